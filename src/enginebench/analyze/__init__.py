@@ -1,0 +1,1 @@
+"""Numbers from numbers, pure: summaries, intervals, comparisons, drift."""

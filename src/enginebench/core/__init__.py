@@ -1,0 +1,1 @@
+"""Vocabulary: frozen records, protocols, errors, names, store. Imports nothing of ours."""

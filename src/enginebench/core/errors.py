@@ -1,0 +1,114 @@
+"""Every error that EngineBench raises on purpose, and the exit code that the command line gives it.
+
+EngineBenchError                 1
+├── UsageError                   2   a wrong option, name or combination of them
+├── DependencyError              3
+│   ├── MissingDependency            a package or tool is not installed; names the command that adds it
+│   └── BackendUnavailable           it is installed and cannot be used here; the cause is chained
+├── GateFailed                   4   a limit that the user set was not met
+├── ArtifactError                5   a model, graph, engine or stored file that cannot be used
+│   ├── ModelError                   the model cannot be found, built or exported
+│   ├── FeedError                    arrays that do not fit the inputs of an engine
+│   └── ParseError                   a file of a tool or of ours that cannot be read; names path and position
+└── MeasurementError             6   timing did not come to an end that can be believed
+    ├── ChildFailed                  the child process of a repetition died, hung or answered nonsense
+    └── DeviceBusy                   another run holds the device
+
+Doubt about a number is not an error: it is a `Caveat` in the record.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+
+class EngineBenchError(Exception):
+    """The root; `exit_code` is what the command line ends with."""
+
+    exit_code = 1
+
+
+class UsageError(EngineBenchError):
+    """What was asked for is not a thing that can be asked for."""
+
+    exit_code = 2
+
+
+class DependencyError(EngineBenchError):
+    """An engine or tool cannot be had here."""
+
+    exit_code = 3
+
+
+class MissingDependency(DependencyError):
+    """Something is not installed; the message ends with the command that installs it."""
+
+    def __init__(self, what: str, fix: str) -> None:
+        super().__init__(f"{what} is not installed. To add it: {fix}")
+        self.what = what
+        self.fix = fix
+
+
+class BackendUnavailable(DependencyError):
+    """An engine is installed and does not work here."""
+
+
+class GateFailed(EngineBenchError):
+    """A limit set by the user was not met."""
+
+    exit_code = 4
+
+
+class ArtifactError(EngineBenchError):
+    """A model, graph, engine or stored file cannot be used."""
+
+    exit_code = 5
+
+
+class ModelError(ArtifactError):
+    """A model cannot be found, built or exported."""
+
+
+class FeedError(ArtifactError):
+    """Arrays do not fit the inputs of an engine."""
+
+
+class ParseError(ArtifactError):
+    """A file cannot be read as what it should be.
+
+    Args:
+        path: the file.
+        where: position or field inside it (`line 12`, `byte 40`, `$.spec.batch`), or "" for the whole.
+        found: what stands there.
+        expected: what should stand there.
+        advice: what to do, or "".
+    """
+
+    def __init__(self, path: str | Path, where: str, found: str, expected: str, advice: str = "") -> None:
+        place = f"{path}, {where}" if where else str(path)
+        text = f"{place}: found {found}; expected {expected}"
+        super().__init__(f"{text}. {advice}" if advice else text)
+        self.path = str(path)
+        self.where = where
+        self.found = found
+        self.expected = expected
+        self.advice = advice
+
+
+class MeasurementError(EngineBenchError):
+    """Timing did not come to an end that can be believed."""
+
+    exit_code = 6
+
+
+class ChildFailed(MeasurementError):
+    """The process of one repetition died, hung or answered nonsense; `stderr_tail` is its last words."""
+
+    def __init__(self, reason: str, stderr_tail: str = "") -> None:
+        super().__init__(reason)
+        self.reason = reason
+        self.stderr_tail = stderr_tail
+
+
+class DeviceBusy(MeasurementError):
+    """Another run holds the lock of the device."""

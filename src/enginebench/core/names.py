@@ -1,0 +1,111 @@
+"""The small languages of the command line, and the names of files: ENGINE, PRECISION, row ids, slugs."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from typing import get_args
+
+from enginebench.core.errors import UsageError
+from enginebench.core.records import EngineSpec, MeasureSpec, Precision, Recipe
+
+ENGINES = (
+    "pytorch",
+    "pytorch-compile",
+    "pytorch-cudagraph",
+    "ort",
+    "ort-cuda",
+    "ort-tensorrt",
+    "openvino",
+    "tensorrt",
+    "trtexec",
+    "fpga-sim",
+    "fake",
+)
+
+
+def parse_engine(text: str) -> tuple[str, dict[str, str]]:
+    """(name, options) of an ENGINE such as `pytorch-compile:mode=reduce-overhead`.
+
+    Raises:
+        UsageError: the name is unknown, or an option is not `key=value`.
+    """
+    name, _, rest = text.partition(":")
+    if name not in ENGINES:
+        raise UsageError(f"unknown engine {name!r}; known: {', '.join(ENGINES)}")
+    options: dict[str, str] = {}
+    for pair in filter(None, rest.split(",")):
+        key, sep, value = pair.partition("=")
+        if not sep or not key:
+            raise UsageError(f"engine option {pair!r} of {name} is not key=value")
+        if key in options:
+            raise UsageError(f"engine option {key!r} of {name} is given twice")
+        options[key] = value
+    return name, options
+
+
+def parse_engines(text: str) -> list[tuple[str, dict[str, str]]]:
+    """The engines of a comma-separated list; a comma also parts options, so `key=value` joins what precedes it."""
+    parts: list[str] = []
+    for piece in filter(None, (p.strip() for p in text.split(","))):
+        is_option = "=" in piece and ":" not in piece.split("=", 1)[0]
+        if is_option and parts:
+            parts[-1] += "," + piece if ":" in parts[-1] else ":" + piece
+        else:
+            parts.append(piece)
+    if not parts:
+        raise UsageError("the list of engines is empty")
+    return [parse_engine(part) for part in parts]
+
+
+def parse_precision(text: str) -> tuple[Precision, Recipe | None]:
+    """(precision, recipe) of `int8@cpu`, `fp16`, ...
+
+    Raises:
+        UsageError: either is unknown, or a recipe is given to a precision that has none.
+    """
+    precision, sep, recipe = text.partition("@")
+    if precision not in get_args(Precision):
+        raise UsageError(f"unknown precision {precision!r}; known: {', '.join(get_args(Precision))}")
+    if not sep:
+        return precision, None  # type: ignore[return-value]
+    if recipe not in get_args(Recipe):
+        raise UsageError(f"unknown recipe {recipe!r} of {precision}; known: {', '.join(get_args(Recipe))}")
+    if precision not in ("int8", "fp8"):
+        raise UsageError(f"{precision} has no recipes; {text!r} cannot be had")
+    return precision, recipe  # type: ignore[return-value]
+
+
+def format_engine(spec: EngineSpec) -> str:
+    """The ENGINE text of a spec: `ort-cuda:prefer_nhwc=1`."""
+    options = ",".join(f"{k}={v}" for k, v in sorted(spec.options.items()))
+    return f"{spec.backend}:{options}" if options else spec.backend
+
+
+def format_precision(precision: str, recipe: str | None) -> str:
+    """The PRECISION text: `int8@cpu`."""
+    return f"{precision}@{recipe}" if recipe else precision
+
+
+def slug(text: str) -> str:
+    """`text` as a file name: lower-case ASCII letters, digits, dots and hyphens.
+
+    Where characters were lost, eight hex digits of the text's SHA-256 keep different texts apart.
+    """
+    safe = re.sub(r"[^a-z0-9.]+", "-", text.lower()).strip("-.")[:80]
+    if safe == text:
+        return safe
+    return f"{safe}-{hashlib.sha256(text.encode()).hexdigest()[:8]}".lstrip("-")
+
+
+def row_id(engine: EngineSpec, requested_precision: Precision, measure: MeasureSpec) -> str:
+    """The id of a row: different rows never share one.
+
+    Engine with its options, precision with recipe, batch, scope, threads, cache; the device where it is not the CPU.
+    """
+    name = slug(format_engine(engine)) if engine.options else engine.backend
+    parts = [name, format_precision(requested_precision, engine.recipe).replace("@", ".")]
+    parts += [f"b{engine.batch}", measure.scope, f"t{engine.threads}", measure.cache]
+    if engine.device != "cpu":
+        parts.append(engine.device.replace(":", ""))
+    return "-".join(parts)

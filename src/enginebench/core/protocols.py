@@ -1,0 +1,111 @@
+"""The seam: what a backend is, what an engine is, and the abilities that some of them have.
+
+A backend offers `load` (the engine is timed by our loop) or `measure` (the tool times itself). Further abilities
+are protocols of their own, found with `isinstance`. There are no base classes to inherit from.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, runtime_checkable
+
+from enginebench.core.records import Artifact, Availability, EngineSpec, Measurement, MeasureSpec, TensorSpec
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+    Array: TypeAlias = NDArray[np.generic]
+    Feeds: TypeAlias = Mapping[str, Array]
+
+
+class Engine(Protocol):
+    """A loaded engine. `run` returns when the outputs are complete: that promise makes rows comparable.
+
+    `bind` copies the caller's arrays in, `fetch` returns arrays that the caller owns. Wrong names, shapes or
+    dtypes raise `FeedError` in `bind`. `close` may be called twice.
+    """
+
+    @property
+    def inputs(self) -> tuple[TensorSpec, ...]: ...
+
+    @property
+    def outputs(self) -> tuple[TensorSpec, ...]: ...
+
+    def bind(self, feeds: Feeds) -> None: ...
+
+    @property
+    def run(self) -> RunCall: ...
+
+    def fetch(self) -> dict[str, Array]: ...
+
+    def close(self) -> None: ...
+
+    def __enter__(self) -> Engine: ...
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None: ...
+
+
+class RunCall(Protocol):
+    """`engine.run`: fetched once by the loop, then called without arguments."""
+
+    def __call__(self) -> object: ...
+
+
+@runtime_checkable
+class Backend(Protocol):
+    """One engine kind. `probe` never raises; `build` makes what `load` or `measure` takes."""
+
+    @property
+    def name(self) -> str: ...
+
+    def probe(self) -> Availability: ...
+
+    def build(self, artifact: Artifact, spec: EngineSpec, out_dir: Path) -> Artifact: ...
+
+
+@runtime_checkable
+class Loadable(Protocol):
+    """A backend whose engines are timed by our own loop."""
+
+    def load(self, artifact: Artifact, spec: EngineSpec) -> Engine: ...
+
+
+@runtime_checkable
+class SelfTimed(Protocol):
+    """A backend that measures by a clock of its own (`trtexec`, `fpga-sim`)."""
+
+    def measure(self, artifact: Artifact, spec: EngineSpec, measure: MeasureSpec) -> Measurement: ...
+
+
+@runtime_checkable
+class PrecisionProof(Protocol):
+    """An engine that can say, from its runtime's own record, in which precisions it spent its time."""
+
+    def effective_precision(self) -> dict[str, float]: ...
+
+
+@runtime_checkable
+class DeviceClock(Protocol):
+    """An engine on a device: `last_device_ns` is the device time of the last `run`, by the device's own clock."""
+
+    def last_device_ns(self) -> int: ...
+
+    def last_enqueue_ns(self) -> int: ...
+
+
+@runtime_checkable
+class LayerProfiler(Protocol):
+    """An engine that can time its layers: name -> mean nanoseconds a run."""
+
+    def profile_layers(self, runs: int) -> dict[str, float]: ...
+
+
+class ModuleLoader(Protocol):
+    """Rebuilds the PyTorch module of a `torch` artefact; `workflow` hands it to the backends that need it."""
+
+    def __call__(self, artifact: Artifact) -> Any: ...  # torch.nn.Module, which core does not import

@@ -1,0 +1,1 @@
+"""Model to Artifact: the zoo, tasks, ONNX export."""

@@ -1,0 +1,1 @@
+"""Results to files: tables, markdown, CSV, JSON."""
