@@ -289,8 +289,9 @@ def _time_compute(calls: int, run: RunCall, clock: Clock, latency_ns: array[int]
         begin = clock()
         run()
         latency_ns[i] = clock() - begin
-        for read, seen in readers:
-            seen[i] = read()
+        if readers:
+            for read, seen in readers:
+                seen[i] = read()
 
 
 def _time_io(
@@ -309,5 +310,6 @@ def _time_io(
         run()
         fetch()
         latency_ns[i] = clock() - begin
-        for read, seen in readers:
-            seen[i] = read()
+        if readers:
+            for read, seen in readers:
+                seen[i] = read()
