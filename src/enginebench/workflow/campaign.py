@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol, TypeAlias
 
 from msgspec.structs import replace
 
@@ -20,6 +20,9 @@ from enginebench.workflow.isolate import run_child
 from enginebench.workflow.jobs import MeasureAnswer, MeasureJob, PrepareAnswer, PrepareJob
 from enginebench.workflow.perform import load_arrays
 from enginebench.workflow.plan import PlannedRow
+
+# (model, batch) -> (id of the row that was taken as the truth, its outputs)
+References: TypeAlias = dict[tuple[str, int], tuple[str, Mapping[str, Any]]]
 
 # Outputs are compared over this many samples; enough to see a wrong engine, cheap enough for a slow one.
 CHECK_SAMPLES = 32
@@ -56,7 +59,6 @@ class Campaign:
         folder: RunFolder,
         rows: Sequence[PlannedRow],
         machine: Machine,
-        sources: Sequence[Artifact],
         *,
         timeout_s: float,
         reporter: Reporter,
@@ -64,7 +66,6 @@ class Campaign:
         self._folder = folder
         self._rows = {row.id: row for row in rows}
         self._machine = machine
-        self._sources = tuple(sources)
         self._timeout_s = timeout_s
         self._reporter = reporter
         self.results: dict[str, Result] = {}
@@ -133,7 +134,7 @@ class Campaign:
         except EngineBenchError as error:
             return self._failed(begun, "while it was built and checked", error)
         assert isinstance(answer, PrepareAnswer)
-        chain = [*_chain(self._sources, row.source), *([answer.artifact] if answer.artifact != row.source else [])]
+        chain = [*row.chain, *([answer.artifact] if answer.artifact != row.source else [])]
         return replace(
             begun,
             artifacts=tuple(chain),
@@ -152,7 +153,7 @@ class Campaign:
             measure=row.measure,
             requested_precision=row.requested_precision,
             machine=self._machine,
-            artifacts=_chain(self._sources, row.source),
+            artifacts=row.chain,
             **fields,  # type: ignore[arg-type]
         )
 
@@ -162,8 +163,8 @@ class Campaign:
         return replace(result, status="failed", reason=f"{when}: {error}", stderr_tail=tail or None)
 
     def _compare_outputs(self) -> None:
-        """Drift of every row against the first row of its batch that answered."""
-        references: dict[int, tuple[str, Mapping[str, object]]] = {}
+        """Drift of every row against the first row of its model and batch that answered."""
+        references: References = {}
         for row_id, result in list(self.results.items()):
             if result.status in ("failed", "skipped") or result.drift is not None:
                 continue
@@ -175,7 +176,7 @@ class Campaign:
         self, result: Result, path: Path, references: dict[int, tuple[str, Mapping[str, object]]]
     ) -> Result:
         outputs = load_arrays(path)
-        reference_id, reference = references.setdefault(result.engine.batch, (result.id, outputs))
+        reference_id, reference = references.setdefault((result.model, result.engine.batch), (result.id, outputs))
         try:
             drift: Drift = measure_drift(reference, outputs, default_limits(result.engine.precision))  # type: ignore[arg-type]
         except ArtifactError as error:
@@ -226,17 +227,6 @@ def label(row: PlannedRow) -> str:
     """How a row is called in messages: engine, precision, batch."""
     spec = row.engine
     return f"{format_engine(spec)} {format_precision(row.requested_precision, spec.recipe)} b{spec.batch}"
-
-
-def _chain(sources: Sequence[Artifact], last: Artifact | None) -> tuple[Artifact, ...]:
-    """The artefacts from the first source to `last`."""
-    if last is None:
-        return tuple(sources[:1])
-    parents = {a.sha256: a for a in sources}
-    chain = [last]
-    while (parent := parents.get(chain[0].parent_sha256 or "")) is not None and parent not in chain:
-        chain.insert(0, parent)
-    return tuple(chain)
 
 
 def _caveats(chain: Sequence[Artifact]) -> tuple[Caveat, ...]:

@@ -28,6 +28,7 @@ class PlannedRow(Struct, frozen=True, kw_only=True):
     requested_precision: Precision
     measure: MeasureSpec
     source: Artifact | None = None
+    chain: tuple[Artifact, ...] = ()  # from the first source to `source`
     skip: str | None = None
 
 
@@ -85,6 +86,7 @@ def _plan_row(
         requested_precision=spec.precision,
         measure=request.measure,
         source=source,
+        chain=_chain(sources, source),
         skip=_reason_to_skip(spec, source, availability, kind),
     )
 
@@ -103,6 +105,17 @@ def _reason_to_skip(
     if static not in (None, spec.batch):
         return f"the graph has a fixed batch of {static}; batch {spec.batch} needs one exported with --dynamic-batch"
     return None
+
+
+def _chain(sources: Sequence[Artifact], last: Artifact | None) -> tuple[Artifact, ...]:
+    """The artefacts from the first source to `last`."""
+    if last is None:
+        return tuple(sources[:1])
+    parents = {a.sha256: a for a in sources}
+    chain = [last]
+    while (parent := parents.get(chain[0].parent_sha256 or "")) is not None and parent not in chain:
+        chain.insert(0, parent)
+    return tuple(chain)
 
 
 def _static_batch(source: Artifact) -> int | None:
