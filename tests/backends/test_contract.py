@@ -23,6 +23,9 @@ TOLERANCE = {"rtol": 1e-4, "atol": 1e-5}
 
 IMAGE = TensorSpec(name="image", dtype="float32", shape=("batch", 3, 8, 8))
 
+# PyTorch's compiler imports a module of PyTorch's own that still uses what PyTorch deprecates.
+pytestmark = pytest.mark.filterwarnings("ignore:`torch.jit.script_method` is deprecated:DeprecationWarning")
+
 Load = Callable[..., Any]
 Expect = Callable[[np.ndarray], np.ndarray]
 
