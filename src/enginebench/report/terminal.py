@@ -26,17 +26,18 @@ from enginebench.report.rows import Row, RunDocument
 MISSING = "-"
 
 
-def print_run(document: RunDocument, console: Console) -> None:
-    """Prints the tables, notes and closing sentences of a run."""
-    console.print(render_run(document, ascii_only=console.options.ascii_only))
+def print_run(document: RunDocument, console: Console, *, answer: bool = True) -> None:
+    """Prints the tables and notes of a run, and the answer in its closing sentences."""
+    console.print(render_run(document, ascii_only=console.options.ascii_only, answer=answer))
 
 
-def render_run(document: RunDocument, *, ascii_only: bool = False) -> RenderableType:
+def render_run(document: RunDocument, *, ascii_only: bool = False, answer: bool = True) -> RenderableType:
     """One table for each batch, scope and setting, then the notes, then the answer.
 
     Args:
         document: rows in the order in which they are printed.
         ascii_only: for terminals that have no "±".
+        answer: whether the closing sentences stand below.
     """
     notes = collect_notes(document.rows)
     numbered = list(zip(document.rows, notes.numbers, strict=True))
@@ -48,7 +49,8 @@ def render_run(document: RunDocument, *, ascii_only: bool = False) -> Renderable
             _build_table(rows, numbers, "+-" if ascii_only else "±"),
         ]
     parts += [*_render_legend(document.rows), *_render_notes(notes), Text("")]
-    parts += [Text(clean_text(sentence), style="bold") for sentence in state_answer(document)]
+    if answer:
+        parts += [Text(clean_text(sentence), style="bold") for sentence in state_answer(document)]
     return Group(*parts)
 
 

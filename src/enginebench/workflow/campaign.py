@@ -205,6 +205,7 @@ class Campaign:
             out_dir=str(self._folder.artefacts.absolute()),
             repetition=repetition,
             order=order,
+            last_level_cache_bytes=self._machine.last_level_cache_bytes,
         )
         try:
             answer = run_child(
