@@ -160,6 +160,7 @@ class Measurement(Struct, frozen=True, kw_only=True):
     order: int = 0  # position in the run's interleaved order, 0 first
     warmup_dropped: int = 0
     warmup_settled: bool | None = None
+    untimed_calls: int = 0  # at the head of blocks, to refill the caches; neither warm-up nor samples
     device_ns: list[int] | None = None
     enqueue_ns: list[int] | None = None
     h2d_ns: list[int] | None = None
