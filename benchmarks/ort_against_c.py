@@ -9,7 +9,7 @@ as it lives, by where their memory came to lie and by which was opened first. So
 each opens new sessions, in changing order, and gives one mean logarithm of the ratio and one mean difference; the
 intervals are Student's t over rounds.
 
-    python benchmarks/ort_against_c.py [--rounds 20] [--pairs 4] [--onnx NAME=FILE.onnx ...] [--json]
+    python benchmarks/ort_against_c.py [--rounds 40] [--pairs 3] [--onnx NAME=FILE.onnx ...] [--json]
 """
 
 from __future__ import annotations
@@ -287,8 +287,8 @@ def _show(interval: Interval, digits: int) -> str:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--rounds", type=int, default=20, help="rounds for each model, at least 2")
-    parser.add_argument("--pairs", type=int, default=4, help="pairs of blocks in a round")
+    parser.add_argument("--rounds", type=int, default=40, help="rounds for each model, at least 2")
+    parser.add_argument("--pairs", type=int, default=3, help="pairs of blocks in a round")
     parser.add_argument("--threads", type=int, default=1, help="threads of both sides")
     parser.add_argument("--onnx", action="append", default=[], metavar="NAME=FILE", help="graph of a model, ready made")
     parser.add_argument("--json", action="store_true", help="one line of JSON instead of text")

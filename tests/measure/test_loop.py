@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import gc
+import sys
+from array import array
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
@@ -110,6 +112,7 @@ def test_a_call_longer_than_the_limit_still_gives_one_sample() -> None:
     measurement, _ = measure(script=[30_000 * MS], time_limit_s=10.0)
     assert measurement.latency_ns == [30_000 * MS]
     assert measurement.stop_rule == "time_limit"
+    assert measurement.warmup_dropped == 1
     assert measurement.warmup_settled is False
 
 
@@ -180,6 +183,18 @@ def test_garbage_collection_is_back_after_an_engine_failed() -> None:
         measure(script=[MS], warmup=1, iters=20, on_run=fail)
     assert gc.isenabled()
     assert gc.get_freeze_count() == 0
+
+
+def test_the_loop_keeps_no_memory() -> None:
+    """Blocks of memory that Python holds, counted inside each of two thousand calls."""
+    counts = array("q", bytes(8 * 2000))
+
+    def count(call: int) -> None:
+        counts[call] = sys.getallocatedblocks()
+
+    measure(script=[1000] * 2000, warmup=500, iters=1497, on_run=count)
+    timed = counts[600:1990]  # one chunk, and the arrays made before it
+    assert max(timed) - min(timed) <= 2  # the integers of the turn itself
 
 
 def test_paused_gc_leaves_a_disabled_collector_disabled() -> None:

@@ -151,9 +151,12 @@ class _Caller:
         self.untimed_calls += calls
 
     def fill(self, min_ns: int, min_calls: int = 1, calls_left: int | None = None) -> _Chunk:
-        """The samples of at least `min_ns` and `min_calls`, but never more than `calls_left` calls."""
+        """The samples of at least `min_ns`, and of `min_calls` where a block's time has room for them.
+
+        Never more than `calls_left` calls.
+        """
         filled = self.time_calls(self._plan(min_ns, calls_left))
-        while filled.duration_ns < min_ns or len(filled.latency_ns) < min_calls:
+        while filled.duration_ns < min_ns or (len(filled.latency_ns) < min_calls and filled.duration_ns < BLOCK_NS):
             left = None if calls_left is None else calls_left - len(filled.latency_ns)
             if left == 0:
                 break

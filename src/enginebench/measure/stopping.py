@@ -29,7 +29,7 @@ MAX_RELATIVE_WIDTH = 0.02
 MAX_SAMPLES = 1_000_000
 
 # Warm-up is judged by windows: long enough that one interrupt does not decide a median, short enough that an
-# engine of a few microseconds is ready in tens of milliseconds.
+# engine of a few microseconds is ready in tens of milliseconds. Calls of 100 ms and more are windows by themselves.
 WINDOW_NS = 10_000_000
 WINDOW_CALLS = 3
 WINDOWS_COMPARED = 3
@@ -120,10 +120,10 @@ class SettledRule:
 class WarmupRule:
     """Tells when latencies have settled: the newest three windows agree with the three before.
 
-    A window is at least 10 ms and at least three calls, and stands for them by its median. Settled means that the
-    middle of the newest three windows differs by at most 2 % from the middle of the three before; middles, so
-    that one disturbed window decides nothing. Warm-up ends unsettled after half of the time limit, or at once
-    after exactly `calls` calls where that is given.
+    A window is at least 10 ms, and at least three calls unless these take 100 ms; its median stands for it. Settled
+    means that the middle of the newest three windows differs by at most 2 % from the middle of the three before;
+    middles, so that one disturbed window decides nothing. Warm-up ends unsettled after half of the time limit, or at
+    once after exactly `calls` calls where that is given.
 
     Args:
         calls: exactly so many calls; None until settled.
