@@ -120,7 +120,8 @@ def _find_marked(measurement: Measurement, mark: str | None = None) -> NDArray[n
 
 
 def _in_ms(values_ns: Sequence[int]) -> Floats:
-    return np.asarray(values_ns, dtype=np.float64) * MS_PER_NS
+    # Divided, not multiplied: 1e-6 is no binary number, and 63.81687 would print as 63.816869999999994.
+    return np.asarray(values_ns, dtype=np.float64) / 1e6
 
 
 def _estimate_medians(medians_ns: Sequence[float], what: str, level: float) -> Estimate:

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from msgspec import Struct
 
+from enginebench.analyze.diff import DiffRow
 from enginebench.core.names import format_precision
 from enginebench.report.numbers import format_range, format_significant
 from enginebench.report.rows import Ref, Row, RunDocument
@@ -185,3 +186,11 @@ def _capitalise(text: str) -> str:
 
 def _join(names: Sequence[str]) -> str:
     return " and ".join([", ".join(names[:-1]), names[-1]] if len(names) > 1 else names)
+
+
+def explain_diff_row(row: DiffRow) -> str:
+    """Why a row has its verdict, and what would decide an open one."""
+    why = list(row.reasons)
+    if row.repetitions_needed:
+        why.append(f"about {row.repetitions_needed} repetitions would show it")
+    return "; ".join(why)
