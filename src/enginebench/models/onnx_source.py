@@ -8,6 +8,8 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path, PurePosixPath, PureWindowsPath
 from typing import Any
 
+import msgspec
+
 from enginebench.core.errors import ArtifactError, MissingDependency, ParseError
 from enginebench.core.records import Artifact, Precision, Recipe, TensorSpec
 from enginebench.core.store import hash_files
@@ -18,6 +20,9 @@ except ModuleNotFoundError as missing:
     raise MissingDependency("onnx", 'pip install "enginebench[ort]"') from missing
 from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
 from onnx import AttributeProto, GraphProto, ModelProto, NodeProto, TensorProto, ValueInfoProto
+
+from enginebench.models.task import hash_preprocess
+from enginebench.models.zoo import packaged_onnx
 
 # A protobuf message cannot be larger; larger models keep their weights in a second file.
 # Source: https://protobuf.dev/programming-guides/encoding/#size-limit
@@ -76,6 +81,19 @@ def read_onnx(path: Path) -> Artifact:
         made_by=_read_producer(model),
         opset=read_opset(model),
     )
+
+
+def read_packaged_onnx(name: str) -> Artifact:
+    """The artefact of a built-in model's packaged ONNX file, batch axis open. It needs no PyTorch.
+
+    Raises:
+        ArtifactError: no file ships for this model.
+    """
+    path = packaged_onnx(name)
+    if path is None:
+        raise ArtifactError(f"{name} does not ship as ONNX; digits-cnn and digits-mlp do. Install enginebench[torch]")
+    made = read_onnx(path)
+    return msgspec.structs.replace(made, model=name, weights="trained", preprocess_sha256=hash_preprocess(name))
 
 
 def load_graph(path: Path) -> ModelProto:

@@ -27,6 +27,14 @@ def seed_torch(seed: int) -> Iterator[None]:
         yield
 
 
+def reset_parameters(module: nn.Module, seed: int) -> None:
+    """Draws the weights of every layer that knows how (`reset_parameters`, PyTorch's convention) anew."""
+    with seed_torch(seed):
+        for layer in module.modules():
+            if callable(reset := getattr(layer, "reset_parameters", None)):
+                reset()
+
+
 def calibrate_batch_norm(module: nn.Module, examples: Sequence[torch.Tensor], seed: int) -> int:
     """Sets the running statistics of every BatchNorm to those of standard normal inputs; returns how many there are.
 
