@@ -24,10 +24,10 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import onnxruntime
-from enginebench.backends.ort import DTYPES, SPINNING, OrtBackend
 from msgspec import Struct, to_builtins
 from scipy import stats
 
+from enginebench.backends.ort import DTYPES, SPINNING, OrtBackend
 from enginebench.core.feeds import concrete_shape, random_feeds
 from enginebench.core.protocols import Engine
 from enginebench.core.records import Artifact, EngineSpec, MeasureSpec, TensorSpec

@@ -9,6 +9,7 @@ import sys
 import time
 from pathlib import Path
 
+import msgspec
 import psutil
 import pytest
 
@@ -19,10 +20,12 @@ from enginebench.workflow.jobs import MeasureAnswer, MeasureJob, ProbeAnswer, Pr
 
 
 def make_job(tmp_path: Path, **options: str) -> MeasureJob:
+    path = tmp_path / "toy.onnx"
+    path.write_bytes(b"the fake engine never opens it")
     artifact = Artifact(
         kind="onnx",
         model="toy",
-        path="toy.onnx",
+        path=str(path),
         sha256="0" * 64,
         files=(),
         inputs=(TensorSpec(name="x", dtype="float32", shape=(1, 4)),),
@@ -91,7 +94,7 @@ def test_nothing_survives_the_parent_however_it_dies(tmp_path: Path) -> None:
     parent = start_parent_of_hanging_child(tmp_path)
     family = wait_for_family(parent.pid)
     parent.kill()
-    parent.wait()
+    parent.wait(timeout=30)
     assert wait_for_end(family), [p.cmdline() for p in family if p.is_running()]
 
 
@@ -112,8 +115,6 @@ run_child(msgspec.json.decode(sys.argv[1], type=MeasureJob), timeout_s=60)
 
 
 def start_parent_of_hanging_child(tmp_path: Path) -> subprocess.Popen[bytes]:
-    import msgspec
-
     job = msgspec.json.encode(make_job(tmp_path, fault="hang")).decode()
     return subprocess.Popen([sys.executable, "-c", HANGING_PARENT, job], stderr=subprocess.DEVNULL)
 

@@ -14,7 +14,7 @@ from msgspec.structs import replace
 from enginebench.analyze.drift import default_limits, measure_drift
 from enginebench.core.errors import ArtifactError, ChildFailed, EngineBenchError, MeasurementError
 from enginebench.core.names import format_engine, format_precision
-from enginebench.core.records import Artifact, Caveat, Drift, Machine, Result
+from enginebench.core.records import Artifact, Caveat, Machine, Result
 from enginebench.workflow.folder import RunFolder
 from enginebench.workflow.isolate import run_child
 from enginebench.workflow.jobs import MeasureAnswer, MeasureJob, PrepareAnswer, PrepareJob
@@ -172,13 +172,11 @@ class Campaign:
             if path.exists():
                 self._keep(self._with_drift(result, path, references))
 
-    def _with_drift(
-        self, result: Result, path: Path, references: dict[int, tuple[str, Mapping[str, object]]]
-    ) -> Result:
+    def _with_drift(self, result: Result, path: Path, references: References) -> Result:
         outputs = load_arrays(path)
         reference_id, reference = references.setdefault((result.model, result.engine.batch), (result.id, outputs))
         try:
-            drift: Drift = measure_drift(reference, outputs, default_limits(result.engine.precision))  # type: ignore[arg-type]
+            drift = measure_drift(reference, outputs, default_limits(result.engine.precision))
         except ArtifactError as error:
             return self._failed(result, "when its outputs were compared", error)
         return replace(result, drift=replace(drift, reference=reference_id))
