@@ -38,3 +38,4 @@ def test_p50_interval_covers_what_it_says(verdicts: ModuleType) -> None:
 def test_limits_can_be_missed(verdicts: ModuleType) -> None:
     assert not verdicts.at_least("x", 0.94, 0.95).passed
     assert not verdicts.at_most("x", 0.05, 0.04).passed
+    assert not verdicts.below("x", 0.001, 0.001).passed
