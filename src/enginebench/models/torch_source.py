@@ -202,7 +202,7 @@ def _read_state(path: Path) -> State:
         ) from error
     # Training scripts often wrap it: {"state_dict": ..., "epoch": ...}.
     state = state.get("state_dict", state) if isinstance(state, dict) else state
-    if not isinstance(state, dict) or not state or not all(isinstance(v, torch.Tensor) for v in state.values()):
+    if not isinstance(state, dict) or not all(isinstance(v, torch.Tensor) for v in state.values()):
         raise ModelError(f"weights {path} hold a {type(state).__name__} of other things; expected names to tensors")
     return state
 
