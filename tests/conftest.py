@@ -2,19 +2,14 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from enginebench.models.zoo import DATA_DIR
-
-ROOT = Path(__file__).resolve().parent.parent
-
-Cli = Callable[..., subprocess.CompletedProcess[str]]
+from processes import Cli, environment
 
 
 @pytest.fixture
@@ -33,8 +28,7 @@ def cli(tmp_path: Path) -> Cli:
 
     def run(*args: object, **kwargs: object) -> subprocess.CompletedProcess[str]:
         command = [sys.executable, "-m", "enginebench", *map(str, args)]
-        environment = {**os.environ, "PYTHONPATH": str(ROOT / "src"), "TMPDIR": str(tmp_path), "COLUMNS": "80"}
-        options = {"cwd": tmp_path, "env": environment, "capture_output": True, "text": True, "timeout": 240, **kwargs}
-        return subprocess.run(command, check=False, **options)  # type: ignore[call-overload,no-any-return]
+        options = {"cwd": tmp_path, "env": environment(tmp_path), "text": True, "timeout": 240, **kwargs}
+        return subprocess.run(command, check=False, capture_output=True, **options)  # type: ignore[call-overload,no-any-return]
 
     return run

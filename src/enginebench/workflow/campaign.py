@@ -41,12 +41,11 @@ class Reporter(Protocol):
 
 
 def child_environment(threads: int, repetition: int = 0) -> dict[str, str]:
-    """Variables for a child: every numeric library at the same number of threads, no waiting thread that spins."""
+    """Variables for a child: every numeric library at the same number of threads from its first import on."""
     return {
         "OMP_NUM_THREADS": str(threads),
         "MKL_NUM_THREADS": str(threads),
         "OPENBLAS_NUM_THREADS": "1",
-        "OMP_WAIT_POLICY": "PASSIVE",
         "ENGINEBENCH_REPETITION": str(repetition),
     }
 
