@@ -152,6 +152,7 @@ class OrtEngine:
         self._binding = session.io_binding()
         self._feeds: dict[str, Array] = {}
         self._answers: dict[str, Array | None] = {}
+        self._late: list[str] = []  # outputs whose shape only a run knows
         # Not session.run_with_iobinding: that wrapper looks for WebGPU captures, which costs 0.8 us a call.
         self._run: RunCall | None = partial(
             session._sess.run_with_iobinding, self._binding._iobinding, onnxruntime.RunOptions()
@@ -178,13 +179,15 @@ class OrtEngine:
             self._allocate(feeds)
         for name, buffer in self._feeds.items():
             np.copyto(buffer, feeds[name])
+        for name in self._late:  # a run leaves its buffer bound, and other data may need a larger one
+            self._binding.bind_output(name, "cpu")
 
     def fetch(self) -> dict[str, Array]:
         """Copies of the outputs of the last run."""
         self._open_session()
         if not self._feeds:
             raise explain_unbound(NAME)
-        if any(buffer is None for buffer in self._answers.values()):
+        if self._late:
             values = self._binding.get_outputs()
             return {name: np.array(value.numpy()) for name, value in zip(self._answers, values, strict=True)}
         return {name: buffer.copy() for name, buffer in self._answers.items() if buffer is not None}
@@ -214,9 +217,10 @@ class OrtEngine:
             self._binding.bind_input(name, "cpu", 0, buffer.dtype.type, buffer.shape, buffer.ctypes.data)
         axes = name_axes(self.inputs, feeds)
         self._answers = {s.name: make_answer(s, axes) for s in self.outputs}
+        self._late = [name for name, answer in self._answers.items() if answer is None]
         for name, answer in self._answers.items():
             if answer is None:
-                self._binding.bind_output(name, "cpu")
+                self._binding.bind_output(name, "cpu")  # keeps its place in the order of outputs
             else:
                 self._binding.bind_output(name, "cpu", 0, answer.dtype.type, answer.shape, answer.ctypes.data)
 
