@@ -31,7 +31,7 @@ class PytorchBackend:
 
     def probe(self) -> Availability:
         """Available wherever PyTorch can be imported; says its version."""
-        return Availability(engine=NAME, available=True, version=torch.__version__, devices=("cpu",))
+        return Availability(engine=NAME, available=True, version=str(torch.__version__), devices=("cpu",))
 
     def build(self, artifact: Artifact, spec: EngineSpec, out_dir: Path) -> Artifact:
         """The artefact as it is: nothing is built. Refuses what `load` would refuse."""

@@ -55,11 +55,11 @@ class PytorchCompileBackend:
         """Available where PyTorch, a C++ compiler and Python's headers are; says which is missing."""
         missing = find_missing_tools()
         if not missing:
-            return Availability(engine=NAME, available=True, version=torch.__version__, devices=("cpu",))
+            return Availability(engine=NAME, available=True, version=str(torch.__version__), devices=("cpu",))
         return Availability(
             engine=NAME,
             available=False,
-            version=torch.__version__,
+            version=str(torch.__version__),
             reason=f"torch.compile needs {' and '.join(missing)}",
             fix=f"{' && '.join(missing.values())} (Debian, Ubuntu; other systems have them by like names)",
         )

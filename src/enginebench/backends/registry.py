@@ -126,6 +126,21 @@ def probe(name: str) -> Availability:
     return _add_conflict(replace(answer, verified_on=entry.verified_on))
 
 
+def find_installed(name: str) -> Availability:
+    """Whether an engine is here, judged without importing its runtime: enough to plan with.
+
+    What is installed and broken shows when the engine is built, in a process of its own.
+    """
+    entry = find_entry(name)
+    versions = find_versions(entry.distributions)
+    if entry.module is None:
+        return Availability(engine=name, available=False, reason=entry.absence)
+    if entry.distributions and not versions:
+        reason = f"{entry.distributions[0]} is not installed"
+        return Availability(engine=name, available=False, reason=reason, fix=entry.fix)
+    return Availability(engine=name, available=True, version=next(iter(versions.values()), None))
+
+
 def takes(name: str) -> ArtifactKind:
     """The kind of artefact that an engine is built from: `torch` or `onnx`."""
     return find_entry(name).takes
