@@ -138,8 +138,8 @@ def test_compiled_code_is_kept_and_the_environment_left_alone(tmp_path: Path, mo
     before = str(tmp_path / "before")
     monkeypatch.setenv(pytorch_compile.CACHE_VARIABLE, before)
     spec = replace(COMPILE, options={"channels_last": "1"})
-    backend = PytorchCompileBackend(lambda artifact: Wrapped(lambda x: torch.relu(x) * 3), None)
-    backend.build(describe("y"), spec, tmp_path)
+    backend = PytorchCompileBackend(lambda artifact: Wrapped(lambda x: torch.relu(x) * 3), tmp_path)
+    backend.load(describe("y"), spec).close()
     assert list((tmp_path / pytorch_compile.CACHE_NAME).rglob("*.cpp"))
     assert os.environ[pytorch_compile.CACHE_VARIABLE] == before
 
@@ -169,8 +169,9 @@ def test_missing_compiler_is_named(monkeypatch: pytest.MonkeyPatch, torch_artifa
     assert not answer.available
     assert "C++ compiler" in str(answer.reason)
     assert str(answer.fix).startswith("apt-get install g++")
-    with pytest.raises(BackendUnavailable, match=r"apt-get install g\+\+"):
-        PytorchCompileBackend(None, None).load(torch_artifact, COMPILE)
+    for use in (lambda b: b.load(torch_artifact, COMPILE), lambda b: b.build(torch_artifact, COMPILE, Path())):
+        with pytest.raises(BackendUnavailable, match=r"apt-get install g\+\+"):
+            use(PytorchCompileBackend(None, None))
 
 
 def test_missing_headers_are_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
