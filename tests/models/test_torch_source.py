@@ -193,6 +193,18 @@ def test_a_size_that_the_layers_refuse_is_a_model_error(tmp_path: Path) -> None:
         make_torch_artifact("digits-cnn", tmp_path, input_shapes={"input": (1, 1, 7, 8)})
 
 
+def test_shapes_are_checked_before_weights_are_downloaded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch_source, "fetch_pretrained", lambda ref: pytest.fail("asked for weights"))
+    with pytest.raises(ModelError, match="does not run on inputs of shape 1x4x32x32"):
+        make_torch_artifact("mobilenet_v3_small", tmp_path, input_shapes={"input": (1, 4, 32, 32)})
+
+
+def test_a_module_of_fixed_batch_cannot_be_calibrated(write_user_module: WriteModule, tmp_path: Path) -> None:
+    write_user_module("user_models", FACTORIES)
+    with pytest.raises(ModelError, match="fails on a batch of 8"):
+        make_torch_artifact("user_models:fixed", tmp_path, weights="random")
+
+
 def test_onnx_files_have_no_module(tmp_path: Path) -> None:
     path = DATA_DIR / "digits-cnn.onnx"
     with pytest.raises(UsageError, match="no PyTorch module"):
@@ -258,6 +270,16 @@ def returns_text():
 
 def bad_examples():
     return nn.Linear(3, 2), ([1, 2, 3],)
+
+class Fixed(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.norm = nn.BatchNorm1d(3)
+    def forward(self, x):
+        return self.norm(x.reshape(1, 3))
+
+def fixed():
+    return Fixed(), torch.zeros(1, 3)
 
 number = 3
 """

@@ -10,7 +10,7 @@ import numpy as np
 from msgspec import Struct
 
 from enginebench.analyze.intervals import estimate_geometric, measure_spread, take_logs
-from enginebench.analyze.quantiles import median, nearest_rank
+from enginebench.analyze.quantiles import convert_percent, median, nearest_rank
 from enginebench.analyze.tails import autocorrelation_time, estimate_tail
 from enginebench.core.errors import MeasurementError
 from enginebench.core.records import Estimate, Measurement
@@ -67,7 +67,9 @@ def summarize(
         raise MeasurementError(f"none of {len(measurements)} processes has a sample; at least one is needed")
     series = [_in_ms(m.latency_ns) for m in kept]
     time = autocorrelation_time(series)
-    tails = {p: estimate_tail(series, p / 100, level=level, time=time) for p in (90.0, 95.0, 99.0, *percentiles)}
+    tails = {
+        p: estimate_tail(series, convert_percent(p), level=level, time=time) for p in (90.0, 95.0, 99.0, *percentiles)
+    }
     return Summary(
         p50=estimate_p50(kept, level=level),
         p90=tails[90.0],

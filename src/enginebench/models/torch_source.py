@@ -83,10 +83,14 @@ def make_torch_artifact(
     with seed_torch(seed):
         module, examples = build_module(ref, input_size)
     examples = _choose_examples(module, examples, input_shapes or {}, batch, model)
+    draft = _describe(module, ref, examples, input_size)
     filled = _fill_weights(module, ref, examples, weights, seed)
     path = out_dir / f"{slug(model)}.pt"
     write_state(module, path)
-    return _describe(module, ref, examples, path, filled, input_size)
+    sha256, files = hash_files([path], out_dir)
+    return msgspec.structs.replace(
+        draft, path=str(path), sha256=sha256, files=files, weights=filled.weights, caveats=filled.caveats
+    )
 
 
 def load_module(artifact: Artifact) -> nn.Module:
@@ -164,23 +168,24 @@ def _fill_weights(
 
 
 def _randomize(module: nn.Module, examples: tuple[torch.Tensor, ...], seed: int, reason: str) -> _Filled:
-    layers = calibrate_batch_norm(module, examples, seed)
+    try:
+        layers = calibrate_batch_norm(module, examples, seed)
+    except Exception as error:  # user code: it ran on one batch before, but may not take this one
+        raise ModelError(f"BatchNorm cannot be calibrated, the module fails on a batch of 8: {error}") from error
     calibrated = f"; statistics of {layers} BatchNorm layers calibrated on random inputs" if layers else ""
-    return _Filled(
-        "random",
-        (
-            Caveat(
-                code="random_weights",
-                message=f"weights are random, seed {seed} ({reason}{calibrated})",
-                advice="times hold; agreement of outputs is a smoke test only. Give --weights FILE",
-            ),
-        ),
-    )
+    message = f"weights are random, seed {seed} ({reason}{calibrated})"
+    advice = "times hold; agreement of outputs is a smoke test only. Give --weights FILE"
+    return _Filled("random", (Caveat(code="random_weights", message=message, advice=advice),))
 
 
 def write_state(module: nn.Module, path: Path) -> None:
+    """Writes the module's state dict; the same weights give the same bytes, whatever the file is called.
+
+    Raises:
+        ArtifactError: the file cannot be written.
+    """
     inner = module.module if isinstance(module, FlatOutputs) else module
-    buffer = io.BytesIO()  # a file's name would be stored in it, and the same weights have two hashes
+    buffer = io.BytesIO()  # given a path, torch.save stores the file's name inside
     torch.save(inner.state_dict(), buffer)
     write_atomic(path, buffer.getvalue())
 
@@ -202,7 +207,7 @@ def _read_state(path: Path) -> State:
         ) from error
     # Training scripts often wrap it: {"state_dict": ..., "epoch": ...}.
     state = state.get("state_dict", state) if isinstance(state, dict) else state
-    if not isinstance(state, dict) or not state or not all(isinstance(v, torch.Tensor) for v in state.values()):
+    if not isinstance(state, dict) or not all(isinstance(v, torch.Tensor) for v in state.values()):
         raise ModelError(f"weights {path} hold a {type(state).__name__} of other things; expected names to tensors")
     return state
 
@@ -216,31 +221,22 @@ def _load_state(module: nn.Module, state: State, source: str) -> None:
         raise ModelError(f"weights of {source} do not fit the module: {' '.join(lines)[:400]}") from error
 
 
-def _describe(
-    module: nn.Module,
-    ref: ModelRef,
-    examples: tuple[torch.Tensor, ...],
-    path: Path,
-    filled: _Filled,
-    input_size: int | None,
-) -> Artifact:
-    sha256, files = hash_files([path], path.parent)
+def _describe(module: nn.Module, ref: ModelRef, examples: tuple[torch.Tensor, ...], input_size: int | None) -> Artifact:
+    """All but the weights: what it takes and answers, found by running it once."""
     inputs = describe_tensors(name_inputs(module, len(examples)), examples)
     outputs = describe_outputs(module, examples, ref.text)
     _require_numpy_types(ref, (*inputs, *outputs))
     return Artifact(
         kind="torch",
         model=ref.text,
-        path=str(path),
-        sha256=sha256,
-        files=files,
+        path="",
+        sha256="",
+        files=(),
         inputs=inputs,
         outputs=outputs,
         precision=read_module_precision(module),
-        weights=filled.weights,
         preprocess_sha256=hash_preprocess(ref.text, input_size),
         made_by=_read_versions(ref),
-        caveats=filled.caveats,
     )
 
 

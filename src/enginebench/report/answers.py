@@ -42,6 +42,8 @@ def _state_fastest(document: RunDocument, ref: Ref, row: Row, rows: dict[str, Ro
     base = rows.get(row.baseline or "")
     if base is None or row.speedup is None:
         return f"Fastest engine whose outputs agree: {name_row(row)}."
+    if sum(bool(r.n) for r in document.rows) == 1:
+        return f"Only {name_row(row)} was measured; there is nothing to compare it with."
     if row.processes < 2:
         return _state_single(row, base)
     if row.id == base.id:

@@ -24,20 +24,14 @@ from enginebench.report.numbers import (
 from enginebench.report.rows import Row, RunDocument
 
 # Everything that markdown or HTML could take for more than text.
-_SPECIAL = re.compile(r"[\\`*_{}\[\]<>|~&$]|(?<!\w)@|^[-+#=]|^\d+(?=[.)])")
+_SPECIAL = re.compile(r"[\\`*_{}\[\]<>|~&$]|(?<!\w)@|^[-+#=](?=\s|$)")
 # Entities, not backslashes: table cells are split before backslashes in code are read.
 _ENTITIES = {"|": "&#124;", "<": "&lt;", ">": "&gt;", "&": "&amp;", "`": "&#96;", "@": "&#64;", "$": "&#36;"}
 
 
 def escape(text: str) -> str:
     """`text` as markdown that shows exactly it: no markup, no HTML, no table cell that ends early, on one line."""
-    return _SPECIAL.sub(_escape_match, clean_text(text))
-
-
-def _escape_match(match: re.Match[str]) -> str:
-    found = match[0]
-    # A number at the start, before a dot, would open a list; as an entity it does not.
-    return f"&#{ord(found[0])};{found[1:]}" if found[0].isdigit() else _ENTITIES.get(found, f"\\{found}")
+    return _SPECIAL.sub(lambda match: _ENTITIES.get(match[0], f"\\{match[0]}"), clean_text(text))
 
 
 def format_markdown(document: RunDocument) -> str:

@@ -153,3 +153,10 @@ def read_results(root: Path) -> tuple[RunRecord, list[Result]]:
     record = folder.read_record()
     rows = [folder.read_result(row_id) for row_id in record.rows]
     return record, [row for row in rows if row is not None]
+
+
+def read_rows(path: Path) -> list[Result]:
+    """The rows of a run's folder, or the one row of a stored file."""
+    if path.is_dir():
+        return read_results(path)[1]
+    return [read_result(path)]
