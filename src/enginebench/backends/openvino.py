@@ -162,7 +162,8 @@ def compile_model(model: Any, settings: dict[str, Any]) -> Any:
     for key, wanted in expected.items():
         found = show_property(compiled.get_property(key))
         if found != wanted:
-            raise BackendUnavailable(f"asked OpenVINO for {key}={wanted} and got {found}")
+            advice = ". Is the process pinned to fewer CPUs? Lower --threads" if key == "INFERENCE_NUM_THREADS" else ""
+            raise BackendUnavailable(f"asked OpenVINO for {key}={wanted} and got {found}{advice}")
     return compiled
 
 
