@@ -65,12 +65,13 @@ class PytorchCompileBackend:
         )
 
     def build(self, artifact: Artifact, spec: EngineSpec, out_dir: Path) -> Artifact:
-        """The artefact as it is, with the code of its module compiled into the cache.
+        """The artefact as it is: `load` compiles, and what it compiled waits in the cache for the next process.
 
-        The cache is the backend's `cache_dir`, else a folder of `out_dir`; `load` must then be given the same one.
+        Refuses what `load` would refuse, before a minute of compiling.
         """
-        backend = self if self._cache_dir else PytorchCompileBackend(self._loader, out_dir)
-        backend.load(artifact, spec).close()
+        check_request(artifact, spec, ("torch",), PRECISIONS)
+        read_options(spec, OPTIONS)
+        check_tools()
         return artifact
 
     def load(self, artifact: Artifact, spec: EngineSpec) -> TorchEngine:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
+from enginebench.backends.precision import WATCHED_RUNS, share_times
 from enginebench.backends.request import explain_closed, explain_unbound
 from enginebench.core.errors import ArtifactError, BackendUnavailable, ModelError, UsageError
 from enginebench.core.feeds import check_feeds, concrete_shape
@@ -21,6 +22,9 @@ if TYPE_CHECKING:
 # Environment variables by which oneDNN computes FP32 convolutions and products in a shorter format, silently.
 # Source: oneDNN developer guide, "Floating-point math mode".
 MATH_MODE_VARIABLES = ("ONEDNN_DEFAULT_FPMATH_MODE", "DNNL_DEFAULT_FPMATH_MODE")
+
+# How the profiler's events of a compiled graph begin. Source: PyTorch 2.13, torch/_inductor/output_code.py.
+COMPILED_GRAPH = "## Call CompiledFxGraph"
 
 
 def prepare_torch(spec: EngineSpec) -> None:
@@ -128,6 +132,15 @@ class TorchEngine:
             raise ArtifactError(f"the module returned {len(tensors)} tensors; its artefact names {len(self.outputs)}")
         return {s.name: np.array(t.numpy(), order="C") for s, t in zip(self.outputs, tensors, strict=True)}
 
+    def effective_precision(self) -> dict[str, float]:
+        """Shares of operator time by precision, from PyTorch's profiler.
+
+        "other" is the time inside a compiled graph for which no operator answers: generated kernels leave no types
+        in the record.
+        """
+        self._check_bound()
+        return share_times(read_operator_times(record_profile(self._run)))
+
     def close(self) -> None:
         """Frees module and tensors; may be called twice."""
         self._call = self._prepare = self._answer = None
@@ -159,6 +172,30 @@ class TorchEngine:
         self._views = {s.name: t.numpy() for s, t in zip(self.inputs, self._tensors, strict=True)}
         if self._prepare is not None:
             self._prepare(self._run)
+
+
+def record_profile(run: RunCall) -> list[Any]:
+    """The events of a few runs, after one that is not counted, as PyTorch's profiler (Kineto) recorded them."""
+    run()
+    activities = [torch.profiler.ProfilerActivity.CPU]
+    with torch.profiler.profile(activities=activities, record_shapes=True) as profiler:
+        for _ in range(WATCHED_RUNS):
+            run()
+    return list(profiler.profiler.kineto_results.events())
+
+
+def read_operator_times(events: list[Any]) -> Iterator[tuple[str, float]]:
+    """(element type, nanoseconds) of every outermost operator, and of what a compiled graph spends outside of them."""
+    graph_ns, inside_ns, graph_end_ns, operator_end_ns = 0, 0, 0, 0
+    for event in sorted(events, key=lambda e: (e.start_ns(), -e.duration_ns())):
+        start_ns, duration_ns = event.start_ns(), event.duration_ns()
+        if event.name().startswith(COMPILED_GRAPH) and start_ns >= graph_end_ns:
+            graph_ns, graph_end_ns = graph_ns + duration_ns, start_ns + duration_ns
+        elif event.name().startswith("aten::") and start_ns >= operator_end_ns:
+            operator_end_ns = start_ns + duration_ns
+            inside_ns += duration_ns if start_ns < graph_end_ns else 0
+            yield (event.dtypes() or [""])[0], float(duration_ns)
+    yield "generated code", float(max(0, graph_ns - inside_ns))
 
 
 def make_tensor(dtype: str, shape: tuple[int, ...], channels_last: bool) -> Any:

@@ -2,15 +2,42 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
+from enginebench.core.errors import EngineBenchError
+
 if TYPE_CHECKING:
     from enginebench.core.records import Result
     from enginebench.workflow.folder import RunRecord
+
+
+@contextmanager
+def keep_partial(root: Path) -> Iterator[Callable[[RunRecord, list[Result]], None]]:
+    """Shows what was measured, from memory, when the block ends in an error or an interrupt; yields where to put it."""
+    seen: list[tuple[RunRecord, list[Result]]] = []
+    try:
+        yield lambda record, results: seen.append((record, results))
+    except (KeyboardInterrupt, EngineBenchError):
+        if seen and any(result.measurements for result in seen[-1][1]):
+            _show_partial(root, *seen[-1])
+        raise
+
+
+def _show_partial(root: Path, record: RunRecord, results: Sequence[Result]) -> None:
+    from rich.console import Console
+
+    from enginebench.report.terminal import print_run
+    from enginebench.workflow.reporting import describe_stored
+
+    print_run(describe_stored(record, results), Console(highlight=False), answer=False)
+    click.echo(
+        f"\nThis run is not finished. To go on: enginebench run {record.request.model} --resume --out {root}", err=True
+    )
 
 
 def finish_run(root: Path, record: RunRecord, results: Sequence[Result], as_json: bool) -> None:

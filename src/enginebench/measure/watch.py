@@ -17,6 +17,9 @@ from enginebench.measure.topology import ROOT, read_cpuset, read_text
 # stands above that, and low enough to catch a neighbour that takes a sixth of one core.
 FOREIGN_CPU_CORES = 0.15
 
+# In less time than this, one tick alone would pass for a neighbour; a run of a few calls says nothing about others.
+SHORTEST_NS = 80_000_000
+
 _NS = 1_000_000_000
 
 
@@ -83,7 +86,7 @@ class BlockWatch:
             return None
         wall_ns, own_ns = after[0] - before[0], after[1] - before[1]
         counted_ns, idle_ns = after[2].total_ns - before[2].total_ns, after[2].idle_ns - before[2].idle_ns
-        if wall_ns <= 0 or counted_ns <= 0 or after[2].cpus != before[2].cpus:
+        if wall_ns < SHORTEST_NS or counted_ns <= 0 or after[2].cpus != before[2].cpus:
             return None  # counters stand still (a sandbox), or a CPU came or went
         return max(0.0, after[2].cpus - (idle_ns + own_ns) / wall_ns)
 

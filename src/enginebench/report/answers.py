@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from msgspec import Struct
 
+from enginebench.analyze.diff import DiffRow
 from enginebench.core.names import format_precision
 from enginebench.report.numbers import format_range, format_significant
 from enginebench.report.rows import Ref, Row, RunDocument
@@ -41,6 +42,8 @@ def _state_fastest(document: RunDocument, ref: Ref, row: Row, rows: dict[str, Ro
     base = rows.get(row.baseline or "")
     if base is None or row.speedup is None:
         return f"Fastest engine whose outputs agree: {name_row(row)}."
+    if sum(bool(r.n) for r in document.rows) == 1:
+        return f"Only {name_row(row)} was measured; there is nothing to compare it with."
     if row.processes < 2:
         return _state_single(row, base)
     if row.id == base.id:
@@ -185,3 +188,11 @@ def _capitalise(text: str) -> str:
 
 def _join(names: Sequence[str]) -> str:
     return " and ".join([", ".join(names[:-1]), names[-1]] if len(names) > 1 else names)
+
+
+def explain_diff_row(row: DiffRow) -> str:
+    """Why a row has its verdict, and what would decide an open one."""
+    why = list(row.reasons)
+    if row.repetitions_needed:
+        why.append(f"about {row.repetitions_needed} repetitions would show it")
+    return "; ".join(why)

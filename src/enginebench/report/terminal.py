@@ -10,20 +10,21 @@ from rich.console import Console, Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from enginebench.analyze.diff import DiffDocument
 from enginebench.core.names import format_precision
-from enginebench.report.answers import Notes, collect_notes, state_answer
+from enginebench.report.answers import Notes, collect_notes, explain_diff_row, state_answer
+from enginebench.report.cells import MISSING, describe_setting, format_p99, format_speedup
 from enginebench.report.numbers import (
     UNITS_PER_MS,
     TimeUnit,
     choose_unit,
     clean_text,
     format_interval,
+    format_range,
     format_significant,
     format_small,
 )
 from enginebench.report.rows import Row, RunDocument
-
-MISSING = "-"
 
 
 def print_run(document: RunDocument, console: Console, *, answer: bool = True) -> None:
@@ -42,7 +43,7 @@ def render_run(document: RunDocument, *, ascii_only: bool = False, answer: bool 
     notes = collect_notes(document.rows)
     numbered = list(zip(document.rows, notes.numbers, strict=True))
     parts: list[RenderableType] = []
-    for title, members in groupby(numbered, key=lambda pair: _title(pair[0])):
+    for title, members in groupby(numbered, key=lambda pair: describe_setting(pair[0])):
         rows, numbers = zip(*members, strict=True)
         parts += [
             Text(clean_text(f"{document.model}, {title}"), style="bold"),
@@ -52,12 +53,6 @@ def render_run(document: RunDocument, *, ascii_only: bool = False, answer: bool 
     if answer:
         parts += [Text(clean_text(sentence), style="bold") for sentence in state_answer(document)]
     return Group(*parts)
-
-
-def _title(row: Row) -> str:
-    cache = ", cold cache" if row.cache == "cold" else ""
-    threads = f"{row.threads} thread" + ("s" if row.threads != 1 else "")
-    return f"batch {row.batch}, {row.scope}{cache}, {row.device}, {threads}"
 
 
 def _build_table(rows: Sequence[Row], numbers: Sequence[Sequence[int]], plus_minus: str) -> Table:
@@ -87,29 +82,14 @@ def _stack(text: str, breaks: str) -> Text:
 def _format_cells(row: Row, unit: TimeUnit, plus_minus: str) -> Iterator[str]:
     factor = UNITS_PER_MS[unit]
     yield format_interval(row.p50_ms, factor, plus_minus, digits=4) if row.p50_ms else row.status
-    yield _format_p99(row, factor)
+    yield format_p99(row, factor)
     yield format_significant(row.throughput_per_s) if row.throughput_per_s else MISSING
-    yield _format_speedup(row, plus_minus)
+    yield format_speedup(row, plus_minus)
     yield MISSING if row.max_abs_diff is None else format_small(row.max_abs_diff)
 
 
 def _format_top1(row: Row) -> str:
     return f"{row.top1_accuracy.value:.1%}" if row.top1_accuracy else MISSING
-
-
-def _format_p99(row: Row, factor: float) -> str:
-    if row.p99_ms is None:
-        return MISSING
-    # The question mark says that n cannot carry this percentile.
-    return format_significant(row.p99_ms.value * factor) + ("" if row.p99_ms.supported else "?")
-
-
-def _format_speedup(row: Row, plus_minus: str) -> str:
-    if row.speedup is None:
-        return MISSING
-    if row.id == row.baseline:
-        return "1x"
-    return format_interval(row.speedup, 1.0, plus_minus, "x")
 
 
 def _render_legend(rows: Sequence[Row]) -> Iterator[Text]:
@@ -128,3 +108,24 @@ def _render_notes(notes: Notes) -> Iterator[Table]:
         table.add_row(str(number), Text(clean_text(note)))
     if table.row_count:
         yield table
+
+
+def print_diff(document: DiffDocument, console: Console) -> None:
+    """Prints the comparison of two runs, the verdict last."""
+    console.print(render_diff(document))
+
+
+def render_diff(document: DiffDocument) -> RenderableType:
+    """Every row with its verdict, ratio, interval and reasons; then the verdict over all of them."""
+    table = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=0)
+    table.add_column("row", overflow="fold", max_width=30)
+    table.add_column("verdict", no_wrap=True)
+    table.add_column("base / candidate", justify="right", no_wrap=True)
+    table.add_column("why", overflow="fold")
+    for row in document.rows:
+        ratio = format_range(row.ratio, "x") if row.ratio else MISSING
+        cells = (row.id, row.verdict.replace("_", " "), ratio, explain_diff_row(row))
+        table.add_row(*(Text(clean_text(cell)) for cell in cells))
+    gate = "failed" if document.gate_failed else "passed"
+    verdict = f"{document.verdict.replace('_', ' ')} (margin {document.margin:.1%}, gate {gate})"
+    return Group(table, Text(""), Text(verdict, style="bold"))

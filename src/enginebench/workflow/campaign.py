@@ -12,9 +12,9 @@ from typing import Any, Protocol, TypeAlias
 from msgspec.structs import replace
 
 from enginebench.analyze.drift import default_limits, measure_drift
-from enginebench.core.errors import ArtifactError, ChildFailed, EngineBenchError, MeasurementError
+from enginebench.core.errors import ArtifactError, ChildFailed, EngineBenchError, MeasurementError, UsageError
 from enginebench.core.names import format_engine, format_precision
-from enginebench.core.records import Artifact, Caveat, Drift, Machine, Result
+from enginebench.core.records import Artifact, Caveat, Machine, Result
 from enginebench.workflow.folder import RunFolder
 from enginebench.workflow.isolate import run_child
 from enginebench.workflow.jobs import MeasureAnswer, MeasureJob, PrepareAnswer, PrepareJob
@@ -41,12 +41,11 @@ class Reporter(Protocol):
 
 
 def child_environment(threads: int, repetition: int = 0) -> dict[str, str]:
-    """Variables for a child: every numeric library at the same number of threads, no waiting thread that spins."""
+    """Variables for a child: every numeric library at the same number of threads from its first import on."""
     return {
         "OMP_NUM_THREADS": str(threads),
         "MKL_NUM_THREADS": str(threads),
         "OPENBLAS_NUM_THREADS": "1",
-        "OMP_WAIT_POLICY": "PASSIVE",
         "ENGINEBENCH_REPETITION": str(repetition),
     }
 
@@ -131,6 +130,8 @@ class Campaign:
                 environment=child_environment(row.engine.threads),
                 on_note=lambda text: self._reporter.step(f"{label(row)}: {text}"),
             )
+        except UsageError:
+            raise  # a wrong option is the user's to mend, before anything is measured
         except EngineBenchError as error:
             return self._failed(begun, "while it was built and checked", error)
         assert isinstance(answer, PrepareAnswer)
@@ -172,13 +173,11 @@ class Campaign:
             if path.exists():
                 self._keep(self._with_drift(result, path, references))
 
-    def _with_drift(
-        self, result: Result, path: Path, references: dict[int, tuple[str, Mapping[str, object]]]
-    ) -> Result:
+    def _with_drift(self, result: Result, path: Path, references: References) -> Result:
         outputs = load_arrays(path)
         reference_id, reference = references.setdefault((result.model, result.engine.batch), (result.id, outputs))
         try:
-            drift: Drift = measure_drift(reference, outputs, default_limits(result.engine.precision))  # type: ignore[arg-type]
+            drift = measure_drift(reference, outputs, default_limits(result.engine.precision))
         except ArtifactError as error:
             return self._failed(result, "when its outputs were compared", error)
         return replace(result, drift=replace(drift, reference=reference_id))

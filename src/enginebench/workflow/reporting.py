@@ -23,7 +23,7 @@ def describe_stored(record: RunRecord, results: Sequence[Result], margin: float 
     """The document of a run from its stored rows."""
     request = record.request
     return describe_run(
-        model=request.model,
+        model=results[0].model if results else Path(request.model).name,
         machine=record.machine,
         spec=msgspec.to_builtins(request),
         results=results,
