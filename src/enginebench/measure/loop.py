@@ -60,7 +60,8 @@ def measure_engine(
     """The raw latencies of `engine`, timed in blocks until the stopping rule of `spec` ends it.
 
     Scope `compute` times `run` on the first of `feeds`, bound before; scope `io` times `bind + run + fetch`, each
-    call on the next of `feeds`, round and round. No garbage is collected while it runs.
+    call on the next of `feeds`, round and round. No garbage is collected while it runs. Blocks of short calls begin
+    with up to three that leave no sample (`untimed_calls`), because the bookkeeping before them took their caches.
 
     Args:
         engine: a loaded engine; if it is a `DeviceClock`, its own times are read after each timed call.
