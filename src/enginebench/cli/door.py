@@ -12,6 +12,7 @@ import click
 
 from enginebench import __version__
 from enginebench.core.errors import EngineBenchError
+from enginebench.core.text import clean_lines
 
 INTERRUPTED = 130
 
@@ -86,13 +87,8 @@ def _interrupt(signum: int, frame: FrameType | None) -> None:
 
 def _show_error(error: EngineBenchError) -> None:
     """The message, and below it the last words of a child, if there were any; control characters removed."""
-    click.echo(f"error: {clean(str(error))}", err=True)
+    click.echo(f"error: {clean_lines(str(error))}", err=True)
     if tail := getattr(error, "stderr_tail", ""):
         click.echo("its last output was:", err=True)
-        for line in clean(tail).splitlines()[-20:]:
+        for line in clean_lines(tail).splitlines()[-20:]:
             click.echo(f"  {line}", err=True)
-
-
-def clean(text: str) -> str:
-    """`text` without control characters but line ends and tabs, so that it cannot move a terminal's cursor."""
-    return "".join(c for c in text if c in "\n\t" or c.isprintable())

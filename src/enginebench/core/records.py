@@ -127,7 +127,7 @@ class MeasureSpec(Struct, frozen=True, kw_only=True):
 
     warmup: int | None = None
     iters: int | None = None
-    time_limit_s: float = 10.0  # of timed samples in one process
+    time_limit_s: float = 3.0  # of timed samples in one process
     processes: int = 10
     scope: Scope = "compute"
     cache: Cache = "hot"
@@ -141,7 +141,7 @@ class Block(Struct, frozen=True, kw_only=True):
     start: int
     stop: int
     duration_ns: int
-    foreign_cpu_cores: float | None = None  # cores kept busy by others while the block ran
+    foreign_cpu_cores: float | None = None  # cores kept busy by others, of those that the process is pinned to
     sm_clock_mhz: int | None = None
     temperature_c: int | None = None
     power_w: float | None = None

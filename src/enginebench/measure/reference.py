@@ -17,12 +17,12 @@ def time_reference(repeats: int, clock: Callable[[], int] = time.perf_counter_ns
     """Nanoseconds of `repeats` runs of the reference kernel, after one that is not timed.
 
     The kernel multiplies and adds fixed float32 vectors, as wide as NumPy can on this CPU. It runs on one thread,
-    touches no memory beyond the core's first-level cache, and gives the same result everywhere. It follows what
-    changes an engine's speed from outside: the clock, and the share of the core's arithmetic that a hidden sibling
-    takes. On a virtual machine with busy neighbours its times went with those of mobilenet_v3_small (correlation of
-    the logarithms 0.75, n = 120), where SHA-256, one long chain of dependent steps, showed nothing (0.0, n = 150).
-    It does not follow memory bandwidth. NumPy does the work, so it compares runs of one environment, as results that
-    are compared must be anyway.
+    touches no memory beyond the core's first-level cache, and gives the same result everywhere. It is meant to follow
+    what changes an engine's speed from outside: the clock, and the share of the core's arithmetic that a hidden
+    sibling takes. How well it does so was seen in one noisy session only: of several kernels the vector ones at half
+    this length went with the times of mobilenet_v3_small (correlation of the logarithms 0.69 to 0.75, n = 120), a chain
+    of dependent steps (SHA-256) did not (0.0, n = 150); this very length was not correlated. It does not follow memory
+    bandwidth. NumPy does the work, so it compares runs of one environment, as results that are compared must be anyway.
 
     Args:
         repeats: how many times are wanted.
