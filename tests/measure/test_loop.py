@@ -98,7 +98,6 @@ def test_unsteady_latencies_end_at_the_time_limit() -> None:
     measurement, _ = measure(script=[(2 if i // 50 % 2 else 3) * MS for i in range(2000)], warmup=0, time_limit_s=2.0)
     assert measurement.stop_rule == "time_limit"
     assert 2000 * MS <= sum(b.duration_ns for b in measurement.blocks) < 2150 * MS
-    assert "not_settled" in {c.code for c in measurement.caveats}
 
 
 def test_very_short_calls_end_at_the_sample_limit() -> None:
@@ -158,7 +157,7 @@ def test_each_block_carries_what_the_watch_saw() -> None:
     assert [b.foreign_cpu_cores for b in measurement.blocks] == [0.0, 0.5, 0.1]
     assert [b.marks for b in measurement.blocks] == [(), ("foreign_cpu",), ()]
     assert watch.calls == ["begin", "end"] * 3
-    assert {c.code for c in measurement.caveats} == {"foreign_cpu"}
+    assert measurement.caveats == ()
 
 
 def test_without_a_watch_the_measurement_says_so() -> None:

@@ -17,7 +17,10 @@ def test_cpus_of_one_core_are_found_together(lay_out: LayOut) -> None:
 
 def test_a_cpu_brings_its_siblings_along(lay_out: LayOut) -> None:
     assert topology.whole_cores((1, 4), lay_out(INTEL_HYBRID)) == {0, 1, 4}
-    assert topology.whole_cores((1,), lay_out(JETSON)) == {1}
+
+
+def test_a_cpu_of_an_unknown_core_stands_alone(tmp_path: Path) -> None:
+    assert topology.whole_cores((1,), tmp_path) == {1}
 
 
 def test_only_the_cpus_asked_for_are_grouped(lay_out: LayOut) -> None:

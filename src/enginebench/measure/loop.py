@@ -99,7 +99,7 @@ def measure_engine(
         device_ns=_listed(samples.device_ns),
         enqueue_ns=_listed(samples.enqueue_ns),
         call_overhead_ns=overhead_ns,
-        caveats=tuple(_note_doubts(blocks, stop_rule, warmup)),
+        caveats=tuple(_note_doubts(blocks)),
     )
 
 
@@ -258,25 +258,13 @@ def _join_chunks(first: _Chunk, second: _Chunk) -> _Chunk:
     return _Chunk(first.latency_ns, first.device_ns, first.enqueue_ns, first.duration_ns + second.duration_ns)
 
 
-def _note_doubts(blocks: Sequence[Block], stop_rule: StopRule, warmup: WarmupRule) -> Iterator[Caveat]:
-    if stop_rule in ("time_limit", "sample_limit") or warmup.settled is False:
-        phase = "warm-up" if warmup.settled is False else "the block medians"
-        yield Caveat(
-            code="not_settled",
-            message=f"{phase} had not settled at the limit of time or samples",
-            advice="raise --time-limit, or give the machine less else to do",
-        )
+def _note_doubts(blocks: Sequence[Block]) -> Iterator[Caveat]:
+    """What the record does not show by itself; marks, the stop rule and the warm-up are in it and are judged later."""
     if all(block.foreign_cpu_cores is None for block in blocks):
         yield Caveat(
             code="no_foreign_cpu_figure",
             message="other processes' CPU use cannot be seen here",
             advice="make sure that nothing else runs",
-        )
-    if any("foreign_cpu" in block.marks for block in blocks):
-        yield Caveat(
-            code="foreign_cpu",
-            message="other processes used the CPU during some blocks, which are marked",
-            advice="stop them, or compare p50 with and without the marked blocks",
         )
 
 
