@@ -223,6 +223,11 @@ def test_other_files_are_refused(data: bytes, found: str) -> None:
         summarize(data)
 
 
+def test_a_time_that_trtexec_cannot_hold_names_its_entry() -> None:
+    with pytest.raises(ParseError, match=r"entry 1: found latency of 1e\+300 ms"):
+        summarize('[{"latencyMs": 1}, {"latencyMs": 1e300}]')
+
+
 def test_enqueue_times_say_how_coarse_they_are() -> None:
     document = summarize(made.make_times(50, start_ms=1500))
     assert document.enqueue_ms is not None
