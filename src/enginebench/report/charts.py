@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from enginebench.core.errors import MissingDependency
-from enginebench.report.numbers import clean_text, format_significant
+from enginebench.core.text import clean_text
+from enginebench.report.numbers import format_significant
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
