@@ -24,8 +24,9 @@ VERBS = {
     "infer": ("enginebench.cli.infer", "Run one engine on your own arrays."),
     "models": ("enginebench.cli.models", "List the built-in models."),
     "doctor": ("enginebench.cli.doctor", "Show what can run here, and what adds the rest."),
-    "report": ("enginebench.cli.report", "Write the tables of a stored run."),
+    "report": ("enginebench.cli.report", "Write the reports of a stored run, or of a folder of trtexec."),
     "diff": ("enginebench.cli.diff", "Compare two stored runs, row by row."),
+    "parse": ("enginebench.cli.parse", "Read what trtexec 7 to 11 wrote: logs, times, profiles, layers."),
 }
 
 
