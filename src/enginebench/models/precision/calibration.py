@@ -208,7 +208,8 @@ def check_preprocess(calibration: Calibration, model: str, preprocess_sha256: st
         return
     raise ArtifactError(
         f"{model} prepares its inputs by preprocess {str(preprocess_sha256)[:12]}, the calibration "
-        f"({calibration.source}) by {str(seen)[:12]}: its ranges belong to other inputs. Calibrate again with this model and input size"
+        f"({calibration.source}) by {str(seen)[:12]}: its ranges belong to other inputs. "
+        "Calibrate again with this model and input size"
     )
 
 

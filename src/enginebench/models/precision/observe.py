@@ -149,7 +149,8 @@ def observe_ranges(observer: Observer, data: CalibrationData, batch: int) -> dic
                 if not np.isfinite(low) or not np.isfinite(high):
                     raise ArtifactError(
                         f"tensor {name!r} holds values that are not finite ({low} to {high}) among the first "
-                        f"{step.done} entries of {data.source}. Such a model cannot be calibrated; look for them in FP32 first"
+                        f"{step.done} entries of {data.source}. Such a model cannot be calibrated; "
+                        "look for them in FP32 first"
                     )
                 before = ranges.get(name, (low, high))
                 ranges[name] = (min(before[0], low), max(before[1], high))
