@@ -8,6 +8,8 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path, PurePosixPath, PureWindowsPath
 from typing import Any
 
+import msgspec
+
 from enginebench.core.errors import ArtifactError, MissingDependency, ParseError
 from enginebench.core.records import Artifact, Precision, Recipe, TensorSpec
 from enginebench.core.store import hash_files
@@ -18,6 +20,9 @@ except ModuleNotFoundError as missing:
     raise MissingDependency("onnx", 'pip install "enginebench[ort]"') from missing
 from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
 from onnx import AttributeProto, GraphProto, ModelProto, NodeProto, TensorProto, ValueInfoProto
+
+from enginebench.models.task import hash_preprocess
+from enginebench.models.zoo import packaged_onnx
 
 # A protobuf message cannot be larger; larger models keep their weights in a second file.
 # Source: https://protobuf.dev/programming-guides/encoding/#size-limit
@@ -78,6 +83,19 @@ def read_onnx(path: Path) -> Artifact:
     )
 
 
+def read_packaged_onnx(name: str) -> Artifact:
+    """The artefact of a built-in model's packaged ONNX file, batch axis open. It needs no PyTorch.
+
+    Raises:
+        ArtifactError: no file ships for this model.
+    """
+    path = packaged_onnx(name)
+    if path is None:
+        raise ArtifactError(f"{name} does not ship as ONNX; digits-cnn and digits-mlp do. Install enginebench[torch]")
+    made = read_onnx(path)
+    return msgspec.structs.replace(made, model=name, weights="trained", preprocess_sha256=hash_preprocess(name))
+
+
 def load_graph(path: Path) -> ModelProto:
     """The model without its external data.
 
@@ -128,10 +146,18 @@ def _require_model(model: ModelProto, path: Path) -> None:
             if not there
         ]
         raise ParseError(path, "", f"no {' and no '.join(missing)}", "an ONNX model", "Copy or export it again")
+    _require_text(path, (model.producer_name, model.producer_version))
     made = {name for node in graph.node for name in node.output}
     made |= {value.name for value in graph.input} | _initializer_names(graph)
     if orphans := [value.name for value in graph.output if value.name not in made]:
         raise ParseError(path, f"output {orphans[0]!r}", "no node that makes it", "a complete graph")
+
+
+def _require_text(path: Path, strings: Iterable[object]) -> None:
+    """Protobuf hands out bytes where a string of the file is not UTF-8."""
+    for string in strings:
+        if not isinstance(string, str):
+            raise ParseError(path, "", f"a name that is not UTF-8 ({string!r:.80})", "text", "Copy or export it again")
 
 
 def _initializer_names(graph: GraphProto) -> set[str]:
@@ -155,6 +181,7 @@ def read_inputs(graph: GraphProto, path: Path) -> tuple[TensorSpec, ...]:
 
 
 def _describe_value(value: ValueInfoProto, path: Path) -> TensorSpec:
+    _require_text(path, (value.name, *(axis.dim_param for axis in value.type.tensor_type.shape.dim)))
     kind = value.type.WhichOneof("value")
     if kind != "tensor_type":
         raise ArtifactError(f"{path}, {value.name!r}: {kind or 'no type'}; expected a tensor")
@@ -254,6 +281,7 @@ def find_external_data(model: ModelProto, path: Path) -> list[Path]:
 def _read_location(tensor: TensorProto, path: Path) -> tuple[str, int]:
     """(file name, bytes that the file must have) of a tensor in external data."""
     entries = {entry.key: entry.value for entry in tensor.external_data}
+    _require_text(path, (tensor.name, *entries, *entries.values()))
     location = entries.get("location", "")
     try:
         offset = int(entries.get("offset") or 0)
@@ -273,21 +301,29 @@ def _count_bytes(tensor: TensorProto) -> int:
 
 
 def _check_data_file(path: Path, location: str, end: int) -> Path:
-    parts = PurePosixPath(location).parts + PureWindowsPath(location).parts
-    escapes = PurePosixPath(location).is_absolute() or PureWindowsPath(location).anchor or ".." in parts
     data = path.parent / location
-    if escapes or "\0" in location or not data.resolve().is_relative_to(path.parent.resolve()):
-        raise ArtifactError(
-            f"{path}: external data {location!r} lies outside the model's folder; expected a file in it. "
-            "Copy model and data into one folder, without links"
-        )
-    if not data.is_file():
+    try:
+        if _escapes(location) or not data.resolve().is_relative_to(path.parent.resolve()):
+            raise ArtifactError(
+                f"{path}: external data {location!r} lies outside the model's folder; expected a file in it. "
+                "Copy model and data into one folder, without links"
+            )
+        size = data.stat().st_size if data.is_file() else None
+    except (OSError, RuntimeError) as error:  # RuntimeError: a link that leads to itself
+        raise ArtifactError(f"{path}: external data {location[:80]!r} cannot be looked at: {error}") from error
+    if size is None:
         raise ArtifactError(f"{path}: external data file {data} is missing. Copy it beside the model")
-    if data.stat().st_size < end:
+    if size < end:
         raise ArtifactError(
-            f"{path}: external data file {data} has {data.stat().st_size} bytes; expected at least {end}. Copy it again"
+            f"{path}: external data file {data} has {size} bytes; expected at least {end}. Copy it again"
         )
     return data
+
+
+def _escapes(location: str) -> bool:
+    """Whether the location is absolute or climbs, by the rules of either family of systems."""
+    posix, windows = PurePosixPath(location), PureWindowsPath(location)
+    return posix.is_absolute() or bool(windows.anchor) or ".." in (*posix.parts, *windows.parts) or "\0" in location
 
 
 def _read_producer(model: ModelProto) -> dict[str, str]:

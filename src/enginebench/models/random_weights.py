@@ -14,6 +14,8 @@ import torch
 from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
+from enginebench.models.architectures import set_batch
+
 # Eight batches of eight bring the output of the four torchvision networks back to 0.008 .. 0.5; more changes little.
 CALIBRATION_BATCHES = 8
 CALIBRATION_BATCH_SIZE = 8
@@ -27,6 +29,14 @@ def seed_torch(seed: int) -> Iterator[None]:
         yield
 
 
+def reset_parameters(module: nn.Module, seed: int) -> None:
+    """Draws the weights of every layer that knows how (`reset_parameters`, PyTorch's convention) anew."""
+    with seed_torch(seed):
+        for layer in module.modules():
+            if callable(reset := getattr(layer, "reset_parameters", None)):
+                reset()
+
+
 def calibrate_batch_norm(module: nn.Module, examples: Sequence[torch.Tensor], seed: int) -> int:
     """Sets the running statistics of every BatchNorm to those of standard normal inputs; returns how many there are.
 
@@ -35,7 +45,7 @@ def calibrate_batch_norm(module: nn.Module, examples: Sequence[torch.Tensor], se
 
     Args:
         module: changed in place.
-        examples: one tensor an input; their shapes and dtypes are used, their first axis becomes the batch.
+        examples: one tensor an input; floats are drawn anew in their shape, other values (token ids) are repeated.
         seed: of the inputs.
     """
     layers = [m for m in module.modules() if isinstance(m, _BatchNorm) and m.track_running_stats]
@@ -43,7 +53,7 @@ def calibrate_batch_norm(module: nn.Module, examples: Sequence[torch.Tensor], se
         return 0
     with seed_torch(seed), torch.no_grad(), _averaging(layers):
         for _ in range(CALIBRATION_BATCHES):
-            module(*(_draw_like(example) for example in examples))
+            module(*(_draw_like(example) for example in set_batch(examples, CALIBRATION_BATCH_SIZE)))
     return len(layers)
 
 
@@ -64,6 +74,6 @@ def _averaging(layers: Sequence[_BatchNorm]) -> Iterator[None]:
 
 
 def _draw_like(example: torch.Tensor) -> torch.Tensor:
-    if not example.is_floating_point():  # values such as token ids are the model's own: repeat them
-        return example[:1].repeat(CALIBRATION_BATCH_SIZE, *[1] * (example.ndim - 1)) if example.ndim else example
-    return torch.randn(CALIBRATION_BATCH_SIZE, *example.shape[1:], dtype=example.dtype)
+    if example.ndim == 0 or not example.is_floating_point():
+        return example
+    return torch.randn(example.shape, dtype=example.dtype)

@@ -194,7 +194,7 @@ def load_digits() -> Digits:
     """
     path = DATA_DIR / "digits.npz"
     try:
-        with np.load(path, allow_pickle=False) as stored:
+        with path.open("rb") as file, np.load(file, allow_pickle=False) as stored:
             return Digits(
                 images=stored["images"].astype(np.float32),
                 labels=stored["labels"].astype(np.int64),

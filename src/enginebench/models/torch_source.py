@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import msgspec
 
 from enginebench.core.errors import ArtifactError, MissingDependency, ModelError, UsageError
 from enginebench.core.names import slug
-from enginebench.core.records import Artifact, Caveat, Weights
+from enginebench.core.records import Artifact, Caveat, Precision, TensorSpec, Weights
 from enginebench.core.store import hash_file, hash_files, write_atomic
 
 try:
@@ -29,9 +30,18 @@ from enginebench.models.architectures import (
     set_batch,
 )
 from enginebench.models.pretrained import DownloadFailed, State, fetch_pretrained
-from enginebench.models.random_weights import calibrate_batch_norm, seed_torch
+from enginebench.models.random_weights import calibrate_batch_norm, reset_parameters, seed_torch
 from enginebench.models.task import hash_preprocess
 from enginebench.models.zoo import BUILTIN, DATA_DIR, ModelRef, resolve_model
+
+PRECISIONS: dict[torch.dtype, Precision] = {
+    torch.float32: "fp32",
+    torch.float16: "fp16",
+    torch.bfloat16: "bf16",
+}
+NUMPY_TYPES = frozenset(
+    {"bool", "uint8", "int8", "int16", "int32", "int64", "float16", "float32", "float64"},
+)
 
 
 class _Filled(msgspec.Struct, frozen=True):
@@ -73,10 +83,14 @@ def make_torch_artifact(
     with seed_torch(seed):
         module, examples = build_module(ref, input_size)
     examples = _choose_examples(module, examples, input_shapes or {}, batch, model)
+    draft = _describe(module, ref, examples, input_size)
     filled = _fill_weights(module, ref, examples, weights, seed)
     path = out_dir / f"{slug(model)}.pt"
     write_state(module, path)
-    return _describe(module, ref, examples, path, filled, input_size)
+    sha256, files = hash_files([path], out_dir)
+    return msgspec.structs.replace(
+        draft, path=str(path), sha256=sha256, files=files, weights=filled.weights, caveats=filled.caveats
+    )
 
 
 def load_module(artifact: Artifact) -> nn.Module:
@@ -97,7 +111,8 @@ def load_module(artifact: Artifact) -> nn.Module:
     if hash_file(path) != artifact.sha256:
         raise ArtifactError(f"state dict {path} of {artifact.model} was changed since it was made. Make it again")
     ref = _resolve_for_torch(artifact.model)
-    module, _ = build_module(ref, _built_size(ref, artifact))
+    with seed_torch(0):  # initial weights are drawn and then replaced; the caller's generator stays as it is
+        module, _ = build_module(ref, _built_size(ref, artifact))
     _load_state(module, _read_state(path), str(path))
     return module.eval()
 
@@ -134,6 +149,8 @@ def _fill_weights(
     module: nn.Module, ref: ModelRef, examples: tuple[torch.Tensor, ...], weights: str, seed: int
 ) -> _Filled:
     if weights == "random":
+        if ref.kind == "factory":  # it may have loaded weights of its own
+            reset_parameters(module, seed)
         return _randomize(module, examples, seed, "asked for by --weights random")
     if weights != "default":
         _load_state(module, _read_state(Path(weights)), weights)
@@ -151,23 +168,24 @@ def _fill_weights(
 
 
 def _randomize(module: nn.Module, examples: tuple[torch.Tensor, ...], seed: int, reason: str) -> _Filled:
-    layers = calibrate_batch_norm(module, examples, seed)
+    try:
+        layers = calibrate_batch_norm(module, examples, seed)
+    except Exception as error:  # user code: it ran on one batch before, but may not take this one
+        raise ModelError(f"BatchNorm cannot be calibrated, the module fails on a batch of 8: {error}") from error
     calibrated = f"; statistics of {layers} BatchNorm layers calibrated on random inputs" if layers else ""
-    return _Filled(
-        "random",
-        (
-            Caveat(
-                code="random_weights",
-                message=f"weights are random, seed {seed} ({reason}{calibrated})",
-                advice="times hold; agreement of outputs is a smoke test only. Give --weights FILE",
-            ),
-        ),
-    )
+    message = f"weights are random, seed {seed} ({reason}{calibrated})"
+    advice = "times hold; agreement of outputs is a smoke test only. Give --weights FILE"
+    return _Filled("random", (Caveat(code="random_weights", message=message, advice=advice),))
 
 
 def write_state(module: nn.Module, path: Path) -> None:
+    """Writes the module's state dict; the same weights give the same bytes, whatever the file is called.
+
+    Raises:
+        ArtifactError: the file cannot be written.
+    """
     inner = module.module if isinstance(module, FlatOutputs) else module
-    buffer = io.BytesIO()  # a file's name would be stored in it, and the same weights have two hashes
+    buffer = io.BytesIO()  # given a path, torch.save stores the file's name inside
     torch.save(inner.state_dict(), buffer)
     write_atomic(path, buffer.getvalue())
 
@@ -189,7 +207,7 @@ def _read_state(path: Path) -> State:
         ) from error
     # Training scripts often wrap it: {"state_dict": ..., "epoch": ...}.
     state = state.get("state_dict", state) if isinstance(state, dict) else state
-    if not isinstance(state, dict) or not state or not all(isinstance(v, torch.Tensor) for v in state.values()):
+    if not isinstance(state, dict) or not all(isinstance(v, torch.Tensor) for v in state.values()):
         raise ModelError(f"weights {path} hold a {type(state).__name__} of other things; expected names to tensors")
     return state
 
@@ -203,28 +221,39 @@ def _load_state(module: nn.Module, state: State, source: str) -> None:
         raise ModelError(f"weights of {source} do not fit the module: {' '.join(lines)[:400]}") from error
 
 
-def _describe(
-    module: nn.Module,
-    ref: ModelRef,
-    examples: tuple[torch.Tensor, ...],
-    path: Path,
-    filled: _Filled,
-    input_size: int | None,
-) -> Artifact:
-    sha256, files = hash_files([path], path.parent)
+def _describe(module: nn.Module, ref: ModelRef, examples: tuple[torch.Tensor, ...], input_size: int | None) -> Artifact:
+    """All but the weights: what it takes and answers, found by running it once."""
+    inputs = describe_tensors(name_inputs(module, len(examples)), examples)
+    outputs = describe_outputs(module, examples, ref.text)
+    _require_numpy_types(ref, (*inputs, *outputs))
     return Artifact(
         kind="torch",
         model=ref.text,
-        path=str(path),
-        sha256=sha256,
-        files=files,
-        inputs=describe_tensors(name_inputs(module, len(examples)), examples),
-        outputs=describe_outputs(module, examples, ref.text),
-        weights=filled.weights,
+        path="",
+        sha256="",
+        files=(),
+        inputs=inputs,
+        outputs=outputs,
+        precision=read_module_precision(module),
         preprocess_sha256=hash_preprocess(ref.text, input_size),
         made_by=_read_versions(ref),
-        caveats=filled.caveats,
     )
+
+
+def _require_numpy_types(ref: ModelRef, specs: Sequence[TensorSpec]) -> None:
+    for spec in specs:
+        if spec.dtype not in NUMPY_TYPES:
+            raise ModelError(
+                f"{ref.text}: {spec.name!r} has dtype {spec.dtype}; expected one that NumPy has. Cast it in the model"
+            )
+
+
+def read_module_precision(module: nn.Module) -> Precision:
+    """The precision of most of the module's parameters; "fp32" where it has none."""
+    sizes: Counter[torch.dtype] = Counter()
+    for parameter in module.parameters():
+        sizes[parameter.dtype] += parameter.numel()
+    return next((PRECISIONS[dtype] for dtype, _ in sizes.most_common() if dtype in PRECISIONS), "fp32")
 
 
 def _read_versions(ref: ModelRef) -> dict[str, str]:

@@ -1,0 +1,37 @@
+# make run | test | check | bench | clean        MODEL=resnet18   TORCH=cpu|cuda|none   VENV=.venv   PYTHON=python3
+MODEL  ?= digits-cnn
+PYTHON ?= python3
+VENV   ?= .venv
+# The PyTorch build: cuda where NVIDIA's driver answers, else cpu. none: ONNX models alone, without PyTorch.
+TORCH  ?= $(shell $(PYTHON) tools/choose_torch.py)
+RUN     = $(VENV)/bin/python -m enginebench run $(MODEL) $(ARGS)
+
+.PHONY: run test check bench docs clean
+
+run: $(VENV)/.installed-$(TORCH)
+	$(RUN)
+
+test: $(VENV)/.dev-$(TORCH)
+	$(VENV)/bin/python -m pytest $(ARGS)
+
+check: $(VENV)/.dev-$(TORCH)
+	$(VENV)/bin/ruff check .
+	$(VENV)/bin/ruff format --check .
+	$(VENV)/bin/mypy
+
+bench: $(VENV)/.dev-$(TORCH)
+	$(VENV)/bin/python benchmarks/run_all.py $(ARGS)
+
+$(VENV)/bin/python:
+	$(PYTHON) -m venv $(VENV)
+
+$(VENV)/.installed-$(TORCH): $(VENV)/bin/python pyproject.toml constraints.txt tools/install.py
+	$(VENV)/bin/python tools/install.py --torch $(TORCH)
+	touch $@
+
+$(VENV)/.dev-$(TORCH): $(VENV)/.installed-$(TORCH)
+	$(VENV)/bin/python tools/install.py --torch $(TORCH) --dev
+	touch $@
+
+clean:
+	rm -rf $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -1,0 +1,273 @@
+"""Two rows: whether they may be compared, by how much the medians differ, and what that shows."""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+
+from msgspec import Struct
+
+from enginebench.analyze.intervals import (
+    Spread,
+    estimate_geometric,
+    measure_difference,
+    measure_spread,
+    quantile_of_t,
+    take_logs,
+)
+from enginebench.analyze.quantiles import median
+from enginebench.core.feeds import concrete_shape
+from enginebench.core.records import Estimate, Machine, Measurement, Result, Verdict
+
+# Below six repetitions the t interval is so wide (2.8 standard errors at five) and the normality of the logs so little
+# tested that no verdict is given.
+MIN_REPETITIONS = 6
+# The usual power of a planned trial: four of five repeats of it would show the difference.
+# Source: J. Cohen, "Statistical Power Analysis for the Behavioral Sciences", 2nd ed. (1988), section 2.4.
+POWER = 0.8
+# Nobody repeats a row more often than this; a difference that needs more lies on the margin.
+MAX_REPETITIONS = 1000
+
+Times = Callable[[Measurement], list[int] | None]
+
+
+class Comparison(Struct, frozen=True, kw_only=True):
+    """What two rows show. `ratio` = base median over candidate median: above 1, the candidate is faster."""
+
+    verdict: Verdict
+    ratio: Estimate | None
+    reasons: tuple[str, ...] = ()
+    repetitions_needed: int | None = None  # for `not_shown`: as many would show it, four times of five
+    margin: float = 0.02
+    clock: str = "host"  # whose times were compared: "host", "device", "tool", "modelled"
+
+
+def compare(
+    base: Sequence[Measurement], cand: Sequence[Measurement], *, margin: float = 0.02, level: float = 0.95
+) -> Comparison:
+    """What the neighbouring repetitions of two interleaved rows show.
+
+    d_i = ln(median_base,i / median_cand,i) over repetitions that both rows have; ratio = exp(mean d) with Student's t
+    interval at k - 1 degrees of freedom. A repetition that one side lacks is left out, and the reasons say so.
+
+    Args:
+        base: measurements of the row that is compared to.
+        cand: measurements of the row in question.
+        margin: relative difference that matters, 0.02 for 2 %.
+        level: of the two-sided interval; equivalence uses 1 - 2 (1 - level), which is two one-sided tests.
+
+    Source: D. J. Schuirmann, "A comparison of the two one-sided tests procedure and the power approach",
+        J. Pharmacokin. Biopharm. 15 (1987).
+    """
+    clock, times, why_not = choose_clock(base, cand)
+    if times is None:
+        return Comparison(verdict="not_comparable", ratio=None, reasons=(why_not,), margin=margin, clock=clock)
+    pairs, reasons = _pair(base, cand, times)
+    if not pairs:
+        reasons.append("no repetition was measured on both sides")
+        return Comparison(verdict="not_comparable", ratio=None, reasons=tuple(reasons), margin=margin, clock=clock)
+    logs = [_logs(side, name) for side, name in zip(zip(*pairs, strict=True), ("base", "candidate"), strict=True)]
+    spread = measure_spread([b - c for b, c in zip(*logs, strict=True)])
+    method = f"{spread.n} neighbouring repetitions, Student t over ln(base / candidate)"
+    return _conclude(spread, method, margin, level, clock, reasons)
+
+
+def compare_apart(
+    base: Sequence[Measurement], cand: Sequence[Measurement], *, margin: float = 0.02, level: float = 0.95
+) -> Comparison:
+    """What two rows show that were measured at different times: repetitions have no partners, so Welch's interval.
+
+    The caller checks first that the machine was alike: `comparable`.
+    """
+    clock, times, why_not = choose_clock(base, cand)
+    if times is None:
+        return Comparison(verdict="not_comparable", ratio=None, reasons=(why_not,), margin=margin, clock=clock)
+    medians = [[median(values) for m in side if (values := times(m))] for side in (base, cand)]
+    if not all(medians):
+        reason = "one side has no samples"
+        return Comparison(verdict="not_comparable", ratio=None, reasons=(reason,), margin=margin, clock=clock)
+    spread = measure_difference(_logs(medians[0], "base"), _logs(medians[1], "candidate"))
+    method = f"{len(medians[0])} and {len(medians[1])} processes, Welch t over the logs of their medians"
+    return _conclude(spread, method, margin, level, clock, [])
+
+
+def choose_clock(base: Sequence[Measurement], cand: Sequence[Measurement]) -> tuple[str, Times | None, str]:
+    """(clock, the times to compare, "") or (clock, None, why there are none that both sides share).
+
+    Host is compared with host. Where one side was timed on the device, device times of both sides are taken; a modelled
+    time is compared with modelled ones only.
+    """
+    clocks = {m.clock for m in (*base, *cand)}
+    if clocks == {"host"} or clocks == {"modelled"}:
+        return clocks.pop(), lambda m: m.latency_ns, ""
+    if not clocks:
+        return "host", None, "nothing was measured on either side"
+    if "modelled" in clocks:
+        return "modelled", None, "one side is modelled, the other was measured; a model is no measurement"
+    if all(_device_times(m) for m in (*base, *cand)):
+        return "device", _device_times, ""
+    if clocks == {"tool"}:
+        return "tool", lambda m: m.latency_ns, ""
+    missing = "the base" if not all(_device_times(m) for m in base) else "the candidate"
+    seen = " and ".join(sorted(clocks))
+    return "device", None, f"clocks differ ({seen}) and {missing} has no device times to compare instead"
+
+
+def _device_times(measurement: Measurement) -> list[int] | None:
+    if measurement.device_ns:
+        return measurement.device_ns
+    return measurement.latency_ns if measurement.clock == "device" else None
+
+
+def _logs(medians: Sequence[float], side: str) -> list[float]:
+    return take_logs(medians, f"the median of the {side}")
+
+
+def _pair(
+    base: Sequence[Measurement], cand: Sequence[Measurement], times: Times
+) -> tuple[list[tuple[float, float]], list[str]]:
+    """Medians of the repetitions that both sides have, and a sentence about those that have no partner."""
+    left, right = _by_repetition(base, times), _by_repetition(cand, times)
+    common = sorted(left.keys() & right.keys())
+    alone = len(left.keys() ^ right.keys())
+    reasons = [f"{alone} repetitions were measured on one side only and left out"] if alone else []
+    return [(left[key], right[key]) for key in common], reasons
+
+
+def _by_repetition(measurements: Sequence[Measurement], times: Times) -> dict[tuple[int, int], float]:
+    """(repetition, count of it so far) -> median in ns; the count parts processes that carry the same number."""
+    seen: defaultdict[int, int] = defaultdict(int)
+    found: dict[tuple[int, int], float] = {}
+    for measurement in measurements:
+        if values := times(measurement):
+            found[measurement.repetition, seen[measurement.repetition]] = median(values)
+            seen[measurement.repetition] += 1
+    return found
+
+
+def _conclude(spread: Spread, method: str, margin: float, level: float, clock: str, reasons: list[str]) -> Comparison:
+    verdict, why = judge_spread(spread, margin, level)
+    needed = count_needed(spread, margin, level) if verdict == "not_shown" else None
+    if verdict == "not_shown" and needed is None:
+        why += f"; the difference lies so close to it that {MAX_REPETITIONS} repetitions would not show a verdict"
+    return Comparison(
+        verdict=verdict,
+        ratio=estimate_geometric(spread, level, 1.0, method),
+        reasons=(*reasons, *([why] if why else [])),
+        repetitions_needed=needed,
+        margin=margin,
+        clock=clock,
+    )
+
+
+def judge_spread(spread: Spread, margin: float, level: float = 0.95) -> tuple[Verdict, str]:
+    """(verdict, why it is `not_shown` or "") for a mean log ratio.
+
+    With m = ln(1 + margin): `faster` when the interval lies above m, `slower` when below -m, `equivalent` when the
+    interval of the two one-sided tests lies inside +-m, else `not_shown`.
+    """
+    wide, narrow = spread.interval(level), spread.interval(2 * level - 1)
+    if spread.n < MIN_REPETITIONS or wide is None or narrow is None:
+        return "not_shown", f"{spread.n} of the {MIN_REPETITIONS} repetitions that a verdict needs"
+    m = math.log1p(margin)
+    if wide[0] > m:
+        return "faster", ""
+    if wide[1] < -m:
+        return "slower", ""
+    if -m < narrow[0] and narrow[1] < m:
+        return "equivalent", ""
+    return "not_shown", (
+        f"the interval {math.exp(wide[0]):.3f} to {math.exp(wide[1]):.3f} reaches across the margin of {margin:.1%}"
+    )
+
+
+def count_needed(spread: Spread, margin: float, level: float = 0.95) -> int | None:
+    """The repetitions that would show a verdict with a chance of 80 %, if mean and spread stay as seen.
+
+    None where more than 1,000 would be needed: the difference lies on the margin. Where the spread is not known (one
+    process), the six that any verdict needs.
+    """
+    if spread.error is None:
+        return MIN_REPETITIONS
+    m = math.log1p(margin)
+    beyond = abs(spread.mean) > m
+    gap, p = abs(abs(spread.mean) - m), (1 + level) / 2 if beyond else level
+    deviation = spread.error * math.sqrt(spread.n)
+    # Each further repetition narrows the interval, so the first k that fits is found by halving.
+    low, high = MIN_REPETITIONS, MAX_REPETITIONS + 1
+    while low < high:
+        k = (low + high) // 2
+        reach = quantile_of_t(p, k - 1) + quantile_of_t(POWER, k - 1)
+        low, high = (low, k) if reach * deviation / math.sqrt(k) < gap else (k + 1, high)
+    return low if low <= MAX_REPETITIONS else None
+
+
+def comparable(base: Result, cand: Result, margin: float = 0.02, *, neighbours: bool = False) -> list[str]:
+    """The reasons why two rows must not be compared; an empty list if they may.
+
+    Args:
+        base: the row that is compared to.
+        cand: the row in question.
+        margin: largest relative difference of the reference kernel between runs made at different times.
+        neighbours: the rows were measured interleaved, in one run: the machine was the same, and the reference kernel
+            need not say so.
+    """
+    reasons = [f"{name}: {a} against {b}" for name, a, b in _settings(base, cand) if a != b]
+    _, times, why_not = choose_clock(base.measurements, cand.measurements)
+    if times is None:
+        reasons.append(why_not)
+    if base.machine and cand.machine and not neighbours:
+        reasons += [f"{name}: {a} against {b}" for name, a, b in _hardware(base.machine, cand.machine) if a != b]
+    if not neighbours and (moved := _compare_references(base, cand, margin)):
+        reasons.append(moved)
+    return reasons
+
+
+def _settings(base: Result, cand: Result) -> list[tuple[str, object, object]]:
+    shapes = ("input shapes", _shapes(base), _shapes(cand))
+    hashes = ("preprocess hash", _preprocess(base), _preprocess(cand))
+    known = [row for row in (shapes, hashes) if all(row)]
+    return [
+        ("batch", base.engine.batch, cand.engine.batch),
+        ("scope", base.measure.scope, cand.measure.scope),
+        ("cache", base.measure.cache, cand.measure.cache),
+        ("threads", base.engine.threads, cand.engine.threads),
+        ("device", base.engine.device, cand.engine.device),
+        *known,
+    ]
+
+
+def _shapes(result: Result) -> str:
+    """Input shapes of what the engine loaded, with the batch filled in; "" where they were not recorded."""
+    inputs = result.artifacts[-1].inputs if result.artifacts else ()
+    return ", ".join("x".join(map(str, concrete_shape(spec, result.engine.batch))) or "scalar" for spec in inputs)
+
+
+def _preprocess(result: Result) -> str:
+    hashes = [a.preprocess_sha256 for a in result.artifacts if a.preprocess_sha256]
+    return hashes[-1] if hashes else ""
+
+
+def _hardware(base: Machine, cand: Machine) -> list[tuple[str, object, object]]:
+    names = ("arch", "cpu_model", "cores_physical", "cpu_quota_cores", "governor", "jetson")
+    fields = [(name.replace("_", " "), getattr(base, name), getattr(cand, name)) for name in names]
+    fields.append(("CPUs allowed", len(base.cpus_allowed), len(cand.cpus_allowed)))
+    fields.append(("GPUs", [g.name for g in base.gpus], [g.name for g in cand.gpus]))
+    fields.append(("GPU power limits", [g.power_limit_w for g in base.gpus], [g.power_limit_w for g in cand.gpus]))
+    return fields
+
+
+def _compare_references(base: Result, cand: Result, margin: float) -> str:
+    """Why the reference kernel forbids a comparison, or ""."""
+    medians = [[median(m.reference_ns) for m in r.measurements if m.reference_ns] for r in (base, cand)]
+    if not all(medians):
+        return "made at different times without the reference kernel on both sides; measure them together (--against)"
+    logs = [measure_spread(take_logs(side, "the reference kernel")).mean for side in medians]
+    moved = logs[1] - logs[0]
+    if abs(moved) <= math.log1p(margin):
+        return ""
+    return (
+        f"the reference kernel took {math.exp(moved):.3f} times as long on the candidate's side, more than the "
+        f"margin of {margin:.1%}: the machine was not the same; measure both together (--against)"
+    )

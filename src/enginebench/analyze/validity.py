@@ -1,0 +1,106 @@
+"""Whether the samples of a row can be believed: a verdict, and every doubt with what to do about it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from enginebench.analyze.compare import MIN_REPETITIONS
+from enginebench.analyze.quantiles import median
+from enginebench.analyze.summary import share_marked
+from enginebench.analyze.tails import min_samples
+from enginebench.core.records import Caveat, CaveatCode, Mark, Measurement, Validity
+
+# More than a fifth of the samples marked: p50 with and without them can then lie a whole quintile apart.
+SUSPECT_SHARE = 0.2
+# Half of the samples marked: the median itself may be one of them (its breakdown point).
+INVALID_SHARE = 0.5
+# One sample in a hundred marked is enough to make up all of what lies beyond p99.
+VISIBLE_SHARE = 0.01
+# A median that is one part in twenty our own call is not the engine's alone.
+CALL_SHARE = 0.05
+# Virtual machines were seen to have two speed states, 1.5 apart, that last for seconds. Halfway between (on a log
+# scale, sqrt(1.5) = 1.22) parts one state with noise from both states.
+SPEED_RATIO = 1.2
+
+_MARKS: dict[Mark, tuple[CaveatCode, str, str]] = {
+    "foreign_cpu": ("foreign_cpu", "other processes used the CPU", "stop them, or measure again at a quiet time"),
+    "foreign_gpu": ("foreign_gpu", "another process used the GPU", "free the GPU and measure again"),
+    "throttled": ("throttled", "the device was throttled", "cool it or lower the load, then measure again"),
+    "low_clock": ("throttled", "the clock was low", "let it recover, fix the clocks, or choose a higher power mode"),
+    "cold_start": ("not_settled", "the engine was still warming up", "raise --warmup"),
+}
+
+
+def judge(measurements: Sequence[Measurement]) -> tuple[Validity, list[Caveat]]:
+    """(valid, suspect or invalid; the doubts), from the samples alone.
+
+    `invalid`: no samples, or more than half of them marked. `suspect`: more than a fifth marked, warm-up not settled
+    in more than a fifth of the processes, or the machine's speed changed between processes. Doubts that the
+    measurements carry themselves come with the record, not from here.
+    """
+    kept = [m for m in measurements if m.latency_ns]
+    if not kept:
+        return "invalid", [_caveat("too_few_samples", "no process has a sample", "see the reason of the row")]
+    marked, drifting = share_marked(kept), list(_find_drift(kept))
+    unsettled = sum(m.warmup_settled is False for m in kept) / len(kept)
+    caveats = [*_doubt_marks(kept), *_doubt_counts(kept), *_doubt_overhead(kept), *_doubt_warmup(kept), *drifting]
+    if marked > INVALID_SHARE:
+        return "invalid", caveats
+    if marked > SUSPECT_SHARE or unsettled > SUSPECT_SHARE or drifting:
+        return "suspect", caveats
+    return "valid", caveats
+
+
+def _doubt_marks(measurements: Sequence[Measurement]) -> Iterator[Caveat]:
+    for mark, (code, seen, advice) in _MARKS.items():
+        share = share_marked(measurements, mark)
+        if share > VISIBLE_SHARE:
+            yield _caveat(code, f"{seen} during {share:.0%} of the samples", advice)
+
+
+def _doubt_counts(measurements: Sequence[Measurement]) -> Iterator[Caveat]:
+    processes, n = len(measurements), sum(len(m.latency_ns) for m in measurements)
+    if processes == 1:
+        seen = "measured in a single process: no interval, no verdict"
+        yield _caveat("single_process", seen, "run without --quick (10 processes)")
+    elif processes < MIN_REPETITIONS:
+        seen = f"{processes} processes; a verdict needs {MIN_REPETITIONS}"
+        yield _caveat("too_few_samples", seen, f"--processes {MIN_REPETITIONS} or more")
+    if n < min_samples(0.99):
+        seen = f"{n} samples cannot carry p99, which needs {min_samples(0.99)}"
+        yield _caveat("too_few_samples", seen, "raise --time-limit, --iters or --processes")
+
+
+def _doubt_overhead(measurements: Sequence[Measurement]) -> Iterator[Caveat]:
+    known = [(m.call_overhead_ns, median(m.latency_ns)) for m in measurements if m.call_overhead_ns is not None]
+    shares = [overhead / latency for overhead, latency in known if latency > 0]
+    if shares and median(shares) > CALL_SHARE:
+        seen = f"the call through Python is {median(shares):.0%} of the median"
+        yield _caveat("call_overhead", seen, "a larger --batch, or call this engine from C or C++")
+
+
+def _doubt_warmup(measurements: Sequence[Measurement]) -> Iterator[Caveat]:
+    unsettled = sum(m.warmup_settled is False for m in measurements)
+    if unsettled:
+        seen = f"latencies had not settled after warm-up in {unsettled} of {len(measurements)} processes"
+        yield _caveat("not_settled", seen, "raise --warmup, or look for what disturbs the machine")
+
+
+def _find_drift(measurements: Sequence[Measurement]) -> Iterator[Caveat]:
+    advice = "fix clocks or governor, or measure on a machine of your own; ratios of neighbours suffer less"
+    references = [median(m.reference_ns) for m in measurements if m.reference_ns]
+    if _ratio(references) > SPEED_RATIO:
+        seen = f"the reference kernel was up to {_ratio(references):.2f} times slower in some processes"
+        yield _caveat("clock_drift", seen, advice)
+    clocks = [median(mhz) for m in measurements if (mhz := [b.sm_clock_mhz for b in m.blocks if b.sm_clock_mhz])]
+    if _ratio(clocks) > SPEED_RATIO:
+        seen = f"the GPU clock lay between {min(clocks):.0f} and {max(clocks):.0f} MHz"
+        yield _caveat("clock_drift", seen, advice)
+
+
+def _ratio(values: Sequence[float]) -> float:
+    return max(values) / min(values) if values and min(values) > 0 else 1.0
+
+
+def _caveat(code: CaveatCode, message: str, advice: str) -> Caveat:
+    return Caveat(code=code, message=message, advice=advice)

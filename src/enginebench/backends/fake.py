@@ -1,0 +1,348 @@
+"""`fake`: an engine that needs NumPy only, answers by a fixed rule, takes as long as it is told and fails on request.
+
+It is public: tests of every room, simulations of verdicts and users' own tests run on it.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import signal
+import sys
+import time
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, NoReturn
+
+import numpy as np
+
+from enginebench import __version__
+from enginebench.backends.request import (
+    Option,
+    check_request,
+    explain_closed,
+    explain_unbound,
+    read_number,
+    read_options,
+)
+from enginebench.core.errors import MeasurementError
+from enginebench.core.feeds import check_feeds, concrete_shape
+from enginebench.core.records import Artifact, ArtifactKind, Availability, EngineSpec, Precision, TensorSpec
+
+if TYPE_CHECKING:
+    from enginebench.core.protocols import Array, Feeds, ModuleLoader, RunCall
+
+NAME = "fake"
+KINDS: tuple[ArtifactKind, ...] = ("onnx", "torch")
+PRECISIONS: tuple[Precision, ...] = ("fp32", "tf32", "fp16", "bf16", "int8", "fp8")
+
+# Where the process says which repetition it is (its speed is drawn from it), and on which descriptor it answers.
+REPETITION_VARIABLE = "ENGINEBENCH_REPETITION"
+RESULT_FD_VARIABLE = "ENGINEBENCH_RESULT_FD"
+
+# No UTF-8, no JSON, no text: what a native library may print over an answer.
+GARBAGE = b"\xff\xfe{not json]\x00"
+
+FAULTS = ("none", "segfault", "oom", "hang", "garbage", "raise", "exit", "nan", "slow_build")
+
+OPTIONS = {
+    "latency_us": Option(default="0", meaning="time of one run"),
+    "run_sd": Option(default="0", meaning="standard deviation of the log of a run's time, within a process"),
+    "process_sd": Option(default="0", meaning="standard deviation of the log of a process's speed"),
+    "seed": Option(default="0", meaning="of both draws"),
+    "bias": Option(default="0", meaning="added to every output"),
+    "build_s": Option(default="2", meaning="seconds that fault=slow_build waits"),
+    "fault": Option(default="none", choices=FAULTS, meaning="what goes wrong"),
+    "at": Option(default="run", choices=("build", "load", "run"), meaning="the stage at which it goes wrong"),
+    "after": Option(default="0", meaning="complete runs before the fault"),
+}
+
+# Factors drawn ahead for `run_sd`; a power of two, so that a mask finds the next one.
+DRAWS = 4096
+
+
+class FakeClock:
+    """A clock that stands still until it is moved: call it for nanoseconds, as `time.perf_counter_ns`.
+
+    Args:
+        tick_ns: how far each reading moves it, for clocks that cost something.
+    """
+
+    def __init__(self, tick_ns: int = 0) -> None:
+        self.now_ns = 0
+        self._tick_ns = tick_ns
+
+    def __call__(self) -> int:
+        self.now_ns += self._tick_ns
+        return self.now_ns
+
+    def advance(self, duration_ns: int) -> None:
+        """Moves the clock on."""
+        self.now_ns += duration_ns
+
+
+class FakeBackend:
+    """Engines made of options alone.
+
+    Args:
+        clock: moved on by each run in place of real waiting; None waits for real, busily.
+        repetition: which process this is, for `process_sd`; None takes it from the environment, else the process id.
+    """
+
+    name = NAME
+
+    def __init__(self, clock: FakeClock | None = None, repetition: int | None = None) -> None:
+        self._clock = clock
+        self._repetition = repetition
+
+    def probe(self) -> Availability:
+        """Available everywhere."""
+        return Availability(engine=NAME, available=True, version=__version__, devices=("cpu",))
+
+    def build(self, artifact: Artifact, spec: EngineSpec, out_dir: Path) -> Artifact:
+        """The artefact as it is, unless a fault was asked for."""
+        check_request(artifact, spec, KINDS, PRECISIONS)
+        options = read_options(spec, OPTIONS)
+        if options["fault"] == "slow_build":
+            time.sleep(read_number(spec, "build_s", options["build_s"]))
+        _fail_at("build", options)
+        return artifact
+
+    def load(self, artifact: Artifact, spec: EngineSpec) -> FakeEngine:
+        """An engine with the inputs and outputs of the artefact.
+
+        Raises:
+            UsageError: an option is unknown or no number.
+        """
+        check_request(artifact, spec, KINDS, PRECISIONS)
+        options = read_options(spec, OPTIONS)
+        numbers = {k: read_number(spec, k, options[k]) for k in ("run_sd", "seed", "latency_us", "process_sd", "after")}
+        latencies = draw_latencies(
+            latency_ns=numbers["latency_us"] * 1000,
+            run_sd=numbers["run_sd"],
+            process_sd=numbers["process_sd"],
+            seed=int(numbers["seed"]),
+            repetition=self._find_repetition(),
+        )
+        _fail_at("load", options)
+        fault = options["fault"] if options["at"] == "run" else "none"
+        return FakeEngine(
+            artifact.inputs,
+            artifact.outputs,
+            wait=make_wait(latencies, self._clock),
+            bias=read_number(spec, "bias", options["bias"], signed=True),
+            fault=fault,
+            after=int(numbers["after"]),
+            threads=spec.threads,
+        )
+
+    def _find_repetition(self) -> int:
+        if self._repetition is not None:
+            return self._repetition
+        return int(os.environ.get(REPETITION_VARIABLE) or os.getpid())
+
+
+def create_backend(loader: ModuleLoader | None, cache_dir: Path | None) -> FakeBackend:
+    """The backend, waiting for real; it needs neither a module loader nor a cache."""
+    return FakeBackend()
+
+
+def draw_latencies(latency_ns: float, run_sd: float, process_sd: float, seed: int, repetition: int) -> tuple[int, ...]:
+    """Times of a process's runs in nanoseconds, to be repeated for ever: one if they are all alike.
+
+    A process has one log-normal factor, drawn from seed and repetition, and each run another; both have median 1.
+    """
+    rng = np.random.default_rng((seed, repetition))
+    process_factor = math.exp(process_sd * rng.standard_normal())
+    if run_sd == 0:
+        return (round(latency_ns * process_factor),)
+    factors = np.exp(run_sd * rng.standard_normal(DRAWS))
+    return tuple(round(latency_ns * process_factor * factor) for factor in factors)
+
+
+def make_wait(latencies_ns: tuple[int, ...], clock: FakeClock | None) -> Callable[[], None] | None:
+    """What lets one run's time pass: on the given clock, or busily on the real one; None if there is none to pass."""
+    if latencies_ns == (0,):
+        return None
+    pass_time = _wait_busily if clock is None else clock.advance
+    if len(latencies_ns) == 1:
+        return partial(pass_time, latencies_ns[0])
+    return _Waits(latencies_ns, pass_time)
+
+
+class _Waits:
+    def __init__(self, latencies_ns: tuple[int, ...], pass_time: Callable[[int], None]) -> None:
+        self._latencies_ns = latencies_ns
+        self._pass_time = pass_time
+        self._next = 0
+
+    def __call__(self) -> None:
+        self._pass_time(self._latencies_ns[self._next & (DRAWS - 1)])
+        self._next += 1
+
+
+def _wait_busily(duration_ns: int) -> None:
+    end_ns = time.perf_counter_ns() + duration_ns
+    while time.perf_counter_ns() < end_ns:
+        pass
+
+
+class FakeEngine:
+    """`bind` computes the answer and `run` publishes it, so that a run takes what was asked for and nothing more."""
+
+    def __init__(
+        self,
+        inputs: tuple[TensorSpec, ...],
+        outputs: tuple[TensorSpec, ...],
+        *,
+        wait: Callable[[], None] | None,
+        bias: float,
+        fault: str,
+        after: int,
+        threads: int,
+    ) -> None:
+        self.inputs = inputs
+        self.outputs = outputs
+        self.threads = threads
+        self.runs = 0
+        self._wait = wait
+        self._bias = bias
+        self._fault = fault
+        self._after = after
+        self._pending: dict[str, Array] | None = None
+        self._answer: dict[str, Array] = {}
+        self._closed = False
+
+    @property
+    def run(self) -> RunCall:
+        """The call that takes the time and publishes the answer."""
+        self._check_open()
+        if self._pending is None:
+            raise explain_unbound(NAME)
+        return self._run
+
+    def bind(self, feeds: Feeds) -> None:
+        """Takes the arrays and computes what the next run will answer."""
+        self._check_open()
+        check_feeds(self.inputs, feeds)
+        self._pending = project_feeds(self.inputs, self.outputs, feeds, self._bias)
+
+    def fetch(self) -> dict[str, Array]:
+        """Copies of the outputs of the last run."""
+        self._check_open()
+        if self._pending is None:
+            raise explain_unbound(NAME)
+        return {name: array.copy() for name, array in self._answer.items()}
+
+    def close(self) -> None:
+        """Forgets everything; may be called twice."""
+        self._closed = True
+        self._pending, self._answer = None, {}
+
+    def __enter__(self) -> FakeEngine:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise explain_closed(NAME)
+
+    def _run(self) -> None:
+        if self._fault != "none" and self.runs >= self._after:
+            self._fail()
+        self.runs += 1
+        if self._wait is not None:
+            self._wait()
+        if self._pending is not None:
+            self._answer = self._pending
+
+    def _fail(self) -> None:
+        if self._fault == "nan":
+            self._pending = {name: _spoil(array) for name, array in (self._pending or {}).items()}
+        else:
+            fail(self._fault)
+
+
+def project_feeds(
+    inputs: tuple[TensorSpec, ...], outputs: tuple[TensorSpec, ...], feeds: Feeds, bias: float = 0.0
+) -> dict[str, Array]:
+    """The fake's answer: each value of an output is the mean of one slice of a sample's input values, plus `bias`.
+
+    The first axis is the batch. Inputs are flattened and joined, in order, then cut into as many slices as a sample
+    of the output has values; where there are fewer inputs than that, they are repeated.
+    """
+    batch = feeds[inputs[0].name].shape[0] if inputs and feeds[inputs[0].name].ndim else 1
+    samples = np.concatenate([feeds[s.name].reshape(batch, -1).astype(np.float64) for s in inputs], axis=1)
+    return {spec.name: _project(samples, spec, bias) for spec in outputs}
+
+
+def _project(samples: Array, spec: TensorSpec, bias: float) -> Array:
+    shape = concrete_shape(spec, samples.shape[0])
+    if shape[:1] != samples.shape[:1]:  # an output without a batch axis: all samples are one
+        samples = samples.reshape(1, -1)
+    width = math.prod(shape) // samples.shape[0]
+    slices = max(1, samples.shape[1] // width)
+    columns = np.arange(width * slices) % samples.shape[1]
+    means = samples[:, columns].reshape(samples.shape[0], width, slices).mean(axis=2) + bias
+    return np.asarray(means.reshape(shape).astype(spec.dtype))
+
+
+def _spoil(array: Array) -> Array:
+    return np.full_like(array, np.nan) if array.dtype.kind == "f" else array
+
+
+def _fail_at(stage: str, options: dict[str, str]) -> None:
+    if options["at"] == stage and options["fault"] not in ("none", "nan", "slow_build"):
+        fail(options["fault"])
+
+
+def fail(fault: str) -> NoReturn:
+    """Fails for real: the process crashes, is killed, hangs, answers garbage or leaves without a word."""
+    print(f"enginebench fake engine: fault {fault}", file=sys.stderr, flush=True)
+    FAILURES[fault]()
+    raise MeasurementError(f"the fault {fault} was asked for")
+
+
+def _segfault() -> None:
+    signal.signal(signal.SIGSEGV, signal.SIG_DFL)
+    os.kill(os.getpid(), signal.SIGSEGV)
+
+
+def _die_of_memory() -> None:
+    # Filling the memory would take the neighbours along; the kernel's killer ends a process in just this way.
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def _hang() -> None:
+    while True:
+        time.sleep(3600)
+
+
+def _answer_garbage() -> None:
+    # Exit status 0: only the answer itself shows that something is wrong.
+    os.write(int(os.environ.get(RESULT_FD_VARIABLE) or 1), GARBAGE)
+    os._exit(0)
+
+
+def _raise() -> None:
+    raise RuntimeError("the fake engine raised an error, as it was asked to")
+
+
+def _leave() -> None:
+    os._exit(3)
+
+
+FAILURES: dict[str, Callable[[], None]] = {
+    "segfault": _segfault,
+    "oom": _die_of_memory,
+    "hang": _hang,
+    "garbage": _answer_garbage,
+    "raise": _raise,
+    "exit": _leave,
+}

@@ -1,0 +1,237 @@
+"""Engines by name. The only file that imports backend files, and only the one that is asked for."""
+
+from __future__ import annotations
+
+from importlib import import_module, metadata
+from pathlib import Path
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from enginebench.core.errors import BackendUnavailable, EngineBenchError, MissingDependency, UsageError
+from enginebench.core.names import ENGINES
+from enginebench.core.protocols import Backend, ModuleLoader
+from enginebench.core.records import ArtifactKind, Availability
+
+
+class Entry(Struct, frozen=True, kw_only=True):
+    """One engine of the contract: where it lives, what it needs, what it was seen to work on."""
+
+    module: str | None  # None: this version does not bring it
+    takes: ArtifactKind
+    distributions: tuple[str, ...] = ()  # any one of them will do
+    extra: str | None = None
+    packages: tuple[str, ...] = ()  # what the extra adds, for an install without it
+    verified_on: str | None = None
+    absence: str | None = None  # why `module` is None
+    command: str | None = None  # what adds it, where that is no extra alone
+
+    @property
+    def fix(self) -> str | None:
+        """The command that adds what the engine needs."""
+        if self.command or not self.extra:
+            return self.command
+        return f'pip install "enginebench[{self.extra}]" (or: pip install {" ".join(self.packages)})'
+
+
+CPU_VERIFIED = "x86-64 (AVX512-VNNI), Debian 12, Python 3.11"
+NO_GPU_YET = "this version of enginebench has no GPU engines"
+NO_FPGA_YET = "this version of enginebench has no FPGA engine"
+
+ENTRIES: dict[str, Entry] = {
+    "pytorch": Entry(
+        module="enginebench.backends.pytorch",
+        takes="torch",
+        distributions=("torch",),
+        extra="torch",
+        packages=("torch", "torchvision"),
+        verified_on=f"PyTorch 2.13.0+cpu, {CPU_VERIFIED}",
+    ),
+    "pytorch-compile": Entry(
+        module="enginebench.backends.pytorch_compile",
+        takes="torch",
+        distributions=("torch",),
+        extra="torch",
+        packages=("torch", "torchvision"),
+        verified_on=f"PyTorch 2.13.0+cpu, g++ 12.2, {CPU_VERIFIED}",
+    ),
+    "pytorch-cudagraph": Entry(
+        module=None,
+        takes="torch",
+        distributions=("torch",),
+        absence=NO_GPU_YET,
+        command='pip install --upgrade "enginebench[torch]"',
+    ),
+    "ort": Entry(
+        module="enginebench.backends.ort",
+        takes="onnx",
+        distributions=("onnxruntime", "onnxruntime-gpu"),
+        extra="ort",
+        packages=("onnxruntime", "onnx"),
+        verified_on=f"onnxruntime 1.31.1, {CPU_VERIFIED}",
+    ),
+    "ort-cuda": Entry(
+        module=None,
+        takes="onnx",
+        distributions=("onnxruntime-gpu",),
+        absence=NO_GPU_YET,
+        command='pip uninstall -y onnxruntime && pip install --upgrade "enginebench[cuda]"',
+    ),
+    "ort-tensorrt": Entry(
+        module=None,
+        takes="onnx",
+        distributions=("onnxruntime-gpu",),
+        absence=NO_GPU_YET,
+        command='pip uninstall -y onnxruntime && pip install --upgrade "enginebench[cuda]" tensorrt',
+    ),
+    "openvino": Entry(
+        module="enginebench.backends.openvino",
+        takes="onnx",
+        distributions=("openvino",),
+        extra="openvino",
+        packages=("openvino",),
+        verified_on=f"openvino 2026.4.1, {CPU_VERIFIED}",
+    ),
+    "tensorrt": Entry(
+        module=None,
+        takes="onnx",
+        distributions=("tensorrt",),
+        absence=NO_GPU_YET,
+        command="pip install --upgrade enginebench tensorrt",
+    ),
+    "trtexec": Entry(
+        module=None,
+        takes="onnx",
+        absence=NO_GPU_YET,
+        command="pip install --upgrade enginebench; trtexec: apt-get install libnvinfer-bin (NVIDIA's repository)",
+    ),
+    "fpga-sim": Entry(
+        module=None,
+        takes="onnx",
+        distributions=("amaranth",),
+        absence=NO_FPGA_YET,
+        command="pip install --upgrade enginebench amaranth",
+    ),
+    "fake": Entry(module="enginebench.backends.fake", takes="onnx", verified_on="everywhere: it needs NumPy only"),
+}
+
+
+def open_backend(name: str, loader: ModuleLoader | None = None, cache_dir: Path | None = None) -> Backend:
+    """The backend of an engine name.
+
+    Args:
+        name: one of `core.names.ENGINES`.
+        loader: rebuilds the module of a `torch` artefact; only `pytorch*` engines call it.
+        cache_dir: folder for what a compiler wants to find again in the next process; only `pytorch-compile`
+            writes there. None: the compiler's own place.
+
+    Raises:
+        UsageError: no engine has this name.
+        MissingDependency: what it needs is not installed; names the command.
+        BackendUnavailable: this version does not bring it, or its runtime is installed and cannot be imported.
+    """
+    entry = find_entry(name)
+    if entry.module is None:
+        raise BackendUnavailable(f"engine {name} cannot be had: {entry.absence}")
+    if entry.distributions and not find_versions(entry.distributions):
+        raise MissingDependency(f"{entry.distributions[0]}, which engine {name} needs,", str(entry.fix))
+    try:
+        module = import_module(entry.module)
+    except Exception as error:
+        raise BackendUnavailable(
+            f"engine {name}: {entry.distributions[0]} is installed and cannot be imported ({error}). "
+            f"Reinstall it: {entry.fix}"
+        ) from error
+    backend: Backend = module.create_backend(loader, cache_dir)
+    return backend
+
+
+def probe(name: str) -> Availability:
+    """Whether an engine can run here, with version, devices, reason and fix. Never raises.
+
+    What is not installed is found without an import; what is installed is imported, since only that proves it.
+    """
+    try:
+        entry = find_entry(name)
+        answer = open_backend(name).probe()
+    except UsageError as error:
+        return Availability(engine=name, available=False, reason=str(error))
+    except EngineBenchError as error:
+        return _explain_absence(name, error)
+    except Exception as error:  # a probe that breaks is an engine that does not work here
+        return Availability(engine=name, available=False, reason=f"{type(error).__name__}: {error}", fix=entry.fix)
+    return _add_conflict(replace(answer, verified_on=entry.verified_on))
+
+
+def find_installed(name: str) -> Availability:
+    """Whether an engine is here, judged without importing its runtime: enough to plan with.
+
+    What is installed and broken shows when the engine is built, in a process of its own.
+    """
+    entry = find_entry(name)
+    versions = find_versions(entry.distributions)
+    if entry.module is None or (entry.distributions and not versions):
+        return Availability(engine=name, available=False, reason=_explain_missing(entry), fix=entry.fix)
+    return Availability(engine=name, available=True, version=next(iter(versions.values()), None))
+
+
+def takes(name: str) -> ArtifactKind:
+    """The kind of artefact that an engine is built from: `torch` or `onnx`."""
+    return find_entry(name).takes
+
+
+def find_entry(name: str) -> Entry:
+    """The entry of an engine name.
+
+    Raises:
+        UsageError: no engine has this name.
+    """
+    if name not in ENTRIES:
+        raise UsageError(f"unknown engine {name!r}; known: {', '.join(ENGINES)}")
+    return ENTRIES[name]
+
+
+def find_versions(distributions: tuple[str, ...]) -> dict[str, str]:
+    """Version of each of these distributions that is installed."""
+    found = {}
+    for distribution in distributions:
+        try:
+            found[distribution] = metadata.version(distribution)
+        except metadata.PackageNotFoundError:
+            continue
+    return found
+
+
+def _explain_missing(entry: Entry) -> str:
+    """What an engine lacks: a backend in this version, a package on this machine, or both."""
+    lacks = [entry.absence] if entry.absence else []
+    if entry.distributions and not find_versions(entry.distributions):
+        lacks.append(f"{entry.distributions[0]} is not installed")
+    return "; ".join(lacks)
+
+
+def _explain_absence(name: str, error: EngineBenchError) -> Availability:
+    entry = ENTRIES[name]
+    versions = find_versions(entry.distributions)
+    return Availability(
+        engine=name,
+        available=False,
+        version=next(iter(versions.values()), None),
+        reason=_explain_missing(entry) or str(error),
+        fix=entry.fix,
+        verified_on=entry.verified_on,
+    )
+
+
+def _add_conflict(answer: Availability) -> Availability:
+    """The answer with a warning where two distributions share one import name: the last one installed wins."""
+    versions = find_versions(ENTRIES[answer.engine].distributions)
+    if len(versions) < 2:
+        return answer
+    both = " and ".join(f"{name} {version}" for name, version in versions.items())
+    keep, drop = tuple(versions)[:2]
+    return replace(
+        answer,
+        reason=f"{both} are both installed and overwrite each other's files; {answer.version} is what answers",
+        fix=f"pip uninstall -y {keep} {drop} && pip install {keep}",
+    )

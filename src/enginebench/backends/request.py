@@ -1,0 +1,99 @@
+"""What every backend checks about a request before it loads anything: artefact, precision, options."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from pathlib import Path
+
+from msgspec import Struct
+
+from enginebench.core.errors import ArtifactError, BackendUnavailable, UsageError
+from enginebench.core.records import Artifact, ArtifactKind, EngineSpec, Precision
+
+
+class Option(Struct, frozen=True, kw_only=True):
+    """One `key=value` that an engine takes. Without `choices` the value is a number or free text."""
+
+    default: str
+    meaning: str
+    choices: tuple[str, ...] = ()
+
+
+def read_options(spec: EngineSpec, known: Mapping[str, Option]) -> dict[str, str]:
+    """Every known option with its value: the one of `spec`, else the default.
+
+    Raises:
+        UsageError: an option is unknown, or its value is none of the choices; lists what is known.
+    """
+    for key, value in spec.options.items():
+        if key not in known:
+            raise UsageError(f"engine {spec.backend} has no option {key!r}; known: {_describe(known)}")
+        choices = known[key].choices
+        if choices and value not in choices:
+            raise UsageError(f"option {key}={value!r} of engine {spec.backend} must be one of: {', '.join(choices)}")
+    return {key: spec.options.get(key, option.default) for key, option in known.items()}
+
+
+def read_number(spec: EngineSpec, key: str, text: str, signed: bool = False) -> float:
+    """The value of a numeric option; zero or more unless `signed`.
+
+    Raises:
+        UsageError: it is no number, not finite, or negative where it may not be.
+    """
+    try:
+        number = float(text)
+    except ValueError:
+        number = math.nan
+    if not math.isfinite(number) or (number < 0 and not signed):
+        expected = "a number" if signed else "a number, zero or more"
+        raise UsageError(f"option {key}={text!r} of engine {spec.backend} must be {expected}")
+    return number
+
+
+def _describe(known: Mapping[str, Option]) -> str:
+    return "; ".join(_describe_option(key, option) for key, option in known.items()) or "none"
+
+
+def _describe_option(key: str, option: Option) -> str:
+    if option.choices:
+        return f"{key}={'|'.join(option.choices)} ({option.meaning}; default {option.default})"
+    return f"{key}={option.default} ({option.meaning})"
+
+
+def check_request(
+    artifact: Artifact,
+    spec: EngineSpec,
+    kinds: tuple[ArtifactKind, ...],
+    precisions: tuple[Precision, ...],
+    devices: tuple[str, ...] = ("cpu",),
+) -> None:
+    """Returns if this engine can take the artefact, the precision, the device and the thread count.
+
+    Raises:
+        ArtifactError: the artefact is of another kind, or its file is not there.
+        BackendUnavailable: the precision or the device is not one of this engine's.
+        UsageError: fewer than one thread, or a batch below one.
+    """
+    if artifact.kind not in kinds:
+        raise ArtifactError(
+            f"engine {spec.backend} takes {' or '.join(kinds)} artefacts; {artifact.model} comes as {artifact.kind}"
+        )
+    if artifact.path and not Path(artifact.path).is_file():
+        raise ArtifactError(f"the file of the artefact is not there: {artifact.path}. Was it moved? Export it again")
+    if spec.precision not in precisions:
+        raise BackendUnavailable(f"engine {spec.backend} runs {', '.join(precisions)} here, not {spec.precision}")
+    if spec.device not in devices:
+        raise BackendUnavailable(f"engine {spec.backend} runs on {', '.join(devices)}, not on {spec.device}")
+    if spec.threads < 1 or spec.batch < 1:
+        raise UsageError(f"threads and batch must be 1 or more; found {spec.threads} and {spec.batch}")
+
+
+def explain_closed(engine: str) -> UsageError:
+    """The error for an engine that is used after `close`."""
+    return UsageError(f"the engine {engine} is closed; load it again")
+
+
+def explain_unbound(engine: str) -> UsageError:
+    """The error for a `run` or `fetch` before the first `bind`."""
+    return UsageError(f"the engine {engine} has no inputs yet; call bind first")

@@ -1,0 +1,5 @@
+"""The door: one file a verb, no logic."""
+
+from enginebench.cli.door import main
+
+__all__ = ["main"]

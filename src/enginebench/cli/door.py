@@ -1,0 +1,98 @@
+"""The command `enginebench`: verbs loaded when they are called, errors turned into messages and exit codes."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from importlib import import_module
+from types import FrameType
+
+import click
+
+from enginebench import __version__
+from enginebench.core.errors import EngineBenchError
+
+INTERRUPTED = 130
+
+# verb -> (module, what it does). The texts stand here so that --help imports no verb; a test holds them to the verbs.
+VERBS = {
+    "run": ("enginebench.cli.run", "Find the fastest engine for a model that still gives the same answers."),
+    "bench": ("enginebench.cli.bench", "Measure one engine; with --against, compare it with another."),
+    "export": ("enginebench.cli.export", "Export a PyTorch model to ONNX, checked against PyTorch."),
+    "infer": ("enginebench.cli.infer", "Run one engine on your own arrays."),
+    "models": ("enginebench.cli.models", "List the built-in models."),
+    "doctor": ("enginebench.cli.doctor", "Show what can run here, and what adds the rest."),
+    "report": ("enginebench.cli.report", "Write the tables of a stored run."),
+    "diff": ("enginebench.cli.diff", "Compare two stored runs, row by row."),
+}
+
+
+class LazyGroup(click.Group):
+    """A group whose verbs are imported only when they are called."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(VERBS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name not in VERBS:
+            return None
+        module, _ = VERBS[cmd_name]
+        command: click.Command = import_module(module).command
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Verbs"):
+            formatter.write_dl([(name, text) for name, (_, text) in VERBS.items()])
+
+
+@click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
+@click.version_option(__version__, prog_name="enginebench")
+def group() -> None:
+    """Find the fastest inference engine that still gives the same answers.
+
+    Start with: enginebench run MODEL. MODEL is a built-in name (see `enginebench models`), timm:NAME, a path to an
+    .onnx file, or package.module:factory.
+    """
+
+
+def main(args: list[str] | None = None) -> None:
+    """Runs the command line and ends the process with the exit code of the contract."""
+    signal.signal(signal.SIGTERM, _interrupt)
+    try:
+        code = group.main(args=args, prog_name="enginebench", standalone_mode=False)
+        sys.stdout.flush()
+    except click.exceptions.Exit as error:
+        code = error.exit_code
+    except click.ClickException as error:
+        error.show()
+        code = 2
+    except (KeyboardInterrupt, click.Abort):
+        click.echo("interrupted; what was measured is kept", err=True)
+        code = INTERRUPTED
+    except EngineBenchError as error:
+        _show_error(error)
+        code = error.exit_code
+    except BrokenPipeError:
+        # The reader of a pipe has gone (`| head`): nobody is left to tell.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        code = 0
+    sys.exit(code if isinstance(code, int) else 0)
+
+
+def _interrupt(signum: int, frame: FrameType | None) -> None:
+    raise KeyboardInterrupt
+
+
+def _show_error(error: EngineBenchError) -> None:
+    """The message, and below it the last words of a child, if there were any; control characters removed."""
+    click.echo(f"error: {clean(str(error))}", err=True)
+    if tail := getattr(error, "stderr_tail", ""):
+        click.echo("its last output was:", err=True)
+        for line in clean(tail).splitlines()[-20:]:
+            click.echo(f"  {line}", err=True)
+
+
+def clean(text: str) -> str:
+    """`text` without control characters but line ends and tabs, so that it cannot move a terminal's cursor."""
+    return "".join(c for c in text if c in "\n\t" or c.isprintable())

@@ -1,0 +1,66 @@
+"""`enginebench export`: PyTorch to ONNX."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from enginebench.cli.options import common_options, parse_shapes
+
+
+@click.command("export")
+@click.argument("model")
+@click.option("--out", type=click.Path(path_type=Path, dir_okay=False), help="The ONNX file. [MODEL.onnx]")
+@click.option("--input-size", type=click.IntRange(1), help="Height and width of the model's images.")
+@click.option("--batch", type=click.IntRange(1), default=1, show_default=True)
+@click.option("--dynamic-batch", is_flag=True, help="Leave the batch open.")
+@click.option("--opset", type=click.IntRange(13), help="ONNX operator set. [the exporter's own]")
+@common_options
+def command(
+    model: str,
+    out: Path | None,
+    input_size: int | None,
+    batch: int,
+    dynamic_batch: bool,
+    opset: int | None,
+    device: str,
+    threads: int | None,
+    seed: int,
+    input_shape: tuple[str, ...],
+    weights: str,
+    as_json: bool,
+) -> None:
+    """Export MODEL to ONNX and compare the graph with PyTorch on seeded inputs."""
+    from enginebench.cli.progress import open_reporter
+    from enginebench.core.names import slug
+    from enginebench.core.store import encode
+    from enginebench.workflow.exporting import export_model
+
+    target = out or Path(f"{slug(model)}.onnx")
+    with open_reporter() as reporter:
+        document = export_model(
+            model,
+            target,
+            weights=weights,
+            seed=seed,
+            input_size=input_size,
+            input_shapes=parse_shapes(input_shape),
+            batch=batch,
+            dynamic_batch=dynamic_batch,
+            opset=opset,
+            reporter=reporter,
+        )
+    if as_json:
+        click.echo(encode(document).decode())
+        return
+    artifact = document.artifact
+    check = artifact.export_check
+    click.echo(f"{artifact.path}: opset {artifact.opset}, sha256 {artifact.sha256[:12]}")
+    if check is not None:
+        click.echo(
+            f"against PyTorch at batch {' and '.join(map(str, check.batches))}: largest difference "
+            f"{check.max_abs_diff:.1e} absolute, {check.max_rel_diff:.1e} relative"
+        )
+    for caveat in artifact.caveats:
+        click.echo(f"{caveat.message}. {caveat.advice}")

@@ -1,0 +1,55 @@
+"""`enginebench infer`: one engine on the user's arrays."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from enginebench.cli.options import common_options, parse_shapes
+
+
+@click.command("infer")
+@click.argument("target")
+@click.argument("inputs", metavar="INPUT.npz", type=click.Path(path_type=Path, dir_okay=False))
+@click.option("--engine", default="ort", show_default=True, help="ENGINE[:key=value,...]")
+@click.option("--out", type=click.Path(path_type=Path, dir_okay=False), default=Path("outputs.npz"), show_default=True)
+@common_options
+def command(
+    target: str,
+    inputs: Path,
+    engine: str,
+    out: Path,
+    device: str,
+    threads: int | None,
+    seed: int,
+    input_shape: tuple[str, ...],
+    weights: str,
+    as_json: bool,
+) -> None:
+    """Run TARGET on the arrays of INPUT.npz (one entry for each input, by name) and save the outputs."""
+    from enginebench.cli.progress import open_reporter
+    from enginebench.core.names import parse_engine
+    from enginebench.core.store import encode
+    from enginebench.measure.pin import default_threads
+    from enginebench.workflow.inference import infer_file
+
+    with open_reporter() as reporter:
+        document = infer_file(
+            target,
+            inputs,
+            out,
+            engine=parse_engine(engine),
+            device=device,
+            threads=threads or default_threads(),
+            weights=weights,
+            seed=seed,
+            input_shapes=parse_shapes(input_shape),
+            reporter=reporter,
+        )
+    if as_json:
+        click.echo(encode(document).decode())
+        return
+    for spec in document.outputs:
+        click.echo(f"{spec.name}: {spec.dtype}[{'x'.join(map(str, spec.shape))}]")
+    click.echo(f"saved to {out}")

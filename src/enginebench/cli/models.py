@@ -1,0 +1,29 @@
+"""`enginebench models`: the built-in models."""
+
+from __future__ import annotations
+
+import click
+
+
+@click.command("models")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON document on stdout, nothing else.")
+def command(as_json: bool) -> None:
+    """List the built-in models: input, parameters, multiply-adds, source of the weights."""
+    import msgspec
+    from rich.console import Console
+    from rich.table import Table
+
+    from enginebench.models.zoo import BUILTIN
+
+    if as_json:
+        document = {"schema": "enginebench.models/1", "models": list(BUILTIN.values())}
+        click.echo(msgspec.json.encode(document).decode())
+        return
+    table = Table(box=None, pad_edge=False)
+    for column in ("model", "input", "parameters", "mult-adds"):
+        table.add_column(column, justify="right" if column in ("parameters", "mult-adds") else "left")
+    table.add_column("weights")
+    for card in BUILTIN.values():
+        shape = "x".join(map(str, card.input_shape))
+        table.add_row(card.name, shape, f"{card.parameters:,}", f"{card.multiply_adds:,}", card.weights_source)
+    Console(highlight=False).print(table)

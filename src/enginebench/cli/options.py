@@ -1,0 +1,140 @@
+"""Options that several verbs share, and the values that they parse to."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import click
+
+from enginebench.core.errors import UsageError
+from enginebench.core.records import MeasureSpec
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+# One process makes no claims; two seconds show the order of magnitude.
+QUICK_TIME_LIMIT_S = 2.0
+
+
+def common_options(function: F) -> F:
+    """Adds --device --threads --seed --input-shape --weights --json."""
+    for option in reversed(
+        (
+            click.option("--device", default="cpu", show_default=True, help="cpu or cuda:N."),
+            click.option("--threads", type=click.IntRange(1, 4096), help="Threads of every engine. [physical cores]"),
+            click.option("--seed", type=click.IntRange(0, 2**32 - 1), default=0, show_default=True, help="Of inputs."),
+            click.option(
+                "--input-shape",
+                "input_shape",
+                multiple=True,
+                metavar="NAME:1x3x224x224",
+                help="Shape of an input; repeat it, or part several by commas.",
+            ),
+            click.option(
+                "--weights", default="default", show_default=True, help="default, random, or a file of a state dict."
+            ),
+            click.option("--json", "as_json", is_flag=True, help="Print one JSON document on stdout, nothing else."),
+        )
+    ):
+        function = option(function)
+    return function
+
+
+def measure_options(function: F) -> F:
+    """Adds the options that say how a row is measured."""
+    for option in reversed(
+        (
+            click.option("--warmup", type=click.IntRange(0), help="Exact number of warm-up calls. [until settled]"),
+            click.option("--iters", type=click.IntRange(1), help="Exact number of timed calls. [until settled]"),
+            click.option(
+                "--time-limit",
+                type=click.FloatRange(0, min_open=True),
+                default=10.0,
+                show_default=True,
+                metavar="S",
+                help="Of timed calls in one process.",
+            ),
+            click.option(
+                "--processes",
+                type=click.IntRange(1, 1000),
+                default=10,
+                show_default=True,
+                help="Fresh processes a row; a verdict needs 6.",
+            ),
+            click.option("--scope", type=click.Choice(["compute", "io"]), default="compute", show_default=True),
+        )
+    ):
+        function = option(function)
+    return function
+
+
+def make_measure(
+    *,
+    warmup: int | None,
+    iters: int | None,
+    time_limit: float,
+    processes: int,
+    scope: str,
+    seed: int,
+    percentiles: tuple[float, ...] = (50.0, 90.0, 95.0, 99.0),
+    quick: bool = False,
+) -> MeasureSpec:
+    """The MeasureSpec of the options; `quick` is one process of at most two seconds."""
+    return MeasureSpec(
+        warmup=warmup,
+        iters=iters,
+        time_limit_s=min(time_limit, QUICK_TIME_LIMIT_S) if quick else time_limit,
+        processes=1 if quick else processes,
+        scope=scope,  # type: ignore[arg-type]
+        seed=seed,
+        percentiles=percentiles,
+    )
+
+
+def parse_percentiles(text: str) -> tuple[float, ...]:
+    """The percentiles of `50,99,99.9`.
+
+    Raises:
+        UsageError: not a list of numbers between 0 and 100.
+    """
+    try:
+        values = tuple(float(piece) for piece in text.split(","))
+    except ValueError:
+        values = ()
+    if not values or not all(0 < v < 100 for v in values):
+        raise UsageError(f"--percentile {text!r}: expected numbers between 0 and 100, parted by commas")
+    return values
+
+
+def parse_shapes(texts: tuple[str, ...]) -> dict[str, tuple[int, ...]] | None:
+    """{name: shape} of `name:1x3x224x224`; None if nothing was given.
+
+    Raises:
+        UsageError: the text has another form.
+    """
+    shapes: dict[str, tuple[int, ...]] = {}
+    for text in (piece.strip() for t in texts for piece in t.split(",")):
+        name, sep, dims = text.rpartition(":")
+        try:
+            shape = tuple(int(d) for d in dims.split("x"))
+        except ValueError:
+            shape = ()
+        if not sep or not name or not shape or min(shape) < 1:
+            raise UsageError(f"--input-shape {text!r}: expected NAME:1x3x224x224 with positive numbers")
+        shapes[name] = shape
+    return shapes or None
+
+
+def parse_batches(text: str) -> tuple[int, ...]:
+    """The batches of `1,8,32`.
+
+    Raises:
+        UsageError: not a list of positive numbers without repetition.
+    """
+    try:
+        batches = tuple(int(piece) for piece in text.split(","))
+    except ValueError:
+        batches = ()
+    if not batches or min(batches) < 1 or len(set(batches)) != len(batches):
+        raise UsageError(f"--batch {text!r}: expected different positive numbers, parted by commas")
+    return batches

@@ -1,0 +1,110 @@
+"""`enginebench run`: the main job."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import click
+
+from enginebench.cli.options import (
+    common_options,
+    make_measure,
+    measure_options,
+    parse_batches,
+    parse_shapes,
+)
+
+DEFAULT_ENGINES = "pytorch,pytorch-compile,ort,openvino"
+
+
+@click.command("run")
+@click.argument("model")
+@click.option("--engines", default=DEFAULT_ENGINES, show_default=True, help="ENGINE[:key=value,...], parted by commas.")
+@click.option("--precisions", default="fp32", show_default=True, help="Parted by commas.")
+@click.option("--batch", default="1", show_default=True, help="Batch sizes, parted by commas.")
+@click.option("--quick", is_flag=True, help="One short process a row: an impression, no claims.")
+@click.option("--baseline", metavar="ENGINE", help="What speed-ups refer to. [pytorch, else the first]")
+@click.option("--input-size", type=click.IntRange(1), help="Height and width of the model's images.")
+@click.option(
+    "--timeout", type=click.FloatRange(1), default=900.0, show_default=True, help="Seconds a process may take."
+)
+@click.option("--resume", is_flag=True, help="Continue the run that --out holds.")
+@click.option("--wait/--no-wait", default=True, help="If another run holds the device: wait, or refuse.")
+@click.option("--out", type=click.Path(path_type=Path, file_okay=False), help="The run's folder. [results/MODEL-TIME]")
+@measure_options
+@common_options
+def command(
+    model: str,
+    engines: str,
+    precisions: str,
+    batch: str,
+    quick: bool,
+    baseline: str | None,
+    input_size: int | None,
+    timeout: float,
+    resume: bool,
+    wait: bool,
+    out: Path | None,
+    warmup: int | None,
+    iters: int | None,
+    time_limit: float,
+    processes: int,
+    scope: str,
+    device: str,
+    threads: int | None,
+    seed: int,
+    input_shape: tuple[str, ...],
+    weights: str,
+    as_json: bool,
+) -> None:
+    """Export MODEL, build every engine, check that the answers agree, measure, and print the table.
+
+    Every repetition is a fresh process and the engines take turns, so that the machine's moods hit all of them. Results
+    are stored after each repetition; a run that was stopped goes on with --resume.
+    """
+    from enginebench.cli.closing import finish_run, keep_partial
+    from enginebench.cli.progress import open_reporter
+    from enginebench.core.errors import UsageError
+    from enginebench.core.names import parse_engines, parse_precision
+    from enginebench.measure.pin import default_threads
+    from enginebench.workflow.folder import RunRequest, default_folder
+    from enginebench.workflow.main_job import run_model
+
+    if resume and out is None:
+        raise UsageError("--resume needs --out DIR, the folder of the run to continue")
+    request = RunRequest(
+        model=model,
+        engines=tuple(parse_engines(engines)),
+        precisions=tuple(parse_precision(p.strip()) for p in precisions.split(",")),
+        batches=parse_batches(batch),
+        device=device,
+        threads=threads or default_threads(),
+        measure=make_measure(
+            warmup=warmup,
+            iters=iters,
+            time_limit=time_limit,
+            processes=processes,
+            scope=scope,
+            seed=seed,
+            quick=quick,
+        ),
+        weights=weights,
+        input_size=input_size,
+        input_shapes=parse_shapes(input_shape),
+        baseline=baseline,
+        timeout_s=timeout,
+        quick=quick,
+    )
+    root = out or default_folder(model)
+    with keep_partial(root) as seen, open_reporter() as reporter:
+        record, results = run_model(
+            request,
+            root,
+            reporter=reporter,
+            resume=resume,
+            wait=wait,
+            command=("enginebench", *sys.argv[1:]),
+            on_results=seen,
+        )
+    finish_run(root, record, results, as_json)

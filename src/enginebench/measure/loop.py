@@ -1,0 +1,314 @@
+"""The timed loop: an engine becomes a Measurement.
+
+The two functions at the end are the hot path; everything else happens between blocks.
+"""
+
+from __future__ import annotations
+
+import gc
+import itertools
+import math
+import time
+from array import array
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING
+
+import numpy as np
+from msgspec import Struct
+
+from enginebench.core.errors import MeasurementError, UsageError
+from enginebench.core.protocols import DeviceClock, Engine, RunCall
+from enginebench.core.records import Block, Caveat, Measurement, MeasureSpec, Scope, StopRule
+from enginebench.measure.stopping import BLOCK_NS, WINDOW_CALLS, WINDOW_NS, StoppingRule, WarmupRule, make_stopping_rule
+from enginebench.measure.watch import BlockReading, BlockWatch
+
+if TYPE_CHECKING:
+    from enginebench.core.protocols import Array, Feeds
+
+Clock = Callable[[], int]
+Reader = tuple[Callable[[], int], "array[int]"]
+
+# Calls of a chunk are planned from the calls before it; growing by at most this factor, a wrong guess costs at
+# most ten times what was seen, not the whole time limit.
+MAX_GROWTH = 10
+
+# Enough for a median that no interrupt moves, and 1 ms or less in all.
+OVERHEAD_CALLS = 2001
+
+
+def measure_engine(
+    engine: Engine,
+    feeds: Sequence[Feeds],
+    spec: MeasureSpec,
+    *,
+    clock: Clock = time.perf_counter_ns,
+    watch: BlockWatch | None = None,
+    repetition: int = 0,
+    order: int = 0,
+) -> Measurement:
+    """The raw latencies of `engine`, timed in blocks until the stopping rule of `spec` ends it.
+
+    Scope `compute` times `run` on the first of `feeds`, bound before; scope `io` times `bind + run + fetch`, each
+    call on the next of `feeds`, round and round. No garbage is collected while it runs.
+
+    Args:
+        engine: a loaded engine; if it is a `DeviceClock`, its own times are read after each timed call.
+        feeds: at least one; for scope `io` more than the last-level cache holds (`rotating_count`).
+        spec: how long and what; `processes` is the caller's business.
+        clock: host nanoseconds, monotonic.
+        watch: what others do to the machine, read between blocks.
+        repetition: which repetition this process is, 0 first.
+        order: position in the interleaved run, 0 first.
+
+    Raises:
+        MeasurementError: there is nothing to feed the engine with.
+        UsageError: `spec` asks for what this loop cannot do.
+    """
+    _check_request(feeds, spec)
+    warmup, stopping = WarmupRule(spec.warmup, spec.time_limit_s), make_stopping_rule(spec)
+    engine.bind(feeds[0])  # an engine may refuse to hand out `run` before it has inputs
+    caller = _Caller(engine, feeds, spec.scope, clock)
+    started = datetime.now(UTC).isoformat(timespec="seconds")
+    with paused_gc():
+        overhead_ns = measure_call_overhead(spec.scope, clock)
+        _warm_up(caller, warmup)
+        samples, blocks, stop_rule = _time_blocks(caller, stopping, watch)
+    return Measurement(
+        clock="host",
+        latency_ns=samples.latency_ns.tolist(),
+        blocks=tuple(blocks),
+        stop_rule=stop_rule,
+        repetition=repetition,
+        started_utc=started,
+        order=order,
+        warmup_dropped=warmup.dropped,
+        warmup_settled=warmup.settled,
+        device_ns=_listed(samples.device_ns),
+        enqueue_ns=_listed(samples.enqueue_ns),
+        call_overhead_ns=overhead_ns,
+        caveats=tuple(_note_doubts(blocks, stop_rule, warmup)),
+    )
+
+
+@contextmanager
+def paused_gc() -> Iterator[None]:
+    """Within it no garbage is collected and nothing that exists now is looked at; afterwards all is as before."""
+    was_enabled, had_frozen = gc.isenabled(), gc.get_freeze_count() > 0
+    gc.collect()
+    gc.freeze()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if not had_frozen:  # what the caller froze cannot be told apart from what was frozen here
+            gc.unfreeze()
+        if was_enabled:
+            gc.enable()
+
+
+def measure_call_overhead(scope: Scope = "compute", clock: Clock = time.perf_counter_ns) -> float:
+    """Median nanoseconds that the loop reports for an engine whose methods do nothing."""
+    caller = _Caller(_Nothing(), ({},), scope, clock)
+    return _median(caller.time_calls(OVERHEAD_CALLS).latency_ns)
+
+
+class _Chunk(Struct, frozen=True):
+    """Samples in order, and how long the host took for them altogether."""
+
+    latency_ns: array[int]
+    device_ns: array[int] | None
+    enqueue_ns: array[int] | None
+    duration_ns: int
+
+
+class _Caller:
+    """Times so many calls of an engine's scope, and plans how many fit into a time."""
+
+    def __init__(self, engine: Engine | _Nothing, feeds: Sequence[Feeds], scope: Scope, clock: Clock) -> None:
+        self._engine, self._scope, self._clock = engine, scope, clock
+        self._run = engine.run
+        self._feeds = itertools.cycle(feeds)
+        self._calls_seen = 0
+        self._ns_per_call = 1.0
+
+    def fill(self, min_ns: int, min_calls: int = 1, calls_left: int | None = None) -> _Chunk:
+        """The samples of at least `min_ns` and `min_calls`, but never more than `calls_left` calls."""
+        filled = self.time_calls(self._plan(min_ns, calls_left))
+        while filled.duration_ns < min_ns or len(filled.latency_ns) < min_calls:
+            left = None if calls_left is None else calls_left - len(filled.latency_ns)
+            if left == 0:
+                break
+            wanted = self._plan(min_ns - filled.duration_ns, left)
+            filled = _join_chunks(filled, self.time_calls(wanted))
+        return filled
+
+    def time_calls(self, calls: int) -> _Chunk:
+        """The samples of exactly `calls` calls; every array is made, and touched, before the first of them."""
+        latency_ns = _make_array(calls)
+        readers = self._make_readers(calls)
+        begin = self._clock()
+        self._time(calls, latency_ns, readers)
+        duration_ns = self._clock() - begin
+        self._calls_seen += calls
+        self._ns_per_call = max(1.0, duration_ns / calls)
+        device_ns, enqueue_ns = (seen for _, seen in readers) if readers else (None, None)
+        return _Chunk(latency_ns, device_ns, enqueue_ns, duration_ns)
+
+    def _plan(self, remaining_ns: int, calls_left: int | None) -> int:
+        wanted = math.ceil(remaining_ns / self._ns_per_call)
+        wanted = max(1, min(wanted, MAX_GROWTH * self._calls_seen))
+        return wanted if calls_left is None else min(wanted, calls_left)
+
+    def _make_readers(self, calls: int) -> tuple[Reader, ...]:
+        if not isinstance(self._engine, DeviceClock):
+            return ()
+        return (
+            (self._engine.last_device_ns, _make_array(calls)),
+            (self._engine.last_enqueue_ns, _make_array(calls)),
+        )
+
+    def _time(self, calls: int, latency_ns: array[int], readers: tuple[Reader, ...]) -> None:
+        if self._scope == "compute":
+            _time_compute(calls, self._run, self._clock, latency_ns, readers)
+        else:
+            engine = self._engine
+            _time_io(calls, self._feeds, engine.bind, self._run, engine.fetch, self._clock, latency_ns, readers)
+
+
+class _Nothing:
+    """An engine that does nothing: what is left is the loop."""
+
+    def bind(self, feeds: Feeds) -> None: ...
+
+    def run(self) -> None: ...
+
+    def fetch(self) -> dict[str, Array]:
+        return _NO_OUTPUTS
+
+
+_NO_OUTPUTS: dict[str, Array] = {}
+
+
+def _warm_up(caller: _Caller, rule: WarmupRule) -> None:
+    while not rule.is_over():
+        window = caller.fill(WINDOW_NS, WINDOW_CALLS, rule.calls_left())
+        rule.add_window(len(window.latency_ns), _median(window.latency_ns), window.duration_ns)
+
+
+def _time_blocks(caller: _Caller, rule: StoppingRule, watch: BlockWatch | None) -> tuple[_Chunk, list[Block], StopRule]:
+    samples, blocks = _Chunk(_make_array(0), None, None, 0), list[Block]()
+    while (stop_rule := rule.decide()) is None:
+        chunk, reading = _time_block(caller, rule, watch)
+        start = len(samples.latency_ns)
+        rule.add_block(len(chunk.latency_ns), _median(chunk.latency_ns), chunk.duration_ns)
+        samples = _join_chunks(samples, chunk) if blocks else chunk
+        blocks.append(_make_block(start, len(samples.latency_ns), chunk.duration_ns, reading))
+    return samples, blocks, stop_rule
+
+
+def _time_block(caller: _Caller, rule: StoppingRule, watch: BlockWatch | None) -> tuple[_Chunk, BlockReading]:
+    if watch is None:
+        return caller.fill(BLOCK_NS, calls_left=rule.calls_left()), BlockReading()
+    watch.begin()
+    chunk = caller.fill(BLOCK_NS, calls_left=rule.calls_left())
+    return chunk, watch.end()
+
+
+def _make_block(start: int, stop: int, duration_ns: int, reading: BlockReading) -> Block:
+    return Block(
+        start=start,
+        stop=stop,
+        duration_ns=duration_ns,
+        foreign_cpu_cores=reading.foreign_cpu_cores,
+        sm_clock_mhz=reading.sm_clock_mhz,
+        temperature_c=reading.temperature_c,
+        power_w=reading.power_w,
+        marks=reading.marks,
+    )
+
+
+def _join_chunks(first: _Chunk, second: _Chunk) -> _Chunk:
+    first.latency_ns.extend(second.latency_ns)
+    for mine, more in ((first.device_ns, second.device_ns), (first.enqueue_ns, second.enqueue_ns)):
+        if mine is not None and more is not None:
+            mine.extend(more)
+    return _Chunk(first.latency_ns, first.device_ns, first.enqueue_ns, first.duration_ns + second.duration_ns)
+
+
+def _note_doubts(blocks: Sequence[Block], stop_rule: StopRule, warmup: WarmupRule) -> Iterator[Caveat]:
+    if stop_rule == "time_limit" or warmup.settled is False:
+        phase = "warm-up" if warmup.settled is False else "the block medians"
+        yield Caveat(
+            code="not_settled",
+            message=f"{phase} had not settled when the time was over",
+            advice="raise --time-limit, or give the machine less else to do",
+        )
+    if all(block.foreign_cpu_cores is None for block in blocks):
+        yield Caveat(
+            code="no_foreign_cpu_figure",
+            message="other processes' CPU use cannot be seen here",
+            advice="make sure that nothing else runs",
+        )
+    if any("foreign_cpu" in block.marks for block in blocks):
+        yield Caveat(
+            code="foreign_cpu",
+            message="other processes used the CPU during some blocks, which are marked",
+            advice="stop them, or compare p50 with and without the marked blocks",
+        )
+
+
+def _check_request(feeds: Sequence[Feeds], spec: MeasureSpec) -> None:
+    if not feeds:
+        raise MeasurementError("no feeds were given; the engine needs at least one set of input arrays to run on")
+    if spec.cache != "hot":
+        raise UsageError(
+            f"cache {spec.cache!r} cannot be measured by the host loop, which leaves caches hot; use 'hot'"
+        )
+
+
+def _listed(values: array[int] | None) -> list[int] | None:
+    return None if values is None else values.tolist()
+
+
+def _median(values: array[int]) -> float:
+    return float(np.median(np.frombuffer(values, dtype=np.int64)))
+
+
+def _make_array(calls: int) -> array[int]:
+    return array("q", bytes(8 * calls))
+
+
+# The hot path. A Python int lives for one turn and comes from the interpreter's free list; nothing else is made.
+
+
+def _time_compute(calls: int, run: RunCall, clock: Clock, latency_ns: array[int], readers: tuple[Reader, ...]) -> None:
+    for i in range(calls):
+        begin = clock()
+        run()
+        latency_ns[i] = clock() - begin
+        if readers:
+            for read, seen in readers:
+                seen[i] = read()
+
+
+def _time_io(
+    calls: int,
+    feeds: Iterator[Feeds],
+    bind: Callable[[Feeds], None],
+    run: RunCall,
+    fetch: Callable[[], object],
+    clock: Clock,
+    latency_ns: array[int],
+    readers: tuple[Reader, ...],
+) -> None:
+    for i, feed in zip(range(calls), feeds, strict=False):  # range first: an exhausted range takes no feed
+        begin = clock()
+        bind(feed)
+        run()
+        fetch()
+        latency_ns[i] = clock() - begin
+        if readers:
+            for read, seen in readers:
+                seen[i] = read()

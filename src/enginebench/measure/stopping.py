@@ -1,0 +1,197 @@
+"""When warm-up is over and when enough was timed: rules as objects, so that the loop only asks them.
+
+No clock is read here; the rules see medians and durations and answer.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Protocol
+
+from enginebench.core.errors import UsageError
+from enginebench.core.records import MeasureSpec, StopRule
+
+# The scheduler's time slice is 3 to 4 ms and /proc/stat counts in 10 ms: a block must hold many of both for its
+# median, and its share of foreign CPU, to mean something.
+BLOCK_NS = 100_000_000
+
+# Fewer give Student's t so few degrees of freedom that the interval's own width is a guess (+-24 % at ten).
+MIN_BLOCKS = 10
+
+# Full relative width of the 95 % interval. Processes are the unit of every verdict and differ by about 1 %; at
+# 2 % full width one process median carries a standard error of 0.44 %, which widens the spread between processes
+# by a tenth (sqrt(1 + 0.44^2) = 1.09). More samples in one process would buy nothing that can be seen.
+MAX_RELATIVE_WIDTH = 0.02
+
+# Warm-up is judged by windows: long enough that one interrupt does not decide a median, short enough that an
+# engine of a few microseconds is ready in tens of milliseconds.
+WINDOW_NS = 10_000_000
+WINDOW_CALLS = 3
+WINDOWS_COMPARED = 3
+
+# Source: Georges, Buytaert, Eeckhout, "Statistically rigorous Java performance evaluation", OOPSLA 2007,
+# section 4.2: steady state where variation falls below 1 or 2 %.
+WARMUP_TOLERANCE = 0.02
+
+# An engine that never settles must leave time for the samples themselves.
+WARMUP_SHARE_OF_LIMIT = 0.5
+
+_NS = 1_000_000_000
+
+
+class StoppingRule(Protocol):
+    """Asked after each block whether to go on."""
+
+    def calls_left(self) -> int | None:
+        """How many samples may still be taken; None where time decides."""
+
+    def add_block(self, calls: int, median_ns: float, duration_ns: int) -> None:
+        """Takes note of a finished block."""
+
+    def decide(self) -> StopRule | None:
+        """The rule that ended the measurement, or None to go on."""
+
+
+class IterationsRule:
+    """Ends after exactly `iterations` samples, however long they take."""
+
+    def __init__(self, iterations: int) -> None:
+        if iterations < 1:
+            raise UsageError(f"iters is {iterations}; at least 1 sample must be taken")
+        self._left = iterations
+
+    def calls_left(self) -> int:
+        return self._left
+
+    def add_block(self, calls: int, median_ns: float, duration_ns: int) -> None:
+        self._left -= calls
+
+    def decide(self) -> StopRule | None:
+        return "iterations" if self._left <= 0 else None
+
+
+class SettledRule:
+    """Ends when the medians of the blocks agree, or when the time for samples is spent.
+
+    Settled: at least `min_blocks` blocks, and the Student-t 95 % interval of their mean is narrower, end to end,
+    than `max_relative_width` of that mean. Neighbouring blocks are not independent, so this decides only when to
+    stop; intervals that are reported come from whole processes.
+
+    Args:
+        time_limit_s: seconds of timed samples, the sum of the blocks.
+    """
+
+    def __init__(
+        self,
+        time_limit_s: float,
+        min_blocks: int = MIN_BLOCKS,
+        max_relative_width: float = MAX_RELATIVE_WIDTH,
+    ) -> None:
+        if not (math.isfinite(time_limit_s) and time_limit_s > 0):
+            raise UsageError(f"the time limit is {time_limit_s} s; a finite number above 0 is needed")
+        self._limit_ns = time_limit_s * _NS
+        self._min_blocks = max(2, min_blocks)
+        self._max_width = max_relative_width
+        self._medians: list[float] = []
+        self._spent_ns = 0
+
+    def calls_left(self) -> None:
+        return None
+
+    def add_block(self, calls: int, median_ns: float, duration_ns: int) -> None:
+        self._medians.append(median_ns)
+        self._spent_ns += duration_ns
+
+    def decide(self) -> StopRule | None:
+        if len(self._medians) >= self._min_blocks and relative_width(self._medians) <= self._max_width:
+            return "settled"
+        return "time_limit" if self._spent_ns >= self._limit_ns else None
+
+
+class WarmupRule:
+    """Tells when latencies have settled: the newest three windows agree with the three before.
+
+    A window is at least 10 ms and at least three calls, and stands for them by its median. Settled means that the
+    middle of the newest three windows differs by at most 2 % from the middle of the three before; middles, so
+    that one disturbed window decides nothing. Warm-up ends unsettled after half of the time limit, or at once
+    after exactly `calls` calls where that is given.
+
+    Args:
+        calls: exactly so many calls; None until settled.
+        time_limit_s: the time limit of the samples that follow.
+    """
+
+    def __init__(self, calls: int | None, time_limit_s: float) -> None:
+        if calls is not None and calls < 0:
+            raise UsageError(f"warmup is {calls}; 0 or more calls are needed")
+        self._fixed = calls
+        self._limit_ns = time_limit_s * _NS * WARMUP_SHARE_OF_LIMIT
+        self._medians: list[float] = []
+        self._spent_ns = 0
+        self.dropped = 0
+
+    @property
+    def settled(self) -> bool | None:
+        """Whether latencies settled; None where the number of calls was fixed."""
+        return None if self._fixed is not None else self._windows_agree()
+
+    def calls_left(self) -> int | None:
+        return None if self._fixed is None else self._fixed - self.dropped
+
+    def add_window(self, calls: int, median_ns: float, duration_ns: int) -> None:
+        self.dropped += calls
+        self._medians.append(median_ns)
+        self._spent_ns += duration_ns
+
+    def is_over(self) -> bool:
+        if self._fixed is not None:
+            return self.dropped >= self._fixed
+        return self._windows_agree() or self._spent_ns >= self._limit_ns
+
+    def _windows_agree(self) -> bool:
+        if len(self._medians) < 2 * WINDOWS_COMPARED:
+            return False
+        older = _middle(self._medians[-2 * WINDOWS_COMPARED : -WINDOWS_COMPARED])
+        newer = _middle(self._medians[-WINDOWS_COMPARED:])
+        return abs(newer - older) <= WARMUP_TOLERANCE * older
+
+
+def make_stopping_rule(spec: MeasureSpec) -> StoppingRule:
+    """The rule of a spec: exactly `iters` samples where given, else settled within the time limit."""
+    return SettledRule(spec.time_limit_s) if spec.iters is None else IterationsRule(spec.iters)
+
+
+def relative_width(values: Sequence[float]) -> float:
+    """Full width of the 95 % Student-t interval of the mean, as a share of the mean; 0 where all are equal.
+
+    Args:
+        values: at least two, none negative.
+    """
+    n = len(values)
+    mean = math.fsum(values) / n
+    deviation = math.sqrt(math.fsum((v - mean) ** 2 for v in values) / (n - 1))
+    if deviation == 0:
+        return 0.0
+    return 2 * student_t_975(n - 1) * deviation / math.sqrt(n) / mean
+
+
+def student_t_975(degrees: int) -> float:
+    """The 97.5 % quantile of Student's t; within 0.2 % from four degrees of freedom up.
+
+    Source: Abramowitz and Stegun, Handbook of Mathematical Functions, 26.7.5. Written out here because importing
+    scipy into every timed process costs more than the formula.
+    """
+    z = 1.959963984540054
+    terms = (
+        z,
+        (z**3 + z) / 4,
+        (5 * z**5 + 16 * z**3 + 3 * z) / 96,
+        (3 * z**7 + 19 * z**5 + 17 * z**3 - 15 * z) / 384,
+        (79 * z**9 + 776 * z**7 + 1482 * z**5 - 1920 * z**3 - 945 * z) / 92160,
+    )
+    return math.fsum(term / degrees**power for power, term in enumerate(terms))
+
+
+def _middle(values: Sequence[float]) -> float:
+    return sorted(values)[len(values) // 2]

@@ -1,0 +1,138 @@
+"""What others did to the machine while a block ran: cores kept busy by foreign processes."""
+
+from __future__ import annotations
+
+import os
+import re
+import time
+from collections.abc import Callable, Collection, Iterator
+from pathlib import Path
+
+from msgspec import Struct
+
+from enginebench.core.records import Mark
+from enginebench.measure.topology import ROOT, read_cpuset, read_text
+
+# /proc/stat counts in ticks of 10 ms, so one tick more or less is 0.1 core in a block of 100 ms; the threshold
+# stands above that, and low enough to catch a neighbour that takes a sixth of one core.
+FOREIGN_CPU_CORES = 0.15
+
+# In less time than this, one tick alone would pass for a neighbour; a run of a few calls says nothing about others.
+SHORTEST_NS = 80_000_000
+
+_NS = 1_000_000_000
+
+
+class BlockReading(Struct, frozen=True, kw_only=True):
+    """What was seen during one block; None where it cannot be seen here."""
+
+    foreign_cpu_cores: float | None = None
+    sm_clock_mhz: int | None = None
+    temperature_c: int | None = None
+    power_w: float | None = None
+    marks: tuple[Mark, ...] = ()
+
+
+class BlockWatch:
+    """Measures the CPU time that others took between `begin` and `end`.
+
+    Foreign cores = cores - idle cores - own cores. Idle time (with waiting for I/O) is taken rather than the sum
+    of the busy counters because it is one rounded counter, not eight; time stolen by a hypervisor therefore counts
+    as foreign, which it is. Own time covers all threads of this process and its children, living or ended.
+
+    The limit: inside a container /proc/stat shows the whole host, so other containers count as foreign wherever
+    they run. Where the container has a cpuset of its own, only those CPUs are watched; a quota without a cpuset
+    cannot be told apart from the host. Sandboxes whose counters stand still give None.
+
+    Args:
+        cpus: watch only these CPUs; None means the container's cpuset, or else every CPU of the machine.
+        root: the file-system root under which proc and sys lie.
+        clock: nanoseconds, monotonic.
+        own_cpu_ns: CPU nanoseconds used so far by this process and its children; None means asking the system.
+    """
+
+    def __init__(
+        self,
+        cpus: Collection[int] | None = None,
+        *,
+        root: Path = ROOT,
+        clock: Callable[[], int] = time.perf_counter_ns,
+        own_cpu_ns: Callable[[], int] | None = None,
+    ) -> None:
+        self._stat = root / "proc" / "stat"
+        self._cpus = read_cpuset(root) if cpus is None else frozenset(cpus)
+        self._clock = clock
+        self._own_cpu_ns = own_cpu_ns or measure_own_cpu_ns
+        self._before: tuple[int, int, _CpuTimes | None] | None = None
+
+    def begin(self) -> None:
+        """Takes the counters at the start of a block."""
+        self._before = self._sample()
+
+    def end(self) -> BlockReading:
+        """The reading since the last `begin`; figures are None where nothing can be said."""
+        foreign = self._compare(self._before, self._sample())
+        marks: tuple[Mark, ...] = ("foreign_cpu",) if foreign is not None and foreign > FOREIGN_CPU_CORES else ()
+        return BlockReading(foreign_cpu_cores=foreign, marks=marks)
+
+    def _sample(self) -> tuple[int, int, _CpuTimes | None]:
+        return self._clock(), self._own_cpu_ns(), _read_cpu_times(self._stat, self._cpus)
+
+    @staticmethod
+    def _compare(
+        before: tuple[int, int, _CpuTimes | None] | None, after: tuple[int, int, _CpuTimes | None]
+    ) -> float | None:
+        if before is None or before[2] is None or after[2] is None:
+            return None
+        wall_ns, own_ns = after[0] - before[0], after[1] - before[1]
+        counted_ns, idle_ns = after[2].total_ns - before[2].total_ns, after[2].idle_ns - before[2].idle_ns
+        if wall_ns < SHORTEST_NS or counted_ns <= 0 or after[2].cpus != before[2].cpus:
+            return None  # counters stand still (a sandbox), or a CPU came or went
+        return max(0.0, after[2].cpus - (idle_ns + own_ns) / wall_ns)
+
+
+class _CpuTimes(Struct, frozen=True):
+    cpus: int
+    total_ns: int
+    idle_ns: int
+
+
+def measure_own_cpu_ns() -> int:
+    """CPU nanoseconds used so far by this process: all threads, its children that ended, and those that live."""
+    ended = os.times()
+    tick_ns = _NS // os.sysconf("SC_CLK_TCK")
+    living = sum(_read_process_ticks(pid) for pid in _find_descendants(os.getpid()))
+    return time.process_time_ns() + int((ended.children_user + ended.children_system) * _NS) + living * tick_ns
+
+
+def _find_descendants(pid: int) -> Iterator[int]:
+    for task in Path(f"/proc/{pid}/task").glob("*/children"):
+        for child in (read_text(task) or "").split():
+            yield int(child)
+            yield from _find_descendants(int(child))
+
+
+def _read_process_ticks(pid: int) -> int:
+    """User and system ticks of a process with its ended children: fields 14 to 17. Source: proc_pid_stat(5)."""
+    stat = read_text(Path(f"/proc/{pid}/stat")) or ""
+    fields = stat.rpartition(")")[2].split()  # the name in brackets may hold blanks; field 3 comes after it
+    return sum(int(field) for field in fields[11:15])
+
+
+def _read_cpu_times(path: Path, cpus: frozenset[int] | None) -> _CpuTimes | None:
+    """Counters of the machine's CPUs, or of those among `cpus`; None where they cannot be read.
+
+    The columns are user nice system idle iowait irq softirq steal; guest time is part of user. Source: proc_stat(5).
+    """
+    text = read_text(path) or ""
+    rows = {int(m[1]): m[2] for m in re.finditer(r"^cpu(\d+) (.*)$", text, re.MULTILINE)}
+    chosen = {cpu: row for cpu, row in rows.items() if cpus is None or cpu in cpus}
+    whole = re.search(r"^cpu  ?(\d.*)$", text, re.MULTILINE)
+    # One line of all CPUs is rounded once, a sum of lines once for each.
+    lines = [whole[1]] if whole and len(chosen) == len(rows) else list(chosen.values())
+    fields = [[int(value) for value in line.split()] for line in lines]
+    if not chosen or any(len(f) < 8 for f in fields):
+        return None
+    tick_ns = _NS // os.sysconf("SC_CLK_TCK")
+    total, idle = sum(sum(f[:8]) for f in fields), sum(f[3] + f[4] for f in fields)
+    return _CpuTimes(len(chosen), total * tick_ns, idle * tick_ns)

@@ -1,0 +1,246 @@
+"""Rows become results: built and checked once, then measured A B C A B C, each repetition in a fresh process.
+
+After every repetition the row's file is rewritten, so whatever ends the run, what was measured is kept.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Protocol, TypeAlias
+
+from msgspec.structs import replace
+
+from enginebench.analyze.drift import default_limits, measure_drift
+from enginebench.core.errors import ArtifactError, ChildFailed, EngineBenchError, MeasurementError
+from enginebench.core.names import format_engine, format_precision
+from enginebench.core.records import Artifact, Caveat, Machine, Result
+from enginebench.workflow.folder import RunFolder
+from enginebench.workflow.isolate import run_child
+from enginebench.workflow.jobs import MeasureAnswer, MeasureJob, PrepareAnswer, PrepareJob
+from enginebench.workflow.perform import load_arrays
+from enginebench.workflow.plan import PlannedRow
+
+# (model, batch) -> (id of the row that was taken as the truth, its outputs)
+References: TypeAlias = dict[tuple[str, int], tuple[str, Mapping[str, Any]]]
+
+# Outputs are compared over this many samples; enough to see a wrong engine, cheap enough for a slow one.
+CHECK_SAMPLES = 32
+
+
+class Reporter(Protocol):
+    """Where progress goes: a live display on a terminal, plain lines elsewhere."""
+
+    def begin(self, total: int) -> None: ...
+
+    def say(self, text: str) -> None: ...
+
+    def step(self, text: str) -> None: ...
+
+    def advance(self) -> None: ...
+
+
+def child_environment(threads: int, repetition: int = 0) -> dict[str, str]:
+    """Variables for a child: every numeric library at the same number of threads from its first import on."""
+    return {
+        "OMP_NUM_THREADS": str(threads),
+        "MKL_NUM_THREADS": str(threads),
+        "OPENBLAS_NUM_THREADS": "1",
+        "ENGINEBENCH_REPETITION": str(repetition),
+    }
+
+
+class Campaign:
+    """All rows of one run on their way. `results` holds each row as it stands, in the order of the plan."""
+
+    def __init__(
+        self,
+        folder: RunFolder,
+        rows: Sequence[PlannedRow],
+        machine: Machine,
+        *,
+        timeout_s: float,
+        reporter: Reporter,
+    ) -> None:
+        self._folder = folder
+        self._rows = {row.id: row for row in rows}
+        self._machine = machine
+        self._timeout_s = timeout_s
+        self._reporter = reporter
+        self.results: dict[str, Result] = {}
+
+    def restore(self) -> None:
+        """Takes up the rows that an earlier, interrupted run has stored.
+
+        Raises:
+            ParseError: a stored row is damaged.
+            ArtifactError: an artefact was changed since.
+        """
+        for row_id in self._rows:
+            stored = self._folder.read_result(row_id)
+            if stored is None or stored.status == "skipped":
+                continue
+            for artifact in stored.artifacts:
+                self._folder.verify(artifact)
+            fresh = stored.status == "failed" and not stored.measurements
+            self.results[row_id] = replace(stored, status="partial") if stored.status == "failed" else stored
+            if fresh:
+                del self.results[row_id]
+
+    def run(self) -> list[Result]:
+        """Every row, prepared, checked and measured; those that failed carry their reason.
+
+        Raises:
+            ArtifactError: a row could not be written; `results` has it all the same.
+        """
+        self._reporter.begin(sum(1 + row.measure.processes for row in self._rows.values() if row.skip is None))
+        for row in self._rows.values():
+            self._prepare(row)
+        self._compare_outputs()
+        self._measure_interleaved()
+        return list(self.results.values())
+
+    def _prepare(self, row: PlannedRow) -> None:
+        if row.skip is not None:
+            self._keep(self._begin(row, status="skipped", reason=row.skip))
+            return
+        self._reporter.step(f"{label(row)}: build and check")
+        known = self.results.get(row.id)
+        if known is None or not self._folder.outputs_path(row.id).exists():
+            self._keep(self._prepare_in_child(row, known))
+        self.results[row.id] = self.results.pop(row.id)  # the order of the plan, also after a restore
+        self._reporter.advance()
+
+    def _prepare_in_child(self, row: PlannedRow, known: Result | None) -> Result:
+        assert row.source is not None
+        job = PrepareJob(
+            model=row.model,
+            artifact=row.source,
+            engine=row.engine,
+            out_dir=str(self._folder.artefacts.absolute()),
+            outputs_path=str(self._folder.outputs_path(row.id).absolute()),
+            samples=CHECK_SAMPLES,
+            seed=row.measure.seed,
+        )
+        begun = known or self._begin(row, status="partial")
+        try:
+            answer = run_child(
+                job,
+                timeout_s=self._timeout_s,
+                environment=child_environment(row.engine.threads),
+                on_note=lambda text: self._reporter.step(f"{label(row)}: {text}"),
+            )
+        except EngineBenchError as error:
+            return self._failed(begun, "while it was built and checked", error)
+        assert isinstance(answer, PrepareAnswer)
+        chain = [*row.chain, *([answer.artifact] if answer.artifact != row.source else [])]
+        return replace(
+            begun,
+            artifacts=tuple(chain),
+            engine_version=answer.engine_version,
+            build_s=answer.build_s,
+            size_bytes=answer.size_bytes,
+            effective_precision=answer.effective_precision,
+            caveats=_caveats(chain),
+        )
+
+    def _begin(self, row: PlannedRow, **fields: object) -> Result:
+        return Result(
+            id=row.id,
+            model=row.model,
+            engine=row.engine,
+            measure=row.measure,
+            requested_precision=row.requested_precision,
+            machine=self._machine,
+            artifacts=row.chain,
+            **fields,  # type: ignore[arg-type]
+        )
+
+    def _failed(self, result: Result, when: str, error: EngineBenchError) -> Result:
+        self._reporter.say(f"{result.id} failed {when}: {error}")
+        tail = error.stderr_tail if isinstance(error, ChildFailed) else ""
+        return replace(result, status="failed", reason=f"{when}: {error}", stderr_tail=tail or None)
+
+    def _compare_outputs(self) -> None:
+        """Drift of every row against the first row of its model and batch that answered."""
+        references: References = {}
+        for row_id, result in list(self.results.items()):
+            if result.status in ("failed", "skipped") or result.drift is not None:
+                continue
+            path = self._folder.outputs_path(row_id)
+            if path.exists():
+                self._keep(self._with_drift(result, path, references))
+
+    def _with_drift(self, result: Result, path: Path, references: References) -> Result:
+        outputs = load_arrays(path)
+        reference_id, reference = references.setdefault((result.model, result.engine.batch), (result.id, outputs))
+        try:
+            drift = measure_drift(reference, outputs, default_limits(result.engine.precision))
+        except ArtifactError as error:
+            return self._failed(result, "when its outputs were compared", error)
+        return replace(result, drift=replace(drift, reference=reference_id))
+
+    def _measure_interleaved(self) -> None:
+        order = 0
+        for repetition in range(max((row.measure.processes for row in self._rows.values()), default=0)):
+            for row in self._rows.values():
+                result = self.results[row.id]
+                if result.status != "partial" or repetition >= row.measure.processes:
+                    continue
+                if all(m.repetition != repetition for m in result.measurements):
+                    self._keep(self._repeat(row, result, repetition, order))
+                order += 1
+                self._reporter.advance()
+
+    def _repeat(self, row: PlannedRow, result: Result, repetition: int, order: int) -> Result:
+        self._reporter.step(f"{label(row)}: process {repetition + 1} of {row.measure.processes}")
+        job = MeasureJob(
+            model=row.model,
+            artifact=result.artifacts[-1],
+            engine=row.engine,
+            measure=row.measure,
+            out_dir=str(self._folder.artefacts.absolute()),
+            repetition=repetition,
+            order=order,
+            last_level_cache_bytes=self._machine.last_level_cache_bytes,
+        )
+        try:
+            answer = run_child(
+                job, timeout_s=self._timeout_s, environment=child_environment(row.engine.threads, repetition)
+            )
+        except EngineBenchError as error:
+            return self._failed(result, f"in process {repetition + 1}", error)
+        assert isinstance(answer, MeasureAnswer)
+        measurements = (*result.measurements, answer.measurement)
+        finished = len(measurements) >= row.measure.processes
+        return replace(result, measurements=measurements, status="ok" if finished else "partial")
+
+    def _keep(self, result: Result) -> None:
+        """The row as it stands, in memory and in its file."""
+        self.results[result.id] = result
+        self._folder.write_result(result)
+
+
+def label(row: PlannedRow) -> str:
+    """How a row is called in messages: engine, precision, batch."""
+    spec = row.engine
+    return f"{format_engine(spec)} {format_precision(row.requested_precision, spec.recipe)} b{spec.batch}"
+
+
+def _caveats(chain: Sequence[Artifact]) -> tuple[Caveat, ...]:
+    """The doubts of all artefacts of a chain, each once."""
+    return tuple(dict.fromkeys(c for artifact in chain for c in artifact.caveats))
+
+
+def judge_outcome(results: Sequence[Result]) -> None:
+    """Returns if the baseline and at least one other row are ok.
+
+    Raises:
+        MeasurementError: otherwise; names the rows that are not.
+    """
+    wanted = [r for r in results if r.status != "skipped"]
+    fine = [r for r in wanted if r.status == "ok"]
+    if wanted and wanted[0].status == "ok" and (len(fine) > 1 or len(results) == 1):
+        return
+    bad = "; ".join(f"{r.id}: {r.reason or r.status}" for r in results if r.status != "ok") or "no row at all"
+    raise MeasurementError(f"the baseline and at least one other row must be ok. Not ok: {bad}")

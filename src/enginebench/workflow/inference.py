@@ -1,0 +1,82 @@
+"""The verb `infer`: outputs of one engine on the user's arrays."""
+
+from __future__ import annotations
+
+import tempfile
+from pathlib import Path
+
+from msgspec import Struct
+
+from enginebench.backends.registry import takes
+from enginebench.core.errors import UsageError
+from enginebench.core.feeds import check_feeds
+from enginebench.core.records import EngineSpec, TensorSpec
+from enginebench.workflow.campaign import Reporter, child_environment
+from enginebench.workflow.isolate import run_child
+from enginebench.workflow.jobs import InferAnswer, InferJob, SourceJob
+from enginebench.workflow.perform import load_arrays
+from enginebench.workflow.sources import choose_source, make_sources
+
+INFER_TIMEOUT_S = 1800.0
+
+
+class InferDocument(Struct, frozen=True, kw_only=True):
+    """The JSON document of `infer`."""
+
+    schema: str = "enginebench.infer/1"
+    engine: EngineSpec
+    outputs: tuple[TensorSpec, ...]
+    path: str
+
+
+def infer_file(
+    target: str,
+    inputs: Path,
+    out: Path,
+    *,
+    engine: tuple[str, dict[str, str]],
+    device: str,
+    threads: int,
+    weights: str,
+    seed: int,
+    input_shapes: dict[str, tuple[int, ...]] | None,
+    reporter: Reporter,
+) -> InferDocument:
+    """Saves the outputs of `target` for the arrays of `inputs` at `out`.
+
+    Raises:
+        ParseError: `inputs` is no .npz of plain arrays.
+        FeedError: its arrays do not fit the inputs of the model; names each difference.
+    """
+    feeds = load_arrays(inputs)
+    first = next(iter(feeds.values()), None)
+    if first is None or first.ndim == 0:
+        raise UsageError(f"{inputs}: expected one array for each input, the batch as its first axis")
+    name, options = engine
+    spec = EngineSpec(backend=name, options=options, device=device, batch=int(first.shape[0]), threads=threads)
+    with tempfile.TemporaryDirectory(prefix="enginebench-") as scratch:
+        job = SourceJob(
+            model=target,
+            out_dir=scratch,
+            weights=weights,
+            seed=seed,
+            input_shapes=input_shapes,
+            batch=spec.batch,
+            onnx=takes(name) == "onnx",
+        )
+        sources = make_sources(job, threads=threads, timeout_s=INFER_TIMEOUT_S, reporter=reporter)
+        artifact = choose_source(sources, spec, takes(name))
+        check_feeds(artifact.inputs, feeds)
+        answer = run_child(
+            InferJob(
+                artifact=artifact,
+                engine=spec,
+                out_dir=scratch,
+                inputs_path=str(inputs.absolute()),
+                outputs_path=str(out.absolute()),
+            ),
+            timeout_s=INFER_TIMEOUT_S,
+            environment=child_environment(threads),
+        )
+    assert isinstance(answer, InferAnswer)
+    return InferDocument(engine=spec, outputs=answer.outputs, path=str(out))

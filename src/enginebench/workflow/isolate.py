@@ -1,0 +1,193 @@
+"""One child process for one job: started clean, watched, ended with everything it started.
+
+The job goes in through the child's standard input, which then stays open: its end-of-file tells the child that the
+parent is gone. Answers come back through a pipe of their own, so that whatever a library prints can corrupt nothing.
+"""
+
+from __future__ import annotations
+
+import os
+import selectors
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+
+import msgspec
+
+from enginebench.core import errors
+from enginebench.core.errors import ChildFailed, EngineBenchError
+from enginebench.workflow.jobs import Answer, ErrorAnswer, Job, Note
+
+RESULT_FD = "ENGINEBENCH_RESULT_FD"
+# Enough for the last traceback and the messages of a native library before it.
+STDERR_TAIL_BYTES = 8192
+# A million samples with device times are about 20 MB; an answer beyond this is a fault.
+ANSWER_LIMIT_BYTES = 512 << 20
+# How long a child may take to end by itself once it has answered: runtimes tear down threads at exit.
+EXIT_GRACE_S = 20.0
+
+
+def run_child(
+    job: Job,
+    *,
+    timeout_s: float,
+    environment: Mapping[str, str] | None = None,
+    on_note: Callable[[str], None] = lambda text: None,
+) -> Answer:
+    """The answer of a fresh child process to `job`.
+
+    Args:
+        job: what to do.
+        timeout_s: after this long the child and all that it started are killed.
+        environment: variables added to the child's environment.
+        on_note: called with each line of progress.
+
+    Raises:
+        ChildFailed: it died, hung or answered nonsense; carries the tail of its stderr.
+        EngineBenchError: the error that the child raised on purpose, with its own class.
+    """
+    read_fd, write_fd = os.pipe()
+    try:
+        child = subprocess.Popen(
+            [sys.executable, "-m", "enginebench.workflow.child"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            pass_fds=(write_fd,),
+            start_new_session=True,
+            env={**os.environ, **(environment or {}), RESULT_FD: str(write_fd)},
+        )
+    except BaseException:
+        os.close(read_fd)
+        raise
+    finally:
+        os.close(write_fd)
+    conversation = _Conversation(child, read_fd, on_note)
+    try:
+        return conversation.hold(msgspec.json.encode(job), time.monotonic() + timeout_s, timeout_s)
+    finally:
+        end_group(child)
+        conversation.close()
+
+
+def end_group(child: subprocess.Popen[bytes]) -> None:
+    """Kills the child's process group, the child included, and reaps the child."""
+    with suppress(ProcessLookupError, PermissionError):
+        os.killpg(child.pid, signal.SIGKILL)
+    child.wait()
+
+
+class _Conversation:
+    """Both pipes of one child, read until there is an answer, a death, or no time left."""
+
+    def __init__(self, child: subprocess.Popen[bytes], result_fd: int, on_note: Callable[[str], None]) -> None:
+        assert child.stdin is not None and child.stdout is not None
+        self._child = child
+        self._stdin, self._noise = child.stdin, child.stdout
+        self._result_fd = result_fd
+        self._on_note = on_note
+        self._answer: Answer | None = None
+        self._pending = b""
+        self._tail = b""
+        self._selector = selectors.DefaultSelector()
+        self._selector.register(result_fd, selectors.EVENT_READ, self._read_result)
+        self._selector.register(self._noise, selectors.EVENT_READ, self._read_noise)
+
+    def hold(self, job: bytes, deadline: float, timeout_s: float) -> Answer:
+        with suppress(BrokenPipeError):  # it died at once; its exit status says why
+            self._stdin.write(job + b"\n")
+            self._stdin.flush()
+        while self._selector.get_map():
+            left = deadline - time.monotonic()
+            if left <= 0:
+                raise self._failure(f"no answer within the time-out of {timeout_s:g} s; killed")
+            for key, _ in self._selector.select(min(left, 1.0)):
+                key.data()
+            if self._answer is not None:
+                deadline = min(deadline, time.monotonic() + EXIT_GRACE_S)
+                self._wait_exit(deadline)
+                break
+        return self._judge()
+
+    def _wait_exit(self, deadline: float) -> None:
+        """The child has answered; its output is drained so that it can end by itself."""
+        while self._child.poll() is None and time.monotonic() < deadline:
+            for key, _ in self._selector.select(0.02):
+                key.data()
+
+    def _judge(self) -> Answer:
+        answer = self._answer
+        if isinstance(answer, ErrorAnswer):
+            raise _rebuild_error(answer, self._stderr())
+        if answer is not None:
+            return answer
+        ending = describe_exit(self._child.wait())
+        raise self._failure(f"{_quote(self._pending)}; {ending}" if self._pending else ending)
+
+    def _read_result(self) -> None:
+        chunk = os.read(self._result_fd, 1 << 20)
+        if not chunk:
+            self._selector.unregister(self._result_fd)
+            return
+        self._pending += chunk
+        if len(self._pending) > ANSWER_LIMIT_BYTES:
+            raise self._failure(f"its answer is larger than {ANSWER_LIMIT_BYTES >> 20} MiB")
+        *lines, self._pending = self._pending.split(b"\n")
+        for line in lines:
+            self._take(line)
+
+    def _take(self, line: bytes) -> None:
+        try:
+            message = msgspec.json.decode(line, type=Answer)
+        except msgspec.DecodeError as error:
+            raise self._failure(_quote(line)) from error
+        if isinstance(message, Note):
+            self._on_note(message.text)
+        else:
+            self._answer = message
+
+    def _read_noise(self) -> None:
+        chunk = os.read(self._noise.fileno(), 1 << 16)
+        if not chunk:
+            self._selector.unregister(self._noise)
+        self._tail = (self._tail + chunk)[-STDERR_TAIL_BYTES:]
+
+    def _stderr(self) -> str:
+        return self._tail.decode("utf-8", "replace").strip()
+
+    def _failure(self, reason: str) -> ChildFailed:
+        return ChildFailed(reason, self._stderr())
+
+    def close(self) -> None:
+        self._selector.close()
+        os.close(self._result_fd)
+        self._noise.close()
+        with suppress(BrokenPipeError):
+            self._stdin.close()
+
+
+def _quote(line: bytes) -> str:
+    return f"it answered with something that is no answer: {line[:80]!r}"
+
+
+def describe_exit(status: int) -> str:
+    """A child's exit status in words: the signal that killed it, or the code that it ended with."""
+    if status >= 0:
+        return f"the process ended with exit code {status} and without an answer"
+    name = signal.Signals(-status).name if -status in set(signal.Signals) else f"signal {-status}"
+    hint = ", as the kernel does when memory runs out" if -status == signal.SIGKILL else ""
+    return f"the process was killed by {name}{hint}"
+
+
+def _rebuild_error(answer: ErrorAnswer, stderr_tail: str) -> EngineBenchError:
+    """The child's error as an instance of its own class, so that the exit code survives the process border."""
+    if answer.kind == "ChildFailed":
+        return ChildFailed(answer.message, stderr_tail)
+    kind = getattr(errors, answer.kind, EngineBenchError)
+    error: EngineBenchError = kind.__new__(kind)
+    error.args = (answer.message,)
+    error.__dict__["exit_code"] = answer.exit_code
+    return error

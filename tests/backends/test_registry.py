@@ -1,0 +1,126 @@
+"""Engines by name: what is there, what is missing, and what the user is told to do about it."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from importlib import metadata
+
+import pytest
+
+from enginebench.backends import registry
+from enginebench.backends.registry import ENTRIES, find_entry, find_installed, find_versions, open_backend, probe, takes
+from enginebench.core.errors import BackendUnavailable, MissingDependency, UsageError
+from enginebench.core.names import ENGINES
+
+
+def pretend_installed(monkeypatch: pytest.MonkeyPatch, versions: dict[str, str]) -> None:
+    def version(distribution: str) -> str:
+        if distribution not in versions:
+            raise metadata.PackageNotFoundError(distribution)
+        return versions[distribution]
+
+    monkeypatch.setattr(registry.metadata, "version", version)
+
+
+def test_every_engine_of_the_contract_has_an_entry() -> None:
+    assert tuple(ENTRIES) == ENGINES
+
+
+def test_entries_are_complete() -> None:
+    for name, entry in ENTRIES.items():
+        assert (entry.module is None) == (entry.absence is not None), name
+        assert (entry.module is None) == (entry.verified_on is None), name
+        assert name == "fake" or entry.fix, name
+        assert takes(name) in ("torch", "onnx")
+
+
+def test_importing_the_registry_imports_no_runtime() -> None:
+    code = (
+        "import sys, enginebench.backends.registry as r; r.probe('nothing'); "
+        "heavy = {'torch', 'onnxruntime', 'openvino', 'onnx', 'scipy'} & set(sys.modules); "
+        "assert not heavy, heavy"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
+@pytest.mark.parametrize("name", [name for name, entry in ENTRIES.items() if entry.module is None])
+def test_engines_of_later_versions_say_so(name: str) -> None:
+    for answer in (probe(name), find_installed(name)):
+        assert not answer.available
+        assert str(answer.reason).startswith("this version of enginebench has no ")
+        assert "--upgrade" in str(answer.fix)
+    with pytest.raises(BackendUnavailable, match=str(ENTRIES[name].absence)):
+        open_backend(name)
+
+
+def test_later_engines_name_the_package_that_is_missing_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    pretend_installed(monkeypatch, {})
+    assert str(probe("ort-cuda").reason).endswith("has no GPU engines; onnxruntime-gpu is not installed")
+    pretend_installed(monkeypatch, {"onnxruntime-gpu": "1.31.1"})
+    answer = probe("ort-cuda")
+    assert (answer.version, answer.reason) == ("1.31.1", ENTRIES["ort-cuda"].absence)
+
+
+def test_planning_looks_without_importing(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(module: str) -> None:
+        raise AssertionError(f"{module} was imported")
+
+    monkeypatch.setattr(registry, "import_module", refuse)
+    pretend_installed(monkeypatch, {"openvino": "1.2.3"})
+    there, missing = find_installed("openvino"), find_installed("pytorch")
+    assert (there.available, there.version) == (True, "1.2.3")
+    assert (missing.available, missing.reason) == (False, "torch is not installed")
+    assert missing.fix == 'pip install "enginebench[torch]" (or: pip install torch torchvision)'
+    assert find_installed("fake").available
+
+
+def test_missing_package_names_the_exact_command(monkeypatch: pytest.MonkeyPatch) -> None:
+    pretend_installed(monkeypatch, {})
+    with pytest.raises(MissingDependency) as caught:
+        open_backend("ort")
+    assert 'pip install "enginebench[ort]"' in str(caught.value)
+    answer = probe("ort")
+    assert not answer.available
+    assert (answer.version, answer.reason) == (None, "onnxruntime is not installed")
+    assert answer.fix == 'pip install "enginebench[ort]" (or: pip install onnxruntime onnx)'
+
+
+def test_broken_package_is_unavailable_with_its_cause(monkeypatch: pytest.MonkeyPatch) -> None:
+    def explode(module: str) -> None:
+        raise OSError("libruntime.so.1: cannot open shared object file")
+
+    pretend_installed(monkeypatch, {"openvino": "1.2.3"})
+    monkeypatch.setattr(registry, "import_module", explode)
+    with pytest.raises(BackendUnavailable, match=r"libruntime\.so\.1") as caught:
+        open_backend("openvino")
+    assert isinstance(caught.value.__cause__, OSError)
+    answer = probe("openvino")
+    assert (answer.available, answer.version) == (False, "1.2.3")
+    assert "libruntime.so.1" in str(answer.reason)
+
+
+def test_probe_survives_a_backend_that_raises(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Broken:
+        def probe(self) -> None:
+            raise ZeroDivisionError("no devices")
+
+    monkeypatch.setattr(registry, "open_backend", lambda name: Broken())
+    assert probe("fake").reason == "ZeroDivisionError: no devices"
+
+
+def test_two_onnxruntimes_are_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    pretend_installed(monkeypatch, {"onnxruntime": "1.31.1", "onnxruntime-gpu": "1.24.4"})
+    answer = probe("ort")
+    assert "onnxruntime 1.31.1 and onnxruntime-gpu 1.24.4 are both installed" in str(answer.reason)
+    assert answer.fix == "pip uninstall -y onnxruntime onnxruntime-gpu && pip install onnxruntime"
+
+
+def test_unknown_engine_is_refused_with_the_known_ones() -> None:
+    with pytest.raises(UsageError, match="unknown engine 'onnx'; known: pytorch, "):
+        find_entry("onnx")
+    assert not probe("onnx").available
+
+
+def test_versions_are_those_of_what_is_installed() -> None:
+    assert find_versions(("numpy", "no-such-distribution")) == {"numpy": metadata.version("numpy")}
