@@ -71,7 +71,7 @@ def calibrate(
         weights_sha256=weights,
         method=method,
         percentile=cut if method == "percentile" else None,
-        n=data.n,
+        n=observer.count_entries(data),
         source=data.source,
         data_sha256=data_sha256,
         preprocess_sha256=data.preprocess_sha256,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import zipfile
@@ -341,13 +342,15 @@ def _load_arrays(path: Path, inputs: Sequence[TensorSpec]) -> tuple[dict[str, An
         if path.suffix.lower() == ".npy":
             if len(inputs) != 1:
                 raise FeedError(f"{path} is one array, the graph has {len(inputs)} inputs; give an .npz")
-            return {inputs[0].name: np.load(path, mmap_mode="r", allow_pickle=False)}, None
-        with np.load(path, allow_pickle=False) as stored:
+            return {inputs[0].name: np.lib.format.open_memmap(path, mode="r")}, None
+        with path.open("rb") as file:  # NumPy leaves a file that it opened itself open when it is damaged
+            stored = np.load(file, allow_pickle=False)
+            if not isinstance(stored, np.lib.npyio.NpzFile):
+                raise ParseError(path, "", "a single array", "several arrays by name, as numpy.savez writes them")
             names = [name for name in stored.files if name != ORIGIN_KEY]
             origin = str(stored[ORIGIN_KEY]) if ORIGIN_KEY in stored.files else None
             return {name: stored[name] for name in names}, origin
-    except (OSError, ValueError, EOFError, AttributeError, zipfile.BadZipFile) as error:
-        # AttributeError: an .npy under the name of an .npz has no context.
+    except (OSError, ValueError, EOFError, zipfile.BadZipFile) as error:
         reason = getattr(error, "strerror", None) or str(error)
         raise ParseError(path, "", reason, "NumPy arrays without Python objects") from error
 
@@ -404,7 +407,8 @@ def _write_arrays(path: Path, arrays: Mapping[str, Any]) -> None:
             np.savez(file, **arrays)
         temporary.replace(path)
     except OSError as error:
-        temporary.unlink(missing_ok=True)
+        with contextlib.suppress(OSError):
+            temporary.unlink()
         raise ArtifactError(
             f"cannot write {path}: {error.strerror or error}. Free space or choose another file"
         ) from error

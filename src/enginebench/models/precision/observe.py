@@ -63,21 +63,30 @@ class Observer:
             UsageError: fewer entries than the graph's fixed batch.
             ArtifactError: the graph does not run on this data.
         """
-        fixed = self._fixed_batch()
-        if fixed is not None and data.n < fixed:
-            raise UsageError(
-                f"{data.n} entries of data; the graph has a fixed batch of {fixed}. Give --n {fixed} or more"
-            )
+        fixed, n = self._fixed_batch(), self.count_entries(data)
         size = fixed or 1
         start = 0
-        while start < data.n - (fixed or 1) + 1:
-            stop = min(start + size, data.n)
+        while start < n:
+            stop = min(start + size, n)
             tensors = self._run(data.read(start, stop))
             if fixed is None:
                 size = _choose_size(tensors, stop - start, batch)
             yield Step(tensors=tensors, done=stop)
             tensors.clear()  # the caller's loop variable would keep this step in memory during the next
             start = stop
+
+    def count_entries(self, data: CalibrationData) -> int:
+        """How many entries of the data the graph can take.
+
+        Raises:
+            UsageError: none, as they do not fill its fixed batch.
+        """
+        fixed = self._fixed_batch() or 1
+        if data.n < fixed:
+            raise UsageError(
+                f"{data.n} entries of data; the graph has a fixed batch of {fixed}. Give --n {fixed} or more"
+            )
+        return data.n - data.n % fixed
 
     def _fixed_batch(self) -> int | None:
         axis = self._session.get_inputs()[0].shape[0]
