@@ -61,7 +61,33 @@ def cast_to_fp16(model: ModelProto, blocked: Iterable[str], keep_io: bool) -> tu
     except Exception as error:  # asserts, ValueError and protobuf's own
         raise ArtifactError(f"the graph cannot be cast to FP16: {error}") from error
     sort_nodes(cast)  # its casts of inputs and outputs stand at the end
+    _join_fp32_neighbours(cast)
     return cast, kept
+
+
+def _join_fp32_neighbours(model: ModelProto) -> None:
+    """Hands values from one FP32 node to the next as they are.
+
+    The converter puts a cast to FP16 behind every node that it leaves, and a cast back before the next: what stays in
+    FP32 because it overflows would overflow between the two.
+    """
+    outputs = {value.name for value in model.graph.output}
+    to_fp16 = {n.output[0]: n for n in model.graph.node if n.name.endswith("_cast_to_fp16_node")}
+    source: dict[str, str] = {}
+    for node in list(model.graph.node):
+        if node.op_type == "Cast" and node.input[0] in to_fp16 and node.output[0] not in outputs:
+            source[node.output[0]] = to_fp16[node.input[0]].input[0]
+            model.graph.node.remove(node)
+    for node in model.graph.node:
+        for i, name in enumerate(node.input):
+            node.input[i] = source.get(name, name)
+        if node.op_type == "Cast" and node.output[0] in outputs and node.input[0] in to_fp16:
+            node.op_type, node.input[0] = "Identity", to_fp16[node.input[0]].input[0]
+            del node.attribute[:]
+    used = {name for node in model.graph.node for name in node.input} | outputs
+    for name, node in to_fp16.items():
+        if name not in used:
+            model.graph.node.remove(node)
 
 
 def cast_to_bf16(model: ModelProto, keep_io: bool) -> tuple[ModelProto, list[str]]:
