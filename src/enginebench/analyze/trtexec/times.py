@@ -127,7 +127,8 @@ def select_timed(trace: Trace, path: Path, warmup_ms: float | None, log: LogRun 
     """The queries behind the warm-up; the enqueue time is added where its start and end are known."""
     columns = dict(trace.columns)
     if "start_enqueue" in columns and "end_enqueue" in columns:
-        columns["enqueue"] = columns["end_enqueue"] - columns["start_enqueue"]
+        # To a picosecond: the stamps have six digits, and what lies below is noise of the subtraction.
+        columns["enqueue"] = np.round(columns["end_enqueue"] - columns["start_enqueue"], 9)
     dropped, reason = count_warmup(trace, warmup_ms, log)
     if dropped >= len(trace):
         raise ParseError(
