@@ -52,7 +52,7 @@ def test_the_short_help_is_what_the_verb_says_of_itself(verb: str) -> None:
         (["bench", "digits-cnn", "--engine", "ort", "--against", "nothing.json"], 2, "SIDE|neither"),
         (["bench", "digits-cnn", "--engine", "ort", "--percentile", "101"], 2, "--percentile"),
         (["infer", "digits-cnn", "absent.npz"], 5, "absent.npz"),
-        (["report", "absent"], 5, "run.json"),
+        (["report", "absent"], 2, "absent"),
         (["diff", "absent", "absent"], 5, "absent"),
         (["nonsense"], 2, "nonsense"),
     ],
