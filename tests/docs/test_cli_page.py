@@ -13,6 +13,16 @@ from pages import Table, find_code, find_section, find_tables, read_page
 
 from enginebench.analyze.compare import Comparison
 from enginebench.analyze.diff import DiffDocument, DiffRow
+from enginebench.analyze.trtexec.records import (
+    EngineLayer,
+    LayersDocument,
+    LogDocument,
+    LogRun,
+    ProfiledLayer,
+    ProfileDocument,
+    Stat,
+    TimesDocument,
+)
 from enginebench.cli.door import INTERRUPTED, VERBS
 from enginebench.cli.options import common_options
 from enginebench.core import errors
@@ -23,6 +33,7 @@ from enginebench.report.rows import Ref, Row, RunDocument
 from enginebench.workflow.doctor import DoctorDocument
 from enginebench.workflow.exporting import ExportDocument
 from enginebench.workflow.inference import InferDocument
+from enginebench.workflow.quantizing import CalibrateDocument, QuantizeDocument
 
 PAGE = read_page("cli.md")
 
@@ -31,8 +42,14 @@ DOCUMENTS: dict[str, type[msgspec.Struct]] = {
     "bench": BenchDocument,
     "export": ExportDocument,
     "infer": InferDocument,
+    "calibrate": CalibrateDocument,
+    "quantize": QuantizeDocument,
     "doctor": DoctorDocument,
     "diff": DiffDocument,
+    "parse log": LogDocument,
+    "parse times": TimesDocument,
+    "parse profile": ProfileDocument,
+    "parse layers": LayersDocument,
 }
 PARTS: dict[str, type[msgspec.Struct]] = {
     "row": Row,
@@ -42,13 +59,25 @@ PARTS: dict[str, type[msgspec.Struct]] = {
     "row of `diff`": DiffRow,
     "engine of `doctor`": Availability,
     "model of `models`": ModelCard,
+    "run of `parse log`": LogRun,
+    "statistic of `parse`": Stat,
+    "layer of `parse profile`": ProfiledLayer,
+    "layer of `parse layers`": EngineLayer,
     "caveat": Caveat,
 }
 
 
-def load_verb(verb: str) -> click.Command:
-    command: click.Command = import_module(VERBS[verb][0]).command
-    return command
+def load_verbs() -> dict[str, click.Command]:
+    """Every command that does something, by its words: `run`, `parse log`, ..."""
+    found: dict[str, click.Command] = {}
+    for verb, (module, _) in VERBS.items():
+        command: click.Command = import_module(module).command
+        inner = command.commands if isinstance(command, click.Group) else {}
+        found |= {f"{verb} {name}": c for name, c in inner.items()} or {verb: command}
+    return found
+
+
+COMMANDS = load_verbs()
 
 
 def options_of(command: click.Command) -> dict[str, click.Option]:
@@ -83,12 +112,12 @@ def find_differences(documented: dict[str, str], options: dict[str, click.Option
 
 
 def test_every_verb_has_a_section_and_every_section_a_verb() -> None:
-    assert set(re.findall(r"^## `(\w+)`$", PAGE, re.MULTILINE)) == set(VERBS)
+    assert set(re.findall(r"^## `([\w ]+)`$", PAGE, re.MULTILINE)) == set(COMMANDS)
 
 
-@pytest.mark.parametrize("verb", VERBS)
+@pytest.mark.parametrize("verb", COMMANDS)
 def test_options_and_their_defaults_are_those_of_the_verb(verb: str) -> None:
-    command = load_verb(verb)
+    command = COMMANDS[verb]
     options = options_of(command)
     if has_common(command):
         options = {name: option for name, option in options.items() if name not in common()}
@@ -98,25 +127,22 @@ def test_options_and_their_defaults_are_those_of_the_verb(verb: str) -> None:
 def test_common_options_are_those_of_the_verbs_that_are_named() -> None:
     section = find_section(PAGE, "## Common options")
     assert list(find_differences(documented_options(section), common())) == []
-    with_all, without = (find_code(part) for part in section.strip().split("\n\n")[0].split(";"))
-    assert with_all == [name for name in find_code(section) if name in VERBS and has_common(load_verb(name))]
-    assert {*with_all, *without} - {"--json"} == set(VERBS)
-    assert all(set(options_of(load_verb(v))) >= {"`--json`"} for v in VERBS)
+    named = find_code(section.strip().partition(";")[0])
+    assert named == [verb for verb in COMMANDS if has_common(COMMANDS[verb])]
+    assert all("`--json`" in options_of(command) for command in COMMANDS.values())
 
 
-@pytest.mark.parametrize("verb", VERBS)
+@pytest.mark.parametrize("verb", COMMANDS)
 def test_the_usage_line_names_the_arguments(verb: str) -> None:
     usage = find_code(find_section(PAGE, f"## `{verb}`"))[0].split()
     arguments = [
-        p.make_metavar(click.Context(load_verb(verb)))
-        for p in load_verb(verb).params
-        if p.param_type_name == "argument"
+        p.make_metavar(click.Context(COMMANDS[verb])) for p in COMMANDS[verb].params if p.param_type_name == "argument"
     ]
-    assert usage[: 2 + len(arguments)] == ["enginebench", verb, *arguments]
+    assert usage[: 1 + len(verb.split()) + len(arguments)] == ["enginebench", *verb.split(), *arguments]
 
 
 def test_the_page_finds_what_is_missing_wrong_or_too_much() -> None:
-    options = options_of(load_verb("diff"))
+    options = options_of(COMMANDS["diff"])
     found = {name: "" for name in options if name != "`--gate`"} | {"`--margin`": "0.03", "`--speed`": ""}
     assert sorted(find_differences(found, options)) == [
         "`--gate` is not documented",

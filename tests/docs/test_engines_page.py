@@ -9,9 +9,10 @@ from types import ModuleType
 from typing import get_args
 
 import pytest
+from msgspec.structs import replace
 from pages import Table, find_section, find_tables, read_page
 
-from enginebench.backends.registry import ENTRIES, open_backend
+from enginebench.backends.registry import ENTRIES, open_backend, takes
 from enginebench.core.errors import BackendUnavailable
 from enginebench.core.names import ENGINES, parse_precision
 from enginebench.core.records import Artifact, Availability, EngineSpec, Precision
@@ -19,13 +20,12 @@ from enginebench.core.store import hash_files
 from enginebench.models.onnx_source import read_onnx
 from enginebench.models.zoo import DATA_DIR
 from enginebench.workflow.folder import RunRequest
-from enginebench.workflow.plan import plan_rows
+from enginebench.workflow.plan import list_transforms, plan_rows
 
 PAGE = read_page("engines.md")
 SECTION = find_section(PAGE, "## Engine and precision")
 PRECISIONS: tuple[Precision, ...] = get_args(Precision)
 PRESENT = [name for name, entry in ENTRIES.items() if entry.module]
-TAKEN = ("runs", "given")  # cells of precisions that an engine takes
 
 
 def matrix() -> dict[str, dict[str, str]]:
@@ -81,7 +81,7 @@ def test_an_engine_starts_from_what_the_registry_says(name: str) -> None:
 
 @pytest.mark.parametrize("name", PRESENT)
 def test_an_engine_takes_what_its_file_declares(name: str) -> None:
-    assert {p for p in PRECISIONS if matrix()[name][p] in TAKEN} == declared_precisions(name)
+    assert {p for p in PRECISIONS if matrix()[name][p] == "runs"} == declared_precisions(name)
 
 
 @pytest.mark.parametrize("precision", PRECISIONS)
@@ -89,26 +89,23 @@ def test_an_engine_takes_what_its_file_declares(name: str) -> None:
 def test_an_engine_accepts_and_refuses_as_the_matrix_says(name: str, precision: Precision, tmp_path: Path) -> None:
     backend = open_backend(name)
     spec = EngineSpec(backend=name, precision=precision)
-    if matrix()[name][precision] in TAKEN:
+    if matrix()[name][precision] == "runs":
         backend.build(make_artifact(name, precision), spec, tmp_path)
     else:
-        with pytest.raises(BackendUnavailable, match=f"not {precision}"):
+        with pytest.raises(BackendUnavailable, match=f"{reason_of(matrix()[name][precision])} {precision}"):
             backend.build(make_artifact(name, precision), spec, tmp_path)
 
 
 @pytest.mark.parametrize("precision", PRECISIONS)
-def test_a_run_of_an_fp32_model_measures_or_skips_as_the_matrix_says(precision: Precision) -> None:
+def test_a_run_plans_every_engine_that_is_there_and_no_other(precision: Precision) -> None:
+    """With every graph made; what an engine then refuses is skipped when it is built, for the reason tested above."""
     request = RunRequest(
         model="digits-mlp", engines=tuple((name, {}) for name in ENGINES), precisions=(parse_precision(precision),)
     )
-    sources = (make_artifact("pytorch", "fp32"), make_artifact("ort", "fp32"))
-    planned = plan_rows(request, sources, probe=_probe_as_if_installed, takes=lambda name: ENTRIES[name].takes)
-    for row in planned:
-        cell = matrix()[row.engine.backend][precision]
-        if cell == "runs":
-            assert row.skip is None, row.id
-        else:
-            assert (reasons()["graph"] if cell == "given" else reason_of(cell)) in str(row.skip), row.id
+    sources = [make_artifact("pytorch", "fp32"), graph := make_artifact("ort", "fp32")]
+    sources += [replace(graph, precision=p, recipe=r) for p, r in list_transforms(request, sources, takes)]
+    for row in plan_rows(request, sources, probe=_probe_as_if_installed, takes=takes):
+        assert row.skip == ENTRIES[row.engine.backend].absence, row.id
 
 
 def _probe_as_if_installed(name: str) -> Availability:
