@@ -18,7 +18,13 @@ from enginebench.models.precision.calibration import (
 )
 from enginebench.models.precision.calibration_data import CalibrationData, hash_while_reading
 from enginebench.models.precision.graph import hash_weights, load_whole_graph, prepare_graph
-from enginebench.models.precision.observe import Observer, find_activations, observe_histograms, observe_ranges
+from enginebench.models.precision.observe import (
+    Observer,
+    find_activations,
+    find_clipped,
+    observe_histograms,
+    observe_ranges,
+)
 from enginebench.models.precision.thresholds import BINS_PER_SIDE, choose_by_entropy, choose_by_percentile
 
 # Cuts one value in ten thousand: inside the span (99.9 to 99.9999) that is compared in H. Wu et al., "Integer
@@ -46,7 +52,7 @@ def calibrate(
         data: inputs of the graph.
         method: minmax keeps all that was seen; entropy and percentile cut off rare extremes.
         percentile: per cent of the values to keep, above 50 and up to 100; 99.99 if None. For method percentile only.
-        batch: entries at a time, at most; fewer where the tensors of one step would need more than 400 MB.
+        batch: entries at a time, at most; fewer where the tensors of one step would need more than 200 MB.
         threads: of ONNX Runtime; 0 is its own choice.
 
     Raises:
@@ -64,7 +70,8 @@ def calibrate(
     data_sha256 = read_hash()
     ranges = {name: TensorRange(low=low, high=high) for name, (low, high) in seen.items()}
     if method != "minmax":
-        ranges = _cut_ranges(observer, data, batch, ranges, cut if method == "percentile" else None)
+        cut_at = cut if method == "percentile" else None
+        ranges = _cut_ranges(observer, data, batch, ranges, find_clipped(prepared), cut_at)
     calibration = Calibration(
         model=artifact.model,
         model_sha256=artifact.sha256,
@@ -113,10 +120,16 @@ def _cut_ranges(
     data: CalibrationData,
     batch: int,
     ranges: dict[str, TensorRange],
+    clipped: set[str],
     percentile: float | None,
 ) -> dict[str, TensorRange]:
-    """The ranges without rare extremes: by entropy, or by percentile where one is given."""
-    limits = {name: found.largest for name, found in ranges.items() if found.largest > SMALLEST_LIMIT}
+    """The ranges without rare extremes, but for tensors that the graph itself clips next.
+
+    By entropy, or by percentile where one is given.
+    """
+    limits = {
+        name: found.largest for name, found in ranges.items() if found.largest > SMALLEST_LIMIT and name not in clipped
+    }
     histograms = observe_histograms(observer, data, batch, limits, 2 * BINS_PER_SIDE)
     cut = dict(ranges)
     for name, counts in histograms.items():
