@@ -14,7 +14,9 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 MODEL = "resnet50"
 # The limits that quantizing must keep: 256 images within 3 minutes on 2 cores, 512 images within 2 GB by every method.
@@ -23,6 +25,8 @@ MOST_BYTES = 2_000_000_000
 # INT8 on the held-out digits: top-1 within half a point of FP32, centred cosine of the CNN at least this.
 MOST_TOP1_DROP = 0.005
 LEAST_CENTRED_COSINE = 0.998
+Row = dict[str, Any]
+Say = Callable[[str], None]
 METHODS = ("minmax", "entropy", "percentile")
 
 
@@ -31,36 +35,45 @@ def main() -> None:
     if options.case:
         print(json.dumps(run_case(options.case, Path(options.model_path), options.n, Path(options.scratch))))
         return
+    say = print_to_stderr if options.json else print
     with tempfile.TemporaryDirectory(prefix="enginebench-") as scratch:
-        missed = compare_digits(Path(scratch))
-        missed += compare_resources(Path(scratch), quick=options.quick)
+        digits = compare_digits(Path(scratch), say)
+        resources = compare_resources(Path(scratch), say, quick=options.quick)
+    missed = find_missed(digits, resources)
     for line in missed:
-        print(f"MISSED: {line}")
+        say(f"MISSED: {line}")
+    if options.json:
+        print(json.dumps({"digits": digits, "resources": resources, "missed": missed}))
     sys.exit(1 if missed else 0)
+
+
+def print_to_stderr(line: str) -> None:
+    print(line, file=sys.stderr, flush=True)
 
 
 def parse_arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--quick", action="store_true", help="16 and 32 images in place of 256 and 512")
+    parser.add_argument("--json", action="store_true", help="one JSON document on stdout")
     for hidden in ("--case", "--model-path", "--scratch"):
         parser.add_argument(hidden, help=argparse.SUPPRESS)
     parser.add_argument("--n", type=int, help=argparse.SUPPRESS)
     return parser.parse_args()
 
 
-def compare_digits(scratch: Path) -> list[str]:
-    """Prints what INT8 costs on the held-out digits; the limits that were missed."""
-    missed = []
-    print(f"{'model':11} {'recipe':9} {'method':11} {'top-1':>7} {'FP32':>7} {'centred cosine':>15}")
+def compare_digits(scratch: Path, say: Say) -> list[Row]:
+    """What INT8 costs on the held-out digits, by model, recipe and method."""
+    rows = []
+    say(f"{'model':11} {'recipe':9} {'method':11} {'top-1':>7} {'FP32':>7} {'centred cosine':>15}")
     for model in ("digits-cnn", "digits-mlp"):
         for recipe in ("tensorrt", "cpu", "nncf"):
             for method in METHODS if recipe != "nncf" else ("minmax",):
                 top1, base, cosine = quantize_digits(model, recipe, method, scratch)
                 shown = method if recipe != "nncf" else "its own"
-                print(f"{model:11} {recipe:9} {shown:11} {top1:7.2%} {base:7.2%} {cosine:15.5f}")
-                if base - top1 > MOST_TOP1_DROP or (model == "digits-cnn" and cosine < LEAST_CENTRED_COSINE):
-                    missed.append(f"{model} int8@{recipe} {shown}: top-1 {top1:.2%} of {base:.2%}, cosine {cosine:.5f}")
-    return missed
+                say(f"{model:11} {recipe:9} {shown:11} {top1:7.2%} {base:7.2%} {cosine:15.5f}")
+                case = {"model": model, "recipe": recipe, "method": shown}
+                rows.append({**case, "top1": top1, "top1_fp32": base, "centred_cosine": cosine})
+    return rows
 
 
 def quantize_digits(model: str, recipe: str, method: str, scratch: Path) -> tuple[float, float, float]:
@@ -95,20 +108,35 @@ def run_graph(path: str, feeds: dict) -> object:
     return session.run(None, feeds)[0]
 
 
-def compare_resources(scratch: Path, *, quick: bool) -> list[str]:
-    """Prints time and peak memory of every case; the limits that were missed."""
+def compare_resources(scratch: Path, say: Say, *, quick: bool) -> list[Row]:
+    """Seconds and peak memory by case and number of images."""
     path = export_model(scratch)
-    few, many = (16, 32) if quick else (256, 512)
+    rows = []
+    say(f"{MODEL:11} {'n':>4} {'seconds':>8} {'CPU s':>7} {'peak GB':>8}")
+    for n in (16, 32) if quick else (256, 512):
+        for case in (*METHODS, "nncf"):
+            found = spawn_case(case, path, n, scratch)
+            gigabytes = found["peak_bytes"] / 1e9
+            say(f"{case:11} {n:4} {found['seconds']:8.1f} {found['cpu_seconds']:7.1f} {gigabytes:8.2f}")
+            rows.append({"case": case, "n": n, **found})
+    return rows
+
+
+def find_missed(digits: list[Row], resources: list[Row]) -> list[str]:
+    """The limits that were not kept."""
     missed = []
-    print(f"{MODEL:11} {'n':>4} {'seconds':>8} {'peak GB':>8}")
-    for case in (*METHODS, "nncf"):
-        for n in (few, many):
-            figures = spawn_case(case, path, n, scratch)
-            print(f"{case:11} {n:4} {figures['seconds']:8.1f} {figures['peak_bytes'] / 1e9:8.2f}", flush=True)
-            if n == few and figures["seconds"] > MOST_SECONDS:
-                missed.append(f"{case}, {n} images: {figures['seconds']:.0f} s; the limit is {MOST_SECONDS:.0f}")
-            if figures["peak_bytes"] > MOST_BYTES:
-                missed.append(f"{case}, {n} images: {figures['peak_bytes'] / 1e9:.2f} GB; the limit is 2 GB")
+    for row in digits:
+        name = f"{row['model']} int8@{row['recipe']} {row['method']}"
+        if row["top1_fp32"] - row["top1"] > MOST_TOP1_DROP:
+            missed.append(f"{name}: top-1 {row['top1']:.2%}, FP32 {row['top1_fp32']:.2%}")
+        if row["model"] == "digits-cnn" and row["centred_cosine"] < LEAST_CENTRED_COSINE:
+            missed.append(f"{name}: centred cosine {row['centred_cosine']:.5f}; the limit is {LEAST_CENTRED_COSINE}")
+    for row in resources:
+        name = f"{row['case']}, {row['n']} images"
+        if row["n"] <= 256 and row["seconds"] > MOST_SECONDS:
+            missed.append(f"{name}: {row['seconds']:.0f} s; the limit is {MOST_SECONDS:.0f} s")
+        if row["peak_bytes"] > MOST_BYTES:
+            missed.append(f"{name}: {row['peak_bytes'] / 1e9:.2f} GB; the limit is 2 GB")
     return missed
 
 
@@ -155,8 +183,10 @@ def run_case(case: str, path: Path, n: int, scratch: Path) -> dict[str, float]:
         calibration = calibrate(artifact, data, method=case)
         quantize(artifact, "int8", "tensorrt", scratch / "q.onnx", calibration=calibration)
     seconds = time.perf_counter() - start
-    # Linux counts in units of 1024 bytes. Source: getrusage(2).
-    return {"seconds": seconds, "peak_bytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024}
+    # Linux counts memory in units of 1024 bytes. Source: getrusage(2).
+    used = resource.getrusage(resource.RUSAGE_SELF)
+    cpu_seconds = used.ru_utime + used.ru_stime
+    return {"seconds": seconds, "cpu_seconds": cpu_seconds, "peak_bytes": used.ru_maxrss * 1024}
 
 
 if __name__ == "__main__":

@@ -25,7 +25,7 @@ from enginebench.models.precision.calibration import (
     write_calibration_cache,
 )
 from enginebench.models.precision.calibration_data import open_arrays, open_data
-from enginebench.models.precision.graph import load_whole_graph, prepare_graph
+from enginebench.models.precision.graph import load_whole_graph, name_nodes, prepare_graph
 from enginebench.models.zoo import packaged_onnx
 
 
@@ -193,12 +193,30 @@ def test_other_preprocessing_is_refused(residual):
         calibrate(artifact, data, threads=1)
 
 
-def test_a_value_that_is_not_finite_names_its_tensor(tmp_path, residual):
+def test_nan_names_its_tensor(tmp_path):
     nodes = [helper.make_node("Log", ["x"], ["h"], "log"), helper.make_node("Relu", ["h"], ["y"], "relu")]
     artifact = read_onnx(save(build_graph(nodes, {}, ["batch", 4], ["batch", 4]), tmp_path / "log.onnx"))
-    np.save(tmp_path / "z.npy", np.zeros((2, 4), np.float32))
-    with pytest.raises(ArtifactError, match="'h' holds values that are not finite"):
+    np.save(tmp_path / "z.npy", -np.ones((2, 4), np.float32))
+    with pytest.raises(ArtifactError, match="'h' holds NaN among the first 1 entries"):
         calibrate(artifact, open_arrays(tmp_path / "z.npy", artifact.inputs, 2), threads=1)
+
+
+@pytest.mark.parametrize("method", ["minmax", "entropy"])
+def test_an_infinity_takes_the_range_away(tmp_path, method):
+    nodes = [helper.make_node("Log", ["x"], ["h"], "log"), helper.make_node("Relu", ["h"], ["y"], "relu")]
+    artifact = read_onnx(save(build_graph(nodes, {}, ["batch", 4], ["batch", 4]), tmp_path / "log.onnx"))
+    np.save(tmp_path / "z.npy", np.array([[1, 2, 3, 4], [0, 1, 1, 1]], np.float32))
+    found = calibrate(artifact, open_arrays(tmp_path / "z.npy", artifact.inputs, 2), method=method, threads=1)
+    assert found.ranges.keys() == {"x", "y"}
+    assert [c.code for c in found.caveats] == ["external_preprocess", "nonfinite"] and ": h" in found.caveats[1].message
+
+
+def test_nodes_get_names_of_their_own():
+    nodes = [helper.make_node("Relu", ["x"], ["a"], "twin"), helper.make_node("Relu", ["a"], ["b"], "twin")]
+    nodes += [helper.make_node("Relu", ["b"], ["c"]), helper.make_node("Relu", ["c"], ["y"], "Relu_1")]
+    model = build_graph(nodes, {}, [1, 4], [1, 4])
+    name_nodes(model)
+    assert [node.name for node in model.graph.node] == ["twin", "twin_1", "Relu_2", "Relu_1"]
 
 
 def test_a_tensor_of_zeros_is_a_range(tmp_path):

@@ -9,7 +9,7 @@ from typing import get_args
 import numpy as np
 
 from enginebench.core.errors import UsageError
-from enginebench.core.records import Artifact
+from enginebench.core.records import Artifact, Caveat
 from enginebench.models.precision.calibration import (
     Calibration,
     Method,
@@ -30,6 +30,8 @@ from enginebench.models.precision.thresholds import BINS_PER_SIDE, choose_by_ent
 # Cuts one value in ten thousand: inside the span (99.9 to 99.9999) that is compared in H. Wu et al., "Integer
 # quantization for deep learning inference", arXiv:2004.09602.
 DEFAULT_PERCENTILE = 99.99
+# Names that a message lists before it counts the rest.
+LISTED = 8
 # Below this a tensor is empty of information, and bins of it are narrower than the smallest normal float32.
 SMALLEST_LIMIT = float(np.finfo(np.float32).tiny) * 2 * BINS_PER_SIDE
 
@@ -57,7 +59,7 @@ def calibrate(
 
     Raises:
         UsageError: an unknown method, or a percentile without use or out of range.
-        ArtifactError: the data was prepared for another model, the graph does not run on it, or a value is not finite.
+        ArtifactError: the data was prepared for another model, the graph does not run on it, or a value is NaN.
     """
     cut = _check_request(artifact, method, percentile, batch)
     model = load_whole_graph(Path(artifact.path))
@@ -66,7 +68,7 @@ def calibrate(
     del model
     observer = Observer(prepared, find_activations(prepared), threads)
     hashed, read_hash = hash_while_reading(data)
-    seen = observe_ranges(observer, hashed, batch)
+    seen, infinite = observe_ranges(observer, hashed, batch)
     data_sha256 = read_hash()
     ranges = {name: TensorRange(low=low, high=high) for name, (low, high) in seen.items()}
     if method != "minmax":
@@ -85,10 +87,23 @@ def calibrate(
         seed=data.seed,
         ranges=ranges,
         made_by={name: version(name) for name in ("onnx", "numpy")} | {"onnxruntime": _read_runtime_version()},
-        caveats=data.caveats,
+        caveats=(*data.caveats, *_explain_infinite(infinite)),
     )
     check_preprocess(calibration, artifact.model, artifact.preprocess_sha256)
     return calibration
+
+
+def _explain_infinite(names: list[str]) -> list[Caveat]:
+    if not names:
+        return []
+    more = f" and {len(names) - LISTED} more" if len(names) > LISTED else ""
+    return [
+        Caveat(
+            code="nonfinite",
+            message=f"{len(names)} tensors hold an infinity and get no range: {', '.join(names[:LISTED])}{more}",
+            advice="nodes that need their range stay in FP32; look whether the infinity is meant",
+        )
+    ]
 
 
 def _read_runtime_version() -> str:

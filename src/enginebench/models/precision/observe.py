@@ -160,26 +160,30 @@ def find_clipped(model: onnx.ModelProto) -> set[str]:
     }
 
 
-def observe_ranges(observer: Observer, data: CalibrationData, batch: int) -> dict[str, tuple[float, float]]:
-    """Smallest and largest value of every watched tensor that held any.
+def observe_ranges(
+    observer: Observer, data: CalibrationData, batch: int
+) -> tuple[dict[str, tuple[float, float]], list[str]]:
+    """(smallest and largest value of every watched tensor that held any, names of those that held an infinity).
+
+    An infinity can be meant, as in the mask of an attention; no range can hold it, and the tensor gets none.
 
     Raises:
-        ArtifactError: a value is not finite; names the tensor.
+        ArtifactError: a value is NaN; names the tensor.
     """
     ranges: dict[str, tuple[float, float]] = {}
     for step in observer.watch(data, batch):
         for name, values in step.tensors.items():
             if values.size:
                 low, high = float(values.min()), float(values.max())
-                if not np.isfinite(low) or not np.isfinite(high):
+                if np.isnan(low):
                     raise ArtifactError(
-                        f"tensor {name!r} holds values that are not finite ({low} to {high}) among the first "
-                        f"{step.done} entries of {data.source}. Such a model cannot be calibrated; "
-                        "look for them in FP32 first"
+                        f"tensor {name!r} holds NaN among the first {step.done} entries of {data.source}. "
+                        "Such a model cannot be calibrated; look for the cause in FP32 first"
                     )
                 before = ranges.get(name, (low, high))
                 ranges[name] = (min(before[0], low), max(before[1], high))
-    return ranges
+    infinite = [name for name, found in ranges.items() if not np.isfinite(found).all()]
+    return {name: found for name, found in ranges.items() if name not in infinite}, infinite
 
 
 def observe_histograms(
