@@ -63,7 +63,7 @@ def test_bench_prints_a_row_with_raw_samples(cli: Cli, tiny_onnx: Path, tmp_path
     ],
 )
 def test_bench_against_gives_a_verdict(cli: Cli, tiny_onnx: Path, base: str, cand: str, verdict: str) -> None:
-    done = cli("bench", tiny_onnx, "--engine", cand, "--against", base, "--warmup", "5", "--iters", "200",
+    done = cli("bench", tiny_onnx, "--engine", cand, "--against", base, "--warmup", "5", "--iters", "100",
                "--processes", "6", "--json")  # fmt: skip
     assert done.returncode == 0, done.stderr
     document = json.loads(done.stdout)
@@ -73,7 +73,7 @@ def test_bench_against_gives_a_verdict(cli: Cli, tiny_onnx: Path, base: str, can
 
 def test_the_gate_of_bench_fails_on_a_slower_side(cli: Cli, tiny_onnx: Path) -> None:
     sides = ("--engine", "fake:latency_us=260", "--against", "fake:latency_us=200")
-    done = cli("bench", tiny_onnx, *sides, "--warmup", "5", "--iters", "200", "--processes", "6", "--gate")
+    done = cli("bench", tiny_onnx, *sides, "--warmup", "5", "--iters", "100", "--processes", "6", "--gate")
     assert done.returncode == 4
     assert "slower" in done.stderr
 
