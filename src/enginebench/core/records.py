@@ -33,6 +33,7 @@ CaveatCode = Literal[
     "fallback",
     "foreign_cpu",
     "foreign_gpu",
+    "kept_fp32",  # nodes that a precision transform left in FP32
     "log_disagrees",
     "low_coverage",
     "low_effective_precision",
