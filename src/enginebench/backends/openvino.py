@@ -11,7 +11,16 @@ import openvino
 from msgspec.structs import replace
 
 from enginebench.backends.precision import WATCHED_RUNS, share_times
-from enginebench.backends.request import Option, check_request, explain_closed, explain_unbound, read_options
+from enginebench.backends.request import (
+    FORCE,
+    Option,
+    check_graph_precision,
+    check_instructions,
+    check_request,
+    explain_closed,
+    explain_unbound,
+    read_options,
+)
 from enginebench.core.errors import ArtifactError, BackendUnavailable
 from enginebench.core.feeds import check_feeds, concrete_shape
 from enginebench.core.records import Artifact, ArtifactKind, Availability, EngineSpec, Precision, TensorSpec
@@ -26,8 +35,10 @@ NAME = "openvino"
 KINDS: tuple[ArtifactKind, ...] = ("onnx", "openvino")
 
 # OpenVINO's inference precision for each of ours. Without it the plugin takes the shortest that the CPU knows
-# (bfloat16 with AMX, half on Arm), and FP32 would be a label only.
-HINTS: dict[Precision, str] = {"fp32": "f32"}
+# (bfloat16 with AMX, half on Arm), and FP32 would be a label only. INT8 lies in the graph; the hint is for the rest.
+HINTS: dict[Precision, str] = {"fp32": "f32", "fp16": "f16", "bf16": "bf16", "int8": "f32"}
+# What the plugin must say of itself before a hint is given. Without "FP16" it would answer f16 with BF16, silently.
+CAPABILITIES: dict[Precision, str] = {"fp16": "FP16", "bf16": "BF16"}
 
 OPTIONS = {
     "shapes": Option(
@@ -35,6 +46,7 @@ OPTIONS = {
         choices=("static", "dynamic"),
         meaning="compile for the bound shapes, again for new ones; or once for all",
     ),
+    "force": FORCE,
 }
 
 # Makes a compiled graph count the time of its nodes; never in the graph that is timed, since counting costs time.
@@ -62,10 +74,10 @@ class OpenvinoBackend:
         """The graph in OpenVINO's own form (`.xml` and `.bin`, weights not shortened), written to `out_dir`.
 
         Raises:
-            ArtifactError: the graph cannot be read, or the files cannot be written.
+            ArtifactError: the graph cannot be read or is in another precision, or the files cannot be written.
+            BackendUnavailable: the precision cannot be had here.
         """
-        check_request(artifact, spec, KINDS, tuple(HINTS))
-        read_options(spec, OPTIONS)
+        check_openvino_request(artifact, spec)
         if artifact.kind == "openvino":
             return artifact
         target = out_dir / f"{Path(artifact.path).stem}.xml"
@@ -89,8 +101,7 @@ class OpenvinoBackend:
             BackendUnavailable: the plugin did not take a setting (precision, threads).
             UsageError: an option is unknown.
         """
-        check_request(artifact, spec, KINDS, tuple(HINTS))
-        options = read_options(spec, OPTIONS)
+        options = check_openvino_request(artifact, spec)
         model = read_model(artifact.path)
         check_interface(artifact, model)
         return OpenvinoEngine(
@@ -107,6 +118,31 @@ def create_backend(loader: ModuleLoader | None, cache_dir: Path | None) -> Openv
     return OpenvinoBackend()
 
 
+def check_openvino_request(artifact: Artifact, spec: EngineSpec) -> dict[str, str]:
+    """The options of a request that this engine can take.
+
+    Raises:
+        ArtifactError, BackendUnavailable, UsageError: as `OpenvinoBackend.load` says.
+    """
+    check_request(artifact, spec, KINDS, tuple(HINTS))
+    check_graph_precision(artifact, spec)
+    options = read_options(spec, OPTIONS)
+    if spec.precision == "bf16":
+        check_instructions(spec, "BF16" in read_capabilities(), options["force"] == "1")
+    return options
+
+
+def read_capabilities() -> tuple[str, ...]:
+    """What the CPU plugin says it computes in here: FP32, INT8, BF16, ..."""
+    return tuple(openvino.Core().get_property("CPU", "OPTIMIZATION_CAPABILITIES"))
+
+
+def choose_hint(precision: Precision) -> str:
+    """The inference precision to ask for: FP32 where the plugin cannot compute in the other, which the proof shows."""
+    needs = CAPABILITIES.get(precision)
+    return HINTS[precision] if needs is None or needs in read_capabilities() else HINTS["fp32"]
+
+
 def make_settings(spec: EngineSpec) -> dict[str, Any]:
     """The plugin's settings for one request at a time, on the spec's threads and in its precision.
 
@@ -114,7 +150,7 @@ def make_settings(spec: EngineSpec) -> dict[str, Any]:
     count as threads, so that the number asked for can be had.
     """
     return {
-        "INFERENCE_PRECISION_HINT": HINTS[spec.precision],
+        "INFERENCE_PRECISION_HINT": choose_hint(spec.precision),
         "EXECUTION_MODE_HINT": "ACCURACY",
         "PERFORMANCE_HINT": "LATENCY",
         "NUM_STREAMS": "1",

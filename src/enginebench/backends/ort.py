@@ -14,7 +14,14 @@ import numpy as np
 import onnxruntime
 
 from enginebench.backends.precision import WATCHED_RUNS, share_times
-from enginebench.backends.request import Option, check_request, explain_closed, explain_unbound, read_options
+from enginebench.backends.request import (
+    Option,
+    check_graph_precision,
+    check_request,
+    explain_closed,
+    explain_unbound,
+    read_options,
+)
 from enginebench.core.errors import ArtifactError, BackendUnavailable
 from enginebench.core.feeds import check_feeds
 from enginebench.core.records import Artifact, Availability, EngineSpec, Precision, TensorSpec
@@ -24,7 +31,12 @@ if TYPE_CHECKING:
 
 NAME = "ort"
 PROVIDER = "CPUExecutionProvider"
-PRECISIONS: tuple[Precision, ...] = ("fp32",)
+PRECISIONS: tuple[Precision, ...] = ("fp32", "fp16", "int8")
+REASONS: dict[Precision, str] = {
+    # Seen with ONNX Runtime 1.31: a BF16 graph does not load, "Could not find an implementation for Conv(22)".
+    "bf16": "ONNX Runtime's CPU provider has no BF16 convolution or matrix product",
+    "fp8": "ONNX Runtime's CPU provider has no FP8 convolution or matrix product",
+}
 
 # Errors only: its warnings describe the graph optimiser's choices and would drown a child's last words.
 ERRORS_ONLY = 3
@@ -87,7 +99,8 @@ class OrtBackend:
 
     def build(self, artifact: Artifact, spec: EngineSpec, out_dir: Path) -> Artifact:
         """The artefact as it is: ONNX Runtime optimises while it loads. Refuses what `load` would refuse."""
-        check_request(artifact, spec, ("onnx",), PRECISIONS)
+        check_request(artifact, spec, ("onnx",), PRECISIONS, reasons=REASONS)
+        check_graph_precision(artifact, spec)
         read_options(spec, OPTIONS)
         return artifact
 
@@ -95,11 +108,13 @@ class OrtBackend:
         """An engine on `spec.threads` threads.
 
         Raises:
-            ArtifactError: the file is no graph that ONNX Runtime can run, or its inputs are not the artefact's.
+            ArtifactError: the file is no graph that ONNX Runtime can run, its inputs are not the artefact's, or it is
+                in another precision.
             BackendUnavailable: the CPU provider was dropped, or the precision is not one of this engine's.
             UsageError: an option is unknown.
         """
-        check_request(artifact, spec, ("onnx",), PRECISIONS)
+        check_request(artifact, spec, ("onnx",), PRECISIONS, reasons=REASONS)
+        check_graph_precision(artifact, spec)
         session = open_session(artifact, make_session_options(spec))
         check_interface(artifact.inputs, session.get_inputs(), artifact.path)
         check_interface(artifact.outputs, session.get_outputs(), artifact.path)
