@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
@@ -10,7 +11,7 @@ import numpy as np
 import openvino
 from msgspec.structs import replace
 
-from enginebench.backends.precision import WATCHED_RUNS, share_times
+from enginebench.backends.precision import REORDER, count_watched_runs, keep_calm_runs, share_times
 from enginebench.backends.request import (
     FORCE,
     Option,
@@ -48,6 +49,9 @@ OPTIONS = {
     ),
     "force": FORCE,
 }
+
+# Nodes that bring values from one type or layout to another.
+CONVERSIONS = ("Reorder", "Convert", "FakeQuantize")
 
 # Makes a compiled graph count the time of its nodes; never in the graph that is timed, since counting costs time.
 COUNT = {"PERF_COUNT": True}
@@ -229,15 +233,16 @@ def _first_line(error: Exception) -> str:
     return lines[-1].strip() if lines else type(error).__name__
 
 
-def record_profile(compiled: Any, feeds: Feeds) -> list[Any]:
-    """The counters of every node in a few runs on these arrays, after one that is not counted."""
+def record_profile(compiled: Any, feeds: Feeds) -> list[list[Any]]:
+    """The counters of every node, for each of a few runs on these arrays after one that is not counted."""
     request = compiled.create_infer_request()
+    start = time.perf_counter()
     request.infer(dict(feeds))
-    counters: list[Any] = []
-    for _ in range(WATCHED_RUNS):
+    runs: list[list[Any]] = []
+    for _ in range(count_watched_runs(time.perf_counter() - start)):
         request.infer(dict(feeds))
-        counters += request.get_profiling_info()
-    return counters
+        runs.append(request.get_profiling_info())
+    return runs
 
 
 def read_node_times(counters: list[Any]) -> Iterator[tuple[str, float]]:
@@ -248,7 +253,8 @@ def read_node_times(counters: list[Any]) -> Iterator[tuple[str, float]]:
     """
     for counter in counters:
         if counter.status == openvino.ProfilingInfo.Status.EXECUTED:
-            yield counter.exec_type.rpartition("_")[2], counter.real_time.total_seconds() * 1e6
+            dtype = REORDER if counter.node_type in CONVERSIONS else counter.exec_type.rpartition("_")[2]
+            yield dtype, counter.real_time.total_seconds() * 1e6
 
 
 class OpenvinoEngine:
@@ -309,7 +315,8 @@ class OpenvinoEngine:
         model, feeds = read_model(self._path), {name: view.copy() for name, view in self._views.items()}
         if self._static:
             model.reshape({name: list(array.shape) for name, array in feeds.items()})
-        return share_times(read_node_times(record_profile(compile_model(model, self._settings | COUNT), feeds)))
+        runs = record_profile(compile_model(model, self._settings | COUNT), feeds)
+        return share_times(keep_calm_runs([list(read_node_times(counters)) for counters in runs]))
 
     def close(self) -> None:
         """Frees graph and request; may be called twice."""

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+import time
+from bisect import bisect_right
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -13,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import onnxruntime
 
-from enginebench.backends.precision import WATCHED_RUNS, share_times
+from enginebench.backends.precision import REORDER, count_watched_runs, keep_calm_runs, share_times
 from enginebench.backends.request import (
     Option,
     check_graph_precision,
@@ -77,7 +78,7 @@ DTYPES = {
 }
 
 # Kernels that compute in another type than that of their first input.
-CONVERSIONS = ("QuantizeLinear", "DequantizeLinear", "DynamicQuantizeLinear", "Cast")
+CONVERSIONS = ("QuantizeLinear", "DequantizeLinear", "DynamicQuantizeLinear", "Cast", "ReorderInput", "ReorderOutput")
 INT8_KERNELS = ("DynamicQuantizeMatMul",)
 
 
@@ -225,7 +226,8 @@ class OrtEngine:
         self._open_session()
         if not self._feeds:
             raise explain_unbound(NAME)
-        return share_times(read_kernel_times(record_profile(self._artifact, self._spec, self._feeds)))
+        events = record_profile(self._artifact, self._spec, self._feeds)
+        return share_times(keep_calm_runs(read_kernel_times(events)))
 
     def close(self) -> None:
         """Frees the session; may be called twice."""
@@ -267,28 +269,33 @@ def record_profile(artifact: Artifact, spec: EngineSpec, feeds: Feeds) -> list[d
     with TemporaryDirectory(prefix="enginebench-") as folder:
         settings.profile_file_prefix = str(Path(folder) / "profile")
         session = open_session(artifact, settings)
-        for _ in range(1 + WATCHED_RUNS):
+        start = time.perf_counter()
+        session.run(None, dict(feeds))
+        for _ in range(count_watched_runs(time.perf_counter() - start)):
             session.run(None, dict(feeds))
         events: list[dict[str, Any]] = json.loads(Path(session.end_profiling()).read_bytes())
     return events
 
 
-def read_kernel_times(events: list[dict[str, Any]]) -> Iterator[tuple[str, float]]:
-    """(element type, microseconds) of every kernel after the first run.
+def read_kernel_times(events: list[dict[str, Any]]) -> list[list[tuple[str, float]]]:
+    """(element type, microseconds) of every kernel, for each run but the first.
 
-    Source: the Chrome trace that ONNX Runtime 1.31 writes; kernels are `Node` events that end in `_kernel_time`.
+    Source: the Chrome trace that ONNX Runtime 1.31 writes; kernels are `Node` events that end in `_kernel_time`, and
+    a `model_run` lasts as long as its kernels.
     """
-    runs = [e["ts"] + e["dur"] for e in events if e.get("name") == "model_run"]
+    starts = sorted(e["ts"] for e in events if e.get("name") == "model_run")
+    runs: list[list[tuple[str, float]]] = [[] for _ in starts]
     for event in events:
-        is_kernel = event.get("cat") == "Node" and event["name"].endswith("_kernel_time")
-        if is_kernel and event["ts"] >= min(runs, default=0):
-            yield find_kernel_dtype(event["args"]), float(event["dur"])
+        run = bisect_right(starts, event.get("ts", 0)) - 1
+        if run >= 0 and event.get("cat") == "Node" and event["name"].endswith("_kernel_time"):
+            runs[run].append((find_kernel_dtype(event["args"]), float(event["dur"])))
+    return runs[1:]
 
 
 def find_kernel_dtype(args: dict[str, Any]) -> str:
     """The element type in which a kernel computes: that of its first input, unless it converts from one to another."""
     if args["op_name"] in CONVERSIONS:
-        return "conversion"
+        return REORDER
     if args["op_name"] in INT8_KERNELS:
         return "int8"
     types = [dtype for entry in args["input_type_shape"] for dtype in entry]
