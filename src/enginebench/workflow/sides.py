@@ -109,7 +109,8 @@ def _open_row(path: Path, request: SideRequest) -> OpenSide:
     if artifact.path and not Path(artifact.path).is_absolute():
         raise ArtifactError(f"{path}: its artefact {artifact.path} does not lie in the run's folder")
     folder.verify(artifact)
-    spec = replace(stored.engine, threads=request.threads)
+    # A relabelled row is named after what ran; its graph is still the one that was asked for.
+    spec = replace(stored.engine, precision=stored.requested_precision, threads=request.threads)
     return OpenSide(text=str(path), model=stored.model, artifact=_free_batch(artifact), engine=spec)
 
 
