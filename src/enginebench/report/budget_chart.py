@@ -89,7 +89,7 @@ def _draw_curve(alt: Any, curve: Sequence[tuple[float, float]], marks: Mapping[s
         .mark_line(color=COLOURS[0])
         .encode(
             x=alt.X("rate:Q", scale=alt.Scale(type="log"), title="payload bytes per second"),
-            y=alt.Y("speedup:Q", title="speed-up over the baseline"),
+            y=alt.Y("speedup:Q", scale=alt.Scale(type="log"), title="speed-up over the baseline"),
             tooltip=[alt.Tooltip("rate:Q", format=".3s"), alt.Tooltip("speedup:Q", format=".3g")],
         )
     )
