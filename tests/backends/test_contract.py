@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -22,6 +23,9 @@ SHIPPED = [name for name, entry in ENTRIES.items() if entry.module]
 TOLERANCE = {"rtol": 1e-4, "atol": 1e-5}
 
 IMAGE = TensorSpec(name="image", dtype="float32", shape=("batch", 3, 8, 8))
+
+# PyTorch's compiler imports a module of PyTorch's own that still uses what PyTorch deprecates.
+pytestmark = pytest.mark.filterwarnings("ignore:`torch.jit.script_method` is deprecated:DeprecationWarning")
 
 Load = Callable[..., Any]
 Expect = Callable[[np.ndarray], np.ndarray]
@@ -227,3 +231,24 @@ def test_missing_file_is_refused(name: str, onnx_artifact: Artifact) -> None:
     backend: Any = open_backend(name)
     with pytest.raises(ArtifactError, match=r"nowhere/gone\.bin"):
         backend.load(gone, EngineSpec(backend=name))
+
+
+@pytest.mark.parametrize("engine_name", ["ort", "openvino"])
+def test_weights_may_lie_beside_the_graph(
+    engine_name: str, onnx_artifact: Artifact, tmp_path: Path, expect: Any
+) -> None:
+    """External data: the graph names a second file, relative to itself."""
+    import onnx
+
+    path = tmp_path / "outer.onnx"
+    graph = onnx.load(onnx_artifact.path)
+    onnx.save(graph, str(path), save_as_external_data=True, location="outer.data", size_threshold=0)
+    backend: Any = open_backend(engine_name)
+    spec = EngineSpec(backend=engine_name)
+    outer = msgspec.structs.replace(onnx_artifact, path=str(path))
+    feeds = make_feeds()
+    with backend.load(backend.build(outer, spec, tmp_path / "built"), spec) as engine:
+        np.testing.assert_allclose(infer(engine, feeds), expect(feeds["image"]), **TOLERANCE)
+    (tmp_path / "outer.data").write_bytes(b"")
+    with pytest.raises(ArtifactError, match=r"outer\.onnx"):
+        backend.load(outer, spec)

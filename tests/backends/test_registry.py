@@ -9,7 +9,7 @@ from importlib import metadata
 import pytest
 
 from enginebench.backends import registry
-from enginebench.backends.registry import ENTRIES, find_entry, find_versions, open_backend, probe, takes
+from enginebench.backends.registry import ENTRIES, find_entry, find_installed, find_versions, open_backend, probe, takes
 from enginebench.core.errors import BackendUnavailable, MissingDependency, UsageError
 from enginebench.core.names import ENGINES
 
@@ -31,7 +31,7 @@ def test_entries_are_complete() -> None:
     for name, entry in ENTRIES.items():
         assert (entry.module is None) == (entry.absence is not None), name
         assert (entry.module is None) == (entry.verified_on is None), name
-        assert bool(entry.distributions) == (entry.fix is not None), name
+        assert name == "fake" or entry.fix, name
         assert takes(name) in ("torch", "onnx")
 
 
@@ -46,11 +46,33 @@ def test_importing_the_registry_imports_no_runtime() -> None:
 
 @pytest.mark.parametrize("name", [name for name, entry in ENTRIES.items() if entry.module is None])
 def test_engines_of_later_versions_say_so(name: str) -> None:
-    answer = probe(name)
-    assert not answer.available
-    assert answer.reason == ENTRIES[name].absence
-    with pytest.raises(BackendUnavailable, match=str(answer.reason)):
+    for answer in (probe(name), find_installed(name)):
+        assert not answer.available
+        assert str(answer.reason).startswith("this version of enginebench has no ")
+        assert "--upgrade" in str(answer.fix)
+    with pytest.raises(BackendUnavailable, match=str(ENTRIES[name].absence)):
         open_backend(name)
+
+
+def test_later_engines_name_the_package_that_is_missing_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    pretend_installed(monkeypatch, {})
+    assert str(probe("ort-cuda").reason).endswith("has no GPU engines; onnxruntime-gpu is not installed")
+    pretend_installed(monkeypatch, {"onnxruntime-gpu": "1.31.1"})
+    answer = probe("ort-cuda")
+    assert (answer.version, answer.reason) == ("1.31.1", ENTRIES["ort-cuda"].absence)
+
+
+def test_planning_looks_without_importing(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(module: str) -> None:
+        raise AssertionError(f"{module} was imported")
+
+    monkeypatch.setattr(registry, "import_module", refuse)
+    pretend_installed(monkeypatch, {"openvino": "1.2.3"})
+    there, missing = find_installed("openvino"), find_installed("pytorch")
+    assert (there.available, there.version) == (True, "1.2.3")
+    assert (missing.available, missing.reason) == (False, "torch is not installed")
+    assert missing.fix == 'pip install "enginebench[torch]" (or: pip install torch torchvision)'
+    assert find_installed("fake").available
 
 
 def test_missing_package_names_the_exact_command(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -60,7 +82,7 @@ def test_missing_package_names_the_exact_command(monkeypatch: pytest.MonkeyPatch
     assert 'pip install "enginebench[ort]"' in str(caught.value)
     answer = probe("ort")
     assert not answer.available
-    assert answer.version is None
+    assert (answer.version, answer.reason) == (None, "onnxruntime is not installed")
     assert answer.fix == 'pip install "enginebench[ort]" (or: pip install onnxruntime onnx)'
 
 

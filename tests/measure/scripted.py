@@ -52,6 +52,8 @@ class ScriptedEngine:
 
     @property
     def run(self) -> Callable[[], None]:
+        if not self.bound:
+            raise RuntimeError("nothing is bound yet")
         self.run_lookups += 1
         return self._run_once
 

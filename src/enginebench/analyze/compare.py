@@ -148,11 +148,14 @@ def _by_repetition(measurements: Sequence[Measurement], times: Times) -> dict[tu
 
 def _conclude(spread: Spread, method: str, margin: float, level: float, clock: str, reasons: list[str]) -> Comparison:
     verdict, why = judge_spread(spread, margin, level)
+    needed = count_needed(spread, margin, level) if verdict == "not_shown" else None
+    if verdict == "not_shown" and needed is None:
+        why += f"; the difference lies so close to it that {MAX_REPETITIONS} repetitions would not show a verdict"
     return Comparison(
         verdict=verdict,
         ratio=estimate_geometric(spread, level, 1.0, method),
         reasons=(*reasons, *([why] if why else [])),
-        repetitions_needed=count_needed(spread, margin, level) if verdict == "not_shown" else None,
+        repetitions_needed=needed,
         margin=margin,
         clock=clock,
     )

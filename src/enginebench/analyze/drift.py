@@ -131,7 +131,8 @@ def _measure_output(name: str, reference: Array, candidate: Array) -> OutputDrif
 def _as_rows(array: Array) -> Floats:
     """(samples, values of one answer) in double precision."""
     array = np.atleast_1d(array)
-    rows: Floats = array.reshape(len(array), -1).astype(np.float64)
+    # The number of values is counted, not left to -1: of no samples it could be any.
+    rows: Floats = array.reshape(len(array), math.prod(array.shape[1:])).astype(np.float64)
     return rows
 
 

@@ -63,3 +63,8 @@ def find_rank(n: int, q: float) -> int:
     if n < 1:
         raise MeasurementError(f"no samples to take p{100 * q:g} of; at least one is needed")
     return math.ceil(Fraction(repr(float(q))) * n)
+
+
+def convert_percent(percent: float) -> float:
+    """The share of a percentile: 99.9 -> 0.999, the nearest number to it, which 99.9 / 100 is not."""
+    return float(Fraction(repr(float(percent))) / 100)

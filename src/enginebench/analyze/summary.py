@@ -10,7 +10,7 @@ import numpy as np
 from msgspec import Struct
 
 from enginebench.analyze.intervals import estimate_geometric, measure_spread, take_logs
-from enginebench.analyze.quantiles import median, nearest_rank
+from enginebench.analyze.quantiles import convert_percent, median, nearest_rank
 from enginebench.analyze.tails import autocorrelation_time, estimate_tail
 from enginebench.core.errors import MeasurementError
 from enginebench.core.records import Estimate, Measurement
@@ -67,7 +67,9 @@ def summarize(
         raise MeasurementError(f"none of {len(measurements)} processes has a sample; at least one is needed")
     series = [_in_ms(m.latency_ns) for m in kept]
     time = autocorrelation_time(series)
-    tails = {p: estimate_tail(series, p / 100, level=level, time=time) for p in (90.0, 95.0, 99.0, *percentiles)}
+    tails = {
+        p: estimate_tail(series, convert_percent(p), level=level, time=time) for p in (90.0, 95.0, 99.0, *percentiles)
+    }
     return Summary(
         p50=estimate_p50(kept, level=level),
         p90=tails[90.0],
@@ -120,7 +122,8 @@ def _find_marked(measurement: Measurement, mark: str | None = None) -> NDArray[n
 
 
 def _in_ms(values_ns: Sequence[int]) -> Floats:
-    return np.asarray(values_ns, dtype=np.float64) * MS_PER_NS
+    # Divided, not multiplied: 1e-6 is no binary number, and 63.81687 would print as 63.816869999999994.
+    return np.asarray(values_ns, dtype=np.float64) / 1e6
 
 
 def _estimate_medians(medians_ns: Sequence[float], what: str, level: float) -> Estimate:

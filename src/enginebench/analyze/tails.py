@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from enginebench.analyze.intervals import quantile_of_t
 from enginebench.analyze.quantiles import find_rank, nearest_rank
 from enginebench.core.errors import MeasurementError, UsageError
 from enginebench.core.records import Estimate
@@ -186,7 +187,20 @@ def _bootstrap_quantile(blocks: list[Floats], pooled: Floats, q: float, level: f
     reached = draws @ below >= np.ceil(q * (draws @ lengths) - 1e-6)[:, None]
     # The largest pooled value is on the grid, so every draw reaches its rank.
     quantiles = np.sort(grid[np.argmax(reached, axis=1)])
-    return nearest_rank(quantiles, (1 - level) / 2), nearest_rank(quantiles, (1 + level) / 2)
+    tail = _expand_tail(len(blocks), level)
+    return nearest_rank(quantiles, tail), nearest_rank(quantiles, 1 - tail)
+
+
+def _expand_tail(blocks: int, level: float) -> float:
+    """The share to cut off at each end, so that draws of few blocks, which spread too little, still cover `level`.
+
+    Source: T. Hesterberg, "What teachers should know about the bootstrap", The American Statistician 69 (2015),
+        section 3.4: the expanded percentile interval.
+    """
+    from scipy.special import ndtr
+
+    reach = quantile_of_t((1 + level) / 2, blocks - 1) * math.sqrt(blocks / (blocks - 1))
+    return float(ndtr(-reach))
 
 
 def _grid_ranks(n: int, q: float) -> NDArray[np.intp]:

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import onnxruntime
 
+from enginebench.backends.precision import WATCHED_RUNS, share_times
 from enginebench.backends.request import Option, check_request, explain_closed, explain_unbound, read_options
 from enginebench.core.errors import ArtifactError, BackendUnavailable
 from enginebench.core.feeds import check_feeds
@@ -60,6 +64,10 @@ DTYPES = {
     **{f"tensor({sign}int{bits})": f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64)},
 }
 
+# Kernels that compute in another type than that of their first input.
+CONVERSIONS = ("QuantizeLinear", "DequantizeLinear", "DynamicQuantizeLinear", "Cast")
+INT8_KERNELS = ("DynamicQuantizeMatMul",)
+
 
 class OrtBackend:
     """ONNX artefacts on ONNX Runtime's CPU provider."""
@@ -95,7 +103,7 @@ class OrtBackend:
         session = open_session(artifact, make_session_options(spec))
         check_interface(artifact.inputs, session.get_inputs(), artifact.path)
         check_interface(artifact.outputs, session.get_outputs(), artifact.path)
-        return OrtEngine(session, artifact.inputs, artifact.outputs)
+        return OrtEngine(session, artifact, spec)
 
 
 def create_backend(loader: ModuleLoader | None, cache_dir: Path | None) -> OrtBackend:
@@ -145,13 +153,16 @@ def check_interface(specs: tuple[TensorSpec, ...], found: list[Any], path: str) 
 class OrtEngine:
     """A session and its binding. `run` is the extension's own call with its arguments bound: no Python in between."""
 
-    def __init__(self, session: Any, inputs: tuple[TensorSpec, ...], outputs: tuple[TensorSpec, ...]) -> None:
-        self.inputs = inputs
-        self.outputs = outputs
+    def __init__(self, session: Any, artifact: Artifact, spec: EngineSpec) -> None:
+        self.inputs = artifact.inputs
+        self.outputs = artifact.outputs
+        self._artifact = artifact
+        self._spec = spec
         self._session = session
         self._binding = session.io_binding()
         self._feeds: dict[str, Array] = {}
         self._answers: dict[str, Array | None] = {}
+        self._late: list[str] = []  # outputs whose shape only a run knows
         # Not session.run_with_iobinding: that wrapper looks for WebGPU captures, which costs 0.8 us a call.
         self._run: RunCall | None = partial(
             session._sess.run_with_iobinding, self._binding._iobinding, onnxruntime.RunOptions()
@@ -178,16 +189,28 @@ class OrtEngine:
             self._allocate(feeds)
         for name, buffer in self._feeds.items():
             np.copyto(buffer, feeds[name])
+        for name in self._late:  # a run leaves its buffer bound, and other data may need a larger one
+            self._binding.bind_output(name, "cpu")
 
     def fetch(self) -> dict[str, Array]:
         """Copies of the outputs of the last run."""
         self._open_session()
         if not self._feeds:
             raise explain_unbound(NAME)
-        if any(buffer is None for buffer in self._answers.values()):
+        if self._late:
             values = self._binding.get_outputs()
             return {name: np.array(value.numpy()) for name, value in zip(self._answers, values, strict=True)}
         return {name: buffer.copy() for name, buffer in self._answers.items() if buffer is not None}
+
+    def effective_precision(self) -> dict[str, float]:
+        """Shares of kernel time by precision, from the profiler of a session of its own.
+
+        Its times are inflated by the profiler, so that only their shares are used; this session is not touched.
+        """
+        self._open_session()
+        if not self._feeds:
+            raise explain_unbound(NAME)
+        return share_times(read_kernel_times(record_profile(self._artifact, self._spec, self._feeds)))
 
     def close(self) -> None:
         """Frees the session; may be called twice."""
@@ -214,11 +237,47 @@ class OrtEngine:
             self._binding.bind_input(name, "cpu", 0, buffer.dtype.type, buffer.shape, buffer.ctypes.data)
         axes = name_axes(self.inputs, feeds)
         self._answers = {s.name: make_answer(s, axes) for s in self.outputs}
+        self._late = [name for name, answer in self._answers.items() if answer is None]
         for name, answer in self._answers.items():
             if answer is None:
-                self._binding.bind_output(name, "cpu")
+                self._binding.bind_output(name, "cpu")  # keeps its place in the order of outputs
             else:
                 self._binding.bind_output(name, "cpu", 0, answer.dtype.type, answer.shape, answer.ctypes.data)
+
+
+def record_profile(artifact: Artifact, spec: EngineSpec, feeds: Feeds) -> list[dict[str, Any]]:
+    """The events that ONNX Runtime's profiler wrote about a few runs on these arrays."""
+    settings = make_session_options(spec)
+    settings.enable_profiling = True
+    with TemporaryDirectory(prefix="enginebench-") as folder:
+        settings.profile_file_prefix = str(Path(folder) / "profile")
+        session = open_session(artifact, settings)
+        for _ in range(1 + WATCHED_RUNS):
+            session.run(None, dict(feeds))
+        events: list[dict[str, Any]] = json.loads(Path(session.end_profiling()).read_bytes())
+    return events
+
+
+def read_kernel_times(events: list[dict[str, Any]]) -> Iterator[tuple[str, float]]:
+    """(element type, microseconds) of every kernel after the first run.
+
+    Source: the Chrome trace that ONNX Runtime 1.31 writes; kernels are `Node` events that end in `_kernel_time`.
+    """
+    runs = [e["ts"] + e["dur"] for e in events if e.get("name") == "model_run"]
+    for event in events:
+        is_kernel = event.get("cat") == "Node" and event["name"].endswith("_kernel_time")
+        if is_kernel and event["ts"] >= min(runs, default=0):
+            yield find_kernel_dtype(event["args"]), float(event["dur"])
+
+
+def find_kernel_dtype(args: dict[str, Any]) -> str:
+    """The element type in which a kernel computes: that of its first input, unless it converts from one to another."""
+    if args["op_name"] in CONVERSIONS:
+        return "conversion"
+    if args["op_name"] in INT8_KERNELS:
+        return "int8"
+    types = [dtype for entry in args["input_type_shape"] for dtype in entry]
+    return types[0] if types else "none"
 
 
 def name_axes(inputs: tuple[TensorSpec, ...], feeds: Feeds) -> dict[str, int]:

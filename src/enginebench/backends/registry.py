@@ -24,17 +24,19 @@ class Entry(Struct, frozen=True, kw_only=True):
     packages: tuple[str, ...] = ()  # what the extra adds, for an install without it
     verified_on: str | None = None
     absence: str | None = None  # why `module` is None
+    command: str | None = None  # what adds it, where that is no extra alone
 
     @property
     def fix(self) -> str | None:
         """The command that adds what the engine needs."""
-        if not self.extra:
-            return None
+        if self.command or not self.extra:
+            return self.command
         return f'pip install "enginebench[{self.extra}]" (or: pip install {" ".join(self.packages)})'
 
 
 CPU_VERIFIED = "x86-64 (AVX512-VNNI), Debian 12, Python 3.11"
 NO_GPU_YET = "this version of enginebench has no GPU engines"
+NO_FPGA_YET = "this version of enginebench has no FPGA engine"
 
 ENTRIES: dict[str, Entry] = {
     "pytorch": Entry(
@@ -53,7 +55,13 @@ ENTRIES: dict[str, Entry] = {
         packages=("torch", "torchvision"),
         verified_on=f"PyTorch 2.13.0+cpu, g++ 12.2, {CPU_VERIFIED}",
     ),
-    "pytorch-cudagraph": Entry(module=None, takes="torch", absence=NO_GPU_YET),
+    "pytorch-cudagraph": Entry(
+        module=None,
+        takes="torch",
+        distributions=("torch",),
+        absence=NO_GPU_YET,
+        command='pip install --upgrade "enginebench[torch]"',
+    ),
     "ort": Entry(
         module="enginebench.backends.ort",
         takes="onnx",
@@ -62,8 +70,20 @@ ENTRIES: dict[str, Entry] = {
         packages=("onnxruntime", "onnx"),
         verified_on=f"onnxruntime 1.31.1, {CPU_VERIFIED}",
     ),
-    "ort-cuda": Entry(module=None, takes="onnx", absence=NO_GPU_YET),
-    "ort-tensorrt": Entry(module=None, takes="onnx", absence=NO_GPU_YET),
+    "ort-cuda": Entry(
+        module=None,
+        takes="onnx",
+        distributions=("onnxruntime-gpu",),
+        absence=NO_GPU_YET,
+        command='pip uninstall -y onnxruntime && pip install --upgrade "enginebench[cuda]"',
+    ),
+    "ort-tensorrt": Entry(
+        module=None,
+        takes="onnx",
+        distributions=("onnxruntime-gpu",),
+        absence=NO_GPU_YET,
+        command='pip uninstall -y onnxruntime && pip install --upgrade "enginebench[cuda]" tensorrt',
+    ),
     "openvino": Entry(
         module="enginebench.backends.openvino",
         takes="onnx",
@@ -72,9 +92,26 @@ ENTRIES: dict[str, Entry] = {
         packages=("openvino",),
         verified_on=f"openvino 2026.4.1, {CPU_VERIFIED}",
     ),
-    "tensorrt": Entry(module=None, takes="onnx", absence=NO_GPU_YET),
-    "trtexec": Entry(module=None, takes="onnx", absence=NO_GPU_YET),
-    "fpga-sim": Entry(module=None, takes="onnx", absence="this version of enginebench has no FPGA engine"),
+    "tensorrt": Entry(
+        module=None,
+        takes="onnx",
+        distributions=("tensorrt",),
+        absence=NO_GPU_YET,
+        command="pip install --upgrade enginebench tensorrt",
+    ),
+    "trtexec": Entry(
+        module=None,
+        takes="onnx",
+        absence=NO_GPU_YET,
+        command="pip install --upgrade enginebench; trtexec: apt-get install libnvinfer-bin (NVIDIA's repository)",
+    ),
+    "fpga-sim": Entry(
+        module=None,
+        takes="onnx",
+        distributions=("amaranth",),
+        absence=NO_FPGA_YET,
+        command="pip install --upgrade enginebench amaranth",
+    ),
     "fake": Entry(module="enginebench.backends.fake", takes="onnx", verified_on="everywhere: it needs NumPy only"),
 }
 
@@ -126,6 +163,18 @@ def probe(name: str) -> Availability:
     return _add_conflict(replace(answer, verified_on=entry.verified_on))
 
 
+def find_installed(name: str) -> Availability:
+    """Whether an engine is here, judged without importing its runtime: enough to plan with.
+
+    What is installed and broken shows when the engine is built, in a process of its own.
+    """
+    entry = find_entry(name)
+    versions = find_versions(entry.distributions)
+    if entry.module is None or (entry.distributions and not versions):
+        return Availability(engine=name, available=False, reason=_explain_missing(entry), fix=entry.fix)
+    return Availability(engine=name, available=True, version=next(iter(versions.values()), None))
+
+
 def takes(name: str) -> ArtifactKind:
     """The kind of artefact that an engine is built from: `torch` or `onnx`."""
     return find_entry(name).takes
@@ -153,6 +202,14 @@ def find_versions(distributions: tuple[str, ...]) -> dict[str, str]:
     return found
 
 
+def _explain_missing(entry: Entry) -> str:
+    """What an engine lacks: a backend in this version, a package on this machine, or both."""
+    lacks = [entry.absence] if entry.absence else []
+    if entry.distributions and not find_versions(entry.distributions):
+        lacks.append(f"{entry.distributions[0]} is not installed")
+    return "; ".join(lacks)
+
+
 def _explain_absence(name: str, error: EngineBenchError) -> Availability:
     entry = ENTRIES[name]
     versions = find_versions(entry.distributions)
@@ -160,7 +217,7 @@ def _explain_absence(name: str, error: EngineBenchError) -> Availability:
         engine=name,
         available=False,
         version=next(iter(versions.values()), None),
-        reason=str(error) if entry.module else entry.absence,
+        reason=_explain_missing(entry) or str(error),
         fix=entry.fix,
         verified_on=entry.verified_on,
     )

@@ -52,8 +52,13 @@ def read_number(spec: EngineSpec, key: str, text: str, signed: bool = False) -> 
 
 
 def _describe(known: Mapping[str, Option]) -> str:
-    lines = (f"{key}={'|'.join(o.choices) or o.default or '...'} ({o.meaning})" for key, o in known.items())
-    return "; ".join(lines) or "none"
+    return "; ".join(_describe_option(key, option) for key, option in known.items()) or "none"
+
+
+def _describe_option(key: str, option: Option) -> str:
+    if option.choices:
+        return f"{key}={'|'.join(option.choices)} ({option.meaning}; default {option.default})"
+    return f"{key}={option.default} ({option.meaning})"
 
 
 def check_request(

@@ -76,6 +76,7 @@ def make_measure(
     processes: int,
     scope: str,
     seed: int,
+    percentiles: tuple[float, ...] = (50.0, 90.0, 95.0, 99.0),
     quick: bool = False,
 ) -> MeasureSpec:
     """The MeasureSpec of the options; `quick` is one process of at most two seconds."""
@@ -86,7 +87,23 @@ def make_measure(
         processes=1 if quick else processes,
         scope=scope,  # type: ignore[arg-type]
         seed=seed,
+        percentiles=percentiles,
     )
+
+
+def parse_percentiles(text: str) -> tuple[float, ...]:
+    """The percentiles of `50,99,99.9`.
+
+    Raises:
+        UsageError: not a list of numbers between 0 and 100.
+    """
+    try:
+        values = tuple(float(piece) for piece in text.split(","))
+    except ValueError:
+        values = ()
+    if not values or not all(0 < v < 100 for v in values):
+        raise UsageError(f"--percentile {text!r}: expected numbers between 0 and 100, parted by commas")
+    return values
 
 
 def parse_shapes(texts: tuple[str, ...]) -> dict[str, tuple[int, ...]] | None:

@@ -63,7 +63,7 @@ def command(
     Every repetition is a fresh process and the engines take turns, so that the machine's moods hit all of them. Results
     are stored after each repetition; a run that was stopped goes on with --resume.
     """
-    from enginebench.cli.closing import finish_run
+    from enginebench.cli.closing import finish_run, keep_partial
     from enginebench.cli.progress import open_reporter
     from enginebench.core.errors import UsageError
     from enginebench.core.names import parse_engines, parse_precision
@@ -97,8 +97,14 @@ def command(
         quick=quick,
     )
     root = out or default_folder(model)
-    with open_reporter() as reporter:
+    with keep_partial(root) as seen, open_reporter() as reporter:
         record, results = run_model(
-            request, root, reporter=reporter, resume=resume, wait=wait, command=("enginebench", *sys.argv[1:])
+            request,
+            root,
+            reporter=reporter,
+            resume=resume,
+            wait=wait,
+            command=("enginebench", *sys.argv[1:]),
+            on_results=seen,
         )
     finish_run(root, record, results, as_json)

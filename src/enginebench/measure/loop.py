@@ -68,10 +68,9 @@ def measure_engine(
     """
     _check_request(feeds, spec)
     warmup, stopping = WarmupRule(spec.warmup, spec.time_limit_s), make_stopping_rule(spec)
+    engine.bind(feeds[0])  # an engine may refuse to hand out `run` before it has inputs
     caller = _Caller(engine, feeds, spec.scope, clock)
     started = datetime.now(UTC).isoformat(timespec="seconds")
-    if spec.scope == "compute":
-        engine.bind(feeds[0])
     with paused_gc():
         overhead_ns = measure_call_overhead(spec.scope, clock)
         _warm_up(caller, warmup)
@@ -289,8 +288,9 @@ def _time_compute(calls: int, run: RunCall, clock: Clock, latency_ns: array[int]
         begin = clock()
         run()
         latency_ns[i] = clock() - begin
-        for read, seen in readers:
-            seen[i] = read()
+        if readers:
+            for read, seen in readers:
+                seen[i] = read()
 
 
 def _time_io(
@@ -309,5 +309,6 @@ def _time_io(
         run()
         fetch()
         latency_ns[i] = clock() - begin
-        for read, seen in readers:
-            seen[i] = read()
+        if readers:
+            for read, seen in readers:
+                seen[i] = read()

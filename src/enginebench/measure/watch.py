@@ -5,16 +5,20 @@ from __future__ import annotations
 import os
 import re
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterator
 from pathlib import Path
 
 from msgspec import Struct
 
 from enginebench.core.records import Mark
+from enginebench.measure.topology import ROOT, read_cpuset, read_text
 
 # /proc/stat counts in ticks of 10 ms, so one tick more or less is 0.1 core in a block of 100 ms; the threshold
 # stands above that, and low enough to catch a neighbour that takes a sixth of one core.
 FOREIGN_CPU_CORES = 0.15
+
+# In less time than this, one tick alone would pass for a neighbour; a run of a few calls says nothing about others.
+SHORTEST_NS = 80_000_000
 
 _NS = 1_000_000_000
 
@@ -51,12 +55,12 @@ class BlockWatch:
         self,
         cpus: Collection[int] | None = None,
         *,
-        root: Path = Path("/"),
+        root: Path = ROOT,
         clock: Callable[[], int] = time.perf_counter_ns,
         own_cpu_ns: Callable[[], int] | None = None,
     ) -> None:
         self._stat = root / "proc" / "stat"
-        self._cpus = None if cpus is None else frozenset(cpus)
+        self._cpus = read_cpuset(root) if cpus is None else frozenset(cpus)
         self._clock = clock
         self._own_cpu_ns = own_cpu_ns or measure_own_cpu_ns
         self._before: tuple[int, int, _CpuTimes | None] | None = None
@@ -82,7 +86,7 @@ class BlockWatch:
             return None
         wall_ns, own_ns = after[0] - before[0], after[1] - before[1]
         counted_ns, idle_ns = after[2].total_ns - before[2].total_ns, after[2].idle_ns - before[2].idle_ns
-        if wall_ns <= 0 or counted_ns <= 0 or after[2].cpus != before[2].cpus:
+        if wall_ns < SHORTEST_NS or counted_ns <= 0 or after[2].cpus != before[2].cpus:
             return None  # counters stand still (a sandbox), or a CPU came or went
         return max(0.0, after[2].cpus - (idle_ns + own_ns) / wall_ns)
 
@@ -94,28 +98,41 @@ class _CpuTimes(Struct, frozen=True):
 
 
 def measure_own_cpu_ns() -> int:
-    """CPU nanoseconds used so far by this process: all threads, and children that ended."""
+    """CPU nanoseconds used so far by this process: all threads, its children that ended, and those that live."""
     ended = os.times()
-    return time.process_time_ns() + int((ended.children_user + ended.children_system) * _NS)
+    tick_ns = _NS // os.sysconf("SC_CLK_TCK")
+    living = sum(_read_process_ticks(pid) for pid in _find_descendants(os.getpid()))
+    return time.process_time_ns() + int((ended.children_user + ended.children_system) * _NS) + living * tick_ns
+
+
+def _find_descendants(pid: int) -> Iterator[int]:
+    for task in Path(f"/proc/{pid}/task").glob("*/children"):
+        for child in (read_text(task) or "").split():
+            yield int(child)
+            yield from _find_descendants(int(child))
+
+
+def _read_process_ticks(pid: int) -> int:
+    """User and system ticks of a process with its ended children: fields 14 to 17. Source: proc_pid_stat(5)."""
+    stat = read_text(Path(f"/proc/{pid}/stat")) or ""
+    fields = stat.rpartition(")")[2].split()  # the name in brackets may hold blanks; field 3 comes after it
+    return sum(int(field) for field in fields[11:15])
 
 
 def _read_cpu_times(path: Path, cpus: frozenset[int] | None) -> _CpuTimes | None:
-    try:
-        lines = path.read_text(encoding="ascii").splitlines()
-    except (OSError, ValueError):
+    """Counters of the machine's CPUs, or of those among `cpus`; None where they cannot be read.
+
+    The columns are user nice system idle iowait irq softirq steal; guest time is part of user. Source: proc_stat(5).
+    """
+    text = read_text(path) or ""
+    rows = {int(m[1]): m[2] for m in re.finditer(r"^cpu(\d+) (.*)$", text, re.MULTILINE)}
+    chosen = {cpu: row for cpu, row in rows.items() if cpus is None or cpu in cpus}
+    whole = re.search(r"^cpu  ?(\d.*)$", text, re.MULTILINE)
+    # One line of all CPUs is rounded once, a sum of lines once for each.
+    lines = [whole[1]] if whole and len(chosen) == len(rows) else list(chosen.values())
+    fields = [[int(value) for value in line.split()] for line in lines]
+    if not chosen or any(len(f) < 8 for f in fields):
         return None
     tick_ns = _NS // os.sysconf("SC_CLK_TCK")
-    rows = {int(m[1]): m[2] for line in lines if (m := re.match(r"cpu(\d+) (.*)", line))}
-    if cpus is None:
-        whole = next((line[4:] for line in lines if line.startswith("cpu ")), None)
-        chosen = [] if whole is None else [whole]
-        count = len(rows)
-    else:
-        chosen = [text for cpu, text in rows.items() if cpu in cpus]
-        count = len(chosen)
-    if not chosen or not count:
-        return None
-    fields = [[int(value) for value in text.split()] for text in chosen]
-    # user nice system idle iowait irq softirq steal; guest times are counted in user already. Source: proc(5).
     total, idle = sum(sum(f[:8]) for f in fields), sum(f[3] + f[4] for f in fields)
-    return _CpuTimes(count, total * tick_ns, idle * tick_ns)
+    return _CpuTimes(len(chosen), total * tick_ns, idle * tick_ns)

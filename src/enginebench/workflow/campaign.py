@@ -7,19 +7,22 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol, TypeAlias
 
 from msgspec.structs import replace
 
 from enginebench.analyze.drift import default_limits, measure_drift
 from enginebench.core.errors import ArtifactError, ChildFailed, EngineBenchError, MeasurementError
 from enginebench.core.names import format_engine, format_precision
-from enginebench.core.records import Artifact, Caveat, Drift, Machine, Result
+from enginebench.core.records import Artifact, Caveat, Machine, Result
 from enginebench.workflow.folder import RunFolder
 from enginebench.workflow.isolate import run_child
 from enginebench.workflow.jobs import MeasureAnswer, MeasureJob, PrepareAnswer, PrepareJob
 from enginebench.workflow.perform import load_arrays
 from enginebench.workflow.plan import PlannedRow
+
+# (model, batch) -> (id of the row that was taken as the truth, its outputs)
+References: TypeAlias = dict[tuple[str, int], tuple[str, Mapping[str, Any]]]
 
 # Outputs are compared over this many samples; enough to see a wrong engine, cheap enough for a slow one.
 CHECK_SAMPLES = 32
@@ -38,12 +41,11 @@ class Reporter(Protocol):
 
 
 def child_environment(threads: int, repetition: int = 0) -> dict[str, str]:
-    """Variables for a child: every numeric library at the same number of threads, no waiting thread that spins."""
+    """Variables for a child: every numeric library at the same number of threads from its first import on."""
     return {
         "OMP_NUM_THREADS": str(threads),
         "MKL_NUM_THREADS": str(threads),
         "OPENBLAS_NUM_THREADS": "1",
-        "OMP_WAIT_POLICY": "PASSIVE",
         "ENGINEBENCH_REPETITION": str(repetition),
     }
 
@@ -56,7 +58,6 @@ class Campaign:
         folder: RunFolder,
         rows: Sequence[PlannedRow],
         machine: Machine,
-        sources: Sequence[Artifact],
         *,
         timeout_s: float,
         reporter: Reporter,
@@ -64,7 +65,6 @@ class Campaign:
         self._folder = folder
         self._rows = {row.id: row for row in rows}
         self._machine = machine
-        self._sources = tuple(sources)
         self._timeout_s = timeout_s
         self._reporter = reporter
         self.results: dict[str, Result] = {}
@@ -133,7 +133,7 @@ class Campaign:
         except EngineBenchError as error:
             return self._failed(begun, "while it was built and checked", error)
         assert isinstance(answer, PrepareAnswer)
-        chain = [*_chain(self._sources, row.source), *([answer.artifact] if answer.artifact != row.source else [])]
+        chain = [*row.chain, *([answer.artifact] if answer.artifact != row.source else [])]
         return replace(
             begun,
             artifacts=tuple(chain),
@@ -152,7 +152,7 @@ class Campaign:
             measure=row.measure,
             requested_precision=row.requested_precision,
             machine=self._machine,
-            artifacts=_chain(self._sources, row.source),
+            artifacts=row.chain,
             **fields,  # type: ignore[arg-type]
         )
 
@@ -162,8 +162,8 @@ class Campaign:
         return replace(result, status="failed", reason=f"{when}: {error}", stderr_tail=tail or None)
 
     def _compare_outputs(self) -> None:
-        """Drift of every row against the first row of its batch that answered."""
-        references: dict[int, tuple[str, Mapping[str, object]]] = {}
+        """Drift of every row against the first row of its model and batch that answered."""
+        references: References = {}
         for row_id, result in list(self.results.items()):
             if result.status in ("failed", "skipped") or result.drift is not None:
                 continue
@@ -171,13 +171,11 @@ class Campaign:
             if path.exists():
                 self._keep(self._with_drift(result, path, references))
 
-    def _with_drift(
-        self, result: Result, path: Path, references: dict[int, tuple[str, Mapping[str, object]]]
-    ) -> Result:
+    def _with_drift(self, result: Result, path: Path, references: References) -> Result:
         outputs = load_arrays(path)
-        reference_id, reference = references.setdefault(result.engine.batch, (result.id, outputs))
+        reference_id, reference = references.setdefault((result.model, result.engine.batch), (result.id, outputs))
         try:
-            drift: Drift = measure_drift(reference, outputs, default_limits(result.engine.precision))  # type: ignore[arg-type]
+            drift = measure_drift(reference, outputs, default_limits(result.engine.precision))
         except ArtifactError as error:
             return self._failed(result, "when its outputs were compared", error)
         return replace(result, drift=replace(drift, reference=reference_id))
@@ -204,6 +202,7 @@ class Campaign:
             out_dir=str(self._folder.artefacts.absolute()),
             repetition=repetition,
             order=order,
+            last_level_cache_bytes=self._machine.last_level_cache_bytes,
         )
         try:
             answer = run_child(
@@ -226,17 +225,6 @@ def label(row: PlannedRow) -> str:
     """How a row is called in messages: engine, precision, batch."""
     spec = row.engine
     return f"{format_engine(spec)} {format_precision(row.requested_precision, spec.recipe)} b{spec.batch}"
-
-
-def _chain(sources: Sequence[Artifact], last: Artifact | None) -> tuple[Artifact, ...]:
-    """The artefacts from the first source to `last`."""
-    if last is None:
-        return tuple(sources[:1])
-    parents = {a.sha256: a for a in sources}
-    chain = [last]
-    while (parent := parents.get(chain[0].parent_sha256 or "")) is not None and parent not in chain:
-        chain.insert(0, parent)
-    return tuple(chain)
 
 
 def _caveats(chain: Sequence[Artifact]) -> tuple[Caveat, ...]:

@@ -32,7 +32,8 @@ def main() -> int:
     follow_parent(sys.stdin.fileno())
     fd = int(os.environ[RESULT_FD])
     try:
-        answer = _perform(job, lambda text: send(fd, Note(text=text)))
+        answer: Answer = _perform(job, lambda text: send(fd, Note(text=text)))
+        msgspec.json.encode(answer)  # what cannot be sent is a fault like any other
     except EngineBenchError as error:
         answer = ErrorAnswer(kind=type(error).__name__, message=str(error), exit_code=error.exit_code)
     except MemoryError:

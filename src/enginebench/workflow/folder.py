@@ -5,6 +5,7 @@ Inside the folder's files every path is relative to it, so that a folder can be 
 
 from __future__ import annotations
 
+import os
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -49,6 +50,17 @@ class RunRecord(Struct, frozen=True, kw_only=True):
     sources: tuple[Artifact, ...] = ()
 
 
+def hide_home(text: str) -> str:
+    """`text` with the user's home folder written as `~`."""
+    home = str(Path.home())
+    return "~" + text[len(home) :] if text == home or text.startswith(home + os.sep) else text
+
+
+def show_home(text: str) -> str:
+    """What `hide_home` was given."""
+    return str(Path(text).expanduser()) if text.startswith("~") else text
+
+
 def default_folder(model: str, now: datetime | None = None) -> Path:
     """`results/<slug of model>-<utc time>`."""
     stamp = (now or datetime.now(UTC)).strftime("%Y%m%dT%H%M%SZ")
@@ -82,7 +94,9 @@ class RunFolder:
         self.write_record(record)
 
     def write_record(self, record: RunRecord) -> None:
-        write_atomic(self.root / "run.json", encode(record, indent=2))
+        request = replace(record.request, model=hide_home(record.request.model))
+        stored = replace(record, request=request, command=tuple(hide_home(word) for word in record.command))
+        write_atomic(self.root / "run.json", encode(stored, indent=2))
 
     def read_record(self) -> RunRecord:
         """The run's record.
@@ -94,7 +108,7 @@ class RunFolder:
         record = read_record(path, RunRecord)
         if record.schema != RUN_SCHEMA:
             raise ParseError(path, "$.schema", repr(record.schema), repr(RUN_SCHEMA), "Upgrade enginebench")
-        return record
+        return replace(record, request=replace(record.request, model=show_home(record.request.model)))
 
     def write_result(self, result: Result) -> None:
         stored = replace(result, artifacts=tuple(self.relative(a) for a in result.artifacts))
@@ -153,3 +167,10 @@ def read_results(root: Path) -> tuple[RunRecord, list[Result]]:
     record = folder.read_record()
     rows = [folder.read_result(row_id) for row_id in record.rows]
     return record, [row for row in rows if row is not None]
+
+
+def read_rows(path: Path) -> list[Result]:
+    """The rows of a run's folder, or the one row of a stored file."""
+    if path.is_dir():
+        return read_results(path)[1]
+    return [read_result(path)]

@@ -124,7 +124,8 @@ class _Conversation:
             raise _rebuild_error(answer, self._stderr())
         if answer is not None:
             return answer
-        raise self._failure(describe_exit(self._child.wait()))
+        ending = describe_exit(self._child.wait())
+        raise self._failure(f"{_quote(self._pending)}; {ending}" if self._pending else ending)
 
     def _read_result(self) -> None:
         chunk = os.read(self._result_fd, 1 << 20)
@@ -142,7 +143,7 @@ class _Conversation:
         try:
             message = msgspec.json.decode(line, type=Answer)
         except msgspec.DecodeError as error:
-            raise self._failure(f"it answered with something that is no answer: {line[:80]!r}") from error
+            raise self._failure(_quote(line)) from error
         if isinstance(message, Note):
             self._on_note(message.text)
         else:
@@ -166,6 +167,10 @@ class _Conversation:
         self._noise.close()
         with suppress(BrokenPipeError):
             self._stdin.close()
+
+
+def _quote(line: bytes) -> str:
+    return f"it answered with something that is no answer: {line[:80]!r}"
 
 
 def describe_exit(status: int) -> str:

@@ -47,6 +47,7 @@ class MeasureJob(Struct, frozen=True, kw_only=True, tag="measure"):
     out_dir: str  # where the engine was built; a compiler finds its cache there
     repetition: int
     order: int
+    last_level_cache_bytes: int | None = None
     pin: bool = True
 
 

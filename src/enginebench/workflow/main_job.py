@@ -96,7 +96,7 @@ def _measure(
     request = record.request
     sources = tuple(folder.absolute(a) for a in record.sources)
     rows = plan_rows(request, sources, probe=find_installed, takes=takes)
-    campaign = Campaign(folder, rows, record.machine, sources, timeout_s=request.timeout_s, reporter=reporter)
+    campaign = Campaign(folder, rows, record.machine, timeout_s=request.timeout_s, reporter=reporter)
     if resume:
         campaign.restore()
     try:

@@ -253,10 +253,17 @@ def measure_repetition(job: MeasureJob, note: NoteCall) -> MeasureAnswer:
     )
 
 
+def _rotate(feeds: Feeds, job: MeasureJob) -> list[Feeds]:
+    """Copies of the feeds, together larger than the last-level cache."""
+    from enginebench.measure.rotation import rotate_feeds, rotating_count
+
+    size = sum(array.nbytes for array in feeds.values())
+    return rotate_feeds(feeds, rotating_count(size, job.last_level_cache_bytes))
+
+
 def _time_engine(backend: Loadable, job: MeasureJob, note: NoteCall) -> Measurement:
     from enginebench.measure.loop import measure_engine
     from enginebench.measure.machine import peak_memory_bytes
-    from enginebench.measure.rotation import rotating_count
     from enginebench.measure.watch import BlockWatch
     from enginebench.models.task import sample_feeds
 
@@ -265,8 +272,7 @@ def _time_engine(backend: Loadable, job: MeasureJob, note: NoteCall) -> Measurem
     with backend.load(job.artifact, job.engine) as engine:
         loaded = time.perf_counter()
         first = sample_feeds(inputs, job.model, job.engine.batch, job.measure.seed, 1)
-        count = rotating_count(sum(a.nbytes for a in first[0].values())) if job.measure.scope == "io" else 1
-        feeds = first if count == 1 else sample_feeds(inputs, job.model, job.engine.batch, job.measure.seed, count)
+        feeds: Sequence[Feeds] = first if job.measure.scope == "compute" else _rotate(first[0], job)
         engine.bind(feeds[0])
         bound = time.perf_counter()
         engine.run()

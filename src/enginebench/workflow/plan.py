@@ -15,6 +15,7 @@ from enginebench.core.records import (
     EngineSpec,
     MeasureSpec,
     Precision,
+    TensorSpec,
 )
 from enginebench.workflow.folder import RunRequest
 
@@ -28,6 +29,7 @@ class PlannedRow(Struct, frozen=True, kw_only=True):
     requested_precision: Precision
     measure: MeasureSpec
     source: Artifact | None = None
+    chain: tuple[Artifact, ...] = ()  # from the first source to `source`
     skip: str | None = None
 
 
@@ -77,7 +79,7 @@ def _baseline_first(request: RunRequest) -> list[tuple[str, dict[str, str]]]:
 def _plan_row(
     request: RunRequest, spec: EngineSpec, sources: Sequence[Artifact], availability: Availability, kind: ArtifactKind
 ) -> PlannedRow:
-    source = next((a for a in sources if a.kind == kind), None)
+    source = next((_with_batch(a, spec.batch) for a in sources if a.kind == kind), None)
     return PlannedRow(
         id=row_id(spec, spec.precision, request.measure),
         model=sources[0].model if sources else request.model,
@@ -85,6 +87,7 @@ def _plan_row(
         requested_precision=spec.precision,
         measure=request.measure,
         source=source,
+        chain=_chain(sources, source),
         skip=_reason_to_skip(spec, source, availability, kind),
     )
 
@@ -103,6 +106,29 @@ def _reason_to_skip(
     if static not in (None, spec.batch):
         return f"the graph has a fixed batch of {static}; batch {spec.batch} needs one exported with --dynamic-batch"
     return None
+
+
+def _with_batch(source: Artifact, batch: int) -> Artifact:
+    """The artefact as it is fed at `batch`: PyTorch takes any, whatever the module was built with."""
+    if source.kind != "torch" or not source.inputs or not source.inputs[0].shape:
+        return source
+    built = source.inputs[0].shape[0]
+
+    def rebatch(specs: tuple[TensorSpec, ...]) -> tuple[TensorSpec, ...]:
+        return tuple(replace(s, shape=(batch, *s.shape[1:])) if s.shape[:1] == (built,) else s for s in specs)
+
+    return replace(source, inputs=rebatch(source.inputs), outputs=rebatch(source.outputs))
+
+
+def _chain(sources: Sequence[Artifact], last: Artifact | None) -> tuple[Artifact, ...]:
+    """The artefacts from the first source to `last`."""
+    if last is None:
+        return tuple(sources[:1])
+    parents = {a.sha256: a for a in sources}
+    chain = [last]
+    while (parent := parents.get(chain[0].parent_sha256 or "")) is not None and parent not in chain:
+        chain.insert(0, parent)
+    return tuple(chain)
 
 
 def _static_batch(source: Artifact) -> int | None:

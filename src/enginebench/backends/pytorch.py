@@ -1,0 +1,62 @@
+"""`pytorch`: the module as it is, eager, in strict FP32; the baseline of every table."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import torch
+
+from enginebench.backends.request import Option, check_request, read_options
+from enginebench.backends.torch_engine import TorchEngine, load_module, prepare_torch
+from enginebench.core.records import Artifact, Availability, EngineSpec, Precision
+
+if TYPE_CHECKING:
+    from enginebench.core.protocols import ModuleLoader
+
+NAME = "pytorch"
+PRECISIONS: tuple[Precision, ...] = ("fp32",)
+OPTIONS = {
+    "channels_last": Option(default="0", choices=("0", "1"), meaning="images and weights with their channels last")
+}
+
+
+class PytorchBackend:
+    """`torch` artefacts, run eagerly."""
+
+    name = NAME
+
+    def __init__(self, loader: ModuleLoader | None) -> None:
+        self._loader = loader
+
+    def probe(self) -> Availability:
+        """Available wherever PyTorch can be imported; says its version."""
+        return Availability(engine=NAME, available=True, version=str(torch.__version__), devices=("cpu",))
+
+    def build(self, artifact: Artifact, spec: EngineSpec, out_dir: Path) -> Artifact:
+        """The artefact as it is: nothing is built. Refuses what `load` would refuse."""
+        check_request(artifact, spec, ("torch",), PRECISIONS)
+        read_options(spec, OPTIONS)
+        return artifact
+
+    def load(self, artifact: Artifact, spec: EngineSpec) -> TorchEngine:
+        """An engine on `spec.threads` threads, which are the process's from now on.
+
+        Raises:
+            BackendUnavailable: strict FP32 or the thread counts cannot be had.
+            UsageError: an option is unknown, or there is no loader.
+        """
+        check_request(artifact, spec, ("torch",), PRECISIONS)
+        channels_last = read_options(spec, OPTIONS)["channels_last"] == "1"
+        prepare_torch(spec)
+        module = load_module(artifact, self._loader)
+        if channels_last:
+            module = module.to(memory_format=torch.channels_last)
+        return TorchEngine(
+            module, artifact.inputs, artifact.outputs, name=NAME, batch=spec.batch, channels_last=channels_last
+        )
+
+
+def create_backend(loader: ModuleLoader | None, cache_dir: Path | None) -> PytorchBackend:
+    """The backend; it keeps nothing from one process to the next."""
+    return PytorchBackend(loader)

@@ -1,0 +1,217 @@
+"""The engine behind every `pytorch*` backend on the CPU: a callable, its input buffers, its last answer."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator, Mapping
+from types import TracebackType
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+
+from enginebench.backends.precision import WATCHED_RUNS, share_times
+from enginebench.backends.request import explain_closed, explain_unbound
+from enginebench.core.errors import ArtifactError, BackendUnavailable, ModelError, UsageError
+from enginebench.core.feeds import check_feeds, concrete_shape
+from enginebench.core.records import Artifact, EngineSpec, TensorSpec
+
+if TYPE_CHECKING:
+    from enginebench.core.protocols import Array, Feeds, ModuleLoader, RunCall
+
+# Environment variables by which oneDNN computes FP32 convolutions and products in a shorter format, silently.
+# Source: oneDNN developer guide, "Floating-point math mode".
+MATH_MODE_VARIABLES = ("ONEDNN_DEFAULT_FPMATH_MODE", "DNNL_DEFAULT_FPMATH_MODE")
+
+# How the profiler's events of a compiled graph begin. Source: PyTorch 2.13, torch/_inductor/output_code.py.
+COMPILED_GRAPH = "## Call CompiledFxGraph"
+
+
+def prepare_torch(spec: EngineSpec) -> None:
+    """Sets threads and strict FP32 for the whole process.
+
+    Raises:
+        BackendUnavailable: the environment makes FP32 something else, or the thread counts cannot be set any more.
+    """
+    for variable in MATH_MODE_VARIABLES:
+        mode = os.environ.get(variable, "STRICT").upper()
+        if mode != "STRICT":
+            raise BackendUnavailable(f"{variable}={mode} makes PyTorch compute FP32 in a shorter format; unset it")
+    torch.set_float32_matmul_precision("highest")
+    torch.backends.cuda.matmul.allow_tf32 = False
+    torch.backends.cudnn.allow_tf32 = False
+    _set_threads(spec.threads)
+
+
+def _set_threads(threads: int) -> None:
+    torch.set_num_threads(threads)
+    try:
+        if torch.get_num_interop_threads() != 1:
+            torch.set_num_interop_threads(1)
+    except RuntimeError as error:  # PyTorch takes this setting once, before its first parallel work
+        raise BackendUnavailable("PyTorch's inter-op threads were set elsewhere; load it in a new process") from error
+    if torch.get_num_threads() != threads:
+        raise BackendUnavailable(f"asked PyTorch for {threads} threads and got {torch.get_num_threads()}")
+
+
+def load_module(artifact: Artifact, loader: ModuleLoader | None) -> Any:
+    """The module of a `torch` artefact, ready for inference.
+
+    Raises:
+        UsageError: the backend was opened without a loader.
+        ModelError: what the loader returned is no module.
+    """
+    if loader is None:
+        raise UsageError(f"{artifact.model} is a torch artefact; open the backend with a module loader")
+    module = loader(artifact)
+    if not isinstance(module, torch.nn.Module):
+        raise ModelError(f"the loader of {artifact.model} returned a {type(module).__name__}, not a torch.nn.Module")
+    return module.eval()
+
+
+class TorchEngine:
+    """Calls a module under `inference_mode`; on the CPU its outputs are complete when the call returns.
+
+    Args:
+        call: the module, compiled or not; takes the inputs in the order of `inputs`.
+        inputs, outputs: those of the artefact. Outputs are matched by position.
+        batch: for the first buffers.
+        channels_last: four-dimensional inputs lie in memory with their channels last.
+        prepare: called with a run whenever there are buffers of new shapes (a compiler compiles then, not in `run`).
+    """
+
+    def __init__(
+        self,
+        call: Callable[..., Any],
+        inputs: tuple[TensorSpec, ...],
+        outputs: tuple[TensorSpec, ...],
+        *,
+        name: str,
+        batch: int,
+        channels_last: bool = False,
+        prepare: Callable[[RunCall], None] | None = None,
+    ) -> None:
+        self.inputs = inputs
+        self.outputs = outputs
+        self._name = name
+        self._call: Callable[..., Any] | None = call
+        self._channels_last = channels_last
+        self._prepare = prepare
+        self._bound = False
+        self._answer: Any = None
+        self._tensors: tuple[Any, ...] = ()
+        self._views: dict[str, Array] = {}
+        self._allocate({s.name: concrete_shape(s, batch) for s in inputs})
+
+    @property
+    def threads(self) -> int:
+        """Threads of one operator, read back from PyTorch."""
+        return int(torch.get_num_threads())
+
+    @property
+    def run(self) -> RunCall:
+        """The call that computes the outputs from what was bound."""
+        self._check_bound()
+        return self._run
+
+    def bind(self, feeds: Feeds) -> None:
+        """Copies the arrays into the engine's tensors; new shapes get new tensors."""
+        self._check_open()
+        check_feeds(self.inputs, feeds)
+        if any(self._views[name].shape != array.shape for name, array in feeds.items()):
+            self._allocate({name: array.shape for name, array in feeds.items()})
+        for name, view in self._views.items():
+            np.copyto(view, feeds[name])
+        self._bound = True
+
+    def fetch(self) -> dict[str, Array]:
+        """Copies of the outputs of the last run."""
+        self._check_bound()
+        tensors: list[Any] = list(flatten_tensors(self._answer))
+        if len(tensors) != len(self.outputs):
+            raise ArtifactError(f"the module returned {len(tensors)} tensors; its artefact names {len(self.outputs)}")
+        return {s.name: np.array(t.numpy(), order="C") for s, t in zip(self.outputs, tensors, strict=True)}
+
+    def effective_precision(self) -> dict[str, float]:
+        """Shares of operator time by precision, from PyTorch's profiler.
+
+        "other" is the time inside a compiled graph for which no operator answers: generated kernels leave no types
+        in the record.
+        """
+        self._check_bound()
+        return share_times(read_operator_times(record_profile(self._run)))
+
+    def close(self) -> None:
+        """Frees module and tensors; may be called twice."""
+        self._call = self._prepare = self._answer = None
+        self._tensors, self._views = (), {}
+
+    def __enter__(self) -> TorchEngine:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _check_open(self) -> None:
+        if self._call is None:
+            raise explain_closed(self._name)
+
+    def _check_bound(self) -> None:
+        self._check_open()
+        if not self._bound:
+            raise explain_unbound(self._name)
+
+    def _run(self) -> None:
+        with torch.inference_mode():
+            self._answer = self._call(*self._tensors)  # type: ignore[misc]  # closed engines hand out no run
+
+    def _allocate(self, shapes: Mapping[str, tuple[int, ...]]) -> None:
+        self._tensors = tuple(make_tensor(s.dtype, shapes[s.name], self._channels_last) for s in self.inputs)
+        self._views = {s.name: t.numpy() for s, t in zip(self.inputs, self._tensors, strict=True)}
+        if self._prepare is not None:
+            self._prepare(self._run)
+
+
+def record_profile(run: RunCall) -> list[Any]:
+    """The events of a few runs, after one that is not counted, as PyTorch's profiler (Kineto) recorded them."""
+    run()
+    activities = [torch.profiler.ProfilerActivity.CPU]
+    with torch.profiler.profile(activities=activities, record_shapes=True) as profiler:
+        for _ in range(WATCHED_RUNS):
+            run()
+    return list(profiler.profiler.kineto_results.events())
+
+
+def read_operator_times(events: list[Any]) -> Iterator[tuple[str, float]]:
+    """(element type, nanoseconds) of every outermost operator, and of what a compiled graph spends outside of them."""
+    graph_ns, inside_ns, graph_end_ns, operator_end_ns = 0, 0, 0, 0
+    for event in sorted(events, key=lambda e: (e.start_ns(), -e.duration_ns())):
+        start_ns, duration_ns = event.start_ns(), event.duration_ns()
+        if event.name().startswith(COMPILED_GRAPH) and start_ns >= graph_end_ns:
+            graph_ns, graph_end_ns = graph_ns + duration_ns, start_ns + duration_ns
+        elif event.name().startswith("aten::") and start_ns >= operator_end_ns:
+            operator_end_ns = start_ns + duration_ns
+            inside_ns += duration_ns if start_ns < graph_end_ns else 0
+            yield (event.dtypes() or [""])[0], float(duration_ns)
+    yield "generated code", float(max(0, graph_ns - inside_ns))
+
+
+def make_tensor(dtype: str, shape: tuple[int, ...], channels_last: bool) -> Any:
+    """A tensor of zeros; with `channels_last`, one of four dimensions has its channels last."""
+    kind = torch.from_numpy(np.empty(0, dtype)).dtype
+    layout = torch.channels_last if channels_last and len(shape) == 4 else torch.contiguous_format
+    return torch.zeros(shape, dtype=kind).contiguous(memory_format=layout)
+
+
+def flatten_tensors(answer: Any) -> Iterator[Any]:
+    """The tensors of what a module returned (a tensor, or tuples, lists and mappings of them), in order."""
+    if isinstance(answer, torch.Tensor):
+        yield answer
+    elif isinstance(answer, Mapping):
+        for value in answer.values():
+            yield from flatten_tensors(value)
+    elif isinstance(answer, (tuple, list)):
+        for value in answer:
+            yield from flatten_tensors(value)

@@ -1,0 +1,90 @@
+"""`enginebench bench`: one engine, or two side by side."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import click
+
+from enginebench.cli.options import common_options, make_measure, measure_options, parse_shapes
+
+
+@click.command("bench")
+@click.argument("target")
+@click.option("--engine", required=True, help="ENGINE[:key=value,...]")
+@click.option("--precision", default="fp32", show_default=True)
+@click.option("--batch", type=click.IntRange(1), default=1, show_default=True)
+@click.option("--against", metavar="SIDE", help="ENGINE@TARGET, ENGINE, or the file of a stored row.")
+@click.option("--margin", type=click.FloatRange(0, 1, min_open=True), default=0.02, show_default=True)
+@click.option("--percentile", default="50,90,95,99", show_default=True, help="Those shown, parted by commas.")
+@click.option("--input-size", type=click.IntRange(1), help="Height and width of the model's images.")
+@click.option(
+    "--timeout", type=click.FloatRange(1), default=900.0, show_default=True, help="Seconds a process may take."
+)
+@click.option("--wait/--no-wait", default=True, help="If another run holds the device: wait, or refuse.")
+@click.option("--out", type=click.Path(path_type=Path, dir_okay=False), help="Write the JSON document here, too.")
+@measure_options
+@common_options
+def command(
+    target: str,
+    engine: str,
+    precision: str,
+    batch: int,
+    against: str | None,
+    margin: float,
+    percentile: str,
+    input_size: int | None,
+    timeout: float,
+    wait: bool,
+    out: Path | None,
+    warmup: int | None,
+    iters: int | None,
+    time_limit: float,
+    processes: int,
+    scope: str,
+    device: str,
+    threads: int | None,
+    seed: int,
+    input_shape: tuple[str, ...],
+    weights: str,
+    as_json: bool,
+) -> None:
+    """Measure one engine on TARGET. With --against, measure another beside it, in turns, and give a verdict.
+
+    Both sides are measured now, neighbouring repetitions in pairs: the comparison that a CI job can trust.
+    """
+    from enginebench.cli.closing import finish_bench
+    from enginebench.cli.options import parse_percentiles
+    from enginebench.cli.progress import open_reporter
+    from enginebench.core.names import parse_engine, parse_precision
+    from enginebench.measure.pin import default_threads
+    from enginebench.workflow.comparison import bench_sides, parse_side
+    from enginebench.workflow.folder import RunRequest, default_folder
+
+    request = RunRequest(
+        model=target,
+        engines=(parse_engine(engine),),
+        precisions=(parse_precision(precision),),
+        batches=(batch,),
+        device=device,
+        threads=threads or default_threads(),
+        measure=make_measure(
+            warmup=warmup,
+            iters=iters,
+            time_limit=time_limit,
+            processes=processes,
+            scope=scope,
+            seed=seed,
+            percentiles=parse_percentiles(percentile),
+        ),
+        weights=weights,
+        input_size=input_size,
+        input_shapes=parse_shapes(input_shape),
+        timeout_s=timeout,
+    )
+    side = parse_side(against, target) if against else None
+    root = default_folder(f"bench-{Path(target).stem if target.endswith('.onnx') else target}")
+    with open_reporter() as reporter:
+        results = bench_sides(request, side, root, reporter=reporter, wait=wait, command=("enginebench", *sys.argv[1:]))
+    finish_bench(root, results, margin=margin, out=out, as_json=as_json)

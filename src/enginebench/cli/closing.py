@@ -1,0 +1,88 @@
+"""How `run` and `bench` end: files written, the table printed, the exit code decided."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from enginebench.core.errors import EngineBenchError
+
+if TYPE_CHECKING:
+    from enginebench.core.records import Result
+    from enginebench.workflow.folder import RunRecord
+
+
+@contextmanager
+def keep_partial(root: Path) -> Iterator[Callable[[RunRecord, list[Result]], None]]:
+    """Shows what was measured, from memory, when the block ends in an error or an interrupt; yields where to put it."""
+    seen: list[tuple[RunRecord, list[Result]]] = []
+    try:
+        yield lambda record, results: seen.append((record, results))
+    except (KeyboardInterrupt, EngineBenchError):
+        if seen and any(result.measurements for result in seen[-1][1]):
+            _show_partial(root, *seen[-1])
+        raise
+
+
+def _show_partial(root: Path, record: RunRecord, results: Sequence[Result]) -> None:
+    from rich.console import Console
+
+    from enginebench.report.terminal import print_run
+    from enginebench.workflow.reporting import describe_stored
+
+    print_run(describe_stored(record, results), Console(highlight=False), answer=False)
+    click.echo(
+        f"\nThis run is not finished. To go on: enginebench run {record.request.model} --resume --out {root}", err=True
+    )
+
+
+def finish_run(root: Path, record: RunRecord, results: Sequence[Result], as_json: bool) -> None:
+    """Prints the table (or the JSON document) of a run and writes its reports.
+
+    Raises:
+        MeasurementError: the baseline or every other row is not ok.
+    """
+    from rich.console import Console
+
+    from enginebench.core.store import encode
+    from enginebench.report.terminal import print_run
+    from enginebench.workflow.campaign import judge_outcome
+    from enginebench.workflow.reporting import describe_stored, write_reports
+
+    document = describe_stored(record, results)
+    write_reports(root, document)
+    if as_json:
+        click.echo(encode(document).decode())
+    else:
+        print_run(document, Console(highlight=False))
+        click.echo(f"\nStored in {root}: rows/*.json (raw samples), report.md, table.csv", err=True)
+    judge_outcome(results)
+
+
+def finish_bench(root: Path, results: Sequence[Result], *, margin: float, out: Path | None, as_json: bool) -> None:
+    """Prints the row, and the verdict if there are two.
+
+    Raises:
+        MeasurementError: a side is not ok.
+    """
+    from rich.console import Console
+
+    from enginebench.core.errors import MeasurementError
+    from enginebench.core.store import encode, write_atomic
+    from enginebench.report.bench import describe_bench, print_bench
+
+    document = describe_bench(results, margin=margin)
+    if out is not None:
+        write_atomic(out, encode(document))
+    if as_json:
+        click.echo(encode(document).decode())
+    else:
+        print_bench(document, Console(highlight=False))
+        click.echo(f"\nStored in {root}", err=True)
+    for result in results:
+        if result.status != "ok":
+            raise MeasurementError(f"{result.id}: {result.reason or result.status}")

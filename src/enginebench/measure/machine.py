@@ -1,0 +1,297 @@
+"""Where it ran: everything of a machine that bears on a latency, and nothing that names its owner."""
+
+from __future__ import annotations
+
+import os
+import platform
+import re
+import subprocess
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from importlib import metadata
+from pathlib import Path
+
+import psutil
+from msgspec.structs import replace
+
+import enginebench
+from enginebench.core.records import Caveat, Machine
+from enginebench.measure.gpu import describe_gpus, describe_jetson
+from enginebench.measure.pin import default_threads
+from enginebench.measure.topology import (
+    ROOT,
+    group_cores,
+    read_allowed_cpus,
+    read_cpu_quota,
+    read_int,
+    read_memory_limit,
+    read_memory_total,
+    read_text,
+)
+
+# Instruction sets that inference kernels are chosen by, as Linux spells them in /proc/cpuinfo.
+FLAGS = (
+    *("f16c", "fma", "avx2", "avx_vnni", "avx_vnni_int8"),
+    *("avx512f", "avx512_vnni", "avx512_bf16", "avx512_fp16", "amx_tile", "amx_int8", "amx_bf16", "amx_fp16"),
+    *("asimd", "asimdhp", "asimddp", "i8mm", "bf16", "sve", "sve2", "sme"),
+)
+
+# Packages whose version can change a number or an answer.
+PACKAGES = (
+    *("numpy", "scipy", "torch", "torchvision", "timm", "triton", "onnx", "onnxscript", "onnxruntime"),
+    *("onnxruntime-gpu", "openvino", "nncf", "tensorrt", "tensorrt-cu12", "tensorrt-cu13", "cuda-python"),
+    *("nvidia-ml-py", "nvidia-modelopt", "transformers", "msgspec", "psutil", "pillow", "amaranth"),
+)
+
+# Arm names its cores by number only. Source: the MIDR_EL1 values in Arm's manuals of each core, gathered in
+# util-linux, sys-utils/lscpu-arm.c.
+ARM_CORES = {
+    ("0x41", "0xd03"): "Cortex-A53",
+    ("0x41", "0xd05"): "Cortex-A55",
+    ("0x41", "0xd07"): "Cortex-A57",
+    ("0x41", "0xd08"): "Cortex-A72",
+    ("0x41", "0xd0b"): "Cortex-A76",
+    ("0x41", "0xd0c"): "Neoverse-N1",
+    ("0x41", "0xd40"): "Neoverse-V1",
+    ("0x41", "0xd42"): "Cortex-A78AE",
+    ("0x41", "0xd49"): "Neoverse-N2",
+    ("0x41", "0xd4f"): "Neoverse-V2",
+    ("0x4e", "0x003"): "NVIDIA Denver 2",
+    ("0x4e", "0x004"): "NVIDIA Carmel",
+}
+
+# macOS's names (sysctl) of what Linux calls by other names.
+MACOS_FLAGS = {
+    "hw.optional.avx2_0": "avx2",
+    "hw.optional.avx512f": "avx512f",
+    "hw.optional.arm.FEAT_BF16": "bf16",
+    "hw.optional.arm.FEAT_I8MM": "i8mm",
+    "hw.optional.arm.FEAT_DotProd": "asimddp",
+    "hw.optional.AdvSIMD": "asimd",
+    "hw.optional.arm.FEAT_SME": "sme",
+}
+MACOS_CACHES = ("hw.l3cachesize", "hw.perflevel0.l2cachesize", "hw.l2cachesize")
+
+
+def describe_machine(root: Path = ROOT, *, allowed: Sequence[int] | None = None) -> Machine:
+    """This machine, its limits and its versions; None for whatever cannot be found out. Never raises for that.
+
+    Args:
+        root: the file-system root under which proc, sys and etc lie.
+        allowed: CPUs that this process may use; None means asking the system.
+    """
+    cpus = read_allowed_cpus() if allowed is None else tuple(allowed)
+    has_proc = (root / "proc/cpuinfo").exists()
+    machine = _describe_linux(root, cpus) if has_proc else _describe_macos(cpus)
+    return replace(machine, caveats=tuple(_note_doubts(machine, root)))
+
+
+def peak_memory_bytes() -> int | None:
+    """The largest resident memory of this process so far; None where the system does not say.
+
+    On Linux not `ru_maxrss`: that figure survives exec, so a small child of a large parent would show the parent's.
+    """
+    match = re.search(r"^VmHWM:\s+(\d+) kB$", read_text(Path("/proc/self/status")) or "", re.MULTILINE)
+    if match:
+        return int(match[1]) * 1024
+    if sys.platform == "darwin":
+        import resource
+
+        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss  # bytes on macOS
+    return None
+
+
+def read_versions() -> dict[str, str]:
+    """Installed versions of Python, EngineBench and every package that can change a number; imports none of them."""
+    versions = {"python": platform.python_version(), "enginebench": enginebench.__version__}
+    for package in PACKAGES:
+        try:
+            versions[package] = metadata.version(package)
+        except metadata.PackageNotFoundError:
+            continue
+    return versions
+
+
+def _describe_linux(root: Path, cpus: tuple[int, ...]) -> Machine:
+    info = read_text(root / "proc/cpuinfo") or ""
+    online = [int(cpu) for cpu in re.findall(r"^processor\s*:\s*(\d+)", info, re.MULTILINE)]
+    return Machine(
+        os=_read_os(root),
+        arch=platform.machine(),
+        cpu_model=_read_cpu_model(info, root),
+        cpu_flags=_read_flags(info),
+        cores_physical=len(group_cores(online, root)),
+        cores_logical=len(online),
+        cpus_allowed=cpus,
+        cpu_quota_cores=read_cpu_quota(root),
+        memory_bytes=read_memory_total(root) or 0,
+        memory_limit_bytes=read_memory_limit(root),
+        governor=_read_governor(root, cpus),
+        cpu_mhz=_read_mhz(info, root, cpus),
+        cpu_max_mhz=_read_max_mhz(root, cpus),
+        load_1m=_read_load(root),
+        virtual=_read_virtual(info, root),
+        last_level_cache_bytes=_read_last_level_cache(root, cpus),
+        default_threads=default_threads(root=root, allowed=cpus),
+        versions=read_versions(),
+        gpus=describe_gpus(),
+        jetson=describe_jetson(root),
+    )
+
+
+def _describe_macos(cpus: tuple[int, ...], ask: Callable[[Sequence[str]], dict[str, str]] | None = None) -> Machine:
+    """A machine without /proc: what sysctl, psutil and the standard library say."""
+    facts = (ask or _ask_sysctl)(("machdep.cpu.brand_string", *MACOS_FLAGS, *MACOS_CACHES))
+    caches = [int(facts[name]) for name in MACOS_CACHES if facts.get(name, "0") not in ("", "0")]
+    physical = psutil.cpu_count(logical=False) or len(cpus)
+    return Machine(
+        os=f"{platform.system()} {platform.release()}",
+        arch=platform.machine(),
+        cpu_model=facts.get("machdep.cpu.brand_string") or platform.processor() or "unknown",
+        cpu_flags=tuple(flag for name, flag in MACOS_FLAGS.items() if facts.get(name) == "1"),
+        cores_physical=physical,
+        cores_logical=len(cpus),
+        cpus_allowed=cpus,
+        cpu_quota_cores=None,
+        memory_bytes=psutil.virtual_memory().total,
+        memory_limit_bytes=None,
+        governor=None,
+        cpu_mhz=None,
+        cpu_max_mhz=None,
+        load_1m=os.getloadavg()[0] if hasattr(os, "getloadavg") else None,
+        virtual=None,
+        last_level_cache_bytes=max(caches, default=None),
+        default_threads=max(1, physical),
+        versions=read_versions(),
+        gpus=describe_gpus(),
+    )
+
+
+def _ask_sysctl(names: Sequence[str]) -> dict[str, str]:
+    """Answers of sysctl by name; those that it does not know are left out."""
+    try:
+        found = subprocess.run(["sysctl", *names], capture_output=True, text=True, timeout=10, check=False).stdout
+    except (OSError, subprocess.SubprocessError):
+        return {}
+    pairs = (line.partition(":") for line in found.splitlines())
+    return {name.strip(): value.strip() for name, _, value in pairs}
+
+
+def _note_doubts(machine: Machine, root: Path) -> Iterator[Caveat]:
+    """What about the machine makes numbers doubtful."""
+    if machine.governor and "powersave" in machine.governor:
+        yield _doubt(
+            "the CPU frequency governor is 'powersave': clocks follow the load",
+            "sudo cpupower frequency-set -g performance",
+        )
+    if not hasattr(os, "sched_setaffinity"):
+        yield _doubt("this system cannot pin a process to cores", "compare medians of many repetitions only")
+    if machine.cpu_quota_cores is not None and machine.cpu_quota_cores < len(machine.cpus_allowed):
+        yield _doubt(
+            f"a quota of {machine.cpu_quota_cores:g} cores stops the process for part of each period when it is spent",
+            "give the container a cpuset in place of a quota",
+        )
+    if machine.virtual and "hypervisor" in machine.virtual:
+        yield _doubt(
+            "a virtual machine can change speed without showing it",
+            "trust ratios of neighbouring repetitions, not single times",
+        )
+    source = read_text(root / "sys/devices/system/clocksource/clocksource0/current_clocksource")
+    if source in ("hpet", "acpi_pm", "jiffies"):
+        yield _doubt(
+            f"the clock source is {source!r}: reading it costs a microsecond or more", "boot with clocksource=tsc"
+        )
+    if not (root / "proc/stat").exists():
+        yield Caveat(
+            code="no_foreign_cpu_figure",
+            message="other processes' CPU use cannot be seen here",
+            advice="make sure that nothing else runs",
+        )
+
+
+def _doubt(message: str, advice: str) -> Caveat:
+    return Caveat(code="environment", message=message, advice=advice)
+
+
+def _read_os(root: Path) -> str:
+    name = re.search(r'^PRETTY_NAME="?([^"\n]+)', read_text(root / "etc/os-release") or "", re.MULTILINE)
+    kernel = read_text(root / "proc/sys/kernel/osrelease") or "unknown"
+    return f"{name[1] if name else 'Linux'}, kernel {kernel}"
+
+
+def _read_cpu_model(info: str, root: Path) -> str:
+    model = re.search(r"^model name\s*:\s*(.+)$", info, re.MULTILINE)
+    if model:
+        return model[1].strip()
+    makers = re.findall(r"^CPU implementer\s*:\s*(\S+)", info, re.MULTILINE)
+    parts = re.findall(r"^CPU part\s*:\s*(\S+)", info, re.MULTILINE)
+    cores = dict.fromkeys(zip(makers, parts, strict=False))
+    names = [ARM_CORES.get(core, f"implementer {core[0]} part {core[1]}") for core in cores]
+    return " + ".join(names) or read_text(root / "proc/device-tree/model") or "unknown"
+
+
+def _read_flags(info: str) -> tuple[str, ...]:
+    line = re.search(r"^(?:flags|Features)\s*:\s*(.+)$", info, re.MULTILINE)
+    present = set(line[1].split()) if line else set()
+    return tuple(flag for flag in FLAGS if flag in present)
+
+
+def _read_governor(root: Path, cpus: Sequence[int]) -> str | None:
+    found = {read_text(_cpufreq(root, cpu) / "scaling_governor") for cpu in cpus} - {None}
+    return ", ".join(sorted(str(governor) for governor in found)) or None
+
+
+def _read_mhz(info: str, root: Path, cpus: Sequence[int]) -> float | None:
+    """Mean frequency of the allowed CPUs just now."""
+    khz = [f for cpu in cpus if (f := read_int(_cpufreq(root, cpu) / "scaling_cur_freq")) is not None]
+    mhz = [f / 1000 for f in khz] or [float(f) for f in re.findall(r"^cpu MHz\s*:\s*([\d.]+)", info, re.MULTILINE)]
+    return round(sum(mhz) / len(mhz), 1) if mhz else None
+
+
+def _read_max_mhz(root: Path, cpus: Sequence[int]) -> float | None:
+    khz = [f for cpu in cpus if (f := read_int(_cpufreq(root, cpu) / "cpuinfo_max_freq")) is not None]
+    return max(khz) / 1000 if khz else None
+
+
+def _cpufreq(root: Path, cpu: int) -> Path:
+    return root / f"sys/devices/system/cpu/cpu{cpu}/cpufreq"
+
+
+def _read_load(root: Path) -> float | None:
+    first = (read_text(root / "proc/loadavg") or "").split()[:1]
+    return float(first[0]) if first and re.fullmatch(r"\d+\.\d+", first[0]) else None
+
+
+def _read_virtual(info: str, root: Path) -> str | None:
+    """Hypervisor and container, as far as either shows itself; None where neither does."""
+    kinds = []
+    if re.search(r"^flags\s*:.*\bhypervisor\b", info, re.MULTILINE) or (root / "sys/hypervisor/type").exists():
+        maker = read_text(root / "sys/hypervisor/type") or read_text(root / "sys/class/dmi/id/sys_vendor")
+        kinds.append(f"hypervisor ({maker})" if maker else "hypervisor")
+    if "microsoft" in (read_text(root / "proc/sys/kernel/osrelease") or "").lower():
+        kinds.append("WSL")
+    kinds += _find_containers(root)
+    return ", ".join(kinds) or None
+
+
+def _find_containers(root: Path) -> list[str]:
+    groups = read_text(root / "proc/self/cgroup") or ""
+    signs = {
+        "docker": (root / ".dockerenv").exists() or "docker" in groups,
+        "podman": (root / "run/.containerenv").exists() or "libpod" in groups,
+        "kubernetes": "kubepods" in groups,
+        "lxc": "/lxc" in groups,
+    }
+    return [f"container ({name})" for name, seen in signs.items() if seen]
+
+
+def _read_last_level_cache(root: Path, cpus: Sequence[int]) -> int | None:
+    """Bytes of the highest level of cache that the first allowed CPU has."""
+    folders = (root / f"sys/devices/system/cpu/cpu{cpus[0] if cpus else 0}/cache").glob("index*")
+    sizes = [(level, size) for f in folders if (level := read_int(f / "level")) and (size := _read_size(f / "size"))]
+    return max(sizes)[1] if sizes else None
+
+
+def _read_size(path: Path) -> int | None:
+    match = re.fullmatch(r"(\d+)([KMG]?)", read_text(path) or "")
+    return int(match[1]) * 1024 ** " KMG".index(match[2] or " ") if match else None

@@ -1,0 +1,72 @@
+"""On how many CPUs an engine runs, and on which."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Collection
+from contextlib import suppress
+from pathlib import Path
+
+from enginebench.core.errors import UsageError
+from enginebench.measure.topology import ROOT, group_cores, read_allowed_cpus, read_capacity, read_cpu_quota
+
+# Small cores of hybrid CPUs reach 40 to 75 % of a large one; favoured cores differ from the others by a few percent.
+SMALL_CORE_SHARE = 0.8
+
+
+def default_threads(*, root: Path = ROOT, allowed: Collection[int] | None = None) -> int:
+    """Threads for every engine: physical cores in the affinity mask, within the container's quota; at least 1.
+
+    Two threads on one core share its arithmetic units, so a second one seldom helps and always adds noise.
+
+    Args:
+        root: the file-system root under which proc and sys lie.
+        allowed: the CPUs to choose among; None means this process's affinity mask.
+    """
+    cores = len(group_cores(read_allowed_cpus() if allowed is None else allowed, root))
+    quota = read_cpu_quota(root)
+    return max(1, cores if quota is None else min(cores, int(quota)))
+
+
+def choose_cpus(threads: int, allowed: Collection[int], root: Path = ROOT) -> tuple[int, ...]:
+    """The CPUs for `threads` threads: the last ones, large cores before small, whole cores before their siblings.
+
+    The last, because interrupts and everybody else gather on the first. All of `allowed` where it has fewer.
+    """
+    cores = group_cores(allowed, root)
+    strongest = max((read_capacity(core[0], root) or 0 for core in cores), default=0)
+
+    def is_small(core: tuple[int, ...]) -> bool:
+        capacity = read_capacity(core[0], root)
+        return capacity is not None and capacity < SMALL_CORE_SHARE * strongest
+
+    def rank(place: tuple[int, int]) -> tuple[bool, int, int]:
+        core, sibling = place
+        return is_small(cores[core]), sibling, -core
+
+    places = [(core, sibling) for core in range(len(cores)) for sibling in range(len(cores[core]))]
+    chosen = sorted(places, key=rank)[:threads]
+    return tuple(sorted(cores[core][sibling] for core, sibling in chosen))
+
+
+def pin_process(threads: int) -> tuple[int, ...] | None:
+    """The CPUs to which every thread of this process is now bound; None where the system cannot do that (macOS).
+
+    Threads that are started later inherit it, so an engine loaded afterwards stays on these CPUs.
+
+    Raises:
+        UsageError: `threads` is below 1.
+    """
+    if threads < 1:
+        raise UsageError(f"threads is {threads}; at least 1 is needed")
+    if not hasattr(os, "sched_setaffinity"):
+        return None
+    cpus = choose_cpus(threads, read_allowed_cpus())
+    try:
+        os.sched_setaffinity(0, cpus)
+    except OSError:
+        return None  # forbidden in some sandboxes; the caller records that nothing is pinned
+    for task in Path("/proc/self/task").glob("*"):
+        with suppress(OSError, ValueError):  # a thread may end while we look at it
+            os.sched_setaffinity(int(task.name), cpus)
+    return cpus

@@ -1,0 +1,147 @@
+"""Which CPUs there are, which of them are one core, and how many a container grants.
+
+Every reader takes the file-system root under which proc and sys lie, answers None where the system does not say,
+and never raises.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Collection, Iterator
+from pathlib import Path
+
+ROOT = Path("/")
+
+
+def read_allowed_cpus() -> tuple[int, ...]:
+    """CPUs in this process's affinity mask; all of them where the system keeps no such mask (macOS)."""
+    if hasattr(os, "sched_getaffinity"):
+        return tuple(sorted(os.sched_getaffinity(0)))
+    return tuple(range(os.cpu_count() or 1))
+
+
+def group_cores(cpus: Collection[int], root: Path = ROOT) -> list[tuple[int, ...]]:
+    """`cpus` by physical core, in the order of their lowest CPU; each is a core of its own where nothing is known."""
+    cores: dict[object, list[int]] = {}
+    for cpu in sorted(cpus):
+        topology = root / f"sys/devices/system/cpu/cpu{cpu}/topology"
+        siblings = read_text(topology / "core_cpus_list") or read_text(topology / "thread_siblings_list")
+        cores.setdefault(siblings or cpu, []).append(cpu)
+    return [tuple(core) for core in cores.values()]
+
+
+def read_capacity(cpu: int, root: Path = ROOT) -> int | None:
+    """How strong a CPU is among its neighbours: the kernel's capacity, or its highest frequency."""
+    folder = root / f"sys/devices/system/cpu/cpu{cpu}"
+    return read_int(folder / "cpu_capacity") or read_int(folder / "cpufreq/cpuinfo_max_freq")
+
+
+def read_cpu_quota(root: Path = ROOT) -> float | None:
+    """Cores granted by the container's CPU quota, the tightest on the way up; None without a quota.
+
+    Source: Linux Documentation/admin-guide/cgroup-v2.rst (cpu.max) and scheduler/sched-bwc.rst (cfs_quota_us).
+    """
+    quotas = [_parse_cpu_max(folder / "cpu.max") for folder in _unified_folders(root)]
+    quotas += [_parse_cfs_quota(folder) for folder in _controller_folders(root, "cpu")]
+    return min((quota for quota in quotas if quota is not None), default=None)
+
+
+def read_memory_limit(root: Path = ROOT) -> int | None:
+    """Bytes granted by the container, the tightest on the way up; None where none is below the machine's memory."""
+    limits = [read_int(folder / "memory.max") for folder in _unified_folders(root)]
+    limits += [read_int(folder / "memory.limit_in_bytes") for folder in _controller_folders(root, "memory")]
+    total = read_memory_total(root)
+    return min((limit for limit in limits if limit is not None and (total is None or limit < total)), default=None)
+
+
+def read_memory_total(root: Path = ROOT) -> int | None:
+    """Bytes of memory of the machine."""
+    for line in (read_text(root / "proc/meminfo") or "").splitlines():
+        name, _, rest = line.partition(":")
+        if name == "MemTotal" and rest.split()[:1] and rest.split()[0].isdigit():
+            return int(rest.split()[0]) * 1024
+    return None
+
+
+def read_cpuset(root: Path = ROOT) -> frozenset[int] | None:
+    """CPUs of the container's cpuset; None where there is none. Pinning inside the container does not change it."""
+    candidates = [folder / "cpuset.cpus.effective" for folder in _unified_folders(root)]
+    for folder in _controller_folders(root, "cpuset"):
+        candidates += [folder / "cpuset.effective_cpus", folder / "cpuset.cpus"]
+    texts = (read_text(path) for path in candidates)
+    return next((cpus for text in texts if text and (cpus := parse_cpu_list(text))), None)
+
+
+def parse_cpu_list(text: str) -> frozenset[int]:
+    """The CPUs of the kernel's list format: "0-3,8" is 0, 1, 2, 3, 8; empty where it is not such a list."""
+    cpus: set[int] = set()
+    for part in filter(None, text.strip().split(",")):
+        first, _, last = part.partition("-")
+        if not first.isdigit() or not (last or first).isdigit():
+            return frozenset()
+        cpus.update(range(int(first), int(last or first) + 1))
+    return frozenset(cpus)
+
+
+def read_text(path: Path) -> str | None:
+    """The file's text without surrounding blanks and NULs; None where it cannot be read or is empty."""
+    try:
+        return path.read_text(encoding="utf-8", errors="replace").strip().strip("\0").strip() or None
+    except (OSError, ValueError):
+        return None
+
+
+def read_int(path: Path) -> int | None:
+    """The whole number that the file holds, else None ("max" is None, too)."""
+    text = read_text(path)
+    return int(text) if text and text.lstrip("-").isdigit() else None
+
+
+def _parse_cpu_max(path: Path) -> float | None:
+    fields = (read_text(path) or "").split()
+    if len(fields) != 2 or not all(field.isdigit() for field in fields) or int(fields[1]) == 0:
+        return None  # "max 100000", or no such file
+    return int(fields[0]) / int(fields[1])
+
+
+def _parse_cfs_quota(folder: Path) -> float | None:
+    quota, period = read_int(folder / "cpu.cfs_quota_us"), read_int(folder / "cpu.cfs_period_us")
+    return quota / period if quota is not None and quota > 0 and period else None  # -1 is no quota
+
+
+def _unified_folders(root: Path) -> Iterator[Path]:
+    """cgroup v2 folders of this process, innermost first, up to the mount point."""
+    mount = root / "sys/fs/cgroup"
+    if not (mount / "cgroup.controllers").exists():
+        mount = mount / "unified"
+    return _folders_upwards(mount, _read_cgroup_path(root, ""))
+
+
+def _controller_folders(root: Path, controller: str) -> Iterator[Path]:
+    """cgroup v1 folders of one controller for this process, innermost first, up to the mount point."""
+    path = _read_cgroup_path(root, controller)
+    for name in {"cpu": ("cpu", "cpu,cpuacct", "cpuacct,cpu")}.get(controller, (controller,)):
+        mount = root / "sys/fs/cgroup" / name
+        if mount.is_dir():
+            return _folders_upwards(mount, path)
+    return iter(())
+
+
+def _folders_upwards(mount: Path, path: str) -> Iterator[Path]:
+    # A path that does not exist under the mount is the host's name for what the container sees as the mount itself.
+    relative = Path(path.lstrip("/"))
+    if ".." in relative.parts:
+        relative = Path()
+    for folder in (relative, *relative.parents):
+        if (mount / folder).is_dir():
+            yield mount / folder
+
+
+def _read_cgroup_path(root: Path, controller: str) -> str:
+    """The path of this process in a hierarchy; "" as controller is cgroup v2. Source: cgroups(7)."""
+    for line in (read_text(root / "proc/self/cgroup") or "").splitlines():
+        _, _, rest = line.partition(":")
+        controllers, _, path = rest.partition(":")
+        if controller in controllers.split(","):
+            return path
+    return "/"

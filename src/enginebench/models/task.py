@@ -1,0 +1,245 @@
+"""What a model is asked to do: its preprocessing, its labelled data, and inputs to time it with."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, Literal
+
+import msgspec
+import numpy as np
+from msgspec import Struct
+
+from enginebench.core.errors import ArtifactError, FeedError, MissingDependency, ParseError
+from enginebench.core.feeds import concrete_shape, random_feeds
+from enginebench.core.records import TensorSpec
+from enginebench.models.zoo import BUILTIN, DATA_DIR, TIMM_PREFIX
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from enginebench.core.protocols import Array
+
+# Source: means and deviations of the ImageNet training set as torchvision publishes them with every classifier.
+IMAGENET_MEAN = (0.485, 0.456, 0.406)
+IMAGENET_STD = (0.229, 0.224, 0.225)
+# Shorter side before the centre crop, and the filter. Source: `transforms` of the default weights, torchvision 0.28.0.
+IMAGENET_RESIZE: dict[str, tuple[int, Literal["bilinear", "bicubic"]]] = {
+    "resnet18": (256, "bilinear"),
+    "resnet50": (232, "bilinear"),
+    "mobilenet_v3_small": (256, "bilinear"),
+    "efficientnet_b0": (256, "bicubic"),
+}
+IMAGENET_CROP = 224
+
+
+class Preprocess(Struct, frozen=True, kw_only=True):
+    """How a picture becomes one entry of a batch: resize, crop, divide by `scale`, subtract `mean`, divide by `std`."""
+
+    resize: int  # shorter side, pixels; the filter is antialiased
+    crop: int  # height and width cut from the centre, pixels
+    colour: Literal["RGB", "L"]
+    scale: float
+    mean: tuple[float, ...]  # per channel, after the division by scale
+    std: tuple[float, ...]
+    layout: Literal["CHW", "flat"]
+    dtype: Literal["float32"] = "float32"
+    interpolation: Literal["bilinear", "bicubic"] = "bilinear"
+
+    def sha256(self) -> str:
+        """Hash of the canonical JSON (keys sorted): equal hashes mean equal preprocessing."""
+        return hashlib.sha256(msgspec.json.encode(self, order="sorted")).hexdigest()
+
+    def apply(self, image: Any) -> Array:
+        """One picture as the model takes it, without a batch axis.
+
+        Args:
+            image: a Pillow image, or an array [height, width] or [height, width, 3] of grey levels 0 to `scale`.
+
+        Returns:
+            `dtype` [channels, crop, crop], or [channels * crop * crop] in layout "flat".
+
+        Raises:
+            FeedError: an array of another rank, or one that must be resized and is not uint8.
+            MissingDependency: Pillow is needed and not installed.
+        """
+        pixels = self._crop_centre(self._fit(image)).astype(np.float32) / np.float32(self.scale)
+        pixels = pixels.reshape(self.crop, self.crop, -1)
+        normal = (pixels - np.asarray(self.mean, np.float32)) / np.asarray(self.std, np.float32)
+        planes = np.ascontiguousarray(normal.transpose(2, 0, 1), dtype=self.dtype)
+        return planes.reshape(-1) if self.layout == "flat" else planes
+
+    def _fit(self, image: Any) -> Array:
+        """The picture in the right colours, its shorter side `resize` pixels long."""
+        if isinstance(image, np.ndarray):
+            channels = 3 if self.colour == "RGB" else 1
+            if image.ndim not in (2, 3) or 0 in image.shape:
+                raise FeedError(f"image of shape {image.shape}; expected [height, width] or [height, width, channels]")
+            if min(image.shape[:2]) == self.resize and (image.shape[2] if image.ndim == 3 else 1) == channels:
+                return image
+            image = _to_picture(image)
+        return np.asarray(self._resize(image.convert(self.colour)))
+
+    def _resize(self, picture: Any) -> Any:
+        from PIL import Image
+
+        width, height = picture.size
+        short = min(width, height)
+        if short == self.resize:
+            return picture
+        # Truncated, as torchvision.transforms.Resize does it.
+        size = (int(self.resize * width / short), int(self.resize * height / short))
+        return picture.resize(size, Image.Resampling[self.interpolation.upper()])
+
+    def _crop_centre(self, pixels: Array) -> Array:
+        """Rounded half to even, as torchvision.transforms.CenterCrop does it."""
+        top, left = (round((length - self.crop) / 2) for length in pixels.shape[:2])
+        return pixels[top : top + self.crop, left : left + self.crop]
+
+
+def _to_picture(image: Array) -> Any:
+    try:
+        from PIL import Image
+    except ModuleNotFoundError as error:
+        raise MissingDependency("Pillow", 'pip install "pillow>=10"') from error
+    if image.dtype != np.uint8:
+        raise FeedError(f"image of dtype {image.dtype} must be resized or recoloured; expected uint8 for that")
+    return Image.fromarray(image[:, :, 0] if image.ndim == 3 and image.shape[2] == 1 else image)
+
+
+def preprocess_for(model: str, input_size: int | None = None) -> Preprocess | None:
+    """The preprocessing that belongs to a model, or None where only its owner knows it (`.onnx`, factory).
+
+    Args:
+        model: MODEL.
+        input_size: height and width in pixels where not the model's own; the resize grows in proportion.
+
+    Raises:
+        MissingDependency: a `timm:` model, and timm is not installed.
+    """
+    if model.startswith(TIMM_PREFIX):
+        return _preprocess_timm(model.removeprefix(TIMM_PREFIX), input_size)
+    card = BUILTIN.get(model)
+    if card is None:
+        return None
+    if card.task == "digits":
+        return _preprocess_digits(flat=len(card.input_shape) == 1)
+    resize, interpolation = IMAGENET_RESIZE[model]
+    crop = input_size or IMAGENET_CROP
+    return _preprocess_imagenet(round(resize * crop / IMAGENET_CROP), crop, interpolation)
+
+
+def hash_preprocess(model: str, input_size: int | None = None) -> str | None:
+    """Hash of the model's preprocessing, or None where only its owner knows it."""
+    preprocess = preprocess_for(model, input_size)
+    return preprocess.sha256() if preprocess else None
+
+
+def _preprocess_digits(flat: bool) -> Preprocess:
+    return Preprocess(
+        resize=8, crop=8, colour="L", scale=16.0, mean=(0.0,), std=(1.0,), layout="flat" if flat else "CHW"
+    )
+
+
+def _preprocess_imagenet(
+    resize: int,
+    crop: int,
+    interpolation: Literal["bilinear", "bicubic"],
+    mean: tuple[float, ...] = IMAGENET_MEAN,
+    std: tuple[float, ...] = IMAGENET_STD,
+) -> Preprocess:
+    return Preprocess(
+        resize=resize,
+        crop=crop,
+        colour="RGB" if len(mean) == 3 else "L",
+        scale=255.0,
+        mean=mean,
+        std=std,
+        layout="CHW",
+        interpolation=interpolation,
+    )
+
+
+def _preprocess_timm(name: str, input_size: int | None) -> Preprocess | None:
+    from enginebench.models.architectures import import_timm  # PyTorch: only where a timm model is asked for
+
+    config = import_timm().get_pretrained_cfg(name)
+    if config is None or config.interpolation not in ("bilinear", "bicubic"):
+        return None
+    crop = input_size or config.input_size[-1]
+    # Source: timm.data.transforms_factory.transforms_imagenet_eval, crop mode "center".
+    resize = math.floor(crop / (config.crop_pct or 0.875))
+    return _preprocess_imagenet(resize, crop, config.interpolation, tuple(config.mean), tuple(config.std))
+
+
+class Digits(Struct, frozen=True, kw_only=True, eq=False):
+    """The labelled digits. `held_out` marks the 450 that training never saw."""
+
+    images: NDArray[np.float32]  # [n, 8, 8], grey levels 0 to 16
+    labels: NDArray[np.int64]  # [n], 0 to 9
+    held_out: NDArray[np.bool_]  # [n]
+
+    def select(self, held_out: bool) -> Digits:
+        """Only the held-out ones, or only those of the training set."""
+        keep = self.held_out == held_out
+        return Digits(images=self.images[keep], labels=self.labels[keep], held_out=self.held_out[keep])
+
+
+def load_digits() -> Digits:
+    """All 1,797 digits in the package. Their origin stands in data/README.md.
+
+    Raises:
+        ParseError: the file in the installation is missing or damaged.
+    """
+    path = DATA_DIR / "digits.npz"
+    try:
+        with path.open("rb") as file, np.load(file, allow_pickle=False) as stored:
+            return Digits(
+                images=stored["images"].astype(np.float32),
+                labels=stored["labels"].astype(np.int64),
+                held_out=stored["held_out"],
+            )
+    except Exception as error:  # zip, zlib, numpy and the file system each have their own
+        raise ParseError(path, "", str(error), "the packaged digits", "Install enginebench again") from error
+
+
+def feed_digits(model: str, images: NDArray[np.float32]) -> NDArray[np.float32]:
+    """The batch float32 [n, 1, 8, 8] or [n, 64] of digits as `digits-cnn` or `digits-mlp` takes it.
+
+    Args:
+        model: one of the two.
+        images: [n, 8, 8], grey levels 0 to 16.
+    """
+    preprocess = preprocess_for(model)
+    if preprocess is None or BUILTIN[model].task != "digits":
+        raise ArtifactError(f"{model} takes no digits; expected digits-cnn or digits-mlp")
+    return np.stack([preprocess.apply(image) for image in images]).astype(np.float32)
+
+
+def sample_feeds(
+    artifact_inputs: Sequence[TensorSpec], model: str, batch: int, seed: int, count: int
+) -> list[dict[str, Array]]:
+    """`count` different feeds: held-out digits for the digits models, seeded random arrays for all others.
+
+    Args:
+        artifact_inputs: inputs of the artefact; a dynamic first axis becomes `batch`.
+        model: MODEL.
+        batch: entries on a dynamic first axis.
+        seed: of the order of the digits, or of the arrays; feed i has seed + i.
+        count: how many feeds.
+    """
+    card = BUILTIN.get(model)
+    if card is None or card.task != "digits" or len(artifact_inputs) != 1:
+        return [random_feeds(artifact_inputs, batch, seed + i) for i in range(count)]
+    spec = artifact_inputs[0]
+    length = concrete_shape(spec, batch)[0]
+    inputs = feed_digits(model, _draw_held_out(length * count, seed))
+    return [{spec.name: inputs[i * length : (i + 1) * length]} for i in range(count)]
+
+
+def _draw_held_out(n: int, seed: int) -> NDArray[np.float32]:
+    """n held-out digits in a seeded order; they come again, in the same order, after all 450."""
+    images = load_digits().select(held_out=True).images
+    order = np.random.default_rng(seed).permutation(len(images))
+    return images[np.resize(order, n)]

@@ -1,0 +1,171 @@
+"""The built-in models, and what a MODEL text on the command line means. Needs no engine and no PyTorch."""
+
+from __future__ import annotations
+
+import difflib
+import re
+from pathlib import Path
+from typing import Literal
+
+from msgspec import Struct
+
+from enginebench.core.errors import ModelError, UsageError
+
+Task = Literal["digits", "imagenet"]
+RefKind = Literal["builtin", "timm", "onnx", "factory"]
+
+DATA_DIR = Path(__file__).parent / "data"
+TIMM_PREFIX = "timm:"
+# Files that a user may hand in for a MODEL and that are something else; each with what to do.
+FOREIGN_SUFFIXES = {
+    ".pt": "a state dict has no architecture: give MODEL with --weights FILE",
+    ".pth": "a state dict has no architecture: give MODEL with --weights FILE",
+    ".safetensors": "weights have no architecture: give MODEL as package.module:factory",
+    ".plan": "an engine file is a TARGET of bench, infer and drift, not a MODEL",
+    ".engine": "an engine file is a TARGET of bench, infer and drift, not a MODEL",
+    ".xml": "an OpenVINO IR is a TARGET of bench, infer and drift, not a MODEL",
+    ".py": "give the import path, package.module:factory",
+}
+
+
+class ModelCard(Struct, frozen=True, kw_only=True):
+    """What is known of a built-in model before it is built.
+
+    `multiply_adds` counts one multiplication with its addition as one, for one image at `input_shape`, in convolutions
+    and matrix products only; a FLOP count in the strict sense is twice as much.
+    """
+
+    name: str
+    input_shape: tuple[int, ...]  # without the batch axis
+    parameters: int
+    multiply_adds: int
+    classes: int
+    task: Task
+    weights_source: str
+    description: str
+    input_name: str = "input"
+
+
+class ModelRef(Struct, frozen=True, kw_only=True):
+    """A MODEL, taken apart. `name` is that of the built-in, of timm, of the file or of the factory."""
+
+    kind: RefKind
+    text: str
+    name: str
+
+    @property
+    def path(self) -> Path:
+        """The file of an `onnx` reference."""
+        return Path(self.name)
+
+
+def _digits_card(name: str, shape: tuple[int, ...], parameters: int, multiply_adds: int, description: str) -> ModelCard:
+    return ModelCard(
+        name=name,
+        input_shape=shape,
+        parameters=parameters,
+        multiply_adds=multiply_adds,
+        classes=10,
+        task="digits",
+        weights_source="trained on the UCI digits by tools/train_digits.py; in the package",
+        description=description,
+    )
+
+
+def _imagenet_card(name: str, parameters: int, multiply_adds: int, weights: str, description: str) -> ModelCard:
+    return ModelCard(
+        name=name,
+        input_shape=(3, 224, 224),
+        parameters=parameters,
+        multiply_adds=multiply_adds,
+        classes=1000,
+        task="imagenet",
+        weights_source=f"torchvision {weights}, downloaded once; seeded random ones where that fails",
+        description=description,
+    )
+
+
+BUILTIN: dict[str, ModelCard] = {
+    card.name: card
+    for card in (
+        _digits_card("digits-cnn", (1, 8, 8), 33_030, 608_616, "three convolutions and two linear layers; 8x8 digits"),
+        _digits_card("digits-mlp", (64,), 2_410, 2_368, "64-32-10, ReLU; 8x8 digits, flat"),
+        _imagenet_card("resnet18", 11_689_512, 1_814_073_344, "IMAGENET1K_V1", "residual network, 18 layers"),
+        _imagenet_card("resnet50", 25_557_032, 4_089_184_256, "IMAGENET1K_V2", "residual network, bottleneck blocks"),
+        _imagenet_card("mobilenet_v3_small", 2_542_856, 56_510_400, "IMAGENET1K_V1", "depthwise, squeeze-and-excite"),
+        _imagenet_card(
+            "efficientnet_b0", 5_288_548, 385_814_752, "IMAGENET1K_V1", "inverted residuals, compound scaled"
+        ),
+    )
+}
+
+
+def resolve_model(text: str) -> ModelRef:
+    """What `text` refers to. Nothing is imported and no file is opened.
+
+    Args:
+        text: MODEL as on the command line: a built-in name, `timm:NAME`, a path that ends in `.onnx`, or
+            `package.module:factory`.
+
+    Raises:
+        UsageError: no such built-in (near names are listed), or a malformed `timm:` or factory text.
+        ModelError: the `.onnx` file is not there.
+    """
+    if text in BUILTIN:
+        return ModelRef(kind="builtin", text=text, name=text)
+    if text.startswith(TIMM_PREFIX):
+        return _resolve_timm(text)
+    if Path(text).suffix.lower() == ".onnx":
+        return _resolve_onnx(text)
+    if ":" in text and Path(text).suffix.lower() not in FOREIGN_SUFFIXES:
+        return _resolve_factory(text)
+    raise UsageError(f"unknown model {text!r}; {_advise(text)}")
+
+
+def packaged_onnx(name: str) -> Path | None:
+    """The ONNX file that ships for a built-in model, batch axis dynamic, or None. It serves where PyTorch is absent."""
+    path = DATA_DIR / f"{name}.onnx"
+    return path if name in BUILTIN and path.is_file() else None
+
+
+def _resolve_timm(text: str) -> ModelRef:
+    name = text.removeprefix(TIMM_PREFIX)
+    if not re.fullmatch(r"[A-Za-z0-9_.\-]+", name):
+        raise UsageError(f"model {text!r}: {name!r} is no name of a timm model; expected timm:NAME, as timm:resnet18")
+    return ModelRef(kind="timm", text=text, name=name)
+
+
+def _resolve_onnx(text: str) -> ModelRef:
+    path = Path(text)
+    if path.is_dir():
+        raise ModelError(f"model {text!r} is a folder; expected an ONNX file")
+    if not path.exists():
+        near = _near_files(path)
+        raise ModelError(f"model {text!r}: no such file{near}. Check the path; `enginebench export` makes one")
+    return ModelRef(kind="onnx", text=text, name=text)
+
+
+def _near_files(path: Path) -> str:
+    try:
+        names = [p.name for p in path.parent.glob("*.onnx")]
+    except OSError:
+        return ""
+    near = difflib.get_close_matches(path.name, names, n=3)
+    return f" (in the same folder: {', '.join(near)})" if near else ""
+
+
+def _resolve_factory(text: str) -> ModelRef:
+    module, _, attribute = text.partition(":")
+    parts = [*module.split("."), *attribute.split(".")]
+    if not all(part.isidentifier() for part in parts):
+        raise UsageError(f"model {text!r} is not package.module:factory; {_advise(text)}")
+    return ModelRef(kind="factory", text=text, name=text)
+
+
+def _advise(text: str) -> str:
+    if advice := FOREIGN_SUFFIXES.get(Path(text).suffix.lower()):
+        return advice
+    near = difflib.get_close_matches(text.lower().replace("-", "_"), [n.replace("-", "_") for n in BUILTIN], n=3)
+    names = [name for name in BUILTIN if name.replace("-", "_") in near]
+    hint = f"did you mean {' or '.join(names)}? " if names else ""
+    return f"{hint}Expected one of {', '.join(BUILTIN)}; timm:NAME; a path to an .onnx file; or package.module:factory"

@@ -1,0 +1,198 @@
+"""The answer of a run in plain sentences, no stronger than its figures; every format prints the same ones."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from msgspec import Struct
+
+from enginebench.analyze.diff import DiffRow
+from enginebench.core.names import format_precision
+from enginebench.report.numbers import format_range, format_significant
+from enginebench.report.rows import Ref, Row, RunDocument
+
+
+def name_row(row: Row) -> str:
+    """`openvino fp32`, `ort int8@cpu`."""
+    return f"{row.engine} {format_precision(row.precision, row.recipe)}"
+
+
+def state_answer(document: RunDocument) -> list[str]:
+    """The closing sentences: the fastest engine whose outputs agree, and what else must be said beside it."""
+    rows = {row.id: row for row in document.rows}
+    if document.fastest is None:
+        return [_state_nothing(document)]
+    fastest = rows[document.fastest.id]
+    sentences = [_state_fastest(document, document.fastest, fastest, rows)]
+    sentences += _state_disagreement(document, fastest)
+    sentences += _state_default_settings(document, fastest)
+    sentences += _state_recommended(document, rows)
+    sentences += _state_pareto(document)
+    sentences += _state_slower_precisions(document)
+    return sentences
+
+
+def _state_nothing(document: RunDocument) -> str:
+    if not any(row.n for row in document.rows):
+        return "Nothing was measured, so there is no fastest engine."
+    return "No engine can be named: of the rows that were measured, none is known to agree in its outputs."
+
+
+def _state_fastest(document: RunDocument, ref: Ref, row: Row, rows: dict[str, Row]) -> str:
+    base = rows.get(row.baseline or "")
+    if base is None or row.speedup is None:
+        return f"Fastest engine whose outputs agree: {name_row(row)}."
+    if sum(bool(r.n) for r in document.rows) == 1:
+        return f"Only {name_row(row)} was measured; there is nothing to compare it with."
+    if row.processes < 2:
+        return _state_single(row, base)
+    if row.id == base.id:
+        return f"No engine whose outputs agree had a lower median than the baseline, {name_row(base)}."
+    ratio = f"{format_range(row.speedup, 'x')} as fast as {name_row(base)}"
+    if row.verdict == "faster":
+        tied = [name_row(rows[i]) for i in ref.tied_with if i in rows and i != base.id]
+        also = f"; it was not shown to be faster than {_join(tied)}" if tied else ""
+        return f"Fastest engine whose outputs agree: {name_row(row)}, {ratio}{also}."
+    return (
+        f"No engine was shown to be more than {document.margin:.0%} faster than {name_row(base)}: the lowest median "
+        f"whose outputs agree is that of {name_row(row)}, {ratio}{_state_needed(row)}."
+    )
+
+
+def _state_single(row: Row, base: Row) -> str:
+    if row.id == base.id:
+        seen = f"the baseline, {name_row(base)}"
+    else:
+        value = format_significant(row.speedup.value) if row.speedup else "?"
+        seen = f"{name_row(row)}, {value}x as fast as {name_row(base)}"
+    return (
+        f"Lowest median of the engines whose outputs agree: {seen}. One process each: an indication, not a verdict "
+        "(run without --quick for that)."
+    )
+
+
+def _state_needed(row: Row) -> str:
+    if row.verdict == "equivalent":
+        return ", which is equivalent"
+    if row.repetitions_needed:
+        return f"; about {row.repetitions_needed} repetitions would show a difference or none"
+    return ""
+
+
+def _state_disagreement(document: RunDocument, fastest: Row) -> list[str]:
+    """Rows that would have been faster, had their answers been the same."""
+    wrong = [
+        row
+        for row in document.rows
+        if row.outputs_agree is False
+        and row.status == "ok"
+        and (row.batch, row.scope, row.cache) == (fastest.batch, fastest.scope, fastest.cache)
+        and row.speedup
+        and fastest.speedup
+        and row.speedup.value > fastest.speedup.value
+    ]
+    if not wrong:
+        return []
+    return [f"Faster, but with other outputs: {_join([name_row(row) for row in wrong])}."]
+
+
+def _state_default_settings(document: RunDocument, fastest: Row) -> list[str]:
+    """Against strict FP32 alone a headline flatters: where PyTorch's default (TF32) was measured, that ratio too."""
+    for row in document.rows:
+        default = row.engine == "pytorch" and row.precision == "tf32" and row.batch == fastest.batch
+        if default and row.scope == fastest.scope and row.speedup and fastest.speedup and row.id != fastest.id:
+            ratio = fastest.speedup.value / row.speedup.value
+            return [f"Against PyTorch with its default settings (TF32) it is {format_significant(ratio)}x."]
+    return []
+
+
+def _state_recommended(document: RunDocument, rows: dict[str, Row]) -> list[str]:
+    ref, limit = document.recommended, "accuracy" if document.recommended_by == "accuracy" else "p99"
+    if ref is None:
+        return [f"No row keeps to the {limit} limit."]
+    if document.fastest and ref.id == document.fastest.id:
+        return []
+    return [f"Recommended, the fastest within the {limit} limit: {name_row(rows[ref.id])}."]
+
+
+def _state_pareto(document: RunDocument) -> list[str]:
+    """The rows between which only the user can choose; where all rows have one precision there is no such choice."""
+    front = [row for row in document.rows if row.pareto]
+    if len({row.precision for row in document.rows if row.status == "ok"}) < 2 or len(front) < 2:
+        return []
+    quality = "accuracy" if any(row.top1_accuracy for row in front) else "agreement with the reference"
+    return [f"No other row is both faster and better in {quality}: {_join([name_row(row) for row in front])}."]
+
+
+def _state_slower_precisions(document: RunDocument) -> list[str]:
+    """Rows that gave up precision and are slower for it, beyond both intervals."""
+    sentences = []
+    for row in document.rows:
+        own = [r for r in document.rows if _has_same_engine(r, row) and r.precision == "fp32"]
+        if row.precision == "fp32" or not own or not row.speedup or not own[0].speedup:
+            continue
+        low, high = own[0].speedup.low, row.speedup.high
+        if low is not None and high is not None and high < low:
+            ratio = format_significant(row.speedup.value / own[0].speedup.value)
+            sentences.append(f"{name_row(row)} is slower than the same engine in fp32 ({ratio}x).")
+    return sentences
+
+
+def _has_same_engine(a: Row, b: Row) -> bool:
+    return all(
+        getattr(a, name) == getattr(b, name) for name in ("engine", "batch", "scope", "cache", "device", "threads")
+    )
+
+
+class Notes(Struct, frozen=True, kw_only=True):
+    """What must be said beside the table: notes of some rows, numbered from 1, and notes of every measured row."""
+
+    numbers: tuple[tuple[int, ...], ...]  # for every row the numbers of its notes
+    numbered: tuple[str, ...]
+    common: tuple[str, ...]
+
+
+def collect_notes(rows: Sequence[Row]) -> Notes:
+    """The notes of a table; equal ones share a number, and one that every measured row has stands once for all."""
+    texts = [_list_notes(row) for row in rows]
+    measured = [set(notes) for row, notes in zip(rows, texts, strict=True) if row.n]
+    shared = set.intersection(*measured) if len(measured) > 1 else set()
+    common = [text for text in dict.fromkeys(t for notes in texts for t in notes) if text in shared]
+    index: dict[str, int] = {}
+    numbers = [
+        tuple(index.setdefault(text, len(index) + 1) for text in dict.fromkeys(notes) if text not in shared)
+        for notes in texts
+    ]
+    return Notes(numbers=tuple(numbers), numbered=tuple(index), common=tuple(common))
+
+
+def _list_notes(row: Row) -> list[str]:
+    notes = [f"{row.status}: {row.reason or 'no reason recorded'}"] if row.status != "ok" else []
+    if row.precision != row.requested_precision:
+        notes.append(f"{row.requested_precision} was asked for, {row.precision} ran")
+    if row.clock not in (None, "host"):
+        notes.append("modelled, not measured" if row.modelled else f"times are of the {row.clock} clock")
+    if row.outputs_agree is False:
+        notes.append("outputs do not agree with the reference within the limits")
+    if row.speedup_reason:
+        notes.append(f"no speed-up: {row.speedup_reason}")
+    if row.n and row.validity != "valid":
+        notes.append(f"{row.validity}: do not rely on this row")
+    return notes + [f"{c.message}. {_capitalise(c.advice)}" if c.advice else c.message for c in row.caveats]
+
+
+def _capitalise(text: str) -> str:
+    # An option ("--warmup 50") stays as it is.
+    return text[:1].upper() + text[1:]
+
+
+def _join(names: Sequence[str]) -> str:
+    return " and ".join([", ".join(names[:-1]), names[-1]] if len(names) > 1 else names)
+
+
+def explain_diff_row(row: DiffRow) -> str:
+    """Why a row has its verdict, and what would decide an open one."""
+    why = list(row.reasons)
+    if row.repetitions_needed:
+        why.append(f"about {row.repetitions_needed} repetitions would show it")
+    return "; ".join(why)

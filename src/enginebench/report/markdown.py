@@ -1,0 +1,121 @@
+"""A run, or a comparison of two, as GitHub-flavoured markdown."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from itertools import groupby
+
+from enginebench.analyze.diff import DiffDocument
+from enginebench.core.names import format_precision
+from enginebench.core.records import Machine
+from enginebench.report.answers import collect_notes, explain_diff_row, state_answer
+from enginebench.report.cells import describe_setting, format_p99, format_speedup
+from enginebench.report.numbers import (
+    UNITS_PER_MS,
+    TimeUnit,
+    choose_unit,
+    clean_text,
+    format_interval,
+    format_range,
+    format_significant,
+    format_small,
+)
+from enginebench.report.rows import Row, RunDocument
+
+# Everything that markdown or HTML could take for more than text.
+_SPECIAL = re.compile(r"[\\`*_{}\[\]<>|~&$]|(?<!\w)@|^[-+#=](?=\s|$)")
+# Entities, not backslashes: table cells are split before backslashes in code are read.
+_ENTITIES = {"|": "&#124;", "<": "&lt;", ">": "&gt;", "&": "&amp;", "`": "&#96;", "@": "&#64;", "$": "&#36;"}
+
+
+def escape(text: str) -> str:
+    """`text` as markdown that shows exactly it: no markup, no HTML, no table cell that ends early, on one line."""
+    return _SPECIAL.sub(lambda match: _ENTITIES.get(match[0], f"\\{match[0]}"), clean_text(text))
+
+
+def format_markdown(document: RunDocument) -> str:
+    """The page of a run: the answer, a table for each batch and setting, notes, machine."""
+    lines = [f"# {escape(document.model)}", "", *(f"**{escape(s)}**" for s in state_answer(document)), ""]
+    notes = collect_notes(document.rows)
+    numbered = zip(document.rows, notes.numbers, strict=True)
+    for title, members in groupby(numbered, key=lambda pair: describe_setting(pair[0])):
+        rows, numbers = zip(*members, strict=True)
+        lines += [f"## {escape(title[:1].upper() + title[1:])}", "", *_format_table(rows, numbers), ""]
+    lines += [f"- all rows: {escape(note)}" for note in notes.common]
+    # Not a numbered list: markdown would count by itself.
+    lines += [f"- note {i}: {escape(note)}" for i, note in enumerate(notes.numbered, start=1)]
+    lines += ["", *_explain(), "", *_format_machine(document.machine)]
+    return "\n".join(lines).rstrip("\n") + "\n"
+
+
+def _explain() -> list[str]:
+    return [
+        "p50: geometric mean of the process medians; ±: half of the 95 % interval over processes. p99: nearest rank of "
+        "all samples; `?` where they are too few. Speed-up: ratio of medians of neighbouring repetitions. ◆: no other "
+        "row is both faster and better in its outputs."
+    ]
+
+
+def _format_table(rows: Sequence[Row], numbers: Sequence[Sequence[int]]) -> list[str]:
+    unit = choose_unit(row.p50_ms.value for row in rows if row.p50_ms)
+    labelled = any(row.top1_accuracy for row in rows)
+    headings = ["engine", "precision", f"p50 ({unit})", f"p99 ({unit})", "images/s", "speed-up", "max diff"]
+    headings += [*(["top-1"] if labelled else []), "build (s)", "size (MB)", "notes"]
+    lines = [_join_cells(headings), _join_cells(["---"] * 2 + ["---:"] * (len(headings) - 3) + ["---"])]
+    return lines + [
+        _join_cells([escape(c) for c in _format_row(row, marks, unit, labelled)])
+        for row, marks in zip(rows, numbers, strict=True)
+    ]
+
+
+def _format_row(row: Row, marks: Sequence[int], unit: TimeUnit, labelled: bool) -> list[str]:
+    factor = UNITS_PER_MS[unit]
+    return [
+        row.engine,
+        format_precision(row.precision, row.recipe) + (" ◆" if row.pareto else ""),
+        format_interval(row.p50_ms, factor, digits=4) if row.p50_ms else row.status,
+        format_p99(row, factor, missing=""),
+        format_significant(row.throughput_per_s) if row.throughput_per_s else "",
+        format_speedup(row, "±", missing=""),
+        "" if row.max_abs_diff is None else format_small(row.max_abs_diff),
+        *([f"{row.top1_accuracy.value:.2%}" if row.top1_accuracy else ""] if labelled else []),
+        "" if row.build_s is None else format_significant(row.build_s, 2),
+        "" if row.size_bytes is None else format_significant(row.size_bytes / 1e6),
+        ", ".join(map(str, marks)),
+    ]
+
+
+def _join_cells(cells: Sequence[str]) -> str:
+    return f"| {' | '.join(cells)} |"
+
+
+def _format_machine(machine: Machine | None) -> list[str]:
+    if machine is None:
+        return []
+    gpus = [f"{gpu.name} (driver {gpu.driver})" for gpu in machine.gpus]
+    facts = {
+        "CPU": f"{machine.cpu_model}, {machine.cores_physical} cores, {len(machine.cpus_allowed)} usable",
+        "flags": ", ".join(machine.cpu_flags),
+        "GPU": ", ".join(gpus),
+        "system": f"{machine.os}, {machine.arch}" + (f", {machine.virtual}" if machine.virtual else ""),
+        "governor": machine.governor or "",
+        "versions": ", ".join(f"{name} {version}" for name, version in sorted(machine.versions.items())),
+    }
+    return ["## Machine", "", *(f"- {name}: {escape(text)}" for name, text in facts.items() if text)]
+
+
+def format_diff_markdown(document: DiffDocument) -> str:
+    """A comparison of two runs as a page: the verdict, then every row with its ratio, interval and reasons."""
+    gate = "failed" if document.gate_failed else "passed"
+    lines = [
+        f"**{document.verdict.replace('_', ' ')}** (margin {document.margin:.1%}, gate {gate})",
+        "",
+        _join_cells(["row", "verdict", "ratio (base / candidate)", "why"]),
+        _join_cells(["---", "---", "---:", "---"]),
+    ]
+    for row in document.rows:
+        ratio = format_range(row.ratio, "x") if row.ratio else ""
+        cells = (row.id, row.verdict.replace("_", " "), ratio, explain_diff_row(row))
+        lines.append(_join_cells([escape(cell) for cell in cells]))
+    return "\n".join(lines) + "\n"

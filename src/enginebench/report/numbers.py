@@ -1,0 +1,90 @@
+"""Numbers and foreign text as people read them: units chosen here and nowhere else, digits that carry something."""
+
+from __future__ import annotations
+
+import math
+import unicodedata
+from collections.abc import Iterable
+from typing import Literal
+
+from enginebench.core.records import Estimate
+
+TimeUnit = Literal["us", "ms", "s"]
+
+UNITS_PER_MS: dict[TimeUnit, float] = {"us": 1000.0, "ms": 1.0, "s": 0.001}
+# Beyond this half-width "value ± half" would mislead, since the interval is symmetric in its logarithm: at 25 % its two
+# sides already differ by a quarter.
+WIDE_INTERVAL = 0.25
+
+
+def choose_unit(times_ms: Iterable[float]) -> TimeUnit:
+    """The unit in which the smallest of these times has at least one digit before the point."""
+    smallest = min((t for t in times_ms if t > 0), default=1.0)
+    if smallest < 1:
+        return "us"
+    return "ms" if smallest < 10_000 else "s"
+
+
+def format_significant(value: float, digits: int = 3) -> str:
+    """`value` with so many significant digits and no exponent for what people meet: 0.0123, 3.09, 121, 4821."""
+    if not math.isfinite(value):
+        return str(value)
+    if value == 0:
+        return "0"
+    magnitude = math.floor(math.log10(abs(value)))
+    if magnitude < -4 or magnitude > 8:
+        return f"{value:.{digits - 1}e}"
+    rounded = round(value, digits - 1 - magnitude) if magnitude < digits else round(value)
+    magnitude = math.floor(math.log10(abs(rounded)))
+    return f"{rounded:.{max(0, digits - 1 - magnitude)}f}"
+
+
+def format_small(value: float) -> str:
+    """A difference: one digit of it, with an exponent: 2e-06, 1e-01, 0."""
+    return "0" if value == 0 else f"{value:.0e}"
+
+
+def format_interval(
+    estimate: Estimate, factor: float = 1.0, plus_minus: str = "±", unit: str = "", digits: int = 3
+) -> str:
+    """`33.5 ±0.4`; a wide interval as its two ends, `21..52`; the value alone where there is none.
+
+    The half-width is the larger of the two, rounded up: what is printed never claims more than was found.
+    """
+    value = estimate.value * factor
+    if estimate.low is None or estimate.high is None:
+        return format_significant(value) + unit
+    low, high = estimate.low * factor, estimate.high * factor
+    half = max(high - value, value - low)
+    if half == 0:
+        return format_significant(value) + unit
+    if half > WIDE_INTERVAL * abs(value):
+        return f"{format_significant(low, 2)}..{format_significant(high, 2)}{unit}"
+    decimals = min(_decimals_of(half), max(0, digits - 1 - math.floor(math.log10(abs(value)))))
+    half = math.ceil(half * 10**decimals - 1e-9) / 10**decimals
+    return f"{value:.{decimals}f}{unit} {plus_minus}{half:.{decimals}f}"
+
+
+def _decimals_of(half: float) -> int:
+    """Decimals that show one digit of the half-width, or two where that digit is a 1."""
+    magnitude = math.floor(math.log10(half))
+    first = half / 10**magnitude
+    return max(0, -magnitude + (1 if first < 2 else 0))
+
+
+def format_range(estimate: Estimate, unit: str = "") -> str:
+    """`2.02x (1.95 to 2.10)`, or `2.02x` where there is no interval."""
+    value = format_significant(estimate.value) + unit
+    if estimate.low is None or estimate.high is None:
+        return value
+    return f"{value} ({format_significant(estimate.low)} to {format_significant(estimate.high)})"
+
+
+def clean_text(text: str) -> str:
+    """`text` on one line without control characters: nothing that moves a cursor, rings, colours or reverses.
+
+    Line ends and tabs become spaces. Control (Cc), format (Cf: among them the marks that reverse the direction of
+    writing), surrogate (Cs), line (Zl) and paragraph (Zp) characters are removed.
+    """
+    spaced = "".join(" " if c in "\n\r\t\v\f\x85\u2028\u2029" else c for c in text)
+    return "".join(c for c in spaced if unicodedata.category(c) not in ("Cc", "Cf", "Cs", "Zl", "Zp"))

@@ -1,0 +1,128 @@
+"""The verb `bench`: one engine, or two engines side by side, interleaved now."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from pathlib import Path
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from enginebench.backends.registry import find_installed, takes
+from enginebench.core.errors import ArtifactError, UsageError
+from enginebench.core.names import ENGINES, parse_engine
+from enginebench.core.records import Precision, Recipe, Result
+from enginebench.core.store import read_result
+from enginebench.measure.machine import describe_machine
+from enginebench.workflow.campaign import Campaign, Reporter
+from enginebench.workflow.folder import RunFolder, RunRecord, RunRequest
+from enginebench.workflow.jobs import SourceJob
+from enginebench.workflow.lock import lock_device
+from enginebench.workflow.plan import PlannedRow, plan_rows, with_suffix
+from enginebench.workflow.sources import make_sources
+
+
+class Side(Struct, frozen=True, kw_only=True):
+    """One side of a comparison: an engine, in a precision, on a target."""
+
+    engine: tuple[str, dict[str, str]]
+    target: str
+    precision: tuple[Precision, Recipe | None] = ("fp32", None)
+    batch: int | None = None
+    threads: int | None = None
+
+
+def parse_side(text: str, target: str) -> Side:
+    """The side that `text` names: `ENGINE@TARGET`, `ENGINE` (on the same target), or the file of a stored row.
+
+    Raises:
+        UsageError: it is none of them.
+        ParseError: the stored row is damaged.
+    """
+    if text.endswith(".json") and Path(text).exists():
+        return _read_side(Path(text))
+    engine, sep, named = text.partition("@")
+    if engine.partition(":")[0] not in ENGINES:
+        raise UsageError(f"{text!r} is neither ENGINE@TARGET nor the file of a stored row (rows/....json)")
+    return Side(engine=parse_engine(engine), target=named if sep else target)
+
+
+def _read_side(path: Path) -> Side:
+    """A stored row as a side: its engine on its own artefact, to be measured again."""
+    stored = read_result(path)
+    folder = RunFolder(path.parent.parent)
+    kind = takes(stored.engine.backend)
+    sources = [folder.absolute(a) for a in stored.artifacts if a.kind == kind]
+    if kind == "torch":
+        target = stored.model
+    elif sources:
+        folder.verify(sources[0])
+        target = sources[0].path
+    else:
+        raise ArtifactError(f"{path} holds no artefact of kind {kind} that {stored.engine.backend} could start from")
+    return Side(
+        engine=(stored.engine.backend, stored.engine.options),
+        target=target,
+        precision=(stored.requested_precision, stored.engine.recipe),
+        batch=stored.engine.batch,
+        threads=stored.engine.threads,
+    )
+
+
+def bench_sides(
+    request: RunRequest,
+    against: Side | None,
+    root: Path,
+    *,
+    reporter: Reporter,
+    wait: bool = True,
+    command: tuple[str, ...] = (),
+) -> list[Result]:
+    """The result of the one engine of `request`; with `against` the other side's first, both measured in turns.
+
+    Raises:
+        DeviceBusy: another run holds the device, and `wait` is false.
+        UsageError: the sides differ in batch or threads, which would compare unlike things.
+    """
+    folder = RunFolder(root)
+    record = RunRecord(
+        request=request,
+        machine=describe_machine(),
+        started_utc=datetime.now(UTC).isoformat(timespec="seconds"),
+        rows=(),
+        command=command,
+    )
+    folder.create(record)
+    with lock_device(request.device, wait=wait, on_wait=reporter.say):
+        rows = [_plan_side(folder, request, "artefacts", reporter)]
+        if against is not None:
+            other = _request_of(request, against)
+            rows.insert(0, with_suffix(_plan_side(folder, other, "against", reporter), "against"))
+        folder.write_record(replace(record, rows=tuple(row.id for row in rows)))
+        campaign = Campaign(folder, rows, record.machine, timeout_s=request.timeout_s, reporter=reporter)
+        return campaign.run()
+
+
+def _request_of(request: RunRequest, side: Side) -> RunRequest:
+    for name, mine, theirs in (("batch", request.batches[0], side.batch), ("threads", request.threads, side.threads)):
+        if theirs not in (None, mine):
+            raise UsageError(f"the stored row has {name} {theirs}, this side has {mine}; give --{name} {theirs}")
+    return replace(request, model=side.target, engines=(side.engine,), precisions=(side.precision,))
+
+
+def _plan_side(folder: RunFolder, request: RunRequest, place: str, reporter: Reporter) -> PlannedRow:
+    """The one row of a request, its sources made in a folder of their own."""
+    ((name, _),) = request.engines
+    job = SourceJob(
+        model=request.model,
+        out_dir=str((folder.root / place).absolute()),
+        weights=request.weights,
+        seed=request.measure.seed,
+        input_size=request.input_size,
+        input_shapes=request.input_shapes,
+        batch=request.batches[0],
+        onnx=takes(name) == "onnx",
+    )
+    sources = make_sources(job, threads=request.threads, timeout_s=request.timeout_s, reporter=reporter)
+    (row,) = plan_rows(request, sources, probe=find_installed, takes=takes)
+    return row

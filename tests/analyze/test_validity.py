@@ -1,0 +1,82 @@
+"""Validity: each doubt alone, with advice; thresholds at their edges."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from enginebench.analyze.validity import judge
+from enginebench.core.records import Block, Mark, Measurement
+
+
+def make(n: int = 100, *, marked: int = 0, mark: Mark = "foreign_cpu", **more: Any) -> Measurement:
+    blocks = (Block(start=0, stop=marked, duration_ns=1, marks=(mark,)),) if marked else ()
+    fields: dict[str, Any] = {"warmup_settled": True, "reference_ns": [1000], "blocks": blocks} | more
+    return Measurement(clock="host", latency_ns=[1_000_000] * n, stop_rule="settled", **fields)
+
+
+def codes(measurements: list[Measurement]) -> tuple[str, list[str]]:
+    validity, caveats = judge(measurements)
+    assert all(c.advice for c in caveats)
+    return validity, [c.code for c in caveats]
+
+
+def test_clean_row_has_no_doubts() -> None:
+    assert codes([make()] * 10) == ("valid", [])
+
+
+@pytest.mark.parametrize(
+    ("marked", "expected"),
+    [
+        (1, ("valid", [])),
+        (20, ("valid", ["x"])),
+        (21, ("suspect", ["x"])),
+        (50, ("suspect", ["x"])),
+        (51, ("invalid", ["x"])),
+        (100, ("invalid", ["x"])),
+    ],
+)
+@pytest.mark.parametrize(
+    ("mark", "code"), [("foreign_cpu", "foreign_cpu"), ("low_clock", "throttled"), ("cold_start", "not_settled")]
+)
+def test_marked_samples(marked: int, expected: tuple[str, list[str]], mark: Mark, code: str) -> None:
+    validity, found = codes([make(marked=marked, mark=mark)] * 10)
+    assert (validity, found) == (expected[0], [code for _ in expected[1]])
+
+
+@pytest.mark.parametrize(
+    ("processes", "n", "expected"),
+    [
+        (1, 368, ["single_process"]),
+        (1, 367, ["single_process", "too_few_samples"]),
+        (5, 100, ["too_few_samples"]),
+        (6, 100, []),
+        (6, 61, ["too_few_samples"]),
+    ],
+)
+def test_counts(processes: int, n: int, expected: list[str]) -> None:
+    assert codes([make(n)] * processes) == ("valid", expected)
+
+
+@pytest.mark.parametrize(("overhead_ns", "expected"), [(50_000, []), (50_001, ["call_overhead"]), (None, [])])
+def test_call_overhead_above_five_per_cent(overhead_ns: float | None, expected: list[str]) -> None:
+    assert codes([make(call_overhead_ns=overhead_ns)] * 10)[1] == expected
+
+
+@pytest.mark.parametrize(("unsettled", "validity"), [(1, "valid"), (2, "valid"), (3, "suspect")])
+def test_warmup_that_did_not_settle(unsettled: int, validity: str) -> None:
+    side = [make(warmup_settled=False)] * unsettled + [make()] * (10 - unsettled)
+    assert codes(side) == (validity, ["not_settled"])
+
+
+def test_speed_that_changed_between_processes() -> None:
+    assert codes([make()] * 9 + [make(reference_ns=[1199])])[0] == "valid"
+    assert codes([make()] * 9 + [make(reference_ns=[1201])]) == ("suspect", ["clock_drift"])
+    clocks = [(Block(start=0, stop=1, duration_ns=1, sm_clock_mhz=mhz),) for mhz in (1980, 1500)]
+    assert codes([make(blocks=clocks[0])] * 9 + [make(blocks=clocks[1])]) == ("suspect", ["clock_drift"])
+
+
+def test_no_samples_are_invalid() -> None:
+    assert codes([])[0] == "invalid"
+    assert codes([make(0)]) == ("invalid", ["too_few_samples"])

@@ -1,0 +1,180 @@
+"""PyTorch, eager and compiled: strict FP32, its threads, its layouts, and what a module may return."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import psutil
+import pytest
+import torch
+from msgspec.structs import replace
+
+from enginebench.backends import pytorch_compile
+from enginebench.backends.pytorch import PytorchBackend
+from enginebench.backends.pytorch_compile import PytorchCompileBackend, find_missing_tools
+from enginebench.backends.torch_engine import flatten_tensors, make_tensor, prepare_torch
+from enginebench.core.errors import ArtifactError, BackendUnavailable, ModelError, UsageError
+from enginebench.core.feeds import random_feeds
+from enginebench.core.records import Artifact, EngineSpec, TensorSpec
+
+# PyTorch's compiler imports a module of PyTorch's own that still uses what PyTorch deprecates.
+pytestmark = pytest.mark.filterwarnings("ignore:`torch.jit.script_method` is deprecated:DeprecationWarning")
+
+SPEC = EngineSpec(backend="pytorch")
+COMPILE = EngineSpec(backend="pytorch-compile")
+
+
+class Wrapped(torch.nn.Module):
+    """A module made of one function."""
+
+    def __init__(self, function: Callable[..., Any]) -> None:
+        super().__init__()
+        self.function = function
+
+    def forward(self, *inputs: Any) -> Any:
+        return self.function(*inputs)
+
+
+def describe(*names: str) -> Artifact:
+    specs = tuple(TensorSpec(name=name, dtype="float32", shape=("batch", 2)) for name in names)
+    x = TensorSpec(name="x", dtype="float32", shape=("batch", 2))
+    return Artifact(kind="torch", model="m", path="", sha256="", files=(), inputs=(x,), outputs=specs)
+
+
+def test_fp32_is_strict() -> None:
+    torch.backends.cuda.matmul.allow_tf32 = True
+    prepare_torch(SPEC)
+    assert torch.get_float32_matmul_precision() == "highest"
+    assert not torch.backends.cuda.matmul.allow_tf32
+    assert not torch.backends.cudnn.allow_tf32
+
+
+@pytest.mark.parametrize("variable", ["ONEDNN_DEFAULT_FPMATH_MODE", "DNNL_DEFAULT_FPMATH_MODE"])
+def test_environment_that_shortens_fp32_is_refused(variable: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(variable, "bf16")
+    with pytest.raises(BackendUnavailable, match=f"{variable}=BF16"):
+        prepare_torch(SPEC)
+    monkeypatch.setenv(variable, "strict")
+    prepare_torch(SPEC)
+
+
+def test_threads_are_set_and_operators_run_one_by_one() -> None:
+    prepare_torch(replace(SPEC, threads=2))
+    assert (torch.get_num_threads(), torch.get_num_interop_threads()) == (2, 1)
+    prepare_torch(SPEC)
+    assert torch.get_num_threads() == 1
+
+
+def test_threads_that_were_set_elsewhere_are_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(count: int) -> None:
+        raise RuntimeError("cannot set number of interop threads after parallel work has started")
+
+    monkeypatch.setattr(torch, "get_num_interop_threads", lambda: 4)
+    monkeypatch.setattr(torch, "set_num_interop_threads", refuse)
+    with pytest.raises(BackendUnavailable, match="in a new process"):
+        prepare_torch(SPEC)
+
+
+def test_channels_last_changes_layout_and_no_answer(torch_artifact: Artifact, loader: Any, expect: Any) -> None:
+    feeds = random_feeds(torch_artifact.inputs, 2, 0)
+    spec = replace(SPEC, batch=2, options={"channels_last": "1"})
+    with PytorchBackend(loader).load(torch_artifact, spec) as engine:
+        engine.bind(feeds)
+        assert engine._tensors[0].is_contiguous(memory_format=torch.channels_last)
+        engine.run()
+        np.testing.assert_allclose(engine.fetch()["scores"], expect(feeds["image"]), rtol=1e-4, atol=1e-5)
+
+
+def test_tensors_of_other_ranks_stay_contiguous() -> None:
+    assert make_tensor("int64", (2, 3), channels_last=True).is_contiguous()
+    assert make_tensor("bool", (), channels_last=True).dtype == torch.bool
+
+
+def test_outputs_are_found_in_whatever_a_module_returns() -> None:
+    a, b, c = torch.zeros(1), torch.ones(1), torch.ones(2)
+    assert [*flatten_tensors({"a": a, "rest": [b, (c, None)]})] == [a, b, c]
+    engine = PytorchBackend(lambda artifact: Wrapped(lambda x: {"first": x + 1, "second": (x * 2,)})).load(
+        describe("first", "second"), SPEC
+    )
+    with engine:
+        engine.bind({"x": np.array([[1, 2]], np.float32)})
+        engine.run()
+        answer = engine.fetch()
+        np.testing.assert_array_equal(answer["first"], [[2, 3]])
+        np.testing.assert_array_equal(answer["second"], [[2, 4]])
+
+
+def test_module_that_returns_another_number_of_tensors_is_refused() -> None:
+    with PytorchBackend(lambda artifact: Wrapped(lambda x: (x, x))).load(describe("y"), SPEC) as engine:
+        engine.bind({"x": np.zeros((1, 2), np.float32)})
+        engine.run()
+        with pytest.raises(ArtifactError, match="returned 2 tensors; its artefact names 1"):
+            engine.fetch()
+
+
+@pytest.mark.parametrize("backend", [PytorchBackend, lambda loader: PytorchCompileBackend(loader, None)])
+def test_loader_is_needed_and_must_return_a_module(backend: Any, torch_artifact: Artifact) -> None:
+    spec = replace(SPEC, backend=backend(None).name)
+    with pytest.raises(UsageError, match="open the backend with a module loader"):
+        backend(None).load(torch_artifact, spec)
+    with pytest.raises(ModelError, match="returned a dict"):
+        backend(lambda artifact: {}).load(torch_artifact, spec)
+
+
+def test_module_is_put_into_inference_mode() -> None:
+    module = torch.nn.Sequential(torch.nn.Dropout(0.5), torch.nn.ReLU())
+    with PytorchBackend(lambda artifact: module).load(describe("y"), SPEC) as engine:
+        engine.bind({"x": np.ones((1, 2), np.float32)})
+        engine.run()
+        np.testing.assert_array_equal(engine.fetch()["y"], [[1, 1]])
+        assert engine._answer.is_inference()
+
+
+def test_compiled_code_is_kept_and_the_environment_left_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    before = str(tmp_path / "before")
+    monkeypatch.setenv(pytorch_compile.CACHE_VARIABLE, before)
+    spec = replace(COMPILE, options={"channels_last": "1"})
+    backend = PytorchCompileBackend(lambda artifact: Wrapped(lambda x: torch.relu(x) * 3), tmp_path)
+    backend.load(describe("y"), spec).close()
+    assert list((tmp_path / pytorch_compile.CACHE_NAME).rglob("*.cpp"))
+    assert os.environ[pytorch_compile.CACHE_VARIABLE] == before
+
+
+def test_compiling_leaves_no_process_behind(loader: Any, torch_artifact: Artifact, tmp_path: Path) -> None:
+    with PytorchCompileBackend(loader, tmp_path).load(torch_artifact, COMPILE):
+        assert psutil.Process().children(recursive=True) == []
+
+
+def test_module_that_is_no_single_graph_is_refused_with_the_way_out(tmp_path: Path) -> None:
+    def break_graph(x: Any) -> Any:
+        torch._dynamo.graph_break()
+        return x + 1
+
+    backend = PytorchCompileBackend(lambda artifact: Wrapped(break_graph), tmp_path)
+    with pytest.raises(ModelError, match="pytorch-compile:fullgraph=0"):
+        backend.load(describe("y"), COMPILE)
+    with backend.load(describe("y"), replace(COMPILE, options={"fullgraph": "0"})) as engine:
+        engine.bind({"x": np.ones((1, 2), np.float32)})
+        engine.run()
+        np.testing.assert_array_equal(engine.fetch()["y"], [[2, 2]])
+
+
+def test_missing_compiler_is_named(monkeypatch: pytest.MonkeyPatch, torch_artifact: Artifact) -> None:
+    monkeypatch.setattr(pytorch_compile.shutil, "which", lambda name: None)
+    answer = PytorchCompileBackend(None, None).probe()
+    assert not answer.available
+    assert "C++ compiler" in str(answer.reason)
+    assert str(answer.fix).startswith("apt-get install g++")
+    for use in (lambda b: b.load(torch_artifact, COMPILE), lambda b: b.build(torch_artifact, COMPILE, Path())):
+        with pytest.raises(BackendUnavailable, match=r"apt-get install g\+\+"):
+            use(PytorchCompileBackend(None, None))
+
+
+def test_missing_headers_are_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(pytorch_compile.sysconfig, "get_path", lambda name: str(tmp_path))
+    assert find_missing_tools() == {"Python's headers (Python.h)": "apt-get install python3-dev"}
+    assert "Python.h" in str(PytorchCompileBackend(None, None).probe().reason)

@@ -1,0 +1,251 @@
+"""The main job as a process of its own, with the public fake engine: results, faults, interrupts, continuation."""
+
+from __future__ import annotations
+
+import json
+import resource
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from enginebench.core.store import read_result
+from processes import Cli, environment
+
+FAST = ("--warmup", "2", "--iters", "30")
+
+
+def rows_of(folder: Path) -> dict[str, dict[str, object]]:
+    return {p.stem: json.loads(p.read_text()) for p in sorted((folder / "rows").glob("*.json"))}
+
+
+def test_the_main_job_leaves_rows_reports_and_one_json_document(cli: Cli, tiny_onnx: Path, tmp_path: Path) -> None:
+    out = tmp_path / "run folder é"
+    done = cli("run", tiny_onnx, "--engines", "fake:latency_us=200,fake:latency_us=50", *FAST,
+               "--processes", "6", "--out", out, "--json")  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    document = json.loads(done.stdout)
+    assert document["schema"] == "enginebench.run/1"
+    assert [row["status"] for row in document["rows"]] == ["ok", "ok"]
+    assert document["rows"][0]["speedup"]["value"] == 1
+    assert document["rows"][1]["speedup"]["value"] > 2
+    assert document["fastest"]["engine"] == "fake:latency_us=50"
+    for row in document["rows"]:
+        stored = read_result(out / row["result"])
+        assert len(stored.measurements) == 6
+        assert all(len(m.latency_ns) == 30 and m.warmup_dropped == 2 for m in stored.measurements)
+    assert (out / "report.md").read_text().count("fake:latency\\_us=50") >= 1
+    assert (out / "table.csv").is_file() and (out / "run.json").is_file()
+
+
+def test_repetitions_take_turns(cli: Cli, tiny_onnx: Path, tmp_path: Path) -> None:
+    done = cli("run", tiny_onnx, "--engines", "fake:seed=1,fake:seed=2", *FAST, "--processes", "2", "--out", "r")
+    assert done.returncode == 0, done.stderr
+    orders = [[m["order"] for m in row["measurements"]] for row in rows_of(tmp_path / "r").values()]  # type: ignore[attr-defined]
+    assert orders == [[0, 2], [1, 3]]
+
+
+def test_an_onnx_model_skips_pytorch_with_the_reason(cli: Cli, tiny_onnx: Path) -> None:
+    done = cli(
+        "run", tiny_onnx, "--engines", "pytorch,fake,fake:seed=2", *FAST, "--processes", "1", "--json", "--out", "r"
+    )
+    assert done.returncode == 0, done.stderr
+    rows = json.loads(done.stdout)["rows"]
+    assert rows[0]["status"] == "skipped"
+    assert rows[0]["reason"] == "pytorch needs a PyTorch model; MODEL is a graph"
+    assert rows[1]["speedup"]["value"] == 1
+
+
+@pytest.mark.parametrize(
+    ("fault", "reason"),
+    [
+        ("segfault", "SIGSEGV"),
+        ("oom", "out"),
+        ("hang", "time-out"),
+        ("garbage", "no answer"),
+        ("raise", "RuntimeError"),
+    ],
+)
+def test_a_fault_costs_one_row(cli: Cli, tiny_onnx: Path, tmp_path: Path, fault: str, reason: str) -> None:
+    bad = f"fake:fault={fault},after=32"
+    done = cli("run", tiny_onnx, "--engines", f"fake,{bad},fake:seed=2", *FAST, "--processes", "2",
+               "--timeout", "4", "--out", "r")  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    rows = list(rows_of(tmp_path / "r").values())
+    assert sorted(str(row["status"]) for row in rows) == ["failed", "ok", "ok"]
+    (failed,) = (row for row in rows if row["status"] == "failed")
+    assert reason in str(failed["reason"])
+    assert f"fault {fault}" in str(failed["stderr_tail"])
+    assert "failed" in done.stdout
+
+
+def test_a_failed_baseline_is_exit_code_6(cli: Cli, tiny_onnx: Path) -> None:
+    done = cli("run", tiny_onnx, "--engines", "fake:fault=raise,fake", *FAST, "--processes", "1", "--out", "r")
+    assert done.returncode == 6
+    assert "the baseline and at least one other row must be ok" in done.stderr
+
+
+def test_other_outputs_are_seen(cli: Cli, tiny_onnx: Path) -> None:
+    done = cli("run", tiny_onnx, "--engines", "fake:latency_us=300,fake:bias=1", *FAST, "--processes", "1",
+               "--out", "r", "--json")  # fmt: skip
+    document = json.loads(done.stdout)
+    assert document["rows"][1]["max_abs_diff"] == pytest.approx(1)
+    assert document["fastest"]["engine"] == "fake:latency_us=300"
+
+
+def start(cli_args: list[object], folder: Path) -> subprocess.Popen[str]:
+    command = [sys.executable, "-m", "enginebench", *map(str, cli_args)]
+    return subprocess.Popen(
+        command, cwd=folder, env=environment(folder), stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
+
+
+def wait_for_samples(folder: Path, count: int) -> None:
+    """Returns once the run has stored so many measurements."""
+    deadline = time.monotonic() + 60
+    while time.monotonic() < deadline:
+        if folder.exists() and sum(len(r["measurements"]) for r in rows_of(folder).values()) >= count:  # type: ignore[arg-type]
+            return
+        time.sleep(0.05)
+    raise AssertionError("nothing was stored")
+
+
+LONG = ("--warmup", "2", "--iters", "1000", "--processes", "40")
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
+def test_what_was_measured_survives_and_is_continued(
+    cli: Cli, tiny_onnx: Path, tmp_path: Path, number: signal.Signals
+) -> None:
+    out = tmp_path / "r"
+    engines = "fake:latency_us=100,fake:latency_us=90"
+    run = start(["run", tiny_onnx, "--engines", engines, *LONG, "--out", out], tmp_path)
+    wait_for_samples(out, 3)
+    run.send_signal(number)
+    _, stderr = run.communicate(timeout=60)
+    assert run.returncode == (-9 if number == signal.SIGKILL else 130), stderr
+    before = {k: r["measurements"] for k, r in rows_of(out).items()}
+    assert sum(len(m) for m in before.values()) >= 3  # type: ignore[arg-type]
+    record = json.loads((out / "run.json").read_text())
+    record["request"]["measure"]["processes"] = 4  # finish soon
+    (out / "run.json").write_text(json.dumps(record))
+
+    done = cli("run", tiny_onnx, "--resume", "--out", out)
+    assert done.returncode == 0, done.stderr
+    for row_id, row in rows_of(out).items():
+        assert row["status"] == "ok"
+        kept = before.get(row_id, [])
+        assert row["measurements"][: len(kept)] == kept[: len(row["measurements"])]  # type: ignore[index, arg-type]
+
+
+def test_an_interrupted_run_prints_what_it_has(tiny_onnx: Path, tmp_path: Path) -> None:
+    out = tmp_path / "r"
+    run = start(["run", tiny_onnx, "--engines", "fake,fake:seed=2", *LONG, "--out", out], tmp_path)
+    wait_for_samples(out, 4)
+    run.send_signal(signal.SIGINT)
+    stdout, stderr = run.communicate(timeout=60)
+    assert "seed=2" in stdout
+    assert "--resume" in stderr
+
+
+def test_a_full_disk_loses_nothing_that_was_stored(cli: Cli, tiny_onnx: Path, tmp_path: Path) -> None:
+    """A limit on the size of files stops a row's file from growing, as a full disk does."""
+    limit = 24_000
+    done = cli(
+        "run", tiny_onnx, "--engines", "fake,fake:seed=2", "--warmup", "2", "--iters", "600", "--processes", "20",
+        "--out", "r", preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit)),
+    )  # fmt: skip
+    assert done.returncode == 5, done.stderr
+    assert "cannot write" in done.stderr and "File too large" in done.stderr
+    rows = rows_of(tmp_path / "r")
+    assert sum(len(row["measurements"]) for row in rows.values()) >= 2  # type: ignore[arg-type]
+    assert not list((tmp_path / "r").rglob("*.tmp"))
+    assert "seed=2" in done.stdout, "the table of what was measured is printed from memory"
+    assert cli("run", tiny_onnx, "--resume", "--out", "r").returncode == 0
+
+
+def test_a_full_file_system_is_survived(cli: Cli, tiny_onnx: Path, tmp_path: Path) -> None:
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=128k", "tmpfs", str(disk)], capture_output=True)
+    if mounted.returncode != 0:
+        pytest.skip(f"no tmpfs can be mounted here: {mounted.stderr.decode().strip()}")
+    try:
+        done = cli("run", tiny_onnx, "--engines", "fake,fake:seed=2", "--warmup", "2", "--iters", "900",
+                   "--processes", "40", "--out", disk / "r")  # fmt: skip
+        assert done.returncode == 5, done.stderr
+        assert "No space left on device" in done.stderr
+        assert all(read_result(p).measurements for p in (disk / "r" / "rows").glob("*.json"))
+    finally:
+        subprocess.run(["umount", str(disk)], check=True)
+
+
+def test_two_runs_on_one_device_take_turns_or_refuse(cli: Cli, tiny_onnx: Path, tmp_path: Path) -> None:
+    first = start(["run", tiny_onnx, "--engines", "fake,fake:seed=2", *LONG, "--out", tmp_path / "first"], tmp_path)
+    try:
+        wait_for_samples(tmp_path / "first", 1)
+        second = cli("run", tiny_onnx, "--engines", "fake,fake:seed=2", *FAST, "--no-wait", "--out", "second")
+        assert second.returncode == 6
+        assert "another run is measuring on cpu" in second.stderr
+    finally:
+        first.send_signal(signal.SIGTERM)
+        first.communicate(timeout=60)
+
+
+def test_a_folder_with_a_run_is_not_overwritten(cli: Cli, tiny_onnx: Path) -> None:
+    arguments = ("run", tiny_onnx, "--engines", "fake,fake:seed=2", *FAST, "--processes", "1", "--out", "r")
+    assert cli(*arguments).returncode == 0
+    again = cli(*arguments)
+    assert again.returncode == 2
+    assert "holds a run already" in again.stderr
+
+
+def test_a_damaged_row_names_file_and_field(cli: Cli, tiny_onnx: Path, tmp_path: Path) -> None:
+    arguments = ("run", tiny_onnx, "--engines", "fake,fake:seed=2", *FAST, "--processes", "1", "--out", "r")
+    assert cli(*arguments).returncode == 0
+    row = next((tmp_path / "r" / "rows").glob("*.json"))
+    document = json.loads(row.read_text())
+    document["measurements"][0]["latency_ns"][3] = "fast"
+    row.write_text(json.dumps(document))
+    for verb in (("report", "r"), ("run", tiny_onnx, "--resume", "--out", "r")):
+        done = cli(*verb)
+        assert done.returncode == 5
+        assert row.name in done.stderr and "latency_ns" in done.stderr
+        assert "Traceback" not in done.stderr
+
+
+def test_a_changed_graph_is_not_continued(cli: Cli, tiny_onnx: Path, tmp_path: Path) -> None:
+    out = tmp_path / "r"
+    run = start(["run", tiny_onnx, "--engines", "fake,fake:seed=2", *LONG, "--out", out], tmp_path)
+    wait_for_samples(out, 1)
+    run.kill()
+    run.communicate()
+    graph = next((out / "artefacts").rglob("*.onnx"))
+    data = graph.read_bytes()
+    graph.unlink()
+    graph.write_bytes(data + b" ")
+    done = cli("run", tiny_onnx, "--resume", "--out", out)
+    assert done.returncode == 5
+    assert "was changed after the run began" in done.stderr
+
+
+def test_a_moved_folder_is_still_a_run(cli: Cli, tiny_onnx: Path, tmp_path: Path) -> None:
+    assert (
+        cli("run", tiny_onnx, "--engines", "fake,fake:seed=2", *FAST, "--processes", "1", "--out", "r").returncode == 0
+    )
+    shutil.move(tmp_path / "r", tmp_path / "elsewhere")
+    done = cli("report", "elsewhere", "--format", "md,csv,json")
+    assert done.returncode == 0, done.stderr
+    assert json.loads((tmp_path / "elsewhere" / "report.json").read_text())["schema"] == "enginebench.run/1"
+
+
+def test_a_stored_run_shows_nobodys_home(cli: Cli, tiny_onnx: Path, tmp_path: Path) -> None:
+    """The fixture's HOME is the scratch folder, in which the model lies."""
+    done = cli("run", tiny_onnx, "--engines", "fake,fake:seed=2", *FAST, "--processes", "1", "--out", tmp_path / "r")
+    assert done.returncode == 0
+    for path in (tmp_path / "r").rglob("*.json"):
+        assert str(tmp_path) not in path.read_text(), path

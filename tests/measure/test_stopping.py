@@ -1,0 +1,121 @@
+"""The rules, fed by hand."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from scipy import stats
+
+from enginebench.core.errors import UsageError
+from enginebench.core.records import MeasureSpec
+from enginebench.measure import stopping
+from enginebench.measure.stopping import IterationsRule, SettledRule, WarmupRule
+
+MS = 1_000_000
+
+
+def feed_blocks(rule: stopping.StoppingRule, medians: list[float]) -> list[str | None]:
+    decisions: list[str | None] = []
+    for median in medians:
+        rule.add_block(100, median, 100 * MS)
+        decisions.append(rule.decide())
+    return decisions
+
+
+def test_settled_needs_ten_blocks() -> None:
+    assert feed_blocks(SettledRule(10.0), [5.0] * 10) == [None] * 9 + ["settled"]
+
+
+def test_settled_when_the_interval_is_two_percent_wide() -> None:
+    """Ten blocks, half at 1 - d and half at 1 + d: the width is 2 t d sqrt(10 / 9) / sqrt(10)."""
+    edge = 0.02 / (2 * stats.t.ppf(0.975, 9) / 3)
+    inside, outside = edge * 0.999, edge * 1.001
+    assert feed_blocks(SettledRule(10.0), [1 - inside, 1 + inside] * 5)[-1] == "settled"
+    assert feed_blocks(SettledRule(10.0), [1 - outside, 1 + outside] * 5)[-1] is None
+
+
+def test_unsettled_ends_at_the_time_limit() -> None:
+    assert feed_blocks(SettledRule(1.5), [1.0, 2.0] * 8)[:15] == [None] * 14 + ["time_limit"]
+
+
+def test_settled_wins_when_both_hold() -> None:
+    assert feed_blocks(SettledRule(1.0), [1.0] * 10)[-1] == "settled"
+
+
+def test_iterations_are_counted_down() -> None:
+    rule = IterationsRule(250)
+    assert feed_blocks(rule, [1.0, 9.0]) == [None, None]
+    assert rule.calls_left() == 50
+    rule.add_block(50, 1.0, 1)
+    assert rule.decide() == "iterations"
+
+
+def test_the_spec_chooses_the_rule() -> None:
+    assert isinstance(stopping.make_stopping_rule(MeasureSpec(iters=3)), IterationsRule)
+    rule = stopping.make_stopping_rule(MeasureSpec(time_limit_s=0.1))
+    assert rule.calls_left() is None
+    assert feed_blocks(rule, [1.0]) == ["time_limit"]
+
+
+@pytest.mark.parametrize("limit", [0.0, -1.0, float("inf"), float("nan")])
+def test_a_senseless_time_limit_is_refused(limit: float) -> None:
+    with pytest.raises(UsageError, match="time limit"):
+        SettledRule(limit)
+
+
+def warm_up(medians: list[float], limit_s: float = 10.0) -> WarmupRule:
+    """Feeds windows of 4 calls and 10 ms until the rule is over or the medians are."""
+    rule = WarmupRule(None, limit_s)
+    for median in medians:
+        if rule.is_over():
+            break
+        rule.add_window(4, median, 10 * MS)
+    return rule
+
+
+def test_steady_latencies_settle_after_six_windows() -> None:
+    rule = warm_up([3.0] * 100)
+    assert (rule.dropped, rule.settled) == (24, True)
+
+
+def test_falling_latencies_settle_when_they_have_fallen() -> None:
+    rule = warm_up([100, 50, 20, 12, 11, 10.5, *([10.0] * 100)])
+    assert rule.settled is True
+    assert rule.dropped == 4 * 11  # the middle of windows 5 to 7 is 10.5, that of 6 to 8 is the first 10
+
+
+def test_one_disturbed_window_decides_nothing() -> None:
+    assert warm_up([3.0, 9.0, 3.0, 3.0, 8.0, 3.0]).settled is True
+
+
+def test_warmup_without_end_stops_at_half_of_the_limit() -> None:
+    rule = warm_up([1.1**i for i in range(500)], limit_s=1.0)
+    assert rule.is_over()
+    assert (rule.dropped, rule.settled) == (4 * 50, False)
+
+
+def test_a_fixed_warmup_ends_exactly_and_claims_nothing() -> None:
+    rule = WarmupRule(7, 10.0)
+    assert rule.calls_left() == 7
+    rule.add_window(7, 1.0, 1)
+    assert rule.is_over()
+    assert rule.settled is None
+    assert WarmupRule(0, 10.0).is_over()
+
+
+def test_a_negative_warmup_is_refused() -> None:
+    with pytest.raises(UsageError, match="warmup is -1"):
+        WarmupRule(-1, 10.0)
+
+
+@pytest.mark.parametrize("degrees", [4, 9, 10, 20, 60, 1000])
+def test_student_t_agrees_with_scipy(degrees: int) -> None:
+    assert stopping.student_t_975(degrees) == pytest.approx(stats.t.ppf(0.975, degrees), rel=2e-3)
+
+
+@given(st.lists(st.floats(1.0, 1e9), min_size=5, max_size=50))
+def test_relative_width_agrees_with_scipy(values: list[float]) -> None:
+    mean, error = sum(values) / len(values), float(stats.sem(values))
+    expected = 2 * float(stats.t.ppf(0.975, len(values) - 1)) * error / mean
+    assert stopping.relative_width(values) == pytest.approx(expected, rel=3e-3, abs=1e-12)

@@ -1,0 +1,18 @@
+"""Running `enginebench` as a process of its own."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+
+Cli = Callable[..., subprocess.CompletedProcess[str]]
+
+
+def environment(folder: Path) -> dict[str, str]:
+    """Variables of a process that finds the sources, locks and stores in `folder`, and writes 80 columns."""
+    own = {"PYTHONPATH": str(ROOT / "src"), "TMPDIR": str(folder), "HOME": str(folder), "COLUMNS": "80"}
+    return {**os.environ, **own}
