@@ -10,10 +10,10 @@ from enginebench.fpga.network import count_ideal_cycles
 DIGITS = ((64, 32), (32, 10))
 
 
-def check(network, lanes, parts=1, n=2):
+def check(network, lanes, split=0, n=2):
     """Cycles of an inference, after its answers were compared."""
     inputs = draw_inputs(network, n)
-    answers, cycles = run_engine(Engine(network, lanes, parts), inputs)
+    answers, cycles = run_engine(Engine(network, lanes, split), inputs)
     assert answers.tolist() == network.infer_bytes(inputs).tolist()
     assert len(set(cycles)) == 1
     return cycles[0]
@@ -26,9 +26,9 @@ def test_cycles_stay_near_the_ideal(lanes, ratio):
 
 
 @pytest.mark.parametrize("bits", [16, 32])
-@pytest.mark.parametrize("parts", [1, 2])
-def test_widths_and_parts_of_the_multiplier(bits, parts):
-    check(make_network(seed=bits, bits=bits), 8, parts)
+@pytest.mark.parametrize("split", [10, 15, 17, 31])
+def test_widths_and_split_of_the_multiplication(bits, split):
+    check(make_network(seed=bits, bits=bits), 8, split)
 
 
 @pytest.mark.parametrize("rounding", ["half_even", "half_away", "half_up", "floor"])

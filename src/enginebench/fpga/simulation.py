@@ -36,7 +36,7 @@ class DesignOptions(Struct, frozen=True, kw_only=True):
 
     lanes: int = 8
     divisor: int = 12
-    parts: int = 1
+    split: int = 0
 
 
 class Simulated(Struct, frozen=True, kw_only=True, eq=False):
@@ -69,7 +69,7 @@ def simulate_inferences(
     Raises:
         MeasurementError: the device gave no answer, or refused a request.
     """
-    device = Device(network, options.lanes, options.divisor, options.parts)
+    device = Device(network, options.lanes, options.divisor, options.split)
     if simulator == "amaranth":
         return _simulate_all(network, options, inputs, lambda rx: (simulate_pins(device, rx), None), len(inputs))
     with CompiledDevice(compile_device(device, cache_dir)) as running:

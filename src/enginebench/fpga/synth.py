@@ -28,7 +28,7 @@ class Part(Struct, frozen=True, kw_only=True):
     dsp: str | None
     ram: str
     target_mhz: float  # the router tries until it meets this; above what the design reaches, so that it never rests
-    parts: int  # stages of the requantizer's multiplication: 2 where it is made of logic
+    split: int  # where the requantizer's multiplication is parted: the width of a multiplier, or half of the sum
 
 
 PARTS = {
@@ -44,7 +44,7 @@ PARTS = {
             dsp="ICESTORM_DSP",
             ram="ICESTORM_RAM",
             target_mhz=48.0,
-            parts=1,
+            split=15,
         ),
         Part(
             name="ice40hx8k",
@@ -56,7 +56,7 @@ PARTS = {
             dsp=None,
             ram="ICESTORM_RAM",
             target_mhz=120.0,
-            parts=2,
+            split=10,
         ),
         Part(
             name="ecp5-25k",
@@ -68,7 +68,7 @@ PARTS = {
             dsp="MULT18X18D",
             ram="DP16KD",
             target_mhz=180.0,
-            parts=1,
+            split=17,
         ),
     )
 }

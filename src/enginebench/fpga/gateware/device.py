@@ -41,22 +41,22 @@ class Device(wiring.Component):
         network: multipliers fitted.
         lanes: products a cycle.
         divisor: clock cycles a bit.
-        parts: as for `Engine`.
+        split: as for `Engine`.
         timeout_cycles: pause after which an unfinished frame is given up.
     """
 
     def __init__(
-        self, network: Network, lanes: int, divisor: int, parts: int = 1, timeout_cycles: int | None = None
+        self, network: Network, lanes: int, divisor: int, split: int = 0, timeout_cycles: int | None = None
     ) -> None:
         check_payloads(network)
         self.network, self.lanes, self.divisor = network, lanes, check_divisor(divisor)
-        self.parts = parts
+        self.split = split
         self.timeout_cycles = timeout_cycles or max(TIMEOUT_CYCLES, TIMEOUT_BYTES * FRAME_BITS * divisor)
         super().__init__({"rx": In(1, init=1), "tx": Out(1, init=1), "computing": Out(1)})
 
     def elaborate(self, platform: Any) -> Module:
         m = Module()
-        m.submodules.engine = engine = Engine(self.network, self.lanes, self.parts)
+        m.submodules.engine = engine = Engine(self.network, self.lanes, self.split)
         m.submodules.receiver = receiver = Receiver(self.divisor)
         m.submodules.transmitter = transmitter = Transmitter(self.divisor)
         m.submodules.queue = queue = SyncFIFOBuffered(width=3 + 3 + 8 + 8 + 1, depth=QUEUE_DEPTH)

@@ -39,15 +39,16 @@ class Engine(wiring.Component):
     Args:
         network: multipliers fitted.
         lanes: products a cycle.
-        parts: 2 splits the requantizer's multiplication over two stages, for devices that multiply in logic.
+        split: bits of the sum that the requantizer multiplies apart from the others, for devices whose multipliers are
+            narrower than the sum; 0 for one product.
     """
 
-    def __init__(self, network: Network, lanes: int, parts: int = 1) -> None:
+    def __init__(self, network: Network, lanes: int, split: int = 0) -> None:
         if not 1 <= lanes <= MOST_LANES:
             raise UsageError(f"{lanes} lanes; expected 1 to {MOST_LANES}")
-        if parts not in (1, 2):
-            raise UsageError(f"a multiplication in {parts} parts; expected 1 or 2")
-        self.network, self.lanes, self.parts = network, lanes, parts
+        if not 0 <= split < 32:
+            raise UsageError(f"a multiplication split at bit {split}; expected 0 to 31")
+        self.network, self.lanes, self.split = network, lanes, split
         self.input_bits = ceil_log2(network.inputs)
         self.answer_bits = ceil_log2(network.outputs)
         self.answer_shape = signed(8 * network.answer_bytes)
@@ -115,55 +116,49 @@ class Engine(wiring.Component):
         }
 
     def _add_issue(self, m: Module, memories: dict[str, Any], bank: Signal) -> dict[str, Signal]:
-        """Walks through layers, groups of outputs and activations: one address a cycle, unless it has to wait."""
+        """Walks through layers, groups of outputs and activations: one address a cycle, unless it has to wait.
+
+        Flags are kept beside the counters, so that the decision to go is a few gates deep.
+        """
         layers = self.network.layers
-        sizes = Array(C(layer.inputs - 1, range(max(x.inputs for x in layers))) for layer in layers)
         groups = [-(-layer.outputs // self.lanes) for layer in layers]
-        group_counts = Array(C(count - 1, range(max(groups))) for count in groups)
+        lengths = Array(C(layer.inputs - 1, range(max(2, *(x.inputs for x in layers)))) for layer in layers)
+        group_counts = Array(C(count - 1, range(max(2, *groups))) for count in groups)
         running, layer = Signal(), Signal(range(max(2, len(layers))))
-        k, group = Signal(range(max(x.inputs for x in layers))), Signal(range(max(groups)))
-        address = Signal(range(memories["depth"]))
-        first, last = Signal(), Signal()
-        signals = {
-            "running": running,
-            "layer": layer,
-            "first": first,
-            "last": last,
-            "go": Signal(),
-            # Set elsewhere: the layer whose answers are being written and how many there are; whether sums have room.
-            "written_layer": Signal(range(len(layers) + 1)),
-            "written": Signal(range(max(x.outputs for x in layers) + 1)),
-            "room": Signal(),
-        }
-        there = Signal()
-        m.d.comb += [
-            first.eq(k == 0),
-            last.eq(k == sizes[layer]),
-            there.eq(
-                (signals["written_layer"] >= layer)
-                | ((signals["written_layer"] + 1 == layer) & (signals["written"] > k))
-            ),
-            signals["go"].eq(running & there & (~last | signals["room"])),
-        ]
-        with m.If(signals["go"]):
-            m.d.sync += [k.eq(k + 1), address.eq(address + 1)]
-            with m.If(last):
-                m.d.sync += [k.eq(0), group.eq(group + 1)]
-                with m.If(group == group_counts[layer]):
-                    m.d.sync += [group.eq(0), layer.eq(layer + 1)]
-                    with m.If(layer == len(layers) - 1):
-                        m.d.sync += [layer.eq(0), address.eq(0), running.eq(0)]
+        k, group = Signal(range(max(2, *(x.inputs for x in layers)))), Signal(range(max(2, *groups)))
+        left = Signal.like(k, init=layers[0].inputs - 1)  # activations behind this one
+        address = Signal(range(max(2, memories["depth"])))
+        first, last = Signal(init=1), Signal(init=layers[0].inputs == 1)
+        waits = Signal()  # whether this group is the first to read the activations of its layer
+        hidden = max((x.outputs for x in layers[:-1]), default=1)
+        unread = Signal(range(hidden + 1))  # activations that are written and were read by no group
+        signals = {"layer": layer, "first": first, "last": last, "go": Signal(), "room": Signal(), "written": Signal()}
+        go = signals["go"]
+        m.d.comb += go.eq(running & (~waits | (unread != 0)) & (~last | signals["room"]))
+        m.d.sync += unread.eq(unread + signals["written"] - (go & waits))
+        next_layer = Signal.like(layer)
+        m.d.comb += next_layer.eq(layer)
+        with m.If(go):
+            m.d.sync += [k.eq(k + 1), left.eq(left - 1), address.eq(address + 1), first.eq(0), last.eq(left == 1)]
+        with m.If(go & last):
+            m.d.sync += [k.eq(0), group.eq(group + 1), first.eq(1), waits.eq(0)]
+            with m.If(group == group_counts[layer]):
+                m.d.comb += next_layer.eq(Mux(layer == len(layers) - 1, 0, layer + 1))
+                m.d.sync += [group.eq(0), layer.eq(next_layer), waits.eq(next_layer != 0)]
+                with m.If(next_layer == 0):
+                    m.d.sync += [address.eq(0), running.eq(0)]
+            m.d.sync += [left.eq(lengths[next_layer]), last.eq(lengths[next_layer] == 0)]
         with m.If(self.start & ~self.busy):
             m.d.sync += [running.eq(1), bank.eq(self.bank), self.busy.eq(1), self.cycles.eq(0)]
         with m.If(self.busy):
             m.d.sync += self.cycles.eq(self.cycles + 1)
         m.d.comb += [
-            memories["weights"].en.eq(signals["go"]),
+            memories["weights"].en.eq(go),
             memories["weights"].addr.eq(address),
-            memories["inputs"].en.eq(signals["go"]),
-            memories["inputs"].addr.eq(Cat(k[: self.input_bits], C(0, max(0, self.input_bits - len(k))), bank)),
-            memories["hidden"].en.eq(signals["go"]),
-            memories["hidden"].addr.eq(Cat(k[: self.hidden_bits], C(0, max(0, self.hidden_bits - len(k))), layer[0])),
+            memories["inputs"].en.eq(go),
+            memories["inputs"].addr.eq(Cat(fit(k, self.input_bits), bank)),
+            memories["hidden"].en.eq(go),
+            memories["hidden"].addr.eq(Cat(fit(k, self.hidden_bits), layer[0])),
         ]
         return signals
 
@@ -257,15 +252,18 @@ class Engine(wiring.Component):
         }
 
     def _multiply(self, m: Module, biased: Signal, multiplier: Signal) -> Any:
-        """The product, registered; in two parts it is their sum behind the registers."""
-        if self.parts == 1:
+        """The product, registered; where it is split, the sum of two registered ones."""
+        if not 0 < self.split < len(biased):
             product = Signal(signed(len(biased) + len(multiplier)))
             m.d.sync += product.eq(biased * multiplier)
             return product
-        half = len(multiplier) // 2
-        low, high = Signal(signed(len(biased) + half + 1)), Signal(signed(len(biased) + len(multiplier) - half + 1))
-        m.d.sync += [low.eq(biased * multiplier[:half]), high.eq(biased * multiplier[half:])]
-        return low + (high << half)
+        low = Signal(signed(self.split + len(multiplier) + 1))
+        high = Signal(signed(len(biased) - self.split + len(multiplier)))
+        m.d.sync += [
+            low.eq(biased[: self.split] * multiplier),
+            high.eq(biased[self.split :].as_signed() * multiplier),
+        ]
+        return low + (high << self.split)
 
     @staticmethod
     def _delay(m: Module, value: Any, cycles: int) -> Any:
@@ -299,13 +297,12 @@ class Engine(wiring.Component):
         wide_answers = self.network.answer_bytes == 4
         m.d.comb += [
             hidden.en.eq(valid & ~is_last),
-            hidden.addr.eq(Cat(index[: self.hidden_bits], C(0, max(0, self.hidden_bits - len(index))), ~layer[0])),
+            hidden.addr.eq(Cat(fit(index, self.hidden_bits), ~layer[0])),
             hidden.data.eq(clamped),
             answers.en.eq(valid & is_last),
-            answers.addr.eq(Cat(index[: self.answer_bits], C(0, max(0, self.answer_bits - len(index))), bank)),
+            answers.addr.eq(Cat(fit(index, self.answer_bits), bank)),
             answers.data.eq(wide if wide_answers else clamped),
-            issue["written_layer"].eq(layer),
-            issue["written"].eq(index),
+            issue["written"].eq(valid & ~is_last),
             self.done_bank.eq(bank),
         ]
         m.d.sync += self.done.eq(0)
@@ -318,6 +315,11 @@ class Engine(wiring.Component):
 
     def _rectify_wide(self, value: Any) -> Any:
         return Mux(value < 0, 0, value) if self.network.layers[-1].relu else value
+
+
+def fit(value: Signal, bits: int) -> Any:
+    """`value` with exactly this many bits."""
+    return Cat(value[:bits], C(0, max(0, bits - len(value))))
 
 
 class ParameterTable:
