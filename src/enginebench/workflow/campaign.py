@@ -12,7 +12,7 @@ from typing import Any, Protocol, TypeAlias
 from msgspec.structs import replace
 
 from enginebench.analyze.drift import default_limits, measure_drift
-from enginebench.core.errors import ArtifactError, ChildFailed, EngineBenchError, MeasurementError
+from enginebench.core.errors import ArtifactError, ChildFailed, EngineBenchError, MeasurementError, UsageError
 from enginebench.core.names import format_engine, format_precision
 from enginebench.core.records import Artifact, Caveat, Machine, Result
 from enginebench.workflow.folder import RunFolder
@@ -130,6 +130,8 @@ class Campaign:
                 environment=child_environment(row.engine.threads),
                 on_note=lambda text: self._reporter.step(f"{label(row)}: {text}"),
             )
+        except UsageError:
+            raise  # a wrong option is the user's to mend, before anything is measured
         except EngineBenchError as error:
             return self._failed(begun, "while it was built and checked", error)
         assert isinstance(answer, PrepareAnswer)

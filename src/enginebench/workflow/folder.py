@@ -161,6 +161,11 @@ class RunFolder:
             raise ArtifactError(f"{path} was changed after the run began (SHA-256 differs). Start a new run")
 
 
+def holds_run(root: Path) -> bool:
+    """Whether a run is stored in the folder, be it damaged."""
+    return (root / "run.json").exists()
+
+
 def read_results(root: Path) -> tuple[RunRecord, list[Result]]:
     """A stored run: its record and every row that was begun, in the run's order."""
     folder = RunFolder(root)

@@ -239,7 +239,7 @@ def measure_repetition(job: MeasureJob, note: NoteCall) -> MeasureAnswer:
         measured = backend.measure(job.artifact, job.engine, job.measure)
     else:
         assert isinstance(backend, Loadable)
-        measured = _time_engine(backend, job, note)
+        measured = _time_engine(backend, job, pinned, note)
     after = time_reference(REFERENCE_REPEATS)
     return MeasureAnswer(
         measurement=replace(
@@ -261,9 +261,10 @@ def _rotate(feeds: Feeds, job: MeasureJob) -> list[Feeds]:
     return rotate_feeds(feeds, rotating_count(size, job.last_level_cache_bytes))
 
 
-def _time_engine(backend: Loadable, job: MeasureJob, note: NoteCall) -> Measurement:
+def _time_engine(backend: Loadable, job: MeasureJob, pinned: tuple[int, ...] | None, note: NoteCall) -> Measurement:
     from enginebench.measure.loop import measure_engine
     from enginebench.measure.machine import peak_memory_bytes
+    from enginebench.measure.topology import whole_cores
     from enginebench.measure.watch import BlockWatch
     from enginebench.models.task import sample_feeds
 
@@ -278,7 +279,9 @@ def _time_engine(backend: Loadable, job: MeasureJob, note: NoteCall) -> Measurem
         engine.run()
         first_run = time.perf_counter()
         note("timing")
-        measured = measure_engine(engine, feeds, job.measure, watch=BlockWatch())
+        # Elsewhere others may work as they like; on these cores they take time away.
+        watch = BlockWatch(whole_cores(pinned) if pinned else None)
+        measured = measure_engine(engine, feeds, job.measure, watch=watch)
     return replace(
         measured,
         load_s=loaded - start,

@@ -1,0 +1,84 @@
+"""The door: help without heavy imports, verbs as documented, exit codes, errors without tracebacks."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from importlib import import_module
+from pathlib import Path
+
+import pytest
+
+from enginebench.cli.door import VERBS
+from processes import Cli, environment
+
+HEAVY = ("torch", "onnxruntime", "openvino", "onnx", "scipy", "altair", "vl_convert", "numpy", "rich", "nncf")
+
+
+def test_help_imports_no_engine_no_scipy_and_no_charts(tmp_path: Path) -> None:
+    code = (
+        "import sys\nfrom enginebench.cli import main\n"
+        "try: main(['--help'])\nexcept SystemExit: pass\n"
+        f"print([m for m in {HEAVY} if m in sys.modules], file=sys.stderr)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], env=environment(tmp_path), capture_output=True, text=True, check=True
+    )
+    assert done.stderr.strip() == "[]"
+    assert "Find the fastest inference engine" in done.stdout
+
+
+@pytest.mark.parametrize("verb", sorted(VERBS))
+def test_the_short_help_is_what_the_verb_says_of_itself(verb: str) -> None:
+    module, text = VERBS[verb]
+    command = import_module(module).command
+    assert command.name == verb
+    assert command.help
+    assert text.endswith(".") and len(text) < 75
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "words"),
+    [
+        (["run", "resnet19"], 2, "resnet18"),
+        (["run", "absent.onnx"], 5, "no such file"),
+        (["run", "digits-cnn", "--engines", "warp"], 2, "unknown engine 'warp'"),
+        (["run", "digits-cnn", "--precisions", "fp7"], 2, "unknown precision"),
+        (["run", "digits-cnn", "--batch", "0"], 2, "--batch"),
+        (["run", "digits-cnn", "--resume"], 2, "--out"),
+        (["run"], 2, "MODEL"),
+        (["bench", "digits-cnn", "--engine", "ort:speed=9"], 2, "speed"),
+        (["bench", "digits-cnn", "--engine", "ort", "--against", "nothing.json"], 2, "SIDE|neither"),
+        (["bench", "digits-cnn", "--engine", "ort", "--percentile", "101"], 2, "--percentile"),
+        (["infer", "digits-cnn", "absent.npz"], 5, "absent.npz"),
+        (["report", "absent"], 2, "absent"),
+        (["diff", "absent", "absent"], 5, "absent"),
+        (["nonsense"], 2, "nonsense"),
+    ],
+)
+def test_wrong_input_is_told_what_is_expected(cli: Cli, arguments: list[str], code: int, words: str) -> None:
+    done = cli(*arguments)
+    assert done.returncode == code, done.stderr
+    assert any(word in done.stderr for word in words.split("|")), done.stderr
+    assert "Traceback" not in done.stderr
+    assert done.stdout == ""
+
+
+def test_doctor_names_every_engine_and_never_fails(cli: Cli) -> None:
+    from enginebench.core.names import ENGINES
+
+    document = json.loads(cli("doctor", "--json").stdout)
+    assert document["schema"] == "enginebench.doctor/1"
+    assert [e["engine"] for e in document["engines"]] == list(ENGINES)
+    for engine in document["engines"]:
+        assert engine["available"] or engine["reason"], engine
+    shown = cli("doctor")
+    assert shown.returncode == 0
+    assert max(map(len, shown.stdout.splitlines())) <= 80
+
+
+def test_models_lists_the_zoo(cli: Cli) -> None:
+    document = json.loads(cli("models", "--json").stdout)
+    assert {"digits-cnn", "digits-mlp", "resnet18"} <= {m["name"] for m in document["models"]}
+    assert "resnet18" in cli("models").stdout
