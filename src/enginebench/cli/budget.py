@@ -163,7 +163,7 @@ def print_budget(budget: Budget) -> None:
     from rich.table import Table
     from rich.text import Text
 
-    from enginebench.cli.door import clean
+    from enginebench.core.text import clean_text
 
     table = Table(box=None, pad_edge=False)
     table.add_column("term")
@@ -175,7 +175,7 @@ def print_budget(budget: Budget) -> None:
     console = Console(highlight=False)
     console.print(table)
     for line in describe_budget(budget):
-        console.print(Text(clean(line)), soft_wrap=True)
+        console.print(Text(clean_text(line)), soft_wrap=True)
 
 
 def describe_budget(budget: Budget) -> list[str]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Literal, TypeAlias
 
 import numpy as np
 from msgspec import Struct
@@ -13,17 +13,27 @@ from msgspec import Struct
 from enginebench.core.errors import MeasurementError
 from enginebench.fpga import waves
 from enginebench.fpga.compiled import CompiledDevice, compile_device
-from enginebench.fpga.frames import Answer, Command, Status, pack_request, split_answers, unpack_cycles
+from enginebench.fpga.frames import (
+    CYCLES_FORMAT,
+    FRAME_BYTES,
+    Answer,
+    Command,
+    Status,
+    pack_request,
+    split_answers,
+    unpack_cycles,
+)
 from enginebench.fpga.gateware.device import Device
 from enginebench.fpga.latency import count_engine_cycles, count_transaction_cycles, list_sizes
 from enginebench.fpga.network import Network
-from enginebench.fpga.pysim import simulate_pins
+from enginebench.fpga.pysim import ReplayedDevice
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from enginebench.fpga.waves import Wave
 
+RunCall: TypeAlias = "Callable[[Wave], tuple[Wave, Wave | None]]"
 Simulator = Literal["compiled", "amaranth"]
 # Inferences whose line is laid out at once: a few megabytes of samples at any divisor that a UART needs.
 CHUNK = 64
@@ -71,7 +81,7 @@ def simulate_inferences(
     """
     device = Device(network, options.lanes, options.divisor, options.split)
     if simulator == "amaranth":
-        return _simulate_all(network, options, inputs, lambda rx: (simulate_pins(device, rx), None), len(inputs))
+        return _simulate_all(network, options, inputs, ReplayedDevice(device).run, len(inputs))
     with CompiledDevice(compile_device(device, cache_dir)) as running:
         return _simulate_all(network, options, inputs, running.run, CHUNK)
 
@@ -80,53 +90,83 @@ def _simulate_all(
     network: Network,
     options: DesignOptions,
     inputs: NDArray[np.int8],
-    run: Callable[[Wave], tuple[Wave, Wave | None]],
+    run: RunCall,
     chunk: int,
 ) -> Simulated:
-    answers: list[bytes] = []
+    answers: list[NDArray[np.int64]] = []
     transactions: list[int] = []
-    busy_cycles: list[int] = []
+    computed: list[int] = []
     total, seconds = 0, 0.0
-    for first in range(0, len(inputs), chunk):
-        line, starts = lay_out(network, options, inputs[first : first + chunk], first, ask_cycles=first == 0)
+
+    def run_timed(rx: Wave) -> tuple[Wave, Wave | None]:
+        nonlocal total, seconds
         begin = time.perf_counter()
-        tx, busy = run(line)
+        pins = run(rx)
         seconds += time.perf_counter() - begin
-        total += len(line)
-        found, ends = read_answers(tx, options.divisor)
-        if first == 0:
-            cycles = unpack_cycles(_take(found.pop(), len(starts)).payload)[0]
-        if len(found) != len(starts):
-            raise MeasurementError(f"{len(found)} answers to {len(starts)} requests; the device lost some")
-        answers += [_take(answer, first + i).payload for i, answer in enumerate(found)]
-        transactions += [end - start for start, end in zip(starts, ends, strict=False)]
-        if busy is not None:
-            busy_cycles += [int(part.sum()) for part in np.split(busy.astype(np.int64), starts[1:])]
-    kind = "<i1" if network.answer_bytes == 1 else "<i4"
+        total += len(rx)
+        return pins
+
+    for first in range(0, len(inputs), chunk):
+        found, took, busy = run_chunk(network, options, inputs[first : first + chunk], first, run_timed)
+        answers.append(found)
+        transactions += took
+        computed += busy
     return Simulated(
-        answers=np.frombuffer(b"".join(answers), kind).reshape(len(inputs), network.outputs).astype(np.int64),
-        cycles_per_inference=cycles,
+        answers=np.concatenate(answers),
+        cycles_per_inference=ask_cycles(options, len(inputs), run_timed),
         transaction_cycles=tuple(transactions),
-        compute_cycles=tuple(busy_cycles),
+        compute_cycles=tuple(computed),
         simulated_cycles=total,
         seconds=seconds,
     )
 
 
-def lay_out(
-    network: Network, options: DesignOptions, inputs: NDArray[np.int8], first: int, ask_cycles: bool = False
-) -> tuple[Wave, list[int]]:
+def run_chunk(
+    network: Network, options: DesignOptions, inputs: NDArray[np.int8], first: int, run: RunCall
+) -> tuple[NDArray[np.int64], list[int], list[int]]:
+    """(answers [n, outputs], cycles of each transaction, cycles of the engine for each) of inputs in one go.
+
+    Args:
+        network: of the device.
+        options: of the device.
+        inputs: signed bytes [n, inputs].
+        first: number of the first request, modulo 256 its sequence number.
+        run: the device; where it does not show when it computes, the last list is empty.
+
+    Raises:
+        MeasurementError: an answer is missing or bad.
+    """
+    line, starts = lay_out(network, options, inputs, first)
+    tx, busy = run(line)
+    found, ends = read_answers(tx, options.divisor)
+    if len(found) != len(starts):
+        raise MeasurementError(f"{len(found)} answers to {len(starts)} requests; the device lost some")
+    kind = "<i1" if network.answer_bytes == 1 else "<i4"
+    payload = b"".join(take_answer(answer, first + i).payload for i, answer in enumerate(found))
+    answers = np.frombuffer(payload, kind).reshape(len(inputs), network.outputs).astype(np.int64)
+    took = [end - start for start, end in zip(starts, ends, strict=True)]
+    parts = [] if busy is None else np.split(busy.astype(np.int64), starts[1:])
+    return answers, took, [int(part.sum()) for part in parts]
+
+
+def ask_cycles(options: DesignOptions, number: int, run: RunCall) -> int:
+    """What the device counted for its last inference, asked over its line."""
+    request = waves.encode_bytes(pack_request(Command.CYCLES, number & 0xFF), options.divisor)
+    answer_cycles = (FRAME_BYTES + CYCLES_FORMAT.size) * waves.FRAME_BITS * options.divisor
+    tx, _ = run(waves.join([request, waves.rest(answer_cycles + MARGIN_CYCLES)]))
+    (answer,), _ = read_answers(tx, options.divisor)
+    return unpack_cycles(take_answer(answer, number).payload)[0]
+
+
+def lay_out(network: Network, options: DesignOptions, inputs: NDArray[np.int8], first: int) -> tuple[Wave, list[int]]:
     """(line with a request for each input and a rest for each answer, cycle at which each request begins)."""
     slot = count_transaction_cycles(network, options.lanes, options.divisor) + MARGIN_CYCLES
     pieces, starts = [waves.rest(MARGIN_CYCLES)], []
-    frames = [pack_request(Command.INFER, (first + i) & 0xFF, row.tobytes()) for i, row in enumerate(inputs)]
-    if ask_cycles:
-        frames.append(pack_request(Command.CYCLES, (first + len(inputs)) & 0xFF))
-    for i, frame in enumerate(frames):
-        request = waves.encode_bytes(frame, options.divisor)
+    for i, row in enumerate(inputs):
+        request = waves.encode_bytes(pack_request(Command.INFER, (first + i) & 0xFF, row.tobytes()), options.divisor)
         starts.append(MARGIN_CYCLES + i * slot)
         pieces += [request, waves.rest(slot - len(request))]
-    return waves.join(pieces), starts[: len(inputs)]
+    return waves.join(pieces), starts
 
 
 def read_answers(tx: Wave, divisor: int) -> tuple[list[Answer], list[int]]:
@@ -146,7 +186,7 @@ def read_answers(tx: Wave, divisor: int) -> tuple[list[Answer], list[int]]:
     return answers, ends
 
 
-def _take(answer: Answer, number: int) -> Answer:
+def take_answer(answer: Answer, number: int) -> Answer:
     """The answer, if it is a good one to this request.
 
     Raises:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import tempfile
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -49,6 +50,19 @@ def run_tool(tool: str, args: list[str], folder: Path) -> str:
     if done.returncode:
         raise BackendUnavailable(f"{tool} failed with exit code {done.returncode}: {log[-TAIL_CHARACTERS:]}")
     return log
+
+
+def convert_verilog(rtlil: str) -> str:
+    """A design in RTLIL as Verilog that simulators of any age run.
+
+    Processes become gates first: what `write_verilog` makes of them as they are starts differently in Icarus 11.
+    Source: amaranth-lang/amaranth issue 594.
+    """
+    with tempfile.TemporaryDirectory(prefix="enginebench-") as scratch:
+        folder = Path(scratch)
+        (folder / "design.il").write_text(rtlil, encoding="utf-8")
+        run_tool("yosys", ["-q", "-p", "read_rtlil design.il; proc; opt_clean; write_verilog -noattr design.v"], folder)
+        return (folder / "design.v").read_text(encoding="utf-8")
 
 
 def find_yosys_headers() -> Path:
