@@ -21,6 +21,8 @@ VERBS = {
     "run": ("enginebench.cli.run", "Find the fastest engine for a model that still gives the same answers."),
     "bench": ("enginebench.cli.bench", "Measure one engine; with --against, compare it with another."),
     "export": ("enginebench.cli.export", "Export a PyTorch model to ONNX, checked against PyTorch."),
+    "calibrate": ("enginebench.cli.calibrate", "Find the ranges of a model's tensors over real inputs."),
+    "quantize": ("enginebench.cli.quantize", "Write an ONNX graph in another precision."),
     "infer": ("enginebench.cli.infer", "Run one engine on your own arrays."),
     "models": ("enginebench.cli.models", "List the built-in models."),
     "doctor": ("enginebench.cli.doctor", "Show what can run here, and what adds the rest."),

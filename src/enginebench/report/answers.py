@@ -36,6 +36,8 @@ def state_answer(document: RunDocument) -> list[str]:
 def _state_nothing(document: RunDocument) -> str:
     if not any(row.n for row in document.rows):
         return "Nothing was measured, so there is no fastest engine."
+    if any(row.n and row.outputs_agree for row in document.rows):
+        return "No engine can be named: the rows whose outputs agree are invalid or not finished. See the notes."
     return "No engine can be named: of the rows that were measured, none is known to agree in its outputs."
 
 

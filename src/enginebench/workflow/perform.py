@@ -30,12 +30,16 @@ from enginebench.workflow.jobs import (
     PrepareJob,
     ProbeAnswer,
     ProbeJob,
+    QuantizeAnswer,
+    QuantizeJob,
     SourceAnswer,
     SourceJob,
 )
 
 if TYPE_CHECKING:
     from enginebench.core.protocols import Array, Backend, Engine, Feeds
+    from enginebench.models.precision.calibration import Calibration
+    from enginebench.models.precision.calibration_data import CalibrationData
 
 NoteCall = Callable[[str], None]
 # Before and after each repetition; the median of twenty shrugs off single interruptions.
@@ -46,6 +50,8 @@ def perform(job: Job, note: NoteCall) -> Answer:
     """The answer to `job`, worked out in this process."""
     if isinstance(job, SourceJob):
         return make_source(job, note)
+    if isinstance(job, QuantizeJob):
+        return quantize_graph(job, note)
     if isinstance(job, PrepareJob):
         return prepare_engine(job, note)
     if isinstance(job, MeasureJob):
@@ -124,6 +130,50 @@ def _take_shipped(job: SourceJob) -> tuple[Artifact, ...]:
     return (replace(artifact, model=job.model, weights="trained"),)
 
 
+def quantize_graph(job: QuantizeJob, note: NoteCall) -> QuantizeAnswer:
+    """The graph in another precision. Ranges are read back from the run's folder, or taken and kept there."""
+    from enginebench.models.precision.calibration_data import open_data
+    from enginebench.models.precision.quantize import quantize
+
+    start = time.perf_counter()
+    needs_data = job.precision in ("int8", "fp8")
+    data = None
+    if needs_data:
+        data = open_data(
+            job.data,
+            model=job.model,
+            inputs=job.artifact.inputs,
+            n=job.n,
+            seed=job.seed,
+            input_size=job.input_size,
+        )
+    calibration = _find_ranges(job, data, note) if data is not None and job.recipe != "nncf" else None
+    note(f"to {job.precision}")
+    artifact = quantize(
+        job.artifact,
+        job.precision,
+        job.recipe,
+        Path(job.out),
+        calibration=calibration,
+        data=data,
+        threads=job.threads,
+    )
+    return QuantizeAnswer(artifact=artifact, seconds=time.perf_counter() - start)
+
+
+def _find_ranges(job: QuantizeJob, data: CalibrationData, note: NoteCall) -> Calibration:
+    from enginebench.models.precision.calibrate import calibrate
+    from enginebench.models.precision.calibration import read_calibration, write_calibration
+
+    path = Path(job.calibration_path)
+    if path.exists():
+        return read_calibration(path)
+    note(f"ranges over {data.n} entries of {data.source}")
+    calibration = calibrate(job.artifact, data, method=job.method, threads=job.threads)  # type: ignore[arg-type]
+    write_calibration(calibration, path)
+    return calibration
+
+
 def load_module(artifact: Artifact) -> object:
     """The PyTorch module of an artefact; PyTorch is imported by this call, not before."""
     from enginebench.models.torch_source import load_module as load
@@ -151,6 +201,9 @@ def prepare_engine(job: PrepareJob, note: NoteCall) -> PrepareAnswer:
             build_s = time.perf_counter() - start
             note("checking outputs")
             save_arrays(Path(job.outputs_path), run_feeds(engine, feeds))
+            if job.data is not None:
+                note(f"answering {job.data}")
+                save_arrays(Path(job.logits_path), answer_data(engine, job))
             proof = engine.effective_precision() if isinstance(engine, PrecisionProof) else None
     else:
         build_s = time.perf_counter() - start
@@ -162,6 +215,30 @@ def prepare_engine(job: PrepareJob, note: NoteCall) -> PrepareAnswer:
         samples=len(feeds) * job.engine.batch,
         effective_precision=proof,
     )
+
+
+def answer_data(engine: Engine, job: PrepareJob) -> dict[str, Array]:
+    """{"logits": the first output, "labels"} over the labelled data; the last batch is filled up and cut again."""
+    import numpy as np
+
+    from enginebench.models.precision.calibration_data import open_data
+
+    assert job.data is not None
+    entries = open_data(
+        job.data,
+        model=job.model,
+        inputs=job.artifact.inputs,
+        n=job.data_n,
+        seed=job.seed,
+        input_size=job.input_size,
+        split="evaluate",
+    )
+    batch, answers = job.engine.batch, []
+    for feeds in entries.batches(batch):
+        full = {name: np.resize(array, (batch, *array.shape[1:])) for name, array in feeds.items()}
+        answers.append(run_feeds(engine, [full])[engine.outputs[0].name])
+    logits = np.concatenate(answers)[: entries.n]
+    return {"logits": logits, "labels": entries.read_labels(logits.shape[-1])}
 
 
 def infer_arrays(job: InferJob) -> InferAnswer:
