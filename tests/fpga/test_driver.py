@@ -14,7 +14,7 @@ from enginebench.fpga.frames import INFO_FORMAT, Status, pack_answer
 from enginebench.fpga.gateware.device import Device
 
 SMALL = make_network((6, 5, 3), bits=16)
-DIVISOR, TIMEOUT_CYCLES = 4, 900
+DIVISOR, TIMEOUT_CYCLES = 4, 900  # as in test_serve: one design to compile
 
 
 class Clock:
