@@ -15,6 +15,7 @@ from enginebench.fpga.frames import (
     unpack_info,
 )
 from enginebench.fpga.gateware.device import Device, check_payloads
+from enginebench.fpga.latency import count_transaction_cycles
 from enginebench.fpga.pysim import simulate_pins
 
 SMALL = make_network((6, 5, 3), bits=16)
@@ -127,11 +128,18 @@ def test_broken_byte_ends_the_frame():
     assert [a.payload for a in answers] == [b"xyz"]
 
 
-def test_two_inferences_overlap_with_their_copies():
-    inputs = draw_inputs(SMALL, 6)
-    answers = talk(*(infer(row, i) for i, row in enumerate(inputs)))
+def test_stream_takes_as_long_as_its_requests():
+    """The next request travels while the engine works and the answer goes out: only the last one is waited for."""
+    inputs, divisor = draw_inputs(SMALL, 6), 4
+    requests = [waves.encode_bytes(infer(row, i), divisor) for i, row in enumerate(inputs)]
+    wave = simulate_pins(Device(SMALL, 4, divisor), waves.join([*requests, waves.rest(800)]))
+    data, starts = waves.decode_timed(wave, divisor)
+    answers, _ = split_answers(data)
     assert [(a.status, a.sequence) for a in answers] == [(0, i) for i in range(6)]
     assert [a.payload for a in answers] == [expect(SMALL, row) for row in inputs]
+    request, one = len(requests[0]), count_transaction_cycles(SMALL, 4, divisor)
+    assert starts[-1] + 10 * divisor == 5 * request + one
+    assert 5 * request + one < 0.7 * 6 * one
 
 
 def test_third_input_while_both_banks_are_taken_is_refused():
