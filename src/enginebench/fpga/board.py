@@ -13,7 +13,7 @@ from msgspec import Struct
 
 from enginebench.core.errors import ParseError, UsageError
 from enginebench.core.records import TensorSpec
-from enginebench.fpga.compiled import CompiledDevice, compile_device
+from enginebench.fpga.compiled import CompiledDevice, compile_rtlil, convert_rtlil
 from enginebench.fpga.frames import BANKS, FRAME_BYTES
 from enginebench.fpga.gateware.device import Device
 from enginebench.fpga.latency import FIXED_CYCLES
@@ -66,10 +66,10 @@ class Board:
     def __init__(self, network: Network, part: Part, lanes: int, clock_mhz: float, link: Link, cache_dir: Path) -> None:
         self._network, self._link, self.clock_mhz = network, link, clock_mhz
         self._options = DesignOptions(lanes=lanes, divisor=DIVISOR, split=part.split)
-        library = compile_device(Device(network, lanes, DIVISOR, part.split), cache_dir)
-        self.design_sha256 = hashlib.sha256(library.read_bytes()).hexdigest()
+        rtlil = convert_rtlil(Device(network, lanes, DIVISOR, part.split))
+        self.design_sha256 = hashlib.sha256(rtlil.encode()).hexdigest()
         self.description = f"{part.name}, {lanes} lanes, {clock_mhz:.4g} MHz, {link.name}"
-        self._device = CompiledDevice(library)
+        self._device = CompiledDevice(compile_rtlil(rtlil, cache_dir))
         self._sent = 0
 
     @property

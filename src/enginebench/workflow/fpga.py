@@ -11,14 +11,14 @@ import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
 
-from enginebench.core.errors import DependencyError, MissingDependency, UsageError
+from enginebench.core.errors import BackendUnavailable, DependencyError, MissingDependency, UsageError
 from enginebench.core.records import Artifact, EngineSpec, Recipe
 from enginebench.core.store import write_atomic
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from enginebench.core.protocols import SimulatedBoard
+    from enginebench.core.protocols import Engine, Loadable, SimulatedBoard
     from enginebench.fpga.integers import Rounding
     from enginebench.fpga.network import Network
     from enginebench.fpga.serve import PacedDevice
@@ -206,15 +206,23 @@ def _run_onnxruntime(source: _Source) -> NDArray[np.float32] | None:
     inputs = source.inputs.reshape(-1, *fixed)
     batch = source.network.input_shape[0]
     size = batch if isinstance(batch, int) else len(inputs)
-    # The graph carries its precision; ONNX Runtime runs what is there, whatever the spec calls it.
-    spec = EngineSpec(backend="ort", batch=size)
+    artifact = read_onnx(source.path)
     answers = []
-    with backend.load(read_onnx(source.path), spec) as engine:
+    with _load_graph(backend, artifact, size) as engine:
         for first in range(0, len(inputs) - size + 1, size):
             engine.bind({source.network.input_name: inputs[first : first + size]})
             engine.run()
             answers.append(engine.fetch()[source.network.output_name].reshape(size, -1))
     return np.concatenate(answers).astype(np.float32)
+
+
+def _load_graph(backend: Loadable, artifact: Artifact, batch: int) -> Engine:
+    """The graph as it is; where the engine knows no INT8 by name, it runs what the graph holds all the same."""
+    spec = EngineSpec(backend="ort", batch=batch, precision=artifact.precision)
+    try:
+        return backend.load(artifact, spec)
+    except BackendUnavailable:
+        return backend.load(artifact, replace(spec, precision="fp32"))
 
 
 def find_differences(

@@ -193,7 +193,7 @@ def _look_for_ranges(prepared: ModelProto, artifact: Artifact, threads: int) -> 
         return {}
     data = make_fake(artifact.inputs, max(OVERFLOW_ENTRIES, axis if isinstance(axis, int) else 0), seed=0)
     observer = Observer(prepared, find_activations(prepared), threads)
-    found = observe_ranges(observer, data, OVERFLOW_ENTRIES)
+    found, _ = observe_ranges(observer, data, OVERFLOW_ENTRIES)  # an infinity that is meant is one in FP16, too
     return {name: TensorRange(low=low, high=high) for name, (low, high) in found.items()}
 
 
