@@ -130,7 +130,7 @@ def test_what_cannot_be_is_refused(change, said):
 times = st.floats(0, 1e3)
 
 
-@settings(deadline=None, max_examples=25)
+@settings(deadline=None, max_examples=10)
 @given(times, times, times, times, times, st.floats(1e-3, 1e3))
 def test_bounds_hold(pre, copy_in, compute, copy_back, post, baseline):
     spec = BudgetSpec(

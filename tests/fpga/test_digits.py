@@ -4,7 +4,6 @@ import pytest
 from graphs import run_ort
 
 from enginebench.fpga.latency import count_transaction_cycles
-from enginebench.fpga.network import fit_multipliers
 from enginebench.fpga.onnx_reader import read_network
 from enginebench.fpga.simulation import DesignOptions, simulate_inferences
 from enginebench.models.task import feed_digits, load_digits
@@ -33,14 +32,6 @@ def test_all_digits_are_exact_and_classed_as_onnx_runtime_does(quantized, digits
     ours = network.decode(found.answers)
     assert len(find_differences(ours, run_ort(quantized, inputs), labels)) <= 2
     assert (ours.argmax(axis=1) == labels).mean() > 0.985
-
-
-def test_sixteen_lanes_with_the_cheap_multiplier(quantized, digits, cache_dir):
-    network = fit_multipliers(read_network(quantized), 16)
-    rows = network.encode(digits[0][:40])
-    found = simulate_inferences(network, DesignOptions(lanes=16, divisor=1, split=10), rows, cache_dir)
-    assert (found.answers == network.infer_bytes(rows)).all()
-    assert found.cycles_per_inference == 180
 
 
 @pytest.mark.parametrize(("bits", "share"), [(32, 0.0), (24, 0.0), (16, 0.02)])
