@@ -118,7 +118,10 @@ def test_curve_passes_through_the_budget():
         ({"compute_ms": math.nan}, "compute"),
         ({"copy_in": math.inf}, "copy_in"),
         ({"copy_back": Transfer(link=parse_link("usb2"), item_bytes=-1)}, "copy_back"),
+        ({"copy_in": Transfer(link=parse_link("usb2"), item_bytes=1 << 60)}, "copy_in"),
         ({"batch": 0}, "batch"),
+        ({"batch": 1 << 40}, "batch"),
+        ({"post_ms": 1e300}, "post"),
         ({"baseline_ms": 0.0}, "baseline"),
     ],
 )

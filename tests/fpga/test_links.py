@@ -49,7 +49,7 @@ def test_rate_of_payload_leaves_framing_out():
 @pytest.mark.parametrize(
     "text",
     ["", "uart", "uart:", "uart:0", "uart:-5", "uart:x", "eth", "1e6+", "+5", "0+5", "nan+1", "inf", "1e6+-1",
-     "uart:9600+usb:", "uart:9600+usb:0", "usb9", "é"],
+     "uart:9600+usb:", "uart:9600+usb:0", "usb9", "1e-9", "1e300", "é"],
 )  # fmt: skip
 def test_what_is_no_link_is_named_with_the_known_ones(text):
     with pytest.raises(UsageError, match="eth1g"):

@@ -19,6 +19,9 @@ if TYPE_CHECKING:
 TERMS = ("pre", "copy_in", "compute", "copy_back", "post")
 # The largest batch at which a break-even is looked for; beyond a million items a call is no longer a call.
 LARGEST_BATCH = 1 << 20
+# Far beyond every use, and small enough that no sum or product here leaves 64 bits or the range of a float.
+LARGEST_TIME_MS = 1e15
+LARGEST_BYTES = 1 << 40
 # Points of the curve over the link rate, spread evenly on a logarithmic axis: four decades, ten points each.
 CURVE_POINTS = 41
 
@@ -91,7 +94,7 @@ def compute_budget(spec: BudgetSpec) -> Budget:
     on a half-duplex link both copies are one stage.
 
     Raises:
-        UsageError: a time, a size or the batch is negative, zero where it may not be, or not finite.
+        UsageError: a time, a size or the batch is out of range.
 
     Source: G. Amdahl, "Validity of the single processor approach", AFIPS 1967, for both bounds.
     """
@@ -135,15 +138,16 @@ def check_spec(spec: BudgetSpec) -> None:
     times = {"pre": spec.pre_ms, "compute": spec.compute_ms, "post": spec.post_ms, "call": spec.call_ms}
     times |= {n: c for n, c in (("copy_in", spec.copy_in), ("copy_back", spec.copy_back)) if isinstance(c, int | float)}
     for name, time in times.items():
-        if not math.isfinite(time) or time < 0:
-            raise UsageError(f"the time of {name} is {time:g} ms; expected a finite number, zero or more")
+        if not 0 <= time <= LARGEST_TIME_MS:
+            raise UsageError(f"the time of {name} is {time:g} ms; expected 0 to {LARGEST_TIME_MS:g}")
     for name, copy in (("copy_in", spec.copy_in), ("copy_back", spec.copy_back)):
-        if isinstance(copy, Transfer) and (copy.item_bytes < 0 or copy.frame_bytes < 0):
-            raise UsageError(f"{name} carries {copy.item_bytes} + {copy.frame_bytes} bytes; expected zero or more")
-    if spec.batch < 1:
-        raise UsageError(f"the batch is {spec.batch}; expected 1 or more")
-    if spec.baseline_ms is not None and not (math.isfinite(spec.baseline_ms) and spec.baseline_ms > 0):
-        raise UsageError(f"the baseline is {spec.baseline_ms:g} ms; expected a finite number above zero")
+        sizes = (copy.item_bytes, copy.frame_bytes) if isinstance(copy, Transfer) else ()
+        if not all(0 <= size <= LARGEST_BYTES for size in sizes):
+            raise UsageError(f"{name} carries {' + '.join(map(str, sizes))} bytes; expected 0 to {LARGEST_BYTES} each")
+    if not 1 <= spec.batch <= LARGEST_BATCH:
+        raise UsageError(f"the batch is {spec.batch}; expected 1 to {LARGEST_BATCH}")
+    if spec.baseline_ms is not None and not 0 < spec.baseline_ms <= LARGEST_TIME_MS:
+        raise UsageError(f"the baseline is {spec.baseline_ms:g} ms; expected above 0 and at most {LARGEST_TIME_MS:g}")
 
 
 def compute_terms(spec: BudgetSpec, batch: NDArray[np.int64] | int) -> dict[str, NDArray[np.float64]]:

@@ -128,6 +128,10 @@ def requantize(
         low: smallest answer; the zero point where a ReLU belongs to the layer.
         high: largest answer.
 
+    What a multiplier or a rounding costs, out of 640,000 sums of 64 products (benchmarks/fpga.py): 32 bits with
+    half_even never differ from the exact answer; 24 bits do in 1.1e-5 of them and 16 bits in 7.6e-4, by one step;
+    half_away and half_up do at exact ties, 1.1e-3 of them where the scale is a power of two and none at others.
+
     Source: ONNX operator QLinearMatMul (opset 21): round to nearest, ties to even, then the zero point, then saturate.
     """
     product = np.asarray(accumulators, dtype=np.int64) * np.asarray(multiplier, dtype=np.int64)

@@ -91,6 +91,8 @@ NAMED = {
     )
 }
 
+# Far beyond every link, and within what 64-bit floats multiply without a care.
+SMALLEST, LARGEST = 1e-6, 1e18
 KNOWN = f"uart:BAUD, {', '.join(NAMED)}, BYTES_PER_S+LATENCY_US, each with +usb[:MS] for a USB-serial adapter"
 
 
@@ -125,6 +127,6 @@ def _read(number: str, text: str, zero: bool = False) -> float:
         value = float(number)
     except ValueError:
         value = math.nan
-    if not math.isfinite(value) or value < 0 or (value == 0 and not zero):
-        raise UsageError(f"unknown link {text!r}; expected {KNOWN}, with positive numbers")
+    if not (SMALLEST <= value <= LARGEST or (zero and value == 0)):
+        raise UsageError(f"unknown link {text!r}; expected {KNOWN}, with numbers from {SMALLEST:g} to {LARGEST:g}")
     return value
