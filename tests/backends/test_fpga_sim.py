@@ -88,7 +88,7 @@ def test_options_reach_the_board_with_their_defaults(opened, artifact, tmp_path)
     FpgaSimBackend(opened[0], tmp_path).measure(artifact, spec, MeasureSpec(iters=1))
     path, options, cache = opened[2][0]
     assert (path, cache) == (artifact.path, tmp_path)
-    assert options == {"part": "ecp5-25k", "lanes": "4", "multiplier_bits": "16", "link": "eth1g", "clock_mhz": ""}
+    assert options == {"part": "ecp5-25k", "lanes": "4", "multiplier_bits": "32", "link": "eth1g", "clock_mhz": ""}
 
 
 def test_engine_answers_what_the_board_answers(opened, artifact, tmp_path):

@@ -65,6 +65,7 @@ def test_table_of_speeds_holds_the_default(tmp_path, monkeypatch):
     speeds = read_speeds().speeds
     assert all(min(s.seeds_mhz) <= s.fmax_mhz <= max(s.seeds_mhz) and len(s.seeds_mhz) >= 3 for s in speeds)
     assert find_speed("ecp5-25k", 16, 16) >= 110
+    assert find_speed("ecp5-25k", 16, 32) > 0  # the default of fpga-sim
     monkeypatch.setattr(board_module, "SPEEDS_FILE", tmp_path / "none.json")
     with pytest.raises(ParseError, match=r"none\.json"):
         read_speeds()

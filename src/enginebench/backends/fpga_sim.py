@@ -42,7 +42,7 @@ OPTIONS = {
         meaning="the device whose clock counts",
     ),
     "lanes": Option(default="16", meaning="products a cycle"),
-    "multiplier_bits": Option(default="16", meaning="width of the requantizer's multiplier; 32 agrees with ort"),
+    "multiplier_bits": Option(default="32", meaning="width of the requantizer's multiplier; 32 agrees with ort"),
     "link": Option(default="uart:3000000+usb:1", meaning="as for the verb budget; +usb:MS is the adapter's timer"),
     "clock_mhz": Option(default="", meaning="the device's clock; by default the Fmax found by place and route"),
 }

@@ -47,7 +47,7 @@ def command() -> None:
     """An INT8 network behind a UART, cycle by cycle. MODEL is digits-mlp, or a quantized .onnx chain of layers."""
 
 
-@command.command("simulate")
+@command.command("simulate", short_help="Send inputs through the simulated device.")
 @design_options
 @click.option("--n", type=click.IntRange(1), help="Inputs. [all 1797 digits]")
 @click.option("--simulator", type=click.Choice(["compiled", "amaranth"]), default="compiled", show_default=True)
@@ -112,7 +112,7 @@ def describe_simulation(document: SimulateDocument) -> list[str]:
     return lines + list(document.notes)
 
 
-@command.command("verilog")
+@command.command("verilog", short_help="Write the device as Verilog.")
 @design_options
 @click.option("--out", type=click.Path(path_type=Path, dir_okay=False), default=Path("device.v"), show_default=True)
 def verilog(model: str | None, lanes: int, divisor: int, multiplier_bits: int, out: Path) -> None:
@@ -123,7 +123,7 @@ def verilog(model: str | None, lanes: int, divisor: int, multiplier_bits: int, o
     click.echo(f"{out}: {lines} lines", err=True)
 
 
-@command.command("synth")
+@command.command("synth", short_help="Synthesize, place and route; Fmax and cells.")
 @design_options
 @click.option("--part", required=True, help="ice40up5k, ice40hx8k (or hx8k), ecp5-25k.")
 @click.option("--seeds", type=click.IntRange(1, 100), default=3, show_default=True, help="Placements to try.")
@@ -177,7 +177,7 @@ def describe_synthesis(document: Synthesis) -> list[str]:
     return [*lines, f"logs in {document.out}"]
 
 
-@command.command("serve")
+@command.command("serve", short_help="Serve a simulated board at a pseudo-terminal.")
 @design_options
 @click.option("--clock-mhz", type=click.FloatRange(0, 1e4, min_open=True), default=12.0, show_default=True)
 def serve(model: str | None, lanes: int, divisor: int, multiplier_bits: int, clock_mhz: float) -> None:
