@@ -4,7 +4,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from graphs import write_chain
+from chains import write_chain
 
 from enginebench.core.errors import ParseError, UsageError
 from enginebench.core.records import Artifact

@@ -3,7 +3,7 @@
 import numpy as np
 import onnx
 import pytest
-from graphs import SCALES, run_ort, write_chain
+from chains import SCALES, run_ort, write_chain
 from onnx import helper
 
 from enginebench.core.errors import ModelError, ParseError
