@@ -13,16 +13,16 @@ from typing import TYPE_CHECKING, Any
 import torch
 import torch._inductor.config as inductor
 
-from enginebench.backends.request import Option, check_request, read_options
+from enginebench.backends.request import Option
+from enginebench.backends.torch_cast import CAST_OPTIONS, cast_module, check_torch_request
 from enginebench.backends.torch_engine import TorchEngine, load_module, prepare_torch
 from enginebench.core.errors import BackendUnavailable, ModelError
-from enginebench.core.records import Artifact, Availability, EngineSpec, Precision
+from enginebench.core.records import Artifact, Availability, EngineSpec
 
 if TYPE_CHECKING:
     from enginebench.core.protocols import ModuleLoader, RunCall
 
 NAME = "pytorch-compile"
-PRECISIONS: tuple[Precision, ...] = ("fp32",)
 CACHE_VARIABLE = "TORCHINDUCTOR_CACHE_DIR"
 CACHE_NAME = "inductor-cache"
 
@@ -34,6 +34,7 @@ OPTIONS = {
     "fullgraph": Option(
         default="1", choices=("0", "1"), meaning="0 lets parts that cannot be compiled run eagerly, unseen"
     ),
+    **CAST_OPTIONS,
 }
 
 
@@ -69,8 +70,7 @@ class PytorchCompileBackend:
 
         Refuses what `load` would refuse, before a minute of compiling.
         """
-        check_request(artifact, spec, ("torch",), PRECISIONS)
-        read_options(spec, OPTIONS)
+        check_torch_request(artifact, spec, OPTIONS)
         check_tools()
         return artifact
 
@@ -78,12 +78,11 @@ class PytorchCompileBackend:
         """An engine on `spec.threads` threads, compiled for `spec.batch`; another batch compiles again, in `bind`.
 
         Raises:
-            BackendUnavailable: a compiler or Python's headers are missing, or strict FP32 cannot be had.
+            BackendUnavailable: a compiler, Python's headers, strict FP32 or the precision cannot be had.
             ModelError: the module cannot be compiled; names the reason.
             UsageError: an option is unknown, or there is no loader.
         """
-        check_request(artifact, spec, ("torch",), PRECISIONS)
-        options = read_options(spec, OPTIONS)
+        options = check_torch_request(artifact, spec, OPTIONS)
         check_tools()
         prepare_torch(spec)
         # Compiling in this process leaves no worker processes behind that would share the cores with the timed loop.
@@ -92,6 +91,7 @@ class PytorchCompileBackend:
         module = load_module(artifact, self._loader)
         if channels_last:
             module = module.to(memory_format=torch.channels_last)
+        module = cast_module(module, artifact, spec.precision, autocast=options["cast"] == "autocast")
         return TorchEngine(
             compile_module(module, options),
             artifact.inputs,

@@ -50,6 +50,7 @@ CaveatCode = Literal[
     "tf32",
     "throttled",
     "too_few_samples",
+    "unproved_precision",  # the engine keeps no record that could show in what it computed
     "unverified_engine",
 ]
 

@@ -159,7 +159,7 @@ def _reason_to_skip(
     problems: Mapping[str, str],
 ) -> str | None:
     if not availability.available:
-        return f"{availability.reason}. {availability.fix}" if availability.fix else availability.reason
+        return f"{availability.reason}. To add: {availability.fix}" if availability.fix else availability.reason
     label = format_precision(spec.precision, spec.recipe)
     if label in problems:
         return f"no graph in {label}: {problems[label]}"
