@@ -1,6 +1,7 @@
 """Reading what yosys and nextpnr write; synthesis of a small design for real, place and route by a stand-in."""
 
 import json
+import shutil
 
 import pytest
 from networks import make_network
@@ -19,12 +20,24 @@ REPORT = {
 }
 
 
-def stand_in(reports):
-    """run_tool that really runs yosys and takes place and route from `reports`."""
+@pytest.fixture(scope="module")
+def synthesized(tmp_path_factory):
+    """What yosys really makes of the echo, once."""
+    folder = tmp_path_factory.mktemp("netlist")
+    (folder / "design.il").write_text(convert_rtlil(Echo(12)))
+    script = f"read_rtlil design.il; {find_part('up5k').synth} -top top -json netlist.json"
+    return folder / "netlist.json", script, run_tool("yosys", ["-p", script], folder)
+
+
+def stand_in(reports, synthesized):
+    """run_tool that knows the answer of yosys and takes place and route from `reports`."""
+    netlist, script, log = synthesized
 
     def run(tool, args, folder):
         if tool == "yosys":
-            return run_tool(tool, args, folder)
+            assert args == ["-p", script]
+            shutil.copy(netlist, folder / "netlist.json")
+            return log
         seed = int(args[args.index("--seed") + 1])
         found = reports[seed]
         if isinstance(found, str):
@@ -39,15 +52,15 @@ def speed(mhz):
     return REPORT | {"fmax": {"clk": {"achieved": mhz}}}
 
 
-def synthesize_echo(monkeypatch, tmp_path, reports):
-    monkeypatch.setattr(synth, "run_tool", stand_in(reports))
+def synthesize_echo(monkeypatch, tmp_path, synthesized, reports):
+    monkeypatch.setattr(synth, "run_tool", stand_in(reports, synthesized))
     return synthesize(
         convert_rtlil(Echo(12)), find_part("up5k"), tmp_path / "é out", lanes=1, multiplier_bits=16, divisor=12
     )
 
 
-def test_fmax_is_the_median_of_the_seeds_and_logs_are_kept(monkeypatch, tmp_path):
-    found = synthesize_echo(monkeypatch, tmp_path, {1: speed(40.0), 2: speed(50.0), 3: speed(42.0)})
+def test_fmax_is_the_median_of_the_seeds_and_logs_are_kept(monkeypatch, tmp_path, synthesized):
+    found = synthesize_echo(monkeypatch, tmp_path, synthesized, {1: speed(40.0), 2: speed(50.0), 3: speed(42.0)})
     assert (found.fmax_mhz, found.fmax_best_mhz, found.fits) == (42.0, 50.0, True)
     assert (found.logic_used, found.logic_available, found.dsps) == (134, 5280, 0)
     assert 50 < found.luts < 200 and 50 < found.ffs < 150
@@ -55,16 +68,16 @@ def test_fmax_is_the_median_of_the_seeds_and_logs_are_kept(monkeypatch, tmp_path
     assert {"yosys.log", "nextpnr-1.log", "nextpnr-2.log", "nextpnr-3.log", "report-1.json", "design.il"} <= logs
 
 
-def test_design_that_does_not_fit_is_an_answer(monkeypatch, tmp_path):
+def test_design_that_does_not_fit_is_an_answer(monkeypatch, tmp_path, synthesized):
     words = "ERROR: Unable to place cell 'x', no BELs remaining to implement cell type 'ICESTORM_DSP'"
-    found = synthesize_echo(monkeypatch, tmp_path, {1: words, 2: words, 3: words})
+    found = synthesize_echo(monkeypatch, tmp_path, synthesized, {1: words, 2: words, 3: words})
     assert (found.fits, found.fmax_mhz, found.logic_used) == (False, None, None)
     assert "ICESTORM_DSP" in found.placements[0].reason
 
 
-def test_other_failures_are_errors(monkeypatch, tmp_path):
+def test_other_failures_are_errors(monkeypatch, tmp_path, synthesized):
     with pytest.raises(BackendUnavailable, match="out of memory"):
-        synthesize_echo(monkeypatch, tmp_path, {1: "out of memory"})
+        synthesize_echo(monkeypatch, tmp_path, synthesized, {1: "out of memory"})
 
 
 @pytest.mark.parametrize(
