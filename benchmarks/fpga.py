@@ -41,7 +41,6 @@ CELLS: dict[tuple[str, int, int], float | None] = {
     ("ice40hx8k", 8, 32): None,
     ("ice40hx8k", 16, 16): None,
     ("ice40up5k", 8, 16): None,
-    ("ecp5-25k", 8, 16): None,
 }
 
 

@@ -53,7 +53,8 @@ def test_both_banks_bound_the_interval(artifact, cache_dir):
 
 @pytest.mark.parametrize(
     ("change", "said"),
-    [({"lanes": "many"}, "lanes"), ({"clock_mhz": "fast"}, "clock_mhz"), ({"clock_mhz": "0"}, "clock_mhz"),
+    [({"lanes": "many"}, "lanes"), ({"lanes": "65"}, "64"),
+     ({"clock_mhz": "fast"}, "clock_mhz"), ({"clock_mhz": "0"}, "clock_mhz"),
      ({"link": "string"}, "link"), ({"part": "xc7"}, "xc7"), ({"lanes": "3", "clock_mhz": ""}, "fpga synth")],
 )  # fmt: skip
 def test_wrong_options_are_named(change, said, artifact, cache_dir):

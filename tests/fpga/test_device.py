@@ -14,7 +14,7 @@ from enginebench.fpga.frames import (
     unpack_cycles,
     unpack_info,
 )
-from enginebench.fpga.gateware.device import Device, check_payloads
+from enginebench.fpga.gateware.device import Device, check_design
 from enginebench.fpga.latency import count_transaction_cycles
 from enginebench.fpga.pysim import simulate_pins
 
@@ -166,4 +166,7 @@ def test_noise_on_the_line_never_stops_it():
 def test_network_that_does_not_fit_into_frames_is_refused():
     for sizes in ((256, 2), (4, 64)):
         with pytest.raises(UsageError, match="255"):
-            check_payloads(make_network(sizes, wide=True))
+            check_design(make_network(sizes, wide=True), 4, 12)
+    for lanes, divisor, said in ((0, 12, "64"), (65, 12, "64"), (4, 0, "65535")):
+        with pytest.raises(UsageError, match=said):
+            check_design(SMALL, lanes, divisor)

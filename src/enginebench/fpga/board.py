@@ -15,7 +15,7 @@ from enginebench.core.errors import ParseError, UsageError
 from enginebench.core.records import TensorSpec
 from enginebench.fpga.compiled import CompiledDevice, compile_rtlil, convert_rtlil
 from enginebench.fpga.frames import BANKS, FRAME_BYTES
-from enginebench.fpga.gateware.device import Device
+from enginebench.fpga.gateware.device import Device, check_design
 from enginebench.fpga.latency import FIXED_CYCLES
 from enginebench.fpga.links import Link, parse_link
 from enginebench.fpga.network import Network
@@ -144,6 +144,7 @@ def make_board(artifact: Artifact, options: Mapping[str, str], cache_dir: Path) 
     given = options["clock_mhz"]
     clock_mhz = find_speed(part.name, lanes, bits) if given == "" else _read_clock(given)
     network = read_network(Path(artifact.path), bits)
+    check_design(network, lanes, DIVISOR)
     return Board(network, part, lanes, clock_mhz, parse_link(options["link"]), cache_dir)
 
 

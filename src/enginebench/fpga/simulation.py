@@ -23,7 +23,7 @@ from enginebench.fpga.frames import (
     split_answers,
     unpack_cycles,
 )
-from enginebench.fpga.gateware.device import Device
+from enginebench.fpga.gateware.device import Device, check_design
 from enginebench.fpga.latency import count_engine_cycles, count_transaction_cycles, list_sizes
 from enginebench.fpga.network import Network
 from enginebench.fpga.pysim import ReplayedDevice
@@ -79,6 +79,7 @@ def simulate_inferences(
     Raises:
         MeasurementError: the device gave no answer, or refused a request.
     """
+    check_design(network, options.lanes, options.divisor)
     device = Device(network, options.lanes, options.divisor, options.split)
     if simulator == "amaranth":
         return _simulate_all(network, options, inputs, ReplayedDevice(device).run, len(inputs))

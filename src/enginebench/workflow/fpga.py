@@ -297,8 +297,10 @@ def write_verilog(model: str | None, options: DesignOptions, multiplier_bits: in
     """
     network = read_model(model, multiplier_bits)
     from enginebench.fpga.compiled import convert_rtlil
-    from enginebench.fpga.gateware.device import Device
+    from enginebench.fpga.gateware.device import Device, check_design
     from enginebench.fpga.toolchain import convert_verilog
+
+    check_design(network, options.lanes, options.divisor)
 
     verilog = convert_verilog(convert_rtlil(Device(network, options.lanes, options.divisor, options.split)))
     write_atomic(out, verilog.encode())
@@ -326,8 +328,9 @@ def synthesize_model(
     found = find_part(part)
     network = read_model(model, multiplier_bits)
     from enginebench.fpga.compiled import convert_rtlil
-    from enginebench.fpga.gateware.device import Device
+    from enginebench.fpga.gateware.device import Device, check_design
 
+    check_design(network, lanes, divisor)
     return synthesize(
         convert_rtlil(Device(network, lanes, divisor, found.split)),
         found,
@@ -362,9 +365,10 @@ def serve_model(
     """
     network = read_model(model, multiplier_bits)
     from enginebench.fpga.compiled import CompiledDevice, compile_device
-    from enginebench.fpga.gateware.device import Device
+    from enginebench.fpga.gateware.device import Device, check_design
     from enginebench.fpga.serve import DIVISOR, PacedDevice, serve_terminal
 
+    check_design(network, lanes, divisor)
     baud = clock_mhz * 1e6 / divisor
     design = Device(network, lanes, DIVISOR)
     with tempfile.TemporaryDirectory(prefix="enginebench-") as scratch:

@@ -22,7 +22,7 @@ from enginebench.fpga.frames import (
     Command,
     Status,
 )
-from enginebench.fpga.gateware.engine import Engine
+from enginebench.fpga.gateware.engine import Engine, check_lanes
 from enginebench.fpga.gateware.uart import FRAME_BITS, Receiver, Transmitter, check_divisor
 from enginebench.fpga.network import Network
 
@@ -48,8 +48,8 @@ class Device(wiring.Component):
     def __init__(
         self, network: Network, lanes: int, divisor: int, split: int = 0, timeout_cycles: int | None = None
     ) -> None:
-        check_payloads(network)
-        self.network, self.lanes, self.divisor = network, lanes, check_divisor(divisor)
+        check_design(network, lanes, divisor)
+        self.network, self.lanes, self.divisor = network, lanes, divisor
         self.split = split
         self.timeout_cycles = timeout_cycles or max(TIMEOUT_CYCLES, TIMEOUT_BYTES * FRAME_BITS * divisor)
         super().__init__({"rx": In(1, init=1), "tx": Out(1, init=1), "computing": Out(1)})
@@ -294,12 +294,14 @@ class Device(wiring.Component):
                 m.d.comb += byte.eq(counters.word_select(index[:3], 8))
 
 
-def check_payloads(network: Network) -> None:
-    """Returns if inputs and answers of the network fit into frames.
+def check_design(network: Network, lanes: int, divisor: int) -> None:
+    """Returns if there can be such a device. Asked before one is made: Amaranth complains of designs left unused.
 
     Raises:
-        UsageError: one of them is longer than a payload may be.
+        UsageError: lanes or divisor are out of range, or inputs or answers are longer than a frame's payload.
     """
+    check_lanes(lanes)
+    check_divisor(divisor)
     answer = network.outputs * network.answer_bytes
     if network.inputs > LARGEST_PAYLOAD or answer > LARGEST_PAYLOAD:
         raise UsageError(

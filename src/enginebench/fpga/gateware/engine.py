@@ -44,8 +44,7 @@ class Engine(wiring.Component):
     """
 
     def __init__(self, network: Network, lanes: int, split: int = 0) -> None:
-        if not 1 <= lanes <= MOST_LANES:
-            raise UsageError(f"{lanes} lanes; expected 1 to {MOST_LANES}")
+        check_lanes(lanes)
         if not 0 <= split < 32:
             raise UsageError(f"a multiplication split at bit {split}; expected 0 to 31")
         self.network, self.lanes, self.split = network, lanes, split
@@ -320,6 +319,17 @@ class Engine(wiring.Component):
 def fit(value: Signal, bits: int) -> Any:
     """`value` with exactly this many bits."""
     return Cat(value[:bits], C(0, max(0, bits - len(value))))
+
+
+def check_lanes(lanes: int) -> int:
+    """`lanes` if an engine can have as many.
+
+    Raises:
+        UsageError: fewer than 1 or more than 64.
+    """
+    if not 1 <= lanes <= MOST_LANES:
+        raise UsageError(f"{lanes} lanes; expected 1 to {MOST_LANES}")
+    return lanes
 
 
 class ParameterTable:
