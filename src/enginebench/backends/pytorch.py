@@ -9,6 +9,17 @@ import torch
 
 from enginebench.backends.request import Option
 from enginebench.backends.torch_cast import CAST_OPTIONS, cast_module, check_torch_request
+from enginebench.backends.torch_cuda import (
+    CUDA_OPTIONS,
+    CudaLane,
+    CudaTorchEngine,
+    check_cuda_request,
+    is_cuda,
+    load_cuda_module,
+    prepare_cuda,
+    probe_cuda,
+    read_device_index,
+)
 from enginebench.backends.torch_engine import TorchEngine, load_module, prepare_torch
 from enginebench.core.records import Artifact, Availability, EngineSpec
 
@@ -32,20 +43,27 @@ class PytorchBackend:
 
     def probe(self) -> Availability:
         """Available wherever PyTorch can be imported; says its version."""
-        return Availability(engine=NAME, available=True, version=str(torch.__version__), devices=("cpu",))
+        devices = ("cpu", *probe_cuda())
+        return Availability(engine=NAME, available=True, version=str(torch.__version__), devices=devices)
 
     def build(self, artifact: Artifact, spec: EngineSpec, out_dir: Path) -> Artifact:
         """The artefact as it is: nothing is built. Refuses what `load` would refuse."""
-        check_torch_request(artifact, spec, OPTIONS)
+        if is_cuda(spec):
+            check_cuda_request(artifact, spec, CUDA_OPTIONS)
+        else:
+            check_torch_request(artifact, spec, OPTIONS)
         return artifact
 
-    def load(self, artifact: Artifact, spec: EngineSpec) -> TorchEngine:
+    def load(self, artifact: Artifact, spec: EngineSpec) -> TorchEngine | CudaTorchEngine:
         """An engine on `spec.threads` threads, which are the process's from now on.
 
         Raises:
             BackendUnavailable: strict FP32, the precision or the thread counts cannot be had.
             UsageError: an option is unknown, or there is no loader.
         """
+        return self._load_cuda(artifact, spec) if is_cuda(spec) else self._load_cpu(artifact, spec)
+
+    def _load_cpu(self, artifact: Artifact, spec: EngineSpec) -> TorchEngine:
         options = check_torch_request(artifact, spec, OPTIONS)
         channels_last = options["channels_last"] == "1"
         prepare_torch(spec)
@@ -55,6 +73,20 @@ class PytorchBackend:
         module = cast_module(module, artifact, spec.precision, autocast=options["cast"] == "autocast")
         return TorchEngine(
             module, artifact.inputs, artifact.outputs, name=NAME, batch=spec.batch, channels_last=channels_last
+        )
+
+    def _load_cuda(self, artifact: Artifact, spec: EngineSpec) -> CudaTorchEngine:
+        options = check_cuda_request(artifact, spec, CUDA_OPTIONS)
+        prepare_cuda(spec, options)
+        lane = CudaLane(read_device_index(spec), options["wait"])
+        return CudaTorchEngine(
+            load_cuda_module(artifact, spec, options, self._loader),
+            artifact.inputs,
+            artifact.outputs,
+            name=NAME,
+            batch=spec.batch,
+            lane=lane,
+            channels_last=options["channels_last"] == "1",
         )
 
 

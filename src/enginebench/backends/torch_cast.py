@@ -85,7 +85,7 @@ class _AutocastModule(_CastModule):
     """A module whose weights stay as they are; PyTorch casts around each operator that it deems safe."""
 
     def forward(self, *inputs: Any) -> tuple[Any, ...]:
-        with torch.autocast("cpu", dtype=self._dtype):
+        with torch.autocast(inputs[0].device.type, dtype=self._dtype):
             answer = self._module(*inputs)
         return cast_outputs(answer, self._outputs)
 

@@ -146,8 +146,10 @@ class Block(Struct, frozen=True, kw_only=True):
     duration_ns: int
     foreign_cpu_cores: float | None = None  # cores kept busy by others, of those that the process is pinned to
     sm_clock_mhz: int | None = None
+    memory_clock_mhz: int | None = None
     temperature_c: int | None = None
     power_w: float | None = None
+    throttle_reasons: tuple[str, ...] = ()  # those that NVML gave for the clock being below what it could be
     marks: tuple[Mark, ...] = ()
 
 
@@ -168,12 +170,15 @@ class Measurement(Struct, frozen=True, kw_only=True):
     enqueue_ns: list[int] | None = None
     h2d_ns: list[int] | None = None
     d2h_ns: list[int] | None = None
+    staging_ns: list[int] | None = None  # host's share of scope `io`: checks, copies into and out of pinned memory
     reference_ns: list[int] = []  # the fixed reference kernel, timed before and after
     call_overhead_ns: float | None = None  # an empty call through the same loop
     load_s: float | None = None
     first_run_s: float | None = None
     peak_memory_bytes: int | None = None
+    peak_device_memory_bytes: int | None = None
     energy_mj: float | None = None  # per image
+    energy_resolution_mj: float | None = None  # `energy_mj` is known to within this, either way
     throughput_pipelined_per_s: float | None = None
     pinned_cpus: tuple[int, ...] | None = None
     caveats: tuple[Caveat, ...] = ()

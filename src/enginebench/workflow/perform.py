@@ -38,6 +38,7 @@ from enginebench.workflow.jobs import (
 
 if TYPE_CHECKING:
     from enginebench.core.protocols import Array, Backend, Engine, Feeds
+    from enginebench.measure.nvml import GpuWatch
     from enginebench.models.precision.calibration import Calibration
     from enginebench.models.precision.calibration_data import CalibrationData
 
@@ -356,10 +357,11 @@ def _time_engine(backend: Loadable, job: MeasureJob, pinned: tuple[int, ...] | N
     from enginebench.measure.loop import measure_engine
     from enginebench.measure.machine import peak_memory_bytes
     from enginebench.measure.topology import whole_cores
-    from enginebench.measure.watch import BlockWatch
+    from enginebench.measure.watch import BlockWatch, JointWatch
     from enginebench.models.task import sample_feeds
 
     inputs = job.artifact.inputs
+    gpu = _open_gpu(job)
     start = time.perf_counter()
     with backend.load(job.artifact, job.engine) as engine:
         loaded = time.perf_counter()
@@ -371,11 +373,48 @@ def _time_engine(backend: Loadable, job: MeasureJob, pinned: tuple[int, ...] | N
         first_run = time.perf_counter()
         note("timing")
         # Elsewhere others may work as they like; on these cores they take time away.
-        watch = BlockWatch(whole_cores(pinned) if pinned else None)
-        measured = measure_engine(engine, feeds, job.measure, watch=watch)
+        cpu = BlockWatch(whole_cores(pinned) if pinned else None)
+        measured = measure_engine(
+            engine,
+            feeds,
+            job.measure,
+            watch=JointWatch(cpu, gpu) if gpu else cpu,
+            read_clock_mhz=gpu.read_clock_mhz if gpu else lambda: None,
+        )
     return replace(
-        measured,
+        _add_telemetry(measured, job, gpu),
         load_s=loaded - start,
         first_run_s=first_run - bound,
         peak_memory_bytes=peak_memory_bytes(),
+    )
+
+
+def _open_gpu(job: MeasureJob) -> GpuWatch | None:
+    """The watch on the job's GPU, opened before anything lies in its memory."""
+    if job.engine.device == "cpu":
+        return None
+    from enginebench.measure.nvml import open_gpu_watch
+
+    gpu = open_gpu_watch(job.engine.device)
+    if gpu is not None:
+        gpu.watch_energy_counter()
+    return gpu
+
+
+def _add_telemetry(measured: Measurement, job: MeasureJob, gpu: GpuWatch | None) -> Measurement:
+    """The measurement with memory and energy of the GPU, or with the doubt that nothing was watched."""
+    from enginebench.measure.nvml import NO_TELEMETRY
+
+    if job.engine.device == "cpu":
+        return measured
+    if gpu is None:
+        return replace(measured, caveats=(*measured.caveats, NO_TELEMETRY))
+    images = (len(measured.latency_ns) + measured.untimed_calls) * job.engine.batch
+    # A cold call also pays for the flush before it, which belongs to no image.
+    energy = gpu.energy_per_image(images) if job.measure.cache == "hot" else None
+    return replace(
+        measured,
+        peak_device_memory_bytes=gpu.peak_memory_bytes(),
+        energy_mj=energy[0] if energy else None,
+        energy_resolution_mj=energy[1] if energy else None,
     )
