@@ -37,6 +37,7 @@ CaveatCode = Literal[
     "log_disagrees",
     "low_coverage",
     "low_effective_precision",
+    "modelled",  # the time comes from a model, not from a clock
     "no_device_telemetry",
     "no_foreign_cpu_figure",
     "nonfinite",
