@@ -54,12 +54,15 @@ def finish_run(root: Path, record: RunRecord, results: Sequence[Result], as_json
     from enginebench.workflow.reporting import describe_stored, write_reports
 
     document = describe_stored(record, results)
-    write_reports(root, document)
+    written = write_reports(root, document, ("html", "md", "csv", "png"), record=record, results=results)
     if as_json:
         click.echo(encode(document).decode())
     else:
         print_run(document, Console(highlight=False))
-        click.echo(f"\nStored in {root}: rows/*.json (raw samples), report.md, table.csv", err=True)
+        names = ", ".join(path.name for path in written.paths if path.suffix != ".png")
+        click.echo(f"\nStored in {root}: rows/*.json (raw samples), {names}", err=True)
+        for note in written.notes:
+            click.echo(note, err=True)
     judge_outcome(results)
 
 

@@ -9,10 +9,10 @@ import click
 
 @click.command("report")
 @click.argument("folder", metavar="DIR", type=click.Path(path_type=Path, file_okay=False))
-@click.option("--format", "formats", default="md,csv,json", show_default=True, help="Parted by commas.")
+@click.option("--format", "formats", default="html,md,csv,json,png", show_default=True, help="Parted by commas.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document on stdout, nothing else.")
 def command(folder: Path, formats: str, as_json: bool) -> None:
-    """Write report.md, table.csv and report.json from what is in DIR, and print the table.
+    """Write report.html, report.md, table.csv, report.json and pictures from what is in DIR, and print the table.
 
     Stored results are enough: no engine and no model is needed.
     """
@@ -25,9 +25,10 @@ def command(folder: Path, formats: str, as_json: bool) -> None:
 
     record, results = read_results(folder)
     document = describe_stored(record, results)
-    paths = write_reports(folder, document, [f.strip() for f in formats.split(",")])
+    asked = [name.strip() for name in formats.split(",")]
+    written = write_reports(folder, document, asked, record=record, results=results)
     if as_json:
         click.echo(encode(document).decode())
         return
     print_run(document, Console(highlight=False))
-    click.echo("\n" + "\n".join(str(path) for path in paths), err=True)
+    click.echo("\n" + "\n".join([*map(str, written.paths), *written.notes]), err=True)
