@@ -1,7 +1,8 @@
-"""`enginebench report`: the tables of a stored run."""
+"""`enginebench report`: page, tables and pictures of a stored run, or of what trtexec left."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import click
@@ -14,8 +15,20 @@ import click
 def command(folder: Path, formats: str, as_json: bool) -> None:
     """Write report.html, report.md, table.csv, report.json and pictures from what is in DIR, and print the table.
 
-    Stored results are enough: no engine and no model is needed.
+    DIR is the folder of a run, or one with files that trtexec wrote. Stored results are enough: no engine, no model and
+    no GPU is needed.
     """
+    from enginebench.analyze.trtexec.folder import is_trtexec_folder
+    from enginebench.workflow.reporting import check_formats
+
+    asked = check_formats(formats.split(","))
+    if is_trtexec_folder(folder):
+        _report_trtexec(folder, asked, as_json)
+    else:
+        _report_run(folder, asked, as_json)
+
+
+def _report_run(folder: Path, formats: Sequence[str], as_json: bool) -> None:
     from rich.console import Console
 
     from enginebench.core.store import encode
@@ -25,10 +38,27 @@ def command(folder: Path, formats: str, as_json: bool) -> None:
 
     record, results = read_results(folder)
     document = describe_stored(record, results)
-    asked = [name.strip() for name in formats.split(",")]
-    written = write_reports(folder, document, asked, record=record, results=results)
+    written = write_reports(folder, document, formats, record=record, results=results)
     if as_json:
         click.echo(encode(document).decode())
-        return
-    print_run(document, Console(highlight=False))
-    click.echo("\n" + "\n".join([*map(str, written.paths), *written.notes]), err=True)
+    else:
+        print_run(document, Console(highlight=False))
+        click.echo("", err=True)
+    _list_files(written.paths, written.notes)
+
+
+def _report_trtexec(folder: Path, formats: Sequence[str], as_json: bool) -> None:
+    from enginebench.analyze.trtexec.folder import read_folder
+    from enginebench.core.store import encode
+    from enginebench.report.trtexec import describe_cases, format_report
+    from enginebench.workflow.reporting import report_trtexec
+
+    written = report_trtexec(folder, formats)
+    report = describe_cases(read_folder(folder)) if as_json or "md" not in formats else None
+    if report is not None:
+        click.echo(encode(report).decode() if as_json else format_report(report))
+    _list_files(written.paths, written.notes)
+
+
+def _list_files(paths: Sequence[Path], notes: Sequence[str]) -> None:
+    click.echo("\n".join([*map(str, paths), *notes]), err=True)

@@ -2,21 +2,16 @@
 
 from __future__ import annotations
 
-import base64
-import hashlib
-import re
 import shlex
 from collections.abc import Iterator, Sequence
-from importlib import resources
 
 from msgspec import Struct
 
-from enginebench import __version__
 from enginebench.core.names import format_precision
 from enginebench.core.records import Caveat, CaveatCode, Estimate, Machine
 from enginebench.report.answers import Notes, collect_notes, name_row, state_answer
 from enginebench.report.cells import format_p99, format_speedup
-from enginebench.report.html import Html, element, embed_json, join
+from enginebench.report.html import Html, element, join
 from enginebench.report.numbers import (
     UNITS_PER_MS,
     TimeUnit,
@@ -25,6 +20,7 @@ from enginebench.report.numbers import (
     format_significant,
     format_small,
 )
+from enginebench.report.page_frame import assemble_page, format_chart, wrap_table
 from enginebench.report.rows import Row, RunDocument
 from enginebench.report.run_charts import Chart
 from enginebench.report.run_series import label_rows
@@ -66,6 +62,12 @@ _PLACES: dict[CaveatCode, str] = {
 }
 
 
+_FOOTER = (
+    "p50: geometric mean of the process medians; ±: half of the 95 % interval over processes; p99: nearest rank of all "
+    "calls. Speed-up: ratio of medians of neighbouring repetitions."
+)
+
+
 class Column(Struct, frozen=True, kw_only=True):
     """A column of the comparison: what stands in a cell, and the number by which it is sorted (None: the text)."""
 
@@ -93,53 +95,19 @@ def format_page(
         command: words of the command that made the run.
         started_utc: when it began.
     """
-    style, script = _read_asset("page.css"), _read_asset("page.js")
-    scripts = [*([_keep_element_open(bundle)] if bundle and charts else []), script]
-    body = join(
+    parts = (
         element("a", "Skip to the comparison", class_="skip", href="#comparison"),
         _format_head(document, started_utc),
         element("main", _format_comparison(document), *_format_sections(document, charts, command, started_utc)),
-        element(
-            "footer",
-            f"Made by EngineBench {__version__} from stored results. p50: geometric mean of the process "
-            "medians; ±: half of the 95 % interval over processes; p99: nearest rank of all calls.",
-        ),
-        embed_json("charts", {chart.name: chart.spec for chart in charts}),
-        embed_json("labels", label_rows(document)),
-        *(Html(f"<script>{text}</script>") for text in scripts),
     )
-    head = join(
-        element("meta", charset="utf-8"),
-        element("meta", http_equiv="Content-Security-Policy", content=_write_policy(style, scripts)),
-        element("meta", name="viewport", content="width=device-width, initial-scale=1"),
-        element("meta", name="referrer", content="no-referrer"),
-        element("meta", name="color-scheme", content="light dark"),
-        element("title", f"{document.model}: engines compared"),
-        Html(f"<style>{style}</style>"),
+    return assemble_page(
+        f"{document.model}: engines compared",
+        parts,
+        specs={chart.name: chart.spec for chart in charts},
+        bundle=bundle,
+        footer=_FOOTER,
+        labels=label_rows(document),
     )
-    return f'<!doctype html>\n<html lang="en"><head>{head}</head>\n<body>{body}</body></html>\n'
-
-
-def _read_asset(name: str) -> str:
-    return resources.files("enginebench.report").joinpath("assets", name).read_text(encoding="utf-8")
-
-
-def _keep_element_open(script: str) -> str:
-    """A script in which no string ends its element. Source: HTML Living Standard, section 4.12.1.3."""
-    return re.sub(r"<(?=/script|!--)", r"\\x3c", script, flags=re.IGNORECASE)
-
-
-def _write_policy(style: str, scripts: Sequence[str]) -> str:
-    """Nothing is loaded, and nothing runs but the scripts of this page. Source: W3C, Content Security Policy 3."""
-    hashes = " ".join(_hash(script) for script in scripts)
-    return (
-        f"default-src 'none'; script-src {hashes}; style-src {_hash(style)}; img-src data: blob:; "
-        "base-uri 'none'; form-action 'none'"
-    )
-
-
-def _hash(text: str) -> str:
-    return f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}'"
 
 
 def _format_head(document: RunDocument, started_utc: str) -> Html:
@@ -217,18 +185,7 @@ def _format_table(document: RunDocument, notes: Notes) -> Html:
         id="rows",
         data_file="table",
     )
-    return _wrap_table(table, "Comparison of all rows")
-
-
-def _wrap_table(table: Html, label: str) -> Html:
-    """A table that scrolls by itself on a narrow screen, also by keyboard, with its CSV."""
-    button = element("button", "CSV", type="button", class_="csv", aria_label=f"Save as CSV: {label}")
-    return element(
-        "div",
-        element("div", table, class_="scroll", tabindex=0, role="region", aria_label=label),
-        button,
-        class_="table",
-    )
+    return wrap_table(table, "Comparison of all rows")
 
 
 def _format_line(row: Row, columns: Sequence[Column], label: str) -> Html:
@@ -323,7 +280,11 @@ def _format_sections(
     document: RunDocument, charts: Sequence[Chart], command: Sequence[str], started_utc: str
 ) -> Iterator[Html]:
     for name, title in SECTIONS.items():
-        parts = [_format_chart(chart) for chart in charts if chart.section == name]
+        parts = [
+            format_chart(chart.name, chart.title, chart.description, chart.spec, heading=chart.title != title)
+            for chart in charts
+            if chart.section == name
+        ]
         if name == "proof":
             parts += _format_proofs(document)
         if name == "machine":
@@ -333,25 +294,6 @@ def _format_sections(
             yield element(
                 "section", heading, *_format_caveats(document, name), *parts, id=name, aria_labelledby=f"{name}-title"
             )
-
-
-def _format_chart(chart: Chart) -> Html:
-    buttons = [
-        element("button", kind, type="button", data_save=kind.lower(), aria_label=f"Save as {kind}: {chart.title}")
-        for kind in ("PNG", "SVG", "CSV")
-    ]
-    return element(
-        "figure",
-        element(
-            "div",
-            class_="chart",
-            id=f"chart-{chart.name}",
-            data_chart=chart.name,
-            role="img",
-            aria_label=chart.description,
-        ),
-        element("figcaption", element("span", chart.description), element("span", *buttons, class_="save")),
-    )
 
 
 def _format_caveats(document: RunDocument, section: str) -> list[Html]:
@@ -391,7 +333,7 @@ def _format_proofs(document: RunDocument) -> list[Html]:
         for row in rows
     ]
     table = element("table", element("thead", element("tr", *head)), element("tbody", *lines), data_file="precision")
-    return [_wrap_table(table, "Precision asked for and run")]
+    return [wrap_table(table, "Precision asked for and run")]
 
 
 def _format_machine(machine: Machine | None) -> list[Html]:

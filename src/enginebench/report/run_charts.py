@@ -91,7 +91,7 @@ def _draw_speedups(points: list[Point], document: RunDocument) -> Chart | None:
         return None
     alt = import_altair()
     y = alt.Y("row:N", sort=None, title=None, axis=alt.Axis(labelLimit=330, ticks=False, domain=False, grid=False))
-    x = alt.X("speedup:Q", title="times as fast as the baseline", scale=alt.Scale(zero=True))
+    x = alt.X("speedup:Q", title="times as fast as the baseline", axis=alt.Axis(tickCount=8))
     base = _read("speedups").transform_filter(_SHOWN).encode(y=y)
     tooltip = _tips(row="row", verdict="verdict", speedup="speed-up", low="95 % from", high="to")
     bars = base.mark_bar().encode(x=x, color=_colour_precisions(points), tooltip=tooltip)
@@ -146,11 +146,12 @@ def _draw_histogram(bars: list[Point], medians: list[Point]) -> Chart | None:
     x = alt.X("from:Q", title="latency (ms), log axis", scale=scale, axis=alt.Axis(tickCount=8, format="~g"))
     bar = (
         alt.Chart()
-        .mark_bar(color=COLOURS["fp32"], binSpacing=0)
+        .mark_rect(color=COLOURS["fp32"])
         .encode(
             x=x,
             x2="to:Q",
-            y=alt.Y("calls:Q", title=None, axis=None),
+            y=alt.Y("calls:Q", title=None, axis=None, scale=alt.Scale(zero=True)),
+            y2=alt.datum(0),
             tooltip=_tips(**{"row": "row", "from": "from (ms)", "to": "to (ms)", "calls": "calls"}),
         )
     )
@@ -290,7 +291,7 @@ def _draw_stages(points: list[Point]) -> Chart | None:
         .mark_bar()
         .encode(
             y=alt.Y("row:N", sort=None, title=None, axis=alt.Axis(labelLimit=330, ticks=False, grid=False)),
-            x=alt.X("ms:Q", title="p50 of each stage (ms), one after the other"),
+            x=alt.X("ms:Q", title="p50 of each stage (ms)"),
             color=colour,
             order="order:Q",
             tooltip=_tips(row="row", stage="stage", ms="p50 (ms)", share="share"),

@@ -18,6 +18,8 @@ from enginebench.report.markdown import format_markdown
 from enginebench.report.page import format_page
 from enginebench.report.rows import RunDocument, describe_run
 from enginebench.report.run_charts import Chart, draw_run
+from enginebench.report.trtexec import render_trtexec_folder
+from enginebench.report.trtexec_page import write_trtexec_page
 from enginebench.workflow.folder import RunRecord, read_results
 
 FORMATS = ("html", "md", "csv", "json", "png")
@@ -68,9 +70,7 @@ def write_reports(
         UsageError: a format is unknown.
         ArtifactError: the folder cannot be written.
     """
-    unknown = [name for name in formats if name not in FORMATS]
-    if unknown:
-        raise UsageError(f"unknown format {', '.join(unknown)}; known: {', '.join(FORMATS)}")
+    formats = check_formats(formats)
     charts, notes = _draw(document, results) if set(formats) & set(DRAWN) else ([], ())
     pictures = _write_pictures(root, charts) if "png" in formats else []
     texts = [name for name in formats if name in FILES and not (name in DRAWN and notes)]
@@ -78,6 +78,35 @@ def write_reports(
     for name, path in zip(texts, paths, strict=True):
         write_atomic(path, _render(document, name, charts, pictures, record))
     return Written(paths=(*paths, *pictures), notes=notes)
+
+
+def check_formats(names: Sequence[str]) -> list[str]:
+    """The formats, without spaces around them.
+
+    Raises:
+        UsageError: one is unknown, or there is none.
+    """
+    formats = [name.strip() for name in names if name.strip()]
+    unknown = [name for name in formats if name not in FORMATS]
+    if unknown or not formats:
+        found = f"unknown format {', '.join(unknown)}" if unknown else "no format is given"
+        raise UsageError(f"{found}; known: {', '.join(FORMATS)}")
+    return formats
+
+
+def report_trtexec(folder: Path, formats: Sequence[str]) -> Written:
+    """Writes the reports of a folder that trtexec left.
+
+    Raises:
+        UsageError: it holds nothing of trtexec.
+        ParseError: nothing in it can be read.
+    """
+    paths = render_trtexec_folder(folder, formats) if set(formats) - {"html"} else []
+    try:
+        page = [write_trtexec_page(folder)] if "html" in formats else []
+    except MissingDependency as error:
+        return Written(paths=tuple(paths), notes=(f"no report.html: {error}",))
+    return Written(paths=(*page, *paths))
 
 
 def _draw(document: RunDocument, results: Sequence[Result]) -> tuple[list[Chart], tuple[str, ...]]:

@@ -16,21 +16,18 @@
     const labels = { labelColor: colour("--text"), titleColor: colour("--soft") };
     fitted.background = null;
     fitted.padding = 4;
-    fitted.title = undefined;
-    const given = spec.title && spec.title.subtitle;
-    if (given) fitted.title = { text: "", subtitle: wrap(given, width), anchor: "start", offset: 8 };
+    // The page has headings and captions of its own.
+    delete fitted.title;
     fitted.config = {
       ...spec.config,
       aria: false,
       axis: { ...spec.config.axis, ...labels, gridColor: colour("--grid"), domainColor: colour("--line"),
         tickColor: colour("--line") },
-      legend: { labelColor: colour("--text"), titleColor: colour("--soft"), labelLimit: width * 0.8,
-        columns: width < 560 ? 1 : undefined },
+      legend: { labelColor: colour("--text"), titleColor: colour("--soft"), labelLimit: width * 0.8 },
       header: { labelColor: colour("--text"), titleColor: colour("--soft") },
-      title: { ...spec.config.title, color: colour("--text"), subtitleColor: colour("--soft") },
       text: { fill: colour("--soft") },
     };
-    if (width < 560) narrow(fitted, width);
+    adapt(fitted, width);
     if (fitted.spec) {
       fitted.spec.width = Math.max(width - 70, 160);
     } else {
@@ -40,35 +37,27 @@
     return fitted;
   }
 
-  // On a phone, long labels of rows take at most two fifths, and legends one column.
-  function narrow(node, width) {
+  // Colours of the picture on white paper become the page's. On a phone, labels of rows take at most two fifths.
+  function adapt(node, width) {
     if (!node || typeof node !== "object") return;
+    const phone = width < 560;
     for (const [key, value] of Object.entries(node)) {
-      if (key === "datasets") continue;
-      if (key === "labelLimit") node[key] = Math.min(value, Math.round(width * 0.4));
-      else if (key === "columns") node[key] = 1;
-      else if (key === "tickCount" && value > 5) node[key] = 5;
-      else narrow(value, width);
+      if (key === "datasets" || key === "values") continue;
+      if (value === "#6b7280" && key === "color") node[key] = colour("--soft");
+      else if (value === "#1f2937" && key === "color") node[key] = colour("--text");
+      else if (phone && key === "labelLimit") node[key] = Math.min(value, Math.round(width * 0.4));
+      else if (phone && key === "columns") node[key] = 2;
+      else if (phone && key === "tickCount" && value > 5) node[key] = 5;
+      else adapt(value, width);
     }
   }
 
-  function wrap(text, width) {
-    const letters = Math.max(30, Math.floor(width / 6.4));
-    const lines = [""];
-    for (const word of text.split(" ")) {
-      const line = lines[lines.length - 1];
-      if (line && line.length + word.length >= letters) lines.push(word);
-      else lines[lines.length - 1] = line ? `${line} ${word}` : word;
-    }
-    return lines;
-  }
-
-  const options = { mode: "vega-lite", renderer: "svg", actions: false, ast: true, defaultStyle: false,
+  const options = { mode: "vega-lite", renderer: "svg", actions: false, ast: true, defaultStyle: false, logLevel: 1,
     tooltip: { disableDefaultStyle: true, theme: "custom" } };
 
   async function draw(place) {
     const name = place.dataset.chart;
-    const width = Math.min(place.clientWidth, 1000);
+    const width = Math.min(place.clientWidth, 1200);
     if (!width || place.dataset.width === String(width)) return;
     place.dataset.width = String(width);
     try {
@@ -76,6 +65,8 @@
       views.get(name)?.finalize();
       views.set(name, result.view);
       place.classList.add("drawn");
+      // The place has a name and its table a caption; a reader would drown in the names of all marks.
+      place.querySelector("svg").setAttribute("aria-hidden", "true");
       await hide(result.view);
     } catch (error) {
       place.textContent = `This chart could not be drawn: ${error.message}`;
@@ -140,6 +131,7 @@
   // Filters ------------------------------------------------------------------------------------------------------
 
   function listHidden() {
+    if (!form || !table) return [];
     const groups = new Map();
     for (const box of form.querySelectorAll("input")) {
       if (!groups.has(box.name)) groups.set(box.name, new Set());
@@ -149,8 +141,11 @@
       [...groups].some(([name, chosen]) => !chosen.has(line.dataset[name])));
   }
 
+  // Charts of one row alone, such as its layers, have no such signal.
   async function hide(view) {
-    try { await view.signal("hidden", listHidden().map((line) => line.dataset.label)).runAsync(); } catch { /* layers */ }
+    if ("hidden" in view.getState().signals) {
+      await view.signal("hidden", listHidden().map((line) => line.dataset.label)).runAsync();
+    }
   }
 
   function filter() {
