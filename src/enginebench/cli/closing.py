@@ -66,11 +66,30 @@ def finish_run(root: Path, record: RunRecord, results: Sequence[Result], as_json
     judge_outcome(results)
 
 
-def finish_bench(root: Path, results: Sequence[Result], *, margin: float, out: Path | None, as_json: bool) -> None:
+def finish_bench(
+    root: Path,
+    results: Sequence[Result],
+    *,
+    margin: float,
+    out: Path | None,
+    as_json: bool,
+    gate: bool = False,
+    verdict_files: tuple[Path | None, Path | None] = (None, None),
+) -> None:
     """Prints the row, and the verdict if there are two.
+
+    Args:
+        root: where the rows are stored.
+        results: one row, or the base and the candidate.
+        margin: for the verdict.
+        out: where the JSON document goes, too.
+        as_json: print the document alone.
+        gate: fail on a candidate that is slower.
+        verdict_files: JUnit XML and markdown of the verdict.
 
     Raises:
         MeasurementError: a side is not ok.
+        GateFailed: under `gate`, the candidate fails it.
     """
     from rich.console import Console
 
@@ -89,3 +108,17 @@ def finish_bench(root: Path, results: Sequence[Result], *, margin: float, out: P
     for result in results:
         if result.status != "ok":
             raise MeasurementError(f"{result.id}: {result.reason or result.status}")
+    if gate or any(verdict_files):
+        _finish_verdict(results, margin, gate, verdict_files)
+
+
+def _finish_verdict(
+    results: Sequence[Result], margin: float, gate: bool, files: tuple[Path | None, Path | None]
+) -> None:
+    from enginebench.analyze.diff import diff_results
+    from enginebench.cli.verdict import check_gate, write_verdict
+
+    document = diff_results(results[:1], results[1:], margin, neighbours=True)
+    write_verdict(document, *files)
+    if gate:
+        check_gate(document)

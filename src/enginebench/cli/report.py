@@ -22,7 +22,7 @@ def command(folder: Path, formats: str, as_json: bool) -> None:
     from enginebench.workflow.reporting import check_formats
 
     asked = check_formats(formats.split(","))
-    if is_trtexec_folder(folder):
+    if folder.is_dir() and is_trtexec_folder(folder):
         _report_trtexec(folder, asked, as_json)
     else:
         _report_run(folder, asked, as_json)

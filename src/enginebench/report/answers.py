@@ -228,4 +228,5 @@ def explain_diff_row(row: DiffRow) -> str:
     why = list(row.reasons)
     if row.repetitions_needed:
         why.append(f"about {row.repetitions_needed} repetitions would show it")
+    why += [text for text in row.failures if text not in ("slower", "not comparable")]
     return "; ".join(why)
