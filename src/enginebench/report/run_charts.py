@@ -284,7 +284,7 @@ def _draw_stages(points: list[Point]) -> Chart | None:
     alt = import_altair()
     stages = [p["stage"] for p in sorted(points, key=lambda p: p["order"])]
     colour = alt.Color("stage:N", title=None, sort=list(dict.fromkeys(stages)), legend=alt.Legend(orient="top"))
-    colour = colour.scale(range=_PALETTE)
+    colour = colour.scale(range=PALETTE)
     bars = (
         _read("stages")
         .transform_filter(_SHOWN)
@@ -369,15 +369,15 @@ def _draw_proofs(points: list[Point]) -> Chart | None:
 
 # Okabe-Ito without black, then Tableau colours that differ from them.
 # Source: M. Okabe, K. Ito, "Color Universal Design"; Tableau 10.
-_PALETTE = ["#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9"]
-_PALETTE += ["#9c755f", "#7f3c8d", "#4e8a00", "#b0264b", "#5f6b7a", "#a58d00"]
+PALETTE = ["#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9"]
+PALETTE += ["#9c755f", "#7f3c8d", "#4e8a00", "#b0264b", "#5f6b7a", "#a58d00"]
 
 
 def _colour_rows(field: str) -> Any:
     alt = import_altair()
     stroke = {"symbolType": "stroke", "symbolOpacity": 1, "symbolStrokeWidth": 3}
     legend = alt.Legend(orient="bottom", columns=3, labelLimit=300, title=None, **stroke)
-    return alt.Color(f"{field}:N", sort=None, scale=alt.Scale(range=_PALETTE), legend=legend)
+    return alt.Color(f"{field}:N", sort=None, scale=alt.Scale(range=PALETTE), legend=legend)
 
 
 def _colour_precisions(points: Sequence[Point]) -> Any:
