@@ -6,20 +6,28 @@ import os
 import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import NoReturn
 
 import pytest
 from stored_run import make_results, write_run
 
 from enginebench.workflow.reporting import report_folder
 
-playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed: pip install playwright")
-
+# CI sets it: what cannot be had there is a failure, not a reason to skip.
+REQUIRED = os.environ.get("ENGINEBENCH_BROWSER") == "required"
 CHROMIUM = os.environ.get("ENGINEBENCH_CHROMIUM") or shutil.which("chromium")
 # Made by tools/install_browser.sh.
 AXE = Path(os.environ.get("ENGINEBENCH_BROWSER_DIR", Path.home() / ".cache/enginebench/browser")) / "axe.min.js"
 # Without a sandbox of its own (root), without a GPU, and without the connections that Chromium makes for itself.
 FLAGS = ["--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking"]
 FLAGS += ["--disable-component-update", "--disable-sync"]
+
+
+def give_up(reason: str) -> NoReturn:
+    """Skips the test with the reason, or fails it where a browser is required."""
+    if REQUIRED:
+        pytest.fail(reason)
+    pytest.skip(reason)
 
 
 class Visit:
@@ -34,9 +42,13 @@ class Visit:
 
 @pytest.fixture(scope="session")
 def browser() -> Iterator[object]:
+    try:
+        from playwright.sync_api import sync_playwright
+    except ImportError:
+        give_up("playwright is not installed: pip install playwright")
     if CHROMIUM is None:
-        pytest.skip("there is no chromium; tools/install_browser.sh installs it")
-    with playwright.sync_playwright() as driver:
+        give_up("there is no chromium; tools/install_browser.sh installs it")
+    with sync_playwright() as driver:
         started = driver.chromium.launch(executable_path=CHROMIUM, headless=True, args=FLAGS)
         yield started
         started.close()
@@ -84,5 +96,5 @@ def evil_report(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def axe() -> str:
     """The source of axe-core."""
     if not AXE.is_file():
-        pytest.skip(f"there is no {AXE}; tools/install_browser.sh makes it")
+        give_up(f"there is no {AXE}; tools/install_browser.sh makes it")
     return AXE.read_text(encoding="utf-8")

@@ -42,10 +42,11 @@ def command() -> None:
 def save_verb(name: str, run: Path, force: bool, store: Path | None, as_json: bool) -> None:
     """Keep the measured rows of the run in DIR as NAME."""
     from enginebench.core.store import encode
-    from enginebench.workflow.baselines import save_baseline
+    from enginebench.workflow.baselines import BaselineList, find_store, save_baseline
 
     saved = save_baseline(name, run, store, force=force)
-    click.echo(encode(saved).decode() if as_json else f"saved {saved.rows} rows of {saved.model} in {saved.path}")
+    document = BaselineList(store=str(find_store(store)), baselines=(saved,))
+    click.echo(encode(document).decode() if as_json else f"saved {saved.rows} rows of {saved.model} in {saved.path}")
 
 
 @command.command("list")
@@ -78,10 +79,9 @@ def list_verb(store: Path | None, as_json: bool) -> None:
 @click.argument("name")
 @store_options
 def remove_verb(name: str, store: Path | None, as_json: bool) -> None:
-    """Remove the baseline NAME."""
-    import json
-
-    from enginebench.workflow.baselines import BASELINE_SCHEMA, remove_baseline
+    """Remove the baseline NAME; with --json, what is left."""
+    from enginebench.core.store import encode
+    from enginebench.workflow.baselines import list_baselines, remove_baseline
 
     path = remove_baseline(name, store)
-    click.echo(json.dumps({"schema": BASELINE_SCHEMA, "removed": str(path)}) if as_json else f"removed {path}")
+    click.echo(encode(list_baselines(store)).decode() if as_json else f"removed {path}")

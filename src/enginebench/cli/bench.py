@@ -18,11 +18,12 @@ FILE = click.Path(path_type=Path, dir_okay=False)
 @click.option("--precision", default="fp32", show_default=True)
 @click.option("--batch", type=click.IntRange(1), default=1, show_default=True)
 @click.option("--against", metavar="SIDE", help="ENGINE@TARGET, ENGINE, or the file of a stored row.")
+@click.option("--against-precision", metavar="PRECISION", help="Of the other side. [--precision]")
+@click.option("--gate", is_flag=True, help="End with exit code 4 if TARGET is slower, or the sides cannot be compared.")
 @click.option("--margin", type=click.FloatRange(0, 1, min_open=True), default=0.02, show_default=True)
-@click.option("--gate", is_flag=True, help="With --against: end with exit code 4 if this side is slower.")
 @click.option("--junit", type=FILE, metavar="F", help="With --against: write the verdict as JUnit XML.")
-@click.option("--summary", type=FILE, metavar="F", help="With --against: append it as markdown.")
-@click.option("--percentile", default="50,90,95,99", show_default=True, help="Those shown, parted by commas.")
+@click.option("--summary", type=FILE, metavar="F", help="With --against: append the verdict as markdown.")
+@click.option("--percentile", default="50,90,95,99", show_default=True, help="Beside p50 and p99, parted by commas.")
 @click.option("--input-size", type=click.IntRange(1), help="Height and width of the model's images.")
 @click.option(
     "--timeout", type=click.FloatRange(1), default=900.0, show_default=True, help="Seconds a process may take."
@@ -37,8 +38,9 @@ def command(
     precision: str,
     batch: int,
     against: str | None,
-    margin: float,
+    against_precision: str | None,
     gate: bool,
+    margin: float,
     junit: Path | None,
     summary: Path | None,
     percentile: str,
@@ -51,6 +53,7 @@ def command(
     time_limit: float,
     processes: int,
     scope: str,
+    cache: str,
     device: str,
     threads: int | None,
     seed: int,
@@ -86,6 +89,7 @@ def command(
             time_limit=time_limit,
             processes=processes,
             scope=scope,
+            cache=cache,
             seed=seed,
             percentiles=parse_percentiles(percentile),
         ),
@@ -94,9 +98,9 @@ def command(
         input_shapes=parse_shapes(input_shape),
         timeout_s=timeout,
     )
-    side = parse_side(against, target) if against else None
+    side = parse_side(against, target, parse_precision(against_precision or precision)) if against else None
     root = default_folder(f"bench-{Path(target).stem if target.endswith('.onnx') else target}")
     with open_reporter() as reporter:
         results = bench_sides(request, side, root, reporter=reporter, wait=wait, command=("enginebench", *sys.argv[1:]))
     files = (junit, summary)
-    finish_bench(root, results, margin=margin, out=out, as_json=as_json, gate=gate, verdict_files=files)
+    finish_bench(root, results, margin=margin, gate=gate, out=out, as_json=as_json, verdict_files=files)

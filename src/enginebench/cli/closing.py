@@ -40,17 +40,20 @@ def _show_partial(root: Path, record: RunRecord, results: Sequence[Result]) -> N
     )
 
 
-def finish_run(root: Path, record: RunRecord, results: Sequence[Result], as_json: bool) -> None:
+def finish_run(
+    root: Path, record: RunRecord, results: Sequence[Result], *, as_json: bool, strict_precision: bool
+) -> None:
     """Prints the table (or the JSON document) of a run and writes its reports.
 
     Raises:
         MeasurementError: the baseline or every other row is not ok.
+        GateFailed: under `strict_precision`, a row ran in another precision than asked.
     """
     from rich.console import Console
 
     from enginebench.core.store import encode
     from enginebench.report.terminal import print_run
-    from enginebench.workflow.campaign import judge_outcome
+    from enginebench.workflow.campaign import judge_outcome, judge_precisions
     from enginebench.workflow.reporting import describe_stored, write_reports
 
     document = describe_stored(record, results)
@@ -64,6 +67,8 @@ def finish_run(root: Path, record: RunRecord, results: Sequence[Result], as_json
         for note in written.notes:
             click.echo(note, err=True)
     judge_outcome(results)
+    if strict_precision:
+        judge_precisions(results)
 
 
 def finish_bench(
@@ -71,9 +76,9 @@ def finish_bench(
     results: Sequence[Result],
     *,
     margin: float,
+    gate: bool,
     out: Path | None,
     as_json: bool,
-    gate: bool = False,
     verdict_files: tuple[Path | None, Path | None] = (None, None),
 ) -> None:
     """Prints the row, and the verdict if there are two.
@@ -88,14 +93,15 @@ def finish_bench(
         verdict_files: JUnit XML and markdown of the verdict.
 
     Raises:
+        BackendUnavailable: a side cannot be had here.
         MeasurementError: a side is not ok.
-        GateFailed: under `gate`, the candidate fails it.
+        GateFailed: under `gate`, the candidate is slower, or the sides cannot be compared.
     """
     from rich.console import Console
 
-    from enginebench.core.errors import MeasurementError
+    from enginebench.core.errors import BackendUnavailable, GateFailed, MeasurementError
     from enginebench.core.store import encode, write_atomic
-    from enginebench.report.bench import describe_bench, print_bench
+    from enginebench.report.bench import describe_bench, print_bench, state_verdict
 
     document = describe_bench(results, margin=margin)
     if out is not None:
@@ -106,19 +112,18 @@ def finish_bench(
         print_bench(document, Console(highlight=False))
         click.echo(f"\nStored in {root}", err=True)
     for result in results:
+        if result.status == "skipped":
+            raise BackendUnavailable(f"{result.id}: {result.reason}")
         if result.status != "ok":
             raise MeasurementError(f"{result.id}: {result.reason or result.status}")
-    if gate or any(verdict_files):
-        _finish_verdict(results, margin, gate, verdict_files)
+    if any(verdict_files):
+        _write_verdict(results, margin, verdict_files)
+    if gate and document.comparison is not None and document.comparison.verdict in ("slower", "not_comparable"):
+        raise GateFailed(state_verdict(document.comparison))
 
 
-def _finish_verdict(
-    results: Sequence[Result], margin: float, gate: bool, files: tuple[Path | None, Path | None]
-) -> None:
+def _write_verdict(results: Sequence[Result], margin: float, files: tuple[Path | None, Path | None]) -> None:
     from enginebench.analyze.diff import diff_results
-    from enginebench.cli.verdict import check_gate, write_verdict
+    from enginebench.cli.verdict import write_verdict
 
-    document = diff_results(results[:1], results[1:], margin, neighbours=True)
-    write_verdict(document, *files)
-    if gate:
-        check_gate(document)
+    write_verdict(diff_results(results[:1], results[1:], margin, neighbours=True), *files)

@@ -21,6 +21,8 @@ VERBS = {
     "run": ("enginebench.cli.run", "Find the fastest engine for a model that still gives the same answers."),
     "bench": ("enginebench.cli.bench", "Measure one engine; with --against, compare it with another."),
     "export": ("enginebench.cli.export", "Export a PyTorch model to ONNX, checked against PyTorch."),
+    "calibrate": ("enginebench.cli.calibrate", "Find the ranges of a model's tensors over real inputs."),
+    "quantize": ("enginebench.cli.quantize", "Write an ONNX graph in another precision."),
     "infer": ("enginebench.cli.infer", "Run one engine on your own arrays."),
     "models": ("enginebench.cli.models", "List the built-in models."),
     "doctor": ("enginebench.cli.doctor", "Show what can run here, and what adds the rest."),
@@ -28,6 +30,7 @@ VERBS = {
     "diff": ("enginebench.cli.diff", "Compare two stored runs, row by row; --gate for CI."),
     "baseline": ("enginebench.cli.baseline", "Keep runs under a name, to compare later ones to."),
     "history": ("enginebench.cli.history", "Show all runs under a folder as a table and trends."),
+    "parse": ("enginebench.cli.parse", "Read what trtexec 7 to 11 wrote: logs, times, profiles, layers."),
 }
 
 

@@ -18,14 +18,14 @@ def command(folder: Path, formats: str, as_json: bool) -> None:
     DIR is the folder of a run, or one with files that trtexec wrote. Stored results are enough: no engine, no model and
     no GPU is needed.
     """
-    from enginebench.analyze.trtexec.folder import is_trtexec_folder
+    from enginebench.workflow.folder import holds_run
     from enginebench.workflow.reporting import check_formats
 
     asked = check_formats(formats.split(","))
-    if folder.is_dir() and is_trtexec_folder(folder):
-        _report_trtexec(folder, asked, as_json)
-    else:
+    if holds_run(folder):
         _report_run(folder, asked, as_json)
+    else:
+        _report_trtexec(folder, asked, as_json)
 
 
 def _report_run(folder: Path, formats: Sequence[str], as_json: bool) -> None:
@@ -50,13 +50,12 @@ def _report_run(folder: Path, formats: Sequence[str], as_json: bool) -> None:
 def _report_trtexec(folder: Path, formats: Sequence[str], as_json: bool) -> None:
     from enginebench.analyze.trtexec.folder import read_folder
     from enginebench.core.store import encode
-    from enginebench.report.trtexec import describe_cases, format_report
+    from enginebench.report.trtexec import describe_cases
     from enginebench.workflow.reporting import report_trtexec
 
     written = report_trtexec(folder, formats)
-    report = describe_cases(read_folder(folder)) if as_json or "md" not in formats else None
-    if report is not None:
-        click.echo(encode(report).decode() if as_json else format_report(report))
+    if as_json:
+        click.echo(encode(describe_cases(read_folder(folder))).decode())
     _list_files(written.paths, written.notes)
 
 

@@ -91,11 +91,35 @@ class PrecisionProof(Protocol):
 
 @runtime_checkable
 class DeviceClock(Protocol):
-    """An engine on a device: `last_device_ns` is the device time of the last `run`, by the device's own clock."""
+    """An engine on a device: `last_device_ns` is the device time of the last `run`, by the device's own clock.
+
+    `last_enqueue_ns` is the host time that it took to enqueue that run; 0 where the runtime does not let it be seen.
+    """
 
     def last_device_ns(self) -> int: ...
 
     def last_enqueue_ns(self) -> int: ...
+
+
+@runtime_checkable
+class CopyClock(Protocol):
+    """An engine that times its copies: of the last `bind` and `fetch`.
+
+    h2d and d2h are device times; staging is what the host itself did in both calls (checks, pinned memory).
+    """
+
+    def last_h2d_ns(self) -> int: ...
+
+    def last_d2h_ns(self) -> int: ...
+
+    def last_staging_ns(self) -> int: ...
+
+
+@runtime_checkable
+class CacheFlusher(Protocol):
+    """An engine that can empty the last cache before the memory that it computes from; returns when that is done."""
+
+    def flush_cache(self) -> None: ...
 
 
 @runtime_checkable

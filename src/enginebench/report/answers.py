@@ -36,6 +36,8 @@ def state_answer(document: RunDocument) -> list[str]:
 def _state_nothing(document: RunDocument) -> str:
     if not any(row.n for row in document.rows):
         return "Nothing was measured, so there is no fastest engine."
+    if any(row.n and row.outputs_agree for row in document.rows):
+        return "No engine can be named: the rows whose outputs agree are invalid or not finished. See the notes."
     return "No engine can be named: of the rows that were measured, none is known to agree in its outputs."
 
 
@@ -211,7 +213,7 @@ def _list_notes(row: Row) -> list[str]:
         notes.append(f"no speed-up: {row.speedup_reason}")
     if row.n and row.validity != "valid":
         notes.append(f"{row.validity}: do not rely on this row")
-    return notes + [f"{c.message}. {_capitalise(c.advice)}" if c.advice else c.message for c in row.caveats]
+    return notes + [f"{c.message.rstrip('.')}. {_capitalise(c.advice)}" if c.advice else c.message for c in row.caveats]
 
 
 def _capitalise(text: str) -> str:

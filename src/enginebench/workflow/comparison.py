@@ -16,10 +16,9 @@ from enginebench.core.store import read_result
 from enginebench.measure.machine import describe_machine
 from enginebench.workflow.campaign import Campaign, Reporter
 from enginebench.workflow.folder import RunFolder, RunRecord, RunRequest
-from enginebench.workflow.jobs import SourceJob
 from enginebench.workflow.lock import lock_device
 from enginebench.workflow.plan import PlannedRow, plan_rows, with_suffix
-from enginebench.workflow.sources import make_sources
+from enginebench.workflow.sources import gather_sources
 
 
 class Side(Struct, frozen=True, kw_only=True):
@@ -32,7 +31,7 @@ class Side(Struct, frozen=True, kw_only=True):
     threads: int | None = None
 
 
-def parse_side(text: str, target: str) -> Side:
+def parse_side(text: str, target: str, precision: tuple[Precision, Recipe | None] = ("fp32", None)) -> Side:
     """The side that `text` names: `ENGINE@TARGET`, `ENGINE` (on the same target), or the file of a stored row.
 
     Raises:
@@ -44,7 +43,7 @@ def parse_side(text: str, target: str) -> Side:
     engine, sep, named = text.partition("@")
     if engine.partition(":")[0] not in ENGINES:
         raise UsageError(f"{text!r} is neither ENGINE@TARGET nor the file of a stored row (rows/....json)")
-    return Side(engine=parse_engine(engine), target=named if sep else target)
+    return Side(engine=parse_engine(engine), target=named if sep else target, precision=precision)
 
 
 def _read_side(path: Path) -> Side:
@@ -112,17 +111,6 @@ def _request_of(request: RunRequest, side: Side) -> RunRequest:
 
 def _plan_side(folder: RunFolder, request: RunRequest, place: str, reporter: Reporter) -> PlannedRow:
     """The one row of a request, its sources made in a folder of their own."""
-    ((name, _),) = request.engines
-    job = SourceJob(
-        model=request.model,
-        out_dir=str((folder.root / place).absolute()),
-        weights=request.weights,
-        seed=request.measure.seed,
-        input_size=request.input_size,
-        input_shapes=request.input_shapes,
-        batch=request.batches[0],
-        onnx=takes(name) == "onnx",
-    )
-    sources = make_sources(job, threads=request.threads, timeout_s=request.timeout_s, reporter=reporter)
-    (row,) = plan_rows(request, sources, probe=find_installed, takes=takes)
+    found = gather_sources(request, folder.root / place, reporter)
+    (row,) = plan_rows(request, found.artifacts, probe=find_installed, takes=takes, problems=found.problems)
     return row

@@ -5,6 +5,7 @@ Inside the folder's files every path is relative to it, so that a folder can be 
 
 from __future__ import annotations
 
+import itertools
 import os
 from datetime import UTC, datetime
 from pathlib import Path
@@ -36,6 +37,10 @@ class RunRequest(Struct, frozen=True, kw_only=True):
     baseline: str | None = None
     timeout_s: float = 600.0
     quick: bool = False
+    data: str | None = None  # labelled data for accuracy, and for ranges; "digits" for the digits models if None
+    calibration_method: str = "minmax"
+    max_top1_drop: float = 1.0  # in points
+    p99_limit_ms: float | None = None
 
 
 class RunRecord(Struct, frozen=True, kw_only=True):
@@ -48,6 +53,7 @@ class RunRecord(Struct, frozen=True, kw_only=True):
     rows: tuple[str, ...]
     command: tuple[str, ...] = ()
     sources: tuple[Artifact, ...] = ()
+    problems: dict[str, str] = {}  # PRECISION -> why no graph could be made in it
 
 
 def hide_home(text: str) -> str:
@@ -62,10 +68,12 @@ def show_home(text: str) -> str:
 
 
 def default_folder(model: str, now: datetime | None = None) -> Path:
-    """`results/<slug of model>-<utc time>`."""
+    """`results/<slug of model>-<utc time>`, numbered where a run of the same second lies there already."""
     stamp = (now or datetime.now(UTC)).strftime("%Y%m%dT%H%M%SZ")
     name = Path(model).stem if model.endswith(".onnx") else model
-    return Path("results") / f"{slug(name)}-{stamp}"
+    first = Path("results") / f"{slug(name)}-{stamp}"
+    others = (first.with_name(f"{first.name}-{i}") for i in itertools.count(2))
+    return first if not first.exists() else next(path for path in others if not path.exists())
 
 
 def check_inside(root: Path, path: Path) -> None:
@@ -103,6 +111,10 @@ class RunFolder:
     def outputs_path(self, row_id: str) -> Path:
         """Where a row's answers to the check inputs lie."""
         return self.artefacts / "outputs" / f"{row_id}.npz"
+
+    def logits_path(self, row_id: str) -> Path:
+        """Where a row's answers to the labelled data lie."""
+        return self.artefacts / "outputs" / f"{row_id}.labelled.npz"
 
     def create(self, record: RunRecord) -> None:
         """Makes the folder and its `run.json`.
@@ -186,6 +198,11 @@ class RunFolder:
         expected = next((f.sha256 for f in artifact.files if Path(f.path).name == path.name), None)
         if expected is not None and hash_file(path) != expected:
             raise ArtifactError(f"{path} was changed after the run began (SHA-256 differs). Start a new run")
+
+
+def holds_run(root: Path) -> bool:
+    """Whether a run is stored in the folder, be it damaged."""
+    return (root / "run.json").exists()
 
 
 def read_results(root: Path) -> tuple[RunRecord, list[Result]]:

@@ -17,7 +17,7 @@ from msgspec.structs import replace
 
 from enginebench.core.errors import MissingDependency, ParseError, UsageError
 from enginebench.core.protocols import Loadable, PrecisionProof, SelfTimed
-from enginebench.core.records import Artifact, EngineSpec, Measurement
+from enginebench.core.records import Artifact, Caveat, EngineSpec, Measurement, TensorSpec
 from enginebench.core.store import write_atomic
 from enginebench.workflow.jobs import (
     Answer,
@@ -30,22 +30,35 @@ from enginebench.workflow.jobs import (
     PrepareJob,
     ProbeAnswer,
     ProbeJob,
+    QuantizeAnswer,
+    QuantizeJob,
     SourceAnswer,
     SourceJob,
 )
 
 if TYPE_CHECKING:
     from enginebench.core.protocols import Array, Backend, Engine, Feeds
+    from enginebench.measure.nvml import GpuWatch
+    from enginebench.models.precision.calibration import Calibration
+    from enginebench.models.precision.calibration_data import CalibrationData
 
 NoteCall = Callable[[str], None]
 # Before and after each repetition; the median of twenty shrugs off single interruptions.
 REFERENCE_REPEATS = 10
+ARRAYS = "an .npz file of plain arrays"
+NOT_PINNED = Caveat(
+    code="environment",
+    message="the process could not be pinned to its CPUs",
+    advice="on Linux, allow sched_setaffinity; elsewhere expect more spread",
+)
 
 
 def perform(job: Job, note: NoteCall) -> Answer:
     """The answer to `job`, worked out in this process."""
     if isinstance(job, SourceJob):
         return make_source(job, note)
+    if isinstance(job, QuantizeJob):
+        return quantize_graph(job, note)
     if isinstance(job, PrepareJob):
         return prepare_engine(job, note)
     if isinstance(job, MeasureJob):
@@ -124,6 +137,50 @@ def _take_shipped(job: SourceJob) -> tuple[Artifact, ...]:
     return (replace(artifact, model=job.model, weights="trained"),)
 
 
+def quantize_graph(job: QuantizeJob, note: NoteCall) -> QuantizeAnswer:
+    """The graph in another precision. Ranges are read back from the run's folder, or taken and kept there."""
+    from enginebench.models.precision.calibration_data import open_data
+    from enginebench.models.precision.quantize import quantize
+
+    start = time.perf_counter()
+    needs_data = job.precision in ("int8", "fp8")
+    data = None
+    if needs_data:
+        data = open_data(
+            job.data,
+            model=job.model,
+            inputs=job.artifact.inputs,
+            n=job.n,
+            seed=job.seed,
+            input_size=job.input_size,
+        )
+    calibration = _find_ranges(job, data, note) if data is not None and job.recipe != "nncf" else None
+    note(f"to {job.precision}")
+    artifact = quantize(
+        job.artifact,
+        job.precision,
+        job.recipe,
+        Path(job.out),
+        calibration=calibration,
+        data=data,
+        threads=job.threads,
+    )
+    return QuantizeAnswer(artifact=artifact, seconds=time.perf_counter() - start)
+
+
+def _find_ranges(job: QuantizeJob, data: CalibrationData, note: NoteCall) -> Calibration:
+    from enginebench.models.precision.calibrate import calibrate
+    from enginebench.models.precision.calibration import read_calibration, write_calibration
+
+    path = Path(job.calibration_path)
+    if path.exists():
+        return read_calibration(path)
+    note(f"ranges over {data.n} entries of {data.source}")
+    calibration = calibrate(job.artifact, data, method=job.method, threads=job.threads)  # type: ignore[arg-type]
+    write_calibration(calibration, path)
+    return calibration
+
+
 def load_module(artifact: Artifact) -> object:
     """The PyTorch module of an artefact; PyTorch is imported by this call, not before."""
     from enginebench.models.torch_source import load_module as load
@@ -151,6 +208,9 @@ def prepare_engine(job: PrepareJob, note: NoteCall) -> PrepareAnswer:
             build_s = time.perf_counter() - start
             note("checking outputs")
             save_arrays(Path(job.outputs_path), run_feeds(engine, feeds))
+            if job.data is not None:
+                note(f"answering {job.data}")
+                save_arrays(Path(job.logits_path), answer_data(engine, job))
             proof = engine.effective_precision() if isinstance(engine, PrecisionProof) else None
     else:
         build_s = time.perf_counter() - start
@@ -164,6 +224,30 @@ def prepare_engine(job: PrepareJob, note: NoteCall) -> PrepareAnswer:
     )
 
 
+def answer_data(engine: Engine, job: PrepareJob) -> dict[str, Array]:
+    """{"logits": the first output, "labels"} over the labelled data; the last batch is filled up and cut again."""
+    import numpy as np
+
+    from enginebench.models.precision.calibration_data import open_data
+
+    assert job.data is not None
+    entries = open_data(
+        job.data,
+        model=job.model,
+        inputs=job.artifact.inputs,
+        n=job.data_n,
+        seed=job.seed,
+        input_size=job.input_size,
+        split="evaluate",
+    )
+    batch, answers = job.engine.batch, []
+    for feeds in entries.batches(batch):
+        full = {name: np.resize(array, (batch, *array.shape[1:])) for name, array in feeds.items()}
+        answers.append(run_feeds(engine, [full])[engine.outputs[0].name])
+    logits = np.concatenate(answers)[: entries.n]
+    return {"logits": logits, "labels": entries.read_labels(logits.shape[-1])}
+
+
 def infer_arrays(job: InferJob) -> InferAnswer:
     """Saves the engine's outputs for the arrays of one .npz file."""
     feeds = load_arrays(Path(job.inputs_path))
@@ -172,8 +256,10 @@ def infer_arrays(job: InferJob) -> InferAnswer:
     if not isinstance(backend, Loadable):
         raise UsageError(f"{job.engine.backend} times itself and hands out no outputs; infer needs another engine")
     with backend.load(artifact, job.engine) as engine:
-        save_arrays(Path(job.outputs_path), run_feeds(engine, [feeds]))
-        return InferAnswer(outputs=engine.outputs)
+        arrays = run_feeds(engine, [feeds])
+    save_arrays(Path(job.outputs_path), arrays)
+    outputs = tuple(TensorSpec(name=k, dtype=str(a.dtype), shape=a.shape) for k, a in arrays.items())
+    return InferAnswer(outputs=outputs)
 
 
 def probe_engine(job: ProbeJob) -> ProbeAnswer:
@@ -222,8 +308,13 @@ def load_arrays(path: Path) -> dict[str, Array]:
     try:
         with np.load(path, allow_pickle=False) as archive:
             return {name: archive[name] for name in archive.files}
+    except FileNotFoundError as error:
+        raise ParseError(path, "", "no such file", ARRAYS) from error
     except (OSError, ValueError, EOFError, zipfile.BadZipFile, AttributeError, KeyError) as error:
-        raise ParseError(path, "", f"{type(error).__name__}: {error}", "an .npz file of plain arrays") from error
+        # NumPy's own words would advise to unpickle, which can run code that lies in the file.
+        pickled = "pickle" in str(error)
+        found = "pickled objects, which are never loaded, or no arrays at all" if pickled else f"damage ({error})"
+        raise ParseError(path, "", found, ARRAYS, "Write it with numpy.savez") from error
 
 
 def measure_repetition(job: MeasureJob, note: NoteCall) -> MeasureAnswer:
@@ -249,6 +340,7 @@ def measure_repetition(job: MeasureJob, note: NoteCall) -> MeasureAnswer:
             started_utc=started,
             reference_ns=[*before, *after],
             pinned_cpus=pinned,
+            caveats=(*measured.caveats, *([NOT_PINNED] if job.pin and pinned is None else [])),
         )
     )
 
@@ -265,10 +357,11 @@ def _time_engine(backend: Loadable, job: MeasureJob, pinned: tuple[int, ...] | N
     from enginebench.measure.loop import measure_engine
     from enginebench.measure.machine import peak_memory_bytes
     from enginebench.measure.topology import whole_cores
-    from enginebench.measure.watch import BlockWatch
+    from enginebench.measure.watch import BlockWatch, JointWatch
     from enginebench.models.task import sample_feeds
 
     inputs = job.artifact.inputs
+    gpu = _open_gpu(job)
     start = time.perf_counter()
     with backend.load(job.artifact, job.engine) as engine:
         loaded = time.perf_counter()
@@ -280,11 +373,48 @@ def _time_engine(backend: Loadable, job: MeasureJob, pinned: tuple[int, ...] | N
         first_run = time.perf_counter()
         note("timing")
         # Elsewhere others may work as they like; on these cores they take time away.
-        watch = BlockWatch(whole_cores(pinned) if pinned else None)
-        measured = measure_engine(engine, feeds, job.measure, watch=watch)
+        cpu = BlockWatch(whole_cores(pinned) if pinned else None)
+        measured = measure_engine(
+            engine,
+            feeds,
+            job.measure,
+            watch=JointWatch(cpu, gpu) if gpu else cpu,
+            read_clock_mhz=gpu.read_clock_mhz if gpu else lambda: None,
+        )
     return replace(
-        measured,
+        _add_telemetry(measured, job, gpu),
         load_s=loaded - start,
         first_run_s=first_run - bound,
         peak_memory_bytes=peak_memory_bytes(),
+    )
+
+
+def _open_gpu(job: MeasureJob) -> GpuWatch | None:
+    """The watch on the job's GPU, opened before anything lies in its memory."""
+    if job.engine.device == "cpu":
+        return None
+    from enginebench.measure.nvml import open_gpu_watch
+
+    gpu = open_gpu_watch(job.engine.device)
+    if gpu is not None:
+        gpu.watch_energy_counter()
+    return gpu
+
+
+def _add_telemetry(measured: Measurement, job: MeasureJob, gpu: GpuWatch | None) -> Measurement:
+    """The measurement with memory and energy of the GPU, or with the doubt that nothing was watched."""
+    from enginebench.measure.nvml import NO_TELEMETRY
+
+    if job.engine.device == "cpu":
+        return measured
+    if gpu is None:
+        return replace(measured, caveats=(*measured.caveats, NO_TELEMETRY))
+    images = (len(measured.latency_ns) + measured.untimed_calls) * job.engine.batch
+    # A cold call also pays for the flush before it, which belongs to no image.
+    energy = gpu.energy_per_image(images) if job.measure.cache == "hot" else None
+    return replace(
+        measured,
+        peak_device_memory_bytes=gpu.peak_memory_bytes(),
+        energy_mj=energy[0] if energy else None,
+        energy_resolution_mj=energy[1] if energy else None,
     )
