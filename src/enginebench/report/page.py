@@ -9,7 +9,8 @@ from msgspec import Struct
 
 from enginebench.core.names import format_precision
 from enginebench.core.records import Caveat, CaveatCode, Estimate, Machine
-from enginebench.report.answers import Notes, collect_notes, name_row, state_answer
+from enginebench.core.text import clean_text
+from enginebench.report.answers import Notes, collect_notes, find_shape, merge_figures, name_row, state_answer
 from enginebench.report.cells import format_p99, format_speedup
 from enginebench.report.html import Html, element, join
 from enginebench.report.numbers import (
@@ -297,23 +298,32 @@ def _format_sections(
 
 
 def _format_caveats(document: RunDocument, section: str) -> list[Html]:
-    """The doubts about what a section shows: each once, with the rows that have it."""
-    found: dict[Caveat, list[str]] = {}
+    """The doubts about what a section shows: each once, with the rows that have it and the range of its figures."""
+    texts: dict[str, list[str]] = {}
+    names: dict[str, list[str]] = {}
     for row in document.rows:
         for caveat in row.caveats:
             if _PLACES.get(caveat.code, "machine") == section:
-                found.setdefault(caveat, []).append(name_row(row))
+                text = _word(caveat)
+                texts.setdefault(find_shape(text), []).append(text)
+                names.setdefault(find_shape(text), []).append(name_row(row))
     measured = sum(bool(row.n) for row in document.rows)
+    wordings = merge_figures(text for found in texts.values() for text in found)
     items = [
-        element(
-            "li",
-            element("b", "all rows: " if len(names) >= measured > 1 else f"{', '.join(dict.fromkeys(names))}: "),
-            caveat.message,
-            f". {caveat.advice[:1].upper()}{caveat.advice[1:]}" if caveat.advice else None,
-        )
-        for caveat, names in found.items()
+        element("li", element("b", f"{_join_names(names[shape], measured)}: "), wording)
+        for shape, wording in wordings.items()
     ]
     return [element("ul", *items, class_="caveats", aria_label="Caveats")] if items else []
+
+
+def _word(caveat: Caveat) -> str:
+    advice = f". {caveat.advice[:1].upper()}{caveat.advice[1:]}" if caveat.advice else ""
+    return clean_text(f"{caveat.message}{advice}")
+
+
+def _join_names(names: Sequence[str], measured: int) -> str:
+    different = list(dict.fromkeys(names))
+    return "all rows" if len(names) >= measured > 1 else ", ".join(different)
 
 
 def _format_proofs(document: RunDocument) -> list[Html]:

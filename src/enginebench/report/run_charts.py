@@ -172,6 +172,7 @@ def _draw_histogram(bars: list[Point], medians: list[Point]) -> Chart | None:
         medians,
         "Latency distributions",
         f"all calls up to p99.9; orange: the median of each repetition{_say_thinned(medians)}",
+        same_height=False,
     )
     return Chart(
         name="latency_hist",
@@ -236,7 +237,7 @@ def _draw_drift(points: list[Point], referenced: bool) -> Chart | None:
     layers = alt.layer(line.encode(detail="line:N"), reference.encode(tooltip=tooltip), marked, hover)
     also = "; grey: the fixed reference kernel, which shows the machine alone" if referenced else ""
     subtitle = f"medians of neighbouring calls over the row's median; orange: disturbed blocks{also}"
-    spec = _draw_panels(layers, "series", points, "Latency over time", subtitle)
+    spec = _draw_panels(layers, "series", points, "Latency over time", subtitle, same_height=True)
     return Chart(
         name="latency_over_time",
         section="drift",
@@ -406,7 +407,9 @@ def _read(name: str) -> Any:
     return alt.Chart(alt.NamedData(name=name))
 
 
-def _draw_panels(layers: Any, data: str, points: Sequence[Point], title: str, subtitle: str) -> Spec:
+def _draw_panels(
+    layers: Any, data: str, points: Sequence[Point], title: str, subtitle: str, *, same_height: bool
+) -> Spec:
     """Layers in a panel for each row, one under the other, with its label above it."""
     alt = import_altair()
     rows = list(dict.fromkeys(point["row"] for point in points))
@@ -415,6 +418,8 @@ def _draw_panels(layers: Any, data: str, points: Sequence[Point], title: str, su
         layers.properties(width=WIDTH, height=_PANEL, data=alt.NamedData(name=data))
         .facet(row=alt.Row("row:N", sort=rows, header=header), spacing=6)
         .transform_filter(_SHOWN)
+        # Rows differ in their number of calls; what is compared across panels is the place on the shared x axis.
+        .resolve_scale(y="shared" if same_height else "independent")
     )
     return style_chart(faceted, title, subtitle)
 
