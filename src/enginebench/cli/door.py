@@ -28,8 +28,10 @@ VERBS = {
     "infer": ("enginebench.cli.infer", "Run one engine on your own arrays."),
     "models": ("enginebench.cli.models", "List the built-in models."),
     "doctor": ("enginebench.cli.doctor", "Show what can run here, and what adds the rest."),
-    "report": ("enginebench.cli.report", "Write the reports of a stored run, or of a folder of trtexec."),
-    "diff": ("enginebench.cli.diff", "Compare two stored runs, row by row."),
+    "report": ("enginebench.cli.report", "Write page, tables and pictures of a stored run, or of trtexec."),
+    "diff": ("enginebench.cli.diff", "Compare two stored runs, row by row; --gate for CI."),
+    "baseline": ("enginebench.cli.baseline", "Keep runs under a name, to compare later ones to."),
+    "history": ("enginebench.cli.history", "Show all runs under a folder as a table and trends."),
     "parse": ("enginebench.cli.parse", "Read what trtexec 7 to 11 wrote: logs, times, profiles, layers."),
 }
 
