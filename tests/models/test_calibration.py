@@ -25,7 +25,7 @@ from enginebench.models.precision.calibration import (
     write_calibration_cache,
 )
 from enginebench.models.precision.calibration_data import open_arrays, open_data
-from enginebench.models.precision.graph import load_whole_graph, prepare_graph
+from enginebench.models.precision.graph import load_whole_graph, name_nodes, prepare_graph
 from enginebench.models.zoo import packaged_onnx
 
 
@@ -41,11 +41,11 @@ def arrays(tmp_path, residual):
     return open_arrays(path, residual.inputs, 20)
 
 
-def watch_directly(artifact, feeds):
+def watch_directly(path, feeds):
     """All tensors of the prepared graph at once, as the truth."""
-    model = prepare_graph(load_whole_graph(packaged_onnx("digits-cnn") if artifact is None else artifact))
+    model = prepare_graph(load_whole_graph(path))
     observer = observe.Observer(model, observe.find_activations(model), 1)
-    return observer._run(feeds)
+    return observer._run(feeds, observe.find_activations(model))
 
 
 def test_minmax_is_the_smallest_and_largest_value_seen(tmp_path, residual, arrays):
@@ -66,19 +66,19 @@ def test_steps_do_not_change_the_ranges(residual, arrays, method):
         assert one.ranges[name].high == pytest.approx(many.ranges[name].high, rel=5e-3, abs=1e-5), name
 
 
-def test_memory_of_a_step_is_bounded(monkeypatch, residual, arrays):
+def test_memory_of_a_step_is_bounded(monkeypatch, tmp_path, residual, arrays):
+    entry = sum(v.nbytes for v in watch_directly(tmp_path / "residual.onnx", arrays.read(0, 1)).values())
     sizes = []
     original = observe.Observer._run
 
-    def run(self, feeds):
+    def run(self, feeds, names):
         sizes.append(len(feeds["x"]))
-        return original(self, feeds)
+        return original(self, feeds, names)
 
     monkeypatch.setattr(observe.Observer, "_run", run)
     calibrate(residual, arrays, batch=16, threads=1)
     assert sizes == [1, 16, 3]
     sizes.clear()
-    entry = sum(v.nbytes for v in original(_observer(residual), arrays.read(0, 1)).values())
     monkeypatch.setattr(observe, "STEP_BYTES", 4 * entry)
     calibrate(residual, arrays, batch=16, threads=1)
     assert sizes == [1, 4, 4, 4, 4, 3]
@@ -103,6 +103,23 @@ def test_cut_ranges_lie_inside_what_was_seen(residual, arrays):
         cut = calibrate(residual, arrays, method=method, percentile=percentile, threads=1).ranges
         assert all(whole[n].low <= cut[n].low <= cut[n].high <= whole[n].high for n in whole)
         assert any(cut[n].high < whole[n].high for n in whole)
+
+
+def test_tensors_in_front_of_a_relu_keep_what_was_seen(residual, arrays):
+    assert observe.find_clipped(prepare_graph(build_residual())) == {"n0", "c1", "s"}
+    whole = calibrate(residual, arrays, threads=1).ranges
+    cut = calibrate(residual, arrays, method="percentile", percentile=90.0, threads=1).ranges
+    assert cut["n0"] == whole["n0"] and cut["r0"].high < whole["r0"].high
+
+
+def test_every_value_is_counted_once():
+    limit = 3.7
+    values = np.linspace(-limit, limit, 100_001).astype(np.float32)
+    counts = np.zeros(4096, np.int64)
+    observe._count(values, float(np.abs(values).max()), counts)
+    assert counts.sum() == values.size and counts[0] > 0 and counts[-1] > 0
+    expected = np.histogram(values, bins=4096, range=(-limit, limit))[0]
+    assert np.abs(np.cumsum(counts) - np.cumsum(expected)).max() <= 2
 
 
 def test_a_stated_percentile_is_kept_in_the_record(residual, arrays):
@@ -176,12 +193,30 @@ def test_other_preprocessing_is_refused(residual):
         calibrate(artifact, data, threads=1)
 
 
-def test_a_value_that_is_not_finite_names_its_tensor(tmp_path, residual):
+def test_nan_names_its_tensor(tmp_path):
     nodes = [helper.make_node("Log", ["x"], ["h"], "log"), helper.make_node("Relu", ["h"], ["y"], "relu")]
     artifact = read_onnx(save(build_graph(nodes, {}, ["batch", 4], ["batch", 4]), tmp_path / "log.onnx"))
-    np.save(tmp_path / "z.npy", np.zeros((2, 4), np.float32))
-    with pytest.raises(ArtifactError, match="'h' holds values that are not finite"):
+    np.save(tmp_path / "z.npy", -np.ones((2, 4), np.float32))
+    with pytest.raises(ArtifactError, match="'h' holds NaN among the first 1 entries"):
         calibrate(artifact, open_arrays(tmp_path / "z.npy", artifact.inputs, 2), threads=1)
+
+
+@pytest.mark.parametrize("method", ["minmax", "entropy"])
+def test_an_infinity_takes_the_range_away(tmp_path, method):
+    nodes = [helper.make_node("Log", ["x"], ["h"], "log"), helper.make_node("Relu", ["h"], ["y"], "relu")]
+    artifact = read_onnx(save(build_graph(nodes, {}, ["batch", 4], ["batch", 4]), tmp_path / "log.onnx"))
+    np.save(tmp_path / "z.npy", np.array([[1, 2, 3, 4], [0, 1, 1, 1]], np.float32))
+    found = calibrate(artifact, open_arrays(tmp_path / "z.npy", artifact.inputs, 2), method=method, threads=1)
+    assert found.ranges.keys() == {"x", "y"}
+    assert [c.code for c in found.caveats] == ["external_preprocess", "nonfinite"] and ": h" in found.caveats[1].message
+
+
+def test_nodes_get_names_of_their_own():
+    nodes = [helper.make_node("Relu", ["x"], ["a"], "twin"), helper.make_node("Relu", ["a"], ["b"], "twin")]
+    nodes += [helper.make_node("Relu", ["b"], ["c"]), helper.make_node("Relu", ["c"], ["y"], "Relu_1")]
+    model = build_graph(nodes, {}, [1, 4], [1, 4])
+    name_nodes(model)
+    assert [node.name for node in model.graph.node] == ["twin", "twin_1", "Relu_2", "Relu_1"]
 
 
 def test_a_tensor_of_zeros_is_a_range(tmp_path):

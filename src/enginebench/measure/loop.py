@@ -23,7 +23,7 @@ from enginebench.core.errors import MeasurementError, UsageError
 from enginebench.core.protocols import CacheFlusher, CopyClock, DeviceClock, Engine, RunCall
 from enginebench.core.records import Block, Caveat, Measurement, MeasureSpec, Scope, StopRule
 from enginebench.measure.stopping import BLOCK_NS, WINDOW_CALLS, WINDOW_NS, StoppingRule, WarmupRule, make_stopping_rule
-from enginebench.measure.watch import BlockReading, Watch
+from enginebench.measure.watch import SHORTEST_NS, BlockReading, Watch
 
 if TYPE_CHECKING:
     from enginebench.core.protocols import Array, Feeds
@@ -285,7 +285,8 @@ def _join_chunks(first: _Chunk, second: _Chunk) -> _Chunk:
 
 def _note_doubts(blocks: Sequence[Block]) -> Iterator[Caveat]:
     """What the record does not show by itself; marks, the stop rule and the warm-up are in it and are judged later."""
-    if all(block.foreign_cpu_cores is None for block in blocks):
+    watched = [block for block in blocks if block.duration_ns >= SHORTEST_NS]  # shorter ones never have a figure
+    if watched and all(block.foreign_cpu_cores is None for block in watched):
         yield Caveat(
             code="no_foreign_cpu_figure",
             message="other processes' CPU use cannot be seen here",

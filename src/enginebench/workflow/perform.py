@@ -17,7 +17,7 @@ from msgspec.structs import replace
 
 from enginebench.core.errors import MissingDependency, ParseError, UsageError
 from enginebench.core.protocols import Loadable, PrecisionProof, SelfTimed
-from enginebench.core.records import Artifact, EngineSpec, Measurement
+from enginebench.core.records import Artifact, Caveat, EngineSpec, Measurement, TensorSpec
 from enginebench.core.store import write_atomic
 from enginebench.workflow.jobs import (
     Answer,
@@ -45,6 +45,12 @@ if TYPE_CHECKING:
 NoteCall = Callable[[str], None]
 # Before and after each repetition; the median of twenty shrugs off single interruptions.
 REFERENCE_REPEATS = 10
+ARRAYS = "an .npz file of plain arrays"
+NOT_PINNED = Caveat(
+    code="environment",
+    message="the process could not be pinned to its CPUs",
+    advice="on Linux, allow sched_setaffinity; elsewhere expect more spread",
+)
 
 
 def perform(job: Job, note: NoteCall) -> Answer:
@@ -250,8 +256,10 @@ def infer_arrays(job: InferJob) -> InferAnswer:
     if not isinstance(backend, Loadable):
         raise UsageError(f"{job.engine.backend} times itself and hands out no outputs; infer needs another engine")
     with backend.load(artifact, job.engine) as engine:
-        save_arrays(Path(job.outputs_path), run_feeds(engine, [feeds]))
-        return InferAnswer(outputs=engine.outputs)
+        arrays = run_feeds(engine, [feeds])
+    save_arrays(Path(job.outputs_path), arrays)
+    outputs = tuple(TensorSpec(name=k, dtype=str(a.dtype), shape=a.shape) for k, a in arrays.items())
+    return InferAnswer(outputs=outputs)
 
 
 def probe_engine(job: ProbeJob) -> ProbeAnswer:
@@ -300,8 +308,13 @@ def load_arrays(path: Path) -> dict[str, Array]:
     try:
         with np.load(path, allow_pickle=False) as archive:
             return {name: archive[name] for name in archive.files}
+    except FileNotFoundError as error:
+        raise ParseError(path, "", "no such file", ARRAYS) from error
     except (OSError, ValueError, EOFError, zipfile.BadZipFile, AttributeError, KeyError) as error:
-        raise ParseError(path, "", f"{type(error).__name__}: {error}", "an .npz file of plain arrays") from error
+        # NumPy's own words would advise to unpickle, which can run code that lies in the file.
+        pickled = "pickle" in str(error)
+        found = "pickled objects, which are never loaded, or no arrays at all" if pickled else f"damage ({error})"
+        raise ParseError(path, "", found, ARRAYS, "Write it with numpy.savez") from error
 
 
 def measure_repetition(job: MeasureJob, note: NoteCall) -> MeasureAnswer:
@@ -327,6 +340,7 @@ def measure_repetition(job: MeasureJob, note: NoteCall) -> MeasureAnswer:
             started_utc=started,
             reference_ns=[*before, *after],
             pinned_cpus=pinned,
+            caveats=(*measured.caveats, *([NOT_PINNED] if job.pin and pinned is None else [])),
         )
     )
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import itertools
 import logging
 import tempfile
 from collections.abc import Iterator
@@ -105,11 +106,15 @@ def drop_unused_opsets(model: ModelProto) -> None:
 
 
 def name_nodes(model: ModelProto) -> None:
-    """Gives a name of its own to every node without one."""
-    taken = {node.name for node in model.graph.node}
-    for i, node in enumerate(model.graph.node):
-        if not node.name:
-            node.name = f"{node.op_type}_{i}" if f"{node.op_type}_{i}" not in taken else f"{node.op_type}_{i}_unnamed"
+    """Gives a name of its own to every node without one, and to those that share one."""
+    taken = {node.name for node in model.graph.node} | {""}
+    seen: set[str] = set()
+    for node in model.graph.node:
+        if not node.name or node.name in seen:
+            base = node.name or node.op_type
+            node.name = next(name for i in itertools.count(1) if (name := f"{base}_{i}") not in taken)
+            taken.add(node.name)
+        seen.add(node.name)
 
 
 def walk_nodes(model: ModelProto) -> Iterator[NodeProto]:
@@ -136,6 +141,15 @@ def count_quantizers(model: ModelProto) -> tuple[int, int]:
     """(QuantizeLinear nodes, DequantizeLinear nodes)."""
     types = [node.op_type for node in walk_nodes(model)]
     return types.count("QuantizeLinear"), types.count("DequantizeLinear")
+
+
+def is_transformer(model: ModelProto) -> bool:
+    """Whether the graph normalizes by layer, or multiplies two activations, as attention does."""
+    constants = {tensor.name for tensor in model.graph.initializer}
+    return any(
+        node.op_type == "LayerNormalization" or (node.op_type == "MatMul" and not constants.intersection(node.input))
+        for node in walk_nodes(model)
+    )
 
 
 def hash_weights(model: ModelProto) -> str:
