@@ -34,6 +34,7 @@ from enginebench.workflow.jobs import (
     QuantizeJob,
     SourceAnswer,
     SourceJob,
+    StagesJob,
 )
 
 if TYPE_CHECKING:
@@ -65,6 +66,10 @@ def perform(job: Job, note: NoteCall) -> Answer:
         return measure_repetition(job, note)
     if isinstance(job, InferJob):
         return infer_arrays(job)
+    if isinstance(job, StagesJob):
+        from enginebench.workflow.stages import perform_stages
+
+        return perform_stages(job, note)
     return probe_engine(job)
 
 
