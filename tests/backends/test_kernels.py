@@ -14,7 +14,7 @@ CASES = {
         "sm80_xmma_fprop_implicit_gemm_f32f32_f32f32_f32_nchwkcrs_nchw_tilesize32x32x8_stage3_warpsize1x2x1_ffma",
         "void cutlass__5x_cudnn::Kernel<cutlass_cudnn_simt_sfprop_optimized_64x64_8_nhwc_align4>(Params)",
         "ampere_sgemm_32x32_sliced1x4_tn",
-        "void implicit_convolve_sgemm<float, float, 1024, 5, 5, 3, 3, 3, 1, false, false, true>(int, int, float const*)",
+        "void implicit_convolve_sgemm<float, float, 1024, 5, 5, 3, 3, 3, 1, false>(int, int, float const*)",
         "_5x_cudnn_ampere_scudnn_128x64_relu_medium_nn_v1",
         "void cudnn::winograd_nonfused::winogradForwardData4x4<float, float>(Params)",
         "void at::native::vectorized_elementwise_kernel<4, at::native::CUDAFunctor_add<float>, std::array<char*, 3>>()",

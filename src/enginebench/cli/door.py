@@ -25,7 +25,7 @@ VERBS = {
     "quantize": ("enginebench.cli.quantize", "Write an ONNX graph in another precision."),
     "infer": ("enginebench.cli.infer", "Run one engine on your own arrays."),
     "models": ("enginebench.cli.models", "List the built-in models."),
-    "stages": ("enginebench.cli.stages", "Time a model from JPEG file to label: where does the time go?"),
+    "stages": ("enginebench.cli.stages", "Time a model from JPEG file to label, stage by stage."),
     "doctor": ("enginebench.cli.doctor", "Show what can run here, and what adds the rest."),
     "report": ("enginebench.cli.report", "Write the reports of a stored run, or of a folder of trtexec."),
     "diff": ("enginebench.cli.diff", "Compare two stored runs, row by row."),
