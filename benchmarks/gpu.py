@@ -232,6 +232,29 @@ PROBE_CELLS = {
 }
 
 
+STAGES_CELLS = (
+    ("resnet18", 1, Cell(GRAPH_NHWC, "fp16")),
+    ("resnet50", 32, Cell(GRAPH_NHWC, "fp16")),
+    ("resnet50", 32, Cell("pytorch", "fp32")),
+    ("resnet50", 32, Cell(ORT_BEST, "fp16")),
+)
+
+
+def time_stages(out: Path) -> None:
+    """Where the time goes from file to label; one JSON document each, and the table."""
+    for model, batch, cell in STAGES_CELLS:
+        target = out / f"stages-{model}-b{batch}-{row_slug(cell)}.json"
+        command = [sys.executable, "-m", "enginebench", "stages", model, "--engine", cell.engine]
+        command += ["--precision", cell.precision, "--batch", str(batch), "--device", DEVICE, "--weights", "random"]
+        command += ["--n", str(max(64, 4 * batch)), "--decoders", "12", "--threads", str(THREADS), "--out", str(target)]
+        subprocess.run(command, check=False)
+
+
+def row_slug(cell: Cell) -> str:
+    """Engine and precision as part of a file's name."""
+    return f"{parse_engine(cell.engine)[0]}-{cell.precision}"
+
+
 def probe(out: Path) -> None:
     """Tests that need a GPU, doctor, and one short row of every engine."""
     commands = (
@@ -253,7 +276,7 @@ def main() -> int:
     parser.add_argument("--work", type=Path, default=Path("/tmp/enginebench-gpu"), help="where the runs' folders lie")
     parser.add_argument("--processes", type=int, default=FULL_PROCESSES)
     parser.add_argument("--time-limit", type=float, default=TIME_LIMIT_S)
-    parser.add_argument("parts", nargs="+", choices=["probe", *CELLS])
+    parser.add_argument("parts", nargs="+", choices=["probe", "stages", *CELLS])
     options = parser.parse_args()
     failed = 0
     for part in options.parts:
@@ -262,6 +285,8 @@ def main() -> int:
         try:
             if part == "probe":
                 probe(options.work)
+            elif part == "stages":
+                time_stages(options.out)
             else:
                 try:
                     measure_model(part, CELLS[part], options.work, options.processes, options.time_limit)

@@ -15,6 +15,9 @@ class FakeEvent:
 
     at_ns = -1
 
+    def synchronize(self) -> None:
+        assert self.at_ns >= 0, "waits for an event that was never recorded"
+
     def elapsed_time(self, end: FakeEvent) -> float:
         return (end.at_ns - self.at_ns) / 1e6
 

@@ -56,10 +56,10 @@ def test_engines_of_later_versions_say_so(name: str) -> None:
 
 def test_later_engines_name_the_package_that_is_missing_too(monkeypatch: pytest.MonkeyPatch) -> None:
     pretend_installed(monkeypatch, {})
-    assert str(probe("ort-cuda").reason).endswith("has no GPU engines; onnxruntime-gpu is not installed")
-    pretend_installed(monkeypatch, {"onnxruntime-gpu": "1.31.1"})
-    answer = probe("ort-cuda")
-    assert (answer.version, answer.reason) == ("1.31.1", ENTRIES["ort-cuda"].absence)
+    assert str(probe("fpga-sim").reason).endswith("has no FPGA engine; amaranth is not installed")
+    pretend_installed(monkeypatch, {"amaranth": "0.5.8"})
+    answer = probe("fpga-sim")
+    assert (answer.version, answer.reason) == ("0.5.8", ENTRIES["fpga-sim"].absence)
 
 
 def test_planning_looks_without_importing(monkeypatch: pytest.MonkeyPatch) -> None:

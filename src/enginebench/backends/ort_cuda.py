@@ -285,8 +285,9 @@ class OrtCudaEngine:
         return 0 if self._graph else timed.last_enqueue_ns()
 
     def last_h2d_ns(self) -> int:
-        """Device time of the copy in."""
+        """Device time of the copy in; waits for it."""
         start, end = self._copies["h2d"]
+        end.synchronize()
         return end.elapsed_ns(start)
 
     def last_d2h_ns(self) -> int:

@@ -25,6 +25,7 @@ class Entry(Struct, frozen=True, kw_only=True):
     verified_on: str | None = None
     absence: str | None = None  # why `module` is None
     command: str | None = None  # what adds it, where that is no extra alone
+    device: str | None = None  # the device that it runs on, if that is not the CPU
 
     @property
     def fix(self) -> str | None:
@@ -59,6 +60,7 @@ ENTRIES: dict[str, Entry] = {
     "pytorch-cudagraph": Entry(
         module="enginebench.backends.pytorch_cudagraph",
         takes="torch",
+        device="cuda:0",
         distributions=("torch",),
         extra="torch",
         packages=("torch", "torchvision"),
@@ -75,6 +77,7 @@ ENTRIES: dict[str, Entry] = {
     "ort-cuda": Entry(
         module="enginebench.backends.ort_cuda",
         takes="onnx",
+        device="cuda:0",
         distributions=("onnxruntime-gpu",),
         verified_on=f"onnxruntime-gpu 1.31.1, {GPU_VERIFIED}",
         command='pip uninstall -y onnxruntime && pip install --upgrade "enginebench[cuda]"',
@@ -180,6 +183,11 @@ def find_installed(name: str) -> Availability:
 def takes(name: str) -> ArtifactKind:
     """The kind of artefact that an engine is built from: `torch` or `onnx`."""
     return find_entry(name).takes
+
+
+def find_device(name: str, asked: str) -> str:
+    """Where an engine runs: as asked, but an engine for GPUs on its default GPU where the CPU was asked for."""
+    return find_entry(name).device or asked if asked == "cpu" else asked
 
 
 def find_entry(name: str) -> Entry:

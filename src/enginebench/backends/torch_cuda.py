@@ -466,7 +466,8 @@ class explain_memory:
 
 
 def _elapsed_ns(start: Any, end: Any) -> int:
-    """CUDA gives milliseconds, with a resolution of about half a microsecond."""
+    """Nanoseconds between two events, once the later one is over; CUDA's resolution is about half a microsecond."""
+    end.synchronize()
     milliseconds: float = start.elapsed_time(end)
     return round(milliseconds * 1_000_000)
 

@@ -27,6 +27,7 @@ VERBS = {
     "accuracy": ("enginebench.cli.accuracy", "Count right answers on labelled data, with intervals."),
     "infer": ("enginebench.cli.infer", "Run one engine on your own arrays."),
     "models": ("enginebench.cli.models", "List the built-in models."),
+    "stages": ("enginebench.cli.stages", "Time a model from JPEG file to label, stage by stage."),
     "doctor": ("enginebench.cli.doctor", "Show what can run here, and what adds the rest."),
     "report": ("enginebench.cli.report", "Write page, tables and pictures of a stored run, or of trtexec."),
     "diff": ("enginebench.cli.diff", "Compare two stored runs, row by row; --gate for CI."),

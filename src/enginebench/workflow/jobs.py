@@ -87,6 +87,21 @@ class ProbeJob(Struct, frozen=True, kw_only=True, tag="probe"):
     engine: str
 
 
+class StagesJob(Struct, frozen=True, kw_only=True, tag="stages"):
+    """Time a model from JPEG file to label, stage by stage and overlapped."""
+
+    model: str
+    artifact: Artifact
+    engine: EngineSpec
+    out_dir: str
+    images_dir: str
+    n: int  # pictures
+    decoders: int  # threads that decode ahead
+    lanes: int  # batches on their way at a time
+    time_limit_s: float
+    input_size: int | None = None
+
+
 class InferJob(Struct, frozen=True, kw_only=True, tag="infer"):
     """Run one engine on the arrays of a file: all at once, or `step` entries at a time."""
 
@@ -112,7 +127,7 @@ class AnswerJob(Struct, frozen=True, kw_only=True, tag="answer"):
     input_size: int | None = None
 
 
-Job: TypeAlias = SourceJob | QuantizeJob | PrepareJob | MeasureJob | ProbeJob | InferJob | AnswerJob
+Job: TypeAlias = SourceJob | QuantizeJob | PrepareJob | MeasureJob | ProbeJob | InferJob | AnswerJob | StagesJob
 
 
 class SourceAnswer(Struct, frozen=True, kw_only=True, tag="source"):
@@ -151,6 +166,14 @@ class LabelledAnswer(Struct, frozen=True, kw_only=True, tag="labelled"):
     preprocess_sha256: str | None
 
 
+class StagesAnswer(Struct, frozen=True, kw_only=True, tag="stages"):
+    stages_ns: dict[str, list[int]]  # stage -> one value a batch
+    device_ns: dict[str, list[int]]  # h2d, compute, d2h by the device's clock; empty on a CPU
+    overlapped_per_s: float
+    top_classes: list[int]
+    engine_version: str | None = None
+
+
 class ErrorAnswer(Struct, frozen=True, kw_only=True, tag="error"):
     """An error that was raised on purpose in the child; `kind` is its class in `core.errors`."""
 
@@ -173,6 +196,7 @@ Answer: TypeAlias = (
     | ProbeAnswer
     | InferAnswer
     | LabelledAnswer
+    | StagesAnswer
     | ErrorAnswer
     | Note
 )

@@ -36,6 +36,7 @@ from enginebench.workflow.jobs import (
     QuantizeJob,
     SourceAnswer,
     SourceJob,
+    StagesJob,
 )
 
 if TYPE_CHECKING:
@@ -69,6 +70,10 @@ def perform(job: Job, note: NoteCall) -> Answer:
         return infer_arrays(job)
     if isinstance(job, AnswerJob):
         return answer_labelled(job, note)
+    if isinstance(job, StagesJob):
+        from enginebench.workflow.stages import perform_stages
+
+        return perform_stages(job, note)
     return probe_engine(job)
 
 

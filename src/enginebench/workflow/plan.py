@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from msgspec import Struct
 from msgspec.structs import replace
 
+from enginebench.backends.registry import find_device
 from enginebench.core.names import format_engine, format_precision, parse_engine, row_id
 from enginebench.core.records import (
     Artifact,
@@ -71,7 +72,7 @@ def list_engines(
         EngineSpec(
             backend=name,
             options=options,
-            device=request.device,
+            device=find_device(name, request.device),
             precision=precision,
             recipe=_choose_recipe(name, precision, recipe, takes(name)),
             batch=batch,

@@ -1,0 +1,98 @@
+"""`enginebench stages`: from JPEG file to label."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from enginebench.cli.options import common_options, parse_shapes
+
+
+@click.command("stages")
+@click.argument("target")
+@click.option("--engine", default="pytorch", show_default=True, help="ENGINE[:key=value,...]")
+@click.option("--precision", default="fp32", show_default=True)
+@click.option("--batch", type=click.IntRange(1), default=1, show_default=True)
+@click.option("--images", type=click.Path(path_type=Path, file_okay=False), help="JPEG files. [made photographs]")
+@click.option("--n", type=click.IntRange(1), default=256, show_default=True, help="Pictures.")
+@click.option("--decoders", type=click.IntRange(1, 256), help="Threads that decode ahead. [physical cores]")
+@click.option(
+    "--save-images", type=click.Path(path_type=Path, file_okay=False), help="Keep the pictures here, as for calibrate."
+)
+@click.option(
+    "--time-limit",
+    type=click.FloatRange(0, min_open=True),
+    default=3.0,
+    show_default=True,
+    metavar="S",
+    help="Of each of the two measurements.",
+)
+@click.option("--input-size", type=click.IntRange(1), help="Height and width of the model's images.")
+@click.option("--wait/--no-wait", default=True, help="If another run holds the device: wait, or refuse.")
+@click.option("--out", type=click.Path(path_type=Path, dir_okay=False), help="Write the JSON document here, too.")
+@common_options
+def command(
+    target: str,
+    engine: str,
+    precision: str,
+    batch: int,
+    images: Path | None,
+    n: int,
+    decoders: int | None,
+    save_images: Path | None,
+    time_limit: float,
+    input_size: int | None,
+    wait: bool,
+    out: Path | None,
+    device: str,
+    threads: int | None,
+    seed: int,
+    input_shape: tuple[str, ...],
+    weights: str,
+    as_json: bool,
+) -> None:
+    """Time TARGET from JPEG file to label: decode, resize, copy in, compute, copy out, top 5.
+
+    First one stage after another, which shows where the time goes; then with decoding threads and overlapped copies,
+    which shows what a pipeline gets out of it.
+    """
+    from rich.console import Console
+
+    from enginebench.cli.progress import open_reporter
+    from enginebench.core.names import parse_engine, parse_precision
+    from enginebench.core.records import MeasureSpec
+    from enginebench.core.store import encode, write_atomic
+    from enginebench.measure.pin import default_threads
+    from enginebench.report.stages import print_stages
+    from enginebench.workflow.folder import RunRequest
+    from enginebench.workflow.stages import measure_stages
+
+    request = RunRequest(
+        model=target,
+        engines=(parse_engine(engine),),
+        precisions=(parse_precision(precision),),
+        batches=(batch,),
+        device=device,
+        threads=threads or default_threads(),
+        measure=MeasureSpec(seed=seed, time_limit_s=time_limit, processes=1),
+        weights=weights,
+        input_size=input_size,
+        input_shapes=parse_shapes(input_shape),
+    )
+    with open_reporter() as reporter:
+        document = measure_stages(
+            request,
+            images=images,
+            n=n,
+            decoders=decoders or default_threads(),
+            save_images=save_images,
+            reporter=reporter,
+            wait=wait,
+        )
+    if out is not None:
+        write_atomic(out, encode(document, indent=2))
+    if as_json:
+        click.echo(encode(document).decode())
+    else:
+        print_stages(document, Console(highlight=False))

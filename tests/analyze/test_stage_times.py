@@ -1,0 +1,62 @@
+"""Times of stages to shares, rates and bounds, by hand."""
+
+from __future__ import annotations
+
+import pytest
+
+from enginebench.analyze.stages import STAGES, DeviceTimes, bound_rates, describe_stages
+from enginebench.core.records import EngineSpec
+
+MS = 1_000_000
+TIMES = {
+    "decode": [4 * MS, 6 * MS],
+    "preprocess": [3 * MS, 3 * MS],
+    "copy_in": [1 * MS, 1 * MS],
+    "compute": [2 * MS, 2 * MS],
+    "copy_out": [MS // 2, MS // 2],
+    "postprocess": [MS // 2, MS // 2],
+}
+
+
+def describe(**kwargs: object) -> object:
+    fields = {
+        "model": "m",
+        "engine": EngineSpec(backend="pytorch", options={"wait": "spin"}, device="cuda:0", precision="fp16", batch=4),
+        "stages_ns": TIMES,
+        "device_ns": {},
+        "overlapped_per_s": 1000.0,
+        "decoders": 8,
+        "lanes": 2,
+        "images": "generated",
+        "image_bytes": [110, 90, 130],
+    }
+    return describe_stages(**(fields | kwargs))  # type: ignore[arg-type]
+
+
+def test_shares_are_of_the_means_and_add_up() -> None:
+    document = describe()
+    assert [s.name for s in document.stages] == list(STAGES)
+    assert sum(s.share for s in document.stages) == pytest.approx(1.0)
+    decode = document.stages[0]
+    assert (decode.p50_ms, decode.p99_ms, decode.mean_ms, decode.share) == (5.0, 6.0, 5.0, pytest.approx(5 / 12))
+
+
+def test_rates() -> None:
+    document = describe()
+    assert (document.total_p50_ms, document.total_p99_ms) == (12.0, 13.0)
+    assert document.serial_per_s == pytest.approx(4 / 0.012)
+    assert document.overlap_gain == pytest.approx(1000.0 / (4 / 0.012))
+    assert document.image_bytes == {"min": 90, "median": 110, "max": 130}
+    assert (document.engine, document.precision, document.batches) == ("pytorch:wait=spin", "fp16", 2)
+
+
+def test_bounds_are_what_each_side_could_do_alone() -> None:
+    means = {name: sum(times) / len(times) / MS for name, times in TIMES.items()}
+    # 8 ms a batch of 4 is 2 ms a picture, by eight threads; the engine's 2 ms of copies are as long as its computing.
+    assert bound_rates(means, batch=4, decoders=8) == {"decode_and_preprocess": 4000.0, "engine": 2000.0}
+
+
+def test_the_device_has_a_clock_of_its_own() -> None:
+    found = describe(device_ns={"h2d": [MS, 3 * MS], "compute": [MS], "d2h": [5]})
+    assert found.device_times == DeviceTimes(h2d_ms=2.0, compute_ms=1.0, d2h_ms=5e-6)
+    assert describe().device_times is None

@@ -1,0 +1,78 @@
+"""Names of kernels, as cuDNN, cuBLAS, CUTLASS, PyTorch and Triton give them, to the precision that they compute in."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from enginebench.backends.kernels import WATCHED_RUN, classify_kernel, read_kernel_times, split_kernels
+
+CASES = {
+    "fp32": [
+        "sm80_xmma_fprop_implicit_gemm_f32f32_f32f32_f32_nchwkcrs_nchw_tilesize32x32x8_stage3_warpsize1x2x1_ffma",
+        "void cutlass__5x_cudnn::Kernel<cutlass_cudnn_simt_sfprop_optimized_64x64_8_nhwc_align4>(Params)",
+        "ampere_sgemm_32x32_sliced1x4_tn",
+        "void implicit_convolve_sgemm<float, float, 1024, 5, 5, 3, 3, 3, 1, false>(int, int, float const*)",
+        "_5x_cudnn_ampere_scudnn_128x64_relu_medium_nn_v1",
+        "void cudnn::winograd_nonfused::winogradForwardData4x4<float, float>(Params)",
+        "void at::native::vectorized_elementwise_kernel<4, at::native::CUDAFunctor_add<float>, std::array<char*, 3>>()",
+        "void cudnn::bn_fw_inf_1C11_kernel_NCHW<float, float, true, 1>(float, float)",
+    ],
+    "tf32": [
+        "sm80_xmma_fprop_implicit_gemm_tf32f32_tf32f32_f32_nhwckrsc_nhwc_tilesize128x128x16_stage4_warpsize2x2x1",
+        "cutlass_80_tensorop_s1688gemm_128x128_16x5_tn_align4",
+        "void cutlass__5x_cudnn::Kernel<cutlass_tensorop_s1688fprop_optimized_tf32_64x64_16x6_nhwc_align4>(Params)",
+        "sm90_xmma_gemm_f32f32_tf32f32_f32_tn_n_tilesize64x64x32",
+    ],
+    "fp16": [
+        "sm90_xmma_fprop_implicit_gemm_f16f16_f16f32_f32_nhwckrsc_nhwc_tilesize128x128x64_warpgroupsize1x1x1",
+        "ampere_fp16_s16816gemm_fp16_64x64_ldg8_f2f_stages_64x5_tn",
+        "void cutlass__5x_cudnn::Kernel<cutlass_tensorop_f16_s16816fprop_optimized_f16_128x128>(Params)",
+        "nvjet_hsh_64x8_64x16_4x1_v_bz_TNN",
+        "void at::native::vectorized_elementwise_kernel<8, at::native::clamp_scalar<c10::Half>>()",
+    ],
+    "bf16": [
+        "sm80_xmma_fprop_implicit_gemm_bf16bf16_bf16f32_f32_nhwckrsc_nhwc_tilesize128x64x32",
+        "nvjet_tst_64x8_64x16_4x1_v_bz_TNN",
+        "void at::native::vectorized_elementwise_kernel<8, at::native::CUDAFunctor_add<c10::BFloat16>>()",
+    ],
+    "int8": ["sm80_xmma_fprop_implicit_gemm_interleaved_i8i8_i8i32_f32_nchw_vect_c_32kcrs_vect_c_32_nchw"],
+    "reorder": [
+        "void cudnn::ops::nchwToNhwcKernel<__half, __half, float, false, true>(Params)",
+        "void cudnn::engines_precompiled::nhwcToNchwKernel<float, float, float, true, false>(Params)",
+        "Memcpy DtoD (Device -> Device)",
+        "Memset (Device)",
+        "void at::native::unrolled_elementwise_kernel<at::native::direct_copy_kernel_cuda(at::TensorIteratorBase&)>()",
+    ],
+    "other": ["triton_poi_fused_relu_float_3", "cudnn_generated_fort_native_pointwise", "something new"],
+}
+
+
+@pytest.mark.parametrize(("dtype", "name"), [(dtype, name) for dtype, names in CASES.items() for name in names])
+def test_names(dtype: str, name: str) -> None:
+    assert classify_kernel(name) == dtype
+
+
+def make_event(name: str, start_ns: int, duration_ns: int, device: str = "DeviceType.CUDA") -> Any:
+    return SimpleNamespace(
+        name=lambda: name,
+        start_ns=lambda: start_ns,
+        duration_ns=lambda: duration_ns,
+        device_type=lambda: device,
+    )
+
+
+def test_kernels_belong_to_the_run_in_whose_span_they_start() -> None:
+    events = [
+        make_event("ampere_sgemm_32x32", 5, 1),
+        make_event(WATCHED_RUN, 10, 100, "DeviceType.CPU"),
+        make_event(WATCHED_RUN, 10, 100),
+        make_event("ampere_sgemm_32x32", 20, 7),
+        make_event("cudaLaunchKernel", 15, 3, "DeviceType.CPU"),
+        make_event(WATCHED_RUN, 200, 100, "DeviceType.CPU"),
+        make_event("Memcpy DtoD (Device -> Device)", 220, 2),
+    ]
+    runs = [read_kernel_times(run) for run in split_kernels(events)]
+    assert runs == [[("fp32", 7.0)], [("reorder", 2.0)]]
