@@ -199,6 +199,16 @@ class LayerDelta(Struct, frozen=True, kw_only=True):
     delta_ms: float | None
 
 
+class DiffTotals(Struct, frozen=True, kw_only=True):
+    """One iteration of both engines in ms, over all layers of their profiles."""
+
+    base_ms: float
+    candidate_ms: float
+    delta_ms: float
+    base_overhead_ms: float
+    candidate_overhead_ms: float
+
+
 class LayersDocument(Struct, frozen=True, kw_only=True):
     """An engine's layers, and with a profile where its time goes."""
 
@@ -215,4 +225,5 @@ class LayersDocument(Struct, frozen=True, kw_only=True):
     shares_of: Literal["time", "layers"] = "layers"
     diff: tuple[LayerDelta, ...] | None = None
     diff_matched_by: Literal["name", "order"] | None = None
+    diff_totals: DiffTotals | None = None
     notes: tuple[str, ...] = ()
