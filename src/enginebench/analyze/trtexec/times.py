@@ -10,7 +10,7 @@ import numpy as np
 
 from enginebench.analyze.intervals import measure_spread
 from enginebench.analyze.quantiles import find_rank
-from enginebench.analyze.tails import BLOCK_TIMES, MIN_BLOCKS, autocorrelation_time, estimate_tail, min_samples
+from enginebench.analyze.tails import BLOCK_TIMES, MIN_BLOCKS, autocorrelation_time, estimate_tails, min_samples
 from enginebench.analyze.trtexec.keys import Quantity
 from enginebench.analyze.trtexec.records import LogRun, Stat, TimesDocument
 from enginebench.analyze.trtexec.trace import Column, Trace, read_trace
@@ -18,7 +18,7 @@ from enginebench.core.errors import ParseError
 from enginebench.core.records import Caveat, Estimate
 
 # label -> share; shares stand here as decimals because 99.9 / 100 is not 0.999 in binary.
-PERCENTILES = {"50": 0.5, "75": 0.75, "90": 0.9, "95": 0.95, "99": 0.99, "99.9": 0.999}
+PERCENTILES = {"50": 0.5, "90": 0.9, "95": 0.95, "99": 0.99, "99.9": 0.999}
 LEVEL = 0.95
 # trtexec's default in every version from 7 to 11.1.
 DEFAULT_WARMUP_MS = 200.0
@@ -297,9 +297,8 @@ def estimate_row(series: Column, ascending: Column) -> dict[str, Estimate]:
     series = series[np.isfinite(series)]
     time = autocorrelation_time([series])
     estimates = {"mean": estimate_mean(series, time)}
-    for label, q in PERCENTILES.items():
-        estimates[label] = estimate_tail([series], q, level=LEVEL, time=time)
-    return estimates
+    tails = estimate_tails([series], list(PERCENTILES.values()), level=LEVEL, time=time)
+    return estimates | dict(zip(PERCENTILES, tails, strict=True))
 
 
 def estimate_mean(series: Column, time: float) -> Estimate:
