@@ -164,7 +164,8 @@ def to_number(text: str | None) -> float:
 
 def explain(error: Exception, text: str, path: Path) -> ParseError:
     """A decoder's complaint, with the line where it arose."""
-    if "truncated" in str(error) or not text.rstrip().endswith(("]", "}")):
+    begun = text.lstrip().startswith(("[", "{"))
+    if begun and ("truncated" in str(error) or not text.rstrip().endswith(("]", "}"))):
         where = f"line {text.count(chr(10)) + 1}"
         return ParseError(path, where, "the end of the file inside the profile", "a closing ']'", "The file is cut")
     byte = re.search(r"\(byte (\d+)\)", str(error))
@@ -261,7 +262,7 @@ def list_notes(raw: RawProfile, total_ms: float) -> tuple[str, ...]:
     """What a reader of the profile should know."""
     notes = []
     if raw.iterations == 1:
-        notes.append("count is 1: trtexec of the 8.4 era wrote that for CUDA graphs; times are sums over the run")
+        notes.append("count is 1: times are of a single iteration, as trtexec of the 8.4 era profiled CUDA graphs")
     if raw.no_totals:
         notes.append("the file has averages only: totals and shares are those of one iteration")
     if total_ms == 0:

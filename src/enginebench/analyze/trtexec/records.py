@@ -76,6 +76,11 @@ class LogDocument(Struct, frozen=True, kw_only=True):
     path: str
     runs: tuple[LogRun, ...]
 
+    def choose_run(self) -> LogRun:
+        """The run that the log is about: the last that measured; a tuning run's children do not count."""
+        own = [run for run in self.runs if run.parent is None] or list(self.runs)
+        return ([run for run in own if run.latency_ms is not None] or own[:1])[-1]
+
 
 class TimesDocument(Struct, frozen=True, kw_only=True):
     """A timing trace as numbers; times in ms. `trtexec` holds the same rows by trtexec's own percentile rule."""

@@ -35,6 +35,8 @@ _MAX_OTHER = 64 << 20
 _SPACE = b" \t\r\n"
 _HEAD = re.compile(rb"\s*(?:\{\s*\"[^\"\\]{0,80}\"\s*:\s*){0,8}\[\s*(?=\{)")
 _NONFINITE = re.compile(rb"(:\s*)[-+]?(?:nan|inf)(?:\([a-z]{0,8}\))?(?=\s*[,}])", re.IGNORECASE)
+# Layers of a profile have times, too; they are no queries.
+_PROFILE_KEYS = ("averageMs", "percentage")
 # How many keys must be trtexec's own before a missing one is called renamed rather than never there.
 _OWN_KEYS = 6
 
@@ -85,6 +87,8 @@ def choose_fields(first: bytes, path: Path) -> dict[str, KeyMeaning] | None:
     except msgspec.DecodeError:
         return None
     found = [key for key, value in entry.items() if isinstance(value, int | float | None)]
+    if any(key in entry for key in _PROFILE_KEYS):
+        return None
     for names, optional, own in (
         (keys.CURRENT, keys.CURRENT_OPTIONAL, keys.CURRENT_KEYS),
         (keys.OLD, keys.OLD_OPTIONAL, keys.OLD_KEYS),
@@ -330,6 +334,8 @@ def tabulate(path: tuple[str, ...], node: Any) -> Table | None:
         return keep_latency(columns)
     entries = list(node.values()) if isinstance(node, dict) else node if isinstance(node, list) else []
     if not entries or not all(isinstance(entry, dict) for entry in entries):
+        return None
+    if any(key in entry for entry in entries for key in _PROFILE_KEYS):
         return None
     flat = [flatten_entry(entry) for entry in entries]
     shared = [key for key in flat[0] if read_key(key) and all(key in entry for entry in flat)]
