@@ -149,23 +149,24 @@ def decode_columns(
 
 
 def split_entries(data: bytes | mmap.mmap, start: int, path: Path) -> Iterator[tuple[int, bytes]]:
-    """(position, entries with commas between them) until the array closes; checks what follows it."""
+    """(position, entries with commas between them) until the array closes; checks what stands around it."""
+    # Entries hold numbers only, so the first bracket closes their array.
+    stop = data.find(b"]", start)
+    if stop < 0:
+        raise explain_end(data, len(data), path)
     position = start
     while True:
-        end = data.rfind(b"}", position, position + _PIECE)
-        if end < 0:
+        end = data.rfind(b"}", position, min(position + _PIECE, stop))
+        if end < 0 or data[position : position + 1] != b"{":
             raise explain_end(data, position, path)
         yield position, bytes(data[position : end + 1])
         position = skip_space(data, end + 1)
-        mark = data[position : position + 1]
-        if mark == b"]":
-            check_rest(data, start, position + 1, path)
+        if position == stop:
+            check_frame(data, start, stop, path)
             return
-        if mark != b",":
+        if data[position : position + 1] != b",":
             raise explain_end(data, position, path)
         position = skip_space(data, position + 1)
-        if data[position : position + 1] != b"{":
-            raise explain_end(data, position, path)
 
 
 def skip_space(data: bytes | mmap.mmap, position: int) -> int:
@@ -177,7 +178,7 @@ def skip_space(data: bytes | mmap.mmap, position: int) -> int:
 
 def explain_end(data: bytes | mmap.mmap, position: int, path: Path) -> ParseError:
     """Why the array of entries does not go on at `position`."""
-    if position >= len(data) or data.find(b"}", position) < 0:
+    if position >= len(data):
         return ParseError(
             path,
             f"byte {len(data)}",
@@ -189,13 +190,13 @@ def explain_end(data: bytes | mmap.mmap, position: int, path: Path) -> ParseErro
     return ParseError(path, f"byte {position}", repr(found.decode("utf-8", "replace")), "',' or ']' after an entry")
 
 
-def check_rest(data: bytes | mmap.mmap, start: int, position: int, path: Path) -> None:
-    """Raises a ParseError unless what stands around the list of queries is JSON."""
-    frame = bytes(data[:start]) + b"]" + bytes(data[position : position + _MAX_OTHER])
+def check_frame(data: bytes | mmap.mmap, start: int, stop: int, path: Path) -> None:
+    """Raises a ParseError unless what stands around the list of queries, data[start:stop], is JSON."""
+    frame = bytes(data[:start]) + bytes(data[stop : stop + _MAX_OTHER])
     try:
         msgspec.json.decode(frame)
     except (msgspec.DecodeError, RecursionError) as error:
-        raise ParseError(path, f"byte {position}", f"{error}", "the end of the file after the queries") from error
+        raise ParseError(path, f"byte {stop + 1}", f"{error}", "the end of the file after the queries") from error
 
 
 def decode_nonfinite(
