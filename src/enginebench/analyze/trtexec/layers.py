@@ -40,7 +40,7 @@ _DTYPES = (
 # Layers that only change layout, type or place of data.
 _OVERHEAD_TYPES = frozenset({"reformat", "cast", "identity", "copy", "devicetoshapehost", "noop"})
 _OVERHEAD_NAMES = ("Reformatting CopyNode", "[HostToDeviceCopy]", "[DeviceToHostCopy]")
-_QUANTIZE = re.compile(r"^(?:QuantizeLinear|DequantizeLinear)\b|/(?:Quantize|Dequantize)Linear", re.I)
+_QUANTIZE = re.compile(r"(?:^|/)(?:Quantize|Dequantize)Linear", re.I)
 
 
 def parse_layers(

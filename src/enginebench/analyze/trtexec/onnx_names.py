@@ -39,7 +39,7 @@ def split_name(name: str) -> tuple[str, ...]:
     nodes: list[str] = []
     for part in re.split(r" \+ | \|\| ", name):
         nodes += unwrap(part.strip())
-    return tuple(dict.fromkeys(node for node in nodes if node and not _MADE_UP.match(node)))
+    return tuple(dict.fromkeys(node for node in nodes if node and not _MADE_UP.search(node)))
 
 
 def unwrap(part: str) -> list[str]:
