@@ -98,7 +98,7 @@ def compare_row(computed: Stat, printed: Stat, even: bool) -> list[str]:
     assert computed.median is not None and printed.median is not None
     assert computed.mean is not None and printed.mean is not None
     # The mean of two middles has a digit more than the file holds of either: the last printed one may differ by one.
-    unit = 10.0 ** (len(f"{printed.median:.6e}") and _exponent(printed.median) - 5)
+    unit = 10.0 ** (_exponent(printed.median) - 5)
     if abs(computed.median - printed.median) > (1.01 * unit if even else 1e-3 * unit):
         wrong.append("median")
     if abs(computed.mean - printed.mean) > MEAN * printed.mean:

@@ -14,7 +14,7 @@ from enginebench.analyze.trtexec.layers import parse_layers
 from enginebench.analyze.trtexec.log import read_log
 from enginebench.analyze.trtexec.profile import parse_profile
 from enginebench.analyze.trtexec.records import LayersDocument, LogRun, ProfileDocument, Stat, TimesDocument
-from enginebench.analyze.trtexec.source import open_bytes, read_text
+from enginebench.analyze.trtexec.source import DECODE_ERRORS, open_bytes, read_text
 from enginebench.analyze.trtexec.times import TimedQueries, select_timed, summarize_trace
 from enginebench.analyze.trtexec.trace import read_trace
 from enginebench.core.errors import ParseError, UsageError
@@ -217,7 +217,9 @@ def read_case_drift(case: TrtexecCase) -> TrtexecCase:
     path = case.files["drift"]
     try:
         drift = msgspec.json.decode(read_text(path), type=dict[str, Any])
-    except (msgspec.DecodeError, RecursionError) as error:
+        # It becomes a part of our own document: what cannot be written there cannot be taken.
+        msgspec.json.encode(drift)
+    except (*DECODE_ERRORS, OverflowError) as error:
         raise ParseError(path, "", str(error), "a JSON object, as `enginebench drift` writes it") from error
     return replace(case, drift=drift)
 

@@ -19,7 +19,7 @@ from enginebench.analyze.trtexec.records import (
     LayerTensor,
     ProfileDocument,
 )
-from enginebench.analyze.trtexec.source import read_text
+from enginebench.analyze.trtexec.source import DECODE_ERRORS, read_text
 from enginebench.analyze.trtexec.trace import list_keys
 from enginebench.core.errors import ParseError
 
@@ -74,7 +74,7 @@ def read_engine(text: str, path: Path) -> dict[str, Any]:
     """
     try:
         document = msgspec.json.decode(text)
-    except (msgspec.DecodeError, RecursionError) as error:
+    except DECODE_ERRORS as error:
         byte = re.search(r"\(byte (\d+)\)", str(error))
         where = f"byte {len(text.encode())}" if "truncated" in str(error) else f"byte {byte[1]}" if byte else ""
         found = "the end of the file inside the JSON" if "truncated" in str(error) else str(error)
@@ -177,7 +177,8 @@ def read_dtype(text: str | None) -> str | None:
 
 def read_shape(value: Any) -> tuple[int, ...] | None:
     """The dimensions, if they are a list of numbers."""
-    if isinstance(value, list) and all(isinstance(d, int) and not isinstance(d, bool) for d in value):
+    whole = isinstance(value, list) and all(isinstance(d, int) and not isinstance(d, bool) for d in value)
+    if whole and all(abs(d) < 2**63 for d in value):
         return tuple(value)
     return None
 

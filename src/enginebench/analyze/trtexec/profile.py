@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from enginebench.analyze.trtexec.records import ProfiledLayer, ProfileDocument
-from enginebench.analyze.trtexec.source import read_text
+from enginebench.analyze.trtexec.source import DECODE_ERRORS, read_text
 from enginebench.analyze.trtexec.trace import list_keys
 from enginebench.core.errors import ParseError
 
@@ -112,7 +112,7 @@ def read_profile(text: str, path: Path) -> RawProfile:
         return raw
     try:
         document = msgspec.json.decode(_NONFINITE.sub(r"\1null", text))
-    except (msgspec.DecodeError, RecursionError) as error:
+    except DECODE_ERRORS as error:
         raise explain(error, text, path) from error
     entries = list(walk_entries(document))
     require_keys(entries, path)
@@ -226,15 +226,23 @@ def pick_time(entry: dict[str, Any], names: tuple[str, ...]) -> float | None:
         word = key.lower().replace("_", "").replace(" ", "")
         unit = next((unit for unit in _UNITS if word.endswith(unit) and word[: -len(unit)] in names), None)
         if (unit or word in names) and isinstance(value, int | float | None) and not isinstance(value, bool):
-            return math.nan if value is None else float(value) * _UNITS[unit or "ms"]
+            return to_float(value) * _UNITS[unit or "ms"]
     return None
+
+
+def to_float(value: float | None) -> float:
+    """The number of a JSON document; nan for null, and for a whole number that no float holds."""
+    try:
+        return math.nan if value is None else float(value)
+    except OverflowError:
+        return math.nan
 
 
 def find_count(entries: list[dict[str, Any]]) -> int | None:
     """The number of profiled iterations, if the document says it."""
     for entry in entries:
         count = entry.get("count", entry.get("iterations"))
-        if isinstance(count, int) and not isinstance(count, bool):
+        if isinstance(count, int) and not isinstance(count, bool) and 0 <= count < 2**63:
             return count
     return None
 

@@ -8,6 +8,8 @@ import re
 import zlib
 from pathlib import Path
 
+import msgspec
+
 from enginebench.core.errors import ParseError
 
 # Largest content read from one file. A trace of ten million queries is 2.8 GB; anything above this is no artefact of
@@ -15,6 +17,8 @@ from enginebench.core.errors import ParseError
 MAX_BYTES = 4 << 30
 # Largest log, profile or layer file: these are read whole, and a verbose build log of a large model stays below 1 GB.
 MAX_TEXT_BYTES = 1 << 30
+# What a decoder of JSON raises on bytes that are none.
+DECODE_ERRORS = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 _GZIP = b"\x1f\x8b"
 # ECMA-48 control sequences (colours), operating-system commands (titles) and two-byte escapes.
 _ANSI = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]{0,4096}(?:\x07|\x1b\\)|[@-Z\\-_])")

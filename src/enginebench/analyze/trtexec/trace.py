@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from enginebench.analyze.trtexec import keys
 from enginebench.analyze.trtexec.keys import KeyMeaning, Quantity, read_key
-from enginebench.analyze.trtexec.source import open_bytes
+from enginebench.analyze.trtexec.source import DECODE_ERRORS, decode_text, guess_encoding, open_bytes
 from enginebench.core.errors import ParseError
 
 Column = NDArray[np.float64]
@@ -64,6 +64,8 @@ def read_trace(path: Path) -> Trace:
 
 def read_trace_bytes(data: bytes | mmap.mmap, path: Path) -> Trace:
     """As `read_trace`, from bytes; `path` is only named."""
+    if guess_encoding(data[:400]) != "utf-8":
+        data = decode_text(bytes(data)).encode()
     head = _HEAD.match(data)
     if head is not None:
         end = data.find(b"}", head.end(), head.end() + _MAX_ENTRY)
@@ -84,7 +86,7 @@ def choose_fields(first: bytes, path: Path) -> dict[str, KeyMeaning] | None:
     """
     try:
         entry = msgspec.json.decode(_NONFINITE.sub(rb"\1null", first))
-    except msgspec.DecodeError:
+    except DECODE_ERRORS:
         return None
     found = [key for key, value in entry.items() if isinstance(value, int | float | None)]
     if any(key in entry for key in _PROFILE_KEYS):
@@ -140,7 +142,7 @@ def decode_columns(
     for position, piece in split_entries(data, start, path):
         try:
             entries: list[Any] = decoder.decode(b"[%b]" % piece)
-        except msgspec.DecodeError as error:
+        except DECODE_ERRORS as error:
             entries = decode_nonfinite(piece, attributes, names, error, (path, position, count))
         for name, attribute in zip(names, attributes, strict=True):
             columns[name].append(np.fromiter(map(attrgetter(attribute), entries), np.float64, len(entries)))
@@ -195,7 +197,7 @@ def check_frame(data: bytes | mmap.mmap, start: int, stop: int, path: Path) -> N
     frame = bytes(data[:start]) + bytes(data[stop : stop + _MAX_OTHER])
     try:
         msgspec.json.decode(frame)
-    except (msgspec.DecodeError, RecursionError) as error:
+    except DECODE_ERRORS as error:
         raise ParseError(path, f"byte {stop + 1}", f"{error}", "the end of the file after the queries") from error
 
 
@@ -218,7 +220,7 @@ def decode_nonfinite(
         if not replaced:
             raise error
         entries: list[Any] = msgspec.json.decode(b"[%b]" % cleaned, type=list[entry])  # type: ignore[valid-type]
-    except (msgspec.DecodeError, RecursionError) as cause:
+    except DECODE_ERRORS as cause:
         raise explain_entry(cause, path, position, count) from cause
     for item in entries:
         for attribute in attributes:
@@ -280,7 +282,7 @@ def search_trace(data: bytes, path: Path) -> Trace:
         raise ParseError(path, "byte 0", "a large file that is no list of queries", "the layout of --exportTimes")
     try:
         document = msgspec.json.decode(_NONFINITE.sub(rb"\1null", data))
-    except (msgspec.DecodeError, RecursionError) as error:
+    except DECODE_ERRORS as error:
         raise explain_document(error, path, data) from error
     candidates = list(find_tables(document))
     if not candidates:
