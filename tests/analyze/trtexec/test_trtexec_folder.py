@@ -120,8 +120,6 @@ def test_drift_beside_the_artefacts(tmp_path: Path) -> None:
     (tmp_path / "output_diff.json").write_text('{"n": 3, "outputs": [{"name": "logits", "max_abs_diff": 0.5}]}')
     (case,) = read_folder(tmp_path)
     assert case.drift is not None and case.drift["n"] == 3
-    (tmp_path / "output_diff.json").write_text('{"n": ' + "9" * 400 + "}")
-    assert "output_diff.json" in read_folder(tmp_path)[0].unreadable[0]
     (tmp_path / "output_diff.json").write_text("[1]")
     assert "JSON object" in read_folder(tmp_path)[0].unreadable[0]
 

@@ -217,9 +217,7 @@ def read_case_drift(case: TrtexecCase) -> TrtexecCase:
     path = case.files["drift"]
     try:
         drift = msgspec.json.decode(read_text(path), type=dict[str, Any])
-        # It becomes a part of our own document: what cannot be written there cannot be taken.
-        msgspec.json.encode(drift)
-    except (*DECODE_ERRORS, OverflowError) as error:
+    except DECODE_ERRORS as error:
         raise ParseError(path, "", str(error), "a JSON object, as `enginebench drift` writes it") from error
     return replace(case, drift=drift)
 

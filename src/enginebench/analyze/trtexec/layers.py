@@ -177,8 +177,7 @@ def read_dtype(text: str | None) -> str | None:
 
 def read_shape(value: Any) -> tuple[int, ...] | None:
     """The dimensions, if they are a list of numbers."""
-    whole = isinstance(value, list) and all(isinstance(d, int) and not isinstance(d, bool) for d in value)
-    if whole and all(abs(d) < 2**63 for d in value):
+    if isinstance(value, list) and all(isinstance(d, int) and not isinstance(d, bool) for d in value):
         return tuple(value)
     return None
 

@@ -242,7 +242,7 @@ def find_count(entries: list[dict[str, Any]]) -> int | None:
     """The number of profiled iterations, if the document says it."""
     for entry in entries:
         count = entry.get("count", entry.get("iterations"))
-        if isinstance(count, int) and not isinstance(count, bool) and 0 <= count < 2**63:
+        if isinstance(count, int) and not isinstance(count, bool) and count >= 0:
             return count
     return None
 
