@@ -158,32 +158,53 @@ def estimate_tail(
         seed: of the draws; the same samples always give the same interval.
         time: autocorrelation time in samples, where the caller has it already.
     """
+    return estimate_tails(series, [q], level=level, seed=seed, time=time)[0]
+
+
+def estimate_tails(
+    series: Sequence[Floats], shares: Sequence[float], *, level: float = 0.95, seed: int = 0, time: float | None = None
+) -> list[Estimate]:
+    """`estimate_tail` for several shares, which cost one sorting of the samples and one set of draws."""
     pooled = np.sort(np.concatenate(list(series))) if len(series) else np.empty(0)
-    value, n = nearest_rank(pooled, q), len(pooled)
+    n = len(pooled)
+    values = [nearest_rank(pooled, q) for q in shares]
     time = autocorrelation_time(series) if time is None else time
     length = max(math.ceil(BLOCK_TIMES * time), math.ceil(n / MAX_BLOCKS))
     blocks = split_blocks(series, length)
     method = f"nearest rank of {n} pooled samples"
-    enough = n >= min_samples(q)
     if len(blocks) < MIN_BLOCKS:
         method += f"; {len(blocks)} blocks of 10 autocorrelation times are too few for an interval"
-        return Estimate(value=value, low=None, high=None, level=level, n=n, method=method, supported=False)
-    low, high = _bootstrap_quantile(blocks, pooled, q, level, seed)
+        return [
+            Estimate(value=value, low=None, high=None, level=level, n=n, method=method, supported=False)
+            for value in values
+        ]
     method += f"; bootstrap over {len(blocks)} blocks of about {n // len(blocks)} samples"
-    if not enough:
-        method += f"; p{100 * q:g} needs {min_samples(q)} samples"
-    return Estimate(value=value, low=low, high=high, level=level, n=n, method=method, supported=enough)
+    blocks, draws = [np.sort(block) for block in blocks], _draw_blocks(len(blocks), seed)
+    estimates = []
+    for q, value in zip(shares, values, strict=True):
+        low, high = _bootstrap_quantile(blocks, draws, pooled, q, level)
+        enough = n >= min_samples(q)
+        how = method if enough else f"{method}; p{100 * q:g} needs {min_samples(q)} samples"
+        estimates.append(Estimate(value=value, low=low, high=high, level=level, n=n, method=how, supported=enough))
+    return estimates
 
 
-def _bootstrap_quantile(blocks: list[Floats], pooled: Floats, q: float, level: float, seed: int) -> tuple[float, float]:
-    """Bounds of the q-quantile over `DRAWS` samples of as many blocks, drawn with replacement.
+def _draw_blocks(blocks: int, seed: int) -> Floats:
+    """How often each block occurs in each of `DRAWS` draws of as many blocks, with replacement."""
+    counts = np.random.default_rng(seed).multinomial(blocks, np.full(blocks, 1 / blocks), DRAWS)
+    return counts.astype(np.float64)
+
+
+def _bootstrap_quantile(
+    blocks: list[Floats], draws: Floats, pooled: Floats, q: float, level: float
+) -> tuple[float, float]:
+    """Bounds of the q-quantile over the draws; `blocks` are sorted, each.
 
     A draw is a count for every block, so its distribution function on a grid of values is one matrix product.
     """
     grid = pooled[_grid_ranks(len(pooled), q)]
-    below = np.stack([np.searchsorted(np.sort(block), grid, side="right") for block in blocks]).astype(np.float64)
+    below = np.stack([np.searchsorted(block, grid, side="right") for block in blocks]).astype(np.float64)
     lengths = np.array([len(block) for block in blocks], dtype=np.float64)
-    draws = np.random.default_rng(seed).multinomial(len(blocks), np.full(len(blocks), 1 / len(blocks)), DRAWS)
     reached = draws @ below >= np.ceil(q * (draws @ lengths) - 1e-6)[:, None]
     # The largest pooled value is on the grid, so every draw reaches its rank.
     quantiles = np.sort(grid[np.argmax(reached, axis=1)])

@@ -1,0 +1,108 @@
+"""Bytes and text of an artefact, however a shell or an archive wrapped them."""
+
+from __future__ import annotations
+
+import codecs
+import mmap
+import re
+import zlib
+from pathlib import Path
+
+import msgspec
+
+from enginebench.core.errors import ParseError
+
+# Largest content read from one file. A trace of ten million queries is 2.8 GB; anything above this is no artefact of
+# trtexec that a person waits for, or a compressed bomb.
+MAX_BYTES = 4 << 30
+# Largest log, profile or layer file: these are read whole, and a verbose build log of a large model stays below 1 GB.
+MAX_TEXT_BYTES = 1 << 30
+# What a decoder of JSON raises on bytes that are none.
+DECODE_ERRORS = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
+_GZIP = b"\x1f\x8b"
+# ECMA-48 control sequences (colours), operating-system commands (titles) and two-byte escapes.
+_ANSI = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]{0,4096}(?:\x07|\x1b\\)|[@-Z\\-_])")
+
+
+def open_bytes(path: Path) -> bytes | mmap.mmap:
+    """The content of `path` without copying it into memory; unpacked when it is gzip.
+
+    Raises:
+        ParseError: it is missing, a folder, not readable, empty or too large.
+    """
+    try:
+        with path.open("rb") as file:
+            size = path.stat().st_size
+            if size > MAX_BYTES:
+                raise ParseError(path, "", f"{size} bytes", f"at most {MAX_BYTES} bytes")
+            if size == 0:
+                raise ParseError(path, "", "an empty file", "what trtexec wrote")
+            data = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or error
+        raise ParseError(path, "", f"no readable file ({reason})", "what trtexec wrote") from error
+    if data[:2] == _GZIP:
+        return unpack_gzip(path, data[:])
+    return data
+
+
+def unpack_gzip(path: Path, packed: bytes) -> bytes:
+    """The unpacked content of a gzip file.
+
+    Raises:
+        ParseError: it is damaged, cut, or unpacks to more than `MAX_BYTES`.
+    """
+    stream = zlib.decompressobj(wbits=31)
+    try:
+        data = stream.decompress(packed, MAX_TEXT_BYTES)
+    except zlib.error as error:
+        raise ParseError(path, "", f"damaged gzip data ({error})", "a whole gzip file") from error
+    if not stream.eof:
+        found = f"more than {MAX_TEXT_BYTES} bytes inside" if stream.unconsumed_tail else "gzip data that is cut"
+        raise ParseError(path, "", found, "a whole gzip file", "Unpack it by hand if it is genuine")
+    if not data:
+        raise ParseError(path, "", "an empty file inside gzip", "what trtexec wrote")
+    return data
+
+
+def read_text(path: Path) -> str:
+    """The text of a small artefact, decoded and without terminal control sequences.
+
+    Raises:
+        ParseError: as `open_bytes`, or it is larger than a log can be.
+    """
+    data = open_bytes(path)
+    if len(data) > MAX_TEXT_BYTES:
+        raise ParseError(path, "", f"{len(data)} bytes", f"a text of at most {MAX_TEXT_BYTES} bytes")
+    return decode_text(data[:])
+
+
+def decode_text(data: bytes) -> str:
+    """`data` as text with "\\n" line ends: UTF-8, or UTF-16 as a Windows shell writes it; never fails.
+
+    Bytes that are no text become U+FFFD. Colours and other terminal sequences are taken out.
+    """
+    text = data.decode(guess_encoding(data), errors="replace").lstrip("\ufeff")
+    if "\x1b" in text:
+        text = _ANSI.sub("", text)
+    return text.replace("\r\n", "\n").replace("\r", "\n").replace("\x00", "")
+
+
+def guess_encoding(data: bytes) -> str:
+    """The encoding of a log: by its byte-order mark, else UTF-16 when every second byte of the start is zero."""
+    for mark, name in (
+        (codecs.BOM_UTF8, "utf-8-sig"),
+        (codecs.BOM_UTF32_LE, "utf-32"),
+        (codecs.BOM_UTF16_LE, "utf-16"),
+        (codecs.BOM_UTF16_BE, "utf-16"),
+    ):
+        if data.startswith(mark):
+            return name
+    head = data[:400]
+    half = max(len(head) // 2, 1)
+    # A log is nearly all ASCII, so in UTF-16 one byte of each pair is zero; half of them is far from any UTF-8 text.
+    if head[1::2].count(0) * 2 > half:
+        return "utf-16-le"
+    if head[0::2].count(0) * 2 > half:
+        return "utf-16-be"
+    return "utf-8"

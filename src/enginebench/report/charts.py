@@ -1,0 +1,311 @@
+"""Charts as Vega-Lite specifications: one function a picture, with its data inside, for PNG and for HTML pages.
+
+Data is thinned before it goes into a specification: a million queries become a few hundred marks.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from enginebench.core.errors import MissingDependency
+from enginebench.report.numbers import clean_text, format_significant
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from enginebench.analyze.trtexec.records import EngineLayer, LayersDocument, ProfileDocument
+
+    Floats = NDArray[np.float64]
+
+Spec = dict[str, Any]
+Row = dict[str, Any]
+
+INSTALL = 'pip install "enginebench[report]"'
+WIDTH = 680
+# Of times in text: runs differ in the fourth digit.
+DIGITS = 5
+# Okabe-Ito colours: told apart by readers with colour-blindness. Source: M. Okabe, K. Ito, "Color Universal Design".
+BLUE, ORANGE, GREY = "#0072B2", "#D55E00", "#6b7280"
+_COLOURS = {
+    "fp32": "#0072B2",
+    "tf32": "#56B4E9",
+    "fp16": "#009E73",
+    "bf16": "#E69F00",
+    "int8": "#D55E00",
+    "fp8": "#CC79A7",
+    "other": "#6b7280",
+    "overhead": "#b8bdc6",
+}
+# Bars wide enough to be seen on WIDTH pixels; buckets of one or two pixels.
+_BINS = 64
+_BUCKETS = 340
+# Percentiles on the tail axis: evenly spaced in log(1 / (1 - q)) from the median on.
+_TAIL_POINTS = 160
+_LABEL_LETTERS = 46
+
+
+def import_altair() -> Any:
+    """The altair module.
+
+    Raises:
+        MissingDependency: it is not installed.
+    """
+    try:
+        import altair
+    except ImportError as error:
+        raise MissingDependency("altair, which draws charts,", INSTALL) from error
+    return altair
+
+
+def render_png(spec: Spec, scale: float = 2.0) -> bytes:
+    """The picture of a specification, as PNG.
+
+    Args:
+        spec: of one of the functions below.
+        scale: pixels for one unit of the specification.
+
+    Raises:
+        MissingDependency: vl-convert is not installed.
+    """
+    try:
+        import vl_convert
+    except ImportError as error:
+        raise MissingDependency("vl-convert, which renders charts,", INSTALL) from error
+    png: bytes = vl_convert.vegalite_to_png(spec, scale=scale)
+    return png
+
+
+def draw_histogram(values_ms: Floats, title: str, what: str = "latency") -> Spec:
+    """How often which time occurred, with p50, p95 and p99 marked. The slowest 0.1 % are counted, not drawn.
+
+    Args:
+        values_ms: finite times in any order, at least one, ms.
+        title: of the picture.
+        what: the time that they are of.
+    """
+    alt = import_altair()
+    ascending = np.sort(values_ms)
+    bars, subtitle = bin_times(ascending)
+    x = alt.X("from:Q", title=f"{what} (ms)", scale=alt.Scale(zero=False, nice=False)).bin("binned")
+    y = alt.Y("queries:Q", title="queries")
+    bar = read_rows(bars).mark_bar(color=BLUE, binSpacing=1).encode(x=x, x2="to:Q", y=y)
+    marks = read_rows(mark_percentiles(ascending, (0.5, 0.95, 0.99)))
+    rule = marks.mark_rule(color=ORANGE, strokeWidth=1.5).encode(x="ms:Q")
+    # Close percentiles would print over each other: each has a height of its own.
+    height = alt.Y("row:O", axis=None, scale=alt.Scale(range=[8, 40]))
+    text = marks.mark_text(align="left", dx=4, color=ORANGE, fontWeight="bold").encode(
+        x="ms:Q", y=height, text="name:N"
+    )
+    return finish(alt.layer(bar, rule, text).resolve_scale(y="independent"), title, subtitle, height=280)
+
+
+def bin_times(ascending: Floats) -> tuple[list[Row], str]:
+    """(bars up to p99.9, a sentence on how many there are and what is not drawn)."""
+    high = float(ascending[find_index(len(ascending), 0.999)])
+    shown = ascending[ascending <= high]
+    # No more bars than different times: a clock of 32 ns gives gaps that mean nothing.
+    counts, edges = np.histogram(shown, bins=min(_BINS, len(np.unique(shown))))
+    bars = [
+        {"from": float(low), "to": float(top), "queries": int(count)}
+        for low, top, count in zip(edges[:-1], edges[1:], counts, strict=True)
+    ]
+    hidden, slowest = len(ascending) - len(shown), format_significant(ascending[-1], DIGITS)
+    note = f"; {hidden:,} above {format_significant(high, DIGITS)} ms not drawn, slowest {slowest} ms" if hidden else ""
+    return bars, f"{len(ascending):,} queries{note}"
+
+
+def mark_percentiles(ascending: Floats, shares: Sequence[float]) -> list[Row]:
+    """The named percentiles among ascending times."""
+    values = [float(ascending[find_index(len(ascending), q)]) for q in shares]
+    names = [f"p{100 * q:.6g}" for q in shares]
+    return [
+        {"row": row, "name": name, "ms": value, "label": f"{name} {format_significant(value, DIGITS)} ms"}
+        for row, (name, value) in enumerate(zip(names, values, strict=True))
+    ]
+
+
+def draw_percentiles(values_ms: Floats, title: str, what: str = "latency") -> Spec:
+    """Time by percentile, the tail stretched: each tick to the right is a tenfold rarer query.
+
+    Args:
+        values_ms: finite times in any order, at least one, ms.
+        title: of the picture.
+        what: the time that they are of.
+    """
+    alt = import_altair()
+    ascending = np.sort(values_ms)
+    points, marks = follow_tail(ascending)
+    deepest = points[-1]["rarity"]
+    labels = "datum.value == 0 ? 'min' : format(100 - 100 / pow(10, datum.value), '.6~g') + ' %'"
+    axis = alt.Axis(values=list(range(int(deepest) + 1)), labelExpr=labels)
+    x = alt.X("rarity:Q", title="share of queries that are no slower", axis=axis).scale(domain=[0, deepest], nice=False)
+    y = alt.Y("ms:Q", title=f"{what} (ms)", scale=alt.Scale(zero=False))
+    line = read_rows(points).mark_line(color=BLUE, interpolate="step-before").encode(x=x, y=y)
+    # The median stands at the left edge, so its label goes to the other side.
+    left = [write_labels(marks[:1], align="left", dx=8, dy=12)]
+    right = [write_labels(marks[1:], align="right", dx=-6, dy=-10)] if len(marks) > 1 else []
+    dots = read_rows(marks).mark_point(color=ORANGE, filled=True, size=50).encode(x="rarity:Q", y="ms:Q")
+    return finish(alt.layer(line, dots, *left, *right), title, f"{len(ascending):,} queries, nearest rank", height=280)
+
+
+def follow_tail(ascending: Floats) -> tuple[list[Row], list[Row]]:
+    """(points of the curve, the percentiles to name), to the last that has a query beyond it."""
+    n = len(ascending)
+    deepest = max(1.0, float(np.log10(n)))
+    rarities = np.linspace(0, deepest, _TAIL_POINTS)
+    points = [{"rarity": float(r), "ms": float(ascending[find_index(n, 1 - 10.0**-r)])} for r in rarities]
+    shares = [q for q in (0.5, 0.9, 0.99, 0.999, 0.9999) if -np.log10(1 - q) <= deepest + 1e-9]
+    marks = mark_percentiles(ascending, shares)
+    return points, [{**mark, "rarity": float(-np.log10(1 - q))} for mark, q in zip(marks, shares, strict=True)]
+
+
+def write_labels(marks: list[Row], **place: Any) -> Any:
+    """The layer of labels beside the named points."""
+    return (
+        read_rows(marks)
+        .mark_text(color=ORANGE, fontWeight="bold", **place)
+        .encode(x="rarity:Q", y="ms:Q", text="label:N")
+    )
+
+
+def draw_series(values_ms: Floats, title: str, what: str = "latency", seconds: Floats | None = None) -> Spec:
+    """The run as it went: median, fastest and slowest of neighbouring queries.
+
+    Args:
+        values_ms: times in the order of the run, at least one of them finite, ms.
+        title: of the picture.
+        what: the time that they are of.
+        seconds: when each query began, s; by default they are numbered.
+    """
+    alt = import_altair()
+    buckets, each = gather_neighbours(values_ms, seconds)
+    place = "query" if seconds is None else "seconds since the first query"
+    x = alt.X("at:Q", title=place, scale=alt.Scale(nice=False), axis=alt.Axis(tickCount=10))
+    base = read_rows(buckets).encode(x=x)
+    y = {"title": f"{what} (ms)", "scale": alt.Scale(zero=False)}
+    if each == 1:
+        line = base.mark_line(color=BLUE, point=alt.OverlayMarkDef(size=12)).encode(y=alt.Y("median:Q", **y))
+        return finish(line, title, f"{len(values_ms):,} queries", height=240)
+    band = base.mark_area(color=BLUE, opacity=0.25).encode(y=alt.Y("min:Q", **y), y2="max:Q")
+    line = base.mark_line(color=BLUE, strokeWidth=1.2).encode(y="median:Q")
+    subtitle = f"{len(values_ms):,} queries; line: median, band: fastest to slowest of {each:,} neighbouring queries"
+    return finish(alt.layer(band, line), title, subtitle, height=240)
+
+
+def gather_neighbours(values_ms: Floats, seconds: Floats | None) -> tuple[list[Row], int]:
+    """(fastest, median and slowest of each bucket of neighbours, how many queries the largest bucket has)."""
+    places = np.arange(len(values_ms), dtype=np.float64) if seconds is None else seconds
+    parts = np.array_split(np.arange(len(values_ms)), min(_BUCKETS, len(values_ms)))
+    buckets = []
+    for part in parts:
+        values = values_ms[part][np.isfinite(values_ms[part])]
+        if len(values):
+            row = {"median": float(np.median(values)), "min": float(values.min()), "max": float(values.max())}
+            buckets.append({"at": float(places[part[0]]), **row})
+    return buckets, len(parts[0])
+
+
+def draw_layers(profile: ProfileDocument, title: str, topk: int = 30, layers: LayersDocument | None = None) -> Spec:
+    """The slowest layers with their share of time; coloured by precision where the engine's layers are given.
+
+    Args:
+        profile: slowest layer first.
+        title: of the picture.
+        topk: how many layers; the others are summed in the last bar.
+        layers: of the same engine.
+    """
+    alt = import_altair()
+    kinds = {layer.name: name_kind(layer) for layer in layers.layers} if layers else {}
+    bars = list_bars(profile, topk, kinds)
+    axis = alt.Axis(labelExpr=label_ranks(bars), labelLimit=330, ticks=False, domain=False, grid=False)
+    x = alt.X("ms:Q", title="ms in one iteration, with the profiler on")
+    base = read_rows(bars).encode(y=alt.Y("rank:O", title=None, axis=axis), x=x)
+    bar = base.mark_bar().encode(color=colour_kinds(bars)) if kinds else base.mark_bar(color=BLUE)
+    text = base.mark_text(align="left", dx=4, color=GREY).encode(text="label:N")
+    subtitle = (
+        f"{len(profile.layers)} layers, {format_significant(scale_to_iteration(profile, profile.total_ms), 4)} ms"
+    )
+    return finish(alt.layer(bar, text), title, subtitle, height=18 * max(len(bars), 4))
+
+
+def name_kind(layer: EngineLayer) -> str:
+    """What colours a layer's bar."""
+    if layer.overhead:
+        return "overhead"
+    return layer.precision if layer.precision in _COLOURS else "other"
+
+
+def scale_to_iteration(profile: ProfileDocument, total_ms: float) -> float:
+    """A time over all profiled iterations as that of one."""
+    return total_ms * profile.average_ms / profile.total_ms if profile.average_ms and profile.total_ms else total_ms
+
+
+def list_bars(profile: ProfileDocument, topk: int, kinds: dict[str, str]) -> list[Row]:
+    """A row for each of the slowest layers, and one for all others."""
+    timed = [layer for layer in profile.layers if layer.total_ms is not None]
+    rows = [(shorten(layer.name), layer.total_ms or 0.0, kinds.get(layer.name, "other")) for layer in timed[:topk]]
+    rest = timed[topk:]
+    if rest:
+        rows.append((f"({len(rest)} more layers)", sum(layer.total_ms or 0.0 for layer in rest), "other"))
+    return [
+        {
+            "rank": rank,
+            "name": name,
+            "ms": scale_to_iteration(profile, total),
+            "kind": kind,
+            "label": f"{100 * total / profile.total_ms:.1f} %" if profile.total_ms else "",
+        }
+        for rank, (name, total, kind) in enumerate(rows)
+    ]
+
+
+def colour_kinds(bars: list[Row]) -> Any:
+    """The colour encoding, with a legend of what occurs."""
+    alt = import_altair()
+    present = [kind for kind in _COLOURS if any(bar["kind"] == kind for bar in bars)]
+    scale = alt.Scale(domain=present, range=[_COLOURS[kind] for kind in present])
+    return alt.Color("kind:N", scale=scale, title=None, legend=alt.Legend(orient="top"))
+
+
+def read_rows(rows: list[Row]) -> Any:
+    """A chart over rows that stand inside the specification."""
+    alt = import_altair()
+    return alt.Chart(alt.Data(values=rows))
+
+
+def label_ranks(bars: Sequence[dict[str, Any]]) -> str:
+    """A Vega expression that turns a rank into the layer's name: equal names keep bars of their own."""
+    return f"{json.dumps([bar['name'] for bar in bars], ensure_ascii=True)}[datum.value]"
+
+
+def shorten(name: str) -> str:
+    """A name that fits beside a bar: its middle is left out."""
+    name = clean_text(name)
+    if len(name) <= _LABEL_LETTERS:
+        return name
+    head = (_LABEL_LETTERS - 1) // 2
+    return f"{name[:head]}…{name[-(_LABEL_LETTERS - 1 - head) :]}"
+
+
+def find_index(n: int, q: float) -> int:
+    """The index of the q-quantile among n ascending values, by nearest rank."""
+    return min(max(int(np.ceil(round(q * n, 9))) - 1, 0), n - 1)
+
+
+def finish(chart: Any, title: str, subtitle: str, height: int) -> Spec:
+    """The specification of a chart with title, size and the look that all charts share."""
+    alt = import_altair()
+    heading = alt.TitleParams(clean_text(title), subtitle=clean_text(subtitle), anchor="start", offset=10)
+    styled = (
+        chart.properties(width=WIDTH, height=height, title=heading, padding=12, background="white")
+        .configure(font="Inter, Helvetica, Arial, sans-serif")
+        .configure_title(fontSize=15, subtitleColor=GREY, subtitleFontSize=12)
+        .configure_axis(grid=True, gridColor="#e5e7eb", labelFontSize=11, titleFontSize=12, titleColor=GREY)
+        .configure_view(stroke=None)
+    )
+    spec: Spec = styled.to_dict()
+    return spec

@@ -1,0 +1,134 @@
+"""The verb `parse`: documents on stdout, files under --out, exit code 5 for what cannot be read."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner, Result
+
+import trtexec_artefacts as made
+from enginebench.cli.parse import parse
+from enginebench.core.errors import EngineBenchError, ParseError
+
+
+def run(*args: object) -> Result:
+    return CliRunner().invoke(parse, [str(arg) for arg in args], terminal_width=80)
+
+
+def read(*args: object) -> dict[str, Any]:
+    result = run(*args, "--json")
+    assert result.exit_code == 0, result.output
+    document: dict[str, Any] = json.loads(result.stdout)
+    return document
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    folder = tmp_path / "ein ördner"
+    folder.mkdir()
+    (folder / "times.json").write_bytes(made.make_times(400))
+    (folder / "profile.json").write_bytes(made.make_profile())
+    (folder / "layers.json").write_bytes(made.make_layers())
+    (folder / "run.log").write_text(made.make_log(n=400))
+    return folder
+
+
+STAT = {"min", "max", "mean", "median", "percentiles"}
+
+
+def test_log_has_the_fields_of_the_contract(folder: Path) -> None:
+    document = read("log", folder / "run.log", "--model", "m", "--precision", "fp16", "--batch", 2)
+    (run,) = document["runs"]
+    wanted = (
+        "version build status model precision batch throughput_qps latency_ms end_to_end_ms enqueue_ms h2d_ms "
+        "gpu_compute_ms d2h_ms host_walltime_s gpu_compute_total_s gpu_cov_percent queries warmup_queries build_s "
+        "engine_bytes device options warnings errors"
+    )
+    assert set(wanted.split()) <= set(run)
+    assert set(run["latency_ms"]) == STAT and run["end_to_end_ms"] is None
+    assert (run["model"], run["precision"], run["batch"], run["status"]) == ("m", "fp16", 2, "passed")
+    assert document["schema"] == "enginebench.parse-log/1"
+
+
+def test_times_profile_and_layers_have_the_fields_of_the_contract(folder: Path) -> None:
+    times = read("times", folder / "times.json", "--batch", 8)
+    assert times["images_per_s"] == pytest.approx(8 * times["throughput_qps"])
+    profile = read("profile", folder / "profile.json")
+    assert set(profile["layers"][0]) == {"name", "total_ms", "average_ms", "median_ms", "share"}
+    assert {"count", "total_ms"} <= set(profile)
+    layers = read("layers", folder / "layers.json")
+    wanted = {"name", "type", "precision", "inputs", "outputs", "onnx_nodes", "tactic"}
+    assert wanted <= set(layers["layers"][0])
+    assert set(layers["io"][0]) == {"name", "mode", "dtype", "shape"} and {"by_precision", "by_type"} <= set(layers)
+
+
+def test_layers_against_another_engine_find_its_profile(folder: Path, tmp_path: Path) -> None:
+    other = tmp_path / "fp16.layers.json"
+    other.write_bytes(made.make_layers())
+    (tmp_path / "fp16.profile.json").write_bytes(made.make_profile(count=102))
+    args = ("layers", folder / "layers.json", "--profile", folder / "profile.json", "--against", other)
+    document = read(*args)
+    assert set(document["diff"][0]) == {"onnx_nodes", "base", "candidate", "delta_ms"}
+    assert document["diff_totals"]["delta_ms"] == pytest.approx(document["diff_totals"]["base_ms"])
+    assert "operators met by their names" in run(*args).stdout
+
+
+def test_the_log_tells_what_is_warmup(folder: Path) -> None:
+    (folder / "old.log").write_text(made.make_log(8401, None))
+    (folder / "times.json").write_bytes(made.make_times(4000))
+    assert read("times", folder / "times.json")["warmup_dropped"] == 0
+    assert read("times", folder / "times.json", "--log", folder / "old.log")["warmup_dropped"] == 0
+    old = made.make_log(8401, None).replace("Duration: 0s (+ 0ms warm up)", "Duration: 3s (+ 200ms warm up)")
+    (folder / "old.log").write_text(old.replace("over 0 ms", "over 200 ms"))
+    assert read("times", folder / "times.json", "--log", folder / "old.log")["warmup_dropped"] > 1000
+    assert read("times", folder / "times.json", "--warmup-ms", 100)["warmup_dropped"] > 500
+
+
+def test_profile_against_the_run_without_profiler(folder: Path) -> None:
+    document = read("profile", folder / "profile.json", "--against", folder / "run.log")
+    assert document["remainder_ms"] == pytest.approx(document["end_to_end_ms"] - document["average_ms"])
+
+
+def test_out_as_a_folder_and_as_one_file(folder: Path, tmp_path: Path) -> None:
+    result = run("profile", folder / "profile.json", "--out", tmp_path / "o", "--json")
+    assert json.loads(result.stdout)["count"] == 51
+    assert {path.name for path in (tmp_path / "o").iterdir()} == {
+        "summary.json", "per_layer_times.csv", "per_layer_time.png"
+    }  # fmt: skip
+    assert result.stderr.count("\n") == 3
+    run("log", folder / "run.log", "--out", tmp_path / "one.json")
+    assert json.loads((tmp_path / "one.json").read_text())["runs"][0]["queries"] == 400
+    run("times", folder / "times.json", "--out", tmp_path / "t")
+    assert len(list((tmp_path / "t").iterdir())) == 6
+    run("layers", folder / "layers.json", "--out", tmp_path / "l")
+    assert {path.name for path in (tmp_path / "l").iterdir()} == {"summary.json", "layers.csv"}
+
+
+@pytest.mark.parametrize("verb", ["log", "times", "profile", "layers"])
+def test_the_tables_fit_into_80_columns(folder: Path, verb: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    file = folder / ("run.log" if verb == "log" else f"{verb}.json")
+    result = run(verb, file)
+    assert result.exit_code == 0 and result.stdout
+    assert max(map(len, result.stdout.splitlines())) <= 80
+    assert "…" not in result.stdout
+
+
+@pytest.mark.parametrize("verb", ["log", "times", "profile", "layers"])
+@pytest.mark.parametrize("data", [b"", b"hello", b"\x00\xff" * 100, b'{"a": 1}'])
+def test_bad_input_is_a_parse_error_with_code_5(tmp_path: Path, verb: str, data: bytes) -> None:
+    path = tmp_path / "bad.json"
+    path.write_bytes(data)
+    result = run(verb, path, "--json")
+    assert isinstance(result.exception, ParseError) and isinstance(result.exception, EngineBenchError)
+    assert result.exception.exit_code == 5 and str(path) in str(result.exception) and result.stdout == ""
+
+
+def test_a_plugin_cannot_colour_the_terminal(tmp_path: Path) -> None:
+    path = tmp_path / "x.log"
+    path.write_bytes(made.make_log().encode() + f"{made.STAMP} [W] \x1b[2J\x9b2Jwiped\u202e\n".encode())
+    output = run("log", path).stdout
+    assert "wiped" in output and "\x1b" not in output and "\x9b" not in output and "\u202e" not in output
