@@ -19,6 +19,7 @@ INTERRUPTED = 130
 VERBS = {
     "run": ("enginebench.cli.run", "Find the fastest engine for a model that still gives the same answers."),
     "bench": ("enginebench.cli.bench", "Measure one engine; with --against, compare it with another."),
+    "build": ("enginebench.cli.build", "Build an engine file from an ONNX file."),
     "export": ("enginebench.cli.export", "Export a PyTorch model to ONNX, checked against PyTorch."),
     "infer": ("enginebench.cli.infer", "Run one engine on your own arrays."),
     "models": ("enginebench.cli.models", "List the built-in models."),

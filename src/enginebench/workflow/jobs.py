@@ -51,6 +51,14 @@ class MeasureJob(Struct, frozen=True, kw_only=True, tag="measure"):
     pin: bool = True
 
 
+class BuildJob(Struct, frozen=True, kw_only=True, tag="build"):
+    """Build an engine file from an ONNX file."""
+
+    source: str
+    engine: EngineSpec
+    out_dir: str
+
+
 class ProbeJob(Struct, frozen=True, kw_only=True, tag="probe"):
     """Say whether an engine works here: importing a broken runtime may kill the process."""
 
@@ -67,7 +75,7 @@ class InferJob(Struct, frozen=True, kw_only=True, tag="infer"):
     outputs_path: str
 
 
-Job: TypeAlias = SourceJob | PrepareJob | MeasureJob | ProbeJob | InferJob
+Job: TypeAlias = SourceJob | PrepareJob | MeasureJob | BuildJob | ProbeJob | InferJob
 
 
 class SourceAnswer(Struct, frozen=True, kw_only=True, tag="source"):
@@ -86,6 +94,13 @@ class PrepareAnswer(Struct, frozen=True, kw_only=True, tag="prepare"):
 
 class MeasureAnswer(Struct, frozen=True, kw_only=True, tag="measure"):
     measurement: Measurement
+
+
+class BuildAnswer(Struct, frozen=True, kw_only=True, tag="build"):
+    artifact: Artifact
+    engine_version: str | None
+    build_s: float
+    effective_precision: dict[str, float] | None = None
 
 
 class ProbeAnswer(Struct, frozen=True, kw_only=True, tag="probe"):
@@ -110,4 +125,6 @@ class Note(Struct, frozen=True, kw_only=True, tag="note"):
     text: str
 
 
-Answer: TypeAlias = SourceAnswer | PrepareAnswer | MeasureAnswer | ProbeAnswer | InferAnswer | ErrorAnswer | Note
+Answer: TypeAlias = (
+    SourceAnswer | PrepareAnswer | MeasureAnswer | BuildAnswer | ProbeAnswer | InferAnswer | ErrorAnswer | Note
+)

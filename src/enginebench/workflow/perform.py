@@ -15,12 +15,21 @@ from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
-from enginebench.core.errors import MissingDependency, ParseError, UsageError
-from enginebench.core.protocols import Loadable, PrecisionProof, SelfTimed
+from enginebench.core.errors import ArtifactError, MissingDependency, ParseError, UsageError
+from enginebench.core.protocols import (
+    Answering,
+    Loadable,
+    NeedsToolReader,
+    PlanProof,
+    PrecisionProof,
+    SelfTimed,
+)
 from enginebench.core.records import Artifact, EngineSpec, Measurement
-from enginebench.core.store import write_atomic
+from enginebench.core.store import hash_files, write_atomic
 from enginebench.workflow.jobs import (
     Answer,
+    BuildAnswer,
+    BuildJob,
     InferAnswer,
     InferJob,
     Job,
@@ -40,6 +49,8 @@ if TYPE_CHECKING:
 NoteCall = Callable[[str], None]
 # Before and after each repetition; the median of twenty shrugs off single interruptions.
 REFERENCE_REPEATS = 10
+# Finished TensorRT engines, by the names that people give them.
+PLAN_SUFFIXES = (".plan", ".engine", ".trt")
 
 
 def perform(job: Job, note: NoteCall) -> Answer:
@@ -50,6 +61,8 @@ def perform(job: Job, note: NoteCall) -> Answer:
         return prepare_engine(job, note)
     if isinstance(job, MeasureJob):
         return measure_repetition(job, note)
+    if isinstance(job, BuildJob):
+        return build_file(job, note)
     if isinstance(job, InferJob):
         return infer_arrays(job)
     return probe_engine(job)
@@ -60,8 +73,10 @@ def make_source(job: SourceJob, note: NoteCall) -> SourceAnswer:
     from enginebench.models.zoo import resolve_model
 
     start = time.perf_counter()
-    if resolve_model(job.model).kind == "onnx":
-        artifacts = _take_onnx(Path(job.model), Path(job.out_dir))
+    if Path(job.model).suffix.lower() in PLAN_SUFFIXES:
+        artifacts: tuple[Artifact, ...] = (_take_plan(Path(job.model)),)
+    elif resolve_model(job.model).kind == "onnx":
+        artifacts = take_file(Path(job.model), Path(job.out_dir))
     elif find_spec("torch") is not None:
         artifacts = _export_model(job, note)
     else:
@@ -135,16 +150,21 @@ def open_for(engine: EngineSpec, out_dir: str) -> Backend:
     """The backend of an engine, with the model loader and the folder of its caches handed in."""
     from enginebench.backends.registry import open_backend
 
-    return open_backend(engine.backend, load_module, Path(out_dir) / "cache")
+    backend = open_backend(engine.backend, load_module, Path(out_dir) / "cache")
+    if isinstance(backend, NeedsToolReader):
+        from enginebench.workflow.tool_files import ToolFiles
+
+        backend.take_reader(ToolFiles())
+    return backend
 
 
 def prepare_engine(job: PrepareJob, note: NoteCall) -> PrepareAnswer:
     """Builds the engine, saves its outputs for the check inputs, and asks it in what precision it ran."""
     backend = open_for(job.engine, job.out_dir)
-    feeds = _check_inputs(job)
     note("building")
     start = time.perf_counter()
     artifact = backend.build(job.artifact, job.engine, Path(job.out_dir))
+    feeds = _check_inputs(job, artifact)
     proof: dict[str, float] | None = None
     if isinstance(backend, Loadable):
         with backend.load(artifact, job.engine) as engine:
@@ -154,6 +174,10 @@ def prepare_engine(job: PrepareJob, note: NoteCall) -> PrepareAnswer:
             proof = engine.effective_precision() if isinstance(engine, PrecisionProof) else None
     else:
         build_s = time.perf_counter() - start
+        if isinstance(backend, Answering):
+            note("checking outputs")
+            save_arrays(Path(job.outputs_path), backend.answer(artifact, job.engine, feeds))
+        proof = prove_precision(backend, artifact, job.engine, note)
     return PrepareAnswer(
         artifact=artifact,
         engine_version=backend.probe().version,
@@ -161,6 +185,52 @@ def prepare_engine(job: PrepareJob, note: NoteCall) -> PrepareAnswer:
         size_bytes=sum(f.size_bytes for f in artifact.files) or None,
         samples=len(feeds) * job.engine.batch,
         effective_precision=proof,
+    )
+
+
+def prove_precision(backend: object, artifact: Artifact, spec: EngineSpec, note: NoteCall) -> dict[str, float] | None:
+    """Shares of time by precision, by a self-timed backend that can show them."""
+    if not isinstance(backend, PlanProof):
+        return None
+    note("asking which precisions ran")
+    return backend.prove_precision(artifact, spec)
+
+
+def build_file(job: BuildJob, note: NoteCall) -> BuildAnswer:
+    """The engine file of an ONNX file, and in which precisions it spends its time."""
+    (source,) = take_file(Path(job.source), Path(job.out_dir))
+    backend = open_for(job.engine, job.out_dir)
+    note("building")
+    start = time.perf_counter()
+    artifact = backend.build(source, job.engine, Path(job.out_dir))
+    build_s = time.perf_counter() - start
+    return BuildAnswer(
+        artifact=artifact,
+        engine_version=artifact.made_by.get("tensorrt"),
+        build_s=build_s,
+        effective_precision=prove_precision(backend, artifact, job.engine, note),
+    )
+
+
+def take_file(path: Path, out_dir: Path) -> tuple[Artifact, ...]:
+    """The artefact of an engine file or a graph as it is; without the onnx package, by the graph's head."""
+    if path.suffix.lower() in PLAN_SUFFIXES:
+        return (_take_plan(path),)
+    if find_spec("onnx") is not None:
+        return _take_onnx(path, out_dir)
+    from enginebench.workflow.dry_run import take_head
+
+    sha256, files = hash_files([path], path.parent)
+    return (replace(take_head(path), path=str(path), sha256=sha256, files=files),)
+
+
+def _take_plan(path: Path) -> Artifact:
+    """A finished plan; the engine that loads it says what goes in and comes out."""
+    if not path.is_file() or path.stat().st_size == 0:
+        raise ArtifactError(f"{path} is no plan: it is missing or empty. Build it again")
+    sha256, files = hash_files([path], path.parent)
+    return Artifact(
+        kind="plan", model=path.name, path=str(path.absolute()), sha256=sha256, files=files, inputs=(), outputs=()
     )
 
 
@@ -183,11 +253,11 @@ def probe_engine(job: ProbeJob) -> ProbeAnswer:
     return ProbeAnswer(availability=probe(job.engine))
 
 
-def _check_inputs(job: PrepareJob) -> list[dict[str, Array]]:
+def _check_inputs(job: PrepareJob, artifact: Artifact) -> list[dict[str, Array]]:
     from enginebench.models.task import sample_feeds
 
     count = -(-job.samples // job.engine.batch)
-    return sample_feeds(job.artifact.inputs, job.model, job.engine.batch, job.seed, count)
+    return sample_feeds(artifact.inputs, job.model, job.engine.batch, job.seed, count)
 
 
 def run_feeds(engine: Engine, feeds: Sequence[Feeds]) -> dict[str, Array]:

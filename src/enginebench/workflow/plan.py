@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from msgspec import Struct
 from msgspec.structs import replace
 
+from enginebench.backends.registry import accepts, find_device
 from enginebench.core.names import format_engine, parse_engine, row_id
 from enginebench.core.records import (
     Artifact,
@@ -56,13 +57,13 @@ def plan_rows(
                 spec = EngineSpec(
                     backend=name,
                     options=options,
-                    device=request.device,
+                    device=find_device(name, request.device),
                     precision=precision,
                     recipe=recipe,
                     batch=batch,
                     threads=request.threads,
                 )
-                rows.append(_plan_row(request, spec, sources, probe(name), takes(name)))
+                rows.append(_plan_row(request, spec, sources, probe(name), (takes(name), *accepts(name)[1:])))
     return rows
 
 
@@ -77,9 +78,13 @@ def _baseline_first(request: RunRequest) -> list[tuple[str, dict[str, str]]]:
 
 
 def _plan_row(
-    request: RunRequest, spec: EngineSpec, sources: Sequence[Artifact], availability: Availability, kind: ArtifactKind
+    request: RunRequest,
+    spec: EngineSpec,
+    sources: Sequence[Artifact],
+    availability: Availability,
+    kinds: tuple[ArtifactKind, ...],
 ) -> PlannedRow:
-    source = next((_with_batch(a, spec.batch) for a in sources if a.kind == kind), None)
+    source = next((_with_batch(a, spec.batch) for a in sources if a.kind in kinds), None)
     return PlannedRow(
         id=row_id(spec, spec.precision, request.measure),
         model=sources[0].model if sources else request.model,
@@ -88,7 +93,7 @@ def _plan_row(
         measure=request.measure,
         source=source,
         chain=_chain(sources, source),
-        skip=_reason_to_skip(spec, source, availability, kind),
+        skip=_reason_to_skip(spec, source, availability, kinds[0]),
     )
 
 
@@ -100,7 +105,9 @@ def _reason_to_skip(
     if source is None:
         needs = "a PyTorch model; MODEL is a graph" if kind == "torch" else f"an artefact of kind {kind}"
         return f"{spec.backend} needs {needs}"
-    if spec.precision != source.precision:
+    if source.kind == "plan":
+        return None  # it is what it is; the proof says in which precision it ran
+    if spec.precision != source.precision and spec.options.get("weak_typing") != "1":
         return f"{format_engine(spec)} in {spec.precision} needs such a graph; this one is {source.precision}"
     static = _static_batch(source)
     if static not in (None, spec.batch):
