@@ -8,6 +8,7 @@ from pathlib import Path
 from msgspec import Struct
 from msgspec.structs import replace
 
+from enginebench.backends import trtexec_executable
 from enginebench.core.errors import BackendUnavailable, EngineBenchError, MissingDependency, UsageError
 from enginebench.core.names import ENGINES
 from enginebench.core.protocols import Backend, ModuleLoader
@@ -25,6 +26,9 @@ class Entry(Struct, frozen=True, kw_only=True):
     verified_on: str | None = None
     absence: str | None = None  # why `module` is None
     command: str | None = None  # what adds it, where that is no extra alone
+    also_takes: tuple[ArtifactKind, ...] = ()  # what else it can start from
+    executable: bool = False  # it is a program, not a package
+    device: str | None = None  # the device that it runs on, if that is not the CPU
 
     @property
     def fix(self) -> str | None:
@@ -100,10 +104,14 @@ ENTRIES: dict[str, Entry] = {
         command="pip install --upgrade enginebench tensorrt",
     ),
     "trtexec": Entry(
-        module=None,
+        module="enginebench.backends.trtexec",
         takes="onnx",
-        absence=NO_GPU_YET,
-        command="pip install --upgrade enginebench; trtexec: apt-get install libnvinfer-bin (NVIDIA's repository)",
+        also_takes=("plan",),
+        executable=True,
+        device="cuda:0",
+        command=trtexec_executable.FIX,
+        verified_on="open-source trtexec 8.6.1, 10.0.1, 10.16, 11.0, 11.1 over a stand-in library on an H200: command "
+        "lines, logs and files. Not yet run against NVIDIA's own TensorRT library",
     ),
     "fpga-sim": Entry(
         module=None,
@@ -139,7 +147,7 @@ def open_backend(name: str, loader: ModuleLoader | None = None, cache_dir: Path 
         module = import_module(entry.module)
     except Exception as error:
         raise BackendUnavailable(
-            f"engine {name}: {entry.distributions[0]} is installed and cannot be imported ({error}). "
+            f"engine {name}: {(entry.distributions or (name,))[0]} is installed and cannot be imported ({error}). "
             f"Reinstall it: {entry.fix}"
         ) from error
     backend: Backend = module.create_backend(loader, cache_dir)
@@ -169,6 +177,8 @@ def find_installed(name: str) -> Availability:
     What is installed and broken shows when the engine is built, in a process of its own.
     """
     entry = find_entry(name)
+    if entry.executable:
+        return _find_executable(name, entry)
     versions = find_versions(entry.distributions)
     if entry.module is None or (entry.distributions and not versions):
         return Availability(engine=name, available=False, reason=_explain_missing(entry), fix=entry.fix)
@@ -178,6 +188,28 @@ def find_installed(name: str) -> Availability:
 def takes(name: str) -> ArtifactKind:
     """The kind of artefact that an engine is built from: `torch` or `onnx`."""
     return find_entry(name).takes
+
+
+def accepts(name: str) -> tuple[ArtifactKind, ...]:
+    """Every kind of artefact that an engine can start from, the usual one first."""
+    entry = find_entry(name)
+    return (entry.takes, *entry.also_takes)
+
+
+def find_device(name: str, asked: str) -> str:
+    """Where an engine runs: as asked, but an engine for GPUs on its default GPU where the CPU was asked for."""
+    return find_entry(name).device or asked if asked == "cpu" else asked
+
+
+def _find_executable(name: str, entry: Entry) -> Availability:
+    """Whether the program is there; it is not started."""
+    try:
+        path = trtexec_executable.find_trtexec()
+    except UsageError as error:
+        return Availability(engine=name, available=False, reason=str(error), fix=entry.fix)
+    if path is None:
+        return Availability(engine=name, available=False, reason=f"no {name} is installed", fix=entry.fix)
+    return Availability(engine=name, available=True)
 
 
 def find_entry(name: str) -> Entry:
