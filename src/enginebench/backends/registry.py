@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from importlib import import_module, metadata
+from importlib.util import find_spec
 from pathlib import Path
 
 from msgspec import Struct
@@ -28,6 +29,7 @@ class Entry(Struct, frozen=True, kw_only=True):
     command: str | None = None  # what adds it, where that is no extra alone
     also_takes: tuple[ArtifactKind, ...] = ()  # what else it can start from
     executable: bool = False  # it is a program, not a package
+    modules: tuple[str, ...] = ()  # import names, where many distributions bring them
     device: str | None = None  # the device that it runs on, if that is not the CPU
 
     @property
@@ -82,11 +84,12 @@ ENTRIES: dict[str, Entry] = {
         command='pip uninstall -y onnxruntime && pip install --upgrade "enginebench[cuda]"',
     ),
     "ort-tensorrt": Entry(
-        module=None,
+        module="enginebench.backends.ort_tensorrt",
         takes="onnx",
         distributions=("onnxruntime-gpu",),
-        absence=NO_GPU_YET,
-        command='pip uninstall -y onnxruntime && pip install --upgrade "enginebench[cuda]" tensorrt',
+        device="cuda:0",
+        command='pip uninstall -y onnxruntime && pip install "enginebench[cuda]" tensorrt',
+        verified_on="the session's settings and the fallback check, over ONNX Runtime on the CPU. Not yet run on a GPU",
     ),
     "openvino": Entry(
         module="enginebench.backends.openvino",
@@ -97,11 +100,14 @@ ENTRIES: dict[str, Entry] = {
         verified_on=f"openvino 2026.4.1, {CPU_VERIFIED}",
     ),
     "tensorrt": Entry(
-        module=None,
+        module="enginebench.backends.tensorrt",
         takes="onnx",
-        distributions=("tensorrt",),
-        absence=NO_GPU_YET,
-        command="pip install --upgrade enginebench tensorrt",
+        also_takes=("plan",),
+        modules=("tensorrt", "cuda.bindings"),
+        device="cuda:0",
+        command='pip install "enginebench[tensorrt]" (or: pip install tensorrt cuda-python)',
+        verified_on="names and signatures of the bindings of TensorRT 10.16 and 11.4. Not yet run against NVIDIA's own "
+        "TensorRT library",
     ),
     "trtexec": Entry(
         module="enginebench.backends.trtexec",
@@ -141,6 +147,8 @@ def open_backend(name: str, loader: ModuleLoader | None = None, cache_dir: Path 
     entry = find_entry(name)
     if entry.module is None:
         raise BackendUnavailable(f"engine {name} cannot be had: {entry.absence}")
+    if missing := find_missing(entry.modules):
+        raise MissingDependency(f"{' and '.join(missing)}, which engine {name} needs,", str(entry.fix))
     if entry.distributions and not find_versions(entry.distributions):
         raise MissingDependency(f"{entry.distributions[0]}, which engine {name} needs,", str(entry.fix))
     try:
@@ -179,6 +187,9 @@ def find_installed(name: str) -> Availability:
     entry = find_entry(name)
     if entry.executable:
         return _find_executable(name, entry)
+    if missing := find_missing(entry.modules):
+        reason = f"{' and '.join(missing)} cannot be found"
+        return Availability(engine=name, available=False, reason=reason, fix=entry.fix)
     versions = find_versions(entry.distributions)
     if entry.module is None or (entry.distributions and not versions):
         return Availability(engine=name, available=False, reason=_explain_missing(entry), fix=entry.fix)
@@ -221,6 +232,19 @@ def find_entry(name: str) -> Entry:
     if name not in ENTRIES:
         raise UsageError(f"unknown engine {name!r}; known: {', '.join(ENGINES)}")
     return ENTRIES[name]
+
+
+def find_missing(modules: tuple[str, ...]) -> list[str]:
+    """Those of these modules that cannot be found; the packages around them are imported, they are not."""
+    missing = []
+    for module in modules:
+        try:
+            found = find_spec(module) is not None
+        except ImportError:
+            found = False
+        if not found:
+            missing.append(module)
+    return missing
 
 
 def find_versions(distributions: tuple[str, ...]) -> dict[str, str]:

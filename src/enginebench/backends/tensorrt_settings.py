@@ -124,16 +124,29 @@ def read_profiles(spec: EngineSpec, options: dict[str, str], artifact: Artifact)
     if not profiles and dynamic:
         only = {s.name: fix_shape(s.shape, spec.batch) for s in dynamic}
         profiles = [ShapeProfile(smallest=only, best=only, largest=only)]
-    known = {s.name for s in artifact.inputs}
     for profile in profiles:
-        unknown = sorted(set(profile.best) - known)
-        if known and unknown:
-            raise UsageError(
-                f"shapes are given for {', '.join(unknown)}; the graph's inputs: {', '.join(sorted(known))}"
-            )
+        check_profile(profile, artifact)
     if profiles and artifact.inputs and not dynamic:
         raise UsageError("the graph has no dynamic axis and takes no shapes; export it with --dynamic-batch")
     return tuple(profiles)
+
+
+def check_profile(profile: ShapeProfile, artifact: Artifact) -> None:
+    """Returns if the graph has inputs of these names, and the shapes fit their static axes.
+
+    Raises:
+        UsageError: one does not.
+    """
+    known = {s.name: s.shape for s in artifact.inputs}
+    for name, shape in (*profile.smallest.items(), *profile.best.items(), *profile.largest.items()):
+        if not known:
+            return
+        axes = known.get(name)
+        if axes is None:
+            raise UsageError(f"shapes are given for {name}; the graph's inputs: {', '.join(sorted(known))}")
+        if len(axes) != len(shape) or any(isinstance(a, int) and a != d for a, d in zip(axes, shape, strict=True)):
+            expected = "x".join(str(axis) for axis in axes)
+            raise UsageError(f"shape {'x'.join(map(str, shape))} of {name} does not fit the graph's {expected}")
 
 
 def fix_shape(shape: tuple[int | str, ...], batch: int) -> tuple[int, ...]:

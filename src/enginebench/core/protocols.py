@@ -6,7 +6,7 @@ are protocols of their own, found with `isinstance`. There are no base classes t
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, runtime_checkable
@@ -126,6 +126,13 @@ class NeedsToolReader(Protocol):
     """A backend that leaves the reading of its tool's files to `analyze`."""
 
     def take_reader(self, reader: ToolReader) -> None: ...
+
+
+@runtime_checkable
+class ReportsProgress(Protocol):
+    """A backend whose building takes minutes and says how far it is."""
+
+    def take_note(self, note: Callable[[str], None]) -> None: ...
 
 
 @runtime_checkable

@@ -22,6 +22,7 @@ from enginebench.core.protocols import (
     NeedsToolReader,
     PlanProof,
     PrecisionProof,
+    ReportsProgress,
     SelfTimed,
 )
 from enginebench.core.records import Artifact, EngineSpec, Measurement
@@ -162,6 +163,7 @@ def prepare_engine(job: PrepareJob, note: NoteCall) -> PrepareAnswer:
     """Builds the engine, saves its outputs for the check inputs, and asks it in what precision it ran."""
     backend = open_for(job.engine, job.out_dir)
     note("building")
+    pass_notes(backend, note)
     start = time.perf_counter()
     artifact = backend.build(job.artifact, job.engine, Path(job.out_dir))
     feeds = _check_inputs(job, artifact)
@@ -188,12 +190,32 @@ def prepare_engine(job: PrepareJob, note: NoteCall) -> PrepareAnswer:
     )
 
 
+def pass_notes(backend: object, note: NoteCall) -> None:
+    """Lets a backend that reports its progress do so."""
+    if isinstance(backend, ReportsProgress):
+        backend.take_note(note)
+
+
 def prove_precision(backend: object, artifact: Artifact, spec: EngineSpec, note: NoteCall) -> dict[str, float] | None:
-    """Shares of time by precision, by a self-timed backend that can show them."""
+    """Shares of time by precision, by a backend that can show them."""
+    if isinstance(backend, Loadable):
+        return _prove_loaded(backend, artifact, spec, note)
     if not isinstance(backend, PlanProof):
         return None
     note("asking which precisions ran")
     return backend.prove_precision(artifact, spec)
+
+
+def _prove_loaded(backend: Loadable, artifact: Artifact, spec: EngineSpec, note: NoteCall) -> dict[str, float] | None:
+    """As `prove_precision`, from an engine that is loaded for it and fed with seeded arrays."""
+    from enginebench.core.feeds import random_feeds
+
+    with backend.load(artifact, spec) as engine:
+        if not isinstance(engine, PrecisionProof):
+            return None
+        note("asking which precisions ran")
+        engine.bind(random_feeds(engine.inputs, spec.batch, seed=0))
+        return engine.effective_precision() or None
 
 
 def build_file(job: BuildJob, note: NoteCall) -> BuildAnswer:
@@ -201,6 +223,7 @@ def build_file(job: BuildJob, note: NoteCall) -> BuildAnswer:
     (source,) = take_file(Path(job.source), Path(job.out_dir))
     backend = open_for(job.engine, job.out_dir)
     note("building")
+    pass_notes(backend, note)
     start = time.perf_counter()
     artifact = backend.build(source, job.engine, Path(job.out_dir))
     build_s = time.perf_counter() - start

@@ -1,0 +1,243 @@
+"""CUDA through cuda-python: streams, events, buffers and graphs, each call checked. The only file that imports it.
+
+Written against `cuda.bindings.runtime` of cuda-bindings 12.9 and 13.5, whose calls used here have the same signatures.
+Every call of the binding returns a tuple whose first item is the error.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import math
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from cuda.bindings import runtime
+
+from enginebench.core.errors import BackendUnavailable, MeasurementError
+
+if TYPE_CHECKING:
+    from enginebench.core.protocols import Array, RunCall
+
+SUCCESS = runtime.cudaError_t.cudaSuccess
+TO_DEVICE = runtime.cudaMemcpyKind.cudaMemcpyHostToDevice
+TO_HOST = runtime.cudaMemcpyKind.cudaMemcpyDeviceToHost
+# Only what this thread does while capturing is forbidden or recorded; another engine's thread may allocate meanwhile.
+CAPTURE_MODE = runtime.cudaStreamCaptureMode.cudaStreamCaptureModeThreadLocal
+
+NS_PER_MS = 1_000_000
+
+
+def call(function: Callable[..., Any], *arguments: Any) -> Any:
+    """What a call of the binding returns behind its error: nothing, one value, or a tuple.
+
+    Raises:
+        MeasurementError: CUDA reports an error; names the call and the error.
+    """
+    error, *values = function(*arguments)
+    if error != SUCCESS:
+        raise MeasurementError(explain_error(getattr(function, "__name__", "a CUDA call"), error))
+    return values[0] if len(values) == 1 else tuple(values) or None
+
+
+def explain_error(name: str, error: Any) -> str:
+    """CUDA's name and text of an error."""
+    _, code = runtime.cudaGetErrorName(error)
+    _, text = runtime.cudaGetErrorString(error)
+    return f"{name} failed: {_show(code)} ({_show(text)})"
+
+
+def count_devices() -> int:
+    """GPUs that CUDA shows; 0 without a driver."""
+    error, count = runtime.cudaGetDeviceCount()
+    return int(count) if error == SUCCESS else 0
+
+
+def explain_no_device() -> str:
+    """Why no GPU can be used."""
+    error, _ = runtime.cudaGetDeviceCount()
+    return "CUDA shows no GPU" if error == SUCCESS else explain_error("cudaGetDeviceCount", error)
+
+
+def use_device(index: int) -> None:
+    """Makes a GPU the current one of this thread.
+
+    Raises:
+        BackendUnavailable: there is no such GPU.
+    """
+    count = count_devices()
+    if index >= count:
+        reason = f"there are {count}" if count else explain_no_device()
+        raise BackendUnavailable(f"GPU {index} cannot be used: {reason}")
+    call(runtime.cudaSetDevice, index)
+
+
+class Stream:
+    """A stream of its own, which does not wait for the default stream."""
+
+    def __init__(self) -> None:
+        self.raw = call(runtime.cudaStreamCreateWithFlags, runtime.cudaStreamNonBlocking)
+
+    @property
+    def handle(self) -> int:
+        """The address that other libraries take for this stream."""
+        return int(self.raw)
+
+    def synchronize(self) -> None:
+        """Returns when everything enqueued is done."""
+        call(runtime.cudaStreamSynchronize, self.raw)
+
+    def close(self) -> None:
+        if self.raw is not None:
+            runtime.cudaStreamDestroy(self.raw)
+            self.raw = None
+
+
+class Event:
+    """A point in a stream, with a time. `blocking`: whoever waits for it sleeps rather than spins."""
+
+    def __init__(self, blocking: bool = False) -> None:
+        flags = runtime.cudaEventBlockingSync if blocking else runtime.cudaEventDefault
+        self.raw = call(runtime.cudaEventCreateWithFlags, flags)
+
+    def record(self, stream: Stream) -> None:
+        call(runtime.cudaEventRecord, self.raw, stream.raw)
+
+    def synchronize(self) -> None:
+        call(runtime.cudaEventSynchronize, self.raw)
+
+    def elapsed_ns(self, start: Event) -> int:
+        """Device time from `start` to here. CUDA gives milliseconds with a resolution of about half a microsecond."""
+        return round(float(call(runtime.cudaEventElapsedTime, start.raw, self.raw)) * NS_PER_MS)
+
+    def close(self) -> None:
+        if self.raw is not None:
+            runtime.cudaEventDestroy(self.raw)
+            self.raw = None
+
+
+class DeviceBuffer:
+    """Memory on the GPU."""
+
+    def __init__(self, size_bytes: int) -> None:
+        self.size_bytes = size_bytes
+        self.address = int(call(runtime.cudaMalloc, max(1, size_bytes)))
+
+    def close(self) -> None:
+        if self.address:
+            runtime.cudaFree(self.address)
+            self.address = 0
+
+
+class PinnedArray:
+    """An array in page-locked host memory, which the GPU copies from and to without a detour."""
+
+    def __init__(self, shape: tuple[int, ...], dtype: str) -> None:
+        size = max(1, math.prod(shape) * np.dtype(dtype).itemsize)
+        self.address = int(call(runtime.cudaMallocHost, size))
+        memory = (ctypes.c_byte * size).from_address(self.address)
+        self.array: Array = np.ndarray(shape, dtype, buffer=memoryview(memory))
+
+    def close(self) -> None:
+        if self.address:
+            self.array = np.empty(0, self.array.dtype)  # nobody may look at memory that is given back
+            runtime.cudaFreeHost(self.address)
+            self.address = 0
+
+
+def copy_to_device(buffer: DeviceBuffer, source: PinnedArray, stream: Stream) -> None:
+    """Enqueues the copy of the whole array."""
+    call(runtime.cudaMemcpyAsync, buffer.address, source.address, source.array.nbytes, TO_DEVICE, stream.raw)
+
+
+def copy_to_host(target: PinnedArray, buffer: DeviceBuffer, stream: Stream) -> None:
+    """Enqueues the copy of the whole array."""
+    call(runtime.cudaMemcpyAsync, target.address, buffer.address, target.array.nbytes, TO_HOST, stream.raw)
+
+
+class Graph:
+    """Work that was captured from a stream, launched as one."""
+
+    def __init__(self, raw: Any) -> None:
+        self._graph = raw
+        self.raw = call(runtime.cudaGraphInstantiate, raw, 0)
+
+    def launch(self, stream: Stream) -> None:
+        call(runtime.cudaGraphLaunch, self.raw, stream.raw)
+
+    def close(self) -> None:
+        if self.raw is not None:
+            runtime.cudaGraphExecDestroy(self.raw)
+            runtime.cudaGraphDestroy(self._graph)
+            self.raw = None
+
+
+def capture_graph(stream: Stream, enqueue: Callable[[], object]) -> Graph:
+    """What `enqueue` puts on the stream, as a graph. It must have run once before, so that nothing is set up meanwhile.
+
+    Raises:
+        MeasurementError: something in it cannot be captured.
+    """
+    call(runtime.cudaStreamBeginCapture, stream.raw, CAPTURE_MODE)
+    try:
+        enqueue()
+    except BaseException:
+        runtime.cudaStreamEndCapture(stream.raw)
+        raise
+    return Graph(call(runtime.cudaStreamEndCapture, stream.raw))
+
+
+class TimedRun:
+    """A call that enqueues, waits, and remembers how long the host took to enqueue and the device to compute."""
+
+    def __init__(self, stream: Stream, enqueue: Callable[[], object], *, spin: bool = True) -> None:
+        self.start, self.end = Event(), Event(blocking=not spin)
+        self._enqueue_ns = [0]
+        self.call: RunCall = _make_run(stream, enqueue, self.start, self.end, self._enqueue_ns)
+
+    def last_device_ns(self) -> int:
+        return self.end.elapsed_ns(self.start)
+
+    def last_enqueue_ns(self) -> int:
+        return self._enqueue_ns[0]
+
+    def close(self) -> None:
+        self.start.close()
+        self.end.close()
+
+
+def make_graph_launch(graph: Graph, stream: Stream) -> Callable[[], object]:
+    """The launch of a graph as a call without arguments; true when it succeeds."""
+    launch, raw, handle = runtime.cudaGraphLaunch, graph.raw, stream.raw
+
+    def enqueue() -> bool:
+        return bool(launch(raw, handle)[0] == SUCCESS)
+
+    return enqueue
+
+
+def _make_run(
+    stream: Stream, enqueue: Callable[[], object], start: Event, end: Event, enqueue_ns: list[int]
+) -> RunCall:
+    """The hot path: everything that it needs is local, and nothing is made."""
+    record, wait, clock = runtime.cudaEventRecord, runtime.cudaEventSynchronize, time.perf_counter_ns
+    handle, begin_event, end_event = stream.raw, start.raw, end.raw
+
+    def run() -> None:
+        record(begin_event, handle)
+        begin = clock()
+        enqueued = enqueue()
+        enqueue_ns[0] = clock() - begin
+        record(end_event, handle)
+        error = wait(end_event)[0]
+        if error != SUCCESS or not enqueued:
+            raise MeasurementError(
+                explain_error("the run", error) if error != SUCCESS else "the engine refused to be enqueued"
+            )
+
+    return run
+
+
+def _show(text: object) -> str:
+    return text.decode() if isinstance(text, bytes) else str(text)
