@@ -154,6 +154,7 @@ class TrtexecBackend:
         require_passed(outcome, f"trtexec did not time {artifact.path}")
         if not (folder / TIMES).is_file():
             raise MeasurementError(f"trtexec passed and left no {TIMES} in {folder}. Its whole log: {outcome.log}")
+        self._link_profile(artifact, folder)
         return self._read_times(folder, timing, settings, spec, measure)
 
     def answer(self, artifact: Artifact, spec: EngineSpec, feeds: Sequence[Feeds]) -> dict[str, Array]:
@@ -267,6 +268,13 @@ class TrtexecBackend:
             stop_rule="iterations" if measure.iters else "time_limit",
             caveats=(*measured.caveats, *check_switches(reader.read_switches(folder / LOG), settings)),
         )
+
+    def _link_profile(self, artifact: Artifact, folder: Path) -> None:
+        """Puts the plan's profile and layers beside the times: together they are the folder that people know."""
+        for name in (PROFILE, LAYERS):
+            source = self._folder(Path(artifact.path).stem, "profile") / name
+            if source.is_file() and not (folder / name).exists():
+                os.link(source, folder / name)
 
     def _require_reader(self) -> ToolReader:
         if self._reader is None:
