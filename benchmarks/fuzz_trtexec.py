@@ -13,6 +13,7 @@ import resource
 import signal
 import sys
 import time
+import warnings
 from pathlib import Path
 from types import FrameType
 
@@ -34,6 +35,7 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=1000, help="the first seed")
     options = parser.parse_args()
     signal.signal(signal.SIGALRM, stop_hang)
+    warnings.simplefilter("error")
     names = list(list_targets_once())
     end, seed, runs, failures = time.monotonic() + options.seconds, options.seed, 0, 0
     while time.monotonic() < end:

@@ -2,10 +2,14 @@
 
 Both sides hold a session of the same release of the library with the same settings on the same graph and input, in
 one process on one pinned core: ours through the `ort` engine and `measure_engine`, the other through a C loop around
-RunWithBinding, compiled now (`bare_ort_loop.c`). Their outputs must be equal bit for bit. Blocks of 100 ms alternate
-(ours first in every other pair) and each pair gives one logarithm of a ratio and one difference of medians.
+RunWithBinding, compiled now (`bare_ort_loop.c`). Their outputs must be equal bit for bit.
 
-    python benchmarks/ort_against_c.py [--pairs 60] [--onnx NAME=FILE.onnx ...] [--json]
+A pair is a block of 100 ms of each side, interleaved. Two equal sessions differ by some percent, each for as long
+as it lives, by where their memory came to lie and by which was opened first. So rounds are the unit:
+each opens new sessions, in changing order, and gives one mean logarithm of the ratio and one mean difference; the
+intervals are Student's t over rounds.
+
+    python benchmarks/ort_against_c.py [--rounds 40] [--pairs 3] [--onnx NAME=FILE.onnx ...] [--json]
 """
 
 from __future__ import annotations
@@ -17,8 +21,8 @@ import math
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -31,16 +35,19 @@ from enginebench.backends.ort import DTYPES, SPINNING, OrtBackend
 from enginebench.core.feeds import concrete_shape, random_feeds
 from enginebench.core.protocols import Engine
 from enginebench.core.records import Artifact, EngineSpec, MeasureSpec, TensorSpec
-from enginebench.measure.loop import measure_engine
+from enginebench.measure.loop import measure_engine, paused_gc
 from enginebench.measure.machine import describe_machine
 from enginebench.measure.pin import pin_process
-from enginebench.measure.watch import FOREIGN_CPU_CORES, BlockWatch
+from enginebench.measure.watch import BlockWatch
 
 if TYPE_CHECKING:
-    from enginebench.core.protocols import Array
+    from enginebench.core.protocols import Array, Feeds
 
-BLOCK_S = 0.1
-WARM_CALLS = 3  # untimed calls at the head of each block, after the other side has had the caches
+# A block of 100 ms is run in two slices, interleaved with those of the other side, so that a machine that changes its
+# speed within a pair changes it for both.
+SLICE_S = 0.05
+ORDERS = (("ours", "bare", "bare", "ours"), ("bare", "ours", "ours", "bare"))
+WARM_CALLS = 5  # untimed calls at the head of each slice, after the other side has had the caches
 SPINNING_CHOICE = "run"
 
 # (model, limit of the upper end of the ratio's 95 % interval, limit of the upper end of the difference in us)
@@ -59,24 +66,23 @@ class Interval(Struct, frozen=True):
 
 
 class Comparison(Struct, frozen=True):
-    """Ours against C over the pairs of one model."""
+    """Ours against C over the rounds of one model."""
 
     model: str
-    pairs: int
-    pairs_quiet: int
+    rounds: int
+    pairs_per_round: int
     ours_us: float
     bare_us: float
     ratio: Interval
-    ratio_quiet: Interval | None
     added_us: Interval
-    added_us_quiet: Interval | None
     ratio_limit: float | None
     added_us_limit: float | None
     within_limits: bool
+    foreign_cpu_cores: float | None  # mean over all pairs
 
 
 class Pair(Struct, frozen=True):
-    """Medians of two neighbouring blocks, and the most that others used of the CPU in either."""
+    """Medians of two interleaved blocks, and what others used of the CPU meanwhile."""
 
     ours_ns: float
     bare_ns: float
@@ -86,7 +92,7 @@ class Pair(Struct, frozen=True):
 class BareLoop:
     """The C side: a session of its own, bound to NumPy buffers."""
 
-    def __init__(self, code: Path, model: Path, threads: int, feeds: dict[str, Array], outputs: dict[str, Array]):
+    def __init__(self, code: Path, model: Path, threads: int, feeds: Feeds, outputs: Feeds):
         self._code = _declare(ctypes.CDLL(str(code)))
         self._bare = ctypes.c_void_p(self._code.bare_new())
         self._buffers = (feeds, outputs)  # the session reads and writes them in place
@@ -151,7 +157,9 @@ def export_model(name: str, folder: Path) -> Path:
     """The ONNX of a built-in model, by the `export` verb."""
     path = folder / f"{name}.onnx"
     start = "import sys; from enginebench.cli import main; sys.exit(main())"
-    subprocess.run([sys.executable, "-c", start, "export", name, "--out", str(path)], check=True)
+    subprocess.run(
+        [sys.executable, "-c", start, "export", name, "--out", str(path)], check=True, stdout=subprocess.DEVNULL
+    )
     return path
 
 
@@ -170,79 +178,89 @@ def _describe_nodes(nodes: list[onnxruntime.NodeArg], batch: int) -> tuple[Tenso
 
 
 @contextmanager
-def open_sides(code: Path, path: Path, threads: int) -> Iterator[tuple[Engine, dict[str, Array], BareLoop]]:
+def open_sides(code: Path, path: Path, threads: int, bare_first: bool) -> Iterator[tuple[Engine, Feeds, BareLoop]]:
     """Both sides on the same input, after their outputs were found equal."""
     artifact = describe_graph(path)
-    spec = EngineSpec(backend="ort", threads=threads, options={"spinning": SPINNING_CHOICE})
     feeds = random_feeds(artifact.inputs, 1, seed=0)
-    with OrtBackend().load(artifact, spec) as engine:
-        engine.bind(feeds)
-        engine.run()
-        expected = engine.fetch()
-        found = {name: np.zeros_like(array) for name, array in expected.items()}
-        bare = BareLoop(code, path, threads, feeds, found)
-        try:
-            bare.time_calls(WARM_CALLS)
-            for name, array in expected.items():
-                np.testing.assert_array_equal(found[name], array)
-            yield engine, feeds, bare
-        finally:
-            bare.close()
+    found = {s.name: np.zeros(concrete_shape(s, 1), s.dtype) for s in artifact.outputs}
+    with ExitStack() as stack:
 
+        def open_ours() -> Engine:
+            spec = EngineSpec(backend="ort", threads=threads, options={"spinning": SPINNING_CHOICE})
+            return stack.enter_context(OrtBackend().load(artifact, spec))
 
-def measure_pairs(engine: Engine, feeds: dict[str, Array], bare: BareLoop, pairs: int) -> list[Pair]:
-    """`pairs` pairs of neighbouring blocks, the side that goes first changing each time."""
-    calls = max(10, math.ceil(BLOCK_S * 1e9 / float(np.median(bare.time_calls(20)))))
-    watch = BlockWatch()
+        def open_bare() -> BareLoop:
+            return stack.enter_context(closing(BareLoop(code, path, threads, feeds, found)))
 
-    def time_ours() -> float:
-        spec = MeasureSpec(warmup=WARM_CALLS, iters=calls)
-        return float(np.median(measure_engine(engine, [feeds], spec).latency_ns))
-
-    def time_bare() -> float:
-        return float(np.median(bare.time_calls(WARM_CALLS + calls)[WARM_CALLS:]))
-
-    found = []
-    for number in range(pairs):
-        watch.begin()
-        if number % 2:
-            bare_ns, ours_ns = time_bare(), time_ours()
+        if bare_first:
+            bare, engine = open_bare(), open_ours()
         else:
-            ours_ns, bare_ns = time_ours(), time_bare()
-        found.append(Pair(ours_ns, bare_ns, watch.end().foreign_cpu_cores))
-    return found
+            engine, bare = open_ours(), open_bare()
+        check_equal(engine, feeds, bare, found)
+        yield engine, feeds, bare
 
 
-def compare_pairs(model: str, pairs: list[Pair]) -> Comparison:
-    """The comparison of all pairs, and of those in which nobody else used the CPU."""
+def check_equal(engine: Engine, feeds: Feeds, bare: BareLoop, found: dict[str, Array]) -> None:
+    """Returns if both sides answer the same, bit for bit."""
+    engine.bind(feeds)
+    engine.run()
+    bare.time_calls(1)
+    for name, array in engine.fetch().items():
+        np.testing.assert_array_equal(found[name], array)
+
+
+def measure_rounds(code: Path, path: Path, options: argparse.Namespace) -> list[list[Pair]]:
+    """The pairs of each round; every round has sessions of its own."""
+    rounds = []
+    # What exists now is frozen, so that the collection before each measurement does not sweep the caches.
+    with paused_gc():
+        for number in range(options.rounds):
+            with open_sides(code, path, options.threads, bare_first=number % 2 == 1) as (engine, feeds, bare):
+                rounds.append(measure_pairs(engine, feeds, bare, options.pairs))
+    return rounds
+
+
+def measure_pairs(engine: Engine, feeds: Feeds, bare: BareLoop, pairs: int) -> list[Pair]:
+    """`pairs` pairs of blocks, their slices interleaved; the side that goes first changes from pair to pair."""
+    calls = max(5, math.ceil(SLICE_S * 1e9 / float(np.median(bare.time_calls(20)))))
+    spec = MeasureSpec(warmup=WARM_CALLS, iters=calls)
+    sides: dict[str, Callable[[], Sequence[int]]] = {
+        "ours": lambda: measure_engine(engine, [feeds], spec).latency_ns,
+        "bare": lambda: bare.time_calls(WARM_CALLS + calls)[WARM_CALLS:].tolist(),
+    }
+    return [_measure_pair(sides, ORDERS[number % 2]) for number in range(pairs)]
+
+
+def _measure_pair(sides: dict[str, Callable[[], Sequence[int]]], order: Sequence[str]) -> Pair:
+    watch, latency_ns = BlockWatch(), {side: list[int]() for side in sides}
+    watch.begin()
+    for side in order:
+        latency_ns[side] += sides[side]()
+    medians = {side: float(np.median(samples)) for side, samples in latency_ns.items()}
+    return Pair(medians["ours"], medians["bare"], watch.end().foreign_cpu_cores)
+
+
+def compare_rounds(model: str, rounds: list[list[Pair]]) -> Comparison:
+    """The comparison of all rounds."""
     ratio_limit, added_limit = CASES.get(model, (None, None))
-    quiet = [p for p in pairs if p.foreign_cores is not None and p.foreign_cores <= FOREIGN_CPU_CORES]
-    ratio, added = _estimate_ratio(pairs), _estimate_added(pairs)
-    within = (ratio_limit is None or ratio.high <= ratio_limit) and (added_limit is None or added.high <= added_limit)
-    enough = len(quiet) >= 2
+    logs = _estimate_mean([float(np.mean([math.log(p.ours_ns / p.bare_ns) for p in pairs])) for pairs in rounds])
+    ratio = Interval(math.exp(logs.value), math.exp(logs.low), math.exp(logs.high))
+    added = _estimate_mean([float(np.mean([p.ours_ns - p.bare_ns for p in pairs])) / 1000 for pairs in rounds])
+    pairs = [pair for pairs in rounds for pair in pairs]
+    foreign = [p.foreign_cores for p in pairs if p.foreign_cores is not None]
     return Comparison(
         model=model,
-        pairs=len(pairs),
-        pairs_quiet=len(quiet),
+        rounds=len(rounds),
+        pairs_per_round=len(rounds[0]),
         ours_us=float(np.median([p.ours_ns for p in pairs])) / 1000,
         bare_us=float(np.median([p.bare_ns for p in pairs])) / 1000,
         ratio=ratio,
-        ratio_quiet=_estimate_ratio(quiet) if enough else None,
         added_us=added,
-        added_us_quiet=_estimate_added(quiet) if enough else None,
         ratio_limit=ratio_limit,
         added_us_limit=added_limit,
-        within_limits=within,
+        within_limits=ratio.high <= (ratio_limit or math.inf) and added.high <= (added_limit or math.inf),
+        foreign_cpu_cores=float(np.mean(foreign)) if foreign else None,
     )
-
-
-def _estimate_ratio(pairs: list[Pair]) -> Interval:
-    logs = _estimate_mean([math.log(p.ours_ns / p.bare_ns) for p in pairs])
-    return Interval(math.exp(logs.value), math.exp(logs.low), math.exp(logs.high))
-
-
-def _estimate_added(pairs: list[Pair]) -> Interval:
-    return _estimate_mean([(p.ours_ns - p.bare_ns) / 1000 for p in pairs])
 
 
 def _estimate_mean(values: list[float]) -> Interval:
@@ -252,14 +270,15 @@ def _estimate_mean(values: list[float]) -> Interval:
 
 def format_comparison(c: Comparison) -> str:
     """A few lines of text."""
-    lines = [
-        f"{c.model}: ours {c.ours_us:.2f} us, C {c.bare_us:.2f} us, {c.pairs} pairs, {c.pairs_quiet} of them quiet",
-        f"  ratio      {_show(c.ratio, 4)}  limit {c.ratio_limit or 'none'}",
-        f"  added (us) {_show(c.added_us, 2)}  limit {c.added_us_limit or 'none'}",
-    ]
-    if c.ratio_quiet and c.added_us_quiet:
-        lines.append(f"  quiet pairs: ratio {_show(c.ratio_quiet, 4)}, added (us) {_show(c.added_us_quiet, 2)}")
-    return "\n".join([*lines, f"  {'within' if c.within_limits else 'NOT within'} the limits"])
+    foreign = "unknown" if c.foreign_cpu_cores is None else f"{c.foreign_cpu_cores:.2f} cores"
+    return "\n".join(
+        [
+            f"{c.model}: ours {c.ours_us:.2f} us, C {c.bare_us:.2f} us; {c.rounds} rounds of {c.pairs_per_round} pairs",
+            f"  ratio      {_show(c.ratio, 4)}  limit {c.ratio_limit or 'none'}",
+            f"  added (us) {_show(c.added_us, 2)}  limit {c.added_us_limit or 'none'}",
+            f"  {'within' if c.within_limits else 'NOT within'} the limits; CPU used by others: {foreign}",
+        ]
+    )
 
 
 def _show(interval: Interval, digits: int) -> str:
@@ -268,7 +287,8 @@ def _show(interval: Interval, digits: int) -> str:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--pairs", type=int, default=60, help="pairs of blocks for each model")
+    parser.add_argument("--rounds", type=int, default=40, help="rounds for each model, at least 2")
+    parser.add_argument("--pairs", type=int, default=3, help="pairs of blocks in a round")
     parser.add_argument("--threads", type=int, default=1, help="threads of both sides")
     parser.add_argument("--onnx", action="append", default=[], metavar="NAME=FILE", help="graph of a model, ready made")
     parser.add_argument("--json", action="store_true", help="one line of JSON instead of text")
@@ -280,8 +300,7 @@ def main() -> int:
         code = compile_bare_loop(Path(folder))
         for model in ready or CASES:
             path = Path(ready[model]) if model in ready else export_model(model, Path(folder))
-            with open_sides(code, path, options.threads) as (engine, feeds, bare):
-                found.append(compare_pairs(model, measure_pairs(engine, feeds, bare, options.pairs)))
+            found.append(compare_rounds(model, measure_rounds(code, path, options)))
             if not options.json:
                 print(format_comparison(found[-1]), flush=True)
     if options.json:

@@ -39,6 +39,14 @@ def test_unsettled_ends_at_the_time_limit() -> None:
     assert feed_blocks(SettledRule(1.5), [1.0, 2.0] * 8)[:15] == [None] * 14 + ["time_limit"]
 
 
+def test_a_million_samples_are_enough() -> None:
+    rule = SettledRule(10.0)
+    rule.add_block(999_999, 1.0, 100 * MS)
+    assert rule.decide() is None
+    rule.add_block(1, 2.0, 100 * MS)
+    assert rule.decide() == "sample_limit"
+
+
 def test_settled_wins_when_both_hold() -> None:
     assert feed_blocks(SettledRule(1.0), [1.0] * 10)[-1] == "settled"
 

@@ -15,6 +15,14 @@ def test_cpus_of_one_core_are_found_together(lay_out: LayOut) -> None:
     assert topology.group_cores(range(6), lay_out(INTEL_HYBRID)) == [(0, 1), (2, 3), (4,), (5,)]
 
 
+def test_a_cpu_brings_its_siblings_along(lay_out: LayOut) -> None:
+    assert topology.whole_cores((1, 4), lay_out(INTEL_HYBRID)) == {0, 1, 4}
+
+
+def test_a_cpu_of_an_unknown_core_stands_alone(tmp_path: Path) -> None:
+    assert topology.whole_cores((1,), tmp_path) == {1}
+
+
 def test_only_the_cpus_asked_for_are_grouped(lay_out: LayOut) -> None:
     assert topology.group_cores((1, 3), lay_out(AMD_V2)) == [(1, 3)]
     assert topology.group_cores((2, 3), lay_out(AMD_V2)) == [(2,), (3,)]

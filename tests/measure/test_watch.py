@@ -25,15 +25,21 @@ def format_stat(*cpus: tuple[int, int]) -> str:
 
 
 def watch_block(
-    lay_out: LayOut, before: str, after: str, *, own_ms: int = 0, cpus: tuple[int, ...] | None = None
+    lay_out: LayOut,
+    before: str,
+    after: str,
+    *,
+    own_ms: int = 0,
+    wall_ms: int = 1000,
+    cpus: tuple[int, ...] | None = None,
 ) -> BlockReading:
-    """The reading over one second between two states of /proc/stat."""
+    """The reading over `wall_ms` between two states of /proc/stat."""
     clock, own = ScriptedClock(), ScriptedClock()
     root = lay_out({"proc/stat": before})
     watch = BlockWatch(cpus, root=root, clock=clock, own_cpu_ns=own)
     watch.begin()
     lay_out({"proc/stat": after})
-    clock.advance(1000 * MS)
+    clock.advance(wall_ms * MS)
     own.advance(own_ms * MS)
     return watch.end()
 
@@ -57,6 +63,12 @@ def test_rounding_cannot_make_it_negative(lay_out: LayOut) -> None:
     second = TICKS_PER_S
     reading = watch_block(lay_out, format_stat((0, 0)), format_stat((second, 0)), own_ms=1010)
     assert reading.foreign_cpu_cores == 0.0
+
+
+def test_a_block_too_short_for_the_counters_gives_none(lay_out: LayOut) -> None:
+    before, after = format_stat((0, 0)), format_stat((4, 5))
+    assert watch_block(lay_out, before, after, wall_ms=79).foreign_cpu_cores is None
+    assert watch_block(lay_out, before, after, wall_ms=100).foreign_cpu_cores is not None
 
 
 def test_only_the_chosen_cpus_count(lay_out: LayOut) -> None:

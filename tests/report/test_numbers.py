@@ -9,14 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from enginebench.core.records import Estimate
-from enginebench.report.numbers import (
-    choose_unit,
-    clean_text,
-    format_interval,
-    format_range,
-    format_significant,
-    format_small,
-)
+from enginebench.core.text import clean_text
+from enginebench.report.numbers import choose_unit, format_interval, format_range, format_significant, format_small
 
 
 def make(value: float, low: float | None = None, high: float | None = None) -> Estimate:

@@ -12,13 +12,14 @@ import numpy as np
 import pytest
 
 import trtexec_artefacts as made
+from enginebench.analyze.trtexec.folder import read_folder
 from enginebench.analyze.trtexec.layer_diff import compare_layers
 from enginebench.analyze.trtexec.layers import parse_layers
 from enginebench.analyze.trtexec.log import parse_log
 from enginebench.analyze.trtexec.profile import parse_profile
 from enginebench.analyze.trtexec.times import parse_times, select_timed
 from enginebench.analyze.trtexec.trace import read_trace
-from enginebench.core.errors import ArtifactError, MissingDependency
+from enginebench.core.errors import ArtifactError, EngineBenchError, MissingDependency
 from enginebench.report.charts import (
     draw_histogram,
     draw_layers,
@@ -28,8 +29,9 @@ from enginebench.report.charts import (
     render_png,
     shorten,
 )
-from enginebench.report.trtexec import describe_cases, render_trtexec_folder
+from enginebench.report.trtexec import describe_cases, draw_case, format_report, render_trtexec_folder
 from enginebench.report.trtexec_files import write_layers, write_log, write_profile, write_series, write_times
+from trtexec_mutations import damage
 
 PICTURES = {"latency_hist.png", "percentiles.png", "latency_series.png", "per_layer_time.png"}
 
@@ -219,3 +221,18 @@ def test_an_unwritable_folder_is_named(folder: Path, tmp_path: Path) -> None:
 
 def test_no_cases_no_rows() -> None:
     assert describe_cases([]).cases == ()
+
+
+@pytest.mark.parametrize("seed", range(0, 60, 5))
+def test_damaged_files_give_a_report_or_an_error_of_ours(tmp_path: Path, seed: int) -> None:
+    wholes = {"times.json": made.make_times(60), "profile.json": made.make_profile(), "layers.json": made.make_layers()}
+    wholes["run.log"] = made.make_log(n=60).encode()
+    for at in range(5):
+        for name, data in wholes.items():
+            (tmp_path / name).write_bytes(damage(data, seed + at))
+        try:
+            cases = read_folder(tmp_path)
+        except EngineBenchError:
+            continue
+        assert format_report(describe_cases(cases)).startswith("# trtexec report")
+        assert all(draw_case(case) is not None for case in cases)

@@ -8,12 +8,15 @@ from enginebench.analyze.compare import MIN_REPETITIONS
 from enginebench.analyze.quantiles import median
 from enginebench.analyze.summary import share_marked
 from enginebench.analyze.tails import min_samples
-from enginebench.core.records import Caveat, CaveatCode, Mark, Measurement, Validity
+from enginebench.core.records import Block, Caveat, CaveatCode, Mark, Measurement, Validity
 
 # More than a fifth of the samples marked: p50 with and without them can then lie a whole quintile apart.
 SUSPECT_SHARE = 0.2
 # Half of the samples marked: the median itself may be one of them (its breakdown point).
 INVALID_SHARE = 0.5
+# A neighbour that takes less than half of a core leaves the engine the larger part of each core that it shares with it,
+# and neighbouring repetitions share the neighbour: worth a doubt, not a verdict.
+SPOILING_CORES = 0.5
 # One sample in a hundred marked is enough to make up all of what lies beyond p99.
 VISIBLE_SHARE = 0.01
 # A median that is one part in twenty our own call is not the engine's alone.
@@ -34,7 +37,8 @@ _MARKS: dict[Mark, tuple[CaveatCode, str, str]] = {
 def judge(measurements: Sequence[Measurement]) -> tuple[Validity, list[Caveat]]:
     """(valid, suspect or invalid; the doubts), from the samples alone.
 
-    `invalid`: no samples, or more than half of them marked. `suspect`: more than a fifth marked, warm-up not settled
+    `invalid`: no samples, or more than half of them marked, blocks left out in which others took less than half a core.
+    `suspect`: more than a fifth marked, warm-up not settled
     in more than a fifth of the processes, or the machine's speed changed between processes. Doubts that the
     measurements carry themselves come with the record, not from here.
     """
@@ -43,12 +47,26 @@ def judge(measurements: Sequence[Measurement]) -> tuple[Validity, list[Caveat]]:
         return "invalid", [_caveat("too_few_samples", "no process has a sample", "see the reason of the row")]
     marked, drifting = share_marked(kept), list(_find_drift(kept))
     unsettled = sum(m.warmup_settled is False for m in kept) / len(kept)
-    caveats = [*_doubt_marks(kept), *_doubt_counts(kept), *_doubt_overhead(kept), *_doubt_warmup(kept), *drifting]
-    if marked > INVALID_SHARE:
+    caveats = [*_doubt_marks(kept), *_doubt_counts(kept), *_doubt_overhead(kept), *_doubt_warmup(kept)]
+    caveats += [*_doubt_end(kept), *drifting]
+    if _share_spoilt(kept) > INVALID_SHARE:
         return "invalid", caveats
     if marked > SUSPECT_SHARE or unsettled > SUSPECT_SHARE or drifting:
         return "suspect", caveats
     return "valid", caveats
+
+
+def _share_spoilt(measurements: Sequence[Measurement]) -> float:
+    """The share of samples in blocks whose marks mean that the median itself is another; 0 to 1."""
+    total = sum(len(m.latency_ns) for m in measurements)
+    spoilt = sum(b.stop - b.start for m in measurements for b in m.blocks if _is_spoilt(b))
+    return spoilt / total if total else 0.0
+
+
+def _is_spoilt(block: Block) -> bool:
+    if "foreign_cpu" not in block.marks or len(block.marks) > 1:
+        return bool(block.marks)
+    return block.foreign_cpu_cores is None or block.foreign_cpu_cores >= SPOILING_CORES
 
 
 def _doubt_marks(measurements: Sequence[Measurement]) -> Iterator[Caveat]:
@@ -84,6 +102,13 @@ def _doubt_warmup(measurements: Sequence[Measurement]) -> Iterator[Caveat]:
     if unsettled:
         seen = f"latencies had not settled after warm-up in {unsettled} of {len(measurements)} processes"
         yield _caveat("not_settled", seen, "raise --warmup, or look for what disturbs the machine")
+
+
+def _doubt_end(measurements: Sequence[Measurement]) -> Iterator[Caveat]:
+    """One process must carry its median alone; of several the spread between them shows what was not settled."""
+    if len(measurements) == 1 and measurements[0].stop_rule in ("time_limit", "sample_limit"):
+        seen = "the block medians had not settled at the limit of time or samples"
+        yield _caveat("not_settled", seen, "raise --time-limit, or give the machine less else to do")
 
 
 def _find_drift(measurements: Sequence[Measurement]) -> Iterator[Caveat]:

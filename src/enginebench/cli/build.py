@@ -41,7 +41,10 @@ if TYPE_CHECKING:
 @click.option("--strip", is_flag=True, help="Leave the weights out, to be refitted.")
 @click.option("--weak-typing", is_flag=True, help="Precision by builder flags: TensorRT 10 and older.")
 @click.option(
-    "--calib-cache", type=click.Path(path_type=Path, dir_okay=False), help="Ranges for --weak-typing in int8."
+    "--calib", type=click.Path(path_type=Path, dir_okay=False), help="Ranges or arrays, where it is quantized first."
+)
+@click.option(
+    "--calib-cache", type=click.Path(path_type=Path, dir_okay=False), help="The same as TensorRT's text cache."
 )
 @click.option("--trtexec", metavar="PATH", help="The executable. [$TRTEXEC, PATH, the usual folders]")
 @click.option("--tensorrt-version", metavar="V", help="With --dry-run: compose for this version, installed or not.")
@@ -74,6 +77,7 @@ def command(
     refit: bool,
     strip: bool,
     weak_typing: bool,
+    calib: Path | None,
     calib_cache: Path | None,
     trtexec: str | None,
     tensorrt_version: str | None,
@@ -106,7 +110,8 @@ def command(
         "refit": int(refit) or None,
         "strip": int(strip) or None,
         "weak_typing": int(weak_typing) or None,
-        "calib_cache": calib_cache and calib_cache.absolute(),
+        "calib_cache": calib_cache.absolute() if calib_cache and weak_typing else None,
+        "calib_data": calib.absolute() if calib and weak_typing else None,
         "path": trtexec,
         "extra": join_argv((*extra, *arguments)),
     }
@@ -116,13 +121,14 @@ def command(
     if dry_run:
         _print_plan(onnx, target, spec, trtexec, tensorrt_version, as_json)
     else:
-        _build(onnx, target, spec, timeout, as_json)
+        _build(onnx, target, spec, calib, calib_cache, timeout, as_json)
 
 
 def make_spec(
     onnx: Path, engine: str, precision: str | None, batch: int, device: str, options: dict[str, str]
 ) -> EngineSpec:
     """The engine of the options; without --precision that of the graph."""
+    from enginebench.core.errors import UsageError
     from enginebench.core.names import parse_engine, parse_precision
     from enginebench.core.records import EngineSpec
     from enginebench.models.onnx_head import read_onnx_head
@@ -131,6 +137,8 @@ def make_spec(
     wanted, recipe = parse_precision(precision) if precision else (read_onnx_head(onnx).precision, None)
     if name != "trtexec":
         options = {key: value for key, value in options.items() if key not in ("path", "extra")}
+    elif "calib_data" in options:
+        raise UsageError("trtexec calibrates on no data; give --calib-cache, or --engine tensorrt")
     return EngineSpec(
         backend=name, options={**options, **own}, device=device, precision=wanted, recipe=recipe, batch=batch
     )
@@ -150,13 +158,23 @@ def _print_plan(
     click.echo(encode(plan).decode() if as_json else shlex.join(plan.command))
 
 
-def _build(onnx: Path, target: Path, spec: EngineSpec, timeout: float, as_json: bool) -> None:
+def _build(
+    onnx: Path,
+    target: Path,
+    spec: EngineSpec,
+    calib: Path | None,
+    calib_cache: Path | None,
+    timeout: float,
+    as_json: bool,
+) -> None:
     from enginebench.cli.progress import open_reporter
     from enginebench.core.store import encode
     from enginebench.workflow.building import build_engine
 
     with open_reporter() as reporter:
-        document = build_engine(onnx, target, spec, timeout_s=timeout, reporter=reporter)
+        document = build_engine(
+            onnx, target, spec, calib=calib, calib_cache=calib_cache, timeout_s=timeout, reporter=reporter
+        )
     if as_json:
         click.echo(encode(document).decode())
     else:

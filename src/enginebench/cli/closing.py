@@ -40,17 +40,20 @@ def _show_partial(root: Path, record: RunRecord, results: Sequence[Result]) -> N
     )
 
 
-def finish_run(root: Path, record: RunRecord, results: Sequence[Result], as_json: bool) -> None:
+def finish_run(
+    root: Path, record: RunRecord, results: Sequence[Result], *, as_json: bool, strict_precision: bool
+) -> None:
     """Prints the table (or the JSON document) of a run and writes its reports.
 
     Raises:
         MeasurementError: the baseline or every other row is not ok.
+        GateFailed: under `strict_precision`, a row ran in another precision than asked.
     """
     from rich.console import Console
 
     from enginebench.core.store import encode
     from enginebench.report.terminal import print_run
-    from enginebench.workflow.campaign import judge_outcome
+    from enginebench.workflow.campaign import judge_outcome, judge_precisions
     from enginebench.workflow.reporting import describe_stored, write_reports
 
     document = describe_stored(record, results)
@@ -61,6 +64,8 @@ def finish_run(root: Path, record: RunRecord, results: Sequence[Result], as_json
         print_run(document, Console(highlight=False))
         click.echo(f"\nStored in {root}: rows/*.json (raw samples), report.md, table.csv", err=True)
     judge_outcome(results)
+    if strict_precision:
+        judge_precisions(results)
 
 
 def finish_bench(root: Path, results: Sequence[Result], *, margin: float, out: Path | None, as_json: bool) -> None:

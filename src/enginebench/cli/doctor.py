@@ -79,10 +79,10 @@ def _print_pair(console: Console, name: str, text: str) -> None:
     from rich.table import Table
     from rich.text import Text
 
-    from enginebench.cli.door import clean
+    from enginebench.core.text import clean_lines
 
     grid = Table.grid(padding=(0, 1))
     grid.add_column(width=18)
     grid.add_column(ratio=1)
-    grid.add_row(Text(clean(name)), Text(clean(text)))
+    grid.add_row(Text(clean_lines(name)), Text(clean_lines(text)))
     console.print(grid)

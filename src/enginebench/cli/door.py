@@ -12,6 +12,7 @@ import click
 
 from enginebench import __version__
 from enginebench.core.errors import EngineBenchError
+from enginebench.core.text import clean_lines
 
 INTERRUPTED = 130
 
@@ -21,11 +22,14 @@ VERBS = {
     "bench": ("enginebench.cli.bench", "Measure one engine; with --against, compare it with another."),
     "build": ("enginebench.cli.build", "Build an engine file from an ONNX file."),
     "export": ("enginebench.cli.export", "Export a PyTorch model to ONNX, checked against PyTorch."),
+    "calibrate": ("enginebench.cli.calibrate", "Find the ranges of a model's tensors over real inputs."),
+    "quantize": ("enginebench.cli.quantize", "Write an ONNX graph in another precision."),
     "infer": ("enginebench.cli.infer", "Run one engine on your own arrays."),
     "models": ("enginebench.cli.models", "List the built-in models."),
     "doctor": ("enginebench.cli.doctor", "Show what can run here, and what adds the rest."),
-    "report": ("enginebench.cli.report", "Write the tables of a stored run."),
+    "report": ("enginebench.cli.report", "Write the reports of a stored run, or of a folder of trtexec."),
     "diff": ("enginebench.cli.diff", "Compare two stored runs, row by row."),
+    "parse": ("enginebench.cli.parse", "Read what trtexec 7 to 11 wrote: logs, times, profiles, layers."),
 }
 
 
@@ -87,13 +91,8 @@ def _interrupt(signum: int, frame: FrameType | None) -> None:
 
 def _show_error(error: EngineBenchError) -> None:
     """The message, and below it the last words of a child, if there were any; control characters removed."""
-    click.echo(f"error: {clean(str(error))}", err=True)
+    click.echo(f"error: {clean_lines(str(error))}", err=True)
     if tail := getattr(error, "stderr_tail", ""):
         click.echo("its last output was:", err=True)
-        for line in clean(tail).splitlines()[-20:]:
+        for line in clean_lines(tail).splitlines()[-20:]:
             click.echo(f"  {line}", err=True)
-
-
-def clean(text: str) -> str:
-    """`text` without control characters but line ends and tabs, so that it cannot move a terminal's cursor."""
-    return "".join(c for c in text if c in "\n\t" or c.isprintable())

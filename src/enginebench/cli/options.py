@@ -49,7 +49,7 @@ def measure_options(function: F) -> F:
             click.option(
                 "--time-limit",
                 type=click.FloatRange(0, min_open=True),
-                default=10.0,
+                default=3.0,
                 show_default=True,
                 metavar="S",
                 help="Of timed calls in one process.",

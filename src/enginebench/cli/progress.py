@@ -9,7 +9,7 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 from rich.text import Text
 
-from enginebench.cli.door import clean
+from enginebench.core.text import clean_lines
 
 
 class LiveReporter:
@@ -43,10 +43,10 @@ class LiveReporter:
         self._progress.update(self._task, total=total, completed=0)
 
     def say(self, text: str) -> None:
-        self._console.print(Text(clean(text)))
+        self._console.print(Text(clean_lines(text)))
 
     def step(self, text: str) -> None:
-        self._progress.update(self._task, description=clean(text)[:52])
+        self._progress.update(self._task, description=clean_lines(text)[:52])
 
     def advance(self) -> None:
         self._progress.advance(self._task)
@@ -72,7 +72,7 @@ class PlainReporter:
         self._done, self._total = 0, total
 
     def say(self, text: str) -> None:
-        print(clean(text), file=sys.stderr, flush=True)
+        print(clean_lines(text), file=sys.stderr, flush=True)
 
     def step(self, text: str) -> None:
         if text != self._last:

@@ -25,6 +25,18 @@ DEFAULT_ENGINES = "pytorch,pytorch-compile,ort,openvino"
 @click.option("--batch", default="1", show_default=True, help="Batch sizes, parted by commas.")
 @click.option("--quick", is_flag=True, help="One short process a row: an impression, no claims.")
 @click.option("--baseline", metavar="ENGINE", help="What speed-ups refer to. [pytorch, else the first]")
+@click.option("--data", metavar="DIR/digits", help="Labelled data: accuracy, and ranges for int8.")
+@click.option("--calibration-method", type=click.Choice(["minmax", "entropy", "percentile"]), default="minmax")
+@click.option(
+    "--max-top1-drop",
+    type=click.FloatRange(0),
+    default=1.0,
+    show_default=True,
+    metavar="POINTS",
+    help="Of top-1 accuracy, that the recommended row may lose.",
+)
+@click.option("--p99-limit-ms", type=click.FloatRange(0, min_open=True), metavar="X", help="Of the recommended row.")
+@click.option("--strict-precision", is_flag=True, help="End with exit code 4 if a row ran in another precision.")
 @click.option("--input-size", type=click.IntRange(1), help="Height and width of the model's images.")
 @click.option(
     "--timeout", type=click.FloatRange(1), default=900.0, show_default=True, help="Seconds a process may take."
@@ -41,6 +53,11 @@ def command(
     batch: str,
     quick: bool,
     baseline: str | None,
+    data: str | None,
+    calibration_method: str,
+    max_top1_drop: float,
+    p99_limit_ms: float | None,
+    strict_precision: bool,
     input_size: int | None,
     timeout: float,
     resume: bool,
@@ -95,6 +112,10 @@ def command(
         baseline=baseline,
         timeout_s=timeout,
         quick=quick,
+        data=data,
+        calibration_method=calibration_method,
+        max_top1_drop=max_top1_drop,
+        p99_limit_ms=p99_limit_ms,
     )
     root = out or default_folder(model)
     with keep_partial(root) as seen, open_reporter() as reporter:
@@ -107,4 +128,4 @@ def command(
             command=("enginebench", *sys.argv[1:]),
             on_results=seen,
         )
-    finish_run(root, record, results, as_json)
+    finish_run(root, record, results, as_json=as_json, strict_precision=strict_precision)

@@ -18,7 +18,7 @@ Cache = Literal["hot", "cold"]
 Clock = Literal["host", "device", "tool", "modelled"]
 Status = Literal["ok", "partial", "failed", "skipped"]
 Validity = Literal["valid", "suspect", "invalid"]
-StopRule = Literal["settled", "time_limit", "iterations"]
+StopRule = Literal["settled", "time_limit", "sample_limit", "iterations"]
 Mark = Literal["foreign_cpu", "throttled", "low_clock", "foreign_gpu", "cold_start"]
 Verdict = Literal["faster", "slower", "equivalent", "not_shown", "not_comparable"]
 Weights = Literal["trained", "pretrained", "random", "file", "in-graph"]
@@ -33,6 +33,7 @@ CaveatCode = Literal[
     "fallback",
     "foreign_cpu",
     "foreign_gpu",
+    "kept_fp32",  # nodes that a precision transform left in FP32
     "log_disagrees",
     "low_coverage",
     "low_effective_precision",
@@ -127,7 +128,7 @@ class MeasureSpec(Struct, frozen=True, kw_only=True):
 
     warmup: int | None = None
     iters: int | None = None
-    time_limit_s: float = 10.0  # of timed samples in one process
+    time_limit_s: float = 3.0  # of timed samples in one process
     processes: int = 10
     scope: Scope = "compute"
     cache: Cache = "hot"
@@ -141,7 +142,7 @@ class Block(Struct, frozen=True, kw_only=True):
     start: int
     stop: int
     duration_ns: int
-    foreign_cpu_cores: float | None = None  # cores kept busy by others while the block ran
+    foreign_cpu_cores: float | None = None  # cores kept busy by others, of those that the process is pinned to
     sm_clock_mhz: int | None = None
     temperature_c: int | None = None
     power_w: float | None = None
@@ -160,6 +161,7 @@ class Measurement(Struct, frozen=True, kw_only=True):
     order: int = 0  # position in the run's interleaved order, 0 first
     warmup_dropped: int = 0
     warmup_settled: bool | None = None
+    untimed_calls: int = 0  # at the head of blocks, to refill the caches; neither warm-up nor samples
     device_ns: list[int] | None = None
     enqueue_ns: list[int] | None = None
     h2d_ns: list[int] | None = None

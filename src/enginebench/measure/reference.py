@@ -2,28 +2,31 @@
 
 from __future__ import annotations
 
-import hashlib
 import time
 from collections.abc import Callable
 
 import numpy as np
 
-# Fits the second-level cache of every CPU of the last ten years, so that memory and neighbours' cache use play no part.
-HASHED_BYTES = 256 * 1024
-HASHES = 2
 # Three float32 vectors of this length fill a first-level cache of 48 KiB.
 VECTOR_LENGTH = 4096
-VECTOR_ROUNDS = 250
+# Half a millisecond to a millisecond: far above the clock's resolution, below the scheduler's time slice.
+VECTOR_ROUNDS = 500
 
 
 def time_reference(repeats: int, clock: Callable[[], int] = time.perf_counter_ns) -> list[int]:
     """Nanoseconds of `repeats` runs of the reference kernel, after one that is not timed.
 
-    The kernel hashes a fixed buffer with SHA-256 (one long chain of dependent steps: it follows the clock) and
-    multiplies and adds fixed vectors (wide and independent: it follows how much of the core's arithmetic we get when
-    a hidden sibling shares it). It runs on one thread, touches no memory beyond the core's own caches, takes about
-    a millisecond, and gives the same result everywhere. It does not follow memory bandwidth. OpenSSL and NumPy do
-    the work, so it compares runs of one environment, as results that are compared must be anyway.
+    The kernel multiplies and adds fixed float32 vectors, as wide as NumPy can on this CPU. It runs on one thread,
+    touches no memory beyond the core's first-level cache, and gives the same result everywhere. It is meant to follow
+    what changes an engine's speed from outside: the clock, and the share of the core's arithmetic that a hidden
+    sibling takes. How well it does so was seen in one noisy session only: of several kernels the vector ones at half
+    this length went with the times of mobilenet_v3_small (correlation of the logarithms 0.69 to 0.75, n = 120), a chain
+    of dependent steps (SHA-256) did not (0.0, n = 150); this very length was not correlated. It does not follow memory
+    bandwidth. NumPy does the work, so it compares runs of one environment, as results that are compared must be anyway.
+
+    Args:
+        repeats: how many times are wanted.
+        clock: nanoseconds, monotonic.
     """
     kernel = _make_kernel()
     kernel()
@@ -37,13 +40,10 @@ def _time_once(kernel: Callable[[], object], clock: Callable[[], int]) -> int:
 
 
 def _make_kernel() -> Callable[[], object]:
-    block = bytes(range(256)) * (HASHED_BYTES // 256)
     factor = np.linspace(0.5, 1.5, VECTOR_LENGTH, dtype=np.float32)
     value, result = np.ones(VECTOR_LENGTH, np.float32), np.empty(VECTOR_LENGTH, np.float32)
 
     def run_kernel() -> None:
-        for _ in range(HASHES):
-            hashlib.sha256(block).digest()
         for _ in range(VECTOR_ROUNDS):
             np.multiply(value, factor, out=result)
             np.add(result, factor, out=result)

@@ -24,10 +24,18 @@ def group_cores(cpus: Collection[int], root: Path = ROOT) -> list[tuple[int, ...
     """`cpus` by physical core, in the order of their lowest CPU; each is a core of its own where nothing is known."""
     cores: dict[object, list[int]] = {}
     for cpu in sorted(cpus):
-        topology = root / f"sys/devices/system/cpu/cpu{cpu}/topology"
-        siblings = read_text(topology / "core_cpus_list") or read_text(topology / "thread_siblings_list")
-        cores.setdefault(siblings or cpu, []).append(cpu)
+        cores.setdefault(_read_siblings(cpu, root) or cpu, []).append(cpu)
     return [tuple(core) for core in cores.values()]
+
+
+def _read_siblings(cpu: int, root: Path) -> str | None:
+    topology = root / f"sys/devices/system/cpu/cpu{cpu}/topology"
+    return read_text(topology / "core_cpus_list") or read_text(topology / "thread_siblings_list")
+
+
+def whole_cores(cpus: Collection[int], root: Path = ROOT) -> frozenset[int]:
+    """`cpus` and the siblings that share a core with one of them: where a neighbour takes away what they compute."""
+    return frozenset().union(*({cpu} | parse_cpu_list(_read_siblings(cpu, root) or "") for cpu in cpus))
 
 
 def read_capacity(cpu: int, root: Path = ROOT) -> int | None:

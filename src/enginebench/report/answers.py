@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import re
+from collections.abc import Iterable, Sequence
 
 from msgspec import Struct
 
@@ -35,6 +36,8 @@ def state_answer(document: RunDocument) -> list[str]:
 def _state_nothing(document: RunDocument) -> str:
     if not any(row.n for row in document.rows):
         return "Nothing was measured, so there is no fastest engine."
+    if any(row.n and row.outputs_agree for row in document.rows):
+        return "No engine can be named: the rows whose outputs agree are invalid or not finished. See the notes."
     return "No engine can be named: of the rows that were measured, none is known to agree in its outputs."
 
 
@@ -153,17 +156,49 @@ class Notes(Struct, frozen=True, kw_only=True):
 
 
 def collect_notes(rows: Sequence[Row]) -> Notes:
-    """The notes of a table; equal ones share a number, and one that every measured row has stands once for all."""
+    """The notes of a table; those that differ in their figures alone share a number, and stand with the range of them.
+
+    A note that every measured row has stands once for all.
+    """
     texts = [_list_notes(row) for row in rows]
-    measured = [set(notes) for row, notes in zip(rows, texts, strict=True) if row.n]
+    shapes = [list(dict.fromkeys(map(_shape, notes))) for notes in texts]
+    wording = _merge_figures(text for notes in texts for text in notes)
+    measured = [set(notes) for row, notes in zip(rows, shapes, strict=True) if row.n]
     shared = set.intersection(*measured) if len(measured) > 1 else set()
-    common = [text for text in dict.fromkeys(t for notes in texts for t in notes) if text in shared]
     index: dict[str, int] = {}
     numbers = [
-        tuple(index.setdefault(text, len(index) + 1) for text in dict.fromkeys(notes) if text not in shared)
-        for notes in texts
+        tuple(index.setdefault(shape, len(index) + 1) for shape in notes if shape not in shared) for notes in shapes
     ]
-    return Notes(numbers=tuple(numbers), numbered=tuple(index), common=tuple(common))
+    common = [wording[shape] for shape in wording if shape in shared]
+    return Notes(numbers=tuple(numbers), numbered=tuple(wording[shape] for shape in index), common=tuple(common))
+
+
+# A figure as the notes write it: not part of a word or an option ("int8", "p99", "10.16").
+_FIGURE = re.compile(r"(?<![\w.\-@])\d+(?:\.\d+)?(?![\w.]*\w)")
+
+
+def _shape(text: str) -> str:
+    """The note without its figures."""
+    return _FIGURE.sub("#", text)
+
+
+def _merge_figures(texts: Iterable[str]) -> dict[str, str]:
+    """Shape -> one wording of all notes of that shape, each figure as the range in which it lies."""
+    alike: dict[str, list[str]] = {}
+    for text in texts:
+        alike.setdefault(_shape(text), []).append(text)
+    return {shape: _merge(members) for shape, members in alike.items()}
+
+
+def _merge(members: Sequence[str]) -> str:
+    columns = zip(*(_FIGURE.findall(text) for text in members), strict=True)
+    ranges = iter([_format_range_of(column) for column in columns])
+    return _FIGURE.sub(lambda found: next(ranges), members[0])
+
+
+def _format_range_of(figures: Sequence[str]) -> str:
+    low, high = min(figures, key=float), max(figures, key=float)
+    return low if low == high else f"{low} to {high}"
 
 
 def _list_notes(row: Row) -> list[str]:

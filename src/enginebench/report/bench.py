@@ -10,7 +10,8 @@ from rich.text import Text
 
 from enginebench.analyze.compare import Comparison
 from enginebench.core.records import Result
-from enginebench.report.numbers import clean_text, format_range
+from enginebench.core.text import clean_text
+from enginebench.report.numbers import format_range
 from enginebench.report.rows import Row, RunDocument, compare_rows, describe_row
 from enginebench.report.terminal import print_run
 

@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from enginebench.core.errors import MissingDependency
-from enginebench.report.numbers import clean_text, format_significant
+from enginebench.core.text import clean_text
+from enginebench.report.numbers import format_significant
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -224,7 +225,9 @@ def draw_layers(profile: ProfileDocument, title: str, topk: int = 30, layers: La
     axis = alt.Axis(labelExpr=label_ranks(bars), labelLimit=330, ticks=False, domain=False, grid=False)
     x = alt.X("ms:Q", title="ms in one iteration, with the profiler on")
     base = read_rows(bars).encode(y=alt.Y("rank:O", title=None, axis=axis), x=x)
-    bar = base.mark_bar().encode(color=colour_kinds(bars)) if kinds else base.mark_bar(color=BLUE)
+    # With the default verbosity of a build no precision is known: one colour, no legend.
+    told = any(bar["kind"] != "other" for bar in bars)
+    bar = base.mark_bar().encode(color=colour_kinds(bars)) if told else base.mark_bar(color=BLUE)
     text = base.mark_text(align="left", dx=4, color=GREY).encode(text="label:N")
     subtitle = (
         f"{len(profile.layers)} layers, {format_significant(scale_to_iteration(profile, profile.total_ms), 4)} ms"

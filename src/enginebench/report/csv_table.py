@@ -5,8 +5,8 @@ from __future__ import annotations
 import csv
 import io
 
+from enginebench.core.text import clean_text
 from enginebench.report.columns import Cell, list_columns
-from enginebench.report.numbers import clean_text
 from enginebench.report.rows import RunDocument
 
 

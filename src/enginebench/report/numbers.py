@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import unicodedata
 from collections.abc import Iterable
 from typing import Literal
 
@@ -78,13 +77,3 @@ def format_range(estimate: Estimate, unit: str = "") -> str:
     if estimate.low is None or estimate.high is None:
         return value
     return f"{value} ({format_significant(estimate.low)} to {format_significant(estimate.high)})"
-
-
-def clean_text(text: str) -> str:
-    """`text` on one line without control characters: nothing that moves a cursor, rings, colours or reverses.
-
-    Line ends and tabs become spaces. Control (Cc), format (Cf: among them the marks that reverse the direction of
-    writing), surrogate (Cs), line (Zl) and paragraph (Zp) characters are removed.
-    """
-    spaced = "".join(" " if c in "\n\r\t\v\f\x85\u2028\u2029" else c for c in text)
-    return "".join(c for c in spaced if unicodedata.category(c) not in ("Cc", "Cf", "Cs", "Zl", "Zp"))

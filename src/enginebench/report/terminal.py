@@ -12,13 +12,13 @@ from rich.text import Text
 
 from enginebench.analyze.diff import DiffDocument
 from enginebench.core.names import format_precision
+from enginebench.core.text import clean_text
 from enginebench.report.answers import Notes, collect_notes, explain_diff_row, state_answer
 from enginebench.report.cells import MISSING, describe_setting, format_p99, format_speedup
 from enginebench.report.numbers import (
     UNITS_PER_MS,
     TimeUnit,
     choose_unit,
-    clean_text,
     format_interval,
     format_range,
     format_significant,

@@ -11,6 +11,7 @@ from msgspec import Struct
 
 from enginebench.analyze.trtexec.folder import TrtexecCase, read_folder
 from enginebench.analyze.trtexec.records import LayerGroup, LogRun, ProfiledLayer, RunStatus, Stat
+from enginebench.analyze.trtexec.times import note_streams
 from enginebench.core.errors import MissingDependency
 from enginebench.core.names import slug
 from enginebench.core.records import Estimate
@@ -207,8 +208,8 @@ def collect_notes(case: TrtexecCase, log: LogRun) -> list[str]:
         notes += [*times.notes, *(f"{caveat.message}; {caveat.advice}" for caveat in times.caveats)]
     for document in (case.profile, case.layers):
         notes += document.notes if document else ()
-    if log.streams is not None and log.streams > 1:
-        notes.append(f"{log.streams} streams: queries overlap, so only the throughput means something")
+    else:
+        notes += note_streams(log)
     return notes
 
 

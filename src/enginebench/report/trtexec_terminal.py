@@ -18,7 +18,8 @@ from enginebench.analyze.trtexec.records import (
     Stat,
     TimesDocument,
 )
-from enginebench.report.numbers import clean_text, format_significant
+from enginebench.core.text import clean_text
+from enginebench.report.numbers import format_significant
 
 _ROWS = {
     "latency_ms": "latency",

@@ -14,7 +14,7 @@ from enginebench.backends.registry import accepts, find_device
 from enginebench.core.errors import ArtifactError, UsageError
 from enginebench.core.records import Artifact, Caveat, EngineSpec
 from enginebench.workflow.campaign import Reporter, child_environment
-from enginebench.workflow.dry_run import needs_graph, take_head
+from enginebench.workflow.dry_run import needs_graph, quantized_path, take_head
 from enginebench.workflow.isolate import run_child
 from enginebench.workflow.jobs import BuildAnswer, BuildJob
 
@@ -31,22 +31,39 @@ class BuildDocument(Struct, frozen=True, kw_only=True):
     caveats: tuple[Caveat, ...]
 
 
-def build_engine(onnx: Path, out: Path, spec: EngineSpec, *, timeout_s: float, reporter: Reporter) -> BuildDocument:
+def build_engine(
+    onnx: Path,
+    out: Path,
+    spec: EngineSpec,
+    *,
+    calib: Path | None = None,
+    calib_cache: Path | None = None,
+    timeout_s: float,
+    reporter: Reporter,
+) -> BuildDocument:
     """The engine file at `out`; log, layers and cache stay in the folder `<out>.build`, where a repeat finds the plan.
+
+    A graph in another precision than asked for is quantized first, unless typing is weak; `reporter` says so.
+
+    Args:
+        onnx: the graph.
+        out: where the engine goes.
+        spec: the engine and its options.
+        calib: ranges or arrays, where it must be quantized.
+        calib_cache: ranges in TensorRT's text cache, in place of `calib`.
+        timeout_s: after this long the build is killed.
+        reporter: progress.
 
     Raises:
         UsageError: the engine has no file to build, or an option is not known to its version.
-        ArtifactError: the graph is in another precision, or cannot be built; names the first error and the log.
+        ArtifactError: the graph cannot be quantized or built; names the first error and the log.
         MissingDependency: the engine is not installed.
     """
     if "plan" not in accepts(spec.backend):
         raise UsageError(f"engine {spec.backend} builds while it loads; there is no file to keep. Use bench or run")
     artifact = take_head(onnx)
     if needs_graph(spec, artifact.precision):
-        raise ArtifactError(
-            f"{onnx} is written in {artifact.precision}, not {spec.precision}. Make that graph first: "
-            f"enginebench quantize {onnx} --to {spec.precision}"
-        )
+        onnx = quantize_first(onnx, artifact.precision, spec, calib, calib_cache, reporter)
     folder = out.with_name(f"{out.name}.build").absolute()
     spec = replace(spec, device=find_device(spec.backend, spec.device))
     reporter.step(f"{onnx.name}: building with {spec.backend}")
@@ -58,6 +75,27 @@ def build_engine(onnx: Path, out: Path, spec: EngineSpec, *, timeout_s: float, r
     )
     assert isinstance(answer, BuildAnswer)
     return describe_build(answer, out)
+
+
+def quantize_first(
+    onnx: Path, precision: str, spec: EngineSpec, calib: Path | None, calib_cache: Path | None, reporter: Reporter
+) -> Path:
+    """The graph in the precision of `spec`, made beside the one given."""
+    from enginebench.workflow.quantizing import quantize_file
+
+    target = quantized_path(onnx, spec)
+    reporter.say(f"{onnx} is {precision}: quantizing it to {target} first")
+    quantize_file(
+        onnx,
+        target,
+        to=spec.precision,
+        recipe=spec.recipe,
+        calib=calib,
+        calib_cache=calib_cache,
+        threads=spec.threads,
+        reporter=reporter,
+    )
+    return target
 
 
 def describe_build(answer: BuildAnswer, out: Path) -> BuildDocument:

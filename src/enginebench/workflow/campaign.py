@@ -9,10 +9,20 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol, TypeAlias
 
+from msgspec import Struct
 from msgspec.structs import replace
 
+from enginebench.analyze.accuracy import measure_accuracy
 from enginebench.analyze.drift import default_limits, measure_drift
-from enginebench.core.errors import ArtifactError, ChildFailed, EngineBenchError, MeasurementError, UsageError
+from enginebench.core.errors import (
+    ArtifactError,
+    ChildFailed,
+    DependencyError,
+    EngineBenchError,
+    GateFailed,
+    MeasurementError,
+    UsageError,
+)
 from enginebench.core.names import format_engine, format_precision
 from enginebench.core.records import Artifact, Caveat, Machine, Result
 from enginebench.workflow.folder import RunFolder
@@ -40,6 +50,14 @@ class Reporter(Protocol):
     def advance(self) -> None: ...
 
 
+class Labelled(Struct, frozen=True, kw_only=True):
+    """Labelled data that every row answers."""
+
+    data: str
+    n: int
+    input_size: int | None = None
+
+
 def child_environment(threads: int, repetition: int = 0) -> dict[str, str]:
     """Variables for a child: every numeric library at the same number of threads from its first import on."""
     return {
@@ -61,8 +79,10 @@ class Campaign:
         *,
         timeout_s: float,
         reporter: Reporter,
+        labelled: Labelled | None = None,
     ) -> None:
         self._folder = folder
+        self._labelled = labelled
         self._rows = {row.id: row for row in rows}
         self._machine = machine
         self._timeout_s = timeout_s
@@ -97,6 +117,7 @@ class Campaign:
         for row in self._rows.values():
             self._prepare(row)
         self._compare_outputs()
+        self._count_answers()
         self._measure_interleaved()
         return list(self.results.values())
 
@@ -121,6 +142,10 @@ class Campaign:
             outputs_path=str(self._folder.outputs_path(row.id).absolute()),
             samples=CHECK_SAMPLES,
             seed=row.measure.seed,
+            data=self._labelled.data if self._labelled else None,
+            data_n=self._labelled.n if self._labelled else 0,
+            input_size=self._labelled.input_size if self._labelled else None,
+            logits_path=str(self._folder.logits_path(row.id).absolute()),
         )
         begun = known or self._begin(row, status="partial")
         try:
@@ -132,6 +157,8 @@ class Campaign:
             )
         except UsageError:
             raise  # a wrong option is the user's to mend, before anything is measured
+        except DependencyError as error:
+            return replace(begun, status="skipped", reason=str(error))
         except EngineBenchError as error:
             return self._failed(begun, "while it was built and checked", error)
         assert isinstance(answer, PrepareAnswer)
@@ -176,11 +203,25 @@ class Campaign:
     def _with_drift(self, result: Result, path: Path, references: References) -> Result:
         outputs = load_arrays(path)
         reference_id, reference = references.setdefault((result.model, result.engine.batch), (result.id, outputs))
+        reference, outputs = cut_common(reference, outputs)
         try:
             drift = measure_drift(reference, outputs, default_limits(result.engine.precision))
         except ArtifactError as error:
             return self._failed(result, "when its outputs were compared", error)
         return replace(result, drift=replace(drift, reference=reference_id))
+
+    def _count_answers(self) -> None:
+        """Accuracy of every row that answered the labelled data, against the first of them with its batch."""
+        references: dict[tuple[str, int], Mapping[str, Any]] = {}
+        for row_id, result in list(self.results.items()):
+            path = self._folder.logits_path(row_id)
+            if result.status in ("failed", "skipped") or not path.exists():
+                continue
+            answers = load_arrays(path)
+            reference = references.setdefault((result.model, result.engine.batch), answers)
+            if result.accuracy is None:
+                found = measure_accuracy(answers["logits"], answers["labels"], reference["logits"])
+                self._keep(replace(result, accuracy=found))
 
     def _measure_interleaved(self) -> None:
         order = 0
@@ -229,6 +270,15 @@ def label(row: PlannedRow) -> str:
     return f"{format_engine(spec)} {format_precision(row.requested_precision, spec.recipe)} b{spec.batch}"
 
 
+def cut_common(
+    reference: Mapping[str, Any], candidate: Mapping[str, Any]
+) -> tuple[Mapping[str, Any], Mapping[str, Any]]:
+    """Both, cut to the samples that both answered: a tool that starts anew for each answer gives only the first few."""
+    common = {name: min(len(reference[name]), len(candidate[name])) for name in reference.keys() & candidate.keys()}
+    reference, candidate = ({n: a[: common.get(n)] for n, a in side.items()} for side in (reference, candidate))
+    return reference, candidate
+
+
 def _caveats(chain: Sequence[Artifact]) -> tuple[Caveat, ...]:
     """The doubts of all artefacts of a chain, each once."""
     return tuple(dict.fromkeys(c for artifact in chain for c in artifact.caveats))
@@ -246,3 +296,18 @@ def judge_outcome(results: Sequence[Result]) -> None:
         return
     bad = "; ".join(f"{r.id}: {r.reason or r.status}" for r in results if r.status != "ok") or "no row at all"
     raise MeasurementError(f"the baseline and at least one other row must be ok. Not ok: {bad}")
+
+
+def judge_precisions(results: Sequence[Result]) -> None:
+    """Returns if every row that ran did so in the precision that was asked for.
+
+    Raises:
+        GateFailed: names the rows that did not.
+    """
+    wrong = [
+        f"{r.id}: asked {r.requested_precision}, ran {r.engine.precision}"
+        for r in results
+        if r.status != "skipped" and r.engine.precision != r.requested_precision
+    ]
+    if wrong:
+        raise GateFailed(f"--strict-precision: {'; '.join(wrong)}")

@@ -16,10 +16,9 @@ from enginebench.core.store import read_result
 from enginebench.measure.machine import describe_machine
 from enginebench.workflow.campaign import Campaign, Reporter
 from enginebench.workflow.folder import RunFolder, RunRecord, RunRequest
-from enginebench.workflow.jobs import SourceJob
 from enginebench.workflow.lock import lock_device
 from enginebench.workflow.plan import PlannedRow, plan_rows, with_suffix
-from enginebench.workflow.sources import make_sources
+from enginebench.workflow.sources import gather_sources
 
 
 class Side(Struct, frozen=True, kw_only=True):
@@ -112,17 +111,6 @@ def _request_of(request: RunRequest, side: Side) -> RunRequest:
 
 def _plan_side(folder: RunFolder, request: RunRequest, place: str, reporter: Reporter) -> PlannedRow:
     """The one row of a request, its sources made in a folder of their own."""
-    ((name, _),) = request.engines
-    job = SourceJob(
-        model=request.model,
-        out_dir=str((folder.root / place).absolute()),
-        weights=request.weights,
-        seed=request.measure.seed,
-        input_size=request.input_size,
-        input_shapes=request.input_shapes,
-        batch=request.batches[0],
-        onnx=takes(name) == "onnx",
-    )
-    sources = make_sources(job, threads=request.threads, timeout_s=request.timeout_s, reporter=reporter)
-    (row,) = plan_rows(request, sources, probe=find_installed, takes=takes)
+    found = gather_sources(request, folder.root / place, reporter)
+    (row,) = plan_rows(request, found.artifacts, probe=find_installed, takes=takes, problems=found.problems)
     return row

@@ -36,6 +36,10 @@ class RunRequest(Struct, frozen=True, kw_only=True):
     baseline: str | None = None
     timeout_s: float = 600.0
     quick: bool = False
+    data: str | None = None  # labelled data for accuracy, and for ranges; "digits" for the digits models if None
+    calibration_method: str = "minmax"
+    max_top1_drop: float = 1.0  # in points
+    p99_limit_ms: float | None = None
 
 
 class RunRecord(Struct, frozen=True, kw_only=True):
@@ -48,6 +52,7 @@ class RunRecord(Struct, frozen=True, kw_only=True):
     rows: tuple[str, ...]
     command: tuple[str, ...] = ()
     sources: tuple[Artifact, ...] = ()
+    problems: dict[str, str] = {}  # PRECISION -> why no graph could be made in it
 
 
 def hide_home(text: str) -> str:
@@ -82,6 +87,10 @@ class RunFolder:
     def outputs_path(self, row_id: str) -> Path:
         """Where a row's answers to the check inputs lie."""
         return self.artefacts / "outputs" / f"{row_id}.npz"
+
+    def logits_path(self, row_id: str) -> Path:
+        """Where a row's answers to the labelled data lie."""
+        return self.artefacts / "outputs" / f"{row_id}.labelled.npz"
 
     def create(self, record: RunRecord) -> None:
         """Makes the folder and its `run.json`.
@@ -159,6 +168,11 @@ class RunFolder:
         expected = next((f.sha256 for f in artifact.files if Path(f.path).name == path.name), None)
         if expected is not None and hash_file(path) != expected:
             raise ArtifactError(f"{path} was changed after the run began (SHA-256 differs). Start a new run")
+
+
+def holds_run(root: Path) -> bool:
+    """Whether a run is stored in the folder, be it damaged."""
+    return (root / "run.json").exists()
 
 
 def read_results(root: Path) -> tuple[RunRecord, list[Result]]:

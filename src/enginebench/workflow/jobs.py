@@ -6,7 +6,16 @@ from typing import TypeAlias
 
 from msgspec import Struct
 
-from enginebench.core.records import Artifact, Availability, EngineSpec, Measurement, MeasureSpec, TensorSpec
+from enginebench.core.records import (
+    Artifact,
+    Availability,
+    EngineSpec,
+    Measurement,
+    MeasureSpec,
+    Precision,
+    Recipe,
+    TensorSpec,
+)
 
 
 class SourceJob(Struct, frozen=True, kw_only=True, tag="source"):
@@ -25,6 +34,23 @@ class SourceJob(Struct, frozen=True, kw_only=True, tag="source"):
     opset: int | None = None
 
 
+class QuantizeJob(Struct, frozen=True, kw_only=True, tag="quantize"):
+    """Bring a graph into another precision; ranges are taken once a run and kept in its folder."""
+
+    model: str
+    artifact: Artifact
+    precision: Precision
+    recipe: Recipe | None
+    out: str
+    calibration_path: str
+    data: str
+    method: str
+    n: int
+    seed: int
+    threads: int
+    input_size: int | None = None
+
+
 class PrepareJob(Struct, frozen=True, kw_only=True, tag="prepare"):
     """Build an engine, run the check inputs through it once, and save its outputs."""
 
@@ -35,6 +61,10 @@ class PrepareJob(Struct, frozen=True, kw_only=True, tag="prepare"):
     outputs_path: str
     samples: int
     seed: int
+    data: str | None = None  # labelled data; the answers to it go to `logits_path`
+    logits_path: str = ""
+    data_n: int = 0
+    input_size: int | None = None
 
 
 class MeasureJob(Struct, frozen=True, kw_only=True, tag="measure"):
@@ -75,11 +105,16 @@ class InferJob(Struct, frozen=True, kw_only=True, tag="infer"):
     outputs_path: str
 
 
-Job: TypeAlias = SourceJob | PrepareJob | MeasureJob | BuildJob | ProbeJob | InferJob
+Job: TypeAlias = SourceJob | QuantizeJob | PrepareJob | MeasureJob | BuildJob | ProbeJob | InferJob
 
 
 class SourceAnswer(Struct, frozen=True, kw_only=True, tag="source"):
     artifacts: tuple[Artifact, ...]
+    seconds: float
+
+
+class QuantizeAnswer(Struct, frozen=True, kw_only=True, tag="quantize"):
+    artifact: Artifact
     seconds: float
 
 
@@ -126,5 +161,13 @@ class Note(Struct, frozen=True, kw_only=True, tag="note"):
 
 
 Answer: TypeAlias = (
-    SourceAnswer | PrepareAnswer | MeasureAnswer | BuildAnswer | ProbeAnswer | InferAnswer | ErrorAnswer | Note
+    SourceAnswer
+    | QuantizeAnswer
+    | PrepareAnswer
+    | MeasureAnswer
+    | BuildAnswer
+    | ProbeAnswer
+    | InferAnswer
+    | ErrorAnswer
+    | Note
 )

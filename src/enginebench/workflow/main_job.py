@@ -13,10 +13,9 @@ from enginebench.core.records import Result
 from enginebench.measure.machine import describe_machine
 from enginebench.workflow.campaign import Campaign, Reporter
 from enginebench.workflow.folder import RunFolder, RunRecord, RunRequest
-from enginebench.workflow.jobs import SourceJob
 from enginebench.workflow.lock import lock_device
 from enginebench.workflow.plan import plan_rows
-from enginebench.workflow.sources import make_sources
+from enginebench.workflow.sources import choose_labelled, gather_sources
 
 
 def run_model(
@@ -67,21 +66,10 @@ def _begin(folder: RunFolder, request: RunRequest, command: tuple[str, ...]) -> 
 
 def _add_sources(folder: RunFolder, record: RunRecord, reporter: Reporter) -> RunRecord:
     """The record with its sources made and its rows planned."""
-    request = record.request
-    job = SourceJob(
-        model=request.model,
-        out_dir=str(folder.artefacts.absolute()),
-        weights=request.weights,
-        seed=request.measure.seed,
-        input_size=request.input_size,
-        input_shapes=request.input_shapes,
-        batch=request.batches[0],
-        onnx=any(takes(name) == "onnx" for name, _ in request.engines),
-    )
-    sources = make_sources(job, threads=request.threads, timeout_s=request.timeout_s, reporter=reporter)
-    rows = plan_rows(request, sources, probe=find_installed, takes=takes)
-    stored = tuple(folder.relative(a) for a in sources)
-    record = replace(record, rows=tuple(row.id for row in rows), sources=stored)
+    found = gather_sources(record.request, folder.artefacts, reporter)
+    rows = plan_rows(record.request, found.artifacts, probe=find_installed, takes=takes, problems=found.problems)
+    stored = tuple(folder.relative(a) for a in found.artifacts)
+    record = replace(record, rows=tuple(row.id for row in rows), sources=stored, problems=found.problems)
     folder.write_record(record)
     return record
 
@@ -95,8 +83,15 @@ def _measure(
 ) -> tuple[RunRecord, list[Result]]:
     request = record.request
     sources = tuple(folder.absolute(a) for a in record.sources)
-    rows = plan_rows(request, sources, probe=find_installed, takes=takes)
-    campaign = Campaign(folder, rows, record.machine, timeout_s=request.timeout_s, reporter=reporter)
+    rows = plan_rows(request, sources, probe=find_installed, takes=takes, problems=record.problems)
+    campaign = Campaign(
+        folder,
+        rows,
+        record.machine,
+        timeout_s=request.timeout_s,
+        reporter=reporter,
+        labelled=choose_labelled(request),
+    )
     if resume:
         campaign.restore()
     try:

@@ -40,12 +40,16 @@ from enginebench.workflow.jobs import (
     PrepareJob,
     ProbeAnswer,
     ProbeJob,
+    QuantizeAnswer,
+    QuantizeJob,
     SourceAnswer,
     SourceJob,
 )
 
 if TYPE_CHECKING:
     from enginebench.core.protocols import Array, Backend, Engine, Feeds
+    from enginebench.models.precision.calibration import Calibration
+    from enginebench.models.precision.calibration_data import CalibrationData
 
 NoteCall = Callable[[str], None]
 # Before and after each repetition; the median of twenty shrugs off single interruptions.
@@ -58,6 +62,8 @@ def perform(job: Job, note: NoteCall) -> Answer:
     """The answer to `job`, worked out in this process."""
     if isinstance(job, SourceJob):
         return make_source(job, note)
+    if isinstance(job, QuantizeJob):
+        return quantize_graph(job, note)
     if isinstance(job, PrepareJob):
         return prepare_engine(job, note)
     if isinstance(job, MeasureJob):
@@ -140,6 +146,50 @@ def _take_shipped(job: SourceJob) -> tuple[Artifact, ...]:
     return (replace(artifact, model=job.model, weights="trained"),)
 
 
+def quantize_graph(job: QuantizeJob, note: NoteCall) -> QuantizeAnswer:
+    """The graph in another precision. Ranges are read back from the run's folder, or taken and kept there."""
+    from enginebench.models.precision.calibration_data import open_data
+    from enginebench.models.precision.quantize import quantize
+
+    start = time.perf_counter()
+    needs_data = job.precision in ("int8", "fp8")
+    data = None
+    if needs_data:
+        data = open_data(
+            job.data,
+            model=job.model,
+            inputs=job.artifact.inputs,
+            n=job.n,
+            seed=job.seed,
+            input_size=job.input_size,
+        )
+    calibration = _find_ranges(job, data, note) if data is not None and job.recipe != "nncf" else None
+    note(f"to {job.precision}")
+    artifact = quantize(
+        job.artifact,
+        job.precision,
+        job.recipe,
+        Path(job.out),
+        calibration=calibration,
+        data=data,
+        threads=job.threads,
+    )
+    return QuantizeAnswer(artifact=artifact, seconds=time.perf_counter() - start)
+
+
+def _find_ranges(job: QuantizeJob, data: CalibrationData, note: NoteCall) -> Calibration:
+    from enginebench.models.precision.calibrate import calibrate
+    from enginebench.models.precision.calibration import read_calibration, write_calibration
+
+    path = Path(job.calibration_path)
+    if path.exists():
+        return read_calibration(path)
+    note(f"ranges over {data.n} entries of {data.source}")
+    calibration = calibrate(job.artifact, data, method=job.method, threads=job.threads)  # type: ignore[arg-type]
+    write_calibration(calibration, path)
+    return calibration
+
+
 def load_module(artifact: Artifact) -> object:
     """The PyTorch module of an artefact; PyTorch is imported by this call, not before."""
     from enginebench.models.torch_source import load_module as load
@@ -173,6 +223,9 @@ def prepare_engine(job: PrepareJob, note: NoteCall) -> PrepareAnswer:
             build_s = time.perf_counter() - start
             note("checking outputs")
             save_arrays(Path(job.outputs_path), run_feeds(engine, feeds))
+            if job.data is not None:
+                note(f"answering {job.data}")
+                save_arrays(Path(job.logits_path), answer_data(engine, job))
             proof = engine.effective_precision() if isinstance(engine, PrecisionProof) else None
     else:
         build_s = time.perf_counter() - start
@@ -257,6 +310,30 @@ def _take_plan(path: Path) -> Artifact:
     )
 
 
+def answer_data(engine: Engine, job: PrepareJob) -> dict[str, Array]:
+    """{"logits": the first output, "labels"} over the labelled data; the last batch is filled up and cut again."""
+    import numpy as np
+
+    from enginebench.models.precision.calibration_data import open_data
+
+    assert job.data is not None
+    entries = open_data(
+        job.data,
+        model=job.model,
+        inputs=job.artifact.inputs,
+        n=job.data_n,
+        seed=job.seed,
+        input_size=job.input_size,
+        split="evaluate",
+    )
+    batch, answers = job.engine.batch, []
+    for feeds in entries.batches(batch):
+        full = {name: np.resize(array, (batch, *array.shape[1:])) for name, array in feeds.items()}
+        answers.append(run_feeds(engine, [full])[engine.outputs[0].name])
+    logits = np.concatenate(answers)[: entries.n]
+    return {"logits": logits, "labels": entries.read_labels(logits.shape[-1])}
+
+
 def infer_arrays(job: InferJob) -> InferAnswer:
     """Saves the engine's outputs for the arrays of one .npz file."""
     feeds = load_arrays(Path(job.inputs_path))
@@ -332,7 +409,7 @@ def measure_repetition(job: MeasureJob, note: NoteCall) -> MeasureAnswer:
         measured = backend.measure(job.artifact, job.engine, job.measure)
     else:
         assert isinstance(backend, Loadable)
-        measured = _time_engine(backend, job, note)
+        measured = _time_engine(backend, job, pinned, note)
     after = time_reference(REFERENCE_REPEATS)
     return MeasureAnswer(
         measurement=replace(
@@ -354,9 +431,10 @@ def _rotate(feeds: Feeds, job: MeasureJob) -> list[Feeds]:
     return rotate_feeds(feeds, rotating_count(size, job.last_level_cache_bytes))
 
 
-def _time_engine(backend: Loadable, job: MeasureJob, note: NoteCall) -> Measurement:
+def _time_engine(backend: Loadable, job: MeasureJob, pinned: tuple[int, ...] | None, note: NoteCall) -> Measurement:
     from enginebench.measure.loop import measure_engine
     from enginebench.measure.machine import peak_memory_bytes
+    from enginebench.measure.topology import whole_cores
     from enginebench.measure.watch import BlockWatch
     from enginebench.models.task import sample_feeds
 
@@ -371,7 +449,9 @@ def _time_engine(backend: Loadable, job: MeasureJob, note: NoteCall) -> Measurem
         engine.run()
         first_run = time.perf_counter()
         note("timing")
-        measured = measure_engine(engine, feeds, job.measure, watch=BlockWatch())
+        # Elsewhere others may work as they like; on these cores they take time away.
+        watch = BlockWatch(whole_cores(pinned) if pinned else None)
+        measured = measure_engine(engine, feeds, job.measure, watch=watch)
     return replace(
         measured,
         load_s=loaded - start,

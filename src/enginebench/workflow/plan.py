@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from msgspec import Struct
 from msgspec.structs import replace
 
 from enginebench.backends.registry import accepts, find_device
-from enginebench.core.names import format_engine, parse_engine, row_id
+from enginebench.core.names import format_engine, format_precision, parse_engine, row_id
 from enginebench.core.records import (
     Artifact,
     ArtifactKind,
@@ -16,9 +16,15 @@ from enginebench.core.records import (
     EngineSpec,
     MeasureSpec,
     Precision,
+    Recipe,
     TensorSpec,
 )
 from enginebench.workflow.folder import RunRequest
+
+# What `int8` means where no recipe is named: the one that the engine's kernels were made for. Source: architecture,
+# "Precision belongs to the graph"; `fake` computes nothing and takes any.
+BEST_RECIPES: dict[str, Recipe] = {"ort": "cpu", "openvino": "nncf", "fake": "cpu"}
+DEFAULT_RECIPE: Recipe = "tensorrt"
 
 
 class PlannedRow(Struct, frozen=True, kw_only=True):
@@ -40,31 +46,74 @@ def plan_rows(
     *,
     probe: Callable[[str], Availability],
     takes: Callable[[str], ArtifactKind],
+    problems: Mapping[str, str] | None = None,
 ) -> list[PlannedRow]:
-    """Every row of the request: for each batch and precision all engines side by side, the baseline first.
+    """Every row of the request, each once: for each batch and precision all engines side by side, the baseline first.
 
     Args:
         request: what was asked.
-        sources: the artefacts that are there to start from.
+        sources: the artefacts that are there to start from, in all precisions.
         probe: whether an engine can run here.
         takes: the kind of artefact that an engine starts from.
+        problems: PRECISION to the reason why no graph could be made in it.
     """
-    engines = _baseline_first(request)
-    rows = []
-    for batch in request.batches:
-        for precision, recipe in request.precisions:
-            for name, options in engines:
-                spec = EngineSpec(
-                    backend=name,
-                    options=options,
-                    device=find_device(name, request.device),
-                    precision=precision,
-                    recipe=recipe,
-                    batch=batch,
-                    threads=request.threads,
-                )
-                rows.append(_plan_row(request, spec, sources, probe(name), (takes(name), *accepts(name)[1:])))
-    return rows
+    rows: dict[str, PlannedRow] = {}
+    for spec in list_engines(request, sources, takes):
+        row = _plan_row(request, spec, sources, probe(spec.backend), takes(spec.backend), problems or {})
+        rows.setdefault(row.id, row)
+    return list(rows.values())
+
+
+def list_engines(
+    request: RunRequest, sources: Sequence[Artifact], takes: Callable[[str], ArtifactKind]
+) -> list[EngineSpec]:
+    """Engine, precision and batch of every row, recipes resolved."""
+    return [
+        EngineSpec(
+            backend=name,
+            options=options,
+            device=find_device(name, request.device),
+            precision=precision,
+            recipe=_choose_recipe(name, precision, recipe, takes(name), options),
+            batch=batch,
+            threads=request.threads,
+        )
+        for batch in request.batches
+        for precision, recipe in _list_precisions(request, sources)
+        for name, options in _baseline_first(request)
+    ]
+
+
+def _list_precisions(request: RunRequest, sources: Sequence[Artifact]) -> Sequence[tuple[Precision, Recipe | None]]:
+    """The precisions asked for; a user's graph that is not in FP32 has the one that it has."""
+    given = sources[0] if sources else None
+    if given is not None and given.kind == "onnx" and given.precision != "fp32":
+        return [(given.precision, given.recipe)]
+    return request.precisions
+
+
+def _choose_recipe(
+    backend: str, precision: Precision, asked: Recipe | None, kind: ArtifactKind, options: Mapping[str, str]
+) -> Recipe | None:
+    if options.get("weak_typing") == "1" and precision not in ("fp32", "tf32"):
+        return "weak"
+    if precision not in ("int8", "fp8") or kind == "torch":
+        return None  # recipes belong to graphs
+    if asked is not None:
+        return asked
+    return BEST_RECIPES.get(backend, DEFAULT_RECIPE) if precision == "int8" else DEFAULT_RECIPE
+
+
+def list_transforms(
+    request: RunRequest, sources: Sequence[Artifact], takes: Callable[[str], ArtifactKind]
+) -> list[tuple[Precision, Recipe | None]]:
+    """(precision, recipe) of every graph that the rows need and the sources lack."""
+    have = {(a.precision, a.recipe) for a in sources if a.kind == "onnx"}
+    engines = [s for s in list_engines(request, sources, takes) if s.recipe != "weak"]
+    wanted = [(s.precision, s.recipe) for s in engines if takes(s.backend) == "onnx"]
+    if ("fp32", None) not in have:  # transforms start from FP32
+        return []
+    return [pair for pair in dict.fromkeys(wanted) if pair not in have and pair[0] not in ("fp32", "tf32")]
 
 
 def _baseline_first(request: RunRequest) -> list[tuple[str, dict[str, str]]]:
@@ -82,9 +131,10 @@ def _plan_row(
     spec: EngineSpec,
     sources: Sequence[Artifact],
     availability: Availability,
-    kinds: tuple[ArtifactKind, ...],
+    kind: ArtifactKind,
+    problems: Mapping[str, str],
 ) -> PlannedRow:
-    source = next((_with_batch(a, spec.batch) for a in sources if a.kind in kinds), None)
+    source = next((_with_batch(a, spec.batch) for a in sources if _serves(a, spec, kind)), None)
     return PlannedRow(
         id=row_id(spec, spec.precision, request.measure),
         model=sources[0].model if sources else request.model,
@@ -93,23 +143,44 @@ def _plan_row(
         measure=request.measure,
         source=source,
         chain=_chain(sources, source),
-        skip=_reason_to_skip(spec, source, availability, kinds[0]),
+        skip=_reason_to_skip(spec, source, availability, kind, problems),
     )
 
 
+def _serves(artifact: Artifact, spec: EngineSpec, kind: ArtifactKind) -> bool:
+    """Whether an engine starts from this artefact: PyTorch from any weights, a graph engine from its own precision.
+
+    A finished plan is what it is; the proof says in which precision it ran. Under weak typing the builder's flags say
+    the precision, and the graph is the FP32 one.
+    """
+    if artifact.kind == "plan":
+        return "plan" in accepts(spec.backend)
+    if artifact.kind != kind:
+        return False
+    if kind == "torch":
+        return True
+    if spec.options.get("weak_typing") == "1":
+        return artifact.precision == "fp32"
+    graph = "fp32" if spec.precision == "tf32" else spec.precision
+    return (artifact.precision, artifact.recipe) == (graph, spec.recipe)
+
+
 def _reason_to_skip(
-    spec: EngineSpec, source: Artifact | None, availability: Availability, kind: ArtifactKind
+    spec: EngineSpec,
+    source: Artifact | None,
+    availability: Availability,
+    kind: ArtifactKind,
+    problems: Mapping[str, str],
 ) -> str | None:
     if not availability.available:
         return f"{availability.reason}. {availability.fix}" if availability.fix else availability.reason
+    label = format_precision(spec.precision, spec.recipe)
+    if label in problems:
+        return f"no graph in {label}: {problems[label]}"
     if source is None:
-        needs = "a PyTorch model; MODEL is a graph" if kind == "torch" else f"an artefact of kind {kind}"
-        return f"{spec.backend} needs {needs}"
-    if source.kind == "plan":
-        return None  # it is what it is; the proof says in which precision it ran
-    if spec.precision != source.precision and spec.options.get("weak_typing") != "1":
-        return f"{format_engine(spec)} in {spec.precision} needs such a graph; this one is {source.precision}"
-    static = _static_batch(source)
+        needs = "a PyTorch model; MODEL is a graph" if kind == "torch" else f"a graph in {label}"
+        return f"{format_engine(spec)} needs {needs}"
+    static = None if source.kind == "plan" else _static_batch(source)
     if static not in (None, spec.batch):
         return f"the graph has a fixed batch of {static}; batch {spec.batch} needs one exported with --dynamic-batch"
     return None

@@ -29,6 +29,8 @@ def describe_stored(record: RunRecord, results: Sequence[Result], margin: float 
         results=results,
         baseline_engine=request.baseline or "pytorch",
         margin=margin,
+        max_top1_drop=request.max_top1_drop,
+        p99_limit_ms=request.p99_limit_ms,
     )
 
 

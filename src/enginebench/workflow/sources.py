@@ -2,12 +2,25 @@
 
 from __future__ import annotations
 
-from enginebench.core.errors import ArtifactError
-from enginebench.core.names import format_engine
-from enginebench.core.records import Artifact, ArtifactKind, EngineSpec
-from enginebench.workflow.campaign import Reporter, child_environment
+from pathlib import Path
+
+from msgspec import Struct
+
+from enginebench.backends.registry import takes
+from enginebench.core.errors import ArtifactError, EngineBenchError
+from enginebench.core.names import format_engine, format_precision
+from enginebench.core.records import Artifact, ArtifactKind, EngineSpec, Precision, Recipe
+from enginebench.models.zoo import BUILTIN
+from enginebench.workflow.campaign import Labelled, Reporter, child_environment
+from enginebench.workflow.folder import RunRequest
 from enginebench.workflow.isolate import run_child
-from enginebench.workflow.jobs import SourceAnswer, SourceJob
+from enginebench.workflow.jobs import QuantizeAnswer, QuantizeJob, SourceAnswer, SourceJob
+from enginebench.workflow.plan import list_transforms
+
+# Ranges have settled well before this many entries, and a run should not wait for them; `calibrate --n` takes more.
+CALIBRATION_ENTRIES = 128
+# A Wilson interval of a point or two either way around 75 %; the verb `accuracy` takes more.
+LABELLED_ENTRIES = 1000
 
 
 def make_sources(job: SourceJob, *, threads: int, timeout_s: float, reporter: Reporter) -> tuple[Artifact, ...]:
@@ -27,6 +40,93 @@ def make_sources(job: SourceJob, *, threads: int, timeout_s: float, reporter: Re
     )
     assert isinstance(answer, SourceAnswer)
     return answer.artifacts
+
+
+class Sources(Struct, frozen=True, kw_only=True):
+    """Everything that rows can start from, and PRECISION -> reason for the graphs that could not be made."""
+
+    artifacts: tuple[Artifact, ...]
+    problems: dict[str, str] = {}
+
+
+def gather_sources(request: RunRequest, place: Path, reporter: Reporter) -> Sources:
+    """The sources of a request in every precision that its rows need, made in the folder `place`."""
+    job = SourceJob(
+        model=request.model,
+        out_dir=str(place.absolute()),
+        weights=request.weights,
+        seed=request.measure.seed,
+        input_size=request.input_size,
+        input_shapes=request.input_shapes,
+        batch=request.batches[0],
+        onnx=any(takes(name) == "onnx" for name, _ in request.engines),
+    )
+    made = make_sources(job, threads=request.threads, timeout_s=request.timeout_s, reporter=reporter)
+    return _transform_all(request, made, place, reporter)
+
+
+def _transform_all(request: RunRequest, made: tuple[Artifact, ...], place: Path, reporter: Reporter) -> Sources:
+    artifacts, problems = list(made), {}
+    graph = next((a for a in made if a.kind == "onnx"), None)
+    for precision, recipe in list_transforms(request, made, takes):
+        label = format_precision(precision, recipe)
+        try:
+            assert graph is not None  # transforms are listed where there is one
+            artifacts.append(_transform(request, graph, precision, recipe, place, reporter))
+        except EngineBenchError as error:
+            reporter.say(f"no graph in {label}: {error}")
+            problems[label] = str(error)
+    return Sources(artifacts=tuple(artifacts), problems=problems)
+
+
+def _transform(
+    request: RunRequest,
+    graph: Artifact,
+    precision: Precision,
+    recipe: Recipe | None,
+    place: Path,
+    reporter: Reporter,
+) -> Artifact:
+    label = format_precision(precision, recipe)
+    reporter.step(f"{request.model}: {label}")
+    job = QuantizeJob(
+        model=graph.model,
+        artifact=graph,
+        precision=precision,
+        recipe=recipe,
+        out=str(place.absolute() / f"model.{label.replace('@', '-')}.onnx"),
+        calibration_path=str(place.absolute() / "calib.json"),
+        data=choose_data(request) or "fake",
+        method=request.calibration_method,
+        n=CALIBRATION_ENTRIES,
+        seed=request.measure.seed,
+        threads=request.threads,
+        input_size=request.input_size,
+    )
+    answer = run_child(
+        job,
+        timeout_s=request.timeout_s,
+        environment=child_environment(request.threads),
+        on_note=lambda text: reporter.step(f"{request.model} {label}: {text}"),
+    )
+    assert isinstance(answer, QuantizeAnswer)
+    return answer.artifact
+
+
+def choose_data(request: RunRequest) -> str | None:
+    """The labelled data of a run: the user's, else the bundled digits where the model was trained for them."""
+    if request.data is not None:
+        return request.data
+    card = BUILTIN.get(request.model)
+    return "digits" if card is not None and card.task == "digits" else None
+
+
+def choose_labelled(request: RunRequest) -> Labelled | None:
+    """The data on which every row's answers are counted; None where nothing labelled was given."""
+    data = choose_data(request)
+    if data is None or data == "fake" or Path(data).suffix in (".npy", ".npz"):
+        return None
+    return Labelled(data=data, n=LABELLED_ENTRIES, input_size=request.input_size)
 
 
 def choose_source(sources: tuple[Artifact, ...], engine: EngineSpec, kind: ArtifactKind) -> Artifact:

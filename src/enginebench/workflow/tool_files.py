@@ -62,7 +62,7 @@ class ToolFiles:
         }
 
     def read_precision(self, layers: Path, profile: Path) -> dict[str, float] | None:
-        """Shares of time by precision; reformats and casts, which compute nothing, under `conversion`."""
+        """Shares of time by precision; reformats and casts, which compute nothing, under `other`."""
         from enginebench.analyze.trtexec.layers import parse_layers
         from enginebench.analyze.trtexec.profile import parse_profile
 
@@ -71,7 +71,7 @@ class ToolFiles:
             return None
         shares: dict[str, float] = {}
         for layer in document.layers:
-            name = "conversion" if layer.overhead else layer.precision
+            name = "other" if layer.overhead else layer.precision
             if name is not None:
                 shares[name] = shares.get(name, 0.0) + (layer.share or 0.0)
         return dict(sorted(shares.items(), key=lambda item: -item[1])) or None

@@ -63,6 +63,14 @@ def test_a_log_and_a_timing_file_of_different_runs_contradict(tmp_path: Path) ->
     assert read_folder(tmp_path)[0].contradictions == ()
 
 
+def test_an_implicit_batch_is_no_contradiction(tmp_path: Path) -> None:
+    fill(tmp_path)
+    text = made.make_log(8601, None, n=60).replace("Batch: Explicit", "Batch: 16").replace("1x3x224", "3x224")
+    qps = next(line for line in text.splitlines() if "Throughput" in line).split()[-2]
+    (tmp_path / "run.log").write_text(text.replace(f"Throughput: {qps}", f"Throughput: {16 * float(qps):g}"))
+    assert read_folder(tmp_path)[0].contradictions == ()
+
+
 def test_a_file_that_cannot_be_read_is_named_beside_the_others(tmp_path: Path) -> None:
     fill(tmp_path)
     (tmp_path / "times.json").write_bytes(made.make_times()[:1000])

@@ -192,6 +192,12 @@ def test_a_failed_graph_capture_is_off_whatever_the_options_say() -> None:
     assert read_one(text).cuda_graph is False
 
 
+def test_build_options_say_nothing_about_a_loaded_engine() -> None:
+    lines = ["=== Build Options ===", "Precision: FP32", "Load engine: a.plan", ""]
+    run = read_one("".join(f"{made.STAMP} [I] {line}\n" for line in lines))
+    assert (run.precision, run.model) == ("FP32", "a.plan") and "not those of the engine" in run.notes[0]
+
+
 def test_engine_size_and_build_time() -> None:
     lines = ["Created engine with size: 0.1458 MiB", "Engine built in 0.300395 sec."]
     run = read_one("".join(f"{made.STAMP} [I] {line}\n" for line in lines))

@@ -87,9 +87,15 @@ class TestWarmup:
         assert document.warmup_dropped == count_before(starts, 200) > 1000
         assert document.n == n - document.warmup_dropped
 
-    def test_otherwise_it_is_kept_and_the_option_is_named(self) -> None:
+    def test_a_run_that_ends_at_whole_seconds_had_none(self) -> None:
+        n = int(1000 / made.sample_latencies(9000)["latency"].mean()) + 2
+        document = summarize(made.make_times(n))
+        assert (document.n, document.warmup_reason) == (n, "the run ends at whole seconds: it had no warm-up")
+
+    def test_otherwise_it_is_left_out_and_the_option_is_named(self) -> None:
         document = summarize(made.make_times(4000))
-        assert document.warmup_dropped == 0 and "--warmup-ms 200" in document.warmup_reason
+        assert document.warmup_dropped > 1000 and "--warmup-ms 0 keeps them" in document.warmup_reason
+        assert document.n + document.warmup_dropped == 4000
 
     def test_old_keys_mean_that_it_is_there(self) -> None:
         assert summarize(made.make_times(2000, keys=made.OLD_KEYS)).warmup_dropped > 1000
@@ -223,6 +229,11 @@ def test_other_files_are_refused(data: bytes, found: str) -> None:
         summarize(data)
 
 
+def test_a_time_that_trtexec_cannot_hold_names_its_entry() -> None:
+    with pytest.raises(ParseError, match=r"entry 1: found latency of 1e\+300 ms"):
+        summarize('[{"latencyMs": 1}, {"latencyMs": 1e300}]')
+
+
 def test_enqueue_times_say_how_coarse_they_are() -> None:
     document = summarize(made.make_times(50, start_ms=1500))
     assert document.enqueue_ms is not None
@@ -239,6 +250,16 @@ def test_intervals_contain_the_value_and_know_their_limits() -> None:
     assert not few["99"].supported and "too few for an interval" in few["99"].method
     assert summarize(made.make_times(50)).caveats[0].code == "too_few_samples"
     assert summarize(made.make_times(50), intervals=False).intervals == {}
+
+
+def test_queries_of_several_streams_overlap() -> None:
+    document = summarize(made.make_times(50), log=LogRun(version="11.1.0", streams=2))
+    assert "2 streams" in document.notes[-1]
+
+
+@pytest.mark.parametrize("encoding", ["utf-8-sig", "utf-16", "utf-16-le"])
+def test_a_shell_may_have_changed_the_encoding(encoding: str) -> None:
+    assert summarize(made.make_times(20).decode().encode(encoding)).n == 20
 
 
 def test_files_on_disk_plain_packed_and_absent(tmp_path: Path) -> None:

@@ -57,7 +57,7 @@ class RunLines:
 
 def split_lines(text: str) -> Iterator[Line]:
     """The messages of a log. A print without line end in front of a message becomes a line of its own."""
-    for number, raw in enumerate(text.split("\n"), 1):
+    for number, raw in enumerate(iterate_lines(text), 1):
         matches = list(_PREFIX.finditer(raw))
         head = raw[: matches[0].start()] if matches else raw
         if head.strip() or not matches:
@@ -65,6 +65,15 @@ def split_lines(text: str) -> Iterator[Line]:
         ends = [match.start() for match in matches[1:]] + [len(raw)]
         for match, end in zip(matches, ends, strict=False):
             yield Line(number, match[1], match[2] is not None, raw[match.end() : end].rstrip())
+
+
+def iterate_lines(text: str) -> Iterator[str]:
+    """The lines of a text one by one: a list of all would take more memory than a verbose log itself."""
+    start = 0
+    while (end := text.find("\n", start)) >= 0:
+        yield text[start:end]
+        start = end + 1
+    yield text[start:]
 
 
 def read_banner(text: str) -> Banner | None:
@@ -107,7 +116,8 @@ class RunSplitter:
             self._start(line, banner) if banner.verdict == "RUNNING" else self._finish(line, banner)
         elif line.level is None and (task := _TASK.search(line.text)):
             self._switch_task(task[1])
-        else:
+        # A verbose build has a million lines of the library, none of which says anything about the run.
+        elif not (line.level == "V" or (line.library and line.level == "I")) or not self.runs:
             self._append(line)
 
     def _start(self, line: Line, banner: Banner) -> None:

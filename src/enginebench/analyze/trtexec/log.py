@@ -135,7 +135,7 @@ def read_run(run: RunLines, known: dict[str, Any]) -> LogRun:
         warnings=warnings,
         errors=errors,
         nonfinite=nonfinite,
-        notes=read_notes(run, fields),
+        notes=read_notes(run, fields, options),
         first_line=run.first_line,
         parent=run.parent,
         **fields,
@@ -337,11 +337,13 @@ def decide_status(run: RunLines, errors: tuple[str, ...]) -> tuple[RunStatus, st
     return "unknown", "no closing banner: the log is cut, or the run was killed"
 
 
-def read_notes(run: RunLines, fields: dict[str, Any]) -> tuple[str, ...]:
+def read_notes(run: RunLines, fields: dict[str, Any], options: dict[str, dict[str, str]]) -> tuple[str, ...]:
     """What a reader of the numbers should know and the log does not say in words."""
     notes = []
     if run.closing is not None and any(line.level is None and _CRASH.search(line.text) for line in run.lines):
         notes.append("the process crashed after its closing banner")
+    if options.get("Build Options", {}).get("Load engine"):
+        notes.append("the engine was loaded: precision and build options are those asked for, not those of the engine")
     if fields.get("throughput_qps") == 0:
         notes.append("0 qps is what trtexec 7 prints for an explicit batch; it is no measurement")
     if fields.get("engine_bytes") == 0:

@@ -15,8 +15,9 @@ from enginebench.core.errors import ParseError
 # Largest content read from one file. A trace of ten million queries is 2.8 GB; anything above this is no artefact of
 # trtexec that a person waits for, or a compressed bomb.
 MAX_BYTES = 4 << 30
-# Largest log, profile or layer file: these are read whole, and a verbose build log of a large model stays below 1 GB.
-MAX_TEXT_BYTES = 1 << 30
+# Largest log, profile or layer file, and largest content of a gzip file: these are read whole. Verbose build logs of
+# large models have some hundred MB.
+MAX_TEXT_BYTES = 512 << 20
 # What a decoder of JSON raises on bytes that are none.
 DECODE_ERRORS = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 _GZIP = b"\x1f\x8b"

@@ -118,7 +118,7 @@ def summarize_trace(
         intervals={"latency_ms": estimate_row(rows["latency_ms"], finite["latency_ms"])} if intervals else {},
         nonfinite=nonfinite,
         layout=trace.layout,
-        notes=(*trace.notes, *note_resolution(timed.columns)),
+        notes=(*trace.notes, *note_resolution(timed.columns), *note_streams(log)),
         caveats=tuple(list_doubts(n, nonfinite)),
     )
 
@@ -127,7 +127,8 @@ def select_timed(trace: Trace, path: Path, warmup_ms: float | None, log: LogRun 
     """The queries behind the warm-up; the enqueue time is added where its start and end are known."""
     columns = dict(trace.columns)
     if "start_enqueue" in columns and "end_enqueue" in columns:
-        columns["enqueue"] = columns["end_enqueue"] - columns["start_enqueue"]
+        # To a picosecond: the stamps have six digits, and what lies below is noise of the subtraction.
+        columns["enqueue"] = np.round(columns["end_enqueue"] - columns["start_enqueue"], 9)
     dropped, reason = count_warmup(trace, warmup_ms, log)
     if dropped >= len(trace):
         raise ParseError(
@@ -180,9 +181,10 @@ def count_before(starts: Column, limit_ms: float) -> int:
 def guess_warmup(trace: Trace, starts: Column, limit_ms: float) -> tuple[int, str]:
     """The warm-up by the times alone.
 
-    A run ends at the first query past warm-up + duration, and the duration is whole seconds. So a file that begins
-    before 200 ms and ends just after k s + 200 ms holds 200 ms of warm-up; one that ends elsewhere ran with --warmUp=0
-    or for a number of iterations.
+    A run ends at the first query past warm-up + duration, and the duration is whole seconds: one that ends just after
+    k s + 200 ms holds its warm-up, one that ends just after k s had none. Any other end is that of a number of
+    iterations and tells nothing; then the first 200 ms are left out, since a few queries less change no figure that a
+    cold start would not change more.
     """
     first, last = float(starts[0]), float(starts[-1])
     if not (math.isfinite(first) and math.isfinite(last)) or first >= limit_ms:
@@ -192,10 +194,13 @@ def guess_warmup(trace: Trace, starts: Column, limit_ms: float) -> tuple[int, st
     # Queries are started at most two ahead, so the last start lies within a few latencies of the end of the run; 10 ms
     # cover the host's own delays in the files that were seen. Beyond a tenth of a second the rule proves nothing.
     slack = 10 + 4 * float(np.nanmedian(trace.columns["latency"]))
-    over = (last - limit_ms) % 1000
-    if last >= 1000 + limit_ms and slack <= 100 and over <= slack:
-        return count_before(starts, limit_ms), f"the run ends at whole seconds + {limit_ms:g} ms: it holds the warm-up"
-    return 0, f"begins before {limit_ms:g} ms without sign of a warm-up; --warmup-ms {limit_ms:g} drops it if it is one"
+    if slack <= 100 and last >= 1000 and last % 1000 <= slack:
+        return 0, "the run ends at whole seconds: it had no warm-up"
+    dropped = count_before(starts, limit_ms)
+    if slack <= 100 and last >= 1000 + limit_ms and (last - limit_ms) % 1000 <= slack:
+        return dropped, f"the run ends at whole seconds + {limit_ms:g} ms: it holds the warm-up"
+    reason = f"queries before {limit_ms:g} ms taken as warm-up, as trtexec 8.4 and older keep it"
+    return dropped, f"{reason}; --warmup-ms 0 keeps them, --log tells for sure"
 
 
 def measure_walltime(columns: dict[Quantity, Column]) -> float | None:
@@ -215,6 +220,13 @@ def total_compute(columns: dict[Quantity, Column]) -> float | None:
         return None
     total = float(columns["compute"].sum()) / 1e3
     return total if math.isfinite(total) else None
+
+
+def note_streams(log: LogRun | None) -> tuple[str, ...]:
+    """A note where queries of several streams overlap."""
+    if log is None or log.streams is None or log.streams < 2:
+        return ()
+    return (f"{log.streams} streams: queries overlap, so only the throughput means something",)
 
 
 def note_resolution(columns: dict[Quantity, Column]) -> tuple[str, ...]:

@@ -32,6 +32,7 @@ _PIECE = 128 << 10
 _MAX_ENTRY = 1 << 16
 # Layouts other than trtexec's are decoded as a whole, which takes about ten times their size in memory.
 _MAX_OTHER = 64 << 20
+_LARGEST = float(np.finfo(np.float32).max)
 _SPACE = b" \t\r\n"
 _HEAD = re.compile(rb"\s*(?:\{\s*\"[^\"\\]{0,80}\"\s*:\s*){0,8}\[\s*(?=\{)")
 _NONFINITE = re.compile(rb"(:\s*)[-+]?(?:nan|inf)(?:\([a-z]{0,8}\))?(?=\s*[,}])", re.IGNORECASE)
@@ -54,7 +55,7 @@ class Trace:
 
 
 def read_trace(path: Path) -> Trace:
-    """The queries of the timing file `path`.
+    """The queries of the timing file `path`, at least one.
 
     Raises:
         ParseError: it cannot be read, is damaged (names the byte), or lacks a key (names it and those found).
@@ -74,8 +75,18 @@ def read_trace_bytes(data: bytes | mmap.mmap, path: Path) -> Trace:
             fields = choose_fields(first, path)
             if fields is not None:
                 columns = decode_columns(data, head.end(), fields, path)
-                return make_trace(columns, fields)
-    return search_trace(bytes(data[: _MAX_OTHER + 1]), path)
+                return check_range(make_trace(columns, fields), path)
+    return check_range(search_trace(bytes(data[: _MAX_OTHER + 1]), path), path)
+
+
+def check_range(trace: Trace, path: Path) -> Trace:
+    """The trace, if every time in it could have been one: trtexec keeps times in 32-bit floats."""
+    for quantity, column in trace.columns.items():
+        beyond = np.flatnonzero(np.abs(column) > _LARGEST)
+        if len(beyond):
+            found = f"{quantity} of {column[beyond[0]]:g} ms"
+            raise ParseError(path, f"entry {beyond[0]}", found, "a time that a 32-bit float holds")
+    return trace
 
 
 def choose_fields(first: bytes, path: Path) -> dict[str, KeyMeaning] | None:

@@ -1,0 +1,19 @@
+"""Text from files, models, logs and tools, made safe to show on a terminal."""
+
+from __future__ import annotations
+
+import unicodedata
+
+# Control, format (among them marks that reverse the direction of writing), surrogate, line, paragraph characters.
+HIDDEN = frozenset({"Cc", "Cf", "Cs", "Zl", "Zp"})
+
+
+def clean_lines(text: str) -> str:
+    """`text` with its line ends and tabs, but without any other control character: nothing that moves a cursor,
+    rings, colours or reverses."""
+    return "".join(c for c in text if c in "\n\t" or unicodedata.category(c) not in HIDDEN)
+
+
+def clean_text(text: str) -> str:
+    """`text` on one line without control characters; line ends and tabs become spaces."""
+    return clean_lines("".join(" " if c in "\n\r\t\v\f\x85\u2028\u2029" else c for c in text))

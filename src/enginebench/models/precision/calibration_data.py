@@ -1,0 +1,431 @@
+"""Inputs of a model from the user's data, read as they are needed: for calibration, and with labels for accuracy."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import zipfile
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+import msgspec
+import numpy as np
+from msgspec import Struct
+
+from enginebench.core.errors import ArtifactError, FeedError, MissingDependency, ParseError, UsageError
+from enginebench.core.feeds import random_feeds
+from enginebench.core.records import Caveat, TensorSpec
+from enginebench.models.precision.calibration import EXTERNAL, explain_external
+from enginebench.models.task import Preprocess, feed_digits, load_digits, preprocess_for
+from enginebench.models.zoo import BUILTIN
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from enginebench.core.protocols import Array
+
+Split = Literal["calibrate", "evaluate"]
+
+# What Pillow reads in its base installation and users keep pictures in.
+IMAGE_SUFFIXES = frozenset({".jpg", ".jpeg", ".png", ".bmp", ".webp", ".gif", ".tif", ".tiff", ".ppm", ".pgm"})
+# The entry of an .npz in which kept batches say how they were made.
+ORIGIN_KEY = "__enginebench__"
+# A file beside the class folders that says which folder is which class.
+CLASS_INDEX_NAMES = ("class_index.json", "imagenet_class_index.json", "classes.txt")
+
+
+class CalibrationData(Struct, frozen=True, kw_only=True, eq=False):
+    """n entries of inputs. `read(start, stop)` makes those of one step; nothing else is held."""
+
+    source: str  # as the user wrote it
+    n: int
+    read: Callable[[int, int], dict[str, Any]]  # input name -> array [stop - start, ...]
+    preprocess_sha256: str | None
+    seed: int = 0
+    caveats: tuple[Caveat, ...] = ()
+    label: Callable[[int | None], Any] | None = None  # number of classes -> int64 [n]
+
+    def batches(self, size: int) -> Iterator[dict[str, Array]]:
+        """The entries in steps of `size`; the last step may be shorter."""
+        for start in range(0, self.n, size):
+            yield self.read(start, min(start + size, self.n))
+
+    def read_labels(self, classes: int | None = None) -> NDArray[np.int64]:
+        """The right answers, int64 [n].
+
+        Args:
+            classes: how many the model tells apart; needed where folders are numbered by their order.
+
+        Raises:
+            UsageError: the data has no labels.
+            ArtifactError: they do not fit the number of classes.
+        """
+        if self.label is None:
+            raise UsageError(
+                f"{self.source} has no labels; expected digits, or a folder with one folder for each class"
+            )
+        labels: NDArray[np.int64] = self.label(classes)
+        return labels
+
+
+def open_data(
+    text: str,
+    *,
+    model: str,
+    inputs: Sequence[TensorSpec],
+    n: int,
+    seed: int = 0,
+    input_size: int | None = None,
+    split: Split = "calibrate",
+) -> CalibrationData:
+    """The data that `text` names.
+
+    Args:
+        text: `digits`, `fake`, a folder of images (one folder for each class, or flat), an .npy or an .npz file.
+        model: MODEL, whose own preprocessing images go through.
+        inputs: of the graph; axis 0 of each is the batch.
+        n: entries, at most; a folder or file with fewer gives what it has.
+        seed: of the choice among more, and of random arrays.
+        input_size: height and width in pixels where not the model's own.
+        split: of the digits: those of the training set, or the held-out ones.
+
+    Raises:
+        UsageError: no such source, or one that does not fit the model.
+        ArtifactError: the folder or file cannot be used; names it.
+    """
+    if n < 1:
+        raise UsageError(f"n {n} must be at least 1")
+    _check_inputs(inputs)
+    if text == "fake":
+        return make_fake(inputs, n, seed)
+    if text == "digits":
+        return _open_digits(model, inputs, n, seed, split)
+    path = Path(text)
+    if path.suffix.lower() in (".npy", ".npz"):
+        return open_arrays(path, inputs, n)
+    if not path.is_dir():
+        raise UsageError(
+            f"--data {text!r}: no such folder; expected a folder of images, an .npy or .npz file, digits or fake"
+        )
+    return open_images(path, _find_preprocess(model, input_size), inputs, n, seed)
+
+
+def _check_inputs(inputs: Sequence[TensorSpec]) -> None:
+    if not inputs or any(not spec.shape for spec in inputs):
+        raise UsageError("the graph has no input with a batch axis; such a graph cannot be calibrated")
+
+
+def _find_preprocess(model: str, input_size: int | None) -> Preprocess:
+    preprocess = preprocess_for(model, input_size)
+    if preprocess is None:
+        raise UsageError(
+            f"{model}: nobody but its owner knows how its images are prepared. Give prepared arrays (.npy, .npz) in "
+            "place of images, or the name of a built-in model"
+        )
+    return preprocess
+
+
+def make_fake(inputs: Sequence[TensorSpec], n: int, seed: int) -> CalibrationData:
+    """Seeded random arrays: ranges that no real input need have."""
+    singles = [msgspec.structs.replace(spec, shape=("batch", *spec.shape[1:])) for spec in inputs]
+
+    def read(start: int, stop: int) -> dict[str, Any]:
+        entries = [random_feeds(singles, 1, seed + i) for i in range(start, stop)]
+        return {spec.name: np.concatenate([entry[spec.name] for entry in entries]) for spec in inputs}
+
+    caveat = Caveat(
+        code="random_calibration",
+        message=f"ranges come from random inputs (seed {seed})",
+        advice="times hold; accuracy and drift mean nothing. Calibrate with --data DIR",
+    )
+    return CalibrationData(source="fake", n=n, read=read, preprocess_sha256=None, seed=seed, caveats=(caveat,))
+
+
+def _open_digits(model: str, inputs: Sequence[TensorSpec], n: int, seed: int, split: Split) -> CalibrationData:
+    card = BUILTIN.get(model)
+    if card is None or card.task != "digits" or len(inputs) != 1:
+        raise UsageError(f"--data digits fits digits-cnn and digits-mlp; {model} needs --data DIR, FILE.npz or fake")
+    digits = load_digits().select(held_out=split == "evaluate")
+    order = np.random.default_rng(seed).permutation(len(digits.images))[:n]
+    preprocess = preprocess_for(model)
+    assert preprocess is not None  # every built-in has one
+
+    def read(start: int, stop: int) -> dict[str, Any]:
+        return {inputs[0].name: feed_digits(model, digits.images[order[start:stop]])}
+
+    return CalibrationData(
+        source="digits",
+        n=len(order),
+        read=read,
+        preprocess_sha256=preprocess.sha256(),
+        seed=seed,
+        label=lambda _: digits.labels[order],
+    )
+
+
+def open_images(
+    folder: Path, preprocess: Preprocess, inputs: Sequence[TensorSpec], n: int, seed: int
+) -> CalibrationData:
+    """Pictures of a folder and the folders in it, a seeded choice of n, each prepared as for inference.
+
+    Raises:
+        UsageError: the model has more than one input.
+        ArtifactError: no pictures, or (while reading) one that cannot be decoded or does not fit; names the file.
+        MissingDependency: Pillow is not installed.
+    """
+    if len(inputs) != 1:
+        raise UsageError(f"images feed one input; the graph has {len(inputs)}. Give an .npz with an entry for each")
+    _require_pillow()
+    found = list_images(folder)
+    order = np.random.default_rng(seed).permutation(len(found))[:n]
+    files = [found[i] for i in order]
+
+    def read(start: int, stop: int) -> dict[str, Any]:
+        return {inputs[0].name: np.stack([_read_image(path, preprocess, inputs[0]) for path in files[start:stop]])}
+
+    return CalibrationData(
+        source=str(folder),
+        n=len(files),
+        read=read,
+        preprocess_sha256=preprocess.sha256(),
+        seed=seed,
+        label=lambda classes: _label_files(folder, files, classes),
+    )
+
+
+def _require_pillow() -> None:
+    try:
+        import PIL  # noqa: F401
+    except ModuleNotFoundError as error:
+        raise MissingDependency("Pillow", 'pip install "pillow>=10"') from error
+
+
+def list_images(folder: Path) -> list[Path]:
+    """The pictures in a folder and in its folders, sorted by their path; hidden ones are left out.
+
+    Raises:
+        ArtifactError: there are none, or the folder cannot be read.
+    """
+    try:
+        paths = sorted(p for p in folder.rglob("*") if p.suffix.lower() in IMAGE_SUFFIXES and p.is_file())
+    except OSError as error:
+        raise ArtifactError(f"{folder} cannot be read: {error.strerror}") from error
+    paths = [p for p in paths if not any(part.startswith(".") for part in p.relative_to(folder).parts)]
+    if not paths:
+        raise ArtifactError(
+            f"{folder} holds no pictures; expected files that end in {', '.join(sorted(IMAGE_SUFFIXES))}"
+        )
+    return paths
+
+
+def _read_image(path: Path, preprocess: Preprocess, spec: TensorSpec) -> Array:
+    from PIL import Image
+
+    try:
+        with Image.open(path) as picture:
+            array = preprocess.apply(picture)
+    except Exception as error:  # the decoders raise whatever they run into
+        raise ArtifactError(f"picture {path} cannot be decoded: {error}. Remove it or replace it") from error
+    if any(isinstance(want, int) and want != have for want, have in zip(spec.shape[1:], array.shape, strict=False)):
+        raise FeedError(
+            f"picture {path} is prepared to {array.shape}, input {spec.name!r} takes {spec.shape[1:]}. "
+            "Give --input-size as at export"
+        )
+    return array
+
+
+def _label_files(folder: Path, files: Sequence[Path], classes: int | None) -> NDArray[np.int64]:
+    names = [path.relative_to(folder).parts[0] for path in files]
+    flat = [path.name for path in files if path.parent == folder]
+    if flat:
+        raise ArtifactError(f"{folder}/{flat[0]} lies in no class folder; expected {folder}/CLASS/{flat[0]}")
+    index = read_class_index(folder, classes)
+    unknown = sorted({name for name in names if name not in index})
+    if unknown:
+        raise ArtifactError(f"{folder}: folder {unknown[0]!r} stands in no class index; add it or remove the folder")
+    labels = np.array([index[name] for name in names], np.int64)
+    if classes is not None and labels.max() >= classes:
+        raise ArtifactError(f"{folder}: class {labels.max()} of {classes}; the model does not tell so many apart")
+    return labels
+
+
+def read_class_index(folder: Path, classes: int | None) -> dict[str, int]:
+    """Class number by folder name.
+
+    From `class_index.json` or `imagenet_class_index.json` ({"0": ["n01440764", "tench"]} or {"n01440764": 0}), or
+    `classes.txt` (a name on each line, class 0 first); else the names themselves where all are numbers; else their
+    order, where there are as many as the model has classes.
+
+    Raises:
+        ParseError: an index file of another form.
+        ArtifactError: no index file, and the folders do not say it themselves.
+    """
+    for name in CLASS_INDEX_NAMES:
+        if (folder / name).is_file():
+            return _read_index_file(folder / name)
+    folders = sorted(p.name for p in folder.iterdir() if p.is_dir() and not p.name.startswith("."))
+    if folders and all(name.isdecimal() for name in folders):
+        return {name: int(name) for name in folders}
+    if len(folders) != classes:
+        raise ArtifactError(
+            f"{folder} has {len(folders)} class folders, the model {classes or 'an unknown number of'} classes: their "
+            f"order says nothing. Put a {CLASS_INDEX_NAMES[0]} into it"
+        )
+    return {name: i for i, name in enumerate(folders)}
+
+
+def _read_index_file(path: Path) -> dict[str, int]:
+    try:
+        text = path.read_text(encoding="utf-8")
+        if path.suffix == ".txt":
+            return {name: i for i, name in enumerate(filter(None, map(str.strip, text.splitlines())))}
+        found = json.loads(text)
+        if all(isinstance(value, int) for value in found.values()):
+            return {str(name): int(i) for name, i in found.items()}
+        return {str(value[0]): int(i) for i, value in found.items()}
+    except (OSError, UnicodeDecodeError, ValueError, AttributeError, TypeError, LookupError) as error:
+        raise ParseError(
+            path, "", str(error) or type(error).__name__, '{"0": ["n01440764", "tench"], ...} or {"n01440764": 0, ...}'
+        ) from error
+
+
+def open_arrays(path: Path, inputs: Sequence[TensorSpec], n: int) -> CalibrationData:
+    """Prepared inputs: an .npy for a graph of one input, an .npz with an entry for each.
+
+    Raises:
+        ParseError: no such file, damaged, or with Python objects in it.
+        FeedError: names, dtypes or shapes do not fit the graph, or a value is not finite; lists all of them.
+    """
+    arrays, origin = _load_arrays(path, inputs)
+    _check_arrays(path, arrays, inputs)
+    count = min(n, min(len(array) for array in arrays.values()))
+
+    def read(start: int, stop: int) -> dict[str, Any]:
+        feeds = {name: np.ascontiguousarray(array[start:stop]) for name, array in arrays.items()}
+        for name, array in feeds.items():
+            if array.dtype.kind == "f" and not np.isfinite(array).all():
+                raise FeedError(f"{path}: {name!r} holds values that are not finite in entries {start} to {stop - 1}")
+        return feeds
+
+    kept = _read_origin(path, origin)
+    external = explain_external(f"inputs come from {path.name}")
+    return CalibrationData(
+        source=kept.source if kept else str(path),
+        n=count,
+        read=read,
+        preprocess_sha256=kept.preprocess_sha256 if kept else EXTERNAL,
+        seed=kept.seed if kept else 0,
+        caveats=kept.caveats if kept else (external,),
+    )
+
+
+class _Origin(Struct, frozen=True, kw_only=True):
+    source: str
+    preprocess_sha256: str | None
+    seed: int
+    caveats: tuple[Caveat, ...]
+
+
+def _read_origin(path: Path, text: str | None) -> _Origin | None:
+    if text is None:
+        return None
+    try:
+        return msgspec.json.decode(text.encode(), type=_Origin)
+    except msgspec.DecodeError as error:
+        raise ParseError(path, ORIGIN_KEY, str(error), "what enginebench calibrate --keep-batches wrote") from error
+
+
+def _load_arrays(path: Path, inputs: Sequence[TensorSpec]) -> tuple[dict[str, Any], str | None]:
+    try:
+        if path.suffix.lower() == ".npy":
+            if len(inputs) != 1:
+                raise FeedError(f"{path} is one array, the graph has {len(inputs)} inputs; give an .npz")
+            return {inputs[0].name: np.lib.format.open_memmap(path, mode="r")}, None
+        with path.open("rb") as file:  # NumPy leaves a file that it opened itself open when it is damaged
+            stored = np.load(file, allow_pickle=False)
+            if not isinstance(stored, np.lib.npyio.NpzFile):
+                raise ParseError(path, "", "a single array", "several arrays by name, as numpy.savez writes them")
+            names = [name for name in stored.files if name != ORIGIN_KEY]
+            origin = str(stored[ORIGIN_KEY]) if ORIGIN_KEY in stored.files else None
+            return {name: stored[name] for name in names}, origin
+    except (OSError, ValueError, EOFError, zipfile.BadZipFile) as error:
+        reason = getattr(error, "strerror", None) or str(error)
+        raise ParseError(path, "", reason, "NumPy arrays without Python objects") from error
+
+
+def _check_arrays(path: Path, arrays: Mapping[str, Any], inputs: Sequence[TensorSpec]) -> None:
+    wanted = {spec.name: spec for spec in inputs}
+    problems = [f"unknown input {name!r}" for name in arrays if name not in wanted]
+    problems += [f"missing input {name!r}" for name in wanted if name not in arrays]
+    for name, array in arrays.items():
+        if name in wanted:
+            problems += _compare_with_spec(array, wanted[name])
+    lengths = {len(array) for array in arrays.values() if array.ndim}
+    if len(lengths) > 1:
+        problems.append(f"inputs of {', '.join(map(str, sorted(lengths)))} entries")
+    if problems:
+        expected = ", ".join(f"{s.name}: {s.dtype}{list(s.shape)}" for s in inputs)
+        raise FeedError(f"{path}: {'; '.join(problems)}. Expected {expected}, any number of entries on axis 0")
+
+
+def _compare_with_spec(array: Any, spec: TensorSpec) -> list[str]:
+    if array.dtype != np.dtype(spec.dtype):
+        return [f"input {spec.name!r} has dtype {array.dtype}, not {spec.dtype}"]
+    fits = array.ndim == len(spec.shape) and all(
+        not isinstance(want, int) or want == have for want, have in zip(spec.shape[1:], array.shape[1:], strict=True)
+    )
+    if not fits or not len(array):
+        return [f"input {spec.name!r} has shape {array.shape}"]
+    return []
+
+
+def keep_batches(data: CalibrationData, path: Path) -> None:
+    """Writes all entries into an .npz that `open_data` reads back, with where they came from.
+
+    Raises:
+        ArtifactError: the file cannot be written.
+    """
+    arrays: dict[str, Any] = {}
+    for i, feeds in enumerate(data.batches(1)):
+        for name, array in feeds.items():
+            if name not in arrays:
+                arrays[name] = np.empty((data.n, *array.shape[1:]), array.dtype)
+            arrays[name][i] = array[0]
+    origin = _Origin(source=data.source, preprocess_sha256=data.preprocess_sha256, seed=data.seed, caveats=data.caveats)
+    arrays[ORIGIN_KEY] = np.array(msgspec.json.encode(origin).decode())
+    _write_arrays(path, arrays)
+
+
+def _write_arrays(path: Path, arrays: Mapping[str, Any]) -> None:
+    """Beside its place first: a kill leaves the old file. The arrays are too large to be in memory a second time."""
+    temporary = path.with_name(f".{path.name}.tmp")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with temporary.open("wb") as file:
+            np.savez(file, **arrays)
+        temporary.replace(path)
+    except OSError as error:
+        with contextlib.suppress(OSError):
+            temporary.unlink()
+        raise ArtifactError(
+            f"cannot write {path}: {error.strerror or error}. Free space or choose another file"
+        ) from error
+
+
+def hash_while_reading(data: CalibrationData) -> tuple[CalibrationData, Callable[[], str]]:
+    """The same data, and a function that gives the SHA-256 over all entries read so far.
+
+    The same hash means the same inputs in the same order, in steps of whatever size.
+    """
+    digest = hashlib.sha256()
+
+    def read(start: int, stop: int) -> dict[str, Any]:
+        feeds = data.read(start, stop)
+        for entry in range(stop - start):
+            for name in sorted(feeds):
+                digest.update(name.encode() + b"\0" + np.ascontiguousarray(feeds[name][entry]).tobytes())
+        return feeds
+
+    return msgspec.structs.replace(data, read=read), digest.hexdigest

@@ -1,0 +1,218 @@
+"""ONNX graphs before and after a precision transform: loaded, prepared, checked, written, and what they are made of."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import itertools
+import logging
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+from enginebench.core.errors import ArtifactError, MissingDependency
+from enginebench.core.store import write_atomic
+from enginebench.models.onnx_source import LARGEST_PROTOBUF_BYTES, find_external_data, load_graph, read_opset
+
+try:
+    import onnx
+    from onnxruntime.quantization import quant_pre_process
+except ModuleNotFoundError as missing:
+    raise MissingDependency(str(missing.name), 'pip install "enginebench[ort]"') from missing
+from onnx import ModelProto, NodeProto, TensorProto, numpy_helper
+
+# Per-channel scales: the attribute `axis` of QuantizeLinear came with 13. Source: ONNX operator changelog.
+SMALLEST_OPSET = 13
+FLOATS = frozenset({TensorProto.FLOAT, TensorProto.FLOAT16, TensorProto.BFLOAT16, TensorProto.DOUBLE})
+
+
+def load_whole_graph(path: Path) -> ModelProto:
+    """The model with its weights, also those in external data.
+
+    Raises:
+        ParseError: it is no ONNX model.
+        ArtifactError: it cannot be read, its external data is not in order, or it has more than 2 GB.
+    """
+    model = load_graph(path)
+    size = path.stat().st_size + sum(p.stat().st_size for p in find_external_data(model, path))
+    if size > LARGEST_PROTOBUF_BYTES:
+        raise ArtifactError(
+            f"{path} has {size / 1e9:.1f} GB of weights; graphs up to 2.1 GB can be changed here. "
+            "Quantize it with the tool that made it: a graph with Q/DQ nodes is taken as it is"
+        )
+    onnx.load_external_data_for_model(model, str(path.parent))
+    return model
+
+
+def prepare_graph(model: ModelProto) -> ModelProto:
+    """The same function in a form to be calibrated and rewritten: BatchNorm folded, constants folded, types inferred.
+
+    Calibration and rewriting both start from it, so that the names of tensors agree.
+
+    Raises:
+        ArtifactError: the operator set is too old and cannot be converted, or the graph is not valid.
+    """
+    try:
+        with tempfile.TemporaryDirectory(prefix="enginebench-") as folder, quiet_logging():
+            given, made = Path(folder) / "given.onnx", Path(folder) / "prepared.onnx"
+            given.write_bytes(raise_opset(model, SMALLEST_OPSET).SerializeToString())
+            quant_pre_process(given, made, skip_symbolic_shape=True)
+            prepared = onnx.load(made)
+    except ArtifactError:
+        raise
+    except Exception as error:  # ONNX, ONNX Runtime and protobuf each have their own
+        raise ArtifactError(f"the graph cannot be prepared: {error}") from error
+    drop_unused_opsets(prepared)
+    name_nodes(prepared)
+    return prepared
+
+
+@contextlib.contextmanager
+def quiet_logging() -> Iterator[None]:
+    """Third-party code below `warning` of the root logger says nothing; ONNX Runtime's advice is for its own users."""
+    before = logging.root.manager.disable
+    logging.disable(logging.WARNING)
+    try:
+        yield
+    finally:
+        logging.disable(before)
+
+
+def raise_opset(model: ModelProto, smallest: int) -> ModelProto:
+    """The model at least at this version of the operator set.
+
+    Raises:
+        ArtifactError: it cannot be converted.
+    """
+    opset = read_opset(model)
+    if opset is None or opset >= smallest:
+        return model
+    try:
+        return onnx.version_converter.convert_version(model, smallest)
+    except Exception as error:  # a RuntimeError of C++ or any of protobuf
+        reason = str(error).partition("\n")[0]
+        raise ArtifactError(
+            f"opset {opset} cannot be converted to {smallest}, which this precision needs: {reason}. "
+            f"Export the model again with --opset {smallest} or newer"
+        ) from error
+
+
+def drop_unused_opsets(model: ModelProto) -> None:
+    """Removes imports of operator domains without a node: ONNX Runtime adds its own, and other parsers refuse them."""
+    used = {node.domain for node in walk_nodes(model)} | {"", "ai.onnx"}
+    kept = [opset for opset in model.opset_import if opset.domain in used]
+    del model.opset_import[:]
+    model.opset_import.extend(kept)
+
+
+def name_nodes(model: ModelProto) -> None:
+    """Gives a name of its own to every node without one, and to those that share one."""
+    taken = {node.name for node in model.graph.node} | {""}
+    seen: set[str] = set()
+    for node in model.graph.node:
+        if not node.name or node.name in seen:
+            base = node.name or node.op_type
+            node.name = next(name for i in itertools.count(1) if (name := f"{base}_{i}") not in taken)
+            taken.add(node.name)
+        seen.add(node.name)
+
+
+def walk_nodes(model: ModelProto) -> Iterator[NodeProto]:
+    """Every node, also those in branches and loops."""
+    stack = [*reversed(model.graph.node)]
+    while stack:
+        node = stack.pop()
+        yield node
+        for attribute in node.attribute:
+            for graph in (attribute.g, *attribute.graphs):
+                stack.extend(reversed(graph.node))
+
+
+def has_quantizers(model: ModelProto) -> bool:
+    """Whether the graph holds quantized nodes of any form."""
+    quantizers, dequantizers = count_quantizers(model)
+    return bool(quantizers or dequantizers) or any(
+        node.op_type.startswith("QLinear") or node.op_type in ("MatMulInteger", "ConvInteger", "DynamicQuantizeLinear")
+        for node in walk_nodes(model)
+    )
+
+
+def count_quantizers(model: ModelProto) -> tuple[int, int]:
+    """(QuantizeLinear nodes, DequantizeLinear nodes)."""
+    types = [node.op_type for node in walk_nodes(model)]
+    return types.count("QuantizeLinear"), types.count("DequantizeLinear")
+
+
+def hash_weights(model: ModelProto) -> str:
+    """SHA-256 over the floating-point weights, in whatever order and by whatever name they are stored.
+
+    The same network exported with another batch, or by another name, has the same hash.
+    """
+    hashes = sorted(
+        hashlib.sha256(numpy_helper.to_array(tensor).tobytes()).hexdigest()
+        for tensor in model.graph.initializer
+        if tensor.data_type in FLOATS
+    )
+    return hashlib.sha256("".join(hashes).encode()).hexdigest()
+
+
+def write_graph(model: ModelProto, out: Path) -> None:
+    """Checks the graph against the specification, types included, and writes it as one file.
+
+    Raises:
+        ArtifactError: it is not valid, or the file cannot be written.
+    """
+    try:
+        onnx.checker.check_model(model, full_check=True)
+    except Exception as error:  # the checker, shape inference and protobuf each have their own
+        raise ArtifactError(f"the rewritten graph is not valid ONNX: {str(error)[:500]}") from error
+    write_atomic(out, model.SerializeToString())
+
+
+def make_producers(model: ModelProto) -> dict[str, NodeProto]:
+    """Tensor name -> the node that makes it."""
+    return {name: node for node in model.graph.node for name in node.output if name}
+
+
+def make_consumers(model: ModelProto) -> dict[str, list[NodeProto]]:
+    """Tensor name -> the nodes that read it."""
+    consumers: dict[str, list[NodeProto]] = {}
+    for node in model.graph.node:
+        for name in node.input:
+            if name:
+                consumers.setdefault(name, []).append(node)
+    return consumers
+
+
+def sort_nodes(model: ModelProto) -> None:
+    """Puts every node after those whose tensors it reads, else keeps the order.
+
+    Raises:
+        ArtifactError: the graph has a cycle.
+    """
+    known = {"", *(t.name for t in model.graph.initializer), *(v.name for v in model.graph.input)}
+    made = {name for node in model.graph.node for name in node.output}
+    pending, ordered = list(model.graph.node), []
+    while pending:
+        later = []
+        for node in pending:
+            # Names of an outer graph, or read inside a branch, are in neither set; only what this graph makes can wait.
+            if all(name in known or name not in made for name in _reads(node)):
+                ordered.append(node)
+                known.update(node.output)
+            else:
+                later.append(node)
+        if len(later) == len(pending):
+            raise ArtifactError(f"node {later[0].name!r} reads what it helps to make; the graph has a cycle")
+        pending = later
+    nodes = [NodeProto.FromString(node.SerializeToString()) for node in ordered]
+    del model.graph.node[:]
+    model.graph.node.extend(nodes)
+
+
+def _reads(node: NodeProto) -> Iterator[str]:
+    yield from node.input
+    for attribute in node.attribute:
+        for graph in (attribute.g, *attribute.graphs):
+            for inner in graph.node:
+                yield from _reads(inner)

@@ -1,0 +1,105 @@
+"""Multiply-accumulates by node, and the share of them that a quantized graph takes in low precision."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+
+import onnx
+from onnx import ModelProto, NodeProto
+
+from enginebench.models.precision.graph import make_producers
+
+Shape = tuple[int, ...]
+
+# Operators that only move values, or cut them: what goes in as one of 256 levels comes out as one of them.
+LEVEL_KEEPING = frozenset(
+    {
+        "Clip",
+        "Concat",
+        "Flatten",
+        "Gather",
+        "Identity",
+        "MaxPool",
+        "Relu",
+        "Reshape",
+        "Slice",
+        "Split",
+        "Squeeze",
+        "Transpose",
+        "Unsqueeze",
+    }
+)
+_INTEGER_OPS = frozenset({"QLinearConv", "QLinearMatMul", "QGemm", "ConvInteger", "MatMulInteger"})
+
+
+def count_macs(model: ModelProto) -> dict[str, int]:
+    """Multiply-accumulates of every convolution and matrix product, by node name, at batch 1.
+
+    Nodes whose shapes cannot be inferred are left out; other unknown axes count as 1.
+    """
+    shapes = infer_shapes(model)
+    counts = {}
+    for node in model.graph.node:
+        macs = _count_node(node, shapes)
+        if macs is not None:
+            counts[node.name] = macs
+    return counts
+
+
+def infer_shapes(model: ModelProto) -> dict[str, Shape]:
+    """Shape of every tensor that has one, unknown axes as 1."""
+    inferred = onnx.shape_inference.infer_shapes(model)
+    shapes = {tensor.name: tuple(tensor.dims) for tensor in inferred.graph.initializer}
+    for value in (*inferred.graph.input, *inferred.graph.value_info, *inferred.graph.output):
+        if value.type.tensor_type.HasField("shape"):
+            shapes[value.name] = tuple(axis.dim_value or 1 for axis in value.type.tensor_type.shape.dim)
+    return shapes
+
+
+def _count_node(node: NodeProto, shapes: Mapping[str, Shape]) -> int | None:
+    inputs = [shapes.get(name) for name in node.input[:2]]
+    output = shapes.get(node.output[0]) if node.output else None
+    if len(inputs) < 2 or None in (*inputs, output):
+        return None
+    data, weights = inputs
+    assert data is not None and weights is not None and output is not None
+    match node.op_type:
+        case "Conv":  # weights [out, in / group, kernel...]: each output value sums over the rest of one filter
+            return math.prod(output) * math.prod(weights[1:])
+        case "ConvTranspose":  # weights [in, out / group, kernel...]: each input value goes into that many
+            return math.prod(data) * math.prod(weights[1:])
+        case "Gemm":
+            transposed = any(a.name == "transA" and a.i for a in node.attribute)
+            return math.prod(output) * data[0 if transposed else 1]
+        case "MatMul":
+            return math.prod(output) * (data[-1] if data else 1)
+    return None
+
+
+def measure_coverage(model: ModelProto) -> float:
+    """Share of multiply-accumulates whose both operands come from 8-bit values; 0 for a graph without any."""
+    counts = count_macs(model)
+    producers = make_producers(model)
+    nodes = {node.name: node for node in model.graph.node}
+    integer = sum(1 for node in model.graph.node if node.op_type in _INTEGER_OPS)
+    covered = sum(macs for name, macs in counts.items() if _is_quantized(nodes[name], producers))
+    total = sum(counts.values())
+    if not total:
+        return 1.0 if integer else 0.0
+    return covered / total
+
+
+def _is_quantized(node: NodeProto, producers: Mapping[str, NodeProto]) -> bool:
+    return all(_comes_from_levels(name, producers) for name in node.input[:2])
+
+
+def _comes_from_levels(name: str, producers: Mapping[str, NodeProto]) -> bool:
+    pending = [name]
+    while pending:
+        node = producers.get(pending.pop())
+        if node is None or (node.op_type != "DequantizeLinear" and node.op_type not in LEVEL_KEEPING):
+            return False
+        if node.op_type in LEVEL_KEEPING:
+            pending.extend(node.input if node.op_type == "Concat" else node.input[:1])
+    return True

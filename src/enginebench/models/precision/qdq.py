@@ -1,0 +1,317 @@
+"""INT8 and FP8 by explicit Q/DQ nodes: what the recipes ask of onnxruntime's quantizer, and what they add to it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import onnx
+from msgspec import Struct
+from onnx import ModelProto, NodeProto, TensorProto, helper, numpy_helper
+from onnxruntime.quantization import CalibrationMethod, QuantType
+from onnxruntime.quantization.calibrate import TensorData, TensorsData
+from onnxruntime.quantization.qdq_quantizer import QDQQuantizer
+
+from enginebench.core.errors import ArtifactError
+from enginebench.models.precision.calibration import TensorRange
+from enginebench.models.precision.graph import (
+    make_consumers,
+    make_producers,
+    name_nodes,
+    quiet_logging,
+    sort_nodes,
+)
+
+INT8_MAX = 127
+# The largest number of E4M3. Source: P. Micikevicius et al., "FP8 formats for deep learning", arXiv:2209.05433.
+E4M3_MAX = 448.0
+# FP8 came to QuantizeLinear with 19. Source: ONNX operator changelog.
+FP8_OPSET = 19
+# A channel whose scale is less than this share of the tensor's largest adds less than float32 rounds off a sum of both:
+# half a unit in the last of 24 places.
+SMALLEST_SCALE_SHARE = 2.0**-24
+
+WEIGHTED = ("Conv", "ConvTranspose", "Gemm", "MatMul")
+
+
+class Scheme(Struct, frozen=True, kw_only=True):
+    """What a recipe asks of the quantizer."""
+
+    op_types: tuple[str, ...]
+    unsigned_activations: bool
+    options: dict[str, Any]
+
+
+TENSORRT = Scheme(
+    op_types=WEIGHTED,
+    unsigned_activations=False,
+    options={
+        "ActivationSymmetric": True,
+        "WeightSymmetric": True,
+        "QuantizeBias": False,  # a dequantized int32 bias is refused
+        "AddQDQPairToWeight": True,  # TensorRT before 10 takes weights as floats behind a pair only
+        "DedicatedQDQPair": True,
+        # Behind a convolution stand its bias, its activation and its residual sum, all fused in more than 8 bits.
+        "OpTypesToExcludeOutputQuantization": list(WEIGHTED),
+        "QDQOpTypePerChannelSupportToAxis": {"MatMul": -1},
+    },
+)
+# What ONNX Runtime has 8-bit CPU kernels for and classification networks use. No ConvTranspose: it has no such kernel.
+# Source: onnxruntime/core/optimizer/qdq_transformer/selectors_actions/qdq_selector_action_transformer.cc, 1.20.
+CPU = Scheme(
+    op_types=(
+        "Add",
+        "AveragePool",
+        "Clip",
+        "Concat",
+        "Conv",
+        "Flatten",
+        "Gemm",
+        "GlobalAveragePool",
+        "LeakyRelu",
+        "MatMul",
+        "MaxPool",
+        "Mul",
+        "Relu",
+        "Reshape",
+        "Sigmoid",
+        "Squeeze",
+        "Transpose",
+        "Unsqueeze",
+    ),
+    unsigned_activations=True,
+    options={
+        "ActivationSymmetric": False,
+        "WeightSymmetric": True,
+        "QDQOpTypePerChannelSupportToAxis": {"MatMul": -1},
+    },
+)
+
+
+def insert_quantizers(
+    model: ModelProto,
+    ranges: Mapping[str, TensorRange],
+    scheme: Scheme,
+    *,
+    per_channel: bool = True,
+    reduce_range: bool = False,
+) -> tuple[ModelProto, list[str]]:
+    """(the graph with Q/DQ nodes, names of the weighted nodes that stay in FP32).
+
+    Args:
+        model: a prepared FP32 graph.
+        ranges: of its tensors. A node without a range of its input stays as it is.
+        scheme: the recipe.
+        per_channel: a scale for each channel of a weight.
+        reduce_range: weights in 7 bits, for CPUs whose 8-bit products saturate (no VNNI).
+
+    Raises:
+        ArtifactError: the quantizer fails on the graph.
+    """
+    copy = ModelProto()
+    copy.CopyFrom(model)
+    left_out = find_unquantizable(copy, ranges, scheme)
+    quantizer = QDQQuantizer(
+        copy,
+        per_channel=per_channel,
+        reduce_range=reduce_range,
+        weight_qType=QuantType.QInt8,
+        activation_qType=QuantType.QUInt8 if scheme.unsigned_activations else QuantType.QInt8,
+        tensors_range=_hand_over(ranges),
+        nodes_to_quantize=[],
+        nodes_to_exclude=left_out,
+        op_types_to_quantize=list(scheme.op_types),
+        extra_options=dict(scheme.options),
+    )
+    try:
+        with quiet_logging():
+            made = quantizer.quantize_model()
+    except Exception as error:  # ValueError, KeyError and asserts, by what the graph holds
+        raise ArtifactError(f"onnxruntime's quantizer fails on this graph: {error}") from error
+    sort_nodes(made)
+    name_nodes(made)
+    weighted = {node.name for node in model.graph.node if node.op_type in WEIGHTED}
+    return made, [name for name in left_out if name in weighted]
+
+
+def _hand_over(ranges: Mapping[str, TensorRange]) -> TensorsData:
+    data = {
+        name: TensorData(lowest=np.array(found.low, np.float32), highest=np.array(found.high, np.float32))
+        for name, found in ranges.items()
+    }
+    return TensorsData(CalibrationMethod.MinMax, data)
+
+
+def find_unquantizable(model: ModelProto, ranges: Mapping[str, TensorRange], scheme: Scheme) -> list[str]:
+    """Names of the nodes of the scheme's types that cannot be quantized.
+
+    A weighted node must have a constant weight (products of two activations, as in attention, lose most and gain
+    little), and every other float operand a range.
+    """
+    constants = {tensor.name for tensor in model.graph.initializer}
+    floats = {v.name for v in (*model.graph.input, *model.graph.value_info, *model.graph.output) if _is_float(v)}
+    left_out = []
+    for node in model.graph.node:
+        if node.op_type not in scheme.op_types:
+            continue
+        operands = [*node.input] if scheme.unsigned_activations is False else [*node.input, *node.output]
+        missing = any(name in floats and name not in constants and name not in ranges for name in operands)
+        if missing or (node.op_type in WEIGHTED and not _has_constant_weight(node, constants)):
+            left_out.append(node.name)
+    return left_out
+
+
+def _is_float(value: onnx.ValueInfoProto) -> bool:
+    return bool(value.type.tensor_type.elem_type == TensorProto.FLOAT)
+
+
+def _has_constant_weight(node: NodeProto, constants: set[str]) -> bool:
+    return node.input[0] not in constants and node.input[1] in constants
+
+
+def quantize_residuals(model: ModelProto, ranges: Mapping[str, TensorRange]) -> None:
+    """Puts a signed symmetric Q/DQ pair on the skipping input of every residual sum.
+
+    The other input comes straight out of a convolution or matrix product, which takes the sum into its own kernel; the
+    kernel's output has the precision of what is added to it.
+
+    Source: "Q/DQ placement recommendations" in NVIDIA's TensorRT developer guide: quantize the residual input of skip
+        connections.
+    """
+    producers, consumers = make_producers(model), make_consumers(model)
+    order = {node.name: i for i, node in enumerate(model.graph.node)}
+    for node in [n for n in model.graph.node if n.op_type == "Add"]:
+        skipping = _find_skipping_input(node, producers, consumers, order)
+        if skipping is not None and node.input[skipping] in ranges:
+            node.input[skipping] = _add_pair(model, node.input[skipping], node.name, ranges[node.input[skipping]])
+    sort_nodes(model)
+
+
+def _find_skipping_input(
+    node: NodeProto,
+    producers: Mapping[str, NodeProto],
+    consumers: Mapping[str, list[NodeProto]],
+    order: Mapping[str, int],
+) -> int | None:
+    """The index of the input that did not come out of the weighted node next to the sum; None if it is no such sum."""
+    makers = [producers.get(name) for name in node.input]
+    fusible = [
+        maker is not None and maker.op_type in WEIGHTED and len(consumers[name]) == 1
+        for maker, name in zip(makers, node.input, strict=True)
+    ]
+    if not any(fusible):
+        return None
+    if all(fusible):  # both branches end in a convolution: the later one takes the sum
+        positions = [order[maker.name] for maker in makers if maker is not None]
+        return positions.index(min(positions))
+    return fusible.index(False)
+
+
+def _add_pair(model: ModelProto, tensor: str, reader: str, found: TensorRange) -> str:
+    """Adds a pair behind a tensor; the name of what comes out."""
+    base = f"{tensor}_{reader}"
+    scale = np.float32(found.largest / INT8_MAX) or np.float32(1)
+    model.graph.initializer.extend(
+        [
+            numpy_helper.from_array(np.array(scale, np.float32), f"{base}_scale"),
+            numpy_helper.from_array(np.array(0, np.int8), f"{base}_zero_point"),
+        ]
+    )
+    parameters = [f"{base}_scale", f"{base}_zero_point"]
+    made = [
+        helper.make_node("QuantizeLinear", [tensor, *parameters], [f"{base}_q"], f"{base}_QuantizeLinear"),
+        helper.make_node("DequantizeLinear", [f"{base}_q", *parameters], [f"{base}_dq"], f"{base}_DequantizeLinear"),
+    ]
+    model.graph.node.extend(made)
+    return f"{base}_dq"
+
+
+def release_outputs(model: ModelProto) -> None:
+    """Removes the pair before every output of the graph: the last kernel gives floats, and 8 bits of logits are few."""
+    producers, consumers = make_producers(model), make_consumers(model)
+    for value in model.graph.output:
+        dequantizer = producers.get(value.name)
+        quantizer = producers.get(dequantizer.input[0]) if dequantizer is not None else None
+        if (
+            dequantizer is None
+            or quantizer is None
+            or dequantizer.op_type != "DequantizeLinear"
+            or quantizer.op_type != "QuantizeLinear"
+            or value.name in consumers
+            or len(consumers[quantizer.input[0]]) > 1
+        ):
+            continue
+        maker = producers.get(quantizer.input[0])
+        if maker is not None:
+            maker.output[list(maker.output).index(quantizer.input[0])] = value.name
+            model.graph.node.remove(quantizer)
+            model.graph.node.remove(dequantizer)
+    drop_unused_constants(model)
+
+
+def drop_unused_constants(model: ModelProto) -> None:
+    """Removes initializers that no node reads."""
+    used = {name for node in model.graph.node for name in node.input} | {v.name for v in model.graph.output}
+    has_branches = any(a.g.node or a.graphs for node in model.graph.node for a in node.attribute)
+    if not has_branches:  # a branch may read them by name
+        for tensor in [t for t in model.graph.initializer if t.name not in used]:
+            model.graph.initializer.remove(tensor)
+
+
+def raise_dead_scales(model: ModelProto) -> int:
+    """Gives channels without weights a small scale in place of an arbitrary one; how many there were.
+
+    Only where weights are floats behind a pair: there the scale may change.
+    """
+    tensors = {tensor.name: tensor for tensor in model.graph.initializer}
+    done: set[str] = set()
+    raised = 0
+    for node in model.graph.node:
+        if node.op_type != "QuantizeLinear" or node.input[0] not in tensors or node.input[1] in done:
+            continue
+        done.add(node.input[1])
+        weights = numpy_helper.to_array(tensors[node.input[0]])
+        scale = numpy_helper.to_array(tensors[node.input[1]])
+        floored, dead = _floor_scales(weights, scale, _read_axis(node))
+        if dead:
+            tensors[node.input[1]].CopyFrom(numpy_helper.from_array(floored, node.input[1]))
+            raised += dead
+    return raised
+
+
+def _floor_scales(weights: Any, scale: Any, axis: int) -> tuple[Any, int]:
+    """(scales with a floor, how many were below it or belong to channels of zeros)."""
+    channels = np.moveaxis(weights, axis, 0).reshape(scale.size, -1) if scale.ndim else weights.reshape(1, -1)
+    own = np.abs(channels).max(axis=1) / INT8_MAX
+    floor = max(float(own.max()) * SMALLEST_SCALE_SHARE, float(np.finfo(np.float32).tiny))
+    dead = own < floor
+    floored = np.where(dead, np.float32(floor), scale.reshape(-1)).astype(np.float32)
+    return floored.reshape(scale.shape), int(dead.sum())
+
+
+def _read_axis(node: NodeProto) -> int:
+    return next((int(a.i) for a in node.attribute if a.name == "axis"), 1)
+
+
+def turn_into_fp8(model: ModelProto) -> None:
+    """Rewrites signed symmetric INT8 pairs as E4M3 ones of the same range, in place.
+
+    Raises:
+        ArtifactError: a zero point is not a constant int8.
+    """
+    tensors = {tensor.name: tensor for tensor in model.graph.initializer}
+    scales, zero_points = set(), set()
+    for node in model.graph.node:
+        if node.op_type in ("QuantizeLinear", "DequantizeLinear"):
+            scales.add(node.input[1])
+            zero_points.add(node.input[2])
+    for name in scales:
+        scale = numpy_helper.to_array(tensors[name]) * np.float32(INT8_MAX / E4M3_MAX)
+        tensors[name].CopyFrom(numpy_helper.from_array(scale.astype(np.float32), name))
+    for name in zero_points:
+        zero = tensors[name]
+        if zero.data_type != TensorProto.INT8:
+            raise ArtifactError(f"zero point {name!r} is no int8; FP8 is made from signed symmetric pairs only")
+        count = int(np.prod(zero.dims, dtype=np.int64))
+        zero.CopyFrom(helper.make_tensor(name, TensorProto.FLOAT8E4M3FN, list(zero.dims), bytes(count), raw=True))

@@ -1,0 +1,360 @@
+"""Artifact to Artifact in another precision: cast, or with explicit Q/DQ nodes, and what came of it."""
+
+from __future__ import annotations
+
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Literal
+
+import onnx
+from msgspec import Struct
+from msgspec.structs import replace
+from onnx import ModelProto
+
+from enginebench.core.errors import ArtifactError, UsageError
+from enginebench.core.names import format_precision
+from enginebench.core.records import Artifact, Caveat, Precision, Recipe
+from enginebench.models.onnx_source import read_onnx, read_precision
+from enginebench.models.precision.calibration import Calibration, TensorRange, check_preprocess
+from enginebench.models.precision.calibration_data import CalibrationData, make_fake
+from enginebench.models.precision.cast import cast_to_bf16, cast_to_fp16, find_overflowing
+from enginebench.models.precision.graph import (
+    count_quantizers,
+    has_quantizers,
+    hash_weights,
+    load_whole_graph,
+    prepare_graph,
+    raise_opset,
+    write_graph,
+)
+from enginebench.models.precision.macs import measure_coverage
+from enginebench.models.precision.observe import Observer, find_activations, observe_ranges
+from enginebench.models.precision.qdq import (
+    CPU,
+    FP8_OPSET,
+    TENSORRT,
+    insert_quantizers,
+    quantize_residuals,
+    raise_dead_scales,
+    release_outputs,
+    turn_into_fp8,
+)
+from enginebench.models.precision.tensorrt_check import find_refusals
+
+IoTypes = Literal["keep", "cast"]
+
+# Entries of random data that look for values which FP16 cannot hold, where there is no calibration.
+OVERFLOW_ENTRIES = 4
+# Below half of the work in 8 bits, a row named int8 is mostly something else.
+LOW_COVERAGE = 0.5
+# Names that a message lists before it counts the rest; the file's metadata has all of them.
+LISTED = 8
+
+
+class _Change(Struct, frozen=True, kw_only=True, eq=False):
+    """What a transform made, and what there is to say about it."""
+
+    model: ModelProto
+    kept_fp32: tuple[str, ...] = ()
+    reason: str = ""
+    tools: tuple[str, ...] = ("onnx", "onnxruntime")
+
+
+def quantize(
+    artifact: Artifact,
+    to: Precision,
+    recipe: Recipe | None,
+    out: Path,
+    *,
+    calibration: Calibration | None = None,
+    data: CalibrationData | None = None,
+    io_types: IoTypes = "keep",
+    reduce_range: bool = False,
+    threads: int = 0,
+) -> Artifact:
+    """The artefact in another precision, written to `out`.
+
+    A graph that holds Q/DQ nodes already goes through as it is, with the recipe "qat".
+
+    Args:
+        artifact: an FP32 graph of kind "onnx".
+        to: fp16, bf16, int8 or fp8.
+        recipe: of int8: "tensorrt" (also for None), "cpu" or "nncf"; of fp8: "tensorrt".
+        out: the ONNX file to write.
+        calibration: ranges of the graph; needed by int8 and fp8 but for nncf, used by fp16 to find overflow.
+        data: inputs of the graph; needed by nncf, which takes its own ranges.
+        io_types: "keep" leaves inputs and outputs in FP32, "cast" gives them the new type. FP16 and BF16 only.
+        reduce_range: recipe cpu with 7-bit weights, for x86 CPUs without VNNI, whose 8-bit products saturate.
+        threads: of ONNX Runtime, where the graph must be run; 0 is its own choice.
+
+    Raises:
+        UsageError: a precision, recipe or option that cannot be had, or ranges or data are missing.
+        ArtifactError: the calibration belongs to another model or preprocessing, nothing could be quantized, TensorRT
+            would refuse the result (names node and reason), or the file cannot be written.
+        MissingDependency: nncf is not installed.
+    """
+    _check_kind(artifact)
+    model = load_whole_graph(Path(artifact.path))
+    if has_quantizers(model):
+        return _pass_through(artifact, model, to, out)
+    recipe = _check_request(artifact, to, recipe, io_types)
+    if calibration is not None:
+        _check_calibration(calibration, artifact, model)
+    if recipe == "nncf" and data is not None and calibration is None:
+        _check_data(data, artifact)
+    prepared = prepare_graph(model)
+    match to:
+        case "fp16":
+            change = _to_fp16(prepared, artifact, calibration, io_types, threads)
+        case "bf16":
+            cast, kept = cast_to_bf16(prepared, io_types == "keep")
+            change = _Change(
+                model=cast, kept_fp32=tuple(kept), reason="ONNX has no BF16 form of their operators", tools=("onnx",)
+            )
+        case _:
+            change = _to_eight_bits(prepared, to, recipe, calibration, data, reduce_range)
+    return _finish(artifact, change, to, recipe, out, calibration, data)
+
+
+def _check_kind(artifact: Artifact) -> None:
+    if artifact.kind != "onnx":
+        raise UsageError(
+            f"{artifact.path} is of kind {artifact.kind}; precision is a property of an ONNX graph. Export it first"
+        )
+
+
+def _check_request(artifact: Artifact, to: Precision, recipe: Recipe | None, io_types: IoTypes) -> Recipe | None:
+    """The recipe, or the default of the precision."""
+    wanted = format_precision(to, recipe)
+    known: dict[str, tuple[Recipe, ...]] = {"int8": ("tensorrt", "cpu", "nncf"), "fp8": ("tensorrt",)}
+    if to in ("fp32", "tf32"):
+        raise UsageError(
+            f"{wanted} is no precision to quantize to: tf32 is a setting of the engine. Known: fp16, bf16, int8, fp8"
+        )
+    if to not in known and recipe is not None:
+        raise UsageError(f"{to} has no recipes; {wanted} cannot be had")
+    if to in known and recipe is not None and recipe not in known[to]:
+        raise UsageError(f"{wanted} cannot be made; recipes of {to}: {', '.join(known[to])}")
+    if io_types == "cast" and to in known:
+        raise UsageError(f"--io-types cast is for fp16 and bf16; inputs and outputs of {wanted} stay FP32")
+    if artifact.precision != "fp32":
+        raise UsageError(f"{artifact.path} is {artifact.precision} already; {wanted} is made from an FP32 graph")
+    return (recipe or "tensorrt") if to in known else None
+
+
+def _check_calibration(calibration: Calibration, artifact: Artifact, model: ModelProto) -> None:
+    check_preprocess(calibration, artifact.model, artifact.preprocess_sha256)
+    known = calibration.weights_sha256
+    if known is not None and calibration.model_sha256 != artifact.sha256 and known != hash_weights(model):
+        raise ArtifactError(
+            f"the calibration was made of {calibration.model}, whose weights are not those of {artifact.path}. "
+            "Calibrate this model"
+        )
+
+
+def _check_data(data: CalibrationData, artifact: Artifact) -> None:
+    """The same test for data whose ranges NNCF takes itself."""
+    record = Calibration(
+        model=artifact.model,
+        model_sha256=None,
+        weights_sha256=None,
+        method="minmax",
+        n=data.n,
+        source=data.source,
+        preprocess_sha256=data.preprocess_sha256,
+        ranges={},
+    )
+    check_preprocess(record, artifact.model, artifact.preprocess_sha256)
+
+
+def _pass_through(artifact: Artifact, model: ModelProto, to: Precision, out: Path) -> Artifact:
+    precision, recipe = read_precision(model)
+    if to != precision:
+        raise UsageError(f"{artifact.path} holds {precision} Q/DQ nodes already; {to} is made from an FP32 graph")
+    change = _Change(model=model, tools=("onnx",))
+    _check_coverage(model, artifact.path)
+    return _finish(artifact, change, precision, recipe, out, None, None)
+
+
+def _to_fp16(
+    prepared: ModelProto, artifact: Artifact, calibration: Calibration | None, io_types: IoTypes, threads: int
+) -> _Change:
+    ranges = calibration.ranges if calibration else _look_for_ranges(prepared, artifact, threads)
+    blocked = find_overflowing(prepared, ranges)
+    cast, kept = cast_to_fp16(prepared, blocked, io_types == "keep")
+    reason = "their values overflow FP16" if blocked else "their operators are not safe in FP16"
+    return _Change(model=cast, kept_fp32=tuple(kept), reason=reason)
+
+
+def _look_for_ranges(prepared: ModelProto, artifact: Artifact, threads: int) -> dict[str, TensorRange]:
+    """Ranges over a few random entries: enough to see what overflows by orders of magnitude."""
+    axis = artifact.inputs[0].shape[0] if artifact.inputs and artifact.inputs[0].shape else None
+    if axis is None:
+        return {}
+    data = make_fake(artifact.inputs, max(OVERFLOW_ENTRIES, axis if isinstance(axis, int) else 0), seed=0)
+    observer = Observer(prepared, find_activations(prepared), threads)
+    found, _ = observe_ranges(observer, data, OVERFLOW_ENTRIES)  # an infinity that is meant is one in FP16, too
+    return {name: TensorRange(low=low, high=high) for name, (low, high) in found.items()}
+
+
+def _to_eight_bits(
+    prepared: ModelProto,
+    to: Precision,
+    recipe: Recipe | None,
+    calibration: Calibration | None,
+    data: CalibrationData | None,
+    reduce_range: bool,
+) -> _Change:
+    if recipe == "nncf":
+        return _by_nncf(prepared, data)
+    if calibration is None:
+        raise UsageError(
+            f"{format_precision(to, recipe)} needs ranges: --calib FILE. Make them with enginebench calibrate MODEL"
+        )
+    if recipe == "cpu":
+        made, left = insert_quantizers(prepared, calibration.ranges, CPU, reduce_range=reduce_range)
+        release_outputs(made)
+    elif to == "int8":
+        made, left = _by_tensorrt_recipe(prepared, calibration)
+    else:
+        made, left = _by_tensorrt_recipe(raise_opset(prepared, FP8_OPSET), calibration, per_channel=False)
+        turn_into_fp8(made)
+    if recipe == "tensorrt":
+        _refuse_what_tensorrt_refuses(made)
+    return _Change(
+        model=made,
+        kept_fp32=tuple(left),
+        reason="they have no constant weight, or the calibration has no range for them",
+    )
+
+
+def _by_nncf(prepared: ModelProto, data: CalibrationData | None) -> _Change:
+    if data is None:
+        raise UsageError(
+            "int8@nncf takes its ranges itself and needs the data: give --calib F.npz, as enginebench calibrate "
+            "--keep-batches F.npz writes it"
+        )
+    from enginebench.models.precision.nncf_recipe import quantize_with_nncf  # optional: an extra of its own
+
+    return _Change(model=quantize_with_nncf(prepared, data), tools=("onnx", "nncf"))
+
+
+def _by_tensorrt_recipe(
+    prepared: ModelProto, calibration: Calibration, per_channel: bool = True
+) -> tuple[ModelProto, list[str]]:
+    made, left = insert_quantizers(prepared, calibration.ranges, TENSORRT, per_channel=per_channel)
+    quantize_residuals(made, calibration.ranges)
+    raise_dead_scales(made)
+    return made, left
+
+
+def _refuse_what_tensorrt_refuses(model: ModelProto) -> None:
+    refusals = find_refusals(model)
+    if refusals:
+        listed = "; ".join(f"{r.node}: {r.reason}" for r in refusals[:LISTED])
+        raise ArtifactError(f"TensorRT would refuse {len(refusals)} nodes of the quantized graph: {listed}")
+
+
+def _check_coverage(model: ModelProto, path: str) -> float:
+    """Share of multiply-accumulates in 8 bits.
+
+    Raises:
+        ArtifactError: the graph holds no quantized node at all.
+    """
+    quantizers, dequantizers = count_quantizers(model)
+    if not has_quantizers(model):
+        raise ArtifactError(
+            f"nothing in {path} could be quantized: {quantizers} QuantizeLinear and {dequantizers} DequantizeLinear "
+            "nodes. It has no convolution or matrix product with a constant weight and a known range"
+        )
+    return measure_coverage(model)
+
+
+def _finish(
+    artifact: Artifact,
+    change: _Change,
+    to: Precision,
+    recipe: Recipe | None,
+    out: Path,
+    calibration: Calibration | None,
+    data: CalibrationData | None,
+) -> Artifact:
+    caveats = list(artifact.caveats)
+    source = data if recipe == "nncf" else calibration
+    if to in ("int8", "fp8"):
+        coverage = _check_coverage(change.model, artifact.path)
+        caveats += source.caveats if source else ()
+        caveats += _explain_coverage(coverage)
+    caveats += _explain_kept(change)
+    preprocess = _choose_preprocess(artifact, source if to in ("int8", "fp8") else None)
+    _describe_in_file(change, to, recipe, artifact, preprocess)
+    write_graph(change.model, out)
+    made = read_onnx(out)
+    return replace(
+        made,
+        model=artifact.model,
+        precision=to,
+        recipe=recipe,
+        weights=artifact.weights,
+        parent_sha256=artifact.sha256,
+        preprocess_sha256=preprocess,
+        made_by=_read_versions(change.tools),
+        caveats=tuple(caveats),
+    )
+
+
+def _choose_preprocess(artifact: Artifact, source: Calibration | CalibrationData | None) -> str | None:
+    seen = source.preprocess_sha256 if source is not None else None
+    return seen if seen is not None else artifact.preprocess_sha256
+
+
+def _explain_coverage(coverage: float) -> list[Caveat]:
+    if coverage >= LOW_COVERAGE:
+        return []
+    return [
+        Caveat(
+            code="low_coverage",
+            message=f"Q/DQ nodes cover {coverage:.0%} of the multiply-accumulates; the rest runs in floats",
+            advice="see which nodes stay in FP32; a speed-up is not to be expected",
+        )
+    ]
+
+
+def _explain_kept(change: _Change) -> list[Caveat]:
+    names = change.kept_fp32
+    if not names:
+        return []
+    more = f" and {len(names) - LISTED} more" if len(names) > LISTED else ""
+    return [
+        Caveat(
+            code="kept_fp32",
+            message=f"{len(names)} nodes stay in FP32, as {change.reason}: {', '.join(names[:LISTED])}{more}",
+            advice="the file's metadata, enginebench.kept_fp32, lists all of them",
+        )
+    ]
+
+
+def _describe_in_file(
+    change: _Change, to: Precision, recipe: Recipe | None, artifact: Artifact, preprocess: str | None
+) -> None:
+    """Where the graph comes from, in the graph: the file may leave its run."""
+    known = {entry.key: entry.value for entry in change.model.metadata_props}
+    known |= {
+        "enginebench.precision": format_precision(to, recipe),
+        "enginebench.parent_sha256": artifact.sha256,
+        "enginebench.kept_fp32": "\n".join(change.kept_fp32),
+        "enginebench.preprocess_sha256": preprocess or "",
+    }
+    onnx.helper.set_model_props(change.model, {key: value for key, value in known.items() if value})
+
+
+def _read_versions(tools: tuple[str, ...]) -> dict[str, str]:
+    versions = {}
+    for tool in tools:
+        try:
+            versions[tool] = version(tool)
+        except PackageNotFoundError:  # onnxruntime under another distribution's name
+            import onnxruntime
+
+            versions[tool] = str(onnxruntime.__version__)
+    return versions

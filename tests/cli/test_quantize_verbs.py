@@ -1,0 +1,139 @@
+"""The verbs `calibrate` and `quantize`, one after the other as a user calls them."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from click.testing import CliRunner, Result
+
+from enginebench.cli.calibrate import command as calibrate
+from enginebench.cli.quantize import command as quantize
+from enginebench.core.errors import ArtifactError, UsageError
+from enginebench.models.zoo import packaged_onnx
+from processes import ROOT
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A working folder with the shipped graph in it."""
+    home = tmp_path / "mein Ordner"
+    home.mkdir()
+    shutil.copy(packaged_onnx("digits-mlp"), home / "mlp.onnx")
+    np.save(home / "x.npy", np.random.default_rng(0).random((40, 64), dtype=np.float32))
+    monkeypatch.chdir(home)
+    monkeypatch.setenv("PYTHONPATH", str(ROOT / "src"))  # the child that loads the model starts in this folder
+    return home
+
+
+def call(command: Any, *args: str) -> Result:
+    result = CliRunner().invoke(command, list(args))
+    if result.exception and not isinstance(result.exception, SystemExit):
+        raise result.exception
+    return result
+
+
+def call_json(command: Any, *args: str) -> Any:
+    result = call(command, *args, "--json")
+    assert result.exit_code == 0, result.stderr
+    return json.loads(result.stdout)
+
+
+def test_a_built_in_model_from_its_name_to_int8(folder: Path) -> None:
+    document = call_json(
+        calibrate, "digits-mlp", "--data", "digits", "--n", "64", "--method", "entropy", "--keep-batches", "kept.npz"
+    )
+    assert document["schema"] == "enginebench.calibrate/1" and document["path"] == "calib.json"
+    assert (document["n"], document["source"], document["method"]) == (64, "digits", "entropy")
+    assert len(document["preprocess_sha256"]) == 64 and document["batches"] == "kept.npz"
+    for recipe in ("tensorrt", "cpu", "nncf"):
+        made = call_json(quantize, "mlp.onnx", "--to", f"int8@{recipe}", "--calib", "calib.json", "--out", "q.onnx")
+        assert made["schema"] == "enginebench.quantize/1"
+        assert (made["artifact"]["precision"], made["artifact"]["recipe"]) == ("int8", recipe)
+        assert made["artifact"]["preprocess_sha256"] == document["preprocess_sha256"]
+        assert made["coverage"] == 1 and made["quantizers"] > 0
+        assert (made["tensorrt_refusals"] == []) == (recipe == "tensorrt")
+    kept = call_json(quantize, "mlp.onnx", "--to", "int8@nncf", "--calib", "kept.npz", "--out", "k.onnx")
+    assert kept["artifact"]["sha256"] == made["artifact"]["sha256"]
+
+
+def test_arrays_stand_in_for_a_calibration(folder: Path) -> None:
+    made = call_json(quantize, "mlp.onnx", "--to", "int8@cpu", "--calib", "x.npy")
+    assert made["artifact"]["path"] == "mlp.int8-cpu.onnx" and (folder / "mlp.int8-cpu.onnx").is_file()
+    assert [c["code"] for c in made["artifact"]["caveats"]] == ["external_preprocess"]
+    assert made["artifact"]["preprocess_sha256"] == "external"
+
+
+def test_a_users_graph_is_calibrated_from_its_path(folder: Path) -> None:
+    document = call_json(calibrate, "mlp.onnx", "--data", "x.npy", "--out", "own.json", "--threads", "1")
+    assert (document["model"], document["n"]) == ("mlp.onnx", 40)
+    made = call_json(quantize, "mlp.onnx", "--to", "int8", "--calib", "own.json")
+    assert made["artifact"]["recipe"] == "tensorrt"
+
+
+def test_tensorrts_cache_is_written_and_read(folder: Path) -> None:
+    call_json(calibrate, "mlp.onnx", "--data", "x.npy", "--out", "calib.cache")
+    assert (folder / "calib.cache").read_text().startswith("TRT-100001-MinMaxCalibration\ninput: ")
+    made = call_json(quantize, "mlp.onnx", "--to", "int8@tensorrt", "--calib-cache", "calib.cache")
+    assert made["coverage"] == 1
+    with pytest.raises(UsageError, match="needs the data"):
+        call(quantize, "mlp.onnx", "--to", "int8@nncf", "--calib-cache", "calib.cache")
+
+
+def test_casts_need_no_calibration(folder: Path) -> None:
+    result = call(quantize, "mlp.onnx", "--to", "fp16", "--io-types", "cast")
+    assert result.exit_code == 0 and "mlp.fp16.onnx: fp16, 0.0" in result.stdout
+    assert onnx.load("mlp.fp16.onnx").graph.input[0].type.tensor_type.elem_type == onnx.TensorProto.FLOAT16
+
+
+def test_prints_what_was_done(folder: Path) -> None:
+    said = call(
+        calibrate, "mlp.onnx", "--data", "fake", "--n", "8", "--method", "percentile", "--percentile", "99"
+    ).stdout
+    assert "percentile 99, ranges of" in said and "random inputs" in said
+    said = call(quantize, "mlp.onnx", "--to", "int8@cpu", "--calib", "calib.json").stdout
+    assert "100% of the multiply-accumulates" in said and "TensorRT would refuse" in said and "random inputs" in said
+
+
+@pytest.mark.parametrize(
+    ("args", "said"),
+    [
+        (["mlp.onnx", "--to", "int4"], "unknown precision"),
+        (["mlp.onnx", "--to", "int8@magic"], "unknown recipe"),
+        (["mlp.onnx", "--to", "int8"], "needs ranges"),
+        (["mlp.onnx", "--to", "int8", "--calib", "x.npy", "--calib-cache", "c"], "give one"),
+        (["mlp.onnx", "--to", "fp16", "--out", "./mlp.onnx"], "is the file to be quantized"),
+    ],
+)
+def test_quantize_refuses(folder: Path, args: list[str], said: str) -> None:
+    with pytest.raises(UsageError, match=said):
+        call(quantize, *args)
+
+
+def test_calibrate_refuses(folder: Path) -> None:
+    with pytest.raises(UsageError, match="on the CPU"):
+        call(calibrate, "mlp.onnx", "--data", "fake", "--device", "cuda:0")
+    with pytest.raises(UsageError, match="no such folder"):
+        call(calibrate, "mlp.onnx", "--data", "nowhere")
+    assert call(calibrate, "mlp.onnx").exit_code == 2
+
+
+def test_a_calibration_of_another_model_is_refused(folder: Path) -> None:
+    shutil.copy(packaged_onnx("digits-cnn"), folder / "cnn.onnx")
+    call_json(calibrate, "cnn.onnx", "--data", "fake", "--n", "2")
+    with pytest.raises(ArtifactError, match="weights are not those"):
+        call(quantize, "mlp.onnx", "--to", "int8", "--calib", "calib.json")
+    with pytest.raises(ArtifactError):
+        call(quantize, "missing.onnx", "--to", "fp16")
+
+
+def test_data_that_has_gone_is_missed(folder: Path) -> None:
+    call_json(calibrate, "mlp.onnx", "--data", "x.npy")
+    (folder / "x.npy").unlink()
+    with pytest.raises(ArtifactError, match="No such file"):
+        call(quantize, "mlp.onnx", "--to", "int8@nncf", "--calib", "calib.json")

@@ -1,0 +1,119 @@
+"""Small graphs for the tests of precision transforms."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import onnxruntime
+from onnx import ModelProto, NodeProto, TensorProto, helper, numpy_helper
+
+
+def build_graph(
+    nodes: Sequence[NodeProto],
+    constants: Mapping[str, Any],
+    shape: Sequence[int | str],
+    out_shape: Sequence[int | str],
+    opset: int = 17,
+) -> ModelProto:
+    """A valid float graph from input `x` to output `y`."""
+    graph = helper.make_graph(
+        list(nodes),
+        "g",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, list(shape))],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, list(out_shape))],
+        [numpy_helper.from_array(np.asarray(value), name) for name, value in constants.items()],
+    )
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)], ir_version=9)
+    onnx.checker.check_model(model)
+    return model
+
+
+def build_residual(seed: int = 0) -> ModelProto:
+    """Convolution, BatchNorm, ReLU, a residual block, pooling, a linear layer: ResNet in small. x [batch, 3, 8, 8]."""
+    rng = np.random.default_rng(seed)
+
+    def draw(*shape: int) -> Any:
+        return (rng.standard_normal(shape) / np.sqrt(np.prod(shape[1:]) or 1)).astype(np.float32)
+
+    nodes = [
+        helper.make_node("Conv", ["x", "w0"], ["c0"], "first", pads=[1, 1, 1, 1]),
+        helper.make_node("BatchNormalization", ["c0", "g", "b", "m", "v"], ["n0"], "norm"),
+        helper.make_node("Relu", ["n0"], ["r0"], "relu0"),
+        helper.make_node("Conv", ["r0", "w1", "b1"], ["c1"], "second", pads=[1, 1, 1, 1]),
+        helper.make_node("Relu", ["c1"], ["r1"], "relu1"),
+        helper.make_node("Conv", ["r1", "w2", "b2"], ["c2"], "third", pads=[1, 1, 1, 1]),
+        helper.make_node("Add", ["c2", "r0"], ["s"], "sum"),
+        helper.make_node("Relu", ["s"], ["r2"], "relu2"),
+        helper.make_node("GlobalAveragePool", ["r2"], ["p"], "pool"),
+        helper.make_node("Flatten", ["p"], ["f"], "flatten"),
+        helper.make_node("Gemm", ["f", "w3", "b3"], ["y"], "head", transB=1),
+    ]
+    constants = {
+        "w0": draw(8, 3, 3, 3),
+        "g": np.linspace(0.5, 1.5, 8, dtype=np.float32),
+        "b": np.linspace(-0.1, 0.1, 8, dtype=np.float32),
+        "m": np.zeros(8, np.float32),
+        "v": np.ones(8, np.float32),
+        "w1": draw(8, 8, 3, 3),
+        "b1": draw(8),
+        "w2": draw(8, 8, 3, 3),
+        "b2": draw(8),
+        "w3": draw(10, 8),
+        "b3": draw(10),
+    }
+    return build_graph(nodes, constants, ["batch", 3, 8, 8], ["batch", 10])
+
+
+def build_pair(
+    *,
+    scale: Any = 0.1,
+    zero: Any = 0,
+    zero_type: Any = np.int8,
+    axis: int | None = None,
+    data: str = "x",
+    reader: str = "Relu",
+) -> ModelProto:
+    """One Q/DQ pair in front of a Relu, or around the weight `w` [4, 6] of a matrix product."""
+    attributes = {} if axis is None else {"axis": axis}
+    scale = np.asarray(scale, np.float32)
+    zero = np.full(scale.shape, zero, zero_type)
+    nodes = [
+        helper.make_node("QuantizeLinear", [data, "s", "z"], ["q"], "quantizer", **attributes),
+        helper.make_node("DequantizeLinear", ["q", "s", "z"], ["d"], "dequantizer", **attributes),
+        helper.make_node("Relu", ["d"], ["y"], "reader")
+        if reader == "Relu"
+        else helper.make_node(reader, ["x", "d"], ["y"], "reader"),
+    ]
+    constants = {"s": scale, "z": zero, "w": np.ones((4, 6), np.float32)}
+    return build_graph(nodes, constants, [2, 4], [2, 4] if reader == "Relu" else [2, 6])
+
+
+def save(model: ModelProto, path: Path) -> Path:
+    path.write_bytes(model.SerializeToString())
+    return path
+
+
+def run_graph(path: Path, feeds: Mapping[str, Any], *, optimize: bool = True) -> Any:
+    """First output of the graph in ONNX Runtime."""
+    options = onnxruntime.SessionOptions()
+    options.log_severity_level = 3
+    options.intra_op_num_threads = 1
+    if not optimize:
+        options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
+    session = onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
+    return session.run(None, dict(feeds))[0]
+
+
+def count_ops(path: Path) -> dict[str, int]:
+    types = [node.op_type for node in onnx.load(path).graph.node]
+    return {name: types.count(name) for name in set(types)}
+
+
+def measure_centred_cosine(found: Any, expected: Any) -> float:
+    centre = expected.mean(axis=0)
+    a, b = found - centre, expected - centre
+    return float(np.mean((a * b).sum(1) / np.sqrt((a * a).sum(1) * (b * b).sum(1))))
