@@ -64,6 +64,8 @@ def build_engine(
     artifact = take_head(onnx)
     if needs_graph(spec, artifact.precision):
         onnx = quantize_first(onnx, artifact.precision, spec, calib, calib_cache, reporter)
+    elif (calib or calib_cache) and spec.options.get("weak_typing") != "1":
+        raise UsageError(f"{onnx} is {artifact.precision} already; --calib and --calib-cache have nothing to do")
     folder = out.with_name(f"{out.name}.build").absolute()
     spec = replace(spec, device=find_device(spec.backend, spec.device))
     reporter.step(f"{onnx.name}: building with {spec.backend}")

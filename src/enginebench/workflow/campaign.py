@@ -203,9 +203,9 @@ class Campaign:
     def _with_drift(self, result: Result, path: Path, references: References) -> Result:
         outputs = load_arrays(path)
         reference_id, reference = references.setdefault((result.model, result.engine.batch), (result.id, outputs))
-        reference, outputs = cut_common(reference, outputs)
+        wanted, answers = cut_common(reference, outputs)
         try:
-            drift = measure_drift(reference, outputs, default_limits(result.engine.precision))
+            drift = measure_drift(wanted, answers, default_limits(result.engine.precision))
         except ArtifactError as error:
             return self._failed(result, "when its outputs were compared", error)
         return replace(result, drift=replace(drift, reference=reference_id))
