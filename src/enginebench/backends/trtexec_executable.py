@@ -7,6 +7,7 @@ import re
 import shutil
 import subprocess
 from collections.abc import Iterator, Mapping
+from functools import lru_cache
 from pathlib import Path
 
 from enginebench.backends.trtexec_flags import Trtexec, Version, decode_version
@@ -64,11 +65,20 @@ def require_trtexec(explicit: str | None = None) -> Path:
 
 
 def read_trtexec(path: Path) -> Trtexec:
-    """What the executable says about itself. Needs no GPU.
+    """What the executable says about itself; asked once as long as the file stays the same. Needs no GPU.
 
     Raises:
         BackendUnavailable: it cannot be started, or what it prints is not trtexec's help.
     """
+    try:
+        changed_ns = path.stat().st_mtime_ns
+    except OSError as error:
+        raise BackendUnavailable(f"{path} cannot be run: {error.strerror}") from error
+    return _ask_trtexec(path, changed_ns)
+
+
+@lru_cache(maxsize=8)
+def _ask_trtexec(path: Path, changed_ns: int) -> Trtexec:
     try:
         done = subprocess.run(
             [path, "--help"], capture_output=True, timeout=HELP_TIMEOUT_S, check=False, stdin=subprocess.DEVNULL
