@@ -37,7 +37,12 @@ from fakes.trtexec_shim import VERSIONS, install_trtexec
 EXACT = MeasureSpec(warmup=3, iters=25)
 
 
-@pytest.fixture(params=VERSIONS)
+# The oldest, the last before the defaults changed, the newest; what is compared with real outputs runs for all five.
+SOME = ("8.6.1", "10.16", "11.1")
+ALL = pytest.mark.parametrize("version", VERSIONS, indirect=True)
+
+
+@pytest.fixture(params=SOME)
 def version(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 
@@ -101,6 +106,7 @@ def test_plans_are_kept_by_what_decides_them(
         build(backend, graph, tmp_path)
 
 
+@ALL
 def test_a_row_holds_exactly_the_samples_asked_for(
     backend: TrtexecBackend, graph: Artifact, tmp_path: Path, version: str
 ) -> None:
@@ -322,6 +328,7 @@ def labels(log: str) -> set[str]:
     return set(found)
 
 
+@ALL
 def test_logs_have_the_lines_of_the_real_ones(
     backend: TrtexecBackend, graph: Artifact, tmp_path: Path, version: str
 ) -> None:
@@ -336,6 +343,7 @@ def test_logs_have_the_lines_of_the_real_ones(
     assert shape[0] == shape[1]  # the banner up to the version
 
 
+@ALL
 def test_exports_have_the_keys_of_the_real_ones(
     backend: TrtexecBackend, graph: Artifact, tmp_path: Path, version: str
 ) -> None:
@@ -358,21 +366,23 @@ def keys(text: str) -> list[list[str]]:
     return [list(entry) for entry in json.loads(text)]
 
 
+@ALL
 def test_bindings_of_real_logs(version: str) -> None:
     inputs, outputs = read_bindings(real(version, "exact-50.stdout"))
     assert [(s.name, s.dtype, s.shape) for s in inputs] == [("input", "float32", (1, 3, 224, 224))]
     assert [(s.name, s.shape) for s in outputs] == [("logits", (1, 1000))]
 
 
+@ALL
 @pytest.mark.parametrize(
     ("case", "words"),
     [
         ("build-fails-save", "Error Code 10"),
         ("unsupported-op", "no importer registered"),
         ("other-version-engine", "does not match"),
-        ("shapes-outside-profile", "outside of the profile"),
+        ("shapes-outside-profile", "outside of the profile|Error opening engine file: dynamic"),
         ("device-fault", "Cuda failure"),
-        ("empty-engine", "Serialization|Error opening|size"),
+        ("empty-engine", "Serialization|Engine blob is empty"),
         ("save-unwritable", ""),
     ],
 )
@@ -385,6 +395,7 @@ def test_real_failures_are_explained(version: str, case: str, words: str) -> Non
     assert "&&&& PASSED" not in text
 
 
+@ALL
 def test_real_readings(version: str, tmp_path: Path) -> None:
     """Our reader on a real run: the samples are those of the file, and the log agrees with them."""
     times, log = tmp_path / "times.json", tmp_path / "trtexec_stdout.log"

@@ -129,11 +129,22 @@ def test_the_same_plan_through_both(cli: Cli, tmp_path: Path) -> None:
     built = cli("build", take_graph(tmp_path), "--out", "net.plan", env=variables)
     assert built.returncode == 0, built.stderr
     done = cli(
-        "bench", "net.plan", "--engine", "tensorrt", "--against", "trtexec@net.plan", "--json", *SHORT, env=variables
+        "bench",
+        "net.plan",
+        "--engine",
+        "tensorrt:graph=0",
+        "--against",
+        "trtexec@net.plan",
+        "--json",
+        *SHORT,
+        env=variables,
     )
     assert done.returncode == 0, done.stderr
     document = json.loads(done.stdout)
-    assert document["row"]["engine"] == "tensorrt"
+    assert document["row"]["engine"] == "tensorrt:graph=0"
+    messages = [c["message"] for c in document["row"]["caveats"]]
+    assert any(m == "CUDA graph is 1 in trtexec and 0 in tensorrt" for m in messages)
+    assert any("device's clock" in m for m in messages)
 
 
 def test_refusals_and_exit_codes(cli: Cli, tmp_path: Path) -> None:
@@ -179,3 +190,16 @@ def test_a_graph_is_quantized_first(cli: Cli, tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
     assert "quantizing it to" in done.stderr and "fp16 86 %" in done.stdout
     assert (tmp_path / "mein netz.fp16.onnx").is_file()
+
+
+def test_bench_says_what_it_would_run(cli: Cli, tmp_path: Path) -> None:
+    variables = make_environment(tmp_path, None, None)
+    options = ("--engine", "trtexec", "--dry-run", "--warmup", 5, "--iters", 100, "--extra", "--verbose")
+    ten = cli("bench", "m.plan", *options, "--tensorrt-version", "10.16", env=variables)
+    eleven = cli("bench", "m.plan", *options, "--tensorrt-version", "11", "--no-cuda-graph", env=variables)
+    assert ten.returncode == eleven.returncode == 0, ten.stderr + eleven.stderr
+    assert {"--loadEngine=m.plan", "--useCudaGraph", "--iterations=105", "--warmUp=0", "--verbose"} <= set(
+        ten.stdout.split()
+    )
+    assert "--noCudaGraph" in eleven.stdout and "--useSpinWait" not in eleven.stdout
+    assert cli("bench", "m.plan", "--engine", "ort", "--dry-run", env=variables).returncode == 2

@@ -211,13 +211,8 @@ def make_profile(
     return profile
 
 
-def join_argv(arguments: tuple[str, ...]) -> str:
-    """Arguments as the text of one option."""
-    return shlex.join(arguments)
-
-
 def split_argv(text: str) -> tuple[str, ...]:
-    """The arguments of `join_argv`.
+    """The arguments of one option's text, quoted as for a shell.
 
     Raises:
         UsageError: a quotation mark is left open.

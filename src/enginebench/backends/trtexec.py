@@ -27,12 +27,13 @@ from enginebench.backends.tensorrt_settings import (
 )
 from enginebench.backends.trtexec_command import RunSettings, compose_build, compose_measure
 from enginebench.backends.trtexec_executable import FIX, find_trtexec, read_trtexec, require_trtexec
-from enginebench.backends.trtexec_flags import Trtexec
+from enginebench.backends.trtexec_flags import Trtexec, parse_version
 from enginebench.backends.trtexec_output import check_build, note_build, read_bindings, read_outputs
 from enginebench.backends.trtexec_process import Outcome, require_passed, run_trtexec
 from enginebench.backends.trtexec_timing import TimingRequest, plan_timing
 from enginebench.core.errors import ArtifactError, MeasurementError, UsageError
 from enginebench.core.names import row_id
+from enginebench.core.protocols import Composed
 from enginebench.core.records import (
     Artifact,
     Availability,
@@ -129,6 +130,29 @@ class TrtexecBackend:
             store, record, artifact, spec, lambda plan: self._build(artifact, plan, tool, settings, options)
         )
 
+    def compose_build(self, artifact: Artifact, plan: str, spec: EngineSpec, version: str | None) -> Composed:
+        """The command that `build` would run, with the plan at `plan`.
+
+        Raises:
+            UsageError: the version has no option for what was asked for.
+            MissingDependency: no version is given and no trtexec is installed.
+        """
+        options = read_options(spec, OPTIONS)
+        tool = choose_tool(options, version)
+        settings = read_settings(spec, options, artifact)
+        layers = str(Path(plan).with_suffix(".layers.json"))
+        argv = compose_build(tool, artifact.path, plan, settings, layers, split_argv(options["extra"]))
+        return Composed(tuple(argv), tool.version_text)
+
+    def compose_measure(
+        self, artifact: Artifact, spec: EngineSpec, measure: MeasureSpec, version: str | None
+    ) -> Composed:
+        """The command that `measure` would run on the plan of `artifact`."""
+        options = read_options(spec, OPTIONS)
+        tool = choose_tool(options, version)
+        settings = self._time_settings(artifact, spec, options, measure)
+        return Composed(tuple(compose_measure(tool, artifact.path, settings)), tool.version_text)
+
     def measure(self, artifact: Artifact, spec: EngineSpec, measure: MeasureSpec) -> Measurement:
         """The raw times of one run of trtexec.
 
@@ -137,17 +161,7 @@ class TrtexecBackend:
         """
         options = read_options(spec, OPTIONS)
         tool = read_trtexec(require_trtexec(options["path"] or None))
-        timing = plan_timing(measure)
-        settings = replace(
-            self._run_settings(artifact, spec, options),
-            transfers=measure.scope == "io",
-            percentiles=measure.percentiles,
-            warmup_ms=timing.warmup_ms,
-            duration_s=timing.duration_s,
-            iterations=timing.iterations,
-            times=TIMES,
-            extra=split_argv(options["run_extra"]),
-        )
+        timing, settings = plan_timing(measure), self._time_settings(artifact, spec, options, measure)
         repetition = os.environ.get(REPETITION_VARIABLE, "0")
         folder = self._folder(row_id(spec, spec.precision, measure), f"process-{repetition}")
         outcome = self._run(tool, artifact, settings, folder)
@@ -252,6 +266,21 @@ class TrtexecBackend:
             device=read_device(spec),
         )
 
+    def _time_settings(
+        self, artifact: Artifact, spec: EngineSpec, options: dict[str, str], measure: MeasureSpec
+    ) -> RunSettings:
+        timing = plan_timing(measure)
+        return replace(
+            self._run_settings(artifact, spec, options),
+            transfers=measure.scope == "io",
+            percentiles=measure.percentiles,
+            warmup_ms=timing.warmup_ms,
+            duration_s=timing.duration_s,
+            iterations=timing.iterations,
+            times=TIMES,
+            extra=split_argv(options["run_extra"]),
+        )
+
     def _run(self, tool: Trtexec, artifact: Artifact, settings: RunSettings, folder: Path) -> Outcome:
         folder.mkdir(parents=True, exist_ok=True)
         argv = compose_measure(tool, str(Path(artifact.path).absolute()), settings)
@@ -283,6 +312,17 @@ class TrtexecBackend:
 
     def _folder(self, *parts: str) -> Path:
         return self._home.joinpath("trtexec", *parts)
+
+
+def choose_tool(options: dict[str, str], version: str | None) -> Trtexec:
+    """The trtexec to compose for: of the version given, else the one that is installed.
+
+    Raises:
+        MissingDependency: no version is given and none is installed.
+    """
+    if version is not None:
+        return Trtexec(version=parse_version(version), path=options["path"] or None)
+    return read_trtexec(require_trtexec(options["path"] or None))
 
 
 def create_backend(loader: ModuleLoader | None, cache_dir: Path | None) -> TrtexecBackend:

@@ -61,7 +61,7 @@ ADVICE = (
     ),
     Advice(r"Selected profile index", "Choose a --profile-index that the plan has"),
     Advice(r"does not satisfy|out of (?:bounds|range)|outside.{0,30}profile", "Give shapes within the plan's profile"),
-    Advice(r"Error opening engine file|empty engine", "The plan is missing or empty: build it again"),
+    Advice(r"Error opening engine file|empty engine|blob is empty", "The plan is missing or empty: build it again"),
     Advice(r"getPluginCreator|Plugin not found|dlopen|missing.*\.so", "Give its library with --plugins"),
 )
 

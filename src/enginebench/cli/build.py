@@ -91,7 +91,8 @@ def command(
 
     What comes after -- goes to trtexec as it is.
     """
-    from enginebench.backends.tensorrt_settings import SEPARATOR, join_argv
+    import shlex
+
     from enginebench.core.errors import UsageError
 
     if tensorrt_version is not None and not dry_run:
@@ -101,25 +102,25 @@ def command(
         "min_shapes": min_shapes,
         "opt_shapes": opt_shapes,
         "max_shapes": max_shapes,
-        "profiles": SEPARATOR.join(profiles),
+        "profiles": "\n".join(profiles),
         "timing_cache": timing_cache and timing_cache.absolute(),
         "optimization_level": optimization_level,
         "version_compatible": int(version_compatible) or None,
         "hardware_compatibility": None if hardware_compatibility == "none" else hardware_compatibility,
-        "plugins": SEPARATOR.join(str(path) for path in plugins),
+        "plugins": "\n".join(str(path) for path in plugins),
         "refit": int(refit) or None,
         "strip": int(strip) or None,
         "weak_typing": int(weak_typing) or None,
         "calib_cache": calib_cache.absolute() if calib_cache and weak_typing else None,
         "calib_data": calib.absolute() if calib and weak_typing else None,
         "path": trtexec,
-        "extra": join_argv((*extra, *arguments)),
+        "extra": shlex.join((*extra, *arguments)),
     }
     given = {key: str(value) for key, value in settings.items() if value not in (None, "")}
     target = out or onnx.with_suffix(".plan")
     spec = make_spec(onnx, engine, precision, batch, device, given)
     if dry_run:
-        _print_plan(onnx, target, spec, trtexec, tensorrt_version, as_json)
+        _print_plan(onnx, target, spec, tensorrt_version, as_json)
     else:
         _build(onnx, target, spec, calib, calib_cache, timeout, as_json)
 
@@ -144,15 +145,13 @@ def make_spec(
     )
 
 
-def _print_plan(
-    onnx: Path, target: Path, spec: EngineSpec, trtexec: str | None, version: str | None, as_json: bool
-) -> None:
+def _print_plan(onnx: Path, target: Path, spec: EngineSpec, version: str | None, as_json: bool) -> None:
     import shlex
 
     from enginebench.core.store import encode
     from enginebench.workflow.dry_run import plan_build
 
-    plan = plan_build(onnx, target, spec, trtexec=trtexec, version=version)
+    plan = plan_build(onnx, target, spec, version=version)
     for text in plan.before:
         click.echo(text, err=True)
     click.echo(encode(plan).decode() if as_json else shlex.join(plan.command))

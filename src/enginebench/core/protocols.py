@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, runtime_checkable
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias, runtime_checkable
 
 from enginebench.core.records import Artifact, Availability, EngineSpec, Measurement, MeasureSpec, TensorSpec
 
@@ -140,6 +140,24 @@ class Answering(Protocol):
     """A self-timed backend that also shows what it computes: outputs for some of `feeds`, the first ones, joined."""
 
     def answer(self, artifact: Artifact, spec: EngineSpec, feeds: Sequence[Feeds]) -> dict[str, Array]: ...
+
+
+class Composed(NamedTuple):
+    """A command line that would be run, and the version of the tool that it is for."""
+
+    argv: tuple[str, ...]
+    version: str
+
+
+@runtime_checkable
+class Composing(Protocol):
+    """A backend that runs a program, and can say how without running it: for the version given, else the installed."""
+
+    def compose_build(self, artifact: Artifact, plan: str, spec: EngineSpec, version: str | None) -> Composed: ...
+
+    def compose_measure(
+        self, artifact: Artifact, spec: EngineSpec, measure: MeasureSpec, version: str | None
+    ) -> Composed: ...
 
 
 @runtime_checkable

@@ -67,12 +67,9 @@ def read_onnx_head(path: Path) -> OnnxHead:
         ParseError: the file is missing, empty, or no ONNX model.
     """
     try:
-        with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
-            view = memoryview(data)
-            try:
-                return _read_model(view)
-            finally:
-                view.release()
+        with path.open("rb") as file:
+            data = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)  # closed when its last view is gone
+        return _read_model(memoryview(data))
     except (OSError, ValueError, IndexError) as error:
         reason = "an empty file" if isinstance(error, ValueError) and "empty" in str(error) else str(error)
         raise ParseError(path, "", reason or type(error).__name__, "an ONNX model") from None
@@ -82,9 +79,7 @@ def _read_model(data: Bytes) -> OnnxHead:
     graphs = [value for number, value in _read_fields(data) if number == MODEL_GRAPH and not isinstance(value, int)]
     if not graphs:
         raise ValueError("no graph in it")
-    head = _read_graph(graphs[-1])
-    graphs.clear()
-    return head
+    return _read_graph(graphs[-1])
 
 
 def _read_graph(data: Bytes) -> OnnxHead:

@@ -6,13 +6,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from msgspec import Struct
+from msgspec.structs import replace
 
-from enginebench.backends.tensorrt_settings import BUILD_OPTIONS, read_settings, split_argv
-from enginebench.backends.trtexec_command import RunSettings, compose_build, compose_measure
-from enginebench.backends.trtexec_executable import read_trtexec, require_trtexec
-from enginebench.backends.trtexec_flags import Trtexec, parse_version
+from enginebench.backends.registry import find_entry, open_backend
 from enginebench.core.errors import UsageError
-from enginebench.core.records import Artifact, EngineSpec
+from enginebench.core.protocols import Composing
+from enginebench.core.records import Artifact, EngineSpec, MeasureSpec
 from enginebench.models.onnx_head import read_onnx_head
 
 if TYPE_CHECKING:
@@ -30,52 +29,53 @@ class DryRun(Struct, frozen=True, kw_only=True):
     before: tuple[str, ...] = ()
 
 
-def choose_tool(path: str | None, version: str | None) -> Trtexec:
-    """The trtexec to compose for: of the version given, else the one that is installed.
-
-    Raises:
-        MissingDependency: no version is given and none is installed.
-    """
-    if version is not None:
-        return Trtexec(version=parse_version(version), path=path)
-    return read_trtexec(require_trtexec(path))
-
-
-def plan_build(
-    onnx: Path, plan: Path, spec: EngineSpec, *, trtexec: str | None = None, version: str | None = None
-) -> DryRun:
+def plan_build(onnx: Path, plan: Path, spec: EngineSpec, *, version: str | None = None) -> DryRun:
     """The command that would build `plan` from `onnx`.
 
+    Args:
+        onnx: the graph.
+        plan: where the engine would go.
+        spec: the engine and its options.
+        version: of TensorRT, installed or not; None: that of the installed tool.
+
     Raises:
-        UsageError: the version has no option for what was asked for.
+        UsageError: the version has no option for what was asked for, or the engine runs no program.
         ParseError: `onnx` is no ONNX file.
     """
-    if spec.backend != "trtexec":
-        raise UsageError(f"a dry run prints trtexec's command line; engine {spec.backend} has none")
-    options = {**{key: option.default for key, option in BUILD_OPTIONS.items()}, **spec.options}
-    artifact = take_head(onnx)
-    tool = choose_tool(trtexec, version)
-    source, before = onnx, tuple[str, ...]()
+    artifact, before = take_head(onnx), tuple[str, ...]()
     if needs_graph(spec, artifact.precision):
         source = quantized_path(onnx, spec)
         before = (f"{onnx} is {artifact.precision}: it would be quantized to {source} first",)
-    settings = read_settings(spec, options, artifact)
-    extra = split_argv(options.get("extra", ""))
-    argv = compose_build(tool, str(source), str(plan), settings, str(plan.with_suffix(".layers.json")), extra)
-    return DryRun(command=tuple(argv), tensorrt_version=tool.version_text, before=before)
+        artifact = replace(artifact, path=str(source))
+    composed = open_composing(spec).compose_build(artifact, str(plan), spec, version)
+    return DryRun(command=composed.argv, tensorrt_version=composed.version, before=before)
 
 
-def plan_measure(
-    target: Path, settings: RunSettings, *, trtexec: str | None = None, version: str | None = None
-) -> DryRun:
-    """The command that would time the plan of `target`; a graph would be built first."""
-    tool = choose_tool(trtexec, version)
-    is_plan = target.suffix.lower() in PLAN_SUFFIXES
-    plan = target if is_plan else target.with_suffix(".plan")
-    before = () if is_plan else (f"{plan} would be built from {target} first (enginebench build --dry-run)",)
-    return DryRun(
-        command=tuple(compose_measure(tool, str(plan), settings)), tensorrt_version=tool.version_text, before=before
-    )
+def plan_measure(target: Path, spec: EngineSpec, measure: MeasureSpec, *, version: str | None = None) -> DryRun:
+    """The command that would time the plan `target`; a graph would be built first."""
+    if target.suffix.lower() in PLAN_SUFFIXES:
+        before = tuple[str, ...]()
+        artifact = Artifact(
+            kind="plan", model=target.name, path=str(target), sha256="", files=(), inputs=(), outputs=()
+        )
+    else:
+        plan = target.with_suffix(".plan")
+        before = (f"{plan} would be built from {target} first: enginebench build --dry-run",)
+        artifact = replace(take_head(target), path=str(plan))
+    composed = open_composing(spec).compose_measure(artifact, spec, measure, version)
+    return DryRun(command=composed.argv, tensorrt_version=composed.version, before=before)
+
+
+def open_composing(spec: EngineSpec) -> Composing:
+    """The backend that runs a program.
+
+    Raises:
+        UsageError: this engine runs none.
+    """
+    backend: object = open_backend(spec.backend) if find_entry(spec.backend).executable else None
+    if not isinstance(backend, Composing):
+        raise UsageError(f"a dry run prints a tool's command line, as trtexec's; engine {spec.backend} has none")
+    return backend
 
 
 def take_head(onnx: Path) -> Artifact:
