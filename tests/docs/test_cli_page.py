@@ -30,6 +30,7 @@ from enginebench.core.records import Availability, Caveat, Estimate
 from enginebench.models.zoo import ModelCard
 from enginebench.report.bench import BenchDocument
 from enginebench.report.rows import Ref, Row, RunDocument
+from enginebench.workflow.building import BuildDocument
 from enginebench.workflow.doctor import DoctorDocument
 from enginebench.workflow.exporting import ExportDocument
 from enginebench.workflow.inference import InferDocument
@@ -40,6 +41,7 @@ PAGE = read_page("cli.md")
 DOCUMENTS: dict[str, type[msgspec.Struct]] = {
     "run": RunDocument,
     "bench": BenchDocument,
+    "build": BuildDocument,
     "export": ExportDocument,
     "infer": InferDocument,
     "calibrate": CalibrateDocument,

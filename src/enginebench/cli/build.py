@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 @click.command("build", context_settings={"ignore_unknown_options": False})
 @click.argument("onnx", metavar="F.onnx", type=click.Path(path_type=Path, dir_okay=False))
-@click.argument("arguments", nargs=-1, metavar="[-- ARG...]")
+@click.argument("arguments", nargs=-1, metavar="[ARG]...")
 @click.option("--engine", default="trtexec", show_default=True, help="trtexec or tensorrt, with key=value options.")
 @click.option("--precision", help="Of the engine. [that of the graph]")
 @click.option("--out", type=click.Path(path_type=Path, dir_okay=False), help="The engine file. [F.plan]")
