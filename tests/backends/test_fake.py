@@ -13,9 +13,11 @@ from typing import Any
 import numpy as np
 import pytest
 
+from enginebench.analyze.effective import judge_precision
 from enginebench.backends import fake
 from enginebench.backends.fake import DRAWS, FakeBackend, FakeClock, draw_latencies, fail, project_feeds
 from enginebench.core.errors import UsageError
+from enginebench.core.feeds import random_feeds
 from enginebench.core.records import Artifact, EngineSpec, TensorSpec
 
 INPUT = TensorSpec(name="x", dtype="float32", shape=("batch", 4))
@@ -209,3 +211,33 @@ def test_needs_numpy_only() -> None:
         "assert not heavy, heavy"
     )
     subprocess.run([sys.executable, "-c", code], check=True)
+
+
+@pytest.mark.parametrize(
+    ("options", "shares"),
+    [
+        ({}, {"int8": 1.0}),
+        ({"ran": "fp32"}, {"fp32": 1.0}),
+        ({"ran": "fp32", "ran_share": "0.6"}, {"fp32": 0.6, "int8": 0.4}),
+        ({"ran": "int8", "ran_share": "0.6"}, {"int8": 1.0}),
+    ],
+)
+def test_its_record_says_what_it_is_told(load_engine: Any, options: dict[str, str], shares: dict[str, float]) -> None:
+    with load_engine("fake", precision="int8", options=options) as engine:
+        with pytest.raises(UsageError, match="call bind first"):
+            engine.effective_precision()
+        engine.bind(random_feeds(engine.inputs, 1, 0))
+        assert engine.effective_precision() == pytest.approx(shares)
+
+
+def test_an_engine_that_lies_about_its_precision_is_caught(load_engine: Any) -> None:
+    """Asked for INT8, labelled INT8, and its own record says FP32."""
+    with load_engine("fake", precision="int8", options={"ran": "fp32"}) as engine:
+        engine.bind(random_feeds(engine.inputs, 1, 0))
+        ran, (caveat,) = judge_precision("int8", engine.effective_precision())
+    assert (ran, caveat.code) == ("fp32", "relabelled")
+
+
+def test_a_share_beyond_the_whole_is_refused(load_engine: Any) -> None:
+    with pytest.raises(UsageError, match="between 0 and 1"):
+        load_engine("fake", options={"ran_share": "2"})

@@ -28,7 +28,9 @@ from enginebench.cli.options import common_options
 from enginebench.core import errors
 from enginebench.core.records import Availability, Caveat, Estimate
 from enginebench.models.zoo import ModelCard
+from enginebench.report.accuracy import AccuracyDocument
 from enginebench.report.bench import BenchDocument
+from enginebench.report.drift import DriftDocument
 from enginebench.report.rows import Ref, Row, RunDocument
 from enginebench.workflow.building import BuildDocument
 from enginebench.workflow.doctor import DoctorDocument
@@ -43,6 +45,8 @@ DOCUMENTS: dict[str, type[msgspec.Struct]] = {
     "bench": BenchDocument,
     "build": BuildDocument,
     "export": ExportDocument,
+    "drift": DriftDocument,
+    "accuracy": AccuracyDocument,
     "infer": InferDocument,
     "calibrate": CalibrateDocument,
     "quantize": QuantizeDocument,

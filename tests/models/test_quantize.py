@@ -394,6 +394,23 @@ def test_products_of_two_activations_stay_in_fp32(tmp_path):
         assert "scores" in next(c.message for c in made.caveats if c.code == "kept_fp32")
 
 
+def test_a_transformers_sums_stay_in_fp32(tmp_path):
+    nodes = [
+        helper.make_node("LayerNormalization", ["x", "g"], ["n"], "norm", axis=-1),
+        helper.make_node("MatMul", ["n", "w"], ["h"], "product"),
+        helper.make_node("Add", ["x", "h"], ["y"], "sum"),
+    ]
+    constants = {"w": np.eye(4, dtype=np.float32), "g": np.ones(4, np.float32)}
+    artifact = read_onnx(save(build_graph(nodes, constants, ["batch", 3, 4], ["batch", 3, 4]), tmp_path / "m.onnx"))
+    calibration = calibrate(artifact, open_data("fake", model="m", inputs=artifact.inputs, n=4), threads=1)
+    quantize(artifact, "int8", "cpu", tmp_path / "q.onnx", calibration=calibration)
+    made_by = {name: node.op_type for node in onnx.load(tmp_path / "q.onnx").graph.node for name in node.output}
+    (add,) = nodes_of(tmp_path / "q.onnx", "Add")
+    assert made_by[add.input[1]] == "MatMul" and add.input[0] == "x"
+    (product,) = nodes_of(tmp_path / "q.onnx", "MatMul")
+    assert [made_by[name] for name in product.input] == ["DequantizeLinear"] * 2
+
+
 def test_nothing_to_quantize_is_an_error(tmp_path):
     node = helper.make_node("Relu", ["x"], ["y"], "relu")
     artifact = read_onnx(save(build_graph([node], {}, ["batch", 4], ["batch", 4]), tmp_path / "m.onnx"))

@@ -241,3 +241,18 @@ def _make_run(
 
 def _show(text: object) -> str:
     return text.decode() if isinstance(text, bytes) else str(text)
+
+
+# A flush writes a multiple of the cache: replacement is not strictly least recently used.
+FLUSH_MULTIPLE = 2
+
+
+def read_cache_bytes(index: int) -> int:
+    """Bytes of a GPU's last cache."""
+    attribute = runtime.cudaDeviceAttr.cudaDevAttrL2CacheSize
+    return int(call(runtime.cudaDeviceGetAttribute, attribute, index))
+
+
+def fill(buffer: DeviceBuffer, stream: Stream) -> None:
+    """Enqueues zeros for the whole buffer."""
+    call(runtime.cudaMemsetAsync, buffer.address, 0, buffer.size_bytes, stream.raw)

@@ -27,7 +27,7 @@ from enginebench.backends.request import (
     read_number,
     read_options,
 )
-from enginebench.core.errors import MeasurementError
+from enginebench.core.errors import MeasurementError, UsageError
 from enginebench.core.feeds import check_feeds, concrete_shape
 from enginebench.core.records import Artifact, ArtifactKind, Availability, EngineSpec, Precision, TensorSpec
 
@@ -54,6 +54,8 @@ OPTIONS = {
     "seed": Option(default="0", meaning="of both draws"),
     "bias": Option(default="0", meaning="added to every output"),
     "build_s": Option(default="2", meaning="seconds that fault=slow_build waits"),
+    "ran": Option(default="as asked", choices=("as asked", *PRECISIONS), meaning="the precision of which it tells"),
+    "ran_share": Option(default="1", meaning="share of its time in `ran`; the rest is told as asked"),
     "fault": Option(default="none", choices=FAULTS, meaning="what goes wrong"),
     "at": Option(default="run", choices=("build", "load", "run"), meaning="the stage at which it goes wrong"),
     "after": Option(default="0", meaning="complete runs before the fault"),
@@ -136,6 +138,7 @@ class FakeBackend:
             fault=fault,
             after=int(numbers["after"]),
             threads=spec.threads,
+            record=make_record(spec, options),
         )
 
     def _find_repetition(self) -> int:
@@ -147,6 +150,20 @@ class FakeBackend:
 def create_backend(loader: ModuleLoader | None, cache_dir: Path | None) -> FakeBackend:
     """The backend, waiting for real; it needs neither a module loader nor a cache."""
     return FakeBackend()
+
+
+def make_record(spec: EngineSpec, options: dict[str, str]) -> dict[str, float]:
+    """What the engine will tell of its precision.
+
+    Raises:
+        UsageError: `ran_share` is no share.
+    """
+    share = read_number(spec, "ran_share", options["ran_share"])
+    if share > 1:
+        raise UsageError(f"option ran_share={share:g} of engine {NAME} must be between 0 and 1")
+    ran = spec.precision if options["ran"] == "as asked" else options["ran"]
+    shares = {ran: share, spec.precision: 1 - share} if ran != spec.precision else {ran: 1.0}
+    return {name: value for name, value in shares.items() if value > 0}
 
 
 def draw_latencies(latency_ns: float, run_sd: float, process_sd: float, seed: int, repetition: int) -> tuple[int, ...]:
@@ -202,6 +219,7 @@ class FakeEngine:
         fault: str,
         after: int,
         threads: int,
+        record: dict[str, float],
     ) -> None:
         self.inputs = inputs
         self.outputs = outputs
@@ -211,6 +229,7 @@ class FakeEngine:
         self._bias = bias
         self._fault = fault
         self._after = after
+        self._record = record
         self._pending: dict[str, Array] | None = None
         self._answer: dict[str, Array] = {}
         self._closed = False
@@ -235,6 +254,13 @@ class FakeEngine:
         if self._pending is None:
             raise explain_unbound(NAME)
         return {name: array.copy() for name, array in self._answer.items()}
+
+    def effective_precision(self) -> dict[str, float]:
+        """Shares of time by precision, as the options have it: the record of a runtime that may say anything."""
+        self._check_open()
+        if self._pending is None:
+            raise explain_unbound(NAME)
+        return dict(self._record)
 
     def close(self) -> None:
         """Forgets everything; may be called twice."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
@@ -10,8 +11,17 @@ import numpy as np
 import openvino
 from msgspec.structs import replace
 
-from enginebench.backends.precision import WATCHED_RUNS, share_times
-from enginebench.backends.request import Option, check_request, explain_closed, explain_unbound, read_options
+from enginebench.backends.precision import REORDER, count_watched_runs, keep_calm_runs, share_times
+from enginebench.backends.request import (
+    FORCE,
+    Option,
+    check_graph_precision,
+    check_instructions,
+    check_request,
+    explain_closed,
+    explain_unbound,
+    read_options,
+)
 from enginebench.core.errors import ArtifactError, BackendUnavailable
 from enginebench.core.feeds import check_feeds, concrete_shape
 from enginebench.core.records import Artifact, ArtifactKind, Availability, EngineSpec, Precision, TensorSpec
@@ -26,8 +36,10 @@ NAME = "openvino"
 KINDS: tuple[ArtifactKind, ...] = ("onnx", "openvino")
 
 # OpenVINO's inference precision for each of ours. Without it the plugin takes the shortest that the CPU knows
-# (bfloat16 with AMX, half on Arm), and FP32 would be a label only.
-HINTS: dict[Precision, str] = {"fp32": "f32"}
+# (bfloat16 with AMX, half on Arm), and FP32 would be a label only. INT8 lies in the graph; the hint is for the rest.
+HINTS: dict[Precision, str] = {"fp32": "f32", "fp16": "f16", "bf16": "bf16", "int8": "f32"}
+# What the plugin must say of itself before a hint is given. Without "FP16" it would answer f16 with BF16, silently.
+CAPABILITIES: dict[Precision, str] = {"fp16": "FP16", "bf16": "BF16"}
 
 OPTIONS = {
     "shapes": Option(
@@ -35,7 +47,11 @@ OPTIONS = {
         choices=("static", "dynamic"),
         meaning="compile for the bound shapes, again for new ones; or once for all",
     ),
+    "force": FORCE,
 }
+
+# Nodes that bring values from one type or layout to another.
+CONVERSIONS = ("Reorder", "Convert", "FakeQuantize")
 
 # Makes a compiled graph count the time of its nodes; never in the graph that is timed, since counting costs time.
 COUNT = {"PERF_COUNT": True}
@@ -62,10 +78,10 @@ class OpenvinoBackend:
         """The graph in OpenVINO's own form (`.xml` and `.bin`, weights not shortened), written to `out_dir`.
 
         Raises:
-            ArtifactError: the graph cannot be read, or the files cannot be written.
+            ArtifactError: the graph cannot be read or is in another precision, or the files cannot be written.
+            BackendUnavailable: the precision cannot be had here.
         """
-        check_request(artifact, spec, KINDS, tuple(HINTS))
-        read_options(spec, OPTIONS)
+        check_openvino_request(artifact, spec)
         if artifact.kind == "openvino":
             return artifact
         target = out_dir / f"{Path(artifact.path).stem}.xml"
@@ -89,8 +105,7 @@ class OpenvinoBackend:
             BackendUnavailable: the plugin did not take a setting (precision, threads).
             UsageError: an option is unknown.
         """
-        check_request(artifact, spec, KINDS, tuple(HINTS))
-        options = read_options(spec, OPTIONS)
+        options = check_openvino_request(artifact, spec)
         model = read_model(artifact.path)
         check_interface(artifact, model)
         return OpenvinoEngine(
@@ -107,6 +122,31 @@ def create_backend(loader: ModuleLoader | None, cache_dir: Path | None) -> Openv
     return OpenvinoBackend()
 
 
+def check_openvino_request(artifact: Artifact, spec: EngineSpec) -> dict[str, str]:
+    """The options of a request that this engine can take.
+
+    Raises:
+        ArtifactError, BackendUnavailable, UsageError: as `OpenvinoBackend.load` says.
+    """
+    check_request(artifact, spec, KINDS, tuple(HINTS))
+    check_graph_precision(artifact, spec)
+    options = read_options(spec, OPTIONS)
+    if spec.precision == "bf16":
+        check_instructions(spec, "BF16" in read_capabilities(), options["force"] == "1")
+    return options
+
+
+def read_capabilities() -> tuple[str, ...]:
+    """What the CPU plugin says it computes in here: FP32, INT8, BF16, ..."""
+    return tuple(openvino.Core().get_property("CPU", "OPTIMIZATION_CAPABILITIES"))
+
+
+def choose_hint(precision: Precision) -> str:
+    """The inference precision to ask for: FP32 where the plugin cannot compute in the other, which the proof shows."""
+    needs = CAPABILITIES.get(precision)
+    return HINTS[precision] if needs is None or needs in read_capabilities() else HINTS["fp32"]
+
+
 def make_settings(spec: EngineSpec) -> dict[str, Any]:
     """The plugin's settings for one request at a time, on the spec's threads and in its precision.
 
@@ -114,7 +154,7 @@ def make_settings(spec: EngineSpec) -> dict[str, Any]:
     count as threads, so that the number asked for can be had.
     """
     return {
-        "INFERENCE_PRECISION_HINT": HINTS[spec.precision],
+        "INFERENCE_PRECISION_HINT": choose_hint(spec.precision),
         "EXECUTION_MODE_HINT": "ACCURACY",
         "PERFORMANCE_HINT": "LATENCY",
         "NUM_STREAMS": "1",
@@ -193,15 +233,16 @@ def _first_line(error: Exception) -> str:
     return lines[-1].strip() if lines else type(error).__name__
 
 
-def record_profile(compiled: Any, feeds: Feeds) -> list[Any]:
-    """The counters of every node in a few runs on these arrays, after one that is not counted."""
+def record_profile(compiled: Any, feeds: Feeds) -> list[list[Any]]:
+    """The counters of every node, for each of a few runs on these arrays after one that is not counted."""
     request = compiled.create_infer_request()
+    start = time.perf_counter()
     request.infer(dict(feeds))
-    counters: list[Any] = []
-    for _ in range(WATCHED_RUNS):
+    runs: list[list[Any]] = []
+    for _ in range(count_watched_runs(time.perf_counter() - start)):
         request.infer(dict(feeds))
-        counters += request.get_profiling_info()
-    return counters
+        runs.append(request.get_profiling_info())
+    return runs
 
 
 def read_node_times(counters: list[Any]) -> Iterator[tuple[str, float]]:
@@ -212,7 +253,8 @@ def read_node_times(counters: list[Any]) -> Iterator[tuple[str, float]]:
     """
     for counter in counters:
         if counter.status == openvino.ProfilingInfo.Status.EXECUTED:
-            yield counter.exec_type.rpartition("_")[2], counter.real_time.total_seconds() * 1e6
+            dtype = REORDER if counter.node_type in CONVERSIONS else counter.exec_type.rpartition("_")[2]
+            yield dtype, counter.real_time.total_seconds() * 1e6
 
 
 class OpenvinoEngine:
@@ -273,7 +315,8 @@ class OpenvinoEngine:
         model, feeds = read_model(self._path), {name: view.copy() for name, view in self._views.items()}
         if self._static:
             model.reshape({name: list(array.shape) for name, array in feeds.items()})
-        return share_times(read_node_times(record_profile(compile_model(model, self._settings | COUNT), feeds)))
+        runs = record_profile(compile_model(model, self._settings | COUNT), feeds)
+        return share_times(keep_calm_runs([list(read_node_times(counters)) for counters in runs]))
 
     def close(self) -> None:
         """Frees graph and request; may be called twice."""

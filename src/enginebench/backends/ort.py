@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+import time
+from bisect import bisect_right
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -13,8 +14,15 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import onnxruntime
 
-from enginebench.backends.precision import WATCHED_RUNS, share_times
-from enginebench.backends.request import Option, check_request, explain_closed, explain_unbound, read_options
+from enginebench.backends.precision import REORDER, count_watched_runs, keep_calm_runs, share_times
+from enginebench.backends.request import (
+    Option,
+    check_graph_precision,
+    check_request,
+    explain_closed,
+    explain_unbound,
+    read_options,
+)
 from enginebench.core.errors import ArtifactError, BackendUnavailable
 from enginebench.core.feeds import check_feeds
 from enginebench.core.records import Artifact, Availability, EngineSpec, Precision, TensorSpec
@@ -24,7 +32,12 @@ if TYPE_CHECKING:
 
 NAME = "ort"
 PROVIDER = "CPUExecutionProvider"
-PRECISIONS: tuple[Precision, ...] = ("fp32",)
+PRECISIONS: tuple[Precision, ...] = ("fp32", "fp16", "int8")
+REASONS: dict[Precision, str] = {
+    # Seen with ONNX Runtime 1.31: a BF16 graph does not load, "Could not find an implementation for Conv(22)".
+    "bf16": "ONNX Runtime's CPU provider has no BF16 convolution or matrix product",
+    "fp8": "ONNX Runtime's CPU provider has no FP8 convolution or matrix product",
+}
 
 # Errors only: its warnings describe the graph optimiser's choices and would drown a child's last words.
 ERRORS_ONLY = 3
@@ -65,7 +78,7 @@ DTYPES = {
 }
 
 # Kernels that compute in another type than that of their first input.
-CONVERSIONS = ("QuantizeLinear", "DequantizeLinear", "DynamicQuantizeLinear", "Cast")
+CONVERSIONS = ("QuantizeLinear", "DequantizeLinear", "DynamicQuantizeLinear", "Cast", "ReorderInput", "ReorderOutput")
 INT8_KERNELS = ("DynamicQuantizeMatMul",)
 
 
@@ -87,7 +100,8 @@ class OrtBackend:
 
     def build(self, artifact: Artifact, spec: EngineSpec, out_dir: Path) -> Artifact:
         """The artefact as it is: ONNX Runtime optimises while it loads. Refuses what `load` would refuse."""
-        check_request(artifact, spec, ("onnx",), PRECISIONS)
+        check_request(artifact, spec, ("onnx",), PRECISIONS, reasons=REASONS)
+        check_graph_precision(artifact, spec)
         read_options(spec, OPTIONS)
         return artifact
 
@@ -95,11 +109,13 @@ class OrtBackend:
         """An engine on `spec.threads` threads.
 
         Raises:
-            ArtifactError: the file is no graph that ONNX Runtime can run, or its inputs are not the artefact's.
+            ArtifactError: the file is no graph that ONNX Runtime can run, its inputs are not the artefact's, or it is
+                in another precision.
             BackendUnavailable: the CPU provider was dropped, or the precision is not one of this engine's.
             UsageError: an option is unknown.
         """
-        check_request(artifact, spec, ("onnx",), PRECISIONS)
+        check_request(artifact, spec, ("onnx",), PRECISIONS, reasons=REASONS)
+        check_graph_precision(artifact, spec)
         session = open_session(artifact, make_session_options(spec))
         check_interface(artifact.inputs, session.get_inputs(), artifact.path)
         check_interface(artifact.outputs, session.get_outputs(), artifact.path)
@@ -210,7 +226,8 @@ class OrtEngine:
         self._open_session()
         if not self._feeds:
             raise explain_unbound(NAME)
-        return share_times(read_kernel_times(record_profile(self._artifact, self._spec, self._feeds)))
+        events = record_profile(self._artifact, self._spec, self._feeds)
+        return share_times(keep_calm_runs(read_kernel_times(events)))
 
     def close(self) -> None:
         """Frees the session; may be called twice."""
@@ -252,28 +269,33 @@ def record_profile(artifact: Artifact, spec: EngineSpec, feeds: Feeds) -> list[d
     with TemporaryDirectory(prefix="enginebench-") as folder:
         settings.profile_file_prefix = str(Path(folder) / "profile")
         session = open_session(artifact, settings)
-        for _ in range(1 + WATCHED_RUNS):
+        start = time.perf_counter()
+        session.run(None, dict(feeds))
+        for _ in range(count_watched_runs(time.perf_counter() - start)):
             session.run(None, dict(feeds))
         events: list[dict[str, Any]] = json.loads(Path(session.end_profiling()).read_bytes())
     return events
 
 
-def read_kernel_times(events: list[dict[str, Any]]) -> Iterator[tuple[str, float]]:
-    """(element type, microseconds) of every kernel after the first run.
+def read_kernel_times(events: list[dict[str, Any]]) -> list[list[tuple[str, float]]]:
+    """(element type, microseconds) of every kernel, for each run but the first.
 
-    Source: the Chrome trace that ONNX Runtime 1.31 writes; kernels are `Node` events that end in `_kernel_time`.
+    Source: the Chrome trace that ONNX Runtime 1.31 writes; kernels are `Node` events that end in `_kernel_time`, and
+    a `model_run` lasts as long as its kernels.
     """
-    runs = [e["ts"] + e["dur"] for e in events if e.get("name") == "model_run"]
+    starts = sorted(e["ts"] for e in events if e.get("name") == "model_run")
+    runs: list[list[tuple[str, float]]] = [[] for _ in starts]
     for event in events:
-        is_kernel = event.get("cat") == "Node" and event["name"].endswith("_kernel_time")
-        if is_kernel and event["ts"] >= min(runs, default=0):
-            yield find_kernel_dtype(event["args"]), float(event["dur"])
+        run = bisect_right(starts, event.get("ts", 0)) - 1
+        if run >= 0 and event.get("cat") == "Node" and event["name"].endswith("_kernel_time"):
+            runs[run].append((find_kernel_dtype(event["args"]), float(event["dur"])))
+    return runs[1:]
 
 
 def find_kernel_dtype(args: dict[str, Any]) -> str:
     """The element type in which a kernel computes: that of its first input, unless it converts from one to another."""
     if args["op_name"] in CONVERSIONS:
-        return "conversion"
+        return REORDER
     if args["op_name"] in INT8_KERNELS:
         return "int8"
     types = [dtype for entry in args["input_type_shape"] for dtype in entry]

@@ -1,4 +1,4 @@
-"""`pytorch`: the module as it is, eager, in strict FP32; the baseline of every table."""
+"""`pytorch`: the module as it is, eager; in strict FP32 the baseline of every table."""
 
 from __future__ import annotations
 
@@ -7,17 +7,31 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from enginebench.backends.request import Option, check_request, read_options
+from enginebench.backends.request import Option
+from enginebench.backends.torch_cast import CAST_OPTIONS, cast_module, check_torch_request
+from enginebench.backends.torch_cast import PRECISIONS as TORCH_PRECISIONS
+from enginebench.backends.torch_cuda import (
+    CUDA_OPTIONS,
+    CudaLane,
+    CudaTorchEngine,
+    check_cuda_request,
+    is_cuda,
+    load_cuda_module,
+    prepare_cuda,
+    probe_cuda,
+    read_device_index,
+)
 from enginebench.backends.torch_engine import TorchEngine, load_module, prepare_torch
-from enginebench.core.records import Artifact, Availability, EngineSpec, Precision
+from enginebench.core.records import Artifact, Availability, EngineSpec
 
 if TYPE_CHECKING:
     from enginebench.core.protocols import ModuleLoader
 
 NAME = "pytorch"
-PRECISIONS: tuple[Precision, ...] = ("fp32",)
+PRECISIONS = TORCH_PRECISIONS
 OPTIONS = {
-    "channels_last": Option(default="0", choices=("0", "1"), meaning="images and weights with their channels last")
+    "channels_last": Option(default="0", choices=("0", "1"), meaning="images and weights with their channels last"),
+    **CAST_OPTIONS,
 }
 
 
@@ -31,29 +45,50 @@ class PytorchBackend:
 
     def probe(self) -> Availability:
         """Available wherever PyTorch can be imported; says its version."""
-        return Availability(engine=NAME, available=True, version=str(torch.__version__), devices=("cpu",))
+        devices = ("cpu", *probe_cuda())
+        return Availability(engine=NAME, available=True, version=str(torch.__version__), devices=devices)
 
     def build(self, artifact: Artifact, spec: EngineSpec, out_dir: Path) -> Artifact:
         """The artefact as it is: nothing is built. Refuses what `load` would refuse."""
-        check_request(artifact, spec, ("torch",), PRECISIONS)
-        read_options(spec, OPTIONS)
+        if is_cuda(spec):
+            check_cuda_request(artifact, spec, CUDA_OPTIONS)
+        else:
+            check_torch_request(artifact, spec, OPTIONS)
         return artifact
 
-    def load(self, artifact: Artifact, spec: EngineSpec) -> TorchEngine:
+    def load(self, artifact: Artifact, spec: EngineSpec) -> TorchEngine | CudaTorchEngine:
         """An engine on `spec.threads` threads, which are the process's from now on.
 
         Raises:
-            BackendUnavailable: strict FP32 or the thread counts cannot be had.
+            BackendUnavailable: strict FP32, the precision or the thread counts cannot be had.
             UsageError: an option is unknown, or there is no loader.
         """
-        check_request(artifact, spec, ("torch",), PRECISIONS)
-        channels_last = read_options(spec, OPTIONS)["channels_last"] == "1"
+        return self._load_cuda(artifact, spec) if is_cuda(spec) else self._load_cpu(artifact, spec)
+
+    def _load_cpu(self, artifact: Artifact, spec: EngineSpec) -> TorchEngine:
+        options = check_torch_request(artifact, spec, OPTIONS)
+        channels_last = options["channels_last"] == "1"
         prepare_torch(spec)
         module = load_module(artifact, self._loader)
         if channels_last:
             module = module.to(memory_format=torch.channels_last)
+        module = cast_module(module, artifact, spec.precision, autocast=options["cast"] == "autocast")
         return TorchEngine(
             module, artifact.inputs, artifact.outputs, name=NAME, batch=spec.batch, channels_last=channels_last
+        )
+
+    def _load_cuda(self, artifact: Artifact, spec: EngineSpec) -> CudaTorchEngine:
+        options = check_cuda_request(artifact, spec, CUDA_OPTIONS)
+        prepare_cuda(spec, options)
+        lane = CudaLane(read_device_index(spec), options["wait"])
+        return CudaTorchEngine(
+            load_cuda_module(artifact, spec, options, self._loader),
+            artifact.inputs,
+            artifact.outputs,
+            name=NAME,
+            batch=spec.batch,
+            lane=lane,
+            channels_last=options["channels_last"] == "1",
         )
 
 

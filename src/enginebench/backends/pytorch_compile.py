@@ -1,40 +1,67 @@
-"""`pytorch-compile`: the module through `torch.compile` and its C++ code generator, compiled before the first run."""
+"""`pytorch-compile`: the module through `torch.compile`, for the CPU (C++) or a GPU (Triton), before the first run."""
 
 from __future__ import annotations
 
+import hashlib
 import os
 import shutil
 import sysconfig
 from collections.abc import Iterator
 from contextlib import contextmanager
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import msgspec
 import torch
 import torch._inductor.config as inductor
 
-from enginebench.backends.request import Option, check_request, read_options
+from enginebench.backends.request import Option
+from enginebench.backends.torch_cast import CAST_OPTIONS, cast_module, check_torch_request
+from enginebench.backends.torch_cast import PRECISIONS as TORCH_PRECISIONS
+from enginebench.backends.torch_cuda import (
+    CUDA_OPTIONS,
+    CudaLane,
+    CudaTorchEngine,
+    check_cuda_request,
+    is_cuda,
+    load_cuda_module,
+    prepare_cuda,
+    probe_cuda,
+    read_device_index,
+)
 from enginebench.backends.torch_engine import TorchEngine, load_module, prepare_torch
 from enginebench.core.errors import BackendUnavailable, ModelError
-from enginebench.core.records import Artifact, Availability, EngineSpec, Precision
+from enginebench.core.records import Artifact, Availability, EngineSpec
 
 if TYPE_CHECKING:
     from enginebench.core.protocols import ModuleLoader, RunCall
 
 NAME = "pytorch-compile"
-PRECISIONS: tuple[Precision, ...] = ("fp32",)
+PRECISIONS = TORCH_PRECISIONS
 CACHE_VARIABLE = "TORCHINDUCTOR_CACHE_DIR"
 CACHE_NAME = "inductor-cache"
 
-OPTIONS = {
+COMPILE_OPTIONS = {
     "mode": Option(
-        default="default", choices=("default", "reduce-overhead", "max-autotune"), meaning="as in torch.compile"
+        default="default",
+        choices=("default", "reduce-overhead", "max-autotune"),
+        meaning="as in torch.compile; reduce-overhead adds CUDA graphs, max-autotune can take many minutes",
     ),
-    "channels_last": Option(default="0", choices=("0", "1"), meaning="images and weights with their channels last"),
     "fullgraph": Option(
         default="1", choices=("0", "1"), meaning="0 lets parts that cannot be compiled run eagerly, unseen"
     ),
 }
+OPTIONS = {
+    **COMPILE_OPTIONS,
+    "channels_last": Option(default="0", choices=("0", "1"), meaning="images and weights with their channels last"),
+    **CAST_OPTIONS,
+}
+OPTIONS_CUDA = {**COMPILE_OPTIONS, **CUDA_OPTIONS}
+
+# With CUDA graphs the first call runs, the second captures and the third is the first to be launched as a graph.
+# Source: PyTorch, torch/_inductor/cudagraph_trees.py.
+COMPILING_CALLS = 3
 
 
 class PytorchCompileBackend:
@@ -55,7 +82,8 @@ class PytorchCompileBackend:
         """Available where PyTorch, a C++ compiler and Python's headers are; says which is missing."""
         missing = find_missing_tools()
         if not missing:
-            return Availability(engine=NAME, available=True, version=str(torch.__version__), devices=("cpu",))
+            devices = ("cpu", *probe_cuda())
+            return Availability(engine=NAME, available=True, version=str(torch.__version__), devices=devices)
         return Availability(
             engine=NAME,
             available=False,
@@ -69,21 +97,26 @@ class PytorchCompileBackend:
 
         Refuses what `load` would refuse, before a minute of compiling.
         """
-        check_request(artifact, spec, ("torch",), PRECISIONS)
-        read_options(spec, OPTIONS)
-        check_tools()
+        if is_cuda(spec):
+            check_cuda_request(artifact, spec, OPTIONS_CUDA)
+            check_gpu_tools()
+        else:
+            check_torch_request(artifact, spec, OPTIONS)
+            check_tools()
         return artifact
 
-    def load(self, artifact: Artifact, spec: EngineSpec) -> TorchEngine:
+    def load(self, artifact: Artifact, spec: EngineSpec) -> TorchEngine | CudaTorchEngine:
         """An engine on `spec.threads` threads, compiled for `spec.batch`; another batch compiles again, in `bind`.
 
         Raises:
-            BackendUnavailable: a compiler or Python's headers are missing, or strict FP32 cannot be had.
+            BackendUnavailable: a compiler, Python's headers, strict FP32 or the precision cannot be had.
             ModelError: the module cannot be compiled; names the reason.
             UsageError: an option is unknown, or there is no loader.
         """
-        check_request(artifact, spec, ("torch",), PRECISIONS)
-        options = read_options(spec, OPTIONS)
+        return self._load_cuda(artifact, spec) if is_cuda(spec) else self._load_cpu(artifact, spec)
+
+    def _load_cpu(self, artifact: Artifact, spec: EngineSpec) -> TorchEngine:
+        options = check_torch_request(artifact, spec, OPTIONS)
         check_tools()
         prepare_torch(spec)
         # Compiling in this process leaves no worker processes behind that would share the cores with the timed loop.
@@ -92,6 +125,7 @@ class PytorchCompileBackend:
         module = load_module(artifact, self._loader)
         if channels_last:
             module = module.to(memory_format=torch.channels_last)
+        module = cast_module(module, artifact, spec.precision, autocast=options["cast"] == "autocast")
         return TorchEngine(
             compile_module(module, options),
             artifact.inputs,
@@ -102,11 +136,52 @@ class PytorchCompileBackend:
             prepare=self._compile,
         )
 
+    def _load_cuda(self, artifact: Artifact, spec: EngineSpec) -> CudaTorchEngine:
+        options = check_cuda_request(artifact, spec, OPTIONS_CUDA)
+        check_gpu_tools()
+        prepare_cuda(spec, options)
+        lane = CudaLane(read_device_index(spec), options["wait"])
+        return CudaTorchEngine(
+            compile_module(load_cuda_module(artifact, spec, options, self._loader), options),
+            artifact.inputs,
+            artifact.outputs,
+            name=NAME,
+            batch=spec.batch,
+            lane=lane,
+            channels_last=options["channels_last"] == "1",
+            prepare=lambda run: self._compile_for_gpu(run, self._find_stamp(artifact, spec)),
+        )
+
+    def _compile_for_gpu(self, run: RunCall, stamp: Path | None) -> None:
+        """Compiles by several workers the first time, and from the cache, without any, once there is a stamp.
+
+        Workers take as long to start as a network from the cache takes altogether, and would share the cores with the
+        timed loop.
+        """
+        known = stamp is not None and stamp.exists()
+        inductor.compile_threads = 1 if known else len(os.sched_getaffinity(0))
+        for _ in range(COMPILING_CALLS):
+            self._compile(run)
+        if not known:
+            shutdown_compile_workers()
+        if stamp is not None and not known:
+            stamp.parent.mkdir(parents=True, exist_ok=True)
+            stamp.touch()
+
+    def _find_stamp(self, artifact: Artifact, spec: EngineSpec) -> Path | None:
+        """The empty file that says that this engine was compiled into the cache before."""
+        if self._cache_dir is None:
+            return None
+        name = hashlib.sha256(msgspec.json.encode((artifact.sha256, spec, str(torch.__version__)))).hexdigest()[:16]
+        return self._cache_dir / CACHE_NAME / f"{name}.stamp"
+
     def _compile(self, run: RunCall) -> None:
         """Runs once, and thereby compiles, with the cache in its place."""
         with use_cache(self._cache_dir):
             try:
                 run()
+            except torch.OutOfMemoryError:
+                raise
             except Exception as error:
                 reason = " ".join(str(error).split("\n\n")[0].split()) or type(error).__name__
                 raise ModelError(
@@ -154,6 +229,38 @@ def check_tools() -> None:
     if missing:
         fix = " && ".join(missing.values())
         raise BackendUnavailable(f"torch.compile needs {' and '.join(missing)}. To add it on Debian or Ubuntu: {fix}")
+
+
+def shutdown_compile_workers() -> None:
+    """Ends the processes that compile; where this version of PyTorch does not offer that, they stay and sleep."""
+    from torch._inductor import async_compile
+
+    end = getattr(async_compile, "shutdown_compile_workers", None)
+    if end is not None:
+        end()
+
+
+def check_gpu_tools() -> None:
+    """Returns if code can be compiled for a GPU here.
+
+    Raises:
+        BackendUnavailable: Triton, the C compiler or the headers that its launchers need are missing.
+    """
+    missing = find_missing_gpu_tools()
+    if missing:
+        fix = " && ".join(missing.values())
+        raise BackendUnavailable(f"torch.compile for a GPU needs {' and '.join(missing)}. To add it: {fix}")
+
+
+def find_missing_gpu_tools() -> dict[str, str]:
+    """What `torch.compile` needs for a GPU and this machine lacks, each with the command that adds it."""
+    missing = {}
+    if find_spec("triton") is None:
+        missing["Triton"] = "pip install triton"
+    # Triton reads CC, then looks for gcc and clang. Source: triton/runtime/build.py.
+    if not any(shutil.which(name) for name in (os.environ.get("CC") or "gcc", "gcc", "clang")):
+        missing["a C compiler (gcc or clang)"] = "apt-get install gcc"
+    return missing | {k: v for k, v in find_missing_tools().items() if "Python.h" in k}
 
 
 def find_missing_tools() -> dict[str, str]:

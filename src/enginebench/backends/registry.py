@@ -41,6 +41,7 @@ class Entry(Struct, frozen=True, kw_only=True):
 
 
 CPU_VERIFIED = "x86-64 (AVX512-VNNI), Debian 12, Python 3.11"
+GPU_VERIFIED = "NVIDIA H200, driver 580, CUDA 13.0, Python 3.12"
 NO_GPU_YET = "this version of enginebench has no GPU engines"
 NO_FPGA_YET = "this version of enginebench has no FPGA engine"
 
@@ -62,11 +63,12 @@ ENTRIES: dict[str, Entry] = {
         verified_on=f"PyTorch 2.13.0+cpu, g++ 12.2, {CPU_VERIFIED}",
     ),
     "pytorch-cudagraph": Entry(
-        module=None,
+        module="enginebench.backends.pytorch_cudagraph",
         takes="torch",
         distributions=("torch",),
-        absence=NO_GPU_YET,
-        command='pip install --upgrade "enginebench[torch]"',
+        extra="torch",
+        packages=("torch", "torchvision"),
+        verified_on=f"PyTorch 2.11.0+cu130, {GPU_VERIFIED}",
     ),
     "ort": Entry(
         module="enginebench.backends.ort",
@@ -77,10 +79,10 @@ ENTRIES: dict[str, Entry] = {
         verified_on=f"onnxruntime 1.31.1, {CPU_VERIFIED}",
     ),
     "ort-cuda": Entry(
-        module=None,
+        module="enginebench.backends.ort_cuda",
         takes="onnx",
         distributions=("onnxruntime-gpu",),
-        absence=NO_GPU_YET,
+        verified_on=f"onnxruntime-gpu 1.31.1, {GPU_VERIFIED}",
         command='pip uninstall -y onnxruntime && pip install --upgrade "enginebench[cuda]"',
     ),
     "ort-tensorrt": Entry(

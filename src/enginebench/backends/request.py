@@ -9,6 +9,7 @@ from pathlib import Path
 from msgspec import Struct
 
 from enginebench.core.errors import ArtifactError, BackendUnavailable, UsageError
+from enginebench.core.names import format_precision
 from enginebench.core.records import Artifact, ArtifactKind, EngineSpec, Precision
 
 
@@ -18,6 +19,12 @@ class Option(Struct, frozen=True, kw_only=True):
     default: str
     meaning: str
     choices: tuple[str, ...] = ()
+
+
+# Of the engines that know BF16 or FP16.
+FORCE = Option(
+    default="0", choices=("0", "1"), meaning="1 runs BF16 and FP16 also where the CPU has no instructions for them"
+)
 
 
 def read_options(spec: EngineSpec, known: Mapping[str, Option]) -> dict[str, str]:
@@ -67,11 +74,20 @@ def check_request(
     kinds: tuple[ArtifactKind, ...],
     precisions: tuple[Precision, ...],
     devices: tuple[str, ...] = ("cpu",),
+    reasons: Mapping[Precision, str] | None = None,
 ) -> None:
     """Returns if this engine can take the artefact, the precision, the device and the thread count.
 
+    Args:
+        artifact: what the engine would start from.
+        spec: the request.
+        kinds: of artefacts that the engine takes.
+        precisions: that it runs.
+        devices: that it runs on.
+        reasons: why it does not run some of the others.
+
     Raises:
-        ArtifactError: the artefact is of another kind, or its file is not there.
+        ArtifactError: the artefact is of another kind or another precision, or its file is not there.
         BackendUnavailable: the precision or the device is not one of this engine's.
         UsageError: fewer than one thread, or a batch below one.
     """
@@ -82,11 +98,53 @@ def check_request(
     if artifact.path and not Path(artifact.path).is_file():
         raise ArtifactError(f"the file of the artefact is not there: {artifact.path}. Was it moved? Export it again")
     if spec.precision not in precisions:
-        raise BackendUnavailable(f"engine {spec.backend} runs {', '.join(precisions)} here, not {spec.precision}")
+        why = (reasons or {}).get(spec.precision)
+        raise BackendUnavailable(
+            f"engine {spec.backend} runs {', '.join(precisions)} here, not {spec.precision}{f': {why}' if why else ''}"
+        )
     if spec.device not in devices:
         raise BackendUnavailable(f"engine {spec.backend} runs on {', '.join(devices)}, not on {spec.device}")
     if spec.threads < 1 or spec.batch < 1:
         raise UsageError(f"threads and batch must be 1 or more; found {spec.threads} and {spec.batch}")
+
+
+def check_graph_precision(artifact: Artifact, spec: EngineSpec) -> None:
+    """Returns if the graph is in the precision, and of the recipe, that the row is named after.
+
+    A graph engine runs a graph as it is: the precision is the graph's, and a label alone would change nothing.
+
+    Raises:
+        ArtifactError: they differ; names the command that makes the graph.
+    """
+    wanted = format_precision(spec.precision, spec.recipe)
+    found = format_precision(artifact.precision, artifact.recipe)
+    graph = "fp32" if spec.precision == "tf32" else spec.precision  # TF32 is a setting, on a graph in FP32
+    if artifact.precision != graph:
+        advice = f"Make one with enginebench quantize --to {wanted}"
+        if graph == "fp32":
+            advice = f"Ask for {artifact.precision}, or give the graph that it was made from"
+        raise ArtifactError(
+            f"engine {spec.backend} runs a graph in its own precision: {wanted} needs such a graph, and "
+            f"{artifact.path} is {found}. {advice}"
+        )
+    if spec.recipe is not None and artifact.recipe not in (spec.recipe, "qat"):
+        raise ArtifactError(
+            f"{artifact.path} is {found}, not {wanted}. Make one with enginebench quantize --to {wanted}"
+        )
+
+
+def check_instructions(spec: EngineSpec, supported: bool, forced: bool) -> None:
+    """Returns if this CPU computes in the precision of `spec` (BF16 or FP16), or is to run it in spite of that.
+
+    Raises:
+        BackendUnavailable: the CPU has no instructions for it; what would run is slower than FP32.
+    """
+    if not supported and not forced:
+        name = spec.precision
+        raise BackendUnavailable(
+            f"{spec.backend} finds no {name.upper()} instructions in this CPU (avx512_{name}, amx_{name}, or {name} on "
+            f"Arm): it would emulate them, slower than FP32. To measure that all the same: {spec.backend}:force=1"
+        )
 
 
 def explain_closed(engine: str) -> UsageError:

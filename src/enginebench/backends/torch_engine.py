@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import os
+import time
+from bisect import bisect_right
 from collections.abc import Callable, Iterator, Mapping
 from types import TracebackType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 import torch
 
-from enginebench.backends.precision import WATCHED_RUNS, share_times
+from enginebench.backends.precision import NAMES, REORDER, count_watched_runs, keep_calm_runs, share_times
 from enginebench.backends.request import explain_closed, explain_unbound
 from enginebench.core.errors import ArtifactError, BackendUnavailable, ModelError, UsageError
 from enginebench.core.feeds import check_feeds, concrete_shape
@@ -25,6 +27,17 @@ MATH_MODE_VARIABLES = ("ONEDNN_DEFAULT_FPMATH_MODE", "DNNL_DEFAULT_FPMATH_MODE")
 
 # How the profiler's events of a compiled graph begin. Source: PyTorch 2.13, torch/_inductor/output_code.py.
 COMPILED_GRAPH = "## Call CompiledFxGraph"
+
+
+# The span around each run that is watched.
+WATCHED_RUN = "enginebench run"
+
+# Outermost operators that bring values from one type or layout to another, as the profiler names them.
+CONVERSIONS = ("aten::to", "aten::_to_copy", "aten::copy_", "aten::contiguous")
+# Parts of the names of operators that oneDNN may compute in a shorter format than their inputs have.
+PRODUCTS = ("conv", "linear", "matmul", "mm", "lstm", "gru")
+# Settings of such operators, the newer ones and the older ones, that mean something else than their own name.
+FP32_MODES = {"none": "fp32", "ieee": "fp32", "highest": "fp32", "high": "tf32", "medium": "bf16"}
 
 
 def prepare_torch(spec: EngineSpec) -> None:
@@ -133,13 +146,13 @@ class TorchEngine:
         return {s.name: np.array(t.numpy(), order="C") for s, t in zip(self.outputs, tensors, strict=True)}
 
     def effective_precision(self) -> dict[str, float]:
-        """Shares of operator time by precision, from PyTorch's profiler.
+        """Shares of operator time by precision, from PyTorch's profiler and its settings as they are after the run.
 
         "other" is the time inside a compiled graph for which no operator answers: generated kernels leave no types
         in the record.
         """
         self._check_bound()
-        return share_times(read_operator_times(record_profile(self._run)))
+        return share_times(keep_calm_runs([list(read_operator_times(events)) for events in record_profile(self._run)]))
 
     def close(self) -> None:
         """Frees module and tensors; may be called twice."""
@@ -174,14 +187,28 @@ class TorchEngine:
             self._prepare(self._run)
 
 
-def record_profile(run: RunCall) -> list[Any]:
-    """The events of a few runs, after one that is not counted, as PyTorch's profiler (Kineto) recorded them."""
+def record_profile(run: RunCall) -> list[list[Any]]:
+    """The events of each of a few runs, after one that is not counted, as PyTorch's profiler (Kineto) recorded them."""
+    start = time.perf_counter()
     run()
+    count = count_watched_runs(time.perf_counter() - start)
     activities = [torch.profiler.ProfilerActivity.CPU]
     with torch.profiler.profile(activities=activities, record_shapes=True) as profiler:
-        for _ in range(WATCHED_RUNS):
-            run()
-    return list(profiler.profiler.kineto_results.events())
+        for _ in range(count):
+            with torch.profiler.record_function(WATCHED_RUN):
+                run()
+    return split_runs(list(profiler.profiler.kineto_results.events()))
+
+
+def split_runs(events: list[Any]) -> list[list[Any]]:
+    """The events inside of each span that is named `WATCHED_RUN`."""
+    starts = sorted(e.start_ns() for e in events if e.name() == WATCHED_RUN)
+    runs: list[list[Any]] = [[] for _ in starts]
+    for event in events:
+        run = bisect_right(starts, event.start_ns()) - 1
+        if run >= 0 and event.name() != WATCHED_RUN:
+            runs[run].append(event)
+    return runs
 
 
 def read_operator_times(events: list[Any]) -> Iterator[tuple[str, float]]:
@@ -194,8 +221,26 @@ def read_operator_times(events: list[Any]) -> Iterator[tuple[str, float]]:
         elif event.name().startswith("aten::") and start_ns >= operator_end_ns:
             operator_end_ns = start_ns + duration_ns
             inside_ns += duration_ns if start_ns < graph_end_ns else 0
-            yield (event.dtypes() or [""])[0], float(duration_ns)
+            yield find_operator_dtype(event.name(), (event.dtypes() or [""])[0]), float(duration_ns)
     yield "generated code", float(max(0, graph_ns - inside_ns))
+
+
+def find_operator_dtype(name: str, dtype: str) -> str:
+    """The type in which an operator computes: that of its first input, unless FP32 is set to be something shorter."""
+    if name in CONVERSIONS:
+        return REORDER
+    is_product = any(part in name for part in PRODUCTS)
+    return (
+        read_fp32_mode("conv" if "conv" in name else "matmul") if is_product and NAMES.get(dtype) == "fp32" else dtype
+    )
+
+
+def read_fp32_mode(kind: Literal["conv", "matmul"]) -> str:
+    """In what PyTorch computes FP32 convolutions or products on the CPU just now: "fp32", unless somebody set it."""
+    settings = getattr(torch.backends.mkldnn, kind, None)
+    if settings is not None:  # since PyTorch 2.9
+        return FP32_MODES.get(settings.fp32_precision, str(settings.fp32_precision))
+    return FP32_MODES[torch.get_float32_matmul_precision()] if kind == "matmul" else "fp32"
 
 
 def make_tensor(dtype: str, shape: tuple[int, ...], channels_last: bool) -> Any:

@@ -20,8 +20,10 @@ if TYPE_CHECKING:
 @click.option("--precision", default="fp32", show_default=True)
 @click.option("--batch", type=click.IntRange(1), default=1, show_default=True)
 @click.option("--against", metavar="SIDE", help="ENGINE@TARGET, ENGINE, or the file of a stored row.")
+@click.option("--against-precision", metavar="PRECISION", help="Of the other side. [--precision]")
+@click.option("--gate", is_flag=True, help="End with exit code 4 if TARGET is slower, or the sides cannot be compared.")
 @click.option("--margin", type=click.FloatRange(0, 1, min_open=True), default=0.02, show_default=True)
-@click.option("--percentile", default="50,90,95,99", show_default=True, help="Those shown, parted by commas.")
+@click.option("--percentile", default="50,90,95,99", show_default=True, help="Beside p50 and p99, parted by commas.")
 @click.option("--input-size", type=click.IntRange(1), help="Height and width of the model's images.")
 @click.option(
     "--timeout", type=click.FloatRange(1), default=900.0, show_default=True, help="Seconds a process may take."
@@ -41,6 +43,8 @@ def command(
     precision: str,
     batch: int,
     against: str | None,
+    against_precision: str | None,
+    gate: bool,
     margin: float,
     percentile: str,
     input_size: int | None,
@@ -57,6 +61,7 @@ def command(
     time_limit: float,
     processes: int,
     scope: str,
+    cache: str,
     device: str,
     threads: int | None,
     seed: int,
@@ -91,6 +96,7 @@ def command(
             time_limit=time_limit,
             processes=processes,
             scope=scope,
+            cache=cache,
             seed=seed,
             percentiles=parse_percentiles(percentile),
         ),
@@ -102,11 +108,11 @@ def command(
     if dry_run:
         print_dry_run(target, request, tensorrt_version, as_json)
         return
-    side = parse_side(against, target) if against else None
+    side = parse_side(against, target, parse_precision(against_precision or precision)) if against else None
     root = default_folder(f"bench-{Path(target).stem if target.endswith('.onnx') else target}")
     with open_reporter() as reporter:
         results = bench_sides(request, side, root, reporter=reporter, wait=wait, command=("enginebench", *sys.argv[1:]))
-    finish_bench(root, results, margin=margin, out=out, as_json=as_json)
+    finish_bench(root, results, margin=margin, gate=gate, out=out, as_json=as_json)
 
 
 def read_settings(cuda_graph: bool | None, profile_index: int | None, extra: tuple[str, ...]) -> dict[str, str]:

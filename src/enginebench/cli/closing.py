@@ -68,17 +68,21 @@ def finish_run(
         judge_precisions(results)
 
 
-def finish_bench(root: Path, results: Sequence[Result], *, margin: float, out: Path | None, as_json: bool) -> None:
+def finish_bench(
+    root: Path, results: Sequence[Result], *, margin: float, gate: bool, out: Path | None, as_json: bool
+) -> None:
     """Prints the row, and the verdict if there are two.
 
     Raises:
+        BackendUnavailable: a side cannot be had here.
         MeasurementError: a side is not ok.
+        GateFailed: under `gate`, the candidate is slower, or the sides cannot be compared.
     """
     from rich.console import Console
 
-    from enginebench.core.errors import MeasurementError
+    from enginebench.core.errors import BackendUnavailable, GateFailed, MeasurementError
     from enginebench.core.store import encode, write_atomic
-    from enginebench.report.bench import describe_bench, print_bench
+    from enginebench.report.bench import describe_bench, print_bench, state_verdict
 
     document = describe_bench(results, margin=margin)
     if out is not None:
@@ -89,5 +93,9 @@ def finish_bench(root: Path, results: Sequence[Result], *, margin: float, out: P
         print_bench(document, Console(highlight=False))
         click.echo(f"\nStored in {root}", err=True)
     for result in results:
+        if result.status == "skipped":
+            raise BackendUnavailable(f"{result.id}: {result.reason}")
         if result.status != "ok":
             raise MeasurementError(f"{result.id}: {result.reason or result.status}")
+    if gate and document.comparison is not None and document.comparison.verdict in ("slower", "not_comparable"):
+        raise GateFailed(state_verdict(document.comparison))

@@ -23,10 +23,12 @@ def command(as_json: bool) -> None:
     """
     from rich.console import Console
 
+    from enginebench.cli.progress import open_reporter
     from enginebench.core.store import encode
     from enginebench.workflow.doctor import examine
 
-    document = examine()
+    with open_reporter() as reporter:
+        document = examine(lambda name: reporter.step(f"asking {name}"))
     if as_json:
         click.echo(encode(document).decode())
         return

@@ -15,7 +15,7 @@ from enginebench.cli.options import common_options, parse_shapes
 @click.option("--input-size", type=click.IntRange(1), help="Height and width of the model's images.")
 @click.option("--batch", type=click.IntRange(1), default=1, show_default=True)
 @click.option("--dynamic-batch", is_flag=True, help="Leave the batch open.")
-@click.option("--opset", type=click.IntRange(13), help="ONNX operator set. [the exporter's own]")
+@click.option("--opset", type=click.IntRange(18), help="ONNX operator set. [the exporter's own]")
 @common_options
 def command(
     model: str,
@@ -33,10 +33,14 @@ def command(
 ) -> None:
     """Export MODEL to ONNX and compare the graph with PyTorch on seeded inputs."""
     from enginebench.cli.progress import open_reporter
+    from enginebench.core.errors import UsageError
     from enginebench.core.names import slug
     from enginebench.core.store import encode
+    from enginebench.measure.pin import default_threads
     from enginebench.workflow.exporting import export_model
 
+    if device != "cpu":
+        raise UsageError(f"--device {device}: export runs on the CPU; its graph serves every device")
     target = out or Path(f"{slug(model)}.onnx")
     with open_reporter() as reporter:
         document = export_model(
@@ -49,6 +53,7 @@ def command(
             batch=batch,
             dynamic_batch=dynamic_batch,
             opset=opset,
+            threads=threads or default_threads(),
             reporter=reporter,
         )
     if as_json:

@@ -19,11 +19,13 @@ def command(as_json: bool) -> None:
         document = {"schema": "enginebench.models/1", "models": list(BUILTIN.values())}
         click.echo(msgspec.json.encode(document).decode())
         return
-    table = Table(box=None, pad_edge=False)
+    table = Table(box=None, pad_edge=False, padding=(0, 1, 0, 0))
     for column in ("model", "input", "parameters", "mult-adds"):
         table.add_column(column, justify="right" if column in ("parameters", "mult-adds") else "left")
-    table.add_column("weights")
+    table.add_column("weights", no_wrap=True)
     for card in BUILTIN.values():
         shape = "x".join(map(str, card.input_shape))
-        table.add_row(card.name, shape, f"{card.parameters:,}", f"{card.multiply_adds:,}", card.weights_source)
+        weights = "in the package" if card.task == "digits" else card.weights_source.split(",")[0]
+        table.add_row(card.name, shape, f"{card.parameters:,}", f"{card.multiply_adds:,}", weights)
     Console(highlight=False).print(table)
+    click.echo("Weights of torchvision are downloaded once; where that fails, seeded random ones serve.")

@@ -62,6 +62,13 @@ def measure_options(function: F) -> F:
                 help="Fresh processes a row; a verdict needs 6.",
             ),
             click.option("--scope", type=click.Choice(["compute", "io"]), default="compute", show_default=True),
+            click.option(
+                "--cache",
+                type=click.Choice(["hot", "cold"]),
+                default="hot",
+                show_default=True,
+                help="Cold: a GPU's L2 is flushed before every call.",
+            ),
         )
     ):
         function = option(function)
@@ -75,6 +82,7 @@ def make_measure(
     time_limit: float,
     processes: int,
     scope: str,
+    cache: str = "hot",
     seed: int,
     percentiles: tuple[float, ...] = (50.0, 90.0, 95.0, 99.0),
     quick: bool = False,
@@ -86,6 +94,7 @@ def make_measure(
         time_limit_s=min(time_limit, QUICK_TIME_LIMIT_S) if quick else time_limit,
         processes=1 if quick else processes,
         scope=scope,  # type: ignore[arg-type]
+        cache=cache,  # type: ignore[arg-type]
         seed=seed,
         percentiles=percentiles,
     )

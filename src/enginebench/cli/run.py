@@ -68,6 +68,7 @@ def command(
     time_limit: float,
     processes: int,
     scope: str,
+    cache: str,
     device: str,
     threads: int | None,
     seed: int,
@@ -83,16 +84,19 @@ def command(
     from enginebench.cli.closing import finish_run, keep_partial
     from enginebench.cli.progress import open_reporter
     from enginebench.core.errors import UsageError
-    from enginebench.core.names import parse_engines, parse_precision
+    from enginebench.core.names import parse_engine, parse_engines, parse_precision
     from enginebench.measure.pin import default_threads
     from enginebench.workflow.folder import RunRequest, default_folder
     from enginebench.workflow.main_job import run_model
 
     if resume and out is None:
         raise UsageError("--resume needs --out DIR, the folder of the run to continue")
+    chosen = parse_engines(engines)
+    if baseline is not None and parse_engine(baseline) not in chosen:
+        raise UsageError(f"--baseline {baseline} is not among --engines {engines}")
     request = RunRequest(
         model=model,
-        engines=tuple(parse_engines(engines)),
+        engines=tuple(chosen),
         precisions=tuple(parse_precision(p.strip()) for p in precisions.split(",")),
         batches=parse_batches(batch),
         device=device,
@@ -103,6 +107,7 @@ def command(
             time_limit=time_limit,
             processes=processes,
             scope=scope,
+            cache=cache,
             seed=seed,
             quick=quick,
         ),

@@ -55,7 +55,11 @@ def parse_engines(text: str) -> list[tuple[str, dict[str, str]]]:
             parts.append(piece)
     if not parts:
         raise UsageError("the list of engines is empty")
-    return [parse_engine(part) for part in parts]
+    engines = [parse_engine(part) for part in parts]
+    for i, engine in enumerate(engines):
+        if engine in engines[:i]:
+            raise UsageError(f"engine {parts[i]} is given twice; `bench --against` compares an engine with itself")
+    return engines
 
 
 def parse_precision(text: str) -> tuple[Precision, Recipe | None]:

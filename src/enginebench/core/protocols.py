@@ -91,11 +91,35 @@ class PrecisionProof(Protocol):
 
 @runtime_checkable
 class DeviceClock(Protocol):
-    """An engine on a device: `last_device_ns` is the device time of the last `run`, by the device's own clock."""
+    """An engine on a device: `last_device_ns` is the device time of the last `run`, by the device's own clock.
+
+    `last_enqueue_ns` is the host time that it took to enqueue that run; 0 where the runtime does not let it be seen.
+    """
 
     def last_device_ns(self) -> int: ...
 
     def last_enqueue_ns(self) -> int: ...
+
+
+@runtime_checkable
+class CopyClock(Protocol):
+    """An engine that times its copies: of the last `bind` and `fetch`.
+
+    h2d and d2h are device times; staging is what the host itself did in both calls (checks, pinned memory).
+    """
+
+    def last_h2d_ns(self) -> int: ...
+
+    def last_d2h_ns(self) -> int: ...
+
+    def last_staging_ns(self) -> int: ...
+
+
+@runtime_checkable
+class CacheFlusher(Protocol):
+    """An engine that can empty the last cache before the memory that it computes from; returns when that is done."""
+
+    def flush_cache(self) -> None: ...
 
 
 @runtime_checkable
@@ -165,6 +189,42 @@ class PlanProof(Protocol):
     """A self-timed backend that can say in which precisions an artefact spends its time; None if it does not show."""
 
     def prove_precision(self, artifact: Artifact, spec: EngineSpec) -> dict[str, float] | None: ...
+
+
+class SimulatedBoard(Protocol):
+    """An accelerator that exists in simulation: real answers, counted cycles, a modelled time."""
+
+    @property
+    def design_sha256(self) -> str: ...
+
+    @property
+    def inputs(self) -> tuple[TensorSpec, ...]: ...
+
+    @property
+    def outputs(self) -> tuple[TensorSpec, ...]: ...
+
+    @property
+    def description(self) -> str: ...
+
+    def infer(self, inputs: Array) -> tuple[Array, list[int]]:
+        """(outputs [n, ...], cycles of each inference) for inputs [n, ...]."""
+
+    def model_ns(self, cycles: int) -> tuple[int, int, int]:
+        """Nanoseconds of (copy in, compute, copy back) of an inference with so many cycles."""
+
+    def model_interval_ns(self, cycles: int) -> int:
+        """Nanoseconds between answers when copies and compute overlap."""
+
+    def close(self) -> None: ...
+
+
+class BoardMaker(Protocol):
+    """Puts the network of an artefact on a simulated board; `workflow` hands it to `fpga-sim`.
+
+    `options` are those of the engine, defaults filled in; `cache_dir` keeps what was compiled.
+    """
+
+    def __call__(self, artifact: Artifact, options: Mapping[str, str], cache_dir: Path) -> SimulatedBoard: ...
 
 
 class ModuleLoader(Protocol):

@@ -37,6 +37,7 @@ CaveatCode = Literal[
     "log_disagrees",
     "low_coverage",
     "low_effective_precision",
+    "modelled",  # the time comes from a model, not from a clock
     "no_device_telemetry",
     "no_foreign_cpu_figure",
     "nonfinite",
@@ -49,6 +50,7 @@ CaveatCode = Literal[
     "tf32",
     "throttled",
     "too_few_samples",
+    "unproved_precision",  # the engine keeps no record that could show in what it computed
     "unverified_engine",
 ]
 
@@ -144,8 +146,10 @@ class Block(Struct, frozen=True, kw_only=True):
     duration_ns: int
     foreign_cpu_cores: float | None = None  # cores kept busy by others, of those that the process is pinned to
     sm_clock_mhz: int | None = None
+    memory_clock_mhz: int | None = None
     temperature_c: int | None = None
     power_w: float | None = None
+    throttle_reasons: tuple[str, ...] = ()  # those that NVML gave for the clock being below what it could be
     marks: tuple[Mark, ...] = ()
 
 
@@ -166,12 +170,15 @@ class Measurement(Struct, frozen=True, kw_only=True):
     enqueue_ns: list[int] | None = None
     h2d_ns: list[int] | None = None
     d2h_ns: list[int] | None = None
+    staging_ns: list[int] | None = None  # host's share of scope `io`: checks, copies into and out of pinned memory
     reference_ns: list[int] = []  # the fixed reference kernel, timed before and after
     call_overhead_ns: float | None = None  # an empty call through the same loop
     load_s: float | None = None
     first_run_s: float | None = None
     peak_memory_bytes: int | None = None
+    peak_device_memory_bytes: int | None = None
     energy_mj: float | None = None  # per image
+    energy_resolution_mj: float | None = None  # `energy_mj` is known to within this, either way
     throughput_pipelined_per_s: float | None = None
     pinned_cpus: tuple[int, ...] | None = None
     caveats: tuple[Caveat, ...] = ()
@@ -191,6 +198,10 @@ class OutputDrift(Struct, frozen=True, kw_only=True):
     top1_agreement: float | None
     top5_agreement: float | None
     nonfinite: int
+    # Classes only. A flip is another best class; a near tie is a sample that noise of the size seen could flip.
+    flips: int | None = None
+    flips_beyond_noise: int | None = None
+    near_ties: int | None = None
 
 
 class Drift(Struct, frozen=True, kw_only=True):

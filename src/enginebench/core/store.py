@@ -121,7 +121,8 @@ def _read_bytes(path: Path) -> bytes:
 
 def _explain(path: Path, error: Exception, expected: str) -> ParseError:
     text, _, where = str(error).partition(" - at `")
-    return ParseError(path, where.rstrip("`"), text[0].lower() + text[1:], expected)
+    found = text if text[:2].isupper() else text[0].lower() + text[1:]
+    return ParseError(path, where.rstrip("`"), found, expected)
 
 
 def hash_file(path: Path) -> str:

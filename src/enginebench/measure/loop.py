@@ -13,22 +13,24 @@ from array import array
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
 from msgspec import Struct
+from msgspec.structs import replace
 
 from enginebench.core.errors import MeasurementError, UsageError
-from enginebench.core.protocols import DeviceClock, Engine, RunCall
+from enginebench.core.protocols import CacheFlusher, CopyClock, DeviceClock, Engine, RunCall
 from enginebench.core.records import Block, Caveat, Measurement, MeasureSpec, Scope, StopRule
 from enginebench.measure.stopping import BLOCK_NS, WINDOW_CALLS, WINDOW_NS, StoppingRule, WarmupRule, make_stopping_rule
-from enginebench.measure.watch import BlockReading, BlockWatch
+from enginebench.measure.watch import SHORTEST_NS, BlockReading, Watch
 
 if TYPE_CHECKING:
     from enginebench.core.protocols import Array, Feeds
 
 Clock = Callable[[], int]
 Reader = tuple[Callable[[], int], "array[int]"]
+Readings: TypeAlias = dict[str, "array[int]"]
 
 # Calls of a chunk are planned from the calls before it; growing by at most this factor, a wrong guess costs at
 # most ten times what was seen, not the whole time limit.
@@ -53,22 +55,26 @@ def measure_engine(
     spec: MeasureSpec,
     *,
     clock: Clock = time.perf_counter_ns,
-    watch: BlockWatch | None = None,
+    watch: Watch | None = None,
+    read_clock_mhz: Callable[[], int | None] = lambda: None,
     repetition: int = 0,
     order: int = 0,
 ) -> Measurement:
     """The raw latencies of `engine`, timed in blocks until the stopping rule of `spec` ends it.
 
     Scope `compute` times `run` on the first of `feeds`, bound before; scope `io` times `bind + run + fetch`, each
-    call on the next of `feeds`, round and round. No garbage is collected while it runs. Blocks of short calls begin
+    call on the next of `feeds`, round and round. With cache `cold` the engine flushes its device's cache before each
+    call, untimed. No garbage is collected while it runs. Blocks of short calls begin
     with up to three that leave no sample (`untimed_calls`), because the bookkeeping before them took their caches.
 
     Args:
-        engine: a loaded engine; if it is a `DeviceClock`, its own times are read after each timed call.
+        engine: a loaded engine; if it is a `DeviceClock`, and for scope `io` a `CopyClock`, its own times are read
+            after each timed call.
         feeds: at least one; for scope `io` more than the last-level cache holds (`rotating_count`).
         spec: how long and what; `processes` is the caller's business.
         clock: host nanoseconds, monotonic.
         watch: what others do to the machine, read between blocks.
+        read_clock_mhz: the device's clock; warm-up also waits for it to stand still.
         repetition: which repetition this process is, 0 first.
         order: position in the interleaved run, 0 first.
 
@@ -76,16 +82,17 @@ def measure_engine(
         MeasurementError: there is nothing to feed the engine with.
         UsageError: `spec` asks for what this loop cannot do.
     """
-    _check_request(feeds, spec)
+    _check_request(engine, feeds, spec)
     warmup, stopping = WarmupRule(spec.warmup, spec.time_limit_s), make_stopping_rule(spec)
     engine.bind(feeds[0])  # an engine may refuse to hand out `run` before it has inputs
-    caller = _Caller(engine, feeds, spec.scope, clock)
+    flush = engine.flush_cache if spec.cache == "cold" and isinstance(engine, CacheFlusher) else None
+    caller = _Caller(engine, feeds, spec.scope, clock, flush)
     started = datetime.now(UTC).isoformat(timespec="seconds")
     with paused_gc():
         overhead_ns = measure_call_overhead(spec.scope, clock)
-        _warm_up(caller, warmup)
+        _warm_up(caller, warmup, read_clock_mhz)
         samples, blocks, stop_rule = _time_blocks(caller, stopping, watch)
-    return Measurement(
+    measured = Measurement(
         clock="host",
         latency_ns=samples.latency_ns.tolist(),
         blocks=tuple(blocks),
@@ -96,11 +103,10 @@ def measure_engine(
         warmup_dropped=warmup.dropped,
         warmup_settled=warmup.settled,
         untimed_calls=caller.untimed_calls,
-        device_ns=_listed(samples.device_ns),
-        enqueue_ns=_listed(samples.enqueue_ns),
         call_overhead_ns=overhead_ns,
         caveats=tuple(_note_doubts(blocks)),
     )
+    return replace(measured, **{name: values.tolist() for name, values in samples.readings.items()})
 
 
 @contextmanager
@@ -129,17 +135,24 @@ class _Chunk(Struct, frozen=True):
     """Samples in order, and how long the host took for them altogether."""
 
     latency_ns: array[int]
-    device_ns: array[int] | None
-    enqueue_ns: array[int] | None
+    readings: Readings  # field of Measurement -> one value a call
     duration_ns: int
 
 
 class _Caller:
     """Times so many calls of an engine's scope, and plans how many fit into a time."""
 
-    def __init__(self, engine: Engine | _Nothing, feeds: Sequence[Feeds], scope: Scope, clock: Clock) -> None:
-        self._engine, self._scope, self._clock = engine, scope, clock
+    def __init__(
+        self,
+        engine: Engine | _Nothing,
+        feeds: Sequence[Feeds],
+        scope: Scope,
+        clock: Clock,
+        flush: Callable[[], None] | None = None,
+    ) -> None:
+        self._engine, self._scope, self._clock, self._flush = engine, scope, clock, flush
         self._run = engine.run
+        self._meters = _list_meters(engine, scope)
         self._feeds = itertools.cycle(feeds)
         self._calls_seen = 0
         self._ns_per_call = 1.0
@@ -168,34 +181,44 @@ class _Caller:
     def time_calls(self, calls: int) -> _Chunk:
         """The samples of exactly `calls` calls; every array is made, and touched, before the first of them."""
         latency_ns = _make_array(calls)
-        readers = self._make_readers(calls)
+        readings = {name: _make_array(calls) for name in self._meters}
+        readers = tuple((read, readings[name]) for name, read in self._meters.items())
         begin = self._clock()
         self._time(calls, latency_ns, readers)
         duration_ns = self._clock() - begin
         self._calls_seen += calls
         self._ns_per_call = max(1.0, duration_ns / calls)
-        device_ns, enqueue_ns = (seen for _, seen in readers) if readers else (None, None)
-        return _Chunk(latency_ns, device_ns, enqueue_ns, duration_ns)
+        return _Chunk(latency_ns, readings, duration_ns)
 
     def _plan(self, remaining_ns: int, calls_left: int | None) -> int:
         wanted = math.ceil(remaining_ns * PLAN_MARGIN / self._ns_per_call)
         wanted = max(1, min(wanted, MAX_GROWTH * self._calls_seen))
         return wanted if calls_left is None else min(wanted, calls_left)
 
-    def _make_readers(self, calls: int) -> tuple[Reader, ...]:
-        if not isinstance(self._engine, DeviceClock):
-            return ()
-        return (
-            (self._engine.last_device_ns, _make_array(calls)),
-            (self._engine.last_enqueue_ns, _make_array(calls)),
-        )
-
     def _time(self, calls: int, latency_ns: array[int], readers: tuple[Reader, ...]) -> None:
-        if self._scope == "compute":
+        engine = self._engine
+        if self._flush is not None:
+            call = self._run if self._scope == "compute" else self._call_io
+            _time_cold(calls, self._flush, call, self._clock, latency_ns, readers)
+        elif self._scope == "compute":
             _time_compute(calls, self._run, self._clock, latency_ns, readers)
         else:
-            engine = self._engine
             _time_io(calls, self._feeds, engine.bind, self._run, engine.fetch, self._clock, latency_ns, readers)
+
+    def _call_io(self) -> None:
+        self._engine.bind(next(self._feeds))
+        self._run()
+        self._engine.fetch()
+
+
+def _list_meters(engine: object, scope: Scope) -> dict[str, Callable[[], int]]:
+    """What the engine can say of a call that is over, by the field of Measurement that keeps it."""
+    meters: dict[str, Callable[[], int]] = {}
+    if isinstance(engine, DeviceClock):
+        meters |= {"device_ns": engine.last_device_ns, "enqueue_ns": engine.last_enqueue_ns}
+    if scope == "io" and isinstance(engine, CopyClock):
+        meters |= {"h2d_ns": engine.last_h2d_ns, "d2h_ns": engine.last_d2h_ns, "staging_ns": engine.last_staging_ns}
+    return meters
 
 
 class _Nothing:
@@ -212,14 +235,15 @@ class _Nothing:
 _NO_OUTPUTS: dict[str, Array] = {}
 
 
-def _warm_up(caller: _Caller, rule: WarmupRule) -> None:
+def _warm_up(caller: _Caller, rule: WarmupRule, read_clock_mhz: Callable[[], int | None]) -> None:
     while not rule.is_over():
         window = caller.fill(WINDOW_NS, WINDOW_CALLS, rule.calls_left())
-        rule.add_window(len(window.latency_ns), _median(window.latency_ns), window.duration_ns)
+        median_ns = _median(window.latency_ns)
+        rule.add_window(len(window.latency_ns), median_ns, window.duration_ns, read_clock_mhz())
 
 
-def _time_blocks(caller: _Caller, rule: StoppingRule, watch: BlockWatch | None) -> tuple[_Chunk, list[Block], StopRule]:
-    samples, blocks = _Chunk(_make_array(0), None, None, 0), list[Block]()
+def _time_blocks(caller: _Caller, rule: StoppingRule, watch: Watch | None) -> tuple[_Chunk, list[Block], StopRule]:
+    samples, blocks = _Chunk(_make_array(0), {}, 0), list[Block]()
     while (stop_rule := rule.decide()) is None:
         chunk, reading = _time_block(caller, rule, watch)
         start = len(samples.latency_ns)
@@ -229,7 +253,7 @@ def _time_blocks(caller: _Caller, rule: StoppingRule, watch: BlockWatch | None) 
     return samples, blocks, stop_rule
 
 
-def _time_block(caller: _Caller, rule: StoppingRule, watch: BlockWatch | None) -> tuple[_Chunk, BlockReading]:
+def _time_block(caller: _Caller, rule: StoppingRule, watch: Watch | None) -> tuple[_Chunk, BlockReading]:
     if watch is not None:
         watch.begin()
     caller.resume()
@@ -244,23 +268,25 @@ def _make_block(start: int, stop: int, duration_ns: int, reading: BlockReading) 
         duration_ns=duration_ns,
         foreign_cpu_cores=reading.foreign_cpu_cores,
         sm_clock_mhz=reading.sm_clock_mhz,
+        memory_clock_mhz=reading.memory_clock_mhz,
         temperature_c=reading.temperature_c,
         power_w=reading.power_w,
+        throttle_reasons=reading.throttle_reasons,
         marks=reading.marks,
     )
 
 
 def _join_chunks(first: _Chunk, second: _Chunk) -> _Chunk:
     first.latency_ns.extend(second.latency_ns)
-    for mine, more in ((first.device_ns, second.device_ns), (first.enqueue_ns, second.enqueue_ns)):
-        if mine is not None and more is not None:
-            mine.extend(more)
-    return _Chunk(first.latency_ns, first.device_ns, first.enqueue_ns, first.duration_ns + second.duration_ns)
+    for name, values in first.readings.items():
+        values.extend(second.readings[name])
+    return _Chunk(first.latency_ns, first.readings, first.duration_ns + second.duration_ns)
 
 
 def _note_doubts(blocks: Sequence[Block]) -> Iterator[Caveat]:
     """What the record does not show by itself; marks, the stop rule and the warm-up are in it and are judged later."""
-    if all(block.foreign_cpu_cores is None for block in blocks):
+    watched = [block for block in blocks if block.duration_ns >= SHORTEST_NS]  # shorter ones never have a figure
+    if watched and all(block.foreign_cpu_cores is None for block in watched):
         yield Caveat(
             code="no_foreign_cpu_figure",
             message="other processes' CPU use cannot be seen here",
@@ -268,17 +294,13 @@ def _note_doubts(blocks: Sequence[Block]) -> Iterator[Caveat]:
         )
 
 
-def _check_request(feeds: Sequence[Feeds], spec: MeasureSpec) -> None:
+def _check_request(engine: Engine, feeds: Sequence[Feeds], spec: MeasureSpec) -> None:
     if not feeds:
         raise MeasurementError("no feeds were given; the engine needs at least one set of input arrays to run on")
-    if spec.cache != "hot":
+    if spec.cache == "cold" and not isinstance(engine, CacheFlusher):
         raise UsageError(
-            f"cache {spec.cache!r} cannot be measured by the host loop, which leaves caches hot; use 'hot'"
+            "cache 'cold' needs an engine that can flush its device's cache; engines on the CPU cannot. Use 'hot'"
         )
-
-
-def _listed(values: array[int] | None) -> list[int] | None:
-    return None if values is None else values.tolist()
 
 
 def _median(values: array[int]) -> float:
@@ -321,3 +343,20 @@ def _time_io(
         if readers:
             for read, seen in readers:
                 seen[i] = read()
+
+
+def _time_cold(
+    calls: int,
+    flush: Callable[[], None],
+    call: Callable[[], object],
+    clock: Clock,
+    latency_ns: array[int],
+    readers: tuple[Reader, ...],
+) -> None:
+    for i in range(calls):
+        flush()
+        begin = clock()
+        call()
+        latency_ns[i] = clock() - begin
+        for read, seen in readers:
+            seen[i] = read()

@@ -122,8 +122,9 @@ class WarmupRule:
 
     A window is at least 10 ms, and at least three calls unless these take 100 ms; its median stands for it. Settled
     means that the middle of the newest three windows differs by at most 2 % from the middle of the three before;
-    middles, so that one disturbed window decides nothing. Warm-up ends unsettled after half of the time limit, or at
-    once after exactly `calls` calls where that is given.
+    middles, so that one disturbed window decides nothing. Where a device's clock is known, it must agree in the same
+    way: latencies also stand still at a clock that is about to rise. Warm-up ends unsettled after half of the time
+    limit, or at once after exactly `calls` calls where that is given.
 
     Args:
         calls: exactly so many calls; None until settled.
@@ -136,6 +137,7 @@ class WarmupRule:
         self._fixed = calls
         self._limit_ns = time_limit_s * _NS * WARMUP_SHARE_OF_LIMIT
         self._medians: list[float] = []
+        self._clocks_mhz: list[int] = []
         self._spent_ns = 0
         self.dropped = 0
 
@@ -147,7 +149,9 @@ class WarmupRule:
     def calls_left(self) -> int | None:
         return None if self._fixed is None else self._fixed - self.dropped
 
-    def add_window(self, calls: int, median_ns: float, duration_ns: int) -> None:
+    def add_window(self, calls: int, median_ns: float, duration_ns: int, clock_mhz: int | None = None) -> None:
+        if clock_mhz is not None:
+            self._clocks_mhz.append(clock_mhz)
         self.dropped += calls
         self._medians.append(median_ns)
         self._spent_ns += duration_ns
@@ -158,11 +162,16 @@ class WarmupRule:
         return self._windows_agree() or self._spent_ns >= self._limit_ns
 
     def _windows_agree(self) -> bool:
-        if len(self._medians) < 2 * WINDOWS_COMPARED:
-            return False
-        older = _middle(self._medians[-2 * WINDOWS_COMPARED : -WINDOWS_COMPARED])
-        newer = _middle(self._medians[-WINDOWS_COMPARED:])
-        return abs(newer - older) <= WARMUP_TOLERANCE * older
+        return _agree(self._medians) and (not self._clocks_mhz or _agree(self._clocks_mhz))
+
+
+def _agree(values: Sequence[float]) -> bool:
+    """Whether the middle of the newest three is within the tolerance of the middle of the three before."""
+    if len(values) < 2 * WINDOWS_COMPARED:
+        return False
+    older = _middle(values[-2 * WINDOWS_COMPARED : -WINDOWS_COMPARED])
+    newer = _middle(values[-WINDOWS_COMPARED:])
+    return abs(newer - older) <= WARMUP_TOLERANCE * older
 
 
 def make_stopping_rule(spec: MeasureSpec) -> StoppingRule:

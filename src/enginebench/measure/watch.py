@@ -1,4 +1,4 @@
-"""What others did to the machine while a block ran: cores kept busy by foreign processes."""
+"""What others did to the machine while a block ran: cores kept busy by foreign processes. And what a watch is."""
 
 from __future__ import annotations
 
@@ -7,8 +7,10 @@ import re
 import time
 from collections.abc import Callable, Collection, Iterator
 from pathlib import Path
+from typing import Protocol
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from enginebench.core.records import Mark
 from enginebench.measure.topology import ROOT, read_cpuset, read_text
@@ -28,9 +30,36 @@ class BlockReading(Struct, frozen=True, kw_only=True):
 
     foreign_cpu_cores: float | None = None
     sm_clock_mhz: int | None = None
+    memory_clock_mhz: int | None = None
     temperature_c: int | None = None
     power_w: float | None = None
+    throttle_reasons: tuple[str, ...] = ()
     marks: tuple[Mark, ...] = ()
+
+
+class Watch(Protocol):
+    """Looks at the machine around each block, never inside one."""
+
+    def begin(self) -> None: ...
+
+    def end(self) -> BlockReading: ...
+
+
+class JointWatch:
+    """Two watches as one: of the CPU, and of a GPU whose reading is taken first, before its clocks fall."""
+
+    def __init__(self, cpu: Watch, gpu: Watch) -> None:
+        self._cpu, self._gpu = cpu, gpu
+
+    def begin(self) -> None:
+        self._gpu.begin()
+        self._cpu.begin()
+
+    def end(self) -> BlockReading:
+        """The GPU's reading with the CPU's figure and the marks of both."""
+        device = self._gpu.end()
+        host = self._cpu.end()
+        return replace(device, foreign_cpu_cores=host.foreign_cpu_cores, marks=(*host.marks, *device.marks))
 
 
 class BlockWatch:

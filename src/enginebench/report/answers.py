@@ -213,7 +213,7 @@ def _list_notes(row: Row) -> list[str]:
         notes.append(f"no speed-up: {row.speedup_reason}")
     if row.n and row.validity != "valid":
         notes.append(f"{row.validity}: do not rely on this row")
-    return notes + [f"{c.message}. {_capitalise(c.advice)}" if c.advice else c.message for c in row.caveats]
+    return notes + [f"{c.message.rstrip('.')}. {_capitalise(c.advice)}" if c.advice else c.message for c in row.caveats]
 
 
 def _capitalise(text: str) -> str:

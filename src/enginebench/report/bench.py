@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from msgspec import Struct
+from msgspec.structs import replace
 from rich.console import Console
 from rich.text import Text
 
 from enginebench.analyze.compare import Comparison
+from enginebench.analyze.validity import judge
 from enginebench.core.records import Result
 from enginebench.core.text import clean_text
 from enginebench.report.numbers import format_range
@@ -37,8 +39,16 @@ def describe_bench(results: Sequence[Result], *, margin: float = 0.02) -> BenchD
         samples_ns=tuple(m.latency_ns for m in cand.measurements),
         warmup_dropped=tuple(m.warmup_dropped for m in cand.measurements),
         against=describe_row(base, base, margin=margin) if base else None,
-        comparison=compare_rows(base, cand, margin) if base else None,
+        comparison=_compare(base, cand, margin) if base else None,
     )
+
+
+def _compare(base: Result, cand: Result, margin: float) -> Comparison:
+    """The comparison; samples that cannot be believed carry no verdict."""
+    found = compare_rows(base, cand, margin)
+    sides = (("base", base), ("candidate", cand))
+    doubts = [f"the {side}'s samples are invalid" for side, r in sides if judge(r.measurements)[0] == "invalid"]
+    return replace(found, verdict="not_comparable", reasons=(*found.reasons, *doubts)) if doubts else found
 
 
 def print_bench(document: BenchDocument, console: Console) -> None:
@@ -46,6 +56,9 @@ def print_bench(document: BenchDocument, console: Console) -> None:
     rows = tuple(row for row in (document.against, document.row) if row is not None)
     table = RunDocument(model=document.model, machine=None, spec={}, rows=rows, fastest=None, recommended=None)
     print_run(table, console, answer=False)
+    for name, found in document.row.percentiles_ms.items():
+        sure = "" if found.supported else f", too few samples ({found.n})"
+        console.print(f"p{name}: {format_range(found, ' ms')}{sure}")
     if document.comparison is not None:
         console.print(Text(clean_text(state_verdict(document.comparison)), style="bold"))
 

@@ -247,7 +247,11 @@ def _mean(values: Sequence[float | None]) -> float | None:
 
 def _collect_caveats(result: Result, doubts: Sequence[Caveat]) -> tuple[Caveat, ...]:
     """Every doubt about a row once: of the row, its artefacts, its processes, its samples, its outputs."""
-    found = [*result.caveats, *(c for a in result.artifacts for c in a.caveats)]
+    found = [
+        *(result.machine.caveats if result.machine else ()),
+        *result.caveats,
+        *(c for a in result.artifacts for c in a.caveats),
+    ]
     found += _merge_process_caveats(result)
     found += doubts
     if result.drift and (count := sum(o.nonfinite for o in result.drift.outputs)):

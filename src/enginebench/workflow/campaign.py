@@ -14,6 +14,7 @@ from msgspec.structs import replace
 
 from enginebench.analyze.accuracy import measure_accuracy
 from enginebench.analyze.drift import default_limits, measure_drift
+from enginebench.analyze.effective import judge_precision
 from enginebench.core.errors import (
     ArtifactError,
     ChildFailed,
@@ -24,7 +25,7 @@ from enginebench.core.errors import (
     UsageError,
 )
 from enginebench.core.names import format_engine, format_precision
-from enginebench.core.records import Artifact, Caveat, Machine, Result
+from enginebench.core.records import Machine, Result
 from enginebench.workflow.folder import RunFolder
 from enginebench.workflow.isolate import run_child
 from enginebench.workflow.jobs import MeasureAnswer, MeasureJob, PrepareAnswer, PrepareJob
@@ -163,14 +164,16 @@ class Campaign:
             return self._failed(begun, "while it was built and checked", error)
         assert isinstance(answer, PrepareAnswer)
         chain = [*row.chain, *([answer.artifact] if answer.artifact != row.source else [])]
+        ran, doubts = judge_precision(row.requested_precision, answer.effective_precision)
         return replace(
             begun,
+            engine=replace(row.engine, precision=ran),
             artifacts=tuple(chain),
             engine_version=answer.engine_version,
             build_s=answer.build_s,
             size_bytes=answer.size_bytes,
             effective_precision=answer.effective_precision,
-            caveats=_caveats(chain),
+            caveats=doubts,
         )
 
     def _begin(self, row: PlannedRow, **fields: object) -> Result:
@@ -205,7 +208,7 @@ class Campaign:
         reference_id, reference = references.setdefault((result.model, result.engine.batch), (result.id, outputs))
         wanted, answers = cut_common(reference, outputs)
         try:
-            drift = measure_drift(wanted, answers, default_limits(result.engine.precision))
+            drift = measure_drift(wanted, answers, default_limits(result.requested_precision))
         except ArtifactError as error:
             return self._failed(result, "when its outputs were compared", error)
         return replace(result, drift=replace(drift, reference=reference_id))
@@ -277,11 +280,6 @@ def cut_common(
     common = {name: min(len(reference[name]), len(candidate[name])) for name in reference.keys() & candidate.keys()}
     reference, candidate = ({n: a[: common.get(n)] for n, a in side.items()} for side in (reference, candidate))
     return reference, candidate
-
-
-def _caveats(chain: Sequence[Artifact]) -> tuple[Caveat, ...]:
-    """The doubts of all artefacts of a chain, each once."""
-    return tuple(dict.fromkeys(c for artifact in chain for c in artifact.caveats))
 
 
 def judge_outcome(results: Sequence[Result]) -> None:

@@ -32,7 +32,7 @@ class Side(Struct, frozen=True, kw_only=True):
     threads: int | None = None
 
 
-def parse_side(text: str, target: str) -> Side:
+def parse_side(text: str, target: str, precision: tuple[Precision, Recipe | None] = ("fp32", None)) -> Side:
     """The side that `text` names: `ENGINE@TARGET`, `ENGINE` (on the same target), or the file of a stored row.
 
     Raises:
@@ -44,7 +44,7 @@ def parse_side(text: str, target: str) -> Side:
     engine, sep, named = text.partition("@")
     if engine.partition(":")[0] not in ENGINES:
         raise UsageError(f"{text!r} is neither ENGINE@TARGET nor the file of a stored row (rows/....json)")
-    return Side(engine=parse_engine(engine), target=named if sep else target)
+    return Side(engine=parse_engine(engine), target=named if sep else target, precision=precision)
 
 
 def _read_side(path: Path) -> Side:

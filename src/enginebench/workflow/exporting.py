@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tempfile
+import time
 from pathlib import Path
 
 from msgspec import Struct
@@ -12,8 +13,8 @@ from enginebench.core.errors import UsageError
 from enginebench.core.records import Artifact
 from enginebench.models.zoo import resolve_model
 from enginebench.workflow.campaign import Reporter
-from enginebench.workflow.isolate import run_child
-from enginebench.workflow.jobs import SourceAnswer, SourceJob
+from enginebench.workflow.jobs import SourceJob
+from enginebench.workflow.sources import make_sources
 
 # The largest zoo model exported in 21 s; a transformer of a few GB takes minutes.
 EXPORT_TIMEOUT_S = 1800.0
@@ -38,6 +39,7 @@ def export_model(
     batch: int = 1,
     dynamic_batch: bool = False,
     opset: int | None = None,
+    threads: int,
     reporter: Reporter,
 ) -> ExportDocument:
     """The ONNX artefact at `out`, checked against PyTorch.
@@ -62,6 +64,6 @@ def export_model(
             dynamic_batch=dynamic_batch,
             opset=opset,
         )
-        answer = run_child(job, timeout_s=EXPORT_TIMEOUT_S, on_note=reporter.step)
-    assert isinstance(answer, SourceAnswer)
-    return ExportDocument(artifact=replace(answer.artifacts[-1], path=str(out)), seconds=answer.seconds)
+        start = time.perf_counter()
+        artifacts = make_sources(job, threads=threads, timeout_s=EXPORT_TIMEOUT_S, reporter=reporter)
+    return ExportDocument(artifact=replace(artifacts[-1], path=str(out)), seconds=time.perf_counter() - start)

@@ -5,6 +5,7 @@ Inside the folder's files every path is relative to it, so that a folder can be 
 
 from __future__ import annotations
 
+import itertools
 import os
 from datetime import UTC, datetime
 from pathlib import Path
@@ -67,10 +68,12 @@ def show_home(text: str) -> str:
 
 
 def default_folder(model: str, now: datetime | None = None) -> Path:
-    """`results/<slug of model>-<utc time>`."""
+    """`results/<slug of model>-<utc time>`, numbered where a run of the same second lies there already."""
     stamp = (now or datetime.now(UTC)).strftime("%Y%m%dT%H%M%SZ")
     name = Path(model).stem if model.endswith(".onnx") else model
-    return Path("results") / f"{slug(name)}-{stamp}"
+    first = Path("results") / f"{slug(name)}-{stamp}"
+    others = (first.with_name(f"{first.name}-{i}") for i in itertools.count(2))
+    return first if not first.exists() else next(path for path in others if not path.exists())
 
 
 class RunFolder:

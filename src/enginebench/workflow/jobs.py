@@ -96,16 +96,31 @@ class ProbeJob(Struct, frozen=True, kw_only=True, tag="probe"):
 
 
 class InferJob(Struct, frozen=True, kw_only=True, tag="infer"):
-    """Run one engine on the user's arrays."""
+    """Run one engine on the arrays of a file: all at once, or `step` entries at a time."""
 
     artifact: Artifact
     engine: EngineSpec
     out_dir: str
     inputs_path: str
     outputs_path: str
+    step: int | None = None
 
 
-Job: TypeAlias = SourceJob | QuantizeJob | PrepareJob | MeasureJob | BuildJob | ProbeJob | InferJob
+class AnswerJob(Struct, frozen=True, kw_only=True, tag="answer"):
+    """Run one engine on labelled data, read as it is needed; save its logits and the labels."""
+
+    model: str  # whose preprocessing the data go through
+    artifact: Artifact
+    engine: EngineSpec
+    out_dir: str
+    logits_path: str
+    data: str
+    data_n: int
+    seed: int
+    input_size: int | None = None
+
+
+Job: TypeAlias = SourceJob | QuantizeJob | PrepareJob | MeasureJob | BuildJob | ProbeJob | InferJob | AnswerJob
 
 
 class SourceAnswer(Struct, frozen=True, kw_only=True, tag="source"):
@@ -146,6 +161,11 @@ class InferAnswer(Struct, frozen=True, kw_only=True, tag="infer"):
     outputs: tuple[TensorSpec, ...]
 
 
+class LabelledAnswer(Struct, frozen=True, kw_only=True, tag="labelled"):
+    n: int
+    preprocess_sha256: str | None
+
+
 class ErrorAnswer(Struct, frozen=True, kw_only=True, tag="error"):
     """An error that was raised on purpose in the child; `kind` is its class in `core.errors`."""
 
@@ -168,6 +188,7 @@ Answer: TypeAlias = (
     | BuildAnswer
     | ProbeAnswer
     | InferAnswer
+    | LabelledAnswer
     | ErrorAnswer
     | Note
 )

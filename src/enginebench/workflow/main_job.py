@@ -44,8 +44,8 @@ def run_model(
         EngineBenchError: the model could not be exported, the folder not be used, ...
     """
     folder = RunFolder(root)
-    with lock_device(request.device, wait=wait, on_wait=reporter.say):
-        record = folder.read_record() if resume else _begin(folder, request, command)
+    record = folder.read_record() if resume else _begin(folder, request, command)
+    with lock_device(record.request.device, wait=wait, on_wait=reporter.say):
         if not record.sources:
             record = _add_sources(folder, record, reporter)
         return _measure(folder, record, reporter, resume, on_results)

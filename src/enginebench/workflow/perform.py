@@ -25,15 +25,17 @@ from enginebench.core.protocols import (
     ReportsProgress,
     SelfTimed,
 )
-from enginebench.core.records import Artifact, EngineSpec, Measurement
+from enginebench.core.records import Artifact, Caveat, EngineSpec, Measurement, TensorSpec
 from enginebench.core.store import hash_files, write_atomic
 from enginebench.workflow.jobs import (
     Answer,
+    AnswerJob,
     BuildAnswer,
     BuildJob,
     InferAnswer,
     InferJob,
     Job,
+    LabelledAnswer,
     MeasureAnswer,
     MeasureJob,
     PrepareAnswer,
@@ -48,6 +50,7 @@ from enginebench.workflow.jobs import (
 
 if TYPE_CHECKING:
     from enginebench.core.protocols import Array, Backend, Engine, Feeds
+    from enginebench.measure.nvml import GpuWatch
     from enginebench.models.precision.calibration import Calibration
     from enginebench.models.precision.calibration_data import CalibrationData
 
@@ -56,6 +59,12 @@ NoteCall = Callable[[str], None]
 REFERENCE_REPEATS = 10
 # Finished TensorRT engines, by the names that people give them.
 PLAN_SUFFIXES = (".plan", ".engine", ".trt")
+ARRAYS = "an .npz file of plain arrays"
+NOT_PINNED = Caveat(
+    code="environment",
+    message="the process could not be pinned to its CPUs",
+    advice="on Linux, allow sched_setaffinity; elsewhere expect more spread",
+)
 
 
 def perform(job: Job, note: NoteCall) -> Answer:
@@ -72,6 +81,8 @@ def perform(job: Job, note: NoteCall) -> Answer:
         return build_file(job, note)
     if isinstance(job, InferJob):
         return infer_arrays(job)
+    if isinstance(job, AnswerJob):
+        return answer_labelled(job, note)
     return probe_engine(job)
 
 
@@ -310,7 +321,7 @@ def _take_plan(path: Path) -> Artifact:
     )
 
 
-def answer_data(engine: Engine, job: PrepareJob) -> dict[str, Array]:
+def answer_data(engine: Engine, job: PrepareJob | AnswerJob) -> dict[str, Array]:
     """{"logits": the first output, "labels"} over the labelled data; the last batch is filled up and cut again."""
     import numpy as np
 
@@ -345,8 +356,73 @@ def infer_arrays(job: InferJob) -> InferAnswer:
     if not isinstance(backend, Loadable):
         raise UsageError(f"{job.engine.backend} times itself and hands out no outputs; infer needs another engine")
     with backend.load(artifact, job.engine) as engine:
-        save_arrays(Path(job.outputs_path), run_feeds(engine, [feeds]))
-        return InferAnswer(outputs=engine.outputs)
+        arrays = run_feeds(engine, [feeds]) if job.step is None else run_steps(engine, feeds, job.step)
+    save_arrays(Path(job.outputs_path), arrays)
+    outputs = tuple(TensorSpec(name=k, dtype=str(a.dtype), shape=a.shape) for k, a in arrays.items())
+    return InferAnswer(outputs=outputs)
+
+
+def run_steps(engine: Engine, feeds: Feeds, step: int) -> dict[str, Array]:
+    """The outputs for all entries, `step` at a time; the last step is filled up, since a graph's batch may be fixed.
+
+    Raises:
+        UsageError: an output does not have one answer for each entry.
+    """
+    import numpy as np
+
+    n = min(len(array) for array in feeds.values())
+    pieces = []
+    for start in range(0, n, step):
+        places = np.minimum(np.arange(start, start + step), n - 1)
+        pieces.append(run_feeds(engine, [{name: array[places] for name, array in feeds.items()}]))
+    whole = {name: np.concatenate([piece[name] for piece in pieces]) for name in pieces[0]}
+    wrong = [name for name, array in whole.items() if len(array) != len(pieces) * step]
+    if wrong:
+        raise UsageError(f"output {wrong[0]!r} has no batch axis; its samples cannot be told apart")
+    return {name: array[:n] for name, array in whole.items()}
+
+
+def answer_labelled(job: AnswerJob, note: NoteCall) -> LabelledAnswer:
+    """Saves logits [n, classes] and labels [n] of one engine on labelled data.
+
+    Raises:
+        UsageError: the data have no labels, or the model has no output of classes.
+        ArtifactError: the engine's graph was made for another preprocessing.
+    """
+    from enginebench.models.task import hash_preprocess
+
+    check_classes(job.artifact)
+    preprocess = hash_preprocess(job.model, job.input_size)
+    _check_preprocess(job.artifact, preprocess)
+    backend = open_for(job.engine, job.out_dir)
+    artifact = backend.build(job.artifact, job.engine, Path(job.out_dir))
+    if not isinstance(backend, Loadable):
+        raise UsageError(f"{job.engine.backend} times itself and hands out no outputs; accuracy needs another engine")
+    note(f"answering {job.data}")
+    with backend.load(artifact, job.engine) as engine:
+        answers = answer_data(engine, job)
+    save_arrays(Path(job.logits_path), answers)
+    return LabelledAnswer(n=len(answers["labels"]), preprocess_sha256=preprocess)
+
+
+def check_classes(artifact: Artifact) -> None:
+    """Returns if the first output scores classes.
+
+    Raises:
+        UsageError: it has other axes than samples and classes.
+    """
+    if [len(spec.shape) for spec in artifact.outputs[:1]] != [2]:
+        shapes = ", ".join(f"{s.name}{list(s.shape)}" for s in artifact.outputs)
+        raise UsageError(f"accuracy needs a first output [samples, classes]; {artifact.model} has {shapes}")
+
+
+def _check_preprocess(artifact: Artifact, found: str | None) -> None:
+    known = artifact.preprocess_sha256
+    if known not in (None, "external", found):
+        raise ArtifactError(
+            f"{artifact.path or artifact.model} was made for another preprocessing ({str(known)[:8]}) than the data go "
+            f"through ({str(found)[:8]}). Name the model that it belongs to with --model, or its --input-size"
+        )
 
 
 def probe_engine(job: ProbeJob) -> ProbeAnswer:
@@ -395,8 +471,13 @@ def load_arrays(path: Path) -> dict[str, Array]:
     try:
         with np.load(path, allow_pickle=False) as archive:
             return {name: archive[name] for name in archive.files}
+    except FileNotFoundError as error:
+        raise ParseError(path, "", "no such file", ARRAYS) from error
     except (OSError, ValueError, EOFError, zipfile.BadZipFile, AttributeError, KeyError) as error:
-        raise ParseError(path, "", f"{type(error).__name__}: {error}", "an .npz file of plain arrays") from error
+        # NumPy's own words would advise to unpickle, which can run code that lies in the file.
+        pickled = "pickle" in str(error)
+        found = "pickled objects, which are never loaded, or no arrays at all" if pickled else f"damage ({error})"
+        raise ParseError(path, "", found, ARRAYS, "Write it with numpy.savez") from error
 
 
 def measure_repetition(job: MeasureJob, note: NoteCall) -> MeasureAnswer:
@@ -422,6 +503,7 @@ def measure_repetition(job: MeasureJob, note: NoteCall) -> MeasureAnswer:
             started_utc=started,
             reference_ns=[*before, *after],
             pinned_cpus=pinned,
+            caveats=(*measured.caveats, *([NOT_PINNED] if job.pin and pinned is None else [])),
         )
     )
 
@@ -438,10 +520,11 @@ def _time_engine(backend: Loadable, job: MeasureJob, pinned: tuple[int, ...] | N
     from enginebench.measure.loop import measure_engine
     from enginebench.measure.machine import peak_memory_bytes
     from enginebench.measure.topology import whole_cores
-    from enginebench.measure.watch import BlockWatch
+    from enginebench.measure.watch import BlockWatch, JointWatch
     from enginebench.models.task import sample_feeds
 
     inputs = job.artifact.inputs
+    gpu = _open_gpu(job)
     start = time.perf_counter()
     with backend.load(job.artifact, job.engine) as engine:
         loaded = time.perf_counter()
@@ -453,11 +536,48 @@ def _time_engine(backend: Loadable, job: MeasureJob, pinned: tuple[int, ...] | N
         first_run = time.perf_counter()
         note("timing")
         # Elsewhere others may work as they like; on these cores they take time away.
-        watch = BlockWatch(whole_cores(pinned) if pinned else None)
-        measured = measure_engine(engine, feeds, job.measure, watch=watch)
+        cpu = BlockWatch(whole_cores(pinned) if pinned else None)
+        measured = measure_engine(
+            engine,
+            feeds,
+            job.measure,
+            watch=JointWatch(cpu, gpu) if gpu else cpu,
+            read_clock_mhz=gpu.read_clock_mhz if gpu else lambda: None,
+        )
     return replace(
-        measured,
+        _add_telemetry(measured, job, gpu),
         load_s=loaded - start,
         first_run_s=first_run - bound,
         peak_memory_bytes=peak_memory_bytes(),
+    )
+
+
+def _open_gpu(job: MeasureJob) -> GpuWatch | None:
+    """The watch on the job's GPU, opened before anything lies in its memory."""
+    if job.engine.device == "cpu":
+        return None
+    from enginebench.measure.nvml import open_gpu_watch
+
+    gpu = open_gpu_watch(job.engine.device)
+    if gpu is not None:
+        gpu.watch_energy_counter()
+    return gpu
+
+
+def _add_telemetry(measured: Measurement, job: MeasureJob, gpu: GpuWatch | None) -> Measurement:
+    """The measurement with memory and energy of the GPU, or with the doubt that nothing was watched."""
+    from enginebench.measure.nvml import NO_TELEMETRY
+
+    if job.engine.device == "cpu":
+        return measured
+    if gpu is None:
+        return replace(measured, caveats=(*measured.caveats, NO_TELEMETRY))
+    images = (len(measured.latency_ns) + measured.untimed_calls) * job.engine.batch
+    # A cold call also pays for the flush before it, which belongs to no image.
+    energy = gpu.energy_per_image(images) if job.measure.cache == "hot" else None
+    return replace(
+        measured,
+        peak_device_memory_bytes=gpu.peak_memory_bytes(),
+        energy_mj=energy[0] if energy else None,
+        energy_resolution_mj=energy[1] if energy else None,
     )

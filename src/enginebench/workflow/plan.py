@@ -173,7 +173,9 @@ def _reason_to_skip(
     problems: Mapping[str, str],
 ) -> str | None:
     if not availability.available:
-        return f"{availability.reason}. {availability.fix}" if availability.fix else availability.reason
+        return f"{availability.reason}. To add: {availability.fix}" if availability.fix else availability.reason
+    if kind == "torch" and spec.precision in ("int8", "fp8"):
+        return f"8 bits are a property of an ONNX graph; ask ort or openvino for {spec.precision}"
     label = format_precision(spec.precision, spec.recipe)
     if label in problems:
         return f"no graph in {label}: {problems[label]}"

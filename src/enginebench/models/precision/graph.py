@@ -143,6 +143,15 @@ def count_quantizers(model: ModelProto) -> tuple[int, int]:
     return types.count("QuantizeLinear"), types.count("DequantizeLinear")
 
 
+def is_transformer(model: ModelProto) -> bool:
+    """Whether the graph normalizes by layer, or multiplies two activations, as attention does."""
+    constants = {tensor.name for tensor in model.graph.initializer}
+    return any(
+        node.op_type == "LayerNormalization" or (node.op_type == "MatMul" and not constants.intersection(node.input))
+        for node in walk_nodes(model)
+    )
+
+
 def hash_weights(model: ModelProto) -> str:
     """SHA-256 over the floating-point weights, in whatever order and by whatever name they are stored.
 

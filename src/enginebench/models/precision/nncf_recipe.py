@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 from enginebench.core.errors import ArtifactError, MissingDependency
 from enginebench.models.precision.calibration_data import CalibrationData
-from enginebench.models.precision.graph import sort_nodes
+from enginebench.models.precision.graph import is_transformer, sort_nodes
 
 try:
     import nncf
@@ -46,6 +46,7 @@ def quantize_with_nncf(model: ModelProto, data: CalibrationData) -> ModelProto:
                 preset=nncf.QuantizationPreset.MIXED,
                 target_device=nncf.TargetDevice.CPU,
                 subset_size=max(steps, 1),
+                model_type=nncf.ModelType.TRANSFORMER if is_transformer(model) else None,
                 advanced_parameters=nncf.AdvancedQuantizationParameters(disable_bias_correction=True),
             )
     except Exception as error:  # NNCF, ONNX and ONNX Runtime each have their own

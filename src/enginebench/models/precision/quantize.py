@@ -22,6 +22,7 @@ from enginebench.models.precision.graph import (
     count_quantizers,
     has_quantizers,
     hash_weights,
+    is_transformer,
     load_whole_graph,
     prepare_graph,
     raise_opset,
@@ -31,6 +32,7 @@ from enginebench.models.precision.macs import measure_coverage
 from enginebench.models.precision.observe import Observer, find_activations, observe_ranges
 from enginebench.models.precision.qdq import (
     CPU,
+    CPU_TRANSFORMER,
     FP8_OPSET,
     TENSORRT,
     insert_quantizers,
@@ -212,7 +214,8 @@ def _to_eight_bits(
             f"{format_precision(to, recipe)} needs ranges: --calib FILE. Make them with enginebench calibrate MODEL"
         )
     if recipe == "cpu":
-        made, left = insert_quantizers(prepared, calibration.ranges, CPU, reduce_range=reduce_range)
+        scheme = CPU_TRANSFORMER if is_transformer(prepared) else CPU
+        made, left = insert_quantizers(prepared, calibration.ranges, scheme, reduce_range=reduce_range)
         release_outputs(made)
     elif to == "int8":
         made, left = _by_tensorrt_recipe(prepared, calibration)

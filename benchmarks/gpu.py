@@ -1,0 +1,279 @@
+"""The parts of benchmarks/gpu.sh: rows of the image models on a GPU, stored, packed, and shown as a short table."""
+
+from __future__ import annotations
+
+import argparse
+import subprocess
+import sys
+import tarfile
+import time
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from enginebench.backends.registry import find_installed, takes
+from enginebench.core.errors import EngineBenchError
+from enginebench.core.names import parse_engine, row_id
+from enginebench.core.records import MeasureSpec, Precision, Result, Scope
+from enginebench.measure.machine import describe_machine
+from enginebench.workflow.campaign import Campaign
+from enginebench.workflow.folder import RunFolder, RunRecord, RunRequest, holds_run
+from enginebench.workflow.plan import PlannedRow, plan_rows
+from enginebench.workflow.reporting import describe_stored
+from enginebench.workflow.sources import gather_sources
+
+DEVICE = "cuda:0"
+BATCHES = (1, 32, 256)
+# What the timed loop needs on the host is one thread; four leave room for what a runtime does beside it.
+THREADS = 4
+FULL_PROCESSES = 10
+TIME_LIMIT_S = 1.0
+
+GRAPH = "pytorch-cudagraph"
+GRAPH_NHWC = "pytorch-cudagraph:channels_last=1"
+REDUCE = "pytorch-compile:mode=reduce-overhead"
+ORT_BEST = "ort-cuda:cuda_graph=1,prefer_nhwc=1"
+DEFAULTS = "pytorch:defaults=1"
+
+
+class Cell(Struct, frozen=True):
+    """One row to measure; `full` gives it ten processes."""
+
+    engine: str
+    precision: Precision
+    full: bool = False
+    scope: Scope = "compute"
+    cache: str = "hot"
+
+
+# The six rows that a reader compares first. The first is the baseline.
+HEAD = (
+    Cell("pytorch", "fp32", full=True),
+    Cell(DEFAULTS, "tf32", full=True),
+    Cell(GRAPH, "fp32", full=True),
+    Cell(GRAPH_NHWC, "fp16", full=True),
+    Cell(REDUCE, "fp16", full=True),
+    Cell(ORT_BEST, "fp16", full=True),
+)
+SHORT = tuple(replace(cell, full=False) for cell in HEAD)
+# What explains them: one change at a time.
+LADDER = (
+    Cell("pytorch:channels_last=1", "fp16"),
+    Cell(GRAPH, "tf32"),
+    Cell(GRAPH_NHWC, "bf16"),
+    Cell("pytorch-compile", "fp16"),
+    Cell(REDUCE, "tf32"),
+    Cell("ort-cuda", "fp32"),
+    Cell("ort-cuda:prefer_nhwc=1", "fp16"),
+)
+COPIES = (Cell(GRAPH_NHWC, "fp16", scope="io"), Cell(ORT_BEST, "fp16", scope="io"))
+COLD = (Cell(GRAPH_NHWC, "fp16", cache="cold"),)
+
+CELLS: dict[str, dict[int, tuple[Cell, ...]]] = {
+    "resnet18": {1: HEAD + LADDER + COPIES + COLD, 32: SHORT, 256: SHORT},
+    "resnet50": {1: SHORT, 32: HEAD + LADDER + COPIES + COLD, 256: SHORT},
+    "mobilenet_v3_small": {1: SHORT, 32: SHORT, 256: SHORT},
+    "efficientnet_b0": {1: SHORT, 32: SHORT, 256: SHORT},
+}
+
+
+class Printer:
+    """Progress as lines with the time that has passed."""
+
+    def __init__(self) -> None:
+        self._start = time.monotonic()
+
+    def begin(self, total: int) -> None:
+        self.say(f"{total} processes")
+
+    def say(self, text: str) -> None:
+        print(f"[{time.monotonic() - self._start:7.1f} s] {text}", flush=True)
+
+    step = say
+
+    def advance(self) -> None: ...
+
+
+def measure_model(
+    model: str, cells: dict[int, tuple[Cell, ...]], out: Path, processes: int, time_limit_s: float
+) -> Path:
+    """The folder of the run of one model, measured as far as it could be."""
+    wanted = [(batch, cell) for batch, chosen in cells.items() for cell in chosen]
+    request = RunRequest(
+        model=model,
+        engines=_list_engines(wanted),
+        precisions=tuple((p, None) for p in dict.fromkeys(cell.precision for _, cell in wanted)),
+        batches=tuple(cells),
+        device=DEVICE,
+        threads=THREADS,
+        measure=MeasureSpec(processes=1, time_limit_s=time_limit_s),
+        weights="random",
+        timeout_s=300.0,
+    )
+    folder, printer = RunFolder(out / model), Printer()
+    resume = holds_run(folder.root)
+    record = folder.read_record() if resume else _begin(folder, request, printer)
+    sources = tuple(folder.absolute(a) for a in record.sources)
+    planned = plan_rows(request, sources, probe=find_installed, takes=takes, problems=record.problems)
+    rows = choose_rows(planned, wanted, processes)
+    record = replace(record, rows=tuple(row.id for row in rows))
+    folder.write_record(record)
+    campaign = Campaign(folder, rows, record.machine, timeout_s=request.timeout_s, reporter=printer)
+    if resume:
+        campaign.restore()
+    try:
+        campaign.run()
+    finally:
+        print_table(record, list(campaign.results.values()))
+    return folder.root
+
+
+def _begin(folder: RunFolder, request: RunRequest, printer: Printer) -> RunRecord:
+    machine = describe_machine()
+    started = datetime.now(UTC).isoformat(timespec="seconds")
+    record = RunRecord(request=request, machine=machine, started_utc=started, rows=())
+    folder.create(record)
+    sources = gather_sources(request, folder.artefacts, printer)
+    stored = tuple(folder.relative(a) for a in sources.artifacts)
+    return replace(record, sources=stored, problems=sources.problems)
+
+
+def _list_engines(wanted: Sequence[tuple[int, Cell]]) -> tuple[tuple[str, dict[str, str]], ...]:
+    return tuple(parse_engine(engine) for engine in dict.fromkeys(cell.engine for _, cell in wanted))
+
+
+def choose_rows(planned: Sequence[PlannedRow], wanted: Sequence[tuple[int, Cell]], processes: int) -> list[PlannedRow]:
+    """The planned rows that are wanted, in the order wanted, each with its scope, cache and number of processes."""
+    found = {
+        (row.engine.batch, row.engine.backend, *sorted(row.engine.options.items()), row.engine.precision): row
+        for row in planned
+    }
+    rows = []
+    for batch, cell in wanted:
+        name, options = parse_engine(cell.engine)
+        row = found[(batch, name, *sorted(options.items()), cell.precision)]
+        measure = replace(row.measure, processes=processes if cell.full else 1, scope=cell.scope, cache=cell.cache)
+        rows.append(replace(row, measure=measure, id=row_id(row.engine, row.requested_precision, measure)))
+    return rows
+
+
+def print_table(record: RunRecord, results: Sequence[Result]) -> None:
+    """Every row on one line: what it is, host and device medians, p99, and whether it can be believed."""
+    document = describe_stored(record, results)
+    print(f"\n{document.model}: engine, precision, batch, scope, cache | p50 p99 device enqueue ms | speed-up | ...")
+    for row in document.rows:
+        times = [row.p50_ms, row.p99_ms, row.p50_device_ms, row.enqueue_ms]
+        shown = " ".join(f"{t.value:8.4f}" if t else "       -" for t in times)
+        speedup = f"{row.speedup.value:6.2f}" if row.speedup else "     -"
+        codes = ",".join(dict.fromkeys(c.code for c in row.caveats))
+        shares = " ".join(f"{k}={v:.2f}" for k, v in (row.effective_precision or {}).items())
+        print(
+            f"{row.engine:52} {row.precision:5} b{row.batch:<3} {row.scope:7} {row.cache:4} | {shown} | {speedup} | "
+            f"{row.status} {row.validity} n={row.n} k={row.processes} build={row.build_s or 0:.1f}s "
+            f"mem={_show_device_memory(results, row.id)} mJ={row.energy_mj or 0:.2f} [{shares}] {codes} "
+            f"{row.reason or ''}"
+        )
+
+
+def _show_device_memory(results: Sequence[Result], row_id: str) -> str:
+    found = [m.peak_device_memory_bytes for r in results if r.id == row_id for m in r.measurements]
+    return f"{max(b or 0 for b in found) >> 20}M" if found else "-"
+
+
+def list_kernels(root: Path) -> None:
+    """The heaviest kernels of every row of a run, each with the precision that its name was taken for."""
+    from enginebench.backends.kernels import classify_kernel, record_kernels
+    from enginebench.models.task import sample_feeds
+    from enginebench.workflow.folder import read_results
+    from enginebench.workflow.perform import open_for
+
+    folder = RunFolder(root)
+    for result in read_results(root)[1]:
+        if result.status != "ok" or result.measure.scope == "io" or result.measure.cache == "cold":
+            continue
+        artifact = folder.absolute(result.artifacts[-1])
+        with open_for(result.engine, str(folder.artefacts)).load(artifact, result.engine) as engine:
+            engine.bind(sample_feeds(artifact.inputs, result.model, result.engine.batch, 0, 1)[0])
+            kernels = [k for run in record_kernels(engine.run) for k in run]
+        spent: dict[str, int] = {}
+        for kernel in kernels:
+            spent[kernel.name()] = spent.get(kernel.name(), 0) + kernel.duration_ns()
+        print(f"-- {result.id}", flush=True)
+        for name in sorted(spent, key=lambda n: -spent[n])[:14]:
+            print(f"   {spent[name] / sum(spent.values()):6.1%} {classify_kernel(name):8} {name[:150]}", flush=True)
+
+
+def pack(root: Path) -> Path:
+    """One .tar.xz of the run's record and rows; artefacts, which can be made again, stay out."""
+    target = root.with_suffix(".tar.xz")
+    with tarfile.open(target, "w:xz") as archive:
+        for path in (root / "run.json", *sorted((root / "rows").glob("*.json"))):
+            archive.add(path, arcname=str(path.relative_to(root.parent)))
+    return target
+
+
+PROBE_CELLS = {
+    4: (
+        Cell("pytorch", "fp32"),
+        Cell(DEFAULTS, "tf32"),
+        Cell(GRAPH, "fp32"),
+        Cell(GRAPH_NHWC, "fp16"),
+        Cell("pytorch-compile", "fp16"),
+        Cell(REDUCE, "fp16"),
+        Cell("ort-cuda", "fp32"),
+        Cell(ORT_BEST, "fp16"),
+        Cell(GRAPH_NHWC, "fp16", scope="io"),
+        Cell(ORT_BEST, "fp16", scope="io"),
+        Cell(GRAPH_NHWC, "fp16", cache="cold"),
+    )
+}
+
+
+def probe(out: Path) -> None:
+    """Tests that need a GPU, doctor, and one short row of every engine."""
+    commands = (
+        ["nvidia-smi"],
+        [sys.executable, "-m", "enginebench", "doctor"],
+        [sys.executable, "-m", "pytest", "-q", "-m", "gpu", "-p", "no:cacheprovider", "tests", "--timeout=240"],
+    )
+    for command in commands:
+        print(f"$ {' '.join(command)}", flush=True)
+        subprocess.run(command, check=False)
+    root = measure_model("resnet18", PROBE_CELLS, out / "probe", processes=1, time_limit_s=0.5)
+    list_kernels(root)
+
+
+def main() -> int:
+    """0 if every part came to an end."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--work", type=Path, default=Path("/tmp/enginebench-gpu"), help="where the runs' folders lie")
+    parser.add_argument("--processes", type=int, default=FULL_PROCESSES)
+    parser.add_argument("--time-limit", type=float, default=TIME_LIMIT_S)
+    parser.add_argument("parts", nargs="+", choices=["probe", *CELLS])
+    options = parser.parse_args()
+    failed = 0
+    for part in options.parts:
+        print(f"== {part}", flush=True)
+        start = time.monotonic()
+        try:
+            if part == "probe":
+                probe(options.work)
+            else:
+                try:
+                    measure_model(part, CELLS[part], options.work, options.processes, options.time_limit)
+                finally:  # also when it is interrupted: the same part called again goes on
+                    packed = pack(options.work / part)
+                    (options.out / packed.name).write_bytes(packed.read_bytes())
+        except EngineBenchError as error:
+            print(f"{part} failed: {error}", flush=True)
+            failed = 1
+        print(f"== {part} took {time.monotonic() - start:.0f} s", flush=True)
+    return failed
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,30 @@
+#!/usr/bin/env bash
+# Measures the built-in image models on an NVIDIA GPU and leaves the stored rows, compressed, in $OUT.
+#
+#   benchmarks/gpu.sh PART...      parts: probe resnet18 resnet50 mobilenet_v3_small efficientnet_b0 stages
+#
+# probe runs the tests that need a GPU, asks doctor, and times one short row of every engine; the others are the
+# results. Each part ends within about five minutes on an H200, so that two fit into ten.
+#
+# Set for machines without a network: WHEELS, a folder of wheels to install beside the system's packages, and
+# ORT_GPU_SITE, a folder that holds onnxruntime-gpu; without it rows of ort-cuda are skipped.
+set -u -o pipefail
+cd "$(dirname "$0")/.."
+export OUT="${OUT:-results/gpu}" PYTHONUNBUFFERED=1
+mkdir -p "$OUT"
+
+site=/tmp/enginebench-site
+if compgen -G "${WHEELS:-.whl}/*.whl" >/dev/null && [ ! -d "$site" ]; then
+    python3 -m pip install -q --no-index --no-deps --no-compile --no-cache-dir --target "$site" "${WHEELS:-.whl}"/*.whl || exit 1
+fi
+PYTHONPATH="$site:$PWD/src${PYTHONPATH:+:$PYTHONPATH}"
+if [ -n "${ORT_GPU_SITE:-}" ]; then
+    PYTHONPATH="$ORT_GPU_SITE:$PYTHONPATH"
+    nvidia=$(python3 -c 'import nvidia; print("\n".join(nvidia.__path__))' 2>/dev/null | head -1)
+    if [ -n "$nvidia" ]; then
+        for folder in "$nvidia"/*/lib; do LD_LIBRARY_PATH="$folder${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}"; done
+        export LD_LIBRARY_PATH
+    fi
+fi
+export PYTHONPATH
+exec python3 benchmarks/gpu.py --out "$OUT" "$@"

@@ -1,0 +1,102 @@
+"""The precision that ran, judged from the runtime's own record, and what there is to say if it is not what was asked.
+
+A record is a share of time for each precision, and two more: "reorder" is time between types and layouts (quantize,
+dequantize, cast, reorder), and "other" is time of which the record gives no type (indices, shapes, generated code).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import get_args
+
+from enginebench.core.records import Caveat, Precision
+
+OTHER = "other"
+
+# Below half, a row that is named after a precision is mostly something else.
+LOW_SHARE = 0.5
+# Below a tenth, it is not that precision at all: what now takes a tenth of the time took less than a third in FP32,
+# at the four times as many 8-bit as 32-bit products that an instruction holds. So most of the network is as it was.
+ABSENT_SHARE = 0.1
+# FP32 is a promise about every product. A hundredth is what the counters, in whole microseconds, can tell from none,
+# and what no verdict on time would notice.
+TRACE_SHARE = 0.01
+# Shares below this are not spelt out.
+SHOWN_SHARE = 0.005
+
+
+def judge_precision(requested: Precision, shares: Mapping[str, float] | None) -> tuple[Precision, tuple[Caveat, ...]]:
+    """The precision that the row is to be named after, and the doubts about it.
+
+    A row is relabelled where the record contradicts what was asked: less than a tenth of the time in it, and more
+    than half of the time known to be something else. FP32 is contradicted by a tenth of the time in anything shorter.
+    Time of which the record says nothing contradicts nothing.
+
+    Args:
+        requested: what the row was asked to run in.
+        shares: of time, by precision, "reorder" and "other", as `effective_precision` of an engine gives them; None
+            or empty where it keeps no record.
+    """
+    if not shares:
+        return requested, _explain_missing(requested)
+    ran = _find_ran(requested, shares)
+    sentence = describe_shares(requested, shares)
+    if ran != requested:
+        return ran, (_explain_relabelled(requested, ran, sentence),)
+    low = _sum_shorter(shares) >= TRACE_SHARE if requested == "fp32" else shares.get(requested, 0.0) < LOW_SHARE
+    return requested, (_explain_low(requested, sentence),) if low else ()
+
+
+def describe_shares(requested: Precision, shares: Mapping[str, float]) -> str:
+    """The record as a sentence: "Asked int8: 83 % of time in int8, 12 % in fp32, 5 % in reorder."."""
+    ranked = sorted(shares.items(), key=lambda item: -item[1])
+    parts = [f"{share:.0%} in {name}".replace("%", " %") for name, share in ranked if share >= SHOWN_SHARE]
+    told = ", ".join(parts).replace(" % in", " % of time in", 1)
+    return f"Asked {requested}: {told}."
+
+
+def _find_ran(requested: Precision, shares: Mapping[str, float]) -> Precision:
+    known: dict[Precision, float] = {p: shares[p] for p in get_args(Precision) if p in shares and p != requested}
+    if requested == "fp32":
+        if _sum_shorter(shares) < ABSENT_SHARE:
+            return requested
+        return max(known, key=lambda p: known[p])
+    own, unknown = shares.get(requested, 0.0), shares.get(OTHER, 0.0)
+    if own >= ABSENT_SHARE or own + unknown >= LOW_SHARE or not known:
+        return requested
+    return max(known, key=lambda p: known[p])
+
+
+def _sum_shorter(shares: Mapping[str, float]) -> float:
+    return sum(shares.get(p, 0.0) for p in get_args(Precision) if p != "fp32")
+
+
+def _explain_missing(requested: Precision) -> tuple[Caveat, ...]:
+    """FP32 is what an engine does when it is not told otherwise; anything else has to be shown."""
+    if requested == "fp32":
+        return ()
+    return (
+        Caveat(
+            code="unproved_precision",
+            message=f"asked {requested}; the engine keeps no record of the precision that ran",
+            advice="take the label as what was asked, not as what ran",
+        ),
+    )
+
+
+def _explain_relabelled(requested: Precision, ran: Precision, sentence: str) -> Caveat:
+    advice = (
+        "something makes FP32 shorter here: a setting, or the graph itself"
+        if requested == "fp32"
+        else f"compare it with {ran} rows; another engine or recipe may have kernels for {requested}"
+    )
+    return Caveat(code="relabelled", message=f"{sentence} The row is {ran}", advice=advice)
+
+
+def _explain_low(requested: Precision, sentence: str) -> Caveat:
+    advice = (
+        "see which operators are shorter than FP32, and what that does to the answers"
+        if requested == "fp32"
+        else f"see which operators stay out of {requested}; try another recipe or engine"
+    )
+    return Caveat(code="low_effective_precision", message=sentence, advice=advice)

@@ -1,0 +1,259 @@
+"""The GPU as NVML sees it between timed regions: clocks, temperature, power, throttling, foreign processes, energy.
+
+Nothing here changes a card's settings, and nothing raises for a question that a card does not answer.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+from msgspec import Struct
+
+from enginebench.core.records import Caveat, Mark
+from enginebench.measure.watch import BlockReading
+
+T = TypeVar("T")
+
+# A block below this share of the default SM clock is marked. NVBench, which set the value, throws such samples away;
+# here they are kept and marked. Source: NVBench, `--throttle-threshold`.
+LOW_CLOCK_SHARE = 0.75
+
+# NVML's bits for a clock that is lower than it could be, by the cause. Left out are those that are no doubt: idle,
+# clocks that the owner set (applications clocks, display). Source: nvml.h, nvmlClocksEventReasons.
+REASONS = {
+    0x04: "sw_power_cap",
+    0x08: "hw_slowdown",
+    0x10: "sync_boost",
+    0x20: "sw_thermal_slowdown",
+    0x40: "hw_thermal_slowdown",
+    0x80: "hw_power_brake",
+}
+
+# How often the energy counter moves where that could not be seen: data-centre cards refresh it every 20 to 100 ms.
+# Source: the slowest that was seen; Yang, Adamek, Armour, "Part-time power measurements", SC 2024, reports 20 to
+# 100 ms for cards since Volta.
+ENERGY_PERIOD_NS = 100_000_000
+# Long enough to see two changes of a counter that moves every 100 ms.
+ENERGY_WATCH_NS = 250_000_000
+
+
+class GpuState(Struct, frozen=True, kw_only=True):
+    """What NVML answers at one moment; None where the card does not say."""
+
+    sm_clock_mhz: int | None = None
+    memory_clock_mhz: int | None = None
+    temperature_c: int | None = None
+    power_w: float | None = None
+    throttle_reasons: tuple[str, ...] = ()
+    foreign_processes: int | None = None
+    used_bytes: int | None = None
+    energy_mj: int | None = None
+
+
+class GpuWatch:
+    """Reads one GPU before and after each block. Open it before the engine is loaded: memory is counted from then on.
+
+    Args:
+        index: of the GPU, as CUDA counts it among those that are visible.
+        nvml: the module pynvml, initialised; `open_gpu_watch` does that.
+        clock: host nanoseconds.
+        pid: of this process.
+    """
+
+    def __init__(
+        self,
+        index: int,
+        nvml: Any,
+        *,
+        clock: Callable[[], int] = time.perf_counter_ns,
+        pid: int | None = None,
+    ) -> None:
+        self._nvml, self._clock = nvml, clock
+        self._pid = os.getpid() if pid is None else pid
+        self._handle = _find_handle(nvml, index)
+        self._default_mhz = self._read_default_clock()
+        self._used_before = self._read_used()
+        self._strangers = self._count_processes(own=False)
+        self._peak_used: int | None = None
+        self._first: tuple[int, int] | None = None  # (ns, mJ) at the first begin
+        self._last: tuple[int, int] | None = None  # at the last end
+
+    @property
+    def default_clock_mhz(self) -> int | None:
+        """The SM clock that the card runs at by default, or the highest where it names no default."""
+        return self._default_mhz
+
+    def begin(self) -> None:
+        """Notes energy and memory before a block."""
+        self._note_memory()
+        energy = self._read_energy()
+        if self._first is None and energy is not None:
+            self._first = (self._clock(), energy)
+
+    def end(self) -> BlockReading:
+        """The reading right after a block, while the clocks are still those of the load."""
+        state = self.read_state()
+        if state.energy_mj is not None:
+            self._last = (self._clock(), state.energy_mj)
+        self._note_memory()
+        return BlockReading(
+            sm_clock_mhz=state.sm_clock_mhz,
+            memory_clock_mhz=state.memory_clock_mhz,
+            temperature_c=state.temperature_c,
+            power_w=state.power_w,
+            throttle_reasons=state.throttle_reasons,
+            marks=find_marks(state, self._default_mhz),
+        )
+
+    def read_clock_mhz(self) -> int | None:
+        """The SM clock just now."""
+        clock: int | None = self._ask("nvmlDeviceGetClockInfo", self._nvml.NVML_CLOCK_SM)
+        return clock
+
+    def read_state(self) -> GpuState:
+        """Everything that is read about a block. The clock first: it falls once the load is gone."""
+        sm_clock = self.read_clock_mhz()
+        memory_clock = self._ask("nvmlDeviceGetClockInfo", self._nvml.NVML_CLOCK_MEM)
+        reasons = self._read_reasons()
+        power_mw = self._ask("nvmlDeviceGetPowerUsage")
+        return GpuState(
+            sm_clock_mhz=sm_clock,
+            memory_clock_mhz=memory_clock,
+            throttle_reasons=reasons,
+            power_w=None if power_mw is None else power_mw / 1000,
+            temperature_c=self._ask("nvmlDeviceGetTemperature", self._nvml.NVML_TEMPERATURE_GPU),
+            foreign_processes=self._count_processes(own=True),
+            used_bytes=self._read_used(),
+            energy_mj=self._read_energy(),
+        )
+
+    def peak_memory_bytes(self) -> int | None:
+        """The most device memory seen in use, less what was in use before: context, weights, workspaces, buffers."""
+        if self._peak_used is None or self._used_before is None:
+            return None
+        return max(0, self._peak_used - self._used_before)
+
+    def energy_per_image(self, images: int) -> tuple[float, float] | None:
+        """(mJ per image, half-width of what the counter leaves open), from the first `begin` to the last `end`.
+
+        The counter moves in steps: at either end up to one step is missing or too much, which is the half-width.
+        None without a counter, or where it did not move.
+        """
+        if self._first is None or self._last is None or images < 1:
+            return None
+        duration_ns, energy_mj = self._last[0] - self._first[0], self._last[1] - self._first[1]
+        if duration_ns <= 0 or energy_mj <= 0:
+            return None
+        return energy_mj / images, energy_mj * min(1.0, self.energy_period_ns / duration_ns) / images
+
+    energy_period_ns: int = ENERGY_PERIOD_NS
+
+    def watch_energy_counter(self) -> None:
+        """Measures how often the energy counter moves; a quarter of a second at most."""
+        changes: list[int] = []
+        seen, deadline = self._read_energy(), self._clock() + ENERGY_WATCH_NS
+        while seen is not None and len(changes) < 2 and self._clock() < deadline:
+            if (now := self._read_energy()) != seen:
+                changes.append(self._clock())
+                seen = now
+        if len(changes) == 2:
+            self.energy_period_ns = changes[1] - changes[0]
+
+    def _note_memory(self) -> None:
+        used = self._read_used()
+        if used is not None:
+            self._peak_used = max(used, self._peak_used or 0)
+
+    def _read_default_clock(self) -> int | None:
+        asked = ("nvmlDeviceGetDefaultApplicationsClock", "nvmlDeviceGetMaxClockInfo")
+        answers: list[int | None] = [self._ask(question, self._nvml.NVML_CLOCK_SM) for question in asked]
+        return answers[0] or answers[1]
+
+    def _read_reasons(self) -> tuple[str, ...]:
+        """The causes of a low clock; the call has had two names."""
+        bits = self._ask("nvmlDeviceGetCurrentClocksEventReasons")
+        if bits is None:
+            bits = self._ask("nvmlDeviceGetCurrentClocksThrottleReasons")
+        return tuple(name for bit, name in REASONS.items() if (bits or 0) & bit)
+
+    def _read_used(self) -> int | None:
+        info = self._ask("nvmlDeviceGetMemoryInfo")
+        return None if info is None else int(info.used)
+
+    def _read_energy(self) -> int | None:
+        energy: int | None = self._ask("nvmlDeviceGetTotalEnergyConsumption")
+        return energy
+
+    def _count_processes(self, own: bool) -> int | None:
+        """Processes that compute on the GPU, without this one.
+
+        In a container NVML shows the host's process ids, or none of ours: then one of the new ones is taken to be ours,
+        if this process has a context at all (`own`).
+        """
+        processes = self._ask("nvmlDeviceGetComputeRunningProcesses")
+        if processes is None:
+            return None
+        pids = {int(p.pid) for p in processes}
+        if self._pid in pids:
+            return len(pids) - 1
+        if own and self._strangers is not None and len(pids) > self._strangers:
+            return len(pids) - 1
+        return len(pids)
+
+    def _ask(self, question: str, *arguments: object) -> Any:
+        try:
+            return getattr(self._nvml, question)(self._handle, *arguments)
+        except Exception:  # integrated, virtual and partitioned GPUs answer only some of the questions
+            return None
+
+
+def find_marks(state: GpuState, default_clock_mhz: int | None) -> tuple[Mark, ...]:
+    """What makes a block doubtful: a low clock, throttling, another process on the GPU."""
+    marks: list[Mark] = []
+    if (
+        state.sm_clock_mhz is not None
+        and default_clock_mhz
+        and state.sm_clock_mhz < LOW_CLOCK_SHARE * default_clock_mhz
+    ):
+        marks.append("low_clock")
+    if state.throttle_reasons:
+        marks.append("throttled")
+    if state.foreign_processes:
+        marks.append("foreign_gpu")
+    return tuple(marks)
+
+
+def open_gpu_watch(device: str) -> GpuWatch | None:
+    """A watch on the GPU of `cuda:N`; None where NVML cannot be had: not installed, no driver, Jetson, WSL."""
+    try:
+        import pynvml
+
+        pynvml.nvmlInit()
+        return GpuWatch(read_index(device), pynvml)
+    except Exception:  # a missing module, library, driver or device each have their own
+        return None
+
+
+def read_index(device: str) -> int:
+    """The N of `cuda:N`; 0 of `cuda`."""
+    _, _, index = device.partition(":")
+    return int(index or 0)
+
+
+NO_TELEMETRY = Caveat(
+    code="no_device_telemetry",
+    message="NVML does not answer: clocks, throttling and other processes on the GPU were not watched",
+    advice="pip install nvidia-ml-py; on a Jetson or under WSL watch the clocks with the system's own tool",
+)
+
+
+def _find_handle(nvml: Any, index: int) -> Any:
+    """The handle of the GPU that CUDA calls `index`: CUDA_VISIBLE_DEVICES renames them, by number or by UUID."""
+    visible = [part.strip() for part in os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",") if part.strip()]
+    if not visible:
+        return nvml.nvmlDeviceGetHandleByIndex(index)
+    name = visible[index]
+    return nvml.nvmlDeviceGetHandleByIndex(int(name)) if name.isdecimal() else nvml.nvmlDeviceGetHandleByUUID(name)

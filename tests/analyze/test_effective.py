@@ -1,0 +1,68 @@
+"""The judge of precision: what contradicts a label, what is only doubt, and what proves nothing."""
+
+from __future__ import annotations
+
+from typing import Any, get_args
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from enginebench.analyze.effective import describe_shares, judge_precision
+from enginebench.core.records import Precision
+
+
+@pytest.mark.parametrize(
+    ("requested", "shares", "ran", "code"),
+    [
+        ("int8", {"int8": 0.83, "fp32": 0.12, "reorder": 0.05}, "int8", None),
+        ("int8", {"int8": 0.5, "fp32": 0.5}, "int8", None),
+        ("int8", {"int8": 0.49, "fp32": 0.51}, "int8", "low_effective_precision"),
+        ("int8", {"fp32": 0.45, "int8": 0.1, "reorder": 0.45}, "int8", "low_effective_precision"),
+        ("int8", {"fp32": 0.84, "reorder": 0.16}, "fp32", "relabelled"),
+        ("int8", {"fp32": 0.4, "reorder": 0.55, "int8": 0.05}, "fp32", "relabelled"),
+        ("int8", {"fp16": 0.6, "fp32": 0.39, "int8": 0.01}, "fp16", "relabelled"),
+        ("bf16", {"fp32": 1.0}, "fp32", "relabelled"),
+        ("fp16", {"bf16": 0.9, "fp32": 0.1}, "bf16", "relabelled"),
+        # Code without types contradicts nothing, and proves nothing.
+        ("bf16", {"other": 0.7, "fp32": 0.3}, "bf16", "low_effective_precision"),
+        ("bf16", {"bf16": 0.3, "other": 0.7}, "bf16", "low_effective_precision"),
+        ("int8", {"reorder": 1.0}, "int8", "low_effective_precision"),
+        ("fp32", {"fp32": 0.7, "other": 0.3}, "fp32", None),
+        ("fp32", {"fp32": 0.995, "bf16": 0.005}, "fp32", None),
+        ("fp32", {"fp32": 0.95, "bf16": 0.05}, "fp32", "low_effective_precision"),
+        ("fp32", {"fp32": 0.8, "bf16": 0.2}, "bf16", "relabelled"),
+        ("fp32", {"tf32": 0.9, "fp32": 0.1}, "tf32", "relabelled"),
+        ("tf32", {"tf32": 0.9, "fp32": 0.1}, "tf32", None),
+        ("fp32", None, "fp32", None),
+        ("int8", None, "int8", "unproved_precision"),
+        ("int8", {}, "int8", "unproved_precision"),
+    ],
+)
+def test_labels_are_held_to_the_record(requested: Any, shares: Any, ran: str, code: str | None) -> None:
+    found, caveats = judge_precision(requested, shares)
+    assert found == ran
+    assert [c.code for c in caveats] == ([code] if code else [])
+    assert all(c.advice for c in caveats)
+
+
+def test_the_sentence_has_the_shares_largest_first() -> None:
+    shares = {"reorder": 0.05, "int8": 0.83, "fp32": 0.117, "other": 0.003}
+    assert describe_shares("int8", shares) == "Asked int8: 83 % of time in int8, 12 % in fp32, 5 % in reorder."
+
+
+def test_a_relabelled_row_says_what_it_is() -> None:
+    _, (caveat,) = judge_precision("int8", {"fp32": 0.9, "reorder": 0.1})
+    assert caveat.message == "Asked int8: 90 % of time in fp32, 10 % in reorder. The row is fp32"
+
+
+@given(
+    st.sampled_from(get_args(Precision)),
+    st.dictionaries(st.sampled_from([*get_args(Precision), "other", "reorder"]), st.floats(0.001, 1), min_size=1),
+)
+@settings(max_examples=200)
+def test_a_row_is_named_after_what_it_asked_or_what_the_record_holds(requested: Any, raw: dict[str, float]) -> None:
+    shares = {name: share / sum(raw.values()) for name, share in raw.items()}
+    ran, caveats = judge_precision(requested, shares)
+    assert ran == requested or shares[ran] > 0
+    assert (ran != requested) == any(c.code == "relabelled" for c in caveats)
