@@ -27,6 +27,8 @@ VERBS = {
     "drift": ("enginebench.cli.drift", "Compare the answers of two engines to the same inputs."),
     "accuracy": ("enginebench.cli.accuracy", "Count right answers on labelled data, with intervals."),
     "infer": ("enginebench.cli.infer", "Run one engine on your own arrays."),
+    "budget": ("enginebench.cli.budget", "Say what an accelerator behind a link can bring at most."),
+    "fpga": ("enginebench.cli.fpga", "Simulate, synthesize and serve an INT8 network behind a UART."),
     "models": ("enginebench.cli.models", "List the built-in models."),
     "doctor": ("enginebench.cli.doctor", "Show what can run here, and what adds the rest."),
     "report": ("enginebench.cli.report", "Write the reports of a stored run, or of a folder of trtexec."),

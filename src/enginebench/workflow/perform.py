@@ -209,10 +209,11 @@ def load_module(artifact: Artifact) -> object:
 
 
 def open_for(engine: EngineSpec, out_dir: str) -> Backend:
-    """The backend of an engine, with the model loader and the folder of its caches handed in."""
+    """The backend of an engine, with the model loader, the folder of its caches and the boards handed in."""
     from enginebench.backends.registry import open_backend
+    from enginebench.workflow.fpga import make_board
 
-    backend = open_backend(engine.backend, load_module, Path(out_dir) / "cache")
+    backend = open_backend(engine.backend, load_module, Path(out_dir) / "cache", make_board)
     if isinstance(backend, NeedsToolReader):
         from enginebench.workflow.tool_files import ToolFiles
 

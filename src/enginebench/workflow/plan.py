@@ -23,7 +23,7 @@ from enginebench.workflow.folder import RunRequest
 
 # What `int8` means where no recipe is named: the one that the engine's kernels were made for. Source: architecture,
 # "Precision belongs to the graph"; `fake` computes nothing and takes any.
-BEST_RECIPES: dict[str, Recipe] = {"ort": "cpu", "openvino": "nncf", "fake": "cpu"}
+BEST_RECIPES: dict[str, Recipe] = {"ort": "cpu", "openvino": "nncf", "fpga-sim": "cpu", "fake": "cpu"}
 DEFAULT_RECIPE: Recipe = "tensorrt"
 
 
