@@ -15,12 +15,15 @@ from enginebench.backends.torch_cuda import (
     probe_gpu_engine,
     read_device_index,
 )
+from enginebench.backends.torch_cuda import PRECISIONS as CUDA_PRECISIONS
 from enginebench.core.records import Artifact, Availability, EngineSpec
 
 if TYPE_CHECKING:
     from enginebench.core.protocols import ModuleLoader
 
 NAME = "pytorch-cudagraph"
+PRECISIONS = CUDA_PRECISIONS
+OPTIONS = CUDA_OPTIONS
 
 
 class PytorchCudagraphBackend:
@@ -37,7 +40,7 @@ class PytorchCudagraphBackend:
 
     def build(self, artifact: Artifact, spec: EngineSpec, out_dir: Path) -> Artifact:
         """The artefact as it is: `load` captures. Refuses what `load` would refuse."""
-        check_cuda_request(artifact, spec, CUDA_OPTIONS)
+        check_cuda_request(artifact, spec, OPTIONS)
         return artifact
 
     def load(self, artifact: Artifact, spec: EngineSpec) -> CudaTorchEngine:
@@ -48,7 +51,7 @@ class PytorchCudagraphBackend:
             ModelError: the module cannot be captured; names the reason.
             MeasurementError: it does not fit into the GPU's memory.
         """
-        options = check_cuda_request(artifact, spec, CUDA_OPTIONS)
+        options = check_cuda_request(artifact, spec, OPTIONS)
         prepare_cuda(spec, options)
         lane = CudaLane(read_device_index(spec), options["wait"])
         return CudaTorchEngine(
