@@ -20,7 +20,7 @@ from enginebench.core.names import parse_engine, row_id
 from enginebench.core.records import MeasureSpec, Precision, Result, Scope
 from enginebench.measure.machine import describe_machine
 from enginebench.workflow.campaign import Campaign
-from enginebench.workflow.folder import RunFolder, RunRecord, RunRequest
+from enginebench.workflow.folder import RunFolder, RunRecord, RunRequest, holds_run
 from enginebench.workflow.plan import PlannedRow, plan_rows
 from enginebench.workflow.reporting import describe_stored
 from enginebench.workflow.sources import gather_sources
@@ -114,20 +114,31 @@ def measure_model(
         timeout_s=300.0,
     )
     folder, printer = RunFolder(out / model), Printer()
+    resume = holds_run(folder.root)
+    record = folder.read_record() if resume else _begin(folder, request, printer)
+    sources = tuple(folder.absolute(a) for a in record.sources)
+    planned = plan_rows(request, sources, probe=find_installed, takes=takes, problems=record.problems)
+    rows = choose_rows(planned, wanted, processes)
+    record = replace(record, rows=tuple(row.id for row in rows))
+    folder.write_record(record)
+    campaign = Campaign(folder, rows, record.machine, timeout_s=request.timeout_s, reporter=printer)
+    if resume:
+        campaign.restore()
+    try:
+        campaign.run()
+    finally:
+        print_table(record, list(campaign.results.values()))
+    return folder.root
+
+
+def _begin(folder: RunFolder, request: RunRequest, printer: Printer) -> RunRecord:
     machine = describe_machine()
-    record = RunRecord(
-        request=request, machine=machine, started_utc=datetime.now(UTC).isoformat(timespec="seconds"), rows=()
-    )
+    started = datetime.now(UTC).isoformat(timespec="seconds")
+    record = RunRecord(request=request, machine=machine, started_utc=started, rows=())
     folder.create(record)
     sources = gather_sources(request, folder.artefacts, printer)
-    planned = plan_rows(request, sources.artifacts, probe=find_installed, takes=takes, problems=sources.problems)
-    rows = choose_rows(planned, wanted, processes)
     stored = tuple(folder.relative(a) for a in sources.artifacts)
-    record = replace(record, rows=tuple(row.id for row in rows), sources=stored, problems=sources.problems)
-    folder.write_record(record)
-    results = Campaign(folder, rows, machine, timeout_s=request.timeout_s, reporter=printer).run()
-    print_table(record, results)
-    return folder.root
+    return replace(record, sources=stored, problems=sources.problems)
 
 
 def _list_engines(wanted: Sequence[tuple[int, Cell]]) -> tuple[tuple[str, dict[str, str]], ...]:
@@ -277,9 +288,11 @@ def main() -> int:
             elif part == "stages":
                 time_stages(options.out)
             else:
-                root = measure_model(part, CELLS[part], options.work, options.processes, options.time_limit)
-                packed = pack(root)
-                (options.out / packed.name).write_bytes(packed.read_bytes())
+                try:
+                    measure_model(part, CELLS[part], options.work, options.processes, options.time_limit)
+                finally:  # also when it is interrupted: the same part called again goes on
+                    packed = pack(options.work / part)
+                    (options.out / packed.name).write_bytes(packed.read_bytes())
         except EngineBenchError as error:
             print(f"{part} failed: {error}", flush=True)
             failed = 1

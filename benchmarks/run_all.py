@@ -30,6 +30,7 @@ BENCHMARKS = {
     "same_engine": ["same_engine.py"],
     "help_cost": ["help_cost.py"],
     "main_job": ["main_job.py"],
+    "fpga": ["fpga.py"],
 }
 
 

@@ -28,7 +28,9 @@ from enginebench.cli.options import common_options
 from enginebench.core import errors
 from enginebench.core.records import Availability, Caveat, Estimate
 from enginebench.models.zoo import ModelCard
+from enginebench.report.accuracy import AccuracyDocument
 from enginebench.report.bench import BenchDocument
+from enginebench.report.drift import DriftDocument
 from enginebench.report.rows import Ref, Row, RunDocument
 from enginebench.workflow.doctor import DoctorDocument
 from enginebench.workflow.exporting import ExportDocument
@@ -41,6 +43,8 @@ DOCUMENTS: dict[str, type[msgspec.Struct]] = {
     "run": RunDocument,
     "bench": BenchDocument,
     "export": ExportDocument,
+    "drift": DriftDocument,
+    "accuracy": AccuracyDocument,
     "infer": InferDocument,
     "calibrate": CalibrateDocument,
     "quantize": QuantizeDocument,

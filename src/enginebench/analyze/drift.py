@@ -7,9 +7,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
+from itertools import zip_longest
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from msgspec import Struct
 
 from enginebench.core.errors import FeedError, UsageError
 from enginebench.core.records import Drift, OutputDrift, Precision
@@ -53,6 +55,31 @@ _DEFAULTS: dict[Precision, dict[str, float]] = {
     "int8": {"centred_cosine": 0.9},
     "fp8": {"centred_cosine": 0.9},  # 4 bits of fraction with an exponent: the same order as int8
 }
+
+
+# Two scores that each err by noise of this deviation differ by sqrt(2) of it, and 95 % of normal noise lies within
+# 1.96 deviations: a margin beyond both is more than this noise explains.
+NEAR_TIE = 1.96 * math.sqrt(2)
+
+
+class SampleDrift(Struct, frozen=True, kw_only=True):
+    """Differences of one output in one sample. The last six are for classes only."""
+
+    index: int
+    output: str
+    mean_abs_diff: float | None
+    max_abs_diff: float | None
+    mean_rel_diff: float | None
+    cosine: float | None
+    centred_cosine: float | None
+    snr_db: float | None
+    nonfinite: int
+    top1_reference: int | None = None
+    top1_candidate: int | None = None
+    top1_agrees: bool | None = None
+    top5_agrees: bool | None = None
+    margin: float | None = None  # of the reference's best class over its second best
+    beyond_noise: bool | None = None  # the margin is more than the noise of all samples explains
 
 
 def default_limits(precision: Precision) -> dict[str, float]:
@@ -125,7 +152,94 @@ def _measure_output(name: str, reference: Array, candidate: Array) -> OutputDrif
         top1_agreement=_agreement(a, b, 1) if classes else None,
         top5_agreement=_agreement(a, b, 5) if classes else None,
         nonfinite=nonfinite,
+        **(_count_flips(a, b) if classes else {}),
     )
+
+
+def measure_samples(reference: Mapping[str, Array], candidate: Mapping[str, Array]) -> tuple[SampleDrift, ...]:
+    """The differences of every sample in every output, sample by sample.
+
+    Args:
+        reference: name -> array of shape (samples, ...), any dtype.
+        candidate: the same names, shapes and dtypes.
+
+    Raises:
+        FeedError: names, shapes or dtypes differ; lists every difference.
+    """
+    _check_alike(reference, candidate)
+    tables = [_measure_rows(name, reference[name], candidate[name]) for name in reference]
+    return tuple(row for sample in zip_longest(*tables) for row in sample if row is not None)
+
+
+def _measure_rows(name: str, reference: Array, candidate: Array) -> list[SampleDrift]:
+    ref, cand = _as_rows(reference), _as_rows(candidate)
+    whole = np.isfinite(ref).all(axis=1) & np.isfinite(cand).all(axis=1)
+    centre = ref[whole].mean(axis=0) if whole.sum() > 1 else None
+    threshold = NEAR_TIE * _measure_noise(ref[whole], cand[whole])
+    classes = reference.ndim == 2
+    return [
+        _measure_row(i, name, a, b, centre, threshold if classes else None)
+        for i, (a, b) in enumerate(zip(ref, cand, strict=True))
+    ]
+
+
+def _measure_row(
+    index: int, name: str, ref: Floats, cand: Floats, centre: Floats | None, threshold: float | None
+) -> SampleDrift:
+    finite = np.isfinite(ref) & np.isfinite(cand)
+    nonfinite = int(np.count_nonzero(~np.isfinite(ref)) + np.count_nonzero(~np.isfinite(cand)))
+    a, b = ref[None], cand[None]
+    return SampleDrift(
+        index=index,
+        output=name,
+        **_measure_differences(ref[finite], cand[finite]),
+        cosine=_mean(_cosines(a, b)) if finite.all() else None,
+        centred_cosine=_mean(_cosines(a - centre, b - centre)) if finite.all() and centre is not None else None,
+        snr_db=_measure_snr(ref[finite], cand[finite]),
+        nonfinite=nonfinite,
+        **(_compare_classes(a, b, threshold) if finite.all() and threshold is not None and ref.size > 1 else {}),
+    )
+
+
+def _compare_classes(ref: Floats, cand: Floats, threshold: float) -> dict[str, Any]:
+    margin = float(_measure_margins(ref)[0])
+    five = _agreement(ref, cand, 5)
+    return {
+        "top1_reference": int(ref.argmax()),
+        "top1_candidate": int(cand.argmax()),
+        "top1_agrees": bool(ref.argmax() == cand.argmax()),
+        "top5_agrees": None if five is None else bool(five),
+        "margin": margin,
+        "beyond_noise": margin > threshold,
+    }
+
+
+def _count_flips(ref: Floats, cand: Floats) -> dict[str, int]:
+    """Samples whose best class changed, those among them that the noise does not explain, and those it could flip."""
+    if not len(ref) or ref.shape[1] < 2:
+        return {}
+    flipped = ref.argmax(axis=1) != cand.argmax(axis=1)
+    sure = _measure_margins(ref) > NEAR_TIE * _measure_noise(ref, cand)
+    return {
+        "flips": int(flipped.sum()),
+        "flips_beyond_noise": int((flipped & sure).sum()),
+        "near_ties": int((~sure).sum()),
+    }
+
+
+def _measure_margins(ref: Floats) -> Floats:
+    """The best score less the second best, of every sample."""
+    best = np.partition(ref, -2, axis=1)
+    margins: Floats = best[:, -1] - best[:, -2]
+    return margins
+
+
+def _measure_noise(ref: Floats, cand: Floats) -> float:
+    """Standard deviation of the differences within a sample: what moves all scores alike flips nothing."""
+    difference = cand - ref
+    if not difference.size:
+        return 0.0
+    return float(np.sqrt(np.mean((difference - difference.mean(axis=1, keepdims=True)) ** 2)))
 
 
 def _as_rows(array: Array) -> Floats:
@@ -136,7 +250,7 @@ def _as_rows(array: Array) -> Floats:
     return rows
 
 
-def _measure_differences(ref: Floats, cand: Floats) -> dict[str, float | None]:
+def _measure_differences(ref: Floats, cand: Floats) -> dict[str, Any]:
     """Absolute differences, and relative ones over the elements whose reference is not zero."""
     difference, size = np.abs(ref - cand), np.abs(ref)
     relative = difference[size > 0] / size[size > 0]
@@ -181,12 +295,24 @@ def _mean(values: Floats) -> float | None:
     return float(values.mean()) if values.size else None
 
 
+def find_exceeded(drift: Drift) -> tuple[str, ...]:
+    """Why a drift did not pass: a sentence for each output and limit that was not kept."""
+    sentences = [f"{o.name}: {o.nonfinite} values are not finite" for o in drift.outputs if o.nonfinite]
+    for output in drift.outputs:
+        for name, limit in drift.limits.items():
+            value: float | None = getattr(output, LIMITS[name][0])
+            if not _keeps(name, value, limit):
+                sentences.append(f"{output.name}: {name} is {value:.6g}; the limit is {limit:g}")
+    return tuple(sentences)
+
+
 def _passes(output: OutputDrift, limits: Mapping[str, float]) -> bool:
     if output.nonfinite:
         return False
-    for name, limit in limits.items():
-        field, more_is_better = LIMITS[name]
-        value: float | None = getattr(output, field)
-        if value is not None and (value < limit if more_is_better else value > limit):
-            return False
-    return True
+    return all(_keeps(name, getattr(output, LIMITS[name][0]), limit) for name, limit in limits.items())
+
+
+def _keeps(name: str, value: float | None, limit: float) -> bool:
+    if value is None:
+        return True
+    return value >= limit if LIMITS[name][1] else value <= limit

@@ -9,6 +9,7 @@ import torch
 
 from enginebench.backends.request import Option
 from enginebench.backends.torch_cast import CAST_OPTIONS, cast_module, check_torch_request
+from enginebench.backends.torch_cast import PRECISIONS as TORCH_PRECISIONS
 from enginebench.backends.torch_cuda import (
     CUDA_OPTIONS,
     CudaLane,
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
     from enginebench.core.protocols import ModuleLoader
 
 NAME = "pytorch"
+PRECISIONS = TORCH_PRECISIONS
 OPTIONS = {
     "channels_last": Option(default="0", choices=("0", "1"), meaning="images and weights with their channels last"),
     **CAST_OPTIONS,

@@ -18,6 +18,7 @@ import torch._inductor.config as inductor
 
 from enginebench.backends.request import Option
 from enginebench.backends.torch_cast import CAST_OPTIONS, cast_module, check_torch_request
+from enginebench.backends.torch_cast import PRECISIONS as TORCH_PRECISIONS
 from enginebench.backends.torch_cuda import (
     CUDA_OPTIONS,
     CudaLane,
@@ -37,6 +38,7 @@ if TYPE_CHECKING:
     from enginebench.core.protocols import ModuleLoader, RunCall
 
 NAME = "pytorch-compile"
+PRECISIONS = TORCH_PRECISIONS
 CACHE_VARIABLE = "TORCHINDUCTOR_CACHE_DIR"
 CACHE_NAME = "inductor-cache"
 

@@ -118,9 +118,10 @@ def check_graph_precision(artifact: Artifact, spec: EngineSpec) -> None:
     """
     wanted = format_precision(spec.precision, spec.recipe)
     found = format_precision(artifact.precision, artifact.recipe)
-    if artifact.precision != spec.precision:
-        advice = "Ask for fp32" if spec.precision == "tf32" else f"Make one with enginebench quantize --to {wanted}"
-        if spec.precision == "fp32":
+    graph = "fp32" if spec.precision == "tf32" else spec.precision  # TF32 is a setting, on a graph in FP32
+    if artifact.precision != graph:
+        advice = f"Make one with enginebench quantize --to {wanted}"
+        if graph == "fp32":
             advice = f"Ask for {artifact.precision}, or give the graph that it was made from"
         raise ArtifactError(
             f"engine {spec.backend} runs a graph in its own precision: {wanted} needs such a graph, and "

@@ -23,6 +23,8 @@ VERBS = {
     "export": ("enginebench.cli.export", "Export a PyTorch model to ONNX, checked against PyTorch."),
     "calibrate": ("enginebench.cli.calibrate", "Find the ranges of a model's tensors over real inputs."),
     "quantize": ("enginebench.cli.quantize", "Write an ONNX graph in another precision."),
+    "drift": ("enginebench.cli.drift", "Compare the answers of two engines to the same inputs."),
+    "accuracy": ("enginebench.cli.accuracy", "Count right answers on labelled data, with intervals."),
     "infer": ("enginebench.cli.infer", "Run one engine on your own arrays."),
     "models": ("enginebench.cli.models", "List the built-in models."),
     "stages": ("enginebench.cli.stages", "Time a model from JPEG file to label, stage by stage."),

@@ -129,6 +129,42 @@ class LayerProfiler(Protocol):
     def profile_layers(self, runs: int) -> dict[str, float]: ...
 
 
+class SimulatedBoard(Protocol):
+    """An accelerator that exists in simulation: real answers, counted cycles, a modelled time."""
+
+    @property
+    def design_sha256(self) -> str: ...
+
+    @property
+    def inputs(self) -> tuple[TensorSpec, ...]: ...
+
+    @property
+    def outputs(self) -> tuple[TensorSpec, ...]: ...
+
+    @property
+    def description(self) -> str: ...
+
+    def infer(self, inputs: Array) -> tuple[Array, list[int]]:
+        """(outputs [n, ...], cycles of each inference) for inputs [n, ...]."""
+
+    def model_ns(self, cycles: int) -> tuple[int, int, int]:
+        """Nanoseconds of (copy in, compute, copy back) of an inference with so many cycles."""
+
+    def model_interval_ns(self, cycles: int) -> int:
+        """Nanoseconds between answers when copies and compute overlap."""
+
+    def close(self) -> None: ...
+
+
+class BoardMaker(Protocol):
+    """Puts the network of an artefact on a simulated board; `workflow` hands it to `fpga-sim`.
+
+    `options` are those of the engine, defaults filled in; `cache_dir` keeps what was compiled.
+    """
+
+    def __call__(self, artifact: Artifact, options: Mapping[str, str], cache_dir: Path) -> SimulatedBoard: ...
+
+
 class ModuleLoader(Protocol):
     """Rebuilds the PyTorch module of a `torch` artefact; `workflow` hands it to the backends that need it."""
 

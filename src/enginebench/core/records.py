@@ -37,6 +37,7 @@ CaveatCode = Literal[
     "log_disagrees",
     "low_coverage",
     "low_effective_precision",
+    "modelled",  # the time comes from a model, not from a clock
     "no_device_telemetry",
     "no_foreign_cpu_figure",
     "nonfinite",
@@ -197,6 +198,10 @@ class OutputDrift(Struct, frozen=True, kw_only=True):
     top1_agreement: float | None
     top5_agreement: float | None
     nonfinite: int
+    # Classes only. A flip is another best class; a near tie is a sample that noise of the size seen could flip.
+    flips: int | None = None
+    flips_beyond_noise: int | None = None
+    near_ties: int | None = None
 
 
 class Drift(Struct, frozen=True, kw_only=True):

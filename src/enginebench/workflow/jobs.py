@@ -103,16 +103,31 @@ class StagesJob(Struct, frozen=True, kw_only=True, tag="stages"):
 
 
 class InferJob(Struct, frozen=True, kw_only=True, tag="infer"):
-    """Run one engine on the user's arrays."""
+    """Run one engine on the arrays of a file: all at once, or `step` entries at a time."""
 
     artifact: Artifact
     engine: EngineSpec
     out_dir: str
     inputs_path: str
     outputs_path: str
+    step: int | None = None
 
 
-Job: TypeAlias = SourceJob | QuantizeJob | PrepareJob | MeasureJob | ProbeJob | InferJob | StagesJob
+class AnswerJob(Struct, frozen=True, kw_only=True, tag="answer"):
+    """Run one engine on labelled data, read as it is needed; save its logits and the labels."""
+
+    model: str  # whose preprocessing the data go through
+    artifact: Artifact
+    engine: EngineSpec
+    out_dir: str
+    logits_path: str
+    data: str
+    data_n: int
+    seed: int
+    input_size: int | None = None
+
+
+Job: TypeAlias = SourceJob | QuantizeJob | PrepareJob | MeasureJob | ProbeJob | InferJob | AnswerJob | StagesJob
 
 
 class SourceAnswer(Struct, frozen=True, kw_only=True, tag="source"):
@@ -154,6 +169,11 @@ class StagesAnswer(Struct, frozen=True, kw_only=True, tag="stages"):
     engine_version: str | None = None
 
 
+class LabelledAnswer(Struct, frozen=True, kw_only=True, tag="labelled"):
+    n: int
+    preprocess_sha256: str | None
+
+
 class ErrorAnswer(Struct, frozen=True, kw_only=True, tag="error"):
     """An error that was raised on purpose in the child; `kind` is its class in `core.errors`."""
 
@@ -176,6 +196,7 @@ Answer: TypeAlias = (
     | ProbeAnswer
     | InferAnswer
     | StagesAnswer
+    | LabelledAnswer
     | ErrorAnswer
     | Note
 )

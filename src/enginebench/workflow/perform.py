@@ -15,15 +15,17 @@ from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
-from enginebench.core.errors import MissingDependency, ParseError, UsageError
+from enginebench.core.errors import ArtifactError, MissingDependency, ParseError, UsageError
 from enginebench.core.protocols import Loadable, PrecisionProof, SelfTimed
 from enginebench.core.records import Artifact, Caveat, EngineSpec, Measurement, TensorSpec
 from enginebench.core.store import write_atomic
 from enginebench.workflow.jobs import (
     Answer,
+    AnswerJob,
     InferAnswer,
     InferJob,
     Job,
+    LabelledAnswer,
     MeasureAnswer,
     MeasureJob,
     PrepareAnswer,
@@ -70,6 +72,8 @@ def perform(job: Job, note: NoteCall) -> Answer:
         from enginebench.workflow.stages import perform_stages
 
         return perform_stages(job, note)
+    if isinstance(job, AnswerJob):
+        return answer_labelled(job, note)
     return probe_engine(job)
 
 
@@ -229,7 +233,7 @@ def prepare_engine(job: PrepareJob, note: NoteCall) -> PrepareAnswer:
     )
 
 
-def answer_data(engine: Engine, job: PrepareJob) -> dict[str, Array]:
+def answer_data(engine: Engine, job: PrepareJob | AnswerJob) -> dict[str, Array]:
     """{"logits": the first output, "labels"} over the labelled data; the last batch is filled up and cut again."""
     import numpy as np
 
@@ -261,10 +265,73 @@ def infer_arrays(job: InferJob) -> InferAnswer:
     if not isinstance(backend, Loadable):
         raise UsageError(f"{job.engine.backend} times itself and hands out no outputs; infer needs another engine")
     with backend.load(artifact, job.engine) as engine:
-        arrays = run_feeds(engine, [feeds])
+        arrays = run_feeds(engine, [feeds]) if job.step is None else run_steps(engine, feeds, job.step)
     save_arrays(Path(job.outputs_path), arrays)
     outputs = tuple(TensorSpec(name=k, dtype=str(a.dtype), shape=a.shape) for k, a in arrays.items())
     return InferAnswer(outputs=outputs)
+
+
+def run_steps(engine: Engine, feeds: Feeds, step: int) -> dict[str, Array]:
+    """The outputs for all entries, `step` at a time; the last step is filled up, since a graph's batch may be fixed.
+
+    Raises:
+        UsageError: an output does not have one answer for each entry.
+    """
+    import numpy as np
+
+    n = min(len(array) for array in feeds.values())
+    pieces = []
+    for start in range(0, n, step):
+        places = np.minimum(np.arange(start, start + step), n - 1)
+        pieces.append(run_feeds(engine, [{name: array[places] for name, array in feeds.items()}]))
+    whole = {name: np.concatenate([piece[name] for piece in pieces]) for name in pieces[0]}
+    wrong = [name for name, array in whole.items() if len(array) != len(pieces) * step]
+    if wrong:
+        raise UsageError(f"output {wrong[0]!r} has no batch axis; its samples cannot be told apart")
+    return {name: array[:n] for name, array in whole.items()}
+
+
+def answer_labelled(job: AnswerJob, note: NoteCall) -> LabelledAnswer:
+    """Saves logits [n, classes] and labels [n] of one engine on labelled data.
+
+    Raises:
+        UsageError: the data have no labels, or the model has no output of classes.
+        ArtifactError: the engine's graph was made for another preprocessing.
+    """
+    from enginebench.models.task import hash_preprocess
+
+    check_classes(job.artifact)
+    preprocess = hash_preprocess(job.model, job.input_size)
+    _check_preprocess(job.artifact, preprocess)
+    backend = open_for(job.engine, job.out_dir)
+    artifact = backend.build(job.artifact, job.engine, Path(job.out_dir))
+    if not isinstance(backend, Loadable):
+        raise UsageError(f"{job.engine.backend} times itself and hands out no outputs; accuracy needs another engine")
+    note(f"answering {job.data}")
+    with backend.load(artifact, job.engine) as engine:
+        answers = answer_data(engine, job)
+    save_arrays(Path(job.logits_path), answers)
+    return LabelledAnswer(n=len(answers["labels"]), preprocess_sha256=preprocess)
+
+
+def check_classes(artifact: Artifact) -> None:
+    """Returns if the first output scores classes.
+
+    Raises:
+        UsageError: it has other axes than samples and classes.
+    """
+    if [len(spec.shape) for spec in artifact.outputs[:1]] != [2]:
+        shapes = ", ".join(f"{s.name}{list(s.shape)}" for s in artifact.outputs)
+        raise UsageError(f"accuracy needs a first output [samples, classes]; {artifact.model} has {shapes}")
+
+
+def _check_preprocess(artifact: Artifact, found: str | None) -> None:
+    known = artifact.preprocess_sha256
+    if known not in (None, "external", found):
+        raise ArtifactError(
+            f"{artifact.path or artifact.model} was made for another preprocessing ({str(known)[:8]}) than the data go "
+            f"through ({str(found)[:8]}). Name the model that it belongs to with --model, or its --input-size"
+        )
 
 
 def probe_engine(job: ProbeJob) -> ProbeAnswer:

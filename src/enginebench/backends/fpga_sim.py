@@ -1,0 +1,227 @@
+"""`fpga-sim`: an INT8 network on a simulated FPGA board. Its answers are real; its times are modelled and say so."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING
+
+from msgspec.structs import replace
+
+from enginebench import __version__
+from enginebench.backends.request import Option, check_request, explain_closed, explain_unbound, read_options
+from enginebench.core.errors import BackendUnavailable, EngineBenchError
+from enginebench.core.feeds import check_feeds, random_feeds
+from enginebench.core.records import (
+    Artifact,
+    ArtifactKind,
+    Availability,
+    Block,
+    Caveat,
+    EngineSpec,
+    Measurement,
+    MeasureSpec,
+    Precision,
+    TensorSpec,
+)
+
+if TYPE_CHECKING:
+    from enginebench.core.protocols import Array, BoardMaker, Feeds, ModuleLoader, RunCall, SimulatedBoard
+
+NAME = "fpga-sim"
+KINDS: tuple[ArtifactKind, ...] = ("onnx", "design")
+PRECISIONS: tuple[Precision, ...] = ("int8",)
+# Enough for a 99th percentile (architecture: at least 368 samples); each is an inference through the simulated UART.
+INFERENCES = 400
+
+OPTIONS = {
+    "part": Option(
+        default="ecp5-25k",
+        choices=("ice40up5k", "ice40hx8k", "ecp5-25k"),
+        meaning="the device whose clock counts",
+    ),
+    "lanes": Option(default="16", meaning="products a cycle"),
+    "multiplier_bits": Option(default="32", meaning="width of the requantizer's multiplier; 32 agrees with ort"),
+    "link": Option(default="uart:3000000+usb:1", meaning="as for the verb budget; +usb:MS is the adapter's timer"),
+    "clock_mhz": Option(default="", meaning="the device's clock; by default the Fmax found by place and route"),
+}
+
+
+class FpgaSimBackend:
+    """Quantized ONNX artefacts on a simulated board.
+
+    Args:
+        make_board: puts a network on a board; handed in, since no engine imports the designs.
+        cache_dir: where compiled designs are kept.
+    """
+
+    name = NAME
+
+    def __init__(self, make_board: BoardMaker | None, cache_dir: Path | None) -> None:
+        self._make_board = make_board
+        self._cache_dir = cache_dir
+
+    def probe(self) -> Availability:
+        """Available where a maker of boards was handed in. Whether its tools are there shows when it is built."""
+        ready = self._make_board is not None
+        return Availability(
+            engine=NAME,
+            available=ready,
+            version=__version__,
+            devices=("cpu",) if ready else (),
+            reason=None if ready else "nobody handed in the designs; run it through enginebench run",
+        )
+
+    def build(self, artifact: Artifact, spec: EngineSpec, out_dir: Path) -> Artifact:
+        """The design that computes the artefact's network, compiled for simulation.
+
+        Raises:
+            BackendUnavailable: another precision, batch or device than it has.
+            ModelError: the graph is no chain of quantized linear layers.
+        """
+        options = self._check(artifact, spec)
+        cache_dir = self._cache_dir or out_dir / "cache"
+        board = self._open(artifact, options, cache_dir)
+        board.close()
+        return replace(
+            artifact,
+            kind="design",
+            sha256=board.design_sha256,
+            parent_sha256=artifact.sha256,
+            precision="int8",
+            made_by={**artifact.made_by, "enginebench": __version__},
+            caveats=(*artifact.caveats, explain_model(board)),
+        )
+
+    def load(self, artifact: Artifact, spec: EngineSpec) -> FpgaSimEngine:
+        """The simulated device as an engine: what it answers is what the hardware would."""
+        options = self._check(artifact, spec)
+        return FpgaSimEngine(self._open(artifact, options, self._find_cache(artifact)))
+
+    def measure(self, artifact: Artifact, spec: EngineSpec, measure: MeasureSpec) -> Measurement:
+        """Latencies of seeded random inputs: cycles that the device counted, at its clock, plus its link.
+
+        Scope does not matter here: the copies over the link belong to every answer of this device, and are also told
+        apart in `h2d_ns` and `d2h_ns`; `device_ns` is compute alone.
+        """
+        options = self._check(artifact, spec)
+        board = self._open(artifact, options, self._find_cache(artifact))
+        count = measure.iters or INFERENCES
+        try:
+            feeds = random_feeds(board.inputs, count, measure.seed)
+            _, cycles = board.infer(feeds[board.inputs[0].name])
+            return make_measurement(board, cycles)
+        finally:
+            board.close()
+
+    def _check(self, artifact: Artifact, spec: EngineSpec) -> dict[str, str]:
+        check_request(artifact, spec, KINDS, PRECISIONS)
+        if spec.batch != 1:
+            raise BackendUnavailable(f"engine {NAME} answers one input a request; found batch {spec.batch}")
+        return read_options(spec, OPTIONS)
+
+    def _open(self, artifact: Artifact, options: Mapping[str, str], cache_dir: Path) -> SimulatedBoard:
+        if self._make_board is None:
+            raise BackendUnavailable(f"engine {NAME} was opened without the designs; run it through enginebench run")
+        try:
+            return self._make_board(artifact, options, cache_dir)
+        except ImportError as error:
+            raise BackendUnavailable(
+                f'engine {NAME}: {error}. To add what it needs: pip install "enginebench[fpga]"'
+            ) from error
+
+    def _find_cache(self, artifact: Artifact) -> Path:
+        return self._cache_dir or Path(artifact.path).parent / "cache"
+
+
+def create_backend(
+    loader: ModuleLoader | None, cache_dir: Path | None, make_board: BoardMaker | None = None
+) -> FpgaSimBackend:
+    """The backend; it needs no module loader."""
+    return FpgaSimBackend(make_board, cache_dir)
+
+
+def explain_model(board: SimulatedBoard) -> Caveat:
+    """The caveat of every row of this engine."""
+    return Caveat(
+        code="modelled",
+        message=f"the latency is modelled: simulated cycles at the clock, plus the link ({board.description})",
+        advice="It is no measurement; answers and accuracy are those of the design",
+    )
+
+
+def make_measurement(board: SimulatedBoard, cycles: list[int]) -> Measurement:
+    """The measurement of inferences that took so many cycles each."""
+    terms = [board.model_ns(count) for count in cycles]
+    latencies = [sum(term) for term in terms]
+    return Measurement(
+        clock="modelled",
+        latency_ns=latencies,
+        blocks=(Block(start=0, stop=len(latencies), duration_ns=sum(latencies)),),
+        stop_rule="iterations",
+        device_ns=[compute for _, compute, _ in terms],
+        h2d_ns=[copy_in for copy_in, _, _ in terms],
+        d2h_ns=[copy_back for _, _, copy_back in terms],
+        throughput_pipelined_per_s=1e9 / max(board.model_interval_ns(count) for count in cycles),
+        caveats=(explain_model(board),),
+    )
+
+
+class FpgaSimEngine:
+    """The device as an engine; `run` simulates it, which says nothing about its speed."""
+
+    def __init__(self, board: SimulatedBoard) -> None:
+        self.inputs: tuple[TensorSpec, ...] = board.inputs
+        self.outputs: tuple[TensorSpec, ...] = board.outputs
+        self._board: SimulatedBoard | None = board
+        self._bound: Array | None = None
+        self._answer: Array | None = None
+
+    def bind(self, feeds: Feeds) -> None:
+        """Copies the array in."""
+        self._check_open()
+        check_feeds(self.inputs, feeds)
+        self._bound = feeds[self.inputs[0].name].copy()
+
+    @property
+    def run(self) -> RunCall:
+        """The simulation of the bound inputs, one request each."""
+        self._check_open()
+        if self._bound is None:
+            raise explain_unbound(NAME)
+        return self._run
+
+    def fetch(self) -> dict[str, Array]:
+        """A copy of the answer of the last run."""
+        self._check_open()
+        if self._answer is None:
+            raise explain_unbound(NAME)
+        return {self.outputs[0].name: self._answer.copy()}
+
+    def effective_precision(self) -> dict[str, float]:
+        """All products of the design are of bytes: it has no other multipliers but the requantizer's."""
+        return {"int8": 1.0}
+
+    def close(self) -> None:
+        """Ends the simulation; may be called twice."""
+        if self._board is not None:
+            self._board.close()
+        self._board, self._bound, self._answer = None, None, None
+
+    def __enter__(self) -> FpgaSimEngine:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _check_open(self) -> None:
+        if self._board is None:
+            raise explain_closed(NAME)
+
+    def _run(self) -> None:
+        if self._board is None or self._bound is None:
+            raise EngineBenchError(f"the engine {NAME} has nothing to run")
+        self._answer, _ = self._board.infer(self._bound)

@@ -1,0 +1,81 @@
+"""`enginebench drift`: the same inputs through two engines."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from enginebench.cli.options import common_options, parse_shapes
+
+
+@click.command("drift")
+@click.argument("reference", metavar="REF")
+@click.argument("candidate", metavar="CAND")
+@click.option("--n", type=click.IntRange(1), help="Samples. [64, or all of --inputs]")
+@click.option("--inputs", type=click.Path(path_type=Path, dir_okay=False), metavar="F.npz", help="One entry an input.")
+@click.option("--limit", multiple=True, metavar="NAME=VALUE", help="Make it a gate: cosine=0.99,top1=0.98.")
+@click.option("--input-size", type=click.IntRange(1), help="Height and width of the model's images.")
+@click.option("--skip-output-save", is_flag=True, help="Write no samples/ into --out.")
+@click.option("--out", type=click.Path(path_type=Path, file_okay=False), help="Folder for the figures of every sample.")
+@common_options
+def command(
+    reference: str,
+    candidate: str,
+    n: int | None,
+    inputs: Path | None,
+    limit: tuple[str, ...],
+    input_size: int | None,
+    skip_output_save: bool,
+    out: Path | None,
+    device: str,
+    threads: int | None,
+    seed: int,
+    input_shape: tuple[str, ...],
+    weights: str,
+    as_json: bool,
+) -> None:
+    """Say how far the answers of CAND are from those of REF, on the same inputs.
+
+    REF and CAND are ENGINE@TARGET (ort@model.onnx, pytorch@resnet18), or files of stored rows. A graph runs in the
+    precision that it is in, and the limits are those of that precision. With --limit a difference beyond it ends with
+    exit code 4; values that are not finite never pass. Agreement on random inputs is no accuracy: see `enginebench
+    accuracy`.
+    """
+    from rich.console import Console
+
+    from enginebench.cli.progress import open_reporter
+    from enginebench.core.errors import GateFailed
+    from enginebench.core.store import encode
+    from enginebench.measure.pin import default_threads
+    from enginebench.report.drift import print_drift
+    from enginebench.workflow.drifting import measure_sides, parse_limits
+    from enginebench.workflow.sides import SideRequest
+
+    limits = parse_limits(limit) if limit else None
+    request = SideRequest(
+        device=device,
+        threads=threads or default_threads(),
+        weights=weights,
+        seed=seed,
+        input_size=input_size,
+        input_shapes=parse_shapes(input_shape),
+    )
+    with open_reporter() as reporter:
+        document = measure_sides(
+            reference,
+            candidate,
+            request=request,
+            n=n,
+            inputs=inputs,
+            limits=limits,
+            out=out,
+            save_outputs=not skip_output_save,
+            reporter=reporter,
+        )
+    if as_json:
+        click.echo(encode(document).decode())
+    else:
+        print_drift(document, Console(highlight=False))
+    if document.gate and not document.passed:
+        raise GateFailed("; ".join(document.exceeded) or "there was nothing to compare")

@@ -1,0 +1,1 @@
+"""The Amaranth designs. Only these files and the simulators import amaranth."""

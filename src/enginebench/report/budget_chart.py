@@ -1,0 +1,126 @@
+"""The picture of a latency budget: its terms stacked, and the speed-up against the rate of the link."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from enginebench.core.errors import MissingDependency, UsageError
+from enginebench.core.store import write_atomic
+
+WIDTH = 560
+TERM_TITLES = {
+    "pre": "preprocess",
+    "copy_in": "copy in",
+    "compute": "compute",
+    "copy_back": "copy back",
+    "post": "postprocess",
+}
+# Okabe and Ito's colours, told apart by readers with any colour vision. Source: "Color Universal Design", 2008.
+COLOURS = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9")
+FORMATS = (".html", ".svg", ".png", ".json")
+
+
+def save_budget_chart(
+    path: Path,
+    terms_ms: Mapping[str, float],
+    curve: Sequence[tuple[float, float]],
+    link_bytes_per_s: float | None = None,
+    break_even_bytes_per_s: float | None = None,
+) -> None:
+    """Writes the picture; the end of `path` says in which format.
+
+    Args:
+        path: ends in .html, .svg, .png or .json (the Vega-Lite specification).
+        terms_ms: the terms of one call, in milliseconds, in order.
+        curve: (payload bytes per second, speed-up); empty where there is no link or no baseline.
+        link_bytes_per_s: the rate of the given link.
+        break_even_bytes_per_s: where the speed-up is 1.
+
+    Raises:
+        UsageError: another ending.
+        MissingDependency: altair is not installed.
+        ArtifactError: the file cannot be written.
+    """
+    if path.suffix.lower() not in FORMATS:
+        raise UsageError(f"picture {path}: expected a name that ends in {', '.join(FORMATS)}")
+    chart = draw_budget(terms_ms, curve, link_bytes_per_s, break_even_bytes_per_s)
+    write_atomic(path, render_chart(chart, path.suffix.lower()))
+
+
+def draw_budget(
+    terms_ms: Mapping[str, float],
+    curve: Sequence[tuple[float, float]] = (),
+    link_bytes_per_s: float | None = None,
+    break_even_bytes_per_s: float | None = None,
+) -> Any:
+    """The Altair chart; arguments as in `save_budget_chart`."""
+    alt = _import_altair()
+    terms = _draw_terms(alt, terms_ms)
+    if not curve:
+        return terms
+    marks = {"this link": link_bytes_per_s, "break-even": break_even_bytes_per_s}
+    return alt.vconcat(terms, _draw_curve(alt, curve, {k: v for k, v in marks.items() if v is not None}))
+
+
+def _draw_terms(alt: Any, terms_ms: Mapping[str, float]) -> Any:
+    rows = [
+        {"term": TERM_TITLES.get(name, name), "ms": time, "order": i} for i, (name, time) in enumerate(terms_ms.items())
+    ]
+    names = [row["term"] for row in rows]
+    return (
+        alt.Chart(alt.Data(values=rows), title="One call, term by term")
+        .mark_bar()
+        .encode(
+            x=alt.X("ms:Q", stack="zero", title="milliseconds"),
+            color=alt.Color("term:N", sort=names, scale=alt.Scale(domain=names, range=list(COLOURS)), title=None),
+            order=alt.Order("order:Q"),
+            tooltip=["term:N", alt.Tooltip("ms:Q", format=".4g")],
+        )
+        .properties(width=WIDTH, height=48)
+    )
+
+
+def _draw_curve(alt: Any, curve: Sequence[tuple[float, float]], marks: Mapping[str, float]) -> Any:
+    points = [{"rate": rate, "speedup": speedup} for rate, speedup in curve]
+    line = (
+        alt.Chart(alt.Data(values=points), title="Speed-up against the rate of the link")
+        .mark_line(color=COLOURS[0])
+        .encode(
+            x=alt.X("rate:Q", scale=alt.Scale(type="log"), title="payload bytes per second"),
+            y=alt.Y("speedup:Q", scale=alt.Scale(type="log"), title="speed-up over the baseline"),
+            tooltip=[alt.Tooltip("rate:Q", format=".3s"), alt.Tooltip("speedup:Q", format=".3g")],
+        )
+    )
+    one = alt.Chart(alt.Data(values=[{"one": 1}])).mark_rule(strokeDash=[4, 4]).encode(y="one:Q")
+    layers = [line, one]
+    for i, (label, rate) in enumerate(marks.items()):
+        data = alt.Data(values=[{"rate": rate, "label": label}])
+        layers.append(alt.Chart(data).mark_rule(color=COLOURS[i + 1]).encode(x="rate:Q"))
+        text = (
+            alt.Chart(data).mark_text(align="left", dx=4, dy=14 * i).encode(x="rate:Q", y=alt.value(8), text="label:N")
+        )
+        layers.append(text)
+    return alt.layer(*layers).properties(width=WIDTH, height=240)
+
+
+def render_chart(chart: Any, suffix: str) -> bytes:
+    """The chart as the bytes of a file with this ending."""
+    if suffix == ".json":
+        return str(chart.to_json(indent=2)).encode()
+    if suffix == ".html":
+        return str(chart.to_html(inline=True)).encode()
+    import vl_convert
+
+    if suffix == ".svg":
+        return str(vl_convert.vegalite_to_svg(chart.to_json())).encode()
+    return bytes(vl_convert.vegalite_to_png(chart.to_json(), scale=2))
+
+
+def _import_altair() -> Any:
+    try:
+        import altair
+    except ModuleNotFoundError as error:
+        raise MissingDependency("altair", 'pip install "enginebench[report]"') from error
+    return altair

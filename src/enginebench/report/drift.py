@@ -1,0 +1,103 @@
+"""What `drift` says: its document, and the same in a few lines."""
+
+from __future__ import annotations
+
+from msgspec import Struct
+from rich import box
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from enginebench.analyze.drift import LIMITS, SampleDrift
+from enginebench.core.records import Caveat, EngineSpec, OutputDrift
+from enginebench.core.text import clean_text
+
+MISSING = "-"
+
+
+class DriftSide(Struct, frozen=True, kw_only=True):
+    """One side, as it was run."""
+
+    text: str
+    model: str
+    engine: EngineSpec
+    artifact_sha256: str
+
+
+class DriftDocument(Struct, frozen=True, kw_only=True):
+    """What `drift --json` prints and `output_diff.json` holds. `gate`: the limits are the user's own."""
+
+    schema: str = "enginebench.drift/1"
+    n: int
+    outputs: tuple[OutputDrift, ...]
+    limits: dict[str, float]
+    passed: bool
+    gate: bool
+    reference: DriftSide
+    candidate: DriftSide
+    inputs: str
+    seed: int
+    exceeded: tuple[str, ...] = ()  # sentences: which limit of which output was not kept
+    caveats: tuple[Caveat, ...] = ()
+
+
+class SamplesDocument(Struct, frozen=True, kw_only=True):
+    """What `per_sample_diff.json` holds."""
+
+    schema: str = "enginebench.drift-samples/1"
+    n: int
+    samples: tuple[SampleDrift, ...]
+
+
+def print_drift(document: DriftDocument, console: Console) -> None:
+    """Prints a table of the outputs, then the verdict."""
+    console.print(_line(f"{document.candidate.text} against {document.reference.text}, {document.n} samples", "bold"))
+    table = Table(box=box.SIMPLE, pad_edge=False)
+    table.add_column("figure")
+    for output in document.outputs:
+        table.add_column(_line(output.name), justify="right")
+    for label, field in FIGURES.items():
+        values = [getattr(output, field) for output in document.outputs]
+        if any(value is not None for value in values):
+            table.add_row(label, *(_format(value) for value in values))
+    console.print(table)
+    for sentence in document.exceeded:
+        console.print(_line(sentence))
+    for caveat in document.caveats:
+        console.print(_line(f"{caveat.message}; {caveat.advice}"))
+    console.print(_line(state_verdict(document), "bold"))
+
+
+FIGURES = {
+    "mean absolute difference": "mean_abs_diff",
+    "largest absolute difference": "max_abs_diff",
+    "mean relative difference": "mean_rel_diff",
+    "cosine, mean": "cosine_mean",
+    "cosine, smallest": "cosine_min",
+    "centred cosine, mean": "centred_cosine_mean",
+    "signal to noise, dB": "snr_db",
+    "top-1 agreement": "top1_agreement",
+    "top-5 agreement": "top5_agreement",
+    "other best class": "flips",
+    "... not explained by noise": "flips_beyond_noise",
+    "near ties": "near_ties",
+    "values not finite": "nonfinite",
+}
+
+
+def state_verdict(document: DriftDocument) -> str:
+    """One sentence: whether the limits are kept."""
+    signs = {name: ">=" if LIMITS[name][1] else "<=" for name in document.limits}
+    limits = ", ".join(f"{name} {signs[name]} {value:g}" for name, value in document.limits.items())
+    whose = "yours" if document.gate else "the usual ones of the shorter precision"
+    return f"{'Within' if document.passed else 'NOT within'} the limits ({limits or 'none'}; {whose})."
+
+
+def _format(value: float | int | None) -> str:
+    if value is None:
+        return MISSING
+    return str(value) if isinstance(value, int) else f"{value:.6g}"
+
+
+def _line(text: str, style: str = "") -> Text:
+    return Text(clean_text(text), style=style)

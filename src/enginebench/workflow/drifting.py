@@ -1,0 +1,170 @@
+"""The verb `drift`: the same inputs through two engines, and how far apart their answers are."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from enginebench.analyze.drift import LIMITS, default_limits, find_exceeded, measure_drift, measure_samples
+from enginebench.core.errors import UsageError
+from enginebench.core.records import Caveat, Drift, Precision
+from enginebench.core.store import encode, write_atomic
+from enginebench.report.drift import DriftDocument, DriftSide, SamplesDocument
+from enginebench.workflow.campaign import Reporter
+from enginebench.workflow.perform import load_arrays, save_arrays
+from enginebench.workflow.sides import OpenSide, SideRequest, check_side, check_sides, choose_step, open_side, run_side
+
+if TYPE_CHECKING:
+    from enginebench.core.protocols import Array
+
+# From the longest to the shortest format: the shorter side sets what can be asked of both.
+LENGTHS: tuple[Precision, ...] = ("fp32", "tf32", "fp16", "bf16", "fp8", "int8")
+
+
+def parse_limits(texts: tuple[str, ...]) -> dict[str, float]:
+    """The limits of `cosine=0.99,top1=0.98`.
+
+    Raises:
+        UsageError: a name is unknown or given twice, or a value is no number.
+    """
+    limits: dict[str, float] = {}
+    for piece in (piece.strip() for text in texts for piece in text.split(",")):
+        name, sep, value = piece.partition("=")
+        if name not in LIMITS or not sep or name in limits:
+            raise UsageError(f"--limit {piece!r}: expected NAME=VALUE, each name once, of {', '.join(LIMITS)}")
+        limits[name] = _parse_value(piece, value)
+    return limits
+
+
+def _parse_value(piece: str, text: str) -> float:
+    try:
+        value = float(text)
+    except ValueError as error:
+        raise UsageError(f"--limit {piece!r}: {text!r} is no number") from error
+    if value != value:
+        raise UsageError(f"--limit {piece!r}: nothing is larger or smaller than nan")
+    return value
+
+
+def measure_sides(
+    reference: str,
+    candidate: str,
+    *,
+    request: SideRequest,
+    n: int | None = None,
+    inputs: Path | None = None,
+    limits: Mapping[str, float] | None = None,
+    out: Path | None = None,
+    save_outputs: bool = True,
+    reporter: Reporter,
+) -> DriftDocument:
+    """How far the candidate's answers are from the reference's.
+
+    Args:
+        reference: SIDE that is taken as the truth.
+        candidate: SIDE.
+        request: what both have in common.
+        n: samples; None: 64, or all of `inputs`.
+        inputs: an .npz with an entry for each input; None: held-out digits for the digits models, else random arrays.
+        limits: the user's own; None: those of the candidate's precision.
+        out: folder that gets `output_diff.json`, `per_sample_diff.json` and `samples/`.
+        save_outputs: whether `samples/` is written.
+        reporter: progress.
+
+    Raises:
+        FeedError: the sides differ in names, shapes or dtypes; lists every difference.
+        UsageError: a limit that no output has a figure for.
+    """
+    for text in (reference, candidate):
+        check_side(text)
+    with tempfile.TemporaryDirectory(prefix="enginebench-") as scratch:
+        place = Path(scratch)
+        ref = open_side(reference, request, place / "reference", reporter)
+        cand = open_side(candidate, request, place / "candidate", reporter)
+        check_sides(ref, cand)
+        step = choose_step((ref, cand))
+        feeds, source, caveats = make_inputs(ref, inputs, n, request.seed)
+        samples = place / "samples" if out is None or not save_outputs else out / "samples"
+        save_arrays(samples / "inputs.npz", feeds)
+        for name, side in (("reference", ref), ("candidate", cand)):
+            run_side(side, samples / "inputs.npz", samples / f"{name}.npz", step, place / name, reporter)
+        answers = load_arrays(samples / "reference.npz"), load_arrays(samples / "candidate.npz")
+    chosen = dict(default_limits(_find_shorter(ref, cand)) if limits is None else limits)
+    drift = measure_drift(*answers, chosen, reference_id=reference)
+    _check_gate(drift, limits)
+    document = _describe(drift, ref, cand, source, request.seed, limits is not None, caveats)
+    if out is not None:
+        write_atomic(out / "output_diff.json", encode(document, indent=2))
+        per_sample = SamplesDocument(n=drift.n, samples=measure_samples(*answers))
+        write_atomic(out / "per_sample_diff.json", encode(per_sample, indent=2))
+    return document
+
+
+# As many answers as show a wrong engine, and the sign of a poor one.
+SAMPLES = 64
+
+
+def make_inputs(
+    side: OpenSide, path: Path | None, n: int | None, seed: int
+) -> tuple[dict[str, Array], str, tuple[Caveat, ...]]:
+    """(arrays by input name, n entries each; where they come from; what there is to doubt about that).
+
+    Raises:
+        FeedError, ParseError: the file does not fit the inputs.
+    """
+    from msgspec.structs import replace
+
+    from enginebench.models.precision.calibration_data import open_arrays
+    from enginebench.models.task import sample_feeds
+    from enginebench.models.zoo import BUILTIN
+
+    specs = side.artifact.inputs
+    if path is not None:
+        data = open_arrays(path, specs, n or 1 << 62)
+        return data.read(0, data.n), str(path), ()
+    free = [replace(spec, shape=("batch", *spec.shape[1:])) for spec in specs]
+    (feeds,) = sample_feeds(free, side.model, n or SAMPLES, seed, 1)
+    if side.model in BUILTIN and BUILTIN[side.model].task == "digits":
+        return feeds, "digits, held out", ()
+    caveat = Caveat(
+        code="random_inputs",
+        message=f"the inputs are random (seed {seed})",
+        advice="agreement on them says little about real ones: give --inputs F.npz, or use accuracy on labelled data",
+    )
+    return feeds, "random", (caveat,)
+
+
+def _find_shorter(ref: OpenSide, cand: OpenSide) -> Precision:
+    return max((ref.engine.precision, cand.engine.precision), key=LENGTHS.index)
+
+
+def _check_gate(drift: Drift, limits: Mapping[str, float] | None) -> None:
+    """A limit that nothing is held against would pass everything."""
+    for name in limits or {}:
+        if drift.n and all(getattr(o, LIMITS[name][0]) is None and not o.nonfinite for o in drift.outputs):
+            raise UsageError(f"--limit {name}: no output has such a figure; it has too few classes, or samples")
+
+
+def _describe(
+    drift: Drift, ref: OpenSide, cand: OpenSide, source: str, seed: int, gate: bool, caveats: tuple[Caveat, ...]
+) -> DriftDocument:
+    doubts = (*caveats, *(c for side in (ref, cand) for c in side.artifact.caveats))
+    return DriftDocument(
+        n=drift.n,
+        outputs=drift.outputs,
+        limits=drift.limits,
+        passed=drift.passed,
+        gate=gate,
+        reference=_describe_side(ref),
+        candidate=_describe_side(cand),
+        inputs=source,
+        seed=seed,
+        exceeded=find_exceeded(drift),
+        caveats=tuple(dict.fromkeys(doubts)),
+    )
+
+
+def _describe_side(side: OpenSide) -> DriftSide:
+    return DriftSide(text=side.text, model=side.model, engine=side.engine, artifact_sha256=side.artifact.sha256)

@@ -1,0 +1,101 @@
+"""The verb accuracy: digits and labelled folders, through the model's own preprocessing."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from enginebench.models.task import load_digits
+from enginebench.models.zoo import DATA_DIR
+from processes import Cli
+
+# The graph that ships: no PyTorch, no export.
+CNN = (f"ort@{DATA_DIR / 'digits-cnn.onnx'}", "--model", "digits-cnn")
+
+
+def test_digits_against_a_reference(cli: Cli, tiny_onnx: Path) -> None:
+    """The graph of a file is prepared like the built-in model that it is compared with."""
+    done = cli("accuracy", f"openvino@{tiny_onnx}", "--data", "digits", "--ref", "ort@digits-mlp", "--json")
+    assert done.returncode == 0, done.stderr
+    document = json.loads(done.stdout)
+    assert document["schema"] == "enginebench.accuracy/1"
+    assert document["n"] == 450
+    assert 0.95 < document["top1"]["low"] < document["top1"]["value"] < document["top1"]["high"] <= 1
+    assert document["top5"]["value"] >= document["top1"]["value"]
+    assert document["delta"]["low"] <= 0 <= document["delta"]["high"]
+    assert document["mcnemar_p"] == 1
+    assert document["reference_top1"]["value"] == document["top1"]["value"] - document["delta"]["value"]
+
+
+def save_digits(folder: Path, count: int) -> list[int]:
+    """Held-out digits as pictures in ten class folders, most of them; the labels in order."""
+    from PIL import Image
+
+    digits = load_digits().select(held_out=True)
+    for i in range(count):
+        place = folder / f"{digits.labels[i]}"
+        place.mkdir(parents=True, exist_ok=True)
+        # Preprocessing divides by 16, as the digits' own levels need it: grey levels 0 to 16 are kept as they are.
+        Image.fromarray(digits.images[i].astype(np.uint8)).save(place / f"{i}.png")
+    return [int(label) for label in digits.labels[:count]]
+
+
+def test_a_labelled_folder_is_read(cli: Cli, tmp_path: Path) -> None:
+    labels = save_digits(tmp_path / "Bilder é", 60)
+    done = cli("accuracy", *CNN, "--data", "Bilder é", "--n", "50", "--json")
+    assert done.returncode == 0, done.stderr
+    document = json.loads(done.stdout)
+    assert document["n"] == 50 and document["top1"]["value"] > 0.9
+    assert document["delta"] is None and document["mcnemar_p"] is None
+    shown = cli("accuracy", *CNN, "--data", "Bilder é").stdout
+    assert f"on {len(labels)} labelled samples" in shown and "top-1" in shown and "%" in shown
+
+
+def test_a_class_index_file_is_obeyed(cli: Cli, tmp_path: Path) -> None:
+    """Class folders renamed, and an index that numbers them wrongly: nothing is right any more."""
+    save_digits(tmp_path / "data", 40)
+    names = [str(i) for i in range(10)]
+    index = {name: (i + 1) % 10 for i, name in enumerate(names)}
+    (tmp_path / "data" / "class_index.json").write_text(json.dumps(index))
+    done = cli("accuracy", *CNN, "--data", "data", "--json")
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["top1"]["value"] < 0.2
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "words"),
+    [
+        (["ort@FILE", "--data", "digits"], 2, "--model MODEL"),
+        (["ort@FILE", "--data", "digits", "--model", "resnet18"], 2, "fits digits-cnn"),
+        (["ort@FILE", "--data", "fake"], 2, "has no labels"),
+        (["ort@FILE", "--data", "FILE"], 2, "has no labels"),
+        (["ort@FILE", "--data", "nowhere"], 2, "no such folder"),
+        (["ort@FILE", "--data", "EMPTY", "--model", "digits-mlp"], 5, "holds no pictures"),
+        (["ort", "--data", "digits"], 2, "names no target"),
+        (["ort@FILE", "--data", "digits", "--ref", "nothing"], 2, "neither ENGINE@TARGET"),
+    ],
+)
+def test_what_cannot_be_counted_is_explained(
+    cli: Cli, tiny_onnx: Path, tmp_path: Path, arguments: list[str], code: int, words: str
+) -> None:
+    (tmp_path / "empty").mkdir()
+    names = {"FILE": str(tiny_onnx), "EMPTY": str(tmp_path / "empty")}
+    for name, path in names.items():
+        arguments = [a.replace(name, path) for a in arguments]
+    done = cli("accuracy", *arguments)
+    assert done.returncode == code, done.stderr
+    assert words in done.stderr and "Traceback" not in done.stderr
+
+
+def test_another_preprocessing_than_the_graphs_own_is_refused(cli: Cli, tmp_path: Path) -> None:
+    """The stored row knows how its model's images are prepared."""
+    run = ("run", "digits-mlp", "--engines", "ort", "--warmup", "1", "--iters", "3", "--processes", "1", "--out", "r")
+    cli(*run)
+    (row,) = (tmp_path / "r" / "rows").glob("*.json")
+    assert cli("accuracy", row, "--data", "digits").returncode == 0
+    done = cli("accuracy", row, "--data", "digits", "--model", "digits-cnn")
+    assert done.returncode == 5
+    assert "another preprocessing" in done.stderr

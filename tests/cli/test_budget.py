@@ -1,0 +1,130 @@
+"""The verb `budget`: what is given by hand, in bytes, and stored; the picture; and what is refused."""
+
+import json
+
+import pytest
+from click.testing import CliRunner
+from msgspec.structs import replace
+
+from enginebench.cli.budget import command
+from enginebench.core.errors import ParseError, UsageError
+from enginebench.core.records import Block, EngineSpec, Measurement, MeasureSpec, Result
+from enginebench.core.store import encode
+
+LINK = ["--bytes-in", "64", "--bytes-out", "10", "--link", "1e5"]
+
+
+def ask(*args):
+    """The JSON document, or the error that the command line turns into an exit code."""
+    return json.loads(run(*args, "--json"))
+
+
+def run(*args):
+    answer = CliRunner().invoke(command, [str(a) for a in args])
+    if answer.exception and not isinstance(answer.exception, SystemExit):
+        raise answer.exception
+    assert answer.exit_code == 0, answer.output
+    return answer.stdout
+
+
+def make_row(latency_ns=(2_000_000, 4_000_000, 9_000_000), batch=2):
+    measured = Measurement(
+        clock="host",
+        latency_ns=list(latency_ns),
+        blocks=(Block(start=0, stop=len(latency_ns), duration_ns=1),),
+        stop_rule="iterations",
+    )
+    return Result(
+        id="r",
+        model="m",
+        engine=EngineSpec(backend="fake", batch=batch),
+        measure=MeasureSpec(),
+        requested_precision="fp32",
+        status="ok",
+        measurements=(measured,),
+    )
+
+
+def test_terms_by_hand():
+    budget = ask("--t-pre-ms", 1, "--t-copy-in-ms", 2, "--t-compute-ms", 4, "--t-copy-back-ms", 2, "--t-post-ms", 1)
+    assert budget["schema"] == "enginebench.budget/1"
+    assert (budget["total_ms"], budget["throughput_pipelined_per_s"], budget["speedup"]) == (10, 250, None)
+
+
+def test_bytes_over_a_link_and_a_baseline():
+    budget = ask(*LINK, "--t-compute-ms", 0.26, "--baseline-ms", 2)
+    assert budget["total_ms"] == pytest.approx(1.0)
+    assert budget["speedup"] == pytest.approx(2.0)
+    assert budget["break_even_bytes_per_s"] == pytest.approx(74 / 1.74e-3)
+
+
+def test_table_says_what_bounds_the_call():
+    text = run(*LINK, "--t-compute-ms", 0.26, "--baseline-ms", 2)
+    assert "copy_in" in text and "64.0%" in text
+    assert "speed-up over 2 ms an item: 2x; at most 2.703x" in text
+    assert "breaks even from a batch of 1" in text
+
+
+def test_term_of_a_stored_row_is_of_one_item(tmp_path):
+    path = tmp_path / "eine Zeile é.json"
+    path.write_bytes(encode(make_row()))
+    assert ask("--from", path)["terms_ms"]["compute"] == 2.0
+    assert ask("--from", path, "--t-compute-ms", 1)["terms_ms"]["compute"] == 1.0
+    assert ask("--t-compute-ms", 1, "--baseline-from", path)["speedup"] == 2.0
+
+
+def test_terms_of_bench_and_of_stages(tmp_path):
+    bench, stages = tmp_path / "bench.json", tmp_path / "stages.json"
+    bench.write_text(json.dumps({"schema": "enginebench.bench/1", "batch": 4, "p50_ms": {"value": 8.0}}))
+    names = {"decode": 3, "preprocess": 1, "copy_in": 0.5, "compute": 2, "copy_out": 0.25, "postprocess": 0.125}
+    rows = [{"name": name, "p50_ms": {"value": time}} for name, time in names.items()]
+    stages.write_text(json.dumps({"schema": "enginebench.stages/1", "stages": rows}))
+    assert ask("--from", bench)["terms_ms"]["compute"] == 2.0
+    terms = {"pre": 4.0, "copy_in": 0.5, "compute": 2.0, "copy_back": 0.25, "post": 0.125}
+    assert ask("--from", stages)["terms_ms"] == terms
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", "[]", "{", '{"schema": "enginebench.diff/1"}', '{"schema": "enginebench.bench/1", "p50_ms": null}',
+     '{"schema": "enginebench.bench/1", "p50_ms": {"value": NaN}}', '{"schema": "enginebench.stages/1"}',
+     '{"schema": "enginebench.bench/1", "p50_ms": 1, "batch": 0}',
+     '{"schema": "enginebench.stages/1", "stages": [{"name": "brew", "p50_ms": 1}]}', "[" * 100_000],
+)  # fmt: skip
+def test_what_holds_no_time_is_named(tmp_path, text):
+    path = tmp_path / "x.json"
+    path.write_text(text)
+    with pytest.raises(ParseError, match=r"x\.json"):
+        ask("--from", path)
+
+
+def test_row_without_samples_is_named(tmp_path):
+    path = tmp_path / "row.json"
+    path.write_bytes(encode(replace(make_row(), measurements=(), status="failed")))
+    with pytest.raises(ParseError, match="failed"):
+        ask("--from", path)
+
+
+@pytest.mark.parametrize(
+    ("args", "said"),
+    [
+        ([], "no term is given"),
+        (["--bytes-in", 1], "no link"),
+        (["--link", "usb2"], "carries nothing"),
+        (["--bytes-in", 1, "--link", "usb2", "--t-copy-in-ms", 1], "keep one"),
+        (["--t-compute-ms", 1, "--baseline-ms", 1, "--baseline-from", "x"], "keep one"),
+        (["--bytes-in", 1, "--link", "tin can"], "unknown link"),
+        (["--t-compute-ms", "nan"], "compute"),
+        (["--t-compute-ms", 1, "--picture", "x.bmp"], "ends in"),
+    ],
+)
+def test_contradictions_are_refused(args, said):
+    with pytest.raises(UsageError, match=said):
+        ask(*args)
+
+
+@pytest.mark.parametrize(("suffix", "start"), [(".svg", b"<svg"), (".png", b"\x89PNG"), (".json", b"{")])
+def test_picture_is_written(tmp_path, suffix, start):
+    path = tmp_path / f"budget{suffix}"
+    ask(*LINK, "--baseline-ms", 1, "--picture", path)
+    assert path.read_bytes().startswith(start)

@@ -1,0 +1,149 @@
+"""The verb drift: files, figures, gates, and refusals that list every difference."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from enginebench.models.task import feed_digits, load_digits
+from processes import Cli
+
+FIELDS = {
+    "name", "mean_abs_diff", "max_abs_diff", "mean_rel_diff", "cosine_mean", "cosine_min", "centred_cosine_mean",
+    "snr_db", "top1_agreement", "top5_agreement", "nonfinite", "flips", "flips_beyond_noise", "near_ties",
+}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def int8(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The shipped MLP in INT8."""
+    from enginebench.models.onnx_source import read_packaged_onnx
+    from enginebench.models.precision.calibrate import calibrate
+    from enginebench.models.precision.calibration_data import open_data
+    from enginebench.models.precision.quantize import quantize
+
+    graph = read_packaged_onnx("digits-mlp")
+    data = open_data("digits", model="digits-mlp", inputs=graph.inputs, n=64)
+    path = tmp_path_factory.mktemp("int8") / "mlp int8.onnx"
+    quantize(graph, "int8", "cpu", path, calibration=calibrate(graph, data, threads=1), threads=1)
+    return path
+
+
+def test_two_engines_on_real_digits(cli: Cli, tiny_onnx: Path, int8: Path, tmp_path: Path) -> None:
+    digits = load_digits().select(held_out=True)
+    np.savez(tmp_path / "in.npz", input=feed_digits("digits-mlp", digits.images[:50]))
+    done = cli("drift", f"ort@{tiny_onnx}", f"openvino@{int8}", "--inputs", "in.npz", "--out", "d é", "--json")
+    assert done.returncode == 0, done.stderr
+    document = json.loads(done.stdout)
+    assert document["schema"] == "enginebench.drift/1"
+    assert (document["n"], document["passed"], document["gate"]) == (50, True, False)
+    assert set(document["outputs"][0]) == FIELDS
+    assert 0 < document["outputs"][0]["max_abs_diff"] < 10
+    assert document["limits"] == {"centred_cosine": 0.9}, "those of the shorter precision"
+    assert document["candidate"]["engine"]["precision"] == "int8"
+    assert json.loads((tmp_path / "d é" / "output_diff.json").read_text()) == document
+    samples = json.loads((tmp_path / "d é" / "per_sample_diff.json").read_text())
+    assert samples["schema"] == "enginebench.drift-samples/1"
+    assert [s["index"] for s in samples["samples"]] == list(range(50))
+    with np.load(tmp_path / "d é" / "samples" / "candidate.npz") as stored:
+        assert stored["output"].shape == (50, 10)
+        worst = np.abs(stored["output"] - np.load(tmp_path / "d é" / "samples" / "reference.npz")["output"]).max()
+    assert worst == pytest.approx(document["outputs"][0]["max_abs_diff"])
+
+
+def test_a_limit_is_a_gate(cli: Cli, tiny_onnx: Path) -> None:
+    sides = (f"fake@{tiny_onnx}", f"fake:bias=1@{tiny_onnx}")
+    kept = cli("drift", *sides, "--limit", "max_abs=1.5,top1=1", "--n", "20")
+    assert kept.returncode == 0, kept.stderr
+    assert "Within the limits" in kept.stdout
+    done = cli("drift", *sides, "--limit", "max_abs=0.5", "--n", "20")
+    assert done.returncode == 4
+    assert "max_abs is 1; the limit is 0.5" in done.stderr
+
+
+def test_without_a_limit_it_reports_and_does_not_judge_by_exit_code(cli: Cli, tiny_onnx: Path, tmp_path: Path) -> None:
+    done = cli("drift", f"fake@{tiny_onnx}", f"fake:bias=5@{tiny_onnx}", "--out", "d", "--skip-output-save", "--n", "3")
+    assert done.returncode == 0, done.stderr
+    assert "NOT within the limits" in done.stdout
+    assert "the inputs are random" in done.stdout
+    assert sorted(p.name for p in (tmp_path / "d").iterdir()) == ["output_diff.json", "per_sample_diff.json"]
+
+
+def test_what_is_not_finite_never_passes(cli: Cli, tiny_onnx: Path) -> None:
+    done = cli("drift", f"fake@{tiny_onnx}", f"fake:fault=nan@{tiny_onnx}", "--limit", "max_abs=1e9", "--json")
+    assert done.returncode == 4
+    document = json.loads(done.stdout)
+    assert document["passed"] is False and document["outputs"][0]["nonfinite"] == 64 * 10
+
+
+def save_graph(path: Path, width: int, name: str = "scores", batch: Any = "batch") -> Path:
+    from onnx import helper, save
+
+    x = helper.make_tensor_value_info("input", 1, [batch, width])
+    y = helper.make_tensor_value_info(name, 1, [batch, width])
+    graph = helper.make_graph([helper.make_node("Relu", ["input"], [name])], "g", [x], [y])
+    save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 20)], ir_version=10), str(path))
+    return path
+
+
+def test_unlike_sides_are_refused_with_every_difference(cli: Cli, tiny_onnx: Path, tmp_path: Path) -> None:
+    other = save_graph(tmp_path / "other.onnx", 32)
+    done = cli("drift", f"ort@{tiny_onnx}", f"ort@{other}")
+    assert done.returncode == 5
+    for part in ("input 'input' has shape", "output 'output' is missing", "output 'scores' is missing"):
+        assert part in done.stderr
+
+
+def test_graphs_of_a_fixed_batch_are_fed_at_that_batch(cli: Cli, tmp_path: Path) -> None:
+    fixed, free = save_graph(tmp_path / "f.onnx", 8, batch=3), save_graph(tmp_path / "d.onnx", 8)
+    done = cli("drift", f"ort@{fixed}", f"openvino@{free}", "--n", "10", "--limit", "max_abs=0", "--json")
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["n"] == 10, "the last step is filled up, and cut again"
+    wider = save_graph(tmp_path / "w.onnx", 8, batch=4)
+    done = cli("drift", f"ort@{fixed}", f"ort@{wider}")
+    assert done.returncode == 5
+
+
+def test_a_stored_row_is_run_on_its_own_artefact(cli: Cli, tiny_onnx: Path, tmp_path: Path) -> None:
+    run = ("run", tiny_onnx, "--engines", "openvino,ort", "--warmup", "1", "--iters", "3", "--processes", "1")
+    assert cli(*run, "--out", "r").returncode == 0
+    row = next((tmp_path / "r" / "rows").glob("openvino*.json"))
+    done = cli("drift", f"ort@{tiny_onnx}", row, "--limit", "max_abs=1e-3", "--json")
+    assert done.returncode == 0, done.stderr
+    graph = next((tmp_path / "r" / "artefacts").rglob("*.xml"))
+    graph.write_text(graph.read_text() + " ")
+    done = cli("drift", f"ort@{tiny_onnx}", row)
+    assert done.returncode == 5 and "was changed" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "words"),
+    [
+        (["ort@MODEL", "ort@MODEL", "--limit", "colour=1"], 2, "expected NAME=VALUE"),
+        (["ort@MODEL", "ort@MODEL", "--limit", "cosine=high"], 2, "'high' is no number"),
+        (["ort@MODEL", "ort@MODEL", "--limit", "cosine=nan"], 2, "nan"),
+        (["ort@MODEL", "ort@MODEL", "--limit", "cosine=1,cosine=2"], 2, "each name once"),
+        (["ort@MODEL", "warp@MODEL"], 2, "neither ENGINE@TARGET"),
+        (["ort", "ort@MODEL"], 2, "names no target"),
+        (["ort@MODEL", "absent.json"], 2, "neither ENGINE@TARGET"),
+        (["ort@MODEL", "ort@MODEL", "--inputs", "absent.npz"], 5, "absent.npz"),
+        (["pytorch@MODEL", "ort@MODEL"], 5, "artefact of kind torch"),
+    ],
+)
+def test_wrong_sides_and_limits_are_explained(
+    cli: Cli, tiny_onnx: Path, arguments: list[str], code: int, words: str
+) -> None:
+    done = cli("drift", *(a.replace("MODEL", str(tiny_onnx)) for a in arguments))
+    assert done.returncode == code, done.stderr
+    assert words in done.stderr and "Traceback" not in done.stderr
+
+
+def test_a_limit_that_nothing_is_held_against_is_refused(cli: Cli, tmp_path: Path) -> None:
+    graph = save_graph(tmp_path / "g.onnx", 1)
+    done = cli("drift", f"ort@{graph}", f"ort@{graph}", "--limit", "top1=1")
+    assert done.returncode == 2
+    assert "no output has such a figure" in done.stderr

@@ -1,0 +1,136 @@
+"""The verbs of `fpga`, as a user calls them."""
+
+import json
+
+import numpy as np
+import pytest
+from click.testing import CliRunner
+
+from enginebench.cli.fpga import command, describe_simulation, describe_synthesis
+from enginebench.core.errors import MissingDependency, ModelError, UsageError
+from enginebench.fpga.network import Network, Quantization, make_layer
+from enginebench.fpga.synth import Placement, Synthesis
+from enginebench.workflow import fpga as workflow
+
+
+def run(*args):
+    """What a verb prints on stdout, or the error that the command line turns into an exit code."""
+    answer = CliRunner().invoke(command, [str(a) for a in args])
+    if answer.exception and not isinstance(answer.exception, SystemExit):
+        raise answer.exception
+    assert answer.exit_code == 0, answer.output
+    return answer.stdout
+
+
+@pytest.fixture(scope="module")
+def quantized(tmp_path_factory):
+    """The digits network in INT8, made once."""
+    return workflow.quantize_default(tmp_path_factory.mktemp("ein Netz é"))
+
+
+def test_simulate_prints_one_document(quantized):
+    args = ("--lanes", 16, "--divisor", 1, "--n", 1, "--simulator", "amaranth")
+    found = json.loads(run("simulate", quantized, *args, "--json"))
+    assert found["schema"] == "enginebench.fpga.simulate/1"
+    assert (found["n"], found["lanes"], found["mismatches"]) == (1, 16, 0)
+    assert (found["cycles_per_inference"], found["ideal_cycles"], found["clock_mhz"]) == (180, 160, 12.0)
+    assert (found["latency_us"], found["top1"]) == (15.0, 1.0)
+    assert found["transaction_cycles"] == found["predicted_transaction_cycles"]
+    assert found["differs_from_onnxruntime"] == []
+
+
+def test_simulate_quantizes_the_digits_network_itself_and_says_what_it_found():
+    text = run("simulate", "--n", 1, "--lanes", 16, "--divisor", 1, "--simulator", "amaranth")
+    assert "180 cycles an inference, 1.125 x ideal" in text
+    assert "0 numbers differ" in text and "0 classes differ from ONNX Runtime" in text
+
+
+def test_differences_are_listed_with_their_margin():
+    fields = {
+        "model": "m", "network": "0", "n": 1,
+        "lanes": 1, "divisor": 1, "multiplier_bits": 16, "simulator": "compiled",
+        "cycles_per_inference": 10, "ideal_cycles": 10, "clock_mhz": 1.0, "latency_us": 10.0, "transaction_cycles": 1,
+        "transaction_us": 1.0, "predicted_transaction_cycles": 1, "jitter_cycles": 0, "mismatches": 0, "top1": None,
+        "simulated_cycles": 1, "simulation_s": 1.0, "notes": ("folded",),
+    }  # fmt: skip
+    difference = workflow.Difference(index=7, device=3, onnxruntime=8, label=8, margin=0.5)
+    text = "\n".join(describe_simulation(workflow.SimulateDocument(**fields, differs_from_onnxruntime=(difference,))))
+    assert "input 7: device 3, ONNX Runtime 8, margin 0.5" in text and text.endswith("folded")
+
+
+def test_verilog_is_written(quantized, tmp_path):
+    out = tmp_path / "ein Gerät.v"
+    run("verilog", quantized, "--lanes", 4, "--out", out)
+    assert "module top(" in out.read_text()
+
+
+def make_synthesis(**changes):
+    fields = {
+        "part": "ice40up5k", "lanes": 8, "multiplier_bits": 16, "divisor": 12,
+        "luts": 10, "ffs": 20, "logic_used": 30, "logic_available": 40,
+        "dsps": 1, "brams": 2, "fmax_mhz": 33.0, "fmax_best_mhz": 35.5, "fits": True, "tools": {}, "out": "there",
+        "placements": (Placement(seed=1, fits=True, fmax_mhz=33.0, reason=None, log="nextpnr-1.log"),),
+    }  # fmt: skip
+    return Synthesis(**(fields | changes))
+
+
+def test_synth_passes_on_what_was_asked(monkeypatch, tmp_path):
+    asked = {}
+
+    def synthesize_model(model, **given):
+        asked.update(given)
+        return make_synthesis()
+
+    monkeypatch.setattr(workflow, "synthesize_model", synthesize_model)
+    found = json.loads(run("synth", "--part", "up5k", "--lanes", 4, "--seeds", 5, "--out", tmp_path, "--json"))
+    assert (found["fmax_mhz"], found["fits"], found["luts"]) == (33.0, True, 10)
+    assert (asked["part"], asked["lanes"], asked["seeds"], asked["out_dir"]) == ("up5k", 4, 5, tmp_path)
+    assert "median 33.0 MHz, best 35.5" in run("synth", "--part", "up5k")
+
+
+def test_synth_says_what_does_not_fit():
+    failed = Placement(seed=1, fits=False, fmax_mhz=None, reason="no DSPs left", log="x")
+    text = describe_synthesis(make_synthesis(fits=False, fmax_mhz=None, fmax_best_mhz=None, placements=(failed,)))
+    assert "does not fit: no DSPs left" in text
+
+
+def test_unknown_part_is_refused():
+    with pytest.raises(UsageError, match="xc7"):
+        run("synth", "--part", "xc7")
+
+
+def test_other_models_are_refused(tmp_path):
+    with pytest.raises(UsageError, match="resnet18"):
+        run("verilog", "resnet18", "--out", tmp_path / "x.v")
+    from enginebench.models.zoo import packaged_onnx
+
+    with pytest.raises(ModelError, match="not quantized"):
+        run("verilog", packaged_onnx("digits-mlp"), "--out", tmp_path / "x.v")
+
+
+def test_missing_extra_is_named(monkeypatch):
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    with pytest.raises(MissingDependency, match=r"enginebench\[fpga\]"):
+        run("simulate", "--n", 1)
+
+
+def test_serve_prints_the_path_until_it_is_interrupted(monkeypatch):
+    asked = {}
+
+    def serve_model(model, *, on_ready, stop, **given):
+        asked.update(given)
+        on_ready("/dev/pts/9", 923076.9, make_network())
+        assert not stop()
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(workflow, "serve_model", serve_model)
+    answer = CliRunner().invoke(command, ["serve", "--lanes", "4", "--divisor", "13"])
+    assert (answer.exit_code, answer.stdout) == (0, "/dev/pts/9\n")
+    assert "6-3 network at 923077 baud" in answer.stderr and "closed" in answer.stderr
+    assert asked == {"lanes": 4, "divisor": 13, "multiplier_bits": 32, "clock_mhz": 12.0}
+
+
+def make_network():
+    source = Quantization(scale=1.0, zero_point=0)
+    layer = make_layer(np.ones((3, 6), np.int8), np.zeros(3), np.ones(3), source, source, relu=False)
+    return Network(layers=(layer,), input_quantization=source, multiplier_bits=32)

@@ -1,0 +1,72 @@
+"""Networks and runs of the engine for tests."""
+
+from itertools import pairwise
+
+import numpy as np
+from amaranth.sim import Simulator
+
+from enginebench.fpga.network import Network, Quantization, fit_multipliers, make_layer
+
+
+def make_network(sizes=(64, 32, 10), seed=0, *, bits=32, rounding="half_even", zero_points=(3, -128, 30), relu=True,
+                 wide=False, spread=2.0):  # fmt: skip
+    """A seeded network whose answers use the whole range of a byte."""
+    rng = np.random.default_rng(seed)
+    source = Quantization(scale=1 / 255, zero_point=zero_points[0])
+    layers, start = [], source
+    for i, (inputs, outputs) in enumerate(pairwise(sizes)):
+        is_last = i == len(sizes) - 2
+        weights = rng.integers(-127, 128, (outputs, inputs))
+        scale = 0.01 * spread ** -rng.random(outputs)
+        target = Quantization(scale=scale.max() * start.scale * 60 * inputs**0.5, zero_point=zero_points[min(i + 1, 2)])
+        bias = rng.normal(0, 30 * target.scale, outputs)
+        keep = None if wide and is_last else target
+        layers.append(make_layer(weights, bias, scale, start, keep, relu=relu and not is_last))
+        start = target
+    network = Network(layers=tuple(layers), input_quantization=source, multiplier_bits=bits)
+    return fit_multipliers(network, bits, rounding)
+
+
+def draw_inputs(network, n, seed=0):
+    """Seeded signed bytes [n, inputs]."""
+    return np.random.default_rng(seed).integers(-128, 128, (n, network.inputs)).astype(np.int8)
+
+
+def run_engine(engine, inputs):
+    """(answers [n, outputs], cycles of each) by Amaranth's simulator; banks alternate."""
+    network, answers, cycles = engine.network, [], []
+
+    async def drive(ctx):
+        for i, row in enumerate(inputs.tolist()):
+            bank = i % 2
+            ctx.set(engine.write_en, 1)
+            for k, value in enumerate(row):
+                ctx.set(engine.write_addr, bank << engine.input_bits | k)
+                ctx.set(engine.write_data, value & 0xFF)
+                await ctx.tick()
+            ctx.set(engine.write_en, 0)
+            ctx.set(engine.bank, bank)
+            ctx.set(engine.start, 1)
+            await ctx.tick()
+            ctx.set(engine.start, 0)
+            passed = 1
+            while not ctx.get(engine.done):
+                await ctx.tick()
+                passed += 1
+                assert passed < 100_000, "the engine never finishes"
+            assert passed == ctx.get(engine.cycles) + 1
+            cycles.append(ctx.get(engine.cycles))
+            answer = []
+            ctx.set(engine.answer_en, 1)
+            for k in range(network.outputs):
+                ctx.set(engine.answer_addr, bank << engine.answer_bits | k)
+                await ctx.tick()
+                answer.append(ctx.get(engine.answer_data))
+            ctx.set(engine.answer_en, 0)
+            answers.append(answer)
+
+    simulator = Simulator(engine)
+    simulator.add_clock(1e-6)
+    simulator.add_testbench(drive)
+    simulator.run()
+    return np.array(answers), cycles

@@ -1,0 +1,72 @@
+"""The board behind fpga-sim: answers by simulation, times by hand, the table of speeds."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from chains import write_chain
+
+from enginebench.core.errors import ParseError, UsageError
+from enginebench.core.records import Artifact
+from enginebench.fpga import board as board_module
+from enginebench.fpga.board import find_speed, make_board, read_speeds
+from enginebench.fpga.latency import FIXED_CYCLES, count_engine_cycles
+from enginebench.fpga.onnx_reader import read_network
+
+OPTIONS = {"part": "ice40up5k", "lanes": "4", "multiplier_bits": "16", "link": "uart:100000+usb:2", "clock_mhz": "10"}
+
+
+def make_artifact(path):
+    return Artifact(kind="onnx", model="m", path=str(path), sha256="", files=(), inputs=(), outputs=())
+
+
+@pytest.fixture
+def artifact(tmp_path):
+    return make_artifact(write_chain(tmp_path / "ein Netz é.onnx"))
+
+
+def test_board_answers_and_models(artifact, cache_dir):
+    board = make_board(artifact, OPTIONS, cache_dir)
+    inputs = np.random.default_rng(0).random((70, 6), dtype=np.float32)
+    answers, cycles = board.infer(inputs)
+    network = read_network(Path(artifact.path), 16)
+    assert (answers == network.infer(inputs)).all()
+    expected = count_engine_cycles([(6, 5), (5, 3)], 4)
+    assert cycles == [expected] * 70
+    again, _ = board.infer(inputs[:3])
+    assert (again == answers[:3]).all()
+    # 12 bytes in, 9 back at 0.1 ms a byte, 2 ms of the adapter; cycles of 0.1 us.
+    assert board.model_ns(expected) == (1_200_000, (expected + FIXED_CYCLES) * 100, 2_900_000)
+    assert board.model_interval_ns(expected) == 1_200_000
+    assert board.inputs[0].shape == ("batch", 6) and board.outputs[0].shape == ("batch", 3)
+    board.close()
+    board.close()
+
+
+def test_both_banks_bound_the_interval(artifact, cache_dir):
+    board = make_board(artifact, OPTIONS | {"link": "1e9", "clock_mhz": "1"}, cache_dir)
+    copy_in, compute, copy_back = board.model_ns(100)
+    assert board.model_interval_ns(100) == compute == 108_000
+    assert copy_in + copy_back < compute
+    board.close()
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [({"lanes": "many"}, "lanes"), ({"lanes": "65"}, "64"),
+     ({"clock_mhz": "fast"}, "clock_mhz"), ({"clock_mhz": "0"}, "clock_mhz"),
+     ({"link": "string"}, "link"), ({"part": "xc7"}, "xc7"), ({"lanes": "3", "clock_mhz": ""}, "fpga synth")],
+)  # fmt: skip
+def test_wrong_options_are_named(change, said, artifact, cache_dir):
+    with pytest.raises(UsageError, match=said):
+        make_board(artifact, OPTIONS | change, cache_dir)
+
+
+def test_table_of_speeds_holds_the_default(tmp_path, monkeypatch):
+    speeds = read_speeds().speeds
+    assert all(min(s.seeds_mhz) <= s.fmax_mhz <= max(s.seeds_mhz) and len(s.seeds_mhz) >= 3 for s in speeds)
+    assert find_speed("ecp5-25k", 16, 16) >= 110
+    assert find_speed("ecp5-25k", 16, 32) > 0  # the default of fpga-sim
+    monkeypatch.setattr(board_module, "SPEEDS_FILE", tmp_path / "none.json")
+    with pytest.raises(ParseError, match=r"none\.json"):
+        read_speeds()

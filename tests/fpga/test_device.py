@@ -1,0 +1,172 @@
+"""The device in Amaranth's simulator: commands, refusals, garbage, lost bytes, overlap."""
+
+import numpy as np
+import pytest
+from networks import draw_inputs, make_network
+
+from enginebench.core.errors import UsageError
+from enginebench.fpga import waves
+from enginebench.fpga.frames import (
+    Command,
+    Status,
+    pack_request,
+    split_answers,
+    unpack_cycles,
+    unpack_info,
+)
+from enginebench.fpga.gateware.device import Device, check_design
+from enginebench.fpga.latency import count_transaction_cycles
+from enginebench.fpga.pysim import simulate_pins
+
+SMALL = make_network((6, 5, 3), bits=16)
+TIMEOUT = 400
+
+
+def talk(*pieces, network=SMALL, divisor=2, lanes=4, tail=1500):
+    """The answers to requests (bytes) and pauses (cycles), one after the other."""
+    line = [waves.rest(4)]
+    line += [waves.rest(p) if isinstance(p, int) else waves.encode_bytes(p, divisor) for p in pieces]
+    device = Device(network, lanes, divisor, timeout_cycles=TIMEOUT)
+    wave = simulate_pins(device, waves.join([*line, waves.rest(tail)]))
+    answers, rest = split_answers(waves.decode_bytes(wave, divisor))
+    assert rest == b""
+    return answers
+
+
+def infer(inputs, sequence=0):
+    return pack_request(Command.INFER, sequence, inputs.tobytes())
+
+
+def expect(network, inputs):
+    return network.infer_bytes(inputs[None])[0].astype("<i1" if network.answer_bytes == 1 else "<i4").tobytes()
+
+
+def test_echo_comes_back():
+    answers = talk(pack_request(Command.ECHO, 7, b"abc"), pack_request(Command.ECHO, 8, b""), tail=600)
+    assert [(a.status, a.sequence, a.payload) for a in answers] == [(0, 7, b"abc"), (0, 8, b"")]
+
+
+def test_inference_is_the_reference():
+    inputs = draw_inputs(SMALL, 3)
+    answers = talk(*(piece for row in inputs for piece in (infer(row), 800)))
+    assert [a.payload for a in answers] == [expect(SMALL, row) for row in inputs]
+
+
+def test_wide_answers_are_little_endian_words():
+    network = make_network((6, 5, 3), wide=True)
+    row = draw_inputs(network, 1)[0]
+    (answer,) = talk(infer(row), network=network)
+    assert answer.payload == expect(network, row) and len(answer.payload) == 12
+
+
+def test_info_and_cycles():
+    row = draw_inputs(SMALL, 1)[0]
+    info, _, cycles = talk(pack_request(Command.INFO, 1), 900, infer(row), 900, pack_request(Command.CYCLES, 3))
+    told = unpack_info(info.payload)
+    assert (told.version, told.lanes, told.inputs, told.outputs, told.layers) == (1, 4, 6, 3, 2)
+    assert (told.answer_bytes, told.divisor, told.checksum, told.dropped) == (1, 2, SMALL.checksum, 0)
+    assert unpack_cycles(cycles.payload)[1] == 1
+    assert 6 * 2 + 5 < unpack_cycles(cycles.payload)[0] < 50
+
+
+def break_crc(frame):
+    return frame[:-1] + bytes([frame[-1] ^ 1])
+
+
+@pytest.mark.parametrize(
+    ("frame", "status"),
+    [
+        (break_crc(pack_request(Command.ECHO, 9, b"abc")), Status.BAD_CRC),
+        (pack_request(Command.INFER, 9, bytes(5)), Status.BAD_LENGTH),
+        (pack_request(Command.INFER, 9, bytes(7)), Status.BAD_LENGTH),
+        (pack_request(Command.INFER, 9), Status.BAD_LENGTH),
+        (pack_request(Command.ECHO, 9, bytes(200)), Status.BAD_LENGTH),
+        (pack_request(Command.INFO, 9, b"x"), Status.BAD_LENGTH),
+        (pack_request(Command.CYCLES, 9, b"x"), Status.BAD_LENGTH),
+        (pack_request(0, 9), Status.UNKNOWN_COMMAND),
+        (pack_request(5, 9), Status.UNKNOWN_COMMAND),
+        (pack_request(255, 9, b"x"), Status.UNKNOWN_COMMAND),
+        (pack_request(Command.ECHO | 8, 9, b"x"), Status.UNKNOWN_COMMAND),
+    ],
+)
+def test_refusals_say_why_and_leave_the_device_ready(frame, status):
+    row = draw_inputs(SMALL, 1)[0]
+    refused, answered = talk(frame, infer(row))
+    assert (refused.status, refused.sequence, refused.payload) == (status, 9, b"")
+    assert answered.payload == expect(SMALL, row)
+
+
+@pytest.mark.parametrize("garbage", [bytes(20), b"\xff" * 9, b"\x5a\x00\x00", b"hello", bytes(range(128))])
+def test_garbage_without_a_start_is_skipped(garbage):
+    (answer,) = talk(garbage, pack_request(Command.ECHO, 1, b"ok"), tail=600)
+    assert answer.payload == b"ok"
+
+
+@pytest.mark.parametrize("kept", [1, 2, 3, 4, 7, 10, 11])
+def test_lost_bytes_never_hang_it(kept):
+    frame = infer(draw_inputs(SMALL, 1)[0])
+    lost, answer = talk(
+        frame[:kept], TIMEOUT + 50, pack_request(Command.INFO, 2), 600, pack_request(Command.ECHO, 1), tail=400
+    )
+    assert unpack_info(lost.payload).dropped == 1
+    assert answer.sequence == 1
+
+
+def test_byte_lost_in_the_middle_costs_one_frame():
+    frame = pack_request(Command.ECHO, 3, b"abcdef")
+    # One byte too few: the frame swallows the first of the next one and fails; the one after that is answered.
+    answers = talk(frame[:5] + frame[6:], 60, frame, TIMEOUT + 50, frame)
+    assert [a.status for a in answers][-1] == Status.OK
+    assert answers[-1].payload == b"abcdef"
+
+
+def test_broken_byte_ends_the_frame():
+    frame = waves.encode_bytes(pack_request(Command.ECHO, 3, b"abc"), 4)
+    frame[4 * 40 + 36 : 4 * 40 + 40] = 0  # no stop bit behind the fifth byte
+    good = waves.encode_bytes(pack_request(Command.ECHO, 4, b"xyz"), 4)
+    line = waves.join([waves.rest(4), frame, waves.rest(50), good, waves.rest(1500)])
+    wave = simulate_pins(Device(SMALL, 4, 4, timeout_cycles=TIMEOUT), line)
+    answers, _ = split_answers(waves.decode_bytes(wave, 4))
+    assert [a.payload for a in answers] == [b"xyz"]
+
+
+def test_stream_takes_as_long_as_its_requests():
+    """The next request travels while the engine works and the answer goes out: only the last one is waited for."""
+    inputs, divisor = draw_inputs(SMALL, 6), 4
+    requests = [waves.encode_bytes(infer(row, i), divisor) for i, row in enumerate(inputs)]
+    wave = simulate_pins(Device(SMALL, 4, divisor), waves.join([*requests, waves.rest(800)]))
+    data, starts = waves.decode_timed(wave, divisor)
+    answers, _ = split_answers(data)
+    assert [(a.status, a.sequence) for a in answers] == [(0, i) for i in range(6)]
+    assert [a.payload for a in answers] == [expect(SMALL, row) for row in inputs]
+    request, one = len(requests[0]), count_transaction_cycles(SMALL, 4, divisor)
+    assert starts[-1] + 10 * divisor == 5 * request + one
+    assert 5 * request + one < 0.7 * 6 * one
+
+
+def test_third_input_while_both_banks_are_taken_is_refused():
+    # One lane and hidden layers that take longer than a frame: answers cannot keep up.
+    slow = make_network((6, 40, 40, 3), bits=16)
+    inputs = draw_inputs(slow, 3)
+    answers = talk(*(infer(row, i) for i, row in enumerate(inputs)), network=slow, lanes=1, divisor=1, tail=8000)
+    assert sorted((a.sequence, a.status) for a in answers) == [(0, 0), (1, 0), (2, Status.BUSY)]
+    assert [a.payload for a in answers[:2]] == [expect(slow, row) for row in inputs[:2]]
+
+
+def test_noise_on_the_line_never_stops_it():
+    rng = np.random.default_rng(5)
+    noise = rng.integers(0, 2, 6000).astype(np.uint8)
+    good = waves.encode_bytes(pack_request(Command.ECHO, 4, b"xyz"), 3)
+    line = waves.join([waves.rest(9), noise, waves.rest(TIMEOUT + 60), good, waves.rest(1500)])
+    wave = simulate_pins(Device(SMALL, 4, 3, timeout_cycles=TIMEOUT), line)
+    answers, _ = split_answers(waves.decode_bytes(wave, 3))
+    assert answers[-1].payload == b"xyz"
+
+
+def test_network_that_does_not_fit_into_frames_is_refused():
+    for sizes in ((256, 2), (4, 64)):
+        with pytest.raises(UsageError, match="255"):
+            check_design(make_network(sizes, wide=True), 4, 12)
+    for lanes, divisor, said in ((0, 12, "64"), (65, 12, "64"), (4, 0, "65535")):
+        with pytest.raises(UsageError, match=said):
+            check_design(SMALL, lanes, divisor)

@@ -1,0 +1,94 @@
+"""The engine: bit for bit equal to the integer reference, and as fast as it says."""
+
+import numpy as np
+import pytest
+from networks import draw_inputs, make_network, run_engine
+
+from enginebench.fpga.gateware.engine import Engine, count_bits, pack_weights
+from enginebench.fpga.network import count_ideal_cycles
+
+DIGITS = ((64, 32), (32, 10))
+
+
+def check(network, lanes, split=0, n=2):
+    """Cycles of an inference, after its answers were compared."""
+    inputs = draw_inputs(network, n)
+    answers, cycles = run_engine(Engine(network, lanes, split), inputs)
+    assert answers.tolist() == network.infer_bytes(inputs).tolist()
+    assert len(set(cycles)) == 1
+    return cycles[0]
+
+
+@pytest.mark.parametrize(("lanes", "ratio"), [(1, 1.05), (4, 1.05), (8, 1.05), (16, 1.15)])
+def test_cycles_stay_near_the_ideal(lanes, ratio):
+    cycles = check(make_network(), lanes, n=1)
+    assert cycles <= ratio * count_ideal_cycles(DIGITS, lanes), (cycles, count_ideal_cycles(DIGITS, lanes))
+
+
+@pytest.mark.parametrize("bits", [16, 32])
+@pytest.mark.parametrize("split", [10, 15, 17, 31])
+def test_widths_and_split_of_the_multiplication(bits, split):
+    check(make_network(seed=bits, bits=bits), 8, split)
+
+
+@pytest.mark.parametrize("rounding", ["half_even", "half_away", "half_up", "floor"])
+def test_roundings(rounding):
+    check(make_network((16, 8, 4), bits=16, rounding=rounding), 4)
+
+
+@pytest.mark.parametrize(
+    ("sizes", "lanes"),
+    [
+        ((5, 3), 4),  # fewer outputs than lanes, sizes that are no power of two
+        ((3, 17, 2), 16),  # fewer activations than lanes: sums wait for the shift register
+        ((1, 1, 1), 1),
+        ((2, 40, 3), 8),
+        ((9, 33, 7, 12, 5), 8),  # five layers use both halves of the activations
+        ((64, 32, 10), 32),  # one group a layer: the next layer waits for activations
+        ((7, 1, 9), 3),
+    ],
+)
+def test_any_sizes(sizes, lanes):
+    check(make_network(sizes, seed=len(sizes), bits=24), lanes, n=3)
+
+
+@pytest.mark.parametrize("relu", [False, True])
+@pytest.mark.parametrize("zero_points", [(0, 0, 0), (-128, 17, -5), (127, -128, 127)])
+def test_zero_points_and_relu(zero_points, relu):
+    check(make_network((12, 8, 6), zero_points=zero_points, relu=relu), 4)
+
+
+@pytest.mark.parametrize("relu", [False, True])
+def test_layer_without_quantization_answers_its_sums(relu):
+    network = make_network((12, 8, 6), wide=True, relu=relu)
+    assert network.answer_bytes == 4
+    check(network, 4)
+
+
+def test_channels_far_apart_keep_fewer_bits():
+    network = make_network((12, 8, 6), bits=16, spread=2.0**12)
+    assert max(int(x.shift.max()) for x in network.layers) - min(int(x.shift.min()) for x in network.layers) <= 7
+    check(network, 4)
+
+
+def test_extreme_weights_and_inputs_do_not_overflow():
+    network = make_network((64, 4, 3))
+    for value in (-128, 127):
+        inputs = np.full((1, 64), value, np.int8)
+        inputs[0, ::2] = -128
+        answers, _ = run_engine(Engine(network, 4), inputs)
+        assert answers.tolist() == network.infer_bytes(inputs).tolist()
+
+
+def test_words_hold_weights_lane_by_lane():
+    network = make_network((2, 3))
+    words = pack_weights(network.layers, 2)
+    w = network.layers[0].weights.astype(int) & 0xFF
+    assert words == [w[0, 0] | w[1, 0] << 8, w[0, 1] | w[1, 1] << 8, w[2, 0], w[2, 1]]
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "bits"), [(0, 0, 1), (-1, 0, 1), (-1, 1, 2), (-128, 127, 8), (-129, 0, 9), (0, 128, 9)]
+)
+def test_bits_of_a_range(low, high, bits):
+    assert count_bits(low, high) == bits

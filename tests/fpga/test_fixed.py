@@ -1,0 +1,153 @@
+"""Fixed point: NumPy against exact fractions, gateware against NumPy, exhaustively at small widths."""
+
+import itertools
+from fractions import Fraction
+from functools import partial
+
+import numpy as np
+import pytest
+from amaranth import signed, unsigned
+from bench import evaluate
+from hypothesis import given
+from hypothesis import strategies as st
+
+from enginebench.core.errors import UsageError
+from enginebench.fpga import integers
+from enginebench.fpga.gateware import fixed
+from enginebench.fpga.integers import ROUNDINGS, QFormat
+
+NIBBLES = np.array(list(itertools.product(range(-8, 8), range(-8, 8)))).T
+
+
+def requantizer(*settings):
+    """Gateware from (accumulator, multiplier), the rest of the settings given."""
+    return lambda accumulator, multiplier: fixed.requantize(accumulator, multiplier, *settings)
+
+
+def round_exactly(value, rounding):
+    """Rounding of a fraction, written without a single shift."""
+    floor = value.numerator // value.denominator
+    rest = value - floor
+    if rounding == "floor" or rest < Fraction(1, 2):
+        return floor
+    if rest > Fraction(1, 2):
+        return floor + 1
+    return {"half_even": floor + floor % 2, "half_away": floor + (value > 0), "half_up": floor + 1}[rounding]
+
+
+@pytest.mark.parametrize("rounding", ROUNDINGS)
+def test_shift_right_rounds_every_small_number(rounding):
+    values = np.arange(-512, 512)
+    for shift in range(7):
+        exact = [round_exactly(Fraction(int(v), 1 << shift), rounding) for v in values]
+        assert integers.shift_right(values, shift, rounding).tolist() == exact
+
+
+@given(st.integers(-(2**63), 2**63 - 1), st.integers(0, 62), st.sampled_from(ROUNDINGS))
+def test_shift_right_rounds_every_wide_number(value, shift, rounding):
+    exact = round_exactly(Fraction(value, 1 << shift), rounding)
+    if -(2**63) <= exact < 2**63:
+        assert int(integers.shift_right(value, shift, rounding)) == exact
+
+
+@given(st.integers(-(2**31), 2**31 - 1), st.integers(1, 2**31 - 1), st.integers(0, 62), st.integers(-128, 127),
+       st.sampled_from(ROUNDINGS))  # fmt: skip
+def test_requantize_rounds_once_then_saturates(accumulator, multiplier, shift, zero, rounding):
+    exact = round_exactly(Fraction(accumulator * multiplier, 1 << shift), rounding) + zero
+    found = integers.requantize(accumulator, multiplier, shift, zero, rounding=rounding)
+    assert int(found) == min(127, max(-128, exact))
+
+
+@pytest.mark.parametrize("rounding", ROUNDINGS)
+@pytest.mark.parametrize("shift", [0, 1, 2, 5, 9, 12])
+def test_gateware_shift_equals_reference_on_every_number(shift, rounding):
+    for shape, values in ((signed(9), np.arange(-256, 256)), (unsigned(8), np.arange(256))):
+        found = evaluate([shape], partial(fixed.shift_right, shift=shift, rounding=rounding), values)
+        assert found.tolist() == integers.shift_right(values, shift, rounding).tolist()
+
+
+@pytest.mark.parametrize(("low", "high"), [(-8, 7), (-3, 5), (0, 15), (0, 0), (2, 7), (-128, 127)])
+def test_gateware_saturates_every_number(low, high):
+    values = np.arange(-512, 512)
+    found = evaluate([signed(10)], lambda v: fixed.saturate(v, low, high), values)
+    assert found.tolist() == integers.saturate(values, low, high).tolist()
+
+
+@pytest.mark.parametrize("rounding", ROUNDINGS)
+@pytest.mark.parametrize("fraction", [0, 2, 4])
+def test_gateware_multiplies_every_pair(fraction, rounding):
+    kind = QFormat(bits=4, fraction=fraction)
+    found = evaluate([signed(4)] * 2, lambda a, b: fixed.multiply_saturated(a, b, kind, rounding), *NIBBLES)
+    assert found.tolist() == integers.multiply_saturated(*NIBBLES, kind, rounding).tolist()
+
+
+def test_gateware_adds_every_pair():
+    kind = QFormat(bits=4, fraction=2)
+    found = evaluate([signed(4)] * 2, lambda a, b: fixed.add_saturated(a, b, kind), *NIBBLES)
+    assert found.tolist() == integers.add_saturated(*NIBBLES, kind).tolist()
+
+
+@pytest.mark.parametrize("rounding", ROUNDINGS)
+def test_gateware_requantizes_every_small_accumulator(rounding):
+    values = np.arange(-512, 512)
+    for multiplier, shift, zero, low in ((5, 3, 1, -8), (8, 4, -2, -2), (12, 6, 0, -8)):
+        found = evaluate(
+            [signed(10), unsigned(4)],
+            requantizer(shift, zero, low, 7, rounding),
+            values,
+            np.full_like(values, multiplier),
+        )
+        expected = integers.requantize(values, multiplier, shift, zero, low, 7, rounding)
+        assert found.tolist() == expected.tolist()
+
+
+@pytest.mark.parametrize("bits", [16, 24, 32])
+def test_gateware_requantizes_at_full_width(bits):
+    rng = np.random.default_rng(bits)
+    accumulators = rng.integers(-(2**31), 2**31, 300)
+    accumulators[:4] = (-(2**31), 2**31 - 1, 0, -1)
+    multipliers = rng.integers(2 ** (bits - 2), 2 ** (bits - 1), 300)
+    # A third are exact ties: the multiplier is a power of two, the accumulator odd, the shift one place further.
+    multipliers[::3], accumulators[::3] = 2 ** (bits - 2), rng.integers(-300, 300, 100) * 2 + 1
+    for rounding in ROUNDINGS:
+        found = evaluate(
+            [signed(32), unsigned(bits - 1)],
+            requantizer(bits - 1, 3, -128, 127, rounding),
+            accumulators,
+            multipliers,
+        )
+        expected = integers.requantize(accumulators, multipliers, bits - 1, 3, rounding=rounding)
+        assert found.tolist() == expected.tolist()
+
+
+@given(st.floats(1e-9, 0.99), st.integers(4, 32))
+def test_split_scale_is_as_near_as_the_word_allows(scale, bits):
+    multiplier, shift = integers.split_scale(scale, bits)
+    assert 2 ** (bits - 2) <= multiplier < 2 ** (bits - 1)
+    assert abs(Fraction(multiplier, 1 << shift) / Fraction(scale) - 1) <= Fraction(1, 2 ** (bits - 1))
+
+
+@pytest.mark.parametrize(("scale", "bits"), [(0.0, 32), (-1.0, 32), (float("nan"), 16), (float("inf"), 16),
+                                             (0.5, 3), (0.5, 33), (1e-30, 32), (1e12, 32)])  # fmt: skip
+def test_split_scale_refuses_what_has_no_multiplier(scale, bits):
+    with pytest.raises(UsageError):
+        integers.split_scale(scale, bits)
+
+
+def test_q_format_encodes_decodes_and_saturates():
+    kind = QFormat(bits=8, fraction=4)
+    assert kind.encode([0.5, 1 / 32, 3 / 32, -100, 100]).tolist() == [8, 0, 2, -128, 127]
+    assert kind.decode([8, -128]).tolist() == [0.5, -8.0]
+    assert (QFormat(bits=8, fraction=0, signed=False).low, QFormat(bits=8, fraction=0, signed=False).high) == (0, 255)
+    with pytest.raises(UsageError):
+        kind.encode([float("nan")])
+    for bits, fraction in ((0, 0), (33, 0), (8, -1)):
+        with pytest.raises(UsageError):
+            QFormat(bits=bits, fraction=fraction)
+
+
+def test_unknown_rounding_is_refused():
+    with pytest.raises(UsageError, match="half_even"):
+        integers.shift_right(1, 1, "nearest")
+    with pytest.raises(UsageError, match="half_even"):
+        fixed.shift_right(evaluate, 1, "nearest")

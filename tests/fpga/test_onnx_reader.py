@@ -1,0 +1,145 @@
+"""Quantized files of every form: read, and run as ONNX Runtime runs them; what is no such chain is refused by name."""
+
+import numpy as np
+import onnx
+import pytest
+from chains import SCALES, run_ort, write_chain
+from onnx import helper
+
+from enginebench.core.errors import ModelError, ParseError
+from enginebench.fpga.onnx_reader import read_network
+
+INPUTS = np.random.default_rng(3).random((2000, 6), dtype=np.float32)
+
+
+@pytest.mark.parametrize(
+    "form",
+    [
+        {},
+        {"kind": np.int8},
+        {"transposed": False},
+        {"matmul": True},
+        {"per_channel": False},
+        {"bias": "dq"},
+        {"relu": "relu"},
+        {"relu": "clip", "kind": np.int8},
+        {"relu": "relu", "kind": np.int8},
+        {"weight_zero": 128, "per_channel": False},
+        {"constant_weights": True},
+    ],
+    ids=str,
+)
+def test_every_form_gives_what_onnx_runtime_gives(form, tmp_path):
+    path = write_chain(tmp_path / "ein Netz é.onnx", **form)
+    network = read_network(path)
+    steps = (network.infer(INPUTS) - run_ort(path, INPUTS)) / SCALES["output"]
+    # A float32 scale may put a near tie on the other side; never more than one step, never often.
+    assert np.abs(steps).max() < 1.5
+    assert (np.abs(steps) > 0.5).mean() < 1e-3
+    assert (network.inputs, network.outputs, network.answer_bytes) == (6, 3, 1)
+    assert network.input_shape == ("batch", 6)
+
+
+def test_file_without_output_scale_answers_sums(tmp_path):
+    path = write_chain(tmp_path / "f.onnx", output_q=False)
+    network = read_network(path)
+    assert network.answer_bytes == 4
+    assert np.allclose(network.infer(INPUTS), run_ort(path, INPUTS), atol=0.05)
+
+
+def test_pair_in_front_of_relu_is_folded_and_said(tmp_path):
+    def swap(nodes, constants):
+        place = next(i for i, node in enumerate(nodes) if node.op_type == "Relu")
+        constants |= {"before_s": np.float32(0.02), "before_z": np.int8(0)}
+        source = nodes[place].input[0]
+        nodes.insert(place, helper.make_node("QuantizeLinear", [source, "before_s", "before_z"], ["before_q"]))
+        nodes.insert(place + 1, helper.make_node("DequantizeLinear", ["before_q", "before_s", "before_z"], ["before"]))
+        nodes[place + 2].input[0] = "before"
+
+    path = write_chain(tmp_path / "f.onnx", kind=np.int8, relu="relu", swap=swap)
+    network = read_network(path)
+    assert "two roundings" in network.notes[0]
+    assert (np.abs(network.infer(INPUTS) - run_ort(path, INPUTS)) / SCALES["output"]).max() < 1.5
+
+
+def refuse(nodes, index, **changes):
+    """Changes a node so that it cannot be read."""
+    for key, value in changes.items():
+        if key == "op":
+            nodes[index].op_type = value
+        else:
+            del nodes[index].attribute[:]
+            nodes[index].attribute.append(helper.make_attribute(key, value))
+
+
+def float_weights(nodes, constants):
+    constants["layer0_wf"] = np.ones((5, 6), np.float32)
+    del nodes[2]
+
+
+def unquantized_input(nodes, constants):
+    nodes[3].input[0] = "input"
+    del nodes[:2]
+
+
+@pytest.mark.parametrize(
+    ("form", "said"),
+    [
+        ({"swap": float_weights}, "not quantized"),
+        ({"swap": unquantized_input}, "not quantized"),
+        ({"swap": lambda nodes, c: refuse(nodes, 3, op="Conv")}, "Conv"),
+        ({"swap": lambda nodes, c: refuse(nodes, 3, alpha=2.0)}, "alpha"),
+        ({"swap": lambda nodes, c: c.update(input_s=np.float32(0))}, "scale"),
+        ({"swap": lambda nodes, c: c.update(input_s=np.float32("nan"))}, "scale"),
+        ({"swap": lambda nodes, c: c.update(input_s=np.ones(6, np.float32), input_z=np.zeros(6, np.uint8))}, "one"),
+        ({"swap": lambda nodes, c: c.update(layer0_b=np.ones(4, np.float32))}, "bias has 4"),
+        ({"swap": lambda nodes, c: c.update(layer0_b=np.full(5, np.inf, np.float32))}, "finite"),
+        ({"swap": lambda nodes, c: c.update(layer0_b=np.full(5, 1e9, np.float32))}, "32 bits"),
+        ({"axis": 1, "swap": lambda nodes, c: c.update(layer0_ws=np.ones(6, np.float32),
+                                                       layer0_wz=np.zeros(6, np.int8))}, "axis 1"),
+        ({"swap": lambda nodes, c: c.update(layer0_w=np.full((5, 6), -128, np.int8),
+                                            layer0_wz=np.full(5, 7, np.int8))}, "signed byte"),
+        ({"swap": lambda nodes, c: c.update(layer0_w=np.ones((5, 6), np.int32))}, "int32"),
+        ({"swap": lambda nodes, c: c.pop("layer0_b")}, "no constant"),
+        ({"swap": lambda nodes, c: nodes.append(helper.make_node("Relu", ["input_dq"], ["z"]))}, "one node"),
+    ],
+)  # fmt: skip
+def test_what_is_no_chain_of_quantized_layers_is_refused(form, said, tmp_path):
+    path = write_chain(tmp_path / "f.onnx", **form)
+    with pytest.raises(ModelError, match=said):
+        read_network(path)
+
+
+def test_ends_of_a_pair_must_agree(tmp_path):
+    def swap(nodes, constants):
+        constants["other"] = np.float32(0.5)
+        nodes[1].input[1] = "other"
+
+    with pytest.raises(ModelError, match="differ"):
+        read_network(write_chain(tmp_path / "f.onnx", swap=swap))
+
+
+@pytest.mark.parametrize("data", [b"", b"not onnx", b"\x00" * 100])
+def test_what_is_no_onnx_file_is_named(data, tmp_path):
+    path = tmp_path / "broken.onnx"
+    path.write_bytes(data)
+    with pytest.raises(ParseError, match=r"broken\.onnx"):
+        read_network(path)
+    with pytest.raises(ParseError, match="missing"):
+        read_network(tmp_path / "missing.onnx")
+
+
+def test_truncated_file_is_named(tmp_path):
+    path = write_chain(tmp_path / "f.onnx")
+    path.write_bytes(path.read_bytes()[:200])
+    with pytest.raises((ParseError, ModelError), match=r"f\.onnx"):
+        read_network(path)
+
+
+def test_two_inputs_are_refused(tmp_path):
+    path = write_chain(tmp_path / "f.onnx")
+    model = onnx.load(path)
+    model.graph.input.append(helper.make_tensor_value_info("more", onnx.TensorProto.FLOAT, [1]))
+    onnx.save(model, path)
+    with pytest.raises(ModelError, match="2 inputs"):
+        read_network(path)

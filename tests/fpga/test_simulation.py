@@ -1,0 +1,103 @@
+"""Simulators against each other and against the closed forms; errors of the tools."""
+
+import numpy as np
+import pytest
+from networks import draw_inputs, make_network, run_engine
+
+from enginebench.core.errors import BackendUnavailable, MeasurementError, MissingDependency
+from enginebench.fpga import compiled, toolchain, waves
+from enginebench.fpga.compiled import CompiledDevice, compile_device
+from enginebench.fpga.frames import Command, pack_answer, pack_request
+from enginebench.fpga.gateware.device import Device
+from enginebench.fpga.gateware.engine import Engine
+from enginebench.fpga.latency import count_engine_cycles, count_transaction_cycles, list_sizes
+from enginebench.fpga.network import count_ideal_cycles
+from enginebench.fpga.pysim import simulate_pins
+from enginebench.fpga.simulation import DesignOptions, predict_cycles, read_answers, simulate_inferences
+
+SMALL = make_network((6, 5, 3), bits=16)
+
+
+@pytest.mark.parametrize(
+    ("sizes", "lanes"),
+    [((5, 3), 4), ((3, 17, 2), 16), ((1, 1, 1), 1), ((2, 40, 3), 8), ((9, 33, 7, 12, 5), 8), ((1, 20, 20, 1), 4)],
+)
+def test_closed_form_of_the_engine_is_exact(sizes, lanes):
+    network = make_network(sizes, bits=16)
+    _, cycles = run_engine(Engine(network, lanes), draw_inputs(network, 1))
+    assert cycles == [count_engine_cycles(list_sizes(network), lanes)]
+
+
+@pytest.mark.parametrize(("lanes", "cycles"), [(1, 2379), (4, 620), (8, 332), (16, 180)])
+def test_cycles_of_the_digits_network(lanes, cycles):
+    sizes = [(64, 32), (32, 10)]
+    assert count_engine_cycles(sizes, lanes) == cycles
+    assert count_engine_cycles(sizes, lanes) == count_ideal_cycles(sizes, lanes) + 10 + ((10 - 1) % lanes + 1)
+
+
+@pytest.mark.parametrize(("lanes", "divisor"), [(1, 1), (4, 1), (4, 2), (1, 5), (4, 13)])
+def test_closed_form_of_a_transaction_is_exact(lanes, divisor, cache_dir):
+    options = DesignOptions(lanes=lanes, divisor=divisor)
+    found = simulate_inferences(SMALL, options, draw_inputs(SMALL, 1), cache_dir, "amaranth")
+    assert set(found.transaction_cycles) == {count_transaction_cycles(SMALL, lanes, divisor)}
+    assert predict_cycles(SMALL, options) == (found.cycles_per_inference, found.transaction_cycles[0])
+
+
+def test_compiled_simulation_follows_amaranth_cycle_for_cycle(cache_dir):
+    rng = np.random.default_rng(1)
+    requests = [pack_request(Command.INFER, i, row.tobytes()) for i, row in enumerate(draw_inputs(SMALL, 3))]
+    requests += [pack_request(Command.INFO, 9), pack_request(9, 9), b"garbage", pack_request(Command.CYCLES, 1)]
+    noise = rng.integers(0, 2, 900).astype(np.uint8)
+    line = waves.join([waves.rest(5), *(waves.encode_bytes(r, 4, gap_cycles=40) for r in requests), noise])
+    design = Device(SMALL, 4, 4, timeout_cycles=900)  # as in test_driver and test_serve: one design to compile
+    expected = simulate_pins(Device(SMALL, 4, 4, timeout_cycles=900), line)
+    with CompiledDevice(compile_device(design, cache_dir)) as device:
+        halves = [device.run(part)[0] for part in np.array_split(line, 7)]  # state goes on from call to call
+    assert np.concatenate(halves).tolist() == expected.tolist()
+
+
+def test_compiled_simulation_is_the_reference(cache_dir):
+    inputs = draw_inputs(SMALL, 150)
+    found = simulate_inferences(SMALL, DesignOptions(lanes=4, divisor=4), inputs, cache_dir)
+    assert found.answers.tolist() == SMALL.infer_bytes(inputs).tolist()
+    assert set(found.compute_cycles) == {found.cycles_per_inference}
+    assert set(found.transaction_cycles) == {count_transaction_cycles(SMALL, 4, 4)}
+
+
+def test_design_is_compiled_once(cache_dir, monkeypatch):
+    first = compile_device(Device(SMALL, 4, 4), cache_dir)
+    monkeypatch.setattr(compiled, "find_compiler", lambda: pytest.fail("compiled again"))
+    assert compile_device(Device(SMALL, 4, 4), cache_dir) == first
+
+
+def test_closed_device_says_so(cache_dir):
+    device = CompiledDevice(compile_device(Device(SMALL, 4, 4), cache_dir))
+    device.close()
+    device.close()
+    with pytest.raises(BackendUnavailable, match="closed"):
+        device.run(waves.rest(3))
+
+
+def test_missing_compiler_is_named(monkeypatch):
+    monkeypatch.setattr(compiled.shutil, "which", lambda name: None)
+    with pytest.raises(MissingDependency, match=r"g\+\+"):
+        compiled.find_compiler()
+
+
+def test_missing_tool_is_named(monkeypatch, tmp_path):
+    monkeypatch.setattr(toolchain, "find_spec", lambda name: None)
+    with pytest.raises(MissingDependency, match=r"enginebench\[fpga\]"):
+        toolchain.run_tool("yosys", [], tmp_path)
+    with pytest.raises(MissingDependency, match="yosys"):
+        toolchain.find_yosys_headers()
+
+
+def test_failing_tool_ends_with_its_last_words(tmp_path):
+    with pytest.raises(BackendUnavailable, match="no_such_pass"):
+        toolchain.run_tool("yosys", ["-q", "-p", "no_such_pass"], tmp_path)
+
+
+def test_bytes_that_are_no_answer_are_named():
+    line = waves.join([waves.rest(3), waves.encode_bytes(pack_answer(0, 1, b"ab") + b"\x00", 2), waves.rest(5)])
+    with pytest.raises(MeasurementError, match="no answer"):
+        read_answers(line, 2)
