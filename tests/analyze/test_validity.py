@@ -98,3 +98,18 @@ def test_a_single_process_that_ran_out_of_time_says_so() -> None:
     block = Block(start=0, stop=400, duration_ns=10**9, foreign_cpu_cores=0.0)
     one = Measurement(clock="host", latency_ns=[2_500_000] * 400, blocks=(block,), stop_rule="time_limit")
     assert [c.code for c in judge([one])[1]] == ["single_process", "not_settled"]
+
+
+@pytest.mark.parametrize(("enqueue_ns", "doubted"), [(790, False), (810, True)])
+def test_a_gpu_that_waits_for_the_host_is_a_doubt(enqueue_ns: int, doubted: bool) -> None:
+    n = 1000
+    measured = Measurement(
+        clock="host",
+        latency_ns=[1100] * n,
+        blocks=(Block(start=0, stop=n, duration_ns=10**8),),
+        stop_rule="settled",
+        device_ns=[1000] * n,
+        enqueue_ns=[enqueue_ns] * n,
+    )
+    _, doubts = judge([measured])
+    assert ("enqueue_bound" in {caveat.code for caveat in doubts}) is doubted

@@ -13,6 +13,7 @@ from pages import Table, find_code, find_section, find_tables, read_page
 
 from enginebench.analyze.compare import Comparison
 from enginebench.analyze.diff import DiffDocument, DiffRow
+from enginebench.analyze.stages import StagesDocument
 from enginebench.analyze.trtexec.records import (
     EngineLayer,
     LayersDocument,
@@ -46,6 +47,7 @@ DOCUMENTS: dict[str, type[msgspec.Struct]] = {
     "drift": DriftDocument,
     "accuracy": AccuracyDocument,
     "infer": InferDocument,
+    "stages": StagesDocument,
     "calibrate": CalibrateDocument,
     "quantize": QuantizeDocument,
     "doctor": DoctorDocument,

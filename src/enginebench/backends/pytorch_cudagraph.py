@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from enginebench.backends.torch_cuda import (
     CUDA_OPTIONS,
+    PRECISIONS,
     CudaLane,
     CudaTorchEngine,
     check_cuda_request,
@@ -20,7 +21,10 @@ from enginebench.core.records import Artifact, Availability, EngineSpec
 if TYPE_CHECKING:
     from enginebench.core.protocols import ModuleLoader
 
+__all__ = ["NAME", "OPTIONS", "PRECISIONS", "PytorchCudagraphBackend", "create_backend"]
+
 NAME = "pytorch-cudagraph"
+OPTIONS = CUDA_OPTIONS
 
 
 class PytorchCudagraphBackend:
@@ -37,7 +41,7 @@ class PytorchCudagraphBackend:
 
     def build(self, artifact: Artifact, spec: EngineSpec, out_dir: Path) -> Artifact:
         """The artefact as it is: `load` captures. Refuses what `load` would refuse."""
-        check_cuda_request(artifact, spec, CUDA_OPTIONS)
+        check_cuda_request(artifact, spec, OPTIONS)
         return artifact
 
     def load(self, artifact: Artifact, spec: EngineSpec) -> CudaTorchEngine:
@@ -48,7 +52,7 @@ class PytorchCudagraphBackend:
             ModelError: the module cannot be captured; names the reason.
             MeasurementError: it does not fit into the GPU's memory.
         """
-        options = check_cuda_request(artifact, spec, CUDA_OPTIONS)
+        options = check_cuda_request(artifact, spec, OPTIONS)
         prepare_cuda(spec, options)
         lane = CudaLane(read_device_index(spec), options["wait"])
         return CudaTorchEngine(

@@ -7,9 +7,11 @@ from pathlib import Path
 
 import msgspec
 
-from enginebench.core.errors import UsageError
+from enginebench.core.errors import MissingDependency, UsageError
 from enginebench.core.records import Result
 from enginebench.core.store import encode, write_atomic
+from enginebench.report.batches import batch_chart, list_batches
+from enginebench.report.charts import render_png
 from enginebench.report.csv_table import format_csv
 from enginebench.report.markdown import format_markdown
 from enginebench.report.rows import RunDocument, describe_run
@@ -17,6 +19,7 @@ from enginebench.workflow.folder import RunRecord, read_results
 
 FORMATS = ("md", "csv", "json")
 FILES = {"md": "report.md", "csv": "table.csv", "json": "report.json"}
+BATCHES_PICTURE = "batches.png"
 
 
 def describe_stored(record: RunRecord, results: Sequence[Result], margin: float = 0.02) -> RunDocument:
@@ -48,7 +51,24 @@ def write_reports(root: Path, document: RunDocument, formats: Sequence[str] = ("
         path = root / FILES[name]
         write_atomic(path, _render(document, name))
         written.append(path)
-    return written
+    return [*written, *(_draw_batches(root, document) if "md" in formats else [])]
+
+
+def _draw_batches(root: Path, document: RunDocument) -> list[Path]:
+    """The picture of latency against throughput, where there is more than one batch; its table is in the page.
+
+    Pictures need an extra: without it the page has the numbers alone.
+    """
+    limit = document.spec.get("p99_limit_ms")
+    series = list_batches(document.rows, limit)
+    if not series:
+        return []
+    path = root / BATCHES_PICTURE
+    try:
+        write_atomic(path, render_png(batch_chart(series, limit)))
+    except MissingDependency:
+        return []
+    return [path]
 
 
 def _render(document: RunDocument, name: str) -> bytes:
