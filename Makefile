@@ -13,8 +13,8 @@ RUN     = $(VENV)/bin/python -m enginebench run $(MODEL) --precisions fp32,int8 
 run: $(VENV)/.installed-$(TORCH)
 	$(RUN)
 
-test: $(VENV)/.dev-$(TORCH)
-	$(VENV)/bin/python -m pytest $(ARGS)
+test: $(VENV)/.dev-$(TORCH) $(VENV)/.browser
+	ENGINEBENCH_BROWSER_DIR=$(VENV)/browser $(VENV)/bin/python -m pytest $(ARGS)
 
 check: $(VENV)/.dev-$(TORCH)
 	$(VENV)/bin/ruff check .
@@ -33,6 +33,11 @@ $(VENV)/.installed-$(TORCH): $(VENV)/bin/python pyproject.toml constraints.txt t
 
 $(VENV)/.dev-$(TORCH): $(VENV)/.installed-$(TORCH)
 	$(VENV)/bin/python tools/install.py --torch $(TORCH) --dev
+	touch $@
+
+# Where it cannot be had (no root, no apt), the tests in a browser are skipped and say so; CI demands them.
+$(VENV)/.browser: $(VENV)/bin/python tools/install_browser.sh
+	tools/install_browser.sh $(VENV)/browser || echo "no browser: the tests of report.html in Chromium will be skipped"
 	touch $@
 
 clean:

@@ -32,7 +32,9 @@ from enginebench.models.zoo import ModelCard
 from enginebench.report.accuracy import AccuracyDocument
 from enginebench.report.bench import BenchDocument
 from enginebench.report.drift import DriftDocument
+from enginebench.report.history import HistoryDocument
 from enginebench.report.rows import Ref, Row, RunDocument
+from enginebench.workflow.baselines import BaselineList
 from enginebench.workflow.doctor import DoctorDocument
 from enginebench.workflow.exporting import ExportDocument
 from enginebench.workflow.inference import InferDocument
@@ -52,6 +54,8 @@ DOCUMENTS: dict[str, type[msgspec.Struct]] = {
     "quantize": QuantizeDocument,
     "doctor": DoctorDocument,
     "diff": DiffDocument,
+    "baseline list": BaselineList,
+    "history": HistoryDocument,
     "parse log": LogDocument,
     "parse times": TimesDocument,
     "parse profile": ProfileDocument,

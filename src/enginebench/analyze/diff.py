@@ -6,6 +6,7 @@ from collections import defaultdict
 from collections.abc import Callable, Hashable, Sequence
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from enginebench.analyze.compare import Comparison, comparable, compare, compare_apart
 from enginebench.analyze.validity import judge
@@ -27,6 +28,8 @@ class DiffRow(Struct, frozen=True, kw_only=True):
     reasons: tuple[str, ...] = ()
     repetitions_needed: int | None = None
     clock: str | None = None
+    failures: tuple[str, ...] = ()  # why this row fails the gate; empty: it passes
+    top1_change: float | None = None  # candidate less base, as a share; None: not measured on the same data
 
 
 class DiffDocument(Struct, frozen=True, kw_only=True):
@@ -37,6 +40,11 @@ class DiffDocument(Struct, frozen=True, kw_only=True):
     verdict: Verdict
     gate_failed: bool
     margin: float = 0.02
+    max_top1_drop: float = 1.0
+
+
+# Points of top-1 accuracy that a candidate may lose; the same limit as that of `run`.
+MAX_TOP1_DROP = 1.0
 
 
 def diff_results(
@@ -46,6 +54,7 @@ def diff_results(
     *,
     neighbours: bool = False,
     allow_not_comparable: bool = False,
+    max_top1_drop: float = MAX_TOP1_DROP,
 ) -> DiffDocument:
     """The verdict of every row of two runs, and over all of them.
 
@@ -60,14 +69,70 @@ def diff_results(
         neighbours: both sides were measured interleaved in one run, so their repetitions are pairs. Otherwise the
             reference kernel must have taken as long on both sides.
         allow_not_comparable: such rows do not fail the gate.
+        max_top1_drop: points of top-1 accuracy (1.0 = one per cent of the images) that a row may lose.
     """
     pairs = pair_results(base, cand)
-    rows = tuple(_diff_pair(b, c, margin, neighbours) for b, c in pairs)
+    rows = tuple(
+        _gate(_diff_pair(b, c, margin, neighbours), b, c, allow_not_comparable, max_top1_drop) for b, c in pairs
+    )
     found = {row.verdict for row in rows}
     worst: Verdict = next((v for v in WORST_FIRST if v in found), "not_comparable")
-    unlike = not allow_not_comparable and ("not_comparable" in found or not rows)
-    failed = "slower" in found or unlike
-    return DiffDocument(rows=rows, verdict=worst, gate_failed=failed, margin=margin)
+    failed = any(row.failures for row in rows) or (not rows and not allow_not_comparable)
+    return DiffDocument(rows=rows, verdict=worst, gate_failed=failed, margin=margin, max_top1_drop=max_top1_drop)
+
+
+def _gate(row: DiffRow, base: Result | None, cand: Result | None, allow: bool, max_top1_drop: float) -> DiffRow:
+    """The row with what fails the gate: slower, not comparable, worse answers, another precision."""
+    failures = ["slower"] if row.verdict == "slower" else []
+    if row.verdict == "not_comparable" and not allow:
+        failures.append("not comparable")
+    if base is None or cand is None:
+        return replace(row, failures=tuple(failures))
+    change = _change_of_top1(base, cand)
+    failures += _find_lost_answers(base, cand, change, max_top1_drop)
+    failures += _find_changed_precision(base, cand)
+    return replace(row, failures=tuple(failures), top1_change=change)
+
+
+def _change_of_top1(base: Result, cand: Result) -> float | None:
+    """Candidate less base; None where either is missing or they were asked different questions."""
+    if base.accuracy is None or cand.accuracy is None or base.accuracy.n != cand.accuracy.n:
+        return None
+    return cand.accuracy.top1.value - base.accuracy.top1.value
+
+
+def _find_lost_answers(base: Result, cand: Result, change: float | None, max_top1_drop: float) -> list[str]:
+    lost = []
+    # 1e-9: a drop of exactly the limit is allowed, whatever the last bit of the two shares says.
+    if change is not None and change < -max_top1_drop / 100 - 1e-9:
+        lost.append(f"top-1 accuracy fell by {-100 * change:.2f} points, more than {max_top1_drop:g}")
+    if base.accuracy is not None and cand.accuracy is None and cand.status == "ok":
+        lost.append("the base has a top-1 accuracy, the candidate has none")
+    if _passed(base) and cand.drift is not None and not cand.drift.passed:
+        lost.append("outputs no longer agree with the reference within the limits")
+    return lost
+
+
+def _passed(result: Result) -> bool:
+    return result.drift is None or result.drift.passed
+
+
+def _find_changed_precision(base: Result, cand: Result) -> list[str]:
+    """What was asked for is the same and what ran is not; other precisions on purpose are no failure."""
+    if base.requested_precision != cand.requested_precision:
+        return []
+    if base.engine.precision != cand.engine.precision:
+        return [f"precision changed: {base.engine.precision} ran before, {cand.engine.precision} now"]
+    before, now = _dominant(base), _dominant(cand)
+    if before and now and before != now:
+        return [f"precision changed: most of the time was spent in {before} before, in {now} now"]
+    return []
+
+
+def _dominant(result: Result) -> str | None:
+    """The precision in which the runtime spent most of its time, by its own record."""
+    shares = result.effective_precision or {}
+    return max(shares, key=lambda name: shares[name]) if shares else None
 
 
 def pair_results(base: Sequence[Result], cand: Sequence[Result]) -> list[tuple[Result | None, Result | None]]:

@@ -9,6 +9,8 @@ import click
 
 from enginebench.cli.options import common_options, make_measure, measure_options, parse_shapes
 
+FILE = click.Path(path_type=Path, dir_okay=False)
+
 
 @click.command("bench")
 @click.argument("target")
@@ -19,6 +21,8 @@ from enginebench.cli.options import common_options, make_measure, measure_option
 @click.option("--against-precision", metavar="PRECISION", help="Of the other side. [--precision]")
 @click.option("--gate", is_flag=True, help="End with exit code 4 if TARGET is slower, or the sides cannot be compared.")
 @click.option("--margin", type=click.FloatRange(0, 1, min_open=True), default=0.02, show_default=True)
+@click.option("--junit", type=FILE, metavar="F", help="With --against: write the verdict as JUnit XML.")
+@click.option("--summary", type=FILE, metavar="F", help="With --against: append the verdict as markdown.")
 @click.option("--percentile", default="50,90,95,99", show_default=True, help="Beside p50 and p99, parted by commas.")
 @click.option("--input-size", type=click.IntRange(1), help="Height and width of the model's images.")
 @click.option(
@@ -37,6 +41,8 @@ def command(
     against_precision: str | None,
     gate: bool,
     margin: float,
+    junit: Path | None,
+    summary: Path | None,
     percentile: str,
     input_size: int | None,
     timeout: float,
@@ -62,11 +68,14 @@ def command(
     from enginebench.cli.closing import finish_bench
     from enginebench.cli.options import parse_percentiles
     from enginebench.cli.progress import open_reporter
+    from enginebench.core.errors import UsageError
     from enginebench.core.names import parse_engine, parse_precision
     from enginebench.measure.pin import default_threads
     from enginebench.workflow.comparison import bench_sides, parse_side
     from enginebench.workflow.folder import RunRequest, default_folder
 
+    if against is None and (gate or junit or summary):
+        raise UsageError("--gate, --junit and --summary need --against SIDE: a verdict is about two sides")
     request = RunRequest(
         model=target,
         engines=(parse_engine(engine),),
@@ -93,4 +102,5 @@ def command(
     root = default_folder(f"bench-{Path(target).stem if target.endswith('.onnx') else target}")
     with open_reporter() as reporter:
         results = bench_sides(request, side, root, reporter=reporter, wait=wait, command=("enginebench", *sys.argv[1:]))
-    finish_bench(root, results, margin=margin, gate=gate, out=out, as_json=as_json)
+    files = (junit, summary)
+    finish_bench(root, results, margin=margin, gate=gate, out=out, as_json=as_json, verdict_files=files)

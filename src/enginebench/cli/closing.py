@@ -57,21 +57,40 @@ def finish_run(
     from enginebench.workflow.reporting import describe_stored, write_reports
 
     document = describe_stored(record, results)
-    write_reports(root, document)
+    written = write_reports(root, document, ("html", "md", "csv", "png"), record=record, results=results)
     if as_json:
         click.echo(encode(document).decode())
     else:
         print_run(document, Console(highlight=False))
-        click.echo(f"\nStored in {root}: rows/*.json (raw samples), report.md, table.csv", err=True)
+        names = ", ".join(path.name for path in written.paths if path.suffix != ".png")
+        click.echo(f"\nStored in {root}: rows/*.json (raw samples), {names}", err=True)
+        for note in written.notes:
+            click.echo(note, err=True)
     judge_outcome(results)
     if strict_precision:
         judge_precisions(results)
 
 
 def finish_bench(
-    root: Path, results: Sequence[Result], *, margin: float, gate: bool, out: Path | None, as_json: bool
+    root: Path,
+    results: Sequence[Result],
+    *,
+    margin: float,
+    gate: bool,
+    out: Path | None,
+    as_json: bool,
+    verdict_files: tuple[Path | None, Path | None] = (None, None),
 ) -> None:
     """Prints the row, and the verdict if there are two.
+
+    Args:
+        root: where the rows are stored.
+        results: one row, or the base and the candidate.
+        margin: for the verdict.
+        out: where the JSON document goes, too.
+        as_json: print the document alone.
+        gate: fail on a candidate that is slower.
+        verdict_files: JUnit XML and markdown of the verdict.
 
     Raises:
         BackendUnavailable: a side cannot be had here.
@@ -97,5 +116,14 @@ def finish_bench(
             raise BackendUnavailable(f"{result.id}: {result.reason}")
         if result.status != "ok":
             raise MeasurementError(f"{result.id}: {result.reason or result.status}")
+    if any(verdict_files):
+        _write_verdict(results, margin, verdict_files)
     if gate and document.comparison is not None and document.comparison.verdict in ("slower", "not_comparable"):
         raise GateFailed(state_verdict(document.comparison))
+
+
+def _write_verdict(results: Sequence[Result], margin: float, files: tuple[Path | None, Path | None]) -> None:
+    from enginebench.analyze.diff import diff_results
+    from enginebench.cli.verdict import write_verdict
+
+    write_verdict(diff_results(results[:1], results[1:], margin, neighbours=True), *files)

@@ -29,8 +29,10 @@ VERBS = {
     "models": ("enginebench.cli.models", "List the built-in models."),
     "stages": ("enginebench.cli.stages", "Time a model from JPEG file to label, stage by stage."),
     "doctor": ("enginebench.cli.doctor", "Show what can run here, and what adds the rest."),
-    "report": ("enginebench.cli.report", "Write the reports of a stored run, or of a folder of trtexec."),
-    "diff": ("enginebench.cli.diff", "Compare two stored runs, row by row."),
+    "report": ("enginebench.cli.report", "Write page, tables and pictures of a stored run, or of trtexec."),
+    "diff": ("enginebench.cli.diff", "Compare two stored runs, row by row; --gate for CI."),
+    "baseline": ("enginebench.cli.baseline", "Keep runs under a name, to compare later ones to."),
+    "history": ("enginebench.cli.history", "Show all runs under a folder as a table and trends."),
     "parse": ("enginebench.cli.parse", "Read what trtexec 7 to 11 wrote: logs, times, profiles, layers."),
 }
 

@@ -1,7 +1,8 @@
-"""`enginebench report`: the tables and pictures of what a folder holds."""
+"""`enginebench report`: page, tables and pictures of a stored run, or of what trtexec left."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import click
@@ -9,47 +10,54 @@ import click
 
 @click.command("report")
 @click.argument("folder", metavar="DIR", type=click.Path(path_type=Path, file_okay=False))
-@click.option("--format", "formats", metavar="LIST", help="Of md, csv, json, png; parted by commas. [all]")
+@click.option("--format", "formats", default="html,md,csv,json,png", show_default=True, help="Parted by commas.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document on stdout, nothing else.")
-def command(folder: Path, formats: str | None, as_json: bool) -> None:
-    """Write the reports of DIR: a stored run, or a folder with what trtexec left.
+def command(folder: Path, formats: str, as_json: bool) -> None:
+    """Write report.html, report.md, table.csv, report.json and pictures from what is in DIR, and print the table.
 
-    A run gives report.md, table.csv and report.json, and the table is printed. A trtexec folder gives report.md,
-    report.json and pictures. What is stored is enough: no engine and no model is needed.
+    DIR is the folder of a run, or one with files that trtexec wrote. Stored results are enough: no engine, no model and
+    no GPU is needed.
     """
     from enginebench.workflow.folder import holds_run
+    from enginebench.workflow.reporting import check_formats
 
-    chosen = [name.strip() for name in formats.split(",")] if formats else None
+    asked = check_formats(formats.split(","))
     if holds_run(folder):
-        _report_run(folder, chosen, as_json)
+        _report_run(folder, asked, as_json)
     else:
-        _report_trtexec(folder, chosen, as_json)
+        _report_trtexec(folder, asked, as_json)
 
 
-def _report_run(folder: Path, formats: list[str] | None, as_json: bool) -> None:
+def _report_run(folder: Path, formats: Sequence[str], as_json: bool) -> None:
     from rich.console import Console
 
     from enginebench.core.store import encode
     from enginebench.report.terminal import print_run
     from enginebench.workflow.folder import read_results
-    from enginebench.workflow.reporting import FORMATS, describe_stored, write_reports
+    from enginebench.workflow.reporting import describe_stored, write_reports
 
     record, results = read_results(folder)
     document = describe_stored(record, results)
-    paths = write_reports(folder, document, formats or FORMATS)
+    written = write_reports(folder, document, formats, record=record, results=results)
     if as_json:
         click.echo(encode(document).decode())
-        return
-    print_run(document, Console(highlight=False))
-    click.echo("\n" + "\n".join(str(path) for path in paths), err=True)
+    else:
+        print_run(document, Console(highlight=False))
+        click.echo("", err=True)
+    _list_files(written.paths, written.notes)
 
 
-def _report_trtexec(folder: Path, formats: list[str] | None, as_json: bool) -> None:
-    from enginebench.report.trtexec import render_trtexec_folder
+def _report_trtexec(folder: Path, formats: Sequence[str], as_json: bool) -> None:
+    from enginebench.analyze.trtexec.folder import read_folder
+    from enginebench.core.store import encode
+    from enginebench.report.trtexec import describe_cases
+    from enginebench.workflow.reporting import report_trtexec
 
-    wanted = [*(formats or ("md", "json", "png")), *(["json"] if as_json else [])]
-    paths = render_trtexec_folder(folder, wanted)
+    written = report_trtexec(folder, formats)
     if as_json:
-        click.echo((folder / "report.json").read_text(encoding="utf-8"), nl=False)
-        return
-    click.echo("\n".join(str(path) for path in paths))
+        click.echo(encode(describe_cases(read_folder(folder))).decode())
+    _list_files(written.paths, written.notes)
+
+
+def _list_files(paths: Sequence[Path], notes: Sequence[str]) -> None:
+    click.echo("\n".join([*map(str, paths), *notes]), err=True)

@@ -286,6 +286,22 @@ class Availability(Struct, frozen=True, kw_only=True):
     verified_on: str | None = None
 
 
+class LayerTime(Struct, frozen=True, kw_only=True):
+    """One layer in a profile that was taken in a run of its own. `mean_ns` is of one run, with the profiler on."""
+
+    name: str
+    mean_ns: float
+    precision: str | None = None  # in which it computed, by the runtime's own record
+    kind: str | None = None  # operator type, as the runtime calls it
+
+
+class StageTime(Struct, frozen=True, kw_only=True):
+    """One stage of the way from file to label (decode, preprocess, copy in, compute, copy out, postprocess)."""
+
+    name: str
+    latency_ns: list[int]
+
+
 RESULT_SCHEMA = "enginebench.result/1"
 
 
@@ -311,3 +327,5 @@ class Result(Struct, frozen=True, kw_only=True):
     build_s: float | None = None
     size_bytes: int | None = None
     caveats: tuple[Caveat, ...] = ()
+    layers: tuple[LayerTime, ...] = ()
+    stages: tuple[StageTime, ...] = ()  # in the order in which they happen

@@ -161,8 +161,8 @@ def collect_notes(rows: Sequence[Row]) -> Notes:
     A note that every measured row has stands once for all.
     """
     texts = [_list_notes(row) for row in rows]
-    shapes = [list(dict.fromkeys(map(_shape, notes))) for notes in texts]
-    wording = _merge_figures(text for notes in texts for text in notes)
+    shapes = [list(dict.fromkeys(map(find_shape, notes))) for notes in texts]
+    wording = merge_figures(text for notes in texts for text in notes)
     measured = [set(notes) for row, notes in zip(rows, shapes, strict=True) if row.n]
     shared = set.intersection(*measured) if len(measured) > 1 else set()
     index: dict[str, int] = {}
@@ -177,16 +177,16 @@ def collect_notes(rows: Sequence[Row]) -> Notes:
 _FIGURE = re.compile(r"(?<![\w.\-@])\d+(?:\.\d+)?(?![\w.]*\w)")
 
 
-def _shape(text: str) -> str:
+def find_shape(text: str) -> str:
     """The note without its figures."""
     return _FIGURE.sub("#", text)
 
 
-def _merge_figures(texts: Iterable[str]) -> dict[str, str]:
+def merge_figures(texts: Iterable[str]) -> dict[str, str]:
     """Shape -> one wording of all notes of that shape, each figure as the range in which it lies."""
     alike: dict[str, list[str]] = {}
     for text in texts:
-        alike.setdefault(_shape(text), []).append(text)
+        alike.setdefault(find_shape(text), []).append(text)
     return {shape: _merge(members) for shape, members in alike.items()}
 
 
@@ -230,4 +230,5 @@ def explain_diff_row(row: DiffRow) -> str:
     why = list(row.reasons)
     if row.repetitions_needed:
         why.append(f"about {row.repetitions_needed} repetitions would show it")
+    why += [text for text in row.failures if text not in ("slower", "not comparable")]
     return "; ".join(why)

@@ -35,8 +35,13 @@ def escape(text: str) -> str:
     return _SPECIAL.sub(lambda match: _ENTITIES.get(match[0], f"\\{match[0]}"), clean_text(text))
 
 
-def format_markdown(document: RunDocument) -> str:
-    """The page of a run: the answer, a table for each batch and setting, notes, machine."""
+def format_markdown(document: RunDocument, pictures: Sequence[str] = ()) -> str:
+    """The page of a run: the answer, a table for each batch and setting, notes, pictures, machine.
+
+    Args:
+        document: of the run.
+        pictures: names of files that lie beside the page.
+    """
     lines = [f"# {escape(document.model)}", "", *(f"**{escape(s)}**" for s in state_answer(document)), ""]
     notes = collect_notes(document.rows)
     numbered = zip(document.rows, notes.numbers, strict=True)
@@ -47,7 +52,13 @@ def format_markdown(document: RunDocument) -> str:
     lines += [f"- all rows: {escape(note)}" for note in notes.common]
     # Not a numbered list: markdown would count by itself.
     lines += [f"- note {i}: {escape(note)}" for i, note in enumerate(notes.numbered, start=1)]
-    lines += ["", *_explain(), "", *_format_machine(document.machine)]
+    lines += [
+        "",
+        *_explain(),
+        "",
+        *(f"![{name.removesuffix('.png').replace('_', ' ')}]({name})\n" for name in pictures),
+    ]
+    lines += _format_machine(document.machine)
     return "\n".join(lines).rstrip("\n") + "\n"
 
 

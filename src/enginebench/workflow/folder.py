@@ -76,6 +76,27 @@ def default_folder(model: str, now: datetime | None = None) -> Path:
     return first if not first.exists() else next(path for path in others if not path.exists())
 
 
+def check_inside(root: Path, path: Path) -> None:
+    """Returns if nothing on the way from `root` to `path` leads elsewhere: a folder may come from a stranger.
+
+    `root` itself may be a link, since the user named it.
+
+    Raises:
+        ArtifactError: a part of the way is a symbolic link, goes up, or the end is neither a plain file nor missing.
+    """
+    if ".." in path.relative_to(root).parts:
+        raise ArtifactError(f"{path} leads out of the folder {root}; it is not read")
+    here = root
+    for part in path.relative_to(root).parts:
+        here = here / part
+        if here.is_symlink():
+            raise ArtifactError(
+                f"{here} is a symbolic link; links inside a run's folder are not followed. Copy the file"
+            )
+    if here.exists() and not here.is_file():
+        raise ArtifactError(f"{here} is no plain file; it is not read")
+
+
 class RunFolder:
     """The files of one run. Nothing is read or made by the constructor."""
 
@@ -117,6 +138,7 @@ class RunFolder:
             ParseError: there is none, it is damaged, or a newer version wrote it.
         """
         path = self.root / "run.json"
+        check_inside(self.root, path)
         record = read_record(path, RunRecord)
         if record.schema != RUN_SCHEMA:
             raise ParseError(path, "$.schema", repr(record.schema), repr(RUN_SCHEMA), "Upgrade enginebench")
@@ -128,7 +150,12 @@ class RunFolder:
 
     def read_result(self, row_id: str) -> Result | None:
         """The stored row, its artefacts with usable paths; None if it was never begun."""
+        if Path(row_id).name != row_id or "\0" in row_id:
+            raise ParseError(
+                self.root / "run.json", "$.rows", repr(row_id), "the id of a row, which is a plain file name"
+            )
         path = self.row_path(row_id)
+        check_inside(self.root, path)
         if not path.exists():
             return None
         result = read_result(path)

@@ -161,17 +161,17 @@ class InferAnswer(Struct, frozen=True, kw_only=True, tag="infer"):
     outputs: tuple[TensorSpec, ...]
 
 
+class LabelledAnswer(Struct, frozen=True, kw_only=True, tag="labelled"):
+    n: int
+    preprocess_sha256: str | None
+
+
 class StagesAnswer(Struct, frozen=True, kw_only=True, tag="stages"):
     stages_ns: dict[str, list[int]]  # stage -> one value a batch
     device_ns: dict[str, list[int]]  # h2d, compute, d2h by the device's clock; empty on a CPU
     overlapped_per_s: float
     top_classes: list[int]
     engine_version: str | None = None
-
-
-class LabelledAnswer(Struct, frozen=True, kw_only=True, tag="labelled"):
-    n: int
-    preprocess_sha256: str | None
 
 
 class ErrorAnswer(Struct, frozen=True, kw_only=True, tag="error"):
@@ -195,8 +195,8 @@ Answer: TypeAlias = (
     | MeasureAnswer
     | ProbeAnswer
     | InferAnswer
-    | StagesAnswer
     | LabelledAnswer
+    | StagesAnswer
     | ErrorAnswer
     | Note
 )

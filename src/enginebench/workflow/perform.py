@@ -68,12 +68,12 @@ def perform(job: Job, note: NoteCall) -> Answer:
         return measure_repetition(job, note)
     if isinstance(job, InferJob):
         return infer_arrays(job)
+    if isinstance(job, AnswerJob):
+        return answer_labelled(job, note)
     if isinstance(job, StagesJob):
         from enginebench.workflow.stages import perform_stages
 
         return perform_stages(job, note)
-    if isinstance(job, AnswerJob):
-        return answer_labelled(job, note)
     return probe_engine(job)
 
 

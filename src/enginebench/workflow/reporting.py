@@ -6,20 +6,33 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import msgspec
+from msgspec import Struct
 
 from enginebench.core.errors import MissingDependency, UsageError
 from enginebench.core.records import Result
 from enginebench.core.store import encode, write_atomic
-from enginebench.report.batches import batch_chart, list_batches
+from enginebench.report.bundle import load_bundle
 from enginebench.report.charts import render_png
 from enginebench.report.csv_table import format_csv
 from enginebench.report.markdown import format_markdown
+from enginebench.report.page import format_page
 from enginebench.report.rows import RunDocument, describe_run
+from enginebench.report.run_charts import Chart, draw_run
+from enginebench.report.trtexec import render_trtexec_folder
+from enginebench.report.trtexec_page import write_trtexec_page
 from enginebench.workflow.folder import RunRecord, read_results
 
-FORMATS = ("md", "csv", "json")
-FILES = {"md": "report.md", "csv": "table.csv", "json": "report.json"}
-BATCHES_PICTURE = "batches.png"
+FORMATS = ("html", "md", "csv", "json", "png")
+FILES = {"html": "report.html", "md": "report.md", "csv": "table.csv", "json": "report.json"}
+# Those that need the extra `report`; where it is not installed, the others are written and it is said how to get it.
+DRAWN = ("html", "png")
+
+
+class Written(Struct, frozen=True, kw_only=True):
+    """The files of a report, and why some of them are missing."""
+
+    paths: tuple[Path, ...]
+    notes: tuple[str, ...] = ()
 
 
 def describe_stored(record: RunRecord, results: Sequence[Result], margin: float = 0.02) -> RunDocument:
@@ -37,51 +50,102 @@ def describe_stored(record: RunRecord, results: Sequence[Result], margin: float 
     )
 
 
-def write_reports(root: Path, document: RunDocument, formats: Sequence[str] = ("md", "csv")) -> list[Path]:
-    """Writes the reports of a run into its folder; the paths written.
+def write_reports(
+    root: Path,
+    document: RunDocument,
+    formats: Sequence[str] = FORMATS,
+    *,
+    record: RunRecord | None = None,
+    results: Sequence[Result] = (),
+) -> Written:
+    """Writes the reports of a run into its folder.
+
+    Args:
+        root: the run's folder.
+        document: of the run.
+        formats: of html, md, csv, json, png. Without the extra `report` there is no html and no png, and a note says
+            how to get them.
+        record: of the run, for the command that repeats it.
+        results: its rows with their samples, for the charts.
 
     Raises:
         UsageError: a format is unknown.
+        ArtifactError: the folder cannot be written.
     """
-    unknown = [name for name in formats if name not in FILES]
-    if unknown:
-        raise UsageError(f"unknown format {', '.join(unknown)}; known: {', '.join(FORMATS)}")
-    written = []
-    for name in formats:
-        path = root / FILES[name]
-        write_atomic(path, _render(document, name))
-        written.append(path)
-    return [*written, *(_draw_batches(root, document) if "md" in formats else [])]
+    formats = check_formats(formats)
+    charts, notes = _draw(document, results) if set(formats) & set(DRAWN) else ([], ())
+    pictures = _write_pictures(root, charts) if "png" in formats else []
+    texts = [name for name in formats if name in FILES and not (name in DRAWN and notes)]
+    paths = [root / FILES[name] for name in texts]
+    for name, path in zip(texts, paths, strict=True):
+        write_atomic(path, _render(document, name, charts, pictures, record))
+    return Written(paths=(*paths, *pictures), notes=notes)
 
 
-def _draw_batches(root: Path, document: RunDocument) -> list[Path]:
-    """The picture of latency against throughput, where there is more than one batch; its table is in the page.
+def check_formats(names: Sequence[str]) -> list[str]:
+    """The formats, without spaces around them.
 
-    Pictures need an extra: without it the page has the numbers alone.
+    Raises:
+        UsageError: one is unknown, or there is none.
     """
-    limit = document.spec.get("p99_limit_ms")
-    series = list_batches(document.rows, limit)
-    if not series:
-        return []
-    path = root / BATCHES_PICTURE
+    formats = [name.strip() for name in names if name.strip()]
+    unknown = [name for name in formats if name not in FORMATS]
+    if unknown or not formats:
+        found = f"unknown format {', '.join(unknown)}" if unknown else "no format is given"
+        raise UsageError(f"{found}; known: {', '.join(FORMATS)}")
+    return formats
+
+
+def report_trtexec(folder: Path, formats: Sequence[str]) -> Written:
+    """Writes the reports of a folder that trtexec left.
+
+    Raises:
+        UsageError: it holds nothing of trtexec.
+        ParseError: nothing in it can be read.
+    """
+    paths = render_trtexec_folder(folder, formats) if set(formats) - {"html"} else []
     try:
-        write_atomic(path, render_png(batch_chart(series, limit)))
-    except MissingDependency:
-        return []
-    return [path]
+        page = [write_trtexec_page(folder)] if "html" in formats else []
+    except MissingDependency as error:
+        return Written(paths=tuple(paths), notes=(f"no report.html: {error}",))
+    return Written(paths=(*page, *paths))
 
 
-def _render(document: RunDocument, name: str) -> bytes:
+def _draw(document: RunDocument, results: Sequence[Result]) -> tuple[list[Chart], tuple[str, ...]]:
+    """(the charts, why there are none)."""
+    try:
+        load_bundle()
+        return draw_run(document, results), ()
+    except MissingDependency as error:
+        return [], (f"no report.html and no pictures: {error}",)
+
+
+def _write_pictures(root: Path, charts: Sequence[Chart]) -> list[Path]:
+    paths = []
+    for chart in charts:
+        paths.append(root / f"{chart.name}.png")
+        write_atomic(paths[-1], render_png(chart.spec))
+    return paths
+
+
+def _render(
+    document: RunDocument, name: str, charts: Sequence[Chart], pictures: Sequence[Path], record: RunRecord | None
+) -> bytes:
     if name == "json":
         return encode(document, indent=2)
-    return (format_markdown(document) if name == "md" else format_csv(document)).encode()
+    if name == "csv":
+        return format_csv(document).encode()
+    if name == "md":
+        return format_markdown(document, [path.name for path in pictures]).encode()
+    command, started = (record.command, record.started_utc) if record else ((), "")
+    return format_page(document, charts, load_bundle(), command=command, started_utc=started).encode()
 
 
-def report_folder(root: Path, formats: Sequence[str]) -> list[Path]:
+def report_folder(root: Path, formats: Sequence[str]) -> Written:
     """Writes the reports of the run stored in `root`, from its files alone.
 
     Raises:
         ParseError: it holds no run, or a damaged one.
     """
     record, results = read_results(root)
-    return write_reports(root, describe_stored(record, results), formats)
+    return write_reports(root, describe_stored(record, results), formats, record=record, results=results)

@@ -1,0 +1,87 @@
+"""`enginebench baseline`: runs kept under a name, to compare later ones to."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, TypeVar
+
+import click
+
+F = TypeVar("F", bound=Callable[..., Any])
+FOLDER = click.Path(path_type=Path, file_okay=False)
+
+
+def store_options(function: F) -> F:
+    """Adds --store --json."""
+    for option in reversed(
+        (
+            click.option(
+                "--store", type=FOLDER, help="Folder of baselines. [$ENGINEBENCH_BASELINES, else results/baselines]"
+            ),
+            click.option("--json", "as_json", is_flag=True, help="Print one JSON document on stdout, nothing else."),
+        )
+    ):
+        function = option(function)
+    return function
+
+
+@click.group("baseline")
+def command() -> None:
+    """Save the rows of a run under a name, to compare later runs to: `enginebench diff NAME DIR`.
+
+    A baseline holds samples and settings, no artefacts: some hundred kB, small enough for a repository.
+    """
+
+
+@command.command("save")
+@click.argument("name")
+@click.argument("run", metavar="DIR", type=FOLDER)
+@click.option("--force", is_flag=True, help="Replace a baseline of that name.")
+@store_options
+def save_verb(name: str, run: Path, force: bool, store: Path | None, as_json: bool) -> None:
+    """Keep the measured rows of the run in DIR as NAME."""
+    from enginebench.core.store import encode
+    from enginebench.workflow.baselines import BaselineList, find_store, save_baseline
+
+    saved = save_baseline(name, run, store, force=force)
+    document = BaselineList(store=str(find_store(store)), baselines=(saved,))
+    click.echo(encode(document).decode() if as_json else f"saved {saved.rows} rows of {saved.model} in {saved.path}")
+
+
+@command.command("list")
+@store_options
+def list_verb(store: Path | None, as_json: bool) -> None:
+    """Show all baselines: model, rows, when and on which CPU they were measured."""
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    from enginebench.core.store import encode
+    from enginebench.core.text import clean_text
+    from enginebench.workflow.baselines import list_baselines
+
+    found = list_baselines(store)
+    if as_json:
+        click.echo(encode(found).decode())
+        return
+    if not found.baselines:
+        click.echo(f"no baselines in {found.store}; save one with: enginebench baseline save NAME DIR", err=True)
+        return
+    table = Table("name", "model", "rows", "measured", "CPU", box=None)
+    for one in found.baselines:
+        cells = (one.name, one.model, str(one.rows), one.started_utc, one.reason or one.cpu_model)
+        table.add_row(*(Text(clean_text(cell)) for cell in cells))
+    Console(highlight=False).print(table)
+
+
+@command.command("rm")
+@click.argument("name")
+@store_options
+def remove_verb(name: str, store: Path | None, as_json: bool) -> None:
+    """Remove the baseline NAME; with --json, what is left."""
+    from enginebench.core.store import encode
+    from enginebench.workflow.baselines import list_baselines, remove_baseline
+
+    path = remove_baseline(name, store)
+    click.echo(encode(list_baselines(store)).decode() if as_json else f"removed {path}")

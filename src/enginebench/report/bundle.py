@@ -1,0 +1,63 @@
+"""The JavaScript of Vega, as one file that needs no network: made once by vl-convert, then kept in the user's cache."""
+
+from __future__ import annotations
+
+import os
+from importlib.metadata import version
+from pathlib import Path
+
+from enginebench.core.errors import ArtifactError, MissingDependency
+from enginebench.core.store import write_atomic
+from enginebench.report.charts import INSTALL
+
+# What the page calls; the rest of the bundle stays out of the global scope.
+_SNIPPET = "window.vegaEmbed = vegaEmbed;"
+# Its last line in the cache: a file that was cut has none.
+_END = "\n// end of the chart bundle\n"
+
+
+def load_bundle(cache: Path | None = None) -> str:
+    """Vega, Vega-Lite and Vega-Embed as JavaScript that defines `vegaEmbed`.
+
+    Args:
+        cache: folder of the cache; by default the user's. One that cannot be written costs time, nothing else.
+
+    Raises:
+        MissingDependency: vl-convert is not installed.
+    """
+    try:
+        import vl_convert
+    except ImportError as error:
+        raise MissingDependency("vl-convert, which holds the charts' JavaScript,", INSTALL) from error
+    path = (cache or find_cache()) / f"vega-{version('vl-convert-python')}.js"
+    if (stored := _read(path)) is not None:
+        return stored
+    bundle: str = vl_convert.javascript_bundle(snippet=_SNIPPET) + _END
+    _keep(path, bundle)
+    return bundle
+
+
+def find_cache() -> Path:
+    """The folder where this user's programs keep what they can make again.
+
+    Source: XDG Base Directory Specification 0.8, `XDG_CACHE_HOME`.
+    """
+    given = os.environ.get("XDG_CACHE_HOME", "")
+    base = Path(given) if Path(given).is_absolute() else Path("~/.cache").expanduser()
+    return base / "enginebench"
+
+
+def _read(path: Path) -> str | None:
+    try:
+        text = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError):
+        return None
+    # A file that another program cut or emptied is made again.
+    return text if text.endswith(_END) else None
+
+
+def _keep(path: Path, bundle: str) -> None:
+    try:
+        write_atomic(path, bundle.encode())
+    except ArtifactError:
+        return

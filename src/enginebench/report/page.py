@@ -1,0 +1,374 @@
+"""A run as one HTML file that opens anywhere: no network, no foreign markup, its scripts named by their hashes."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Iterator, Sequence
+
+from msgspec import Struct
+
+from enginebench.core.names import format_precision
+from enginebench.core.records import Caveat, CaveatCode, Estimate, Machine
+from enginebench.core.text import clean_text
+from enginebench.report.answers import Notes, collect_notes, find_shape, merge_figures, name_row, state_answer
+from enginebench.report.cells import format_p99, format_speedup
+from enginebench.report.html import Html, element, join
+from enginebench.report.numbers import (
+    UNITS_PER_MS,
+    TimeUnit,
+    choose_unit,
+    format_interval,
+    format_significant,
+    format_small,
+)
+from enginebench.report.page_frame import assemble_page, format_chart, wrap_table
+from enginebench.report.rows import Row, RunDocument
+from enginebench.report.run_charts import Chart
+from enginebench.report.run_series import label_rows
+
+# Headings of the parts in which charts and caveats stand, in the order of the page.
+SECTIONS = {
+    "speedup": "Speed-up",
+    "distributions": "Latency distributions",
+    "drift": "Latency over time",
+    "quality": "Speed against answers",
+    "stages": "Stages",
+    "layers": "Layers",
+    "proof": "Proof of precision",
+    "machine": "Machine and how to repeat it",
+}
+# Where a doubt stands: beside the picture of what it is about.
+_PLACES: dict[CaveatCode, str] = {
+    "call_overhead": "speedup",
+    "cuda_graph_failed": "speedup",
+    "enqueue_bound": "speedup",
+    "single_process": "speedup",
+    "too_few_samples": "distributions",
+    "log_disagrees": "distributions",
+    "clock_drift": "drift",
+    "foreign_cpu": "drift",
+    "foreign_gpu": "drift",
+    "not_settled": "drift",
+    "throttled": "drift",
+    "external_preprocess": "quality",
+    "nonfinite": "quality",
+    "random_calibration": "quality",
+    "random_inputs": "quality",
+    "random_weights": "quality",
+    "fallback": "proof",
+    "low_coverage": "proof",
+    "low_effective_precision": "proof",
+    "relabelled": "proof",
+    "tf32": "proof",
+}
+
+
+_FOOTER = (
+    "p50: geometric mean of the process medians; ±: half of the 95 % interval over processes; p99: nearest rank of all "
+    "calls. Speed-up: ratio of medians of neighbouring repetitions."
+)
+
+
+class Column(Struct, frozen=True, kw_only=True):
+    """A column of the comparison: what stands in a cell, and the number by which it is sorted (None: the text)."""
+
+    title: str
+    text: str
+    value: float | None = None
+    numeric: bool = True
+    hint: str = ""
+
+
+def format_page(
+    document: RunDocument,
+    charts: Sequence[Chart],
+    bundle: str | None,
+    *,
+    command: Sequence[str] = (),
+    started_utc: str = "",
+) -> str:
+    """The page of a run.
+
+    Args:
+        document: of the run.
+        charts: of its rows.
+        bundle: JavaScript that defines `vegaEmbed`; None for a page without charts.
+        command: words of the command that made the run.
+        started_utc: when it began.
+    """
+    parts = (
+        element("a", "Skip to the comparison", class_="skip", href="#comparison"),
+        _format_head(document, started_utc),
+        element("main", _format_comparison(document), *_format_sections(document, charts, command, started_utc)),
+    )
+    return assemble_page(
+        f"{document.model}: engines compared",
+        parts,
+        specs={chart.name: chart.spec for chart in charts},
+        bundle=bundle,
+        footer=_FOOTER,
+        labels=label_rows(document),
+    )
+
+
+def _format_head(document: RunDocument, started_utc: str) -> Html:
+    first, *others = state_answer(document)
+    counts = f"{len(document.rows)} rows, {sum(row.n for row in document.rows):,} calls"
+    facts = [counts, document.machine.cpu_model if document.machine else "", started_utc]
+    return element(
+        "header",
+        element("p", "EngineBench", class_="brand"),
+        element("h1", document.model),
+        element("p", first, class_="answer"),
+        element("ul", *(element("li", sentence) for sentence in others), class_="also") if others else None,
+        element("p", " · ".join(fact for fact in facts if fact), class_="facts"),
+    )
+
+
+def _format_comparison(document: RunDocument) -> Html:
+    notes = collect_notes(document.rows)
+    return element(
+        "section",
+        element("h2", "Comparison", id="comparison-title"),
+        _format_filters(document),
+        _format_table(document, notes),
+        *_format_notes(notes),
+        id="comparison",
+        aria_labelledby="comparison-title",
+    )
+
+
+def _format_filters(document: RunDocument) -> Html:
+    """A group of boxes for each of engine, precision and batch in which rows differ."""
+    groups: dict[str, list[str]] = {
+        "engine": list(dict.fromkeys(row.engine.partition(":")[0] for row in document.rows)),
+        "precision": list(dict.fromkeys(str(row.precision) for row in document.rows)),
+        "batch": list(dict.fromkeys(str(row.batch) for row in document.rows)),
+    }
+    fields = [_format_group(name, values) for name, values in groups.items() if len(values) > 1]
+    count = element("p", f"{len(document.rows)} rows", id="count", role="status")
+    return element("form", *fields, count, class_="filters", id="filters", aria_label="Filter rows and charts")
+
+
+def _format_group(name: str, values: Sequence[str]) -> Html:
+    boxes = [
+        element(
+            "label", element("input", type="checkbox", name=name, value=value, checked=True), element("span", value)
+        )
+        for value in values
+    ]
+    return element("fieldset", element("legend", name), *boxes)
+
+
+def _format_table(document: RunDocument, notes: Notes) -> Html:
+    unit = choose_unit(row.p50_ms.value for row in document.rows if row.p50_ms)
+    labels = label_rows(document)
+    lines = [
+        (row, list(_list_columns(row, unit, numbers, document)))
+        for row, numbers in zip(document.rows, notes.numbers, strict=True)
+    ]
+    heads = [
+        element(
+            "th",
+            element("button", column.title, type="button", title=column.hint or None),
+            scope="col",
+            class_="number" if column.numeric else None,
+            aria_sort="none",
+        )
+        for column in (lines[0][1] if lines else [])
+    ]
+    body = [_format_line(row, columns, labels[row.id]) for row, columns in lines]
+    table = element(
+        "table",
+        element("caption", "Every row of the run; a button in a heading sorts by it."),
+        element("thead", element("tr", *heads)),
+        element("tbody", *body),
+        id="rows",
+        data_file="table",
+    )
+    return wrap_table(table, "Comparison of all rows")
+
+
+def _format_line(row: Row, columns: Sequence[Column], label: str) -> Html:
+    cells = [
+        element(
+            "th" if i == 0 else "td",
+            column.text,
+            scope="row" if i == 0 else None,
+            class_="number" if column.numeric else None,
+            data_value=None if column.value is None else repr(column.value),
+        )
+        for i, column in enumerate(columns)
+    ]
+    return element(
+        "tr",
+        *cells,
+        class_=row.status if row.status != "ok" else ("invalid" if row.validity == "invalid" else None),
+        data_engine=row.engine.partition(":")[0],
+        data_precision=row.precision,
+        data_batch=row.batch,
+        data_label=label,
+    )
+
+
+def _list_columns(row: Row, unit: TimeUnit, numbers: Sequence[int], document: RunDocument) -> Iterator[Column]:
+    """The cells of a row, in the order in which a person reads them."""
+    factor = UNITS_PER_MS[unit]
+    rows = document.rows
+    mark = " ◆" if row.pareto else ""
+    yield Column(title="engine", text=row.engine, numeric=False)
+    yield Column(
+        title="precision",
+        text=format_precision(row.precision, row.recipe) + mark,
+        numeric=False,
+        hint="◆: no other row is both faster and better",
+    )
+    if len({r.batch for r in rows}) > 1:
+        yield Column(title="batch", text=str(row.batch), value=row.batch)
+    for name in ("scope", "cache", "device", "threads"):
+        if len({getattr(r, name) for r in rows}) > 1:
+            yield Column(title=name, text=str(getattr(row, name)), numeric=False)
+    p50 = format_interval(row.p50_ms, factor, digits=4) if row.p50_ms else row.status
+    yield Column(title=f"p50 ({unit})", text=p50, value=_scale(row.p50_ms, factor))
+    yield Column(
+        title=f"p99 ({unit})",
+        text=format_p99(row, factor, missing=""),
+        value=_scale(row.p99_ms, factor),
+        hint="?: too few calls to carry it",
+    )
+    yield Column(title="images/s", text=_show(row.throughput_per_s), value=row.throughput_per_s)
+    yield Column(title="speed-up", text=format_speedup(row, "±", missing=""), value=_scale(row.speedup, 1.0))
+    yield Column(title="verdict", text=(row.verdict or "").replace("_", " "), numeric=False)
+    difference = "" if row.max_abs_diff is None else format_small(row.max_abs_diff)
+    yield Column(title="max diff", text=difference, value=row.max_abs_diff)
+    if any(r.top1_accuracy for r in rows):
+        top1 = f"{row.top1_accuracy.value:.2%}" if row.top1_accuracy else ""
+        yield Column(title="top-1", text=top1, value=_scale(row.top1_accuracy, 1.0))
+    if any(r.effective_precision for r in rows):
+        yield Column(title="ran in", text=_format_shares(row), numeric=False, hint="share of time by precision")
+    yield Column(title="build (s)", text=_show(row.build_s, 2), value=row.build_s)
+    size = None if row.size_bytes is None else row.size_bytes / 1e6
+    yield Column(title="size (MB)", text=_show(size), value=size)
+    if any(r.peak_memory_bytes for r in rows):
+        memory = None if row.peak_memory_bytes is None else row.peak_memory_bytes / 1e6
+        yield Column(title="memory (MB)", text=_show(memory), value=memory)
+    if any(r.energy_mj for r in rows):
+        yield Column(title="energy (mJ)", text=_show(row.energy_mj), value=row.energy_mj)
+    yield Column(title="notes", text=", ".join(map(str, numbers)), numeric=False)
+
+
+def _scale(estimate: Estimate | None, factor: float) -> float | None:
+    return None if estimate is None else estimate.value * factor
+
+
+def _show(value: float | None, digits: int = 3) -> str:
+    return "" if value is None else format_significant(value, digits)
+
+
+def _format_shares(row: Row) -> str:
+    shares = sorted((row.effective_precision or {}).items(), key=lambda pair: -pair[1])
+    return ", ".join(f"{name} {share:.0%}" for name, share in shares)
+
+
+def _format_notes(notes: Notes) -> list[Html]:
+    """What must be known beside the table: of every row first, then by number."""
+    common = [element("li", element("b", "all rows: "), text) for text in notes.common]
+    numbered = [element("li", element("b", f"{i}: "), text) for i, text in enumerate(notes.numbered, start=1)]
+    return [element("ul", *common, *numbered, class_="notes")] if common or numbered else []
+
+
+def _format_sections(
+    document: RunDocument, charts: Sequence[Chart], command: Sequence[str], started_utc: str
+) -> Iterator[Html]:
+    for name, title in SECTIONS.items():
+        parts = [
+            format_chart(chart.name, chart.title, chart.description, chart.spec, heading=chart.title != title)
+            for chart in charts
+            if chart.section == name
+        ]
+        if name == "proof":
+            parts += _format_proofs(document)
+        if name == "machine":
+            parts += _format_machine(document.machine) + _format_repetition(command, document, started_utc)
+        if parts:
+            heading = element("h2", title, id=f"{name}-title")
+            yield element(
+                "section", heading, *_format_caveats(document, name), *parts, id=name, aria_labelledby=f"{name}-title"
+            )
+
+
+def _format_caveats(document: RunDocument, section: str) -> list[Html]:
+    """The doubts about what a section shows: each once, with the rows that have it and the range of its figures."""
+    texts: dict[str, list[str]] = {}
+    names: dict[str, list[str]] = {}
+    for row in document.rows:
+        for caveat in row.caveats:
+            if _PLACES.get(caveat.code, "machine") == section:
+                text = _word(caveat)
+                texts.setdefault(find_shape(text), []).append(text)
+                names.setdefault(find_shape(text), []).append(name_row(row))
+    measured = sum(bool(row.n) for row in document.rows)
+    wordings = merge_figures(text for found in texts.values() for text in found)
+    items = [
+        element("li", element("b", f"{_join_names(names[shape], measured)}: "), wording)
+        for shape, wording in wordings.items()
+    ]
+    return [element("ul", *items, class_="caveats", aria_label="Caveats")] if items else []
+
+
+def _word(caveat: Caveat) -> str:
+    advice = f". {caveat.advice[:1].upper()}{caveat.advice[1:]}" if caveat.advice else ""
+    return clean_text(f"{caveat.message}{advice}")
+
+
+def _join_names(names: Sequence[str], measured: int) -> str:
+    different = list(dict.fromkeys(names))
+    return "all rows" if len(names) >= measured > 1 else ", ".join(different)
+
+
+def _format_proofs(document: RunDocument) -> list[Html]:
+    """Asked for and ran in, of every row that ran."""
+    rows = [row for row in document.rows if row.n]
+    if not rows:
+        return []
+    head = [element("th", text, scope="col") for text in ("row", "asked for", "called", "share of time")]
+    lines = [
+        element(
+            "tr",
+            element("th", name_row(row), scope="row"),
+            element("td", row.requested_precision),
+            element("td", row.precision),
+            element("td", _format_shares(row) or "no record from the runtime"),
+        )
+        for row in rows
+    ]
+    table = element("table", element("thead", element("tr", *head)), element("tbody", *lines), data_file="precision")
+    return [wrap_table(table, "Precision asked for and run")]
+
+
+def _format_machine(machine: Machine | None) -> list[Html]:
+    if machine is None:
+        return []
+    facts = {
+        "CPU": f"{machine.cpu_model}, {machine.cores_physical} cores, {len(machine.cpus_allowed)} usable",
+        "flags": ", ".join(machine.cpu_flags),
+        "memory": f"{machine.memory_bytes / 2**30:.1f} GiB",
+        "GPU": ", ".join(f"{gpu.name} (driver {gpu.driver})" for gpu in machine.gpus),
+        "system": f"{machine.os}, {machine.arch}" + (f", {machine.virtual}" if machine.virtual else ""),
+        "governor": machine.governor or "",
+        "versions": ", ".join(f"{name} {version}" for name, version in sorted(machine.versions.items())),
+    }
+    pairs = [join(element("dt", name), element("dd", text)) for name, text in facts.items() if text]
+    return [element("dl", *pairs, class_="machine")]
+
+
+def _format_repetition(command: Sequence[str], document: RunDocument, started_utc: str) -> list[Html]:
+    """The command that made the run, so that it can be repeated."""
+    if not command:
+        return []
+    when = f" (run on {started_utc})" if started_utc else ""
+    return [
+        element("h3", f"To repeat it{when}"),
+        element("pre", element("code", shlex.join(command)), tabindex=0, role="region", aria_label="Command"),
+        element("button", "Copy", type="button", id="copy"),
+    ]

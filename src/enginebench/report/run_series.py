@@ -1,0 +1,308 @@
+"""Stored rows to what charts draw: labels, bins, curves. Thinned here, so that a page stays small; times in ms."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from enginebench.analyze.quantiles import median
+from enginebench.core.names import format_precision
+from enginebench.core.records import Measurement, Result
+from enginebench.core.text import clean_text
+from enginebench.report.charts import shorten
+from enginebench.report.rows import Row, RunDocument
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    Floats = NDArray[np.float64]
+
+Point = dict[str, Any]
+
+# Between the fastest call and p99.9; more bars than this are narrower than three pixels of the picture.
+_BINS = 48
+# Points of a curve up to p99.9: of a row, and of one of its repetitions, which is drawn thinner.
+_CURVE, _THIN_CURVE = 60, 24
+# Repetitions that are drawn; beyond it lines lie on each other. The subtitle says so.
+MAX_REPETITIONS = 20
+# Medians of neighbours along one repetition.
+_CHUNKS = 16
+# Where the tail axis ends: one call in a thousand.
+_DEEPEST = 3.0
+_DIGITS = 5
+
+
+def label_rows(document: RunDocument) -> dict[str, str]:
+    """Row id -> a label that fits beside a bar, different for every row; settings only where rows differ in them."""
+    varied = [name for name in ("batch", "scope", "cache", "device", "threads") if _differs(document.rows, name)]
+    labels: dict[str, str] = {}
+    taken: Counter[str] = Counter()
+    for row in document.rows:
+        label = shorten(_label(row, varied))
+        taken[label] += 1
+        labels[row.id] = label if taken[label] == 1 else f"{label} #{taken[label]}"
+    return labels
+
+
+def _differs(rows: Sequence[Row], name: str) -> bool:
+    return len({getattr(row, name) for row in rows}) > 1
+
+
+def _label(row: Row, varied: Sequence[str]) -> str:
+    parts = {"batch": f"b{row.batch}", "threads": f"{row.threads}t"}
+    settings = [parts.get(name, str(getattr(row, name))) for name in varied]
+    modelled = ["(modelled)"] if row.modelled else []
+    engine = clean_text(row.engine)
+    return " ".join([engine, format_precision(row.precision, row.recipe), *settings, *modelled])
+
+
+def list_speedups(document: RunDocument, labels: Mapping[str, str]) -> list[Point]:
+    """A point for each row that has a speed-up."""
+    return [
+        {
+            "row": labels[row.id],
+            "speedup": _round(row.speedup.value),
+            "low": _round(row.speedup.low),
+            "high": _round(row.speedup.high),
+            "precision": row.precision,
+            "text": f"{row.speedup.value:.3g}x" + ("" if row.speedup.low is not None or row.n == 0 else "?"),
+            "verdict": "baseline" if row.id == row.baseline else (row.verdict or "").replace("_", " "),
+        }
+        for row in document.rows
+        if row.speedup
+    ]
+
+
+def bin_rows(results: Iterable[Result], labels: Mapping[str, str]) -> tuple[list[Point], list[Point]]:
+    """(bars of each row up to its p99.9, evenly wide in the logarithm; the median of each repetition)."""
+    bars: list[Point] = []
+    medians: list[Point] = []
+    for result in results:
+        kept = [m for m in result.measurements if m.latency_ns]
+        if kept:
+            bars += _bin(np.concatenate([read_ms(m) for m in kept]), labels[result.id])
+            medians += [
+                {"row": labels[result.id], "ms": _round(median(m.latency_ns) / 1e6), "repetition": m.repetition}
+                for m in kept[:MAX_REPETITIONS]
+            ]
+    return bars, medians
+
+
+def _bin(values: Floats, label: str) -> list[Point]:
+    shown = values[(values > 0) & (values <= _quantile(np.sort(values), 0.999))]
+    if not len(shown):
+        return []
+    # No more bars than different times: a coarse clock gives gaps that mean nothing.
+    bins = min(_BINS, len(np.unique(shown)))
+    counts, edges = np.histogram(np.log(shown), bins=bins)
+    ends = np.exp(edges)
+    if bins == 1:
+        ends = np.array([shown[0] * 0.995, shown[0] * 1.005])
+    return [
+        {"row": label, "from": _round(low), "to": _round(high), "calls": int(count)}
+        for low, high, count in zip(ends[:-1], ends[1:], counts, strict=True)
+        if count
+    ]
+
+
+def follow_rows(results: Iterable[Result], labels: Mapping[str, str]) -> tuple[list[Point], list[Point]]:
+    """(curve of each row, curve of each of its repetitions): latency by the share of calls that are no slower."""
+    curves: list[Point] = []
+    thin: list[Point] = []
+    for result in results:
+        kept = [m for m in result.measurements if m.latency_ns]
+        if kept:
+            label = labels[result.id]
+            curves += _follow(np.concatenate([read_ms(m) for m in kept]), _CURVE, {"row": label})
+            # Counted, not by their own numbers: two processes that carry the same number are two lines.
+            for line, m in enumerate(kept[:MAX_REPETITIONS]):
+                thin += _follow(read_ms(m), _THIN_CURVE, {"row": label, "line": line})
+    return curves, thin
+
+
+def _follow(values: Floats, points: int, fields: Point) -> list[Point]:
+    ascending = np.sort(values)
+    # Beyond one call in n there is nothing to follow.
+    deepest = min(_DEEPEST, max(math.log10(len(ascending)), 0.3))
+    rarities = np.linspace(0.0, deepest, points)
+    return [fields | {"rarity": _round(r), "ms": _round(_quantile(ascending, 1 - 10.0**-r))} for r in rarities]
+
+
+def trace_rows(results: Iterable[Result], labels: Mapping[str, str]) -> tuple[list[Point], bool]:
+    """(medians of neighbours along each repetition, relative to the row's; whether the reference kernel is among them).
+
+    Repetitions of all rows took turns, so that the same place on the axis is nearly the same time.
+    """
+    points: list[Point] = []
+    referenced = False
+    for result in results:
+        kept = [m for m in result.measurements if m.latency_ns]
+        centre = median([median(m.latency_ns) for m in kept]) if kept else 0.0
+        if centre <= 0:
+            continue
+        for place, measurement in enumerate(kept):
+            points += _trace(measurement, place, centre, labels[result.id])
+        reference = _trace_reference(kept, labels[result.id])
+        referenced = referenced or bool(reference)
+        points += reference
+    return points, referenced
+
+
+def _trace(measurement: Measurement, place: int, centre: float, label: str) -> list[Point]:
+    values = np.asarray(measurement.latency_ns, dtype=np.float64)
+    parts = np.array_split(np.arange(len(values)), min(_CHUNKS, len(values)))
+    points = []
+    for i, part in enumerate(parts):
+        value = median(values[part])
+        marks = _find_marks(measurement, int(part[0]), int(part[-1]))
+        points.append(
+            {
+                "row": label,
+                "at": _round(place + (i + 0.5) / len(parts)),
+                "line": place,
+                "what": "latency",
+                "relative": _round(value / centre),
+                "ms": _round(value / 1e6),
+                **({"marks": ", ".join(marks).replace("_", " ")} if marks else {}),
+            }
+        )
+    return points
+
+
+def _find_marks(measurement: Measurement, first: int, last: int) -> list[str]:
+    """The marks of all blocks that the samples first to last touch."""
+    blocks = [b for b in measurement.blocks if b.marks and b.start <= last and first < b.stop]
+    return sorted({mark for block in blocks for mark in block.marks})
+
+
+def _trace_reference(kept: Sequence[Measurement], label: str) -> list[Point]:
+    known = [(place, median(m.reference_ns)) for place, m in enumerate(kept) if m.reference_ns]
+    if len(known) < 2:
+        return []
+    centre = median([value for _, value in known])
+    return [
+        {
+            "row": label,
+            "at": place + 0.5,
+            "line": -1,
+            "what": "reference kernel",
+            "relative": _round(value / centre),
+            "ms": _round(value / 1e6),
+        }
+        for place, value in known
+        if centre > 0
+    ]
+
+
+def place_quality(document: RunDocument, labels: Mapping[str, str]) -> tuple[list[Point], str]:
+    """(each ok row with its speed and its quality, what that quality is)."""
+    by_accuracy = any(row.top1_accuracy for row in document.rows)
+    name = "top-1 accuracy" if by_accuracy else "centred cosine to the reference"
+    points = [
+        {
+            "row": labels[row.id],
+            "per_s": _round(1000 * row.batch / row.p50_ms.value),
+            "quality": quality,
+            "low": row.top1_accuracy.low if by_accuracy and row.top1_accuracy else None,
+            "high": row.top1_accuracy.high if by_accuracy and row.top1_accuracy else None,
+            "precision": row.precision,
+            "pareto": row.pareto,
+            "front": f"{row.batch} {row.scope} {row.cache} {row.clock}",
+        }
+        for row in document.rows
+        if row.status == "ok" and row.p50_ms and (quality := _find_quality(row, by_accuracy)) is not None
+    ]
+    return points, name
+
+
+def _find_quality(row: Row, by_accuracy: bool) -> float | None:
+    if by_accuracy:
+        return row.top1_accuracy.value if row.top1_accuracy else None
+    return 1.0 if row.id == row.baseline else row.centred_cosine
+
+
+def list_proofs(document: RunDocument, labels: Mapping[str, str]) -> list[Point]:
+    """The share of time by precision, of each row whose runtime gave a record of it."""
+    return [
+        {
+            "row": labels[row.id],
+            "precision": clean_text(precision),
+            "share": _round(share),
+            "asked": row.requested_precision,
+        }
+        for row in document.rows
+        for precision, share in (row.effective_precision or {}).items()
+    ]
+
+
+def list_stages(results: Iterable[Result], labels: Mapping[str, str]) -> list[Point]:
+    """p50 of each stage of each row that was measured in stages, in the order of the stages."""
+    points = []
+    for result in results:
+        stages = [(s.name, median(s.latency_ns)) for s in result.stages if s.latency_ns] or _find_copies(result)
+        total = sum(value for _, value in stages)
+        points += [
+            {
+                "row": labels[result.id],
+                "stage": clean_text(name).replace("_", " "),
+                "order": order,
+                "ms": _round(value / 1e6),
+                "share": _round(value / total) if total else 0.0,
+            }
+            for order, (name, value) in enumerate(stages)
+        ]
+    return points
+
+
+def _find_copies(result: Result) -> list[tuple[str, float]]:
+    """Copy in, compute, copy out of a row whose device timed them apart."""
+    fields = {"copy in": "h2d_ns", "compute": "device_ns", "copy out": "d2h_ns"}
+    found: list[tuple[str, float]] = []
+    for name, field in fields.items():
+        pooled = [median(values) for m in result.measurements if (values := getattr(m, field))]
+        if len(pooled) < len(result.measurements) or not pooled:
+            return []
+        found.append((name, median(pooled)))
+    return found
+
+
+def follow_batches(document: RunDocument, labels: Mapping[str, str]) -> list[Point]:
+    """Latency and throughput of each engine that was measured at two batches or more."""
+    groups: dict[str, list[Row]] = {}
+    for row in document.rows:
+        if row.p50_ms and row.throughput_per_s:
+            groups.setdefault(_label(row, ()), []).append(row)
+    return [
+        {
+            "row": labels[row.id],
+            "engine": shorten(engine),
+            "batch": row.batch,
+            "per_s": _round(row.throughput_per_s),
+            "p50_ms": _round(row.p50_ms.value if row.p50_ms else None),
+            "p99_ms": _round(row.p99_ms.value if row.p99_ms else None),
+        }
+        for engine, rows in groups.items()
+        if len({row.batch for row in rows}) > 1
+        for row in sorted(rows, key=lambda row: row.batch)
+    ]
+
+
+def read_ms(measurement: Measurement) -> Floats:
+    """The samples of one process in ms."""
+    return np.asarray(measurement.latency_ns, dtype=np.float64) / 1e6
+
+
+def _quantile(ascending: Floats, q: float) -> float:
+    """The nearest rank, for values in ascending order."""
+    n = len(ascending)
+    # 1e-9: 1 - 10 ** -3 is a little more or less than 0.999.
+    return float(ascending[min(max(math.ceil(q * n - 1e-9) - 1, 0), n - 1)])
+
+
+def _round(value: float | None) -> float | None:
+    """To five digits: what a picture and a tooltip can show."""
+    return None if value is None else float(f"{value:.{_DIGITS}g}")

@@ -1,0 +1,201 @@
+"""report.html in Chromium: no errors, no requests, sorting, filtering, files, phone, dark, paper, accessibility."""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import trtexec_artefacts as made
+from enginebench.workflow.reporting import report_trtexec
+
+Visits = Callable[..., Any]
+CHARTS = [
+    "speedup",
+    "latency_hist",
+    "percentiles",
+    "latency_over_time",
+    "pareto",
+    "stages",
+    "per_layer_time",
+    "precision",
+]
+
+
+def read_column(page: Any, number: int) -> list[str]:
+    """Texts of the visible cells of a column of the comparison."""
+    return page.eval_on_selector_all(  # type: ignore[no-any-return]
+        "#rows tbody tr:not([hidden])", f"lines => lines.map(line => line.cells[{number}].textContent)"
+    )
+
+
+def count_marks(page: Any, chart: str) -> int:
+    return page.locator(f"[data-chart={chart}] svg path").count()  # type: ignore[no-any-return]
+
+
+def test_it_renders_without_a_word_and_without_a_request(visit: Visits, report: Path) -> None:
+    seen = visit(report)
+    assert [name for name in CHARTS if seen.page.locator(f"[data-chart={name}] svg").count() != 1] == []
+    seen.page.wait_for_timeout(300)
+    assert seen.said == []
+    assert [url for url in seen.requests if not url.startswith(("data:", "blob:"))] == [seen.url]
+
+
+def test_the_policy_holds(visit: Visits, report: Path) -> None:
+    """What the page's policy forbids does not run in it: eval, inline scripts, foreign pictures."""
+    page = visit(report).page
+    result = page.evaluate(
+        """() => new Promise(done => {
+          const violated = [];
+          document.addEventListener('securitypolicyviolation', e => violated.push(e.effectiveDirective));
+          const script = document.createElement('script'); script.textContent = 'window.ran = 1';
+          document.body.append(script);
+          const image = document.createElement('img'); image.src = 'http://127.0.0.1:9/x.png';
+          document.body.append(image);
+          setTimeout(() => setTimeout('window.ran = 2'));
+          setTimeout(() => done([window.ran ?? 0, violated.sort()]), 300);
+        })"""
+    )
+    assert result == [0, ["img-src", "script-src", "script-src-elem"]]
+
+
+def test_sorting_by_number_and_by_text(visit: Visits, report: Path) -> None:
+    page = visit(report).page
+    heads = page.eval_on_selector_all("#rows thead th", "all => all.map(h => h.textContent)")
+    p50 = heads.index("p50 (ms)")
+    button = page.locator("#rows thead button", has_text="p50")
+    button.click()
+    shown = read_column(page, p50)
+    assert [float(text.split()[0]) for text in shown[:4]] == sorted(float(text.split()[0]) for text in shown[:4])
+    assert shown[4:] == ["skipped", "failed"]
+    assert page.locator("#rows th[aria-sort=ascending]").count() == 1
+    button.press("Enter")
+    assert float(read_column(page, p50)[0].split()[0]) > 60
+    assert page.locator("#rows th[aria-sort=descending]").inner_text().startswith("p50")
+    page.locator("#rows thead button", has_text="engine").click()
+    assert read_column(page, 0) == sorted(read_column(page, 0))
+
+
+def test_filters_hide_rows_and_marks(visit: Visits, report: Path) -> None:
+    page = visit(report).page
+    before = {name: count_marks(page, name) for name in CHARTS}
+    page.get_by_label("int8", exact=True).uncheck()
+    assert "int8@cpu" not in " ".join(read_column(page, 1))
+    assert page.locator("#count").inner_text() == "4 of 6 rows"
+    page.wait_for_timeout(300)
+    after = {name: count_marks(page, name) for name in CHARTS}
+    unchanged = [name for name in CHARTS if after[name] >= before[name] and name != "per_layer_time"]
+    assert unchanged == []
+    page.get_by_label("int8", exact=True).check()
+    page.wait_for_timeout(300)
+    assert {name: count_marks(page, name) for name in CHARTS} == before
+    assert page.locator("#count").inner_text() == "6 rows"
+
+
+def test_a_pointer_shows_values(visit: Visits, report: Path) -> None:
+    page = visit(report).page
+    page.locator("[data-chart=speedup] svg .mark-rect path").nth(1).hover()
+    tip = page.locator("#vg-tooltip-element.visible")
+    assert "ort fp32" in tip.inner_text() and "faster" in tip.inner_text()
+
+
+@pytest.mark.parametrize(("kind", "head"), [("png", b"\x89PNG"), ("svg", b"<svg"), ("csv", b"row,speedup")])
+def test_a_picture_can_be_saved(visit: Visits, report: Path, tmp_path: Path, kind: str, head: bytes) -> None:
+    seen = visit(report)
+    with seen.page.expect_download() as found:
+        seen.page.get_by_label(f"Save as {kind.upper()}: Speed-up").click()
+    assert found.value.suggested_filename == f"speedup.{kind}"
+    found.value.save_as(tmp_path / "saved")
+    assert (tmp_path / "saved").read_bytes().startswith(head)
+    assert seen.said == []
+
+
+def test_a_table_can_be_saved_without_formulas(visit: Visits, report: Path, tmp_path: Path) -> None:
+    page = visit(report).page
+    with page.expect_download() as found:
+        page.get_by_label("Save as CSV: Comparison of all rows").click()
+    found.value.save_as(tmp_path / "table.csv")
+    lines = list(csv.DictReader((tmp_path / "table.csv").read_text(encoding="utf-8").splitlines()))
+    assert len(lines) == 6 and float(lines[0]["p50 (ms)"]) > 60
+    page = visit(report).page
+    page.evaluate("document.querySelector('#rows tbody th').textContent = '=1+1'")
+    with page.expect_download() as found:
+        page.get_by_label("Save as CSV: Comparison of all rows").click()
+    found.value.save_as(tmp_path / "table.csv")
+    assert "\r\n'=1+1," in (tmp_path / "table.csv").read_bytes().decode()
+
+
+def test_names_of_strangers_run_nothing(visit: Visits, evil_report: Path) -> None:
+    seen = visit(evil_report)
+    page = seen.page
+    page.locator("[data-chart=speedup] svg .mark-rect path").nth(1).hover()
+    assert page.locator("#vg-tooltip-element.visible").inner_text()
+    assert page.locator("#vg-tooltip-element img").count() == 0
+    assert page.evaluate("window.hacked ?? 0") == 0
+    assert seen.said == []
+    assert [url for url in seen.requests if not url.startswith(("data:", "blob:"))] == [seen.url]
+
+
+@pytest.mark.parametrize(("width", "scheme"), [(1280, "light"), (390, "light"), (1280, "dark"), (320, "dark")])
+def test_the_page_never_scrolls_sideways(visit: Visits, report: Path, width: int, scheme: str) -> None:
+    page = visit(report, width=width, color_scheme=scheme).page
+    assert page.evaluate("document.documentElement.scrollWidth") <= width
+    widest = page.eval_on_selector_all(
+        ".chart svg", "all => Math.max(...all.map(s => s.getBoundingClientRect().right))"
+    )
+    assert widest <= width
+
+
+@pytest.mark.parametrize(("width", "scheme"), [(1280, "light"), (390, "dark")])
+def test_axe_finds_nothing(visit: Visits, report: Path, axe: str, width: int, scheme: str) -> None:
+    page = visit(report, width=width, color_scheme=scheme).page
+    page.evaluate(axe)
+    found = page.evaluate("axe.run().then(result => result.violations.map(v => [v.impact, v.id, v.nodes.length]))")
+    assert found == []
+
+
+def test_a_keyboard_reaches_everything(visit: Visits, report: Path) -> None:
+    page = visit(report).page
+    page.keyboard.press("Tab")
+    assert page.evaluate("document.activeElement.textContent") == "Skip to the comparison"
+    reached = set()
+    for _ in range(80):
+        page.keyboard.press("Tab")
+        reached.add(page.evaluate("document.activeElement.tagName + (document.activeElement.dataset.save ?? '')"))
+    assert {"INPUT", "BUTTON", "BUTTONpng", "BUTTONsvg", "BUTTONcsv", "DIV", "PRE"} <= reached
+
+
+def test_paper_has_every_chart_and_no_buttons(visit: Visits, report: Path) -> None:
+    page = visit(report, color_scheme="dark").page
+    page.emulate_media(media="print")
+    assert page.locator("button:visible").count() == page.locator("thead button:visible").count()
+    assert page.evaluate("getComputedStyle(document.body).backgroundColor") == "rgb(255, 255, 255)"
+    fills = page.eval_on_selector_all(".chart svg text", "all => [...new Set(all.map(t => getComputedStyle(t).fill))]")
+    assert fills == ["rgb(17, 17, 17)"]
+    assert page.pdf().startswith(b"%PDF")
+
+
+def test_without_scripts_the_figures_are_there(browser: Any, report: Path) -> None:
+    context = browser.new_context(java_script_enabled=False)
+    page = context.new_page()
+    page.goto(report.as_uri())
+    text = page.locator("main").inner_text()
+    context.close()
+    assert "openvino" in text and "int8 90%, fp32 10%" in text
+
+
+def test_the_page_of_a_trtexec_folder(visit: Visits, tmp_path: Path, axe: str) -> None:
+    (tmp_path / "t").mkdir()
+    (tmp_path / "t" / "times.json").write_bytes(made.make_times(400))
+    (tmp_path / "t" / "profile.json").write_bytes(made.make_profile())
+    (tmp_path / "t" / "layers.json").write_bytes(made.make_layers())
+    (tmp_path / "t" / "run.log").write_text(made.make_log(110100, 106, n=400))
+    report_trtexec(tmp_path / "t", ("html",))
+    seen = visit(tmp_path / "t" / "report.html")
+    assert seen.page.locator(".chart svg").count() == 4
+    assert seen.said == []
+    seen.page.evaluate(axe)
+    assert seen.page.evaluate("axe.run().then(result => result.violations.map(v => [v.impact, v.id]))") == []

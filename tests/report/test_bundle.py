@@ -1,0 +1,39 @@
+"""The chart bundle: made once, read from the cache after that, never half."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import vl_convert
+
+from enginebench.report.bundle import find_cache, load_bundle
+
+
+def test_it_is_made_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    calls: list[str] = []
+
+    def make(snippet: str) -> str:
+        calls.append(snippet)
+        return f"/* vega */ {snippet}"
+
+    monkeypatch.setattr(vl_convert, "javascript_bundle", make)
+    first = load_bundle(tmp_path)
+    assert load_bundle(tmp_path) == first and len(calls) == 1
+    (kept,) = tmp_path.iterdir()
+    kept.write_text(first[: len(first) // 2])
+    assert load_bundle(tmp_path) == first and len(calls) == 2
+
+
+def test_a_cache_that_cannot_be_written_costs_time_only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(vl_convert, "javascript_bundle", lambda snippet: snippet)
+    (tmp_path / "file").write_text("in the way")
+    assert "vegaEmbed" in load_bundle(tmp_path / "file")
+
+
+def test_the_cache_is_where_the_user_wants_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    assert find_cache() == tmp_path / "enginebench"
+    monkeypatch.setenv("XDG_CACHE_HOME", "relative")
+    monkeypatch.setenv("HOME", str(tmp_path))
+    assert find_cache() == tmp_path / ".cache" / "enginebench"
