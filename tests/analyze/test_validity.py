@@ -113,3 +113,19 @@ def test_a_gpu_that_waits_for_the_host_is_a_doubt(enqueue_ns: int, doubted: bool
     )
     _, doubts = judge([measured])
     assert ("enqueue_bound" in {caveat.code for caveat in doubts}) is doubted
+
+
+@pytest.mark.parametrize(
+    ("device_ns", "enqueue_ns", "drifts"),
+    [(950_000, 10_000, False), (800_000, 10_000, True), (950_000, 900_000, True), (None, None, True)],
+)
+def test_the_speed_of_the_host_counts_where_the_host_is_timed(
+    device_ns: int | None, enqueue_ns: int | None, drifts: bool
+) -> None:
+    def measure(reference_ns: int) -> Measurement:
+        device = None if device_ns is None else [device_ns] * 100
+        enqueue = None if enqueue_ns is None else [enqueue_ns] * 100
+        return make(reference_ns=[reference_ns], device_ns=device, enqueue_ns=enqueue)
+
+    found = codes([measure(1000)] * 5 + [measure(1300)] * 5)[1]
+    assert ("clock_drift" in found) is drifts

@@ -5,8 +5,7 @@ from __future__ import annotations
 from msgspec.structs import replace
 from samples import make_estimate, make_run
 
-from enginebench.report.batches import batch_chart, describe_limit, list_batches, list_cells
-from enginebench.report.charts import render_png
+from enginebench.report.batches import describe_limit, list_batches, list_cells
 from enginebench.report.markdown import format_markdown
 from enginebench.report.rows import Row, RunDocument
 
@@ -66,9 +65,3 @@ def test_the_page_of_a_run_has_the_table() -> None:
 
 def replace_rows(document: RunDocument, rows: list[Row]) -> RunDocument:
     return replace(document, rows=tuple(rows), fastest=None, recommended=None)
-
-
-def test_the_picture_has_a_point_for_each_batch_that_was_measured() -> None:
-    spec = batch_chart(list_batches(make_rows()), 4.0)
-    assert [(v["batch"], v["images_per_s"]) for v in spec["data"]["values"]] == [(1, 1000.0), (8, 2000.0)]
-    assert render_png(spec).startswith(b"\x89PNG")

@@ -7,8 +7,6 @@ from collections.abc import Sequence
 from msgspec import Struct
 
 from enginebench.core.names import format_precision
-from enginebench.core.text import clean_text
-from enginebench.report.charts import WIDTH, Spec
 from enginebench.report.numbers import format_significant
 from enginebench.report.rows import Row
 
@@ -103,42 +101,3 @@ def describe_limit(series: Sequence[BatchSeries], p99_limit_ms: float | None) ->
         + f" within p99 {p99_limit_ms:g} ms."
         for one in series
     ]
-
-
-def batch_chart(series: Sequence[BatchSeries], p99_limit_ms: float | None = None) -> Spec:
-    """p99 against images a second on logarithmic axes, a line for each engine, its points named by their batch."""
-    values = [
-        {
-            "series": clean_text(f"{line.engine} {line.precision}"),
-            "batch": line.batch,
-            "images_per_s": line.images_per_s,
-            "p99_ms": line.p99_ms,
-        }
-        for one in series
-        for line in one.lines
-        if line.images_per_s and line.p99_ms
-    ]
-    axes = {
-        "x": _log_axis("images_per_s", "images a second, one call after another"),
-        "y": _log_axis("p99_ms", "p99 (ms)"),
-        "color": {"field": "series", "type": "nominal", "title": None, "legend": {"orient": "bottom", "columns": 2}},
-        "order": {"field": "batch"},
-    }
-    layers: list[Spec] = [
-        {"mark": {"type": "line", "point": True}, "encoding": axes},
-        {"mark": {"type": "text", "dy": -9}, "encoding": axes | {"text": {"field": "batch", "type": "quantitative"}}},
-    ]
-    if p99_limit_ms is not None:
-        rule = {"y": {"datum": p99_limit_ms, "type": "quantitative"}}
-        layers.append({"mark": {"type": "rule", "strokeDash": [4, 4]}, "encoding": rule})
-    return {
-        "$schema": "https://vega.github.io/schema/vega-lite/v5.json",
-        "width": WIDTH,
-        "height": 360,
-        "data": {"values": values},
-        "layer": layers,
-    }
-
-
-def _log_axis(field: str, title: str) -> Spec:
-    return {"field": field, "type": "quantitative", "title": title, "scale": {"type": "log"}}
