@@ -27,6 +27,8 @@ BENCHMARKS = {
     "loop_overhead": ["loop_overhead.py"],
     "ort_against_c": ["ort_against_c.py"],
     "verdicts": ["verdicts.py"],
+    "gate": ["gate.py"],
+    "report": ["report.py"],
     "same_engine": ["same_engine.py"],
     "help_cost": ["help_cost.py"],
     "main_job": ["main_job.py"],

@@ -40,7 +40,8 @@ class Visit:
         self.requests: list[str] = []
 
 
-@pytest.fixture(scope="session")
+# Of a module, not of the session: other tests count the children of this process.
+@pytest.fixture(scope="module")
 def browser() -> Iterator[object]:
     try:
         from playwright.sync_api import sync_playwright

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 
 from enginebench.backends.torch_cuda import (
     CUDA_OPTIONS,
-    PRECISIONS,
     CudaLane,
     CudaTorchEngine,
     check_cuda_request,
@@ -16,14 +15,14 @@ from enginebench.backends.torch_cuda import (
     probe_gpu_engine,
     read_device_index,
 )
+from enginebench.backends.torch_cuda import PRECISIONS as CUDA_PRECISIONS
 from enginebench.core.records import Artifact, Availability, EngineSpec
 
 if TYPE_CHECKING:
     from enginebench.core.protocols import ModuleLoader
 
-__all__ = ["NAME", "OPTIONS", "PRECISIONS", "PytorchCudagraphBackend", "create_backend"]
-
 NAME = "pytorch-cudagraph"
+PRECISIONS = CUDA_PRECISIONS
 OPTIONS = CUDA_OPTIONS
 
 

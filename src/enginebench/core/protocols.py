@@ -6,10 +6,10 @@ are protocols of their own, found with `isinstance`. There are no base classes t
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, runtime_checkable
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias, runtime_checkable
 
 from enginebench.core.records import Artifact, Availability, EngineSpec, Measurement, MeasureSpec, TensorSpec
 
@@ -127,6 +127,68 @@ class LayerProfiler(Protocol):
     """An engine that can time its layers: name -> mean nanoseconds a run."""
 
     def profile_layers(self, runs: int) -> dict[str, float]: ...
+
+
+class ToolReader(Protocol):
+    """Reads the files that trtexec and TensorRT's inspector leave; `workflow` hands it to the backends that need it."""
+
+    def read_times(self, times: Path, log: Path, *, batch: int, drop: int, keep: int | None) -> Measurement:
+        """The raw times, without the `drop` first queries, and of the rest only the last `keep` (None: all)."""
+        ...
+
+    def read_switches(self, log: Path) -> dict[str, bool | int | None]:
+        """cuda_graph, data_transfers, spin_wait, streams as they took effect; None where the log does not say."""
+        ...
+
+    def read_precision(self, layers: Path, profile: Path) -> dict[str, float] | None:
+        """precision -> share of time; None where the layers carry no precision or no times."""
+        ...
+
+
+@runtime_checkable
+class NeedsToolReader(Protocol):
+    """A backend that leaves the reading of its tool's files to `analyze`."""
+
+    def take_reader(self, reader: ToolReader) -> None: ...
+
+
+@runtime_checkable
+class ReportsProgress(Protocol):
+    """A backend whose building takes minutes and says how far it is."""
+
+    def take_note(self, note: Callable[[str], None]) -> None: ...
+
+
+@runtime_checkable
+class Answering(Protocol):
+    """A self-timed backend that also shows what it computes: outputs for some of `feeds`, the first ones, joined."""
+
+    def answer(self, artifact: Artifact, spec: EngineSpec, feeds: Sequence[Feeds]) -> dict[str, Array]: ...
+
+
+class Composed(NamedTuple):
+    """A command line that would be run, and the version of the tool that it is for."""
+
+    argv: tuple[str, ...]
+    version: str
+
+
+@runtime_checkable
+class Composing(Protocol):
+    """A backend that runs a program, and can say how without running it: for the version given, else the installed."""
+
+    def compose_build(self, artifact: Artifact, plan: str, spec: EngineSpec, version: str | None) -> Composed: ...
+
+    def compose_measure(
+        self, artifact: Artifact, spec: EngineSpec, measure: MeasureSpec, version: str | None
+    ) -> Composed: ...
+
+
+@runtime_checkable
+class PlanProof(Protocol):
+    """A self-timed backend that can say in which precisions an artefact spends its time; None if it does not show."""
+
+    def prove_precision(self, artifact: Artifact, spec: EngineSpec) -> dict[str, float] | None: ...
 
 
 class SimulatedBoard(Protocol):

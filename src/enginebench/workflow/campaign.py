@@ -206,8 +206,9 @@ class Campaign:
     def _with_drift(self, result: Result, path: Path, references: References) -> Result:
         outputs = load_arrays(path)
         reference_id, reference = references.setdefault((result.model, result.engine.batch), (result.id, outputs))
+        wanted, answers = cut_common(reference, outputs)
         try:
-            drift = measure_drift(reference, outputs, default_limits(result.requested_precision))
+            drift = measure_drift(wanted, answers, default_limits(result.requested_precision))
         except ArtifactError as error:
             return self._failed(result, "when its outputs were compared", error)
         return replace(result, drift=replace(drift, reference=reference_id))
@@ -270,6 +271,15 @@ def label(row: PlannedRow) -> str:
     """How a row is called in messages: engine, precision, batch."""
     spec = row.engine
     return f"{format_engine(spec)} {format_precision(row.requested_precision, spec.recipe)} b{spec.batch}"
+
+
+def cut_common(
+    reference: Mapping[str, Any], candidate: Mapping[str, Any]
+) -> tuple[Mapping[str, Any], Mapping[str, Any]]:
+    """Both, cut to the samples that both answered: a tool that starts anew for each answer gives only the first few."""
+    common = {name: min(len(reference[name]), len(candidate[name])) for name in reference.keys() & candidate.keys()}
+    reference, candidate = ({n: a[: common.get(n)] for n, a in side.items()} for side in (reference, candidate))
+    return reference, candidate
 
 
 def judge_outcome(results: Sequence[Result]) -> None:

@@ -18,6 +18,7 @@ from enginebench.workflow.campaign import Campaign, Reporter
 from enginebench.workflow.folder import RunFolder, RunRecord, RunRequest
 from enginebench.workflow.lock import lock_device
 from enginebench.workflow.plan import PlannedRow, plan_rows, with_suffix
+from enginebench.workflow.reconcile import explain_difference
 from enginebench.workflow.sources import gather_sources
 
 
@@ -99,7 +100,16 @@ def bench_sides(
             rows.insert(0, with_suffix(_plan_side(folder, other, "against", reporter), "against"))
         folder.write_record(replace(record, rows=tuple(row.id for row in rows)))
         campaign = Campaign(folder, rows, record.machine, timeout_s=request.timeout_s, reporter=reporter)
-        return campaign.run()
+        return _explain(folder, campaign.run())
+
+
+def _explain(folder: RunFolder, results: list[Result]) -> list[Result]:
+    """The results, the last one with what makes two TensorRT engines give one plan two times."""
+    reasons = explain_difference(results)
+    if reasons:
+        results[-1] = replace(results[-1], caveats=(*results[-1].caveats, *reasons))
+        folder.write_result(results[-1])
+    return results
 
 
 def _request_of(request: RunRequest, side: Side) -> RunRequest:

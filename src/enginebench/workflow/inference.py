@@ -7,7 +7,7 @@ from pathlib import Path
 
 from msgspec import Struct
 
-from enginebench.backends.registry import takes
+from enginebench.backends.registry import find_device, takes
 from enginebench.core.errors import UsageError
 from enginebench.core.feeds import check_feeds
 from enginebench.core.records import EngineSpec, TensorSpec
@@ -53,6 +53,7 @@ def infer_file(
     if first is None or first.ndim == 0:
         raise UsageError(f"{inputs}: expected one array for each input, the batch as its first axis")
     name, options = engine
+    device = find_device(name, device)
     spec = EngineSpec(backend=name, options=options, device=device, batch=int(first.shape[0]), threads=threads)
     with tempfile.TemporaryDirectory(prefix="enginebench-") as scratch:
         job = SourceJob(
@@ -66,7 +67,8 @@ def infer_file(
         )
         sources = make_sources(job, threads=threads, timeout_s=INFER_TIMEOUT_S, reporter=reporter)
         artifact = choose_source(sources, spec, takes(name))
-        check_feeds(artifact.inputs, feeds)
+        if artifact.inputs:  # a plan says what it takes once it is loaded
+            check_feeds(artifact.inputs, feeds)
         answer = run_child(
             InferJob(
                 artifact=artifact,

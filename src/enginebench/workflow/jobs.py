@@ -81,6 +81,14 @@ class MeasureJob(Struct, frozen=True, kw_only=True, tag="measure"):
     pin: bool = True
 
 
+class BuildJob(Struct, frozen=True, kw_only=True, tag="build"):
+    """Build an engine file from an ONNX file."""
+
+    source: str
+    engine: EngineSpec
+    out_dir: str
+
+
 class ProbeJob(Struct, frozen=True, kw_only=True, tag="probe"):
     """Say whether an engine works here: importing a broken runtime may kill the process."""
 
@@ -127,7 +135,9 @@ class AnswerJob(Struct, frozen=True, kw_only=True, tag="answer"):
     input_size: int | None = None
 
 
-Job: TypeAlias = SourceJob | QuantizeJob | PrepareJob | MeasureJob | ProbeJob | InferJob | AnswerJob | StagesJob
+Job: TypeAlias = (
+    SourceJob | QuantizeJob | PrepareJob | MeasureJob | BuildJob | ProbeJob | InferJob | AnswerJob | StagesJob
+)
 
 
 class SourceAnswer(Struct, frozen=True, kw_only=True, tag="source"):
@@ -151,6 +161,13 @@ class PrepareAnswer(Struct, frozen=True, kw_only=True, tag="prepare"):
 
 class MeasureAnswer(Struct, frozen=True, kw_only=True, tag="measure"):
     measurement: Measurement
+
+
+class BuildAnswer(Struct, frozen=True, kw_only=True, tag="build"):
+    artifact: Artifact
+    engine_version: str | None
+    build_s: float
+    effective_precision: dict[str, float] | None = None
 
 
 class ProbeAnswer(Struct, frozen=True, kw_only=True, tag="probe"):
@@ -193,6 +210,7 @@ Answer: TypeAlias = (
     | QuantizeAnswer
     | PrepareAnswer
     | MeasureAnswer
+    | BuildAnswer
     | ProbeAnswer
     | InferAnswer
     | LabelledAnswer

@@ -16,12 +16,22 @@ from typing import TYPE_CHECKING
 from msgspec.structs import replace
 
 from enginebench.core.errors import ArtifactError, MissingDependency, ParseError, UsageError
-from enginebench.core.protocols import Loadable, PrecisionProof, SelfTimed
+from enginebench.core.protocols import (
+    Answering,
+    Loadable,
+    NeedsToolReader,
+    PlanProof,
+    PrecisionProof,
+    ReportsProgress,
+    SelfTimed,
+)
 from enginebench.core.records import Artifact, Caveat, EngineSpec, Measurement, TensorSpec
-from enginebench.core.store import write_atomic
+from enginebench.core.store import hash_files, write_atomic
 from enginebench.workflow.jobs import (
     Answer,
     AnswerJob,
+    BuildAnswer,
+    BuildJob,
     InferAnswer,
     InferJob,
     Job,
@@ -48,6 +58,8 @@ if TYPE_CHECKING:
 NoteCall = Callable[[str], None]
 # Before and after each repetition; the median of twenty shrugs off single interruptions.
 REFERENCE_REPEATS = 10
+# Finished TensorRT engines, by the names that people give them.
+PLAN_SUFFIXES = (".plan", ".engine", ".trt")
 ARRAYS = "an .npz file of plain arrays"
 NOT_PINNED = Caveat(
     code="environment",
@@ -66,6 +78,8 @@ def perform(job: Job, note: NoteCall) -> Answer:
         return prepare_engine(job, note)
     if isinstance(job, MeasureJob):
         return measure_repetition(job, note)
+    if isinstance(job, BuildJob):
+        return build_file(job, note)
     if isinstance(job, InferJob):
         return infer_arrays(job)
     if isinstance(job, AnswerJob):
@@ -82,8 +96,10 @@ def make_source(job: SourceJob, note: NoteCall) -> SourceAnswer:
     from enginebench.models.zoo import resolve_model
 
     start = time.perf_counter()
-    if resolve_model(job.model).kind == "onnx":
-        artifacts = _take_onnx(Path(job.model), Path(job.out_dir))
+    if Path(job.model).suffix.lower() in PLAN_SUFFIXES:
+        artifacts: tuple[Artifact, ...] = (_take_plan(Path(job.model)),)
+    elif resolve_model(job.model).kind == "onnx":
+        artifacts = take_file(Path(job.model), Path(job.out_dir))
     elif find_spec("torch") is not None:
         artifacts = _export_model(job, note)
     else:
@@ -198,19 +214,26 @@ def load_module(artifact: Artifact) -> object:
 
 
 def open_for(engine: EngineSpec, out_dir: str) -> Backend:
-    """The backend of an engine, with the model loader and the folder of its caches handed in."""
+    """The backend of an engine, with the model loader, the folder of its caches and the boards handed in."""
     from enginebench.backends.registry import open_backend
+    from enginebench.workflow.fpga import make_board
 
-    return open_backend(engine.backend, load_module, Path(out_dir) / "cache")
+    backend = open_backend(engine.backend, load_module, Path(out_dir) / "cache", make_board)
+    if isinstance(backend, NeedsToolReader):
+        from enginebench.workflow.tool_files import ToolFiles
+
+        backend.take_reader(ToolFiles())
+    return backend
 
 
 def prepare_engine(job: PrepareJob, note: NoteCall) -> PrepareAnswer:
     """Builds the engine, saves its outputs for the check inputs, and asks it in what precision it ran."""
     backend = open_for(job.engine, job.out_dir)
-    feeds = _check_inputs(job)
     note("building")
+    pass_notes(backend, note)
     start = time.perf_counter()
     artifact = backend.build(job.artifact, job.engine, Path(job.out_dir))
+    feeds = _check_inputs(job, artifact)
     proof: dict[str, float] | None = None
     if isinstance(backend, Loadable):
         with backend.load(artifact, job.engine) as engine:
@@ -223,6 +246,10 @@ def prepare_engine(job: PrepareJob, note: NoteCall) -> PrepareAnswer:
             proof = engine.effective_precision() if isinstance(engine, PrecisionProof) else None
     else:
         build_s = time.perf_counter() - start
+        if isinstance(backend, Answering):
+            note("checking outputs")
+            save_arrays(Path(job.outputs_path), backend.answer(artifact, job.engine, feeds))
+        proof = prove_precision(backend, artifact, job.engine, note)
     return PrepareAnswer(
         artifact=artifact,
         engine_version=backend.probe().version,
@@ -230,6 +257,73 @@ def prepare_engine(job: PrepareJob, note: NoteCall) -> PrepareAnswer:
         size_bytes=sum(f.size_bytes for f in artifact.files) or None,
         samples=len(feeds) * job.engine.batch,
         effective_precision=proof,
+    )
+
+
+def pass_notes(backend: object, note: NoteCall) -> None:
+    """Lets a backend that reports its progress do so."""
+    if isinstance(backend, ReportsProgress):
+        backend.take_note(note)
+
+
+def prove_precision(backend: object, artifact: Artifact, spec: EngineSpec, note: NoteCall) -> dict[str, float] | None:
+    """Shares of time by precision, by a backend that can show them."""
+    if isinstance(backend, Loadable):
+        return _prove_loaded(backend, artifact, spec, note)
+    if not isinstance(backend, PlanProof):
+        return None
+    note("asking which precisions ran")
+    return backend.prove_precision(artifact, spec)
+
+
+def _prove_loaded(backend: Loadable, artifact: Artifact, spec: EngineSpec, note: NoteCall) -> dict[str, float] | None:
+    """As `prove_precision`, from an engine that is loaded for it and fed with seeded arrays."""
+    from enginebench.core.feeds import random_feeds
+
+    with backend.load(artifact, spec) as engine:
+        if not isinstance(engine, PrecisionProof):
+            return None
+        note("asking which precisions ran")
+        engine.bind(random_feeds(engine.inputs, spec.batch, seed=0))
+        return engine.effective_precision() or None
+
+
+def build_file(job: BuildJob, note: NoteCall) -> BuildAnswer:
+    """The engine file of an ONNX file, and in which precisions it spends its time."""
+    (source,) = take_file(Path(job.source), Path(job.out_dir))
+    backend = open_for(job.engine, job.out_dir)
+    note("building")
+    pass_notes(backend, note)
+    start = time.perf_counter()
+    artifact = backend.build(source, job.engine, Path(job.out_dir))
+    build_s = time.perf_counter() - start
+    return BuildAnswer(
+        artifact=artifact,
+        engine_version=artifact.made_by.get("tensorrt"),
+        build_s=build_s,
+        effective_precision=prove_precision(backend, artifact, job.engine, note),
+    )
+
+
+def take_file(path: Path, out_dir: Path) -> tuple[Artifact, ...]:
+    """The artefact of an engine file or a graph as it is; without the onnx package, by the graph's head."""
+    if path.suffix.lower() in PLAN_SUFFIXES:
+        return (_take_plan(path),)
+    if find_spec("onnx") is not None:
+        return _take_onnx(path, out_dir)
+    from enginebench.workflow.dry_run import take_head
+
+    sha256, files = hash_files([path], path.parent)
+    return (replace(take_head(path), path=str(path), sha256=sha256, files=files),)
+
+
+def _take_plan(path: Path) -> Artifact:
+    """A finished plan; the engine that loads it says what goes in and comes out."""
+    if not path.is_file() or path.stat().st_size == 0:
+        raise ArtifactError(f"{path} is no plan: it is missing or empty. Build it again")
+    sha256, files = hash_files([path], path.parent)
+    return Artifact(
+        kind="plan", model=path.name, path=str(path.absolute()), sha256=sha256, files=files, inputs=(), outputs=()
     )
 
 
@@ -262,6 +356,9 @@ def infer_arrays(job: InferJob) -> InferAnswer:
     feeds = load_arrays(Path(job.inputs_path))
     backend = open_for(job.engine, job.out_dir)
     artifact = backend.build(job.artifact, job.engine, Path(job.out_dir))
+    if isinstance(backend, Answering):
+        save_arrays(Path(job.outputs_path), backend.answer(artifact, job.engine, [feeds]))
+        return InferAnswer(outputs=artifact.outputs)
     if not isinstance(backend, Loadable):
         raise UsageError(f"{job.engine.backend} times itself and hands out no outputs; infer needs another engine")
     with backend.load(artifact, job.engine) as engine:
@@ -341,11 +438,11 @@ def probe_engine(job: ProbeJob) -> ProbeAnswer:
     return ProbeAnswer(availability=probe(job.engine))
 
 
-def _check_inputs(job: PrepareJob) -> list[dict[str, Array]]:
+def _check_inputs(job: PrepareJob, artifact: Artifact) -> list[dict[str, Array]]:
     from enginebench.models.task import sample_feeds
 
     count = -(-job.samples // job.engine.batch)
-    return sample_feeds(job.artifact.inputs, job.model, job.engine.batch, job.seed, count)
+    return sample_feeds(artifact.inputs, job.model, job.engine.batch, job.seed, count)
 
 
 def run_feeds(engine: Engine, feeds: Sequence[Feeds]) -> dict[str, Array]:

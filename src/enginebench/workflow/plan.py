@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from msgspec import Struct
 from msgspec.structs import replace
 
-from enginebench.backends.registry import find_device
+from enginebench.backends.registry import accepts, find_device
 from enginebench.core.names import format_engine, format_precision, parse_engine, row_id
 from enginebench.core.records import (
     Artifact,
@@ -23,7 +23,7 @@ from enginebench.workflow.folder import RunRequest
 
 # What `int8` means where no recipe is named: the one that the engine's kernels were made for. Source: architecture,
 # "Precision belongs to the graph"; `fake` computes nothing and takes any.
-BEST_RECIPES: dict[str, Recipe] = {"ort": "cpu", "openvino": "nncf", "fake": "cpu"}
+BEST_RECIPES: dict[str, Recipe] = {"ort": "cpu", "openvino": "nncf", "fpga-sim": "cpu", "fake": "cpu"}
 DEFAULT_RECIPE: Recipe = "tensorrt"
 
 
@@ -74,7 +74,7 @@ def list_engines(
             options=options,
             device=find_device(name, request.device),
             precision=precision,
-            recipe=_choose_recipe(name, precision, recipe, takes(name)),
+            recipe=_choose_recipe(name, precision, recipe, takes(name), options),
             batch=batch,
             threads=request.threads,
         )
@@ -92,7 +92,11 @@ def _list_precisions(request: RunRequest, sources: Sequence[Artifact]) -> Sequen
     return request.precisions
 
 
-def _choose_recipe(backend: str, precision: Precision, asked: Recipe | None, kind: ArtifactKind) -> Recipe | None:
+def _choose_recipe(
+    backend: str, precision: Precision, asked: Recipe | None, kind: ArtifactKind, options: Mapping[str, str]
+) -> Recipe | None:
+    if options.get("weak_typing") == "1" and precision not in ("fp32", "tf32"):
+        return "weak"
     if precision not in ("int8", "fp8") or kind == "torch":
         return None  # recipes belong to graphs
     if asked is not None:
@@ -105,7 +109,8 @@ def list_transforms(
 ) -> list[tuple[Precision, Recipe | None]]:
     """(precision, recipe) of every graph that the rows need and the sources lack."""
     have = {(a.precision, a.recipe) for a in sources if a.kind == "onnx"}
-    wanted = [(s.precision, s.recipe) for s in list_engines(request, sources, takes) if takes(s.backend) == "onnx"]
+    engines = [s for s in list_engines(request, sources, takes) if s.recipe != "weak"]
+    wanted = [(s.precision, s.recipe) for s in engines if takes(s.backend) == "onnx"]
     if ("fp32", None) not in have:  # transforms start from FP32
         return []
     return [pair for pair in dict.fromkeys(wanted) if pair not in have and pair[0] not in ("fp32", "tf32")]
@@ -143,11 +148,19 @@ def _plan_row(
 
 
 def _serves(artifact: Artifact, spec: EngineSpec, kind: ArtifactKind) -> bool:
-    """Whether an engine starts from this artefact: PyTorch from any weights, a graph engine from its own precision."""
+    """Whether an engine starts from this artefact: PyTorch from any weights, a graph engine from its own precision.
+
+    A finished plan is what it is; the proof says in which precision it ran. Under weak typing the builder's flags say
+    the precision, and the graph is the FP32 one.
+    """
+    if artifact.kind == "plan":
+        return "plan" in accepts(spec.backend)
     if artifact.kind != kind:
         return False
     if kind == "torch":
         return True
+    if spec.options.get("weak_typing") == "1":
+        return artifact.precision == "fp32"
     graph = "fp32" if spec.precision == "tf32" else spec.precision
     return (artifact.precision, artifact.recipe) == (graph, spec.recipe)
 
@@ -169,7 +182,7 @@ def _reason_to_skip(
     if source is None:
         needs = "a PyTorch model; MODEL is a graph" if kind == "torch" else f"a graph in {label}"
         return f"{format_engine(spec)} needs {needs}"
-    static = _static_batch(source)
+    static = None if source.kind == "plan" else _static_batch(source)
     if static not in (None, spec.batch):
         return f"the graph has a fixed batch of {static}; batch {spec.batch} needs one exported with --dynamic-batch"
     return None

@@ -7,7 +7,7 @@ from pathlib import Path
 from msgspec import Struct
 from msgspec.structs import replace
 
-from enginebench.backends.registry import takes
+from enginebench.backends.registry import find_device, takes
 from enginebench.core.errors import ArtifactError, FeedError, UsageError
 from enginebench.core.names import format_engine, format_precision
 from enginebench.core.records import Artifact, EngineSpec, TensorSpec
@@ -76,7 +76,7 @@ def open_side(text: str, request: SideRequest, scratch: Path, reporter: Reporter
         onnx=takes(name) == "onnx",
     )
     sources = make_sources(job, threads=request.threads, timeout_s=SIDE_TIMEOUT_S, reporter=reporter)
-    spec = EngineSpec(backend=name, options=options, device=request.device, threads=request.threads)
+    spec = EngineSpec(backend=name, options=options, device=find_device(name, request.device), threads=request.threads)
     artifact = choose_source(sources, spec, takes(name))
     spec = replace(spec, precision=artifact.precision, recipe=artifact.recipe)
     return OpenSide(text=text, model=side.target, artifact=_free_batch(artifact), engine=spec)

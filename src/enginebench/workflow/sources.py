@@ -6,7 +6,7 @@ from pathlib import Path
 
 from msgspec import Struct
 
-from enginebench.backends.registry import takes
+from enginebench.backends.registry import accepts, takes
 from enginebench.core.errors import ArtifactError, EngineBenchError
 from enginebench.core.names import format_engine, format_precision
 from enginebench.core.records import Artifact, ArtifactKind, EngineSpec, Precision, Recipe
@@ -136,7 +136,7 @@ def choose_source(sources: tuple[Artifact, ...], engine: EngineSpec, kind: Artif
         ArtifactError: none is of the kind that it takes.
     """
     for artifact in sources:
-        if artifact.kind == kind:
+        if artifact.kind == kind or (artifact.kind == "plan" and "plan" in accepts(engine.backend)):
             return artifact
     have = ", ".join(a.kind for a in sources)
     raise ArtifactError(f"{format_engine(engine)} starts from an artefact of kind {kind}; there is only {have}")

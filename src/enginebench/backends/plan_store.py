@@ -1,0 +1,141 @@
+"""Plans kept by what decides them: the graph, TensorRT's version, the GPU, the flags. Building takes minutes."""
+
+from __future__ import annotations
+
+import hashlib
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import msgspec
+from msgspec import Struct
+from msgspec.structs import replace
+
+from enginebench.core.errors import ArtifactError, ParseError
+from enginebench.core.records import Artifact, Caveat, EngineSpec
+from enginebench.core.store import encode, hash_file, hash_files, read_record, write_atomic
+
+UNKNOWN_GPU = "unknown GPU"
+
+
+class PlanRecord(Struct, frozen=True, kw_only=True):
+    """What decides a plan. Two equal records mean the same plan."""
+
+    onnx_sha256: str
+    tensorrt: str
+    gpu: str
+    flags: tuple[str, ...]
+    engine: str
+
+    @property
+    def key(self) -> str:
+        """A file name: sixteen hex digits over all fields."""
+        return hashlib.sha256(msgspec.json.encode(self)).hexdigest()[:16]
+
+
+class StoredPlan(Struct, frozen=True, kw_only=True):
+    """The file beside a plan: what made it, and its hash."""
+
+    schema: str = "enginebench.plan/1"
+    record: PlanRecord
+    sha256: str
+    build_s: float
+    caveats: tuple[Caveat, ...] = ()
+
+
+class PlanStore:
+    """A folder of plans. Nothing is read or made by the constructor."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+
+    def plan_path(self, record: PlanRecord) -> Path:
+        return self.root / f"{record.key}.plan"
+
+    def find(self, record: PlanRecord) -> StoredPlan | None:
+        """The stored plan, if its file is still the one that was stored."""
+        path = self.plan_path(record)
+        try:
+            stored = read_record(path.with_suffix(".json"), StoredPlan)
+        except ParseError:
+            return None
+        return stored if path.is_file() and hash_file(path) == stored.sha256 else None
+
+    def make(self, record: PlanRecord, build: Callable[[Path], tuple[Caveat, ...]]) -> StoredPlan:
+        """A new plan. It is built under another name, so that a build that was killed leaves no plan.
+
+        Raises:
+            ArtifactError: the folder cannot be written, or nothing was built.
+        """
+        path = self.plan_path(record)
+        part = path.with_suffix(".part")
+        try:
+            self.root.mkdir(parents=True, exist_ok=True)
+            part.unlink(missing_ok=True)
+        except OSError as error:
+            raise ArtifactError(f"cannot keep plans in {self.root}: {error.strerror}") from error
+        start = time.perf_counter()
+        caveats = build(part)
+        build_s = time.perf_counter() - start
+        require_plan(part)
+        stored = StoredPlan(record=record, sha256=hash_file(part), build_s=build_s, caveats=caveats)
+        part.replace(path)
+        write_atomic(path.with_suffix(".json"), encode(stored, indent=2))
+        return stored
+
+
+def keep_plan(
+    store: PlanStore,
+    record: PlanRecord,
+    artifact: Artifact,
+    spec: EngineSpec,
+    build: Callable[[Path], tuple[Caveat, ...]],
+) -> Artifact:
+    """The plan of `record` as an artefact, built now if the store has none."""
+    stored = store.find(record) or store.make(record, build)
+    return make_plan_artifact(store.plan_path(record), artifact, spec, record.tensorrt, stored.caveats)
+
+
+def make_plan_artifact(
+    path: Path, parent: Artifact, spec: EngineSpec, tensorrt: str, caveats: tuple[Caveat, ...]
+) -> Artifact:
+    """The artefact of a plan that was made from `parent`."""
+    sha256, files = hash_files([path], path.parent)
+    return replace(
+        parent,
+        kind="plan",
+        path=str(path),
+        sha256=sha256,
+        files=files,
+        precision=spec.precision,
+        recipe=spec.recipe or parent.recipe,
+        parent_sha256=parent.sha256,
+        made_by={"tensorrt": tensorrt},
+        export_check=None,
+        opset=None,
+        caveats=caveats,
+    )
+
+
+def require_plan(path: Path) -> None:
+    """Returns if the file is there and not empty; an empty one is removed.
+
+    Raises:
+        ArtifactError: nothing was built.
+    """
+    if path.is_file() and path.stat().st_size > 0:
+        return
+    path.unlink(missing_ok=True)
+    raise ArtifactError(f"the build left no plan at {path.name}, or an empty one")
+
+
+def describe_gpu(index: int) -> str:
+    """The GPU's name by NVML, or `unknown GPU` where NVML cannot be asked."""
+    try:
+        import pynvml
+
+        pynvml.nvmlInit()
+        name = pynvml.nvmlDeviceGetName(pynvml.nvmlDeviceGetHandleByIndex(index))
+    except Exception:  # no package, no library, no driver, no such device: a plan is kept all the same
+        return UNKNOWN_GPU
+    return name.decode() if isinstance(name, bytes) else str(name)

@@ -1,0 +1,287 @@
+"""ONNX to plan through TensorRT's Python API, versions 10 and 11: what fails says why, in TensorRT's own words."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import tensorrt as trt
+
+from enginebench.backends.tensorrt_settings import BuildSettings
+from enginebench.core.errors import ArtifactError, BackendUnavailable, EngineBenchError, UsageError
+from enginebench.core.store import write_atomic
+
+if TYPE_CHECKING:
+    from enginebench.core.protocols import Array
+
+OLDEST_MAJOR = 10
+MIB = 1 << 20
+
+# Builder flags that ask for a precision under weak typing; as in trtexec_command, FP16 is what INT8 falls back to.
+WEAK_FLAGS = {"fp16": ("FP16",), "bf16": ("BF16",), "int8": ("INT8", "FP16"), "fp8": ("FP8", "FP16")}
+
+HARDWARE = {"ampere+": "AMPERE_PLUS", "sameComputeCapability": "SAME_COMPUTE_CAPABILITY"}
+
+
+class Log(trt.ILogger):  # type: ignore[misc]
+    """TensorRT's messages: errors are kept for the exception that explains them, warnings go to stderr."""
+
+    def __init__(self) -> None:
+        trt.ILogger.__init__(self)
+        self.errors: list[str] = []
+
+    def log(self, severity: Any, msg: str) -> None:
+        if severity in (trt.ILogger.ERROR, trt.ILogger.INTERNAL_ERROR):
+            self.errors.append(msg)
+        if severity != trt.ILogger.INFO and severity != trt.ILogger.VERBOSE:
+            print(f"TensorRT: {msg}", file=sys.stderr)
+
+    def take(self) -> str:
+        """The errors since the last call, as one text."""
+        text = "; ".join(self.errors) or "TensorRT gave no message"
+        self.errors.clear()
+        return text
+
+
+# The plugin registry keeps the first logger for as long as the process lives.
+LOG = Log()
+
+
+def require(value: Any, what: str, kind: type[EngineBenchError] = ArtifactError) -> Any:
+    """`value`, unless it is the None or False by which TensorRT says that something failed.
+
+    Raises:
+        EngineBenchError: it is; of class `kind`, with TensorRT's messages.
+    """
+    if value is None or value is False:
+        raise kind(f"{what}: {LOG.take()}")
+    return value
+
+
+def check_version() -> None:
+    """Returns for a TensorRT whose bindings this file was written for.
+
+    Raises:
+        BackendUnavailable: it is older.
+    """
+    if int(trt.__version__.split(".")[0]) < OLDEST_MAJOR:
+        raise BackendUnavailable(
+            f"the Python API of TensorRT {trt.__version__} has other names than that of 10 and 11, which this engine "
+            "uses. Engine trtexec works with 8.6"
+        )
+
+
+def build_plan(
+    onnx: Path,
+    settings: BuildSettings,
+    plan: Path,
+    *,
+    batches: list[dict[str, Array]] | None = None,
+    note: Callable[[str], None] = lambda text: None,
+) -> None:
+    """Writes the plan of a graph.
+
+    Args:
+        onnx: the graph; external weights beside it are found.
+        settings: how to build.
+        plan: where to write it.
+        batches: arrays to calibrate on, for weak typing in INT8.
+        note: called with progress.
+
+    Raises:
+        ArtifactError: the graph cannot be parsed (names every error of the parser) or built.
+        UsageError: this version has no flag for what was asked for.
+    """
+    check_version()
+    LOG.errors.clear()
+    load_plugins(settings.plugins)
+    builder = require(trt.Builder(LOG), "no builder can be made", BackendUnavailable)
+    network = require(builder.create_network(make_network_flags(settings)), "no network can be made")
+    parse_graph(network, onnx)
+    config = make_config(builder, settings, note)
+    calibrator = attach_calibrator(config, settings, batches or [])
+    data = require(builder.build_serialized_network(network, config), f"TensorRT cannot build {onnx}")
+    write_atomic(plan, bytes(data))
+    keep_timing_cache(config, settings)
+    del calibrator  # TensorRT holds no reference to it; it must live until here
+
+
+def make_network_flags(settings: BuildSettings) -> int:
+    """Strongly typed, where it can be chosen and weak typing was not.
+
+    Raises:
+        UsageError: weak typing is asked of a version that has none.
+    """
+    flags = trt.NetworkDefinitionCreationFlag
+    if settings.weak_typing:
+        require_weak(settings)
+        return 0
+    return 1 << int(flags.STRONGLY_TYPED)
+
+
+def require_weak(settings: BuildSettings) -> None:
+    """Returns if this version still builds weakly typed networks in the precision asked for.
+
+    Raises:
+        UsageError: it does not; names the version and the way that it has.
+    """
+    missing = [name for name in WEAK_FLAGS.get(settings.precision, ()) if not hasattr(trt.BuilderFlag, name)]
+    if missing or int(trt.__version__.split(".")[0]) > OLDEST_MAJOR:
+        raise UsageError(
+            f"--weak-typing in {settings.precision}: TensorRT {trt.__version__} builds strongly typed networks only "
+            f"(no BuilderFlag.{(missing or ['FP16'])[0]}). Instead: enginebench quantize --to {settings.precision}"
+        )
+
+
+def parse_graph(network: Any, onnx: Path) -> None:
+    """Fills the network from the file.
+
+    Raises:
+        ArtifactError: names each error of the parser: node, operator, what is wrong.
+    """
+    parser = trt.OnnxParser(network, LOG)
+    if not parser.parse_from_file(str(onnx)):
+        errors = [describe_error(parser.get_error(i)) for i in range(parser.num_errors)]
+        raise ArtifactError(f"TensorRT cannot read {onnx}: {'; '.join(errors) or LOG.take()}")
+
+
+def describe_error(error: Any) -> str:
+    """One error of the parser in words."""
+    return f"node {error.node()} ({error.node_operator()} {error.node_name()!r}): {error.desc()}"
+
+
+def make_config(builder: Any, settings: BuildSettings, note: Callable[[str], None]) -> Any:
+    """The builder's configuration."""
+    config = require(builder.create_builder_config(), "no configuration can be made")
+    config.progress_monitor = Progress(note)
+    if settings.workspace_mb is not None:
+        config.set_memory_pool_limit(trt.MemoryPoolType.WORKSPACE, settings.workspace_mb * MIB)
+    if settings.optimization_level is not None:
+        config.builder_optimization_level = settings.optimization_level
+    if settings.detailed:
+        config.profiling_verbosity = trt.ProfilingVerbosity.DETAILED
+    if settings.hardware_compatibility != "none":
+        name = HARDWARE[settings.hardware_compatibility]
+        config.hardware_compatibility_level = getattr(trt.HardwareCompatibilityLevel, name)
+    for flag in choose_flags(settings):
+        config.set_flag(getattr(trt.BuilderFlag, flag))
+    if settings.precision == "fp32":
+        config.clear_flag(trt.BuilderFlag.TF32)  # on by default
+    add_profiles(builder, config, settings)
+    load_timing_cache(config, settings)
+    return config
+
+
+def choose_flags(settings: BuildSettings) -> Iterator[str]:
+    """Names of the builder flags to set."""
+    if settings.weak_typing:
+        yield from WEAK_FLAGS.get(settings.precision, ())
+    if settings.version_compatible:
+        yield "VERSION_COMPATIBLE"
+    if settings.refit:
+        yield "REFIT"
+    if settings.strip:
+        yield "STRIP_PLAN"
+
+
+def add_profiles(builder: Any, config: Any, settings: BuildSettings) -> None:
+    """Adds every optimization profile, in order."""
+    for shapes in settings.profiles:
+        profile = builder.create_optimization_profile()
+        for name in shapes.best:
+            profile.set_shape(name, shapes.smallest[name], shapes.best[name], shapes.largest[name])
+        if config.add_optimization_profile(profile) < 0:
+            raise ArtifactError(f"TensorRT refuses the profile {shapes}: {LOG.take()}")
+
+
+def load_timing_cache(config: Any, settings: BuildSettings) -> None:
+    """Gives the timings of earlier builds to this one; one of another version or GPU is ignored by TensorRT."""
+    if not settings.timing_cache:
+        return
+    path = Path(settings.timing_cache)
+    cache = config.create_timing_cache(path.read_bytes() if path.is_file() else b"")
+    if cache is None or not config.set_timing_cache(cache, False):
+        LOG.errors.clear()
+        config.set_timing_cache(require(config.create_timing_cache(b""), "no timing cache can be made"), False)
+
+
+def keep_timing_cache(config: Any, settings: BuildSettings) -> None:
+    """Stores the timings for the next build."""
+    cache = config.get_timing_cache() if settings.timing_cache else None
+    if cache is not None and settings.timing_cache:
+        write_atomic(Path(settings.timing_cache), bytes(cache.serialize()))
+
+
+def load_plugins(paths: tuple[str, ...]) -> None:
+    """Registers TensorRT's own plugins and loads libraries of others.
+
+    Raises:
+        ArtifactError: a library cannot be loaded.
+    """
+    trt.init_libnvinfer_plugins(LOG, "")
+    registry = trt.get_plugin_registry()
+    for path in paths:
+        require(registry.load_library(path), f"TensorRT cannot load the plugin library {path}")
+
+
+class Progress(trt.IProgressMonitor):  # type: ignore[misc]
+    """Tells which phase the builder is in, and how far."""
+
+    def __init__(self, note: Callable[[str], None]) -> None:
+        trt.IProgressMonitor.__init__(self)
+        self._note = note
+        self._steps: dict[str, int] = {}
+
+    def phase_start(self, phase_name: str, parent_phase: str | None, num_steps: int) -> None:
+        self._steps[phase_name] = num_steps
+        if not parent_phase:
+            self._note(f"building: {phase_name}")
+
+    def step_complete(self, phase_name: str, step: int) -> bool:
+        total = self._steps.get(phase_name, 0)
+        if total > 1:
+            self._note(f"building: {phase_name}, {step + 1} of {total}")
+        return True
+
+    def phase_finish(self, phase_name: str) -> None:
+        self._steps.pop(phase_name, None)
+
+
+def attach_calibrator(config: Any, settings: BuildSettings, batches: list[dict[str, Array]]) -> Any:
+    """The calibrator for INT8 under weak typing, given to `config`; None where there is nothing to calibrate with.
+
+    Raises:
+        UsageError: this version has no calibrators.
+    """
+    if not settings.weak_typing or settings.precision != "int8" or not (batches or settings.calib_cache):
+        return None
+    if not hasattr(trt, "IInt8EntropyCalibrator2"):
+        raise UsageError(
+            f"TensorRT {trt.__version__} has no calibrators. Instead: enginebench quantize --to int8 --calib-cache F"
+        )
+    from enginebench.backends.tensorrt_calibrator import make_calibrator
+
+    calibrator = make_calibrator(batches, Path(settings.calib_cache) if settings.calib_cache else None)
+    config.int8_calibrator = calibrator
+    return calibrator
+
+
+def read_batches(path: Path, batch: int) -> list[dict[str, Array]]:
+    """The arrays of an .npz file, cut into whole batches along their first axis.
+
+    Raises:
+        ArtifactError: the file cannot be read, its arrays differ in length, or hold less than one batch.
+    """
+    try:
+        with np.load(path, allow_pickle=False) as archive:
+            arrays = {name: archive[name] for name in archive.files}
+    except (OSError, ValueError, EOFError) as error:
+        raise ArtifactError(f"{path}: {error}; expected an .npz file with one array for each input") from error
+    lengths = {array.shape[0] if array.ndim else 0 for array in arrays.values()}
+    if len(lengths) != 1 or min(lengths) < batch:
+        raise ArtifactError(f"{path}: arrays of {sorted(lengths)} samples; expected the same number, {batch} or more")
+    count = min(lengths) // batch
+    return [{name: a[i * batch : (i + 1) * batch] for name, a in arrays.items()} for i in range(count)]

@@ -1,0 +1,239 @@
+"""How a TensorRT engine is built, read from the `key=value` options of ENGINE: shared by trtexec and the Python API."""
+
+from __future__ import annotations
+
+import shlex
+
+from msgspec import Struct
+
+from enginebench.backends.request import Option, read_number
+from enginebench.core.errors import UsageError
+from enginebench.core.records import Artifact, EngineSpec, Precision
+
+SWITCH = ("0", "1")
+
+# Plugin files may hold commas and spaces; no file name holds a line end that anybody types.
+SEPARATOR = "\n"
+
+BUILD_OPTIONS = {
+    "weak_typing": Option(
+        default="0", choices=SWITCH, meaning="precision by builder flags, TensorRT 10 and older (the graph says it: 0)"
+    ),
+    "calib_cache": Option(default="", meaning="calibration cache for weak_typing in int8"),
+    "workspace_mb": Option(default="", meaning="MiB that a layer may use as scratch space"),
+    "min_shapes": Option(default="", meaning="smallest shapes, NAME:1x3x224x224"),
+    "opt_shapes": Option(default="", meaning="shapes to tune for"),
+    "max_shapes": Option(default="", meaning="largest shapes"),
+    "profiles": Option(default="", meaning="further profiles, NAME:MIN/OPT/MAX, one a line"),
+    "timing_cache": Option(default="", meaning="file that keeps timings between builds"),
+    "optimization_level": Option(
+        default="", choices=("", "0", "1", "2", "3", "4", "5"), meaning="how long the builder may search (TensorRT: 3)"
+    ),
+    "version_compatible": Option(default="0", choices=SWITCH, meaning="a plan for later versions of the same major"),
+    "hardware_compatibility": Option(
+        default="none", choices=("none", "ampere+", "sameComputeCapability"), meaning="a plan for other GPUs, too"
+    ),
+    "plugins": Option(default="", meaning="plugin libraries, one a line"),
+    "refit": Option(default="0", choices=SWITCH, meaning="weights can be replaced later"),
+    "strip": Option(default="0", choices=SWITCH, meaning="a plan without weights, to be refitted"),
+    "detailed": Option(default="1", choices=SWITCH, meaning="keep what layer information and the precision proof need"),
+}
+
+
+class ShapeProfile(Struct, frozen=True, kw_only=True):
+    """The shapes of every input that one optimization profile allows, and those that it is tuned for."""
+
+    smallest: dict[str, tuple[int, ...]]
+    best: dict[str, tuple[int, ...]]
+    largest: dict[str, tuple[int, ...]]
+
+
+class BuildSettings(Struct, frozen=True, kw_only=True):
+    """Everything that decides what the builder makes of a graph."""
+
+    precision: Precision = "fp32"
+    weak_typing: bool = False
+    calib_cache: str | None = None
+    workspace_mb: int | None = None
+    profiles: tuple[ShapeProfile, ...] = ()
+    timing_cache: str | None = None
+    optimization_level: int | None = None
+    version_compatible: bool = False
+    hardware_compatibility: str = "none"
+    plugins: tuple[str, ...] = ()
+    refit: bool = False
+    strip: bool = False
+    detailed: bool = True
+    device: int = 0
+
+
+def read_settings(spec: EngineSpec, options: dict[str, str], artifact: Artifact) -> BuildSettings:
+    """The settings of a spec, its options read before.
+
+    Raises:
+        UsageError: a number is none, shapes do not fit the inputs, or a calibration cache is given without weak typing.
+    """
+    weak = options["weak_typing"] == "1"
+    if options["calib_cache"] and not weak:
+        raise UsageError(
+            "a calibration cache is read under weak typing only (--weak-typing, TensorRT 10 and older); for a graph "
+            "with Q/DQ nodes of the same ranges: enginebench quantize --to int8 --calib-cache FILE"
+        )
+    return BuildSettings(
+        precision=spec.precision,
+        weak_typing=weak,
+        calib_cache=options["calib_cache"] or None,
+        workspace_mb=_read_whole(spec, options, "workspace_mb"),
+        profiles=read_profiles(spec, options, artifact),
+        timing_cache=options["timing_cache"] or None,
+        optimization_level=_read_whole(spec, options, "optimization_level"),
+        version_compatible=options["version_compatible"] == "1",
+        hardware_compatibility=options["hardware_compatibility"],
+        plugins=tuple(filter(None, options["plugins"].split(SEPARATOR))),
+        refit=options["refit"] == "1",
+        strip=options["strip"] == "1",
+        detailed=options["detailed"] == "1",
+        device=read_device(spec),
+    )
+
+
+def read_device(spec: EngineSpec) -> int:
+    """The index of the GPU that a spec names.
+
+    Raises:
+        UsageError: it names none.
+    """
+    kind, _, index = spec.device.partition(":")
+    if kind != "cuda" or not (index or "0").isdigit():
+        raise UsageError(f"engine {spec.backend} runs on a GPU: expected --device cuda:N, found {spec.device!r}")
+    return int(index or "0")
+
+
+def read_profiles(spec: EngineSpec, options: dict[str, str], artifact: Artifact) -> tuple[ShapeProfile, ...]:
+    """The profiles that were asked for; for dynamic inputs without any, one for exactly `spec.batch`.
+
+    A profile for one shape leaves the builder nothing to compromise on: what is measured is that batch's best plan.
+
+    Raises:
+        UsageError: a text is no shape, or min, opt and max do not name the same inputs in ascending order.
+    """
+    texts = [options[key] for key in ("min_shapes", "opt_shapes", "max_shapes")]
+    profiles = [make_profile(*map(read_shapes, texts))] if any(texts) else []
+    profiles += [read_profile(line) for line in filter(None, options["profiles"].split(SEPARATOR))]
+    dynamic = [s for s in artifact.inputs if any(isinstance(axis, str) for axis in s.shape)]
+    if not profiles and dynamic:
+        only = {s.name: fix_shape(s.shape, spec.batch) for s in dynamic}
+        profiles = [ShapeProfile(smallest=only, best=only, largest=only)]
+    for profile in profiles:
+        check_profile(profile, artifact)
+    if profiles and artifact.inputs and not dynamic:
+        raise UsageError("the graph has no dynamic axis and takes no shapes; export it with --dynamic-batch")
+    return tuple(profiles)
+
+
+def check_profile(profile: ShapeProfile, artifact: Artifact) -> None:
+    """Returns if the graph has inputs of these names, and the shapes fit their static axes.
+
+    Raises:
+        UsageError: one does not.
+    """
+    known = {s.name: s.shape for s in artifact.inputs}
+    for name, shape in (*profile.smallest.items(), *profile.best.items(), *profile.largest.items()):
+        if not known:
+            return
+        axes = known.get(name)
+        if axes is None:
+            raise UsageError(f"shapes are given for {name}; the graph's inputs: {', '.join(sorted(known))}")
+        if len(axes) != len(shape) or any(isinstance(a, int) and a != d for a, d in zip(axes, shape, strict=True)):
+            expected = "x".join(str(axis) for axis in axes)
+            raise UsageError(f"shape {'x'.join(map(str, shape))} of {name} does not fit the graph's {expected}")
+
+
+def fix_shape(shape: tuple[int | str, ...], batch: int) -> tuple[int, ...]:
+    """A shape with its dynamic axes replaced: the first by the batch, any other by 1."""
+    return tuple(axis if isinstance(axis, int) else (batch if i == 0 else 1) for i, axis in enumerate(shape))
+
+
+def read_shapes(text: str) -> dict[str, tuple[int, ...]]:
+    """{name: shape} of `NAME:1x3x224x224`, several parted by commas; names may hold colons.
+
+    Raises:
+        UsageError: the text has another form.
+    """
+    shapes: dict[str, tuple[int, ...]] = {}
+    for piece in filter(None, text.split(",")):
+        name, _, dims = piece.rpartition(":")
+        shapes[name.strip().strip("'")] = _read_dims(dims, piece)
+        if not name:
+            raise UsageError(f"shape {piece!r}: expected NAME:1x3x224x224")
+    return shapes
+
+
+def read_profile(text: str) -> ShapeProfile:
+    """The profile of `NAME:1x3x8x8/4x3x8x8/16x3x8x8` (min, opt, max), several inputs parted by commas.
+
+    Raises:
+        UsageError: the text has another form.
+    """
+    sides: tuple[dict[str, tuple[int, ...]], ...] = ({}, {}, {})
+    for piece in filter(None, text.split(",")):
+        name, _, dims = piece.rpartition(":")
+        parts = dims.split("/")
+        if not name or len(parts) != len(sides):
+            raise UsageError(
+                f"profile {piece!r}: expected NAME:MIN/OPT/MAX, as input:1x3x224x224/8x3x224x224/32x3x224x224"
+            )
+        for side, part in zip(sides, parts, strict=True):
+            side[name.strip().strip("'")] = _read_dims(part, piece)
+    return make_profile(*sides)
+
+
+def make_profile(
+    smallest: dict[str, tuple[int, ...]], best: dict[str, tuple[int, ...]], largest: dict[str, tuple[int, ...]]
+) -> ShapeProfile:
+    """A profile; what is not given is taken from its neighbour, as trtexec does.
+
+    Raises:
+        UsageError: the three name different inputs, or a smallest shape exceeds a largest.
+    """
+    given = next(side for side in (best, largest, smallest) if side)
+    profile = ShapeProfile(
+        smallest=smallest or best or largest, best=best or given, largest=largest or best or smallest
+    )
+    if not (profile.smallest.keys() == profile.best.keys() == profile.largest.keys()):
+        raise UsageError("min, opt and max shapes must name the same inputs")
+    for name, best_shape in profile.best.items():
+        low, high = profile.smallest[name], profile.largest[name]
+        if not len(low) == len(best_shape) == len(high):
+            raise UsageError(f"min, opt and max shapes of {name} have different numbers of axes")
+        if any(not a <= b <= c for a, b, c in zip(low, best_shape, high, strict=True)):
+            raise UsageError(f"shapes of {name} must ascend from min over opt to max: {low}, {best_shape}, {high}")
+    return profile
+
+
+def split_argv(text: str) -> tuple[str, ...]:
+    """The arguments of one option's text, quoted as for a shell.
+
+    Raises:
+        UsageError: a quotation mark is left open.
+    """
+    try:
+        return tuple(shlex.split(text))
+    except ValueError as error:
+        raise UsageError(f"arguments {text!r}: {error}") from error
+
+
+def _read_dims(text: str, piece: str) -> tuple[int, ...]:
+    dims = text.split("x")
+    if not all(d.isdecimal() for d in dims):
+        raise UsageError(f"shape {piece!r}: {text!r} is not of the form 1x3x224x224")
+    return tuple(map(int, dims))
+
+
+def _read_whole(spec: EngineSpec, options: dict[str, str], key: str) -> int | None:
+    if not options[key]:
+        return None
+    number = read_number(spec, key, options[key])
+    if number != int(number):
+        raise UsageError(f"option {key}={options[key]!r} of engine {spec.backend} must be a whole number")
+    return int(number)

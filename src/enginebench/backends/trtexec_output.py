@@ -1,0 +1,107 @@
+"""The little that the engine itself reads from trtexec: tensors, outputs, and whether a build is one."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from enginebench.backends.plan_store import require_plan
+from enginebench.backends.tensorrt_settings import BuildSettings
+from enginebench.backends.trtexec_flags import Trtexec
+from enginebench.backends.trtexec_process import Outcome, explain_failure, require_passed
+from enginebench.core.errors import ArtifactError, ParseError
+from enginebench.core.records import Artifact, Caveat, TensorSpec
+
+if TYPE_CHECKING:
+    from enginebench.core.protocols import Array
+
+# `Input binding for image with dimensions 1x3x224x224 and type fp32 is created.`; 8.6 leaves the type out.
+_BINDING = re.compile(
+    r"\[I\] (?P<mode>Input|Output) binding for (?P<name>.+) with dimensions (?P<dims>[0-9x]*)"
+    r"(?: and type (?P<type>\w+))? is created"
+)
+DTYPES = {
+    "fp32": "float32",
+    "fp16": "float16",
+    "int32": "int32",
+    "int64": "int64",
+    "int8": "int8",
+    "uint8": "uint8",
+    "bool": "bool",
+}
+# C++ prints what JSON has no numbers for.
+_NONFINITE = re.compile(r"(?<![\w\"])-?(?:nan|inf)(?:\([^)]*\))?(?![\w\"])", re.IGNORECASE)
+
+UNVERIFIED = Caveat(
+    code="unverified_engine",
+    message="this version of enginebench has not been run against NVIDIA's own TensorRT library",
+    advice="its command lines and files were checked with open-source trtexec 8.6.1 to 11.1 over a stand-in library; "
+    "compare one row by hand before you rely on it",
+)
+
+
+def check_build(outcome: Outcome, plan: Path, artifact: Artifact) -> None:
+    """Returns if the plan was built: exit code 0, the PASSED banner, and a file that is not empty.
+
+    Raises:
+        EngineBenchError: it was not; names the first error, what to do, and the log.
+    """
+    what = f"trtexec did not build {artifact.path}"
+    require_passed(outcome, what, ArtifactError)
+    try:
+        require_plan(plan)
+    except ArtifactError as error:
+        raise explain_failure(outcome, f"{what}: {error}", ArtifactError) from error
+
+
+def note_build(tool: Trtexec, settings: BuildSettings) -> Iterator[Caveat]:
+    """What is doubtful about a plan that was built this way."""
+    yield UNVERIFIED
+    if settings.weak_typing and settings.precision == "int8" and not settings.calib_cache:
+        yield Caveat(
+            code="random_calibration",
+            message="INT8 without a calibration cache: TensorRT makes up the ranges",
+            advice="times hold, answers do not; give --calib-cache, or quantize the graph",
+        )
+
+
+def read_bindings(text: str) -> tuple[tuple[TensorSpec, ...], tuple[TensorSpec, ...]]:
+    """(inputs, outputs) that a run's log names, with the shapes that it ran with; float32 where 8.6 says no type."""
+    specs: dict[str, list[TensorSpec]] = {"Input": [], "Output": []}
+    for match in _BINDING.finditer(text):
+        shape = tuple(int(d) for d in match["dims"].split("x") if d)
+        dtype = DTYPES.get((match["type"] or "fp32").lower(), "float32")
+        specs[match["mode"]].append(TensorSpec(name=match["name"], dtype=dtype, shape=shape))
+    return tuple(specs["Input"]), tuple(specs["Output"])
+
+
+def read_outputs(path: Path, expected: tuple[TensorSpec, ...]) -> dict[str, Array]:
+    """The arrays of an --exportOutput file, in the dtypes of `expected` (float32 for what is not in it).
+
+    Raises:
+        ParseError: the file is missing or is no such file.
+    """
+    import numpy as np
+
+    dtypes = {s.name: s.dtype for s in expected}
+    try:
+        text = _NONFINITE.sub(_spell_nonfinite, path.read_text(encoding="utf-8", errors="replace"))
+        entries: list[dict[str, Any]] = json.loads(text)
+        return {
+            e["name"]: np.array(e["values"], dtypes.get(e["name"], "float32")).reshape(
+                [int(d) for d in e["dimensions"].split("x") if d]
+            )
+            for e in entries
+        }
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        raise ParseError(path, "", f"{type(error).__name__}: {error}", "what --exportOutput writes") from error
+
+
+def _spell_nonfinite(match: re.Match[str]) -> str:
+    word = match[0].lower()
+    if "nan" in word:
+        return "NaN"
+    return "-Infinity" if word.startswith("-") else "Infinity"

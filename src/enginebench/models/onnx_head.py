@@ -1,0 +1,201 @@
+"""Inputs, outputs and precision of an ONNX file, read without the onnx package: in milliseconds, weights untouched.
+
+A dry run, and a container that holds TensorRT and little else, need no more than this. Weights are looked for among
+the graph's initializers only; apart from that `onnx_source` says the same, and a test holds the two together.
+
+Source: onnx/onnx.proto (IR version 13) and the protocol buffers wire format (protobuf.dev, "Encoding").
+"""
+
+from __future__ import annotations
+
+import math
+import mmap
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TypeAlias
+
+from msgspec import Struct
+
+from enginebench.core.errors import ParseError
+from enginebench.core.records import Precision, TensorSpec
+
+# Field numbers of onnx.proto.
+MODEL_GRAPH = 7
+GRAPH_NODE, GRAPH_INITIALIZER, GRAPH_INPUT, GRAPH_OUTPUT = 1, 5, 11, 12
+NODE_OP_TYPE = 4
+TENSOR_DIMS, TENSOR_DATA_TYPE, TENSOR_NAME = 1, 2, 8
+VALUE_NAME, VALUE_TYPE = 1, 2
+TYPE_TENSOR, TENSOR_ELEMENT, TENSOR_SHAPE, SHAPE_DIM, DIM_VALUE, DIM_NAME = 1, 1, 2, 1, 1, 2
+
+# TensorProto.DataType
+DTYPES = {
+    1: "float32",
+    2: "uint8",
+    3: "int8",
+    4: "uint16",
+    5: "int16",
+    6: "int32",
+    7: "int64",
+    9: "bool",
+    10: "float16",
+    11: "float64",
+    12: "uint32",
+    13: "uint64",
+    16: "bfloat16",
+}
+FLOAT8 = (17, 18, 19, 20)
+FLOATS: dict[int, Precision] = {1: "fp32", 10: "fp16", 16: "bf16"}
+QUANTIZED = {"QuantizeLinear", "DequantizeLinear", "QLinearConv", "QLinearMatMul", "DynamicQuantizeLinear"}
+
+VARINT, FIXED64, BYTES, FIXED32 = 0, 1, 2, 5
+Bytes: TypeAlias = memoryview
+Field: TypeAlias = tuple[int, int | Bytes]
+
+
+class OnnxHead(Struct, frozen=True, kw_only=True):
+    """What a graph takes and gives, and the precision that it is written in."""
+
+    inputs: tuple[TensorSpec, ...]
+    outputs: tuple[TensorSpec, ...]
+    precision: Precision
+
+
+def read_onnx_head(path: Path) -> OnnxHead:
+    """The head of an ONNX file.
+
+    Raises:
+        ParseError: the file is missing, empty, or no ONNX model.
+    """
+    try:
+        with path.open("rb") as file:
+            data = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)  # closed when its last view is gone
+        return _read_model(memoryview(data))
+    except (OSError, ValueError, IndexError) as error:
+        reason = "an empty file" if isinstance(error, ValueError) and "empty" in str(error) else str(error)
+        raise ParseError(path, "", reason or type(error).__name__, "an ONNX model") from None
+
+
+def _read_model(data: Bytes) -> OnnxHead:
+    graphs = [value for number, value in _read_fields(data) if number == MODEL_GRAPH and not isinstance(value, int)]
+    if not graphs:
+        raise ValueError("no graph in it")
+    return _read_graph(graphs[-1])
+
+
+def _read_graph(data: Bytes) -> OnnxHead:
+    inputs, outputs = [], []
+    operators: set[str] = set()
+    weights: dict[str, tuple[int, int]] = {}
+    for number, value in _read_fields(data):
+        if isinstance(value, int):
+            continue
+        if number == GRAPH_INPUT:
+            inputs.append(_read_value(value))
+        elif number == GRAPH_OUTPUT:
+            outputs.append(_read_value(value))
+        elif number == GRAPH_NODE:
+            operators.update(_read_text(v) for n, v in _read_fields(value) if n == NODE_OP_TYPE)
+        elif number == GRAPH_INITIALIZER:
+            name, kind, size = _read_weight(value)
+            weights[name] = kind, size
+    return OnnxHead(
+        inputs=tuple(spec for spec in inputs if spec.name not in weights),
+        outputs=tuple(outputs),
+        precision=_choose_precision(operators, list(weights.values())),
+    )
+
+
+def _read_weight(data: Bytes) -> tuple[str, int, int]:
+    """(name, element type, number of elements) of an initializer; its values are not touched."""
+    name, kind, size = "", 0, 1
+    for number, value in _read_fields(data):
+        if number == TENSOR_NAME:
+            name = _read_text(value)
+        elif number == TENSOR_DATA_TYPE and isinstance(value, int):
+            kind = value
+        elif number == TENSOR_DIMS:
+            size *= value if isinstance(value, int) else math.prod(_read_packed(value))
+    return name, kind, size
+
+
+def _read_packed(data: Bytes) -> Iterator[int]:
+    position = 0
+    while position < len(data):
+        value, position = _read_varint(data, position)
+        yield value
+
+
+def _choose_precision(operators: set[str], weights: list[tuple[int, int]]) -> Precision:
+    """As `onnx_source.read_precision`: Q/DQ nodes decide, else the type that most weights have."""
+    if operators & QUANTIZED:
+        return "fp8" if any(kind in FLOAT8 for kind, _ in weights) else "int8"
+    sizes: dict[int, int] = {}
+    for kind, size in weights:
+        if kind in FLOATS:
+            sizes[kind] = sizes.get(kind, 0) + size
+    return FLOATS[max(sizes, key=lambda kind: sizes[kind])] if sizes else "fp32"
+
+
+def _read_value(data: Bytes) -> TensorSpec:
+    fields = dict(_read_fields(data))
+    kind = _as_fields(fields.get(VALUE_TYPE))
+    tensor = _as_fields(kind.get(TYPE_TENSOR))
+    element = tensor.get(TENSOR_ELEMENT, 0)
+    shape = tensor.get(TENSOR_SHAPE)
+    name = _read_text(fields.get(VALUE_NAME, 0))
+    axes = [] if shape is None or isinstance(shape, int) else [v for n, v in _read_fields(shape) if n == SHAPE_DIM]
+    return TensorSpec(
+        name=name,
+        dtype=DTYPES.get(element if isinstance(element, int) else 0, "unknown"),
+        shape=tuple(_read_axis(axis, name, place) for place, axis in enumerate(axes)),
+    )
+
+
+def _read_axis(data: int | Bytes, name: str, place: int) -> int | str:
+    fields = _as_fields(data)
+    value = fields.get(DIM_VALUE)
+    if isinstance(value, int) and value > 0:
+        return value
+    return _read_text(fields.get(DIM_NAME, 0)) or ("batch" if place == 0 else f"{name}_axis{place}")
+
+
+def _as_fields(data: int | Bytes | None) -> dict[int, int | Bytes]:
+    return {} if data is None or isinstance(data, int) else dict(_read_fields(data))
+
+
+def _read_text(data: int | Bytes) -> str:
+    return "" if isinstance(data, int) else bytes(data).decode("utf-8", "replace")
+
+
+def _read_fields(data: Bytes) -> Iterator[Field]:
+    """(field number, value) of a message, in order; the value is a number or the bytes of what lies inside."""
+    position, end = 0, len(data)
+    while position < end:
+        key, position = _read_varint(data, position)
+        number, wire = key >> 3, key & 7
+        if wire == VARINT:
+            value, position = _read_varint(data, position)
+            yield number, value
+        elif wire in (FIXED64, FIXED32):
+            position += 8 if wire == FIXED64 else 4
+        elif wire == BYTES:
+            length, position = _read_varint(data, position)
+            if position + length > end:
+                raise ValueError(f"a field of {length} bytes where {end - position} are left")
+            yield number, data[position : position + length]
+            position += length
+        else:
+            raise ValueError(f"wire type {wire}, which no ONNX file has")
+
+
+def _read_varint(data: Bytes, position: int) -> tuple[int, int]:
+    value = shift = 0
+    while True:
+        byte = data[position]
+        position += 1
+        value |= (byte & 0x7F) << shift
+        if byte < 0x80:
+            return value, position
+        shift += 7
+        if shift > 63:
+            raise ValueError("a number of more than 64 bits")

@@ -1,0 +1,107 @@
+"""What would be run, without running it: composed in milliseconds, and without TensorRT where a version is given."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from enginebench.backends.registry import find_entry, open_backend
+from enginebench.core.errors import UsageError
+from enginebench.core.protocols import Composing
+from enginebench.core.records import Artifact, EngineSpec, MeasureSpec
+from enginebench.models.onnx_head import read_onnx_head
+
+if TYPE_CHECKING:
+    from enginebench.core.records import TensorSpec
+
+PLAN_SUFFIXES = (".plan", ".engine", ".trt")
+
+
+class DryRun(Struct, frozen=True, kw_only=True):
+    """A command line that would be run, and what would be done before it."""
+
+    schema: str = "enginebench.dry-run/1"
+    command: tuple[str, ...]
+    tensorrt_version: str
+    before: tuple[str, ...] = ()
+
+
+def plan_build(onnx: Path, plan: Path, spec: EngineSpec, *, version: str | None = None) -> DryRun:
+    """The command that would build `plan` from `onnx`.
+
+    Args:
+        onnx: the graph.
+        plan: where the engine would go.
+        spec: the engine and its options.
+        version: of TensorRT, installed or not; None: that of the installed tool.
+
+    Raises:
+        UsageError: the version has no option for what was asked for, or the engine runs no program.
+        ParseError: `onnx` is no ONNX file.
+    """
+    artifact, before = take_head(onnx), tuple[str, ...]()
+    if needs_graph(spec, artifact.precision):
+        source = quantized_path(onnx, spec)
+        before = (f"{onnx} is {artifact.precision}: it would be quantized to {source} first",)
+        artifact = replace(artifact, path=str(source))
+    composed = open_composing(spec).compose_build(artifact, str(plan), spec, version)
+    return DryRun(command=composed.argv, tensorrt_version=composed.version, before=before)
+
+
+def plan_measure(target: Path, spec: EngineSpec, measure: MeasureSpec, *, version: str | None = None) -> DryRun:
+    """The command that would time the plan `target`; a graph would be built first."""
+    if target.suffix.lower() in PLAN_SUFFIXES:
+        before = tuple[str, ...]()
+        artifact = Artifact(
+            kind="plan", model=target.name, path=str(target), sha256="", files=(), inputs=(), outputs=()
+        )
+    else:
+        plan = target.with_suffix(".plan")
+        before = (f"{plan} would be built from {target} first: enginebench build --dry-run",)
+        artifact = replace(take_head(target), path=str(plan))
+    composed = open_composing(spec).compose_measure(artifact, spec, measure, version)
+    return DryRun(command=composed.argv, tensorrt_version=composed.version, before=before)
+
+
+def open_composing(spec: EngineSpec) -> Composing:
+    """The backend that runs a program.
+
+    Raises:
+        UsageError: this engine runs none.
+    """
+    backend: object = open_backend(spec.backend) if find_entry(spec.backend).executable else None
+    if not isinstance(backend, Composing):
+        raise UsageError(f"a dry run prints a tool's command line, as trtexec's; engine {spec.backend} has none")
+    return backend
+
+
+def take_head(onnx: Path) -> Artifact:
+    """The artefact of an ONNX file as far as its head tells: not hashed, weights not looked at."""
+    head = read_onnx_head(onnx)
+    inputs: tuple[TensorSpec, ...] = head.inputs
+    return Artifact(
+        kind="onnx",
+        model=onnx.name,
+        path=str(onnx),
+        sha256="",
+        files=(),
+        inputs=inputs,
+        outputs=head.outputs,
+        precision=head.precision,
+    )
+
+
+def needs_graph(spec: EngineSpec, precision: str) -> bool:
+    """Whether another graph must be made first: the precision asked for is neither the graph's nor a setting."""
+    if spec.options.get("weak_typing") == "1":
+        return False
+    return spec.precision != precision and {spec.precision, precision} != {"fp32", "tf32"}
+
+
+def quantized_path(onnx: Path, spec: EngineSpec) -> Path:
+    """Where the graph in another precision goes: beside the one that it is made from."""
+    recipe = f"-{spec.recipe}" if spec.recipe else ""
+    return onnx.with_suffix(f".{spec.precision}{recipe}.onnx")

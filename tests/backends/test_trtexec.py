@@ -1,0 +1,410 @@
+"""The engine `trtexec` over a stand-in for five versions: plans, rows, answers, proof, and every way to fail."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import shlex
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from msgspec.structs import replace
+from test_trtexec_command import find_artifacts
+
+from enginebench.backends.plan_store import PlanRecord, PlanStore, describe_gpu, require_plan
+from enginebench.backends.trtexec import TrtexecBackend, check_switches, create_backend
+from enginebench.backends.trtexec_command import RunSettings
+from enginebench.backends.trtexec_output import read_bindings, read_outputs
+from enginebench.backends.trtexec_process import find_advice, find_first_error, run_trtexec
+from enginebench.core.errors import (
+    ArtifactError,
+    BackendUnavailable,
+    MeasurementError,
+    MissingDependency,
+    ParseError,
+    UsageError,
+)
+from enginebench.core.feeds import random_feeds
+from enginebench.core.protocols import Answering, Backend, NeedsToolReader, PlanProof, SelfTimed
+from enginebench.core.records import Artifact, EngineSpec, MeasureSpec
+from enginebench.models.onnx_source import read_onnx
+from enginebench.models.zoo import DATA_DIR
+from enginebench.workflow.tool_files import ToolFiles
+from fakes.trtexec_shim import VERSIONS, install_trtexec
+
+EXACT = MeasureSpec(warmup=3, iters=25)
+
+
+# The oldest, the last before the defaults changed, the newest; what is compared with real outputs runs for all five.
+SOME = ("8.6.1", "10.16", "11.1")
+ALL = pytest.mark.parametrize("version", VERSIONS, indirect=True)
+
+
+@pytest.fixture(params=SOME)
+def version(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+@pytest.fixture
+def backend(version: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> TrtexecBackend:
+    monkeypatch.setenv("TRTEXEC", str(install_trtexec(tmp_path / "tools", version)))
+    made = create_backend(None, tmp_path / "run" / "cache")
+    made.take_reader(ToolFiles())
+    return made
+
+
+@pytest.fixture
+def graph(tmp_path: Path) -> Artifact:
+    path = tmp_path / "mödel ünd Co" / "cnn.onnx"
+    path.parent.mkdir()
+    path.write_bytes((DATA_DIR / "digits-cnn.onnx").read_bytes())
+    return read_onnx(path)
+
+
+def make_spec(**options: str) -> EngineSpec:
+    return EngineSpec(backend="trtexec", device="cuda:0", batch=4, options=options)
+
+
+def build(backend: TrtexecBackend, graph: Artifact, tmp_path: Path, **options: str) -> Artifact:
+    return backend.build(graph, make_spec(**options), tmp_path / "run")
+
+
+def test_fulfils_the_protocols(backend: TrtexecBackend) -> None:
+    for protocol in (Backend, SelfTimed, Answering, PlanProof, NeedsToolReader):
+        assert isinstance(backend, protocol)
+    assert backend.probe().available
+
+
+def test_a_plan_with_its_log_and_layers(backend: TrtexecBackend, graph: Artifact, tmp_path: Path, version: str) -> None:
+    plan = build(backend, graph, tmp_path)
+    path = Path(plan.path)
+    assert plan.kind == "plan" and plan.parent_sha256 == graph.sha256 and path.stat().st_size > 0
+    assert plan.made_by["tensorrt"].startswith(version)
+    assert [c.code for c in plan.caveats] == ["unverified_engine"]
+    log = path.with_suffix(".build.log").read_text(encoding="utf-8")
+    command = shlex.split(log.splitlines()[0].removeprefix("$ "))
+    assert f"--onnx={graph.path}" in command and "&&&& PASSED" in log
+    assert json.loads(path.with_suffix(".layers.json").read_text())["Layers"][0]["LayerType"]
+
+
+def test_plans_are_kept_by_what_decides_them(
+    backend: TrtexecBackend, graph: Artifact, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = build(backend, graph, tmp_path)
+    monkeypatch.setenv("FAKE_TRTEXEC_FAULT", "build_fails")  # a second build would fail
+    assert build(backend, graph, tmp_path).sha256 == first.sha256
+    assert build(backend, graph, tmp_path, timing_cache="t.cache").path == first.path
+    for other in ({"optimization_level": "5"}, {"extra": "--sparsity=enable"}):
+        with pytest.raises(ArtifactError):
+            build(backend, graph, tmp_path, **other)
+    with pytest.raises(ArtifactError):
+        backend.build(replace(graph, sha256="other"), make_spec(), tmp_path / "run")
+    Path(first.path).write_bytes(b"changed")
+    with pytest.raises(ArtifactError):
+        build(backend, graph, tmp_path)
+
+
+@ALL
+def test_a_row_holds_exactly_the_samples_asked_for(
+    backend: TrtexecBackend, graph: Artifact, tmp_path: Path, version: str
+) -> None:
+    row = backend.measure(build(backend, graph, tmp_path), make_spec(), EXACT)
+    assert row.clock == "tool" and row.stop_rule == "iterations"
+    assert len(row.latency_ns) == 25
+    assert row.warmup_dropped == 3 + (version == "11.1")  # 11.1 runs one query more than asked for
+    assert row.device_ns == row.latency_ns  # without transfers the latency is the computation
+    assert row.enqueue_ns is not None and set(np.round(row.enqueue_ns, -3)) == {30_000}
+    assert row.throughput_pipelined_per_s == pytest.approx(4e9 / np.mean(row.latency_ns), rel=0.02)
+    assert row.caveats == ()
+
+
+def test_the_classic_folder_is_left(backend: TrtexecBackend, graph: Artifact, tmp_path: Path) -> None:
+    plan = build(backend, graph, tmp_path)
+    backend.prove_precision(plan, make_spec())
+    backend.measure(plan, make_spec(), EXACT)
+    (folder,) = (tmp_path / "run" / "trtexec").glob("trtexec-*/process-0")
+    assert sorted(p.name for p in folder.iterdir()) == [
+        "layers.json",
+        "profile.json",
+        "times.json",
+        "trtexec_stdout.log",
+    ]
+
+
+def test_scope_io_times_the_transfers(backend: TrtexecBackend, graph: Artifact, tmp_path: Path) -> None:
+    row = backend.measure(build(backend, graph, tmp_path), make_spec(), replace(EXACT, scope="io"))
+    assert row.h2d_ns is not None and row.device_ns is not None and row.d2h_ns is not None
+    assert min(row.h2d_ns) > 0
+    total = np.add(np.add(row.h2d_ns, row.device_ns), row.d2h_ns)
+    np.testing.assert_allclose(total, row.latency_ns, rtol=1e-4)
+
+
+def test_answers_are_those_of_the_graph(backend: TrtexecBackend, graph: Artifact, tmp_path: Path) -> None:
+    import onnxruntime
+
+    plan = build(backend, graph, tmp_path)
+    feeds = [random_feeds(graph.inputs, 4, seed) for seed in range(6)]
+    answers = backend.answer(plan, make_spec(), feeds)
+    session = onnxruntime.InferenceSession(graph.path)
+    expected = np.concatenate([session.run(None, feed)[0] for feed in feeds[:4]])
+    np.testing.assert_allclose(answers["output"], expected, rtol=1e-5, atol=1e-5)  # six digits
+
+
+def test_the_precision_is_proved(
+    backend: TrtexecBackend, graph: Artifact, tmp_path: Path, version: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    spec = make_spec()
+    assert backend.prove_precision(build(backend, graph, tmp_path), spec) == pytest.approx({"fp32": 1.0})
+    plain = build(backend, graph, tmp_path, detailed="0")
+    assert backend.prove_precision(plain, make_spec(detailed="0")) is None
+    if version.startswith("11"):
+        return
+    weak = replace(spec, precision="int8", options={"weak_typing": "1"})
+    plan = backend.build(graph, weak, tmp_path / "run")
+    assert "random_calibration" in {c.code for c in plan.caveats}
+    shares = backend.prove_precision(plan, weak)
+    assert shares is not None and shares["int8"] > 0.2
+    monkeypatch.setenv("FAKE_TRTEXEC_FAULT", "ignores_precision")
+    quiet = backend.build(graph, replace(weak, options={"weak_typing": "1", "refit": "1"}), tmp_path / "run")
+    assert backend.prove_precision(quiet, weak) == pytest.approx({"fp32": 1.0})
+
+
+def test_weak_typing_is_refused_by_name(backend: TrtexecBackend, graph: Artifact, tmp_path: Path, version: str) -> None:
+    if version.startswith("11"):
+        with pytest.raises(UsageError, match=r"knows no --fp16.*enginebench quantize"):
+            build(backend, graph, tmp_path, weak_typing="1")
+
+
+def test_a_plan_alone(backend: TrtexecBackend, graph: Artifact, tmp_path: Path) -> None:
+    plan = build(backend, graph, tmp_path)
+    bare = replace(plan, inputs=(), outputs=(), parent_sha256=None)
+    found = backend.build(bare, make_spec(), tmp_path / "run")
+    assert [(s.name, s.dtype, s.shape) for s in found.inputs] == [("input", "float32", (4, 1, 8, 8))]
+    assert [s.name for s in found.outputs] == ["output"]
+    assert len(backend.measure(found, make_spec(), EXACT).latency_ns) == 25
+
+
+FAULTS = [
+    ("build_fails", ArtifactError, r"Error Code 10.*workspace-mb"),
+    ("empty_plan", ArtifactError, r"no plan at .*, or an empty one"),
+    ("no_passed", ArtifactError, r"exit code 0, but no PASSED banner"),
+    ("no_driver", BackendUnavailable, r"CUDA driver version is insufficient.*driver"),
+    ("no_device", BackendUnavailable, r"Cannot find device ID 0!.*--device"),
+]
+
+
+@pytest.mark.parametrize(("fault", "kind", "words"), FAULTS)
+def test_a_failed_build_says_why(
+    backend: TrtexecBackend,
+    graph: Artifact,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    fault: str,
+    kind: type[Exception],
+    words: str,
+) -> None:
+    monkeypatch.setenv("FAKE_TRTEXEC_FAULT", fault)
+    with pytest.raises(kind, match=words) as caught:
+        build(backend, graph, tmp_path)
+    log = Path(str(caught.value).split("Its whole log: ")[1])
+    assert log.read_text(encoding="utf-8").startswith("$ ")
+    assert not list((tmp_path / "run" / "plans").glob("*.plan"))
+
+
+RUN_FAULTS = [
+    ("device_fault", BackendUnavailable, "illegal memory access"),
+    ("aborts", MeasurementError, "SIGABRT"),
+    ("wrong_version", MeasurementError, r"Error Code 1: Serialization.*build it again here"),
+    ("silent_export", MeasurementError, r"left no times\.json"),
+]
+
+
+@pytest.mark.parametrize(("fault", "kind", "words"), RUN_FAULTS)
+def test_a_failed_run_says_why(
+    backend: TrtexecBackend,
+    graph: Artifact,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    fault: str,
+    kind: type[Exception],
+    words: str,
+) -> None:
+    plan = build(backend, graph, tmp_path)
+    monkeypatch.setenv("FAKE_TRTEXEC_FAULT", fault)
+    with pytest.raises(kind, match=words):
+        backend.measure(plan, make_spec(), EXACT)
+
+
+@pytest.mark.parametrize("fault", ["capture_fails", "log_disagrees", "enqueue_bound"])
+def test_what_is_doubtful_is_a_caveat(
+    backend: TrtexecBackend, graph: Artifact, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fault: str
+) -> None:
+    plan = build(backend, graph, tmp_path)
+    monkeypatch.setenv("FAKE_TRTEXEC_FAULT", fault)
+    row = backend.measure(plan, make_spec(), EXACT)
+    codes = {"capture_fails": "cuda_graph_failed"}
+    assert codes.get(fault, fault) in {c.code for c in row.caveats}
+
+
+def test_an_unknown_argument_is_the_users(backend: TrtexecBackend, graph: Artifact, tmp_path: Path) -> None:
+    with pytest.raises((UsageError, BackendUnavailable), match="Unknown option: --noSuchOption"):
+        build(backend, graph, tmp_path, extra="--noSuchOption=3")
+
+
+def test_options_are_checked(backend: TrtexecBackend, graph: Artifact, tmp_path: Path) -> None:
+    plan = build(backend, graph, tmp_path)
+    with pytest.raises(UsageError, match="no option 'tweak'"):
+        build(backend, graph, tmp_path, tweak="1")
+    with pytest.raises(UsageError, match="streams='0'"):
+        backend.measure(plan, make_spec(streams="0"), EXACT)
+    with pytest.raises(MeasurementError, match="no reader"):
+        create_backend(None, tmp_path).measure(plan, make_spec(), EXACT)
+
+
+def test_the_tool_vanishes(tmp_path: Path) -> None:
+    with pytest.raises(MissingDependency, match="nowhere"):
+        run_trtexec(["/nowhere/trtexec"], tmp_path / "a.log", tmp_path)
+
+
+def test_switches_that_the_log_shows_otherwise() -> None:
+    seen = {"cuda_graph": True, "data_transfers": True, "spin_wait": None, "streams": 2}
+    found = list(check_switches(seen, RunSettings()))
+    assert [c.code for c in found] == ["log_disagrees", "log_disagrees"]
+    assert "asked for data transfers off; the log says on" in found[0].message
+    assert "asked for streams 1; the log says 2" in found[1].message
+
+
+def test_first_errors_and_advice() -> None:
+    chain = "[x] [E] Engine set up failed\n[x] [E] [TRT] Error Code 10: no kernel\n"
+    assert find_first_error(chain) == "[TRT] Error Code 10: no kernel"
+    assert find_first_error("[x] [E] Engine set up failed\n") == "Engine set up failed"
+    assert find_first_error("nothing here") is None
+    assert find_advice("all is well") is None
+
+
+def test_outputs_with_values_that_json_lacks(tmp_path: Path) -> None:
+    path = tmp_path / "out.json"
+    path.write_text('[ { "name" : "nan", "dimensions" : "1x4", "values" : [ -nan, inf, -inf, 1e-05 ] } ]')
+    values = read_outputs(path, ())["nan"]
+    assert np.isnan(values[0, 0]) and list(values[0, 1:3]) == [np.inf, -np.inf]
+    path.write_text("[ { ")
+    with pytest.raises(ParseError, match="--exportOutput"):
+        read_outputs(path, ())
+
+
+def test_the_plan_store(tmp_path: Path) -> None:
+    record = PlanRecord(onnx_sha256="a", tensorrt="11.1.0", gpu=describe_gpu(99), flags=("--x",), engine="trtexec")
+    keys = {replace(record, **change).key for change in ({}, {"gpu": "b"}, {"flags": ()}, {"tensorrt": "10"})}
+    assert len(keys) == 4
+    store = PlanStore(tmp_path / "plans")
+    assert store.find(record) is None
+    stored = store.make(record, lambda path: (path.write_bytes(b"plan"), ())[1])
+    assert store.find(record) == stored
+    with pytest.raises(ArtifactError, match="empty"):
+        store.make(replace(record, gpu="c"), lambda path: (path.write_bytes(b""), ())[1])
+    with pytest.raises(ArtifactError):
+        require_plan(tmp_path / "none")
+
+
+# What the stand-in prints and writes, against what the builds did.
+
+
+def real(version: str, name: str) -> str:
+    path = find_artifacts() / "trtexec-gpu" / version / name
+    if path.with_name(path.name + ".gz").is_file():
+        return gzip.decompress(path.with_name(path.name + ".gz").read_bytes()).decode()
+    if not path.is_file():
+        pytest.skip(f"this build's {name} is not among the real outputs")
+    return path.read_text(encoding="utf-8")
+
+
+def labels(log: str) -> set[str]:
+    """The text of each info line up to its first colon or number: what a reader goes by."""
+    import re
+
+    found = re.findall(r"\[I\] ([A-Z][A-Za-z0-9 \-]+?)(?::| has| completed| = |$)", log, re.MULTILINE)
+    return set(found)
+
+
+@ALL
+def test_logs_have_the_lines_of_the_real_ones(
+    backend: TrtexecBackend, graph: Artifact, tmp_path: Path, version: str
+) -> None:
+    plan = build(backend, graph, tmp_path)
+    backend.measure(plan, make_spec(graph="0", spin="0"), replace(EXACT, scope="io"))
+    (log,) = (tmp_path / "run" / "trtexec").glob("trtexec-*/process-0/trtexec_stdout.log")
+    ours, theirs = log.read_text(encoding="utf-8"), real(version, "exact-50.stdout")
+    assert labels(ours) - labels(theirs) <= {"Setting persistentCacheLimit to 0 bytes."}
+    for name in ("Throughput", "Latency", "Enqueue Time", "GPU Compute Time", "Total Host Walltime", "CUDA Graph"):
+        assert name in labels(ours) & labels(theirs), name
+    shape = [line.split("]")[0] for line in (ours.splitlines()[1], theirs.splitlines()[0])]
+    assert shape[0] == shape[1]  # the banner up to the version
+
+
+@ALL
+def test_exports_have_the_keys_of_the_real_ones(
+    backend: TrtexecBackend, graph: Artifact, tmp_path: Path, version: str
+) -> None:
+    plan = build(backend, graph, tmp_path)
+    backend.measure(plan, make_spec(), EXACT)
+    backend.prove_precision(plan, make_spec())
+    home = tmp_path / "run" / "trtexec"
+    (times,) = home.glob("*/process-0/times.json")
+    (profile,) = home.glob("*/profile/profile.json")
+    (layers,) = home.glob("*/profile/layers.json")
+    assert keys(times.read_text())[0] == keys(real(version, "exact-50.times.json"))[0]
+    assert json.loads(layers.read_text()).keys() == json.loads(real(version, "load-export.layers.json")).keys()
+    if version.startswith("11"):
+        assert [sorted(entry) for entry in keys(profile.read_text())[:2]] == [
+            sorted(entry) for entry in keys(real(version, "load-export.profile.json"))[:2]
+        ]
+
+
+def keys(text: str) -> list[list[str]]:
+    return [list(entry) for entry in json.loads(text)]
+
+
+@ALL
+def test_bindings_of_real_logs(version: str) -> None:
+    inputs, outputs = read_bindings(real(version, "exact-50.stdout"))
+    assert [(s.name, s.dtype, s.shape) for s in inputs] == [("input", "float32", (1, 3, 224, 224))]
+    assert [(s.name, s.shape) for s in outputs] == [("logits", (1, 1000))]
+
+
+@ALL
+@pytest.mark.parametrize(
+    ("case", "words"),
+    [
+        ("build-fails-save", "Error Code 10"),
+        ("unsupported-op", "no importer registered"),
+        ("other-version-engine", "does not match"),
+        ("shapes-outside-profile", "outside of the profile|Error opening engine file: dynamic"),
+        ("device-fault", "Cuda failure"),
+        ("empty-engine", "Serialization|Engine blob is empty"),
+        ("save-unwritable", ""),
+    ],
+)
+def test_real_failures_are_explained(version: str, case: str, words: str) -> None:
+    import re
+
+    text = real(version, f"{case}.stdout") + real(version, f"{case}.stderr")
+    found = find_first_error(text)
+    assert found and re.search(words, found), found
+    assert "&&&& PASSED" not in text
+
+
+@ALL
+def test_real_readings(version: str, tmp_path: Path) -> None:
+    """Our reader on a real run: the samples are those of the file, and the log agrees with them."""
+    times, log = tmp_path / "times.json", tmp_path / "trtexec_stdout.log"
+    times.write_text(real(version, "exact-50.times.json"))
+    log.write_text(real(version, "exact-50.stdout"))
+    row = ToolFiles().read_times(times, log, batch=1, drop=0, keep=50)
+    assert len(row.latency_ns) == 50
+    assert "log_disagrees" not in {c.code for c in row.caveats}
+    raw: list[dict[str, Any]] = json.loads(times.read_text())
+    assert row.latency_ns[-1] == round(raw[-1]["latencyMs"] * 1e6)
+    with pytest.raises(MeasurementError, match="expected 60 or more"):
+        ToolFiles().read_times(times, log, batch=1, drop=0, keep=60)

@@ -1,0 +1,532 @@
+"""A stand-in for trtexec: five versions by the table in `trtexec_versions.json`, answers through ONNX Runtime.
+
+It parses, refuses, prints and exports as the open-source trtexec of that version does; its library messages, layers and
+times are its own. `FAKE_TRTEXEC_FAULT` asks for a fault, a comma-separated list of:
+build_fails, empty_plan, no_driver, no_device, capture_fails, aborts, device_fault, wrong_version, silent_export,
+ignores_precision, no_passed, log_disagrees, enqueue_bound.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import sys
+from pathlib import Path
+from typing import Any, NoReturn
+
+sys.path.insert(0, str(Path(__file__).parent))
+from fake_plan import LAYER_MS, PlanError, describe_graph, read_file, write_plan
+
+TABLE = json.loads((Path(__file__).parent / "trtexec_versions.json").read_text(encoding="utf-8"))
+STAMP = "[11/21/2026-01:36:50]"
+TYPES = {1: "fp32", 2: "uint8", 3: "int8", 6: "int32", 7: "int64", 9: "bool", 10: "fp16", 16: "bf16"}
+NUMPY = {"fp32": "float32", "fp16": "float16", "bf16": "float32"}
+COPY_MS = 0.02
+ENQUEUE_MS = 0.03
+PRECISIONS = ("fp16", "bf16", "int8", "fp8")
+
+
+class Stop(Exception):
+    """The end of a run: exit code, and whether a FAILED banner is printed."""
+
+    def __init__(self, code: int, banner: bool = True) -> None:
+        self.code, self.banner = code, banner
+
+
+class Trtexec:
+    """One run of one version."""
+
+    def __init__(self, version: str, argv: list[str]) -> None:
+        self.traits = TABLE["versions"][version]
+        self.version = version
+        self.column = list(TABLE["versions"]).index(version)
+        build = f" [b{self.traits['build']}]" if self.traits["build"] else ""
+        self.tail = f"TensorRT.trtexec [TensorRT v{self.traits['number']}]{build} # {' '.join(['trtexec', *argv])}"
+        self.argv = argv
+        self.faults = os.environ.get("FAKE_TRTEXEC_FAULT", "").split(",")
+        self.options: dict[str, list[str]] = {}
+
+    def main(self) -> int:
+        print(f"&&&& RUNNING {self.tail}")
+        if self.argv[:1] in (["--help"], ["-h"]):
+            self.print_help()
+            return 0
+        try:
+            self.run()
+        except Stop as stop:
+            if stop.banner:
+                print(f"&&&& FAILED {self.tail}")
+            return stop.code
+        if "no_passed" not in self.faults:
+            print(f"&&&& PASSED {self.tail}")
+        return 0
+
+    # Options
+
+    def knows(self, name: str) -> bool:
+        letters = TABLE["flags"].get(name)
+        return letters is not None and letters[self.column] == "y"
+
+    def listed(self) -> list[str]:
+        return [n for n in TABLE["flags"] if self.knows(n) and n not in TABLE["not_in_help"]]
+
+    def print_help(self) -> None:
+        print("=== Model Options ===")
+        for name in self.listed():
+            print(f"  --{name + '=spec':<33}Sets {name} (default = none)")
+
+    def parse(self) -> None:
+        unknown = []
+        for argument in self.argv:
+            name, _, value = argument.removeprefix("--").partition("=")
+            repeated = name in self.options and name not in TABLE["repeatable"]
+            if not argument.startswith("--") or not self.knows(name) or repeated:
+                unknown.append((argument.partition("=")[0], value))
+            else:
+                self.options.setdefault(name, []).append(value)
+        if self.traits["asks_device_early"]:
+            self.ask_device()
+        if not {"onnx", "loadEngine"} & self.options.keys():
+            self.refuse("Model missing or format not recognized")
+        if {"saveEngine", "loadEngine"} <= self.options.keys():
+            self.refuse("Incompatible load and save engine options selected")
+        for name in ("iterations", "warmUp", "infStreams", "avgRuns"):
+            if not (self.text(name, "1")).lstrip("-").isdigit():
+                self.refuse("stoi")
+        if unknown:
+            self.refuse(*(f"Unknown option: {name} {value}" for name, value in unknown))
+
+    def refuse(self, *messages: str) -> NoReturn:
+        if self.traits["help_before_error"]:
+            self.print_help()
+        for message in messages:
+            self.error(message)
+        if not self.traits["help_before_error"]:
+            self.print_help()
+        raise Stop(1, self.traits["option_error_banner"])
+
+    def text(self, name: str, default: str = "") -> str:
+        return self.options.get(name, [default])[-1]
+
+    def has(self, name: str) -> bool:
+        return name in self.options
+
+    # Talking
+
+    def info(self, text: str) -> None:
+        print(f"{STAMP} [I] {text}")
+
+    def warn(self, text: str) -> None:
+        self.say_error("W", text)
+
+    def error(self, text: str) -> None:
+        self.say_error("E", text)
+
+    def say_error(self, level: str, text: str) -> None:
+        sys.stdout.flush()
+        print(f"{STAMP} [{level}] {text}", file=sys.stderr, flush=True)
+
+    def ask_device(self) -> None:
+        if "no_driver" in self.faults:
+            where = "" if self.traits["number"] < 101600 else " at samples/common/common.h:1011"
+            self.die(f"Cuda failure{where}: CUDA driver version is insufficient for CUDA runtime version")
+        if "no_device" in self.faults:
+            self.info(f"Cannot find device ID {self.text('device', '0')}!")
+            raise Stop(1, banner=False)
+
+    def die(self, text: str) -> NoReturn:
+        sys.stdout.flush()
+        print(text, file=sys.stderr, flush=True)
+        if self.traits["no_driver_exit"] == 134:
+            os.abort()
+        raise Stop(self.traits["no_driver_exit"], banner=False)
+
+    # The run
+
+    def run(self) -> None:
+        self.parse()
+        self.print_options()
+        self.ask_device()
+        self.print_device()
+        head, onnx_bytes = self.load() if self.has("loadEngine") else self.build()
+        self.export_layers(head)
+        if self.has("skipInference"):
+            self.info("Skipped inference phase since --skipInference is added.")
+            return
+        self.infer(head, onnx_bytes)
+
+    def print_options(self) -> None:
+        weak = [name.upper() for name in PRECISIONS if self.has(name)]
+        typed = self.traits["defaults_of_11"] or self.has("stronglyTyped")
+        if self.traits["weak_warning"] and weak:
+            self.warn("Weakly-typed networks have been deprecated in TensorRT.")
+        self.info("=== Model Options ===")
+        self.info(f"Format: {'ONNX' if self.has('onnx') else '*'}")
+        self.info(f"Model: {self.text('onnx')}")
+        self.info("Output:")
+        if self.has("onnx") or self.traits["build_block_on_load"]:
+            self.info("=== Build Options ===")
+            self.info(f"Precision: {'Strongly Typed' if typed else '+'.join(['FP32', *weak])}")
+        self.info("=== System Options ===")
+        self.info(f"Device: {self.text('device', '0')}")
+        self.print_inference_options()
+        self.info("=== Reporting Options ===")
+        self.info("Averages: 10 inferences")
+        self.info(f"Percentiles: {self.text('percentile', '90,95,99')}")
+        self.info("")
+
+    def print_inference_options(self) -> None:
+        def enabled(on: bool) -> str:
+            return "Enabled" if on else "Disabled"
+
+        batch = "Explicit" if self.has("onnx") or self.version != "8.6.1" else self.text("batch", "1")
+        self.info("=== Inference Options ===")
+        self.info(f"Batch: {batch}")
+        self.info(f"Iterations: {self.text('iterations', '10')}")
+        self.info(f"Duration: {self.text('duration', '3')}s (+ {self.text('warmUp', '200')}ms warm up)")
+        self.info("Sleep time: 0ms")
+        self.info("Idle time: 0ms")
+        self.info(f"Inference Streams: {self.text('infStreams', '1')}")
+        self.info("ExposeDMA: Disabled")
+        self.info(f"Data transfers: {enabled(self.transfers())}")
+        self.info(f"Spin-wait: {enabled(self.spins())}")
+        self.info("Multithreading: Disabled")
+        self.info(f"CUDA Graph: {enabled(self.captures())}")
+        if not self.traits["defaults_of_11"]:
+            self.info(f"Separate profiling: {enabled(self.has('separateProfileRun'))}")
+        self.info("Time Deserialize: Disabled")
+
+    def captures(self) -> bool:
+        return not self.has("noCudaGraph") if self.traits["defaults_of_11"] else self.has("useCudaGraph")
+
+    def transfers(self) -> bool:
+        return self.has("includeDataTransfers") if self.traits["defaults_of_11"] else not self.has("noDataTransfers")
+
+    def spins(self) -> bool:
+        return not self.has("noSpinWait") if self.traits["defaults_of_11"] else self.has("useSpinWait")
+
+    def print_device(self) -> None:
+        self.info("=== Device Information ===")
+        if self.traits["device_ids"]:
+            self.info("Available Devices: ")
+            self.info('  Device 0: "Fake GPU" UUID: GPU-11111111-2222-3333-4444-555555555555')
+        self.info("Selected Device: Fake GPU")
+        self.info("Compute Capability: 9.0")
+        number = self.traits["number"]
+        unit = 10000 if number >= 100000 else 1000
+        self.info(f"TensorRT version: {number // unit}.{number % unit // 100}.{number % 100}")
+
+    def build(self) -> tuple[dict[str, Any], bytes]:
+        path = Path(self.text("onnx"))
+        self.info("Start parsing network model.")
+        if not path.is_file():
+            self.error(f"Could not open file {path}")
+            self.fail_build("Failed to parse onnx file", "Parsing model failed")
+        self.load_plugins()
+        self.info("Finished parsing network model. Parse time: 0.000484605")
+        if "build_fails" in self.faults:
+            self.fail_save()
+        weak = [name for name in PRECISIONS if self.has(name)]
+        data = path.read_bytes()
+        try:
+            head = describe_graph(data, weak, "ignores_precision" in self.faults)
+        except Exception:
+            self.error("[TRT] ModelImporter: In node -1: INVALID_GRAPH")
+            self.fail_build("Failed to parse onnx file", "Parsing model failed")
+        head |= {
+            "version": self.version,
+            "detailed": self.text("profilingVerbosity") == "detailed",
+            "profiles": self.read_profiles(head),
+        }
+        self.info("Engine built in 0.300491 sec.")
+        if self.has("saveEngine"):
+            plan = b"" if "empty_plan" in self.faults else write_plan(data, **head)
+            try:
+                Path(self.text("saveEngine")).write_bytes(plan)
+            except OSError:
+                self.error("Saving engine to file failed.")
+                self.fail_build()
+        return head, data
+
+    def read_profiles(self, head: dict[str, Any]) -> list[list[dict[str, list[int]]]]:
+        sides = [self.options.get(name, []) for name in ("minShapes", "optShapes", "maxShapes")]
+        static = all(min(v["shape"], default=1) > 0 for v in head["inputs"])
+        if any(sides) and static:
+            self.error("Static model does not take explicit shapes since the shape of inference tensors will be ...")
+            self.fail_build("Network And Config setup failed")
+        if not any(sides):
+            only = {v["name"]: [max(a, 1) for a in v["shape"]] for v in head["inputs"]}
+            return [[only, only, only]]
+        return [[read_shapes(side[i]) for side in sides] for i in range(len(sides[0]))]
+
+    def load_plugins(self) -> None:
+        for path in self.options.get("staticPlugins", []):
+            if not Path(path).is_file():
+                self.error(
+                    f"Uncaught exception detected: Unable to open library: {path} due to {path}: cannot open shared "
+                    "object file: No such file or directory"
+                )
+                raise Stop(1)
+
+    def fail_build(self, *chain: str) -> NoReturn:
+        for text in (
+            *chain,
+            "Building engine failed",
+            "Failed to create engine from model or file.",
+            "Engine set up failed",
+        ):
+            self.error(text)
+        raise Stop(1)
+
+    def fail_save(self) -> NoReturn:
+        self.error(
+            "[TRT] IBuilder::buildSerializedNetwork: Error Code 10: Internal Error (no implementation for node Conv_0.)"
+        )
+        if self.traits["failed_save_banner"] or not self.has("saveEngine"):
+            self.fail_build("Engine could not be created from network")
+        Path(self.text("saveEngine")).write_bytes(b"")
+        self.info("Created engine with size: 0 MiB")
+        self.info("Engine built in 0.000115145 sec.")
+        self.error('Assertion failure: false && "Attempting to access an empty engine!"')
+        raise Stop(1, banner=False)
+
+    def load(self) -> tuple[dict[str, Any], bytes]:
+        path = self.text("loadEngine")
+        if not Path(path).is_file():
+            self.error(f"Error opening engine file: {path}")
+            self.fail_load()
+        try:
+            head, onnx_bytes = read_file(path)
+            if head["version"] != self.version or "wrong_version" in self.faults:
+                raise PlanError(f"plan version {head['version']} does not match this library")
+        except PlanError as error:
+            self.error(f"[TRT] IRuntime::deserializeCudaEngine: Error Code 1: Serialization ({error})")
+            self.fail_load()
+        self.info("Engine deserialized in 3.3467e-05 sec.")
+        return head, onnx_bytes
+
+    def fail_load(self) -> NoReturn:
+        for text in ("Engine deserialization failed", "Got invalid engine!", "Inference set up failed"):
+            self.error(text)
+        raise Stop(1)
+
+    def export_layers(self, head: dict[str, Any]) -> None:
+        if not self.has("exportLayerInfo"):
+            return
+        layers = [describe_layer(layer) if head["detailed"] else layer["name"] for layer in head["layers"]]
+        tensors = [*head["inputs"], *head["outputs"]]
+        if self.traits["layers_io"] == "Bindings":
+            document = {"Layers": layers, "Bindings": [t["name"] for t in tensors]}
+        else:
+            document = {
+                "Layers": layers,
+                "I/O Tensors": [{"Name": t["name"], "Dimensions": t["shape"]} for t in tensors],
+            }
+        self.export("exportLayerInfo", json.dumps(document, indent=1))
+
+    def export(self, option: str, text: str) -> None:
+        """Writes a file; a folder that is not there is passed over in silence, as trtexec does."""
+        path = Path(self.text(option))
+        if path.parent.is_dir() and "silent_export" not in self.faults:
+            path.write_text(text, encoding="utf-8")
+
+    def infer(self, head: dict[str, Any], onnx_bytes: bytes) -> None:
+        shapes = self.choose_shapes(head)
+        for value in head["inputs"]:
+            self.name_binding("Input", value, shapes[value["name"]])
+        batch = next(iter(shapes.values()), [1])[0]
+        outputs = {v["name"]: [a if a > 0 else batch for a in v["shape"]] for v in head["outputs"]}
+        for value in head["outputs"]:
+            self.name_binding("Output", value, outputs[value["name"]])
+        self.info("Starting inference")
+        if "device_fault" in self.faults:
+            self.die("Cuda failure: an illegal memory access was encountered")
+        if "aborts" in self.faults:
+            sys.stdout.flush()
+            os.abort()
+        self.capture()
+        profiles = self.has("exportProfile") or self.has("dumpProfile")
+        separate = self.traits["defaults_of_11"] or self.has("separateProfileRun")
+        if separate or not profiles:
+            self.time(head, batch)
+        else:
+            self.info("The e2e network timing is not reported since it is inaccurate due to the extra ...")
+        if self.has("exportProfile"):
+            self.export_profile(head)
+        if self.has("exportOutput"):
+            self.export("exportOutput", self.compute(head, onnx_bytes, shapes))
+
+    def choose_shapes(self, head: dict[str, Any]) -> dict[str, list[int]]:
+        index = int(self.text("useProfile", "0"))
+        if index >= len(head["profiles"]):
+            self.error(f"Selected profile index {index} exceeds the number of profiles that the engine holds.")
+            raise Stop(1)
+        low, best, high = head["profiles"][index]
+        asked = read_shapes(self.text("shapes")) if self.has("shapes") else best
+        shapes = {v["name"]: asked.get(v["name"], best.get(v["name"], v["shape"])) for v in head["inputs"]}
+        for name, shape in shapes.items():
+            if any(not a <= s <= b for a, s, b in zip(low[name], shape, high[name], strict=True)):
+                self.error(
+                    "[TRT] IExecutionContext::setInputShape: Error Code 3: API Usage Error (supplied dimension "
+                    f"{shape[0]} for axis 0 of {name} is outside of the profile)"
+                )
+                self.error("Inference set up failed")
+                raise Stop(1)
+        return shapes
+
+    def name_binding(self, mode: str, value: dict[str, Any], shape: list[int]) -> None:
+        kind = f" and type {TYPES[value['type']]}" if self.traits["binding_type"] else ""
+        self.info(f"{mode} binding for {value['name']} with dimensions {'x'.join(map(str, shape))}{kind} is created.")
+
+    def capture(self) -> None:
+        if not self.captures():
+            return
+        if "capture_fails" not in self.faults:
+            self.info("Successfully captured CUDA graph for the current execution context")
+            return
+        self.warn("The CUDA graph capture on the stream has failed.")
+        self.warn("The built TensorRT engine contains operations that are not permitted under CUDA graph capture mode.")
+        ignored = (
+            "The specified --useCudaGraph flag has been ignored. "
+            "The inference will be launched without using CUDA graph launch."
+        )
+        failed = "CUDA graph capture failed. The inference will be launched without using CUDA graph."
+        self.warn(failed if self.traits["defaults_of_11"] else ignored)
+
+    def time(self, head: dict[str, Any], batch: int) -> None:
+        compute = sum(LAYER_MS[layer["precision"]] for layer in head["layers"]) * batch**0.5
+        copy = COPY_MS if self.transfers() else 0.0
+        period = compute + 0.01
+        warmup, duration = float(self.text("warmUp", "200")), 1000 * float(self.text("duration", "3"))
+        streams = int(self.text("infStreams", "1"))
+        warmup_queries = math.ceil(warmup / period)
+        n = max(int(self.text("iterations", "10")), math.ceil(duration / period)) + self.traits["extra_query"]
+        entries = [make_entry(warmup + i * period, compute * jitter(i), copy) for i in range(n * streams)]
+        self.info(f"Warmup completed {warmup_queries} queries over {warmup:g} ms")
+        wall = (entries[-1]["endD2hMs"] - entries[0]["startH2dMs"]) / 1000
+        self.info(f"Timing trace has {n * streams} queries over {wall:g} s")
+        self.print_summary(entries, wall)
+        if self.has("exportTimes"):
+            rows = "\n, ".join("{ " + ", ".join(f'"{k}" : {v:g}' for k, v in entry.items()) + " }" for entry in entries)
+            self.export("exportTimes", f"[\n  {rows}\n]\n")
+
+    def print_summary(self, entries: list[dict[str, float]], wall: float) -> None:
+        self.info("")
+        self.info("=== Performance summary ===")
+        self.info(f"Throughput: {len(entries) / wall:g} qps")
+        scale = 1.1 if "log_disagrees" in self.faults else 1.0
+        rows = {
+            "Latency": [scale * e["latencyMs"] for e in entries],
+            "Enqueue Time": [e["endEnqMs"] - e["startEnqMs"] for e in entries],
+            "H2D Latency": [e["h2dMs"] for e in entries],
+            "GPU Compute Time": [e["computeMs"] for e in entries],
+            "D2H Latency": [e["d2hMs"] for e in entries],
+        }
+        for name, values in rows.items():
+            self.info(f"{name}: {summarize(values, self.text('percentile', '90,95,99'))}")
+        self.info(f"Total Host Walltime: {wall:g} s")
+        self.info(f"Total GPU Compute Time: {sum(rows['GPU Compute Time']) / 1000:g} s")
+        if "enqueue_bound" in self.faults:
+            self.warn(
+                "* Throughput may be bound by Enqueue Time rather than GPU Compute and the GPU may be under-utilized."
+            )
+        self.info("")
+
+    def export_profile(self, head: dict[str, Any]) -> None:
+        times = [LAYER_MS[layer["precision"]] for layer in head["layers"]]
+        count, total = 100, sum(times)
+        rows = [f'  {{ "count" : {count} }}']
+        for layer, ms in zip(head["layers"], times, strict=True):
+            rows.append(
+                f', {{ "name" : "{layer["name"]}", "timeMs" : {ms * count:g}, "averageMs" : {ms:g}, '
+                f'"medianMs" : {ms:g}, "percentage" : {100 * ms / total:g} }}'
+            )
+        self.export("exportProfile", "[\n" + "\n".join(rows) + "\n]\n")
+
+    def compute(self, head: dict[str, Any], onnx_bytes: bytes, shapes: dict[str, list[int]]) -> str:
+        import numpy as np
+        import onnxruntime
+
+        given = dict(item.rsplit(":", 1) for item in self.text("loadInputs").split(",") if item)
+        given = {name.strip("'"): path for name, path in given.items()}
+        feeds = {}
+        for value in head["inputs"]:
+            name, dtype = value["name"], NUMPY.get(TYPES[value["type"]], TYPES[value["type"]])
+            size = math.prod(shapes[name])
+            data = np.fromfile(given[name], dtype) if name in given else np.ones(size, dtype)
+            feeds[name] = data.reshape(shapes[name])
+        names = [v["name"] for v in head["outputs"]]
+        answers = onnxruntime.InferenceSession(onnx_bytes).run(names, feeds)
+        entries = [
+            f'{{ "name" : "{name}"\n  , "dimensions" : "{"x".join(map(str, a.shape))}"\n'
+            f'  , "values" : [ {", ".join(f"{float(v):g}" for v in a.ravel())} ]\n  }}'
+            for name, a in zip(names, answers, strict=True)
+        ]
+        return "[\n  " + "\n, ".join(entries) + "\n]\n"
+
+
+def read_shapes(text: str) -> dict[str, list[int]]:
+    shapes = {}
+    for piece in text.split(","):
+        name, _, dims = piece.rpartition(":")
+        shapes[name.strip("'")] = [int(d) for d in dims.split("x")]
+    return shapes
+
+
+def describe_layer(layer: dict[str, Any]) -> dict[str, Any]:
+    def tensors(names: list[str]) -> list[dict[str, Any]]:
+        text = f"Row major linear {layer['precision']} format"
+        return [{"Name": n, "Dimensions": [1, 8], "Format/Datatype": text} for n in names]
+
+    return {
+        "Name": layer["name"],
+        "LayerType": layer["type"],
+        "Inputs": tensors(layer["inputs"]),
+        "Outputs": tensors(layer["outputs"]),
+        "TacticName": f"fake_{layer['type']}",
+        "StreamId": 0,
+        "Metadata": f"[ONNX Layer: {layer['name']}]",
+    }
+
+
+def jitter(index: int) -> float:
+    """A factor within one percent, the same in every run."""
+    return 1 + 0.01 * math.sin(12.9898 * index)
+
+
+def make_entry(start: float, compute: float, copy: float) -> dict[str, float]:
+    begin, end = start + copy, start + copy + compute
+    return {
+        "startEnqMs": start - ENQUEUE_MS,
+        "endEnqMs": start,
+        "startH2dMs": start,
+        "endH2dMs": begin,
+        "startComputeMs": begin,
+        "endComputeMs": end,
+        "startD2hMs": end,
+        "endD2hMs": end + copy,
+        "h2dMs": copy,
+        "computeMs": compute,
+        "d2hMs": copy,
+        "latencyMs": compute + 2 * copy,
+    }
+
+
+def summarize(values: list[float], percentiles: str) -> str:
+    v = sorted(float(f"{x:g}") for x in values)
+    n = len(v)
+    median = (v[(n - 1) // 2] + v[n // 2]) / 2
+    parts = [f"min = {v[0]:g} ms", f"max = {v[-1]:g} ms", f"mean = {sum(v) / n:g} ms", f"median = {median:g} ms"]
+    for text in percentiles.split(","):
+        index = max(n - 1 - int((1 - float(text) / 100) * n), 0)
+        parts.append(f"percentile({float(text):g}%) = {v[index]:g} ms")
+    return ", ".join(parts)
+
+
+def main(version: str, argv: list[str]) -> int:
+    return Trtexec(version, argv).main()
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1], sys.argv[2:]))

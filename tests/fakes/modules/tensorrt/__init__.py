@@ -1,0 +1,413 @@
+"""A stand-in for the `tensorrt` module that computes through ONNX Runtime on host memory.
+
+`FAKE_TENSORRT_VERSION` (10.16 or 11.4) chooses the version. Names that the real bindings of that version lack are taken
+away at the end of this file, by the inventory in `names.json`: code that uses one fails here as it would there.
+`FAKE_TENSORRT_FAULT`: build (None from the builder), context (None), execute (False), profile (False).
+"""
+
+from __future__ import annotations
+
+import ctypes
+import enum
+import json
+import os
+import sys
+from pathlib import Path
+
+import numpy as np
+from cuda.bindings import runtime as cudart
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+from fake_plan import LAYER_MS, PlanError, describe_graph, read_plan, write_plan
+
+_NAMES = json.loads((Path(__file__).parent / "names.json").read_text(encoding="utf-8"))
+_VERSION = os.environ.get("FAKE_TENSORRT_VERSION", "11.4")
+_INVENTORY = _NAMES[_VERSION]
+__version__ = _INVENTORY["version"]
+
+
+def _fault(name):
+    return name in os.environ.get("FAKE_TENSORRT_FAULT", "").split(",")
+
+
+def _make_enum(name):
+    return enum.IntEnum(name, {member: i for i, member in enumerate(_INVENTORY["enums"][name])})
+
+
+BuilderFlag = _make_enum("BuilderFlag")
+NetworkDefinitionCreationFlag = _make_enum("NetworkDefinitionCreationFlag")
+MemoryPoolType = _make_enum("MemoryPoolType")
+ProfilingVerbosity = _make_enum("ProfilingVerbosity")
+HardwareCompatibilityLevel = _make_enum("HardwareCompatibilityLevel")
+TensorIOMode = _make_enum("TensorIOMode")
+TensorLocation = _make_enum("TensorLocation")
+DataType = _make_enum("DataType")
+LayerInformationFormat = _make_enum("LayerInformationFormat")
+
+_ONNX_TYPES = {1: "FLOAT", 2: "UINT8", 3: "INT8", 6: "INT32", 7: "INT64", 9: "BOOL", 10: "HALF", 16: "BF16"}
+_NUMPY = {"FLOAT": "float32", "HALF": "float16", "INT8": "int8", "INT32": "int32", "INT64": "int64", "UINT8": "uint8"}
+
+
+class _Checked:
+    """Takes no attribute that the real class of this version lacks."""
+
+    def __setattr__(self, name, value):
+        if not name.startswith("_") and name not in _INVENTORY["classes"][type(self).__name__]:
+            raise AttributeError(f"tensorrt {__version__}: {type(self).__name__} has no attribute {name}")
+        object.__setattr__(self, name, value)
+
+
+class ILogger:
+    class Severity(enum.IntEnum):
+        INTERNAL_ERROR = 0
+        ERROR = 1
+        WARNING = 2
+        INFO = 3
+        VERBOSE = 4
+
+    INTERNAL_ERROR, ERROR, WARNING, INFO, VERBOSE = Severity
+
+    def log(self, severity, msg):
+        raise AssertionError("a logger must say what it does with messages")
+
+
+class IProgressMonitor:
+    def phase_start(self, phase_name, parent_phase, num_steps): ...
+    def step_complete(self, phase_name, step): ...
+    def phase_finish(self, phase_name): ...
+
+
+class IProfiler:
+    def report_layer_time(self, layer_name, ms): ...
+
+
+class IInt8EntropyCalibrator2:
+    def get_batch_size(self): ...
+    def get_batch(self, names): ...
+    def read_calibration_cache(self): ...
+    def write_calibration_cache(self, cache): ...
+
+
+class IHostMemory(bytes):
+    pass
+
+
+class ITimingCache:
+    def __init__(self, data):
+        self._data = data
+
+    def serialize(self):
+        return IHostMemory(self._data or b"FAKE TIMINGS " + __version__.encode())
+
+
+class IOptimizationProfile:
+    def __init__(self):
+        self._shapes = {}
+
+    def set_shape(self, input, min, opt, max):
+        self._shapes[input] = [list(min), list(opt), list(max)]
+
+
+class INetworkDefinition:
+    def __init__(self, flags):
+        self._flags = flags
+        self._onnx = b""
+
+
+class IBuilderConfig(_Checked):
+    def __init__(self):
+        self._flags = {BuilderFlag.TF32}
+        self._profiles = []
+        self._limits = {}
+        self._cache = None
+        self.builder_optimization_level = 3
+        self.profiling_verbosity = ProfilingVerbosity.LAYER_NAMES_ONLY
+        self.hardware_compatibility_level = HardwareCompatibilityLevel.NONE
+        self.progress_monitor = None
+
+    def set_memory_pool_limit(self, pool, pool_size):
+        self._limits[pool] = pool_size
+
+    def set_flag(self, flag):
+        self._flags.add(flag)
+
+    def clear_flag(self, flag):
+        self._flags.discard(flag)
+
+    def get_flag(self, flag):
+        return flag in self._flags
+
+    def add_optimization_profile(self, profile):
+        self._profiles.append(profile._shapes)
+        return -1 if _fault("profile") else len(self._profiles) - 1
+
+    def create_timing_cache(self, serialized_timing_cache):
+        return ITimingCache(bytes(serialized_timing_cache))
+
+    def set_timing_cache(self, cache, ignore_mismatch):
+        if cache._data and not cache._data.startswith(b"FAKE TIMINGS " + __version__.encode()):
+            return False
+        self._cache = cache
+        return True
+
+    def get_timing_cache(self):
+        return self._cache
+
+
+class Builder:
+    def __init__(self, logger):
+        self._logger = logger
+
+    def create_network(self, flags=0):
+        return INetworkDefinition(flags)
+
+    def create_builder_config(self):
+        return IBuilderConfig()
+
+    def create_optimization_profile(self):
+        return IOptimizationProfile()
+
+    def build_serialized_network(self, network, config):
+        if _fault("build"):
+            self._logger.log(ILogger.ERROR, "IBuilder::buildSerializedNetwork: Error Code 10: no implementation")
+            return None
+        if config.progress_monitor is not None:
+            config.progress_monitor.phase_start("Building Engine", None, 2)
+            for step in range(2):
+                config.progress_monitor.step_complete("Building Engine", step)
+            config.progress_monitor.phase_finish("Building Engine")
+        typed = bool(network._flags & 1 << NetworkDefinitionCreationFlag.STRONGLY_TYPED) or _VERSION == "11.4"
+        weak = [] if typed else [flag.name.lower() for flag in config._flags if flag.name in ("FP16", "INT8", "BF16")]
+        self._calibrate(config)
+        head = describe_graph(network._onnx, weak, _fault("ignores_precision"))
+        if not config._profiles and any(a < 0 for v in head["inputs"] for a in v["shape"]):
+            self._logger.log(ILogger.ERROR, "Error Code 4: network has dynamic inputs, but no optimization profile")
+            return None
+        static = {v["name"]: v["shape"] for v in head["inputs"]}
+        profiles = [[{n: s[i] for n, s in p.items()} for i in range(3)] for p in config._profiles] or [[static] * 3]
+        head |= {
+            "version": _VERSION,
+            "detailed": config.profiling_verbosity == ProfilingVerbosity.DETAILED,
+            "profiles": profiles,
+            "flags": sorted(flag.name for flag in config._flags),
+            "limits": {pool.name: size for pool, size in config._limits.items()},
+            "level": config.builder_optimization_level,
+            "typed": typed,
+        }
+        return IHostMemory(write_plan(network._onnx, **head))
+
+    def _calibrate(self, config):
+        calibrator = getattr(config, "int8_calibrator", None)
+        if calibrator is None or calibrator.read_calibration_cache() is not None:
+            return
+        lines = [b"TRT-101600-EntropyCalibration2"]
+        calibrator.get_batch_size()
+        while (pointers := calibrator.get_batch(["input"])) is not None:
+            lines.append(b"input: %08x" % (pointers[0] & 0xFFFFFFFF))
+        calibrator.write_calibration_cache(b"\n".join([lines[0], b"input: 3c010a14"]))
+
+
+class ParserError:
+    def __init__(self, text):
+        self._text = text
+
+    def desc(self):
+        return self._text
+
+    def node(self):
+        return 6
+
+    def node_operator(self):
+        return "Unheard"
+
+    def node_name(self):
+        return "/unheard/Of"
+
+
+class OnnxParser:
+    def __init__(self, network, logger):
+        self._network = network
+        self._errors = []
+
+    @property
+    def num_errors(self):
+        return len(self._errors)
+
+    def get_error(self, index):
+        return self._errors[index]
+
+    def parse_from_file(self, model):
+        data = Path(model).read_bytes()
+        try:
+            describe_graph(data, [])
+        except Exception:
+            self._errors.append(ParserError("no importer registered for this operator"))
+            return False
+        self._network._onnx = data
+        return True
+
+
+class Runtime(_Checked):
+    def __init__(self, logger):
+        self._logger = logger
+        self.engine_host_code_allowed = False
+
+    def deserialize_cuda_engine(self, serialized_engine):
+        try:
+            head, onnx_bytes = read_plan(bytes(serialized_engine))
+            if not (head["version"] == _VERSION or head["version"].startswith(_VERSION)):
+                raise PlanError(f"plan of version {head['version']}")
+        except PlanError as error:
+            self._logger.log(ILogger.ERROR, f"IRuntime::deserializeCudaEngine: Error Code 1: Serialization ({error})")
+            return None
+        return ICudaEngine(head, onnx_bytes, self._logger)
+
+
+class ICudaEngine:
+    def __init__(self, head, onnx_bytes, logger):
+        self._head, self._onnx, self._logger = head, onnx_bytes, logger
+        self._tensors = {v["name"]: v for v in (*head["inputs"], *head["outputs"])}
+
+    @property
+    def num_io_tensors(self):
+        return len(self._tensors)
+
+    @property
+    def num_optimization_profiles(self):
+        return len(self._head["profiles"])
+
+    def get_tensor_name(self, index):
+        return list(self._tensors)[index]
+
+    def get_tensor_mode(self, name):
+        return TensorIOMode.INPUT if self._tensors[name] in self._head["inputs"] else TensorIOMode.OUTPUT
+
+    def get_tensor_dtype(self, name):
+        return DataType[_ONNX_TYPES[self._tensors[name]["type"]]]
+
+    def get_tensor_shape(self, name):
+        return tuple(self._tensors[name]["shape"])
+
+    def get_tensor_location(self, name):
+        return TensorLocation.DEVICE
+
+    def get_tensor_profile_shape(self, name, profile_index):
+        return [tuple(side[name]) for side in self._head["profiles"][profile_index]]
+
+    def create_execution_context(self):
+        return None if _fault("context") else IExecutionContext(self)
+
+    def create_engine_inspector(self):
+        return EngineInspector(self)
+
+
+class EngineInspector(_Checked):
+    def __init__(self, engine):
+        self._engine = engine
+        self.execution_context = None
+
+    def get_engine_information(self, format):
+        from fake_trtexec import describe_layer
+
+        head = self._engine._head
+        layers = [describe_layer(layer) if head["detailed"] else layer["name"] for layer in head["layers"]]
+        tensors = [*head["inputs"], *head["outputs"]]
+        if _VERSION == "10.16":
+            return json.dumps({"Layers": layers, "Bindings": [t["name"] for t in tensors]})
+        return json.dumps(
+            {"Layers": layers, "I/O Tensors": [{"Name": t["name"], "Dimensions": t["shape"]} for t in tensors]}
+        )
+
+
+class IExecutionContext(_Checked):
+    def __init__(self, engine):
+        import onnxruntime
+
+        self._engine = engine
+        self._session = onnxruntime.InferenceSession(engine._onnx)
+        self._profile = 0
+        self._shapes = {}
+        self._addresses = {}
+        self.profiler = None
+
+    def set_optimization_profile_async(self, profile_index, stream_handle):
+        cudart.find_stream(stream_handle)
+        self._profile = profile_index
+        return profile_index < self._engine.num_optimization_profiles
+
+    def set_input_shape(self, name, shape):
+        low, _, high = self._engine._head["profiles"][self._profile]
+        fits = len(shape) == len(low[name]) and all(
+            a <= s <= b for a, s, b in zip(low[name], shape, high[name], strict=True)
+        )
+        if not fits:
+            self._engine._logger.log(ILogger.ERROR, f"setInputShape: Error Code 3: {name} is outside of the profile")
+            return False
+        self._shapes[name] = tuple(shape)
+        return True
+
+    def infer_shapes(self):
+        return [v["name"] for v in self._engine._head["inputs"] if v["name"] not in self._shapes]
+
+    def get_tensor_shape(self, name):
+        if name in self._shapes:
+            return self._shapes[name]
+        batch = next(iter(self._shapes.values()), (1,))[0]
+        return tuple(batch if a < 0 else a for a in self._engine._tensors[name]["shape"])
+
+    def set_tensor_address(self, name, memory):
+        self._addresses[name] = memory
+        return memory in cudart.memory
+
+    def execute_async_v3(self, stream_handle):
+        stream = cudart.find_stream(stream_handle)
+        if _fault("execute") or cudart.break_capture(stream):
+            self._engine._logger.log(ILogger.ERROR, "enqueueV3: Error Code 1: Cuda Runtime (not permitted)")
+            return False
+        stream.enqueue(self._compute)
+        return True
+
+    def _compute(self):
+        head = self._engine._head
+        feeds = {v["name"]: self._read(v["name"]) for v in head["inputs"]}
+        names = [v["name"] for v in head["outputs"]]
+        for name, value in zip(names, self._session.run(names, feeds), strict=True):
+            data = np.ascontiguousarray(value)
+            ctypes.memmove(self._addresses[name], data.ctypes.data, data.nbytes)
+        if self.profiler is not None:
+            for layer in head["layers"]:
+                self.profiler.report_layer_time(layer["name"], LAYER_MS[layer["precision"]])
+
+    def _read(self, name):
+        block = cudart.memory[self._addresses[name]]
+        dtype = _NUMPY[self._engine.get_tensor_dtype(name).name]
+        count = int(np.prod(self._shapes[name]))
+        return np.frombuffer(block, dtype, count=count).reshape(self._shapes[name])
+
+
+class IPluginRegistry:
+    def load_library(self, plugin_path):
+        return object() if Path(plugin_path).is_file() else None
+
+
+def get_plugin_registry():
+    return IPluginRegistry()
+
+
+def init_libnvinfer_plugins(logger, namespace):
+    return True
+
+
+def _take_away():
+    """Removes every public name that the real bindings of this version lack."""
+    for name in [n for n, v in globals().items() if isinstance(v, type) and not n.startswith("_")]:
+        known = _INVENTORY["classes"].get(name)
+        if known is None and name not in _INVENTORY["enums"] and name not in ("Path", "PlanError"):
+            del globals()[name]
+            continue
+        for attribute in [a for a in vars(globals()[name]) if not a.startswith("_")] if known is not None else []:
+            if attribute not in known:
+                delattr(globals()[name], attribute)
+
+
+_take_away()

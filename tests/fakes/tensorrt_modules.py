@@ -1,0 +1,30 @@
+"""The fake `tensorrt` and `cuda.bindings` modules, in this process or for another, one version at a time."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+MODULES = Path(__file__).parent / "modules"
+VERSIONS = ("10.16", "11.4")
+OURS = "enginebench.backends"
+REBUILT = ("cuda", "tensorrt", "tensorrt_builder", "tensorrt_calibrator")
+
+
+def forget_modules() -> None:
+    """Drops what was imported of either, so that the next import finds another version."""
+    for name in list(sys.modules):
+        package, _, last = name.rpartition(".")
+        if name.split(".")[0] in ("tensorrt", "cuda") or (package == OURS and last in REBUILT):
+            del sys.modules[name]
+            if package in sys.modules:
+                vars(sys.modules[package]).pop(last, None)  # else `from package import last` finds the old one
+
+
+def use_fakes(monkeypatch: pytest.MonkeyPatch, version: str) -> None:
+    """Makes the fakes of a version the ones that are imported from now on."""
+    forget_modules()
+    monkeypatch.setenv("FAKE_TENSORRT_VERSION", version)
+    monkeypatch.syspath_prepend(str(MODULES))

@@ -1,0 +1,75 @@
+"""The head of an ONNX file without the onnx package: the same as with it, and no crash on any bytes."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from pathlib import Path
+
+import onnx
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from onnx import TensorProto, helper, numpy_helper
+
+from enginebench.core.errors import ParseError
+from enginebench.models.onnx_head import read_onnx_head
+from enginebench.models.onnx_source import read_onnx
+from enginebench.models.zoo import DATA_DIR
+
+FILES = sorted(DATA_DIR.glob("*.onnx"))
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: path.name)
+def test_the_same_as_the_onnx_package_says(path: Path) -> None:
+    head, full = read_onnx_head(path), read_onnx(path)
+    assert (head.inputs, head.outputs, head.precision) == (full.inputs, full.outputs, full.precision)
+
+
+@pytest.mark.parametrize(
+    ("kind", "nodes", "precision"), [(10, [], "fp16"), (16, [], "bf16"), (1, ["QuantizeLinear"], "int8")]
+)
+def test_precisions(tmp_path: Path, kind: int, nodes: list[str], precision: str) -> None:
+    import numpy as np
+
+    weight = numpy_helper.from_array(np.ones((4, 4), np.float32), "w")
+    weight = helper.make_tensor("w", kind, [4, 4], np.ones(16, np.float32)) if kind != 1 else weight
+    graph = helper.make_graph(
+        [helper.make_node(op, ["x", "w"], ["y"]) for op in nodes or ["MatMul"]],
+        "g",
+        [
+            helper.make_tensor_value_info("x", TensorProto.FLOAT, [None, 4]),
+            helper.make_tensor_value_info("w", kind, [4, 4]),
+        ],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, ["n", 4])],
+        [weight],
+    )
+    path = tmp_path / "ä b.onnx"
+    onnx.save(helper.make_model(graph), path)
+    head = read_onnx_head(path)
+    assert head.precision == precision
+    assert [s.name for s in head.inputs] == ["x"]  # a weight that old files list among the inputs is none
+    assert head.inputs[0].shape == ("batch", 4) and head.outputs[0].shape == ("n", 4)
+
+
+@pytest.mark.parametrize("data", [b"", b"\x00", b"hello", b"\xff" * 40, b"\x3a\x7f"])
+def test_what_is_no_model(tmp_path: Path, data: bytes) -> None:
+    path = tmp_path / "x.onnx"
+    path.write_bytes(data)
+    with pytest.raises(ParseError, match="an ONNX model"):
+        read_onnx_head(path)
+    with pytest.raises(ParseError):
+        read_onnx_head(tmp_path / "none.onnx")
+
+
+@settings(max_examples=60, deadline=None)
+@given(cut=st.integers(0, 4000), flips=st.lists(st.tuples(st.integers(0, 3999), st.integers(0, 255)), max_size=4))
+def test_damage_ends_in_one_kind_of_error(
+    tmp_path_factory: pytest.TempPathFactory, cut: int, flips: list[tuple[int, int]]
+) -> None:
+    data = bytearray(FILES[0].read_bytes())
+    for place, value in flips:
+        data[place % len(data)] = value
+    path = tmp_path_factory.mktemp("damage") / "x.onnx"
+    path.write_bytes(bytes(data[: len(data) - cut]))
+    with suppress(ParseError):
+        read_onnx_head(path)
