@@ -14,9 +14,10 @@ from pathlib import Path
 from msgspec import Struct
 from msgspec.structs import replace
 
+from enginebench.analyze.quantiles import median
 from enginebench.backends.registry import find_installed, takes
 from enginebench.core.errors import EngineBenchError
-from enginebench.core.names import parse_engine, row_id
+from enginebench.core.names import format_engine, parse_engine, row_id
 from enginebench.core.records import MeasureSpec, Precision, Result, Scope
 from enginebench.measure.machine import describe_machine
 from enginebench.workflow.campaign import Campaign
@@ -26,6 +27,7 @@ from enginebench.workflow.reporting import describe_stored
 from enginebench.workflow.sources import gather_sources
 
 DEVICE = "cuda:0"
+MODELS = ("resnet18", "resnet50", "mobilenet_v3_small", "efficientnet_b0")
 BATCHES = (1, 32, 256)
 # What the timed loop needs on the host is one thread; four leave room for what a runtime does beside it.
 THREADS = 4
@@ -58,25 +60,25 @@ HEAD = (
     Cell(REDUCE, "fp16", full=True),
     Cell(ORT_BEST, "fp16", full=True),
 )
-SHORT = tuple(replace(cell, full=False) for cell in HEAD)
-# What explains them: one change at a time.
+# The same question at every batch of every model: the baseline, and the best of each kind of engine.
+SHORT = (Cell("pytorch", "fp32"), Cell(GRAPH_NHWC, "fp16"), Cell(REDUCE, "fp16"), Cell(ORT_BEST, "fp16"))
+# What explains the head rows: one change at a time.
 LADDER = (
     Cell("pytorch:channels_last=1", "fp16"),
     Cell(GRAPH, "tf32"),
     Cell(GRAPH_NHWC, "bf16"),
     Cell("pytorch-compile", "fp16"),
-    Cell(REDUCE, "tf32"),
     Cell("ort-cuda", "fp32"),
     Cell("ort-cuda:prefer_nhwc=1", "fp16"),
 )
 COPIES = (Cell(GRAPH_NHWC, "fp16", scope="io"), Cell(ORT_BEST, "fp16", scope="io"))
 COLD = (Cell(GRAPH_NHWC, "fp16", cache="cold"),)
 
-CELLS: dict[str, dict[int, tuple[Cell, ...]]] = {
-    "resnet18": {1: HEAD + LADDER + COPIES + COLD, 32: SHORT, 256: SHORT},
-    "resnet50": {1: SHORT, 32: HEAD + LADDER + COPIES + COLD, 256: SHORT},
-    "mobilenet_v3_small": {1: SHORT, 32: SHORT, 256: SHORT},
-    "efficientnet_b0": {1: SHORT, 32: SHORT, 256: SHORT},
+# Part -> (model, rows by batch). A process takes 3 (ort) to 10 s (compiled), most of it imports.
+PARTS: dict[str, tuple[str, dict[int, tuple[Cell, ...]]]] = {
+    "resnet18": ("resnet18", {1: HEAD + LADDER + COPIES + COLD}),
+    "resnet50": ("resnet50", {32: HEAD + COPIES + COLD}),
+    **{f"{model}-batches": (model, dict.fromkeys(BATCHES, SHORT)) for model in MODELS},
 }
 
 
@@ -98,9 +100,9 @@ class Printer:
 
 
 def measure_model(
-    model: str, cells: dict[int, tuple[Cell, ...]], out: Path, processes: int, time_limit_s: float
+    part: str, model: str, cells: dict[int, tuple[Cell, ...]], out: Path, processes: int, time_limit_s: float
 ) -> Path:
-    """The folder of the run of one model, measured as far as it could be."""
+    """The folder of the run of one part, measured as far as it could be."""
     wanted = [(batch, cell) for batch, chosen in cells.items() for cell in chosen]
     request = RunRequest(
         model=model,
@@ -113,7 +115,7 @@ def measure_model(
         weights="random",
         timeout_s=300.0,
     )
-    folder, printer = RunFolder(out / model), Printer()
+    folder, printer = RunFolder(out / part), Printer()
     resume = holds_run(folder.root)
     record = folder.read_record() if resume else _begin(folder, request, printer)
     sources = tuple(folder.absolute(a) for a in record.sources)
@@ -128,6 +130,7 @@ def measure_model(
         campaign.run()
     finally:
         print_table(record, list(campaign.results.values()))
+        print_figures(list(campaign.results.values()))
     return folder.root
 
 
@@ -176,6 +179,46 @@ def print_table(record: RunRecord, results: Sequence[Result]) -> None:
             f"mem={_show_device_memory(results, row.id)} mJ={row.energy_mj or 0:.2f} [{shares}] {codes} "
             f"{row.reason or ''}"
         )
+
+
+def print_figures(results: Sequence[Result]) -> None:
+    """What must hold on any GPU, with the limit beside each figure."""
+    medians = {r.id: _medians(r) for r in results if any(m.latency_ns for m in r.measurements)}
+    rows = {_key(r): r for r in results if r.id in medians}
+    for key, result in rows.items():
+        found = medians[result.id]
+        if GRAPH in key[0] and result.measure.scope == "compute":
+            gap_us = (found["latency_ns"] - found["device_ns"]) / 1000
+            print(f"{result.id}: host clock {gap_us:.1f} us above the events (limit 15, waiting spins)")
+        compute = rows.get((*key[:3], "compute", key[4]))
+        if result.measure.scope == "io" and compute is not None:
+            copies = found["h2d_ns"] + found["d2h_ns"] + found["staging_ns"]
+            more = found["latency_ns"] - medians[compute.id]["latency_ns"]
+            print(f"{result.id}: io - compute {more / 1000:.1f} us, copies {copies / more:.0%} of it (limit 90 to 110)")
+        halves = [[m for m in result.measurements if m.repetition % 2 == half] for half in (0, 1)]
+        if all(len(half) > 1 for half in halves):
+            first, second = (_medians(replace(result, measurements=tuple(half)))["latency_ns"] for half in halves)
+            print(f"{result.id}: even against odd processes {first / second - 1:+.2%} (limit 2)")
+    for batch in {key[2] for key in rows}:
+        fp16 = [medians[r.id]["latency_ns"] for k, r in rows.items() if k[1:] == ("fp16", batch, "compute", "hot")]
+        for engine, precision in ((GRAPH, "fp32"), ("pytorch", "fp32"), (DEFAULTS, "tf32")):
+            base = rows.get((engine, precision, batch, "compute", "hot"))
+            if base is not None and fp16:
+                ratio = medians[base.id]["latency_ns"] / min(fp16)
+                print(f"batch {batch}: best fp16 row {ratio:.2f} times as fast as {engine} {precision}")
+
+
+def _key(result: Result) -> tuple[str, str, int, str, str]:
+    """Engine, precision, batch, scope, cache."""
+    spec, measure = result.engine, result.measure
+    return format_engine(spec), spec.precision, spec.batch, measure.scope, measure.cache
+
+
+def _medians(result: Result) -> dict[str, float]:
+    """Median of the process medians of each field that was measured, in ns."""
+    fields = ("latency_ns", "device_ns", "h2d_ns", "d2h_ns", "staging_ns")
+    found = {name: [v for m in result.measurements if (v := getattr(m, name))] for name in fields}
+    return {name: median([median(values) for values in lists]) for name, lists in found.items() if lists}
 
 
 def _show_device_memory(results: Sequence[Result], row_id: str) -> str:
@@ -265,7 +308,7 @@ def probe(out: Path) -> None:
     for command in commands:
         print(f"$ {' '.join(command)}", flush=True)
         subprocess.run(command, check=False)
-    root = measure_model("resnet18", PROBE_CELLS, out / "probe", processes=1, time_limit_s=0.5)
+    root = measure_model("probe", "resnet18", PROBE_CELLS, out, processes=1, time_limit_s=0.5)
     list_kernels(root)
 
 
@@ -276,7 +319,7 @@ def main() -> int:
     parser.add_argument("--work", type=Path, default=Path("/tmp/enginebench-gpu"), help="where the runs' folders lie")
     parser.add_argument("--processes", type=int, default=FULL_PROCESSES)
     parser.add_argument("--time-limit", type=float, default=TIME_LIMIT_S)
-    parser.add_argument("parts", nargs="+", choices=["probe", "stages", *CELLS])
+    parser.add_argument("parts", nargs="+", choices=["probe", "stages", *PARTS])
     options = parser.parse_args()
     failed = 0
     for part in options.parts:
@@ -289,7 +332,7 @@ def main() -> int:
                 time_stages(options.out)
             else:
                 try:
-                    measure_model(part, CELLS[part], options.work, options.processes, options.time_limit)
+                    measure_model(part, *PARTS[part], options.work, options.processes, options.time_limit)
                 finally:  # also when it is interrupted: the same part called again goes on
                     packed = pack(options.work / part)
                     (options.out / packed.name).write_bytes(packed.read_bytes())

@@ -1,10 +1,14 @@
 #!/usr/bin/env bash
 # Measures the built-in image models on an NVIDIA GPU and leaves the stored rows, compressed, in $OUT.
 #
-#   benchmarks/gpu.sh PART...      parts: probe resnet18 resnet50 mobilenet_v3_small efficientnet_b0 stages
+#   benchmarks/gpu.sh PART...
 #
-# probe runs the tests that need a GPU, asks doctor, and times one short row of every engine; the others are the
-# results. Each part ends within about five minutes on an H200, so that two fit into ten.
+# probe                the tests that need a GPU, doctor, one short row of every engine, its kernels by name
+# resnet18, resnet50   the head rows with ten processes each (batch 1; batch 32), and what explains them; 9 minutes each
+# MODEL-batches        batches 1, 32 and 256 of resnet18, resnet50, mobilenet_v3_small, efficientnet_b0; 3 minutes each
+# stages               JPEG file to label; 2 minutes
+#
+# A part that was interrupted goes on where it stopped when it is called again on the same machine.
 #
 # Set for machines without a network: WHEELS, a folder of wheels to install beside the system's packages, and
 # ORT_GPU_SITE, a folder that holds onnxruntime-gpu; without it rows of ort-cuda are skipped.

@@ -98,3 +98,34 @@ def test_a_single_process_that_ran_out_of_time_says_so() -> None:
     block = Block(start=0, stop=400, duration_ns=10**9, foreign_cpu_cores=0.0)
     one = Measurement(clock="host", latency_ns=[2_500_000] * 400, blocks=(block,), stop_rule="time_limit")
     assert [c.code for c in judge([one])[1]] == ["single_process", "not_settled"]
+
+
+@pytest.mark.parametrize(("enqueue_ns", "doubted"), [(790, False), (810, True)])
+def test_a_gpu_that_waits_for_the_host_is_a_doubt(enqueue_ns: int, doubted: bool) -> None:
+    n = 1000
+    measured = Measurement(
+        clock="host",
+        latency_ns=[1100] * n,
+        blocks=(Block(start=0, stop=n, duration_ns=10**8),),
+        stop_rule="settled",
+        device_ns=[1000] * n,
+        enqueue_ns=[enqueue_ns] * n,
+    )
+    _, doubts = judge([measured])
+    assert ("enqueue_bound" in {caveat.code for caveat in doubts}) is doubted
+
+
+@pytest.mark.parametrize(
+    ("device_ns", "enqueue_ns", "drifts"),
+    [(950_000, 10_000, False), (800_000, 10_000, True), (950_000, 900_000, True), (None, None, True)],
+)
+def test_the_speed_of_the_host_counts_where_the_host_is_timed(
+    device_ns: int | None, enqueue_ns: int | None, drifts: bool
+) -> None:
+    def measure(reference_ns: int) -> Measurement:
+        device = None if device_ns is None else [device_ns] * 100
+        enqueue = None if enqueue_ns is None else [enqueue_ns] * 100
+        return make(reference_ns=[reference_ns], device_ns=device, enqueue_ns=enqueue)
+
+    found = codes([measure(1000)] * 5 + [measure(1300)] * 5)[1]
+    assert ("clock_drift" in found) is drifts

@@ -110,7 +110,10 @@ def test_where_no_default_clock_is_named_the_highest_counts() -> None:
     [
         (GpuState(sm_clock_mhz=1485), ()),
         (GpuState(sm_clock_mhz=1484), ("low_clock",)),
-        (GpuState(throttle_reasons=("sw_power_cap",)), ("throttled",)),
+        (GpuState(throttle_reasons=("hw_thermal_slowdown",)), ("throttled",)),
+        (GpuState(sm_clock_mhz=1980, throttle_reasons=("hw_slowdown",)), ("throttled",)),
+        (GpuState(sm_clock_mhz=1965, throttle_reasons=("sw_power_cap",)), ()),
+        (GpuState(sm_clock_mhz=1935, throttle_reasons=("sw_power_cap",)), ("throttled",)),
         (GpuState(foreign_processes=1), ("foreign_gpu",)),
         (GpuState(), ()),
         (GpuState(sm_clock_mhz=345, throttle_reasons=("hw_slowdown",)), ("low_clock", "throttled")),

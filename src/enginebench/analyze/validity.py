@@ -24,6 +24,10 @@ CALL_SHARE = 0.05
 # Virtual machines were seen to have two speed states, 1.5 apart, that last for seconds. Halfway between (on a log
 # scale, sqrt(1.5) = 1.22) parts one state with noise from both states.
 SPEED_RATIO = 1.2
+# Source: trtexec, which warns where the median enqueue time is above this share of the median GPU time.
+ENQUEUE_SHARE = 0.8
+# A host 1.2 times slower (SPEED_RATIO) moves such a latency by a tenth of a fifth: 2 %, which is the verdicts' margin.
+DEVICE_PACED_SHARE = 0.9
 
 _MARKS: dict[Mark, tuple[CaveatCode, str, str]] = {
     "foreign_cpu": ("foreign_cpu", "other processes used the CPU", "stop them, or measure again at a quiet time"),
@@ -48,7 +52,7 @@ def judge(measurements: Sequence[Measurement]) -> tuple[Validity, list[Caveat]]:
     marked, drifting = share_marked(kept), list(_find_drift(kept))
     unsettled = sum(m.warmup_settled is False for m in kept) / len(kept)
     caveats = [*_doubt_marks(kept), *_doubt_counts(kept), *_doubt_overhead(kept), *_doubt_warmup(kept)]
-    caveats += [*_doubt_end(kept), *drifting]
+    caveats += [*_doubt_end(kept), *_doubt_enqueue(kept), *drifting]
     if _share_spoilt(kept) > INVALID_SHARE:
         return "invalid", caveats
     if marked > SUSPECT_SHARE or unsettled > SUSPECT_SHARE or drifting:
@@ -111,9 +115,20 @@ def _doubt_end(measurements: Sequence[Measurement]) -> Iterator[Caveat]:
         yield _caveat("not_settled", seen, "raise --time-limit, or give the machine less else to do")
 
 
+def _doubt_enqueue(measurements: Sequence[Measurement]) -> Iterator[Caveat]:
+    """Where launching takes as long as computing, the host is timed, and the GPU waits for it."""
+    known = [m for m in measurements if m.enqueue_ns and m.device_ns and median(m.device_ns) > 0]
+    shares = [median(m.enqueue_ns or ()) / median(m.device_ns or ()) for m in known]
+    if shares and median(shares) > ENQUEUE_SHARE:
+        seen = f"enqueueing takes {median(shares):.0%} of the device time: the GPU waits for the host"
+        yield _caveat(
+            "enqueue_bound", seen, "a CUDA graph (pytorch-cudagraph, mode=reduce-overhead) or a larger --batch"
+        )
+
+
 def _find_drift(measurements: Sequence[Measurement]) -> Iterator[Caveat]:
     advice = "fix clocks or governor, or measure on a machine of your own; ratios of neighbours suffer less"
-    references = [median(m.reference_ns) for m in measurements if m.reference_ns]
+    references = [median(m.reference_ns) for m in measurements if m.reference_ns and not _is_device_paced(m)]
     if _ratio(references) > SPEED_RATIO:
         seen = f"the reference kernel was up to {_ratio(references):.2f} times slower in some processes"
         yield _caveat("clock_drift", seen, advice)
@@ -121,6 +136,15 @@ def _find_drift(measurements: Sequence[Measurement]) -> Iterator[Caveat]:
     if _ratio(clocks) > SPEED_RATIO:
         seen = f"the GPU clock lay between {min(clocks):.0f} and {max(clocks):.0f} MHz"
         yield _caveat("clock_drift", seen, advice)
+
+
+def _is_device_paced(measurement: Measurement) -> bool:
+    """Whether the device's time is nearly all of the latency and does not wait for launches: no clock of the host's."""
+    if not (measurement.device_ns and measurement.latency_ns):
+        return False
+    device_ns = median(measurement.device_ns)
+    launched = not measurement.enqueue_ns or median(measurement.enqueue_ns) <= ENQUEUE_SHARE * device_ns
+    return launched and device_ns >= DEVICE_PACED_SHARE * median(measurement.latency_ns)
 
 
 def _ratio(values: Sequence[float]) -> float:

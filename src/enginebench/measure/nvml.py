@@ -32,6 +32,11 @@ REASONS = {
     0x80: "hw_power_brake",
 }
 
+# A card at its power limit lowers the clock in small steps, for good: an H200 was seen to go from 1980 to 1965 MHz.
+# That is how it works under this load, and is marked only where it costs more than a verdict would notice (2 %).
+CAPS = ("sw_power_cap", "sync_boost")
+CAPPED_CLOCK_SHARE = 0.98
+
 # How often the energy counter moves where that could not be seen: data-centre cards refresh it every 20 to 100 ms.
 # Source: the slowest that was seen; Yang, Adamek, Armour, "Part-time power measurements", SC 2024, reports 20 to
 # 100 ms for cards since Volta.
@@ -213,17 +218,18 @@ class GpuWatch:
 def find_marks(state: GpuState, default_clock_mhz: int | None) -> tuple[Mark, ...]:
     """What makes a block doubtful: a low clock, throttling, another process on the GPU."""
     marks: list[Mark] = []
-    if (
-        state.sm_clock_mhz is not None
-        and default_clock_mhz
-        and state.sm_clock_mhz < LOW_CLOCK_SHARE * default_clock_mhz
-    ):
+    if _is_below(state.sm_clock_mhz, default_clock_mhz, LOW_CLOCK_SHARE):
         marks.append("low_clock")
-    if state.throttle_reasons:
+    capped = _is_below(state.sm_clock_mhz, default_clock_mhz, CAPPED_CLOCK_SHARE)
+    if any(capped or reason not in CAPS for reason in state.throttle_reasons):
         marks.append("throttled")
     if state.foreign_processes:
         marks.append("foreign_gpu")
     return tuple(marks)
+
+
+def _is_below(clock_mhz: int | None, default_mhz: int | None, share: float) -> bool:
+    return clock_mhz is not None and default_mhz is not None and clock_mhz < share * default_mhz
 
 
 def open_gpu_watch(device: str) -> GpuWatch | None:

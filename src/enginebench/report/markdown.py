@@ -11,6 +11,7 @@ from enginebench.core.names import format_precision
 from enginebench.core.records import Machine
 from enginebench.core.text import clean_text
 from enginebench.report.answers import collect_notes, explain_diff_row, state_answer
+from enginebench.report.batches import HEADINGS, describe_limit, list_batches, list_cells
 from enginebench.report.cells import describe_setting, format_p99, format_speedup
 from enginebench.report.numbers import (
     UNITS_PER_MS,
@@ -47,6 +48,7 @@ def format_markdown(document: RunDocument, pictures: Sequence[str] = ()) -> str:
     for title, members in groupby(numbered, key=lambda pair: describe_setting(pair[0])):
         rows, numbers = zip(*members, strict=True)
         lines += [f"## {escape(title[:1].upper() + title[1:])}", "", *_format_table(rows, numbers), ""]
+    lines += _format_batches(document)
     lines += [f"- all rows: {escape(note)}" for note in notes.common]
     # Not a numbered list: markdown would count by itself.
     lines += [f"- note {i}: {escape(note)}" for i, note in enumerate(notes.numbered, start=1)]
@@ -58,6 +60,18 @@ def format_markdown(document: RunDocument, pictures: Sequence[str] = ()) -> str:
     ]
     lines += _format_machine(document.machine)
     return "\n".join(lines).rstrip("\n") + "\n"
+
+
+def _format_batches(document: RunDocument) -> list[str]:
+    """Latency against throughput, where an engine ran more than one batch."""
+    limit = document.spec.get("p99_limit_ms")
+    series = list_batches(document.rows, limit)
+    if not series:
+        return []
+    lines = [_join_cells(HEADINGS), _join_cells(["---"] * 2 + ["---:"] * (len(HEADINGS) - 2))]
+    lines += [_join_cells([escape(cell) for cell in cells]) for cells in list_cells(series)]
+    sentences = [f"- {escape(sentence)}" for sentence in describe_limit(series, limit)]
+    return ["## Batches: latency against throughput", "", *lines, "", *sentences, *([""] if sentences else [])]
 
 
 def _explain() -> list[str]:

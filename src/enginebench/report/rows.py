@@ -19,6 +19,7 @@ from enginebench.core.records import (
     Drift,
     Estimate,
     Machine,
+    Measurement,
     Precision,
     Recipe,
     Result,
@@ -90,6 +91,8 @@ class Row(Struct, frozen=True, kw_only=True):
     repetitions_needed: int | None = None
     nonfinite: int = 0
     outputs_agree: bool | None = None  # None: not compared
+    peak_device_memory_bytes: int | None = None
+    energy_interval_mj: tuple[float, float] | None = None  # what the resolution of the counter leaves open
 
 
 class Ref(Struct, frozen=True, kw_only=True):
@@ -169,7 +172,9 @@ def describe_row(result: Result, baseline: Result | None, *, margin: float = 0.0
         build_s=result.build_s,
         size_bytes=result.size_bytes,
         peak_memory_bytes=max((m.peak_memory_bytes for m in measured if m.peak_memory_bytes), default=None),
+        peak_device_memory_bytes=max((b for m in measured if (b := m.peak_device_memory_bytes)), default=None),
         energy_mj=_mean([m.energy_mj for m in measured]),
+        energy_interval_mj=_bound_energy(measured),
         pareto=False,
         top1_accuracy=result.accuracy.top1 if result.accuracy else None,
         caveats=_collect_caveats(result, doubts if measured else []),
@@ -243,6 +248,19 @@ def _worst(values: Iterable[float | None], choose: Callable[[list[float]], float
 def _mean(values: Sequence[float | None]) -> float | None:
     known = [v for v in values if v is not None]
     return sum(known) / len(known) if known else None
+
+
+def _bound_energy(measurements: Sequence[Measurement]) -> tuple[float, float] | None:
+    """Lowest and highest energy per image that the counter's resolution allows, averaged over the processes."""
+    known = [
+        (m.energy_mj, m.energy_resolution_mj)
+        for m in measurements
+        if m.energy_mj is not None and m.energy_resolution_mj is not None
+    ]
+    if not known:
+        return None
+    low, high = (sum(max(0.0, e + sign * r) for e, r in known) / len(known) for sign in (-1, 1))
+    return low, high
 
 
 def _collect_caveats(result: Result, doubts: Sequence[Caveat]) -> tuple[Caveat, ...]:

@@ -1,0 +1,103 @@
+"""Latency against throughput: what each engine makes of larger batches, and the largest within a limit."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from msgspec import Struct
+
+from enginebench.core.names import format_precision
+from enginebench.report.numbers import format_significant
+from enginebench.report.rows import Row
+
+HEADINGS = ("engine", "precision", "batch", "p50 (ms)", "p99 (ms)", "images/s", "times batch 1")
+
+
+class BatchLine(Struct, frozen=True, kw_only=True):
+    """One batch of one engine; `gain` is its throughput over that of the engine's smallest batch."""
+
+    engine: str
+    precision: str
+    batch: int
+    p50_ms: float | None
+    p99_ms: float | None
+    images_per_s: float | None
+    gain: float | None
+    status: str
+
+
+class BatchSeries(Struct, frozen=True, kw_only=True):
+    """One engine over its batches. `largest` keeps to the p99 limit; None without a limit, 0 if no batch does."""
+
+    engine: str
+    precision: str
+    lines: tuple[BatchLine, ...]
+    largest: int | None = None
+
+
+def list_batches(rows: Sequence[Row], p99_limit_ms: float | None = None) -> list[BatchSeries]:
+    """The engines of scope `compute` with a hot cache that have more than one batch, in the order of the rows.
+
+    A batch that failed (out of memory) stays in the list, without numbers.
+    """
+    members: dict[tuple[str, str], list[Row]] = {}
+    for row in rows:
+        if row.scope == "compute" and row.cache == "hot" and row.status != "skipped":
+            members.setdefault((row.engine, format_precision(row.precision, row.recipe)), []).append(row)
+    return [_make_series(key, found, p99_limit_ms) for key, found in members.items() if len(found) > 1]
+
+
+def _make_series(key: tuple[str, str], rows: Sequence[Row], p99_limit_ms: float | None) -> BatchSeries:
+    ordered = sorted(rows, key=lambda row: row.batch)
+    first = next((row.throughput_per_s for row in ordered if row.throughput_per_s), None)
+    fitting = [r.batch for r in ordered if p99_limit_ms is not None and r.p99_ms and r.p99_ms.value <= p99_limit_ms]
+    return BatchSeries(
+        engine=key[0],
+        precision=key[1],
+        lines=tuple(_make_line(row, first) for row in ordered),
+        largest=None if p99_limit_ms is None else max(fitting, default=0),
+    )
+
+
+def _make_line(row: Row, first: float | None) -> BatchLine:
+    rate = row.throughput_per_s
+    return BatchLine(
+        engine=row.engine,
+        precision=format_precision(row.precision, row.recipe),
+        batch=row.batch,
+        p50_ms=row.p50_ms.value if row.p50_ms else None,
+        p99_ms=row.p99_ms.value if row.p99_ms else None,
+        images_per_s=rate,
+        gain=rate / first if rate and first else None,
+        status=row.status,
+    )
+
+
+def list_cells(series: Sequence[BatchSeries]) -> list[tuple[str, ...]]:
+    """One line of text cells a batch, under `HEADINGS`; what was not measured shows its status."""
+    return [
+        (
+            line.engine,
+            line.precision,
+            str(line.batch),
+            *(
+                format_significant(value) if value is not None else line.status
+                for value in (line.p50_ms, line.p99_ms, line.images_per_s)
+            ),
+            format_significant(line.gain, 3) if line.gain is not None else "",
+        )
+        for one in series
+        for line in one.lines
+    ]
+
+
+def describe_limit(series: Sequence[BatchSeries], p99_limit_ms: float | None) -> list[str]:
+    """A sentence for each engine: the largest batch whose p99 keeps to the limit. Empty without a limit."""
+    if p99_limit_ms is None:
+        return []
+    return [
+        f"{one.engine} {one.precision}: "
+        + (f"batch {one.largest} is the largest" if one.largest else "no batch that was measured")
+        + f" within p99 {p99_limit_ms:g} ms."
+        for one in series
+    ]
