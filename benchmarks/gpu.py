@@ -8,6 +8,7 @@ import sys
 import tarfile
 import time
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -32,6 +33,8 @@ BATCHES = (1, 32, 256)
 # What the timed loop needs on the host is one thread; four leave room for what a runtime does beside it.
 THREADS = 4
 FULL_PROCESSES = 10
+# Rows are built and checked beside each other, which nobody times; more at once run out of host memory before cores.
+PREPARED_AT_ONCE = 6
 TIME_LIMIT_S = 1.0
 
 GRAPH = "pytorch-cudagraph"
@@ -73,12 +76,20 @@ LADDER = (
 )
 COPIES = (Cell(GRAPH_NHWC, "fp16", scope="io"), Cell(ORT_BEST, "fp16", scope="io"))
 COLD = (Cell(GRAPH_NHWC, "fp16", cache="cold"),)
+SMALL = (
+    Cell("pytorch", "fp32", scope="io"),
+    Cell(GRAPH, "fp32", scope="io"),
+    Cell("ort-cuda:cuda_graph=1", "fp32", scope="io"),
+    Cell(GRAPH, "fp32"),
+)
 
 # Part -> (model, rows by batch). A process takes 3 (ort) to 10 s (compiled), most of it imports.
 PARTS: dict[str, tuple[str, dict[int, tuple[Cell, ...]]]] = {
     "resnet18": ("resnet18", {1: HEAD + LADDER + COPIES + COLD}),
     "resnet50": ("resnet50", {32: HEAD + COPIES + COLD}),
     **{f"{model}-batches": (model, dict.fromkeys(BATCHES, SHORT)) for model in MODELS},
+    # What an FPGA at the end of a line is compared with: copies belong to it.
+    "digits-mlp": ("digits-mlp", {1: SMALL}),
 }
 
 
@@ -112,7 +123,7 @@ def measure_model(
         device=DEVICE,
         threads=THREADS,
         measure=MeasureSpec(processes=1, time_limit_s=time_limit_s),
-        weights="random",
+        weights="default" if model.startswith("digits") else "random",
         timeout_s=300.0,
     )
     folder, printer = RunFolder(out / part), Printer()
@@ -127,11 +138,19 @@ def measure_model(
     if resume:
         campaign.restore()
     try:
+        prepare_rows(campaign, rows)
         campaign.run()
     finally:
         print_table(record, list(campaign.results.values()))
         print_figures(list(campaign.results.values()))
     return folder.root
+
+
+def prepare_rows(campaign: Campaign, rows: Sequence[PlannedRow]) -> None:
+    """Builds and checks all rows, several at once; their build times say nothing then, and are not kept."""
+    with ThreadPoolExecutor(PREPARED_AT_ONCE) as pool:
+        list(pool.map(campaign.prepare, rows))
+    campaign.results = {row.id: replace(campaign.results[row.id], build_s=None) for row in rows}
 
 
 def _begin(folder: RunFolder, request: RunRequest, printer: Printer) -> RunRecord:
@@ -298,16 +317,23 @@ def row_slug(cell: Cell) -> str:
     return f"{parse_engine(cell.engine)[0]}-{cell.precision}"
 
 
-def probe(out: Path) -> None:
-    """Tests that need a GPU, doctor, and one short row of every engine."""
+def check_machine() -> None:
+    """Doctor, the tests that need a GPU, and the two bindings that are checked without PyTorch."""
+    here = Path(__file__).parent
     commands = (
         ["nvidia-smi"],
         [sys.executable, "-m", "enginebench", "doctor"],
-        [sys.executable, "-m", "pytest", "-q", "-m", "gpu", "-p", "no:cacheprovider", "tests", "--timeout=240"],
+        [sys.executable, str(here / "gpu_cuda_binding.py")],
+        [sys.executable, str(here / "gpu_tensorrt_lean.py")],
+        [sys.executable, "-m", "pytest", "-q", "-m", "gpu", "-p", "no:cacheprovider", "tests/backends"],
     )
     for command in commands:
         print(f"$ {' '.join(command)}", flush=True)
         subprocess.run(command, check=False)
+
+
+def probe(out: Path) -> None:
+    """One short row of every engine, and the kernels that it ran, by name."""
     root = measure_model("probe", "resnet18", PROBE_CELLS, out, processes=1, time_limit_s=0.5)
     list_kernels(root)
 
@@ -319,14 +345,16 @@ def main() -> int:
     parser.add_argument("--work", type=Path, default=Path("/tmp/enginebench-gpu"), help="where the runs' folders lie")
     parser.add_argument("--processes", type=int, default=FULL_PROCESSES)
     parser.add_argument("--time-limit", type=float, default=TIME_LIMIT_S)
-    parser.add_argument("parts", nargs="+", choices=["probe", "stages", *PARTS])
+    parser.add_argument("parts", nargs="+", choices=["check", "probe", "stages", *PARTS])
     options = parser.parse_args()
     failed = 0
     for part in options.parts:
         print(f"== {part}", flush=True)
         start = time.monotonic()
         try:
-            if part == "probe":
+            if part == "check":
+                check_machine()
+            elif part == "probe":
                 probe(options.work)
             elif part == "stages":
                 time_stages(options.out)

@@ -3,9 +3,11 @@
 #
 #   benchmarks/gpu.sh PART...
 #
-# probe                the tests that need a GPU, doctor, one short row of every engine, its kernels by name
+# check                doctor, the tests that need a GPU, CUDA's and TensorRT's bindings; 1 minute
+# probe                one short row of every engine, its kernels by name
 # resnet18, resnet50   the head rows with ten processes each (batch 1; batch 32), and what explains them; 9 minutes each
 # MODEL-batches        batches 1, 32 and 256 of resnet18, resnet50, mobilenet_v3_small, efficientnet_b0; 3 minutes each
+# digits-mlp           the small network, copies included; half a minute
 # stages               JPEG file to label; 2 minutes
 #
 # A part that was interrupted goes on where it stopped when it is called again on the same machine.

@@ -116,13 +116,14 @@ class Campaign:
         """
         self._reporter.begin(sum(1 + row.measure.processes for row in self._rows.values() if row.skip is None))
         for row in self._rows.values():
-            self._prepare(row)
+            self.prepare(row)
         self._compare_outputs()
         self._count_answers()
         self._measure_interleaved()
         return list(self.results.values())
 
-    def _prepare(self, row: PlannedRow) -> None:
+    def prepare(self, row: PlannedRow) -> None:
+        """Builds and checks one row in a child; nothing is done for a row that was prepared before."""
         if row.skip is not None:
             self._keep(self._begin(row, status="skipped", reason=row.skip))
             return
