@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -10,6 +11,10 @@ import pytest
 
 from enginebench.models.zoo import DATA_DIR
 from processes import Cli, environment
+
+# A shell that starts this session in the background has it ignore Ctrl-C, and every process that a test interrupts
+# would inherit that.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture
