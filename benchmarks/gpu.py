@@ -32,6 +32,7 @@ MODELS = ("resnet18", "resnet50", "mobilenet_v3_small", "efficientnet_b0")
 BATCHES = (1, 32, 256)
 # What the timed loop needs on the host is one thread; four leave room for what a runtime does beside it.
 THREADS = 4
+GPU_TESTS = ("tests/backends/test_torch_cuda.py",)
 FULL_PROCESSES = 10
 # Rows are built and checked beside each other, which nobody times; more at once run out of host memory before cores.
 PREPARED_AT_ONCE = 6
@@ -76,6 +77,16 @@ LADDER = (
 )
 COPIES = (Cell(GRAPH_NHWC, "fp16", scope="io"), Cell(ORT_BEST, "fp16", scope="io"))
 COLD = (Cell(GRAPH_NHWC, "fp16", cache="cold"),)
+VARIANTS = (
+    Cell("pytorch", "fp32"),
+    Cell("pytorch:channels_last=1", "fp32"),
+    Cell(REDUCE, "fp16"),
+    Cell(f"{REDUCE},channels_last=1", "fp16"),
+    Cell(f"{REDUCE},freezing=1", "fp16"),
+    Cell(f"{REDUCE},freezing=1,channels_last=1", "fp16"),
+    Cell(ORT_BEST, "fp16"),
+    Cell("ort-cuda:cuda_graph=1", "fp16"),
+)
 SMALL = (
     Cell("pytorch", "fp32", scope="io"),
     Cell(GRAPH, "fp32", scope="io"),
@@ -88,6 +99,8 @@ PARTS: dict[str, tuple[str, dict[int, tuple[Cell, ...]]]] = {
     "resnet18": ("resnet18", {1: HEAD + LADDER + COPIES + COLD}),
     "resnet50": ("resnet50", {32: HEAD + COPIES + COLD}),
     **{f"{model}-batches": (model, dict.fromkeys(BATCHES, SHORT)) for model in MODELS},
+    # One change at a time: what the best FP16 row of a batch of 32 owes to each setting.
+    "variants": ("resnet50", {32: VARIANTS}),
     # What an FPGA at the end of a line is compared with: copies belong to it.
     "digits-mlp": ("digits-mlp", {1: SMALL}),
 }
@@ -325,7 +338,17 @@ def check_machine() -> None:
         [sys.executable, "-m", "enginebench", "doctor"],
         [sys.executable, str(here / "gpu_cuda_binding.py")],
         [sys.executable, str(here / "gpu_tensorrt_lean.py")],
-        [sys.executable, "-m", "pytest", "-q", "-m", "gpu", "-p", "no:cacheprovider", "tests/backends"],
+        [
+            sys.executable,
+            "-m",
+            "pytest",
+            "-q",
+            "-m",
+            "gpu",
+            "-p",
+            "no:cacheprovider",
+            "tests/backends/test_torch_cuda.py",
+        ],
     )
     for command in commands:
         print(f"$ {' '.join(command)}", flush=True)
