@@ -5,7 +5,7 @@ Needs a GPU, Python 3.11 or later, cuda-bindings (12.9 or 13), numpy and msgspec
     PYTHONPATH=src python3 benchmarks/gpu_cuda_binding.py
 
 Every check raises when it fails. `added_us` is what our loop adds to the enqueue: the median time of one iteration
-around an empty CUDA graph, less that of a bare iteration (launch, one event, wait), the two in turns of a hundred calls;
+around an empty CUDA graph, less that of a bare iteration (launch, one event, wait), in turns of a hundred calls each;
 target: under 5 us. `left_us` takes away only the launch and the device's own time, and so still holds how long the GPU
 needs to begin and the host to see the end, which no loop can avoid.
 """
