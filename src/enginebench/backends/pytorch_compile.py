@@ -31,6 +31,7 @@ from enginebench.backends.torch_cuda import (
     read_device_index,
 )
 from enginebench.backends.torch_engine import TorchEngine, load_module, prepare_torch
+from enginebench.backends.torch_isa import trust_instructions
 from enginebench.core.errors import BackendUnavailable, ModelError
 from enginebench.core.records import Artifact, Availability, EngineSpec
 
@@ -125,6 +126,8 @@ class PytorchCompileBackend:
         check_tools()
         prepare_torch(spec)
         inductor.freezing = options["freezing"] == "1"
+        with use_cache(self._cache_dir):
+            trust_instructions(self._cache_dir / CACHE_NAME if self._cache_dir else None)
         # Compiling in this process leaves no worker processes behind that would share the cores with the timed loop.
         inductor.compile_threads = 1
         channels_last = options["channels_last"] == "1"
