@@ -153,13 +153,14 @@ def _bring(source: Path, target: Path) -> None:
 
 def _take_shipped(job: SourceJob) -> tuple[Artifact, ...]:
     """The trained graph that the package ships, for use without PyTorch."""
+    from enginebench.models.task import hash_preprocess
     from enginebench.models.zoo import packaged_onnx
 
     path = packaged_onnx(job.model)
     if path is None:
         raise MissingDependency(f"PyTorch (needed to build {job.model})", 'pip install "enginebench[torch]"')
     (artifact,) = _take_onnx(path, Path(job.out_dir))
-    return (replace(artifact, model=job.model, weights="trained"),)
+    return (replace(artifact, model=job.model, weights="trained", preprocess_sha256=hash_preprocess(job.model)),)
 
 
 def quantize_graph(job: QuantizeJob, note: NoteCall) -> QuantizeAnswer:
@@ -168,7 +169,8 @@ def quantize_graph(job: QuantizeJob, note: NoteCall) -> QuantizeAnswer:
     from enginebench.models.precision.quantize import quantize
 
     start = time.perf_counter()
-    needs_data = job.precision in ("int8", "fp8")
+    # A graph that holds Q/DQ nodes brings its ranges along, and goes through as it is.
+    needs_data = job.precision in ("int8", "fp8") and job.artifact.precision not in ("int8", "fp8")
     data = None
     if needs_data:
         data = open_data(
