@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 from msgspec.structs import replace
 
 from enginebench.core.errors import ArtifactError, MissingDependency, ParseError, UsageError
+from enginebench.core.preprocess import differ, shorten
 from enginebench.core.protocols import (
     Answering,
     Loadable,
@@ -330,7 +331,11 @@ def _take_plan(path: Path) -> Artifact:
 
 
 def answer_data(engine: Engine, job: PrepareJob | AnswerJob) -> dict[str, Array]:
-    """{"logits": the first output, "labels"} over the labelled data; the last batch is filled up and cut again."""
+    """{"logits": the first output, "labels"} over the labelled data; the last batch is filled up and cut again.
+
+    Raises:
+        ArtifactError: the graph was made for another preprocessing than the data go through.
+    """
     import numpy as np
 
     from enginebench.models.precision.calibration_data import open_data
@@ -345,6 +350,7 @@ def answer_data(engine: Engine, job: PrepareJob | AnswerJob) -> dict[str, Array]
         input_size=job.input_size,
         split="evaluate",
     )
+    _check_preprocess(job.artifact, entries.preprocess_sha256)
     batch, answers = job.engine.batch, []
     for feeds in entries.batches(batch):
         full = {name: np.resize(array, (batch, *array.shape[1:])) for name, array in feeds.items()}
@@ -426,10 +432,10 @@ def check_classes(artifact: Artifact) -> None:
 
 def _check_preprocess(artifact: Artifact, found: str | None) -> None:
     known = artifact.preprocess_sha256
-    if known not in (None, "external", found):
+    if differ(known, found):
         raise ArtifactError(
-            f"{artifact.path or artifact.model} was made for another preprocessing ({str(known)[:8]}) than the data go "
-            f"through ({str(found)[:8]}). Name the model that it belongs to with --model, or its --input-size"
+            f"{artifact.path or artifact.model} was made for another preprocessing ({shorten(known)}) than the data go "
+            f"through ({shorten(found)}). Name the model that it belongs to with --model, or its --input-size"
         )
 
 
