@@ -15,7 +15,7 @@ from enginebench.core.errors import ArtifactError, MissingDependency, ModelError
 from enginebench.core.records import Artifact, TensorSpec
 from enginebench.models import export
 from enginebench.models.export import compare_with_torch, explain_export_error, export_onnx, set_batch_axes
-from enginebench.models.onnx_source import read_packaged_onnx
+from enginebench.models.onnx_source import read_onnx, read_packaged_onnx
 from enginebench.models.task import feed_digits, load_digits
 from enginebench.models.torch_source import load_module, make_torch_artifact
 

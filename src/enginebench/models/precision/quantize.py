@@ -42,7 +42,7 @@ from enginebench.models.precision.qdq import (
     release_outputs,
     turn_into_fp8,
 )
-from enginebench.models.precision.tensorrt_check import find_refusals
+from enginebench.models.precision.tensorrt_check import refuse_what_tensorrt_refuses
 
 IoTypes = Literal["keep", "cast"]
 
@@ -178,7 +178,7 @@ def _pass_through(artifact: Artifact, model: ModelProto, to: Precision, wanted: 
             f"{format_precision(to, wanted)} is made from an FP32 graph"
         )
     if wanted == "tensorrt":
-        _refuse_what_tensorrt_refuses(model)
+        refuse_what_tensorrt_refuses(model, artifact.path)
     kept = read_metadata(model).get(KEPT_KEY, "").splitlines()
     change = _Change(
         model=model, kept_fp32=tuple(kept), reason="they were left so when it was quantized", tools=("onnx",)
@@ -231,7 +231,7 @@ def _to_eight_bits(
         made, left = _by_tensorrt_recipe(raise_opset(prepared, FP8_OPSET), calibration, per_channel=False)
         turn_into_fp8(made)
     if recipe == "tensorrt":
-        _refuse_what_tensorrt_refuses(made)
+        refuse_what_tensorrt_refuses(made, "the quantized graph")
     return _Change(
         model=made,
         kept_fp32=tuple(left),
@@ -257,13 +257,6 @@ def _by_tensorrt_recipe(
     quantize_residuals(made, calibration.ranges)
     raise_dead_scales(made)
     return made, left
-
-
-def _refuse_what_tensorrt_refuses(model: ModelProto) -> None:
-    refusals = find_refusals(model)
-    if refusals:
-        listed = "; ".join(f"{r.node}: {r.reason}" for r in refusals[:LISTED])
-        raise ArtifactError(f"TensorRT would refuse {len(refusals)} nodes of the quantized graph: {listed}")
 
 
 def _check_coverage(model: ModelProto, path: str) -> float:
