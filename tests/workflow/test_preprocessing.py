@@ -19,6 +19,7 @@ from enginebench.models.precision.calibrate import calibrate
 from enginebench.models.precision.calibration import write_calibration
 from enginebench.models.precision.calibration_data import keep_batches, open_data
 from enginebench.models.zoo import packaged_onnx
+from enginebench.workflow.building import judge_ranges
 from enginebench.workflow.drifting import check_prepared, make_inputs
 from enginebench.workflow.jobs import AnswerJob, QuantizeJob
 from enginebench.workflow.perform import answer_data, quantize_graph
@@ -75,6 +76,14 @@ def test_drift_says_that_it_cannot_know_how_arrays_were_prepared(tmp_path: Path)
     assert given.preprocess_sha256 == EXTERNAL and [c.code for c in given.caveats] == ["external_preprocess"]
     check_prepared(given, (open_mlp(preprocess_sha256=OTHER),))
     assert make_inputs(open_mlp(), None, 2, 0).preprocess_sha256 == open_mlp().artifact.preprocess_sha256
+
+
+def test_ranges_for_tensorrts_own_calibrator_are_judged_alike(tmp_path: Path, kept: Path) -> None:
+    graph = open_mlp().artifact
+    assert judge_ranges(graph, None, None) == judge_ranges(graph, kept, None) == ()
+    assert [c.code for c in judge_ranges(graph, None, tmp_path / "c.cache")] == ["external_preprocess"]
+    with pytest.raises(ArtifactError, match="another preprocessing"):
+        judge_ranges(open_mlp(preprocess_sha256=OTHER).artifact, kept, None)
 
 
 def test_labelled_data_of_another_preprocessing_is_not_answered(tmp_path: Path) -> None:
