@@ -29,7 +29,7 @@ def pretend_installed(monkeypatch: pytest.MonkeyPatch, versions: dict[str, str])
             raise metadata.PackageNotFoundError(distribution)
         return versions[distribution]
 
-    monkeypatch.setattr(registry.metadata, "version", version)
+    monkeypatch.setattr(metadata, "version", version)
 
 
 def test_every_engine_of_the_contract_has_an_entry() -> None:
