@@ -80,6 +80,7 @@ def make_object(kind: Callable[[Log], Any], what: str) -> Any:
     Raises:
         BackendUnavailable: it cannot be made; with TensorRT's messages.
     """
+    LOG.errors.clear()
     made = kind(LOG)
     return require(None if LOG.errors else made, what, BackendUnavailable)
 

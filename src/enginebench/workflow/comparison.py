@@ -16,8 +16,8 @@ from enginebench.core.store import read_result
 from enginebench.measure.machine import describe_machine
 from enginebench.workflow.campaign import Campaign, Reporter
 from enginebench.workflow.folder import RunFolder, RunRecord, RunRequest
-from enginebench.workflow.lock import lock_device
-from enginebench.workflow.plan import PlannedRow, plan_rows, with_suffix
+from enginebench.workflow.lock import lock_devices
+from enginebench.workflow.plan import PlannedRow, list_devices, plan_rows, with_suffix
 from enginebench.workflow.reconcile import explain_difference
 from enginebench.workflow.sources import gather_sources
 
@@ -81,7 +81,7 @@ def bench_sides(
     """The result of the one engine of `request`; with `against` the other side's first, both measured in turns.
 
     Raises:
-        DeviceBusy: another run holds the device, and `wait` is false.
+        DeviceBusy: another run holds a device of a side, and `wait` is false.
         UsageError: the sides differ in batch or threads, which would compare unlike things.
     """
     folder = RunFolder(root)
@@ -93,10 +93,11 @@ def bench_sides(
         command=command,
     )
     folder.create(record)
-    with lock_device(request.device, wait=wait, on_wait=reporter.say):
+    other = None if against is None else _request_of(request, against)
+    devices = [device for asked in filter(None, (request, other)) for device in list_devices(asked)]
+    with lock_devices(devices, wait=wait, on_wait=reporter.say):
         rows = [_plan_side(folder, request, "artefacts", reporter)]
-        if against is not None:
-            other = _request_of(request, against)
+        if other is not None:
             rows.insert(0, with_suffix(_plan_side(folder, other, "against", reporter), "against"))
         folder.write_record(replace(record, rows=tuple(row.id for row in rows)))
         campaign = Campaign(folder, rows, record.machine, timeout_s=request.timeout_s, reporter=reporter)
