@@ -8,11 +8,12 @@ from pathlib import Path
 from msgspec import Struct
 from msgspec.structs import replace
 
-from enginebench.backends.registry import find_installed, takes
+from enginebench.backends.registry import find_entry, find_installed, open_backend, takes
 from enginebench.core.errors import ArtifactError, UsageError
 from enginebench.core.names import ENGINES, parse_engine
+from enginebench.core.protocols import KeepsLog
 from enginebench.core.records import Precision, Recipe, Result
-from enginebench.core.store import read_result
+from enginebench.core.store import read_result, write_atomic
 from enginebench.measure.machine import describe_machine
 from enginebench.workflow.campaign import Campaign, Reporter
 from enginebench.workflow.folder import RunFolder, RunRecord, RunRequest
@@ -102,6 +103,35 @@ def bench_sides(
         folder.write_record(replace(record, rows=tuple(row.id for row in rows)))
         campaign = Campaign(folder, rows, record.machine, timeout_s=request.timeout_s, reporter=reporter)
         return _explain(folder, campaign.run())
+
+
+def keep_log(root: Path, result: Result, out: Path) -> None:
+    """Writes what the tool of a row printed, builds and processes in their order, to `out`.
+
+    Args:
+        root: the folder of `bench`.
+        result: the row; one that failed has a log as well. One for which nothing was run has none, and writes nothing.
+        out: where the text goes.
+
+    Raises:
+        ArtifactError: the file cannot be written.
+    """
+    backend: object = open_backend(result.engine.backend, cache_dir=root.absolute() / "artefacts" / "cache")
+    assert isinstance(backend, KeepsLog)
+    spec = replace(result.engine, precision=result.requested_precision)  # a relabelled row keeps its folder
+    logs = backend.find_logs(result.artifacts[-1], spec, result.measure) if result.artifacts else []
+    if logs:
+        write_atomic(out, b"".join(path.read_bytes().rstrip(b"\n") + b"\n" for path in logs))
+
+
+def check_log(engine: str) -> None:
+    """Returns if an engine is a tool that writes a log.
+
+    Raises:
+        UsageError: it is none.
+    """
+    if not find_entry(engine).executable:
+        raise UsageError(f"engine {engine} runs in our own process and has no log of a tool; --log is for trtexec")
 
 
 def _explain(folder: RunFolder, results: list[Result]) -> list[Result]:
