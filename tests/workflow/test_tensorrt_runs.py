@@ -19,7 +19,7 @@ from processes import ROOT, Cli, environment
 # trtexec's version, that of the Python module, and what is run with both.
 JOBS = [
     ("8.6.1", "8.6", "", "trtexec,tensorrt", "fp32,int8"),
-    ("10.16", "10.16", "", "trtexec,tensorrt", "fp16,int8"),
+    ("10.16", "10.16", "", "trtexec,tensorrt", "int8"),
     ("11.1", "11.4", "digits-cnn", "pytorch,tensorrt,trtexec", "fp32,fp16,int8"),
 ]
 # Of the fakes' layer times; casts at both ends of an FP16 graph are "other", and only convolutions are in INT8.
