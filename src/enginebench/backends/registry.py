@@ -241,6 +241,15 @@ def _find_executable(name: str, entry: Entry) -> Availability:
     return Availability(engine=name, available=True)
 
 
+def choose_executable(path: str) -> None:
+    """Makes this trtexec the one that this process and its children run.
+
+    Raises:
+        UsageError: it is no executable file.
+    """
+    trtexec_executable.choose_trtexec(path)
+
+
 def find_entry(name: str) -> Entry:
     """The entry of an engine name.
 

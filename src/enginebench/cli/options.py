@@ -56,9 +56,9 @@ def use_trtexec(path: str | None, engines: Iterable[str]) -> None:
         return
     if "trtexec" not in engines:
         raise UsageError("--trtexec names the executable of engine trtexec, which is not asked for")
-    from enginebench.backends.trtexec_executable import choose_trtexec
+    from enginebench.backends.registry import choose_executable
 
-    choose_trtexec(path)
+    choose_executable(path)
 
 
 def measure_options(function: F) -> F:
