@@ -1,4 +1,6 @@
-"""What NVIDIA's lean runtime, which cannot build, shows of `backends/tensorrt.py`: version, names, refused plans.
+"""What NVIDIA's lean runtime, which cannot build, shows of engine `tensorrt`: version, names, refused plans and builds.
+
+The engine finds the lean runtime by itself where all of TensorRT is not installed; this goes in through that door.
 
 Needs a GPU, cuda-bindings, numpy, msgspec, and the wheels tensorrt-lean-cu13-bindings and tensorrt-lean-cu13-libs:
 
@@ -10,8 +12,6 @@ Every check raises when it fails; the answer is JSON.
 from __future__ import annotations
 
 import ast
-import ctypes
-import importlib
 import importlib.util
 import json
 import sys
@@ -21,7 +21,9 @@ from typing import Any
 
 import numpy as np
 
-from enginebench.core.errors import ArtifactError
+from enginebench.backends.registry import open_backend, probe
+from enginebench.backends.tensorrt_runtime import import_tensorrt, is_lean
+from enginebench.core.errors import ArtifactError, BackendUnavailable
 from enginebench.core.records import Artifact, EngineSpec
 from enginebench.core.store import hash_files
 
@@ -33,17 +35,18 @@ DAMAGED = {
     # The magic of a plan ("ftrt", seen in plans of 8.6 to 11) with nothing behind it.
     "magic only": b"ftrt" + bytes(60),
 }
+SPEC = EngineSpec(backend="tensorrt", device="cuda:0", precision="fp32", threads=1)
 
 
-def import_lean() -> Any:
-    """The lean bindings, under the name by which our engine imports TensorRT."""
-    libraries = importlib.util.find_spec("tensorrt_lean_libs")
-    assert libraries is not None and libraries.submodule_search_locations, "tensorrt-lean-cu13-libs is not installed"
-    for library in sorted(Path(libraries.submodule_search_locations[0]).glob("libnvinfer_lean.so*")):
-        ctypes.CDLL(str(library), mode=ctypes.RTLD_GLOBAL)
-    lean = importlib.import_module("tensorrt_lean_bindings")
-    sys.modules["tensorrt"] = lean
-    return lean
+def find_lean() -> Any:
+    """The module that the engine imports.
+
+    Raises:
+        AssertionError: it is all of TensorRT, which hides the lean runtime.
+    """
+    trt = import_tensorrt()
+    assert is_lean(trt), f"all of TensorRT {trt.__version__} is installed, so that the lean runtime is not used"
+    return trt
 
 
 def list_missing_names(lean: Any) -> list[str]:
@@ -57,33 +60,51 @@ def list_missing_names(lean: Any) -> list[str]:
     return sorted(name for name in used if not hasattr(lean, name))
 
 
-def refuse(folder: Path, name: str, content: bytes) -> str:
+def refuse_plan(folder: Path, name: str, content: bytes) -> str:
     """Our engine's words for a plan that is none."""
-    from enginebench.backends.tensorrt import TensorRtBackend
-
     path = folder / f"{name}.plan"
     path.write_bytes(content)
     sha256, files = hash_files([path], folder)
     artifact = Artifact(kind="plan", path=str(path), sha256=sha256, files=files, model=path.name, inputs=(), outputs=())
-    spec = EngineSpec(backend="tensorrt", device="cuda:0", precision="fp32", threads=1)
     try:
-        TensorRtBackend().load(artifact, spec)
+        open_backend("tensorrt").load(artifact, SPEC)  # type: ignore[attr-defined]
     except ArtifactError as error:
         return str(error)
     raise AssertionError(f"the plan {name!r} was loaded")
 
 
-def main() -> int:
-    """0 if every damaged plan was refused with TensorRT's own words."""
+def refuse_build(folder: Path) -> str:
+    """Our engine's words where a graph is to be built."""
+    path = folder / "any.onnx"
+    path.write_bytes(b"not looked at")
+    graph = Artifact(kind="onnx", path=str(path), sha256="", files=(), model=path.name, inputs=(), outputs=())
     try:
-        lean = import_lean()
+        open_backend("tensorrt").build(graph, SPEC, folder)
+    except BackendUnavailable as error:
+        return str(error)
+    raise AssertionError("the lean runtime built a plan")
+
+
+def main() -> int:
+    """0 if the engine says what it is, refuses to build, and refuses every damaged plan with TensorRT's own words."""
+    try:
+        lean = find_lean()
     except (AssertionError, ImportError, OSError) as error:
         print(f"not run: {error}")
         return 3
-    document: dict[str, object] = {"version": lean.__version__, "missing_names": list_missing_names(lean)}
+    asked = probe("tensorrt")
+    assert asked.available, asked.reason
+    assert asked.reason is not None and "lean runtime" in asked.reason, asked.reason
+    document: dict[str, object] = {
+        "version": asked.version,
+        "devices": asked.devices,
+        "reason": asked.reason,
+        "missing_names": list_missing_names(lean),
+    }
     print(json.dumps(document), flush=True)
     with TemporaryDirectory() as folder:
-        document["refused"] = {name: refuse(Path(folder), name, content) for name, content in DAMAGED.items()}
+        document["build"] = refuse_build(Path(folder))
+        document["refused"] = {name: refuse_plan(Path(folder), name, content) for name, content in DAMAGED.items()}
     print(json.dumps(document, indent=2))
     return 0
 

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from importlib import metadata
+from pathlib import Path
 
 import pytest
 
 from enginebench.backends import registry
 from enginebench.backends.registry import (
     ENTRIES,
+    choose_executable,
     find_device,
     find_entry,
     find_installed,
@@ -29,7 +32,7 @@ def pretend_installed(monkeypatch: pytest.MonkeyPatch, versions: dict[str, str])
             raise metadata.PackageNotFoundError(distribution)
         return versions[distribution]
 
-    monkeypatch.setattr(registry.metadata, "version", version)
+    monkeypatch.setattr(metadata, "version", version)
 
 
 def test_every_engine_of_the_contract_has_an_entry() -> None:
@@ -115,6 +118,14 @@ def test_two_onnxruntimes_are_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
     answer = probe("ort")
     assert "onnxruntime 1.31.1 and onnxruntime-gpu 1.24.4 are both installed" in str(answer.reason)
     assert answer.fix == "pip uninstall -y onnxruntime onnxruntime-gpu && pip install onnxruntime"
+
+
+def test_an_executable_that_is_chosen_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TRTEXEC", "")
+    with pytest.raises(UsageError, match="--trtexec names"):
+        choose_executable(str(tmp_path / "nowhere"))
+    choose_executable(sys.executable)
+    assert find_installed("trtexec").available and os.environ["TRTEXEC"] == str(Path(sys.executable).absolute())
 
 
 def test_unknown_engine_is_refused_with_the_known_ones() -> None:

@@ -1,4 +1,4 @@
-"""TensorRT's Python API over a stand-in that has exactly the names of 10.16, then those of 11.4."""
+"""TensorRT's Python API over a stand-in that has exactly the names of 8.6, 10.16, 11.4, or the lean runtime."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from enginebench.backends import registry
 from enginebench.core.errors import (
     ArtifactError,
     BackendUnavailable,
@@ -26,7 +27,7 @@ from enginebench.core.records import Artifact, EngineSpec, MeasureSpec
 from enginebench.models.onnx_source import read_onnx
 from enginebench.models.zoo import DATA_DIR
 from enginebench.workflow.tool_files import ToolFiles
-from fakes.tensorrt_modules import MODULES, VERSIONS, forget_modules, use_fakes
+from fakes.tensorrt_modules import LEAN, MODULES, VERSIONS, forget_modules, use_fakes, use_lean
 
 # The fakes are found on a path of their own, where another distribution's namespace package may lie as well.
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning:importlib")
@@ -122,15 +123,28 @@ def test_plans_are_kept(backend: Any, graph: Artifact, tmp_path: Path, monkeypat
         backend.build(graph, make_spec(optimization_level="5"), tmp_path)
 
 
-def test_settings_reach_the_builder(backend: Any, graph: Artifact, tmp_path: Path) -> None:
+def test_settings_reach_the_builder(backend: Any, graph: Artifact, tmp_path: Path, version: str) -> None:
+    eight = version == "8.6"
     spec = make_spec(
-        workspace_mb="64", optimization_level="2", version_compatible="1", refit="1", strip="1", profiles=PROFILES
-    )
+        workspace_mb="64", optimization_level="2", version_compatible="1", refit="1", strip=str(int(not eight)),
+        profiles=PROFILES,
+    )  # fmt: skip
     head = read_head(backend.build(graph, spec, tmp_path))
     assert head["limits"] == {"WORKSPACE": 64 << 20}
-    assert head["level"] == 2 and head["detailed"] and head["typed"]
-    assert head["flags"] == ["REFIT", "STRIP_PLAN", "VERSION_COMPATIBLE"]  # TF32 is on by default, and off for FP32
+    assert head["level"] == 2 and head["detailed"] and head["typed"] == (not eight)
+    expected = ["REFIT", "STRIP_PLAN", "VERSION_COMPATIBLE"]  # TF32 is on by default, and off for FP32
+    assert head["flags"] == [name for name in expected if name != "STRIP_PLAN" or not eight]
     assert [p[2]["input"][0] for p in head["profiles"]] == [4, 16]
+
+
+@pytest.mark.parametrize("version", ["8.6"], indirect=True)
+def test_what_eight_lacks_is_refused_by_name(backend: Any, graph: Artifact, tmp_path: Path) -> None:
+    for options, name in (
+        ({"strip": "1"}, "STRIP_PLAN"),
+        ({"hardware_compatibility": "sameComputeCapability"}, "SAME_COMPUTE_CAPABILITY"),
+    ):
+        with pytest.raises(UsageError, match=rf"8\.6\.1 has no .*\.{name}"):
+            backend.build(graph, make_spec(**options), tmp_path)
 
 
 PROFILES = "input:1x1x8x8/2x1x8x8/4x1x8x8\ninput:8x1x8x8/8x1x8x8/16x1x8x8"
@@ -233,7 +247,7 @@ def test_a_graph_that_cannot_be_captured_is_refused_by_name(
         engine.run()
 
 
-def test_damaged_plans_and_graphs(backend: Any, graph: Artifact, tmp_path: Path) -> None:
+def test_damaged_plans_and_graphs(backend: Any, graph: Artifact, tmp_path: Path, version: str) -> None:
     broken = tmp_path / "bröken plan.plan"
     broken.write_bytes(b"no plan")
     artifact = Artifact(kind="plan", model="m", path=str(broken), sha256="", files=(), inputs=(), outputs=())
@@ -242,7 +256,8 @@ def test_damaged_plans_and_graphs(backend: Any, graph: Artifact, tmp_path: Path)
     bad = tmp_path / "bad.onnx"
     bad.write_bytes(b"\x00\x01nonsense")
     source = Artifact(kind="onnx", model="m", path=str(bad), sha256="x", files=(), inputs=(), outputs=())
-    with pytest.raises(ArtifactError, match=r"node 6 \(Unheard '/unheard/Of'\): no importer registered"):
+    name = "" if version == "8.6" else r" \(Unheard '/unheard/Of'\)"
+    with pytest.raises(ArtifactError, match=rf"node 6{name}: no importer registered"):
         backend.build(source, make_spec(), tmp_path)
 
 
@@ -255,7 +270,7 @@ def test_timings_are_kept_and_foreign_ones_ignored(backend: Any, graph: Artifact
     assert [p.suffix for p in (tmp_path / "cache").iterdir()] == [".timing"]
 
 
-def test_weak_typing_is_of_ten_and_refused_by_name_on_eleven(
+def test_weak_typing_is_of_eight_and_ten_and_refused_by_name_on_eleven(
     backend: Any, graph: Artifact, tmp_path: Path, version: str
 ) -> None:
     np.savez(tmp_path / "calib.npz", input=np.zeros((10, 1, 8, 8), np.float32))
@@ -293,39 +308,43 @@ def test_without_a_gpu(backend: Any, graph: Artifact, tmp_path: Path, monkeypatc
 
 
 def test_older_versions_are_refused(engine_module: ModuleType, backend: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(engine_module.trt, "__version__", "8.6.1")
+    monkeypatch.setattr(engine_module.trt, "__version__", "8.5.3")
     assert not backend.probe().available
-    assert "trtexec works with 8.6" in str(backend.probe().reason)
+    assert "8.6 and later" in str(backend.probe().reason)
 
 
-def test_progress_is_told(backend: Any, graph: Artifact, tmp_path: Path) -> None:
+def test_progress_is_told(backend: Any, graph: Artifact, tmp_path: Path, version: str) -> None:
     notes: list[str] = []
     backend.take_note(notes.append)
     backend.build(graph, make_spec(), tmp_path)
-    assert notes == [
-        "building: Building Engine",
-        "building: Building Engine, 1 of 2",
-        "building: Building Engine, 2 of 2",
-    ]
+    told = ["building: Building Engine", "building: Building Engine, 1 of 2", "building: Building Engine, 2 of 2"]
+    assert notes == ([] if version == "8.6" else told)  # 8.6 has no progress monitor
 
 
 def test_the_fakes_lack_what_the_bindings_lack(version: str) -> None:
     trt = importlib.import_module("tensorrt")
-    assert hasattr(trt, "IInt8EntropyCalibrator2") == (version == "10.16")
-    assert hasattr(trt.BuilderFlag, "FP16") == (version == "10.16")
-    assert hasattr(trt.NetworkDefinitionCreationFlag, "EXPLICIT_BATCH") == (version == "10.16")
+    assert hasattr(trt, "IInt8EntropyCalibrator2") == (version != "11.4")
+    assert hasattr(trt.BuilderFlag, "FP16") == (version != "11.4")
+    assert hasattr(trt.NetworkDefinitionCreationFlag, "EXPLICIT_BATCH") == (version != "11.4")
+    assert hasattr(trt, "IProgressMonitor") == hasattr(trt.ParserError, "node_operator") == (version != "8.6")
     config = trt.Builder(None).create_builder_config()
     if version == "11.4":
         with pytest.raises(AttributeError, match="int8_calibrator"):
             config.int8_calibrator = None
 
 
-def test_the_inventory_is_that_of_the_real_bindings(version: str) -> None:
+def take_inventory(version: str) -> dict[str, Any]:
+    """What the real bindings of a version have; 8.6's is what `tools/tensorrt_names.py` reads from its wheel."""
     folder = Path(os.environ.get("ENGINEBENCH_FACTS", Path(__file__).resolve().parents[3] / "shared" / "facts"))
     path = folder / f"tensorrt-api-{version}.json"
     if not path.is_file():
         pytest.skip(f"the inventory of the real bindings is not at {path}; set ENGINEBENCH_FACTS")
-    real = json.loads(path.read_text(encoding="utf-8"))
+    return dict(json.loads(path.read_text(encoding="utf-8")))
+
+
+@pytest.mark.parametrize("version", ["10.16", "11.4"], indirect=True)
+def test_the_inventory_is_that_of_the_real_bindings(version: str) -> None:
+    real = take_inventory(version)
     ours = json.loads((MODULES / "tensorrt" / "names.json").read_text(encoding="utf-8"))[version]
     assert ours["version"] == real["version"]
     for name, members in ours["classes"].items():
@@ -334,15 +353,12 @@ def test_the_inventory_is_that_of_the_real_bindings(version: str) -> None:
         assert members == real["enums"][name]
 
 
+@pytest.mark.parametrize("version", ["10.16", "11.4"], indirect=True)
 def test_signatures_are_those_of_the_real_bindings(version: str) -> None:
     import inspect
     import re
 
-    folder = Path(os.environ.get("ENGINEBENCH_FACTS", Path(__file__).resolve().parents[3] / "shared" / "facts"))
-    path = folder / f"tensorrt-api-{version}.json"
-    if not path.is_file():
-        pytest.skip(f"the inventory of the real bindings is not at {path}; set ENGINEBENCH_FACTS")
-    real = json.loads(path.read_text(encoding="utf-8"))["classes"]
+    real = take_inventory(version)["classes"]
     trt = importlib.import_module("tensorrt")
     checked = 0
     for name in real:
@@ -355,3 +371,58 @@ def test_signatures_are_those_of_the_real_bindings(version: str) -> None:
             assert any(mine == k[: len(mine)] for k in known), f"{name}.{method}{mine} is none of {signatures}"
             checked += 1
     assert checked > 25
+
+
+@pytest.fixture
+def lean(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[ModuleType]:
+    use_lean(monkeypatch, tmp_path)
+    yield importlib.import_module("enginebench.backends.tensorrt")
+    forget_modules()
+
+
+def write_fake_plan(path: Path, flags: list[str]) -> Artifact:
+    """A plan as a builder of 11.1 with these flags would leave it."""
+    from fakes.fake_plan import describe_graph, write_plan
+
+    data = (DATA_DIR / "digits-cnn.onnx").read_bytes()
+    head = describe_graph(data, []) | {"version": "11.1", "detailed": True, "flags": flags}
+    shapes = [{"input": [batch, 1, 8, 8]} for batch in (1, 4, 8)]
+    path.write_bytes(write_plan(data, **head, profiles=[shapes]))
+    return Artifact(kind="plan", model=path.name, path=str(path), sha256="", files=(), inputs=(), outputs=())
+
+
+def test_the_lean_runtime_runs_a_plan_for_later_versions(lean: ModuleType, graph: Artifact, tmp_path: Path) -> None:
+    assert lean.trt.__name__ == LEAN
+    backend = lean.create_backend(None, None)
+    backend.take_reader(ToolFiles())
+    plan = backend.build(write_fake_plan(tmp_path / "vc.plan", ["VERSION_COMPATIBLE"]), make_spec(), tmp_path)
+    feeds = random_feeds(graph.inputs, 4, 0)
+    with backend.load(plan, make_spec()) as engine:
+        engine.bind(feeds)
+        engine.run()
+        np.testing.assert_allclose(engine.fetch()["output"], truth(graph, feeds)["output"], rtol=1e-5)
+        assert engine.effective_precision() == {}  # it has no inspector: nothing is proved
+    with pytest.raises(
+        ArtifactError, match=r"lean runtime, which takes plans built with --version-compatible\): .*Code 1"
+    ):
+        backend.load(write_fake_plan(tmp_path / "own.plan", []), make_spec())
+
+
+def test_the_lean_runtime_says_that_it_cannot_build(lean: ModuleType, graph: Artifact, tmp_path: Path) -> None:
+    backend = lean.create_backend(None, None)
+    assert backend.probe().available and "the lean runtime" in backend.probe().reason
+    with pytest.raises(BackendUnavailable, match=r"lean runtime cannot build \(tensorrt_lean_bindings 11\.4"):
+        backend.build(graph, make_spec(), tmp_path)
+    assert registry.find_installed("tensorrt").available
+    assert registry.find_missing(("tensorrt", "nowhere"), (LEAN,)) == ["nowhere"]
+    assert registry.find_missing(("nowhere", "tensorrt"), ("nowhere.else",)) == ["nowhere", "tensorrt"]
+
+
+def test_a_runtime_around_nothing_is_not_used(backend: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without CUDA the real bindings log an error and hand out an object whose first use ends the process."""
+    plan = tmp_path / "any.plan"
+    plan.write_bytes(b"x")
+    monkeypatch.setenv("FAKE_TENSORRT_FAULT", "runtime")
+    artifact = Artifact(kind="plan", model="m", path=str(plan), sha256="", files=(), inputs=(), outputs=())
+    with pytest.raises(BackendUnavailable, match="no runtime can be made: createInferRuntime: Error Code 6"):
+        backend.load(artifact, make_spec())

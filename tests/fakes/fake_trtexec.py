@@ -237,6 +237,7 @@ class Trtexec:
         head |= {
             "version": self.version,
             "detailed": self.text("profilingVerbosity") == "detailed",
+            "flags": ["VERSION_COMPATIBLE"] if self.has("versionCompatible") else [],
             "profiles": self.read_profiles(head),
         }
         self.info("Engine built in 0.300491 sec.")

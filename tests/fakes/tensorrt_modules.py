@@ -8,8 +8,9 @@ from pathlib import Path
 import pytest
 
 MODULES = Path(__file__).parent / "modules"
-VERSIONS = ("10.16", "11.4")
+VERSIONS = ("8.6", "10.16", "11.4")
 OURS = "enginebench.backends"
+LEAN = "tensorrt_lean_bindings"
 REBUILT = ("cuda", "tensorrt", "tensorrt_builder", "tensorrt_calibrator")
 
 
@@ -17,7 +18,7 @@ def forget_modules() -> None:
     """Drops what was imported of either, so that the next import finds another version."""
     for name in list(sys.modules):
         package, _, last = name.rpartition(".")
-        if name.split(".")[0] in ("tensorrt", "cuda") or (package == OURS and last in REBUILT):
+        if name.split(".")[0] in ("tensorrt", LEAN, "cuda") or (package == OURS and last in REBUILT):
             del sys.modules[name]
             if package in sys.modules:
                 vars(sys.modules[package]).pop(last, None)  # else `from package import last` finds the old one
@@ -28,3 +29,19 @@ def use_fakes(monkeypatch: pytest.MonkeyPatch, version: str) -> None:
     forget_modules()
     monkeypatch.setenv("FAKE_TENSORRT_VERSION", version)
     monkeypatch.syspath_prepend(str(MODULES))
+
+
+def make_lean_site(folder: Path) -> Path:
+    """A folder on which the lean runtime is all that there is of TensorRT."""
+    site = folder / "lean"
+    site.mkdir()
+    (site / "cuda").symlink_to(MODULES / "cuda")
+    (site / LEAN).symlink_to(MODULES / "tensorrt")
+    return site
+
+
+def use_lean(monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
+    """Makes the fake lean runtime the only TensorRT that is imported from now on."""
+    forget_modules()
+    monkeypatch.setenv("FAKE_TENSORRT_VERSION", "11.4-lean")
+    monkeypatch.syspath_prepend(str(make_lean_site(folder)))

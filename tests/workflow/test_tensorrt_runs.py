@@ -12,13 +12,19 @@ import numpy as np
 import pytest
 
 from enginebench.models.zoo import DATA_DIR
-from fakes.tensorrt_modules import MODULES
+from fakes.tensorrt_modules import MODULES, make_lean_site
 from fakes.trtexec_shim import install_trtexec
 from processes import ROOT, Cli, environment
 
-# trtexec's version beside that of the Python module; 8.6 has no Python engine.
-PAIRS = [("8.6.1", None, "fp32,fp16"), ("10.16", "10.16", "fp16"), ("11.1", "11.4", "fp32")]
-SHORT = ("--processes", 1, "--time-limit", 0.2)
+# trtexec's version, that of the Python module, and what is run with both.
+JOBS = [
+    ("8.6.1", "8.6", "", "trtexec,tensorrt", "fp32,int8"),
+    ("10.16", "10.16", "", "trtexec,tensorrt", "int8"),
+    ("11.1", "11.4", "digits-cnn", "pytorch,tensorrt,trtexec", "fp32,fp16,int8"),
+]
+# Of the fakes' layer times; casts at both ends of an FP16 graph are "other", and only convolutions are in INT8.
+SHARES = {"fp32": 1.0, "fp16": 6 / 7, "int8": 2 / 9}
+SHORT = ("--processes", 1, "--warmup", 2, "--iters", 20)
 
 
 def make_environment(folder: Path, tool: str | None, module: str | None) -> dict[str, str]:
@@ -44,43 +50,97 @@ def rows_of(done: Any) -> dict[str, dict[str, Any]]:
     return {f"{row['engine']} {row['requested_precision']}": row for row in json.loads(done.stdout)["rows"]}
 
 
-@pytest.mark.parametrize(("tool", "module", "precisions"), PAIRS)
-def test_the_main_job(cli: Cli, tmp_path: Path, tool: str, module: str | None, precisions: str) -> None:
-    engines = "ort,tensorrt,trtexec" if module else "ort,trtexec"
+@pytest.mark.parametrize(("tool", "module", "model", "engines", "precisions"), JOBS)
+def test_the_main_job(
+    cli: Cli, tmp_path: Path, tool: str, module: str, model: str, engines: str, precisions: str
+) -> None:
+    variables = make_environment(tmp_path, tool, module)
+    executable = variables.pop("TRTEXEC")
     done = cli(
-        *("run", take_graph(tmp_path), "--engines", engines, "--precisions", precisions, "--out", "r", "--json"),
-        *SHORT,
-        env=make_environment(tmp_path, tool, module),
+        *("run", model or take_graph(tmp_path), "--engines", engines, "--precisions", precisions),
+        *("--trtexec", executable, "--out", "r", "--json", "--strict-precision", *SHORT),
+        env=variables,
     )
     rows = rows_of(done)
-    for engine in engines.split(",")[1:]:
+    for engine in ("tensorrt", "trtexec"):
         for precision in precisions.split(","):
             row = rows[f"{engine} {precision}"]
             assert row["status"] == "ok", row["reason"]
             assert row["clock"] == ("tool" if engine == "trtexec" else "host")
             assert row["device"] == "cuda:0" and row["p50_device_ms"]["value"] > 0
-            assert row["effective_precision"][precision] > 0.8  # casts at both ends of an FP16 graph are "other"
-            assert row["cosine"] > 0.999
+            assert row["precision"] == precision and row["recipe"] == ("tensorrt" if precision == "int8" else None)
+            assert row["effective_precision"][precision] == pytest.approx(SHARES[precision])
+            assert row["cosine"] > 0.999 and row["top1_agreement"] > 0.9
             assert "unverified_engine" in {c["code"] for c in row["caveats"]}
     plans = list((tmp_path / "r" / "artefacts" / "plans").glob("*.plan"))
-    assert len(plans) == len(precisions.split(",")) * (len(engines.split(",")) - 1)
+    assert len(plans) == len(precisions.split(",")) * 2
 
 
-@pytest.mark.parametrize(("tool", "module"), [("10.16", "10.16"), ("11.1", "11.4")])
-def test_a_plan_alone_without_pytorch_or_onnx(cli: Cli, tmp_path: Path, tool: str, module: str) -> None:
-    variables = make_environment(tmp_path, tool, module)
+def test_int8_that_ran_as_fp32_fails_under_strict_precision(cli: Cli, tmp_path: Path) -> None:
+    variables = make_environment(tmp_path, "11.1", "11.4")
+    variables |= {"FAKE_TRTEXEC_FAULT": "ignores_precision", "FAKE_TENSORRT_FAULT": "ignores_precision"}
+    done = cli(
+        *("run", take_graph(tmp_path), "--engines", "trtexec,tensorrt", "--precisions", "int8"),
+        *("--out", "r", "--json", "--strict-precision", *SHORT),
+        env=variables,
+    )
+    assert done.returncode == 4, done.stderr
+    for row in json.loads(done.stdout)["rows"]:
+        assert (row["requested_precision"], row["precision"], row["status"]) == ("int8", "fp32", "ok")
+        assert row["effective_precision"] == pytest.approx({"fp32": 1.0})
+        assert row["engine"] in done.stderr and "asked int8, ran fp32" in done.stderr
+        assert "relabelled" in {c["code"] for c in row["caveats"]}
+
+
+def test_a_plan_alone_without_pytorch_or_onnx(cli: Cli, tmp_path: Path) -> None:
+    variables = make_environment(tmp_path, "10.16", "10.16")
     hide_packages(tmp_path, variables)
-    graph = take_graph(tmp_path)
-    built = cli("build", graph, "--out", "net.plan", "--json", env=variables)
+    built = cli("build", take_graph(tmp_path), "--out", "net.plan", "--json", env=variables)
     assert built.returncode == 0, built.stderr
     document = json.loads(built.stdout)
     assert document["artifact"]["path"] == "net.plan" and document["command"][0].endswith("trtexec")
     assert document["effective_precision"] == pytest.approx({"fp32": 1.0})
-    timed = cli(
-        "bench", "net.plan", "--engine", "trtexec", "--warmup", 2, "--iters", 30, "--json", *SHORT, env=variables
-    )
+    done = cli("run", "net.plan", "--engines", "tensorrt,trtexec", "--out", "r", "--json", *SHORT, env=variables)
+    rows = rows_of(done)
+    assert {row["status"] for row in rows.values()} == {"ok"} and len(rows) == 2
+    assert all(row["effective_precision"] == pytest.approx({"fp32": 1.0}) for row in rows.values())
+    assert rows["trtexec fp32"]["cosine"] > 0.9999
+
+
+def test_the_tools_whole_log_is_kept(cli: Cli, tmp_path: Path) -> None:
+    variables = make_environment(tmp_path, "11.1", None)
+    options = ("--engine", "trtexec", "--trtexec", variables.pop("TRTEXEC"), "--warmup", 2, "--iters", 30)
+    graph = take_graph(tmp_path)
+    timed = cli("bench", graph, *options, "--processes", 2, "--log", "logs/all.log", "--json", env=variables)
     assert timed.returncode == 0, timed.stderr
-    assert json.loads(timed.stdout)["row"]["n"] == 30
+    assert json.loads(timed.stdout)["row"]["n"] == 60
+    text = (tmp_path / "logs" / "all.log").read_text(encoding="utf-8")
+    commands = [line for line in text.splitlines() if line.startswith("$ ")]
+    assert ["--onnx=" in c for c in commands] == [True, False, False]  # the build, then both processes
+    assert text.count("&&&& PASSED") == 3 and text.count("=== Performance summary ===") == 2
+    failing = {**variables, "FAKE_TRTEXEC_FAULT": "build_fails"}
+    failed = cli("bench", graph, *options, "--log", "failed.log", env=failing)
+    assert failed.returncode == 6 and "Error Code 10" in failed.stderr
+    assert "Error Code 10" in (tmp_path / "failed.log").read_text(encoding="utf-8")
+
+
+def test_a_plan_over_the_lean_runtime_alone(cli: Cli, tmp_path: Path) -> None:
+    graph = take_graph(tmp_path)
+    built = cli(
+        "build", graph, "--version-compatible", "--out", "net.plan", env=make_environment(tmp_path, "11.1", None)
+    )
+    assert built.returncode == 0, built.stderr
+    variables = make_environment(tmp_path, None, "11.4-lean")
+    variables["PYTHONPATH"] = f"{ROOT / 'src'}:{make_lean_site(tmp_path)}"
+    hide_packages(tmp_path, variables)
+    done = cli("run", "net.plan", "--engines", "tensorrt", "--out", "r", "--json", *SHORT, env=variables)
+    row = rows_of(done)["tensorrt fp32"]
+    assert row["status"] == "ok" and row["p50_device_ms"]["value"] > 0 and not row["effective_precision"]
+    np.savez(tmp_path / "in.npz", input=np.zeros((1, 1, 8, 8), np.float32))
+    inferred = cli("infer", "net.plan", "in.npz", "--engine", "tensorrt", "--out", "out.npz", env=variables)
+    assert inferred.returncode == 0, inferred.stderr
+    refused = cli("build", graph, "--engine", "tensorrt", "--out", "other.plan", env=variables)
+    assert refused.returncode == 3 and "the lean runtime cannot build" in refused.stderr
 
 
 HIDE = """
@@ -160,6 +220,13 @@ def test_refusals_and_exit_codes(cli: Cli, tmp_path: Path) -> None:
     assert failed.returncode == 5 and "Error Code 10" in failed.stderr
     assert not (tmp_path / "a.plan").exists()
     assert cli("build", graph, "--engine", "ort", env=eleven).returncode == 2
+    unlogged = cli("bench", graph, "--engine", "ort", "--log", "f.log", env=eleven)
+    assert unlogged.returncode == 2 and "--log is for trtexec" in unlogged.stderr
+    for verb in (("bench", graph, "--engine", "ort"), ("run", graph, "--engines", "ort")):
+        unused = cli(*verb, "--trtexec", eleven["TRTEXEC"], env=eleven)
+        assert unused.returncode == 2 and "not asked for" in unused.stderr
+    missing = cli("bench", graph, "--engine", "trtexec", "--trtexec", "nowhere", env=eleven)
+    assert missing.returncode == 2 and "--trtexec names nowhere" in missing.stderr
     (tmp_path / "empty.plan").write_bytes(b"")
     assert cli("bench", "empty.plan", "--engine", "trtexec", *SHORT, env=eleven).returncode == 5
 

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from importlib import import_module, metadata
+from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
 
 from msgspec import Struct
 from msgspec.structs import replace
 
-from enginebench.backends import trtexec_executable
+from enginebench.backends import tensorrt_runtime, trtexec_executable
 from enginebench.core.errors import BackendUnavailable, EngineBenchError, MissingDependency, UsageError
 from enginebench.core.names import ENGINES
 from enginebench.core.protocols import Backend, BoardMaker, ModuleLoader, SimulatedBoard
@@ -30,6 +30,7 @@ class Entry(Struct, frozen=True, kw_only=True):
     also_takes: tuple[ArtifactKind, ...] = ()  # what else it can start from
     executable: bool = False  # it is a program, not a package
     modules: tuple[str, ...] = ()  # import names, where many distributions bring them
+    stand_ins: tuple[str, ...] = ()  # import names that do in place of the first of these
     device: str | None = None  # the device that it runs on, if that is not the CPU
     boards: bool = False  # it is handed a maker of simulated boards
 
@@ -51,7 +52,7 @@ ENTRIES: dict[str, Entry] = {
         distributions=("torch",),
         extra="torch",
         packages=("torch", "torchvision"),
-        verified_on=f"PyTorch 2.13.0+cpu, {CPU_VERIFIED}",
+        verified_on=f"PyTorch 2.13.0+cpu, {CPU_VERIFIED}; PyTorch 2.11.0+cu130, {GPU_VERIFIED}",
     ),
     "pytorch-compile": Entry(
         module="enginebench.backends.pytorch_compile",
@@ -59,7 +60,7 @@ ENTRIES: dict[str, Entry] = {
         distributions=("torch",),
         extra="torch",
         packages=("torch", "torchvision"),
-        verified_on=f"PyTorch 2.13.0+cpu, g++ 12.2, {CPU_VERIFIED}",
+        verified_on=f"PyTorch 2.13.0+cpu, g++ 12.2, {CPU_VERIFIED}; PyTorch 2.11.0+cu130, {GPU_VERIFIED}",
     ),
     "pytorch-cudagraph": Entry(
         module="enginebench.backends.pytorch_cudagraph",
@@ -107,11 +108,12 @@ ENTRIES: dict[str, Entry] = {
         module="enginebench.backends.tensorrt",
         takes="onnx",
         also_takes=("plan",),
-        modules=("tensorrt", "cuda.bindings"),
+        modules=(tensorrt_runtime.MODULES[0], "cuda.bindings"),
+        stand_ins=tensorrt_runtime.MODULES[1:],
         device="cuda:0",
         command='pip install "enginebench[tensorrt]" (or: pip install tensorrt cuda-python)',
-        verified_on="names and signatures of the bindings of TensorRT 10.16 and 11.4. Not yet run against NVIDIA's own "
-        "TensorRT library",
+        verified_on="names of the bindings of TensorRT 8.6, 10.16 and 11.4. Not yet run against NVIDIA's own TensorRT "
+        "library",
     ),
     "trtexec": Entry(
         module="enginebench.backends.trtexec",
@@ -157,7 +159,7 @@ def open_backend(
         BackendUnavailable: its runtime is installed and cannot be imported.
     """
     entry = find_entry(name)
-    if missing := find_missing(entry.modules):
+    if missing := find_missing(entry.modules, entry.stand_ins):
         raise MissingDependency(f"{' and '.join(missing)}, which engine {name} needs,", str(entry.fix))
     if entry.distributions and not find_versions(entry.distributions):
         raise MissingDependency(f"{entry.distributions[0]}, which engine {name} needs,", str(entry.fix))
@@ -203,7 +205,7 @@ def find_installed(name: str) -> Availability:
     entry = find_entry(name)
     if entry.executable:
         return _find_executable(name, entry)
-    if missing := find_missing(entry.modules):
+    if missing := find_missing(entry.modules, entry.stand_ins):
         reason = f"{' and '.join(missing)} cannot be found"
         return Availability(engine=name, available=False, reason=reason, fix=entry.fix)
     versions = find_versions(entry.distributions)
@@ -239,6 +241,15 @@ def _find_executable(name: str, entry: Entry) -> Availability:
     return Availability(engine=name, available=True)
 
 
+def choose_executable(path: str) -> None:
+    """Makes this trtexec the one that this process and its children run.
+
+    Raises:
+        UsageError: it is no executable file.
+    """
+    trtexec_executable.choose_trtexec(path)
+
+
 def find_entry(name: str) -> Entry:
     """The entry of an engine name.
 
@@ -250,21 +261,28 @@ def find_entry(name: str) -> Entry:
     return ENTRIES[name]
 
 
-def find_missing(modules: tuple[str, ...]) -> list[str]:
-    """Those of these modules that cannot be found; the packages around them are imported, they are not."""
-    missing = []
-    for module in modules:
-        try:
-            found = find_spec(module) is not None
-        except ImportError:
-            found = False
-        if not found:
-            missing.append(module)
+def find_missing(modules: tuple[str, ...], stand_ins: tuple[str, ...] = ()) -> list[str]:
+    """Those of these modules that cannot be found, nor, for the first, any that does in its place.
+
+    The packages around them are imported, they are not.
+    """
+    missing = [module for module in modules if not _can_find(module)]
+    if missing[:1] == list(modules[:1]) and any(map(_can_find, stand_ins)):
+        del missing[0]
     return missing
+
+
+def _can_find(module: str) -> bool:
+    try:
+        return find_spec(module) is not None
+    except ImportError:
+        return False
 
 
 def find_versions(distributions: tuple[str, ...]) -> dict[str, str]:
     """Version of each of these distributions that is installed."""
+    from importlib import metadata  # a dry run has no use for it, and would pay for its import
+
     found = {}
     for distribution in distributions:
         try:

@@ -11,13 +11,22 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import tensorrt as trt
 from msgspec.structs import replace
 
 from enginebench.backends import cuda
 from enginebench.backends.plan_store import PlanRecord, PlanStore, describe_gpu, keep_plan
 from enginebench.backends.request import Option, check_request, explain_closed, explain_unbound, read_options
-from enginebench.backends.tensorrt_builder import LOG, build_plan, check_version, load_plugins, read_batches, require
+from enginebench.backends.tensorrt_builder import (
+    LOG,
+    build_plan,
+    check_version,
+    load_plugins,
+    make_object,
+    read_batches,
+    require,
+    require_builder,
+)
+from enginebench.backends.tensorrt_runtime import LEAN_NOTE, import_tensorrt, is_lean
 from enginebench.backends.tensorrt_settings import BUILD_OPTIONS, SEPARATOR, SWITCH, read_device, read_settings
 from enginebench.core.errors import ArtifactError, BackendUnavailable, MeasurementError, UsageError
 from enginebench.core.feeds import check_feeds
@@ -26,6 +35,8 @@ from enginebench.core.records import Artifact, Availability, Caveat, EngineSpec,
 if TYPE_CHECKING:
     from enginebench.backends.tensorrt_settings import BuildSettings
     from enginebench.core.protocols import Array, Feeds, ModuleLoader, RunCall, ToolReader
+
+trt = import_tensorrt()
 
 NAME = "tensorrt"
 PRECISIONS: tuple[Precision, ...] = ("fp32", "tf32", "fp16", "bf16", "int8", "fp8")
@@ -56,7 +67,7 @@ DTYPES = {
 UNVERIFIED = Caveat(
     code="unverified_engine",
     message="this engine has not been run against NVIDIA's own TensorRT library",
-    advice="it was checked by name and signature against the bindings of 10.16 and 11.4, and run over a stand-in; "
+    advice="it was checked by name against the bindings of 8.6, 10.16 and 11.4, and run over a stand-in; "
     "compare one row with trtexec before you rely on it",
 )
 
@@ -84,7 +95,7 @@ class TensorRtBackend:
         self._note = note
 
     def probe(self) -> Availability:
-        """Available where the version is 10 or later and CUDA shows a GPU."""
+        """Available where the version is 8.6 or later and CUDA shows a GPU; the lean runtime says what it is."""
         try:
             check_version()
         except BackendUnavailable as error:
@@ -95,7 +106,7 @@ class TensorRtBackend:
             available=count > 0,
             version=trt.__version__,
             devices=tuple(f"cuda:{i}" for i in range(count)),
-            reason=None if count else cuda.explain_no_device(),
+            reason=(LEAN_NOTE if is_lean(trt) else None) if count else cuda.explain_no_device(),
         )
 
     def build(self, artifact: Artifact, spec: EngineSpec, out_dir: Path) -> Artifact:
@@ -104,10 +115,12 @@ class TensorRtBackend:
         Raises:
             UsageError: an option is unknown, or this version cannot do what it asks for.
             ArtifactError: the graph cannot be parsed or built; TensorRT's own messages say why.
-            BackendUnavailable: there is no GPU.
+            BackendUnavailable: there is no GPU, or the lean runtime is all there is.
         """
         check_request(artifact, spec, ("onnx", "plan"), PRECISIONS, (spec.device,))
         options = read_options(spec, OPTIONS)
+        if artifact.kind == "onnx":
+            require_builder()
         cuda.use_device(read_device(spec))
         if artifact.kind == "plan":
             return self._adopt(artifact, options)
@@ -183,10 +196,11 @@ def load_plan(path: Path, options: dict[str, str]) -> Any:
         ArtifactError: TensorRT refuses it.
     """
     LOG.errors.clear()
-    runtime = require(trt.Runtime(LOG), "no runtime can be made", BackendUnavailable)
+    runtime = make_object(trt.Runtime, "no runtime can be made")
     if options["host_code"] == "1":
         runtime.engine_host_code_allowed = True
-    return require(runtime.deserialize_cuda_engine(path.read_bytes()), f"TensorRT cannot load {path}")
+    lean = " (the lean runtime, which takes plans built with --version-compatible)" if is_lean(trt) else ""
+    return require(runtime.deserialize_cuda_engine(path.read_bytes()), f"TensorRT cannot load {path}{lean}")
 
 
 def read_tensors(engine: Any) -> tuple[tuple[TensorSpec, ...], tuple[TensorSpec, ...]]:
@@ -302,8 +316,11 @@ class TensorRtEngine:
         return str(inspector.get_engine_information(trt.LayerInformationFormat.JSON))
 
     def effective_precision(self) -> dict[str, float]:
-        """Shares of layer time by precision: the inspector's layers joined with a profile."""
-        if self._reader is None:
+        """Shares of layer time by precision: the inspector's layers joined with a profile; empty without an inspector.
+
+        The lean runtime has none.
+        """
+        if self._reader is None or not hasattr(trt, "EngineInspector"):
             return {}
         times = self.profile_layers(PROFILED_RUNS)
         with TemporaryDirectory(prefix="enginebench-") as folder:
@@ -443,7 +460,7 @@ class TensorRtEngine:
         self._timed = self._graph = None
 
 
-class LayerTimes(trt.IProfiler):  # type: ignore[misc]
+class LayerTimes(trt.IProfiler):  # type: ignore[misc, name-defined]
     """Sums what TensorRT reports for each layer; layers of one name are one."""
 
     def __init__(self) -> None:

@@ -1,4 +1,7 @@
-"""ONNX to plan through TensorRT's Python API, versions 10 and 11: what fails says why, in TensorRT's own words."""
+"""ONNX to plan through TensorRT's Python API, 8.6 to 11: what fails says why, in TensorRT's own words.
+
+Names that a version lacks are asked for with `hasattr`; which those are, `tools/tensorrt_names.py` tells from a wheel.
+"""
 
 from __future__ import annotations
 
@@ -8,8 +11,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import tensorrt as trt
 
+from enginebench.backends.tensorrt_runtime import import_tensorrt, is_lean
 from enginebench.backends.tensorrt_settings import BuildSettings
 from enginebench.core.errors import ArtifactError, BackendUnavailable, EngineBenchError, UsageError
 from enginebench.core.store import write_atomic
@@ -17,16 +20,23 @@ from enginebench.core.store import write_atomic
 if TYPE_CHECKING:
     from enginebench.core.protocols import Array
 
-OLDEST_MAJOR = 10
+trt = import_tensorrt()
+
+# The first with tensors by name (`set_tensor_address`, `execute_async_v3`) and with plans for later versions.
+OLDEST = (8, 6)
+LAST_WEAK_MAJOR = 10
 MIB = 1 << 20
 
 # Builder flags that ask for a precision under weak typing; as in trtexec_command, FP16 is what INT8 falls back to.
 WEAK_FLAGS = {"fp16": ("FP16",), "bf16": ("BF16",), "int8": ("INT8", "FP16"), "fp8": ("FP8", "FP16")}
 
+# What a version without strongly typed networks must be told to take a typed graph as it is; as in trtexec_command.
+GRAPH_FLAGS = {"fp16": ("FP16",), "bf16": ("BF16",), "int8": ("INT8",), "fp8": ("FP8",)}
+
 HARDWARE = {"ampere+": "AMPERE_PLUS", "sameComputeCapability": "SAME_COMPUTE_CAPABILITY"}
 
 
-class Log(trt.ILogger):  # type: ignore[misc]
+class Log(trt.ILogger):  # type: ignore[misc, name-defined]
     """TensorRT's messages: errors are kept for the exception that explains them, warnings go to stderr."""
 
     def __init__(self) -> None:
@@ -61,16 +71,49 @@ def require(value: Any, what: str, kind: type[EngineBenchError] = ArtifactError)
     return value
 
 
+def make_object(kind: Callable[[Log], Any], what: str) -> Any:
+    """TensorRT's object of a class that takes a logger.
+
+    Where CUDA fails the bindings hand out an object around nothing, and its first use ends the process: an error that
+    was logged on the way is the only sign.
+
+    Raises:
+        BackendUnavailable: it cannot be made; with TensorRT's messages.
+    """
+    LOG.errors.clear()
+    made = kind(LOG)
+    return require(None if LOG.errors else made, what, BackendUnavailable)
+
+
 def check_version() -> None:
     """Returns for a TensorRT whose bindings this file was written for.
 
     Raises:
         BackendUnavailable: it is older.
     """
-    if int(trt.__version__.split(".")[0]) < OLDEST_MAJOR:
+    if read_version() < OLDEST:
         raise BackendUnavailable(
-            f"the Python API of TensorRT {trt.__version__} has other names than that of 10 and 11, which this engine "
-            "uses. Engine trtexec works with 8.6"
+            f"the Python API of TensorRT {trt.__version__} has other names than that of 8.6 and later, which this "
+            "engine uses; update TensorRT"
+        )
+
+
+def read_version() -> tuple[int, int]:
+    """(major, minor) of the module."""
+    major, minor = trt.__version__.split(".")[:2]
+    return int(major), int(minor)
+
+
+def require_builder() -> None:
+    """Returns if the module can build plans.
+
+    Raises:
+        BackendUnavailable: it is the lean runtime.
+    """
+    if is_lean(trt):
+        raise BackendUnavailable(
+            f"the lean runtime cannot build ({trt.__name__} {trt.__version__}). Build the plan elsewhere with "
+            "--version-compatible and give it as TARGET, or install all of it: pip install tensorrt"
         )
 
 
@@ -96,9 +139,10 @@ def build_plan(
         UsageError: this version has no flag for what was asked for.
     """
     check_version()
+    require_builder()
     LOG.errors.clear()
     load_plugins(settings.plugins)
-    builder = require(trt.Builder(LOG), "no builder can be made", BackendUnavailable)
+    builder = make_object(trt.Builder, "no builder can be made")
     network = require(builder.create_network(make_network_flags(settings)), "no network can be made")
     parse_graph(network, onnx)
     config = make_config(builder, settings, note)
@@ -110,7 +154,7 @@ def build_plan(
 
 
 def make_network_flags(settings: BuildSettings) -> int:
-    """Strongly typed, where it can be chosen and weak typing was not.
+    """Strongly typed, where it can be chosen and weak typing was not; 8.6 must be told that the batch is explicit.
 
     Raises:
         UsageError: weak typing is asked of a version that has none.
@@ -118,8 +162,9 @@ def make_network_flags(settings: BuildSettings) -> int:
     flags = trt.NetworkDefinitionCreationFlag
     if settings.weak_typing:
         require_weak(settings)
-        return 0
-    return 1 << int(flags.STRONGLY_TYPED)
+    if not hasattr(flags, "STRONGLY_TYPED"):
+        return 1 << int(flags.EXPLICIT_BATCH)
+    return 0 if settings.weak_typing else 1 << int(flags.STRONGLY_TYPED)
 
 
 def require_weak(settings: BuildSettings) -> None:
@@ -129,7 +174,7 @@ def require_weak(settings: BuildSettings) -> None:
         UsageError: it does not; names the version and the way that it has.
     """
     missing = [name for name in WEAK_FLAGS.get(settings.precision, ()) if not hasattr(trt.BuilderFlag, name)]
-    if missing or int(trt.__version__.split(".")[0]) > OLDEST_MAJOR:
+    if read_version()[0] > LAST_WEAK_MAJOR:
         raise UsageError(
             f"--weak-typing in {settings.precision}: TensorRT {trt.__version__} builds strongly typed networks only "
             f"(no BuilderFlag.{(missing or ['FP16'])[0]}). Instead: enginebench quantize --to {settings.precision}"
@@ -149,14 +194,16 @@ def parse_graph(network: Any, onnx: Path) -> None:
 
 
 def describe_error(error: Any) -> str:
-    """One error of the parser in words."""
-    return f"node {error.node()} ({error.node_operator()} {error.node_name()!r}): {error.desc()}"
+    """One error of the parser in words; 8.6 numbers the node and does not name it."""
+    name = f" ({error.node_operator()} {error.node_name()!r})" if hasattr(error, "node_operator") else ""
+    return f"node {error.node()}{name}: {error.desc()}"
 
 
 def make_config(builder: Any, settings: BuildSettings, note: Callable[[str], None]) -> Any:
     """The builder's configuration."""
     config = require(builder.create_builder_config(), "no configuration can be made")
-    config.progress_monitor = Progress(note)
+    if hasattr(trt, "IProgressMonitor"):
+        config.progress_monitor = Progress(note)
     if settings.workspace_mb is not None:
         config.set_memory_pool_limit(trt.MemoryPoolType.WORKSPACE, settings.workspace_mb * MIB)
     if settings.optimization_level is not None:
@@ -164,10 +211,10 @@ def make_config(builder: Any, settings: BuildSettings, note: Callable[[str], Non
     if settings.detailed:
         config.profiling_verbosity = trt.ProfilingVerbosity.DETAILED
     if settings.hardware_compatibility != "none":
-        name = HARDWARE[settings.hardware_compatibility]
-        config.hardware_compatibility_level = getattr(trt.HardwareCompatibilityLevel, name)
+        level = require_member(trt.HardwareCompatibilityLevel, HARDWARE[settings.hardware_compatibility])
+        config.hardware_compatibility_level = level
     for flag in choose_flags(settings):
-        config.set_flag(getattr(trt.BuilderFlag, flag))
+        config.set_flag(require_member(trt.BuilderFlag, flag))
     if settings.precision == "fp32":
         config.clear_flag(trt.BuilderFlag.TF32)  # on by default
     add_profiles(builder, config, settings)
@@ -175,10 +222,23 @@ def make_config(builder: Any, settings: BuildSettings, note: Callable[[str], Non
     return config
 
 
+def require_member(kind: Any, name: str) -> Any:
+    """The member of one of TensorRT's enumerations.
+
+    Raises:
+        UsageError: this version has none of that name.
+    """
+    if not hasattr(kind, name):
+        raise UsageError(f"TensorRT {trt.__version__} has no {kind.__name__}.{name}, which an option asks for")
+    return getattr(kind, name)
+
+
 def choose_flags(settings: BuildSettings) -> Iterator[str]:
     """Names of the builder flags to set."""
     if settings.weak_typing:
         yield from WEAK_FLAGS.get(settings.precision, ())
+    elif not hasattr(trt.NetworkDefinitionCreationFlag, "STRONGLY_TYPED"):
+        yield from GRAPH_FLAGS.get(settings.precision, ())
     if settings.version_compatible:
         yield "VERSION_COMPATIBLE"
     if settings.refit:
@@ -216,22 +276,23 @@ def keep_timing_cache(config: Any, settings: BuildSettings) -> None:
 
 
 def load_plugins(paths: tuple[str, ...]) -> None:
-    """Registers TensorRT's own plugins and loads libraries of others.
+    """Registers TensorRT's own plugins, which the lean runtime has none of, and loads libraries of others.
 
     Raises:
         ArtifactError: a library cannot be loaded.
     """
-    trt.init_libnvinfer_plugins(LOG, "")
+    if hasattr(trt, "init_libnvinfer_plugins"):
+        trt.init_libnvinfer_plugins(LOG, "")
     registry = trt.get_plugin_registry()
     for path in paths:
         require(registry.load_library(path), f"TensorRT cannot load the plugin library {path}")
 
 
-class Progress(trt.IProgressMonitor):  # type: ignore[misc]
-    """Tells which phase the builder is in, and how far."""
+class Progress(getattr(trt, "IProgressMonitor", object)):  # type: ignore[misc]
+    """Tells which phase the builder is in, and how far; 8.6 has nobody to tell it."""
 
     def __init__(self, note: Callable[[str], None]) -> None:
-        trt.IProgressMonitor.__init__(self)
+        super().__init__()
         self._note = note
         self._steps: dict[str, int] = {}
 

@@ -1,4 +1,4 @@
-"""Entropy calibration for weakly typed INT8 networks of TensorRT 10; 11 has no calibrators."""
+"""Entropy calibration for weakly typed INT8 networks of TensorRT 8.6 and 10; 11 has no calibrators."""
 
 from __future__ import annotations
 
@@ -7,19 +7,21 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import tensorrt as trt
 
 from enginebench.backends import cuda
+from enginebench.backends.tensorrt_runtime import import_tensorrt
 from enginebench.core.store import write_atomic
 
 if TYPE_CHECKING:
     from enginebench.core.protocols import Array
 
+trt = import_tensorrt()
+
 
 def make_calibrator(batches: list[dict[str, Array]], cache: Path | None) -> Any:
     """A calibrator on these batches that reads and writes `cache`; without batches the cache is all it has."""
 
-    class Calibrator(trt.IInt8EntropyCalibrator2):  # type: ignore[misc]
+    class Calibrator(trt.IInt8EntropyCalibrator2):  # type: ignore[misc, name-defined]
         def __init__(self) -> None:
             trt.IInt8EntropyCalibrator2.__init__(self)
             self._left = list(batches)

@@ -52,6 +52,8 @@ PRECISIONS: tuple[Precision, ...] = ("fp32", "tf32", "fp16", "bf16", "int8", "fp
 REPETITION_VARIABLE = "ENGINEBENCH_REPETITION"
 
 LOG = "trtexec_stdout.log"
+BUILD_LOG_SUFFIX = ".build.log"
+PROCESS = "process-"
 TIMES = "times.json"
 PROFILE = "profile.json"
 LAYERS = "layers.json"
@@ -163,13 +165,25 @@ class TrtexecBackend:
         tool = read_trtexec(require_trtexec(options["path"] or None))
         timing, settings = plan_timing(measure), self._time_settings(artifact, spec, options, measure)
         repetition = os.environ.get(REPETITION_VARIABLE, "0")
-        folder = self._folder(row_id(spec, spec.precision, measure), f"process-{repetition}")
+        folder = self._row_folder(artifact, spec, measure) / f"{PROCESS}{repetition}"
         outcome = self._run(tool, artifact, settings, folder)
         require_passed(outcome, f"trtexec did not time {artifact.path}")
         if not (folder / TIMES).is_file():
             raise MeasurementError(f"trtexec passed and left no {TIMES} in {folder}. Its whole log: {outcome.log}")
         self._link_profile(artifact, folder)
         return self._read_times(folder, timing, settings, spec, measure)
+
+    def find_logs(self, artifact: Artifact, spec: EngineSpec, measure: MeasureSpec) -> list[Path]:
+        """The log of the build, if this run built the plan, then those of its processes.
+
+        Where nothing came of a build, all builds' logs.
+        """
+        pattern = f"{Path(artifact.path).stem if artifact.kind == 'plan' else '*'}{BUILD_LOG_SUFFIX}"
+        timed = self._row_folder(artifact, spec, measure).glob(f"{PROCESS}*/{LOG}")
+        return [
+            *sorted((self._home / "plans").glob(pattern)),
+            *sorted(timed, key=lambda path: int(path.parent.name.removeprefix(PROCESS))),
+        ]
 
     def answer(self, artifact: Artifact, spec: EngineSpec, feeds: Sequence[Feeds]) -> dict[str, Array]:
         """The outputs of the first few `feeds`, joined along the first axis.
@@ -214,7 +228,7 @@ class TrtexecBackend:
         layers = plan.with_suffix(".layers.json")
         extra = split_argv(options["extra"])
         argv = compose_build(tool, artifact.path, str(plan), settings, str(layers), extra)
-        outcome = run_trtexec(argv, plan.with_suffix(".build.log"), plan.parent)
+        outcome = run_trtexec(argv, plan.with_suffix(BUILD_LOG_SUFFIX), plan.parent)
         check_build(outcome, plan, artifact)
         return tuple(note_build(tool, settings))
 
@@ -309,6 +323,10 @@ class TrtexecBackend:
         if self._reader is None:
             raise MeasurementError("no reader for trtexec's files was handed in; open the engine through a run")
         return self._reader
+
+    def _row_folder(self, artifact: Artifact, spec: EngineSpec, measure: MeasureSpec) -> Path:
+        """Of a row's processes; two plans side by side under the same settings do not share it."""
+        return self._folder(f"{row_id(spec, spec.precision, measure)}-{artifact.sha256[:8]}")
 
     def _folder(self, *parts: str) -> Path:
         return self._home.joinpath("trtexec", *parts)

@@ -52,6 +52,15 @@ def find_trtexec(explicit: str | None = None, environment: Mapping[str, str] | N
     return Path(on_path) if on_path else next(_search_folders(), None)
 
 
+def choose_trtexec(path: str) -> None:
+    """Makes this executable the one that this process and its children find.
+
+    Raises:
+        UsageError: it is no executable file.
+    """
+    os.environ[VARIABLE] = str(_require_executable("--trtexec", path))
+
+
 def require_trtexec(explicit: str | None = None) -> Path:
     """As `find_trtexec`, for those who cannot go on without it.
 

@@ -8,7 +8,14 @@ from typing import TYPE_CHECKING
 
 import click
 
-from enginebench.cli.options import common_options, make_measure, measure_options, parse_shapes
+from enginebench.cli.options import (
+    common_options,
+    make_measure,
+    measure_options,
+    parse_shapes,
+    trtexec_option,
+    use_trtexec,
+)
 
 FILE = click.Path(path_type=Path, dir_okay=False)
 if TYPE_CHECKING:
@@ -37,6 +44,8 @@ if TYPE_CHECKING:
 @click.option("--extra", multiple=True, metavar="ARG", help="A further argument for trtexec; repeat it.")
 @click.option("--dry-run", is_flag=True, help="Print trtexec's command as one shell line and do nothing.")
 @click.option("--tensorrt-version", metavar="V", help="With --dry-run: compose for this version, installed or not.")
+@click.option("--log", type=FILE, metavar="F", help="Of TARGET: write all that trtexec printed here, too.")
+@trtexec_option
 @click.option("--out", type=click.Path(path_type=Path, dir_okay=False), help="Write the JSON document here, too.")
 @measure_options
 @common_options
@@ -60,6 +69,8 @@ def command(
     extra: tuple[str, ...],
     dry_run: bool,
     tensorrt_version: str | None,
+    log: Path | None,
+    trtexec: str | None,
     out: Path | None,
     warmup: int | None,
     iters: int | None,
@@ -84,13 +95,17 @@ def command(
     from enginebench.core.errors import UsageError
     from enginebench.core.names import parse_engine, parse_precision
     from enginebench.measure.pin import default_threads
-    from enginebench.workflow.comparison import bench_sides, parse_side
+    from enginebench.workflow.comparison import bench_sides, check_log, keep_log, parse_side
     from enginebench.workflow.folder import RunRequest, default_folder
 
     if against is None and (gate or junit or summary):
         raise UsageError("--gate, --junit and --summary need --against SIDE: a verdict is about two sides")
     name, options = parse_engine(engine)
     options |= read_settings(cuda_graph, profile_index, extra)
+    side = parse_side(against, target, parse_precision(against_precision or precision)) if against else None
+    use_trtexec(trtexec, (name, side.engine[0]) if side else (name,))
+    if log is not None:
+        check_log(name)
     request = RunRequest(
         model=target,
         engines=((name, options),),
@@ -116,10 +131,11 @@ def command(
     if dry_run:
         print_dry_run(target, request, tensorrt_version, as_json)
         return
-    side = parse_side(against, target, parse_precision(against_precision or precision)) if against else None
     root = default_folder(f"bench-{Path(target).stem if target.endswith('.onnx') else target}")
     with open_reporter() as reporter:
         results = bench_sides(request, side, root, reporter=reporter, wait=wait, command=("enginebench", *sys.argv[1:]))
+    if log is not None:
+        keep_log(root, results[-1], log)
     files = (junit, summary)
     finish_bench(root, results, margin=margin, gate=gate, out=out, as_json=as_json, verdict_files=files)
 

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING
 
 import click
 
+from enginebench.cli.options import trtexec_option
+
 if TYPE_CHECKING:
     from enginebench.core.records import EngineSpec
     from enginebench.workflow.building import BuildDocument
@@ -46,7 +48,7 @@ if TYPE_CHECKING:
 @click.option(
     "--calib-cache", type=click.Path(path_type=Path, dir_okay=False), help="The same as TensorRT's text cache."
 )
-@click.option("--trtexec", metavar="PATH", help="The executable. [$TRTEXEC, PATH, the usual folders]")
+@trtexec_option
 @click.option("--tensorrt-version", metavar="V", help="With --dry-run: compose for this version, installed or not.")
 @click.option("--dry-run", is_flag=True, help="Print the command as one shell line and do nothing.")
 @click.option(

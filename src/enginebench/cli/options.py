@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any, TypeVar
 
 import click
@@ -38,6 +38,27 @@ def common_options(function: F) -> F:
     ):
         function = option(function)
     return function
+
+
+def trtexec_option(function: F) -> F:
+    """Adds --trtexec."""
+    option = click.option("--trtexec", metavar="PATH", help="The executable. [$TRTEXEC, PATH, the usual folders]")
+    return option(function)
+
+
+def use_trtexec(path: str | None, engines: Iterable[str]) -> None:
+    """Makes the executable of --trtexec the one that is run.
+
+    Raises:
+        UsageError: no engine of the call is trtexec, or `path` is no executable file.
+    """
+    if path is None:
+        return
+    if "trtexec" not in engines:
+        raise UsageError("--trtexec names the executable of engine trtexec, which is not asked for")
+    from enginebench.backends.registry import choose_executable
+
+    choose_executable(path)
 
 
 def measure_options(function: F) -> F:

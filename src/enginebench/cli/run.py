@@ -13,6 +13,8 @@ from enginebench.cli.options import (
     measure_options,
     parse_batches,
     parse_shapes,
+    trtexec_option,
+    use_trtexec,
 )
 
 DEFAULT_ENGINES = "pytorch,pytorch-compile,ort,openvino"
@@ -41,6 +43,7 @@ DEFAULT_ENGINES = "pytorch,pytorch-compile,ort,openvino"
 @click.option(
     "--timeout", type=click.FloatRange(1), default=900.0, show_default=True, help="Seconds a process may take."
 )
+@trtexec_option
 @click.option("--resume", is_flag=True, help="Continue the run that --out holds.")
 @click.option("--wait/--no-wait", default=True, help="If another run holds the device: wait, or refuse.")
 @click.option("--out", type=click.Path(path_type=Path, file_okay=False), help="The run's folder. [results/MODEL-TIME]")
@@ -60,6 +63,7 @@ def command(
     strict_precision: bool,
     input_size: int | None,
     timeout: float,
+    trtexec: str | None,
     resume: bool,
     wait: bool,
     out: Path | None,
@@ -94,6 +98,7 @@ def command(
     chosen = parse_engines(engines)
     if baseline is not None and parse_engine(baseline) not in chosen:
         raise UsageError(f"--baseline {baseline} is not among --engines {engines}")
+    use_trtexec(trtexec, ("trtexec",) if resume else (name for name, _ in chosen))  # a stored run names its own engines
     request = RunRequest(
         model=model,
         engines=tuple(chosen),

@@ -174,6 +174,15 @@ class Composed(NamedTuple):
 
 
 @runtime_checkable
+class KeepsLog(Protocol):
+    """Can be a backend: the tool that it runs writes logs."""
+
+    def find_logs(self, artifact: Artifact, spec: EngineSpec, measure: MeasureSpec) -> list[Path]:
+        """Those of the build of `artifact` and of the processes that measured it, in this order."""
+        ...
+
+
+@runtime_checkable
 class Composing(Protocol):
     """A backend that runs a program, and can say how without running it: for the version given, else the installed."""
 

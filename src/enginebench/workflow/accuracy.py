@@ -15,6 +15,7 @@ from enginebench.report.accuracy import AccuracyDocument
 from enginebench.workflow.campaign import Reporter, child_environment
 from enginebench.workflow.isolate import run_child
 from enginebench.workflow.jobs import AnswerJob, LabelledAnswer
+from enginebench.workflow.lock import lock_devices
 from enginebench.workflow.perform import load_arrays
 from enginebench.workflow.sides import OpenSide, SideRequest, check_side, choose_step, open_side
 
@@ -123,12 +124,13 @@ def _answer(
         seed=request.seed,
         input_size=request.input_size,
     )
-    answer = run_child(
-        job,
-        timeout_s=ACCURACY_TIMEOUT_S,
-        environment=child_environment(side.engine.threads),
-        on_note=lambda text: reporter.step(f"{side.describe()}: {text}"),
-    )
+    with lock_devices((side.engine.device,), on_wait=reporter.say):
+        answer = run_child(
+            job,
+            timeout_s=ACCURACY_TIMEOUT_S,
+            environment=child_environment(side.engine.threads),
+            on_note=lambda text: reporter.step(f"{side.describe()}: {text}"),
+        )
     assert isinstance(answer, LabelledAnswer)
     stored = load_arrays(scratch / "answers.npz")
     return answer, stored["logits"], stored["labels"]

@@ -17,6 +17,7 @@ from enginebench.workflow.campaign import Reporter, child_environment
 from enginebench.workflow.dry_run import needs_graph, quantized_path, take_head
 from enginebench.workflow.isolate import run_child
 from enginebench.workflow.jobs import BuildAnswer, BuildJob
+from enginebench.workflow.lock import lock_devices
 
 
 class BuildDocument(Struct, frozen=True, kw_only=True):
@@ -70,12 +71,14 @@ def build_engine(
     folder = out.with_name(f"{out.name}.build").absolute()
     spec = replace(spec, device=find_device(spec.backend, spec.device))
     reporter.step(f"{onnx.name}: building with {spec.backend}")
-    answer = run_child(
-        BuildJob(source=str(onnx.absolute()), engine=spec, out_dir=str(folder)),
-        timeout_s=timeout_s,
-        environment=child_environment(spec.threads),
-        on_note=lambda text: reporter.step(f"{onnx.name}: {text}"),
-    )
+    # A builder times kernels: a run beside it would spoil its choice, and it the run's times.
+    with lock_devices((spec.device,), on_wait=reporter.say):
+        answer = run_child(
+            BuildJob(source=str(onnx.absolute()), engine=spec, out_dir=str(folder)),
+            timeout_s=timeout_s,
+            environment=child_environment(spec.threads),
+            on_note=lambda text: reporter.step(f"{onnx.name}: {text}"),
+        )
     assert isinstance(answer, BuildAnswer)
     return describe_build(answer, out, doubts)
 

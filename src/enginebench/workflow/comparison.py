@@ -8,17 +8,18 @@ from pathlib import Path
 from msgspec import Struct
 from msgspec.structs import replace
 
-from enginebench.backends.registry import accepts, find_installed, takes
+from enginebench.backends.registry import accepts, find_entry, find_installed, open_backend, takes
 from enginebench.core.errors import ArtifactError, UsageError
 from enginebench.core.names import ENGINES, parse_engine
+from enginebench.core.protocols import KeepsLog
 from enginebench.core.records import Artifact, ArtifactKind, EngineSpec, Precision, Recipe, Result
-from enginebench.core.store import read_result
+from enginebench.core.store import read_result, write_atomic
 from enginebench.measure.machine import describe_machine
 from enginebench.workflow.building import put_file
 from enginebench.workflow.campaign import Campaign, Reporter
 from enginebench.workflow.folder import RunFolder, RunRecord, RunRequest
-from enginebench.workflow.lock import lock_device
-from enginebench.workflow.plan import PlannedRow, plan_rows, plan_stored, with_suffix
+from enginebench.workflow.lock import lock_devices
+from enginebench.workflow.plan import PlannedRow, list_devices, plan_rows, plan_stored, with_suffix
 from enginebench.workflow.reconcile import explain_difference
 from enginebench.workflow.sources import gather_sources
 
@@ -117,7 +118,7 @@ def bench_sides(
     """The result of the one engine of `request`; with `against` the other side's first, both measured in turns.
 
     Raises:
-        DeviceBusy: another run holds the device, and `wait` is false.
+        DeviceBusy: another run holds a device of a side, and `wait` is false.
         UsageError: the sides differ in batch or threads, which would compare unlike things.
     """
     folder = RunFolder(root)
@@ -129,13 +130,44 @@ def bench_sides(
         command=command,
     )
     folder.create(record)
-    with lock_device(request.device, wait=wait, on_wait=reporter.say):
+    other = None if against is None else _request_of(request, against)
+    devices = [device for asked in filter(None, (request, other)) for device in list_devices(asked)]
+    with lock_devices(devices, wait=wait, on_wait=reporter.say):
         rows = [_plan_side(folder, request, "artefacts", reporter)]
-        if against is not None:
-            rows.insert(0, with_suffix(_plan_other(folder, request, against, reporter), "against"))
+        if against is not None and other is not None:
+            rows.insert(0, with_suffix(_plan_other(folder, other, against, reporter), "against"))
         folder.write_record(replace(record, rows=tuple(row.id for row in rows)))
         campaign = Campaign(folder, rows, record.machine, timeout_s=request.timeout_s, reporter=reporter)
         return _explain(folder, campaign.run())
+
+
+def keep_log(root: Path, result: Result, out: Path) -> None:
+    """Writes what the tool of a row printed, builds and processes in their order, to `out`.
+
+    Args:
+        root: the folder of `bench`.
+        result: the row; one that failed has a log as well. One for which nothing was run has none, and writes nothing.
+        out: where the text goes.
+
+    Raises:
+        ArtifactError: the file cannot be written.
+    """
+    backend: object = open_backend(result.engine.backend, cache_dir=root.absolute() / "artefacts" / "cache")
+    assert isinstance(backend, KeepsLog)
+    spec = replace(result.engine, precision=result.requested_precision)  # a relabelled row keeps its folder
+    logs = backend.find_logs(result.artifacts[-1], spec, result.measure) if result.artifacts else []
+    if logs:
+        write_atomic(out, b"".join(path.read_bytes().rstrip(b"\n") + b"\n" for path in logs))
+
+
+def check_log(engine: str) -> None:
+    """Returns if an engine is a tool that writes a log.
+
+    Raises:
+        UsageError: it is none.
+    """
+    if not find_entry(engine).executable:
+        raise UsageError(f"engine {engine} runs in our own process and has no log of a tool; --log is for trtexec")
 
 
 def _explain(folder: RunFolder, results: list[Result]) -> list[Result]:
@@ -155,10 +187,9 @@ def _request_of(request: RunRequest, side: Side) -> RunRequest:
 
 
 def _plan_other(folder: RunFolder, request: RunRequest, side: Side, reporter: Reporter) -> PlannedRow:
-    """The row of the other side: a stored one on its own artefact, any other from its target."""
-    other = _request_of(request, side)
+    """The row of the other side, whose request this is: a stored one on its own artefact, any other from its target."""
     if side.stored is None:
-        return _plan_side(folder, other, "against", reporter)
+        return _plan_side(folder, request, "against", reporter)
     chain = (*side.stored.chain[:-1], bring_artifact(side.stored.chain[-1], folder.root.absolute() / "against"))
     spec = side.stored.spec
     return plan_stored(side.stored.result.model, spec, chain, request.measure, find_installed(spec.backend))

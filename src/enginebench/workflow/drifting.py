@@ -16,6 +16,7 @@ from enginebench.core.records import Caveat, Drift, Precision
 from enginebench.core.store import encode, write_atomic
 from enginebench.report.drift import DriftDocument, DriftSide, SamplesDocument
 from enginebench.workflow.campaign import Reporter
+from enginebench.workflow.lock import lock_devices
 from enginebench.workflow.perform import load_arrays, save_arrays
 from enginebench.workflow.sides import OpenSide, SideRequest, check_side, check_sides, choose_step, open_side, run_side
 
@@ -90,8 +91,9 @@ def measure_sides(
         check_prepared(given, (ref, cand))
         samples = place / "samples" if out is None or not save_outputs else out / "samples"
         save_arrays(samples / "inputs.npz", given.feeds)
-        for name, side in (("reference", ref), ("candidate", cand)):
-            run_side(side, samples / "inputs.npz", samples / f"{name}.npz", step, place / name, reporter)
+        with lock_devices((ref.engine.device, cand.engine.device), on_wait=reporter.say):
+            for name, side in (("reference", ref), ("candidate", cand)):
+                run_side(side, samples / "inputs.npz", samples / f"{name}.npz", step, place / name, reporter)
         answers = load_arrays(samples / "reference.npz"), load_arrays(samples / "candidate.npz")
     chosen = dict(default_limits(_find_shorter(ref, cand)) if limits is None else limits)
     drift = measure_drift(*answers, chosen, reference_id=reference)

@@ -14,6 +14,7 @@ from enginebench.core.records import EngineSpec, TensorSpec
 from enginebench.workflow.campaign import Reporter, child_environment
 from enginebench.workflow.isolate import run_child
 from enginebench.workflow.jobs import InferAnswer, InferJob, SourceJob
+from enginebench.workflow.lock import lock_devices
 from enginebench.workflow.perform import load_arrays
 from enginebench.workflow.sources import choose_source, make_sources
 
@@ -69,16 +70,14 @@ def infer_file(
         artifact = choose_source(sources, spec, takes(name))
         if artifact.inputs:  # a plan says what it takes once it is loaded
             check_feeds(artifact.inputs, feeds)
-        answer = run_child(
-            InferJob(
-                artifact=artifact,
-                engine=spec,
-                out_dir=scratch,
-                inputs_path=str(inputs.absolute()),
-                outputs_path=str(out.absolute()),
-            ),
-            timeout_s=INFER_TIMEOUT_S,
-            environment=child_environment(threads),
+        infer = InferJob(
+            artifact=artifact,
+            engine=spec,
+            out_dir=scratch,
+            inputs_path=str(inputs.absolute()),
+            outputs_path=str(out.absolute()),
         )
+        with lock_devices((device,), on_wait=reporter.say):
+            answer = run_child(infer, timeout_s=INFER_TIMEOUT_S, environment=child_environment(threads))
     assert isinstance(answer, InferAnswer)
     return InferDocument(engine=spec, outputs=answer.outputs, path=str(out))

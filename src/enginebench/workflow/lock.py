@@ -6,13 +6,40 @@ import fcntl
 import os
 import tempfile
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 from enginebench.core.errors import DeviceBusy, MeasurementError
 
 POLL_S = 0.5
+
+
+@contextmanager
+def lock_devices(
+    devices: Iterable[str],
+    *,
+    wait: bool = True,
+    folder: Path | None = None,
+    on_wait: Callable[[str], None] = lambda text: None,
+) -> Iterator[None]:
+    """Holds the locks of all these devices inside the block, each taken once.
+
+    They are taken in the order of their names: two runs that want the same devices can wait for each other's end, never
+    for each other. The arguments are those of `lock_device`.
+
+    Raises:
+        DeviceBusy: another run holds one of them, and `wait` is false; the others are free again.
+    """
+    with ExitStack() as held:
+        for device in sorted(set(map(spell_device, devices))):
+            held.enter_context(lock_device(device, wait=wait, folder=folder, on_wait=on_wait))
+        yield
+
+
+def spell_device(device: str) -> str:
+    """The one spelling of a device: `cuda` is the first GPU."""
+    return "cuda:0" if device == "cuda" else device
 
 
 @contextmanager

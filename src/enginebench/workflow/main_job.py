@@ -13,8 +13,8 @@ from enginebench.core.records import Result
 from enginebench.measure.machine import describe_machine
 from enginebench.workflow.campaign import Campaign, Reporter
 from enginebench.workflow.folder import RunFolder, RunRecord, RunRequest
-from enginebench.workflow.lock import lock_device
-from enginebench.workflow.plan import plan_rows
+from enginebench.workflow.lock import lock_devices
+from enginebench.workflow.plan import list_devices, plan_rows
 from enginebench.workflow.sources import choose_labelled, gather_sources
 
 
@@ -35,17 +35,17 @@ def run_model(
         root: the run's folder.
         reporter: where progress goes.
         resume: continue the run that `root` holds.
-        wait: wait for another run on the device, or refuse.
+        wait: wait for another run on one of the devices, or refuse.
         command: the command line, stored for whoever wants to repeat it.
         on_results: called with what there is when the run ends in any way, also by an interrupt.
 
     Raises:
-        DeviceBusy: another run holds the device, and `wait` is false.
+        DeviceBusy: another run holds a device of a row, and `wait` is false.
         EngineBenchError: the model could not be exported, the folder not be used, ...
     """
     folder = RunFolder(root)
     record = folder.read_record() if resume else _begin(folder, request, command)
-    with lock_device(record.request.device, wait=wait, on_wait=reporter.say):
+    with lock_devices(list_devices(record.request), wait=wait, on_wait=reporter.say):
         if not record.sources:
             record = _add_sources(folder, record, reporter)
         return _measure(folder, record, reporter, resume, on_results)

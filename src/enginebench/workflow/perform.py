@@ -99,7 +99,7 @@ def make_source(job: SourceJob, note: NoteCall) -> SourceAnswer:
 
     start = time.perf_counter()
     if Path(job.model).suffix.lower() in PLAN_SUFFIXES:
-        artifacts: tuple[Artifact, ...] = (_take_plan(Path(job.model)),)
+        artifacts: tuple[Artifact, ...] = (_take_plan(Path(job.model), Path(job.out_dir)),)
     elif resolve_model(job.model).kind == "onnx":
         artifacts = take_file(Path(job.model), Path(job.out_dir))
     elif find_spec("torch") is not None:
@@ -334,7 +334,7 @@ def build_file(job: BuildJob, note: NoteCall) -> BuildAnswer:
 def take_file(path: Path, out_dir: Path) -> tuple[Artifact, ...]:
     """The artefact of an engine file or a graph as it is; without the onnx package, by the graph's head."""
     if path.suffix.lower() in PLAN_SUFFIXES:
-        return (_take_plan(path),)
+        return (_take_plan(path, out_dir),)
     if find_spec("onnx") is not None:
         return _take_onnx(path, out_dir)
     from enginebench.workflow.dry_run import take_head
@@ -343,14 +343,14 @@ def take_file(path: Path, out_dir: Path) -> tuple[Artifact, ...]:
     return (replace(take_head(path), path=str(path), sha256=sha256, files=files),)
 
 
-def _take_plan(path: Path) -> Artifact:
-    """A finished plan; the engine that loads it says what goes in and comes out."""
+def _take_plan(path: Path, out_dir: Path) -> Artifact:
+    """A finished plan, brought into the run's folder; the engine that loads it says what goes in and comes out."""
     if not path.is_file() or path.stat().st_size == 0:
         raise ArtifactError(f"{path} is no plan: it is missing or empty. Build it again")
-    sha256, files = hash_files([path], path.parent)
-    return Artifact(
-        kind="plan", model=path.name, path=str(path.absolute()), sha256=sha256, files=files, inputs=(), outputs=()
-    )
+    home = out_dir.absolute() / "source" / path.name
+    _bring(path, home)
+    sha256, files = hash_files([home], home.parent)
+    return Artifact(kind="plan", model=path.name, path=str(home), sha256=sha256, files=files, inputs=(), outputs=())
 
 
 def answer_data(engine: Engine, job: PrepareJob | AnswerJob) -> dict[str, Array]:

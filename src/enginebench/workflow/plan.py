@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from msgspec import Struct
 from msgspec.structs import replace
 
-from enginebench.backends.registry import accepts, find_device
+from enginebench.backends.registry import accepts, find_device, find_installed
 from enginebench.core.names import format_engine, format_precision, parse_engine, row_id
 from enginebench.core.records import (
     Artifact,
@@ -79,6 +79,12 @@ def plan_stored(
         chain=chain,
         skip=_reason_to_skip(spec, source, availability, source.kind, {}),
     )
+
+
+def list_devices(request: RunRequest) -> tuple[str, ...]:
+    """The devices that the rows of a request run on; an engine that is not installed runs nowhere."""
+    names = dict.fromkeys(name for name, _ in request.engines)
+    return tuple({find_device(name, request.device): None for name in names if find_installed(name).available})
 
 
 def list_engines(

@@ -28,8 +28,8 @@ from enginebench.workflow.campaign import Reporter, child_environment
 from enginebench.workflow.folder import RunRequest, hide_home
 from enginebench.workflow.isolate import run_child
 from enginebench.workflow.jobs import StagesAnswer, StagesJob
-from enginebench.workflow.lock import lock_device
-from enginebench.workflow.plan import plan_rows
+from enginebench.workflow.lock import lock_devices
+from enginebench.workflow.plan import list_devices, plan_rows
 from enginebench.workflow.sources import gather_sources
 
 if TYPE_CHECKING:
@@ -69,7 +69,7 @@ def measure_stages(
         decoders: threads that decode and preprocess when stages overlap.
         save_images: keep the pictures that were made in this folder.
         reporter: progress.
-        wait: wait for another run on the device, or refuse.
+        wait: wait for another run on the engine's device, or refuse.
 
     Raises:
         UsageError: the model's preprocessing is not known, or fewer pictures than a batch are asked for.
@@ -86,7 +86,7 @@ def measure_stages(
         write_photos(save_images, photos)
     with (
         tempfile.TemporaryDirectory(prefix="enginebench-") as scratch,
-        lock_device(request.device, wait=wait, on_wait=reporter.say),
+        lock_devices(list_devices(request), wait=wait, on_wait=reporter.say),
     ):
         folder = Path(scratch) / "photos"
         write_photos(folder, photos)

@@ -1,8 +1,10 @@
 """A stand-in for the `tensorrt` module that computes through ONNX Runtime on host memory.
 
-`FAKE_TENSORRT_VERSION` (10.16 or 11.4) chooses the version. Names that the real bindings of that version lack are taken
-away at the end of this file, by the inventory in `names.json`: code that uses one fails here as it would there.
-`FAKE_TENSORRT_FAULT`: build (None from the builder), context (None), execute (False), profile (False).
+`FAKE_TENSORRT_VERSION` (8.6, 10.16, 11.4 or 11.4-lean) chooses the version. Names that the real bindings of that
+version lack are taken away at the end of this file, by the inventory in `names.json`: code that uses one fails here as
+it would there.
+`FAKE_TENSORRT_FAULT`: build (None from the builder), context (None), execute (False), profile (False),
+runtime (an error, and an object all the same).
 """
 
 from __future__ import annotations
@@ -23,6 +25,8 @@ from fake_plan import LAYER_MS, PlanError, describe_graph, read_plan, write_plan
 _NAMES = json.loads((Path(__file__).parent / "names.json").read_text(encoding="utf-8"))
 _VERSION = os.environ.get("FAKE_TENSORRT_VERSION", "11.4")
 _INVENTORY = _NAMES[_VERSION]
+_LEAN = _VERSION.endswith("-lean")
+_MAJOR = _VERSION.split(".")[0]
 __version__ = _INVENTORY["version"]
 
 
@@ -31,7 +35,7 @@ def _fault(name):
 
 
 def _make_enum(name):
-    return enum.IntEnum(name, {member: i for i, member in enumerate(_INVENTORY["enums"][name])})
+    return enum.IntEnum(name, {member: i for i, member in enumerate(_INVENTORY["enums"].get(name, []))})
 
 
 BuilderFlag = _make_enum("BuilderFlag")
@@ -123,7 +127,8 @@ class IBuilderConfig(_Checked):
         self.builder_optimization_level = 3
         self.profiling_verbosity = ProfilingVerbosity.LAYER_NAMES_ONLY
         self.hardware_compatibility_level = HardwareCompatibilityLevel.NONE
-        self.progress_monitor = None
+        if "progress_monitor" in _INVENTORY["classes"]["IBuilderConfig"]:
+            self.progress_monitor = None
 
     def set_memory_pool_limit(self, pool, pool_size):
         self._limits[pool] = pool_size
@@ -171,13 +176,20 @@ class Builder:
         if _fault("build"):
             self._logger.log(ILogger.ERROR, "IBuilder::buildSerializedNetwork: Error Code 10: no implementation")
             return None
-        if config.progress_monitor is not None:
+        if getattr(config, "progress_monitor", None) is not None:
             config.progress_monitor.phase_start("Building Engine", None, 2)
             for step in range(2):
                 config.progress_monitor.step_complete("Building Engine", step)
             config.progress_monitor.phase_finish("Building Engine")
-        typed = bool(network._flags & 1 << NetworkDefinitionCreationFlag.STRONGLY_TYPED) or _VERSION == "11.4"
+        if _MAJOR == "8" and not network._flags & 1 << NetworkDefinitionCreationFlag.EXPLICIT_BATCH:
+            self._logger.log(ILogger.ERROR, "Error Code 4: explicit batch is required")
+            return None
+        strong = getattr(NetworkDefinitionCreationFlag, "STRONGLY_TYPED", None)
+        typed = _MAJOR == "11" or (strong is not None and bool(network._flags & 1 << strong))
         weak = [] if typed else [flag.name.lower() for flag in config._flags if flag.name in ("FP16", "INT8", "BF16")]
+        if not typed and "int8" not in weak and b"QuantizeLinear" in network._onnx:
+            self._logger.log(ILogger.ERROR, "Error Code 4: the network has Q/DQ layers, but the INT8 flag is not set")
+            return None
         self._calibrate(config)
         head = describe_graph(network._onnx, weak, _fault("ignores_precision"))
         if not config._profiles and any(a < 0 for v in head["inputs"] for a in v["shape"]):
@@ -247,15 +259,23 @@ class OnnxParser:
         return True
 
 
+def _can_load(head):
+    """A plan of this version; a version-compatible one of this major, which is all that the lean runtime takes."""
+    compatible = "VERSION_COMPATIBLE" in head.get("flags", []) and head["version"].split(".")[0] == _MAJOR
+    return compatible or (head["version"].startswith(_VERSION) and not _LEAN)
+
+
 class Runtime(_Checked):
     def __init__(self, logger):
         self._logger = logger
+        if _fault("runtime"):
+            logger.log(ILogger.ERROR, "createInferRuntime: Error Code 6: API Usage Error (CUDA initialization failure)")
         self.engine_host_code_allowed = False
 
     def deserialize_cuda_engine(self, serialized_engine):
         try:
             head, onnx_bytes = read_plan(bytes(serialized_engine))
-            if not (head["version"] == _VERSION or head["version"].startswith(_VERSION)):
+            if not _can_load(head):
                 raise PlanError(f"plan of version {head['version']}")
         except PlanError as error:
             self._logger.log(ILogger.ERROR, f"IRuntime::deserializeCudaEngine: Error Code 1: Serialization ({error})")
@@ -298,6 +318,8 @@ class ICudaEngine:
         return None if _fault("context") else IExecutionContext(self)
 
     def create_engine_inspector(self):
+        if _LEAN:
+            raise TypeError("Unable to convert function return value to a Python type: EngineInspector")
         return EngineInspector(self)
 
 
@@ -312,7 +334,7 @@ class EngineInspector(_Checked):
         head = self._engine._head
         layers = [describe_layer(layer) if head["detailed"] else layer["name"] for layer in head["layers"]]
         tensors = [*head["inputs"], *head["outputs"]]
-        if _VERSION == "10.16":
+        if _MAJOR != "11":
             return json.dumps({"Layers": layers, "Bindings": [t["name"] for t in tensors]})
         return json.dumps(
             {"Layers": layers, "I/O Tensors": [{"Name": t["name"], "Dimensions": t["shape"]} for t in tensors]}
@@ -408,6 +430,9 @@ def _take_away():
         for attribute in [a for a in vars(globals()[name]) if not a.startswith("_")] if known is not None else []:
             if attribute not in known:
                 delattr(globals()[name], attribute)
+    for name in ("get_plugin_registry", "init_libnvinfer_plugins"):
+        if name not in _INVENTORY["functions"]:
+            del globals()[name]
 
 
 _take_away()
