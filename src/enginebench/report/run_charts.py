@@ -10,13 +10,7 @@ from typing import Any
 
 from msgspec import Struct
 
-from enginebench.analyze.trtexec.records import (
-    EngineLayer,
-    LayerGroup,
-    LayersDocument,
-    ProfiledLayer,
-    ProfileDocument,
-)
+from enginebench.analyze.layers import make_layers, make_profile
 from enginebench.core.records import Result
 from enginebench.report.charts import (
     COLOURS,
@@ -317,28 +311,15 @@ def _draw_layers(results: Sequence[Result], labels: dict[str, str]) -> list[Char
             section="layers",
             title=f"Layers of {labels[result.id]}",
             description=f"Bars of the {min(_TOP_LAYERS, len(result.layers))} slowest of {len(result.layers)} layers.",
-            spec=draw_layers(*_make_profile(result), topk=_TOP_LAYERS, layers=_make_layers(result)),
+            spec=draw_layers(
+                make_profile(result.layers),
+                f"Layers of {labels[result.id]}",
+                topk=_TOP_LAYERS,
+                layers=make_layers(result.layers),
+            ),
         )
         for number, result in enumerate(profiled, start=1)
     ]
-
-
-def _make_profile(result: Result) -> tuple[ProfileDocument, str]:
-    """The layers of a row in the form that the picture of any engine takes, and its title."""
-    slowest = sorted(result.layers, key=lambda layer: -layer.mean_ns)
-    total = sum(layer.mean_ns for layer in slowest) / 1e6
-    layers = tuple(
-        ProfiledLayer(name=layer.name, total_ms=layer.mean_ns / 1e6, average_ms=layer.mean_ns / 1e6)
-        for layer in slowest
-    )
-    profile = ProfileDocument(path="", count=1, total_ms=total, average_ms=total, layers=layers)
-    return profile, f"Layers of {result.id}"
-
-
-def _make_layers(result: Result) -> LayersDocument:
-    layers = tuple(EngineLayer(name=layer.name, type=layer.kind, precision=layer.precision) for layer in result.layers)
-    none = LayerGroup(layers=0, share=0.0)
-    return LayersDocument(path="", layers=layers, by_precision={}, by_type={}, overhead=none, io=())
 
 
 def _draw_proofs(points: list[Point]) -> Chart | None:
