@@ -282,7 +282,9 @@ def _format_sections(
 ) -> Iterator[Html]:
     for name, title in SECTIONS.items():
         parts = [
-            format_chart(chart.name, chart.title, chart.description, chart.spec, heading=chart.title != title)
+            format_chart(
+                chart.name, chart.title, chart.description, chart.spec, heading=chart.title != title, row=chart.row
+            )
             for chart in charts
             if chart.section == name
         ]

@@ -11,6 +11,7 @@ from typing import Any
 from msgspec import Struct
 
 from enginebench.analyze.layers import make_layers, make_profile
+from enginebench.analyze.stages import StagesDocument
 from enginebench.core.records import Result
 from enginebench.report.charts import (
     COLOURS,
@@ -29,6 +30,7 @@ from enginebench.report.run_series import (
     follow_batches,
     follow_rows,
     label_rows,
+    list_file_stages,
     list_proofs,
     list_speedups,
     list_stages,
@@ -51,14 +53,17 @@ class Chart(Struct, frozen=True, kw_only=True):
     title: str
     description: str  # what it shows, for those who cannot see it
     spec: Spec
+    row: str = ""  # label of the one row that it is about
+    picture: bool = True  # whether it is worth a file beside the page
 
 
-def draw_run(document: RunDocument, results: Sequence[Result]) -> list[Chart]:
+def draw_run(document: RunDocument, results: Sequence[Result], stages: Sequence[StagesDocument] = ()) -> list[Chart]:
     """Every chart that the stored rows can fill, in the order of the page.
 
     Args:
         document: of the run.
         results: its rows with their raw samples.
+        stages: what the verb `stages` measured beside them.
 
     Raises:
         MissingDependency: altair is not installed.
@@ -73,8 +78,8 @@ def draw_run(document: RunDocument, results: Sequence[Result]) -> list[Chart]:
         _draw_percentiles(*follow_rows(measured, labels)),
         _draw_drift(*trace_rows(measured, labels)),
         _draw_quality(*place_quality(document, labels)),
-        _draw_stages(list_stages(known, labels)),
-        *_draw_layers(known, labels),
+        _draw_stages([*list_stages(known, labels), *list_file_stages(stages)]),
+        *_draw_layers(known, labels, document.fastest.id if document.fastest else ""),
         _draw_proofs(list_proofs(document, labels)),
     ]
     return [chart for chart in charts if chart is not None]
@@ -302,12 +307,13 @@ def _draw_stages(points: list[Point]) -> Chart | None:
     )
 
 
-def _draw_layers(results: Sequence[Result], labels: dict[str, str]) -> list[Chart]:
-    """A picture of the slowest layers for each row that was profiled."""
+def _draw_layers(results: Sequence[Result], labels: dict[str, str], fastest: str) -> list[Chart]:
+    """The slowest layers of each row that was profiled; those of the fastest row are also a picture of their own."""
     profiled = [result for result in results if result.layers]
+    chosen = next((result.id for result in profiled if result.id == fastest), profiled[0].id if profiled else "")
     return [
         Chart(
-            name="per_layer_time" if len(profiled) == 1 else f"per_layer_time_{number}",
+            name="per_layer_time" if result.id == chosen else f"per_layer_time_{number}",
             section="layers",
             title=f"Layers of {labels[result.id]}",
             description=f"Bars of the {min(_TOP_LAYERS, len(result.layers))} slowest of {len(result.layers)} layers.",
@@ -317,6 +323,8 @@ def _draw_layers(results: Sequence[Result], labels: dict[str, str]) -> list[Char
                 topk=_TOP_LAYERS,
                 layers=make_layers(result.layers),
             ),
+            row=labels[result.id],
+            picture=result.id == chosen,
         )
         for number, result in enumerate(profiled, start=1)
     ]
