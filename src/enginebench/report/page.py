@@ -57,6 +57,7 @@ _PLACES: dict[CaveatCode, str] = {
     "random_weights": "quality",
     "fallback": "proof",
     "low_coverage": "proof",
+    "no_layer_times": "proof",  # the profiler's record is that of the proof
     "low_effective_precision": "proof",
     "relabelled": "proof",
     "tf32": "proof",
