@@ -6,7 +6,8 @@
 # check                doctor, the tests that need a GPU, CUDA's and TensorRT's bindings; 1 minute
 # probe                one short row of every engine, its kernels by name
 # resnet18, resnet50   the head rows with ten processes each (batch 1; batch 32), and what explains them; 9 minutes each
-# MODEL-batches        batches 1, 32 and 256 of resnet18, resnet50, mobilenet_v3_small, efficientnet_b0; 3 minutes each
+# MODEL-batches        batches 1, 32 and 256 of resnet18, resnet50, mobilenet_v3_small, efficientnet_b0; 2 minutes each
+# variants             settings of the best FP16 engines, one change at a time; 2 minutes
 # digits-mlp           the small network, copies included; half a minute
 # stages               JPEG file to label; 2 minutes
 #

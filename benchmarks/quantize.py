@@ -2,7 +2,7 @@
 
 Every case runs in a process of its own, so that its peak memory is its own.
 
-    python benchmarks/quantize.py [--quick] [--json]
+    python benchmarks/quantize.py [--quick] [--only digits/resources] [--json]
 """
 
 from __future__ import annotations
@@ -37,8 +37,10 @@ def main() -> None:
         return
     say = print_to_stderr if options.json else print
     with tempfile.TemporaryDirectory(prefix="enginebench-") as scratch:
-        digits = compare_digits(Path(scratch), say)
-        resources = compare_resources(Path(scratch), say, quick=options.quick)
+        digits = compare_digits(Path(scratch), say) if options.only != "resources" else []
+        if not options.only:
+            say("")
+        resources = compare_resources(Path(scratch), say, quick=options.quick) if options.only != "digits" else []
     missed = find_missed(digits, resources)
     for line in missed:
         say(f"MISSED: {line}")
@@ -54,6 +56,7 @@ def print_to_stderr(line: str) -> None:
 def parse_arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--quick", action="store_true", help="16 and 32 images in place of 256 and 512")
+    parser.add_argument("--only", choices=["digits", "resources"], help="one of the two tables")
     parser.add_argument("--json", action="store_true", help="one JSON document on stdout")
     for hidden in ("--case", "--model-path", "--scratch"):
         parser.add_argument(hidden, help=argparse.SUPPRESS)
@@ -109,15 +112,15 @@ def run_graph(path: str, feeds: dict) -> object:
 
 
 def compare_resources(scratch: Path, say: Say, *, quick: bool) -> list[Row]:
-    """Seconds and peak memory by case and number of images."""
+    """CPU seconds, wall seconds and peak memory of calibrating and quantizing, by method and number of images."""
     path = export_model(scratch)
     rows = []
-    say(f"{MODEL:11} {'n':>4} {'seconds':>8} {'CPU s':>7} {'peak GB':>8}")
+    say(f"{MODEL:11} {'images':>6} {'CPU s':>7} {'wall s':>7} {'peak RSS GB':>12}")
     for n in (16, 32) if quick else (256, 512):
         for case in (*METHODS, "nncf"):
             found = spawn_case(case, path, n, scratch)
             gigabytes = found["peak_bytes"] / 1e9
-            say(f"{case:11} {n:4} {found['seconds']:8.1f} {found['cpu_seconds']:7.1f} {gigabytes:8.2f}")
+            say(f"{case:11} {n:6} {found['cpu_seconds']:7.1f} {found['seconds']:7.1f} {gigabytes:12.2f}")
             rows.append({"case": case, "n": n, **found})
     return rows
 
@@ -169,6 +172,7 @@ def spawn_case(case: str, path: Path, n: int, scratch: Path) -> dict[str, float]
 
 def run_case(case: str, path: Path, n: int, scratch: Path) -> dict[str, float]:
     """Calibrates and quantizes once: seconds, and the largest memory that this process ever held."""
+    from enginebench.measure.machine import peak_memory_bytes
     from enginebench.models.onnx_source import read_onnx
     from enginebench.models.precision.calibrate import calibrate
     from enginebench.models.precision.calibration_data import open_data
@@ -183,10 +187,11 @@ def run_case(case: str, path: Path, n: int, scratch: Path) -> dict[str, float]:
         calibration = calibrate(artifact, data, method=case)
         quantize(artifact, "int8", "tensorrt", scratch / "q.onnx", calibration=calibration)
     seconds = time.perf_counter() - start
-    # Linux counts memory in units of 1024 bytes. Source: getrusage(2).
     used = resource.getrusage(resource.RUSAGE_SELF)
-    cpu_seconds = used.ru_utime + used.ru_stime
-    return {"seconds": seconds, "cpu_seconds": cpu_seconds, "peak_bytes": used.ru_maxrss * 1024}
+    peak = peak_memory_bytes()
+    if peak is None:
+        sys.exit("this system does not say how much memory a process held at most; the limit cannot be checked")
+    return {"seconds": seconds, "cpu_seconds": used.ru_utime + used.ru_stime, "peak_bytes": peak}
 
 
 if __name__ == "__main__":

@@ -29,6 +29,7 @@ BENCHMARKS = {
     "verdicts": ["verdicts.py"],
     "gate": ["gate.py"],
     "report": ["report.py"],
+    "quantize": ["quantize.py"],
     "same_engine": ["same_engine.py"],
     "help_cost": ["help_cost.py"],
     "main_job": ["main_job.py"],

@@ -230,6 +230,14 @@ def test_unlike_rows_are_not_comparable(changes: dict[str, Any], reason: str) ->
     assert any(reason in found for found in reasons), reasons
 
 
+@pytest.mark.parametrize("unknown", ["external", None])
+def test_preprocessing_that_nobody_knows_forbids_nothing(unknown: str | None) -> None:
+    """A row whose ranges came from the user's arrays is still compared with FP32; its caveat says what is open."""
+    graph = make_result().artifacts[0]
+    own = make_result(artifacts=(graph, replace(graph, preprocess_sha256=unknown)))
+    assert comparable(make_result(), own, 0.02) == []
+
+
 def test_neighbours_need_no_reference_kernel() -> None:
     assert comparable(make_result(), make_result(measurements=tuple(make_side(CAND))), neighbours=True) == []
 

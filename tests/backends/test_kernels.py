@@ -37,11 +37,13 @@ CASES = {
         "ampere_fp16_s16816gemm_fp16_64x64_ldg8_f2f_stages_64x5_tn",
         "void cutlass__5x_cudnn::Kernel<cutlass_tensorop_f16_s16816fprop_optimized_f16_128x128>(Params)",
         "nvjet_hsh_64x8_64x16_4x1_v_bz_TNN",
+        "turing_fp16_s1688cudnn_fp16_128x128_ldg8_relu_f2f_exp_medium_nhwc_tn_v1",
         "void at::native::vectorized_elementwise_kernel<8, at::native::clamp_scalar<c10::Half>>()",
     ],
     "bf16": [
         "sm80_xmma_fprop_implicit_gemm_bf16bf16_bf16f32_f32_nhwckrsc_nhwc_tilesize128x64x32",
         "nvjet_tst_64x8_64x16_4x1_v_bz_TNN",
+        "void cutlass__5x_cudnn::Kernel<cutlass_tensorop_bf16_s1688fprop_optimized_bf16_64x64_32x2>(Params)",
         "void at::native::vectorized_elementwise_kernel<8, at::native::CUDAFunctor_add<c10::BFloat16>>()",
     ],
     "int8": ["sm80_xmma_fprop_implicit_gemm_interleaved_i8i8_i8i32_f32_nchw_vect_c_32kcrs_vect_c_32_nchw"],

@@ -136,6 +136,14 @@ def test_tf32_is_always_said(ort_cuda: Any, onnx_artifact: Artifact) -> None:
         assert GpuSession.made[-1].options["use_tf32"] == expected
 
 
+@pytest.mark.parametrize("precision", ["fp16", "bf16"])
+def test_half_precision_keeps_its_tensor_cores(ort_cuda: Any, precision: Any) -> None:
+    """The provider takes tensor cores from every convolution when TF32 is off."""
+    spec, stream = EngineSpec(backend="ort-cuda", device="cuda:0", precision=precision), SimpleNamespace(handle=0)
+    options = {"cuda_graph": "0", "prefer_nhwc": "0", "conv_search": "default"}
+    assert ort_cuda.make_provider_options(spec, options, stream)["use_tf32"] == "1"
+
+
 def test_options_reach_the_provider(ort_cuda: Any, onnx_artifact: Artifact) -> None:
     options = {"cuda_graph": "1", "prefer_nhwc": "1", "conv_search": "heuristic"}
     load(ort_cuda, onnx_artifact, options=options).close()

@@ -144,6 +144,20 @@ def test_compiled_code_is_kept_and_the_environment_left_alone(tmp_path: Path, mo
     assert os.environ[pytorch_compile.CACHE_VARIABLE] == before
 
 
+def test_freezing_folds_weights_and_keeps_the_answers(loader: Any, torch_artifact: Artifact, tmp_path: Path) -> None:
+    feeds = random_feeds(torch_artifact.inputs, 1, seed=0)
+    answers = []
+    for freezing in ("0", "1"):
+        spec = replace(COMPILE, options={"freezing": freezing})
+        with PytorchCompileBackend(loader, tmp_path).load(torch_artifact, spec) as engine:
+            assert pytorch_compile.inductor.freezing == (freezing == "1")
+            engine.bind(feeds)
+            engine.run()
+            answers.append(engine.fetch())
+    for name, wanted in answers[0].items():
+        np.testing.assert_allclose(answers[1][name], wanted, rtol=1e-4, atol=1e-5)
+
+
 def test_compiling_leaves_no_process_behind(loader: Any, torch_artifact: Artifact, tmp_path: Path) -> None:
     with PytorchCompileBackend(loader, tmp_path).load(torch_artifact, COMPILE):
         assert psutil.Process().children(recursive=True) == []

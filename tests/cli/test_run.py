@@ -49,6 +49,30 @@ def test_repetitions_take_turns(cli: Cli, tiny_onnx: Path, tmp_path: Path) -> No
     assert orders == [[0, 2], [1, 3]]
 
 
+def test_precisions_stand_in_one_table_with_accuracy_and_proof(cli: Cli, tmp_path: Path) -> None:
+    """The packaged graph, quantized on the bundled digits; one of the engines says INT8 and runs FP32."""
+    site = tmp_path / "site"
+    site.mkdir()
+    (site / "sitecustomize.py").write_text("import sys\nsys.modules['torch'] = None\n")
+    variables = environment(tmp_path)
+    variables["PYTHONPATH"] = f"{site}:{variables['PYTHONPATH']}"
+    done = cli("run", "digits-mlp", "--engines", "ort,fake:ran=fp32", "--precisions", "fp32,int8", *FAST, "--processes",
+               "1", "--strict-precision", "--json", "--out", "r", env=variables)  # fmt: skip
+    assert done.returncode == 4 and "asked int8, ran fp32" in done.stderr
+    document = json.loads(done.stdout)
+    fp32, wrong, int8, liar = document["rows"]
+    assert abs(int8["top1_accuracy"]["value"] - fp32["top1_accuracy"]["value"]) <= 0.005
+    assert int8["top1_accuracy"]["method"] == "Wilson score interval" and int8["top1_accuracy"]["n"] == 450
+    assert int8["recipe"] == "cpu" and int8["size_bytes"] < fp32["size_bytes"] and int8["build_s"] > 0
+    assert int8["effective_precision"]["int8"] > 0.3 and fp32["effective_precision"] == {"fp32": 1.0}
+    assert (liar["requested_precision"], liar["precision"]) == ("int8", "fp32")
+    assert "relabelled" in {c["code"] for c in liar["caveats"]}
+    assert wrong["top1_accuracy"]["value"] < 0.5 and document["recommended_by"] == "accuracy"
+    assert document["recommended"]["engine"] == "ort", "what answers wrongly is not recommended, however fast"
+    stored = rows_of(tmp_path / "r")[int8["id"]]["artifacts"][-1]  # type: ignore[index]
+    assert len(stored["preprocess_sha256"]) == 64
+
+
 def test_an_onnx_model_skips_pytorch_with_the_reason(cli: Cli, tiny_onnx: Path) -> None:
     done = cli(
         "run", tiny_onnx, "--engines", "pytorch,fake,fake:seed=2", *FAST, "--processes", "1", "--json", "--out", "r"

@@ -84,13 +84,27 @@ def test_bench_of_an_engine_that_is_not_here_is_exit_code_3(cli: Cli, tiny_onnx:
 
 
 def test_bench_against_a_stored_row(cli: Cli, tiny_onnx: Path, tmp_path: Path) -> None:
-    assert cli("run", tiny_onnx, "--engines", "ort,fake", *FAST, "--processes", "1", "--out", "r").returncode in (0, 6)
-    row = next((tmp_path / "r" / "rows").glob("ort-*.json"))
-    done = cli(
-        "bench", tiny_onnx, "--engine", "fake:latency_us=500", "--against", row, *FAST, "--processes", "6", "--json"
-    )
+    """The very graph that was measured: it is not quantized again."""
+    run = ("run", tiny_onnx, "--engines", "ort,fake", "--precisions", "int8", *FAST, "--processes", "1", "--out", "r")
+    assert cli(*run).returncode == 0
+    row = next((tmp_path / "r" / "rows").glob("ort-int8*.json"))
+    stored = json.loads(row.read_text())["artifacts"]
+    bench = ("bench", tiny_onnx, "--engine", "fake:latency_us=500", "--against", row, *FAST)
+    done = cli(*bench, "--processes", "6", "--json")
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout)["comparison"]["verdict"] == "slower"
+    (against,) = (tmp_path / "results").glob("bench-*/rows/ort-int8.cpu-*-against.json")
+    again = json.loads(against.read_text())
+    assert [a["sha256"] for a in again["artifacts"]] == [a["sha256"] for a in stored]
+    (graph,) = (against.parent.parent / "against").rglob("*.onnx")
+    assert again["artifacts"][-1]["path"] == f"against/{graph.name}"
+    assert "random_calibration" in {c["code"] for c in again["artifacts"][-1]["caveats"]}
+    original = tmp_path / "r" / stored[-1]["path"]
+    original.write_bytes(original.read_bytes() + b"\0")
+    assert "was changed" in cli(*bench).stderr
+    original.unlink()
+    done = cli(*bench)
+    assert done.returncode == 5 and "Name ENGINE@TARGET" in done.stderr
 
 
 def test_scope_io_is_another_row(cli: Cli, tiny_onnx: Path) -> None:

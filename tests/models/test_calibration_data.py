@@ -7,8 +7,8 @@ import pytest
 from PIL import Image
 
 from enginebench.core.errors import ArtifactError, FeedError, ParseError, UsageError
+from enginebench.core.preprocess import EXTERNAL
 from enginebench.core.records import TensorSpec
-from enginebench.models.precision.calibration import EXTERNAL
 from enginebench.models.precision.calibration_data import (
     hash_while_reading,
     keep_batches,

@@ -15,7 +15,7 @@ from enginebench.core.errors import ArtifactError, MissingDependency, ModelError
 from enginebench.core.records import Artifact, TensorSpec
 from enginebench.models import export
 from enginebench.models.export import compare_with_torch, explain_export_error, export_onnx, set_batch_axes
-from enginebench.models.onnx_source import read_packaged_onnx
+from enginebench.models.onnx_source import read_onnx, read_packaged_onnx
 from enginebench.models.task import feed_digits, load_digits
 from enginebench.models.torch_source import load_module, make_torch_artifact
 
@@ -37,7 +37,7 @@ def test_static_export_is_valid_checked_and_leads_back(
     assert artifact.outputs == (TensorSpec(name="output", dtype="float32", shape=(3, 10)),)
     assert (artifact.kind, artifact.model, artifact.path) == ("onnx", "digits-mlp", str(out))
     assert (artifact.weights, artifact.parent_sha256) == ("trained", mlp.sha256)
-    assert artifact.preprocess_sha256 == mlp.preprocess_sha256
+    assert artifact.preprocess_sha256 == mlp.preprocess_sha256 == read_onnx(out).preprocess_sha256
     assert {"torch", "onnx", "onnxscript", "onnxruntime"} == set(artifact.made_by)
     check = artifact.export_check
     assert check is not None and check.batches == (3, 3)

@@ -25,6 +25,36 @@ def test_the_same_as_the_onnx_package_says(path: Path) -> None:
     assert (head.inputs, head.outputs, head.precision) == (full.inputs, full.outputs, full.precision)
 
 
+def test_what_a_graph_says_of_itself_is_read(tmp_path: Path) -> None:
+    hash_ = "a" * 64
+    model = onnx.load(FILES[0])
+    node = model.graph.node.add(op_type="DequantizeLinear", output=["unused"])
+    node.input.extend(["unused_too", "scale"])
+    caveats = '[{"code":"random_calibration","message":"m"}]'
+    for label, recipe in (("int8@cpu", "cpu"), ("fp8@tensorrt", "qat"), ("int8@weak", "qat"), ("ä", "qat")):
+        entries = {"precision": label, "preprocess_sha256": hash_, "caveats": caveats}
+        onnx.helper.set_model_props(model, {f"enginebench.{key}": value for key, value in entries.items()})
+        path = tmp_path / "q.onnx"
+        onnx.save(model, path)
+        head, full = read_onnx_head(path), read_onnx(path)
+        assert (head.recipe, head.preprocess_sha256, head.caveats) == (recipe, hash_, full.caveats)
+        assert (full.precision, full.recipe, full.preprocess_sha256) == ("int8", recipe, hash_)
+        assert [c.code for c in full.caveats] == ["random_calibration"]
+
+
+def test_doubts_that_cannot_be_read_are_not_dropped(tmp_path: Path) -> None:
+    model = onnx.load(FILES[0])
+    entries = {"enginebench.caveats": "[{", "enginebench.preprocess_sha256": "\x1b[31mred"}
+    onnx.helper.set_model_props(model, entries)
+    onnx.save(model, tmp_path / "q.onnx")
+    for read in (read_onnx, read_onnx_head):
+        with pytest.raises(ParseError, match=r"enginebench\.caveats"):
+            read(tmp_path / "q.onnx")
+    onnx.helper.set_model_props(model, entries | {"enginebench.caveats": "[]"})
+    onnx.save(model, tmp_path / "q.onnx")
+    assert read_onnx(tmp_path / "q.onnx").preprocess_sha256 is None, "what is no hash is none"
+
+
 @pytest.mark.parametrize(
     ("kind", "nodes", "precision"), [(10, [], "fp16"), (16, [], "bf16"), (1, ["QuantizeLinear"], "int8")]
 )

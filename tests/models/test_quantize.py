@@ -434,14 +434,43 @@ def test_low_coverage_is_a_caveat(residual, tmp_path):
 def test_a_graph_with_quantizers_goes_through_as_it_is(residual, tmp_path, recipe, precision):
     artifact, calibration, _ = residual
     to, how = ("fp8", None) if recipe == "fp8" else ("int8", recipe)
-    quantize(artifact, to, how, tmp_path / "first.onnx", calibration=calibration)
-    parent = read_onnx(tmp_path / "first.onnx")
-    made = quantize(parent, precision, None, tmp_path / "second.onnx")
-    assert (made.precision, made.recipe, made.parent_sha256) == (precision, "qat", parent.sha256)
-    first, second = (onnx.load(tmp_path / name).graph for name in ("first.onnx", "second.onnx"))
-    assert first == second
-    with pytest.raises(UsageError, match="already; fp16 is made from an FP32 graph"):
-        quantize(parent, "fp16", None, tmp_path / "third.onnx")
+    quantize(artifact, to, how, tmp_path / "own.onnx", calibration=calibration)
+    foreign = onnx.load(tmp_path / "own.onnx")
+    del foreign.metadata_props[:]
+    onnx.save(foreign, tmp_path / "foreign.onnx")
+    for name, named in (("own", how or "tensorrt"), ("foreign", "qat")):
+        parent = read_onnx(tmp_path / f"{name}.onnx")
+        made = quantize(parent, precision, None, tmp_path / "second.onnx")
+        assert (made.precision, made.recipe, made.parent_sha256) == (precision, named, parent.sha256)
+        assert onnx.load(tmp_path / "second.onnx").graph == foreign.graph
+        with pytest.raises(UsageError, match="already; fp16 is made from an FP32 graph"):
+            quantize(parent, "fp16", None, tmp_path / "third.onnx")
+
+
+def test_a_quantized_file_keeps_what_is_known_of_it(digits, tmp_path):
+    """Read back without its run: recipe, preprocessing, and every doubt."""
+    artifact, _, data, _ = digits["digits-mlp"]
+    fake = open_data("fake", model="digits-mlp", inputs=artifact.inputs, n=4)
+    for inputs in (data, fake):
+        made = quantize(artifact, "int8", "cpu", tmp_path / "q.onnx", calibration=calibrate(artifact, inputs))
+        again = read_onnx(tmp_path / "q.onnx")
+        assert (again.recipe, again.caveats) == ("cpu", made.caveats)
+        assert again.preprocess_sha256 == made.preprocess_sha256 == data.preprocess_sha256
+    assert [c.code for c in again.caveats] == ["random_calibration"]
+    through = quantize(again, "int8", "cpu", tmp_path / "r.onnx")
+    assert (through.caveats, through.preprocess_sha256) == (again.caveats, again.preprocess_sha256)
+
+
+def test_a_quantized_graph_is_not_sold_as_another_recipe(residual, tmp_path):
+    artifact, calibration, _ = residual
+    quantize(artifact, "int8", "cpu", tmp_path / "q.onnx", calibration=calibration)
+    with pytest.raises(UsageError, match="holds int8@cpu Q/DQ nodes already; int8@tensorrt is made from"):
+        quantize(read_onnx(tmp_path / "q.onnx"), "int8", "tensorrt", tmp_path / "r.onnx")
+    foreign = onnx.load(tmp_path / "q.onnx")
+    del foreign.metadata_props[:]
+    onnx.save(foreign, tmp_path / "foreign.onnx")
+    with pytest.raises(ArtifactError, match=r"TensorRT would refuse \d+ nodes.*uint8"):
+        quantize(read_onnx(tmp_path / "foreign.onnx"), "int8", "tensorrt", tmp_path / "r.onnx")
 
 
 def test_fake_calibration_marks_the_artefact(residual, tmp_path):

@@ -356,6 +356,20 @@ def test_bad_factories_are_named(text: str, expected: str, write_user_module: Wr
     assert expected in str(caught.value)
 
 
+def test_torchvision_comes_without_the_compiler_and_leaves_it_whole() -> None:
+    code = """
+import sys
+from enginebench.models.torchvision_import import import_torchvision
+vision = import_torchvision()
+assert callable(vision.models.resnet18)
+assert not [name for name in sys.modules if name.startswith("torch._dynamo")]
+import torch
+from torch._dynamo.utils import is_compile_supported
+assert is_compile_supported("cpu") is not None and callable(torch._dynamo.reset)
+"""
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=240)
+
+
 def test_torchvision_failures_are_told_apart(monkeypatch: pytest.MonkeyPatch) -> None:
     def fail_with(error: Exception) -> None:
         def fail(name: str) -> None:

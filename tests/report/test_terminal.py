@@ -151,7 +151,22 @@ def test_answer_says_what_is_slower_for_less_precision_and_which_rows_are_choice
         make_result("openvino", "int8", median_ms=2, drift=make_drift(0.1, centred=0.95), seed=3),
     )
     assert "ort int8 is slower than the same engine in fp32 (0.6" in text
+    assert "keeps no record of what ran, so that the cause is not known" in text
     assert "No other row is both faster and better in agreement with the reference" in text
+
+
+@pytest.mark.parametrize(
+    ("shares", "cause"),
+    [
+        ({"int8": 0.7, "fp32": 0.3}, "70 % of time in int8, 30 % in fp32; the largest part are int8 kernels"),
+        ({"reorder": 0.6, "int8": 0.4}, "40 % in int8; the largest part moves values between types"),
+        ({"fp32": 0.5, "int8": 0.4, "reorder": 0.1}, "10 % in reorder; the largest part did not run in int8."),
+    ],
+)
+def test_answer_says_why_less_precision_is_slower(shares: dict[str, float], cause: str) -> None:
+    slow = replace(make_result("ort", "int8", median_ms=5, drift=AGREE, seed=2), effective_precision=shares)
+    text = answer(make_result(median_ms=20), make_result("ort", median_ms=3, drift=AGREE, seed=1), slow)
+    assert "ort int8 is slower than the same engine in fp32 (0.6" in text and cause in text
 
 
 def test_recommended_is_named_where_it_is_another_row() -> None:

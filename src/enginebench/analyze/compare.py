@@ -18,6 +18,7 @@ from enginebench.analyze.intervals import (
 )
 from enginebench.analyze.quantiles import median
 from enginebench.core.feeds import concrete_shape
+from enginebench.core.preprocess import is_known
 from enginebench.core.records import Estimate, Machine, Measurement, Result, Verdict
 
 # Below six repetitions the t interval is so wide (2.8 standard errors at five) and the normality of the logs so little
@@ -245,7 +246,8 @@ def _shapes(result: Result) -> str:
 
 
 def _preprocess(result: Result) -> str:
-    hashes = [a.preprocess_sha256 for a in result.artifacts if a.preprocess_sha256]
+    """Hash of the last artefact that has one; "" where nobody knows, as with a graph whose ranges the user brought."""
+    hashes = [str(a.preprocess_sha256) for a in result.artifacts if is_known(a.preprocess_sha256)]
     return hashes[-1] if hashes else ""
 
 

@@ -12,6 +12,7 @@ from typing import get_args
 from enginebench.core.records import Caveat, Precision
 
 OTHER = "other"
+REORDER = "reorder"
 
 # Below half, a row that is named after a precision is mostly something else.
 LOW_SHARE = 0.5
@@ -49,10 +50,14 @@ def judge_precision(requested: Precision, shares: Mapping[str, float] | None) ->
 
 def describe_shares(requested: Precision, shares: Mapping[str, float]) -> str:
     """The record as a sentence: "Asked int8: 83 % of time in int8, 12 % in fp32, 5 % in reorder."."""
+    return f"Asked {requested}: {list_shares(shares)}."
+
+
+def list_shares(shares: Mapping[str, float]) -> str:
+    """The shares of a record, largest first: "83 % of time in int8, 12 % in fp32, 5 % in reorder"."""
     ranked = sorted(shares.items(), key=lambda item: -item[1])
     parts = [f"{share:.0%} in {name}".replace("%", " %") for name, share in ranked if share >= SHOWN_SHARE]
-    told = ", ".join(parts).replace(" % in", " % of time in", 1)
-    return f"Asked {requested}: {told}."
+    return ", ".join(parts).replace(" % in", " % of time in", 1)
 
 
 def _find_ran(requested: Precision, shares: Mapping[str, float]) -> Precision:

@@ -18,11 +18,11 @@ if TYPE_CHECKING:
 # The first that matches decides. The names are those of cuDNN 9, cuBLAS 13, CUTLASS and PyTorch 2.11 on Hopper and
 # Ampere, as their profilers show them: matrix units say in what they multiply (tf32f32, s1688gemm, h16816, f16f16,
 # bf16bf16; nvjet's three letters are input, compute and output type), plain FP32 ones are called sgemm, scudnn, simt
-# or f32f32; templates name their element type.
+# or f32f32; templates name their element type. The shape s1688 alone means TF32; half types have it too and say so.
 PATTERNS: tuple[tuple[str, str], ...] = (
     (r"memcpy|memset|nchwtonhwc|nhwctonchw|nchw_?to_?nhwc|nhwc_?to_?nchw|convert_?tensor|cublaslt::split", REORDER),
     (r"direct_copy_kernel|copy_device_to_device|unrolled_elementwise_kernel.*copy|bfloat16_copy|float16_copy", REORDER),
-    (r"tf32|s1688gemm|s1688fprop|s1688cudnn|_s1688", "tf32"),
+    (r"tf32|^(?!.*(f16|fp16)).*s1688", "tf32"),
     (r"e4m3|e5m2|fp8|_q[a-z]{2}_|nvjet_q", "fp8"),
     (r"i8816|i16832|imma|int8|s8s8|u8s8|_i8i8|dp4a", "int8"),
     (r"bf16|bfloat16|nvjet_(sm\d+_)?t[a-z]{2}_", "bf16"),

@@ -162,10 +162,16 @@ def make_session_options(artifact: Artifact, spec: EngineSpec, options: dict[str
 
 
 def make_provider_options(spec: EngineSpec, options: dict[str, str], stream: cuda.Stream) -> dict[str, str]:
-    """The CUDA provider's options; TF32 is always said, because the provider's own default is on."""
+    """The CUDA provider's options; TF32 is always said, because the provider's own default is on.
+
+    Only FP32 switches it off: the provider reads `use_tf32` as "tensor cores may be used" and, without it, withholds
+    them from FP16 and BF16 convolutions too. What is left in FP32 in such a graph may round as TF32 does, to the ten
+    bits of FP16.
+    Source: onnxruntime, core/providers/cuda/nn/conv.cc (deselect_numeric_notes).
+    """
     return {
         "device_id": str(read_index(spec)),
-        "use_tf32": "1" if spec.precision == "tf32" else "0",
+        "use_tf32": "0" if spec.precision == "fp32" else "1",
         "enable_cuda_graph": options["cuda_graph"],
         "prefer_nhwc": options["prefer_nhwc"],
         "cudnn_conv_algo_search": options["conv_search"].upper(),

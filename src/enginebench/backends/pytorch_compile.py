@@ -31,6 +31,7 @@ from enginebench.backends.torch_cuda import (
     read_device_index,
 )
 from enginebench.backends.torch_engine import TorchEngine, load_module, prepare_torch
+from enginebench.backends.torch_isa import trust_instructions
 from enginebench.core.errors import BackendUnavailable, ModelError
 from enginebench.core.records import Artifact, Availability, EngineSpec
 
@@ -47,6 +48,11 @@ COMPILE_OPTIONS = {
         default="default",
         choices=("default", "reduce-overhead", "max-autotune"),
         meaning="as in torch.compile; reduce-overhead adds CUDA graphs, max-autotune can take many minutes",
+    ),
+    "freezing": Option(
+        default="0",
+        choices=("0", "1"),
+        meaning="1 makes weights constants of the compiled code, so that batch norms fold into convolutions",
     ),
     "fullgraph": Option(
         default="1", choices=("0", "1"), meaning="0 lets parts that cannot be compiled run eagerly, unseen"
@@ -119,6 +125,9 @@ class PytorchCompileBackend:
         options = check_torch_request(artifact, spec, OPTIONS)
         check_tools()
         prepare_torch(spec)
+        inductor.freezing = options["freezing"] == "1"
+        with use_cache(self._cache_dir):
+            trust_instructions(self._cache_dir / CACHE_NAME if self._cache_dir else None)
         # Compiling in this process leaves no worker processes behind that would share the cores with the timed loop.
         inductor.compile_threads = 1
         channels_last = options["channels_last"] == "1"
@@ -140,6 +149,7 @@ class PytorchCompileBackend:
         options = check_cuda_request(artifact, spec, OPTIONS_CUDA)
         check_gpu_tools()
         prepare_cuda(spec, options)
+        inductor.freezing = options["freezing"] == "1"
         lane = CudaLane(read_device_index(spec), options["wait"])
         return CudaTorchEngine(
             compile_module(load_cuda_module(artifact, spec, options, self._loader), options),

@@ -28,6 +28,7 @@ from torch import nn
 
 from enginebench.models.architectures import FlatOutputs
 from enginebench.models.onnx_source import load_graph, read_onnx
+from enginebench.models.origin import describe_origin
 from enginebench.models.torch_source import load_module
 
 if TYPE_CHECKING:
@@ -151,6 +152,7 @@ def _write_graph(
                 dynamic_shapes=_describe_dynamic(module, inputs) if dynamic_batch else None,
             )
             _strip_traces(program)
+            program.model.metadata_props.update(_describe_origin(artifact))
             program.save(path, external_data=_count_weight_bytes(module) > SINGLE_FILE_BYTES)
     except ModuleNotFoundError as error:
         raise MissingDependency(error.name or "onnxscript", 'pip install "enginebench[torch]"') from error
@@ -158,6 +160,18 @@ def _write_graph(
         raise
     except Exception as error:  # the exporter has a dozen kinds, most of them private
         raise ModelError(explain_export_error(error, artifact.model, dynamic_batch)) from error
+
+
+def _describe_origin(artifact: Artifact) -> dict[str, str]:
+    """What the graph is to say of itself; what is empty is left out."""
+    entries = describe_origin(
+        artifact.precision,
+        artifact.recipe,
+        parent_sha256=artifact.sha256,
+        preprocess_sha256=artifact.preprocess_sha256,
+        caveats=artifact.caveats,
+    )
+    return {key: value for key, value in entries.items() if value}
 
 
 def _to_tensors(feeds: dict[str, Array], specs: Sequence[TensorSpec]) -> tuple[torch.Tensor, ...]:

@@ -10,17 +10,19 @@ from __future__ import annotations
 
 import math
 import mmap
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TypeAlias
 
 from msgspec import Struct
 
 from enginebench.core.errors import ParseError
-from enginebench.core.records import Precision, TensorSpec
+from enginebench.core.records import Caveat, Precision, Recipe, TensorSpec
+from enginebench.models.origin import Origin, read_origin, read_recipe
 
 # Field numbers of onnx.proto.
-MODEL_GRAPH = 7
+MODEL_GRAPH, MODEL_METADATA = 7, 14
+ENTRY_KEY, ENTRY_VALUE = 1, 2
 GRAPH_NODE, GRAPH_INITIALIZER, GRAPH_INPUT, GRAPH_OUTPUT = 1, 5, 11, 12
 NODE_OP_TYPE = 4
 TENSOR_DIMS, TENSOR_DATA_TYPE, TENSOR_NAME = 1, 2, 8
@@ -58,31 +60,41 @@ class OnnxHead(Struct, frozen=True, kw_only=True):
     inputs: tuple[TensorSpec, ...]
     outputs: tuple[TensorSpec, ...]
     precision: Precision
+    recipe: Recipe | None = None
+    preprocess_sha256: str | None = None
+    caveats: tuple[Caveat, ...] = ()
 
 
 def read_onnx_head(path: Path) -> OnnxHead:
     """The head of an ONNX file.
 
     Raises:
-        ParseError: the file is missing, empty, or no ONNX model.
+        ParseError: the file is missing, empty, no ONNX model, or with metadata of ours that is damaged.
     """
     try:
         with path.open("rb") as file:
             data = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)  # closed when its last view is gone
-        return _read_model(memoryview(data))
+        return _read_model(memoryview(data), path)
     except (OSError, ValueError, IndexError) as error:
         reason = "an empty file" if isinstance(error, ValueError) and "empty" in str(error) else str(error)
         raise ParseError(path, "", reason or type(error).__name__, "an ONNX model") from None
 
 
-def _read_model(data: Bytes) -> OnnxHead:
-    graphs = [value for number, value in _read_fields(data) if number == MODEL_GRAPH and not isinstance(value, int)]
+def _read_model(data: Bytes, path: Path) -> OnnxHead:
+    graphs, metadata = [], {}
+    for number, value in _read_fields(data):
+        if number == MODEL_GRAPH and not isinstance(value, int):
+            graphs.append(value)
+        elif number == MODEL_METADATA:
+            entry = _as_fields(value)
+            metadata[_read_text(entry.get(ENTRY_KEY, 0))] = _read_text(entry.get(ENTRY_VALUE, 0))
     if not graphs:
         raise ValueError("no graph in it")
-    return _read_graph(graphs[-1])
+    origin = read_origin(metadata, path)
+    return _read_graph(graphs[-1], metadata, origin)
 
 
-def _read_graph(data: Bytes) -> OnnxHead:
+def _read_graph(data: Bytes, metadata: Mapping[str, str], origin: Origin) -> OnnxHead:
     inputs, outputs = [], []
     operators: set[str] = set()
     weights: dict[str, tuple[int, int]] = {}
@@ -98,10 +110,15 @@ def _read_graph(data: Bytes) -> OnnxHead:
         elif number == GRAPH_INITIALIZER:
             name, kind, size = _read_weight(value)
             weights[name] = kind, size
+    precision = _choose_precision(operators, list(weights.values()))
+    explicit = "DequantizeLinear" in operators
     return OnnxHead(
         inputs=tuple(spec for spec in inputs if spec.name not in weights),
         outputs=tuple(outputs),
-        precision=_choose_precision(operators, list(weights.values())),
+        precision=precision,
+        recipe=(read_recipe(metadata, precision) if explicit else "qat") if operators & QUANTIZED else None,
+        preprocess_sha256=origin.preprocess_sha256,
+        caveats=origin.caveats,
     )
 
 

@@ -21,6 +21,7 @@ except ModuleNotFoundError as missing:
 from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
 from onnx import AttributeProto, GraphProto, ModelProto, NodeProto, TensorProto, ValueInfoProto
 
+from enginebench.models.origin import read_origin, read_recipe
 from enginebench.models.task import hash_preprocess
 from enginebench.models.zoo import packaged_onnx
 
@@ -59,13 +60,14 @@ def read_onnx(path: Path) -> Artifact:
     """The artefact of an ONNX file, external data included. The weights themselves are hashed, not loaded.
 
     Raises:
-        ParseError: empty, truncated, too large, or no ONNX model.
+        ParseError: empty, truncated, too large, no ONNX model, or with metadata of ours that is damaged.
         ArtifactError: not there, no regular file, external data missing, too short or outside the model's folder,
             or an input that is no tensor of numbers.
     """
     model = load_graph(path)
     data_files = find_external_data(model, path)
     precision, recipe = read_precision(model)
+    origin = read_origin(read_metadata(model), path)
     sha256, files = hash_files([path, *data_files], path.parent)
     return Artifact(
         kind="onnx",
@@ -78,7 +80,9 @@ def read_onnx(path: Path) -> Artifact:
         precision=precision,
         recipe=recipe,
         weights="in-graph",
+        preprocess_sha256=origin.preprocess_sha256,
         made_by=_read_producer(model),
+        caveats=origin.caveats,
         opset=read_opset(model),
     )
 
@@ -211,12 +215,14 @@ def read_opset(model: ModelProto) -> int | None:
 def read_precision(model: ModelProto) -> tuple[Precision, Recipe | None]:
     """The precision that the graph itself asks for: "int8" or "fp8" with Q/DQ nodes, else that of most of its weights.
 
-    A graph that was quantized before it came here has the recipe "qat".
+    A graph that was quantized here names its recipe in its metadata; any other with quantized nodes has "qat".
     """
     nodes = list(_walk_nodes(model))
     if any(node.op_type in QUANTIZED_OPS for node in nodes):
         types = {t.data_type for t in _walk_tensors(model, nodes)}
-        return ("fp8" if types & FLOAT8_TYPES else "int8"), "qat"
+        precision: Precision = "fp8" if types & FLOAT8_TYPES else "int8"
+        explicit = any(node.op_type == "DequantizeLinear" for node in nodes)
+        return precision, read_recipe(read_metadata(model), precision) if explicit else "qat"
     sizes: Counter[int] = Counter()
     for tensor in _walk_tensors(model, nodes):
         if tensor.data_type in FLOAT_PRECISIONS:
@@ -224,6 +230,11 @@ def read_precision(model: ModelProto) -> tuple[Precision, Recipe | None]:
     if not sizes:
         sizes.update(v.type.tensor_type.elem_type for v in (*model.graph.input, *model.graph.output))
     return next((FLOAT_PRECISIONS[t] for t, _ in sizes.most_common() if t in FLOAT_PRECISIONS), "fp32"), None
+
+
+def read_metadata(model: ModelProto) -> dict[str, str]:
+    """The entries of the model's metadata that are text."""
+    return {p.key: p.value for p in model.metadata_props if isinstance(p.key, str) and isinstance(p.value, str)}
 
 
 def _walk_nodes(model: ModelProto) -> Iterator[NodeProto]:

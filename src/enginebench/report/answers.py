@@ -8,6 +8,7 @@ from collections.abc import Iterable, Sequence
 from msgspec import Struct
 
 from enginebench.analyze.diff import DiffRow
+from enginebench.analyze.effective import REORDER, list_shares
 from enginebench.core.names import format_precision
 from enginebench.report.numbers import format_range, format_significant
 from enginebench.report.rows import Ref, Row, RunDocument
@@ -142,15 +143,31 @@ def _state_slower_precisions(document: RunDocument) -> list[str]:
     """Rows that gave up precision and are slower for it, beyond both intervals."""
     sentences = []
     for row in document.rows:
-        own = [r for r in document.rows if _has_same_engine(r, row) and r.precision == "fp32"]
-        if row.precision == "fp32" or not own or not row.speedup or not own[0].speedup:
+        # A relabelled row is still one that was asked to be faster.
+        own = [r for r in document.rows if _has_same_engine(r, row) and r.requested_precision == "fp32"]
+        if row.requested_precision == "fp32" or not own or not row.speedup or not own[0].speedup:
             continue
         low, high = own[0].speedup.low, row.speedup.high
         if low is not None and high is not None and high < low:
             ratio = format_significant(row.speedup.value / own[0].speedup.value)
-            doubt = _qualify(row, own[0])
-            sentences.append(f"{name_row(row)} is slower than the same engine in fp32 ({ratio}x){doubt}.")
+            seen = f"{name_row(row)} is slower than the same engine in fp32 ({ratio}x){_qualify(row, own[0])}"
+            sentences.append(f"{seen}: {_state_cause(row)}.")
     return sentences
+
+
+def _state_cause(row: Row) -> str:
+    """Where the time of a row that gave up precision went, by the runtime's own record."""
+    shares = row.effective_precision
+    if not shares:
+        return "the engine keeps no record of what ran, so that the cause is not known"
+    told = list_shares(shares)
+    own, reorder = shares.get(row.requested_precision, 0.0), shares.get(REORDER, 0.0)
+    rest = 1 - own - reorder
+    if own >= max(reorder, rest):
+        return f"{told}; the largest part are {row.requested_precision} kernels, which gain too little here"
+    if reorder > rest:
+        return f"{told}; the largest part moves values between types and layouts"
+    return f"{told}; the largest part did not run in {row.requested_precision}"
 
 
 def _has_same_engine(a: Row, b: Row) -> bool:

@@ -37,6 +37,7 @@ class DriftDocument(Struct, frozen=True, kw_only=True):
     candidate: DriftSide
     inputs: str
     seed: int
+    preprocess_sha256: str | None = None  # of the inputs; "external" for the user's own arrays
     exceeded: tuple[str, ...] = ()  # sentences: which limit of which output was not kept
     caveats: tuple[Caveat, ...] = ()
 

@@ -43,15 +43,7 @@ def format_markdown(document: RunDocument, pictures: Sequence[str] = ()) -> str:
         pictures: names of files that lie beside the page.
     """
     lines = [f"# {escape(document.model)}", "", *(f"**{escape(s)}**" for s in state_answer(document)), ""]
-    notes = collect_notes(document.rows)
-    numbered = zip(document.rows, notes.numbers, strict=True)
-    for title, members in groupby(numbered, key=lambda pair: describe_setting(pair[0])):
-        rows, numbers = zip(*members, strict=True)
-        lines += [f"## {escape(title[:1].upper() + title[1:])}", "", *_format_table(rows, numbers), ""]
-    lines += _format_batches(document)
-    lines += [f"- all rows: {escape(note)}" for note in notes.common]
-    # Not a numbered list: markdown would count by itself.
-    lines += [f"- note {i}: {escape(note)}" for i, note in enumerate(notes.numbered, start=1)]
+    lines += format_tables(document)
     lines += [
         "",
         *_explain(),
@@ -62,8 +54,22 @@ def format_markdown(document: RunDocument, pictures: Sequence[str] = ()) -> str:
     return "\n".join(lines).rstrip("\n") + "\n"
 
 
-def _format_batches(document: RunDocument) -> list[str]:
-    """Latency against throughput, where an engine ran more than one batch."""
+def format_tables(document: RunDocument, level: int = 2) -> list[str]:
+    """The lines of a table for each batch and setting, under headings of that level, and of the notes on their rows."""
+    lines = []
+    notes = collect_notes(document.rows)
+    numbered = zip(document.rows, notes.numbers, strict=True)
+    for title, members in groupby(numbered, key=lambda pair: describe_setting(pair[0])):
+        rows, numbers = zip(*members, strict=True)
+        lines += [f"{'#' * level} {escape(title[:1].upper() + title[1:])}", "", *_format_table(rows, numbers), ""]
+    lines += format_batches(document, level)
+    lines += [f"- all rows: {escape(note)}" for note in notes.common]
+    # Not a numbered list: markdown would count by itself.
+    return lines + [f"- note {i}: {escape(note)}" for i, note in enumerate(notes.numbered, start=1)]
+
+
+def format_batches(document: RunDocument, level: int) -> list[str]:
+    """The lines of latency against throughput, under a heading of that level; none if no engine ran several batches."""
     limit = document.spec.get("p99_limit_ms")
     series = list_batches(document.rows, limit)
     if not series:
@@ -71,7 +77,8 @@ def _format_batches(document: RunDocument) -> list[str]:
     lines = [_join_cells(HEADINGS), _join_cells(["---"] * 2 + ["---:"] * (len(HEADINGS) - 2))]
     lines += [_join_cells([escape(cell) for cell in cells]) for cells in list_cells(series)]
     sentences = [f"- {escape(sentence)}" for sentence in describe_limit(series, limit)]
-    return ["## Batches: latency against throughput", "", *lines, "", *sentences, *([""] if sentences else [])]
+    heading = f"{'#' * level} Batches: latency against throughput"
+    return [heading, "", *lines, "", *sentences, *([""] if sentences else [])]
 
 
 def _explain() -> list[str]:

@@ -369,7 +369,8 @@ def _agrees(row: Row) -> bool:
 
 def _within_accuracy(ranked: Sequence[Row], rows: Sequence[Row], max_top1_drop: float) -> list[Row] | None:
     """The ranked rows that lose at most so many points of top-1 against FP32; None without labelled data."""
-    known = [row for row in rows if row.top1_accuracy and row.precision == "fp32"]
+    # A row that was relabelled FP32 is none: its graph is still in the shorter precision.
+    known = [row for row in rows if row.top1_accuracy and row.precision == row.requested_precision == "fp32"]
     known.sort(key=lambda row: row.id != row.baseline)
     if not known or known[0].top1_accuracy is None:
         return None

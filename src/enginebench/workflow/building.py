@@ -62,6 +62,7 @@ def build_engine(
     if "plan" not in accepts(spec.backend):
         raise UsageError(f"engine {spec.backend} builds while it loads; there is no file to keep. Use bench or run")
     artifact = take_head(onnx)
+    doubts = judge_ranges(artifact, calib, calib_cache) if spec.options.get("weak_typing") == "1" else ()
     if needs_graph(spec, artifact.precision):
         onnx = quantize_first(onnx, artifact.precision, spec, calib, calib_cache, reporter)
     elif (calib or calib_cache) and spec.options.get("weak_typing") != "1":
@@ -76,7 +77,26 @@ def build_engine(
         on_note=lambda text: reporter.step(f"{onnx.name}: {text}"),
     )
     assert isinstance(answer, BuildAnswer)
-    return describe_build(answer, out)
+    return describe_build(answer, out, doubts)
+
+
+def judge_ranges(artifact: Artifact, calib: Path | None, calib_cache: Path | None) -> tuple[Caveat, ...]:
+    """What there is to doubt about the ranges that TensorRT's own calibrator takes under weak typing.
+
+    Raises:
+        ArtifactError: the arrays do not fit the graph, or were prepared for another preprocessing.
+    """
+    from enginebench.models.precision.calibration import explain_external
+    from enginebench.models.precision.calibration_data import open_arrays
+    from enginebench.workflow.perform import check_prepared_alike
+
+    if calib_cache is not None:
+        return (explain_external(f"ranges come from TensorRT's cache {calib_cache.name}"),)
+    if calib is None:
+        return ()
+    data = open_arrays(calib, artifact.inputs, 1)
+    check_prepared_alike(artifact, data.preprocess_sha256)
+    return data.caveats
 
 
 def quantize_first(
@@ -100,7 +120,7 @@ def quantize_first(
     return target
 
 
-def describe_build(answer: BuildAnswer, out: Path) -> BuildDocument:
+def describe_build(answer: BuildAnswer, out: Path, doubts: tuple[Caveat, ...] = ()) -> BuildDocument:
     """What was built, its file put at `out`."""
     plan = Path(answer.artifact.path)
     put_file(plan, out)
@@ -110,7 +130,7 @@ def describe_build(answer: BuildAnswer, out: Path) -> BuildDocument:
         command=read_command(plan.with_suffix(".build.log")),
         tensorrt_version=answer.engine_version,
         effective_precision=answer.effective_precision,
-        caveats=answer.artifact.caveats,
+        caveats=(*answer.artifact.caveats, *doubts),
     )
 
 

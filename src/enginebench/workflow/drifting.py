@@ -5,19 +5,19 @@ from __future__ import annotations
 import tempfile
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import Any
+
+from msgspec import Struct
 
 from enginebench.analyze.drift import LIMITS, default_limits, find_exceeded, measure_drift, measure_samples
-from enginebench.core.errors import UsageError
+from enginebench.core.errors import ArtifactError, UsageError
+from enginebench.core.preprocess import differ, shorten
 from enginebench.core.records import Caveat, Drift, Precision
 from enginebench.core.store import encode, write_atomic
 from enginebench.report.drift import DriftDocument, DriftSide, SamplesDocument
 from enginebench.workflow.campaign import Reporter
 from enginebench.workflow.perform import load_arrays, save_arrays
 from enginebench.workflow.sides import OpenSide, SideRequest, check_side, check_sides, choose_step, open_side, run_side
-
-if TYPE_CHECKING:
-    from enginebench.core.protocols import Array
 
 # From the longest to the shortest format: the shorter side sets what can be asked of both.
 LENGTHS: tuple[Precision, ...] = ("fp32", "tf32", "fp16", "bf16", "fp8", "int8")
@@ -74,7 +74,8 @@ def measure_sides(
         reporter: progress.
 
     Raises:
-        FeedError: the sides differ in names, shapes or dtypes; lists every difference.
+        FeedError: the sides differ in names, shapes, dtypes or preprocessing; lists every difference.
+        ArtifactError: `inputs` holds kept batches that were prepared in another way than a side's inputs.
         UsageError: a limit that no output has a figure for.
     """
     for text in (reference, candidate):
@@ -85,16 +86,17 @@ def measure_sides(
         cand = open_side(candidate, request, place / "candidate", reporter)
         check_sides(ref, cand)
         step = choose_step((ref, cand))
-        feeds, source, caveats = make_inputs(ref, inputs, n, request.seed)
+        given = make_inputs(ref, inputs, n, request.seed)
+        check_prepared(given, (ref, cand))
         samples = place / "samples" if out is None or not save_outputs else out / "samples"
-        save_arrays(samples / "inputs.npz", feeds)
+        save_arrays(samples / "inputs.npz", given.feeds)
         for name, side in (("reference", ref), ("candidate", cand)):
             run_side(side, samples / "inputs.npz", samples / f"{name}.npz", step, place / name, reporter)
         answers = load_arrays(samples / "reference.npz"), load_arrays(samples / "candidate.npz")
     chosen = dict(default_limits(_find_shorter(ref, cand)) if limits is None else limits)
     drift = measure_drift(*answers, chosen, reference_id=reference)
     _check_gate(drift, limits)
-    document = _describe(drift, ref, cand, source, request.seed, limits is not None, caveats)
+    document = _describe(drift, ref, cand, given, request.seed, limits is not None)
     if out is not None:
         write_atomic(out / "output_diff.json", encode(document, indent=2))
         per_sample = SamplesDocument(n=drift.n, samples=measure_samples(*answers))
@@ -106,10 +108,17 @@ def measure_sides(
 SAMPLES = 64
 
 
-def make_inputs(
-    side: OpenSide, path: Path | None, n: int | None, seed: int
-) -> tuple[dict[str, Array], str, tuple[Caveat, ...]]:
-    """(arrays by input name, n entries each; where they come from; what there is to doubt about that).
+class Inputs(Struct, frozen=True, kw_only=True, eq=False):
+    """What goes through both sides."""
+
+    feeds: dict[str, Any]  # input name -> array, n entries each
+    source: str
+    preprocess_sha256: str | None = None
+    caveats: tuple[Caveat, ...] = ()
+
+
+def make_inputs(side: OpenSide, path: Path | None, n: int | None, seed: int) -> Inputs:
+    """The entries of a file, else held-out digits for the digits models, else random arrays.
 
     Raises:
         FeedError, ParseError: the file does not fit the inputs.
@@ -117,23 +126,43 @@ def make_inputs(
     from msgspec.structs import replace
 
     from enginebench.models.precision.calibration_data import open_arrays
-    from enginebench.models.task import sample_feeds
+    from enginebench.models.task import hash_preprocess, sample_feeds
     from enginebench.models.zoo import BUILTIN
 
     specs = side.artifact.inputs
     if path is not None:
         data = open_arrays(path, specs, n or 1 << 62)
-        return data.read(0, data.n), str(path), ()
+        return Inputs(
+            feeds=data.read(0, data.n),
+            source=str(path),
+            preprocess_sha256=data.preprocess_sha256,
+            caveats=data.caveats,
+        )
     free = [replace(spec, shape=("batch", *spec.shape[1:])) for spec in specs]
     (feeds,) = sample_feeds(free, side.model, n or SAMPLES, seed, 1)
     if side.model in BUILTIN and BUILTIN[side.model].task == "digits":
-        return feeds, "digits, held out", ()
+        return Inputs(feeds=feeds, source="digits, held out", preprocess_sha256=hash_preprocess(side.model))
     caveat = Caveat(
         code="random_inputs",
         message=f"the inputs are random (seed {seed})",
         advice="agreement on them says little about real ones: give --inputs F.npz, or use accuracy on labelled data",
     )
-    return feeds, "random", (caveat,)
+    return Inputs(feeds=feeds, source="random", caveats=(caveat,))
+
+
+def check_prepared(given: Inputs, sides: tuple[OpenSide, ...]) -> None:
+    """Returns if the inputs are prepared as the sides need them, or nobody can know.
+
+    Raises:
+        ArtifactError: both hashes are known, and differ.
+    """
+    for side in sides:
+        known = side.artifact.preprocess_sha256
+        if differ(given.preprocess_sha256, known):
+            raise ArtifactError(
+                f"{given.source} is prepared by preprocess {shorten(given.preprocess_sha256)}, the inputs of "
+                f"{side.text} by {shorten(known)}. Keep entries of this model: enginebench calibrate --keep-batches"
+            )
 
 
 def _find_shorter(ref: OpenSide, cand: OpenSide) -> Precision:
@@ -147,10 +176,8 @@ def _check_gate(drift: Drift, limits: Mapping[str, float] | None) -> None:
             raise UsageError(f"--limit {name}: no output has such a figure; it has too few classes, or samples")
 
 
-def _describe(
-    drift: Drift, ref: OpenSide, cand: OpenSide, source: str, seed: int, gate: bool, caveats: tuple[Caveat, ...]
-) -> DriftDocument:
-    doubts = (*caveats, *(c for side in (ref, cand) for c in side.artifact.caveats))
+def _describe(drift: Drift, ref: OpenSide, cand: OpenSide, given: Inputs, seed: int, gate: bool) -> DriftDocument:
+    doubts = (*given.caveats, *(c for side in (ref, cand) for c in side.artifact.caveats))
     return DriftDocument(
         n=drift.n,
         outputs=drift.outputs,
@@ -159,7 +186,8 @@ def _describe(
         gate=gate,
         reference=_describe_side(ref),
         candidate=_describe_side(cand),
-        inputs=source,
+        inputs=given.source,
+        preprocess_sha256=given.preprocess_sha256,
         seed=seed,
         exceeded=find_exceeded(drift),
         caveats=tuple(dict.fromkeys(doubts)),

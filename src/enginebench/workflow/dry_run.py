@@ -91,6 +91,9 @@ def take_head(onnx: Path) -> Artifact:
         inputs=inputs,
         outputs=head.outputs,
         precision=head.precision,
+        recipe=head.recipe,
+        preprocess_sha256=head.preprocess_sha256,
+        caveats=head.caveats,
     )
 
 

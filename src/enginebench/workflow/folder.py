@@ -185,7 +185,7 @@ class RunFolder:
         return replace(artifact, path=str(path))
 
     def verify(self, artifact: Artifact) -> None:
-        """Returns if the artefact's main file still has the hash that was stored.
+        """Returns if the artefact's files, also those beside the main one, still have the hashes that were stored.
 
         Raises:
             ArtifactError: it is gone or was changed since.
@@ -195,9 +195,14 @@ class RunFolder:
         path = Path(artifact.path)
         if not path.is_file():
             raise ArtifactError(f"{path} is gone; the run cannot be continued. Start a new one")
-        expected = next((f.sha256 for f in artifact.files if Path(f.path).name == path.name), None)
-        if expected is not None and hash_file(path) != expected:
-            raise ArtifactError(f"{path} was changed after the run began (SHA-256 differs). Start a new run")
+        for known in artifact.files:
+            file = path.parent / known.path
+            if Path(known.path).is_absolute() or ".." in Path(known.path).parts:
+                raise ArtifactError(f"{path}: its file {known.path!r} would lie outside its folder; it is not read")
+            if not file.is_file():
+                raise ArtifactError(f"{file} is gone; the run cannot be continued. Start a new one")
+            if hash_file(file) != known.sha256:
+                raise ArtifactError(f"{file} was changed after the run began (SHA-256 differs). Start a new run")
 
 
 def holds_run(root: Path) -> bool:

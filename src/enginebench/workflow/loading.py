@@ -12,7 +12,7 @@ from enginebench.backends.registry import find_device
 from enginebench.core.errors import UsageError
 from enginebench.core.protocols import Loadable
 from enginebench.core.records import EngineSpec
-from enginebench.workflow.perform import open_for, take_file
+from enginebench.workflow.perform import build_graph, open_for, take_file
 
 if TYPE_CHECKING:
     from enginebench.core.protocols import Engine
@@ -50,6 +50,6 @@ def load_engine(
         if not isinstance(backend, Loadable):
             raise UsageError(f"engine {engine} times itself and hands out no arrays; a plan is run by engine tensorrt")
         (source,) = take_file(Path(path), Path(scratch))
-        artifact = backend.build(source, spec, Path(scratch))
+        artifact = build_graph(backend, source, spec, scratch, lambda text: None)
         with backend.load(artifact, spec) as loaded:
             yield loaded

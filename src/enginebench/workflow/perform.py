@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 from msgspec.structs import replace
 
 from enginebench.core.errors import ArtifactError, MissingDependency, ParseError, UsageError
+from enginebench.core.preprocess import differ, shorten
 from enginebench.core.protocols import (
     Answering,
     LayerProfiler,
@@ -52,6 +53,7 @@ from enginebench.workflow.jobs import (
     SourceJob,
     StagesJob,
 )
+from enginebench.workflow.reconcile import TENSORRT_ENGINES
 
 if TYPE_CHECKING:
     from enginebench.core.protocols import Array, Backend, Engine, Feeds
@@ -85,7 +87,7 @@ def perform(job: Job, note: NoteCall) -> Answer:
     if isinstance(job, BuildJob):
         return build_file(job, note)
     if isinstance(job, InferJob):
-        return infer_arrays(job)
+        return infer_arrays(job, note)
     if isinstance(job, AnswerJob):
         return answer_labelled(job, note)
     if isinstance(job, StagesJob):
@@ -161,13 +163,14 @@ def _bring(source: Path, target: Path) -> None:
 
 def _take_shipped(job: SourceJob) -> tuple[Artifact, ...]:
     """The trained graph that the package ships, for use without PyTorch."""
+    from enginebench.models.task import hash_preprocess
     from enginebench.models.zoo import packaged_onnx
 
     path = packaged_onnx(job.model)
     if path is None:
         raise MissingDependency(f"PyTorch (needed to build {job.model})", 'pip install "enginebench[torch]"')
     (artifact,) = _take_onnx(path, Path(job.out_dir))
-    return (replace(artifact, model=job.model, weights="trained"),)
+    return (replace(artifact, model=job.model, weights="trained", preprocess_sha256=hash_preprocess(job.model)),)
 
 
 def quantize_graph(job: QuantizeJob, note: NoteCall) -> QuantizeAnswer:
@@ -176,7 +179,8 @@ def quantize_graph(job: QuantizeJob, note: NoteCall) -> QuantizeAnswer:
     from enginebench.models.precision.quantize import quantize
 
     start = time.perf_counter()
-    needs_data = job.precision in ("int8", "fp8")
+    # A graph that holds Q/DQ nodes brings its ranges along, and goes through as it is.
+    needs_data = job.precision in ("int8", "fp8") and job.artifact.precision not in ("int8", "fp8")
     data = None
     if needs_data:
         data = open_data(
@@ -234,13 +238,35 @@ def open_for(engine: EngineSpec, out_dir: str) -> Backend:
     return backend
 
 
+def build_graph(backend: Backend, artifact: Artifact, engine: EngineSpec, out_dir: str, note: NoteCall) -> Artifact:
+    """What the engine loads, built from `artifact`; a quantized graph is looked at before a long build is paid for.
+
+    Raises:
+        ArtifactError: TensorRT would refuse a node; names it, and why.
+    """
+    # ort-tensorrt is none of them: it leaves what TensorRT does not take to other providers, and says so.
+    if engine.backend in TENSORRT_ENGINES and artifact.kind == "onnx" and artifact.precision in ("int8", "fp8"):
+        _check_for_tensorrt(Path(artifact.path), note)
+    return backend.build(artifact, engine, Path(out_dir))
+
+
+def _check_for_tensorrt(path: Path, note: NoteCall) -> None:
+    if find_spec("onnx") is None or find_spec("onnxruntime") is None:
+        note("building; the Q/DQ nodes are not looked at before, as that needs onnx and onnxruntime")
+        return
+    from enginebench.models.precision.graph import load_whole_graph
+    from enginebench.models.precision.tensorrt_check import refuse_what_tensorrt_refuses
+
+    refuse_what_tensorrt_refuses(load_whole_graph(path), str(path))
+
+
 def prepare_engine(job: PrepareJob, note: NoteCall) -> PrepareAnswer:
     """Builds the engine, saves its outputs for the check inputs, and asks it in what precision it ran."""
     backend = open_for(job.engine, job.out_dir)
     note("building")
     pass_notes(backend, note)
     start = time.perf_counter()
-    artifact = backend.build(job.artifact, job.engine, Path(job.out_dir))
+    artifact = build_graph(backend, job.artifact, job.engine, job.out_dir, note)
     feeds = _check_inputs(job, artifact)
     proof: dict[str, float] | None = None
     if isinstance(backend, Loadable):
@@ -331,7 +357,7 @@ def build_file(job: BuildJob, note: NoteCall) -> BuildAnswer:
     note("building")
     pass_notes(backend, note)
     start = time.perf_counter()
-    artifact = backend.build(source, job.engine, Path(job.out_dir))
+    artifact = build_graph(backend, source, job.engine, job.out_dir, note)
     build_s = time.perf_counter() - start
     return BuildAnswer(
         artifact=artifact,
@@ -364,7 +390,11 @@ def _take_plan(path: Path) -> Artifact:
 
 
 def answer_data(engine: Engine, job: PrepareJob | AnswerJob) -> dict[str, Array]:
-    """{"logits": the first output, "labels"} over the labelled data; the last batch is filled up and cut again."""
+    """{"logits": the first output, "labels"} over the labelled data; the last batch is filled up and cut again.
+
+    Raises:
+        ArtifactError: the graph was made for another preprocessing than the data go through.
+    """
     import numpy as np
 
     from enginebench.models.precision.calibration_data import open_data
@@ -379,6 +409,7 @@ def answer_data(engine: Engine, job: PrepareJob | AnswerJob) -> dict[str, Array]
         input_size=job.input_size,
         split="evaluate",
     )
+    check_prepared_alike(job.artifact, entries.preprocess_sha256)
     batch, answers = job.engine.batch, []
     for feeds in entries.batches(batch):
         full = {name: np.resize(array, (batch, *array.shape[1:])) for name, array in feeds.items()}
@@ -387,11 +418,11 @@ def answer_data(engine: Engine, job: PrepareJob | AnswerJob) -> dict[str, Array]
     return {"logits": logits, "labels": entries.read_labels(logits.shape[-1])}
 
 
-def infer_arrays(job: InferJob) -> InferAnswer:
+def infer_arrays(job: InferJob, note: NoteCall) -> InferAnswer:
     """Saves the engine's outputs for the arrays of one .npz file."""
     feeds = load_arrays(Path(job.inputs_path))
     backend = open_for(job.engine, job.out_dir)
-    artifact = backend.build(job.artifact, job.engine, Path(job.out_dir))
+    artifact = build_graph(backend, job.artifact, job.engine, job.out_dir, note)
     if isinstance(backend, Answering):
         save_arrays(Path(job.outputs_path), backend.answer(artifact, job.engine, [feeds]))
         return InferAnswer(outputs=artifact.outputs)
@@ -435,9 +466,9 @@ def answer_labelled(job: AnswerJob, note: NoteCall) -> LabelledAnswer:
 
     check_classes(job.artifact)
     preprocess = hash_preprocess(job.model, job.input_size)
-    _check_preprocess(job.artifact, preprocess)
+    check_prepared_alike(job.artifact, preprocess)
     backend = open_for(job.engine, job.out_dir)
-    artifact = backend.build(job.artifact, job.engine, Path(job.out_dir))
+    artifact = build_graph(backend, job.artifact, job.engine, job.out_dir, note)
     if not isinstance(backend, Loadable):
         raise UsageError(f"{job.engine.backend} times itself and hands out no outputs; accuracy needs another engine")
     note(f"answering {job.data}")
@@ -458,12 +489,21 @@ def check_classes(artifact: Artifact) -> None:
         raise UsageError(f"accuracy needs a first output [samples, classes]; {artifact.model} has {shapes}")
 
 
-def _check_preprocess(artifact: Artifact, found: str | None) -> None:
+def check_prepared_alike(artifact: Artifact, found: str | None) -> None:
+    """Returns if the graph was made for inputs that are prepared as the data are, or nobody can know.
+
+    Args:
+        artifact: the graph.
+        found: hash of the preprocessing that the data go through.
+
+    Raises:
+        ArtifactError: both are known, and differ.
+    """
     known = artifact.preprocess_sha256
-    if known not in (None, "external", found):
+    if differ(known, found):
         raise ArtifactError(
-            f"{artifact.path or artifact.model} was made for another preprocessing ({str(known)[:8]}) than the data go "
-            f"through ({str(found)[:8]}). Name the model that it belongs to with --model, or its --input-size"
+            f"{artifact.path or artifact.model} was made for another preprocessing ({shorten(known)}) than the data go "
+            f"through ({shorten(found)}). Name the model that it belongs to with --model, or its --input-size"
         )
 
 

@@ -64,6 +64,23 @@ def plan_rows(
     return list(rows.values())
 
 
+def plan_stored(
+    model: str, spec: EngineSpec, chain: tuple[Artifact, ...], measure: MeasureSpec, availability: Availability
+) -> PlannedRow:
+    """The row of an engine that is opened from the last artefact of `chain`, made by an earlier run."""
+    source = _with_batch(chain[-1], spec.batch)
+    return PlannedRow(
+        id=row_id(spec, spec.precision, measure),
+        model=model,
+        engine=spec,
+        requested_precision=spec.precision,
+        measure=measure,
+        source=source,
+        chain=chain,
+        skip=_reason_to_skip(spec, source, availability, source.kind, {}),
+    )
+
+
 def list_engines(
     request: RunRequest, sources: Sequence[Artifact], takes: Callable[[str], ArtifactKind]
 ) -> list[EngineSpec]:

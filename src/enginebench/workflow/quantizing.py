@@ -236,7 +236,8 @@ def _find_ranges(
         reporter.step(f"{artifact.path}: minmax over {data.n} entries of {calib}")
         return calibrate(artifact, data, threads=threads), data
     calibration = read_calibration(calib)
-    return calibration, reopen_data(calibration, artifact) if recipe == "nncf" else None
+    takes_data = recipe == "nncf" and artifact.precision == "fp32"
+    return calibration, reopen_data(calibration, artifact) if takes_data else None
 
 
 def reopen_data(calibration: Calibration, artifact: Artifact) -> CalibrationData:

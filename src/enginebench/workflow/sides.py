@@ -8,13 +8,12 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from enginebench.backends.registry import find_device, takes
-from enginebench.core.errors import ArtifactError, FeedError, UsageError
+from enginebench.core.errors import FeedError, UsageError
 from enginebench.core.names import format_engine, format_precision
+from enginebench.core.preprocess import differ, shorten
 from enginebench.core.records import Artifact, EngineSpec, TensorSpec
-from enginebench.core.store import read_result
 from enginebench.workflow.campaign import Reporter, child_environment
-from enginebench.workflow.comparison import Side, parse_side
-from enginebench.workflow.folder import RunFolder
+from enginebench.workflow.comparison import Side, open_stored, parse_side
 from enginebench.workflow.isolate import run_child
 from enginebench.workflow.jobs import InferJob, SourceJob
 from enginebench.workflow.sources import choose_source, make_sources
@@ -101,17 +100,12 @@ def _is_row(text: str) -> bool:
 
 
 def _open_row(path: Path, request: SideRequest) -> OpenSide:
-    stored = read_result(path)
-    if not stored.artifacts:
-        raise ArtifactError(f"{path} holds no artefact: the row is {stored.status}. Name another row")
-    folder = RunFolder(path.absolute().parent.parent)
-    artifact = folder.absolute(stored.artifacts[-1])
-    if artifact.path and not Path(artifact.path).is_absolute():
-        raise ArtifactError(f"{path}: its artefact {artifact.path} does not lie in the run's folder")
-    folder.verify(artifact)
-    # A relabelled row is named after what ran; its graph is still the one that was asked for.
-    spec = replace(stored.engine, precision=stored.requested_precision, threads=request.threads)
-    return OpenSide(text=str(path), model=stored.model, artifact=_free_batch(artifact), engine=spec)
+    stored = open_stored(path)
+    # A plan carries its own doubts alone; those of the graph that it was built from hold for it, too.
+    doubts = tuple(dict.fromkeys(c for a in stored.chain for c in a.caveats))
+    artifact = _free_batch(replace(stored.chain[-1], caveats=doubts))
+    spec = replace(stored.spec, threads=request.threads)
+    return OpenSide(text=str(path), model=stored.result.model, artifact=artifact, engine=spec)
 
 
 def _free_batch(artifact: Artifact) -> Artifact:
@@ -143,12 +137,15 @@ def choose_step(sides: tuple[OpenSide, ...]) -> int:
 
 
 def check_sides(reference: OpenSide, candidate: OpenSide) -> None:
-    """Returns if both sides have the same inputs and outputs. An axis that takes any length fits every length.
+    """Returns if both sides take the same inputs and have the same outputs. An open axis fits every length.
 
     Raises:
-        FeedError: lists every difference in name, dtype or shape.
+        FeedError: lists every difference in name, dtype or shape, and in how the inputs are prepared.
     """
     problems: list[str] = []
+    hashes = reference.artifact.preprocess_sha256, candidate.artifact.preprocess_sha256
+    if differ(*hashes):
+        problems.append("inputs are prepared by preprocess {} against {}".format(*map(shorten, hashes)))
     for what in ("input", "output"):
         ref = {s.name: s for s in getattr(reference.artifact, f"{what}s")}
         cand = {s.name: s for s in getattr(candidate.artifact, f"{what}s")}

@@ -148,15 +148,16 @@ def plan_stages(
 def perform_stages(job: StagesJob, note: NoteCall) -> StagesAnswer:
     """Both measurements, in this process."""
     from enginebench.models.sample_images import read_photos
-    from enginebench.workflow.perform import open_for
+    from enginebench.workflow.perform import build_graph, check_prepared_alike, open_for
 
     photos = read_photos(Path(job.images_dir), job.n)
     preprocess = choose_preprocess(job.model, job.input_size)
+    check_prepared_alike(job.artifact, preprocess.sha256())
     backend = open_for(job.engine, job.out_dir)
     if not isinstance(backend, Loadable):
         raise UsageError(f"{job.engine.backend} times itself; stages needs an engine that it can feed")
     note("building")
-    artifact = backend.build(job.artifact, job.engine, Path(job.out_dir))
+    artifact = build_graph(backend, job.artifact, job.engine, job.out_dir, note)
     with backend.load(artifact, job.engine) as engine:
         note("one stage after another")
         serial = time_serial(engine, photos, preprocess, job.engine.batch, job.time_limit_s)

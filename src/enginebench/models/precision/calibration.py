@@ -14,12 +14,11 @@ from typing import Literal
 from msgspec import Struct
 
 from enginebench.core.errors import ArtifactError, ParseError, UsageError
+from enginebench.core.preprocess import EXTERNAL, differ, shorten
 from enginebench.core.records import Caveat
 from enginebench.core.store import encode, read_record, write_atomic
 
 CALIBRATION_SCHEMA = "enginebench.calibration/1"
-# In place of a hash of a Preprocess, where the user's own array took its place.
-EXTERNAL = "external"
 
 Method = Literal["minmax", "entropy", "percentile"]
 
@@ -204,13 +203,12 @@ def check_preprocess(calibration: Calibration, model: str, preprocess_sha256: st
         ArtifactError: both hashes are known, and differ.
     """
     seen = calibration.preprocess_sha256
-    if None in (seen, preprocess_sha256) or EXTERNAL in (seen, preprocess_sha256) or seen == preprocess_sha256:
-        return
-    raise ArtifactError(
-        f"{model} prepares its inputs by preprocess {str(preprocess_sha256)[:12]}, the calibration "
-        f"({calibration.source}) by {str(seen)[:12]}: its ranges belong to other inputs. "
-        "Calibrate again with this model and input size"
-    )
+    if differ(seen, preprocess_sha256):
+        raise ArtifactError(
+            f"{model} prepares its inputs by preprocess {shorten(preprocess_sha256)}, the calibration "
+            f"({calibration.source}) by {shorten(seen)}: its ranges belong to other inputs. "
+            "Calibrate again with this model and input size"
+        )
 
 
 def explain_external(what: str) -> Caveat:

@@ -16,8 +16,9 @@ from msgspec import Struct
 
 from enginebench.core.errors import ArtifactError, FeedError, MissingDependency, ParseError, UsageError
 from enginebench.core.feeds import random_feeds
+from enginebench.core.preprocess import EXTERNAL
 from enginebench.core.records import Caveat, TensorSpec
-from enginebench.models.precision.calibration import EXTERNAL, explain_external
+from enginebench.models.precision.calibration import explain_external
 from enginebench.models.task import Preprocess, feed_digits, load_digits, preprocess_for
 from enginebench.models.zoo import BUILTIN
 

@@ -14,7 +14,8 @@ from onnx import ModelProto
 from enginebench.core.errors import ArtifactError, UsageError
 from enginebench.core.names import format_precision
 from enginebench.core.records import Artifact, Caveat, Precision, Recipe
-from enginebench.models.onnx_source import read_onnx, read_precision
+from enginebench.models.onnx_source import read_metadata, read_onnx, read_precision
+from enginebench.models.origin import KEPT_KEY, describe_origin
 from enginebench.models.precision.calibration import Calibration, TensorRange, check_preprocess
 from enginebench.models.precision.calibration_data import CalibrationData, make_fake
 from enginebench.models.precision.cast import cast_to_bf16, cast_to_fp16, find_overflowing
@@ -41,7 +42,7 @@ from enginebench.models.precision.qdq import (
     release_outputs,
     turn_into_fp8,
 )
-from enginebench.models.precision.tensorrt_check import find_refusals
+from enginebench.models.precision.tensorrt_check import refuse_what_tensorrt_refuses
 
 IoTypes = Literal["keep", "cast"]
 
@@ -76,7 +77,7 @@ def quantize(
 ) -> Artifact:
     """The artefact in another precision, written to `out`.
 
-    A graph that holds Q/DQ nodes already goes through as it is, with the recipe "qat".
+    A graph that holds Q/DQ nodes already goes through as it is: with its own recipe where it was made here, else "qat".
 
     Args:
         artifact: an FP32 graph of kind "onnx".
@@ -98,7 +99,7 @@ def quantize(
     _check_kind(artifact)
     model = load_whole_graph(Path(artifact.path))
     if has_quantizers(model):
-        return _pass_through(artifact, model, to, out)
+        return _pass_through(artifact, model, to, recipe, out)
     recipe = _check_request(artifact, to, recipe, io_types)
     if calibration is not None:
         _check_calibration(calibration, artifact, model)
@@ -169,12 +170,19 @@ def _check_data(data: CalibrationData, artifact: Artifact) -> None:
     check_preprocess(record, artifact.model, artifact.preprocess_sha256)
 
 
-def _pass_through(artifact: Artifact, model: ModelProto, to: Precision, out: Path) -> Artifact:
+def _pass_through(artifact: Artifact, model: ModelProto, to: Precision, wanted: Recipe | None, out: Path) -> Artifact:
     precision, recipe = read_precision(model)
-    if to != precision:
-        raise UsageError(f"{artifact.path} holds {precision} Q/DQ nodes already; {to} is made from an FP32 graph")
-    change = _Change(model=model, tools=("onnx",))
-    _check_coverage(model, artifact.path)
+    if to != precision or (recipe != "qat" and wanted not in (None, recipe)):
+        raise UsageError(
+            f"{artifact.path} holds {format_precision(precision, recipe)} Q/DQ nodes already; "
+            f"{format_precision(to, wanted)} is made from an FP32 graph"
+        )
+    if wanted == "tensorrt":
+        refuse_what_tensorrt_refuses(model, artifact.path)
+    kept = read_metadata(model).get(KEPT_KEY, "").splitlines()
+    change = _Change(
+        model=model, kept_fp32=tuple(kept), reason="they were left so when it was quantized", tools=("onnx",)
+    )
     return _finish(artifact, change, precision, recipe, out, None, None)
 
 
@@ -223,7 +231,7 @@ def _to_eight_bits(
         made, left = _by_tensorrt_recipe(raise_opset(prepared, FP8_OPSET), calibration, per_channel=False)
         turn_into_fp8(made)
     if recipe == "tensorrt":
-        _refuse_what_tensorrt_refuses(made)
+        refuse_what_tensorrt_refuses(made, "the quantized graph")
     return _Change(
         model=made,
         kept_fp32=tuple(left),
@@ -249,13 +257,6 @@ def _by_tensorrt_recipe(
     quantize_residuals(made, calibration.ranges)
     raise_dead_scales(made)
     return made, left
-
-
-def _refuse_what_tensorrt_refuses(model: ModelProto) -> None:
-    refusals = find_refusals(model)
-    if refusals:
-        listed = "; ".join(f"{r.node}: {r.reason}" for r in refusals[:LISTED])
-        raise ArtifactError(f"TensorRT would refuse {len(refusals)} nodes of the quantized graph: {listed}")
 
 
 def _check_coverage(model: ModelProto, path: str) -> float:
@@ -288,9 +289,11 @@ def _finish(
         coverage = _check_coverage(change.model, artifact.path)
         caveats += source.caveats if source else ()
         caveats += _explain_coverage(coverage)
-    caveats += _explain_kept(change)
+    if all(caveat.code != "kept_fp32" for caveat in caveats):
+        caveats += _explain_kept(change)
+    doubts = tuple(dict.fromkeys(caveats))
     preprocess = _choose_preprocess(artifact, source if to in ("int8", "fp8") else None)
-    _describe_in_file(change, to, recipe, artifact, preprocess)
+    _describe_in_file(change, to, recipe, artifact, preprocess, doubts)
     write_graph(change.model, out)
     made = read_onnx(out)
     return replace(
@@ -302,7 +305,7 @@ def _finish(
         parent_sha256=artifact.sha256,
         preprocess_sha256=preprocess,
         made_by=_read_versions(change.tools),
-        caveats=tuple(caveats),
+        caveats=doubts,
     )
 
 
@@ -338,16 +341,22 @@ def _explain_kept(change: _Change) -> list[Caveat]:
 
 
 def _describe_in_file(
-    change: _Change, to: Precision, recipe: Recipe | None, artifact: Artifact, preprocess: str | None
+    change: _Change,
+    to: Precision,
+    recipe: Recipe | None,
+    artifact: Artifact,
+    preprocess: str | None,
+    caveats: tuple[Caveat, ...],
 ) -> None:
     """Where the graph comes from, in the graph: the file may leave its run."""
-    known = {entry.key: entry.value for entry in change.model.metadata_props}
-    known |= {
-        "enginebench.precision": format_precision(to, recipe),
-        "enginebench.parent_sha256": artifact.sha256,
-        "enginebench.kept_fp32": "\n".join(change.kept_fp32),
-        "enginebench.preprocess_sha256": preprocess or "",
-    }
+    known = read_metadata(change.model) | describe_origin(
+        to,
+        recipe,
+        parent_sha256=artifact.sha256,
+        preprocess_sha256=preprocess,
+        caveats=caveats,
+        kept_fp32=change.kept_fp32,
+    )
     onnx.helper.set_model_props(change.model, {key: value for key, value in known.items() if value})
 
 

@@ -12,6 +12,7 @@ import onnx
 from msgspec import Struct
 from onnx import ModelProto, NodeProto, TensorProto, numpy_helper
 
+from enginebench.core.errors import ArtifactError
 from enginebench.models.precision.graph import load_whole_graph, make_consumers, make_producers
 
 # Source: "Working with quantized types" in NVIDIA's TensorRT developer guide, 10.x: INT8, FP8 (E4M3) and INT4.
@@ -19,6 +20,8 @@ QUANTIZED_TYPES = frozenset({TensorProto.INT8, TensorProto.FLOAT8E4M3FN, TensorP
 # Zero points and integer products that are computed while the network runs.
 DYNAMIC_OPS = frozenset({"DynamicQuantizeLinear", "MatMulInteger", "ConvInteger", "DynamicQuantizeMatMul"})
 INT32_BIAS = "dequantizes int32, as quantized biases are; expected a float bias"
+# Refusals that a message lists before it counts the rest.
+LISTED = 8
 FUSED_OPS = frozenset({"QLinearConv", "QLinearMatMul", "QGemm", "QLinearAdd"})
 
 
@@ -44,6 +47,26 @@ def check_for_tensorrt(path: Path) -> list[Refusal]:
         ArtifactError: it cannot be read.
     """
     return find_refusals(load_whole_graph(path))
+
+
+def refuse_what_tensorrt_refuses(model: ModelProto, what: str) -> None:
+    """Returns if TensorRT takes the Q/DQ nodes of a graph.
+
+    Args:
+        model: the graph.
+        what: how to call it in a message.
+
+    Raises:
+        ArtifactError: names the nodes that it would refuse, and why.
+    """
+    refusals = find_refusals(model)
+    if refusals:
+        listed = "; ".join(f"{r.node}: {r.reason}" for r in refusals[:LISTED])
+        more = f"; and {len(refusals) - LISTED} more" if len(refusals) > LISTED else ""
+        raise ArtifactError(
+            f"TensorRT would refuse {len(refusals)} nodes of {what}: {listed}{more}. Make one that it takes with "
+            "enginebench quantize --to int8@tensorrt, from the FP32 graph"
+        )
 
 
 def find_refusals(model: ModelProto) -> list[Refusal]:

@@ -1,0 +1,21 @@
+"""Whether two things were made for inputs that are prepared alike, as far as their hashes tell."""
+
+from __future__ import annotations
+
+# In place of a hash, where the user's own array took the place of a picture: nobody can know how it was prepared.
+EXTERNAL = "external"
+
+
+def is_known(preprocess_sha256: str | None) -> bool:
+    """Whether it is the hash of a Preprocess."""
+    return preprocess_sha256 not in (None, "", EXTERNAL)
+
+
+def differ(a: str | None, b: str | None) -> bool:
+    """Whether both are known, and are not the same."""
+    return is_known(a) and is_known(b) and a != b
+
+
+def shorten(preprocess_sha256: str | None) -> str:
+    """As many digits of the hash as tell two of them apart in a message."""
+    return str(preprocess_sha256)[:12]

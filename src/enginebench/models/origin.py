@@ -1,0 +1,76 @@
+"""Where an ONNX graph comes from, written into its own metadata: a file may leave the run that made it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from pathlib import Path
+
+import msgspec
+from msgspec import Struct
+
+from enginebench.core.errors import ParseError
+from enginebench.core.names import format_precision
+from enginebench.core.records import Caveat, Precision, Recipe
+
+PRECISION_KEY = "enginebench.precision"
+PREPROCESS_KEY = "enginebench.preprocess_sha256"
+CAVEATS_KEY = "enginebench.caveats"
+PARENT_KEY = "enginebench.parent_sha256"
+KEPT_KEY = "enginebench.kept_fp32"
+
+# Recipes that a graph can be made by. "weak" has no graph of its own, and "qat" is what is left.
+RECIPES: tuple[Recipe, ...] = ("tensorrt", "cpu", "nncf")
+# A hash, or the word for an array that the user prepared.
+_PREPROCESS = re.compile(r"[0-9a-f]{64}|external")
+
+
+class Origin(Struct, frozen=True, kw_only=True):
+    """What a graph says of itself beyond its nodes: how its inputs are prepared, and what there is to doubt."""
+
+    preprocess_sha256: str | None = None
+    caveats: tuple[Caveat, ...] = ()
+
+
+def describe_origin(
+    precision: Precision,
+    recipe: Recipe | None,
+    *,
+    parent_sha256: str,
+    preprocess_sha256: str | None,
+    caveats: tuple[Caveat, ...] = (),
+    kept_fp32: tuple[str, ...] = (),
+) -> dict[str, str]:
+    """The entries of a graph's metadata, empty ones included: they take the place of what stood there before."""
+    return {
+        PRECISION_KEY: format_precision(precision, recipe),
+        PARENT_KEY: parent_sha256,
+        KEPT_KEY: "\n".join(kept_fp32),
+        PREPROCESS_KEY: preprocess_sha256 or "",
+        CAVEATS_KEY: msgspec.json.encode(caveats).decode() if caveats else "",
+    }
+
+
+def read_recipe(metadata: Mapping[str, str], precision: Precision) -> Recipe:
+    """The recipe of a graph with Q/DQ nodes: the one it names, if it names this precision, else "qat".
+
+    Args:
+        metadata: of the graph.
+        precision: of the graph, read from its nodes.
+    """
+    named, _, recipe = metadata.get(PRECISION_KEY, "").partition("@")
+    return next((known for known in RECIPES if (named, recipe) == (precision, known)), "qat")
+
+
+def read_origin(metadata: Mapping[str, str], path: Path) -> Origin:
+    """What the graph of a file says of itself; nothing, where nothing of it was written here.
+
+    Raises:
+        ParseError: the doubts that stand in it cannot be read, and must not be dropped.
+    """
+    preprocess = metadata.get(PREPROCESS_KEY, "")
+    try:
+        caveats = msgspec.json.decode(metadata.get(CAVEATS_KEY) or "[]", type=tuple[Caveat, ...])
+    except msgspec.DecodeError as error:
+        raise ParseError(path, CAVEATS_KEY, str(error), "caveats as JSON", "Quantize or export it again") from error
+    return Origin(preprocess_sha256=preprocess if _PREPROCESS.fullmatch(preprocess) else None, caveats=caveats)

@@ -1,0 +1,150 @@
+"""How inputs are prepared, held against what every graph, calibration and file says about it."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from msgspec.structs import replace
+
+from enginebench.core.errors import ArtifactError, FeedError
+from enginebench.core.preprocess import EXTERNAL
+from enginebench.core.records import EngineSpec
+from enginebench.models.onnx_source import read_metadata, read_packaged_onnx
+from enginebench.models.precision.calibrate import calibrate
+from enginebench.models.precision.calibration import write_calibration
+from enginebench.models.precision.calibration_data import keep_batches, open_data
+from enginebench.models.zoo import packaged_onnx
+from enginebench.workflow.building import judge_ranges
+from enginebench.workflow.drifting import check_prepared, make_inputs
+from enginebench.workflow.jobs import AnswerJob, QuantizeJob
+from enginebench.workflow.perform import answer_data, quantize_graph
+from enginebench.workflow.quantizing import quantize_file
+from enginebench.workflow.sides import OpenSide, check_sides
+
+OTHER = "0" * 64
+
+
+class Silent:
+    """A reporter that nobody reads."""
+
+    def begin(self, total: int) -> None: ...
+
+    def say(self, text: str) -> None: ...
+
+    def step(self, text: str) -> None: ...
+
+    def advance(self) -> None: ...
+
+
+def open_mlp(**changes: Any) -> OpenSide:
+    artifact = replace(read_packaged_onnx("digits-mlp"), **changes)
+    return OpenSide(text="ort@mlp", model="digits-mlp", artifact=artifact, engine=EngineSpec(backend="ort"))
+
+
+@pytest.fixture
+def kept(tmp_path: Path) -> Path:
+    """Prepared digits that say how they were prepared."""
+    data = open_data("digits", model="digits-mlp", inputs=read_packaged_onnx("digits-mlp").inputs, n=8)
+    keep_batches(data, tmp_path / "kept.npz")
+    return tmp_path / "kept.npz"
+
+
+def test_sides_of_unlike_preprocessing_are_refused() -> None:
+    check_sides(open_mlp(), open_mlp())
+    for unknown in (None, EXTERNAL):
+        check_sides(open_mlp(), open_mlp(preprocess_sha256=unknown))
+    with pytest.raises(FeedError, match=r"prepared by preprocess .* against 000000000000"):
+        check_sides(open_mlp(), open_mlp(preprocess_sha256=OTHER))
+
+
+def test_drift_takes_kept_batches_of_its_own_model_only(kept: Path) -> None:
+    given = make_inputs(open_mlp(), kept, None, 0)
+    assert given.preprocess_sha256 == open_mlp().artifact.preprocess_sha256 and given.caveats == ()
+    check_prepared(given, (open_mlp(), open_mlp(preprocess_sha256=None)))
+    with pytest.raises(ArtifactError, match="the inputs of ort@mlp by 000000000000"):
+        check_prepared(given, (open_mlp(), open_mlp(preprocess_sha256=OTHER)))
+
+
+def test_drift_says_that_it_cannot_know_how_arrays_were_prepared(tmp_path: Path) -> None:
+    np.savez(tmp_path / "own.npz", input=np.ones((3, 64), np.float32))
+    given = make_inputs(open_mlp(), tmp_path / "own.npz", None, 0)
+    assert given.preprocess_sha256 == EXTERNAL and [c.code for c in given.caveats] == ["external_preprocess"]
+    check_prepared(given, (open_mlp(preprocess_sha256=OTHER),))
+    assert make_inputs(open_mlp(), None, 2, 0).preprocess_sha256 == open_mlp().artifact.preprocess_sha256
+
+
+def test_ranges_for_tensorrts_own_calibrator_are_judged_alike(tmp_path: Path, kept: Path) -> None:
+    graph = open_mlp().artifact
+    assert judge_ranges(graph, None, None) == judge_ranges(graph, kept, None) == ()
+    assert [c.code for c in judge_ranges(graph, None, tmp_path / "c.cache")] == ["external_preprocess"]
+    with pytest.raises(ArtifactError, match="another preprocessing"):
+        judge_ranges(open_mlp(preprocess_sha256=OTHER).artifact, kept, None)
+
+
+def test_labelled_data_of_another_preprocessing_is_not_answered(tmp_path: Path) -> None:
+    """Also in a run, whose rows answer it while they are checked; no engine is asked."""
+    job = AnswerJob(
+        model="digits-mlp",
+        artifact=open_mlp(preprocess_sha256=OTHER).artifact,
+        engine=EngineSpec(backend="ort"),
+        out_dir=str(tmp_path),
+        logits_path="",
+        data="digits",
+        data_n=4,
+        seed=0,
+    )
+    with pytest.raises(ArtifactError, match="another preprocessing"):
+        answer_data(None, job)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(("recipe", "form"), [("cpu", "ranges"), ("cpu", "batches"), ("nncf", "batches")])
+def test_quantizing_a_file_refuses_ranges_of_another_preprocessing(
+    tmp_path: Path, kept: Path, recipe: Any, form: str
+) -> None:
+    """The file itself says how its inputs are prepared: no run and no model's name is needed."""
+    graph = read_packaged_onnx("digits-mlp")
+    calib = kept
+    if form == "ranges":
+        calib = tmp_path / "calib.json"
+        write_calibration(calibrate(graph, open_data("digits", model="digits-mlp", inputs=graph.inputs, n=8)), calib)
+    model = onnx.load(graph.path)
+    onnx.helper.set_model_props(model, {"enginebench.preprocess_sha256": OTHER})
+    onnx.save(model, tmp_path / "other.onnx")
+    options: Any = {"to": "int8", "recipe": recipe, "calib": calib, "threads": 1, "reporter": Silent()}
+    with pytest.raises(ArtifactError, match="belong to other inputs"):
+        quantize_file(tmp_path / "other.onnx", tmp_path / "q.onnx", **options)
+    shutil.copy(graph.path, tmp_path / "same.onnx")
+    made = quantize_file(tmp_path / "same.onnx", tmp_path / "q.onnx", **options).artifact
+    assert made.preprocess_sha256 == graph.preprocess_sha256
+    assert read_metadata(onnx.load(tmp_path / "q.onnx"))["enginebench.preprocess_sha256"] == graph.preprocess_sha256
+
+
+def test_a_quantized_graph_needs_no_data(tmp_path: Path) -> None:
+    """QAT goes through as it is: nothing is calibrated, and no data is opened."""
+    graph = read_packaged_onnx("digits-mlp")
+    ranges = calibrate(graph, open_data("digits", model="digits-mlp", inputs=graph.inputs, n=8))
+    write_calibration(ranges, tmp_path / "calib.json")
+    options: Any = {"to": "int8", "recipe": "cpu", "calib": tmp_path / "calib.json", "threads": 1, "reporter": Silent()}
+    shutil.copy(str(packaged_onnx("digits-mlp")), tmp_path / "mlp.onnx")
+    trained = quantize_file(tmp_path / "mlp.onnx", tmp_path / "qat.onnx", **options).artifact
+    job = QuantizeJob(
+        model="qat.onnx",
+        artifact=trained,
+        precision="int8",
+        recipe=None,
+        out=str(tmp_path / "out.onnx"),
+        calibration_path=str(tmp_path / "made.json"),
+        data=str(tmp_path / "nowhere"),
+        method="minmax",
+        n=8,
+        seed=0,
+        threads=1,
+    )
+    made = quantize_graph(job, lambda text: None).artifact
+    assert (made.precision, made.recipe, made.parent_sha256) == ("int8", "cpu", trained.sha256)
+    assert not (tmp_path / "made.json").exists()

@@ -1,0 +1,94 @@
+"""Writes the tables of docs/results.md anew from the stored rows that they name.
+
+    python tools/render_results.py [--check]
+
+A table stands between a line that names its files and `<!-- end -->`:
+
+    <!-- rows: FILE -->       the archive of a run: its answer and all its tables
+    <!-- batches: FILE -->    the same: latency against throughput alone
+    <!-- stages: FILE... -->  documents of `enginebench stages`
+
+With --check nothing is written; the exit code is 1 if something would be.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+import tarfile
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import msgspec
+
+from enginebench.core.text import clean_text
+from enginebench.report.answers import state_answer
+from enginebench.report.markdown import escape, format_batches, format_tables
+from enginebench.report.rows import RunDocument
+from enginebench.workflow.folder import RunFolder, read_results
+from enginebench.workflow.reporting import describe_stored
+
+ROOT = Path(__file__).resolve().parent.parent
+PAGE = ROOT / "docs" / "results.md"
+BLOCK = re.compile(r"(<!-- (rows|batches|stages): (.*?) -->\n).*?(<!-- end -->)", re.DOTALL)
+
+
+def read_archive(path: Path) -> RunDocument:
+    """The document of the run in a .tar.xz archive."""
+    with TemporaryDirectory() as folder, tarfile.open(path) as archive:
+        archive.extractall(folder, filter="data")
+        (root,) = Path(folder).iterdir()
+        return describe_stored(RunFolder(root).read_record(), read_results(root)[1])
+
+
+def render_rows(path: Path) -> str:
+    """The answer and the tables of a stored run."""
+    document = read_archive(path)
+    answer = [f"**{escape(sentence)}**" for sentence in state_answer(document)]
+    return "\n".join([*answer, "", *format_tables(document, level=4)])
+
+
+def render_batches(path: Path) -> str:
+    """Latency against throughput of a stored run of several batches."""
+    return "\n".join(format_batches(read_archive(path), level=4)[2:]).rstrip("\n")
+
+
+def render_stages(paths: list[Path]) -> str:
+    """One line for each document: median milliseconds and share of each stage, pictures a second."""
+    documents = [msgspec.json.decode(path.read_bytes()) for path in paths]
+    names = [stage["name"] for stage in documents[0]["stages"]]
+    headings = ["model, engine", "batch", *(f"{name.replace('_', ' ')} (ms)" for name in names)]
+    headings += ["serial (1/s)", "overlapped (1/s)"]
+    lines = [f"| {' | '.join(headings)} |", f"| --- |{' ---: |' * (len(headings) - 1)}"]
+    for document in documents:
+        engine = clean_text(f"{document['model']}, {document['engine']} {document['precision']}")
+        cells = [escape(engine), str(document["batch"])]
+        cells += [f"{stage['p50_ms']:.3g} ({stage['share']:.0%})" for stage in document["stages"]]
+        cells += [f"{document[key]:.0f}" for key in ("serial_per_s", "overlapped_per_s")]
+        lines.append(f"| {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
+def render_page(text: str) -> str:
+    """The page with every table as its stored rows give it now."""
+
+    def fill(match: re.Match[str]) -> str:
+        begin, kind, names, end = match.groups()
+        paths = [ROOT / name for name in names.split()]
+        tables = {"rows": render_rows, "batches": render_batches}
+        return f"{begin}{tables[kind](paths[0]) if kind in tables else render_stages(paths)}\n{end}"
+
+    return BLOCK.sub(fill, text)
+
+
+def main() -> int:
+    text = PAGE.read_text("utf-8")
+    rendered = render_page(text)
+    if "--check" in sys.argv[1:]:
+        return int(rendered != text)
+    PAGE.write_text(rendered, "utf-8")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
