@@ -27,7 +27,7 @@ from msgspec.structs import replace  # noqa: E402
 from samples import make_drift, make_machine, make_measurements, make_result  # noqa: E402
 from stored_run import write_run  # noqa: E402
 
-from enginebench.core.records import Result  # noqa: E402
+from enginebench.core.records import LayerTime, Result  # noqa: E402
 from enginebench.core.store import encode  # noqa: E402
 
 LIMITS = {"page, bundle cached": 2.0, "page, first time": 5.0, "pictures": 5.0, "history, warm": 3.0}
@@ -75,8 +75,24 @@ def make_rows(rows: int, processes: int, samples: int) -> list[Result]:
         engine, precision = ENGINES[i % len(ENGINES)], PRECISIONS[i // len(ENGINES) % len(PRECISIONS)]
         row = make_result(engine, precision, identity=f"{engine}-{precision}-{i}", drift=make_drift(1e-6))
         measured = make_measurements(10.0 + 4 * i, processes=processes, n=samples, seed=i)
-        made.append(replace(row, measurements=measured, effective_precision={precision: 1.0}))
+        made.append(
+            replace(row, measurements=measured, effective_precision={precision: 1.0}, layers=make_layers(precision))
+        )
     return made
+
+
+def make_layers(precision: str) -> tuple[LayerTime, ...]:
+    """A profile of a deep network: as many layers as resnet50 has modules."""
+    return tuple(
+        LayerTime(
+            name=f"layer{i // 40}.{i // 10}.conv{i % 10}/WithoutBiases",
+            mean_ns=1e5 + 1e3 * i,
+            median_ns=1e5 + 1e3 * i,
+            precision=precision,
+            kind="Convolution",
+        )
+        for i in range(150)
+    )
 
 
 def write_history(root: Path, rows: int) -> None:

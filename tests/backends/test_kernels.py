@@ -7,7 +7,13 @@ from typing import Any
 
 import pytest
 
-from enginebench.backends.kernels import WATCHED_RUN, classify_kernel, read_kernel_times, split_kernels
+from enginebench.backends.kernels import (
+    WATCHED_RUN,
+    classify_kernel,
+    read_kernel_times,
+    split_kernels,
+    summarize_kernels,
+)
 
 CASES = {
     "fp32": [
@@ -77,4 +83,16 @@ def test_kernels_belong_to_the_run_in_whose_span_they_start() -> None:
         make_event("Memcpy DtoD (Device -> Device)", 220, 2),
     ]
     runs = [read_kernel_times(run) for run in split_kernels(events)]
-    assert runs == [[("fp32", 7.0)], [("reorder", 2.0)]]
+    assert [[kernel[:2] for kernel in run] for run in runs] == [[("fp32", 7.0)], [("reorder", 2.0)]]
+    assert runs[0][0].name == "ampere_sgemm_32x32"
+
+
+def test_launches_of_a_kernel_are_one_layer() -> None:
+    names = ("ampere_sgemm_32x32", "Memcpy DtoD", "ampere_sgemm_32x32", "triton_poi_fused_0")
+    profile = summarize_kernels([read_kernel_times([make_event(name, i, 10 * i + 1) for i, name in enumerate(names)])])
+    assert [(x.name, x.mean_ns, x.precision) for x in profile.layers] == [
+        ("ampere_sgemm_32x32", 22.0, "fp32"),
+        ("Memcpy DtoD", 11.0, "reorder"),
+        ("triton_poi_fused_0", 31.0, None),
+    ]
+    assert "all launches of one kernel" in profile.notes[0]

@@ -13,7 +13,7 @@ from onnx import helper, numpy_helper, save
 from enginebench.analyze.effective import judge_precision
 from enginebench.backends.openvino import OpenvinoBackend
 from enginebench.backends.ort import OrtBackend, find_kernel_dtype, read_kernel_times
-from enginebench.backends.precision import count_watched_runs, keep_calm_runs, share_times
+from enginebench.backends.precision import Operator, choose_calm_runs, count_watched_runs, prove_precision, share_times
 from enginebench.backends.torch_engine import find_operator_dtype, read_operator_times, split_runs
 from enginebench.core.errors import UsageError
 from enginebench.core.feeds import random_feeds
@@ -101,7 +101,8 @@ def test_proof_leaves_no_files(load_engine: Callable[..., Any], tmp_path: Path, 
 
 
 def test_shares_add_up_largest_first() -> None:
-    shares = share_times([("f32", 1.0), ("I8", 5.0), ("uint8", 1.0), ("int64", 2.0), ("c10::Half", 1.0), ("bf16", 0.0)])
+    times = {"f32": 1.0, "I8": 5.0, "uint8": 1.0, "int64": 2.0, "c10::Half": 1.0, "bf16": 0.0}
+    shares = share_times(Operator(dtype, time) for dtype, time in times.items())
     assert shares == {"int8": 0.6, "other": 0.2, "fp32": 0.1, "fp16": 0.1}
     assert next(iter(shares)) == "int8"
     assert share_times([]) == {}
@@ -130,14 +131,16 @@ def test_first_run_is_not_counted() -> None:
         return {"cat": "Node", "name": "r_kernel_time", "ts": start, "dur": duration, "args": args}
 
     runs = [{"cat": "Session", "name": "model_run", "ts": t, "dur": 10} for t in (0, 20)]
-    assert read_kernel_times([kernel(1, 9), runs[0], kernel(21, 3), runs[1], {"name": "x"}]) == [[("float", 3.0)]]
+    assert read_kernel_times([kernel(1, 9), runs[0], kernel(21, 3), runs[1], {"name": "x"}]) == [
+        [("float", 3000.0, "r", "Relu")]
+    ]
 
 
 def test_an_interruption_is_not_a_precision() -> None:
-    calm = [("f32", 1.0), ("I8", 9.0)]
-    assert share_times(keep_calm_runs([calm, [("f32", 900.0), ("I8", 9.0)], calm])) == {"int8": 0.9, "fp32": 0.1}
-    assert keep_calm_runs([]) == []
-    assert keep_calm_runs([calm]) == calm
+    calm = [Operator("f32", 1.0), Operator("I8", 9.0)]
+    assert prove_precision([calm, [Operator("f32", 900.0), Operator("I8", 9.0)], calm]) == {"int8": 0.9, "fp32": 0.1}
+    assert choose_calm_runs([]) == []
+    assert choose_calm_runs([calm]) == [calm]
 
 
 def test_small_networks_are_watched_longer() -> None:
@@ -187,8 +190,8 @@ def test_only_outermost_operators_count() -> None:
         Event("aten::addmm", 110, 12, "c10::BFloat16"),
     ]
     assert list(read_operator_times(events)) == [
-        ("fp32", 50.0),
-        ("", 3.0),
-        ("c10::BFloat16", 12.0),
-        ("generated code", 15.0),
+        ("fp32", 50.0, "conv2d", "conv2d"),
+        ("", 3.0, "empty", "empty"),
+        ("c10::BFloat16", 12.0, "addmm", "addmm"),
+        ("generated code", 15.0, "generated code", "fused"),
     ]

@@ -188,7 +188,9 @@ def test_the_precision_is_proved(backend: Any, graph: Artifact, tmp_path: Path) 
     with backend.load(backend.build(graph, make_spec(), tmp_path), make_spec()) as engine:
         engine.bind(random_feeds(graph.inputs, 4, 0))
         assert engine.effective_precision() == pytest.approx({"fp32": 1.0})
-        assert set(engine.profile_layers(2)) == {layer["name"] for layer in read_head_layers(engine)}
+        profile = engine.profile_layers()
+        assert {layer.name for layer in profile.layers} == {layer["name"] for layer in read_head_layers(engine)}
+        assert {layer.precision for layer in profile.layers} <= {"fp32", "reorder", None} and profile.runs == 20
 
 
 def read_head_layers(engine: Any) -> list[dict[str, Any]]:

@@ -206,6 +206,9 @@ def test_the_precision_is_proved(
 ) -> None:
     spec = make_spec()
     assert backend.prove_precision(plan, spec) == pytest.approx({"fp32": 1.0})
+    profile = backend.profile_plan(plan, spec)
+    assert profile.runs > 1 and {layer.precision for layer in profile.layers} <= {"fp32", "reorder", None}
+    assert all(layer.mean_ns > 0 and layer.kind for layer in profile.layers)
     if version.startswith("11"):
         plain = build(backend, graph, tmp_path, detailed="0")
         assert backend.prove_precision(plain, make_spec(detailed="0")) is None

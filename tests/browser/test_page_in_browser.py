@@ -84,12 +84,14 @@ def test_filters_hide_rows_and_marks(visit: Visits, report: Path) -> None:
     before = {name: count_marks(page, name) for name in CHARTS}
     page.get_by_label("int8", exact=True).uncheck()
     assert "int8@cpu" not in " ".join(read_column(page, 1))
+    assert page.locator("figure[data-row='ort int8@cpu']").is_hidden()
     assert page.locator("#count").inner_text() == "4 of 6 rows"
     page.wait_for_timeout(300)
     after = {name: count_marks(page, name) for name in CHARTS}
     unchanged = [name for name in CHARTS if after[name] >= before[name] and name != "per_layer_time"]
     assert unchanged == []
     page.get_by_label("int8", exact=True).check()
+    assert page.locator("figure[data-row='ort int8@cpu']").is_visible()
     page.wait_for_timeout(300)
     assert {name: count_marks(page, name) for name in CHARTS} == before
     assert page.locator("#count").inner_text() == "6 rows"

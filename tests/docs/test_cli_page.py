@@ -13,6 +13,7 @@ from pages import Table, find_code, find_section, find_tables, read_page
 
 from enginebench.analyze.compare import Comparison
 from enginebench.analyze.diff import DiffDocument, DiffRow
+from enginebench.analyze.layers import EngineLayerTime, EngineProfileDocument
 from enginebench.analyze.stages import StagesDocument
 from enginebench.analyze.trtexec.records import (
     EngineLayer,
@@ -55,6 +56,7 @@ DOCUMENTS: dict[str, type[msgspec.Struct]] = {
     "accuracy": AccuracyDocument,
     "infer": InferDocument,
     "stages": StagesDocument,
+    "profile": EngineProfileDocument,
     "budget": Budget,
     "fpga simulate": SimulateDocument,
     "fpga synth": Synthesis,
@@ -79,6 +81,7 @@ PARTS: dict[str, type[msgspec.Struct]] = {
     "model of `models`": ModelCard,
     "run of `parse log`": LogRun,
     "statistic of `parse`": Stat,
+    "layer of `profile`": EngineLayerTime,
     "layer of `parse profile`": ProfiledLayer,
     "layer of `parse layers`": EngineLayer,
     "caveat": Caveat,

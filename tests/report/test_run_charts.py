@@ -7,6 +7,7 @@ import sys
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 from samples import make_machine, make_result
 from stored_run import EVIL, make_results
 
@@ -61,13 +62,20 @@ def test_two_profiled_rows_have_two_pictures() -> None:
     results = make_results()
     twice = [results[2], *results[:2], *results[3:]]
     twice[1] = make_results()[2]
-    names = [c.name for c in draw([results[2], _rename(results[2])]) if c.section == "layers"]
-    assert names == ["per_layer_time_1", "per_layer_time_2"]
+    charts = [c for c in draw([results[2], _rename(results[2])]) if c.section == "layers"]
+    assert [(c.name, c.picture) for c in charts] == [("per_layer_time", True), ("per_layer_time_2", False)]
+    assert len({c.row for c in charts}) == 2
+
+
+def test_the_picture_of_layers_is_of_the_fastest_row() -> None:
+    results = make_results()
+    charts = draw([replace(row, layers=results[2].layers) for row in results[:3]])
+    assert [c.row for c in charts if c.name == "per_layer_time"] == ["ort int8@cpu"]
+    others = [c.name for c in charts if c.section == "layers" and not c.picture]
+    assert others == ["per_layer_time_1", "per_layer_time_2"]
 
 
 def _rename(row: Result) -> Result:
-    from msgspec.structs import replace
-
     return replace(row, id="other")
 
 

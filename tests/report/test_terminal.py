@@ -9,6 +9,7 @@ from msgspec.structs import replace
 from rich.console import Console
 from samples import make_drift, make_result, make_run
 
+from enginebench.core.records import Block, Measurement
 from enginebench.report.answers import state_answer
 from enginebench.report.rows import RunDocument, describe_run
 from enginebench.report.terminal import print_run
@@ -87,6 +88,25 @@ def test_answer_names_the_fastest() -> None:
 def test_answer_of_a_single_process_is_an_indication() -> None:
     text = answer(make_result(processes=1), make_result("ort", median_ms=5, processes=1, drift=AGREE))
     assert "an indication, not a verdict" in text and "Fastest" not in text
+
+
+def test_a_ratio_of_doubtful_rows_is_qualified() -> None:
+    base, fast = make_result(median_ms=20), make_result("ort", median_ms=10, drift=AGREE, seed=1)
+    noisy = replace(fast, measurements=tuple(replace(m, blocks=mark(m)) for m in fast.measurements))
+    assert "rows marked" not in answer(base, fast)
+    text = answer(base, noisy)
+    assert "as fast as pytorch fp32 (rows marked suspect: ort fp32)" in text
+    single = [replace(row, measurements=row.measurements[:1]) for row in (base, noisy)]
+    assert "as fast as pytorch fp32 (rows marked suspect: ort fp32)." in answer(*single)
+
+
+def mark(measurement: Measurement) -> tuple[Block, ...]:
+    """A third of the samples marked, which makes a row suspect."""
+    n = len(measurement.latency_ns)
+    return (
+        Block(start=0, stop=n // 3, duration_ns=1, marks=("foreign_cpu",)),
+        Block(start=n // 3, stop=n, duration_ns=1),
+    )
 
 
 def test_answer_that_shows_nothing_says_so() -> None:

@@ -10,7 +10,10 @@ from pathlib import Path
 import pytest
 from stored_run import make_results, write_run
 
-from enginebench.core.errors import ArtifactError, UsageError
+from enginebench.analyze.stages import STAGES, describe_stages
+from enginebench.core.errors import ArtifactError, ParseError, UsageError
+from enginebench.core.records import EngineSpec
+from enginebench.core.store import encode
 from enginebench.workflow.folder import check_inside, read_results
 from enginebench.workflow.reporting import FORMATS, check_formats, report_folder
 from processes import Cli, environment
@@ -37,6 +40,31 @@ def test_every_file_of_a_run(run: Path) -> None:
     assert all(path.is_file() and path.parent == run for path in written.paths)
     assert "![percentiles](percentiles.png)" in (run / "report.md").read_text()
     assert json.loads((run / "report.json").read_text())["schema"] == "enginebench.run/1"
+
+
+def test_stages_that_lie_in_the_folder_are_shown(run: Path) -> None:
+    times = {name: [2_000_000] * 4 for name in STAGES}
+    document = describe_stages(
+        model="m",
+        engine=EngineSpec(backend="ort", batch=4),
+        stages_ns=times,
+        device_ns={},
+        overlapped_per_s=1.0,
+        decoders=1,
+        lanes=1,
+        images="generated",
+        image_bytes=[1],
+    )
+    (run / "stages.json").write_bytes(encode(document))
+    report_folder(run, ("html",))
+    assert "ort fp32 b4, file to label" in (run / "report.html").read_text()
+    (run / "stages.json").write_text("{}")
+    with pytest.raises(ParseError, match=r"stages\.json"):
+        report_folder(run, ("html",))
+    (run / "stages.json").unlink()
+    (run / "stages-2.json").symlink_to(run / "run.json")
+    with pytest.raises(ArtifactError, match="symbolic link"):
+        report_folder(run, ("html",))
 
 
 @pytest.mark.parametrize("stored", STORED, ids=lambda path: path.name)

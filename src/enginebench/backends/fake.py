@@ -19,6 +19,8 @@ from typing import TYPE_CHECKING, NoReturn
 import numpy as np
 
 from enginebench import __version__
+from enginebench.backends.layers import summarize_layers
+from enginebench.backends.precision import Operator
 from enginebench.backends.request import (
     Option,
     check_request,
@@ -29,7 +31,15 @@ from enginebench.backends.request import (
 )
 from enginebench.core.errors import MeasurementError, UsageError
 from enginebench.core.feeds import check_feeds, concrete_shape
-from enginebench.core.records import Artifact, ArtifactKind, Availability, EngineSpec, Precision, TensorSpec
+from enginebench.core.records import (
+    Artifact,
+    ArtifactKind,
+    Availability,
+    EngineSpec,
+    LayerProfile,
+    Precision,
+    TensorSpec,
+)
 
 if TYPE_CHECKING:
     from enginebench.core.protocols import Array, Feeds, ModuleLoader, RunCall
@@ -139,6 +149,7 @@ class FakeBackend:
             after=int(numbers["after"]),
             threads=spec.threads,
             record=make_record(spec, options),
+            latency_ns=numbers["latency_us"] * 1000,
         )
 
     def _find_repetition(self) -> int:
@@ -220,6 +231,7 @@ class FakeEngine:
         after: int,
         threads: int,
         record: dict[str, float],
+        latency_ns: float,
     ) -> None:
         self.inputs = inputs
         self.outputs = outputs
@@ -230,6 +242,7 @@ class FakeEngine:
         self._fault = fault
         self._after = after
         self._record = record
+        self._latency_ns = latency_ns
         self._pending: dict[str, Array] | None = None
         self._answer: dict[str, Array] = {}
         self._closed = False
@@ -261,6 +274,12 @@ class FakeEngine:
         if self._pending is None:
             raise explain_unbound(NAME)
         return dict(self._record)
+
+    def profile_layers(self) -> LayerProfile:
+        """A layer for each precision of its record, which takes its share of the time of a run."""
+        shares = self.effective_precision()
+        run = [Operator(name, share * self._latency_ns, f"slices in {name}", "mean") for name, share in shares.items()]
+        return summarize_layers([run], "the engine's options")
 
     def close(self) -> None:
         """Forgets everything; may be called twice."""

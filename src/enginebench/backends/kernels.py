@@ -8,10 +8,12 @@ from bisect import bisect_right
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from enginebench.backends.precision import REORDER, count_watched_runs, keep_calm_runs, share_times
+from enginebench.backends.layers import summarize_layers
+from enginebench.backends.precision import REORDER, Operator, count_watched_runs
 
 if TYPE_CHECKING:
     from enginebench.core.protocols import RunCall
+    from enginebench.core.records import LayerProfile
 
 # The first that matches decides. The names are those of cuDNN 9, cuBLAS 13, CUTLASS and PyTorch 2.11 on Hopper and
 # Ampere, as their profilers show them: matrix units say in what they multiply (tf32f32, s1688gemm, h16816, f16f16,
@@ -32,6 +34,8 @@ _COMPILED = tuple((re.compile(pattern), dtype) for pattern, dtype in PATTERNS)
 
 # The span around each run that is watched.
 WATCHED_RUN = "enginebench run"
+PROFILER = "CUPTI, through PyTorch's profiler"
+KERNELS = "layers are GPU kernels: all launches of one kernel are one layer"
 
 
 def classify_kernel(name: str) -> str:
@@ -45,9 +49,14 @@ def classify_kernel(name: str) -> str:
     return next((dtype for pattern, dtype in _COMPILED if pattern.search(lower)), "other")
 
 
-def prove_by_kernels(run: RunCall) -> dict[str, float]:
-    """Shares of kernel time by precision, as CUPTI recorded a few runs; needs PyTorch, whoever launches the kernels."""
-    return share_times(keep_calm_runs([read_kernel_times(events) for events in record_kernels(run)]))
+def watch_kernels(run: RunCall) -> list[list[Operator]]:
+    """The kernels of a few runs, as CUPTI recorded them; needs PyTorch, whoever launches the kernels."""
+    return [read_kernel_times(events) for events in record_kernels(run)]
+
+
+def summarize_kernels(runs: Sequence[Sequence[Operator]]) -> LayerProfile:
+    """The kernels as layers: launches of one kernel are one layer, since a GPU knows no others."""
+    return summarize_layers(runs, PROFILER, (KERNELS,))
 
 
 def record_kernels(run: RunCall) -> list[list[Any]]:
@@ -82,6 +91,6 @@ def is_device_event(event: Any) -> bool:
     return str(event.device_type()).endswith("CUDA")
 
 
-def read_kernel_times(events: Sequence[Any]) -> list[tuple[str, float]]:
-    """(precision, nanoseconds) of every kernel."""
-    return [(classify_kernel(e.name()), float(e.duration_ns())) for e in events]
+def read_kernel_times(events: Sequence[Any]) -> list[Operator]:
+    """Every kernel, named as it was launched."""
+    return [Operator(classify_kernel(e.name()), float(e.duration_ns()), e.name(), "kernel") for e in events]

@@ -11,7 +11,8 @@ import numpy as np
 import openvino
 from msgspec.structs import replace
 
-from enginebench.backends.precision import REORDER, count_watched_runs, keep_calm_runs, share_times
+from enginebench.backends.layers import summarize_layers
+from enginebench.backends.precision import REORDER, Operator, count_watched_runs, prove_precision
 from enginebench.backends.request import (
     FORCE,
     Option,
@@ -24,7 +25,15 @@ from enginebench.backends.request import (
 )
 from enginebench.core.errors import ArtifactError, BackendUnavailable
 from enginebench.core.feeds import check_feeds, concrete_shape
-from enginebench.core.records import Artifact, ArtifactKind, Availability, EngineSpec, Precision, TensorSpec
+from enginebench.core.records import (
+    Artifact,
+    ArtifactKind,
+    Availability,
+    EngineSpec,
+    LayerProfile,
+    Precision,
+    TensorSpec,
+)
 from enginebench.core.store import hash_files
 
 if TYPE_CHECKING:
@@ -55,6 +64,7 @@ CONVERSIONS = ("Reorder", "Convert", "FakeQuantize")
 
 # Makes a compiled graph count the time of its nodes; never in the graph that is timed, since counting costs time.
 COUNT = {"PERF_COUNT": True}
+PROFILER = "OpenVINO's performance counters"
 
 
 class OpenvinoBackend:
@@ -245,8 +255,8 @@ def record_profile(compiled: Any, feeds: Feeds) -> list[list[Any]]:
     return runs
 
 
-def read_node_times(counters: list[Any]) -> Iterator[tuple[str, float]]:
-    """(element type, microseconds) of every node that ran.
+def read_node_times(counters: list[Any]) -> Iterator[Operator]:
+    """Every node that ran.
 
     Source: the CPU plugin of OpenVINO 2026.4 ends a node's `exec_type` with the type it computes in
     (`brgconv_avx512_1x1_f32`, `jit_avx512_I8`).
@@ -254,7 +264,8 @@ def read_node_times(counters: list[Any]) -> Iterator[tuple[str, float]]:
     for counter in counters:
         if counter.status == openvino.ProfilingInfo.Status.EXECUTED:
             dtype = REORDER if counter.node_type in CONVERSIONS else counter.exec_type.rpartition("_")[2]
-            yield dtype, counter.real_time.total_seconds() * 1e6
+            time_ns = counter.real_time.total_seconds() * 1e9
+            yield Operator(dtype, time_ns, counter.node_name, counter.node_type)
 
 
 class OpenvinoEngine:
@@ -280,6 +291,7 @@ class OpenvinoEngine:
         self._infer: Callable[..., object] | None = None
         self._views: dict[str, Array] = {}
         self._bound = False
+        self._watched: list[list[Operator]] = []  # runs under the counters, on what is bound
         self._compile({s.name: concrete_shape(s, batch) for s in self.inputs})
 
     @property
@@ -302,7 +314,7 @@ class OpenvinoEngine:
             self._compile({name: array.shape for name, array in feeds.items()})
         for name, view in self._views.items():
             np.copyto(view, feeds[name])
-        self._bound = True
+        self._bound, self._watched = True, []
 
     def fetch(self) -> dict[str, Array]:
         """Copies of the outputs of the last run."""
@@ -311,12 +323,11 @@ class OpenvinoEngine:
 
     def effective_precision(self) -> dict[str, float]:
         """Shares of node time by precision, from the performance counters of a compiled graph of its own."""
-        self._check_bound()
-        model, feeds = read_model(self._path), {name: view.copy() for name, view in self._views.items()}
-        if self._static:
-            model.reshape({name: list(array.shape) for name, array in feeds.items()})
-        runs = record_profile(compile_model(model, self._settings | COUNT), feeds)
-        return share_times(keep_calm_runs([list(read_node_times(counters)) for counters in runs]))
+        return prove_precision(self._watch())
+
+    def profile_layers(self) -> LayerProfile:
+        """The nodes as layers, from the same record as the proof of precision."""
+        return summarize_layers(self._watch(), PROFILER)
 
     def close(self) -> None:
         """Frees graph and request; may be called twice."""
@@ -330,6 +341,17 @@ class OpenvinoEngine:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+
+    def _watch(self) -> list[list[Operator]]:
+        """A few runs of a compiled graph that counts; the one that is timed is not touched."""
+        self._check_bound()
+        if not self._watched:
+            model, feeds = read_model(self._path), {name: view.copy() for name, view in self._views.items()}
+            if self._static:
+                model.reshape({name: list(array.shape) for name, array in feeds.items()})
+            runs = record_profile(compile_model(model, self._settings | COUNT), feeds)
+            self._watched = [list(read_node_times(counters)) for counters in runs]
+        return self._watched
 
     def _check_open(self) -> None:
         if self._request is None:

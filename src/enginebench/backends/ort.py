@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import onnxruntime
 
-from enginebench.backends.precision import REORDER, count_watched_runs, keep_calm_runs, share_times
+from enginebench.backends.layers import summarize_layers
+from enginebench.backends.precision import REORDER, Operator, count_watched_runs, prove_precision
 from enginebench.backends.request import (
     Option,
     check_graph_precision,
@@ -25,7 +26,7 @@ from enginebench.backends.request import (
 )
 from enginebench.core.errors import ArtifactError, BackendUnavailable
 from enginebench.core.feeds import check_feeds
-from enginebench.core.records import Artifact, Availability, EngineSpec, Precision, TensorSpec
+from enginebench.core.records import Artifact, Availability, EngineSpec, LayerProfile, Precision, TensorSpec
 
 if TYPE_CHECKING:
     from enginebench.core.protocols import Array, Feeds, ModuleLoader, RunCall
@@ -80,6 +81,8 @@ DTYPES = {
 # Kernels that compute in another type than that of their first input.
 CONVERSIONS = ("QuantizeLinear", "DequantizeLinear", "DynamicQuantizeLinear", "Cast", "ReorderInput", "ReorderOutput")
 INT8_KERNELS = ("DynamicQuantizeMatMul",)
+KERNEL_TIME = "_kernel_time"
+PROFILER = "ONNX Runtime's profiler"
 
 
 class OrtBackend:
@@ -179,6 +182,7 @@ class OrtEngine:
         self._feeds: dict[str, Array] = {}
         self._answers: dict[str, Array | None] = {}
         self._late: list[str] = []  # outputs whose shape only a run knows
+        self._watched: list[list[Operator]] = []  # runs under the profiler, on what is bound
         # Not session.run_with_iobinding: that wrapper looks for WebGPU captures, which costs 0.8 us a call.
         self._run: RunCall | None = partial(
             session._sess.run_with_iobinding, self._binding._iobinding, onnxruntime.RunOptions()
@@ -201,6 +205,7 @@ class OrtEngine:
         """Copies the arrays into the session's buffers; new shapes get new buffers."""
         self._open_session()
         check_feeds(self.inputs, feeds)
+        self._watched = []
         if any(name not in self._feeds or self._feeds[name].shape != feeds[name].shape for name in feeds):
             self._allocate(feeds)
         for name, buffer in self._feeds.items():
@@ -223,11 +228,11 @@ class OrtEngine:
 
         Its times are inflated by the profiler, so that only their shares are used; this session is not touched.
         """
-        self._open_session()
-        if not self._feeds:
-            raise explain_unbound(NAME)
-        events = record_profile(self._artifact, self._spec, self._feeds)
-        return share_times(keep_calm_runs(read_kernel_times(events)))
+        return prove_precision(self._watch())
+
+    def profile_layers(self) -> LayerProfile:
+        """The kernels as layers, from the same record as the proof of precision."""
+        return summarize_layers(self._watch(), PROFILER)
 
     def close(self) -> None:
         """Frees the session; may be called twice."""
@@ -241,6 +246,15 @@ class OrtEngine:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+
+    def _watch(self) -> list[list[Operator]]:
+        """A few runs under the profiler; the session that is timed is not touched."""
+        self._open_session()
+        if not self._feeds:
+            raise explain_unbound(NAME)
+        if not self._watched:
+            self._watched = read_kernel_times(record_profile(self._artifact, self._spec, self._feeds))
+        return self._watched
 
     def _open_session(self) -> Any:
         if self._session is None:
@@ -277,18 +291,20 @@ def record_profile(artifact: Artifact, spec: EngineSpec, feeds: Feeds) -> list[d
     return events
 
 
-def read_kernel_times(events: list[dict[str, Any]]) -> list[list[tuple[str, float]]]:
-    """(element type, microseconds) of every kernel, for each run but the first.
+def read_kernel_times(events: list[dict[str, Any]]) -> list[list[Operator]]:
+    """Every kernel, for each run but the first.
 
     Source: the Chrome trace that ONNX Runtime 1.31 writes; kernels are `Node` events that end in `_kernel_time`, and
     a `model_run` lasts as long as its kernels.
     """
     starts = sorted(e["ts"] for e in events if e.get("name") == "model_run")
-    runs: list[list[tuple[str, float]]] = [[] for _ in starts]
+    runs: list[list[Operator]] = [[] for _ in starts]
     for event in events:
         run = bisect_right(starts, event.get("ts", 0)) - 1
-        if run >= 0 and event.get("cat") == "Node" and event["name"].endswith("_kernel_time"):
-            runs[run].append((find_kernel_dtype(event["args"]), float(event["dur"])))
+        if run >= 0 and event.get("cat") == "Node" and event["name"].endswith(KERNEL_TIME):
+            kind = event["args"]["op_name"]
+            name = event["name"].removesuffix(KERNEL_TIME) or kind  # a node need not have a name
+            runs[run].append(Operator(find_kernel_dtype(event["args"]), 1e3 * event["dur"], name, kind))
     return runs[1:]
 
 

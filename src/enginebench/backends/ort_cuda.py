@@ -13,7 +13,7 @@ import numpy as np
 import onnxruntime
 
 from enginebench.backends import cuda
-from enginebench.backends.kernels import prove_by_kernels
+from enginebench.backends.kernels import summarize_kernels, watch_kernels
 from enginebench.backends.ort import (
     ERRORS_ONLY,
     OPTIMISATION,
@@ -21,6 +21,7 @@ from enginebench.backends.ort import (
     make_answer,
     name_axes,
 )
+from enginebench.backends.precision import Operator, prove_precision
 from enginebench.backends.request import (
     Option,
     check_graph_precision,
@@ -29,9 +30,9 @@ from enginebench.backends.request import (
     explain_unbound,
     read_options,
 )
-from enginebench.core.errors import ArtifactError, BackendUnavailable, MeasurementError, UsageError
+from enginebench.core.errors import ArtifactError, BackendUnavailable, MeasurementError, MissingDependency, UsageError
 from enginebench.core.feeds import check_feeds
-from enginebench.core.records import Artifact, Availability, EngineSpec, Precision
+from enginebench.core.records import Artifact, Availability, EngineSpec, LayerProfile, Precision
 
 if TYPE_CHECKING:
     from enginebench.core.protocols import Array, Feeds, ModuleLoader, RunCall
@@ -235,6 +236,7 @@ class OrtCudaEngine:
         self._copies = {side: (cuda.Event(), cuda.Event()) for side in ("h2d", "d2h")}
         self._filler: cuda.DeviceBuffer | None = None
         self._copying = False
+        self._watched: list[list[Operator]] = []  # runs under the profiler, on what is bound
         self._staging_in_ns = self._staging_out_ns = 0
 
     @property
@@ -250,6 +252,7 @@ class OrtCudaEngine:
         begin = time.perf_counter_ns()
         stream = self._open_stream()
         check_feeds(self.inputs, feeds)
+        self._watched = []
         if any(name not in self._host or self._host[name].array.shape != feeds[name].shape for name in feeds):
             self._allocate(feeds)
         elif self._copying:  # a copy that is still on its way reads the pinned memory
@@ -318,8 +321,22 @@ class OrtCudaEngine:
 
         Without PyTorch there is no record, and nothing is claimed.
         """
-        run = self._open_run()
-        return prove_by_kernels(run.call) if find_spec("torch") is not None else {}
+        self._open_run()
+        return prove_precision(self._watch()) if find_spec("torch") is not None else {}
+
+    def profile_layers(self) -> LayerProfile:
+        """The kernels as layers, from the same record as the proof of precision.
+
+        Raises:
+            MissingDependency: PyTorch is not installed.
+        """
+        if find_spec("torch") is None:
+            raise MissingDependency("PyTorch, whose profiler records kernels,", "pip install torch")
+        return summarize_kernels(self._watch())
+
+    def _watch(self) -> list[list[Operator]]:
+        self._watched = self._watched or watch_kernels(self._open_run().call)
+        return self._watched
 
     def close(self) -> None:
         """Frees everything on the GPU; may be called twice."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
+from typing import NamedTuple
 
 # What ONNX Runtime, OpenVINO and PyTorch call the element types, in lower case. Everything else is "other": work on
 # indices and shapes, and what the record gives no type to (code that a compiler generated).
@@ -26,29 +27,44 @@ WATCH_BUDGET_S = 1.0
 FEWEST_RUNS, MOST_RUNS = 5, 50
 
 
+class Operator(NamedTuple):
+    """One operator in one run, as a runtime recorded it."""
+
+    dtype: str  # the runtime's name of the element type in which it computed
+    time_ns: float
+    name: str = ""
+    kind: str = ""  # operator type, as the runtime calls it
+
+
 def count_watched_runs(first_run_s: float) -> int:
     """How many runs to watch, by how long the first one took."""
     return max(FEWEST_RUNS, min(MOST_RUNS, int(WATCH_BUDGET_S / max(first_run_s, 1e-9))))
 
 
-def keep_calm_runs(runs: Sequence[Sequence[tuple[str, float]]]) -> list[tuple[str, float]]:
-    """The operator times of the faster half of the runs, joined.
+def choose_calm_runs(runs: Sequence[Sequence[Operator]]) -> list[Sequence[Operator]]:
+    """The faster half of the runs.
 
     An interruption falls into one operator and can be a hundred times as long: shares over all runs would be its.
     """
-    ranked = sorted(runs, key=lambda times: sum(time for _, time in times))
-    return [entry for times in ranked[: (len(ranked) + 1) // 2] for entry in times]
+    ranked = sorted(runs, key=lambda operators: sum(operator.time_ns for operator in operators))
+    return ranked[: (len(ranked) + 1) // 2]
 
 
-def share_times(times: Iterable[tuple[str, float]]) -> dict[str, float]:
-    """Share of the total time of each precision, largest first; they add up to 1. Empty if no time was recorded.
+def prove_precision(runs: Sequence[Sequence[Operator]]) -> dict[str, float]:
+    """Share of time of each precision over the calm ones of the runs."""
+    return share_times(operator for run in choose_calm_runs(runs) for operator in run)
 
-    Args:
-        times: (the runtime's name of the element type, time in any unit), one for each operator that ran.
-    """
+
+def share_times(operators: Iterable[Operator]) -> dict[str, float]:
+    """Share of the total time of each precision, largest first; they add up to 1. Empty if no time was recorded."""
     sums: defaultdict[str, float] = defaultdict(float)
-    for dtype, time in times:
-        sums[NAMES.get(dtype.lower(), OTHER)] += time
+    for operator in operators:
+        sums[name_precision(operator.dtype)] += operator.time_ns
     total = sum(sums.values())
     ranked = sorted(sums.items(), key=lambda item: -item[1])
     return {name: time / total for name, time in ranked if time > 0}
+
+
+def name_precision(dtype: str) -> str:
+    """The precision that a runtime's name of an element type stands for."""
+    return NAMES.get(dtype.lower(), OTHER)

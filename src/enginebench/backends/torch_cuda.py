@@ -11,13 +11,14 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 import torch
 
-from enginebench.backends.kernels import prove_by_kernels
+from enginebench.backends.kernels import summarize_kernels, watch_kernels
+from enginebench.backends.precision import Operator, prove_precision
 from enginebench.backends.request import Option, check_request, explain_closed, explain_unbound, read_options
 from enginebench.backends.torch_cast import REASONS, cast_module
 from enginebench.backends.torch_engine import flatten_tensors, load_module, prepare_torch
 from enginebench.core.errors import ArtifactError, BackendUnavailable, MeasurementError, ModelError, UsageError
 from enginebench.core.feeds import check_feeds, concrete_shape
-from enginebench.core.records import Artifact, Availability, EngineSpec, Precision, TensorSpec
+from enginebench.core.records import Artifact, Availability, EngineSpec, LayerProfile, Precision, TensorSpec
 
 if TYPE_CHECKING:
     from enginebench.core.protocols import Array, Feeds, ModuleLoader, RunCall
@@ -280,6 +281,7 @@ class CudaTorchEngine:
         self._bound = self._copying = False
         self._staging_in_ns = self._staging_out_ns = 0
         self._enqueue_ns = [0]
+        self._watched: list[list[Operator]] = []  # runs under the profiler, on what is bound
         self._pinned: dict[str, Any] = {}  # on the host, contiguous
         self._landings: dict[str, Any] = {}  # on the GPU, contiguous
         self._tensors: dict[str, Any] = {}  # on the GPU, as the module takes them
@@ -322,6 +324,7 @@ class CudaTorchEngine:
                 self._tensors[name].copy_(landing)
         lane.record(end)
         self._bound = self._copying = True
+        self._watched = []
 
     def fetch(self) -> dict[str, Array]:
         """Copies of the outputs of the last run, by way of pinned memory."""
@@ -368,8 +371,16 @@ class CudaTorchEngine:
 
     def effective_precision(self) -> dict[str, float]:
         """Shares of kernel time by precision, from the names of the kernels that CUPTI recorded."""
+        return prove_precision(self._watch())
+
+    def profile_layers(self) -> LayerProfile:
+        """The kernels as layers, from the same record as the proof of precision."""
+        return summarize_kernels(self._watch())
+
+    def _watch(self) -> list[list[Operator]]:
         self._check_bound()
-        return prove_by_kernels(self._run)
+        self._watched = self._watched or watch_kernels(self._run)
+        return self._watched
 
     def close(self) -> None:
         """Frees module and tensors; may be called twice."""

@@ -5,18 +5,21 @@ from __future__ import annotations
 import os
 import time
 from bisect import bisect_right
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 import torch
 
-from enginebench.backends.precision import NAMES, REORDER, count_watched_runs, keep_calm_runs, share_times
+from enginebench.backends.layers import summarize_layers
+from enginebench.backends.precision import NAMES, REORDER, Operator, count_watched_runs, prove_precision
 from enginebench.backends.request import explain_closed, explain_unbound
 from enginebench.core.errors import ArtifactError, BackendUnavailable, ModelError, UsageError
 from enginebench.core.feeds import check_feeds, concrete_shape
-from enginebench.core.records import Artifact, EngineSpec, TensorSpec
+from enginebench.core.records import Artifact, EngineSpec, LayerProfile, TensorSpec
 
 if TYPE_CHECKING:
     from enginebench.core.protocols import Array, Feeds, ModuleLoader, RunCall
@@ -27,10 +30,18 @@ MATH_MODE_VARIABLES = ("ONEDNN_DEFAULT_FPMATH_MODE", "DNNL_DEFAULT_FPMATH_MODE")
 
 # How the profiler's events of a compiled graph begin. Source: PyTorch 2.13, torch/_inductor/output_code.py.
 COMPILED_GRAPH = "## Call CompiledFxGraph"
+GENERATED = "generated code"
 
+PROFILER = "PyTorch's profiler"
+EAGER_NOTE = "layers are modules; an operator outside of a module that has no children is one of its own"
+COMPILED_NOTE = f"layers are operators; what torch.compile generated is one layer, {GENERATED!r}"
 
 # The span around each run that is watched.
 WATCHED_RUN = "enginebench run"
+# The beginning of the span around each call of a module while it is watched; its path follows.
+WATCHED_MODULE = "enginebench module "
+# The only child of the wrappers in `torch_cast`.
+CAST_CHILD = "_module"
 
 # Outermost operators that bring values from one type or layout to another, as the profiler names them.
 CONVERSIONS = ("aten::to", "aten::_to_copy", "aten::copy_", "aten::contiguous")
@@ -112,6 +123,7 @@ class TorchEngine:
         self._prepare = prepare
         self._bound = False
         self._answer: Any = None
+        self._watched: list[list[Operator]] = []  # runs under the profiler, on what is bound
         self._tensors: tuple[Any, ...] = ()
         self._views: dict[str, Array] = {}
         self._allocate({s.name: concrete_shape(s, batch) for s in inputs})
@@ -135,7 +147,7 @@ class TorchEngine:
             self._allocate({name: array.shape for name, array in feeds.items()})
         for name, view in self._views.items():
             np.copyto(view, feeds[name])
-        self._bound = True
+        self._bound, self._watched = True, []
 
     def fetch(self) -> dict[str, Array]:
         """Copies of the outputs of the last run."""
@@ -151,8 +163,11 @@ class TorchEngine:
         "other" is the time inside a compiled graph for which no operator answers: generated kernels leave no types
         in the record.
         """
-        self._check_bound()
-        return share_times(keep_calm_runs([list(read_operator_times(events)) for events in record_profile(self._run)]))
+        return prove_precision(self._watch())
+
+    def profile_layers(self) -> LayerProfile:
+        """Modules as layers, of a compiled graph operators; from the same record as the proof of precision."""
+        return summarize_layers(self._watch(), PROFILER, (COMPILED_NOTE if self._prepare else EAGER_NOTE,))
 
     def close(self) -> None:
         """Frees module and tensors; may be called twice."""
@@ -166,6 +181,16 @@ class TorchEngine:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+
+    def _watch(self) -> list[list[Operator]]:
+        """A few runs under the profiler. An eager module has hooks meanwhile, which say whose operators are whose."""
+        self._check_bound()
+        if not self._watched:
+            modules = {} if self._prepare else name_modules(self._call)
+            with mark_modules(modules):
+                recorded = record_profile(self._run)
+            self._watched = [list(read_operator_times(events, describe_modules(modules))) for events in recorded]
+        return self._watched
 
     def _check_open(self) -> None:
         if self._call is None:
@@ -211,18 +236,89 @@ def split_runs(events: list[Any]) -> list[list[Any]]:
     return runs
 
 
-def read_operator_times(events: list[Any]) -> Iterator[tuple[str, float]]:
-    """(element type, nanoseconds) of every outermost operator, and of what a compiled graph spends outside of them."""
+def name_modules(call: Any) -> dict[str, Any]:
+    """Path -> module, of every module in `call` that takes hooks; none where it is no module."""
+    found = dict(call.named_modules()) if isinstance(call, torch.nn.Module) else {}
+    # The wrapper that casts inputs is no part of the user's model.
+    if all(path.partition(".")[0] == CAST_CHILD for path in found if path):
+        found = {path.removeprefix(CAST_CHILD).removeprefix("."): module for path, module in found.items()}
+    return {path: module for path, module in found.items() if not isinstance(module, torch.jit.ScriptModule)}
+
+
+def describe_modules(modules: Mapping[str, Any]) -> dict[str, str]:
+    """Path -> class of those modules that have no children: the layers of a model."""
+    return {path: type(module).__name__ for path, module in modules.items() if path and not any(module.children())}
+
+
+@contextmanager
+def mark_modules(modules: Mapping[str, Any]) -> Iterator[None]:
+    """Meanwhile every call of these modules stands in the profiler's record as a span with its path."""
+    spans: list[Any] = []
+
+    def open_span(path: str) -> None:
+        spans.append(torch.profiler.record_function(WATCHED_MODULE + path))
+        spans[-1].__enter__()
+
+    with ExitStack() as hooks:
+        for path, module in modules.items():
+            before = module.register_forward_pre_hook(lambda module, inputs, path=path: open_span(path))
+            hooks.callback(before.remove)
+            after = module.register_forward_hook(lambda *_: spans.pop().__exit__(None, None, None))
+            hooks.callback(after.remove)
+        yield
+
+
+def read_operator_times(events: list[Any], kinds: Mapping[str, str] | None = None) -> Iterator[Operator]:
+    """Every outermost operator, named after its module, and what a compiled graph spends outside of them.
+
+    Args:
+        events: of one run.
+        kinds: path -> class of the modules that are layers; operators of others are layers of their own.
+    """
+    namer = _Namer(kinds or {})
     graph_ns, inside_ns, graph_end_ns, operator_end_ns = 0, 0, 0, 0
     for event in sorted(events, key=lambda e: (e.start_ns(), -e.duration_ns())):
         start_ns, duration_ns = event.start_ns(), event.duration_ns()
-        if event.name().startswith(COMPILED_GRAPH) and start_ns >= graph_end_ns:
+        if event.name().startswith(WATCHED_MODULE):
+            namer.enter(event.name().removeprefix(WATCHED_MODULE), start_ns, start_ns + duration_ns)
+        elif event.name().startswith(COMPILED_GRAPH) and start_ns >= graph_end_ns:
             graph_ns, graph_end_ns = graph_ns + duration_ns, start_ns + duration_ns
         elif event.name().startswith("aten::") and start_ns >= operator_end_ns:
             operator_end_ns = start_ns + duration_ns
             inside_ns += duration_ns if start_ns < graph_end_ns else 0
-            yield find_operator_dtype(event.name(), (event.dtypes() or [""])[0]), float(duration_ns)
-    yield "generated code", float(max(0, graph_ns - inside_ns))
+            dtype = find_operator_dtype(event.name(), (event.dtypes() or [""])[0])
+            yield Operator(dtype, float(duration_ns), *namer.name(event.name(), start_ns))
+    if graph_ns:
+        yield Operator(GENERATED, float(max(0, graph_ns - inside_ns)), GENERATED, "fused")
+
+
+class _Namer:
+    """Finds the layer of an operator: the module around it, or itself with the number of its occurrence."""
+
+    def __init__(self, kinds: Mapping[str, str]) -> None:
+        self._kinds = kinds
+        self._open: list[tuple[str, int]] = []
+        self._seen: Counter[tuple[str, str]] = Counter()
+
+    def enter(self, path: str, start_ns: int, end_ns: int) -> None:
+        """A call of a module begins."""
+        self._leave(start_ns)
+        self._open.append((path, end_ns))
+
+    def name(self, operator: str, start_ns: int) -> tuple[str, str]:
+        """(name, type) of the layer of an operator that starts now."""
+        self._leave(start_ns)
+        path = self._open[-1][0] if self._open else ""
+        if path in self._kinds:
+            return path, self._kinds[path]
+        kind = operator.removeprefix("aten::")
+        self._seen[path, kind] += 1
+        count = self._seen[path, kind]
+        return f"{path}: {kind}".removeprefix(": ") + (f" {count}" if count > 1 else ""), kind
+
+    def _leave(self, now_ns: int) -> None:
+        while self._open and self._open[-1][1] <= now_ns:
+            self._open.pop()
 
 
 def find_operator_dtype(name: str, dtype: str) -> str:

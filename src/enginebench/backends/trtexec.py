@@ -39,6 +39,7 @@ from enginebench.core.records import (
     Availability,
     Caveat,
     EngineSpec,
+    LayerProfile,
     Measurement,
     MeasureSpec,
     Precision,
@@ -90,6 +91,7 @@ class TrtexecBackend:
     def __init__(self, cache_dir: Path | None = None) -> None:
         self._home = (cache_dir.parent if cache_dir else Path()).absolute()
         self._reader: ToolReader | None = None
+        self._profiled: Artifact | None = None
 
     def take_reader(self, reader: ToolReader) -> None:
         """Takes what reads the files that trtexec leaves."""
@@ -219,7 +221,19 @@ class TrtexecBackend:
         )
         folder = self._folder(Path(artifact.path).stem, "profile")
         require_passed(self._run(tool, artifact, settings, folder), f"trtexec did not profile {artifact.path}")
+        self._profiled = artifact
         return self._require_reader().read_precision(folder / LAYERS, folder / PROFILE)
+
+    def profile_plan(self, artifact: Artifact, spec: EngineSpec) -> LayerProfile:
+        """The plan's layers, from the run that also proved its precision.
+
+        Raises:
+            MeasurementError: trtexec failed.
+        """
+        if self._profiled != artifact:
+            self.prove_precision(artifact, spec)
+        folder = self._folder(Path(artifact.path).stem, "profile")
+        return self._require_reader().read_layers(folder / LAYERS, folder / PROFILE)
 
     def _build(
         self, artifact: Artifact, plan: Path, tool: Trtexec, settings: BuildSettings, options: dict[str, str]

@@ -26,6 +26,7 @@ VERBS = {
     "quantize": ("enginebench.cli.quantize", "Write an ONNX graph in another precision."),
     "drift": ("enginebench.cli.drift", "Compare the answers of two engines to the same inputs."),
     "accuracy": ("enginebench.cli.accuracy", "Count right answers on labelled data, with intervals."),
+    "profile": ("enginebench.cli.profile", "Show where the time of an engine goes, layer by layer."),
     "infer": ("enginebench.cli.infer", "Run one engine on your own arrays."),
     "budget": ("enginebench.cli.budget", "Say what an accelerator behind a link can bring at most."),
     "fpga": ("enginebench.cli.fpga", "Simulate, synthesize and serve an INT8 network behind a UART."),

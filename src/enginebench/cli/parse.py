@@ -12,6 +12,8 @@ if TYPE_CHECKING:
     import msgspec
     from rich.console import RenderableType
 
+    from enginebench.analyze.trtexec.records import LayersDocument
+
 F = TypeVar("F", bound=Callable[..., Any])
 FILE = click.Path(path_type=Path)
 
@@ -173,14 +175,16 @@ def write(document: msgspec.Struct, out: Path | None, write_all: Callable[[Path]
     return not single
 
 
-def draw_profile(document: Any, path: Path, topk: int) -> None:
+def draw_profile(
+    document: Any, path: Path, topk: int, *, title: str = "Time by layer", layers: LayersDocument | None = None
+) -> None:
     """Draws the slowest layers; without the extra `report` it says how to get the picture."""
     from enginebench.core.errors import MissingDependency
     from enginebench.core.store import write_atomic
     from enginebench.report.charts import draw_layers, render_png
 
     try:
-        write_atomic(path, render_png(draw_layers(document, "Time by layer", topk)))
+        write_atomic(path, render_png(draw_layers(document, title, topk, layers)))
         click.echo(str(path), err=True)
     except MissingDependency as error:
         click.echo(f"{path.name} is not drawn: {error}", err=True)

@@ -11,7 +11,15 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias, runtime_checkable
 
-from enginebench.core.records import Artifact, Availability, EngineSpec, Measurement, MeasureSpec, TensorSpec
+from enginebench.core.records import (
+    Artifact,
+    Availability,
+    EngineSpec,
+    LayerProfile,
+    Measurement,
+    MeasureSpec,
+    TensorSpec,
+)
 
 if TYPE_CHECKING:
     import numpy as np
@@ -124,9 +132,9 @@ class CacheFlusher(Protocol):
 
 @runtime_checkable
 class LayerProfiler(Protocol):
-    """An engine that can time its layers: name -> mean nanoseconds a run."""
+    """An engine that can time its layers, on what was bound last; over the same runs as its proof of precision."""
 
-    def profile_layers(self, runs: int) -> dict[str, float]: ...
+    def profile_layers(self) -> LayerProfile: ...
 
 
 class ToolReader(Protocol):
@@ -142,6 +150,10 @@ class ToolReader(Protocol):
 
     def read_precision(self, layers: Path, profile: Path) -> dict[str, float] | None:
         """precision -> share of time; None where the layers carry no precision or no times."""
+        ...
+
+    def read_layers(self, layers: Path, profile: Path) -> LayerProfile:
+        """The layers of the engine with their times."""
         ...
 
 
@@ -198,6 +210,13 @@ class PlanProof(Protocol):
     """A self-timed backend that can say in which precisions an artefact spends its time; None if it does not show."""
 
     def prove_precision(self, artifact: Artifact, spec: EngineSpec) -> dict[str, float] | None: ...
+
+
+@runtime_checkable
+class PlanProfiler(Protocol):
+    """A self-timed backend that can time the layers of an artefact."""
+
+    def profile_plan(self, artifact: Artifact, spec: EngineSpec) -> LayerProfile: ...
 
 
 class SimulatedBoard(Protocol):

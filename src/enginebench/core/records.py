@@ -40,6 +40,7 @@ CaveatCode = Literal[
     "modelled",  # the time comes from a model, not from a clock
     "no_device_telemetry",
     "no_foreign_cpu_figure",
+    "no_layer_times",  # the engine's profiler failed; nothing else depends on it
     "nonfinite",
     "not_settled",
     "random_calibration",
@@ -293,6 +294,16 @@ class LayerTime(Struct, frozen=True, kw_only=True):
     mean_ns: float
     precision: str | None = None  # in which it computed, by the runtime's own record
     kind: str | None = None  # operator type, as the runtime calls it
+    median_ns: float | None = None
+
+
+class LayerProfile(Struct, frozen=True, kw_only=True):
+    """An engine's layers in the order in which they first ran, with the profiler's own cost inside their times."""
+
+    layers: tuple[LayerTime, ...]
+    runs: int  # that the means are over
+    profiler: str  # whose record it is
+    notes: tuple[str, ...] = ()  # what a reader of these layers must know
 
 
 class StageTime(Struct, frozen=True, kw_only=True):

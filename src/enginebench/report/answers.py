@@ -51,8 +51,8 @@ def _state_fastest(document: RunDocument, ref: Ref, row: Row, rows: dict[str, Ro
     if row.processes < 2:
         return _state_single(row, base)
     if row.id == base.id:
-        return f"No engine whose outputs agree had a lower median than the baseline, {name_row(base)}."
-    ratio = f"{format_range(row.speedup, 'x')} as fast as {name_row(base)}"
+        return f"No engine whose outputs agree had a lower median than the baseline, {name_row(base)}{_qualify(base)}."
+    ratio = f"{format_range(row.speedup, 'x')} as fast as {name_row(base)}{_qualify(row, base)}"
     if row.verdict == "faster":
         tied = [name_row(rows[i]) for i in ref.tied_with if i in rows and i != base.id]
         also = f"; it was not shown to be faster than {_join(tied)}" if tied else ""
@@ -68,11 +68,21 @@ def _state_single(row: Row, base: Row) -> str:
         seen = f"the baseline, {name_row(base)}"
     else:
         value = format_significant(row.speedup.value) if row.speedup else "?"
-        seen = f"{name_row(row)}, {value}x as fast as {name_row(base)}"
+        seen = f"{name_row(row)}, {value}x as fast as {name_row(base)}{_qualify(row, base)}"
     return (
         f"Lowest median of the engines whose outputs agree: {seen}. One process each: an indication, not a verdict "
         "(run without --quick for that)."
     )
+
+
+def _qualify(*rows: Row) -> str:
+    """Behind a ratio: which of its rows are not to be relied on; nothing if all of them are valid."""
+    marked: dict[str, list[str]] = {}
+    for row in rows:
+        if row.validity != "valid":
+            marked.setdefault(row.validity, []).append(name_row(row))
+    texts = [f"rows marked {mark}: {', '.join(dict.fromkeys(names))}" for mark, names in sorted(marked.items())]
+    return f" ({'; '.join(texts)})" if texts else ""
 
 
 def _state_needed(row: Row) -> str:
@@ -106,7 +116,8 @@ def _state_default_settings(document: RunDocument, fastest: Row) -> list[str]:
         default = row.engine == "pytorch" and row.precision == "tf32" and row.batch == fastest.batch
         if default and row.scope == fastest.scope and row.speedup and fastest.speedup and row.id != fastest.id:
             ratio = fastest.speedup.value / row.speedup.value
-            return [f"Against PyTorch with its default settings (TF32) it is {format_significant(ratio)}x."]
+            doubt = _qualify(fastest, row)
+            return [f"Against PyTorch with its default settings (TF32) it is {format_significant(ratio)}x{doubt}."]
     return []
 
 
@@ -139,7 +150,7 @@ def _state_slower_precisions(document: RunDocument) -> list[str]:
         low, high = own[0].speedup.low, row.speedup.high
         if low is not None and high is not None and high < low:
             ratio = format_significant(row.speedup.value / own[0].speedup.value)
-            seen = f"{name_row(row)} is slower than the same engine in fp32 ({ratio}x)"
+            seen = f"{name_row(row)} is slower than the same engine in fp32 ({ratio}x){_qualify(row, own[0])}"
             sentences.append(f"{seen}: {_state_cause(row)}.")
     return sentences
 

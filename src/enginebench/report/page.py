@@ -57,6 +57,7 @@ _PLACES: dict[CaveatCode, str] = {
     "random_weights": "quality",
     "fallback": "proof",
     "low_coverage": "proof",
+    "no_layer_times": "proof",  # the profiler's record is that of the proof
     "low_effective_precision": "proof",
     "relabelled": "proof",
     "tf32": "proof",
@@ -282,7 +283,9 @@ def _format_sections(
 ) -> Iterator[Html]:
     for name, title in SECTIONS.items():
         parts = [
-            format_chart(chart.name, chart.title, chart.description, chart.spec, heading=chart.title != title)
+            format_chart(
+                chart.name, chart.title, chart.description, chart.spec, heading=chart.title != title, row=chart.row
+            )
             for chart in charts
             if chart.section == name
         ]

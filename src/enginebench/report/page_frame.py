@@ -53,7 +53,7 @@ def assemble_page(
     return f'<!doctype html>\n<html lang="en"><head>{head}</head>\n<body>{body}</body></html>\n'
 
 
-def format_chart(name: str, title: str, description: str, spec: Spec, *, heading: bool = True) -> Html:
+def format_chart(name: str, title: str, description: str, spec: Spec, *, heading: bool = True, row: str = "") -> Html:
     """A chart's place, its caption (the picture's own subtitle) and its buttons.
 
     Args:
@@ -62,6 +62,7 @@ def format_chart(name: str, title: str, description: str, spec: Spec, *, heading
         description: for those who cannot see it.
         spec: its specification.
         heading: whether the title is shown.
+        row: label of the one row that it is about; it goes when the page's filter hides that row.
     """
     buttons = [
         element("button", kind, type="button", data_save=kind.lower(), aria_label=f"Save as {kind}: {title}")
@@ -74,6 +75,7 @@ def format_chart(name: str, title: str, description: str, spec: Spec, *, heading
         element("h3", title) if heading else None,
         element("div", class_="chart", data_chart=name, role="img", aria_label=description),
         element("figcaption", element("span", caption), element("span", *buttons, class_="save")),
+        data_row=row or None,
     )
 
 

@@ -10,13 +10,8 @@ from typing import Any
 
 from msgspec import Struct
 
-from enginebench.analyze.trtexec.records import (
-    EngineLayer,
-    LayerGroup,
-    LayersDocument,
-    ProfiledLayer,
-    ProfileDocument,
-)
+from enginebench.analyze.layers import make_layers, make_profile
+from enginebench.analyze.stages import StagesDocument
 from enginebench.core.records import Result
 from enginebench.report.charts import (
     COLOURS,
@@ -35,6 +30,7 @@ from enginebench.report.run_series import (
     follow_batches,
     follow_rows,
     label_rows,
+    list_file_stages,
     list_proofs,
     list_speedups,
     list_stages,
@@ -57,14 +53,17 @@ class Chart(Struct, frozen=True, kw_only=True):
     title: str
     description: str  # what it shows, for those who cannot see it
     spec: Spec
+    row: str = ""  # label of the one row that it is about
+    picture: bool = True  # whether it is worth a file beside the page
 
 
-def draw_run(document: RunDocument, results: Sequence[Result]) -> list[Chart]:
+def draw_run(document: RunDocument, results: Sequence[Result], stages: Sequence[StagesDocument] = ()) -> list[Chart]:
     """Every chart that the stored rows can fill, in the order of the page.
 
     Args:
         document: of the run.
         results: its rows with their raw samples.
+        stages: what the verb `stages` measured beside them.
 
     Raises:
         MissingDependency: altair is not installed.
@@ -79,8 +78,8 @@ def draw_run(document: RunDocument, results: Sequence[Result]) -> list[Chart]:
         _draw_percentiles(*follow_rows(measured, labels)),
         _draw_drift(*trace_rows(measured, labels)),
         _draw_quality(*place_quality(document, labels)),
-        _draw_stages(list_stages(known, labels)),
-        *_draw_layers(known, labels),
+        _draw_stages([*list_stages(known, labels), *list_file_stages(stages)]),
+        *_draw_layers(known, labels, document.fastest.id if document.fastest else ""),
         _draw_proofs(list_proofs(document, labels)),
     ]
     return [chart for chart in charts if chart is not None]
@@ -308,37 +307,27 @@ def _draw_stages(points: list[Point]) -> Chart | None:
     )
 
 
-def _draw_layers(results: Sequence[Result], labels: dict[str, str]) -> list[Chart]:
-    """A picture of the slowest layers for each row that was profiled."""
+def _draw_layers(results: Sequence[Result], labels: dict[str, str], fastest: str) -> list[Chart]:
+    """The slowest layers of each row that was profiled; those of the fastest row are also a picture of their own."""
     profiled = [result for result in results if result.layers]
+    chosen = next((result.id for result in profiled if result.id == fastest), profiled[0].id if profiled else "")
     return [
         Chart(
-            name="per_layer_time" if len(profiled) == 1 else f"per_layer_time_{number}",
+            name="per_layer_time" if result.id == chosen else f"per_layer_time_{number}",
             section="layers",
             title=f"Layers of {labels[result.id]}",
             description=f"Bars of the {min(_TOP_LAYERS, len(result.layers))} slowest of {len(result.layers)} layers.",
-            spec=draw_layers(*_make_profile(result), topk=_TOP_LAYERS, layers=_make_layers(result)),
+            spec=draw_layers(
+                make_profile(result.layers),
+                f"Layers of {labels[result.id]}",
+                topk=_TOP_LAYERS,
+                layers=make_layers(result.layers),
+            ),
+            row=labels[result.id],
+            picture=result.id == chosen,
         )
         for number, result in enumerate(profiled, start=1)
     ]
-
-
-def _make_profile(result: Result) -> tuple[ProfileDocument, str]:
-    """The layers of a row in the form that the picture of any engine takes, and its title."""
-    slowest = sorted(result.layers, key=lambda layer: -layer.mean_ns)
-    total = sum(layer.mean_ns for layer in slowest) / 1e6
-    layers = tuple(
-        ProfiledLayer(name=layer.name, total_ms=layer.mean_ns / 1e6, average_ms=layer.mean_ns / 1e6)
-        for layer in slowest
-    )
-    profile = ProfileDocument(path="", count=1, total_ms=total, average_ms=total, layers=layers)
-    return profile, f"Layers of {result.id}"
-
-
-def _make_layers(result: Result) -> LayersDocument:
-    layers = tuple(EngineLayer(name=layer.name, type=layer.kind, precision=layer.precision) for layer in result.layers)
-    none = LayerGroup(layers=0, share=0.0)
-    return LayersDocument(path="", layers=layers, by_precision={}, by_type={}, overhead=none, io=())
 
 
 def _draw_proofs(points: list[Point]) -> Chart | None:

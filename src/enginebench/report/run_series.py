@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from enginebench.analyze.quantiles import median
+from enginebench.analyze.stages import StagesDocument
 from enginebench.core.names import format_precision
 from enginebench.core.records import Measurement, Result
 from enginebench.core.text import clean_text
@@ -256,6 +257,21 @@ def list_stages(results: Iterable[Result], labels: Mapping[str, str]) -> list[Po
             for order, (name, value) in enumerate(stages)
         ]
     return points
+
+
+def list_file_stages(documents: Iterable[StagesDocument]) -> list[Point]:
+    """p50 of each stage from file to label, of what the verb `stages` measured."""
+    return [
+        {
+            "row": shorten(f"{document.engine} {document.precision} b{document.batch}, file to label"),
+            "stage": clean_text(stage.name).replace("_", " "),
+            "order": order,
+            "ms": _round(stage.p50_ms),
+            "share": _round(stage.share),
+        }
+        for document in documents
+        for order, stage in enumerate(document.stages)
+    ]
 
 
 def _find_copies(result: Result) -> list[tuple[str, float]]:

@@ -148,12 +148,15 @@ def write_series(values: NDArray[np.float64], name: str, path: Path) -> Path:
 
 def write_profile(document: ProfileDocument, out: Path) -> list[Path]:
     """summary.json and per_layer_times.csv, slowest layer first."""
+    return [write_document(document, out / "summary.json"), write_layer_times(document, out / "per_layer_times.csv")]
+
+
+def write_layer_times(document: ProfileDocument, path: Path) -> Path:
+    """A line for each layer of a profile of any engine, slowest first."""
     rows: list[list[Cell]] = [
         [layer.name, layer.total_ms, layer.average_ms, layer.median_ms, layer.share] for layer in document.layers
     ]
-    heading = ["layer", "total_ms", "average_ms", "median_ms", "share"]
-    table = write_table(out / "per_layer_times.csv", heading, rows)
-    return [write_document(document, out / "summary.json"), table]
+    return write_table(path, ["layer", "total_ms", "average_ms", "median_ms", "share"], rows)
 
 
 def write_layers(document: LayersDocument, out: Path) -> list[Path]:

@@ -174,7 +174,8 @@ class Campaign:
             build_s=answer.build_s,
             size_bytes=answer.size_bytes,
             effective_precision=answer.effective_precision,
-            caveats=doubts,
+            caveats=(*doubts, *answer.caveats),
+            layers=answer.layers,
         )
 
     def _begin(self, row: PlannedRow, **fields: object) -> Result:

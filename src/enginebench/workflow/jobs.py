@@ -9,7 +9,11 @@ from msgspec import Struct
 from enginebench.core.records import (
     Artifact,
     Availability,
+    Caveat,
+    Clock,
     EngineSpec,
+    LayerProfile,
+    LayerTime,
     Measurement,
     MeasureSpec,
     Precision,
@@ -110,6 +114,16 @@ class StagesJob(Struct, frozen=True, kw_only=True, tag="stages"):
     input_size: int | None = None
 
 
+class ProfileJob(Struct, frozen=True, kw_only=True, tag="profile"):
+    """Time one engine, then its layers."""
+
+    model: str
+    artifact: Artifact
+    engine: EngineSpec
+    measure: MeasureSpec
+    out_dir: str
+
+
 class InferJob(Struct, frozen=True, kw_only=True, tag="infer"):
     """Run one engine on the arrays of a file: all at once, or `step` entries at a time."""
 
@@ -136,7 +150,16 @@ class AnswerJob(Struct, frozen=True, kw_only=True, tag="answer"):
 
 
 Job: TypeAlias = (
-    SourceJob | QuantizeJob | PrepareJob | MeasureJob | BuildJob | ProbeJob | InferJob | AnswerJob | StagesJob
+    SourceJob
+    | QuantizeJob
+    | PrepareJob
+    | MeasureJob
+    | BuildJob
+    | ProbeJob
+    | InferJob
+    | AnswerJob
+    | StagesJob
+    | ProfileJob
 )
 
 
@@ -157,6 +180,8 @@ class PrepareAnswer(Struct, frozen=True, kw_only=True, tag="prepare"):
     size_bytes: int | None
     samples: int
     effective_precision: dict[str, float] | None = None
+    layers: tuple[LayerTime, ...] = ()
+    caveats: tuple[Caveat, ...] = ()
 
 
 class MeasureAnswer(Struct, frozen=True, kw_only=True, tag="measure"):
@@ -191,6 +216,15 @@ class StagesAnswer(Struct, frozen=True, kw_only=True, tag="stages"):
     engine_version: str | None = None
 
 
+class ProfileAnswer(Struct, frozen=True, kw_only=True, tag="profile"):
+    profile: LayerProfile
+    end_to_end_ns: float  # median run without the profiler
+    clock: Clock
+    effective_precision: dict[str, float] | None = None
+    engine_version: str | None = None
+    caveats: tuple[Caveat, ...] = ()
+
+
 class ErrorAnswer(Struct, frozen=True, kw_only=True, tag="error"):
     """An error that was raised on purpose in the child; `kind` is its class in `core.errors`."""
 
@@ -215,6 +249,7 @@ Answer: TypeAlias = (
     | InferAnswer
     | LabelledAnswer
     | StagesAnswer
+    | ProfileAnswer
     | ErrorAnswer
     | Note
 )

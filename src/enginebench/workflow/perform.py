@@ -9,6 +9,7 @@ import time
 import zipfile
 from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -19,14 +20,16 @@ from enginebench.core.errors import ArtifactError, MissingDependency, ParseError
 from enginebench.core.preprocess import differ, shorten
 from enginebench.core.protocols import (
     Answering,
+    LayerProfiler,
     Loadable,
     NeedsToolReader,
+    PlanProfiler,
     PlanProof,
     PrecisionProof,
     ReportsProgress,
     SelfTimed,
 )
-from enginebench.core.records import Artifact, Caveat, EngineSpec, Measurement, TensorSpec
+from enginebench.core.records import Artifact, Caveat, EngineSpec, LayerProfile, LayerTime, Measurement, TensorSpec
 from enginebench.core.store import hash_files, write_atomic
 from enginebench.workflow.jobs import (
     Answer,
@@ -43,6 +46,7 @@ from enginebench.workflow.jobs import (
     PrepareJob,
     ProbeAnswer,
     ProbeJob,
+    ProfileJob,
     QuantizeAnswer,
     QuantizeJob,
     SourceAnswer,
@@ -90,6 +94,10 @@ def perform(job: Job, note: NoteCall) -> Answer:
         from enginebench.workflow.stages import perform_stages
 
         return perform_stages(job, note)
+    if isinstance(job, ProfileJob):
+        from enginebench.workflow.profiling import perform_profile
+
+        return perform_profile(job, note)
     return probe_engine(job)
 
 
@@ -270,12 +278,16 @@ def prepare_engine(job: PrepareJob, note: NoteCall) -> PrepareAnswer:
                 note(f"answering {job.data}")
                 save_arrays(Path(job.logits_path), answer_data(engine, job))
             proof = engine.effective_precision() if isinstance(engine, PrecisionProof) else None
+            layers, doubts = list_layers(engine.profile_layers if isinstance(engine, LayerProfiler) else None)
     else:
         build_s = time.perf_counter() - start
         if isinstance(backend, Answering):
             note("checking outputs")
             save_arrays(Path(job.outputs_path), backend.answer(artifact, job.engine, feeds))
         proof = prove_precision(backend, artifact, job.engine, note)
+        layers, doubts = list_layers(
+            partial(backend.profile_plan, artifact, job.engine) if isinstance(backend, PlanProfiler) else None
+        )
     return PrepareAnswer(
         artifact=artifact,
         engine_version=backend.probe().version,
@@ -283,7 +295,31 @@ def prepare_engine(job: PrepareJob, note: NoteCall) -> PrepareAnswer:
         size_bytes=sum(f.size_bytes for f in artifact.files) or None,
         samples=len(feeds) * job.engine.batch,
         effective_precision=proof,
+        layers=layers,
+        caveats=doubts,
     )
+
+
+def list_layers(profile: Callable[[], LayerProfile] | None) -> tuple[tuple[LayerTime, ...], tuple[Caveat, ...]]:
+    """(layers, doubts): a profiler that fails is a doubt, since nothing else of a row depends on it.
+
+    Args:
+        profile: asks the engine, which by then has its record, since the proof of precision is made of it; None where
+            the engine has no profiler.
+    """
+    if profile is None:
+        return (), ()
+    try:
+        return profile().layers, ()
+    except Exception as error:
+        reason = (str(error).strip().splitlines() or [type(error).__name__])[0][:300]
+        return (), (
+            Caveat(
+                code="no_layer_times",
+                message=f"the engine's profiler gave no layer times: {reason}",
+                advice="times, outputs and precision of the row do not depend on it",
+            ),
+        )
 
 
 def pass_notes(backend: object, note: NoteCall) -> None:

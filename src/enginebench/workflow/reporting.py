@@ -8,9 +8,10 @@ from pathlib import Path
 import msgspec
 from msgspec import Struct
 
+from enginebench.analyze.stages import StagesDocument
 from enginebench.core.errors import MissingDependency, UsageError
 from enginebench.core.records import Result
-from enginebench.core.store import encode, write_atomic
+from enginebench.core.store import encode, read_record, write_atomic
 from enginebench.report.bundle import load_bundle
 from enginebench.report.charts import render_png
 from enginebench.report.csv_table import format_csv
@@ -20,7 +21,7 @@ from enginebench.report.rows import RunDocument, describe_run
 from enginebench.report.run_charts import Chart, draw_run
 from enginebench.report.trtexec import render_trtexec_folder
 from enginebench.report.trtexec_page import write_trtexec_page
-from enginebench.workflow.folder import RunRecord, read_results
+from enginebench.workflow.folder import RunRecord, check_inside, read_results
 
 FORMATS = ("html", "md", "csv", "json", "png")
 FILES = {"html": "report.html", "md": "report.md", "csv": "table.csv", "json": "report.json"}
@@ -73,7 +74,7 @@ def write_reports(
         ArtifactError: the folder cannot be written.
     """
     formats = check_formats(formats)
-    charts, notes = _draw(document, results) if set(formats) & set(DRAWN) else ([], ())
+    charts, notes = _draw(document, results, read_stages(root)) if set(formats) & set(DRAWN) else ([], ())
     pictures = _write_pictures(root, charts) if "png" in formats else []
     texts = [name for name in formats if name in FILES and not (name in DRAWN and notes)]
     paths = [root / FILES[name] for name in texts]
@@ -111,11 +112,26 @@ def report_trtexec(folder: Path, formats: Sequence[str]) -> Written:
     return Written(paths=(*page, *paths))
 
 
-def _draw(document: RunDocument, results: Sequence[Result]) -> tuple[list[Chart], tuple[str, ...]]:
+def read_stages(root: Path) -> list[StagesDocument]:
+    """What `stages --out` left in a run's folder, in files named `stages*.json`.
+
+    Raises:
+        ParseError: one is damaged, or something else.
+        ArtifactError: one is a symbolic link.
+    """
+    paths = sorted(root.glob("stages*.json"))
+    for path in paths:
+        check_inside(root, path)
+    return [read_record(path, StagesDocument) for path in paths]
+
+
+def _draw(
+    document: RunDocument, results: Sequence[Result], stages: Sequence[StagesDocument]
+) -> tuple[list[Chart], tuple[str, ...]]:
     """(the charts, why there are none)."""
     try:
         load_bundle()
-        return draw_run(document, results), ()
+        return draw_run(document, results, stages), ()
     except MissingDependency as error:
         return [], (f"no report.html and no pictures: {error}",)
 
@@ -123,6 +139,8 @@ def _draw(document: RunDocument, results: Sequence[Result]) -> tuple[list[Chart]
 def _write_pictures(root: Path, charts: Sequence[Chart]) -> list[Path]:
     paths = []
     for chart in charts:
+        if not chart.picture:
+            continue
         paths.append(root / f"{chart.name}.png")
         write_atomic(paths[-1], render_png(chart.spec))
     return paths

@@ -6,8 +6,8 @@ from pathlib import Path
 
 from msgspec import Struct
 
-from enginebench.backends.registry import accepts, takes
-from enginebench.core.errors import ArtifactError, EngineBenchError
+from enginebench.backends.registry import accepts, find_installed, takes
+from enginebench.core.errors import ArtifactError, BackendUnavailable, EngineBenchError
 from enginebench.core.names import format_engine, format_precision
 from enginebench.core.records import Artifact, ArtifactKind, EngineSpec, Precision, Recipe
 from enginebench.models.zoo import BUILTIN
@@ -15,7 +15,7 @@ from enginebench.workflow.campaign import Labelled, Reporter, child_environment
 from enginebench.workflow.folder import RunRequest
 from enginebench.workflow.isolate import run_child
 from enginebench.workflow.jobs import QuantizeAnswer, QuantizeJob, SourceAnswer, SourceJob
-from enginebench.workflow.plan import list_transforms
+from enginebench.workflow.plan import PlannedRow, list_transforms, plan_rows
 
 # Ranges have settled well before this many entries, and a run should not wait for them; `calibrate --n` takes more.
 CALIBRATION_ENTRIES = 128
@@ -63,6 +63,19 @@ def gather_sources(request: RunRequest, place: Path, reporter: Reporter) -> Sour
     )
     made = make_sources(job, threads=request.threads, timeout_s=request.timeout_s, reporter=reporter)
     return _transform_all(request, made, place, reporter)
+
+
+def plan_one(request: RunRequest, place: Path, reporter: Reporter) -> tuple[PlannedRow, Artifact]:
+    """The one row of a request, and the graph that it starts from, made in `place`.
+
+    Raises:
+        BackendUnavailable: the row could not be run; says why.
+    """
+    found = gather_sources(request, place, reporter)
+    (row,) = plan_rows(request, found.artifacts, probe=find_installed, takes=takes, problems=found.problems)
+    if row.skip is not None or row.source is None:
+        raise BackendUnavailable(str(row.skip))
+    return row, row.source
 
 
 def _transform_all(request: RunRequest, made: tuple[Artifact, ...], place: Path, reporter: Reporter) -> Sources:

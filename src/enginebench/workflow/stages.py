@@ -20,8 +20,7 @@ import numpy as np
 from msgspec.structs import replace
 
 from enginebench.analyze.stages import STAGES, StagesDocument, describe_stages
-from enginebench.backends.registry import find_installed, takes
-from enginebench.core.errors import BackendUnavailable, MissingDependency, UsageError
+from enginebench.core.errors import MissingDependency, UsageError
 from enginebench.core.protocols import CopyClock, DeviceClock, Loadable
 from enginebench.core.records import EngineSpec
 from enginebench.workflow.campaign import Reporter, child_environment
@@ -29,8 +28,8 @@ from enginebench.workflow.folder import RunRequest, hide_home
 from enginebench.workflow.isolate import run_child
 from enginebench.workflow.jobs import StagesAnswer, StagesJob
 from enginebench.workflow.lock import lock_devices
-from enginebench.workflow.plan import list_devices, plan_rows
-from enginebench.workflow.sources import gather_sources
+from enginebench.workflow.plan import list_devices
+from enginebench.workflow.sources import plan_one
 
 if TYPE_CHECKING:
     from enginebench.core.protocols import Array, Engine
@@ -132,13 +131,10 @@ def plan_stages(
     Raises:
         BackendUnavailable: the row could not be run; says why.
     """
-    found = gather_sources(request, scratch / "artefacts", reporter)
-    (row,) = plan_rows(request, found.artifacts, probe=find_installed, takes=takes, problems=found.problems)
-    if row.skip is not None or row.source is None:
-        raise BackendUnavailable(str(row.skip))
+    row, source = plan_one(request, scratch / "artefacts", reporter)
     return StagesJob(
         model=row.model,
-        artifact=row.source,
+        artifact=source,
         engine=row.engine,
         out_dir=str((scratch / "artefacts").absolute()),
         images_dir=str(photos.absolute()),

@@ -6,13 +6,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from enginebench.core.errors import MeasurementError
-from enginebench.core.records import Block, Caveat, Measurement
+from enginebench.core.records import Block, Caveat, LayerProfile, LayerTime, Measurement
 
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-    from enginebench.analyze.trtexec.records import LogRun, Stat, TimesDocument
+    from enginebench.analyze.trtexec.records import EngineLayer, LogRun, Stat, TimesDocument
 
 NS_PER_MS = 1_000_000
 
@@ -75,6 +75,25 @@ class ToolFiles:
             if name is not None:
                 shares[name] = shares.get(name, 0.0) + (layer.share or 0.0)
         return dict(sorted(shares.items(), key=lambda item: -item[1])) or None
+
+    def read_layers(self, layers: Path, profile: Path) -> LayerProfile:
+        """The engine's layers in their order, those that the profile has times of; reformats and casts as `reorder`."""
+        from enginebench.analyze.trtexec.layers import parse_layers
+        from enginebench.analyze.trtexec.profile import parse_profile
+
+        timed = parse_profile(profile)
+        document = parse_layers(layers, profile=timed)
+        return LayerProfile(
+            layers=tuple(_time_layer(layer, layer.average_ms) for layer in document.layers if layer.average_ms),
+            runs=timed.count or 1,
+            profiler="trtexec's layer profile",
+            notes=document.notes,
+        )
+
+
+def _time_layer(layer: EngineLayer, average_ms: float) -> LayerTime:
+    precision = "reorder" if layer.overhead else layer.precision
+    return LayerTime(name=layer.name, mean_ns=average_ms * NS_PER_MS, precision=precision, kind=layer.type)
 
 
 # Column of a trace -> field of a Measurement.

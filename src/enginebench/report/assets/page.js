@@ -155,6 +155,10 @@
     const shown = lines.length - hidden.size;
     document.getElementById("count").textContent =
       hidden.size ? `${shown} of ${lines.length} rows` : `${shown} rows`;
+    const labels = new Set([...hidden].map((line) => line.dataset.label));
+    for (const figure of document.querySelectorAll("figure[data-row]")) {
+      figure.hidden = labels.has(figure.dataset.row);
+    }
     for (const view of views.values()) hide(view);
   }
 

@@ -1,0 +1,74 @@
+"""`enginebench profile`: where the time of an engine goes, layer by layer."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from enginebench.cli.options import common_options, parse_shapes
+
+
+@click.command("profile")
+@click.argument("target")
+@click.option("--engine", default="ort", show_default=True, help="ENGINE[:key=value,...]")
+@click.option("--precision", default="fp32", show_default=True)
+@click.option("--batch", type=click.IntRange(1), default=1, show_default=True)
+@click.option("--topk", type=click.IntRange(1), default=30, show_default=True, help="Layers shown and drawn.")
+@click.option("--input-size", type=click.IntRange(1), help="Height and width of the model's images.")
+@click.option("--wait/--no-wait", default=True, help="If another run holds the device: wait, or refuse.")
+@click.option("--out", type=click.Path(path_type=Path, file_okay=False), help="Folder for the JSON, CSV and picture.")
+@common_options
+def command(
+    target: str,
+    engine: str,
+    precision: str,
+    batch: int,
+    topk: int,
+    input_size: int | None,
+    wait: bool,
+    out: Path | None,
+    device: str,
+    threads: int | None,
+    seed: int,
+    input_shape: tuple[str, ...],
+    weights: str,
+    as_json: bool,
+) -> None:
+    """Show where the time of one engine on TARGET goes, layer by layer, and what no layer explains.
+
+    The engine is timed first, then watched by its own runtime's profiler. That may slow it: shares hold, times are the
+    profiler's.
+    """
+    from enginebench.analyze.layers import make_layers, make_profile
+    from enginebench.cli.parse import draw_profile, show
+    from enginebench.cli.progress import open_reporter
+    from enginebench.core.names import parse_engine, parse_precision
+    from enginebench.core.records import MeasureSpec
+    from enginebench.measure.pin import default_threads
+    from enginebench.report.layers import render_engine_profile, write_engine_profile
+    from enginebench.workflow.folder import RunRequest
+    from enginebench.workflow.profiling import TIMED_S, profile_target
+
+    request = RunRequest(
+        model=target,
+        engines=(parse_engine(engine),),
+        precisions=(parse_precision(precision),),
+        batches=(batch,),
+        device=device,
+        threads=threads or default_threads(),
+        measure=MeasureSpec(seed=seed, time_limit_s=TIMED_S, processes=1),
+        weights=weights,
+        input_size=input_size,
+        input_shapes=parse_shapes(input_shape),
+    )
+    with open_reporter() as reporter:
+        made = profile_target(request, reporter=reporter, wait=wait)
+    document, layers = made.document, made.profile.layers
+    show(document, as_json, lambda: render_engine_profile(document, topk))
+    if out is not None:
+        profile = make_profile(layers, made.profile.runs)
+        for path in write_engine_profile(document, profile, out):
+            click.echo(str(path), err=True)
+        title = f"Layers of {document.engine} {document.precision}"
+        draw_profile(profile, out / "per_layer_time.png", topk, title=title, layers=make_layers(layers))
