@@ -273,3 +273,8 @@ def test_a_stored_run_shows_nobodys_home(cli: Cli, tiny_onnx: Path, tmp_path: Pa
     assert done.returncode == 0
     for path in (tmp_path / "r").rglob("*.json"):
         assert str(tmp_path) not in path.read_text(), path
+
+
+def test_engines_of_a_gpu_are_asked_for_on_a_gpu(cli: Cli, tiny_onnx: Path) -> None:
+    done = cli("run", tiny_onnx, "--device", "cuda:0", "--quick")
+    assert "ort-cuda" in done.stdout and "openvino" not in done.stdout

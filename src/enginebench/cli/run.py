@@ -17,12 +17,19 @@ from enginebench.cli.options import (
     use_trtexec,
 )
 
-DEFAULT_ENGINES = "pytorch,pytorch-compile,ort,openvino"
+# By kind of device. TensorRT is asked for by name: building its plans takes minutes.
+DEFAULT_ENGINES = {
+    "cpu": "pytorch,pytorch-compile,ort,openvino",
+    "cuda": "pytorch,pytorch-compile:mode=reduce-overhead,pytorch-cudagraph,ort-cuda",
+}
 
 
 @click.command("run")
 @click.argument("model")
-@click.option("--engines", default=DEFAULT_ENGINES, show_default=True, help="ENGINE[:key=value,...], parted by commas.")
+@click.option(
+    "--engines",
+    help=f"ENGINE[:key=value,...], parted by commas. [{DEFAULT_ENGINES['cpu']}; on a GPU {DEFAULT_ENGINES['cuda']}]",
+)
 @click.option("--precisions", default="fp32", show_default=True, help="Parted by commas.")
 @click.option("--batch", default="1", show_default=True, help="Batch sizes, parted by commas.")
 @click.option("--quick", is_flag=True, help="One short process a row: an impression, no claims.")
@@ -51,7 +58,7 @@ DEFAULT_ENGINES = "pytorch,pytorch-compile,ort,openvino"
 @common_options
 def command(
     model: str,
-    engines: str,
+    engines: str | None,
     precisions: str,
     batch: str,
     quick: bool,
@@ -95,9 +102,10 @@ def command(
 
     if resume and out is None:
         raise UsageError("--resume needs --out DIR, the folder of the run to continue")
-    chosen = parse_engines(engines)
+    named = engines or DEFAULT_ENGINES["cuda" if device.startswith("cuda") else "cpu"]
+    chosen = parse_engines(named)
     if baseline is not None and parse_engine(baseline) not in chosen:
-        raise UsageError(f"--baseline {baseline} is not among --engines {engines}")
+        raise UsageError(f"--baseline {baseline} is not among --engines {named}")
     use_trtexec(trtexec, ("trtexec",) if resume else (name for name, _ in chosen))  # a stored run names its own engines
     request = RunRequest(
         model=model,
