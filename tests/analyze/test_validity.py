@@ -73,6 +73,8 @@ def test_warmup_that_did_not_settle(unsettled: int, validity: str) -> None:
 def test_speed_that_changed_between_processes() -> None:
     assert codes([make()] * 9 + [make(reference_ns=[1199])])[0] == "valid"
     assert codes([make()] * 9 + [make(reference_ns=[1201])]) == ("suspect", ["clock_drift"])
+    modelled = [make(clock="modelled")] * 9 + [make(clock="modelled", reference_ns=[1201])]
+    assert "clock_drift" not in codes(modelled)[1]
     clocks = [(Block(start=0, stop=1, duration_ns=1, sm_clock_mhz=mhz),) for mhz in (1980, 1500)]
     assert codes([make(blocks=clocks[0])] * 9 + [make(blocks=clocks[1])]) == ("suspect", ["clock_drift"])
 

@@ -128,7 +128,7 @@ def _doubt_enqueue(measurements: Sequence[Measurement]) -> Iterator[Caveat]:
 
 def _find_drift(measurements: Sequence[Measurement]) -> Iterator[Caveat]:
     advice = "fix clocks or governor, or measure on a machine of your own; ratios of neighbours suffer less"
-    references = [median(m.reference_ns) for m in measurements if m.reference_ns and not _is_device_paced(m)]
+    references = [median(m.reference_ns) for m in measurements if m.reference_ns and not _ignores_host(m)]
     if _ratio(references) > SPEED_RATIO:
         seen = f"the reference kernel was up to {_ratio(references):.2f} times slower in some processes"
         yield _caveat("clock_drift", seen, advice)
@@ -138,8 +138,13 @@ def _find_drift(measurements: Sequence[Measurement]) -> Iterator[Caveat]:
         yield _caveat("clock_drift", seen, advice)
 
 
+def _ignores_host(measurement: Measurement) -> bool:
+    """Whether the host's speed is not in the latency: it is modelled, or nearly all of it a device's own time."""
+    return measurement.clock == "modelled" or _is_device_paced(measurement)
+
+
 def _is_device_paced(measurement: Measurement) -> bool:
-    """Whether the device's time is nearly all of the latency and does not wait for launches: no clock of the host's."""
+    """Whether the device's time is nearly all of the latency and does not wait for launches."""
     if not (measurement.device_ns and measurement.latency_ns):
         return False
     device_ns = median(measurement.device_ns)
