@@ -12,8 +12,8 @@ from enginebench.core.records import Block, Mark, Measurement
 
 def make(n: int = 100, *, marked: int = 0, mark: Mark = "foreign_cpu", **more: Any) -> Measurement:
     blocks = (Block(start=0, stop=marked, duration_ns=1, marks=(mark,)),) if marked else ()
-    fields: dict[str, Any] = {"warmup_settled": True, "reference_ns": [1000], "blocks": blocks} | more
-    return Measurement(clock="host", latency_ns=[1_000_000] * n, stop_rule="settled", **fields)
+    fields: dict[str, Any] = {"clock": "host", "warmup_settled": True, "reference_ns": [1000], "blocks": blocks} | more
+    return Measurement(latency_ns=[1_000_000] * n, stop_rule="settled", **fields)
 
 
 def codes(measurements: list[Measurement]) -> tuple[str, list[str]]:
