@@ -77,6 +77,32 @@ class Common(Struct, frozen=True, kw_only=True):
             input_shapes=self.read_shapes(),
         )
 
+    def make_row_request(
+        self,
+        target: str,
+        engine: str,
+        precision: str,
+        batch: int,
+        *,
+        time_limit_s: float,
+        input_size: int | None,
+    ) -> RunRequest:
+        """The request for one row of `target`, timed in one process.
+
+        Raises:
+            UsageError: the engine, the precision or a shape has another form.
+        """
+        from enginebench.core.names import parse_engine, parse_precision
+
+        return self.make_request(
+            target,
+            engines=[parse_engine(engine)],
+            precisions=[parse_precision(precision)],
+            batches=(batch,),
+            measure=MeasureSpec(seed=self.seed, time_limit_s=time_limit_s, processes=1),
+            input_size=input_size,
+        )
+
     def make_side_request(self, input_size: int | None) -> SideRequest:
         """What the sides of a comparison have in common.
 

@@ -38,19 +38,10 @@ def command(
     from enginebench.analyze.layers import make_layers, make_profile
     from enginebench.cli.parse import draw_profile, show
     from enginebench.cli.progress import open_reporter
-    from enginebench.core.names import parse_engine, parse_precision
-    from enginebench.core.records import MeasureSpec
     from enginebench.report.layers import render_engine_profile, write_engine_profile
     from enginebench.workflow.profiling import TIMED_S, profile_target
 
-    request = common.make_request(
-        target,
-        engines=[parse_engine(engine)],
-        precisions=[parse_precision(precision)],
-        batches=(batch,),
-        measure=MeasureSpec(seed=common.seed, time_limit_s=TIMED_S, processes=1),
-        input_size=input_size,
-    )
+    request = common.make_row_request(target, engine, precision, batch, time_limit_s=TIMED_S, input_size=input_size)
     with open_reporter() as reporter:
         made = profile_target(request, reporter=reporter, wait=wait)
     document, layers = made.document, made.profile.layers

@@ -55,21 +55,12 @@ def command(
     from rich.console import Console
 
     from enginebench.cli.progress import open_reporter
-    from enginebench.core.names import parse_engine, parse_precision
-    from enginebench.core.records import MeasureSpec
     from enginebench.core.store import encode, write_atomic
     from enginebench.measure.pin import default_threads
     from enginebench.report.stages import print_stages
     from enginebench.workflow.stages import measure_stages
 
-    request = common.make_request(
-        target,
-        engines=[parse_engine(engine)],
-        precisions=[parse_precision(precision)],
-        batches=(batch,),
-        measure=MeasureSpec(seed=common.seed, time_limit_s=time_limit, processes=1),
-        input_size=input_size,
-    )
+    request = common.make_row_request(target, engine, precision, batch, time_limit_s=time_limit, input_size=input_size)
     with open_reporter() as reporter:
         document = measure_stages(
             request,
