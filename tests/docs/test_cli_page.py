@@ -114,7 +114,7 @@ def documented_options(section: str) -> dict[str, str]:
 
 
 def common() -> dict[str, click.Option]:
-    return options_of(common_options(click.command("any")(lambda **_: None)))
+    return options_of(click.command("any")(common_options(lambda **_: None)))
 
 
 def has_common(command: click.Command) -> bool:

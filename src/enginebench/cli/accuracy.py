@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from enginebench.cli.options import common_options, parse_shapes
+from enginebench.cli.options import Common, common_options
 
 
 @click.command("accuracy")
@@ -22,12 +22,7 @@ def command(
     ref: str | None,
     model: str | None,
     input_size: int | None,
-    device: str,
-    threads: int | None,
-    seed: int,
-    input_shape: tuple[str, ...],
-    weights: str,
-    as_json: bool,
+    common: Common,
 ) -> None:
     """Say how many of SIDE's answers are right, top-1 and top-5, with intervals.
 
@@ -39,24 +34,15 @@ def command(
 
     from enginebench.cli.progress import open_reporter
     from enginebench.core.store import encode
-    from enginebench.measure.pin import default_threads
     from enginebench.report.accuracy import print_accuracy
     from enginebench.workflow.accuracy import measure_side_accuracy
-    from enginebench.workflow.sides import SideRequest
 
-    request = SideRequest(
-        device=device,
-        threads=threads or default_threads(),
-        weights=weights,
-        seed=seed,
-        input_size=input_size,
-        input_shapes=parse_shapes(input_shape),
-    )
+    request = common.make_side_request(input_size)
     with open_reporter() as reporter:
         document = measure_side_accuracy(
             side, data, request=request, reference=ref, n=n, model=model, reporter=reporter
         )
-    if as_json:
+    if common.as_json:
         click.echo(encode(document).decode())
     else:
         print_accuracy(document, Console(highlight=False))

@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING
 import click
 
 from enginebench.cli.options import (
+    Common,
+    Timing,
     common_options,
-    make_measure,
     measure_options,
-    parse_shapes,
+    parse_percentiles,
     trtexec_option,
     use_trtexec,
 )
@@ -72,31 +73,21 @@ def command(
     log: Path | None,
     trtexec: str | None,
     out: Path | None,
-    warmup: int | None,
-    iters: int | None,
-    time_limit: float,
-    processes: int,
-    scope: str,
-    cache: str,
-    device: str,
-    threads: int | None,
-    seed: int,
-    input_shape: tuple[str, ...],
-    weights: str,
-    as_json: bool,
+    timing: Timing,
+    common: Common,
 ) -> None:
     """Measure one engine on TARGET. With --against, measure another beside it, in turns, and give a verdict.
 
     Both sides are measured now, neighbouring repetitions in pairs: the comparison that a CI job can trust.
     """
+    from msgspec.structs import replace
+
     from enginebench.cli.closing import finish_bench
-    from enginebench.cli.options import parse_percentiles
     from enginebench.cli.progress import open_reporter
     from enginebench.core.errors import UsageError
     from enginebench.core.names import parse_engine, parse_precision
-    from enginebench.measure.pin import default_threads
     from enginebench.workflow.comparison import bench_sides, check_log, keep_log, parse_side
-    from enginebench.workflow.folder import RunRequest, default_folder
+    from enginebench.workflow.folder import default_folder
 
     if against is None and (gate or junit or summary):
         raise UsageError("--gate, --junit and --summary need --against SIDE: a verdict is about two sides")
@@ -106,30 +97,17 @@ def command(
     use_trtexec(trtexec, (name, side.engine[0]) if side else (name,))
     if log is not None:
         check_log(name)
-    request = RunRequest(
-        model=target,
-        engines=((name, options),),
-        precisions=(parse_precision(precision),),
+    request = common.make_request(
+        target,
+        engines=[(name, options)],
+        precisions=[parse_precision(precision)],
         batches=(batch,),
-        device=device,
-        threads=threads or default_threads(),
-        measure=make_measure(
-            warmup=warmup,
-            iters=iters,
-            time_limit=time_limit,
-            processes=processes,
-            scope=scope,
-            cache=cache,
-            seed=seed,
-            percentiles=parse_percentiles(percentile),
-        ),
-        weights=weights,
+        measure=timing.make_measure(common.seed, percentiles=parse_percentiles(percentile)),
         input_size=input_size,
-        input_shapes=parse_shapes(input_shape),
-        timeout_s=timeout,
     )
+    request = replace(request, timeout_s=timeout)
     if dry_run:
-        print_dry_run(target, request, tensorrt_version, as_json)
+        print_dry_run(target, request, tensorrt_version, common.as_json)
         return
     root = default_folder(f"bench-{Path(target).stem if target.endswith('.onnx') else target}")
     with open_reporter() as reporter:
@@ -137,7 +115,7 @@ def command(
     if log is not None:
         keep_log(root, results[-1], log)
     files = (junit, summary)
-    finish_bench(root, results, margin=margin, gate=gate, out=out, as_json=as_json, verdict_files=files)
+    finish_bench(root, results, margin=margin, gate=gate, out=out, as_json=common.as_json, verdict_files=files)
 
 
 def read_settings(cuda_graph: bool | None, profile_index: int | None, extra: tuple[str, ...]) -> dict[str, str]:

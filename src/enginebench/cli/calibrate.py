@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from enginebench.cli.options import common_options, parse_shapes
+from enginebench.cli.options import Common, common_options
 
 
 @click.command("calibrate")
@@ -40,22 +40,16 @@ def command(
     percentile: float | None,
     out: Path,
     keep_batches: Path | None,
-    device: str,
-    threads: int | None,
-    seed: int,
-    input_shape: tuple[str, ...],
-    weights: str,
-    as_json: bool,
+    common: Common,
 ) -> None:
     """Find the range of every tensor of MODEL over real inputs, for `quantize` and `build`."""
     from enginebench.cli.progress import open_reporter
     from enginebench.core.errors import UsageError
     from enginebench.core.store import encode
-    from enginebench.measure.pin import default_threads
     from enginebench.workflow.quantizing import calibrate_model
 
-    if device != "cpu":
-        raise UsageError(f"--device {device}: ranges are taken on the CPU; they hold for every device")
+    if common.device != "cpu":
+        raise UsageError(f"--device {common.device}: ranges are taken on the CPU; they hold for every device")
     with open_reporter() as reporter:
         document = calibrate_model(
             model,
@@ -67,13 +61,13 @@ def command(
             method=method,  # type: ignore[arg-type]
             percentile=percentile,
             batches_out=keep_batches,
-            weights=weights,
-            seed=seed,
-            input_shapes=parse_shapes(input_shape),
-            threads=threads or default_threads(),
+            weights=common.weights,
+            seed=common.seed,
+            input_shapes=common.read_shapes(),
+            threads=common.count_threads(),
             reporter=reporter,
         )
-    if as_json:
+    if common.as_json:
         click.echo(encode(document).decode())
         return
     how = f"{document.method} {document.percentile:g}" if document.percentile else document.method

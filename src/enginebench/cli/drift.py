@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from enginebench.cli.options import common_options, parse_shapes
+from enginebench.cli.options import Common, common_options
 
 
 @click.command("drift")
@@ -28,12 +28,7 @@ def command(
     input_size: int | None,
     skip_output_save: bool,
     out: Path | None,
-    device: str,
-    threads: int | None,
-    seed: int,
-    input_shape: tuple[str, ...],
-    weights: str,
-    as_json: bool,
+    common: Common,
 ) -> None:
     """Say how far the answers of CAND are from those of REF, on the same inputs.
 
@@ -47,20 +42,11 @@ def command(
     from enginebench.cli.progress import open_reporter
     from enginebench.core.errors import GateFailed
     from enginebench.core.store import encode
-    from enginebench.measure.pin import default_threads
     from enginebench.report.drift import print_drift
     from enginebench.workflow.drifting import measure_sides, parse_limits
-    from enginebench.workflow.sides import SideRequest
 
     limits = parse_limits(limit) if limit else None
-    request = SideRequest(
-        device=device,
-        threads=threads or default_threads(),
-        weights=weights,
-        seed=seed,
-        input_size=input_size,
-        input_shapes=parse_shapes(input_shape),
-    )
+    request = common.make_side_request(input_size)
     with open_reporter() as reporter:
         document = measure_sides(
             reference,
@@ -73,7 +59,7 @@ def command(
             save_outputs=not skip_output_save,
             reporter=reporter,
         )
-    if as_json:
+    if common.as_json:
         click.echo(encode(document).decode())
     else:
         print_drift(document, Console(highlight=False))

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from enginebench.cli.options import common_options, parse_shapes
+from enginebench.cli.options import Common, common_options
 
 
 @click.command("export")
@@ -24,39 +24,33 @@ def command(
     batch: int,
     dynamic_batch: bool,
     opset: int | None,
-    device: str,
-    threads: int | None,
-    seed: int,
-    input_shape: tuple[str, ...],
-    weights: str,
-    as_json: bool,
+    common: Common,
 ) -> None:
     """Export MODEL to ONNX and compare the graph with PyTorch on seeded inputs."""
     from enginebench.cli.progress import open_reporter
     from enginebench.core.errors import UsageError
     from enginebench.core.names import slug
     from enginebench.core.store import encode
-    from enginebench.measure.pin import default_threads
     from enginebench.workflow.exporting import export_model
 
-    if device != "cpu":
-        raise UsageError(f"--device {device}: export runs on the CPU; its graph serves every device")
+    if common.device != "cpu":
+        raise UsageError(f"--device {common.device}: export runs on the CPU; its graph serves every device")
     target = out or Path(f"{slug(model)}.onnx")
     with open_reporter() as reporter:
         document = export_model(
             model,
             target,
-            weights=weights,
-            seed=seed,
+            weights=common.weights,
+            seed=common.seed,
             input_size=input_size,
-            input_shapes=parse_shapes(input_shape),
+            input_shapes=common.read_shapes(),
             batch=batch,
             dynamic_batch=dynamic_batch,
             opset=opset,
-            threads=threads or default_threads(),
+            threads=common.count_threads(),
             reporter=reporter,
         )
-    if as_json:
+    if common.as_json:
         click.echo(encode(document).decode())
         return
     artifact = document.artifact

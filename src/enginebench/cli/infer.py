@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from enginebench.cli.options import common_options, parse_shapes
+from enginebench.cli.options import Common, common_options
 
 
 @click.command("infer")
@@ -20,18 +20,12 @@ def command(
     inputs: Path,
     engine: str,
     out: Path,
-    device: str,
-    threads: int | None,
-    seed: int,
-    input_shape: tuple[str, ...],
-    weights: str,
-    as_json: bool,
+    common: Common,
 ) -> None:
     """Run TARGET on the arrays of INPUT.npz (one entry for each input, by name) and save the outputs."""
     from enginebench.cli.progress import open_reporter
     from enginebench.core.names import parse_engine
     from enginebench.core.store import encode
-    from enginebench.measure.pin import default_threads
     from enginebench.workflow.inference import infer_file
 
     with open_reporter() as reporter:
@@ -40,14 +34,14 @@ def command(
             inputs,
             out,
             engine=parse_engine(engine),
-            device=device,
-            threads=threads or default_threads(),
-            weights=weights,
-            seed=seed,
-            input_shapes=parse_shapes(input_shape),
+            device=common.device,
+            threads=common.count_threads(),
+            weights=common.weights,
+            seed=common.seed,
+            input_shapes=common.read_shapes(),
             reporter=reporter,
         )
-    if as_json:
+    if common.as_json:
         click.echo(encode(document).decode())
         return
     for spec in document.outputs:

@@ -2,42 +2,220 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from typing import Any, TypeVar
+import functools
+from collections.abc import Callable, Iterable, Sequence
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
+from msgspec import Struct
 
 from enginebench.core.errors import UsageError
-from enginebench.core.records import MeasureSpec
+from enginebench.core.records import Cache, MeasureSpec, Precision, Recipe, Scope
+
+if TYPE_CHECKING:
+    from enginebench.workflow.folder import RunRequest
+    from enginebench.workflow.sides import SideRequest
 
 F = TypeVar("F", bound=Callable[..., Any])
+Body = Callable[..., None]
 
 # One process makes no claims; two seconds show the order of magnitude.
 QUICK_TIME_LIMIT_S = 2.0
 
 
-def common_options(function: F) -> F:
-    """Adds --device --threads --seed --input-shape --weights --json."""
-    for option in reversed(
-        (
-            click.option("--device", default="cpu", show_default=True, help="cpu or cuda:N."),
-            click.option("--threads", type=click.IntRange(1, 4096), help="Threads of every engine. [physical cores]"),
-            click.option("--seed", type=click.IntRange(0, 2**32 - 1), default=0, show_default=True, help="Of inputs."),
-            click.option(
-                "--input-shape",
-                "input_shape",
-                multiple=True,
-                metavar="NAME:1x3x224x224",
-                help="Shape of an input; repeat it, or part several by commas.",
-            ),
-            click.option(
-                "--weights", default="default", show_default=True, help="default, random, or a file of a state dict."
-            ),
-            click.option("--json", "as_json", is_flag=True, help="Print one JSON document on stdout, nothing else."),
+class Common(Struct, frozen=True, kw_only=True):
+    """The values of `common_options`, as they were given. Shapes are parsed when asked for."""
+
+    device: str
+    threads: int | None
+    seed: int
+    input_shape: tuple[str, ...]
+    weights: str
+    as_json: bool
+
+    def count_threads(self) -> int:
+        """Threads of every engine: those of --threads, else the physical cores."""
+        from enginebench.measure.pin import default_threads
+
+        return self.threads or default_threads()
+
+    def read_shapes(self) -> dict[str, tuple[int, ...]] | None:
+        """{name: shape} of --input-shape; None if nothing was given.
+
+        Raises:
+            UsageError: the text has another form.
+        """
+        return parse_shapes(self.input_shape)
+
+    def make_request(
+        self,
+        model: str,
+        *,
+        engines: Iterable[tuple[str, dict[str, str]]],
+        precisions: Iterable[tuple[Precision, Recipe | None]],
+        batches: tuple[int, ...],
+        measure: MeasureSpec,
+        input_size: int | None,
+    ) -> RunRequest:
+        """The request for rows of `model`; one engine, precision and batch make one row.
+
+        Raises:
+            UsageError: a shape has another form.
+        """
+        from enginebench.workflow.folder import RunRequest
+
+        return RunRequest(
+            model=model,
+            engines=tuple(engines),
+            precisions=tuple(precisions),
+            batches=batches,
+            device=self.device,
+            threads=self.count_threads(),
+            measure=measure,
+            weights=self.weights,
+            input_size=input_size,
+            input_shapes=self.read_shapes(),
         )
-    ):
-        function = option(function)
-    return function
+
+    def make_row_request(
+        self,
+        target: str,
+        engine: str,
+        precision: str,
+        batch: int,
+        *,
+        time_limit_s: float,
+        input_size: int | None,
+    ) -> RunRequest:
+        """The request for one row of `target`, timed in one process.
+
+        Raises:
+            UsageError: the engine, the precision or a shape has another form.
+        """
+        from enginebench.core.names import parse_engine, parse_precision
+
+        return self.make_request(
+            target,
+            engines=[parse_engine(engine)],
+            precisions=[parse_precision(precision)],
+            batches=(batch,),
+            measure=MeasureSpec(seed=self.seed, time_limit_s=time_limit_s, processes=1),
+            input_size=input_size,
+        )
+
+    def make_side_request(self, input_size: int | None) -> SideRequest:
+        """What the sides of a comparison have in common.
+
+        Raises:
+            UsageError: a shape has another form.
+        """
+        from enginebench.workflow.sides import SideRequest
+
+        return SideRequest(
+            device=self.device,
+            threads=self.count_threads(),
+            weights=self.weights,
+            seed=self.seed,
+            input_size=input_size,
+            input_shapes=self.read_shapes(),
+        )
+
+
+class Timing(Struct, frozen=True, kw_only=True):
+    """The values of `measure_options`: how a row is measured."""
+
+    warmup: int | None
+    iters: int | None
+    time_limit: float
+    processes: int
+    scope: Scope
+    cache: Cache
+
+    def make_measure(
+        self,
+        seed: int,
+        *,
+        percentiles: tuple[float, ...] = (50.0, 90.0, 95.0, 99.0),
+        quick: bool = False,
+    ) -> MeasureSpec:
+        """The MeasureSpec of the options; `quick` is one process of at most two seconds."""
+        return MeasureSpec(
+            warmup=self.warmup,
+            iters=self.iters,
+            time_limit_s=min(self.time_limit, QUICK_TIME_LIMIT_S) if quick else self.time_limit,
+            processes=1 if quick else self.processes,
+            scope=self.scope,
+            cache=self.cache,
+            seed=seed,
+            percentiles=percentiles,
+        )
+
+
+COMMON_OPTIONS = (
+    click.option("--device", default="cpu", show_default=True, help="cpu or cuda:N."),
+    click.option("--threads", type=click.IntRange(1, 4096), help="Threads of every engine. [physical cores]"),
+    click.option("--seed", type=click.IntRange(0, 2**32 - 1), default=0, show_default=True, help="Of inputs."),
+    click.option(
+        "--input-shape",
+        "input_shape",
+        multiple=True,
+        metavar="NAME:1x3x224x224",
+        help="Shape of an input; repeat it, or part several by commas.",
+    ),
+    click.option("--weights", default="default", show_default=True, help="default, random, or a file of a state dict."),
+    click.option("--json", "as_json", is_flag=True, help="Print one JSON document on stdout, nothing else."),
+)
+MEASURE_OPTIONS = (
+    click.option("--warmup", type=click.IntRange(0), help="Exact number of warm-up calls. [until settled]"),
+    click.option("--iters", type=click.IntRange(1), help="Exact number of timed calls. [until settled]"),
+    click.option(
+        "--time-limit",
+        type=click.FloatRange(0, min_open=True),
+        default=3.0,
+        show_default=True,
+        metavar="S",
+        help="Of timed calls in one process.",
+    ),
+    click.option(
+        "--processes",
+        type=click.IntRange(1, 1000),
+        default=10,
+        show_default=True,
+        help="Fresh processes a row; a verdict needs 6.",
+    ),
+    click.option("--scope", type=click.Choice(["compute", "io"]), default="compute", show_default=True),
+    click.option(
+        "--cache",
+        type=click.Choice(["hot", "cold"]),
+        default="hot",
+        show_default=True,
+        help="Cold: a GPU's L2 is flushed before every call.",
+    ),
+)
+
+
+def common_options(function: Body) -> Body:
+    """Adds --device --threads --seed --input-shape --weights --json; `function` gets them as `common`."""
+    return _collect(function, "common", Common, COMMON_OPTIONS)
+
+
+def measure_options(function: Body) -> Body:
+    """Adds the options that say how a row is measured; `function` gets them as `timing`."""
+    return _collect(function, "timing", Timing, MEASURE_OPTIONS)
+
+
+def _collect(function: Body, keyword: str, kind: type[Struct], options: Sequence[Callable[[Body], Body]]) -> Body:
+    """`function` with `options` before its own, whose values reach it as one record of `kind`."""
+
+    @functools.wraps(function)
+    def collected(**given: Any) -> None:
+        values = {name: given.pop(name) for name in kind.__struct_fields__}
+        function(**given, **{keyword: kind(**values)})
+
+    command: Body = collected
+    for option in reversed(options):
+        command = option(command)
+    return command
 
 
 def trtexec_option(function: F) -> F:
@@ -59,66 +237,6 @@ def use_trtexec(path: str | None, engines: Iterable[str]) -> None:
     from enginebench.backends.registry import choose_executable
 
     choose_executable(path)
-
-
-def measure_options(function: F) -> F:
-    """Adds the options that say how a row is measured."""
-    for option in reversed(
-        (
-            click.option("--warmup", type=click.IntRange(0), help="Exact number of warm-up calls. [until settled]"),
-            click.option("--iters", type=click.IntRange(1), help="Exact number of timed calls. [until settled]"),
-            click.option(
-                "--time-limit",
-                type=click.FloatRange(0, min_open=True),
-                default=3.0,
-                show_default=True,
-                metavar="S",
-                help="Of timed calls in one process.",
-            ),
-            click.option(
-                "--processes",
-                type=click.IntRange(1, 1000),
-                default=10,
-                show_default=True,
-                help="Fresh processes a row; a verdict needs 6.",
-            ),
-            click.option("--scope", type=click.Choice(["compute", "io"]), default="compute", show_default=True),
-            click.option(
-                "--cache",
-                type=click.Choice(["hot", "cold"]),
-                default="hot",
-                show_default=True,
-                help="Cold: a GPU's L2 is flushed before every call.",
-            ),
-        )
-    ):
-        function = option(function)
-    return function
-
-
-def make_measure(
-    *,
-    warmup: int | None,
-    iters: int | None,
-    time_limit: float,
-    processes: int,
-    scope: str,
-    cache: str = "hot",
-    seed: int,
-    percentiles: tuple[float, ...] = (50.0, 90.0, 95.0, 99.0),
-    quick: bool = False,
-) -> MeasureSpec:
-    """The MeasureSpec of the options; `quick` is one process of at most two seconds."""
-    return MeasureSpec(
-        warmup=warmup,
-        iters=iters,
-        time_limit_s=min(time_limit, QUICK_TIME_LIMIT_S) if quick else time_limit,
-        processes=1 if quick else processes,
-        scope=scope,  # type: ignore[arg-type]
-        cache=cache,  # type: ignore[arg-type]
-        seed=seed,
-        percentiles=percentiles,
-    )
 
 
 def parse_percentiles(text: str) -> tuple[float, ...]:

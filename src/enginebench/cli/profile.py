@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from enginebench.cli.options import common_options, parse_shapes
+from enginebench.cli.options import Common, common_options
 
 
 @click.command("profile")
@@ -28,12 +28,7 @@ def command(
     input_size: int | None,
     wait: bool,
     out: Path | None,
-    device: str,
-    threads: int | None,
-    seed: int,
-    input_shape: tuple[str, ...],
-    weights: str,
-    as_json: bool,
+    common: Common,
 ) -> None:
     """Show where the time of one engine on TARGET goes, layer by layer, and what no layer explains.
 
@@ -43,29 +38,14 @@ def command(
     from enginebench.analyze.layers import make_layers, make_profile
     from enginebench.cli.parse import draw_profile, show
     from enginebench.cli.progress import open_reporter
-    from enginebench.core.names import parse_engine, parse_precision
-    from enginebench.core.records import MeasureSpec
-    from enginebench.measure.pin import default_threads
     from enginebench.report.layers import render_engine_profile, write_engine_profile
-    from enginebench.workflow.folder import RunRequest
     from enginebench.workflow.profiling import TIMED_S, profile_target
 
-    request = RunRequest(
-        model=target,
-        engines=(parse_engine(engine),),
-        precisions=(parse_precision(precision),),
-        batches=(batch,),
-        device=device,
-        threads=threads or default_threads(),
-        measure=MeasureSpec(seed=seed, time_limit_s=TIMED_S, processes=1),
-        weights=weights,
-        input_size=input_size,
-        input_shapes=parse_shapes(input_shape),
-    )
+    request = common.make_row_request(target, engine, precision, batch, time_limit_s=TIMED_S, input_size=input_size)
     with open_reporter() as reporter:
         made = profile_target(request, reporter=reporter, wait=wait)
     document, layers = made.document, made.profile.layers
-    show(document, as_json, lambda: render_engine_profile(document, topk))
+    show(document, common.as_json, lambda: render_engine_profile(document, topk))
     if out is not None:
         profile = make_profile(layers, made.profile.runs)
         for path in write_engine_profile(document, profile, out):

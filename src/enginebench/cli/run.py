@@ -8,11 +8,11 @@ from pathlib import Path
 import click
 
 from enginebench.cli.options import (
+    Common,
+    Timing,
     common_options,
-    make_measure,
     measure_options,
     parse_batches,
-    parse_shapes,
     trtexec_option,
     use_trtexec,
 )
@@ -74,61 +74,42 @@ def command(
     resume: bool,
     wait: bool,
     out: Path | None,
-    warmup: int | None,
-    iters: int | None,
-    time_limit: float,
-    processes: int,
-    scope: str,
-    cache: str,
-    device: str,
-    threads: int | None,
-    seed: int,
-    input_shape: tuple[str, ...],
-    weights: str,
-    as_json: bool,
+    timing: Timing,
+    common: Common,
 ) -> None:
     """Export MODEL, build every engine, check that the answers agree, measure, and print the table.
 
     Every repetition is a fresh process and the engines take turns, so that the machine's moods hit all of them. Results
     are stored after each repetition; a run that was stopped goes on with --resume.
     """
+    from msgspec.structs import replace
+
     from enginebench.cli.closing import finish_run, keep_partial
     from enginebench.cli.progress import open_reporter
     from enginebench.core.errors import UsageError
     from enginebench.core.names import parse_engine, parse_engines, parse_precision
-    from enginebench.measure.pin import default_threads
-    from enginebench.workflow.folder import RunRequest, default_folder
+    from enginebench.workflow.folder import default_folder
     from enginebench.workflow.main_job import run_model
 
     if resume and out is None:
         raise UsageError("--resume needs --out DIR, the folder of the run to continue")
-    named = engines or DEFAULT_ENGINES["cuda" if device.startswith("cuda") else "cpu"]
+    named = engines or DEFAULT_ENGINES["cuda" if common.device.startswith("cuda") else "cpu"]
     chosen = parse_engines(named)
     if baseline is not None and parse_engine(baseline) not in chosen:
         raise UsageError(f"--baseline {baseline} is not among --engines {named}")
     use_trtexec(trtexec, ("trtexec",) if resume else (name for name, _ in chosen))  # a stored run names its own engines
-    request = RunRequest(
-        model=model,
-        engines=tuple(chosen),
-        precisions=tuple(parse_precision(p.strip()) for p in precisions.split(",")),
+    request = common.make_request(
+        model,
+        engines=chosen,
+        precisions=[parse_precision(p.strip()) for p in precisions.split(",")],
         batches=parse_batches(batch),
-        device=device,
-        threads=threads or default_threads(),
-        measure=make_measure(
-            warmup=warmup,
-            iters=iters,
-            time_limit=time_limit,
-            processes=processes,
-            scope=scope,
-            cache=cache,
-            seed=seed,
-            quick=quick,
-        ),
-        weights=weights,
+        measure=timing.make_measure(common.seed, quick=quick),
         input_size=input_size,
-        input_shapes=parse_shapes(input_shape),
-        baseline=baseline,
+    )
+    request = replace(
+        request,
         timeout_s=timeout,
+        baseline=baseline,
         quick=quick,
         data=data,
         calibration_method=calibration_method,
@@ -146,4 +127,4 @@ def command(
             command=("enginebench", *sys.argv[1:]),
             on_results=seen,
         )
-    finish_run(root, record, results, as_json=as_json, strict_precision=strict_precision)
+    finish_run(root, record, results, as_json=common.as_json, strict_precision=strict_precision)

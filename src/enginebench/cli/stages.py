@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from enginebench.cli.options import common_options, parse_shapes
+from enginebench.cli.options import Common, common_options
 
 
 @click.command("stages")
@@ -45,12 +45,7 @@ def command(
     input_size: int | None,
     wait: bool,
     out: Path | None,
-    device: str,
-    threads: int | None,
-    seed: int,
-    input_shape: tuple[str, ...],
-    weights: str,
-    as_json: bool,
+    common: Common,
 ) -> None:
     """Time TARGET from JPEG file to label: decode, resize, copy in, compute, copy out, top 5.
 
@@ -60,26 +55,12 @@ def command(
     from rich.console import Console
 
     from enginebench.cli.progress import open_reporter
-    from enginebench.core.names import parse_engine, parse_precision
-    from enginebench.core.records import MeasureSpec
     from enginebench.core.store import encode, write_atomic
     from enginebench.measure.pin import default_threads
     from enginebench.report.stages import print_stages
-    from enginebench.workflow.folder import RunRequest
     from enginebench.workflow.stages import measure_stages
 
-    request = RunRequest(
-        model=target,
-        engines=(parse_engine(engine),),
-        precisions=(parse_precision(precision),),
-        batches=(batch,),
-        device=device,
-        threads=threads or default_threads(),
-        measure=MeasureSpec(seed=seed, time_limit_s=time_limit, processes=1),
-        weights=weights,
-        input_size=input_size,
-        input_shapes=parse_shapes(input_shape),
-    )
+    request = common.make_row_request(target, engine, precision, batch, time_limit_s=time_limit, input_size=input_size)
     with open_reporter() as reporter:
         document = measure_stages(
             request,
@@ -92,7 +73,7 @@ def command(
         )
     if out is not None:
         write_atomic(out, encode(document, indent=2))
-    if as_json:
+    if common.as_json:
         click.echo(encode(document).decode())
     else:
         print_stages(document, Console(highlight=False))

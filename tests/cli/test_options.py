@@ -1,0 +1,70 @@
+"""Options that verbs share reach a verb as one record each."""
+
+from __future__ import annotations
+
+import click
+import pytest
+from msgspec.structs import replace
+
+from enginebench.cli.options import Common, Timing, common_options, measure_options
+from enginebench.core.errors import UsageError
+from enginebench.core.records import MeasureSpec
+
+COMMON = Common(device="cpu", threads=3, seed=7, input_shape=("x:1x4",), weights="random", as_json=False)
+
+
+def collect(*args: str) -> tuple[str, Timing, Common]:
+    """What a verb with an option of its own gets."""
+    found: list[tuple[str, Timing, Common]] = []
+
+    @click.command("any")
+    @click.option("--own", default="")
+    @measure_options
+    @common_options
+    def command(own: str, timing: Timing, common: Common) -> None:
+        found.append((own, timing, common))
+
+    command.main(args, standalone_mode=False)
+    return found[0]
+
+
+def test_options_reach_their_records_and_nothing_else() -> None:
+    args = ("--own", "mine", "--json", "--seed", "7", "--input-shape", "x:1x4", "--iters", "5", "--cache", "cold")
+    own, timing, common = collect(*args, "--threads", "3", "--weights", "random")
+    assert own == "mine"
+    assert common == replace(COMMON, as_json=True)
+    assert timing == Timing(warmup=None, iters=5, time_limit=3.0, processes=10, scope="compute", cache="cold")
+
+
+def test_defaults_are_those_of_the_measurement() -> None:
+    _, timing, common = collect()
+    assert timing.make_measure(common.seed) == MeasureSpec()
+    assert common.count_threads() >= 1
+    assert common.read_shapes() is None
+
+
+def test_quick_is_one_process_of_at_most_two_seconds() -> None:
+    for given, expected in (("3", 2.0), ("0.5", 0.5)):
+        _, timing, _ = collect("--time-limit", given)
+        measure = timing.make_measure(7, quick=True, percentiles=(99.9,))
+        assert measure == MeasureSpec(processes=1, time_limit_s=expected, seed=7, percentiles=(99.9,))
+
+
+def test_a_row_is_asked_for_with_all_that_was_given() -> None:
+    request = COMMON.make_row_request("m", "ort:a=b", "int8@cpu", 2, time_limit_s=1.5, input_size=64)
+    assert (request.model, request.engines, request.batches) == ("m", (("ort", {"a": "b"}),), (2,))
+    assert request.precisions == (("int8", "cpu"),)
+    assert request.measure == MeasureSpec(seed=7, time_limit_s=1.5, processes=1)
+    given = (request.device, request.threads, request.weights, request.input_size, request.input_shapes)
+    assert given == ("cpu", 3, "random", 64, {"x": (1, 4)})
+
+
+def test_sides_are_asked_for_with_all_that_was_given() -> None:
+    side = COMMON.make_side_request(64)
+    given = (side.device, side.threads, side.weights, side.seed, side.input_size, side.input_shapes)
+    assert given == ("cpu", 3, "random", 7, 64, {"x": (1, 4)})
+
+
+def test_a_shape_of_another_form_is_explained() -> None:
+    with pytest.raises(UsageError, match="--input-shape 'x:1x-4'"):
+        replace(COMMON, input_shape=("x:1x-4",)).make_side_request(None)
