@@ -5,11 +5,13 @@ from __future__ import annotations
 import os
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from machines import LayOut
 from scripted import ScriptedClock
 
+from enginebench.measure import watch
 from enginebench.measure.watch import BlockReading, BlockWatch, measure_own_cpu_ns
 
 MS = 1_000_000
@@ -116,3 +118,12 @@ def test_own_time_covers_threads_and_never_runs_back() -> None:
     assert before >= time.process_time_ns() - 50 * MS
     sum(range(200_000))
     assert measure_own_cpu_ns() > before
+
+
+def test_sleeping_is_not_a_neighbour(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A thousand sleeps cost the kernel time that no process is charged for."""
+    slept = SimpleNamespace(ru_nvcsw=0)
+    monkeypatch.setattr(watch.resource, "getrusage", lambda who: slept)
+    before = measure_own_cpu_ns()
+    slept.ru_nvcsw = 1000
+    assert measure_own_cpu_ns() - before >= 1000 * watch.SLEEP_NS
