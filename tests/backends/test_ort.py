@@ -13,7 +13,8 @@ from onnx import TensorProto, helper, save
 
 from enginebench.backends import ort
 from enginebench.backends.ort import OrtBackend, make_answer, make_session_options, name_axes
-from enginebench.core.errors import ArtifactError, BackendUnavailable
+from enginebench.core.errors import ArtifactError, BackendUnavailable, EngineBenchError
+from enginebench.core.protocols import EmptyCall
 from enginebench.core.records import Artifact, EngineSpec, TensorSpec
 from enginebench.core.store import hash_files
 
@@ -131,3 +132,12 @@ def test_probe_tells_a_build_without_the_provider(monkeypatch: pytest.MonkeyPatc
     answer = OrtBackend().probe()
     assert not answer.available
     assert "no CPUExecutionProvider" in str(answer.reason)
+
+
+def test_an_empty_call_reaches_the_extension(load_engine: Any) -> None:
+    engine = load_engine("ort")
+    with engine:
+        assert isinstance(engine, EmptyCall)
+        assert engine.call_nothing() is None
+    with pytest.raises(EngineBenchError):
+        engine.call_nothing()

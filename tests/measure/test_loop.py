@@ -7,6 +7,7 @@ import sys
 from array import array
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -15,7 +16,7 @@ from scripted import ScriptedClock, ScriptedDevice, ScriptedEngine
 
 from enginebench.core.errors import MeasurementError, UsageError
 from enginebench.core.records import Measurement, MeasureSpec
-from enginebench.measure.loop import measure_call_overhead, measure_engine, paused_gc
+from enginebench.measure.loop import OVERHEAD_CALLS, measure_call_overhead, measure_engine, paused_gc
 from enginebench.measure.watch import BlockReading
 
 MS = 1_000_000
@@ -224,6 +225,9 @@ def test_call_overhead_is_what_the_clock_shows_around_nothing() -> None:
 
     assert measure_call_overhead("compute", TickingClock()) == 5.0
     assert measure_call_overhead("io", TickingClock()) == 5.0
+    calls = []
+    measure_call_overhead("compute", TickingClock(), SimpleNamespace(call_nothing=lambda: calls.append(1)))
+    assert len(calls) == OVERHEAD_CALLS
 
 
 def test_no_feeds_is_an_error() -> None:

@@ -189,6 +189,13 @@ class OrtEngine:
         )
 
     @property
+    def call_nothing(self) -> RunCall:
+        """A call into the extension that does nothing on a CPU: inputs that lie in memory need no waiting for."""
+        self._open_session()
+        call: RunCall = self._binding._iobinding.synchronize_inputs
+        return call
+
+    @property
     def threads(self) -> int:
         """Threads of the session, read back from it."""
         return int(self._open_session().get_session_options().intra_op_num_threads)

@@ -124,6 +124,13 @@ class CopyClock(Protocol):
 
 
 @runtime_checkable
+class EmptyCall(Protocol):
+    """An engine that can call into its runtime's extension without any work: what the way there and back costs."""
+
+    def call_nothing(self) -> object: ...
+
+
+@runtime_checkable
 class CacheFlusher(Protocol):
     """An engine that can empty the last cache before the memory that it computes from; returns when that is done."""
 
