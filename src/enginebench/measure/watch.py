@@ -26,10 +26,10 @@ SHORTEST_NS = 80_000_000
 _NS = 1_000_000_000
 
 # What the kernel spends when a thread of ours goes to sleep and is woken again: nobody is charged for it, so it would
-# pass for a neighbour. Calls of 12 us on two threads that do not spin sleep 1.8 times each; without this every block of
-# theirs showed a quarter of a core that no process used (a virtual machine, where a halt leaves the guest: 3.4 us
-# for each sleep; a machine of one's own needs less, and then a little of a neighbour stays unseen in such blocks).
-SLEEP_NS = 3_400
+# pass for a neighbour. On a virtual machine, where a halt leaves the guest, calls of 12 us on two threads that do not
+# spin went to sleep 3,900 times in 100 ms, and 0.25 core was busy that no process used: 6.5 us each. A machine of one's
+# own needs less, and then a little of a neighbour stays unseen in such blocks, and in no others.
+SLEEP_NS = 6_500
 
 
 class BlockReading(Struct, frozen=True, kw_only=True):
