@@ -58,7 +58,7 @@ def main() -> int:
         print(f"unknown: {', '.join(unknown)}; known: {', '.join(BENCHMARKS)}", file=sys.stderr)
         return 2
     old = PAGE.read_text(encoding="utf-8") if PAGE.exists() else ""
-    sections = {name: text for text in re.split(r"(?m)^(?=## )", old)[1:] if (name := text.split()[1])}
+    sections = {text.split()[1]: text.rstrip() + "\n" for text in re.split(r"(?m)^(?=## )", old)[1:]}
     for name in names:
         print(f"== {name}", flush=True)
         sections[name] = run(name)
