@@ -40,14 +40,15 @@ THREADS = 4
 GPU_TESTS = ("tests/backends/test_torch_cuda.py",)
 FULL_PROCESSES = 10
 # Rows are built and checked beside each other, which nobody times; more at once run out of host memory before cores.
-PREPARED_AT_ONCE = 6
+PREPARED_AT_ONCE = 8
 TIME_LIMIT_S = 1.0
 
 GRAPH = "pytorch-cudagraph"
 GRAPH_NHWC = "pytorch-cudagraph:channels_last=1"
 REDUCE = "pytorch-compile:mode=reduce-overhead"
 FROZEN = "pytorch-compile:channels_last=1,freezing=1,mode=reduce-overhead"
-ORT_BEST = "ort-cuda:cuda_graph=1,prefer_nhwc=1"
+ORT = "ort-cuda:cuda_graph=1,prefer_nhwc=1"
+ORT_FUSED = "ort-cuda:cuda_graph=1,fuse_conv_bias=1,prefer_nhwc=1"
 DEFAULTS = "pytorch:defaults=1"
 
 
@@ -61,17 +62,22 @@ class Cell(Struct, frozen=True):
     cache: str = "hot"
 
 
-# The six rows that a reader compares first. The first is the baseline.
+# The rows that a reader compares first; the first is the baseline, and ONNX Runtime's best is the sixth.
 HEAD = (
     Cell("pytorch", "fp32", full=True),
     Cell(DEFAULTS, "tf32", full=True),
     Cell(GRAPH, "fp32", full=True),
     Cell(GRAPH_NHWC, "fp16", full=True),
     Cell(FROZEN, "fp16", full=True),
-    Cell(ORT_BEST, "fp16", full=True),
 )
 # The same question at every batch of every model: the baseline, and the best of each kind of engine.
-SHORT = (Cell("pytorch", "fp32"), Cell(GRAPH_NHWC, "fp16"), Cell(FROZEN, "fp16"), Cell(ORT_BEST, "fp16"))
+SHORT = (
+    Cell("pytorch", "fp32"),
+    Cell(GRAPH_NHWC, "fp16"),
+    Cell(FROZEN, "fp16"),
+    Cell(ORT, "fp16"),
+    Cell(ORT_FUSED, "fp16"),
+)
 # What explains the head rows: one change at a time.
 LADDER = (
     Cell("pytorch:channels_last=1", "fp16"),
@@ -81,7 +87,7 @@ LADDER = (
     Cell("ort-cuda", "fp32"),
     Cell("ort-cuda:prefer_nhwc=1", "fp16"),
 )
-COPIES = (Cell(GRAPH_NHWC, "fp16", scope="io"), Cell(ORT_BEST, "fp16", scope="io"))
+COPIES = (Cell(GRAPH_NHWC, "fp16", scope="io"), Cell(ORT, "fp16", scope="io"))
 COLD = (Cell(GRAPH_NHWC, "fp16", cache="cold"),)
 VARIANTS = (
     Cell("pytorch", "fp32"),
@@ -90,7 +96,8 @@ VARIANTS = (
     Cell(f"{REDUCE},channels_last=1", "fp16"),
     Cell(f"{REDUCE},freezing=1", "fp16"),
     Cell(f"{REDUCE},freezing=1,channels_last=1", "fp16"),
-    Cell(ORT_BEST, "fp16"),
+    Cell(ORT_FUSED, "fp16"),
+    Cell(ORT, "fp16"),
     Cell("ort-cuda:cuda_graph=1", "fp16"),
 )
 SMALL = (
@@ -102,8 +109,11 @@ SMALL = (
 
 # Part -> (model, rows by batch). A process takes 3 (ort) to 10 s (compiled), most of it imports.
 PARTS: dict[str, tuple[str, dict[int, tuple[Cell, ...]]]] = {
-    "resnet18": ("resnet18", {1: HEAD + LADDER + COPIES + COLD}),
-    "resnet50": ("resnet50", {32: HEAD + COPIES + COLD}),
+    "resnet18": (
+        "resnet18",
+        {1: (*HEAD, Cell(ORT, "fp16", full=True), Cell(ORT_FUSED, "fp16"), *LADDER, *COPIES, *COLD)},
+    ),
+    "resnet50": ("resnet50", {32: (*HEAD, Cell(ORT_FUSED, "fp16", full=True), Cell(ORT, "fp16"), *COPIES, *COLD)}),
     **{f"{model}-batches": (model, dict.fromkeys(batches, SHORT)) for model, batches in BATCHES.items()},
     # One change at a time: what the best FP16 row of a batch of 32 owes to each setting.
     "variants": ("resnet50", {32: VARIANTS}),
@@ -122,17 +132,37 @@ class Printer:
         self.say(f"{total} processes")
 
     def say(self, text: str) -> None:
-        print(f"[{time.monotonic() - self._start:7.1f} s] {text}", flush=True)
+        # One write: rows are built by several threads.
+        sys.stdout.write(f"[{time.monotonic() - self._start:7.1f} s] {text}\n")
+        sys.stdout.flush()
 
     step = say
 
     def advance(self) -> None: ...
 
 
-def measure_model(
-    part: str, model: str, cells: dict[int, tuple[Cell, ...]], out: Path, processes: int, time_limit_s: float
-) -> Path:
-    """The folder of the run of one part, measured as far as it could be."""
+class Part(Struct, frozen=True):
+    """A part of the script whose rows are planned: what is left is to prepare and to measure them."""
+
+    name: str
+    record: RunRecord
+    rows: tuple[PlannedRow, ...]
+    campaign: Campaign
+
+    def measure(self) -> None:
+        """Measures what is not measured yet, and shows the rows as far as they came."""
+        try:
+            self.campaign.run()
+        finally:
+            results = list(self.campaign.results.values())
+            print_table(self.record, results)
+            print_figures(results)
+
+
+def plan_part(
+    name: str, model: str, cells: dict[int, tuple[Cell, ...]], out: Path, processes: int, time_limit_s: float
+) -> Part:
+    """The part in its folder, taken up where it stopped if it was begun before."""
     wanted = [(batch, cell) for batch, chosen in cells.items() for cell in chosen]
     request = RunRequest(
         model=model,
@@ -145,7 +175,7 @@ def measure_model(
         weights="default" if model.startswith("digits") else "random",
         timeout_s=300.0,
     )
-    folder, printer = RunFolder(out / part), Printer()
+    folder, printer = RunFolder(out / name), Printer()
     resume = holds_run(folder.root)
     record = folder.read_record() if resume else _begin(folder, request, printer)
     sources = tuple(folder.absolute(a) for a in record.sources)
@@ -156,20 +186,22 @@ def measure_model(
     campaign = Campaign(folder, rows, record.machine, timeout_s=request.timeout_s, reporter=printer)
     if resume:
         campaign.restore()
-    try:
-        prepare_rows(campaign, rows)
-        campaign.run()
-    finally:
-        print_table(record, list(campaign.results.values()))
-        print_figures(list(campaign.results.values()))
-    return folder.root
+    return Part(name, record, tuple(rows), campaign)
 
 
-def prepare_rows(campaign: Campaign, rows: Sequence[PlannedRow]) -> None:
-    """Builds and checks all rows, several at once; their build times say nothing then, and are not kept."""
+def prepare_parts(names: Sequence[str], out: Path, processes: int, time_limit_s: float) -> dict[str, Part]:
+    """All parts, exported, built and checked, several at once; build times say nothing then, and are not kept."""
+
+    def plan(name: str) -> Part:
+        return plan_part(name, *PARTS[name], out, processes, time_limit_s)
+
     with ThreadPoolExecutor(PREPARED_AT_ONCE) as pool:
-        list(pool.map(campaign.prepare, rows))
-    campaign.results = {row.id: replace(campaign.results[row.id], build_s=None) for row in rows}
+        parts = list(pool.map(plan, names))
+        list(pool.map(lambda task: task[0].campaign.prepare(task[1]), [(p, row) for p in parts for row in p.rows]))
+    for part in parts:
+        known = part.campaign.results
+        part.campaign.results = {row.id: replace(known[row.id], build_s=None) for row in part.rows}
+    return {part.name: part for part in parts}
 
 
 def _begin(folder: RunFolder, request: RunRequest, printer: Printer) -> RunRecord:
@@ -296,7 +328,7 @@ def pack(root: Path) -> Path:
     return target
 
 
-PROBE_CELLS = {
+PROBE_CELLS: dict[int, tuple[Cell, ...]] = {
     4: (
         Cell("pytorch", "fp32"),
         Cell(DEFAULTS, "tf32"),
@@ -305,9 +337,9 @@ PROBE_CELLS = {
         Cell("pytorch-compile", "fp16"),
         Cell(REDUCE, "fp16"),
         Cell("ort-cuda", "fp32"),
-        Cell(ORT_BEST, "fp16"),
+        Cell(ORT, "fp16"),
         Cell(GRAPH_NHWC, "fp16", scope="io"),
-        Cell(ORT_BEST, "fp16", scope="io"),
+        Cell(ORT, "fp16", scope="io"),
         Cell(GRAPH_NHWC, "fp16", cache="cold"),
     )
 }
@@ -317,7 +349,7 @@ STAGES_CELLS = (
     ("resnet18", 1, Cell(GRAPH_NHWC, "fp16")),
     ("resnet50", 32, Cell(GRAPH_NHWC, "fp16")),
     ("resnet50", 32, Cell("pytorch", "fp32")),
-    ("resnet50", 32, Cell(ORT_BEST, "fp16")),
+    ("resnet50", 32, Cell(ORT_FUSED, "fp16")),
 )
 
 
@@ -344,17 +376,7 @@ def check_machine() -> None:
         [sys.executable, "-m", "enginebench", "doctor"],
         [sys.executable, str(here / "gpu_cuda_binding.py")],
         [sys.executable, str(here / "gpu_tensorrt_lean.py")],
-        [
-            sys.executable,
-            "-m",
-            "pytest",
-            "-q",
-            "-m",
-            "gpu",
-            "-p",
-            "no:cacheprovider",
-            "tests/backends/test_torch_cuda.py",
-        ],
+        [sys.executable, "-m", "pytest", "-q", "-m", "gpu", "-p", "no:cacheprovider", *GPU_TESTS],
     )
     for command in commands:
         print(f"$ {' '.join(command)}", flush=True)
@@ -363,8 +385,9 @@ def check_machine() -> None:
 
 def probe(out: Path) -> None:
     """One short row of every engine, and the kernels that it ran, by name."""
-    root = measure_model("probe", "resnet18", PROBE_CELLS, out, processes=1, time_limit_s=0.5)
-    list_kernels(root)
+    part = plan_part("probe", "resnet18", PROBE_CELLS, out, processes=1, time_limit_s=0.5)
+    part.measure()
+    list_kernels(out / part.name)
 
 
 def main() -> int:
@@ -375,28 +398,37 @@ def main() -> int:
     parser.add_argument("--processes", type=int, default=FULL_PROCESSES)
     parser.add_argument("--time-limit", type=float, default=TIME_LIMIT_S)
     parser.add_argument("parts", nargs="+", choices=["check", "probe", "stages", *PARTS])
+    parser.add_argument("--build", action="store_true", help="build and check rows; a call that follows measures them")
     options = parser.parse_args()
+    wanted = [name for name in options.parts if name in PARTS]
+    start = time.monotonic()
+    try:
+        prepared = prepare_parts(wanted, options.work, options.processes, options.time_limit)
+    except EngineBenchError as error:
+        print(f"failed while rows were built: {error}", flush=True)
+        return 1
+    print(f"== built and checked {len(wanted)} parts in {time.monotonic() - start:.0f} s", flush=True)
     failed = 0
-    for part in options.parts:
-        print(f"== {part}", flush=True)
+    for name in [] if options.build else options.parts:
+        print(f"== {name}", flush=True)
         start = time.monotonic()
         try:
-            if part == "check":
+            if name == "check":
                 check_machine()
-            elif part == "probe":
+            elif name == "probe":
                 probe(options.work)
-            elif part == "stages":
+            elif name == "stages":
                 time_stages(options.out)
             else:
                 try:
-                    measure_model(part, *PARTS[part], options.work, options.processes, options.time_limit)
+                    prepared[name].measure()
                 finally:  # also when it is interrupted: the same part called again goes on
-                    packed = pack(options.work / part)
+                    packed = pack(options.work / name)
                     (options.out / packed.name).write_bytes(packed.read_bytes())
         except EngineBenchError as error:
-            print(f"{part} failed: {error}", flush=True)
+            print(f"{name} failed: {error}", flush=True)
             failed = 1
-        print(f"== {part} took {time.monotonic() - start:.0f} s", flush=True)
+        print(f"== {name} took {time.monotonic() - start:.0f} s", flush=True)
     return failed
 
 

@@ -1,15 +1,17 @@
 #!/usr/bin/env bash
 # Measures the built-in image models on an NVIDIA GPU and leaves the stored rows, compressed, in $OUT.
 #
-#   benchmarks/gpu.sh PART...
+#   benchmarks/gpu.sh [--build] PART...
 #
-# check                doctor, the tests that need a GPU, CUDA's and TensorRT's bindings; 1 minute
+# check                doctor, the tests that need a GPU, CUDA's and TensorRT's bindings
 # probe                one short row of every engine, its kernels by name
-# resnet18, resnet50   the head rows with ten processes each (batch 1; batch 32), and what explains them; 9 minutes each
-# MODEL-batches        batches 1, 32 and 256 of resnet18, resnet50, mobilenet_v3_small, efficientnet_b0; 2 minutes each
-# variants             settings of the best FP16 engines, one change at a time; 2 minutes
-# digits-mlp           the small network, copies included; half a minute
-# stages               JPEG file to label; 2 minutes
+# resnet18, resnet50   the head rows with ten processes each (batch 1; batch 32), and what explains them
+# MODEL-batches        batches 1, 32 and 256 of resnet18, resnet50, mobilenet_v3_small, efficientnet_b0
+# variants             settings of the best FP16 engines, one change at a time
+# digits-mlp           the small network, copies included
+# stages               JPEG file to label
+#
+# --build              builds and checks the rows of the parts, several at once; a call after it measures them
 #
 # A part that was interrupted goes on where it stopped when it is called again on the same machine.
 #

@@ -140,19 +140,16 @@ def test_tf32_is_always_said(ort_cuda: Any, onnx_artifact: Artifact) -> None:
 def test_half_precision_keeps_its_tensor_cores(ort_cuda: Any, precision: Any) -> None:
     """The provider takes tensor cores from every convolution when TF32 is off."""
     spec, stream = EngineSpec(backend="ort-cuda", device="cuda:0", precision=precision), SimpleNamespace(handle=0)
-    options = {"cuda_graph": "0", "prefer_nhwc": "0", "conv_search": "default"}
+    options = {"cuda_graph": "0", "prefer_nhwc": "0", "conv_search": "default", "fuse_conv_bias": "0"}
     assert ort_cuda.make_provider_options(spec, options, stream)["use_tf32"] == "1"
 
 
 def test_options_reach_the_provider(ort_cuda: Any, onnx_artifact: Artifact) -> None:
-    options = {"cuda_graph": "1", "prefer_nhwc": "1", "conv_search": "heuristic"}
+    options = {"cuda_graph": "1", "prefer_nhwc": "1", "fuse_conv_bias": "1", "conv_search": "heuristic"}
     load(ort_cuda, onnx_artifact, options=options).close()
     found = GpuSession.made[-1].options
-    assert (found["enable_cuda_graph"], found["prefer_nhwc"], found["cudnn_conv_algo_search"]) == (
-        "1",
-        "1",
-        "HEURISTIC",
-    )
+    assert [found[name] for name in ("enable_cuda_graph", "prefer_nhwc", "fuse_conv_bias")] == ["1", "1", "1"]
+    assert found["cudnn_conv_algo_search"] == "HEURISTIC"
     assert found["device_id"] == "0" and int(found["user_compute_stream"]) > 0
 
 

@@ -49,6 +49,10 @@ REASONS: dict[Precision, str] = dict.fromkeys(
 OPTIONS = {
     "cuda_graph": Option(default="0", choices=("0", "1"), meaning="capture the first runs and launch them as one"),
     "prefer_nhwc": Option(default="0", choices=("0", "1"), meaning="convolutions with their channels last"),
+    # Without it a convolution in half precision writes its output, and cuDNN reads it again to add the bias.
+    "fuse_conv_bias": Option(
+        default="0", choices=("0", "1"), meaning="biases within convolutions; cuDNN compiles each shape while loading"
+    ),
     "conv_search": Option(
         default="exhaustive", choices=("exhaustive", "heuristic", "default"), meaning="how cuDNN's kernels are chosen"
     ),
@@ -174,6 +178,7 @@ def make_provider_options(spec: EngineSpec, options: dict[str, str], stream: cud
         "use_tf32": "0" if spec.precision == "fp32" else "1",
         "enable_cuda_graph": options["cuda_graph"],
         "prefer_nhwc": options["prefer_nhwc"],
+        "fuse_conv_bias": options["fuse_conv_bias"],
         "cudnn_conv_algo_search": options["conv_search"].upper(),
         "user_compute_stream": str(stream.handle),
     }
@@ -214,7 +219,7 @@ def check_provider(session: Any, wanted: dict[str, str]) -> None:
             "found. Its own log above says which"
         )
     kept = session.get_provider_options().get(PROVIDER, {})
-    for name in ("use_tf32", "enable_cuda_graph", "prefer_nhwc"):
+    for name in ("use_tf32", "enable_cuda_graph", "prefer_nhwc", "fuse_conv_bias"):
         if kept.get(name, wanted[name]) != wanted[name]:
             raise BackendUnavailable(f"ONNX Runtime was given {name}={wanted[name]} and kept {kept[name]}")
 
