@@ -41,9 +41,9 @@ def test_other_scopes_and_cold_rows_are_not_mixed_in() -> None:
 
 
 def test_the_largest_batch_keeps_to_the_limit() -> None:
-    for limit, largest in ((0.5, 0), (1.0, 1), (3.9, 1), (4.0, 8), (100.0, 8)):
+    for limit, largest in ((0.5, None), (1.0, 1), (3.9, 1), (4.0, 8), (100.0, 8)):
         (series,) = list_batches(make_rows(), limit)
-        assert series.largest == largest
+        assert (series.largest.batch if series.largest else None) == largest
     assert describe_limit(list_batches(make_rows(), 4.0), 4.0) == ["a fp32: batch 8 is the largest within p99 4 ms."]
     assert describe_limit(list_batches(make_rows(), 0.5), 0.5) == [
         "a fp32: no batch that was measured within p99 0.5 ms."
@@ -53,6 +53,25 @@ def test_the_largest_batch_keeps_to_the_limit() -> None:
 
 def test_a_batch_that_failed_shows_that() -> None:
     assert list_cells(list_batches(make_rows()))[2] == ("a", "fp32", "32", "failed", "failed", "failed", "")
+
+
+def test_a_batch_that_cannot_be_relied_on_says_so() -> None:
+    def doubt(row: Row) -> Row:
+        estimate = row.p99_ms and replace(row.p99_ms, supported=False)
+        return replace(row, validity="suspect", p99_ms=estimate) if row.batch == 8 else row
+
+    series = list_batches([doubt(row) for row in make_rows()], 4.0)
+    assert list_cells(series)[1][3:5] == ("2.00 (suspect)", "4.00?")
+    assert describe_limit(series, 4.0) == [
+        "a fp32: batch 8 is the largest within p99 4 ms (too few samples for a p99, suspect)."
+    ]
+
+
+def test_an_invalid_batch_keeps_to_no_limit() -> None:
+    rows = [replace(row, validity="invalid") if row.batch == 8 else row for row in make_rows()]
+    series = list_batches(rows, 4.0)
+    assert describe_limit(series, 4.0) == ["a fp32: batch 1 is the largest within p99 4 ms."]
+    assert list_cells(series)[1][3] == "2.00 (invalid)"
 
 
 def test_the_page_of_a_run_has_the_table() -> None:

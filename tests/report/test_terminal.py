@@ -135,12 +135,27 @@ def test_answer_when_the_baseline_wins_and_when_nothing_ran() -> None:
 
 
 def test_answer_gives_the_ratio_to_default_settings() -> None:
-    text = answer(
+    rows = [
         make_result(median_ms=20),
         make_result("pytorch", "tf32", median_ms=10, drift=AGREE, seed=1),
         make_result("ort", median_ms=5, drift=AGREE, seed=2),
+    ]
+    assert "Against PyTorch in TF32, near its default settings, it is 2.0" in answer(*rows)
+    default = make_result("pytorch", "tf32", median_ms=15, drift=AGREE, seed=3)
+    spec = replace(default.engine, options={"defaults": "1"})
+    text = answer(*rows, replace(default, id="default", engine=spec))
+    assert "Against PyTorch with its default settings it is 3.0" in text
+
+
+def test_answer_does_not_call_a_row_of_one_process_a_tie() -> None:
+    single = make_result("openvino", median_ms=10.02, drift=AGREE, seed=2)
+    text = answer(
+        make_result(median_ms=20),
+        make_result("ort", median_ms=10, drift=AGREE, seed=1),
+        replace(single, measurements=single.measurements[:1]),
     )
-    assert "Against PyTorch with its default settings (TF32) it is 2.0" in text
+    assert "not shown to be faster" not in text
+    assert "; rows of one process were not compared with it." in text
 
 
 def test_answer_says_what_is_slower_for_less_precision_and_which_rows_are_choices() -> None:

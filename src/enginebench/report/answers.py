@@ -13,6 +13,10 @@ from enginebench.core.names import format_precision
 from enginebench.report.numbers import format_range, format_significant
 from enginebench.report.rows import Ref, Row, RunDocument
 
+# Rows in TF32 that stand for what PyTorch does on a GPU, the nearest first: without a setting it convolves in TF32, but
+# multiplies matrices in FP32.
+DEFAULT_SETTINGS = {"pytorch:defaults=1": "with its default settings", "pytorch": "in TF32, near its default settings,"}
+
 
 def name_row(row: Row) -> str:
     """`openvino fp32`, `ort int8@cpu`."""
@@ -29,7 +33,7 @@ def state_answer(document: RunDocument) -> list[str]:
     sentences += _state_disagreement(document, fastest)
     sentences += _state_default_settings(document, fastest)
     sentences += _state_recommended(document, rows)
-    sentences += _state_pareto(document)
+    sentences += _state_pareto(document, fastest)
     sentences += _state_slower_precisions(document)
     return sentences
 
@@ -54,8 +58,10 @@ def _state_fastest(document: RunDocument, ref: Ref, row: Row, rows: dict[str, Ro
         return f"No engine whose outputs agree had a lower median than the baseline, {name_row(base)}{_qualify(base)}."
     ratio = f"{format_range(row.speedup, 'x')} as fast as {name_row(base)}{_qualify(row, base)}"
     if row.verdict == "faster":
-        tied = [name_row(rows[i]) for i in ref.tied_with if i in rows and i != base.id]
-        also = f"; it was not shown to be faster than {_join(tied)}" if tied else ""
+        tied = [rows[i] for i in ref.tied_with if i in rows and i != base.id]
+        close = [name_row(other) for other in tied if other.processes > 1]
+        also = f"; it was not shown to be faster than {_join(close)}" if close else ""
+        also += "; rows of one process were not compared with it" if len(close) < len(tied) else ""
         return f"Fastest engine whose outputs agree: {name_row(row)}, {ratio}{also}."
     return (
         f"No engine was shown to be more than {document.margin:.0%} faster than {name_row(base)}: the lowest median "
@@ -100,7 +106,7 @@ def _state_disagreement(document: RunDocument, fastest: Row) -> list[str]:
         for row in document.rows
         if row.outputs_agree is False
         and row.status == "ok"
-        and (row.batch, row.scope, row.cache) == (fastest.batch, fastest.scope, fastest.cache)
+        and _kind(row) == _kind(fastest)
         and row.speedup
         and fastest.speedup
         and row.speedup.value > fastest.speedup.value
@@ -111,14 +117,18 @@ def _state_disagreement(document: RunDocument, fastest: Row) -> list[str]:
 
 
 def _state_default_settings(document: RunDocument, fastest: Row) -> list[str]:
-    """Against strict FP32 alone a headline flatters: where PyTorch's default (TF32) was measured, that ratio too."""
-    for row in document.rows:
-        default = row.engine == "pytorch" and row.precision == "tf32" and row.batch == fastest.batch
-        if default and row.scope == fastest.scope and row.speedup and fastest.speedup and row.id != fastest.id:
-            ratio = fastest.speedup.value / row.speedup.value
-            doubt = _qualify(fastest, row)
-            return [f"Against PyTorch with its default settings (TF32) it is {format_significant(ratio)}x{doubt}."]
+    """Against strict FP32 alone a headline flatters: where PyTorch's own default was measured, that ratio too."""
+    for engine, words in DEFAULT_SETTINGS.items():
+        for row in document.rows:
+            default = row.engine == engine and row.precision == "tf32" and _kind(row) == _kind(fastest)
+            if default and row.speedup and fastest.speedup and row.id != fastest.id:
+                ratio = fastest.speedup.value / row.speedup.value
+                return [f"Against PyTorch {words} it is {format_significant(ratio)}x{_qualify(fastest, row)}."]
     return []
+
+
+def _kind(row: Row) -> tuple[int, str, str]:
+    return row.batch, row.scope, row.cache
 
 
 def _state_recommended(document: RunDocument, rows: dict[str, Row]) -> list[str]:
@@ -130,9 +140,12 @@ def _state_recommended(document: RunDocument, rows: dict[str, Row]) -> list[str]
     return [f"Recommended, the fastest within the {limit} limit: {name_row(rows[ref.id])}."]
 
 
-def _state_pareto(document: RunDocument) -> list[str]:
-    """The rows between which only the user can choose; where all rows have one precision there is no such choice."""
-    front = [row for row in document.rows if row.pareto]
+def _state_pareto(document: RunDocument, fastest: Row) -> list[str]:
+    """The rows, timed as the fastest was, between which only the user can choose.
+
+    Where all rows have one precision there is no such choice.
+    """
+    front = [row for row in document.rows if row.pareto and _kind(row) == _kind(fastest)]
     if len({row.precision for row in document.rows if row.status == "ok"}) < 2 or len(front) < 2:
         return []
     quality = "accuracy" if any(row.top1_accuracy for row in front) else "agreement with the reference"

@@ -7,10 +7,11 @@ from collections.abc import Sequence
 from msgspec import Struct
 
 from enginebench.core.names import format_precision
+from enginebench.core.records import Validity
 from enginebench.report.numbers import format_significant
 from enginebench.report.rows import Row
 
-HEADINGS = ("engine", "precision", "batch", "p50 (ms)", "p99 (ms)", "images/s", "times batch 1")
+HEADINGS = ("engine", "precision", "batch", "p50 (ms)", "p99 (ms)", "images/s", "times smallest")
 
 
 class BatchLine(Struct, frozen=True, kw_only=True):
@@ -24,15 +25,17 @@ class BatchLine(Struct, frozen=True, kw_only=True):
     images_per_s: float | None
     gain: float | None
     status: str
+    validity: Validity
+    p99_supported: bool = True  # whether there are samples enough for a p99
 
 
 class BatchSeries(Struct, frozen=True, kw_only=True):
-    """One engine over its batches. `largest` keeps to the p99 limit; None without a limit, 0 if no batch does."""
+    """One engine over its batches. `largest` is the last line that keeps to the p99 limit, if one does."""
 
     engine: str
     precision: str
     lines: tuple[BatchLine, ...]
-    largest: int | None = None
+    largest: BatchLine | None = None
 
 
 def list_batches(rows: Sequence[Row], p99_limit_ms: float | None = None) -> list[BatchSeries]:
@@ -50,13 +53,13 @@ def list_batches(rows: Sequence[Row], p99_limit_ms: float | None = None) -> list
 def _make_series(key: tuple[str, str], rows: Sequence[Row], p99_limit_ms: float | None) -> BatchSeries:
     ordered = sorted(rows, key=lambda row: row.batch)
     first = next((row.throughput_per_s for row in ordered if row.throughput_per_s), None)
-    fitting = [r.batch for r in ordered if p99_limit_ms is not None and r.p99_ms and r.p99_ms.value <= p99_limit_ms]
-    return BatchSeries(
-        engine=key[0],
-        precision=key[1],
-        lines=tuple(_make_line(row, first) for row in ordered),
-        largest=None if p99_limit_ms is None else max(fitting, default=0),
-    )
+    lines = tuple(_make_line(row, first) for row in ordered)
+    fitting = [x for x in lines if p99_limit_ms is not None and x.validity != "invalid" and _keeps(x, p99_limit_ms)]
+    return BatchSeries(engine=key[0], precision=key[1], lines=lines, largest=fitting[-1] if fitting else None)
+
+
+def _keeps(line: BatchLine, p99_limit_ms: float) -> bool:
+    return line.p99_ms is not None and line.p99_ms <= p99_limit_ms
 
 
 def _make_line(row: Row, first: float | None) -> BatchLine:
@@ -70,20 +73,24 @@ def _make_line(row: Row, first: float | None) -> BatchLine:
         images_per_s=rate,
         gain=rate / first if rate and first else None,
         status=row.status,
+        validity=row.validity,
+        p99_supported=row.p99_ms is not None and row.p99_ms.supported,
     )
 
 
 def list_cells(series: Sequence[BatchSeries]) -> list[tuple[str, ...]]:
-    """One line of text cells a batch, under `HEADINGS`; what was not measured shows its status."""
+    """One line of text cells a batch, under `HEADINGS`; what was not measured shows its status.
+
+    A question mark says that there are too few samples for a p99; what cannot be relied on says so beside its p50.
+    """
     return [
         (
             line.engine,
             line.precision,
             str(line.batch),
-            *(
-                format_significant(value) if value is not None else line.status
-                for value in (line.p50_ms, line.p99_ms, line.images_per_s)
-            ),
+            _show(line.p50_ms, line.status) + _doubt(line),
+            _show(line.p99_ms, line.status) + ("" if line.p99_ms is None or line.p99_supported else "?"),
+            _show(line.images_per_s, line.status),
             format_significant(line.gain, 3) if line.gain is not None else "",
         )
         for one in series
@@ -91,13 +98,25 @@ def list_cells(series: Sequence[BatchSeries]) -> list[tuple[str, ...]]:
     ]
 
 
+def _show(value: float | None, status: str) -> str:
+    return format_significant(value) if value is not None else status
+
+
+def _doubt(line: BatchLine) -> str:
+    return f" ({line.validity})" if line.validity != "valid" and line.p50_ms is not None else ""
+
+
 def describe_limit(series: Sequence[BatchSeries], p99_limit_ms: float | None) -> list[str]:
     """A sentence for each engine: the largest batch whose p99 keeps to the limit. Empty without a limit."""
     if p99_limit_ms is None:
         return []
-    return [
-        f"{one.engine} {one.precision}: "
-        + (f"batch {one.largest} is the largest" if one.largest else "no batch that was measured")
-        + f" within p99 {p99_limit_ms:g} ms."
-        for one in series
-    ]
+    return [f"{one.engine} {one.precision}: {_describe_largest(one.largest, p99_limit_ms)}." for one in series]
+
+
+def _describe_largest(largest: BatchLine | None, p99_limit_ms: float) -> str:
+    if largest is None:
+        return f"no batch that was measured within p99 {p99_limit_ms:g} ms"
+    doubts = [] if largest.p99_supported else ["too few samples for a p99"]
+    doubts += [largest.validity] if largest.validity != "valid" else []
+    doubt = f" ({', '.join(doubts)})" if doubts else ""
+    return f"batch {largest.batch} is the largest within p99 {p99_limit_ms:g} ms{doubt}"
