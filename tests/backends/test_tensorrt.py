@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from msgspec.structs import replace
 
 from enginebench.backends import registry
 from enginebench.core.errors import (
@@ -180,7 +181,11 @@ def test_a_plan_alone_says_what_goes_in_and_out(backend: Any, graph: Artifact, t
         tmp_path,
     )
     assert [(s.name, s.dtype, s.shape[1:]) for s in alone.inputs] == [("input", "float32", (1, 8, 8))]
-    assert alone.inputs[0].shape[0] == "batch"
+    assert alone.inputs[0].shape[0] == 4, "its profile leaves no choice"
+    shapes = {"min_shapes": "input:1x1x8x8", "opt_shapes": "input:4x1x8x8", "max_shapes": "input:8x1x8x8"}
+    plan = backend.build(graph, make_spec(**shapes), tmp_path)
+    wide = backend.build(replace(alone, path=plan.path, inputs=(), outputs=()), make_spec(), tmp_path)
+    assert wide.inputs[0].shape == ("batch", 1, 8, 8)
     assert [s.name for s in alone.outputs] == ["output"]
 
 

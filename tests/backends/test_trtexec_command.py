@@ -14,7 +14,9 @@ from enginebench.backends.tensorrt_settings import (
     BuildSettings,
     ShapeProfile,
     fix_shape,
+    format_shapes,
     make_profile,
+    quote_name,
     read_device,
     read_profile,
     read_profiles,
@@ -27,8 +29,6 @@ from enginebench.backends.trtexec_command import (
     check_extra,
     compose_build,
     compose_measure,
-    format_shapes,
-    quote_name,
     state_switches,
 )
 from enginebench.backends.trtexec_executable import find_trtexec, read_banner, read_trtexec, require_trtexec

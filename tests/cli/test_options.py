@@ -6,7 +6,7 @@ import click
 import pytest
 from msgspec.structs import replace
 
-from enginebench.cli.options import Common, Timing, common_options, measure_options
+from enginebench.cli.options import Common, Timing, choose_batches, common_options, measure_options
 from enginebench.core.errors import UsageError
 from enginebench.core.records import MeasureSpec
 
@@ -68,3 +68,13 @@ def test_sides_are_asked_for_with_all_that_was_given() -> None:
 def test_a_shape_of_another_form_is_explained() -> None:
     with pytest.raises(UsageError, match="--input-shape 'x:1x-4'"):
         replace(COMMON, input_shape=("x:1x-4",)).make_side_request(None)
+
+
+def test_the_batch_is_that_of_the_shapes_unless_it_is_said() -> None:
+    assert choose_batches(None, None) == (1,)
+    assert choose_batches(None, {"x": (4, 8), "y": (4, 2)}) == (4,)
+    assert choose_batches(None, {"x": (4, 8), "y": (3, 2)}) == (1,), "no telling which of them is the batch"
+    assert choose_batches((1, 8), {"x": (8, 3)}) == (1, 8)
+    assert choose_batches((8,), {"x": (1, 3)}) == (8,)
+    with pytest.raises(UsageError, match=r"first axis of --input-shape is 4, and --batch 1, 8"):
+        choose_batches((1, 8), {"x": (4, 3)})

@@ -207,6 +207,38 @@ def test_the_same_plan_through_both(cli: Cli, tmp_path: Path) -> None:
     assert any("device's clock" in m for m in messages)
 
 
+def test_shapes_and_profiles_reach_a_plan(cli: Cli, tmp_path: Path) -> None:
+    """A plan alone says that an axis is open, not how long it is to be."""
+    variables = make_environment(tmp_path, "10.16", "10.16")
+    profile = ("--profile", "input:1x1x8x8/1x1x8x8/2x1x8x8", "--profile", "input:4x1x8x8/4x1x8x8/8x1x8x8")
+    built = cli("build", take_graph(tmp_path), "--engine", "tensorrt", *profile, "--out", "two.plan", env=variables)
+    assert built.returncode == 0, built.stderr
+    shape = ("--input-shape", "input:4x1x8x8", "--profile-index", 1, "--json", *SHORT)
+    timed = cli("bench", "two.plan", "--engine", "tensorrt", *shape, env=variables)
+    assert timed.returncode == 0, timed.stderr
+    row = json.loads(timed.stdout)["row"]
+    assert row["batch"] == 4 and "shapes=input:4x1x8x8" in row["engine"]
+    dry = cli(
+        *("bench", "two.plan", "--engine", "trtexec", "--dry-run", "--tensorrt-version", "10.16"),
+        *("--input-shape", "input:4x1x8x8", "--profile-index", 1),
+        env=variables,
+    )
+    assert {"--shapes=input:4x1x8x8", "--useProfile=1"} <= set(dry.stdout.split()), dry.stderr
+    sides = (f"ort@{take_graph(tmp_path)}", "tensorrt@two.plan")
+    drift = ("--input-shape", "input:4x1x8x8", "--n", 8, "--json")
+    chosen = cli("drift", *sides, *drift, "--profile-index", 1, env=variables)
+    assert chosen.returncode == 0, chosen.stderr
+    document = json.loads(chosen.stdout)
+    assert document["n"] == 8 and document["candidate"]["engine"]["options"]["profile_index"] == "1"
+    assert "profile_index" not in document["reference"]["engine"]["options"]
+    told = cli("drift", sides[0], "trtexec@two.plan", *drift, "--profile-index", 1, env=variables)
+    assert told.returncode == 0 and json.loads(told.stdout)["n"] == 8, told.stderr
+    other = cli("bench", "two.plan", "--engine", "trtexec", "--batch", 8, "--profile-index", 1, *SHORT, env=variables)
+    assert other.returncode == 6 and "runs with a batch of" in other.stdout + other.stderr
+    unused = cli("drift", sides[0], sides[0], "--profile-index", 1, env=variables)
+    assert unused.returncode == 2 and "neither side is run by TensorRT" in unused.stderr
+
+
 def test_refusals_and_exit_codes(cli: Cli, tmp_path: Path) -> None:
     graph = take_graph(tmp_path)
     none = make_environment(tmp_path, None, None)

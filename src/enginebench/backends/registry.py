@@ -114,8 +114,8 @@ ENTRIES: dict[str, Entry] = {
         stand_ins=tensorrt_runtime.MODULES[1:],
         device="cuda:0",
         command='pip install "enginebench[tensorrt]" (or: pip install tensorrt cuda-python)',
-        verified_on="names of the bindings of TensorRT 8.6, 10.16 and 11.4. Not yet run against NVIDIA's own TensorRT "
-        "library",
+        verified_on="names of the bindings of TensorRT 8.6, 10.16 and 11.4; the lean runtime 11.4 on an H200, without "
+        "a plan that it takes. Not yet run against NVIDIA's own TensorRT library",
     ),
     "trtexec": Entry(
         module="enginebench.backends.trtexec",

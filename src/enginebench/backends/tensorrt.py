@@ -27,9 +27,16 @@ from enginebench.backends.tensorrt_builder import (
     require_builder,
 )
 from enginebench.backends.tensorrt_runtime import LEAN_NOTE, import_tensorrt, is_lean
-from enginebench.backends.tensorrt_settings import BUILD_OPTIONS, SEPARATOR, SWITCH, read_device, read_settings
+from enginebench.backends.tensorrt_settings import (
+    BUILD_OPTIONS,
+    SEPARATOR,
+    SWITCH,
+    read_device,
+    read_settings,
+    read_shapes,
+)
 from enginebench.core.errors import ArtifactError, BackendUnavailable, MeasurementError, UsageError
-from enginebench.core.feeds import check_feeds
+from enginebench.core.feeds import check_feeds, fix_shapes
 from enginebench.core.records import Artifact, Availability, Caveat, EngineSpec, LayerProfile, Precision, TensorSpec
 
 if TYPE_CHECKING:
@@ -50,6 +57,7 @@ OPTIONS = {
     "graph": Option(default="1", choices=SWITCH, meaning="launch as a CUDA graph"),
     "spin": Option(default="1", choices=SWITCH, meaning="wait for the GPU by spinning"),
     "profile_index": Option(default="0", meaning="optimization profile to run"),
+    "shapes": Option(default="", meaning="shapes to run with, NAME:1x3x224x224 (a plan alone)"),
     "calib_data": Option(default="", meaning="arrays (.npz) to calibrate on, for weak_typing in int8"),
     "host_code": Option(default="0", choices=SWITCH, meaning="run host code that a version-compatible plan carries"),
 }
@@ -165,7 +173,7 @@ class TensorRtBackend:
         inputs, outputs = read_tensors(engine)
         return replace(
             artifact,
-            inputs=inputs,
+            inputs=tuple(fix_to_profile(engine, spec, options["profile_index"]) for spec in inputs),
             outputs=outputs,
             made_by={**artifact.made_by, "tensorrt": trt.__version__},
             caveats=(*artifact.caveats, UNVERIFIED),
@@ -214,6 +222,17 @@ def read_tensors(engine: Any) -> tuple[tuple[TensorSpec, ...], tuple[TensorSpec,
             TensorSpec(name=name, dtype=find_dtype(engine, name), shape=read_shape(engine.get_tensor_shape(name), name))
         )
     return tuple(sides[True]), tuple(sides[False])
+
+
+def fix_to_profile(engine: Any, spec: TensorSpec, index: str) -> TensorSpec:
+    """The input with the axes fixed for which the profile leaves no choice; as it is if there is no such profile."""
+    if all(isinstance(axis, int) for axis in spec.shape) or not index.isdecimal():
+        return spec
+    if int(index) >= engine.num_optimization_profiles:
+        return spec
+    low, _, high = engine.get_tensor_profile_shape(spec.name, int(index))
+    shape = (int(a) if a == b else axis for axis, a, b in zip(spec.shape, tuple(low), tuple(high), strict=True))
+    return replace(spec, shape=tuple(shape))
 
 
 def read_shape(dims: Any, name: str) -> tuple[int | str, ...]:
@@ -375,6 +394,7 @@ class TensorRtEngine:
 
         Raises:
             ArtifactError: the plan is of another graph.
+            UsageError: option `shapes` contradicts it.
         """
         inputs, outputs = read_tensors(self._engine)
         for found, named in ((inputs, artifact.inputs), (outputs, artifact.outputs)):
@@ -383,7 +403,7 @@ class TensorRtEngine:
                     f"{artifact.path} has {', '.join(s.name for s in found)} where its artefact says "
                     f"{', '.join(s.name for s in named)}; build it again"
                 )
-        return inputs, outputs
+        return fix_shapes(inputs, read_shapes(self._options["shapes"])), outputs
 
     def _make_context(self) -> Any:
         """A context on the chosen profile."""

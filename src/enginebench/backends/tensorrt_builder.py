@@ -338,7 +338,8 @@ def read_batches(path: Path, batch: int) -> list[dict[str, Array]]:
     """
     try:
         with np.load(path, allow_pickle=False) as archive:
-            arrays = {name: archive[name] for name in archive.files}
+            # Entries with such names are what `calibrate --keep-batches` tells of itself.
+            arrays = {name: archive[name] for name in archive.files if not name.startswith("__")}
     except (OSError, ValueError, EOFError) as error:
         raise ArtifactError(f"{path}: {error}; expected an .npz file with one array for each input") from error
     lengths = {array.shape[0] if array.ndim else 0 for array in arrays.values()}

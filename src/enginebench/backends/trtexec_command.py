@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 
 from msgspec import Struct
 
-from enginebench.backends.tensorrt_settings import BuildSettings, ShapeProfile
+from enginebench.backends.tensorrt_settings import BuildSettings, ShapeProfile, format_shapes, quote_name
 from enginebench.backends.trtexec_flags import Trtexec
 from enginebench.core.errors import UsageError
 from enginebench.core.records import Precision
@@ -111,16 +110,6 @@ def state_switches(tool: Trtexec, settings: RunSettings) -> list[str]:
         switches += [] if settings.transfers else ["--noDataTransfers"]
         switches += ["--useSpinWait"] if settings.spin_wait else []
     return [*switches, f"--infStreams={settings.streams}"]
-
-
-def format_shapes(shapes: dict[str, tuple[int, ...]]) -> str:
-    """Shapes as trtexec reads them; a name with a colon, comma or space stands in single quotation marks."""
-    return ",".join(f"{quote_name(name)}:{'x'.join(map(str, shape))}" for name, shape in shapes.items())
-
-
-def quote_name(name: str) -> str:
-    """A tensor's name as trtexec reads it inside a list."""
-    return name if re.fullmatch(r"[\w./\-]+", name) else f"'{name}'"
 
 
 def check_extra(tool: Trtexec, extra: tuple[str, ...]) -> tuple[str, ...]:

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 @click.argument("target")
 @click.option("--engine", required=True, help="ENGINE[:key=value,...]")
 @click.option("--precision", default="fp32", show_default=True)
-@click.option("--batch", type=click.IntRange(1), default=1, show_default=True)
+@click.option("--batch", type=click.IntRange(1), help="[that of --input-shape, else 1]")
 @click.option("--against", metavar="SIDE", help="ENGINE@TARGET, ENGINE, or the file of a stored row.")
 @click.option("--against-precision", metavar="PRECISION", help="Of the other side. [--precision]")
 @click.option("--gate", is_flag=True, help="End with exit code 4 if TARGET is slower, or the sides cannot be compared.")
@@ -54,7 +54,7 @@ def command(
     target: str,
     engine: str,
     precision: str,
-    batch: int,
+    batch: int | None,
     against: str | None,
     against_precision: str | None,
     gate: bool,
@@ -101,7 +101,7 @@ def command(
         target,
         engines=[(name, options)],
         precisions=[parse_precision(precision)],
-        batches=(batch,),
+        batches=None if batch is None else (batch,),
         measure=timing.make_measure(common.seed, percentiles=parse_percentiles(percentile)),
         input_size=input_size,
     )
@@ -135,11 +135,14 @@ def print_dry_run(target: str, request: RunRequest, version: str | None, as_json
     import shlex
 
     from enginebench.backends.registry import find_device
+    from enginebench.backends.tensorrt_settings import format_shapes
     from enginebench.core.records import EngineSpec
     from enginebench.core.store import encode
     from enginebench.workflow.dry_run import plan_measure
 
     ((name, options),), ((precision, recipe),) = request.engines, request.precisions
+    if request.input_shapes:  # a dry run opens no graph whose axes could be fixed
+        options = {"shapes": format_shapes(request.input_shapes), **options}
     spec = EngineSpec(
         backend=name,
         options=options,

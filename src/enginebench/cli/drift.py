@@ -16,6 +16,7 @@ from enginebench.cli.options import Common, common_options
 @click.option("--inputs", type=click.Path(path_type=Path, dir_okay=False), metavar="F.npz", help="One entry an input.")
 @click.option("--limit", multiple=True, metavar="NAME=VALUE", help="Make it a gate: cosine=0.99,top1=0.98.")
 @click.option("--input-size", type=click.IntRange(1), help="Height and width of the model's images.")
+@click.option("--profile-index", type=click.IntRange(0), help="Optimization profile of a side that is a plan.")
 @click.option("--skip-output-save", is_flag=True, help="Write no samples/ into --out.")
 @click.option("--out", type=click.Path(path_type=Path, file_okay=False), help="Folder for the figures of every sample.")
 @common_options
@@ -26,6 +27,7 @@ def command(
     inputs: Path | None,
     limit: tuple[str, ...],
     input_size: int | None,
+    profile_index: int | None,
     skip_output_save: bool,
     out: Path | None,
     common: Common,
@@ -46,7 +48,7 @@ def command(
     from enginebench.workflow.drifting import measure_sides, parse_limits
 
     limits = parse_limits(limit) if limit else None
-    request = common.make_side_request(input_size)
+    request = common.make_side_request(input_size, profile_index)
     with open_reporter() as reporter:
         document = measure_sides(
             reference,

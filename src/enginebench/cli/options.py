@@ -53,14 +53,17 @@ class Common(Struct, frozen=True, kw_only=True):
         *,
         engines: Iterable[tuple[str, dict[str, str]]],
         precisions: Iterable[tuple[Precision, Recipe | None]],
-        batches: tuple[int, ...],
+        batches: tuple[int, ...] | None,
         measure: MeasureSpec,
         input_size: int | None,
     ) -> RunRequest:
         """The request for rows of `model`; one engine, precision and batch make one row.
 
+        Args:
+            batches: those of --batch; None if it was not given.
+
         Raises:
-            UsageError: a shape has another form.
+            UsageError: a shape has another form, or another first axis than --batch.
         """
         from enginebench.workflow.folder import RunRequest
 
@@ -68,7 +71,7 @@ class Common(Struct, frozen=True, kw_only=True):
             model=model,
             engines=tuple(engines),
             precisions=tuple(precisions),
-            batches=batches,
+            batches=choose_batches(batches, self.read_shapes()),
             device=self.device,
             threads=self.count_threads(),
             measure=measure,
@@ -82,7 +85,7 @@ class Common(Struct, frozen=True, kw_only=True):
         target: str,
         engine: str,
         precision: str,
-        batch: int,
+        batch: int | None,
         *,
         time_limit_s: float,
         input_size: int | None,
@@ -98,12 +101,12 @@ class Common(Struct, frozen=True, kw_only=True):
             target,
             engines=[parse_engine(engine)],
             precisions=[parse_precision(precision)],
-            batches=(batch,),
+            batches=None if batch is None else (batch,),
             measure=MeasureSpec(seed=self.seed, time_limit_s=time_limit_s, processes=1),
             input_size=input_size,
         )
 
-    def make_side_request(self, input_size: int | None) -> SideRequest:
+    def make_side_request(self, input_size: int | None, profile_index: int | None = None) -> SideRequest:
         """What the sides of a comparison have in common.
 
         Raises:
@@ -118,6 +121,7 @@ class Common(Struct, frozen=True, kw_only=True):
             seed=self.seed,
             input_size=input_size,
             input_shapes=self.read_shapes(),
+            profile_index=profile_index,
         )
 
 
@@ -271,6 +275,22 @@ def parse_shapes(texts: tuple[str, ...]) -> dict[str, tuple[int, ...]] | None:
             raise UsageError(f"--input-shape {text!r}: expected NAME:1x3x224x224 with positive numbers")
         shapes[name] = shape
     return shapes or None
+
+
+def choose_batches(given: tuple[int, ...] | None, shapes: dict[str, tuple[int, ...]] | None) -> tuple[int, ...]:
+    """The batches of --batch, else the first axis that all of --input-shape have, else 1.
+
+    Raises:
+        UsageError: both were given, and the first axis is neither among the batches nor 1, that of one entry.
+    """
+    firsts = {shape[0] for shape in (shapes or {}).values()}
+    first = firsts.pop() if len(firsts) == 1 else None
+    if given is None:
+        return (first or 1,)
+    if first is not None and first not in (1, *given):
+        asked = ", ".join(map(str, given))
+        raise UsageError(f"the first axis of --input-shape is {first}, and --batch {asked}; say the same in both")
+    return given
 
 
 def parse_batches(text: str) -> tuple[int, ...]:

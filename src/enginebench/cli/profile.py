@@ -13,7 +13,7 @@ from enginebench.cli.options import Common, common_options
 @click.argument("target")
 @click.option("--engine", default="ort", show_default=True, help="ENGINE[:key=value,...]")
 @click.option("--precision", default="fp32", show_default=True)
-@click.option("--batch", type=click.IntRange(1), default=1, show_default=True)
+@click.option("--batch", type=click.IntRange(1), help="[that of --input-shape, else 1]")
 @click.option("--topk", type=click.IntRange(1), default=30, show_default=True, help="Layers shown and drawn.")
 @click.option("--input-size", type=click.IntRange(1), help="Height and width of the model's images.")
 @click.option("--wait/--no-wait", default=True, help="If another run holds the device: wait, or refuse.")
@@ -23,7 +23,7 @@ def command(
     target: str,
     engine: str,
     precision: str,
-    batch: int,
+    batch: int | None,
     topk: int,
     input_size: int | None,
     wait: bool,

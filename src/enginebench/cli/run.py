@@ -31,7 +31,7 @@ DEFAULT_ENGINES = {
     help=f"ENGINE[:key=value,...], parted by commas. [{DEFAULT_ENGINES['cpu']}; on a GPU {DEFAULT_ENGINES['cuda']}]",
 )
 @click.option("--precisions", default="fp32", show_default=True, help="Parted by commas.")
-@click.option("--batch", default="1", show_default=True, help="Batch sizes, parted by commas.")
+@click.option("--batch", help="Batch sizes, parted by commas. [that of --input-shape, else 1]")
 @click.option("--quick", is_flag=True, help="One short process a row: an impression, no claims.")
 @click.option("--baseline", metavar="ENGINE", help="What speed-ups refer to. [pytorch, else the first]")
 @click.option("--data", metavar="DIR/digits", help="Labelled data: accuracy, and ranges for int8.")
@@ -60,7 +60,7 @@ def command(
     model: str,
     engines: str | None,
     precisions: str,
-    batch: str,
+    batch: str | None,
     quick: bool,
     baseline: str | None,
     data: str | None,
@@ -102,7 +102,7 @@ def command(
         model,
         engines=chosen,
         precisions=[parse_precision(p.strip()) for p in precisions.split(",")],
-        batches=parse_batches(batch),
+        batches=parse_batches(batch) if batch else None,
         measure=timing.make_measure(common.seed, quick=quick),
         input_size=input_size,
     )

@@ -115,7 +115,7 @@ def _answer(
     """(what was read, logits, labels) of a side, worked out in a child process."""
     job = AnswerJob(
         artifact=side.artifact,
-        engine=replace(side.engine, batch=choose_step((side,))),
+        engine=replace(side.engine, batch=choose_step((side,), request)),
         out_dir=str(scratch),
         logits_path=str(scratch / "answers.npz"),
         model=model,

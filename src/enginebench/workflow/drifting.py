@@ -10,12 +10,13 @@ from typing import Any
 from msgspec import Struct
 
 from enginebench.analyze.drift import LIMITS, default_limits, find_exceeded, measure_drift, measure_samples
+from enginebench.backends.registry import accepts
 from enginebench.core.errors import ArtifactError, UsageError
 from enginebench.core.preprocess import differ, shorten
 from enginebench.core.records import Caveat, Drift, Precision
 from enginebench.core.store import encode, write_atomic
 from enginebench.report.drift import DriftDocument, DriftSide, SamplesDocument
-from enginebench.workflow.campaign import Reporter
+from enginebench.workflow.campaign import Reporter, cut_common
 from enginebench.workflow.lock import lock_devices
 from enginebench.workflow.perform import load_arrays, save_arrays
 from enginebench.workflow.sides import OpenSide, SideRequest, check_side, check_sides, choose_step, open_side, run_side
@@ -85,8 +86,10 @@ def measure_sides(
         place = Path(scratch)
         ref = open_side(reference, request, place / "reference", reporter)
         cand = open_side(candidate, request, place / "candidate", reporter)
+        if request.profile_index is not None and not any("plan" in accepts(s.engine.backend) for s in (ref, cand)):
+            raise UsageError("--profile-index chooses a profile of a plan, and neither side is run by TensorRT")
         check_sides(ref, cand)
-        step = choose_step((ref, cand))
+        step = choose_step((ref, cand), request)
         given = make_inputs(ref, inputs, n, request.seed)
         check_prepared(given, (ref, cand))
         samples = place / "samples" if out is None or not save_outputs else out / "samples"
@@ -94,7 +97,7 @@ def measure_sides(
         with lock_devices((ref.engine.device, cand.engine.device), on_wait=reporter.say):
             for name, side in (("reference", ref), ("candidate", cand)):
                 run_side(side, samples / "inputs.npz", samples / f"{name}.npz", step, place / name, reporter)
-        answers = load_arrays(samples / "reference.npz"), load_arrays(samples / "candidate.npz")
+        answers = cut_common(load_arrays(samples / "reference.npz"), load_arrays(samples / "candidate.npz"))
     chosen = dict(default_limits(_find_shorter(ref, cand)) if limits is None else limits)
     drift = measure_drift(*answers, chosen, reference_id=reference)
     _check_gate(drift, limits)

@@ -86,11 +86,12 @@ class MeasureJob(Struct, frozen=True, kw_only=True, tag="measure"):
 
 
 class BuildJob(Struct, frozen=True, kw_only=True, tag="build"):
-    """Build an engine file from an ONNX file."""
+    """Build an engine file from an ONNX file, or take a finished one; `prove` its precision."""
 
     source: str
     engine: EngineSpec
     out_dir: str
+    prove: bool = True
 
 
 class ProbeJob(Struct, frozen=True, kw_only=True, tag="probe"):

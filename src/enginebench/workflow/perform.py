@@ -7,7 +7,7 @@ import os
 import shutil
 import time
 import zipfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from functools import partial
 from importlib.util import find_spec
@@ -110,6 +110,10 @@ def make_source(job: SourceJob, note: NoteCall) -> SourceAnswer:
         artifacts: tuple[Artifact, ...] = (_take_plan(Path(job.model), Path(job.out_dir)),)
     elif resolve_model(job.model).kind == "onnx":
         artifacts = take_file(Path(job.model), Path(job.out_dir))
+        if job.input_shapes:
+            from enginebench.models.onnx_shapes import fix_axes
+
+            artifacts = tuple(fix_axes(artifact, job.input_shapes) for artifact in artifacts)
     elif find_spec("torch") is not None:
         artifacts = _export_model(job, note)
     else:
@@ -267,6 +271,8 @@ def prepare_engine(job: PrepareJob, note: NoteCall) -> PrepareAnswer:
     pass_notes(backend, note)
     start = time.perf_counter()
     artifact = build_graph(backend, job.artifact, job.engine, job.out_dir, note)
+    if job.artifact.kind == "plan":
+        check_batch(artifact, job.engine)
     feeds = _check_inputs(job, artifact)
     proof: dict[str, float] | None = None
     if isinstance(backend, Loadable):
@@ -297,6 +303,22 @@ def prepare_engine(job: PrepareJob, note: NoteCall) -> PrepareAnswer:
         effective_precision=proof,
         layers=layers,
         caveats=doubts,
+    )
+
+
+def check_batch(plan: Artifact, engine: EngineSpec) -> None:
+    """Returns if a finished plan runs the batch that its row is called by.
+
+    Raises:
+        ArtifactError: it runs another.
+    """
+    first = plan.inputs[0].shape[:1] if plan.inputs else ()
+    if engine.options.get("implicit_batch") or not first or first[0] == engine.batch or isinstance(first[0], str):
+        return
+    rest = "x".join(map(str, (engine.batch, *plan.inputs[0].shape[1:])))
+    raise ArtifactError(
+        f"{plan.model} runs with a batch of {first[0]}, not {engine.batch}: give --batch {first[0]}, or, if its "
+        f"profiles allow another, --input-shape {plan.inputs[0].name}:{rest} or --profile-index"
     )
 
 
@@ -363,7 +385,7 @@ def build_file(job: BuildJob, note: NoteCall) -> BuildAnswer:
         artifact=artifact,
         engine_version=artifact.made_by.get("tensorrt"),
         build_s=build_s,
-        effective_precision=prove_precision(backend, artifact, job.engine, note),
+        effective_precision=prove_precision(backend, artifact, job.engine, note) if job.prove else None,
     )
 
 
@@ -424,7 +446,9 @@ def infer_arrays(job: InferJob, note: NoteCall) -> InferAnswer:
     backend = open_for(job.engine, job.out_dir)
     artifact = build_graph(backend, job.artifact, job.engine, job.out_dir, note)
     if isinstance(backend, Answering):
-        save_arrays(Path(job.outputs_path), backend.answer(artifact, job.engine, [feeds]))
+        steps = [feeds] if job.step is None else list(cut_steps(feeds, job.step))
+        answers = backend.answer(artifact, job.engine, steps)
+        save_arrays(Path(job.outputs_path), {name: array[: count_entries(feeds)] for name, array in answers.items()})
         return InferAnswer(outputs=artifact.outputs)
     if not isinstance(backend, Loadable):
         raise UsageError(f"{job.engine.backend} times itself and hands out no outputs; infer needs another engine")
@@ -435,6 +459,21 @@ def infer_arrays(job: InferJob, note: NoteCall) -> InferAnswer:
     return InferAnswer(outputs=outputs)
 
 
+def count_entries(feeds: Feeds) -> int:
+    """Entries along the first axis."""
+    return min(len(array) for array in feeds.values())
+
+
+def cut_steps(feeds: Feeds, step: int) -> Iterator[Feeds]:
+    """The entries, `step` at a time; the last step is filled up with the last entry."""
+    import numpy as np
+
+    n = count_entries(feeds)
+    for start in range(0, n, step):
+        places = np.minimum(np.arange(start, start + step), n - 1)
+        yield {name: array[places] for name, array in feeds.items()}
+
+
 def run_steps(engine: Engine, feeds: Feeds, step: int) -> dict[str, Array]:
     """The outputs for all entries, `step` at a time; the last step is filled up, since a graph's batch may be fixed.
 
@@ -443,11 +482,8 @@ def run_steps(engine: Engine, feeds: Feeds, step: int) -> dict[str, Array]:
     """
     import numpy as np
 
-    n = min(len(array) for array in feeds.values())
-    pieces = []
-    for start in range(0, n, step):
-        places = np.minimum(np.arange(start, start + step), n - 1)
-        pieces.append(run_feeds(engine, [{name: array[places] for name, array in feeds.items()}]))
+    n = count_entries(feeds)
+    pieces = [run_feeds(engine, [piece]) for piece in cut_steps(feeds, step)]
     whole = {name: np.concatenate([piece[name] for piece in pieces]) for name in pieces[0]}
     wrong = [name for name, array in whole.items() if len(array) != len(pieces) * step]
     if wrong:

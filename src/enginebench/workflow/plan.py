@@ -8,6 +8,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from enginebench.backends.registry import accepts, find_device, find_installed
+from enginebench.backends.tensorrt_settings import format_shapes
 from enginebench.core.names import format_engine, format_precision, parse_engine, row_id
 from enginebench.core.records import (
     Artifact,
@@ -158,6 +159,8 @@ def _plan_row(
     problems: Mapping[str, str],
 ) -> PlannedRow:
     source = next((_with_batch(a, spec.batch) for a in sources if _serves(a, spec, kind)), None)
+    if source is not None:
+        spec = replace(spec, options=add_shapes(spec.options, source, request.input_shapes))
     return PlannedRow(
         id=row_id(spec, spec.precision, request.measure),
         model=sources[0].model if sources else request.model,
@@ -168,6 +171,15 @@ def _plan_row(
         chain=_chain(sources, source),
         skip=_reason_to_skip(spec, source, availability, kind, problems),
     )
+
+
+def add_shapes(
+    options: dict[str, str], source: Artifact, shapes: Mapping[str, tuple[int, ...]] | None
+) -> dict[str, str]:
+    """The options of an engine, told the shapes where it starts from a plan: only TensorRT can say what that takes."""
+    if source.kind != "plan" or not shapes:
+        return options
+    return {"shapes": format_shapes(shapes), **options}
 
 
 def _serves(artifact: Artifact, spec: EngineSpec, kind: ArtifactKind) -> bool:

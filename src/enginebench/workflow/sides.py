@@ -7,7 +7,7 @@ from pathlib import Path
 from msgspec import Struct
 from msgspec.structs import replace
 
-from enginebench.backends.registry import find_device, takes
+from enginebench.backends.registry import accepts, find_device, takes
 from enginebench.core.errors import FeedError, UsageError
 from enginebench.core.names import format_engine, format_precision
 from enginebench.core.preprocess import differ, shorten
@@ -15,7 +15,8 @@ from enginebench.core.records import Artifact, EngineSpec, TensorSpec
 from enginebench.workflow.campaign import Reporter, child_environment
 from enginebench.workflow.comparison import Side, open_stored, parse_side
 from enginebench.workflow.isolate import run_child
-from enginebench.workflow.jobs import InferJob, SourceJob
+from enginebench.workflow.jobs import BuildAnswer, BuildJob, InferJob, SourceJob
+from enginebench.workflow.plan import add_shapes
 from enginebench.workflow.sources import choose_source, make_sources
 
 SIDE_TIMEOUT_S = 1800.0
@@ -34,6 +35,7 @@ class SideRequest(Struct, frozen=True, kw_only=True):
     seed: int = 0
     input_size: int | None = None
     input_shapes: dict[str, tuple[int, ...]] | None = None
+    profile_index: int | None = None  # of the sides that are plans
 
 
 class OpenSide(Struct, frozen=True, kw_only=True):
@@ -77,8 +79,22 @@ def open_side(text: str, request: SideRequest, scratch: Path, reporter: Reporter
     sources = make_sources(job, threads=request.threads, timeout_s=SIDE_TIMEOUT_S, reporter=reporter)
     spec = EngineSpec(backend=name, options=options, device=find_device(name, request.device), threads=request.threads)
     artifact = choose_source(sources, spec, takes(name))
-    spec = replace(spec, precision=artifact.precision, recipe=artifact.recipe)
+    options = _add_profile(add_shapes(options, artifact, request.input_shapes), name, request)
+    spec = replace(spec, precision=artifact.precision, recipe=artifact.recipe, options=options)
+    if artifact.kind == "plan":
+        artifact = _ask_plan(artifact, spec, scratch / "plan")
     return OpenSide(text=text, model=side.target, artifact=_free_batch(artifact), engine=spec)
+
+
+def _ask_plan(plan: Artifact, spec: EngineSpec, place: Path) -> Artifact:
+    """The plan with the inputs and outputs that its engine finds in it."""
+    answer = run_child(
+        BuildJob(source=plan.path, engine=spec, out_dir=str(place), prove=False),
+        timeout_s=SIDE_TIMEOUT_S,
+        environment=child_environment(spec.threads),
+    )
+    assert isinstance(answer, BuildAnswer)
+    return replace(answer.artifact, model=plan.model)
 
 
 def check_side(text: str) -> Side:
@@ -104,8 +120,16 @@ def _open_row(path: Path, request: SideRequest) -> OpenSide:
     # A plan carries its own doubts alone; those of the graph that it was built from hold for it, too.
     doubts = tuple(dict.fromkeys(c for a in stored.chain for c in a.caveats))
     artifact = _free_batch(replace(stored.chain[-1], caveats=doubts))
-    spec = replace(stored.spec, threads=request.threads)
+    options = _add_profile(stored.spec.options, stored.spec.backend, request)
+    spec = replace(stored.spec, threads=request.threads, options=options)
     return OpenSide(text=str(path), model=stored.result.model, artifact=artifact, engine=spec)
+
+
+def _add_profile(options: dict[str, str], backend: str, request: SideRequest) -> dict[str, str]:
+    """The options of an engine that runs plans, with the profile that was asked for; those of any other as they are."""
+    if request.profile_index is None or "plan" not in accepts(backend):
+        return options
+    return {**options, "profile_index": str(request.profile_index)}
 
 
 def _free_batch(artifact: Artifact) -> Artifact:
@@ -120,8 +144,8 @@ def _free_batch(artifact: Artifact) -> Artifact:
     return replace(artifact, inputs=free(artifact.inputs), outputs=free(artifact.outputs))
 
 
-def choose_step(sides: tuple[OpenSide, ...]) -> int:
-    """Entries at a time: the batch that a graph is fixed to, else a few.
+def choose_step(sides: tuple[OpenSide, ...], request: SideRequest) -> int:
+    """Entries at a time: the batch that a graph is fixed to, else that of the shapes asked for, else a few.
 
     Raises:
         FeedError: the sides are fixed to different batches.
@@ -133,7 +157,8 @@ def choose_step(sides: tuple[OpenSide, ...]) -> int:
     fixed = sorted({axis for spec in specs if isinstance(axis := spec.shape[0], int)})
     if len(fixed) > 1:
         raise FeedError(f"the sides are fixed to batches of {fixed[0]} and {fixed[1]}; export one with --dynamic-batch")
-    return fixed[0] if fixed else STEP
+    asked = {shape[0] for shape in (request.input_shapes or {}).values()}
+    return fixed[0] if fixed else asked.pop() if len(asked) == 1 else STEP
 
 
 def check_sides(reference: OpenSide, candidate: OpenSide) -> None:
