@@ -97,7 +97,8 @@ def measure_child(python: str, code: str, *arguments: Path) -> dict[str, float]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--queries", type=int, default=1_000_000)
-    parser.add_argument("--pandas", metavar="PYTHON", help="an interpreter that has pandas")
+    interpreter = os.environ.get("PANDAS_PYTHON")
+    parser.add_argument("--pandas", metavar="PYTHON", default=interpreter, help="it has pandas [$PANDAS_PYTHON]")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "times.json"
