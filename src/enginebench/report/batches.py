@@ -110,10 +110,13 @@ def describe_limit(series: Sequence[BatchSeries], p99_limit_ms: float | None) ->
     """A sentence for each engine: the largest batch whose p99 keeps to the limit. Empty without a limit."""
     if p99_limit_ms is None:
         return []
-    return [f"{one.engine} {one.precision}: {_describe_largest(one.largest, p99_limit_ms)}." for one in series]
+    return [f"{one.engine} {one.precision}: {_describe_largest(one, p99_limit_ms)}." for one in series]
 
 
-def _describe_largest(largest: BatchLine | None, p99_limit_ms: float) -> str:
+def _describe_largest(series: BatchSeries, p99_limit_ms: float) -> str:
+    largest = series.largest
+    if largest is None and any(_keeps(line, p99_limit_ms) for line in series.lines):
+        return f"only batches whose rows are invalid keep within p99 {p99_limit_ms:g} ms"
     if largest is None:
         return f"no batch that was measured within p99 {p99_limit_ms:g} ms"
     doubts = [] if largest.p99_supported else ["too few samples for a p99"]
