@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 from msgspec import Struct
@@ -59,6 +59,7 @@ class Metrics(Struct, frozen=True, kw_only=True):
     data_transfers: bool | None = None
     top_layers: tuple[ProfiledLayer, ...] = ()
     profile_remainder_ms: float | None = None
+    shares_of: Literal["time", "layers"] | None = None  # what the shares by precision and type are of
     by_precision: dict[str, LayerGroup] = {}
     by_type: dict[str, LayerGroup] = {}
     overhead: LayerGroup | None = None
@@ -173,8 +174,17 @@ def collect_times(case: TrtexecCase, log: LogRun) -> dict[str, Any]:
         "latency_ms": log.latency_ms,
         "gpu_compute_ms": log.gpu_compute_ms,
         "throughput_qps": log.throughput_qps,
+        "images_per_s": find_images(log),
         **pick_figures(log.latency_ms),
     }
+
+
+def find_images(log: LogRun) -> float | None:
+    """Images in a second by the log: with an implicit batch (8.6 and older) its qps count images already."""
+    if not log.throughput_qps or not log.batch:
+        return None
+    explicit = log.options.get("Inference Options", {}).get("Batch") == "Explicit"
+    return log.throughput_qps * log.batch if explicit else log.throughput_qps
 
 
 def pick_figures(stat: Stat | None) -> dict[str, float | None]:
@@ -195,7 +205,12 @@ def collect_layers(case: TrtexecCase) -> dict[str, Any]:
         fields = {"top_layers": case.profile.layers[:TOP_LAYERS], "profile_remainder_ms": case.profile.remainder_ms}
     if case.layers is not None:
         layers = case.layers
-        fields |= {"by_precision": layers.by_precision, "by_type": layers.by_type, "overhead": layers.overhead}
+        fields |= {
+            "shares_of": layers.shares_of,
+            "by_precision": layers.by_precision,
+            "by_type": layers.by_type,
+            "overhead": layers.overhead,
+        }
     return fields
 
 
@@ -206,10 +221,10 @@ def collect_notes(case: TrtexecCase, log: LogRun) -> list[str]:
         times = case.times
         notes.append(f"{times.warmup_dropped} warm-up queries dropped: {times.warmup_reason}")
         notes += [*times.notes, *(f"{caveat.message}; {caveat.advice}" for caveat in times.caveats)]
-    for document in (case.profile, case.layers):
-        notes += document.notes if document else ()
     else:
         notes += note_streams(log)
+    for document in (case.profile, case.layers):
+        notes += document.notes if document else ()
     return notes
 
 
@@ -278,7 +293,7 @@ def format_metrics(cases: Sequence[Metrics]) -> list[str]:
     return [
         join_cells(headings),
         join_cells(["---"] * 4 + ["---:"] * 6 + ["---"] * 3),
-        *(join_cells(list_cells(case)) for case in cases),
+        *(join_cells(list_cells(case)) for case in cases if set(case.files) != {"drift"}),
     ]
 
 
@@ -353,13 +368,14 @@ def format_layers(case: Metrics) -> list[str]:
     if case.profile_remainder_ms is not None:
         text = f"GPU time less the sum of the layers: {format_significant(case.profile_remainder_ms)} ms"
         lines += ["", f"{text} (negative: the profiler itself takes time)."]
+    of = f"Share of the {case.shares_of}"
     for title, groups in (("precision", case.by_precision), ("type", case.by_type)):
         shares = [f"{escape(name)} {format_share(group.share)} ({group.layers})" for name, group in groups.items()]
         # The default verbosity of a build has names only: nothing to part.
-        lines += ["", f"By {title} (layers): {', '.join(shares)}."] if set(groups) - {"unknown"} else []
+        lines += ["", f"{of} by {title} (number of layers): {', '.join(shares)}."] if set(groups) - {"unknown"} else []
     if case.overhead is not None and case.overhead.layers:
-        text = f"Reformats, casts and copies: {format_share(case.overhead.share)} in {case.overhead.layers} layers."
-        lines += ["", text]
+        share = format_share(case.overhead.share)
+        lines += ["", f"{of} in reformats, casts and copies: {share} ({case.overhead.layers})."]
     return lines
 
 

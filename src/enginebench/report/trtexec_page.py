@@ -89,7 +89,7 @@ def _format_metrics(report: TrtexecReport) -> Html:
         )
         for text in headings
     ]
-    body = [element("tr", *_list_cells(case)) for case in report.cases]
+    body = [element("tr", *_list_cells(case)) for case in report.cases if set(case.files) != {"drift"}]
     table = element(
         "table", element("thead", element("tr", *heads)), element("tbody", *body), id="rows", data_file="runs"
     )
