@@ -329,3 +329,9 @@ def test_a_run_that_passed_without_a_latency_says_why(line: str, said: str) -> N
     head = made.make_log(verdict=None).split(f"{made.STAMP} [I] Starting inference")[0]
     (run,) = read_log(f"{head}{made.STAMP} [I] {line}\n&&&& PASSED TensorRT.trtexec # {made.COMMAND}\n", Path("x")).runs
     assert run.status == "passed" and said in run.notes[-1]
+
+
+def test_a_line_of_the_driver_is_an_error_behind_whatever_a_container_prints() -> None:
+    text = "2026-11-21T01:02:03Z &&&& RUNNING TensorRT.trtexec # x\n2026-11-21T01:02:04Z Cuda failure: 35\n"
+    (run,) = read_log(text, Path("x")).runs
+    assert run.errors == ("Cuda failure: 35",)

@@ -326,8 +326,8 @@ def read_messages(lines: list[Line], levels: str) -> tuple[str, ...]:
         elif joined and messages and messages[-1].count("(") > messages[-1].count(")"):
             messages[-1] = f"{messages[-1].rstrip()} {line.text.strip()}"
             joined -= 1
-        elif "E" in levels and line.text.startswith("Cuda failure"):
-            messages.append(line.text.strip())
+        elif "E" in levels and (said := line.text.find("Cuda failure")) >= 0:
+            messages.append(line.text[said:].strip())
     return tuple(messages)
 
 
