@@ -297,4 +297,4 @@ def test_other_traces_of_a_file_are_named() -> None:
     document = {"fp16": {"latencies_us": [1, 2]}, "int8": {"latencies_us": [3, 4, 5]}}
     trace = read_trace_bytes(json.dumps(document).encode(), Path("x.json"))
     assert len(trace) == 3
-    assert trace.notes == ("2 traces in this file: figures are of $.int8, not of $.fp16",)
+    assert trace.notes == ("other traces in this file: figures are of $.int8, not of $.fp16",)

@@ -293,10 +293,13 @@ def note_sum(columns: dict[Quantity, Column]) -> tuple[str, ...]:
 
 def note_others(chosen: str, found: list[str]) -> tuple[str, ...]:
     """A note where a document holds more than one trace."""
-    others = [where for where in found if where != chosen]
+    # A column is found once more by itself, inside its table. A hundred say enough of a file full of traces.
+    found = found[:100]
+    whole = [where for where in found if not any(where.startswith(f"{outer}.") for outer in found)]
+    others = [where for where in whole if where != chosen and not chosen.startswith(f"{where}.")]
     if not others:
         return ()
-    return (f"{len(found)} traces in this file: figures are of {chosen}, not of {', '.join(others)[:200]}",)
+    return (f"other traces in this file: figures are of {chosen}, not of {', '.join(others)[:200]}",)
 
 
 def search_trace(data: bytes, path: Path) -> Trace:
