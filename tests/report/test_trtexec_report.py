@@ -32,6 +32,7 @@ from enginebench.report.charts import (
 )
 from enginebench.report.trtexec import describe_cases, draw_case, format_report, render_trtexec_folder
 from enginebench.report.trtexec_files import write_layers, write_log, write_profile, write_series, write_times
+from enginebench.report.trtexec_page import format_trtexec_page
 from trtexec_mutations import damage
 
 PICTURES = {"latency_hist.png", "percentiles.png", "latency_series.png", "per_layer_time.png"}
@@ -287,3 +288,18 @@ def test_differences_beside_several_runs_have_a_section_and_no_row(folder: Path)
     text = format_report(describe_cases(read_folder(folder)))
     assert "## output_diff" in text.replace("\\", "") and "| logits |" in text
     assert "| output" not in text.replace("\\", "")
+
+
+def test_the_page_has_what_the_markdown_has(folder: Path) -> None:
+    drift = {"outputs": [{"name": "logits<b>", "max_abs_diff": 0.5}]}
+    (folder / "output_diff.json").write_text(json.dumps(drift))
+    report = describe_cases(read_folder(folder))
+    page = format_trtexec_page(report, {}, None, "x")
+    text = format_report(report)
+    for part in (
+        "400 queries, figures from the timing file",
+        "Share of the time by precision",
+        "GPU time less the sum",
+    ):
+        assert part in page and part in text
+    assert "logits&lt;b&gt;" in page and "max_abs_diff" in page

@@ -28,6 +28,8 @@ TOP_LAYERS = 30
 # Layers in the table of report.md; the picture and the JSON have more.
 _TABLE_LAYERS = 10
 _DIGITS = 5
+# Of `enginebench drift`.
+DRIFT_FIELDS = ("name", "mean_abs_diff", "max_abs_diff", "cosine_mean", "cosine_min", "top1_agreement", "nonfinite")
 
 
 class Metrics(Struct, frozen=True, kw_only=True):
@@ -319,7 +321,7 @@ def format_case(case: Metrics) -> list[str]:
     lines += [f"- **not readable**: {escape(text)}" for text in case.unreadable]
     if case.status and case.status != "passed":
         lines.append(f"- **{case.status}**: {escape(case.status_reason or '')}")
-    lines += [f"- {text}" for text in list_facts(case)]
+    lines += [f"- {escape(text)}" for text in list_facts(case)]
     lines += [f"- warning: {escape(text.strip())}" for text in case.warnings]
     lines += [f"- error: {escape(text.strip())}" for text in case.errors]
     lines += [f"- {escape(note)}" for note in case.notes]
@@ -344,7 +346,7 @@ def list_facts(case: Metrics) -> list[str]:
         facts.append(f"{built}{size}")
     wanted = {name: value for name, value in case.build_options.items() if value and value not in ("Disabled", "-1")}
     if wanted:
-        facts.append(escape("build settings: " + "; ".join(f"{name}: {value}" for name, value in wanted.items())))
+        facts.append("build settings: " + "; ".join(f"{name}: {value}" for name, value in wanted.items()))
     return facts
 
 
@@ -365,18 +367,27 @@ def format_layers(case: Metrics) -> list[str]:
             join_cells([escape(layer.name), format_optional(layer.average_ms), format_share(layer.share)])
             for layer in case.top_layers[:_TABLE_LAYERS]
         ]
+    for text in list_shares(case):
+        lines += ["", escape(text)]
+    return lines
+
+
+def list_shares(case: Metrics) -> list[str]:
+    """Sentences on where the time goes: what no layer explains, and shares by precision, by type and of overhead."""
+    texts = []
     if case.profile_remainder_ms is not None:
         text = f"GPU time less the sum of the layers: {format_significant(case.profile_remainder_ms)} ms"
-        lines += ["", f"{text} (negative: the profiler itself takes time)."]
+        texts.append(f"{text} (negative: the profiler itself takes time).")
     of = f"Share of the {case.shares_of}"
     for title, groups in (("precision", case.by_precision), ("type", case.by_type)):
-        shares = [f"{escape(name)} {format_share(group.share)} ({group.layers})" for name, group in groups.items()]
+        shares = [f"{name} {format_share(group.share)} ({group.layers})" for name, group in groups.items()]
         # The default verbosity of a build has names only: nothing to part.
-        lines += ["", f"{of} by {title} (number of layers): {', '.join(shares)}."] if set(groups) - {"unknown"} else []
+        known = set(groups) - {"unknown"}
+        texts += [f"{of} by {title} (number of layers): {', '.join(shares)}."] if known else []
     if case.overhead is not None and case.overhead.layers:
         share = format_share(case.overhead.share)
-        lines += ["", f"{of} in reformats, casts and copies: {share} ({case.overhead.layers})."]
-    return lines
+        texts.append(f"{of} in reformats, casts and copies: {share} ({case.overhead.layers}).")
+    return texts
 
 
 def format_optional(value: float | None) -> str:
@@ -391,19 +402,22 @@ def format_share(share: float | None) -> str:
 
 def format_drift(drift: dict[str, Any] | None) -> list[str]:
     """The table of output differences, if the file has the fields of `enginebench drift`."""
-    outputs = drift.get("outputs") if drift else None
-    if not isinstance(outputs, list):
+    rows = list_drift(drift)
+    if not rows:
         return []
-    fields = ("name", "mean_abs_diff", "max_abs_diff", "cosine_mean", "cosine_min", "top1_agreement", "nonfinite")
-    lines = ["", join_cells(fields), join_cells(["---"] + ["---:"] * (len(fields) - 1))]
-    for output in outputs[:100]:
-        if isinstance(output, dict):
-            lines.append(join_cells([format_value(output.get(name)) for name in fields]))
-    return lines
+    head = ["", join_cells(DRIFT_FIELDS), join_cells(["---"] + ["---:"] * (len(DRIFT_FIELDS) - 1))]
+    return [*head, *(join_cells([escape(cell) for cell in row]) for row in rows)]
+
+
+def list_drift(drift: dict[str, Any] | None) -> list[list[str]]:
+    """A row of `DRIFT_FIELDS` for each of the first hundred outputs."""
+    outputs = drift.get("outputs") if drift else None
+    found = [output for output in outputs[:100] if isinstance(output, dict)] if isinstance(outputs, list) else []
+    return [[format_value(output.get(name)) for name in DRIFT_FIELDS] for output in found]
 
 
 def format_value(value: object) -> str:
     """A cell of foreign JSON."""
     if isinstance(value, float):
         return format_significant(value, _DIGITS)
-    return "" if value is None else escape(str(value)[:200])
+    return "" if value is None else str(value)[:200]
