@@ -218,3 +218,10 @@ def test_what_may_be_lacking_is_noted() -> None:
     notes = summarize(text).notes
     assert "Kernel" in notes[0] and notes[0].endswith("no tactics")
     assert "Ports" in notes[1] and notes[1].endswith("inputs and outputs are not known")
+
+
+def test_layers_of_one_name_have_their_times_in_the_order_of_the_engine() -> None:
+    names = ["/a/Conv", "/b/Gemm", "/a/Conv"]  # the generator makes the later ones slower
+    document = summarize(made.make_layers(names), made.make_profile(names))
+    first, _, last = document.layers
+    assert first.average_ms is not None and last.average_ms is not None and first.average_ms < last.average_ms

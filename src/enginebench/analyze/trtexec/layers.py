@@ -257,7 +257,7 @@ def is_overhead(name: str, kind: str | None) -> bool:
 def join_profile(layers: list[EngineLayer], profile: ProfileDocument) -> tuple[list[EngineLayer], int]:
     """(layers with their times, layers of the profile that were not found). Equal names are joined in order."""
     times: dict[str, list[tuple[float | None, float | None]]] = {}
-    for timed in profile.layers:
+    for timed in sorted(profile.layers, key=lambda layer: layer.position or 0):
         times.setdefault(timed.name, []).append((timed.average_ms, timed.share))
     joined = []
     for layer in layers:

@@ -93,7 +93,8 @@ def summarize_profile(
     total = math.fsum(layer.total_ms for layer in merged if math.isfinite(layer.total_ms))
     averages = [layer.average_ms for layer in merged if math.isfinite(layer.average_ms)]
     average = math.fsum(averages) if averages else None
-    layers = sorted(merged, key=lambda layer: -layer.total_ms if math.isfinite(layer.total_ms) else math.inf)
+    layers = [finish_layer(layer, total, position) for position, layer in enumerate(merged)]
+    layers.sort(key=lambda layer: math.inf if layer.total_ms is None else -layer.total_ms)
     return ProfileDocument(
         path=str(path),
         model=model,
@@ -102,7 +103,7 @@ def summarize_profile(
         count=raw.iterations,
         total_ms=total,
         average_ms=average,
-        layers=tuple(finish_layer(layer, total) for layer in layers),
+        layers=tuple(layers),
         end_to_end_ms=end_to_end_ms,
         remainder_ms=end_to_end_ms - average if end_to_end_ms is not None and average is not None else None,
         duplicates_merged=duplicates,
@@ -283,11 +284,13 @@ def merge_layers(layers: list[RawLayer]) -> tuple[list[RawLayer], int]:
     return list(merged.values()), len(layers) - len(merged)
 
 
-def finish_layer(layer: RawLayer, total_ms: float) -> ProfiledLayer:
+def finish_layer(layer: RawLayer, total_ms: float, position: int) -> ProfiledLayer:
     """The layer with its share; None in place of nan."""
     total, average, median = (v if v is not None and math.isfinite(v) else None for v in layer[1:])
     share = total / total_ms if total is not None and total_ms > 0 else None
-    return ProfiledLayer(name=layer.name, total_ms=total, average_ms=average, median_ms=median, share=share)
+    return ProfiledLayer(
+        name=layer.name, total_ms=total, average_ms=average, median_ms=median, share=share, position=position
+    )
 
 
 def list_notes(raw: RawProfile, total_ms: float) -> tuple[str, ...]:
