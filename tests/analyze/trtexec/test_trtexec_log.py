@@ -240,6 +240,7 @@ def test_a_tuning_run_is_judged_by_its_own_banner() -> None:
     assert [(r.status, r.parent) for r in runs] == [("passed", None), ("passed", 0), ("failed", 0)]
     assert runs[0].warnings == ("Iteration [1] failed: child crashed",)
     assert runs[0].latency_ms is None and runs[1].queries == 51
+    assert ["a tuning run" in note for run in runs for note in run.notes] == [True]
 
 
 def test_the_run_that_a_log_is_about_is_the_last_that_measured() -> None:

@@ -7,6 +7,8 @@ import re
 from pathlib import Path
 from typing import Any
 
+from msgspec.structs import replace
+
 from enginebench.analyze.trtexec.lines import Line, RunLines, decode_version, split_runs
 from enginebench.analyze.trtexec.records import LogDocument, LogRun, RunStatus, Stat
 from enginebench.analyze.trtexec.source import decode_text, read_text
@@ -104,7 +106,18 @@ def read_log(
             "Save both pipes: trtexec ... > run.log 2>&1",
         )
     known = {k: v for k, v in (("model", model), ("precision", precision), ("batch", batch)) if v is not None}
-    return LogDocument(path=str(path), runs=tuple(read_run(run, known) for run in runs))
+    parents = {run.parent for run in runs}
+    return LogDocument(
+        path=str(path),
+        runs=tuple(note_tuning(read_run(run, known), index in parents) for index, run in enumerate(runs)),
+    )
+
+
+def note_tuning(run: LogRun, started_others: bool) -> LogRun:
+    """The run, with a note where others that it started were timed in its place."""
+    if not started_others or run.latency_ms is not None:
+        return run
+    return replace(run, notes=(*run.notes, "a tuning run: the runs that it started were timed, not itself"))
 
 
 def parse_log_bytes(data: bytes, path: Path) -> LogDocument:
