@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import re
 import sys
 from pathlib import Path
 from typing import Any
@@ -31,6 +32,7 @@ from enginebench.report.charts import (
 )
 from enginebench.report.trtexec import describe_cases, draw_case, format_report, render_trtexec_folder
 from enginebench.report.trtexec_files import write_layers, write_log, write_profile, write_series, write_times
+from enginebench.report.trtexec_page import format_trtexec_page
 from trtexec_mutations import damage
 
 PICTURES = {"latency_hist.png", "percentiles.png", "latency_series.png", "per_layer_time.png"}
@@ -70,7 +72,11 @@ def test_a_report_with_all_that_the_issue_names(folder: Path) -> None:
     assert case["p50_ms"] == np.sort(made.sample_latencies(400)["latency"])[199]
     assert case["top_layers"][0]["name"] == "/fc/Gemm" and case["contradictions"] == []
     text = (folder / "report.md").read_text()
-    assert "| NVIDIA H200 |" in text and "](latency_hist.png)" in text and "By precision" in text
+    assert (
+        "| NVIDIA H200 |" in text
+        and "](latency_hist.png)" in text
+        and "Share of the time by precision (number of layers): " in text
+    )
 
 
 def test_a_contradiction_is_said_first(folder: Path) -> None:
@@ -236,3 +242,64 @@ def test_damaged_files_give_a_report_or_an_error_of_ours(tmp_path: Path, seed: i
             continue
         assert format_report(describe_cases(cases)).startswith("# trtexec report")
         assert all(draw_case(case) is not None for case in cases)
+
+
+def test_the_table_of_a_log_has_the_percentiles_and_rows_of_the_log(tmp_path: Path) -> None:
+    old = (
+        made.make_log(8001)
+        .replace("percentile(90%)", "percentile(50%)")
+        .replace("percentile(99%)", "percentile(99.9%)")
+    )
+    row = re.search(r" Latency: (.*)", old)
+    (tmp_path / "a.log").write_text(old + made.make_log(seed=1))
+    write_log(parse_log(tmp_path / "a.log"), tmp_path / "out")
+    first, second = read_csv(tmp_path / "out" / "summary.csv")
+    assert row and f"percentile(99.9%) = {float(first['latency_p99.9_ms']):g} ms" in row[1]
+    assert (first["latency_p99_ms"], second["latency_p50_ms"]) == ("", "")
+    assert second["h2d_p99_ms"] and second["enqueue_mean_ms"] and second["host_walltime_s"]
+    assert not [name for name in first if not first[name] and not second[name] and name.endswith("_ms")]
+
+
+@pytest.mark.parametrize(("batch", "shape", "images"), [("Explicit", "8x3x224", 8), ("16", "3x224", 1)])
+def test_images_of_a_log_alone(tmp_path: Path, batch: str, shape: str, images: int) -> None:
+    text = made.make_log(8601, None).replace("Batch: Explicit", f"Batch: {batch}").replace("1x3x224", shape)
+    (tmp_path / "a.log").write_text(text)
+    (case,) = describe_cases(read_folder(tmp_path)).cases
+    assert case.throughput_qps is not None and case.images_per_s == images * case.throughput_qps
+
+
+def test_streams_are_noted_once(folder: Path) -> None:
+    text = (folder / "run.log").read_text().replace("Inference Streams: 1", "Inference Streams: 2")
+    (folder / "run.log").write_text(text)
+    (case,) = describe_cases(read_folder(folder)).cases
+    assert len([note for note in case.notes if note.startswith("2 streams")]) == 1
+
+
+def test_shares_say_what_they_are_of(folder: Path) -> None:
+    (folder / "profile.json").unlink()
+    report = describe_cases(read_folder(folder))
+    assert report.cases[0].shares_of == "layers"
+    assert "Share of the layers by precision (number of layers): fp32 100.0 % (5)." in format_report(report)
+
+
+def test_differences_beside_several_runs_have_a_section_and_no_row(folder: Path) -> None:
+    (folder / "second.log").write_text(made.make_log(seed=3))
+    (folder / "output_diff.json").write_text('{"n": 3, "outputs": [{"name": "logits", "max_abs_diff": 0.5}]}')
+    text = format_report(describe_cases(read_folder(folder)))
+    assert "## output_diff" in text.replace("\\", "") and "| logits |" in text
+    assert "| output" not in text.replace("\\", "")
+
+
+def test_the_page_has_what_the_markdown_has(folder: Path) -> None:
+    drift = {"outputs": [{"name": "logits<b>", "max_abs_diff": 0.5}]}
+    (folder / "output_diff.json").write_text(json.dumps(drift))
+    report = describe_cases(read_folder(folder))
+    page = format_trtexec_page(report, {}, None, "x")
+    text = format_report(report)
+    for part in (
+        "400 queries, figures from the timing file",
+        "Share of the time by precision",
+        "GPU time less the sum",
+    ):
+        assert part in page and part in text
+    assert "logits&lt;b&gt;" in page and "max_abs_diff" in page

@@ -77,3 +77,11 @@ def format_range(estimate: Estimate, unit: str = "") -> str:
     if estimate.low is None or estimate.high is None:
         return value
     return f"{value} ({format_significant(estimate.low)} to {format_significant(estimate.high)})"
+
+
+def read_label(label: str) -> float:
+    """A percentile's label as a number; what a damaged log has instead goes last."""
+    try:
+        return float(label)
+    except ValueError:
+        return float("inf")

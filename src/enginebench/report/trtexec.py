@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 from msgspec import Struct
@@ -28,6 +28,8 @@ TOP_LAYERS = 30
 # Layers in the table of report.md; the picture and the JSON have more.
 _TABLE_LAYERS = 10
 _DIGITS = 5
+# Of `enginebench drift`.
+DRIFT_FIELDS = ("name", "mean_abs_diff", "max_abs_diff", "cosine_mean", "cosine_min", "top1_agreement", "nonfinite")
 
 
 class Metrics(Struct, frozen=True, kw_only=True):
@@ -59,6 +61,7 @@ class Metrics(Struct, frozen=True, kw_only=True):
     data_transfers: bool | None = None
     top_layers: tuple[ProfiledLayer, ...] = ()
     profile_remainder_ms: float | None = None
+    shares_of: Literal["time", "layers"] | None = None  # what the shares by precision and type are of
     by_precision: dict[str, LayerGroup] = {}
     by_type: dict[str, LayerGroup] = {}
     overhead: LayerGroup | None = None
@@ -173,8 +176,17 @@ def collect_times(case: TrtexecCase, log: LogRun) -> dict[str, Any]:
         "latency_ms": log.latency_ms,
         "gpu_compute_ms": log.gpu_compute_ms,
         "throughput_qps": log.throughput_qps,
+        "images_per_s": find_images(log),
         **pick_figures(log.latency_ms),
     }
+
+
+def find_images(log: LogRun) -> float | None:
+    """Images in a second by the log: with an implicit batch (8.6 and older) its qps count images already."""
+    if not log.throughput_qps or not log.batch:
+        return None
+    explicit = log.options.get("Inference Options", {}).get("Batch") == "Explicit"
+    return log.throughput_qps * log.batch if explicit else log.throughput_qps
 
 
 def pick_figures(stat: Stat | None) -> dict[str, float | None]:
@@ -195,7 +207,12 @@ def collect_layers(case: TrtexecCase) -> dict[str, Any]:
         fields = {"top_layers": case.profile.layers[:TOP_LAYERS], "profile_remainder_ms": case.profile.remainder_ms}
     if case.layers is not None:
         layers = case.layers
-        fields |= {"by_precision": layers.by_precision, "by_type": layers.by_type, "overhead": layers.overhead}
+        fields |= {
+            "shares_of": layers.shares_of,
+            "by_precision": layers.by_precision,
+            "by_type": layers.by_type,
+            "overhead": layers.overhead,
+        }
     return fields
 
 
@@ -206,10 +223,10 @@ def collect_notes(case: TrtexecCase, log: LogRun) -> list[str]:
         times = case.times
         notes.append(f"{times.warmup_dropped} warm-up queries dropped: {times.warmup_reason}")
         notes += [*times.notes, *(f"{caveat.message}; {caveat.advice}" for caveat in times.caveats)]
-    for document in (case.profile, case.layers):
-        notes += document.notes if document else ()
     else:
         notes += note_streams(log)
+    for document in (case.profile, case.layers):
+        notes += document.notes if document else ()
     return notes
 
 
@@ -278,7 +295,7 @@ def format_metrics(cases: Sequence[Metrics]) -> list[str]:
     return [
         join_cells(headings),
         join_cells(["---"] * 4 + ["---:"] * 6 + ["---"] * 3),
-        *(join_cells(list_cells(case)) for case in cases),
+        *(join_cells(list_cells(case)) for case in cases if set(case.files) != {"drift"}),
     ]
 
 
@@ -304,7 +321,7 @@ def format_case(case: Metrics) -> list[str]:
     lines += [f"- **not readable**: {escape(text)}" for text in case.unreadable]
     if case.status and case.status != "passed":
         lines.append(f"- **{case.status}**: {escape(case.status_reason or '')}")
-    lines += [f"- {text}" for text in list_facts(case)]
+    lines += [f"- {escape(text)}" for text in list_facts(case)]
     lines += [f"- warning: {escape(text.strip())}" for text in case.warnings]
     lines += [f"- error: {escape(text.strip())}" for text in case.errors]
     lines += [f"- {escape(note)}" for note in case.notes]
@@ -329,7 +346,7 @@ def list_facts(case: Metrics) -> list[str]:
         facts.append(f"{built}{size}")
     wanted = {name: value for name, value in case.build_options.items() if value and value not in ("Disabled", "-1")}
     if wanted:
-        facts.append(escape("build settings: " + "; ".join(f"{name}: {value}" for name, value in wanted.items())))
+        facts.append("build settings: " + "; ".join(f"{name}: {value}" for name, value in wanted.items()))
     return facts
 
 
@@ -350,17 +367,27 @@ def format_layers(case: Metrics) -> list[str]:
             join_cells([escape(layer.name), format_optional(layer.average_ms), format_share(layer.share)])
             for layer in case.top_layers[:_TABLE_LAYERS]
         ]
+    for text in list_shares(case):
+        lines += ["", escape(text)]
+    return lines
+
+
+def list_shares(case: Metrics) -> list[str]:
+    """Sentences on where the time goes: what no layer explains, and shares by precision, by type and of overhead."""
+    texts = []
     if case.profile_remainder_ms is not None:
         text = f"GPU time less the sum of the layers: {format_significant(case.profile_remainder_ms)} ms"
-        lines += ["", f"{text} (negative: the profiler itself takes time)."]
+        texts.append(f"{text} (negative: the profiler itself takes time).")
+    of = f"Share of the {case.shares_of}"
     for title, groups in (("precision", case.by_precision), ("type", case.by_type)):
-        shares = [f"{escape(name)} {format_share(group.share)} ({group.layers})" for name, group in groups.items()]
+        shares = [f"{name} {format_share(group.share)} ({group.layers})" for name, group in groups.items()]
         # The default verbosity of a build has names only: nothing to part.
-        lines += ["", f"By {title} (layers): {', '.join(shares)}."] if set(groups) - {"unknown"} else []
+        known = set(groups) - {"unknown"}
+        texts += [f"{of} by {title} (number of layers): {', '.join(shares)}."] if known else []
     if case.overhead is not None and case.overhead.layers:
-        text = f"Reformats, casts and copies: {format_share(case.overhead.share)} in {case.overhead.layers} layers."
-        lines += ["", text]
-    return lines
+        share = format_share(case.overhead.share)
+        texts.append(f"{of} in reformats, casts and copies: {share} ({case.overhead.layers}).")
+    return texts
 
 
 def format_optional(value: float | None) -> str:
@@ -375,19 +402,22 @@ def format_share(share: float | None) -> str:
 
 def format_drift(drift: dict[str, Any] | None) -> list[str]:
     """The table of output differences, if the file has the fields of `enginebench drift`."""
-    outputs = drift.get("outputs") if drift else None
-    if not isinstance(outputs, list):
+    rows = list_drift(drift)
+    if not rows:
         return []
-    fields = ("name", "mean_abs_diff", "max_abs_diff", "cosine_mean", "cosine_min", "top1_agreement", "nonfinite")
-    lines = ["", join_cells(fields), join_cells(["---"] + ["---:"] * (len(fields) - 1))]
-    for output in outputs[:100]:
-        if isinstance(output, dict):
-            lines.append(join_cells([format_value(output.get(name)) for name in fields]))
-    return lines
+    head = ["", join_cells(DRIFT_FIELDS), join_cells(["---"] + ["---:"] * (len(DRIFT_FIELDS) - 1))]
+    return [*head, *(join_cells([escape(cell) for cell in row]) for row in rows)]
+
+
+def list_drift(drift: dict[str, Any] | None) -> list[list[str]]:
+    """A row of `DRIFT_FIELDS` for each of the first hundred outputs."""
+    outputs = drift.get("outputs") if drift else None
+    found = [output for output in outputs[:100] if isinstance(output, dict)] if isinstance(outputs, list) else []
+    return [[format_value(output.get(name)) for name in DRIFT_FIELDS] for output in found]
 
 
 def format_value(value: object) -> str:
     """A cell of foreign JSON."""
     if isinstance(value, float):
         return format_significant(value, _DIGITS)
-    return "" if value is None else escape(str(value)[:200])
+    return "" if value is None else str(value)[:200]

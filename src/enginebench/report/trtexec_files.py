@@ -15,6 +15,7 @@ from enginebench.analyze.quantiles import find_rank
 from enginebench.analyze.trtexec.times import PERCENTILES, TimedQueries, find_trtexec_index
 from enginebench.core.store import encode, write_atomic
 from enginebench.report.csv_table import format_cell
+from enginebench.report.numbers import read_label
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -34,6 +35,7 @@ Cell = str | int | float | bool | None
 # Of latency_percentiles.csv; shares are decimals, as in PERCENTILES.
 _CURVE = {"1": 0.01, "5": 0.05, "10": 0.1, "25": 0.25, "50": 0.5, "75": 0.75, "90": 0.9}
 _CURVE |= {"95": 0.95, "99": 0.99, "99.9": 0.999, "99.99": 0.9999, "100": 1.0}
+_FIGURES = ("min", "max", "mean", "median")
 _ROWS = ("latency_ms", "end_to_end_ms", "gpu_compute_ms", "h2d_ms", "d2h_ms", "enqueue_ms")
 
 
@@ -49,27 +51,34 @@ def write_log(document: LogDocument, out: Path) -> list[Path]:
 
 
 def write_log_table(document: LogDocument, path: Path) -> Path:
-    """A line for each run of a log."""
-    names = ("model", "precision", "batch", "status", "version", "device", "throughput_qps", "queries", "build_s")
-    rows: list[list[Cell]] = [
-        [*(getattr(run, name) for name in names), *list_stat(run.latency_ms), *list_stat(run.gpu_compute_ms)]
-        for run in document.runs
-    ]
-    heading = [*names, *name_stat("latency"), *name_stat("gpu_compute")]
+    """A line for each run of a log, with the rows and percentiles that any of its runs has."""
+    names = ["model", "precision", "batch", "status", "version", "device", "throughput_qps", "queries"]
+    names += ["host_walltime_s", "gpu_cov_percent", "build_s", "engine_bytes"]
+    stats = {row: [getattr(run, row) for run in document.runs] for row in _ROWS}
+    labels = {row: list_labels(found) for row, found in stats.items() if any(found)}
+    heading = [*names, *(text for row, found in labels.items() for text in name_stat(row, found))]
+    rows: list[list[Cell]] = []
+    for run in document.runs:
+        figures = [cell for row, found in labels.items() for cell in list_stat(getattr(run, row), found)]
+        rows.append([*(getattr(run, name) for name in names), *figures])
     return write_table(path, heading, rows)
 
 
-def name_stat(prefix: str) -> list[str]:
+def list_labels(stats: Sequence[Stat | None]) -> list[str]:
+    """The percentiles that any of the rows has, ascending; what a damaged log has for one goes last."""
+    return sorted({label for stat in stats if stat for label in stat.percentiles}, key=read_label)
+
+
+def name_stat(row: str, labels: Sequence[str]) -> list[str]:
     """Headings of `list_stat`."""
-    return [f"{prefix}_{name}_ms" for name in ("min", "max", "mean", "median", "p90", "p95", "p99")]
+    return [f"{row.removesuffix('_ms')}_{name}_ms" for name in (*_FIGURES, *(f"p{label}" for label in labels))]
 
 
-def list_stat(stat: Stat | None) -> list[Cell]:
+def list_stat(stat: Stat | None, labels: Sequence[str]) -> list[Cell]:
     """The figures of a summary row."""
     if stat is None:
-        return [None] * 7
-    percentiles = [stat.percentiles.get(label) for label in ("90", "95", "99")]
-    return [stat.min, stat.max, stat.mean, stat.median, *percentiles]
+        return [None] * (len(_FIGURES) + len(labels))
+    return [*(getattr(stat, name) for name in _FIGURES), *(stat.percentiles.get(label) for label in labels)]
 
 
 def write_times(document: TimesDocument, timed: TimedQueries, out: Path) -> list[Path]:

@@ -13,7 +13,17 @@ from enginebench.report.charts import Spec
 from enginebench.report.html import Html, element
 from enginebench.report.numbers import format_significant
 from enginebench.report.page_frame import assemble_page, format_chart, wrap_table
-from enginebench.report.trtexec import Metrics, TrtexecReport, describe_cases, draw_case, format_share
+from enginebench.report.trtexec import (
+    DRIFT_FIELDS,
+    Metrics,
+    TrtexecReport,
+    describe_cases,
+    draw_case,
+    format_share,
+    list_drift,
+    list_facts,
+    list_shares,
+)
 
 _DIGITS = 5
 _TITLES = {
@@ -89,7 +99,7 @@ def _format_metrics(report: TrtexecReport) -> Html:
         )
         for text in headings
     ]
-    body = [element("tr", *_list_cells(case)) for case in report.cases]
+    body = [element("tr", *_list_cells(case)) for case in report.cases if set(case.files) != {"drift"}]
     table = element(
         "table", element("thead", element("tr", *heads)), element("tbody", *body), id="rows", data_file="runs"
     )
@@ -137,8 +147,11 @@ def _format_case(case: Metrics, pictures: Mapping[str, Spec]) -> Html:
         "section",
         element("h2", case.name, id=identity),
         *_list_items(doubts, "caveats"),
+        *_list_items([("", text) for text in list_facts(case)], "notes"),
         *figures,
         *_format_layers(case),
+        *_list_items([("", text) for text in list_shares(case)], "notes"),
+        *_format_drift(case),
         *_list_items([("", note) for note in case.notes], "notes"),
         aria_labelledby=identity,
     )
@@ -152,17 +165,31 @@ def _list_items(items: Sequence[tuple[str, str]], kind: str) -> list[Html]:
 def _format_layers(case: Metrics) -> list[Html]:
     if not case.top_layers:
         return []
-    heads = [element("th", text, scope="col") for text in ("layer", "average (ms)", "share")]
-    lines = [
-        element(
-            "tr",
-            element("th", layer.name, scope="row"),
-            element("td", "" if layer.average_ms is None else format_significant(layer.average_ms, _DIGITS)),
-            element("td", format_share(layer.share)),
+    rows = [
+        (
+            layer.name,
+            "" if layer.average_ms is None else format_significant(layer.average_ms, _DIGITS),
+            format_share(layer.share),
         )
         for layer in case.top_layers
     ]
-    name = f"layers of {case.name}"
-    file = f"{slug(case.name)}.layers"
+    return [
+        _format_table(("layer", "average (ms)", "share"), rows, f"{slug(case.name)}.layers", f"layers of {case.name}")
+    ]
+
+
+def _format_drift(case: Metrics) -> list[Html]:
+    rows = list_drift(case.drift)
+    name = f"differences of outputs of {case.name}"
+    return [_format_table(DRIFT_FIELDS, rows, f"{slug(case.name)}.drift", name)] if rows else []
+
+
+def _format_table(headings: Sequence[str], rows: Sequence[Sequence[str]], file: str, name: str) -> Html:
+    """A table whose first column names its rows."""
+    heads = [element("th", text, scope="col") for text in headings]
+    lines = [
+        element("tr", element("th", first, scope="row"), *(element("td", text) for text in others))
+        for first, *others in rows
+    ]
     table = element("table", element("thead", element("tr", *heads)), element("tbody", *lines), data_file=file)
-    return [wrap_table(table, name)]
+    return wrap_table(table, name)

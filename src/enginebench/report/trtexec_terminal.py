@@ -19,7 +19,7 @@ from enginebench.analyze.trtexec.records import (
     TimesDocument,
 )
 from enginebench.core.text import clean_text
-from enginebench.report.numbers import format_significant
+from enginebench.report.numbers import format_significant, read_label
 
 _ROWS = {
     "latency_ms": "latency",
@@ -71,14 +71,6 @@ def build_stats(stats: dict[str, Stat]) -> Table:
         table.add_row(f"p{label}", *(format_cell(stat.percentiles.get(label)) for stat in stats.values()))
     table.add_row("max", *(format_cell(stat.max) for stat in stats.values()))
     return table
-
-
-def read_label(label: str) -> float:
-    """A percentile's label as a number; what a damaged log has instead goes last."""
-    try:
-        return float(label)
-    except ValueError:
-        return float("inf")
 
 
 def make_table(left: Sequence[str], right: Sequence[str]) -> Table:

@@ -145,3 +145,73 @@ def test_the_profile_beside_a_layer_file(tmp_path: Path) -> None:
     fill(tmp_path, "fp16")
     assert find_profile(tmp_path / "fp16.layers.json") == tmp_path / "fp16.profile.json"
     assert find_profile(tmp_path / "int8.layers.json") is None
+
+
+def test_names_that_end_like_a_kind_keep_their_files_together(tmp_path: Path) -> None:
+    fill(tmp_path, "profile-cuda-graph", 60)
+    fill(tmp_path, "dry-run", 70)
+    assert [(case.name, len(case.files)) for case in read_folder(tmp_path)] == [
+        ("dry-run", 4),
+        ("profile-cuda-graph", 4),
+    ]
+
+
+def test_a_log_may_say_its_kind_and_exported_files_only_theirs(tmp_path: Path) -> None:
+    for stem in ("fp16", "int8"):
+        fill(tmp_path, stem)
+        (tmp_path / f"{stem}.log").rename(tmp_path / f"{stem}_trtexec.log")
+    fill(tmp_path)
+    assert [(case.name, len(case.files)) for case in read_folder(tmp_path)] == [("fp16", 4), ("int8", 4), ("run", 4)]
+
+
+def test_no_file_is_left_out_because_another_has_its_name(tmp_path: Path) -> None:
+    for name in ("resnet.best.log", "resnet.worst.log", "resnet.worst.txt", "resnet.best.stdout"):
+        (tmp_path / name).write_text(made.make_log())
+    assert [case.name for case in read_folder(tmp_path)] == [
+        "resnet.best",
+        "resnet.best.stdout",
+        "resnet.worst",
+        "resnet.worst.txt",
+    ]
+
+
+def test_one_damaged_run_does_not_hide_the_others(tmp_path: Path) -> None:
+    fill(tmp_path, "fp16")
+    (tmp_path / "int8.times.json").write_bytes(made.make_times()[:1000])
+    (tmp_path / "bf16.profile.json").write_bytes(b"")
+    (tmp_path / "tf32.log").write_bytes(b"")
+    cases = {case.name: case.unreadable for case in read_folder(tmp_path)}
+    assert cases.pop("fp16") == ()
+    assert (
+        "byte 1000" in cases["int8"][0] and "an empty file" in cases["bf16"][0] and "an empty file" in cases["tf32"][0]
+    )
+
+
+def test_differences_of_outputs_beside_several_runs(tmp_path: Path) -> None:
+    fill(tmp_path, "fp16")
+    fill(tmp_path, "int8")
+    (tmp_path / "output_diff.json").write_text('{"n": 3, "outputs": []}')
+    assert [(case.name, case.drift) for case in read_folder(tmp_path)][2] == ("output_diff", {"n": 3, "outputs": []})
+
+
+def test_every_run_of_a_log_that_lies_alone_is_a_case(tmp_path: Path) -> None:
+    (tmp_path / "all.log").write_text(made.make_log(seed=0) + made.make_log(seed=1))
+    cases = read_folder(tmp_path)
+    assert [case.name for case in cases] == ["all 1", "all 2"]
+    assert len({case.log.latency_ms.mean for case in cases if case.log and case.log.latency_ms}) == 2
+    (tmp_path / "times.json").write_bytes(made.make_times(seed=1))
+    (case,) = read_folder(tmp_path)
+    assert case.contradictions == () and case.log and "the log holds 2 runs" in case.log.notes[-1]
+
+
+def test_a_line_of_the_driver_says_why_a_run_ended(tmp_path: Path) -> None:
+    (tmp_path / "a.stdout").write_text(made.make_log(verdict=None).split("=== Device")[0])
+    (tmp_path / "a.stderr").write_text("Cuda failure at common/sampleDevice.cpp:31: no CUDA-capable device\n")
+    (tmp_path / "other.stderr").write_text("Cuda failure\n")
+    (case,) = read_folder(tmp_path)
+    assert case.log is not None and case.log.status == "failed" and "Cuda failure" in (case.log.status_reason or "")
+
+
+def test_exported_outputs_are_no_profile(tmp_path: Path) -> None:
+    (tmp_path / "profile-cuda-graph.output.json").write_text('[{"name": "logits", "values": [1]}]')
+    assert sniff_kind(tmp_path / "profile-cuda-graph.output.json") is None

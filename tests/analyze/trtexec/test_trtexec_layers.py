@@ -194,3 +194,34 @@ def test_from_disk(tmp_path: Path) -> None:
     assert parse_layers(path, model="m").model == "m"
     with pytest.raises(ParseError, match="No such file"):
         parse_layers(tmp_path / "no")
+
+
+@pytest.mark.parametrize(
+    ("key", "said"),
+    [("LayerType", "no key ParameterType or LayerType"), ("Format/Datatype", "no key Format/Datatype or Datatype")],
+)
+def test_a_renamed_key_names_itself_and_those_found(key: str, said: str) -> None:
+    text = made.make_layers().decode().replace(f'"{key}"', '"Renamed"')
+    with pytest.raises(ParseError, match=said) as caught:
+        summarize(text)
+    assert "Renamed" in str(caught.value)
+
+
+def test_layers_without_their_sides_name_the_keys() -> None:
+    text = made.make_layers().decode().replace('"Inputs"', '"Sources"').replace('"Outputs"', '"Targets"')
+    with pytest.raises(ParseError, match=r"no key Inputs or Outputs .*Sources, Targets"):
+        summarize(text)
+
+
+def test_what_may_be_lacking_is_noted() -> None:
+    text = made.make_layers().decode().replace('"TacticName"', '"Kernel"').replace('"Bindings"', '"Ports"')
+    notes = summarize(text).notes
+    assert "Kernel" in notes[0] and notes[0].endswith("no tactics")
+    assert "Ports" in notes[1] and notes[1].endswith("inputs and outputs are not known")
+
+
+def test_layers_of_one_name_have_their_times_in_the_order_of_the_engine() -> None:
+    names = ["/a/Conv", "/b/Gemm", "/a/Conv"]  # the generator makes the later ones slower
+    document = summarize(made.make_layers(names), made.make_profile(names))
+    first, _, last = document.layers
+    assert first.average_ms is not None and last.average_ms is not None and first.average_ms < last.average_ms

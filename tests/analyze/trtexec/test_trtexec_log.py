@@ -240,6 +240,7 @@ def test_a_tuning_run_is_judged_by_its_own_banner() -> None:
     assert [(r.status, r.parent) for r in runs] == [("passed", None), ("passed", 0), ("failed", 0)]
     assert runs[0].warnings == ("Iteration [1] failed: child crashed",)
     assert runs[0].latency_ms is None and runs[1].queries == 51
+    assert ["a tuning run" in note for run in runs for note in run.notes] == [True]
 
 
 def test_the_run_that_a_log_is_about_is_the_last_that_measured() -> None:
@@ -297,3 +298,41 @@ def test_lines_are_numbered_and_split_at_prefixes() -> None:
 
 def test_an_empty_text_has_no_runs() -> None:
     assert split_runs("") == []
+
+
+def test_the_library_says_the_size_where_trtexec_does_not() -> None:
+    line = f"{made.STAMP} [I] Engine deserialized"
+    for word, size in (("10 MB", 10 * 2**20), ("26 MiB", 26 * 2**20), ("0 MiB", None)):
+        text = made.make_log(8001).replace(line, f"{made.STAMP} [I] [TRT] Loaded engine size: {word}\n{line}")
+        (run,) = read_log(text, Path("x")).runs
+        assert run.engine_bytes == size
+        assert any("whole MiB" in note for note in run.notes) == (size is not None)
+    text = text.replace("0 MiB\n", f"7 MiB\n{made.STAMP} [I] Created engine with size: 0.5 MiB\n")
+    (run,) = read_log(text, Path("x")).runs
+    assert (run.engine_bytes, run.notes) == (2**19, ())
+
+
+def test_a_key_that_stands_once_for_each_input_keeps_all_values() -> None:
+    shapes = "".join(f"{made.STAMP} [I] Input build shape (profile 0): {name}=1x3\n" for name in ("ids", "mask"))
+    text = made.make_log().replace(f"{made.STAMP} [I] === Inference", f"{shapes}{made.STAMP} [I] === Inference")
+    text = text.replace(f"{made.STAMP} [I] \n{shapes}", shapes)
+    (run,) = read_log(text, Path("x")).runs
+    assert run.options["System Options"]["Input build shape (profile 0)"] == "ids=1x3; mask=1x3"
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [("Skipped inference phase since --skipInference is added.", "built only"),
+     ("The e2e network timing is not reported since it is inaccurate", "without --separateProfileRun"),
+     ("=== Profile (51 iterations ) ===", "without --separateProfileRun")],
+)  # fmt: skip
+def test_a_run_that_passed_without_a_latency_says_why(line: str, said: str) -> None:
+    head = made.make_log(verdict=None).split(f"{made.STAMP} [I] Starting inference")[0]
+    (run,) = read_log(f"{head}{made.STAMP} [I] {line}\n&&&& PASSED TensorRT.trtexec # {made.COMMAND}\n", Path("x")).runs
+    assert run.status == "passed" and said in run.notes[-1]
+
+
+def test_a_line_of_the_driver_is_an_error_behind_whatever_a_container_prints() -> None:
+    text = "2026-11-21T01:02:03Z &&&& RUNNING TensorRT.trtexec # x\n2026-11-21T01:02:04Z Cuda failure: 35\n"
+    (run,) = read_log(text, Path("x")).runs
+    assert run.errors == ("Cuda failure: 35",)

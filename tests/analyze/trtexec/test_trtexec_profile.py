@@ -129,3 +129,22 @@ def test_from_disk(tmp_path: Path) -> None:
     assert (document.model, document.precision, document.batch) == ("m", "int8", 2)
     with pytest.raises(ParseError, match="No such file"):
         parse_profile(tmp_path / "no")
+
+
+def test_a_renamed_median_is_no_empty_column() -> None:
+    text = made.make_profile().decode()
+    with pytest.raises(ParseError, match=r"layer 0: found no key medianMs \(keys there: .*p50Ms"):
+        summarize(text.replace('"medianMs"', '"p50Ms"'))
+    assert summarize(made.make_profile(median=False)).layers[0].median_ms is None
+
+
+@pytest.mark.parametrize("key", ["name", "timeMs", "averageMs", "medianMs", "percentage"])
+def test_a_renamed_key_beside_names_with_quotes(key: str) -> None:
+    text = made.make_profile(['say "a" \\ b', "c"]).decode().replace(f'"{key}"', '"newMs"')
+    with pytest.raises(ParseError, match=rf"line 3: found no key {key} \(keys there: .*newMs"):
+        summarize(text)
+
+
+def test_an_old_profile_may_have_keys_of_others() -> None:
+    text = made.make_profile(median=False).decode().replace('"timeMs"', '"kind" : 3, "timeMs"')
+    assert len(summarize(text).layers) == len(made.LAYERS)

@@ -283,3 +283,18 @@ def test_the_document_is_json_with_the_fields_of_the_contract() -> None:
     assert wanted <= set(document)
     assert set(document["trtexec"]) == {"latency_ms", "gpu_compute_ms", "h2d_ms", "d2h_ms", "enqueue_ms"}
     assert set(document["latency_ms"]["percentiles"]) >= {"50", "90", "95", "99", "99.9"}
+
+
+def test_a_latency_made_of_parts_says_of_which() -> None:
+    entries = [{"gpuComputeMs": 1.0 + i, "d2hMs": 0.5} for i in range(3)]
+    for document in (entries, {"run": {"entries": entries}}):
+        trace = read_trace_bytes(json.dumps(document).encode(), Path("x.json"))
+        assert trace.columns["latency"][0] == 1.5
+        assert any("it is compute + d2h" in note for note in trace.notes)
+
+
+def test_other_traces_of_a_file_are_named() -> None:
+    document = {"fp16": {"latencies_us": [1, 2]}, "int8": {"latencies_us": [3, 4, 5]}}
+    trace = read_trace_bytes(json.dumps(document).encode(), Path("x.json"))
+    assert len(trace) == 3
+    assert trace.notes == ("other traces in this file: figures are of $.int8, not of $.fp16",)

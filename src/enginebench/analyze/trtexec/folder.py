@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
@@ -38,7 +38,16 @@ _NAMES: tuple[tuple[Kind, re.Pattern[str]], ...] = (
     ("layers", re.compile(r"layer|graph", re.I)),
 )
 _LOG_MARK = re.compile(rb"TensorRT\.trtexec|\[\d\d/\d\d/\d{4}-\d\d:\d\d:\d\d\] \[[FEWIV]\]")
-_STEM = re.compile(r"(?:[._]?(?:times|timing|profile|layers?|graph|trtexec|log|run))?(?:\.[a-z]{2,6}){1,2}$", re.I)
+# What a name says about the kind of its file, behind what it shares with the other files of its run.
+_WORDS: dict[Kind, re.Pattern[str]] = {
+    "log": re.compile(r"(?:^|[._-])(?:trtexec|log|run)$", re.I),
+    "times": re.compile(r"(?:^|[._-])(?:times|timing)$", re.I),
+    "profile": re.compile(r"(?:^|[._-])profile$", re.I),
+    "layers": re.compile(r"(?:^|[._-])(?:layers?|graph)$", re.I),
+}
+_SUFFIX = re.compile(r"\.(?:json|log|txt|out|stdout|stderr|err)(?:\.gz)?$", re.I)
+# --exportOutput; its values are of no use here.
+_OUTPUT = ("output.json", "output.json.gz")
 _DRIFT = "output_diff.json"
 # The log prints six digits and sums in 32 bits: figures of one run differ by less than this (0.00005 was the largest
 # difference in the files that were seen); figures of two runs practically never agree to it.
@@ -52,6 +61,7 @@ class TrtexecCase:
     name: str
     files: dict[Kind, Path]
     log: LogRun | None = None
+    runs: tuple[LogRun, ...] = ()  # all of the log
     times: TimesDocument | None = None
     timed: TimedQueries | None = None
     profile: ProfileDocument | None = None
@@ -80,7 +90,10 @@ def read_folder(folder: Path) -> list[TrtexecCase]:
     groups = group_files(list(list_files(folder)))
     if not groups:
         raise UsageError(f"{folder} holds neither a run of enginebench nor a log, times, profile or layers of trtexec")
-    return [read_case(name, files) for name, files in groups.items()]
+    read = [read_case(name, files) for name, files in groups.items()]
+    if not any(is_read(case) for case, _ in read):
+        raise next(error for _, errors in read for error in errors)
+    return [part for case, _ in read for part in split_case(case)]
 
 
 def list_files(folder: Path) -> Iterator[tuple[Path, Kind]]:
@@ -105,61 +118,99 @@ def sniff_kind(path: Path) -> Kind | None:
     try:
         head = bytes(open_bytes(path)[:_SNIFF])
     except ParseError:
-        return None
+        # Empty or damaged: whoever reads it as what its name says learns why. An empty stderr is the rule.
+        return guess_kind(name)
     if b'"schema": "enginebench.' in head[:200] or b'"schema":"enginebench.' in head[:200]:
         return None
     if name.endswith(_JSON):
-        by_mark = next((kind for kind, mark in _MARKS if mark.search(head)), None)
-        return by_mark or next((kind for kind, pattern in _NAMES if pattern.search(name)), None)
-    if not _LOG_MARK.search(head.replace(b"\x00", b"")):
+        return next((kind for kind, mark in _MARKS if mark.search(head)), None) or guess_kind(name)
+    if name.endswith(_ERRORS):
+        # A line of the driver has neither banner nor prefix, so the log beside it tells whose it is.
+        beside = [path.with_name(_SUFFIX.sub("", path.name) + ending) for ending in _LOGS]
+        known = _LOG_MARK.search(head) or any(other.is_file() and sniff_kind(other) == "log" for other in beside)
+        return "stderr" if known else None
+    return "log" if _LOG_MARK.search(head.replace(b"\x00", b"")) else None
+
+
+def guess_kind(name: str) -> Kind | None:
+    """What a file is by its lower-case name alone."""
+    if name.endswith((".log", ".stdout")):
+        return "log"
+    if not name.endswith(_JSON) or name.endswith(_OUTPUT):
         return None
-    return "stderr" if name.endswith(_ERRORS) else "log"
+    return next((kind for kind, pattern in _NAMES if pattern.search(name)), None)
 
 
 def group_files(files: list[tuple[Path, Kind]]) -> dict[str, dict[Kind, Path]]:
-    """name -> its files: all together if there is one of each kind, else by the beginning of their names."""
-    kinds = [kind for _, kind in files]
-    if not [kind for kind in kinds if kind != "drift"]:
-        return {}
-    if len(set(kinds)) == len(kinds):
-        main = next(path for path, kind in files if kind != "drift")
-        return {strip_name(main): {kind: path for path, kind in files}}
+    """name -> its files: all together if there is one of each kind, else by the beginning of their names.
+
+    A second file of a kind and name stands alone under its full name, and so do the differences of outputs where
+    several runs could have made them: nothing is left out.
+    """
+    kinds = [kind for _, kind in files if kind != "drift"]
+    exported = {strip_name(path, kind) for path, kind in files if kind in ("times", "profile", "layers")}
+    if kinds and len(set(kinds)) == len(kinds):
+        main, first = next((path, kind) for path, kind in files if kind != "drift")
+        name = name_run(main, first, exported) or _SUFFIX.sub("", main.name)
+        return {name: {kind: path for path, kind in files}}
     groups: dict[str, dict[Kind, Path]] = {}
-    for path, kind in files:
-        if kind != "drift":
-            groups.setdefault(strip_name(path), {}).setdefault(kind, path)
+    for path, kind in files if kinds else ():
+        name = name_run(path, kind, exported) or "run"
+        group = groups.setdefault(path.name if kind in groups.get(name, {}) else name, {})
+        group[kind] = path
     return groups
 
 
-def strip_name(path: Path) -> str:
-    """The name without what says its kind: "fp16" of "fp16.times.json" and "fp16.log"."""
-    return _STEM.sub("", path.name) or path.name.split(".")[0] or path.name
+def name_run(path: Path, kind: Kind, exported: set[str]) -> str:
+    """The run of a file: "fp16" of "fp16.times.json" and "fp16.log"; empty where the name says the kind only.
+
+    A log has its whole name, "fp16-run", unless what it exported is named without its last word.
+    """
+    whole = _SUFFIX.sub("", path.name)
+    if kind == "drift":
+        return whole
+    bare = strip_name(path, kind)
+    return bare if kind in ("times", "profile", "layers") or (bare in exported and whole not in exported) else whole
 
 
-def read_case(name: str, files: dict[Kind, Path]) -> TrtexecCase:
-    """All files of one run."""
+def strip_name(path: Path, kind: Kind) -> str:
+    """The name without what says the kind of its file."""
+    return _WORDS["log" if kind in ("stderr", "drift") else kind].sub("", _SUFFIX.sub("", path.name))
+
+
+def is_read(case: TrtexecCase) -> bool:
+    """Whether anything of trtexec in a case could be read."""
+    return any((case.log, case.times, case.profile, case.layers))
+
+
+def read_case(name: str, files: dict[Kind, Path]) -> tuple[TrtexecCase, list[ParseError]]:
+    """All files of one run, and what is wrong with those that cannot be read."""
     case = TrtexecCase(name=name, files=files)
     errors: list[ParseError] = []
-    for kind, read in (("log", read_case_log), ("times", read_case_times), ("profile", read_case_profile)):
+    for kind, read in _READERS:
         try:
             case = read(case) if kind in files or (kind == "log" and "stderr" in files) else case
         except ParseError as error:
             errors.append(error)
-    for kind, read in (("layers", read_case_layers), ("drift", read_case_drift)):
-        try:
-            case = read(case) if kind in files else case
-        except ParseError as error:
-            errors.append(error)
-    if errors and not (case.log or case.times or case.profile or case.layers):
-        raise errors[0]
-    return replace(case, contradictions=tuple(find_contradictions(case)), unreadable=tuple(map(str, errors)))
+    return replace(case, contradictions=tuple(find_contradictions(case)), unreadable=tuple(map(str, errors))), errors
+
+
+def split_case(case: TrtexecCase) -> list[TrtexecCase]:
+    """A case for each run of a log that lies alone; with exported files, which are of one run, the case itself."""
+    own = [run for run in case.runs if run.parent is None]
+    if len(own) < 2:
+        return [case]
+    if set(case.files) <= {"log", "stderr"}:
+        return [replace(case, name=f"{case.name} {number}", log=run) for number, run in enumerate(own, 1)]
+    note = f"the log holds {len(own)} runs; this is the last that measured"
+    return [replace(case, log=msgspec.structs.replace(case.log, notes=(*case.log.notes, note)))] if case.log else [case]
 
 
 def read_case_log(case: TrtexecCase) -> TrtexecCase:
     """With its log: stdout and stderr together. Of several runs in it the last that measured counts."""
     paths = [case.files[kind] for kind in ("log", "stderr") if kind in case.files]
     document = read_log("\n".join(read_text(path) for path in paths), paths[0])
-    return replace(case, log=document.choose_run())
+    return replace(case, log=document.choose_run(), runs=document.runs)
 
 
 def read_case_times(case: TrtexecCase) -> TrtexecCase:
@@ -220,6 +271,15 @@ def read_case_drift(case: TrtexecCase) -> TrtexecCase:
     except DECODE_ERRORS as error:
         raise ParseError(path, "", str(error), "a JSON object, as `enginebench drift` writes it") from error
     return replace(case, drift=drift)
+
+
+_READERS: tuple[tuple[Kind, Callable[[TrtexecCase], TrtexecCase]], ...] = (
+    ("log", read_case_log),
+    ("times", read_case_times),
+    ("profile", read_case_profile),
+    ("layers", read_case_layers),
+    ("drift", read_case_drift),
+)
 
 
 def find_contradictions(case: TrtexecCase) -> Iterator[str]:

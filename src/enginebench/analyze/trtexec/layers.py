@@ -37,6 +37,13 @@ _DTYPES = (
     (re.compile(r"\bINT64\b", re.I), "int64"),
     (re.compile(r"\bBOOL\b", re.I), "bool"),
 )
+# Keys of a layer that someone cut down to what mattered to him; the inspectors that were seen write five or more.
+_EXCERPT = 3
+# Names of the same thing in inspectors of TensorRT 8 to 11; the first that is there counts.
+_TYPE_KEYS = ("ParameterType", "LayerType")
+_DTYPE_KEYS = ("Format/Datatype", "Datatype", "Type")
+_TACTIC_KEYS = ("TacticName", "TacticValue")
+_IO_KEYS = ("Bindings", "I/O Tensors")
 # Layers that only change layout, type or place of data.
 _OVERHEAD_TYPES = frozenset({"reformat", "cast", "identity", "copy", "devicetoshapehost", "noop"})
 _OVERHEAD_NAMES = ("Reformatting CopyNode", "[HostToDeviceCopy]", "[DeviceToHostCopy]")
@@ -102,7 +109,8 @@ def summarize_layers(
 ) -> LayersDocument:
     """As `parse_layers`, from an inspector's document that was read before."""
     layers = [read_layer(item, index, path) for index, item in enumerate(document["Layers"])]
-    notes = list_notes(layers)
+    require_keys(document["Layers"], path)
+    notes = [*list_notes(layers), *note_missing(document)]
     if profile is not None:
         layers, unmatched = join_profile(layers, profile)
         notes += [f"{unmatched} layers of the profile are not in the engine"] if unmatched else []
@@ -131,7 +139,7 @@ def read_layer(item: Any, index: int, path: Path) -> EngineLayer:
         found = f"keys {', '.join(map(str, item))[:400]}" if isinstance(item, dict) else type(item).__name__
         raise ParseError(path, f"$.Layers[{index}]", found, "a name, or an object with the key Name")
     name = item["Name"]
-    kind = first_text(item.get("ParameterType"), item.get("LayerType"))
+    kind = first_text(*map(item.get, _TYPE_KEYS))
     inputs, outputs = read_tensors(item.get("Inputs")), read_tensors(item.get("Outputs"))
     return EngineLayer(
         name=name,
@@ -142,9 +150,50 @@ def read_layer(item: Any, index: int, path: Path) -> EngineLayer:
         inputs=inputs,
         outputs=outputs,
         onnx_nodes=read_metadata(first_text(item.get("Metadata"))) or split_name(name),
-        tactic=first_text(item.get("TacticName"), item.get("TacticValue")),
+        tactic=first_text(*map(item.get, _TACTIC_KEYS)),
         overhead=is_overhead(name, kind),
     )
+
+
+def list_detailed(items: list[Any]) -> list[dict[str, Any]]:
+    """The layers as an inspector describes them in detail: with five keys or more; fewer are someone's excerpt."""
+    return [item for item in items if isinstance(item, dict) and len(item) > _EXCERPT]
+
+
+def require_keys(items: list[Any], path: Path) -> None:
+    """Raises a ParseError when detailed layers lack what their columns are read from; names the keys that are there.
+
+    One layer may lack a key; when all do, its name is another one, and a column would be empty without a word.
+    """
+    layers = list_detailed(items)
+    tensors = [tensor for item in layers for tensor in [*as_list(item.get("Inputs")), *as_list(item.get("Outputs"))]]
+    tensors = [tensor for tensor in tensors if isinstance(tensor, dict)]
+    for place, found, wanted in (
+        ("$.Layers[*]", layers, _TYPE_KEYS),
+        ("$.Layers[*]", layers, ("Inputs", "Outputs")),
+        ("$.Layers[*].Inputs[*]", tensors, _DTYPE_KEYS),
+    ):
+        if found and not any(key in item for item in found for key in wanted):
+            raise ParseError(
+                path,
+                place,
+                f"no key {' or '.join(wanted)} (keys there: {', '.join(found[0])[:400]})",
+                "the keys of --exportLayerInfo with --profilingVerbosity=detailed",
+                "A newer TensorRT may have renamed it",
+            )
+
+
+def note_missing(document: dict[str, Any]) -> list[str]:
+    """What a document lacks that may be lacking, with the keys that are there instead."""
+    layers = list_detailed(document["Layers"])
+    notes = []
+    if layers and not any(key in item for item in layers for key in _TACTIC_KEYS):
+        there = ", ".join(layers[0])[:400]
+        notes.append(f"no layer has a key {' or '.join(_TACTIC_KEYS)} (keys there: {there}): no tactics")
+    if not any(key in document for key in _IO_KEYS):
+        there = ", ".join(document)[:400]
+        notes.append(f"no key {' or '.join(_IO_KEYS)} (keys there: {there}): inputs and outputs are not known")
+    return notes
 
 
 def first_text(*values: Any) -> str | None:
@@ -161,7 +210,7 @@ def read_tensors(items: Any) -> tuple[LayerTensor, ...]:
 
 def read_tensor(item: dict[str, Any]) -> LayerTensor:
     """One tensor; TensorRT 8 to 11 put layout and type into one text."""
-    text = first_text(item.get("Format/Datatype"), item.get("Datatype"), item.get("Type"))
+    text = first_text(*map(item.get, _DTYPE_KEYS))
     return LayerTensor(
         name=first_text(item.get("Name")) or "",
         dtype=read_dtype(text),
@@ -208,7 +257,7 @@ def is_overhead(name: str, kind: str | None) -> bool:
 def join_profile(layers: list[EngineLayer], profile: ProfileDocument) -> tuple[list[EngineLayer], int]:
     """(layers with their times, layers of the profile that were not found). Equal names are joined in order."""
     times: dict[str, list[tuple[float | None, float | None]]] = {}
-    for timed in profile.layers:
+    for timed in sorted(profile.layers, key=lambda layer: layer.position or 0):
         times.setdefault(timed.name, []).append((timed.average_ms, timed.share))
     joined = []
     for layer in layers:
@@ -246,7 +295,7 @@ def read_io(document: dict[str, Any], layers: list[EngineLayer]) -> tuple[Engine
     produced = {tensor.name: tensor for layer in layers for tensor in layer.outputs}
     consumed = {tensor.name: tensor for layer in layers for tensor in layer.inputs}
     io = []
-    for item in [*as_list(document.get("Bindings")), *as_list(document.get("I/O Tensors"))]:
+    for item in (item for key in _IO_KEYS for item in as_list(document.get(key))):
         tensor = read_tensor(item) if isinstance(item, dict) else LayerTensor(name=str(item))
         # A binding of a second optimization profile is named "input [profile 1]".
         bare = re.sub(r" \[profile \d+\]$", "", tensor.name)

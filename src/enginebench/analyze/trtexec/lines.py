@@ -16,6 +16,8 @@ _BANNER = re.compile(
     r"&&&& (RUNNING|PASSED|FAILED|WAIVED) TensorRT\.trtexec"
     r"(?: \[TensorRT v(\d{1,9})\])?(?: \[b(\d{1,9})\])?(?: # (.*))?"
 )
+# The one message of the library that is about the engine.
+ENGINE_SIZE = "Loaded engine size: "
 _TASK = re.compile(r"&&&& (TASK_BEGIN|TASK_END|TASK_ABORT) ")
 # A second one of these in a run without banners belongs to the next run.
 _ONCE = frozenset({"=== Model Options ===", "=== Performance summary ==="})
@@ -116,8 +118,7 @@ class RunSplitter:
             self._start(line, banner) if banner.verdict == "RUNNING" else self._finish(line, banner)
         elif line.level is None and (task := _TASK.search(line.text)):
             self._switch_task(task[1])
-        # A verbose build has a million lines of the library, none of which says anything about the run.
-        elif not (line.level == "V" or (line.library and line.level == "I")) or not self.runs:
+        elif not is_chatter(line) or not self.runs:
             self._append(line)
 
     def _start(self, line: Line, banner: Banner) -> None:
@@ -182,6 +183,11 @@ class RunSplitter:
         self.runs.append(run)
         self._open.append(len(self.runs) - 1)
         self._seen = set()
+
+
+def is_chatter(line: Line) -> bool:
+    """Whether nothing in a line is about the run: a verbose build has a million such lines of the library."""
+    return line.level == "V" or (line.library and line.level == "I" and not line.text.startswith(ENGINE_SIZE))
 
 
 def split_runs(text: str) -> list[RunLines]:

@@ -7,6 +7,8 @@ import re
 from pathlib import Path
 from typing import Any
 
+from msgspec.structs import replace
+
 from enginebench.analyze.trtexec.lines import Line, RunLines, decode_version, split_runs
 from enginebench.analyze.trtexec.records import LogDocument, LogRun, RunStatus, Stat
 from enginebench.analyze.trtexec.source import decode_text, read_text
@@ -42,6 +44,7 @@ _COUNTS = (
 )
 _ENGINE_SIZE = re.compile(rf"^(?:Created|Loaded) engine with size: ({_NUMBER}) MiB")
 _LIBRARY_SIZE = re.compile(r"^Loaded engine size: (\d{1,9}) (?:MiB|MB)")
+_ROUNDED = "the engine's size is in whole MiB, as the library says it"
 # trtexec 7 prints blocks of "name: value" lines in place of the rows.
 _BLOCK7 = {"host latency": "latency_ms", "enqueue time": "enqueue_ms", "gpu compute": "gpu_compute_ms"}
 _LINE7 = re.compile(rf"^(min|max|mean|median): ({_NUMBER}) ms(?: \(end to end ({_NUMBER}) ms\))?")
@@ -64,6 +67,9 @@ _CRASH = re.compile(r"core dumped|Segmentation fault|核心已转储|^Aborted|te
 _INPUT_SHAPE = re.compile(
     r"^(?:Created input binding for|Input binding for) .{1,200}? with dimensions (\d{1,9}(?:x\d{1,9}){0,15})"
 )
+# What the log says in a run that passed without a latency; the profile's table is not printed for --exportProfile.
+_PROFILED = ("=== Profile (", "The e2e network timing is not reported")
+_SKIPPED = "Skipped inference phase"
 # A message is joined with at most this many lines without prefix, while its brackets are open.
 _MAX_CONTINUATION = 20
 
@@ -100,7 +106,18 @@ def read_log(
             "Save both pipes: trtexec ... > run.log 2>&1",
         )
     known = {k: v for k, v in (("model", model), ("precision", precision), ("batch", batch)) if v is not None}
-    return LogDocument(path=str(path), runs=tuple(read_run(run, known) for run in runs))
+    parents = {run.parent for run in runs}
+    return LogDocument(
+        path=str(path),
+        runs=tuple(note_tuning(read_run(run, known), index in parents) for index, run in enumerate(runs)),
+    )
+
+
+def note_tuning(run: LogRun, started_others: bool) -> LogRun:
+    """The run, with a note where others that it started were timed in its place."""
+    if not started_others or run.latency_ms is not None:
+        return run
+    return replace(run, notes=(*run.notes, "a tuning run: the runs that it started were timed, not itself"))
 
 
 def parse_log_bytes(data: bytes, path: Path) -> LogDocument:
@@ -118,6 +135,8 @@ def read_run(run: RunLines, known: dict[str, Any]) -> LogRun:
     said = select_lines(run)
     options = read_options(said)
     fields, nonfinite = read_numbers(said)
+    rounded = "engine_bytes" not in fields and (size := read_library_size(run.lines))
+    fields |= {"engine_bytes": size} if rounded else {}
     errors, warnings = read_messages(run.lines, "EF"), read_messages(run.lines, "W")
     status, reason = decide_status(run, errors)
     banner = run.banner
@@ -135,7 +154,7 @@ def read_run(run: RunLines, known: dict[str, Any]) -> LogRun:
         warnings=warnings,
         errors=errors,
         nonfinite=nonfinite,
-        notes=read_notes(run, fields, options),
+        notes=(*read_notes(run, fields, options), *((_ROUNDED,) if rounded else ())),
         first_line=run.first_line,
         parent=run.parent,
         **fields,
@@ -158,17 +177,19 @@ def read_version_line(lines: list[Line]) -> str | None:
 
 
 def read_options(lines: list[Line]) -> dict[str, dict[str, str]]:
-    """The option blocks and the device block: heading -> key -> value, as printed."""
+    """The option blocks and the device block: heading -> key -> value, as printed; values of one key are joined."""
     blocks: dict[str, dict[str, str]] = {}
     current: dict[str, str] | None = None
     for line in lines:
         if header := _HEADER.match(line.text):
-            wanted = header[1].endswith(_OPTION_BLOCKS) and line.level is not None
+            wanted = header[1].endswith(_OPTION_BLOCKS) and line.level is not None and header[1] not in blocks
             current = blocks.setdefault(header[1], {}) if wanted else None
         elif not line.text.strip():
             current = None
         elif current is not None and line.level == "I" and (option := _OPTION.match(line.text.strip())):
-            current.setdefault(option[1], option[2].strip())
+            name, value = option[1], option[2].strip()
+            # A key that stands once for each input, as "Input build shape (profile 0)", has a value for each.
+            current[name] = value if current.get(name, value) == value else f"{current[name]}; {value}"
     return blocks
 
 
@@ -189,6 +210,12 @@ def read_numbers(lines: list[Line]) -> tuple[dict[str, Any], tuple[str, ...]]:
             fields["engine_bytes"] = None if size is None else round(size * 2**20)
     fields |= {name: stat for name, stat in read_blocks7(lines, nonfinite).items() if name not in fields}
     return fields, tuple(nonfinite)
+
+
+def read_library_size(lines: list[Line]) -> int | None:
+    """The bytes of the engine in the library's words, whole MiB; all that versions up to 9 say. None: below one."""
+    sizes = [int(match[1]) for line in lines if line.library and (match := _LIBRARY_SIZE.match(line.text))]
+    return sizes[0] * 2**20 or None if sizes else None
 
 
 def read_number(text: str, name: str, nonfinite: list[str]) -> float | None:
@@ -312,8 +339,8 @@ def read_messages(lines: list[Line], levels: str) -> tuple[str, ...]:
         elif joined and messages and messages[-1].count("(") > messages[-1].count(")"):
             messages[-1] = f"{messages[-1].rstrip()} {line.text.strip()}"
             joined -= 1
-        elif "E" in levels and line.text.startswith("Cuda failure"):
-            messages.append(line.text.strip())
+        elif "E" in levels and (said := line.text.find("Cuda failure")) >= 0:
+            messages.append(line.text[said:].strip())
     return tuple(messages)
 
 
@@ -348,6 +375,8 @@ def read_notes(run: RunLines, fields: dict[str, Any], options: dict[str, dict[st
         notes.append("0 qps is what trtexec 7 prints for an explicit batch; it is no measurement")
     if fields.get("engine_bytes") == 0:
         notes.append("the engine has size 0: the build failed, whatever follows")
-    if fields.get("profile_iterations") and fields.get("latency_ms") is None:
+    if fields.get("latency_ms") is None and any(line.text.startswith(_PROFILED) for line in run.lines):
         notes.append("profiled without --separateProfileRun: trtexec up to 10 then reports no latency")
+    if any(line.text.startswith(_SKIPPED) for line in run.lines):
+        notes.append("built only, with --skipInference: nothing was timed")
     return tuple(notes)

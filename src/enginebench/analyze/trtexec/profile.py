@@ -22,6 +22,12 @@ _FIGURES = re.compile(
     rf'", "timeMs" : {_NUMBER}, "averageMs" : {_NUMBER}(?:, "medianMs" : {_NUMBER})?'
     rf', "percentage" : {_NUMBER} \}}\s*,?\s*$'
 )
+# Of one entry; 7 and 8.0 wrote no median. Source: as above.
+_KEYS = ("name", "timeMs", "averageMs", "medianMs", "percentage")
+# An entry with whatever keys, its name with whatever text: the first key, and the figures behind the name.
+_ENTRY = re.compile(rf'\{{ "(\w{{1,40}})" : "[^\n]{{0,4000}}"((?:, "\w{{1,40}}" : {_NUMBER}){{2,8}}) \}}')
+# Characters in which the first entry stands; more would cost time in a hostile file.
+_HEAD = 1 << 16
 _NAME = '{ "name" : "'
 _COUNT = re.compile(r'\{ "count" : (\d{1,18}) \}')
 _NONFINITE = re.compile(r"(:\s*)[-+]?(?:nan|inf)(?:\([a-z]{0,8}\))?(?=\s*[,}\]])", re.IGNORECASE)
@@ -87,7 +93,8 @@ def summarize_profile(
     total = math.fsum(layer.total_ms for layer in merged if math.isfinite(layer.total_ms))
     averages = [layer.average_ms for layer in merged if math.isfinite(layer.average_ms)]
     average = math.fsum(averages) if averages else None
-    layers = sorted(merged, key=lambda layer: -layer.total_ms if math.isfinite(layer.total_ms) else math.inf)
+    layers = [finish_layer(layer, total, position) for position, layer in enumerate(merged)]
+    layers.sort(key=lambda layer: math.inf if layer.total_ms is None else -layer.total_ms)
     return ProfileDocument(
         path=str(path),
         model=model,
@@ -96,7 +103,7 @@ def summarize_profile(
         count=raw.iterations,
         total_ms=total,
         average_ms=average,
-        layers=tuple(finish_layer(layer, total) for layer in layers),
+        layers=tuple(layers),
         end_to_end_ms=end_to_end_ms,
         remainder_ms=end_to_end_ms - average if end_to_end_ms is not None and average is not None else None,
         duplicates_merged=duplicates,
@@ -113,6 +120,7 @@ def read_profile(text: str, path: Path) -> RawProfile:
     try:
         document = msgspec.json.decode(_NONFINITE.sub(r"\1null", text))
     except DECODE_ERRORS as error:
+        require_printed_keys(text, path)
         raise explain(error, text, path) from error
     entries = list(walk_entries(document))
     require_keys(entries, path)
@@ -173,18 +181,35 @@ def explain(error: Exception, text: str, path: Path) -> ParseError:
     return ParseError(path, where, str(error), "the layout of --exportProfile")
 
 
+def require_printed_keys(text: str, path: Path) -> None:
+    """Raises a ParseError when a file with quotes in its names, which is no JSON, has other keys than those known."""
+    entry = _ENTRY.search(text[:_HEAD])
+    if entry is None:
+        return
+    keys = [entry[1], *re.findall(r'"(\w{1,40})" :', entry[2])]
+    refuse_renamed(keys, f"line {text.count(chr(10), 0, entry.start()) + 1}", path)
+
+
 def require_keys(entries: list[dict[str, Any]], path: Path) -> None:
     """Raises a ParseError when entries of trtexec's own layout (they have `percentage`) lack another of its keys."""
     for index, entry in enumerate(entry for entry in entries if "percentage" in entry):
-        missing = [key for key in ("name", "timeMs", "averageMs") if key not in entry]
-        if missing and len(set(entry) & {"timeMs", "averageMs", "medianMs", "name"}) >= 2:
-            raise ParseError(
-                path,
-                f"layer {index}",
-                f"no key {', '.join(missing)} (keys there: {', '.join(entry)[:400]})",
-                "the keys name, timeMs, averageMs, percentage",
-                "A newer trtexec may have renamed it",
-            )
+        if len(set(entry) & {"timeMs", "averageMs", "medianMs", "name"}) >= 2:
+            refuse_renamed(list(entry), f"layer {index}", path)
+
+
+def refuse_renamed(keys: list[str], place: str, path: Path) -> None:
+    """Raises a ParseError when an entry lacks a key; a median may be lacking unless an unknown time is there."""
+    missing = [key for key in _KEYS if key not in keys]
+    if missing == ["medianMs"] and not any(key.endswith("Ms") and key not in _KEYS for key in keys):
+        return
+    if missing:
+        raise ParseError(
+            path,
+            place,
+            f"no key {', '.join(missing)} (keys there: {', '.join(keys)[:400]})",
+            f"the keys {', '.join(_KEYS)}",
+            "A newer trtexec may have renamed it",
+        )
 
 
 def walk_entries(document: Any) -> Iterator[dict[str, Any]]:
@@ -259,11 +284,13 @@ def merge_layers(layers: list[RawLayer]) -> tuple[list[RawLayer], int]:
     return list(merged.values()), len(layers) - len(merged)
 
 
-def finish_layer(layer: RawLayer, total_ms: float) -> ProfiledLayer:
+def finish_layer(layer: RawLayer, total_ms: float, position: int) -> ProfiledLayer:
     """The layer with its share; None in place of nan."""
     total, average, median = (v if v is not None and math.isfinite(v) else None for v in layer[1:])
     share = total / total_ms if total is not None and total_ms > 0 else None
-    return ProfiledLayer(name=layer.name, total_ms=total, average_ms=average, median_ms=median, share=share)
+    return ProfiledLayer(
+        name=layer.name, total_ms=total, average_ms=average, median_ms=median, share=share, position=position
+    )
 
 
 def list_notes(raw: RawProfile, total_ms: float) -> tuple[str, ...]:

@@ -121,6 +121,7 @@ class ProfiledLayer(Struct, frozen=True, kw_only=True):
     average_ms: float | None
     median_ms: float | None = None
     share: float | None = None  # of the sum over all layers, 0 to 1
+    position: int | None = None  # in the file, which has the order of the engine
 
 
 class ProfileDocument(Struct, frozen=True, kw_only=True):

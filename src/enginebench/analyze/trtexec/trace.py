@@ -262,7 +262,7 @@ def make_trace(columns: dict[str, list[Column]], fields: dict[str, KeyMeaning]) 
     if len(own) >= _OWN_KEYS:
         layout = "trtexec<=8.2" if "inMs" in fields else "trtexec"
         return Trace(arrays, layout)
-    return Trace(complete_latency(arrays), "list of entries", note_units(fields))
+    return Trace(complete_latency(arrays), "list of entries", (*note_units(fields), *note_sum(arrays)))
 
 
 def note_units(fields: dict[str, KeyMeaning]) -> tuple[str, ...]:
@@ -281,6 +281,25 @@ def complete_latency(columns: dict[Quantity, Column]) -> dict[Quantity, Column]:
     parts: list[Quantity] = ["h2d", "compute", "d2h"]
     present = [columns[part] for part in parts if part in columns]
     return {**columns, "latency": np.sum(present, axis=0)}
+
+
+def note_sum(columns: dict[Quantity, Column]) -> tuple[str, ...]:
+    """A note where the latency is made of its parts, which may not be all of them."""
+    if "latency" in columns:
+        return ()
+    parts = [part for part in ("h2d", "compute", "d2h") if part in columns]
+    return (f"no key for the latency: it is {' + '.join(parts)}, which is all that the file has of it",)
+
+
+def note_others(chosen: str, found: list[str]) -> tuple[str, ...]:
+    """A note where a document holds more than one trace."""
+    # A column is found once more by itself, inside its table. A hundred say enough of a file full of traces.
+    found = found[:100]
+    whole = [where for where in found if not any(where.startswith(f"{outer}.") for outer in found)]
+    others = [where for where in whole if where != chosen and not chosen.startswith(f"{where}.")]
+    if not others:
+        return ()
+    return (f"other traces in this file: figures are of {chosen}, not of {', '.join(others)[:200]}",)
 
 
 def search_trace(data: bytes, path: Path) -> Trace:
@@ -308,7 +327,11 @@ def search_trace(data: bytes, path: Path) -> Trace:
     meanings = {key: meaning for key in table if (meaning := read_key(key))}
     columns = {meaning.quantity: to_column(table[key], meaning, key, path) for key, meaning in meanings.items()}
     check_lengths(columns, where, path)
-    notes = note_units({".".join(key): meaning for key, meaning in meanings.items()})
+    notes = (
+        *note_units({".".join(key): meaning for key, meaning in meanings.items()}),
+        *note_sum(columns),
+        *note_others(where, [place for place, _ in candidates]),
+    )
     return Trace(complete_latency(columns), where, notes)
 
 
