@@ -684,7 +684,7 @@ def _open_gpu(job: MeasureJob) -> GpuWatch | None:
 
 def _add_telemetry(measured: Measurement, job: MeasureJob, gpu: GpuWatch | None) -> Measurement:
     """The measurement with memory and energy of the GPU, or with the doubt that nothing was watched."""
-    from enginebench.measure.nvml import NO_TELEMETRY
+    from enginebench.measure.nvml import HIDDEN_PROCESSES, NO_TELEMETRY
 
     if job.engine.device == "cpu":
         return measured
@@ -695,6 +695,7 @@ def _add_telemetry(measured: Measurement, job: MeasureJob, gpu: GpuWatch | None)
     energy = gpu.energy_per_image(images) if job.measure.cache == "hot" else None
     return replace(
         measured,
+        caveats=(*measured.caveats, *([HIDDEN_PROCESSES] if gpu.hides_processes else [])),
         peak_device_memory_bytes=gpu.peak_memory_bytes(),
         energy_mj=energy[0] if energy else None,
         energy_resolution_mj=energy[1] if energy else None,
