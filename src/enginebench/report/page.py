@@ -55,6 +55,7 @@ _PLACES: dict[CaveatCode, str] = {
     "random_calibration": "quality",
     "random_inputs": "quality",
     "random_weights": "quality",
+    "disturbed_profile": "proof",
     "fallback": "proof",
     "low_coverage": "proof",
     "no_layer_times": "proof",  # the profiler's record is that of the proof
