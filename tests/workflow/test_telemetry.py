@@ -7,10 +7,11 @@ from typing import Any
 
 import pytest
 
+from enginebench.core.errors import UsageError
 from enginebench.core.records import Artifact, EngineSpec, Measurement, MeasureSpec
 from enginebench.measure.nvml import HIDDEN_PROCESSES, NO_TELEMETRY
 from enginebench.workflow.jobs import MeasureJob
-from enginebench.workflow.perform import _add_telemetry
+from enginebench.workflow.perform import _add_telemetry, check_cache
 
 JOB = MeasureJob(
     model="toy",
@@ -44,6 +45,12 @@ def test_a_row_says_that_nobody_could_see_others(hidden: bool, caveats: tuple[ob
     measured = add(FakeWatch(hides_processes=hidden))
     assert (measured.peak_device_memory_bytes, measured.energy_mj) == (7, 100.0)
     assert measured.caveats == caveats
+
+
+def test_an_engine_that_times_itself_has_no_cold_rows() -> None:
+    check_cache(JOB.engine, MeasureSpec())
+    with pytest.raises(UsageError, match="fake times itself and cannot empty a cache"):
+        check_cache(JOB.engine, MeasureSpec(cache="cold"))
 
 
 def test_a_row_without_a_watch_says_so() -> None:

@@ -144,7 +144,7 @@ def doubt_kernel_times(layers: Sequence[LayerTime], device_ns: float | None) -> 
         Caveat(
             code="disturbed_profile",
             message=f"under the profiler the kernels took {factor:.2f} times the run that was timed",
-            advice="shares by precision and layer are rough: something else may have used the GPU. See `profile`",
+            advice="shares by precision and layer are rough, since others may have used the GPU. Profile the row alone",
         ),
     )
 
