@@ -46,6 +46,13 @@ def test_labels_name_only_what_differs_and_are_unique() -> None:
     assert len(set(labels)) == 2 and labels[1] == f"{labels[0]} #2" and len(labels[0]) <= 46
 
 
+def test_a_label_shows_the_option_in_which_a_row_differs() -> None:
+    first, last = "cuda_graph=1,device_alloc=2", "prefer_nhwc=1,threshold=1"
+    engines = (f"ort:{first},{last}", f"ort:{first},fuse=1,{last}")
+    labels = label_rows(describe([make_result(e, identity=e) for e in engines]))
+    assert list(labels.values())[1].startswith("ort:…fuse=1,") and "#" not in "".join(labels.values())
+
+
 def test_bins_hold_every_call_up_to_p999() -> None:
     values = list(range(1_000_000, 1_002_000))
     bars, medians = bin_rows([with_samples(values[:1000], values[1000:])], {"pytorch-fp32-b1": "row"})

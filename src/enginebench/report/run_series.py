@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import takewhile
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -42,11 +43,22 @@ def label_rows(document: RunDocument) -> dict[str, str]:
     varied = [name for name in ("batch", "scope", "cache", "device", "threads") if _differs(document.rows, name)]
     labels: dict[str, str] = {}
     taken: Counter[str] = Counter()
+    whole: dict[str, str] = {}  # label -> the first name that was shortened to it
     for row in document.rows:
-        label = shorten(_label(row, varied))
+        name = _label(row, varied)
+        label = shorten(name)
+        if whole.setdefault(label, name) != name:
+            label = _tell_apart(name, whole[label])
         taken[label] += 1
         labels[row.id] = label if taken[label] == 1 else f"{label} #{taken[label]}"
     return labels
+
+
+def _tell_apart(name: str, other: str) -> str:
+    """A label that shows from where on a name differs from another whose shortened form is the same."""
+    engine, colon, _ = name.partition(":")
+    start = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(name, other, strict=False)))
+    return shorten(f"{engine}:…{name[start:]}" if colon and start > len(engine) else name)
 
 
 def _differs(rows: Sequence[Row], name: str) -> bool:
