@@ -40,6 +40,7 @@ THREADS = 4
 GPU_TESTS = ("tests/backends/test_torch_cuda.py",)
 FULL_PROCESSES = 10
 # Rows are built and checked beside each other, which nobody times; more at once run out of host memory before cores.
+# The record of kernels is taken then, too: where others slowed it, the row says so (`disturbed_profile`).
 PREPARED_AT_ONCE = 8
 TIME_LIMIT_S = 1.0
 

@@ -225,7 +225,20 @@ def test_a_run_that_fails_says_why(ort_cuda: Any, onnx_artifact: Artifact, monke
 
     monkeypatch.setattr(GpuSession, "run_with_iobinding", fail)
     with load(ort_cuda, onnx_artifact) as engine:
-        with pytest.raises(MeasurementError, match=r"on the GPU: Failed to allocate .* size 1$"):
+        with pytest.raises(MeasurementError, match=r"on the GPU with \w+ 2x[\dx]+: Failed to allocate .* size 1$"):
+            engine.bind(draw())
+
+
+def test_a_full_gpu_names_the_shapes(ort_cuda: Any, onnx_artifact: Artifact, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also on the way out: buffers that were never made are not freed, and do not hide the reason."""
+    from cuda.bindings import runtime
+
+    def cudaMalloc(size: int) -> tuple[int, int]:
+        return runtime.cudaError_t.cudaErrorInvalidValue, 0
+
+    monkeypatch.setattr(runtime, "cudaMalloc", cudaMalloc)
+    with pytest.raises(MeasurementError, match=r"buffers for \w+ 2x[\dx]+: cudaMalloc failed"):
+        with load(ort_cuda, onnx_artifact) as engine:
             engine.bind(draw())
 
 

@@ -142,6 +142,15 @@ def test_a_full_gpu_names_the_shapes() -> None:
         make_engine(fail, batch=256, prepare=lambda run: run())
 
 
+def test_a_gpu_too_full_for_the_inputs_names_their_shapes() -> None:
+    class FullLane(FakeLane):
+        def make_tensor(self, spec: TensorSpec, shape: tuple[int, ...]) -> Any:
+            raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 20.00 GiB. GPU 0 has ...")
+
+    with pytest.raises(MeasurementError, match=r"out of device memory with image 256x3x4x4: CUDA out of memory\."):
+        make_engine(lane=FullLane(), batch=256)
+
+
 def test_a_closed_engine_refuses_everything() -> None:
     engine = make_engine()
     engine.close()

@@ -79,7 +79,7 @@ class FakeNvml(SimpleNamespace):
 
 
 def watch(nvml: FakeNvml, clock: ScriptedClock | None = None) -> GpuWatch:
-    return GpuWatch(0, nvml, clock=clock or ScriptedClock(), pid=OWN)
+    return GpuWatch(0, nvml, clock=clock or ScriptedClock(), pid=OWN, locate=lambda index: None)
 
 
 def test_a_block_has_everything_that_the_card_says() -> None:
@@ -153,11 +153,11 @@ def test_the_older_name_of_the_reasons_is_asked_too() -> None:
         ([], [OWN, 9], 1),
         ([9], [9, 10], 1),  # a container shows the host's ids: one more than before is this process
         ([9], [9], 1),
-        ([], [], 0),
+        ([], [], None),  # not even this process is shown: nothing can be said of others
         ([], [12], 0),
     ],
 )
-def test_foreign_processes(before: list[int], after: list[int], foreign: int) -> None:
+def test_foreign_processes(before: list[int], after: list[int], foreign: int | None) -> None:
     nvml = FakeNvml(pids=before)
     gpu = watch(nvml)
     nvml.pids = after
@@ -222,8 +222,26 @@ def test_cuda_may_count_other_gpus_than_nvml(monkeypatch: pytest.MonkeyPatch) ->
     nvml = FakeNvml(nvmlDeviceGetHandleByIndex=asked.append, nvmlDeviceGetHandleByUUID=asked.append)
     for visible in ("", "3,1", "GPU-ab,GPU-cd"):
         monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
-        GpuWatch(1, nvml)
+        GpuWatch(1, nvml, locate=lambda index: None)
     assert asked == [1, 1, "GPU-cd"]
+
+
+def test_the_driver_knows_best_which_gpu_it_counts(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[object] = []
+    nvml = FakeNvml(nvmlDeviceGetHandleByPciBusId=asked.append, nvmlDeviceGetHandleByUUID=asked.append)
+    for visible in ("", "3,1", "GPU-a,GPU-c", "MIG-a,MIG-c"):
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
+        GpuWatch(1, nvml, locate=lambda index: f"0000:0{index}:00.0")
+    assert asked == ["0000:01:00.0"] * 3 + ["MIG-c"]
+
+
+@pytest.mark.parametrize(("pids", "hidden"), [([], True), (None, True), ([OWN], False), ([OWN, 9], False)])
+def test_processes_that_nobody_can_see_are_no_proof_of_solitude(pids: list[int] | None, hidden: bool) -> None:
+    nvml = FakeNvml(pids=pids)
+    gpu = watch(nvml)
+    gpu.begin()
+    gpu.end()
+    assert gpu.hides_processes is hidden
 
 
 def test_no_nvml_is_no_watch(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -233,7 +251,8 @@ def test_no_nvml_is_no_watch(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_nvml_is_initialised_for_the_watch(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
-    monkeypatch.setitem(sys.modules, "pynvml", FakeNvml(pids=[]))
+    by_place = FakeNvml(pids=[], nvmlDeviceGetHandleByPciBusId=str)
+    monkeypatch.setitem(sys.modules, "pynvml", by_place)
     assert isinstance(open_gpu_watch("cuda:0"), GpuWatch)
 
 

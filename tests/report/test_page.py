@@ -9,7 +9,7 @@ import re
 from html.parser import HTMLParser
 
 import pytest
-from samples import make_machine, make_run
+from samples import make_machine, make_result, make_run
 from stored_run import COMMAND, EVIL, make_results
 
 from enginebench.core.records import Result
@@ -73,6 +73,13 @@ def test_it_opens_with_the_answer(page: str) -> None:
     answer = body.partition('class="answer">')[2].partition("<")[0]
     assert answer.startswith("Fastest engine whose outputs agree: openvino int8@nncf, 6.7")
     assert body.index('class="answer"') < body.index("<table")
+
+
+def test_it_names_the_largest_batch_within_the_limit() -> None:
+    rows = [make_result(median_ms=m, batch=b, identity=f"b{b}", seed=b) for b, m in ((1, 2), (8, 9), (32, 30))]
+    document = describe_run(model="m", machine=make_machine(), spec={"p99_limit_ms": 15.0}, results=rows)
+    page = format_page(document, [], None)
+    assert "pytorch fp32: batch 8 is the largest within p99 15 ms" in page
 
 
 def test_every_section_stands_in_order(page: str) -> None:

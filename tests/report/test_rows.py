@@ -9,7 +9,7 @@ import pytest
 from msgspec.structs import replace
 from samples import make_drift, make_result, make_run
 
-from enginebench.core.records import Caveat, Drift, Result
+from enginebench.core.records import Block, Caveat, Drift, LayerTime, Result
 from enginebench.core.store import encode
 from enginebench.report.rows import RunDocument, describe_row, describe_run, find_baseline
 
@@ -147,6 +147,28 @@ def test_pareto_front() -> None:
         ]
     ).rows
     assert [row.pareto for row in rows] == [False, True, True, False, False]
+
+
+def test_an_invalid_row_is_on_no_front() -> None:
+    fast = make_result("ort", median_ms=5, drift=AGREE, seed=1)
+    marked = tuple(
+        replace(m, blocks=(Block(start=0, stop=len(m.latency_ns), duration_ns=1, marks=("throttled",)),))
+        for m in fast.measurements
+    )
+    rows = run([make_result(median_ms=20), replace(fast, measurements=marked)]).rows
+    assert [(row.validity, row.pareto) for row in rows] == [("valid", True), ("invalid", False)]
+
+
+def test_kernels_that_were_slower_under_the_profiler_are_doubted() -> None:
+    row = make_result()
+    kernels = tuple(LayerTime(name=n, mean_ns=3e6, median_ns=3e6, precision="fp16", kind="kernel") for n in "ab")
+    for device_ns, factor in ((6_000_000, None), (4_000_000, "1.50 times")):
+        timed = tuple(replace(m, device_ns=[device_ns] * len(m.latency_ns)) for m in row.measurements)
+        (found,) = run([replace(row, measurements=timed, layers=kernels)]).rows
+        doubts = [c.message for c in found.caveats if c.code == "disturbed_profile"]
+        assert bool(doubts) is bool(factor) and all(str(factor) in text for text in doubts)
+    (unknown,) = run([replace(row, layers=kernels)]).rows
+    assert not unknown.caveats
 
 
 def test_pareto_without_labels_goes_by_centred_cosine() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from msgspec.structs import replace
-from samples import make_machine, make_measurements, make_result
+from samples import make_drift, make_machine, make_measurements, make_result
 from stored_run import make_results
 
 from enginebench.core.records import Measurement, Result
@@ -44,6 +44,13 @@ def test_labels_name_only_what_differs_and_are_unique() -> None:
     document = describe([make_result(f"ort:a={options}", identity="1"), make_result(f"ort:a={options}", identity="2")])
     labels = list(label_rows(document).values())
     assert len(set(labels)) == 2 and labels[1] == f"{labels[0]} #2" and len(labels[0]) <= 46
+
+
+def test_a_label_shows_the_option_in_which_a_row_differs() -> None:
+    first, last = "cuda_graph=1,device_alloc=2", "prefer_nhwc=1,threshold=1"
+    engines = (f"ort:{first},{last}", f"ort:{first},fuse=1,{last}")
+    labels = label_rows(describe([make_result(e, identity=e) for e in engines]))
+    assert list(labels.values())[1].startswith("ort:…fuse=1,") and "#" not in "".join(labels.values())
 
 
 def test_bins_hold_every_call_up_to_p999() -> None:
@@ -114,6 +121,16 @@ def test_quality_is_the_cosine_without_labels() -> None:
     assert points[0]["quality"] == 1.0
 
 
+def test_a_baseline_in_less_precision_is_as_far_from_the_reference_as_it_was_measured() -> None:
+    """Rows with copies have no FP32 row among them: the first is the baseline of the others, not the reference."""
+    copies = make_result("ort", "fp16", drift=make_drift(0.1, centred=0.98))
+    row = replace(copies, measure=replace(copies.measure, scope="io"))
+    document = describe([make_result(), row])
+    points, _ = place_quality(document, label_rows(document))
+    assert document.rows[1].baseline == document.rows[1].id
+    assert [p["quality"] for p in points] == [1.0, 0.98]
+
+
 def test_proofs_and_speedups_are_those_of_the_rows() -> None:
     document = describe(make_results())
     labels = label_rows(document)
@@ -137,11 +154,15 @@ def test_stages_are_those_of_the_row_or_its_copies() -> None:
         ("compute", 5.0),
         ("copy out", 2.0),
     ]
+    staged = replace(row, measurements=(replace(copied, staging_ns=[3_000_000]),))
+    assert [(p["stage"], p["ms"]) for p in list_stages([staged], {row.id: "r"})][3:] == [("staging on the host", 3.0)]
     assert list_stages([replace(row, measurements=(copied, base))], {row.id: "r"}) == []
 
 
 def test_batches_make_lines_of_engines() -> None:
     document = describe([make_result("ort", batch=b, median_ms=b, identity=f"ort{b}") for b in (8, 1)])
     points = follow_batches(document, label_rows(document))
-    assert [(p["engine"], p["batch"]) for p in points] == [("ort fp32", 1), ("ort fp32", 8)]
+    assert [(p["engine"], p["batch"], p["text"]) for p in points] == [("ort fp32", 1, "1"), ("ort fp32", 8, "8")]
+    doubtful = replace(document, rows=tuple(replace(row, validity="invalid") for row in document.rows))
+    assert [p["text"] for p in follow_batches(doubtful, label_rows(doubtful))] == ["1 invalid", "8 invalid"]
     assert follow_batches(describe([make_result("ort"), make_result("pytorch")]), {"a": "b"}) == []

@@ -100,6 +100,28 @@ def test_a_ratio_of_doubtful_rows_is_qualified() -> None:
     assert "as fast as pytorch fp32 (rows marked suspect: ort fp32)." in answer(*single)
 
 
+def test_rows_with_other_outputs_and_choices_are_qualified() -> None:
+    base, fast = make_result(median_ms=20), make_result("ort", median_ms=10, drift=AGREE, seed=1)
+    wrong = make_result("openvino", "int8", median_ms=2, drift=make_drift(9, passed=False, centred=0.9), seed=3)
+    noisy = replace(wrong, measurements=tuple(replace(m, blocks=mark(m)) for m in wrong.measurements))
+    text = answer(base, fast, noisy)
+    assert "Faster, but with other outputs: openvino int8 (rows marked suspect: openvino int8)." in text
+    assert "ort fp32 and openvino int8 (rows marked suspect: openvino int8)." in text
+
+
+def test_answer_says_of_which_batch_it_is() -> None:
+    rows = [make_result(median_ms=20), make_result("ort", median_ms=10, drift=AGREE, seed=1)]
+    assert "batch" not in answer(*rows)
+    text = answer(*rows, make_result(median_ms=80, batch=8, identity="p8"))
+    assert "All this is of batch 1; the other batches have tables of their own." in text
+
+
+def test_the_largest_batch_within_the_limit_is_named() -> None:
+    rows = [make_result(median_ms=m, batch=b, identity=f"b{b}", seed=b) for b, m in ((1, 2), (8, 9), (32, 30))]
+    document = describe_run(model="m", machine=None, spec={"p99_limit_ms": 15.0}, results=rows, p99_limit_ms=15.0)
+    assert "pytorch fp32: batch 8 is the largest within p99 15 ms" in " ".join(show(document).split())
+
+
 def mark(measurement: Measurement) -> tuple[Block, ...]:
     """A third of the samples marked, which makes a row suspect."""
     n = len(measurement.latency_ns)

@@ -259,7 +259,7 @@ class OrtCudaEngine:
         check_feeds(self.inputs, feeds)
         self._watched = []
         if any(name not in self._host or self._host[name].array.shape != feeds[name].shape for name in feeds):
-            self._allocate(feeds)
+            self._make_room(feeds)
         elif self._copying:  # a copy that is still on its way reads the pinned memory
             stream.synchronize()
         for name, array in feeds.items():
@@ -376,6 +376,17 @@ class OrtCudaEngine:
             raise explain_unbound(NAME)
         return self._timed
 
+    def _make_room(self, feeds: Feeds) -> None:
+        """As `_allocate`; a GPU that is full is an error that says what did not fit.
+
+        Raises:
+            MeasurementError: CUDA has no memory left, or fails otherwise.
+        """
+        try:
+            self._allocate(feeds)
+        except MeasurementError as error:
+            raise MeasurementError(f"{NAME} cannot make buffers for {_name_shapes(feeds)}: {error}") from error
+
     def _allocate(self, feeds: Feeds) -> None:
         """Buffers for these shapes.
 
@@ -406,9 +417,10 @@ class OrtCudaEngine:
         if self._timed is not None:
             self._timed.close()
         self._timed = None
-        for name, pinned in self._host.items():
+        for pinned in self._host.values():
             pinned.close()
-            self._device[name].close()
+        for buffer in self._device.values():  # where the GPU was full, one less than there are arrays
+            buffer.close()
         self._host, self._device = {}, {}
 
     def _prepare(self, feeds: Feeds) -> None:
@@ -433,7 +445,14 @@ class OrtCudaEngine:
             raise
         except Exception as error:
             reason = str(error).splitlines()[0][:300]
-            raise MeasurementError(f"ONNX Runtime cannot run the graph on the GPU: {reason}") from error
+            raise MeasurementError(
+                f"ONNX Runtime cannot run the graph on the GPU with {_name_shapes(feeds)}: {reason}"
+            ) from error
+
+
+def _name_shapes(feeds: Feeds) -> str:
+    """`image 256x3x224x224`."""
+    return ", ".join(f"{name} {'x'.join(map(str, array.shape))}" for name, array in feeds.items())
 
 
 def _enqueue(session: Any, binding: Any, settings: Any) -> bool:

@@ -412,11 +412,11 @@ class CudaTorchEngine:
         lane = self._lane
         lane.enter()
         self._answers = ()
-        self._landings = {s.name: lane.make_tensor(s, shapes[s.name]) for s in self.inputs}
-        self._tensors = {name: self._lay_out(tensor) for name, tensor in self._landings.items()}
-        self._pinned = {name: lane.make_pinned(t.dtype, tuple(t.shape)) for name, t in self._landings.items()}
-        self._views = {name: pinned.numpy() for name, pinned in self._pinned.items()}
         with explain_memory(self._name, shapes):
+            self._landings = {s.name: lane.make_tensor(s, shapes[s.name]) for s in self.inputs}
+            self._tensors = {name: self._lay_out(tensor) for name, tensor in self._landings.items()}
+            self._pinned = {name: lane.make_pinned(t.dtype, tuple(t.shape)) for name, t in self._landings.items()}
+            self._views = {name: pinned.numpy() for name, pinned in self._pinned.items()}
             self._make_run()
 
     def _lay_out(self, tensor: Any) -> Any:

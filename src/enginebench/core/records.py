@@ -27,6 +27,7 @@ CaveatCode = Literal[
     "call_overhead",  # Python's own call is a visible part of the median
     "clock_drift",
     "cuda_graph_failed",
+    "disturbed_profile",  # kernels took longer under the profiler than the run that was timed
     "enqueue_bound",
     "environment",  # something about the machine makes numbers doubtful (no pinning, power saving)
     "external_preprocess",

@@ -306,9 +306,7 @@ def _check_request(engine: Engine, feeds: Sequence[Feeds], spec: MeasureSpec) ->
     if not feeds:
         raise MeasurementError("no feeds were given; the engine needs at least one set of input arrays to run on")
     if spec.cache == "cold" and not isinstance(engine, CacheFlusher):
-        raise UsageError(
-            "cache 'cold' needs an engine that can flush its device's cache; engines on the CPU cannot. Use 'hot'"
-        )
+        raise UsageError("cache 'cold' needs an engine that can flush its device's cache; this one cannot. Use 'hot'")
 
 
 def _median(values: array[int]) -> float:

@@ -13,6 +13,7 @@ from typing import Any, TypeVar
 from msgspec import Struct
 
 from enginebench.core.records import Caveat, Mark
+from enginebench.measure.cuda_driver import find_bus_id
 from enginebench.measure.watch import BlockReading
 
 T = TypeVar("T")
@@ -66,6 +67,7 @@ class GpuWatch:
         nvml: the module pynvml, initialised; `open_gpu_watch` does that.
         clock: host nanoseconds.
         pid: of this process.
+        locate: the place on the PCI bus of CUDA's GPU of that index; None where CUDA does not say.
     """
 
     def __init__(
@@ -75,13 +77,15 @@ class GpuWatch:
         *,
         clock: Callable[[], int] = time.perf_counter_ns,
         pid: int | None = None,
+        locate: Callable[[int], str | None] = find_bus_id,
     ) -> None:
         self._nvml, self._clock = nvml, clock
         self._pid = os.getpid() if pid is None else pid
-        self._handle = _find_handle(nvml, index)
+        self._handle = _find_handle(nvml, index, locate)
         self._default_mhz = self._read_default_clock()
         self._used_before = self._read_used()
         self._strangers = self._count_processes(own=False)
+        self._hidden = False
         self._peak_used: int | None = None
         self._first: tuple[int, int] | None = None  # (ns, mJ) at the first begin
         self._last: tuple[int, int] | None = None  # at the last end
@@ -90,6 +94,11 @@ class GpuWatch:
     def default_clock_mhz(self) -> int | None:
         """The SM clock that the card runs at by default, or the highest where it names no default."""
         return self._default_mhz
+
+    @property
+    def hides_processes(self) -> bool:
+        """Whether some look at a block found no process at all, not even this one, or could not ask for them."""
+        return self._hidden
 
     def begin(self) -> None:
         """Notes energy and memory before a block."""
@@ -101,6 +110,7 @@ class GpuWatch:
     def end(self) -> BlockReading:
         """The reading right after a block, while the clocks are still those of the load."""
         state = self.read_state()
+        self._hidden = self._hidden or state.foreign_processes is None
         if state.energy_mj is not None:
             self._last = (self._clock(), state.energy_mj)
         self._note_memory()
@@ -196,10 +206,11 @@ class GpuWatch:
         """Processes that compute on the GPU, without this one.
 
         In a container NVML shows the host's process ids, or none of ours: then one of the new ones is taken to be ours,
-        if this process has a context at all (`own`).
+        if this process has a context at all (`own`). Where it should see that one and sees none, it would not see
+        another's either: None.
         """
         processes = self._ask("nvmlDeviceGetComputeRunningProcesses")
-        if processes is None:
+        if processes is None or (own and not processes):
             return None
         pids = {int(p.pid) for p in processes}
         if self._pid in pids:
@@ -256,10 +267,22 @@ NO_TELEMETRY = Caveat(
 )
 
 
-def _find_handle(nvml: Any, index: int) -> Any:
-    """The handle of the GPU that CUDA calls `index`: CUDA_VISIBLE_DEVICES renames them, by number or by UUID."""
+HIDDEN_PROCESSES = Caveat(
+    code="no_device_telemetry",
+    message="NVML lists no process on the GPU, not even this one: others that computed on it could not be seen",
+    advice="see that the GPU is yours alone; a container shows its processes with --pid=host",
+)
+
+
+def _find_handle(nvml: Any, index: int, locate: Callable[[int], str | None]) -> Any:
+    """The handle of the GPU that CUDA calls `index`: by its place on the bus, or as CUDA_VISIBLE_DEVICES names it."""
     visible = [part.strip() for part in os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",") if part.strip()]
-    if not visible:
+    name = visible[index] if visible else ""
+    if name.startswith("MIG-"):  # a part of a card; the card stands in that place on the bus
+        return nvml.nvmlDeviceGetHandleByUUID(name)
+    place = locate(index)
+    if place is not None:
+        return nvml.nvmlDeviceGetHandleByPciBusId(place)
+    if not name:
         return nvml.nvmlDeviceGetHandleByIndex(index)
-    name = visible[index]
     return nvml.nvmlDeviceGetHandleByIndex(int(name)) if name.isdecimal() else nvml.nvmlDeviceGetHandleByUUID(name)

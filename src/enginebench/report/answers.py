@@ -34,6 +34,7 @@ def state_answer(document: RunDocument) -> list[str]:
     sentences += _state_default_settings(document, fastest)
     sentences += _state_recommended(document, rows)
     sentences += _state_pareto(document, fastest)
+    sentences += _state_batch(document, fastest)
     sentences += _state_slower_precisions(document)
     return sentences
 
@@ -113,7 +114,7 @@ def _state_disagreement(document: RunDocument, fastest: Row) -> list[str]:
     ]
     if not wrong:
         return []
-    return [f"Faster, but with other outputs: {_join([name_row(row) for row in wrong])}."]
+    return [f"Faster, but with other outputs: {_join([name_row(row) for row in wrong])}{_qualify(*wrong)}."]
 
 
 def _state_default_settings(document: RunDocument, fastest: Row) -> list[str]:
@@ -149,7 +150,15 @@ def _state_pareto(document: RunDocument, fastest: Row) -> list[str]:
     if len({row.precision for row in document.rows if row.status == "ok"}) < 2 or len(front) < 2:
         return []
     quality = "accuracy" if any(row.top1_accuracy for row in front) else "agreement with the reference"
-    return [f"No other row is both faster and better in {quality}: {_join([name_row(row) for row in front])}."]
+    named = f"{_join([name_row(row) for row in front])}{_qualify(*front)}"
+    return [f"No other row is both faster and better in {quality}: {named}."]
+
+
+def _state_batch(document: RunDocument, fastest: Row) -> list[str]:
+    """Of which batch the sentences before are true, where there are several; another may turn the order round."""
+    if len({row.batch for row in document.rows}) < 2:
+        return []
+    return [f"All this is of batch {fastest.batch}; the other batches have tables of their own."]
 
 
 def _state_slower_precisions(document: RunDocument) -> list[str]:
@@ -163,7 +172,8 @@ def _state_slower_precisions(document: RunDocument) -> list[str]:
         low, high = own[0].speedup.low, row.speedup.high
         if low is not None and high is not None and high < low:
             ratio = format_significant(row.speedup.value / own[0].speedup.value)
-            seen = f"{name_row(row)} is slower than the same engine in fp32 ({ratio}x){_qualify(row, own[0])}"
+            where = f", batch {row.batch}," if len({r.batch for r in document.rows}) > 1 else ""
+            seen = f"{name_row(row)}{where} is slower than the same engine in fp32 ({ratio}x){_qualify(row, own[0])}"
             sentences.append(f"{seen}: {_state_cause(row)}.")
     return sentences
 

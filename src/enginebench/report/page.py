@@ -11,6 +11,7 @@ from enginebench.core.names import format_precision
 from enginebench.core.records import Caveat, CaveatCode, Estimate, Machine
 from enginebench.core.text import clean_text
 from enginebench.report.answers import Notes, collect_notes, find_shape, merge_figures, name_row, state_answer
+from enginebench.report.batches import describe_limit, list_batches
 from enginebench.report.cells import format_p99, format_speedup
 from enginebench.report.html import Html, element, join
 from enginebench.report.numbers import (
@@ -55,6 +56,7 @@ _PLACES: dict[CaveatCode, str] = {
     "random_calibration": "quality",
     "random_inputs": "quality",
     "random_weights": "quality",
+    "disturbed_profile": "proof",
     "fallback": "proof",
     "low_coverage": "proof",
     "no_layer_times": "proof",  # the profiler's record is that of the proof
@@ -114,6 +116,8 @@ def format_page(
 
 def _format_head(document: RunDocument, started_utc: str) -> Html:
     first, *others = state_answer(document)
+    limit = document.spec.get("p99_limit_ms")
+    others += describe_limit(list_batches(document.rows, limit), limit)
     counts = f"{len(document.rows)} rows, {sum(row.n for row in document.rows):,} calls"
     facts = [counts, document.machine.cpu_model if document.machine else "", started_utc]
     return element(

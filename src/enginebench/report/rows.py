@@ -9,6 +9,8 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from enginebench.analyze.compare import Comparison, comparable, compare
+from enginebench.analyze.layers import doubt_kernel_times
+from enginebench.analyze.quantiles import median
 from enginebench.analyze.summary import Summary, summarize
 from enginebench.analyze.validity import judge
 from enginebench.core.names import format_engine
@@ -272,10 +274,17 @@ def _collect_caveats(result: Result, doubts: Sequence[Caveat]) -> tuple[Caveat, 
     ]
     found += _merge_process_caveats(result)
     found += doubts
+    found += doubt_kernel_times(result.layers, _find_device_time(result.measurements))
     if result.drift and (count := sum(o.nonfinite for o in result.drift.outputs)):
         seen = f"{count} output values are not finite"
         found.append(Caveat(code="nonfinite", message=seen, advice="use a wider precision; see `drift`"))
     return tuple(dict.fromkeys(found))
+
+
+def _find_device_time(measurements: Sequence[Measurement]) -> float | None:
+    """Median over the processes of the median device time, ns."""
+    known = [median(m.device_ns) for m in measurements if m.device_ns]
+    return median(known) if known else None
 
 
 def _merge_process_caveats(result: Result) -> list[Caveat]:
@@ -399,8 +408,8 @@ def _make_ref(ranked: Sequence[Row], results: Mapping[str, Result], margin: floa
 def mark_pareto(rows: Sequence[Row]) -> list[Row]:
     """The rows with `pareto` set where no other row is as fast and as good, and better in one of the two.
 
-    Good is top-1 accuracy where it was measured for any row, else the centred cosine to the reference (1 for the
-    baseline itself), to four digits. Only ok rows of one batch, scope and cache are held against each other.
+    Good is top-1 accuracy where it was measured for any row, else the centred cosine to the reference, to
+    four digits. Only ok rows of one batch, scope and cache are held against each other, and none that is invalid.
     """
     by_accuracy = any(row.top1_accuracy for row in rows)
     points = [_place(row, by_accuracy) for row in rows]
@@ -415,12 +424,23 @@ Place = tuple[tuple[object, ...], float, float]
 
 def _place(row: Row, by_accuracy: bool) -> Place | None:
     """(kind, p50 in ms, quality) of a row that can be on the front."""
-    quality = row.top1_accuracy.value if by_accuracy and row.top1_accuracy else None
-    if not by_accuracy:
-        quality = 1.0 if row.id == row.baseline else row.centred_cosine
+    quality = find_quality(row, by_accuracy)
     if row.status != "ok" or row.p50_ms is None or row.nonfinite or row.modelled or quality is None:
         return None
+    if row.validity == "invalid":
+        return None
     return (*_kind(row), row.clock), row.p50_ms.value, round(quality, QUALITY_DIGITS)
+
+
+def find_quality(row: Row, by_accuracy: bool) -> float | None:
+    """Top-1 accuracy, or the centred cosine to the reference; None where the row has none.
+
+    A baseline whose outputs were never compared is its own reference. One that was compared is not: without an FP32 row
+    of its scope or cache, a row in a shorter precision is the baseline of the others.
+    """
+    if by_accuracy:
+        return row.top1_accuracy.value if row.top1_accuracy else None
+    return 1.0 if row.id == row.baseline and row.centred_cosine is None else row.centred_cosine
 
 
 def _beats(other: Place, point: Place) -> bool:

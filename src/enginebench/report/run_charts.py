@@ -126,7 +126,7 @@ def _draw_batches(points: list[Point]) -> Chart | None:
     )
     line = base.mark_line().encode(detail="engine:N", order="batch:Q")
     dots = base.mark_point(filled=True, size=60, opacity=1).encode(tooltip=tooltip)
-    texts = base.mark_text(dy=-10, fontSize=10).encode(text="batch:Q")
+    texts = base.mark_text(dy=-10, fontSize=10).encode(text="text:N")
     spec = finish(alt.layer(line, dots, texts), "Latency against throughput", "numbers are batch sizes", height=300)
     return Chart(
         name="throughput",

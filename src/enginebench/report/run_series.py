@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import takewhile
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -15,7 +16,7 @@ from enginebench.core.names import format_precision
 from enginebench.core.records import Measurement, Result
 from enginebench.core.text import clean_text
 from enginebench.report.charts import shorten
-from enginebench.report.rows import Row, RunDocument
+from enginebench.report.rows import Row, RunDocument, find_quality
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -42,11 +43,22 @@ def label_rows(document: RunDocument) -> dict[str, str]:
     varied = [name for name in ("batch", "scope", "cache", "device", "threads") if _differs(document.rows, name)]
     labels: dict[str, str] = {}
     taken: Counter[str] = Counter()
+    whole: dict[str, str] = {}  # label -> the first name that was shortened to it
     for row in document.rows:
-        label = shorten(_label(row, varied))
+        name = _label(row, varied)
+        label = shorten(name)
+        if whole.setdefault(label, name) != name:
+            label = _tell_apart(name, whole[label])
         taken[label] += 1
         labels[row.id] = label if taken[label] == 1 else f"{label} #{taken[label]}"
     return labels
+
+
+def _tell_apart(name: str, other: str) -> str:
+    """A label that shows from where on a name differs from another whose shortened form is the same."""
+    engine, colon, _ = name.partition(":")
+    start = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(name, other, strict=False)))
+    return shorten(f"{engine}:…{name[start:]}" if colon and start > len(engine) else name)
 
 
 def _differs(rows: Sequence[Row], name: str) -> bool:
@@ -215,15 +227,9 @@ def place_quality(document: RunDocument, labels: Mapping[str, str]) -> tuple[lis
             "front": f"{row.batch} {row.scope} {row.cache} {row.clock}",
         }
         for row in document.rows
-        if row.status == "ok" and row.p50_ms and (quality := _find_quality(row, by_accuracy)) is not None
+        if row.status == "ok" and row.p50_ms and (quality := find_quality(row, by_accuracy)) is not None
     ]
     return points, name
-
-
-def _find_quality(row: Row, by_accuracy: bool) -> float | None:
-    if by_accuracy:
-        return row.top1_accuracy.value if row.top1_accuracy else None
-    return 1.0 if row.id == row.baseline else row.centred_cosine
 
 
 def list_proofs(document: RunDocument, labels: Mapping[str, str]) -> list[Point]:
@@ -275,15 +281,14 @@ def list_file_stages(documents: Iterable[StagesDocument]) -> list[Point]:
 
 
 def _find_copies(result: Result) -> list[tuple[str, float]]:
-    """Copy in, compute, copy out of a row whose device timed them apart."""
-    fields = {"copy in": "h2d_ns", "compute": "device_ns", "copy out": "d2h_ns"}
-    found: list[tuple[str, float]] = []
+    """Copy in, compute, copy out of a row whose device timed them apart, and the host's part where that is known."""
+    fields = {"copy in": "h2d_ns", "compute": "device_ns", "copy out": "d2h_ns", "staging on the host": "staging_ns"}
+    found: dict[str, float] = {}
     for name, field in fields.items():
         pooled = [median(values) for m in result.measurements if (values := getattr(m, field))]
-        if len(pooled) < len(result.measurements) or not pooled:
-            return []
-        found.append((name, median(pooled)))
-    return found
+        if pooled and len(pooled) == len(result.measurements):
+            found[name] = median(pooled)
+    return list(found.items()) if {"copy in", "compute", "copy out"} <= found.keys() else []
 
 
 def follow_batches(document: RunDocument, labels: Mapping[str, str]) -> list[Point]:
@@ -297,6 +302,7 @@ def follow_batches(document: RunDocument, labels: Mapping[str, str]) -> list[Poi
             "row": labels[row.id],
             "engine": shorten(engine),
             "batch": row.batch,
+            "text": str(row.batch) if row.validity == "valid" else f"{row.batch} {row.validity}",
             "per_s": _round(row.throughput_per_s),
             "p50_ms": _round(row.p50_ms.value if row.p50_ms else None),
             "p99_ms": _round(row.p99_ms.value if row.p99_ms else None),

@@ -14,6 +14,7 @@ from enginebench.analyze.diff import DiffDocument
 from enginebench.core.names import format_precision
 from enginebench.core.text import clean_text
 from enginebench.report.answers import Notes, collect_notes, explain_diff_row, state_answer
+from enginebench.report.batches import describe_limit, list_batches
 from enginebench.report.cells import MISSING, describe_setting, format_p99, format_speedup
 from enginebench.report.numbers import (
     UNITS_PER_MS,
@@ -50,6 +51,8 @@ def render_run(document: RunDocument, *, ascii_only: bool = False, answer: bool 
             _build_table(rows, numbers, "+-" if ascii_only else "±"),
         ]
     parts += [*_render_legend(document.rows), *_render_notes(notes), Text("")]
+    limit = document.spec.get("p99_limit_ms")
+    parts += [Text(clean_text(sentence)) for sentence in describe_limit(list_batches(document.rows, limit), limit)]
     if answer:
         parts += [Text(clean_text(sentence), style="bold") for sentence in state_answer(document)]
     return Group(*parts)

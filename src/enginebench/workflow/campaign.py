@@ -17,6 +17,7 @@ from enginebench.analyze.drift import default_limits, measure_drift
 from enginebench.analyze.effective import judge_precision
 from enginebench.core.errors import (
     ArtifactError,
+    BackendUnavailable,
     ChildFailed,
     DependencyError,
     EngineBenchError,
@@ -288,8 +289,12 @@ def judge_outcome(results: Sequence[Result]) -> None:
     """Returns if the baseline and at least one other row are ok.
 
     Raises:
+        BackendUnavailable: no row could run here, as on a machine without the device.
         MeasurementError: otherwise; names the rows that are not.
     """
+    if results and all(r.status == "skipped" for r in results):
+        reasons = dict.fromkeys(r.reason or r.status for r in results)
+        raise BackendUnavailable(f"no row can run here: {'; '.join(reasons)}")
     wanted = [r for r in results if r.status != "skipped"]
     fine = [r for r in wanted if r.status == "ok"]
     if wanted and wanted[0].status == "ok" and (len(fine) > 1 or len(results) == 1):

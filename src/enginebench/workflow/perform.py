@@ -29,7 +29,16 @@ from enginebench.core.protocols import (
     ReportsProgress,
     SelfTimed,
 )
-from enginebench.core.records import Artifact, Caveat, EngineSpec, LayerProfile, LayerTime, Measurement, TensorSpec
+from enginebench.core.records import (
+    Artifact,
+    Caveat,
+    EngineSpec,
+    LayerProfile,
+    LayerTime,
+    Measurement,
+    MeasureSpec,
+    TensorSpec,
+)
 from enginebench.core.store import hash_files, write_atomic
 from enginebench.workflow.jobs import (
     Answer,
@@ -608,6 +617,7 @@ def measure_repetition(job: MeasureJob, note: NoteCall) -> MeasureAnswer:
     before = time_reference(REFERENCE_REPEATS)
     backend = open_for(job.engine, job.out_dir)
     if isinstance(backend, SelfTimed):
+        check_cache(job.engine, job.measure)
         measured = backend.measure(job.artifact, job.engine, job.measure)
     else:
         assert isinstance(backend, Loadable)
@@ -624,6 +634,16 @@ def measure_repetition(job: MeasureJob, note: NoteCall) -> MeasureAnswer:
             caveats=(*measured.caveats, *([NOT_PINNED] if job.pin and pinned is None else [])),
         )
     )
+
+
+def check_cache(engine: EngineSpec, measure: MeasureSpec) -> None:
+    """Returns if an engine that times itself measures what its row is called by.
+
+    Raises:
+        UsageError: the row would be called cold, and be measured with a cache as the call before left it.
+    """
+    if measure.cache == "cold":
+        raise UsageError(f"{engine.backend} times itself and cannot empty a cache before each call. Use --cache hot")
 
 
 def _rotate(feeds: Feeds, job: MeasureJob) -> list[Feeds]:
@@ -684,7 +704,7 @@ def _open_gpu(job: MeasureJob) -> GpuWatch | None:
 
 def _add_telemetry(measured: Measurement, job: MeasureJob, gpu: GpuWatch | None) -> Measurement:
     """The measurement with memory and energy of the GPU, or with the doubt that nothing was watched."""
-    from enginebench.measure.nvml import NO_TELEMETRY
+    from enginebench.measure.nvml import HIDDEN_PROCESSES, NO_TELEMETRY
 
     if job.engine.device == "cpu":
         return measured
@@ -695,6 +715,7 @@ def _add_telemetry(measured: Measurement, job: MeasureJob, gpu: GpuWatch | None)
     energy = gpu.energy_per_image(images) if job.measure.cache == "hot" else None
     return replace(
         measured,
+        caveats=(*measured.caveats, *([HIDDEN_PROCESSES] if gpu.hides_processes else [])),
         peak_device_memory_bytes=gpu.peak_memory_bytes(),
         energy_mj=energy[0] if energy else None,
         energy_resolution_mj=energy[1] if energy else None,

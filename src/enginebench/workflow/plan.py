@@ -169,8 +169,15 @@ def _plan_row(
         measure=request.measure,
         source=source,
         chain=_chain(sources, source),
-        skip=_reason_to_skip(spec, source, availability, kind, problems),
+        skip=_reason_to_skip(spec, source, availability, kind, problems) or _reason_not_cold(spec, request.measure),
     )
+
+
+def _reason_not_cold(spec: EngineSpec, measure: MeasureSpec) -> str | None:
+    """Known before anything is built: only engines on a GPU can empty its cache."""
+    if measure.cache == "cold" and spec.device == "cpu":
+        return f"--cache cold empties the cache of a GPU; {spec.backend} runs on the CPU. Use hot"
+    return None
 
 
 def add_shapes(

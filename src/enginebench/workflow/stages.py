@@ -162,7 +162,9 @@ def perform_stages(job: StagesJob, note: NoteCall) -> StagesAnswer:
     with backend.load(artifact, job.engine) as engine:
         note("one stage after another")
         serial = time_serial(engine, photos, preprocess, job.engine.batch, job.time_limit_s)
-    note(f"overlapped: {job.decoders} threads decode, {job.lanes} batches on their way")
+    note(
+        f"overlapped: {job.decoders} threads decode, {job.lanes} {'batch' if job.lanes == 1 else 'batches'} on the way"
+    )
     sleepy = choose_waiting(job.engine)
     rate = time_overlapped(
         lambda: backend.load(artifact, sleepy),
