@@ -299,6 +299,25 @@ def test_weak_typing_is_of_eight_and_ten_and_refused_by_name_on_eleven(
     with backend.load(plan, spec) as engine:
         engine.bind(random_feeds(graph.inputs, 4, 0))
         assert engine.effective_precision()["int8"] > 0.2
+    cache.write_bytes(b"not one")
+    with pytest.raises(ArtifactError, match="no calibration cache"):
+        backend.build(graph, replace(spec, batch=2), tmp_path)
+
+
+@pytest.mark.parametrize("version", ["8.6", "10.16"], indirect=True)
+def test_calibration_has_the_shapes_of_its_arrays(backend: Any, graph: Artifact, tmp_path: Path, version: str) -> None:
+    """The optimum of the plan's own profile is larger: TensorRT would read past the end of the arrays."""
+    np.savez(tmp_path / "calib.npz", input=np.zeros((10, 1, 8, 8), np.float32))
+    options = {"weak_typing": "1", "calib_data": str(tmp_path / "calib.npz"), "opt_shapes": "input:8x1x8x8"}
+    spec = EngineSpec(backend="tensorrt", device="cuda:0", precision="int8", batch=2, options=options)
+    assert "INT8" in read_head(backend.build(graph, spec, tmp_path))["flags"]
+
+
+def test_a_cache_that_is_not_there_is_refused(backend: Any, graph: Artifact, tmp_path: Path, version: str) -> None:
+    options = {"weak_typing": "1", "calib_cache": str(tmp_path / "nowhere.cache")}
+    spec = EngineSpec(backend="tensorrt", device="cuda:0", precision="int8", options=options)
+    with pytest.raises(ArtifactError, match="cannot read the calibration cache"):
+        backend.build(graph, spec, tmp_path)
 
 
 def test_plugins_that_are_missing(backend: Any, graph: Artifact, tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import os
 import shlex
 from collections.abc import Callable
 from functools import lru_cache
@@ -230,11 +231,60 @@ def test_weak_typing_is_refused_by_name(backend: TrtexecBackend, graph: Artifact
 
 
 def test_a_plan_alone(backend: TrtexecBackend, plan: Artifact, tmp_path: Path) -> None:
-    bare = replace(plan, inputs=(), outputs=(), parent_sha256=None)
+    bare = replace(plan, inputs=(), outputs=(), parent_sha256=None, caveats=())
     found = backend.build(bare, make_spec(), tmp_path / "run")
     assert [(s.name, s.dtype, s.shape) for s in found.inputs] == [("input", "float32", (4, 1, 8, 8))]
     assert [s.name for s in found.outputs] == ["output"]
     assert len(backend.measure(found, make_spec(), EXACT).latency_ns) == 25
+    assert [c.code for c in found.caveats] == ["unverified_engine"]
+
+
+@ALL
+def test_iterations_are_exact_behind_the_tools_own_warm_up(
+    backend: TrtexecBackend, plan: Artifact, version: str
+) -> None:
+    row = backend.measure(plan, make_spec(), MeasureSpec(iters=25))
+    assert len(row.latency_ns) == 25 and row.warmup_dropped > 0
+
+
+def test_what_a_row_cannot_be_called_is_refused(backend: TrtexecBackend, plan: Artifact) -> None:
+    with pytest.raises(UsageError, match="cannot flush"):
+        backend.measure(plan, make_spec(), MeasureSpec(iters=5, cache="cold"))
+    with pytest.raises(UsageError, match="implicit_batch=8, and the row's batch is 4: give --batch 8"):
+        backend.measure(plan, make_spec(implicit_batch="8"), EXACT)
+    with pytest.raises(UsageError, match=r"profile_index='1\.5'.*whole number, 0 or more"):
+        backend.measure(plan, make_spec(profile_index="1.5"), EXACT)
+
+
+def test_a_folder_without_links_gets_copies(
+    backend: TrtexecBackend, plan: Artifact, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*paths: object) -> None:
+        raise PermissionError("no links here")
+
+    backend.prove_precision(plan, make_spec())
+    monkeypatch.setattr(os, "link", refuse)
+    backend.measure(plan, make_spec(), EXACT)
+    (folder,) = (tmp_path / "run" / "trtexec").glob("trtexec-*/process-0")
+    assert (folder / "profile.json").stat().st_nlink == 1
+
+
+@pytest.mark.parametrize("content", [None, b"", b"not one"])
+def test_a_cache_that_tensorrt_would_pass_over_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, graph: Artifact, content: bytes | None
+) -> None:
+    monkeypatch.setenv("TRTEXEC", str(install_trtexec(tmp_path / "tool", "10.16")))
+    cache = tmp_path / "my ranges.cache"
+    if content is not None:
+        cache.write_bytes(content)
+    spec = EngineSpec(
+        backend="trtexec",
+        device="cuda:0",
+        precision="int8",
+        options={"weak_typing": "1", "calib_cache": str(cache)},
+    )
+    with pytest.raises(ArtifactError, match="calibration cache"):
+        create_backend(None, tmp_path / "run" / "cache").build(graph, spec, tmp_path / "run")
 
 
 FAULTS = [

@@ -31,6 +31,7 @@ from enginebench.backends.tensorrt_settings import (
     BUILD_OPTIONS,
     SEPARATOR,
     SWITCH,
+    check_calib_cache,
     read_device,
     read_settings,
     read_shapes,
@@ -161,7 +162,11 @@ class TensorRtBackend:
     def _build(
         self, artifact: Artifact, settings: BuildSettings, options: dict[str, str], batch: int, plan: Path
     ) -> tuple[Caveat, ...]:
-        batches = read_batches(Path(options["calib_data"]), batch) if options["calib_data"] else None
+        first = artifact.inputs[0].shape[0] if artifact.inputs and artifact.inputs[0].shape else batch
+        whole = first if isinstance(first, int) else batch  # a static graph takes no other
+        batches = read_batches(Path(options["calib_data"]), whole) if options["calib_data"] else None
+        if settings.calib_cache and (batches is None or Path(settings.calib_cache).exists()):
+            check_calib_cache(Path(settings.calib_cache))
         build_plan(Path(artifact.path), settings, plan, batches=batches, note=self._note)
         guessed = settings.weak_typing and settings.precision == "int8" and not (settings.calib_cache or batches)
         return (UNVERIFIED, GUESSED_RANGES) if guessed else (UNVERIFIED,)
@@ -209,7 +214,13 @@ def load_plan(path: Path, options: dict[str, str]) -> Any:
     if options["host_code"] == "1":
         runtime.engine_host_code_allowed = True
     lean = " (the lean runtime, which takes plans built with --version-compatible)" if is_lean(trt) else ""
-    return require(runtime.deserialize_cuda_engine(path.read_bytes()), f"TensorRT cannot load {path}{lean}")
+    engine = runtime.deserialize_cuda_engine(path.read_bytes())
+    if engine is None:
+        raise ArtifactError(
+            f"TensorRT cannot load {path}{lean}: {LOG.take()}. A plan belongs to the version and the kind of GPU that "
+            f"it was built for; this is TensorRT {trt.__version__}"
+        )
+    return engine
 
 
 def read_tensors(engine: Any) -> tuple[tuple[TensorSpec, ...], tuple[TensorSpec, ...]]:

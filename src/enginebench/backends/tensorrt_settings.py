@@ -5,17 +5,21 @@ from __future__ import annotations
 import re
 import shlex
 from collections.abc import Mapping
+from pathlib import Path
 
 from msgspec import Struct
 
 from enginebench.backends.request import Option, read_number
-from enginebench.core.errors import UsageError
+from enginebench.core.errors import ArtifactError, UsageError
 from enginebench.core.records import Artifact, EngineSpec, Precision
 
 SWITCH = ("0", "1")
 
 # Plugin files may hold commas and spaces; no file name holds a line end that anybody types.
 SEPARATOR = "\n"
+
+# Of the first line, `TRT-<version>-<algorithm>`.
+CACHE_HEAD = b"TRT-"
 
 BUILD_OPTIONS = {
     "weak_typing": Option(
@@ -97,6 +101,26 @@ def read_settings(spec: EngineSpec, options: dict[str, str], artifact: Artifact)
         detailed=options["detailed"] == "1",
         device=read_device(spec),
     )
+
+
+def check_calib_cache(path: Path) -> None:
+    """Returns if the file begins as a calibration cache of TensorRT does.
+
+    TensorRT goes on without ranges that it cannot read, and makes them up.
+
+    Raises:
+        ArtifactError: it is not there, or is another file.
+    """
+    try:
+        with path.open("rb") as file:
+            head = file.read(len(CACHE_HEAD))
+    except OSError as error:
+        raise ArtifactError(f"cannot read the calibration cache {path}: {error.strerror}") from error
+    if head != CACHE_HEAD:
+        raise ArtifactError(
+            f"{path} is no calibration cache: found {head!r} at its beginning, expected a line as "
+            "TRT-8601-EntropyCalibration2"
+        )
 
 
 def read_device(spec: EngineSpec) -> int:

@@ -7,6 +7,7 @@ Reading those files is `analyze`'s business; `workflow` hands the reader in (`co
 from __future__ import annotations
 
 import os
+import shutil
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -14,11 +15,12 @@ from typing import TYPE_CHECKING
 from msgspec.structs import replace
 
 from enginebench.backends.plan_store import PlanRecord, PlanStore, describe_gpu, keep_plan
-from enginebench.backends.request import Option, check_request, read_number, read_options
+from enginebench.backends.request import Option, check_request, read_options
 from enginebench.backends.tensorrt_settings import (
     BUILD_OPTIONS,
     SWITCH,
     BuildSettings,
+    check_calib_cache,
     fix_shape,
     read_device,
     read_settings,
@@ -28,7 +30,7 @@ from enginebench.backends.tensorrt_settings import (
 from enginebench.backends.trtexec_command import RunSettings, compose_build, compose_measure
 from enginebench.backends.trtexec_executable import FIX, find_trtexec, read_trtexec, require_trtexec
 from enginebench.backends.trtexec_flags import Trtexec, parse_version
-from enginebench.backends.trtexec_output import check_build, note_build, read_bindings, read_outputs
+from enginebench.backends.trtexec_output import UNVERIFIED, check_build, note_build, read_bindings, read_outputs
 from enginebench.backends.trtexec_process import Outcome, require_passed, run_trtexec
 from enginebench.backends.trtexec_timing import TimingRequest, plan_timing
 from enginebench.core.errors import ArtifactError, MeasurementError, UsageError
@@ -121,6 +123,8 @@ class TrtexecBackend:
         if artifact.kind == "plan":
             return self._adopt(artifact, spec, tool, options)
         settings = read_settings(spec, options, artifact)
+        if settings.calib_cache:
+            check_calib_cache(Path(settings.calib_cache))
         store = PlanStore(out_dir / "plans")
         argv = compose_build(tool, "", "", replace(settings, timing_cache=None), extra=split_argv(options["extra"]))
         record = PlanRecord(
@@ -257,6 +261,7 @@ class TrtexecBackend:
             inputs=artifact.inputs or inputs,
             outputs=artifact.outputs or outputs,
             made_by={**artifact.made_by, "tensorrt": tool.version_text},
+            caveats=(*artifact.caveats, UNVERIFIED),
         )
 
     def _answer(
@@ -288,8 +293,8 @@ class TrtexecBackend:
             spin_wait=options["spin"] == "1",
             streams=_read_count(spec, options, "streams"),
             shapes=read_shapes(options["shapes"]) or dynamic,
-            profile_index=int(read_number(spec, "profile_index", options["profile_index"])),
-            implicit_batch=_read_count(spec, options, "implicit_batch") if options["implicit_batch"] else None,
+            profile_index=_read_count(spec, options, "profile_index", least=0),
+            implicit_batch=_read_implicit_batch(spec, options),
             plugins=tuple(filter(None, options["plugins"].split("\n"))),
             device=read_device(spec),
         )
@@ -298,6 +303,8 @@ class TrtexecBackend:
         self, artifact: Artifact, spec: EngineSpec, options: dict[str, str], measure: MeasureSpec
     ) -> RunSettings:
         timing = plan_timing(measure)
+        if measure.cache == "cold":
+            raise UsageError("trtexec cannot flush the GPU's cache between queries. Use --cache hot")
         return replace(
             self._run_settings(artifact, spec, options),
             transfers=measure.scope == "io",
@@ -331,7 +338,10 @@ class TrtexecBackend:
         for name in (PROFILE, LAYERS):
             source = self._folder(Path(artifact.path).stem, "profile") / name
             if source.is_file() and not (folder / name).exists():
-                os.link(source, folder / name)
+                try:
+                    os.link(source, folder / name)
+                except OSError:  # not every file system has links
+                    shutil.copyfile(source, folder / name)
 
     def _require_reader(self) -> ToolReader:
         if self._reader is None:
@@ -387,8 +397,18 @@ def _show(value: bool | int | None) -> str:
     return {True: "on", False: "off"}.get(value, str(value)) if isinstance(value, bool) else str(value)
 
 
-def _read_count(spec: EngineSpec, options: dict[str, str], key: str) -> int:
+def _read_count(spec: EngineSpec, options: dict[str, str], key: str, least: int = 1) -> int:
     text = options[key]
-    if not text.isdecimal() or int(text) < 1:
-        raise UsageError(f"option {key}={text!r} of engine {spec.backend} must be a number, 1 or more")
+    if not text.isdecimal() or int(text) < least:
+        raise UsageError(f"option {key}={text!r} of engine {spec.backend} must be a whole number, {least} or more")
     return int(text)
+
+
+def _read_implicit_batch(spec: EngineSpec, options: dict[str, str]) -> int | None:
+    """The batch of a plan without a batch axis, which must be that of the row."""
+    if not options["implicit_batch"]:
+        return None
+    batch = _read_count(spec, options, "implicit_batch")
+    if batch != spec.batch:
+        raise UsageError(f"implicit_batch={batch}, and the row's batch is {spec.batch}: give --batch {batch}")
+    return batch
