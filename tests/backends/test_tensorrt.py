@@ -23,7 +23,7 @@ from enginebench.core.errors import (
     UsageError,
 )
 from enginebench.core.feeds import random_feeds
-from enginebench.core.protocols import Backend, DeviceClock, LayerProfiler, Loadable, PrecisionProof
+from enginebench.core.protocols import Backend, CacheFlusher, DeviceClock, LayerProfiler, Loadable, PrecisionProof
 from enginebench.core.records import Artifact, EngineSpec, MeasureSpec
 from enginebench.models.onnx_source import read_onnx
 from enginebench.models.zoo import DATA_DIR
@@ -114,6 +114,16 @@ def test_frees_everything(backend: Any, graph: Artifact, tmp_path: Path) -> None
     assert live() == {}
     with pytest.raises(UsageError, match="closed"):
         engine.bind(random_feeds(graph.inputs, 4, 0))
+
+
+def test_the_flush_is_twice_the_cache(backend: Any, graph: Artifact, tmp_path: Path) -> None:
+    plan = backend.build(graph, make_spec(), tmp_path)
+    with backend.load(plan, make_spec()) as engine:
+        assert isinstance(engine, CacheFlusher)
+        engine.flush_cache()
+        engine.flush_cache()
+    assert importlib.import_module("cuda.bindings.runtime").filled[-2:] == [2000, 2000]
+    assert live() == {}
 
 
 def test_plans_are_kept(backend: Any, graph: Artifact, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,11 +8,13 @@ import shlex
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from enginebench.backends.tensorrt_settings import (
     BUILD_OPTIONS,
     BuildSettings,
     ShapeProfile,
+    check_profile,
     fix_shape,
     format_shapes,
     make_profile,
@@ -80,8 +82,6 @@ EVERYTHING = BuildSettings(
 @pytest.mark.parametrize("precision", ["fp32", "tf32", "fp16", "int8", "fp8"])
 @pytest.mark.parametrize("weak", [False, True])
 def test_every_flag_is_one_that_the_version_knows(version: str, precision: Precision, weak: bool) -> None:
-    from msgspec.structs import replace
-
     settings = replace(EVERYTHING, precision=precision, weak_typing=weak)
     if weak and version.startswith("11"):
         with pytest.raises(UsageError, match=f"trtexec {re.escape(version)}.* knows no --fp16.*enginebench quantize"):
@@ -243,14 +243,15 @@ def test_a_dynamic_graph_gets_one_profile_for_its_batch() -> None:
 
 
 def test_settings_that_do_not_fit() -> None:
-    from msgspec.structs import replace
-
     static = replace(GRAPH, inputs=(TensorSpec(name="in", dtype="float32", shape=(1, 3)),))
     assert settings_of(static).profiles == ()
     with pytest.raises(UsageError, match="no dynamic axis"):
         settings_of(static, opt_shapes="in:1x3")
     with pytest.raises(UsageError, match="the graph's inputs: in"):
         settings_of(opt_shapes="other:1x3")
+    two = replace(GRAPH, inputs=(*GRAPH.inputs, TensorSpec(name="b:0", dtype="float32", shape=("batch", 4))))
+    with pytest.raises(UsageError, match="every input with an open axis; none for b:0"):
+        check_profile(PROFILE, two)
     with pytest.raises(UsageError, match="does not fit the graph's batchx3"):
         settings_of(opt_shapes="in:1x4")
     with pytest.raises(UsageError, match="weak typing only"):

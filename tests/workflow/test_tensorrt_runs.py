@@ -283,6 +283,37 @@ def test_a_dry_run_needs_nothing_but_the_graph(cli: Cli, tmp_path: Path, version
     assert ("--stronglyTyped" in argv) == (version == "10.16")
 
 
+def test_what_would_be_passed_over_is_refused(cli: Cli, tmp_path: Path) -> None:
+    variables = make_environment(tmp_path, None, None)
+    graph, version = take_graph(tmp_path), ("--tensorrt-version", "10.16")
+    refused = {
+        ("build", graph, "--engine", "tensorrt", "--extra", "--verbose"): "for engine trtexec, not for tensorrt",
+        ("build", graph, "--engine", "tensorrt", "--trtexec", "t"): "for engine trtexec, not for tensorrt",
+        ("build", graph, "--out", graph): "is the graph itself",
+        ("build", graph, "--engine", "trtexec:refit=0", "--refit", "--dry-run", *version): "contradicts refit=1",
+        ("bench", "m.plan", "--engine", "trtexec:graph=1", "--no-cuda-graph", "--dry-run", *version): "contradicts",
+        ("bench", "m.plan", "--engine", "trtexec", *version): "add --dry-run",
+        ("bench", "m.plan", "--engine", "trtexec", "--dry-run", *version, "--against", "trtexec"): "leave --against",
+        ("bench", "m.plan", "--engine", "trtexec", "--dry-run", *version, "--cache", "cold"): "cannot flush",
+        ("bench", "digits-cnn", "--engine", "trtexec", "--dry-run", *version): "enginebench export digits-cnn",
+    }
+    for arguments, words in refused.items():
+        done = cli(*arguments, env=variables)
+        assert done.returncode == 2 and words in done.stderr, (arguments, done.stderr)
+    implicit = ("--engine", "trtexec:implicit_batch=8", "--dry-run", "--tensorrt-version", "8.6")
+    assert "--batch=8" in cli("bench", "m.plan", *implicit, env=variables).stdout.split()
+
+
+def test_a_plan_is_named_after_what_ran(cli: Cli, tmp_path: Path) -> None:
+    """An argument of the user's own can change the precision behind the label."""
+    variables = make_environment(tmp_path, "8.6.1", None)
+    done = cli("build", take_graph(tmp_path), "--out", "net.plan", "--json", "--", "--fp16", env=variables)
+    assert done.returncode == 0, done.stderr
+    document = json.loads(done.stdout)
+    assert document["artifact"]["precision"] == "fp16" and document["effective_precision"]["fp16"] > 0.8
+    assert "relabelled" in {c["code"] for c in document["caveats"]}
+
+
 def test_a_graph_is_quantized_first(cli: Cli, tmp_path: Path) -> None:
     variables = make_environment(tmp_path, "11.1", None)
     done = cli("build", take_graph(tmp_path), "--precision", "fp16", "--out", "h.plan", env=variables)

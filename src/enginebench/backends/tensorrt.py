@@ -157,7 +157,8 @@ class TensorRtBackend:
         cuda.use_device(read_device(spec))
         check_version()
         load_plugins(tuple(filter(None, options["plugins"].split(SEPARATOR))))
-        return TensorRtEngine(load_plan(Path(artifact.path), options), artifact, options, self._reader)
+        plan = load_plan(Path(artifact.path), options)
+        return TensorRtEngine(plan, artifact, options, self._reader, read_device(spec))
 
     def _build(
         self, artifact: Artifact, settings: BuildSettings, options: dict[str, str], batch: int, plan: Path
@@ -268,10 +269,14 @@ def find_dtype(engine: Any, name: str) -> str:
 class TensorRtEngine:
     """A plan and its context. Buffers are made when shapes change; the graph, too."""
 
-    def __init__(self, engine: Any, artifact: Artifact, options: dict[str, str], reader: ToolReader | None) -> None:
+    def __init__(
+        self, engine: Any, artifact: Artifact, options: dict[str, str], reader: ToolReader | None, index: int
+    ) -> None:
         self._engine = engine
         self._options = options
         self._reader = reader
+        self._index = index
+        self._filler: cuda.DeviceBuffer | None = None
         self.inputs, self.outputs = self._describe(artifact)
         self._stream: cuda.Stream | None = cuda.Stream()
         self._context = self._make_context()
@@ -326,6 +331,14 @@ class TensorRtEngine:
         if self._timed is None:
             raise explain_unbound(NAME)
         return self._timed.last_enqueue_ns()
+
+    def flush_cache(self) -> None:
+        """Writes over the GPU's last cache."""
+        stream = self._open_stream()
+        if self._filler is None:
+            self._filler = cuda.DeviceBuffer(cuda.FLUSH_MULTIPLE * cuda.read_cache_bytes(self._index))
+        cuda.fill(self._filler, stream)
+        stream.synchronize()
 
     def profile_layers(self) -> LayerProfile:
         """The engine's layers; a profiler slows whatever it watches, so that they sum to more than a run.
@@ -383,6 +396,9 @@ class TensorRtEngine:
         self._forget_run()
         self._free_buffers()
         self._context = self._engine = None
+        if self._filler is not None:
+            self._filler.close()
+            self._filler = None
         if self._stream is not None:
             self._stream.close()
             self._stream = None

@@ -158,10 +158,10 @@ def read_profiles(spec: EngineSpec, options: dict[str, str], artifact: Artifact)
 
 
 def check_profile(profile: ShapeProfile, artifact: Artifact) -> None:
-    """Returns if the graph has inputs of these names, and the shapes fit their static axes.
+    """Returns if the graph has inputs of these names, the shapes fit their static axes, and no input was left out.
 
     Raises:
-        UsageError: one does not.
+        UsageError: one does not, or was.
     """
     known = {s.name: s.shape for s in artifact.inputs}
     for name, shape in (*profile.smallest.items(), *profile.best.items(), *profile.largest.items()):
@@ -173,6 +173,9 @@ def check_profile(profile: ShapeProfile, artifact: Artifact) -> None:
         if len(axes) != len(shape) or any(isinstance(a, int) and a != d for a, d in zip(axes, shape, strict=True)):
             expected = "x".join(str(axis) for axis in axes)
             raise UsageError(f"shape {'x'.join(map(str, shape))} of {name} does not fit the graph's {expected}")
+    missing = [n for n, axes in known.items() if n not in profile.best and any(isinstance(a, str) for a in axes)]
+    if missing:
+        raise UsageError(f"shapes are needed for every input with an open axis; none for {', '.join(missing)}")
 
 
 def fix_shape(shape: tuple[int | str, ...], batch: int) -> tuple[int, ...]:

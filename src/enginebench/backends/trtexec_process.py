@@ -151,5 +151,5 @@ def describe_end(outcome: Outcome) -> str:
         name = signal.Signals(-code).name if -code in set(signal.Signals) else f"signal {-code}"
         return f"trtexec was ended by {name}"
     if code == 0:
-        return "exit code 0, but no PASSED banner: it measured nothing"
+        return "exit code 0 and PASSED" if outcome.passed else "exit code 0, but no PASSED banner: it did nothing"
     return f"exit code {code}"
