@@ -370,6 +370,8 @@ def test_switches_that_the_log_shows_otherwise() -> None:
 
 
 def test_first_errors_and_advice() -> None:
+    plugin = find_advice("Unable to open library: a.so due to a.so: cannot open shared object file")
+    assert plugin is not None and "--plugins" in plugin.advice
     chain = "[x] [E] Engine set up failed\n[x] [E] [TRT] Error Code 10: no kernel\n"
     assert find_first_error(chain) == "[TRT] Error Code 10: no kernel"
     assert find_first_error("[x] [E] Engine set up failed\n") == "Engine set up failed"

@@ -204,6 +204,15 @@ def test_what_a_version_does_not_have_yet_is_told_apart_from_what_it_has_no_more
         check_extra(tool("11"), ("--bf16",))
 
 
+def test_files_are_named_by_their_whole_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """trtexec runs in a folder of its own, in which a relative path names another file."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "a b.so").touch()
+    found = settings_of(plugins="a b.so\nlibother.so", timing_cache="t.cache")
+    assert found.plugins == (str(tmp_path / "a b.so"), "libother.so")
+    assert found.timing_cache == str(tmp_path / "t.cache")
+
+
 def test_names_with_colons_are_quoted() -> None:
     assert quote_name("input.1/x-y") == "input.1/x-y"
     assert format_shapes({"in:0": (1, 3), "b": (2,)}) == "'in:0':1x3,b:2"

@@ -304,6 +304,20 @@ def test_what_would_be_passed_over_is_refused(cli: Cli, tmp_path: Path) -> None:
     assert "--batch=8" in cli("bench", "m.plan", *implicit, env=variables).stdout.split()
 
 
+def test_doubts_name_where_the_ranges_came_from_and_folders_that_cannot_be(cli: Cli, tmp_path: Path) -> None:
+    variables = make_environment(tmp_path, None, "10.16")
+    np.savez(tmp_path / "in.npz", input=np.zeros((4, 1, 8, 8), np.float32))
+    weak = ("--engine", "tensorrt", "--precision", "int8", "--weak-typing", "--json", "--out", "net.plan")
+    calib = ("--calib", "in.npz", "--calib-cache", "new.cache")
+    made = cli("build", take_graph(tmp_path), *weak, *calib, env=variables)
+    assert made.returncode == 0 and "cache new.cache" not in made.stdout, made.stderr
+    read = cli("build", take_graph(tmp_path), *weak, *calib[2:], env=variables)
+    assert read.returncode == 0 and "cache new.cache" in read.stdout, read.stderr
+    (tmp_path / "file").touch()
+    nowhere = cli("build", take_graph(tmp_path), "--engine", "tensorrt", "--out", "file/net.plan", env=variables)
+    assert nowhere.returncode == 5 and "cannot make" in nowhere.stderr and "Traceback" not in nowhere.stderr
+
+
 def test_a_plan_is_named_after_what_ran(cli: Cli, tmp_path: Path) -> None:
     """An argument of the user's own can change the precision behind the label."""
     variables = make_environment(tmp_path, "8.6.1", None)

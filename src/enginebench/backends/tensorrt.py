@@ -29,10 +29,10 @@ from enginebench.backends.tensorrt_builder import (
 from enginebench.backends.tensorrt_runtime import LEAN_NOTE, import_tensorrt, is_lean
 from enginebench.backends.tensorrt_settings import (
     BUILD_OPTIONS,
-    SEPARATOR,
     SWITCH,
     check_calib_cache,
     read_device,
+    read_plugins,
     read_settings,
     read_shapes,
 )
@@ -156,7 +156,7 @@ class TensorRtBackend:
         options = read_options(spec, OPTIONS)
         cuda.use_device(read_device(spec))
         check_version()
-        load_plugins(tuple(filter(None, options["plugins"].split(SEPARATOR))))
+        load_plugins(read_plugins(options))
         plan = load_plan(Path(artifact.path), options)
         return TensorRtEngine(plan, artifact, options, self._reader, read_device(spec))
 
@@ -174,7 +174,7 @@ class TensorRtBackend:
 
     def _adopt(self, artifact: Artifact, options: dict[str, str]) -> Artifact:
         """A finished plan with the inputs and outputs that it names itself."""
-        load_plugins(tuple(filter(None, options["plugins"].split(SEPARATOR))))
+        load_plugins(read_plugins(options))
         engine = load_plan(Path(artifact.path), options)
         inputs, outputs = read_tensors(engine)
         return replace(

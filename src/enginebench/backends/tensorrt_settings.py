@@ -88,19 +88,28 @@ def read_settings(spec: EngineSpec, options: dict[str, str], artifact: Artifact)
     return BuildSettings(
         precision=spec.precision,
         weak_typing=weak,
-        calib_cache=options["calib_cache"] or None,
+        calib_cache=_find_file(options["calib_cache"]),
         workspace_mb=_read_whole(spec, options, "workspace_mb"),
         profiles=read_profiles(spec, options, artifact),
-        timing_cache=options["timing_cache"] or None,
+        timing_cache=_find_file(options["timing_cache"]),
         optimization_level=_read_whole(spec, options, "optimization_level"),
         version_compatible=options["version_compatible"] == "1",
         hardware_compatibility=options["hardware_compatibility"],
-        plugins=tuple(filter(None, options["plugins"].split(SEPARATOR))),
+        plugins=read_plugins(options),
         refit=options["refit"] == "1",
         strip=options["strip"] == "1",
         detailed=options["detailed"] == "1",
         device=read_device(spec),
     )
+
+
+def read_plugins(options: dict[str, str]) -> tuple[str, ...]:
+    """The plugin libraries. A file is named by its whole path, since trtexec runs in a folder of its own.
+
+    A name that is no file here is left to the loader, which looks through its own folders.
+    """
+    names = filter(None, options["plugins"].split(SEPARATOR))
+    return tuple(str(Path(name).absolute()) if Path(name).is_file() else name for name in names)
 
 
 def check_calib_cache(path: Path) -> None:
@@ -267,6 +276,11 @@ def _read_dims(text: str, piece: str) -> tuple[int, ...]:
     if not all(d.isdecimal() for d in dims):
         raise UsageError(f"shape {piece!r}: {text!r} is not of the form 1x3x224x224")
     return tuple(map(int, dims))
+
+
+def _find_file(text: str) -> str | None:
+    """The whole path of a file, from the folder in which it was named."""
+    return str(Path(text).absolute()) if text else None
 
 
 def _read_whole(spec: EngineSpec, options: dict[str, str], key: str) -> int | None:

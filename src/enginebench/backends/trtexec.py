@@ -23,6 +23,7 @@ from enginebench.backends.tensorrt_settings import (
     check_calib_cache,
     fix_shape,
     read_device,
+    read_plugins,
     read_settings,
     read_shapes,
     split_argv,
@@ -295,7 +296,7 @@ class TrtexecBackend:
             shapes=read_shapes(options["shapes"]) or dynamic,
             profile_index=_read_count(spec, options, "profile_index", least=0),
             implicit_batch=_read_implicit_batch(spec, options),
-            plugins=tuple(filter(None, options["plugins"].split("\n"))),
+            plugins=read_plugins(options),
             device=read_device(spec),
         )
 

@@ -47,6 +47,7 @@ ADVICE = (
     Advice(r"Cannot find any available devices|no CUDA-capable device", "No GPU is visible", BackendUnavailable),
     Advice(r"Cannot find device ID", "Choose another --device", BackendUnavailable),
     Advice(r"Cuda failure", "The driver or the GPU failed; see nvidia-smi and dmesg", BackendUnavailable),
+    Advice(r"Unable to open library", "No plugin library is there, or one that it needs is missing; see --plugins"),
     Advice(r"Could not load library|cannot open shared object", "Add TensorRT's lib folder to LD_LIBRARY_PATH"),
     Advice(r"Unknown option", "This version has no such option", UsageError),
     Advice(r"Static model does not take explicit shapes", "Leave the shapes out, or export with --dynamic-batch"),

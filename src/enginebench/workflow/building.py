@@ -72,7 +72,7 @@ def build_engine(
         onnx = quantize_first(onnx, artifact.precision, spec, calib, calib_cache, reporter)
     elif (calib or calib_cache) and spec.options.get("weak_typing") != "1":
         raise UsageError(f"{onnx} is {artifact.precision} already; --calib and --calib-cache have nothing to do")
-    folder = out.with_name(f"{out.name}.build").absolute()
+    folder = make_folder(out.with_name(f"{out.name}.build").absolute())
     spec = replace(spec, device=find_device(spec.backend, spec.device))
     reporter.step(f"{onnx.name}: building with {spec.backend}")
     # A builder times kernels: a run beside it would spoil its choice, and it the run's times.
@@ -87,6 +87,19 @@ def build_engine(
     return describe_build(answer, out, spec.precision, doubts)
 
 
+def make_folder(folder: Path) -> Path:
+    """The folder, made if it was not there.
+
+    Raises:
+        ArtifactError: it cannot be made.
+    """
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ArtifactError(f"cannot make {folder}: {error.strerror}. Choose another --out") from error
+    return folder
+
+
 def judge_ranges(artifact: Artifact, calib: Path | None, calib_cache: Path | None) -> tuple[Caveat, ...]:
     """What there is to doubt about the ranges that TensorRT's own calibrator takes under weak typing.
 
@@ -97,7 +110,7 @@ def judge_ranges(artifact: Artifact, calib: Path | None, calib_cache: Path | Non
     from enginebench.models.precision.calibration_data import open_arrays
     from enginebench.workflow.perform import check_prepared_alike
 
-    if calib_cache is not None:
+    if calib_cache is not None and (calib is None or calib_cache.exists()):  # else the build writes it
         return (explain_external(f"ranges come from TensorRT's cache {calib_cache.name}"),)
     if calib is None:
         return ()
