@@ -19,7 +19,7 @@ from test_trtexec_command import find_artifacts
 from enginebench.backends.plan_store import PlanRecord, PlanStore, describe_gpu, require_plan
 from enginebench.backends.trtexec import TrtexecBackend, check_switches, create_backend
 from enginebench.backends.trtexec_command import RunSettings
-from enginebench.backends.trtexec_output import read_bindings, read_outputs
+from enginebench.backends.trtexec_output import read_bindings, read_guessed_shapes, read_outputs
 from enginebench.backends.trtexec_process import find_advice, find_first_error, run_trtexec
 from enginebench.core.errors import (
     ArtifactError,
@@ -233,10 +233,14 @@ def test_weak_typing_is_refused_by_name(backend: TrtexecBackend, graph: Artifact
 def test_a_plan_alone(backend: TrtexecBackend, plan: Artifact, tmp_path: Path) -> None:
     bare = replace(plan, inputs=(), outputs=(), parent_sha256=None, caveats=())
     found = backend.build(bare, make_spec(), tmp_path / "run")
-    assert [(s.name, s.dtype, s.shape) for s in found.inputs] == [("input", "float32", (4, 1, 8, 8))]
+    assert [(s.name, s.dtype, s.shape) for s in found.inputs] == [("input", "float32", ("batch", 1, 8, 8))]
     assert [s.name for s in found.outputs] == ["output"]
     assert len(backend.measure(found, make_spec(), EXACT).latency_ns) == 25
     assert [c.code for c in found.caveats] == ["unverified_engine"]
+    with pytest.raises(ArtifactError, match=r"outside of the profile.*--batch or --input-shape"):
+        backend.build(bare, replace(make_spec(), batch=1), tmp_path / "run")
+    with pytest.raises(UsageError, match="given for other: no such input; there are input"):
+        backend.build(bare, make_spec(shapes="other:4x1x8x8"), tmp_path / "run")
 
 
 @ALL
@@ -367,6 +371,13 @@ def test_switches_that_the_log_shows_otherwise() -> None:
     assert [c.code for c in found] == ["log_disagrees", "log_disagrees"]
     assert "asked for data transfers off; the log says on" in found[0].message
     assert "asked for streams 1; the log says 2" in found[1].message
+
+
+def test_axes_that_trtexec_guesses() -> None:
+    line = "[W] Shape missing for input with dynamic shape: {}Automatically setting shape to: 1x3x224x224\n"
+    text = line.format("input") + line.format("in put:0")
+    assert read_guessed_shapes(text) == {"input": (1, 3, 224, 224), "in put:0": (1, 3, 224, 224)}
+    assert read_guessed_shapes("[I] Input binding for input with dimensions 1x3") == {}
 
 
 def test_first_errors_and_advice() -> None:

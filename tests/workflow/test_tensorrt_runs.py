@@ -233,8 +233,11 @@ def test_shapes_and_profiles_reach_a_plan(cli: Cli, tmp_path: Path) -> None:
     assert "profile_index" not in document["reference"]["engine"]["options"]
     told = cli("drift", sides[0], "trtexec@two.plan", *drift, "--profile-index", 1, env=variables)
     assert told.returncode == 0 and json.loads(told.stdout)["n"] == 8, told.stderr
-    other = cli("bench", "two.plan", "--engine", "trtexec", "--batch", 8, "--profile-index", 1, *SHORT, env=variables)
-    assert other.returncode == 6 and "runs with a batch of" in other.stdout + other.stderr
+    other = cli("bench", "two.plan", "--engine", "trtexec", "--batch", 2, "--profile-index", 1, *SHORT, env=variables)
+    assert other.returncode == 6 and "outside of the profile" in other.stdout + other.stderr
+    fits = ("--batch", 8, "--profile-index", 1, "--json", *SHORT)
+    batched = cli("bench", "two.plan", "--engine", "trtexec", *fits, env=variables)
+    assert batched.returncode == 0 and json.loads(batched.stdout)["row"]["batch"] == 8, batched.stderr
     unused = cli("drift", sides[0], sides[0], "--profile-index", 1, env=variables)
     assert unused.returncode == 2 and "neither side is run by TensorRT" in unused.stderr
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -31,7 +31,14 @@ from enginebench.backends.tensorrt_settings import (
 from enginebench.backends.trtexec_command import RunSettings, compose_build, compose_measure
 from enginebench.backends.trtexec_executable import FIX, find_trtexec, read_trtexec, require_trtexec
 from enginebench.backends.trtexec_flags import Trtexec, parse_version
-from enginebench.backends.trtexec_output import UNVERIFIED, check_build, note_build, read_bindings, read_outputs
+from enginebench.backends.trtexec_output import (
+    UNVERIFIED,
+    check_build,
+    note_build,
+    read_bindings,
+    read_guessed_shapes,
+    read_outputs,
+)
 from enginebench.backends.trtexec_process import Outcome, require_passed, run_trtexec
 from enginebench.backends.trtexec_timing import TimingRequest, plan_timing
 from enginebench.core.errors import ArtifactError, MeasurementError, UsageError
@@ -46,6 +53,7 @@ from enginebench.core.records import (
     Measurement,
     MeasureSpec,
     Precision,
+    TensorSpec,
 )
 
 if TYPE_CHECKING:
@@ -254,9 +262,18 @@ class TrtexecBackend:
     def _adopt(self, artifact: Artifact, spec: EngineSpec, tool: Trtexec, options: dict[str, str]) -> Artifact:
         """A finished plan with the inputs and outputs that a short run of it names."""
         settings = replace(self._run_settings(artifact, spec, options), warmup_ms=0, duration_s=0, iterations=1)
-        outcome = self._run(tool, artifact, settings, self._folder(Path(artifact.path).stem, "adopt"))
+        folder = self._folder(Path(artifact.path).stem, "adopt")
+        outcome = self._run(tool, artifact, settings, folder)
+        # trtexec takes 1 for an axis that it is told nothing about; which axes those are, only its log says.
+        guessed = {name: s for name, s in read_guessed_shapes(outcome.text).items() if s[:1] == (1,)}
+        batched = {name: (spec.batch, *shape[1:]) for name, shape in guessed.items()} if spec.batch > 1 else {}
+        if batched:
+            shapes = {**settings.shapes, **batched}
+            outcome = self._run(tool, artifact, replace(settings, shapes=shapes), folder)
         require_passed(outcome, f"trtexec does not run {artifact.path}", ArtifactError)
         inputs, outputs = read_bindings(outcome.text)
+        check_names(settings.shapes, inputs)
+        inputs = tuple(replace(s, shape=("batch", *s.shape[1:])) if s.name in batched else s for s in inputs)
         return replace(
             artifact,
             inputs=artifact.inputs or inputs,
@@ -293,7 +310,7 @@ class TrtexecBackend:
             cuda_graph=options["graph"] == "1",
             spin_wait=options["spin"] == "1",
             streams=_read_count(spec, options, "streams"),
-            shapes=read_shapes(options["shapes"]) or dynamic,
+            shapes={**dynamic, **read_shapes(options["shapes"])},
             profile_index=_read_count(spec, options, "profile_index", least=0),
             implicit_batch=_read_implicit_batch(spec, options),
             plugins=read_plugins(options),
@@ -391,6 +408,19 @@ def check_switches(seen: dict[str, bool | int | None], settings: RunSettings) ->
             advice="the model holds operations that cannot be captured; time it with graph=0 on every side"
             if failed
             else "an argument of your own may overrule it",
+        )
+
+
+def check_names(shapes: Mapping[str, tuple[int, ...]], inputs: tuple[TensorSpec, ...]) -> None:
+    """Returns if every shape is of an input: trtexec passes over others.
+
+    Raises:
+        UsageError: one is not; names the inputs.
+    """
+    known = {s.name for s in inputs}
+    if known and (others := sorted(shapes.keys() - known)):
+        raise UsageError(
+            f"a shape is given for {', '.join(others)}: no such input; there are {', '.join(sorted(known))}"
         )
 
 

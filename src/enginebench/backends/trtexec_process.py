@@ -61,7 +61,10 @@ ADVICE = (
         "The plan was made by another TensorRT version or for another GPU: build it again here",
     ),
     Advice(r"Selected profile index", "Choose a --profile-index that the plan has"),
-    Advice(r"does not satisfy|out of (?:bounds|range)|outside.{0,30}profile", "Give shapes within the plan's profile"),
+    Advice(
+        r"does not satisfy|out of (?:bounds|range)|outside.{0,30}profile",
+        "Give shapes within the plan's profile, by --batch or --input-shape",
+    ),
     Advice(r"Error opening engine file|empty engine|blob is empty", "The plan is missing or empty: build it again"),
     Advice(r"getPluginCreator|Plugin not found|dlopen|missing.*\.so", "Give its library with --plugins"),
 )
