@@ -24,6 +24,7 @@ from enginebench.backends.trtexec_process import find_advice, find_first_error, 
 from enginebench.core.errors import (
     ArtifactError,
     BackendUnavailable,
+    FeedError,
     MeasurementError,
     MissingDependency,
     ParseError,
@@ -371,6 +372,14 @@ def test_switches_that_the_log_shows_otherwise() -> None:
     assert [c.code for c in found] == ["log_disagrees", "log_disagrees"]
     assert "asked for data transfers off; the log says on" in found[0].message
     assert "asked for streams 1; the log says 2" in found[1].message
+
+
+def test_arrays_of_other_inputs_are_refused(backend: TrtexecBackend, plan: Artifact) -> None:
+    array = np.zeros((4, 1, 8, 8), np.float32)
+    with pytest.raises(FeedError, match="unknown input 'other'"):
+        backend.answer(plan, make_spec(), [{"other": array}])
+    with pytest.raises(FeedError, match="float64"):
+        backend.answer(plan, make_spec(), [{"input": array.astype(np.float64)}])
 
 
 def test_axes_that_trtexec_guesses() -> None:

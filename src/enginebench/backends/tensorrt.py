@@ -334,11 +334,7 @@ class TensorRtEngine:
 
     def flush_cache(self) -> None:
         """Writes over the GPU's last cache."""
-        stream = self._open_stream()
-        if self._filler is None:
-            self._filler = cuda.DeviceBuffer(cuda.FLUSH_MULTIPLE * cuda.read_cache_bytes(self._index))
-        cuda.fill(self._filler, stream)
-        stream.synchronize()
+        self._filler = cuda.flush_cache(self._filler, self._index, self._open_stream())
 
     def profile_layers(self) -> LayerProfile:
         """The engine's layers; a profiler slows whatever it watches, so that they sum to more than a run.

@@ -42,6 +42,7 @@ from enginebench.backends.trtexec_output import (
 from enginebench.backends.trtexec_process import Outcome, require_passed, run_trtexec
 from enginebench.backends.trtexec_timing import TimingRequest, plan_timing
 from enginebench.core.errors import ArtifactError, MeasurementError, UsageError
+from enginebench.core.feeds import check_feeds
 from enginebench.core.names import row_id
 from enginebench.core.protocols import Composed
 from enginebench.core.records import (
@@ -285,6 +286,7 @@ class TrtexecBackend:
     def _answer(
         self, artifact: Artifact, spec: EngineSpec, tool: Trtexec, options: dict[str, str], feed: Feeds, index: int
     ) -> dict[str, Array]:
+        check_answerable(artifact, feed)
         folder = self._folder(Path(artifact.path).stem, f"answer-{index}")
         files = {name: f"input-{place}.bin" for place, name in enumerate(feed)}
         folder.mkdir(parents=True, exist_ok=True)
@@ -409,6 +411,25 @@ def check_switches(seen: dict[str, bool | int | None], settings: RunSettings) ->
             if failed
             else "an argument of your own may overrule it",
         )
+
+
+def check_answerable(artifact: Artifact, feed: Feeds) -> None:
+    """Returns if the arrays are those of the plan's inputs: trtexec passes over others, and makes up what is missing.
+
+    Where logs tell no types, all that is known of one is its size.
+
+    Raises:
+        FeedError: a name, a shape or the size of an element differs.
+    """
+    import numpy as np
+
+    def take_type(spec: TensorSpec) -> TensorSpec:
+        found = feed[spec.name].dtype if spec.name in feed else None
+        same = found is not None and found.itemsize == np.dtype(spec.dtype).itemsize
+        return replace(spec, dtype=found.name) if same and found is not None else spec
+
+    if artifact.inputs:
+        check_feeds(tuple(take_type(spec) for spec in artifact.inputs), feed)
 
 
 def check_names(shapes: Mapping[str, tuple[int, ...]], inputs: tuple[TensorSpec, ...]) -> None:
