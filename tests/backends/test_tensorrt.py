@@ -23,7 +23,7 @@ from enginebench.core.errors import (
     UsageError,
 )
 from enginebench.core.feeds import random_feeds
-from enginebench.core.protocols import Backend, DeviceClock, LayerProfiler, Loadable, PrecisionProof
+from enginebench.core.protocols import Backend, CacheFlusher, DeviceClock, LayerProfiler, Loadable, PrecisionProof
 from enginebench.core.records import Artifact, EngineSpec, MeasureSpec
 from enginebench.models.onnx_source import read_onnx
 from enginebench.models.zoo import DATA_DIR
@@ -114,6 +114,16 @@ def test_frees_everything(backend: Any, graph: Artifact, tmp_path: Path) -> None
     assert live() == {}
     with pytest.raises(UsageError, match="closed"):
         engine.bind(random_feeds(graph.inputs, 4, 0))
+
+
+def test_the_flush_is_twice_the_cache(backend: Any, graph: Artifact, tmp_path: Path) -> None:
+    plan = backend.build(graph, make_spec(), tmp_path)
+    with backend.load(plan, make_spec()) as engine:
+        assert isinstance(engine, CacheFlusher)
+        engine.flush_cache()
+        engine.flush_cache()
+    assert importlib.import_module("cuda.bindings.runtime").filled[-2:] == [2000, 2000]
+    assert live() == {}
 
 
 def test_plans_are_kept(backend: Any, graph: Artifact, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -299,6 +309,25 @@ def test_weak_typing_is_of_eight_and_ten_and_refused_by_name_on_eleven(
     with backend.load(plan, spec) as engine:
         engine.bind(random_feeds(graph.inputs, 4, 0))
         assert engine.effective_precision()["int8"] > 0.2
+    cache.write_bytes(b"not one")
+    with pytest.raises(ArtifactError, match="no calibration cache"):
+        backend.build(graph, replace(spec, batch=2), tmp_path)
+
+
+@pytest.mark.parametrize("version", ["8.6", "10.16"], indirect=True)
+def test_calibration_has_the_shapes_of_its_arrays(backend: Any, graph: Artifact, tmp_path: Path, version: str) -> None:
+    """The optimum of the plan's own profile is larger: TensorRT would read past the end of the arrays."""
+    np.savez(tmp_path / "calib.npz", input=np.zeros((10, 1, 8, 8), np.float32))
+    options = {"weak_typing": "1", "calib_data": str(tmp_path / "calib.npz"), "opt_shapes": "input:8x1x8x8"}
+    spec = EngineSpec(backend="tensorrt", device="cuda:0", precision="int8", batch=2, options=options)
+    assert "INT8" in read_head(backend.build(graph, spec, tmp_path))["flags"]
+
+
+def test_a_cache_that_is_not_there_is_refused(backend: Any, graph: Artifact, tmp_path: Path, version: str) -> None:
+    options = {"weak_typing": "1", "calib_cache": str(tmp_path / "nowhere.cache")}
+    spec = EngineSpec(backend="tensorrt", device="cuda:0", precision="int8", options=options)
+    with pytest.raises(ArtifactError, match="cannot read the calibration cache"):
+        backend.build(graph, spec, tmp_path)
 
 
 def test_plugins_that_are_missing(backend: Any, graph: Artifact, tmp_path: Path) -> None:

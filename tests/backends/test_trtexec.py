@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import os
 import shlex
 from collections.abc import Callable
 from functools import lru_cache
@@ -18,11 +19,12 @@ from test_trtexec_command import find_artifacts
 from enginebench.backends.plan_store import PlanRecord, PlanStore, describe_gpu, require_plan
 from enginebench.backends.trtexec import TrtexecBackend, check_switches, create_backend
 from enginebench.backends.trtexec_command import RunSettings
-from enginebench.backends.trtexec_output import read_bindings, read_outputs
+from enginebench.backends.trtexec_output import read_bindings, read_guessed_shapes, read_outputs
 from enginebench.backends.trtexec_process import find_advice, find_first_error, run_trtexec
 from enginebench.core.errors import (
     ArtifactError,
     BackendUnavailable,
+    FeedError,
     MeasurementError,
     MissingDependency,
     ParseError,
@@ -230,16 +232,69 @@ def test_weak_typing_is_refused_by_name(backend: TrtexecBackend, graph: Artifact
 
 
 def test_a_plan_alone(backend: TrtexecBackend, plan: Artifact, tmp_path: Path) -> None:
-    bare = replace(plan, inputs=(), outputs=(), parent_sha256=None)
+    bare = replace(plan, inputs=(), outputs=(), parent_sha256=None, caveats=())
     found = backend.build(bare, make_spec(), tmp_path / "run")
-    assert [(s.name, s.dtype, s.shape) for s in found.inputs] == [("input", "float32", (4, 1, 8, 8))]
+    assert [(s.name, s.dtype, s.shape) for s in found.inputs] == [("input", "float32", ("batch", 1, 8, 8))]
     assert [s.name for s in found.outputs] == ["output"]
     assert len(backend.measure(found, make_spec(), EXACT).latency_ns) == 25
+    assert [c.code for c in found.caveats] == ["unverified_engine"]
+    with pytest.raises(ArtifactError, match=r"outside of the profile.*--batch or --input-shape"):
+        backend.build(bare, replace(make_spec(), batch=1), tmp_path / "run")
+    with pytest.raises(UsageError, match="given for other: no such input; there are input"):
+        backend.build(bare, make_spec(shapes="other:4x1x8x8"), tmp_path / "run")
+
+
+@ALL
+def test_iterations_are_exact_behind_the_tools_own_warm_up(
+    backend: TrtexecBackend, plan: Artifact, version: str
+) -> None:
+    row = backend.measure(plan, make_spec(), MeasureSpec(iters=25))
+    assert len(row.latency_ns) == 25 and row.warmup_dropped > 0
+
+
+def test_what_a_row_cannot_be_called_is_refused(backend: TrtexecBackend, plan: Artifact) -> None:
+    with pytest.raises(UsageError, match="cannot flush"):
+        backend.measure(plan, make_spec(), MeasureSpec(iters=5, cache="cold"))
+    with pytest.raises(UsageError, match="implicit_batch=8, and the row's batch is 4: give --batch 8"):
+        backend.measure(plan, make_spec(implicit_batch="8"), EXACT)
+    with pytest.raises(UsageError, match=r"profile_index='1\.5'.*whole number, 0 or more"):
+        backend.measure(plan, make_spec(profile_index="1.5"), EXACT)
+
+
+def test_a_folder_without_links_gets_copies(
+    backend: TrtexecBackend, plan: Artifact, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*paths: object) -> None:
+        raise PermissionError("no links here")
+
+    backend.prove_precision(plan, make_spec())
+    monkeypatch.setattr(os, "link", refuse)
+    backend.measure(plan, make_spec(), EXACT)
+    (folder,) = (tmp_path / "run" / "trtexec").glob("trtexec-*/process-0")
+    assert (folder / "profile.json").stat().st_nlink == 1
+
+
+@pytest.mark.parametrize("content", [None, b"", b"not one"])
+def test_a_cache_that_tensorrt_would_pass_over_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, graph: Artifact, content: bytes | None
+) -> None:
+    monkeypatch.setenv("TRTEXEC", str(install_trtexec(tmp_path / "tool", "10.16")))
+    cache = tmp_path / "my ranges.cache"
+    if content is not None:
+        cache.write_bytes(content)
+    spec = EngineSpec(
+        backend="trtexec",
+        device="cuda:0",
+        precision="int8",
+        options={"weak_typing": "1", "calib_cache": str(cache)},
+    )
+    with pytest.raises(ArtifactError, match="calibration cache"):
+        create_backend(None, tmp_path / "run" / "cache").build(graph, spec, tmp_path / "run")
 
 
 FAULTS = [
     ("build_fails", ArtifactError, r"Error Code 10.*workspace-mb"),
-    ("empty_plan", ArtifactError, r"no plan at .*, or an empty one"),
+    ("empty_plan", ArtifactError, r"no plan at .*, or an empty one.*exit code 0 and PASSED"),
     ("no_passed", ArtifactError, r"exit code 0, but no PASSED banner"),
     ("no_driver", BackendUnavailable, r"CUDA driver version is insufficient.*driver"),
     ("no_device", BackendUnavailable, r"Cannot find device ID 0!.*--device"),
@@ -319,7 +374,24 @@ def test_switches_that_the_log_shows_otherwise() -> None:
     assert "asked for streams 1; the log says 2" in found[1].message
 
 
+def test_arrays_of_other_inputs_are_refused(backend: TrtexecBackend, plan: Artifact) -> None:
+    array = np.zeros((4, 1, 8, 8), np.float32)
+    with pytest.raises(FeedError, match="unknown input 'other'"):
+        backend.answer(plan, make_spec(), [{"other": array}])
+    with pytest.raises(FeedError, match="float64"):
+        backend.answer(plan, make_spec(), [{"input": array.astype(np.float64)}])
+
+
+def test_axes_that_trtexec_guesses() -> None:
+    line = "[W] Shape missing for input with dynamic shape: {}Automatically setting shape to: 1x3x224x224\n"
+    text = line.format("input") + line.format("in put:0")
+    assert read_guessed_shapes(text) == {"input": (1, 3, 224, 224), "in put:0": (1, 3, 224, 224)}
+    assert read_guessed_shapes("[I] Input binding for input with dimensions 1x3") == {}
+
+
 def test_first_errors_and_advice() -> None:
+    plugin = find_advice("Unable to open library: a.so due to a.so: cannot open shared object file")
+    assert plugin is not None and "--plugins" in plugin.advice
     chain = "[x] [E] Engine set up failed\n[x] [E] [TRT] Error Code 10: no kernel\n"
     assert find_first_error(chain) == "[TRT] Error Code 10: no kernel"
     assert find_first_error("[x] [E] Engine set up failed\n") == "Engine set up failed"

@@ -8,11 +8,13 @@ import shlex
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from enginebench.backends.tensorrt_settings import (
     BUILD_OPTIONS,
     BuildSettings,
     ShapeProfile,
+    check_profile,
     fix_shape,
     format_shapes,
     make_profile,
@@ -80,8 +82,6 @@ EVERYTHING = BuildSettings(
 @pytest.mark.parametrize("precision", ["fp32", "tf32", "fp16", "int8", "fp8"])
 @pytest.mark.parametrize("weak", [False, True])
 def test_every_flag_is_one_that_the_version_knows(version: str, precision: Precision, weak: bool) -> None:
-    from msgspec.structs import replace
-
     settings = replace(EVERYTHING, precision=precision, weak_typing=weak)
     if weak and version.startswith("11"):
         with pytest.raises(UsageError, match=f"trtexec {re.escape(version)}.* knows no --fp16.*enginebench quantize"):
@@ -182,6 +182,37 @@ def test_the_users_own_arguments_are_kept_and_known_mistakes_refused() -> None:
     assert check_extra(tool("8.6"), ("--workspace=1024",)) == ("--workspace=1024",)
 
 
+def test_an_option_that_is_composed_already_is_refused_by_name() -> None:
+    with pytest.raises(UsageError, match=r"--iterations=7: the command holds --iterations=10 already.*--iters"):
+        compose_measure(tool("10.16"), "p", RunSettings(extra=("--iterations=7",)))
+    with pytest.raises(UsageError, match=r"holds --profilingVerbosity=detailed already.*trtexec:detailed=0"):
+        compose_build(tool("11"), "m", "p", BuildSettings(), extra=("--profilingVerbosity=none",))
+    with pytest.raises(UsageError, match=r"holds --verbose already"):
+        compose_build(tool("11"), "m", "p", BuildSettings(), extra=("--verbose", "--verbose"))
+    plugins = BuildSettings(plugins=("a.so",))
+    assert compose_build(tool("11"), "m", "p", plugins, extra=("--staticPlugins=b.so",))[-1] == "--staticPlugins=b.so"
+
+
+def test_what_a_version_does_not_have_yet_is_told_apart_from_what_it_has_no_more() -> None:
+    with pytest.raises(UsageError, match=r"8\.6\.0 knows no --bf16; it came with TensorRT 9\.0$"):
+        compose_build(tool("8.6"), "m", "p", BuildSettings(precision="bf16"))
+    with pytest.raises(UsageError, match=r"knows no --profile; it came with.* 9\.0\. Instead: --engine tensorrt"):
+        compose_build(tool("8.6"), "m", "p", BuildSettings(profiles=(PROFILE, PROFILE)))
+    with pytest.raises(UsageError, match=r"knows no --noCudaGraph; it came with.*11\.0\. Instead: --no-cuda-graph"):
+        check_extra(tool("10.16"), ("--noCudaGraph",))
+    with pytest.raises(UsageError, match=r"knows no --bf16\. Instead: TensorRT 11 takes the precision"):
+        check_extra(tool("11"), ("--bf16",))
+
+
+def test_files_are_named_by_their_whole_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """trtexec runs in a folder of its own, in which a relative path names another file."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "a b.so").touch()
+    found = settings_of(plugins="a b.so\nlibother.so", timing_cache="t.cache")
+    assert found.plugins == (str(tmp_path / "a b.so"), "libother.so")
+    assert found.timing_cache == str(tmp_path / "t.cache")
+
+
 def test_names_with_colons_are_quoted() -> None:
     assert quote_name("input.1/x-y") == "input.1/x-y"
     assert format_shapes({"in:0": (1, 3), "b": (2,)}) == "'in:0':1x3,b:2"
@@ -221,14 +252,15 @@ def test_a_dynamic_graph_gets_one_profile_for_its_batch() -> None:
 
 
 def test_settings_that_do_not_fit() -> None:
-    from msgspec.structs import replace
-
     static = replace(GRAPH, inputs=(TensorSpec(name="in", dtype="float32", shape=(1, 3)),))
     assert settings_of(static).profiles == ()
     with pytest.raises(UsageError, match="no dynamic axis"):
         settings_of(static, opt_shapes="in:1x3")
     with pytest.raises(UsageError, match="the graph's inputs: in"):
         settings_of(opt_shapes="other:1x3")
+    two = replace(GRAPH, inputs=(*GRAPH.inputs, TensorSpec(name="b:0", dtype="float32", shape=("batch", 4))))
+    with pytest.raises(UsageError, match="every input with an open axis; none for b:0"):
+        check_profile(PROFILE, two)
     with pytest.raises(UsageError, match="does not fit the graph's batchx3"):
         settings_of(opt_shapes="in:1x4")
     with pytest.raises(UsageError, match="weak typing only"):
@@ -338,8 +370,9 @@ def test_exact_numbers_are_had_without_the_tools_warm_up() -> None:
     exact = plan_timing(MeasureSpec(warmup=20, iters=100))
     assert (exact.warmup_ms, exact.duration_s, exact.iterations) == (0, 0, 120)
     assert (exact.drop, exact.keep) == (20, 100)
-    at_least = plan_timing(MeasureSpec(iters=100))
-    assert (at_least.warmup_ms, at_least.duration_s, at_least.iterations, at_least.keep) == (200, 0, 100, None)
+    after_its_warmup = plan_timing(MeasureSpec(iters=100))
+    assert (after_its_warmup.warmup_ms, after_its_warmup.duration_s) == (200, 0)
+    assert (after_its_warmup.iterations, after_its_warmup.keep) == (100, 100)
     timed = plan_timing(MeasureSpec(time_limit_s=2.5))
     assert (timed.warmup_ms, timed.duration_s, timed.iterations) == (200, 2.5, 1)
     assert plan_timing(MeasureSpec(warmup=5, time_limit_s=2)).drop == 5

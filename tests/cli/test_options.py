@@ -6,7 +6,7 @@ import click
 import pytest
 from msgspec.structs import replace
 
-from enginebench.cli.options import Common, Timing, choose_batches, common_options, measure_options
+from enginebench.cli.options import Common, Timing, choose_batches, common_options, measure_options, merge_options
 from enginebench.core.errors import UsageError
 from enginebench.core.records import MeasureSpec
 
@@ -68,6 +68,12 @@ def test_sides_are_asked_for_with_all_that_was_given() -> None:
 def test_a_shape_of_another_form_is_explained() -> None:
     with pytest.raises(UsageError, match="--input-shape 'x:1x-4'"):
         replace(COMMON, input_shape=("x:1x-4",)).make_side_request(None)
+
+
+def test_an_option_said_twice_must_say_the_same() -> None:
+    assert merge_options("e", {"a": "1"}, {"a": "1", "b": "2"}) == {"a": "1", "b": "2"}
+    with pytest.raises(UsageError, match="e:a=1 contradicts a=2"):
+        merge_options("e", {"a": "1"}, {"a": "2"})
 
 
 def test_the_batch_is_that_of_the_shapes_unless_it_is_said() -> None:

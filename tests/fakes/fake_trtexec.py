@@ -363,9 +363,9 @@ class Trtexec:
         if index >= len(head["profiles"]):
             self.error(f"Selected profile index {index} exceeds the number of profiles that the engine holds.")
             raise Stop(1)
-        low, best, high = head["profiles"][index]
-        asked = read_shapes(self.text("shapes")) if self.has("shapes") else best
-        shapes = {v["name"]: asked.get(v["name"], best.get(v["name"], v["shape"])) for v in head["inputs"]}
+        low, _, high = head["profiles"][index]
+        asked = read_shapes(self.text("shapes")) if self.has("shapes") else {}
+        shapes = {v["name"]: asked.get(v["name"]) or self.guess_shape(v) for v in head["inputs"]}
         for name, shape in shapes.items():
             if any(not a <= s <= b for a, s, b in zip(low[name], shape, high[name], strict=True)):
                 self.error(
@@ -375,6 +375,15 @@ class Trtexec:
                 self.error("Inference set up failed")
                 raise Stop(1)
         return shapes
+
+    def guess_shape(self, value: dict[str, Any]) -> list[int]:
+        shape = [max(axis, 1) for axis in value["shape"]]
+        if min(value["shape"], default=1) < 0:
+            dims = "x".join(map(str, shape))
+            self.warn(
+                f"Shape missing for input with dynamic shape: {value['name']}Automatically setting shape to: {dims}"
+            )
+        return shape
 
     def name_binding(self, mode: str, value: dict[str, Any], shape: list[int]) -> None:
         kind = f" and type {TYPES[value['type']]}" if self.traits["binding_type"] else ""

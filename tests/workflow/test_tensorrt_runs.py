@@ -233,8 +233,11 @@ def test_shapes_and_profiles_reach_a_plan(cli: Cli, tmp_path: Path) -> None:
     assert "profile_index" not in document["reference"]["engine"]["options"]
     told = cli("drift", sides[0], "trtexec@two.plan", *drift, "--profile-index", 1, env=variables)
     assert told.returncode == 0 and json.loads(told.stdout)["n"] == 8, told.stderr
-    other = cli("bench", "two.plan", "--engine", "trtexec", "--batch", 8, "--profile-index", 1, *SHORT, env=variables)
-    assert other.returncode == 6 and "runs with a batch of" in other.stdout + other.stderr
+    other = cli("bench", "two.plan", "--engine", "trtexec", "--batch", 2, "--profile-index", 1, *SHORT, env=variables)
+    assert other.returncode == 6 and "outside of the profile" in other.stdout + other.stderr
+    fits = ("--batch", 8, "--profile-index", 1, "--json", *SHORT)
+    batched = cli("bench", "two.plan", "--engine", "trtexec", *fits, env=variables)
+    assert batched.returncode == 0 and json.loads(batched.stdout)["row"]["batch"] == 8, batched.stderr
     unused = cli("drift", sides[0], sides[0], "--profile-index", 1, env=variables)
     assert unused.returncode == 2 and "neither side is run by TensorRT" in unused.stderr
 
@@ -281,6 +284,51 @@ def test_a_dry_run_needs_nothing_but_the_graph(cli: Cli, tmp_path: Path, version
     assert argv[0] == "trtexec" and argv[-1] == "--sparsity=enable" and done.stdout.count("\n") == 1
     assert f"--onnx={tmp_path / 'mein netz.onnx'}" in argv
     assert ("--stronglyTyped" in argv) == (version == "10.16")
+
+
+def test_what_would_be_passed_over_is_refused(cli: Cli, tmp_path: Path) -> None:
+    variables = make_environment(tmp_path, None, None)
+    graph, version = take_graph(tmp_path), ("--tensorrt-version", "10.16")
+    refused = {
+        ("build", graph, "--engine", "tensorrt", "--extra", "--verbose"): "for engine trtexec, not for tensorrt",
+        ("build", graph, "--engine", "tensorrt", "--trtexec", "t"): "for engine trtexec, not for tensorrt",
+        ("build", graph, "--out", graph): "is the graph itself",
+        ("build", graph, "--engine", "trtexec:refit=0", "--refit", "--dry-run", *version): "contradicts refit=1",
+        ("bench", "m.plan", "--engine", "trtexec:graph=1", "--no-cuda-graph", "--dry-run", *version): "contradicts",
+        ("bench", "m.plan", "--engine", "trtexec", *version): "add --dry-run",
+        ("bench", "m.plan", "--engine", "trtexec", "--dry-run", *version, "--against", "trtexec"): "leave --against",
+        ("bench", "m.plan", "--engine", "trtexec", "--dry-run", *version, "--cache", "cold"): "cannot flush",
+        ("bench", "digits-cnn", "--engine", "trtexec", "--dry-run", *version): "enginebench export digits-cnn",
+    }
+    for arguments, words in refused.items():
+        done = cli(*arguments, env=variables)
+        assert done.returncode == 2 and words in done.stderr, (arguments, done.stderr)
+    implicit = ("--engine", "trtexec:implicit_batch=8", "--dry-run", "--tensorrt-version", "8.6")
+    assert "--batch=8" in cli("bench", "m.plan", *implicit, env=variables).stdout.split()
+
+
+def test_doubts_name_where_the_ranges_came_from_and_folders_that_cannot_be(cli: Cli, tmp_path: Path) -> None:
+    variables = make_environment(tmp_path, None, "10.16")
+    np.savez(tmp_path / "in.npz", input=np.zeros((4, 1, 8, 8), np.float32))
+    weak = ("--engine", "tensorrt", "--precision", "int8", "--weak-typing", "--json", "--out", "net.plan")
+    calib = ("--calib", "in.npz", "--calib-cache", "new.cache")
+    made = cli("build", take_graph(tmp_path), *weak, *calib, env=variables)
+    assert made.returncode == 0 and "cache new.cache" not in made.stdout, made.stderr
+    read = cli("build", take_graph(tmp_path), *weak, *calib[2:], env=variables)
+    assert read.returncode == 0 and "cache new.cache" in read.stdout, read.stderr
+    (tmp_path / "file").touch()
+    nowhere = cli("build", take_graph(tmp_path), "--engine", "tensorrt", "--out", "file/net.plan", env=variables)
+    assert nowhere.returncode == 5 and "cannot make" in nowhere.stderr and "Traceback" not in nowhere.stderr
+
+
+def test_a_plan_is_named_after_what_ran(cli: Cli, tmp_path: Path) -> None:
+    """An argument of the user's own can change the precision behind the label."""
+    variables = make_environment(tmp_path, "8.6.1", None)
+    done = cli("build", take_graph(tmp_path), "--out", "net.plan", "--json", "--", "--fp16", env=variables)
+    assert done.returncode == 0, done.stderr
+    document = json.loads(done.stdout)
+    assert document["artifact"]["precision"] == "fp16" and document["effective_precision"]["fp16"] > 0.8
+    assert "relabelled" in {c["code"] for c in document["caveats"]}
 
 
 def test_a_graph_is_quantized_first(cli: Cli, tmp_path: Path) -> None:

@@ -256,3 +256,11 @@ def read_cache_bytes(index: int) -> int:
 def fill(buffer: DeviceBuffer, stream: Stream) -> None:
     """Enqueues zeros for the whole buffer."""
     call(runtime.cudaMemsetAsync, buffer.address, 0, buffer.size_bytes, stream.raw)
+
+
+def flush_cache(buffer: DeviceBuffer | None, index: int, stream: Stream) -> DeviceBuffer:
+    """Writes over a GPU's last cache; returns the buffer that it wrote to, for the next time."""
+    buffer = buffer or DeviceBuffer(FLUSH_MULTIPLE * read_cache_bytes(index))
+    fill(buffer, stream)
+    stream.synchronize()
+    return buffer

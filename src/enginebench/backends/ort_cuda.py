@@ -315,11 +315,7 @@ class OrtCudaEngine:
 
     def flush_cache(self) -> None:
         """Writes over the GPU's last cache."""
-        stream = self._open_stream()
-        if self._filler is None:
-            self._filler = cuda.DeviceBuffer(cuda.FLUSH_MULTIPLE * cuda.read_cache_bytes(self._index))
-        cuda.fill(self._filler, stream)
-        stream.synchronize()
+        self._filler = cuda.flush_cache(self._filler, self._index, self._open_stream())
 
     def effective_precision(self) -> dict[str, float]:
         """Shares of kernel time by precision, from the names of the kernels that CUPTI recorded; needs PyTorch.

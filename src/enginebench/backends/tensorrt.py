@@ -29,9 +29,10 @@ from enginebench.backends.tensorrt_builder import (
 from enginebench.backends.tensorrt_runtime import LEAN_NOTE, import_tensorrt, is_lean
 from enginebench.backends.tensorrt_settings import (
     BUILD_OPTIONS,
-    SEPARATOR,
     SWITCH,
+    check_calib_cache,
     read_device,
+    read_plugins,
     read_settings,
     read_shapes,
 )
@@ -155,20 +156,25 @@ class TensorRtBackend:
         options = read_options(spec, OPTIONS)
         cuda.use_device(read_device(spec))
         check_version()
-        load_plugins(tuple(filter(None, options["plugins"].split(SEPARATOR))))
-        return TensorRtEngine(load_plan(Path(artifact.path), options), artifact, options, self._reader)
+        load_plugins(read_plugins(options))
+        plan = load_plan(Path(artifact.path), options)
+        return TensorRtEngine(plan, artifact, options, self._reader, read_device(spec))
 
     def _build(
         self, artifact: Artifact, settings: BuildSettings, options: dict[str, str], batch: int, plan: Path
     ) -> tuple[Caveat, ...]:
-        batches = read_batches(Path(options["calib_data"]), batch) if options["calib_data"] else None
+        first = artifact.inputs[0].shape[0] if artifact.inputs and artifact.inputs[0].shape else batch
+        whole = first if isinstance(first, int) else batch  # a static graph takes no other
+        batches = read_batches(Path(options["calib_data"]), whole) if options["calib_data"] else None
+        if settings.calib_cache and (batches is None or Path(settings.calib_cache).exists()):
+            check_calib_cache(Path(settings.calib_cache))
         build_plan(Path(artifact.path), settings, plan, batches=batches, note=self._note)
         guessed = settings.weak_typing and settings.precision == "int8" and not (settings.calib_cache or batches)
         return (UNVERIFIED, GUESSED_RANGES) if guessed else (UNVERIFIED,)
 
     def _adopt(self, artifact: Artifact, options: dict[str, str]) -> Artifact:
         """A finished plan with the inputs and outputs that it names itself."""
-        load_plugins(tuple(filter(None, options["plugins"].split(SEPARATOR))))
+        load_plugins(read_plugins(options))
         engine = load_plan(Path(artifact.path), options)
         inputs, outputs = read_tensors(engine)
         return replace(
@@ -209,7 +215,13 @@ def load_plan(path: Path, options: dict[str, str]) -> Any:
     if options["host_code"] == "1":
         runtime.engine_host_code_allowed = True
     lean = " (the lean runtime, which takes plans built with --version-compatible)" if is_lean(trt) else ""
-    return require(runtime.deserialize_cuda_engine(path.read_bytes()), f"TensorRT cannot load {path}{lean}")
+    engine = runtime.deserialize_cuda_engine(path.read_bytes())
+    if engine is None:
+        raise ArtifactError(
+            f"TensorRT cannot load {path}{lean}: {LOG.take()}. A plan belongs to the version and the kind of GPU that "
+            f"it was built for; this is TensorRT {trt.__version__}"
+        )
+    return engine
 
 
 def read_tensors(engine: Any) -> tuple[tuple[TensorSpec, ...], tuple[TensorSpec, ...]]:
@@ -257,10 +269,14 @@ def find_dtype(engine: Any, name: str) -> str:
 class TensorRtEngine:
     """A plan and its context. Buffers are made when shapes change; the graph, too."""
 
-    def __init__(self, engine: Any, artifact: Artifact, options: dict[str, str], reader: ToolReader | None) -> None:
+    def __init__(
+        self, engine: Any, artifact: Artifact, options: dict[str, str], reader: ToolReader | None, index: int
+    ) -> None:
         self._engine = engine
         self._options = options
         self._reader = reader
+        self._index = index
+        self._filler: cuda.DeviceBuffer | None = None
         self.inputs, self.outputs = self._describe(artifact)
         self._stream: cuda.Stream | None = cuda.Stream()
         self._context = self._make_context()
@@ -315,6 +331,10 @@ class TensorRtEngine:
         if self._timed is None:
             raise explain_unbound(NAME)
         return self._timed.last_enqueue_ns()
+
+    def flush_cache(self) -> None:
+        """Writes over the GPU's last cache."""
+        self._filler = cuda.flush_cache(self._filler, self._index, self._open_stream())
 
     def profile_layers(self) -> LayerProfile:
         """The engine's layers; a profiler slows whatever it watches, so that they sum to more than a run.
@@ -372,6 +392,9 @@ class TensorRtEngine:
         self._forget_run()
         self._free_buffers()
         self._context = self._engine = None
+        if self._filler is not None:
+            self._filler.close()
+            self._filler = None
         if self._stream is not None:
             self._stream.close()
             self._stream = None

@@ -147,6 +147,8 @@ def build_plan(
     parse_graph(network, onnx)
     config = make_config(builder, settings, note)
     calibrator = attach_calibrator(config, settings, batches or [])
+    if calibrator is not None:
+        set_calibration_profile(builder, config, settings, batches or [])
     data = require(builder.build_serialized_network(network, config), f"TensorRT cannot build {onnx}")
     write_atomic(plan, bytes(data))
     keep_timing_cache(config, settings)
@@ -328,6 +330,27 @@ def attach_calibrator(config: Any, settings: BuildSettings, batches: list[dict[s
     calibrator = make_calibrator(batches, Path(settings.calib_cache) if settings.calib_cache else None)
     config.int8_calibrator = calibrator
     return calibrator
+
+
+def set_calibration_profile(
+    builder: Any, config: Any, settings: BuildSettings, batches: list[dict[str, Array]]
+) -> None:
+    """Fixes open axes for calibration to those of the arrays.
+
+    Without it TensorRT takes the first profile's optimum, and reads past the end of smaller arrays.
+
+    Raises:
+        ArtifactError: TensorRT refuses the shapes.
+    """
+    if not settings.profiles:
+        return
+    profile = builder.create_optimization_profile()
+    first = batches[0] if batches else {}
+    for name, best in settings.profiles[0].best.items():
+        shape = first[name].shape if name in first else best
+        profile.set_shape(name, shape, shape, shape)
+    if not config.set_calibration_profile(profile):
+        raise ArtifactError(f"TensorRT refuses the shapes of the calibration arrays: {LOG.take()}")
 
 
 def read_batches(path: Path, batch: int) -> list[dict[str, Array]]:

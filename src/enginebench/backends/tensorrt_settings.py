@@ -5,17 +5,21 @@ from __future__ import annotations
 import re
 import shlex
 from collections.abc import Mapping
+from pathlib import Path
 
 from msgspec import Struct
 
 from enginebench.backends.request import Option, read_number
-from enginebench.core.errors import UsageError
+from enginebench.core.errors import ArtifactError, UsageError
 from enginebench.core.records import Artifact, EngineSpec, Precision
 
 SWITCH = ("0", "1")
 
 # Plugin files may hold commas and spaces; no file name holds a line end that anybody types.
 SEPARATOR = "\n"
+
+# Of the first line, `TRT-<version>-<algorithm>`.
+CACHE_HEAD = b"TRT-"
 
 BUILD_OPTIONS = {
     "weak_typing": Option(
@@ -84,19 +88,48 @@ def read_settings(spec: EngineSpec, options: dict[str, str], artifact: Artifact)
     return BuildSettings(
         precision=spec.precision,
         weak_typing=weak,
-        calib_cache=options["calib_cache"] or None,
+        calib_cache=_find_file(options["calib_cache"]),
         workspace_mb=_read_whole(spec, options, "workspace_mb"),
         profiles=read_profiles(spec, options, artifact),
-        timing_cache=options["timing_cache"] or None,
+        timing_cache=_find_file(options["timing_cache"]),
         optimization_level=_read_whole(spec, options, "optimization_level"),
         version_compatible=options["version_compatible"] == "1",
         hardware_compatibility=options["hardware_compatibility"],
-        plugins=tuple(filter(None, options["plugins"].split(SEPARATOR))),
+        plugins=read_plugins(options),
         refit=options["refit"] == "1",
         strip=options["strip"] == "1",
         detailed=options["detailed"] == "1",
         device=read_device(spec),
     )
+
+
+def read_plugins(options: dict[str, str]) -> tuple[str, ...]:
+    """The plugin libraries. A file is named by its whole path, since trtexec runs in a folder of its own.
+
+    A name that is no file here is left to the loader, which looks through its own folders.
+    """
+    names = filter(None, options["plugins"].split(SEPARATOR))
+    return tuple(str(Path(name).absolute()) if Path(name).is_file() else name for name in names)
+
+
+def check_calib_cache(path: Path) -> None:
+    """Returns if the file begins as a calibration cache of TensorRT does.
+
+    TensorRT goes on without ranges that it cannot read, and makes them up.
+
+    Raises:
+        ArtifactError: it is not there, or is another file.
+    """
+    try:
+        with path.open("rb") as file:
+            head = file.read(len(CACHE_HEAD))
+    except OSError as error:
+        raise ArtifactError(f"cannot read the calibration cache {path}: {error.strerror}") from error
+    if head != CACHE_HEAD:
+        raise ArtifactError(
+            f"{path} is no calibration cache: found {head!r} at its beginning, expected a line as "
+            "TRT-8601-EntropyCalibration2"
+        )
 
 
 def read_device(spec: EngineSpec) -> int:
@@ -134,10 +167,10 @@ def read_profiles(spec: EngineSpec, options: dict[str, str], artifact: Artifact)
 
 
 def check_profile(profile: ShapeProfile, artifact: Artifact) -> None:
-    """Returns if the graph has inputs of these names, and the shapes fit their static axes.
+    """Returns if the graph has inputs of these names, the shapes fit their static axes, and no input was left out.
 
     Raises:
-        UsageError: one does not.
+        UsageError: one does not, or was.
     """
     known = {s.name: s.shape for s in artifact.inputs}
     for name, shape in (*profile.smallest.items(), *profile.best.items(), *profile.largest.items()):
@@ -149,6 +182,9 @@ def check_profile(profile: ShapeProfile, artifact: Artifact) -> None:
         if len(axes) != len(shape) or any(isinstance(a, int) and a != d for a, d in zip(axes, shape, strict=True)):
             expected = "x".join(str(axis) for axis in axes)
             raise UsageError(f"shape {'x'.join(map(str, shape))} of {name} does not fit the graph's {expected}")
+    missing = [n for n, axes in known.items() if n not in profile.best and any(isinstance(a, str) for a in axes)]
+    if missing:
+        raise UsageError(f"shapes are needed for every input with an open axis; none for {', '.join(missing)}")
 
 
 def fix_shape(shape: tuple[int | str, ...], batch: int) -> tuple[int, ...]:
@@ -240,6 +276,11 @@ def _read_dims(text: str, piece: str) -> tuple[int, ...]:
     if not all(d.isdecimal() for d in dims):
         raise UsageError(f"shape {piece!r}: {text!r} is not of the form 1x3x224x224")
     return tuple(map(int, dims))
+
+
+def _find_file(text: str) -> str | None:
+    """The whole path of a file, from the folder in which it was named."""
+    return str(Path(text).absolute()) if text else None
 
 
 def _read_whole(spec: EngineSpec, options: dict[str, str], key: str) -> int | None:

@@ -7,20 +7,23 @@ Reading those files is `analyze`'s business; `workflow` hands the reader in (`co
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
+import shutil
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
 from enginebench.backends.plan_store import PlanRecord, PlanStore, describe_gpu, keep_plan
-from enginebench.backends.request import Option, check_request, read_number, read_options
+from enginebench.backends.request import Option, check_request, read_options
 from enginebench.backends.tensorrt_settings import (
     BUILD_OPTIONS,
     SWITCH,
     BuildSettings,
+    check_calib_cache,
     fix_shape,
     read_device,
+    read_plugins,
     read_settings,
     read_shapes,
     split_argv,
@@ -28,10 +31,18 @@ from enginebench.backends.tensorrt_settings import (
 from enginebench.backends.trtexec_command import RunSettings, compose_build, compose_measure
 from enginebench.backends.trtexec_executable import FIX, find_trtexec, read_trtexec, require_trtexec
 from enginebench.backends.trtexec_flags import Trtexec, parse_version
-from enginebench.backends.trtexec_output import check_build, note_build, read_bindings, read_outputs
+from enginebench.backends.trtexec_output import (
+    UNVERIFIED,
+    check_build,
+    note_build,
+    read_bindings,
+    read_guessed_shapes,
+    read_outputs,
+)
 from enginebench.backends.trtexec_process import Outcome, require_passed, run_trtexec
 from enginebench.backends.trtexec_timing import TimingRequest, plan_timing
 from enginebench.core.errors import ArtifactError, MeasurementError, UsageError
+from enginebench.core.feeds import check_feeds
 from enginebench.core.names import row_id
 from enginebench.core.protocols import Composed
 from enginebench.core.records import (
@@ -43,6 +54,7 @@ from enginebench.core.records import (
     Measurement,
     MeasureSpec,
     Precision,
+    TensorSpec,
 )
 
 if TYPE_CHECKING:
@@ -121,6 +133,8 @@ class TrtexecBackend:
         if artifact.kind == "plan":
             return self._adopt(artifact, spec, tool, options)
         settings = read_settings(spec, options, artifact)
+        if settings.calib_cache:
+            check_calib_cache(Path(settings.calib_cache))
         store = PlanStore(out_dir / "plans")
         argv = compose_build(tool, "", "", replace(settings, timing_cache=None), extra=split_argv(options["extra"]))
         record = PlanRecord(
@@ -249,19 +263,30 @@ class TrtexecBackend:
     def _adopt(self, artifact: Artifact, spec: EngineSpec, tool: Trtexec, options: dict[str, str]) -> Artifact:
         """A finished plan with the inputs and outputs that a short run of it names."""
         settings = replace(self._run_settings(artifact, spec, options), warmup_ms=0, duration_s=0, iterations=1)
-        outcome = self._run(tool, artifact, settings, self._folder(Path(artifact.path).stem, "adopt"))
+        folder = self._folder(Path(artifact.path).stem, "adopt")
+        outcome = self._run(tool, artifact, settings, folder)
+        # trtexec takes 1 for an axis that it is told nothing about; which axes those are, only its log says.
+        guessed = {name: s for name, s in read_guessed_shapes(outcome.text).items() if s[:1] == (1,)}
+        batched = {name: (spec.batch, *shape[1:]) for name, shape in guessed.items()} if spec.batch > 1 else {}
+        if batched:
+            shapes = {**settings.shapes, **batched}
+            outcome = self._run(tool, artifact, replace(settings, shapes=shapes), folder)
         require_passed(outcome, f"trtexec does not run {artifact.path}", ArtifactError)
         inputs, outputs = read_bindings(outcome.text)
+        check_names(settings.shapes, inputs)
+        inputs = tuple(replace(s, shape=("batch", *s.shape[1:])) if s.name in batched else s for s in inputs)
         return replace(
             artifact,
             inputs=artifact.inputs or inputs,
             outputs=artifact.outputs or outputs,
             made_by={**artifact.made_by, "tensorrt": tool.version_text},
+            caveats=(*artifact.caveats, UNVERIFIED),
         )
 
     def _answer(
         self, artifact: Artifact, spec: EngineSpec, tool: Trtexec, options: dict[str, str], feed: Feeds, index: int
     ) -> dict[str, Array]:
+        check_answerable(artifact, feed)
         folder = self._folder(Path(artifact.path).stem, f"answer-{index}")
         files = {name: f"input-{place}.bin" for place, name in enumerate(feed)}
         folder.mkdir(parents=True, exist_ok=True)
@@ -287,10 +312,10 @@ class TrtexecBackend:
             cuda_graph=options["graph"] == "1",
             spin_wait=options["spin"] == "1",
             streams=_read_count(spec, options, "streams"),
-            shapes=read_shapes(options["shapes"]) or dynamic,
-            profile_index=int(read_number(spec, "profile_index", options["profile_index"])),
-            implicit_batch=_read_count(spec, options, "implicit_batch") if options["implicit_batch"] else None,
-            plugins=tuple(filter(None, options["plugins"].split("\n"))),
+            shapes={**dynamic, **read_shapes(options["shapes"])},
+            profile_index=_read_count(spec, options, "profile_index", least=0),
+            implicit_batch=_read_implicit_batch(spec, options),
+            plugins=read_plugins(options),
             device=read_device(spec),
         )
 
@@ -298,6 +323,8 @@ class TrtexecBackend:
         self, artifact: Artifact, spec: EngineSpec, options: dict[str, str], measure: MeasureSpec
     ) -> RunSettings:
         timing = plan_timing(measure)
+        if measure.cache == "cold":
+            raise UsageError("trtexec cannot flush the GPU's cache between queries. Use --cache hot")
         return replace(
             self._run_settings(artifact, spec, options),
             transfers=measure.scope == "io",
@@ -331,7 +358,10 @@ class TrtexecBackend:
         for name in (PROFILE, LAYERS):
             source = self._folder(Path(artifact.path).stem, "profile") / name
             if source.is_file() and not (folder / name).exists():
-                os.link(source, folder / name)
+                try:
+                    os.link(source, folder / name)
+                except OSError:  # not every file system has links
+                    shutil.copyfile(source, folder / name)
 
     def _require_reader(self) -> ToolReader:
         if self._reader is None:
@@ -383,12 +413,54 @@ def check_switches(seen: dict[str, bool | int | None], settings: RunSettings) ->
         )
 
 
+def check_answerable(artifact: Artifact, feed: Feeds) -> None:
+    """Returns if the arrays are those of the plan's inputs: trtexec passes over others, and makes up what is missing.
+
+    Where logs tell no types, all that is known of one is its size.
+
+    Raises:
+        FeedError: a name, a shape or the size of an element differs.
+    """
+    import numpy as np
+
+    def take_type(spec: TensorSpec) -> TensorSpec:
+        found = feed[spec.name].dtype if spec.name in feed else None
+        same = found is not None and found.itemsize == np.dtype(spec.dtype).itemsize
+        return replace(spec, dtype=found.name) if same and found is not None else spec
+
+    if artifact.inputs:
+        check_feeds(tuple(take_type(spec) for spec in artifact.inputs), feed)
+
+
+def check_names(shapes: Mapping[str, tuple[int, ...]], inputs: tuple[TensorSpec, ...]) -> None:
+    """Returns if every shape is of an input: trtexec passes over others.
+
+    Raises:
+        UsageError: one is not; names the inputs.
+    """
+    known = {s.name for s in inputs}
+    if known and (others := sorted(shapes.keys() - known)):
+        raise UsageError(
+            f"a shape is given for {', '.join(others)}: no such input; there are {', '.join(sorted(known))}"
+        )
+
+
 def _show(value: bool | int | None) -> str:
     return {True: "on", False: "off"}.get(value, str(value)) if isinstance(value, bool) else str(value)
 
 
-def _read_count(spec: EngineSpec, options: dict[str, str], key: str) -> int:
+def _read_count(spec: EngineSpec, options: dict[str, str], key: str, least: int = 1) -> int:
     text = options[key]
-    if not text.isdecimal() or int(text) < 1:
-        raise UsageError(f"option {key}={text!r} of engine {spec.backend} must be a number, 1 or more")
+    if not text.isdecimal() or int(text) < least:
+        raise UsageError(f"option {key}={text!r} of engine {spec.backend} must be a whole number, {least} or more")
     return int(text)
+
+
+def _read_implicit_batch(spec: EngineSpec, options: dict[str, str]) -> int | None:
+    """The batch of a plan without a batch axis, which must be that of the row."""
+    if not options["implicit_batch"]:
+        return None
+    batch = _read_count(spec, options, "implicit_batch")
+    if batch != spec.batch:
+        raise UsageError(f"implicit_batch={batch}, and the row's batch is {spec.batch}: give --batch {batch}")
+    return batch

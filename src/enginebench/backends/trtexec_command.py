@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from msgspec import Struct
 
 from enginebench.backends.tensorrt_settings import BuildSettings, ShapeProfile, format_shapes, quote_name
-from enginebench.backends.trtexec_flags import Trtexec
+from enginebench.backends.trtexec_flags import FLAGS, REPEATABLE, Trtexec
 from enginebench.core.errors import UsageError
 from enginebench.core.records import Precision
 
@@ -27,6 +27,26 @@ GRAPH_FLAGS: dict[Precision, tuple[str, ...]] = {**WEAK_FLAGS, "int8": ("int8",)
 
 # trtexec's own option; nothing but a plan and its log is to be left behind.
 BUILD_ONLY = "--skipInference"
+
+# What says the same as an option that is composed here.
+OWN_OPTIONS = {
+    "onnx": "give that file as F.onnx",
+    "saveEngine": "--out",
+    "loadEngine": "give that plan as TARGET",
+    "device": "--device cuda:N",
+    "iterations": "--warmup and --iters",
+    "warmUp": "--warmup and --iters",
+    "duration": "--time-limit",
+    "percentile": "--percentile",
+    "infStreams": "trtexec:streams=N",
+    "shapes": "--input-shape",
+    "useProfile": "--profile-index",
+    "memPoolSize": "leave --workspace-mb out, and give all pools in one argument",
+    "timingCacheFile": "--timing-cache",
+    "builderOptimizationLevel": "--optimization-level",
+    "profilingVerbosity": "trtexec:detailed=0 leaves it out",
+    "noTF32": "--precision tf32 leaves it out",
+}
 
 
 class RunSettings(Struct, frozen=True, kw_only=True):
@@ -75,7 +95,7 @@ def compose_build(
     argv += ["--profilingVerbosity=detailed"] if settings.detailed else []
     argv += [f"--exportLayerInfo={layers}"] if layers else []
     argv += [f"--device={settings.device}"]
-    return [*argv, *check_extra(tool, extra)]
+    return [*argv, *check_extra(tool, extra, argv)]
 
 
 def compose_measure(tool: Trtexec, plan: str, settings: RunSettings) -> list[str]:
@@ -92,7 +112,7 @@ def compose_measure(tool: Trtexec, plan: str, settings: RunSettings) -> list[str
     argv += [f"--staticPlugins={path}" for path in settings.plugins]
     argv += _state_exports(tool, settings)
     argv += [f"--device={settings.device}"]
-    return [*argv, *check_extra(tool, settings.extra)]
+    return [*argv, *check_extra(tool, settings.extra, argv)]
 
 
 def state_switches(tool: Trtexec, settings: RunSettings) -> list[str]:
@@ -112,19 +132,34 @@ def state_switches(tool: Trtexec, settings: RunSettings) -> list[str]:
     return [*switches, f"--infStreams={settings.streams}"]
 
 
-def check_extra(tool: Trtexec, extra: tuple[str, ...]) -> tuple[str, ...]:
+def check_extra(tool: Trtexec, extra: tuple[str, ...], composed: Sequence[str] = ()) -> tuple[str, ...]:
     """The user's own arguments, unchanged.
 
-    Raises:
-        UsageError: one is an option that this version is known not to have.
-    """
-    from enginebench.backends.trtexec_flags import FLAGS
+    Args:
+        tool: the trtexec that gets them.
+        extra: the arguments.
+        composed: what stands before them on the command line.
 
+    Raises:
+        UsageError: one is an option that this version is known not to have, or that the command line holds already.
+    """
+    seen = {_name_option(argument): argument for argument in composed}
     for argument in extra:
-        name = argument.removeprefix("--").partition("=")[0]
-        if argument.startswith("--") and name in FLAGS:
+        name = _name_option(argument)
+        if name in FLAGS:
             tool.require(name, f"argument {argument}")
+        if name and name in seen and name not in REPEATABLE:
+            raise UsageError(
+                f"argument {argument}: the command holds {seen[name]} already, and trtexec takes an option once. "
+                f"Instead: {OWN_OPTIONS.get(name, 'leave one of them out')}"
+            )
+        seen[name] = argument
     return extra
+
+
+def _name_option(argument: str) -> str:
+    """The option of an argument, without hyphens and value; empty for what is no option."""
+    return argument.removeprefix("--").partition("=")[0] if argument.startswith("--") else ""
 
 
 def _state_precision(tool: Trtexec, settings: BuildSettings) -> Iterator[str]:

@@ -71,7 +71,7 @@ FLAGS: dict[str, tuple[Version, Version | None]] = {
     ),
 }
 
-# What took the place of an option that is gone, or does its work where it is not known yet.
+# What took the place of an option that is gone, and does its work where it is not known yet.
 INSTEAD = {
     **dict.fromkeys(
         ("fp16", "bf16", "int8", "fp8", "int4", "best", "precisionConstraints", "layerPrecisions", "layerOutputTypes"),
@@ -88,10 +88,20 @@ INSTEAD = {
     "maxBatch": "a graph with an explicit batch axis and --max-shapes",
     "explicitBatch": "nothing: every network has an explicit batch",
     "heuristic": "--optimization-level 2",
-    "noCudaGraph": "nothing: CUDA graphs are off unless --useCudaGraph is given",
-    "includeDataTransfers": "nothing: transfers are timed unless --noDataTransfers is given",
-    "noSpinWait": "nothing: waiting does not spin unless --useSpinWait is given",
+    "noCudaGraph": "--no-cuda-graph, which leaves --useCudaGraph out",
+    "includeDataTransfers": "--scope io, which leaves --noDataTransfers out",
+    "noSpinWait": "trtexec:spin=0, which leaves --useSpinWait out",
+    "profile": "--engine tensorrt, which builds several, or a plan for each",
+    "useProfile": "--engine tensorrt, which runs any",
 }
+
+# Options that may stand on a command line more than once; any other's repetition is an unknown option to trtexec.
+REPEATABLE = frozenset(
+    (
+        *("staticPlugins", "dynamicPlugins", "plugins", "setPluginsToSerialize"),
+        *("profile", "minShapes", "optShapes", "maxShapes"),
+    )
+)
 
 
 class Trtexec(Struct, frozen=True, kw_only=True):
@@ -131,8 +141,14 @@ class Trtexec(Struct, frozen=True, kw_only=True):
             UsageError: it is not; names the version and what to use in its place.
         """
         if not self.accepts(flag):
-            instead = f". Instead: {INSTEAD[flag]}" if flag in INSTEAD else ""
-            raise UsageError(f"{wanted}: trtexec {self.version_text} knows no --{flag}{instead}")
+            raise UsageError(f"{wanted}: trtexec {self.version_text} knows no --{flag}{self._explain_absence(flag)}")
+
+    def _explain_absence(self, flag: str) -> str:
+        first, gone = FLAGS.get(flag, (OLDEST, None))
+        since = f"; it came with TensorRT {first[0]}.{first[1]}" if self.version < first else ""
+        # What took the place of an option that has gone is no help to one who does not have it yet.
+        told = flag in INSTEAD and not (since and gone)
+        return since + (f". Instead: {INSTEAD[flag]}" if told else "")
 
 
 def parse_version(text: str) -> Version:

@@ -23,6 +23,10 @@ _BINDING = re.compile(
     r"\[I\] (?P<mode>Input|Output) binding for (?P<name>.+) with dimensions (?P<dims>[0-9x]*)"
     r"(?: and type (?P<type>\w+))? is created"
 )
+# `Shape missing for input with dynamic shape: inputAutomatically setting shape to: 1x3x224x224`, as it is printed.
+_GUESSED = re.compile(
+    r"Shape missing for input with dynamic shape: (?P<name>.+?) ?Automatically .* to: (?P<dims>[\dx]+)"
+)
 DTYPES = {
     "fp32": "float32",
     "fp16": "float16",
@@ -76,6 +80,11 @@ def read_bindings(text: str) -> tuple[tuple[TensorSpec, ...], tuple[TensorSpec, 
         dtype = DTYPES.get((match["type"] or "fp32").lower(), "float32")
         specs[match["mode"]].append(TensorSpec(name=match["name"], dtype=dtype, shape=shape))
     return tuple(specs["Input"]), tuple(specs["Output"])
+
+
+def read_guessed_shapes(text: str) -> dict[str, tuple[int, ...]]:
+    """{input: shape} of inputs with open axes for which trtexec was given no shape; it takes 1 for each such axis."""
+    return {m["name"]: tuple(int(d) for d in m["dims"].split("x") if d) for m in _GUESSED.finditer(text)}
 
 
 def read_outputs(path: Path, expected: tuple[TensorSpec, ...]) -> dict[str, Array]:

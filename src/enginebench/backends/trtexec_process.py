@@ -47,6 +47,7 @@ ADVICE = (
     Advice(r"Cannot find any available devices|no CUDA-capable device", "No GPU is visible", BackendUnavailable),
     Advice(r"Cannot find device ID", "Choose another --device", BackendUnavailable),
     Advice(r"Cuda failure", "The driver or the GPU failed; see nvidia-smi and dmesg", BackendUnavailable),
+    Advice(r"Unable to open library", "No plugin library is there, or one that it needs is missing; see --plugins"),
     Advice(r"Could not load library|cannot open shared object", "Add TensorRT's lib folder to LD_LIBRARY_PATH"),
     Advice(r"Unknown option", "This version has no such option", UsageError),
     Advice(r"Static model does not take explicit shapes", "Leave the shapes out, or export with --dynamic-batch"),
@@ -60,7 +61,10 @@ ADVICE = (
         "The plan was made by another TensorRT version or for another GPU: build it again here",
     ),
     Advice(r"Selected profile index", "Choose a --profile-index that the plan has"),
-    Advice(r"does not satisfy|out of (?:bounds|range)|outside.{0,30}profile", "Give shapes within the plan's profile"),
+    Advice(
+        r"does not satisfy|out of (?:bounds|range)|outside.{0,30}profile",
+        "Give shapes within the plan's profile, by --batch or --input-shape",
+    ),
     Advice(r"Error opening engine file|empty engine|blob is empty", "The plan is missing or empty: build it again"),
     Advice(r"getPluginCreator|Plugin not found|dlopen|missing.*\.so", "Give its library with --plugins"),
 )
@@ -151,5 +155,5 @@ def describe_end(outcome: Outcome) -> str:
         name = signal.Signals(-code).name if -code in set(signal.Signals) else f"signal {-code}"
         return f"trtexec was ended by {name}"
     if code == 0:
-        return "exit code 0, but no PASSED banner: it measured nothing"
+        return "exit code 0 and PASSED" if outcome.passed else "exit code 0, but no PASSED banner: it did nothing"
     return f"exit code {code}"

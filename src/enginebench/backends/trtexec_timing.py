@@ -25,13 +25,15 @@ def plan_timing(measure: MeasureSpec) -> TimingRequest:
 
     trtexec's warm-up is a time, its iterations a minimum, and both iterations and duration must be reached. Exact
     numbers are had without its warm-up: as many queries as warm-up and samples together, the head dropped here.
-    11.1 takes one query more than asked for, and the first may time transfers that are switched off: the head again.
+    11.1 takes one query more than asked for, and the first may time transfers that are switched off: the head again,
+    also behind trtexec's own warm-up, after which a slow start can leave more than the minimum.
     """
     if measure.warmup is None:
         return TimingRequest(
             warmup_ms=WARMUP_MS,
             duration_s=0 if measure.iters else measure.time_limit_s,
             iterations=measure.iters or 1,
+            keep=measure.iters,
         )
     return TimingRequest(
         warmup_ms=0,

@@ -13,6 +13,7 @@ from enginebench.cli.options import (
     Timing,
     common_options,
     measure_options,
+    merge_options,
     parse_percentiles,
     trtexec_option,
     use_trtexec,
@@ -92,7 +93,10 @@ def command(
     if against is None and (gate or junit or summary):
         raise UsageError("--gate, --junit and --summary need --against SIDE: a verdict is about two sides")
     name, options = parse_engine(engine)
-    options |= read_settings(cuda_graph, profile_index, extra)
+    options = merge_options(name, options, read_settings(cuda_graph, profile_index, extra))
+    check_dry_run(dry_run, tensorrt_version, against)
+    if batch is None and not common.input_shape and options.get("implicit_batch", "").isdecimal():
+        batch = int(options["implicit_batch"])
     side = parse_side(against, target, parse_precision(against_precision or precision)) if against else None
     use_trtexec(trtexec, (name, side.engine[0]) if side else (name,))
     if log is not None:
@@ -116,6 +120,20 @@ def command(
         keep_log(root, results[-1], log)
     files = (junit, summary)
     finish_bench(root, results, margin=margin, gate=gate, out=out, as_json=common.as_json, verdict_files=files)
+
+
+def check_dry_run(dry_run: bool, version: str | None, against: str | None) -> None:
+    """Returns if nothing was given that a dry run, or a real one, would pass over.
+
+    Raises:
+        UsageError: something was.
+    """
+    from enginebench.core.errors import UsageError
+
+    if version is not None and not dry_run:
+        raise UsageError("--tensorrt-version composes a command without running it; add --dry-run")
+    if dry_run and against is not None:
+        raise UsageError("--dry-run prints the command of one side; leave --against out")
 
 
 def read_settings(cuda_graph: bool | None, profile_index: int | None, extra: tuple[str, ...]) -> dict[str, str]:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from enginebench.cli.options import trtexec_option
+from enginebench.cli.options import merge_options, trtexec_option
 
 if TYPE_CHECKING:
     from enginebench.core.records import EngineSpec
@@ -138,13 +138,12 @@ def make_spec(
 
     name, own = parse_engine(engine)
     wanted, recipe = parse_precision(precision) if precision else (read_onnx_head(onnx).precision, None)
-    if name != "trtexec":
-        options = {key: value for key, value in options.items() if key not in ("path", "extra")}
-    elif "calib_data" in options:
+    if name != "trtexec" and options.keys() & {"path", "extra"}:
+        raise UsageError(f"--trtexec, --extra and what follows -- are for engine trtexec, not for {name}")
+    if name == "trtexec" and "calib_data" in options:
         raise UsageError("trtexec calibrates on no data; give --calib-cache, or --engine tensorrt")
-    return EngineSpec(
-        backend=name, options={**options, **own}, device=device, precision=wanted, recipe=recipe, batch=batch
-    )
+    options = merge_options(name, own, options)
+    return EngineSpec(backend=name, options=options, device=device, precision=wanted, recipe=recipe, batch=batch)
 
 
 def _print_plan(onnx: Path, target: Path, spec: EngineSpec, version: str | None, as_json: bool) -> None:
@@ -193,5 +192,5 @@ def _print_build(document: BuildDocument) -> None:
         shares = ", ".join(f"{name} {100 * share:.0f} %" for name, share in document.effective_precision.items())
         click.echo(f"time by precision: {shares}")
     for caveat in document.caveats:
-        click.echo(f"{caveat.message}. {caveat.advice}")
+        click.echo(f"{caveat.message.rstrip('.')}. {caveat.advice}")
     click.echo(f"log and layers: {artifact.path}.build/plans", err=True)

@@ -243,6 +243,18 @@ def use_trtexec(path: str | None, engines: Iterable[str]) -> None:
     choose_executable(path)
 
 
+def merge_options(engine: str, own: dict[str, str], given: dict[str, str]) -> dict[str, str]:
+    """The `key=value` options of ENGINE and those that have a name of their own on the command line.
+
+    Raises:
+        UsageError: both give one, with different values.
+    """
+    for key in own.keys() & given.keys():
+        if own[key] != given[key]:
+            raise UsageError(f"{engine}:{key}={own[key]} contradicts {key}={given[key]} of an option beside it")
+    return {**own, **given}
+
+
 def parse_percentiles(text: str) -> tuple[float, ...]:
     """The percentiles of `50,99,99.9`.
 

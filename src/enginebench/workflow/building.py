@@ -10,11 +10,12 @@ from pathlib import Path
 from msgspec import Struct
 from msgspec.structs import replace
 
+from enginebench.analyze.effective import judge_precision
 from enginebench.backends.registry import accepts, find_device
 from enginebench.core.errors import ArtifactError, UsageError
-from enginebench.core.records import Artifact, Caveat, EngineSpec
+from enginebench.core.records import Artifact, Caveat, EngineSpec, Precision
 from enginebench.workflow.campaign import Reporter, child_environment
-from enginebench.workflow.dry_run import needs_graph, quantized_path, take_head
+from enginebench.workflow.dry_run import check_batch_axis, needs_graph, quantized_path, take_head
 from enginebench.workflow.isolate import run_child
 from enginebench.workflow.jobs import BuildAnswer, BuildJob
 from enginebench.workflow.lock import lock_devices
@@ -62,13 +63,16 @@ def build_engine(
     """
     if "plan" not in accepts(spec.backend):
         raise UsageError(f"engine {spec.backend} builds while it loads; there is no file to keep. Use bench or run")
+    if out.exists() and out.samefile(onnx):
+        raise UsageError(f"--out {out} is the graph itself, which the engine file would replace; choose another --out")
     artifact = take_head(onnx)
+    check_batch_axis(artifact, spec)
     doubts = judge_ranges(artifact, calib, calib_cache) if spec.options.get("weak_typing") == "1" else ()
     if needs_graph(spec, artifact.precision):
         onnx = quantize_first(onnx, artifact.precision, spec, calib, calib_cache, reporter)
     elif (calib or calib_cache) and spec.options.get("weak_typing") != "1":
         raise UsageError(f"{onnx} is {artifact.precision} already; --calib and --calib-cache have nothing to do")
-    folder = out.with_name(f"{out.name}.build").absolute()
+    folder = make_folder(out.with_name(f"{out.name}.build").absolute())
     spec = replace(spec, device=find_device(spec.backend, spec.device))
     reporter.step(f"{onnx.name}: building with {spec.backend}")
     # A builder times kernels: a run beside it would spoil its choice, and it the run's times.
@@ -80,7 +84,20 @@ def build_engine(
             on_note=lambda text: reporter.step(f"{onnx.name}: {text}"),
         )
     assert isinstance(answer, BuildAnswer)
-    return describe_build(answer, out, doubts)
+    return describe_build(answer, out, spec.precision, doubts)
+
+
+def make_folder(folder: Path) -> Path:
+    """The folder, made if it was not there.
+
+    Raises:
+        ArtifactError: it cannot be made.
+    """
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ArtifactError(f"cannot make {folder}: {error.strerror}. Choose another --out") from error
+    return folder
 
 
 def judge_ranges(artifact: Artifact, calib: Path | None, calib_cache: Path | None) -> tuple[Caveat, ...]:
@@ -93,7 +110,7 @@ def judge_ranges(artifact: Artifact, calib: Path | None, calib_cache: Path | Non
     from enginebench.models.precision.calibration_data import open_arrays
     from enginebench.workflow.perform import check_prepared_alike
 
-    if calib_cache is not None:
+    if calib_cache is not None and (calib is None or calib_cache.exists()):  # else the build writes it
         return (explain_external(f"ranges come from TensorRT's cache {calib_cache.name}"),)
     if calib is None:
         return ()
@@ -123,17 +140,20 @@ def quantize_first(
     return target
 
 
-def describe_build(answer: BuildAnswer, out: Path, doubts: tuple[Caveat, ...] = ()) -> BuildDocument:
-    """What was built, its file put at `out`."""
+def describe_build(
+    answer: BuildAnswer, out: Path, requested: Precision, doubts: tuple[Caveat, ...] = ()
+) -> BuildDocument:
+    """What was built, its file put at `out`; named after the precision that ran where that contradicts `requested`."""
+    ran, proof = judge_precision(requested, answer.effective_precision)
     plan = Path(answer.artifact.path)
     put_file(plan, out)
     return BuildDocument(
-        artifact=replace(answer.artifact, path=str(out)),
+        artifact=replace(answer.artifact, path=str(out), precision=ran),
         build_s=answer.build_s,
         command=read_command(plan.with_suffix(".build.log")),
         tensorrt_version=answer.engine_version,
         effective_precision=answer.effective_precision,
-        caveats=(*answer.artifact.caveats, *doubts),
+        caveats=(*answer.artifact.caveats, *doubts, *proof),
     )
 
 

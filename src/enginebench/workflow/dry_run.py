@@ -43,6 +43,7 @@ def plan_build(onnx: Path, plan: Path, spec: EngineSpec, *, version: str | None 
         ParseError: `onnx` is no ONNX file.
     """
     artifact, before = take_head(onnx), tuple[str, ...]()
+    check_batch_axis(artifact, spec)
     if needs_graph(spec, artifact.precision):
         source = quantized_path(onnx, spec)
         before = (f"{onnx} is {artifact.precision}: it would be quantized to {source} first",)
@@ -52,7 +53,13 @@ def plan_build(onnx: Path, plan: Path, spec: EngineSpec, *, version: str | None 
 
 
 def plan_measure(target: Path, spec: EngineSpec, measure: MeasureSpec, *, version: str | None = None) -> DryRun:
-    """The command that would time the plan `target`; a graph would be built first."""
+    """The command that would time the plan `target`; a graph would be built first.
+
+    Raises:
+        UsageError: `target` is no file but a model's name, or the version has no option for what was asked for.
+    """
+    if not target.suffix:
+        raise UsageError(f"a dry run opens no model: give an .onnx file (enginebench export {target}) or a plan")
     if target.suffix.lower() in PLAN_SUFFIXES:
         before = tuple[str, ...]()
         artifact = Artifact(
@@ -95,6 +102,20 @@ def take_head(onnx: Path) -> Artifact:
         preprocess_sha256=head.preprocess_sha256,
         caveats=head.caveats,
     )
+
+
+def check_batch_axis(graph: Artifact, spec: EngineSpec) -> None:
+    """Returns unless a batch is asked of a graph that has another one, and no open axis to change it.
+
+    Raises:
+        UsageError: names both batches.
+    """
+    first = graph.inputs[0].shape[:1] if graph.inputs else ()
+    if first and isinstance(first[0], int) and spec.batch not in (1, first[0]):
+        raise UsageError(
+            f"{graph.path} has a batch of {first[0]}, not {spec.batch}: leave --batch out, or export it with "
+            "--dynamic-batch"
+        )
 
 
 def needs_graph(spec: EngineSpec, precision: str) -> bool:

@@ -146,6 +146,10 @@ class IBuilderConfig(_Checked):
         self._profiles.append(profile._shapes)
         return -1 if _fault("profile") else len(self._profiles) - 1
 
+    def set_calibration_profile(self, profile):
+        self._calibration = profile._shapes
+        return True
+
     def create_timing_cache(self, serialized_timing_cache):
         return ITimingCache(bytes(serialized_timing_cache))
 
@@ -213,7 +217,9 @@ class Builder:
         if calibrator is None or calibrator.read_calibration_cache() is not None:
             return
         lines = [b"TRT-101600-EntropyCalibration2"]
-        calibrator.get_batch_size()
+        opt = getattr(config, "_calibration", None) or (config._profiles or [{}])[0]
+        if opt.get("input", [0, [calibrator.get_batch_size()]])[1][0] != calibrator.get_batch_size():
+            raise MemoryError("calibration would read past the end of the arrays")
         while (pointers := calibrator.get_batch(["input"])) is not None:
             lines.append(b"input: %08x" % (pointers[0] & 0xFFFFFFFF))
         calibrator.write_calibration_cache(b"\n".join([lines[0], b"input: 3c010a14"]))

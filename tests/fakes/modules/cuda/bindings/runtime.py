@@ -17,6 +17,7 @@ from collections.abc import Callable
 cudaEventDefault, cudaEventBlockingSync, cudaStreamNonBlocking = 0, 1, 1
 live: Counter[str] = Counter()
 memory: dict[int, ctypes.Array] = {}
+filled: list[int] = []
 
 
 class cudaError_t(enum.IntEnum):
@@ -29,6 +30,10 @@ class cudaError_t(enum.IntEnum):
 class cudaMemcpyKind(enum.IntEnum):
     cudaMemcpyHostToDevice = 1
     cudaMemcpyDeviceToHost = 2
+
+
+class cudaDeviceAttr(enum.IntEnum):
+    cudaDevAttrL2CacheSize = 38
 
 
 class cudaStreamCaptureMode(enum.IntEnum):
@@ -160,6 +165,18 @@ def cudaMallocHost(size):
 
 def cudaFreeHost(address):
     return _free(address, "host")
+
+
+def cudaDeviceGetAttribute(attr, device):
+    return OK, 1000
+
+
+def cudaMemsetAsync(devPtr, value, count, stream):
+    if devPtr not in memory or count > len(memory[devPtr]):
+        return (INVALID,)
+    filled.append(count)
+    stream.enqueue(lambda: ctypes.memset(devPtr, value, count))
+    return (OK,)
 
 
 def cudaMemcpyAsync(dst, src, count, kind, stream):
