@@ -57,7 +57,7 @@ def test_times_profile_and_layers_have_the_fields_of_the_contract(folder: Path) 
     times = read("times", folder / "times.json", "--batch", 8)
     assert times["images_per_s"] == pytest.approx(8 * times["throughput_qps"])
     profile = read("profile", folder / "profile.json")
-    assert set(profile["layers"][0]) == {"name", "total_ms", "average_ms", "median_ms", "share"}
+    assert {"name", "total_ms", "average_ms", "median_ms", "share"} <= set(profile["layers"][0])
     assert {"count", "total_ms"} <= set(profile)
     layers = read("layers", folder / "layers.json")
     wanted = {"name", "type", "precision", "inputs", "outputs", "onnx_nodes", "tactic"}
