@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shlex
+import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -284,6 +285,21 @@ def test_a_dry_run_needs_nothing_but_the_graph(cli: Cli, tmp_path: Path, version
     assert argv[0] == "trtexec" and argv[-1] == "--sparsity=enable" and done.stdout.count("\n") == 1
     assert f"--onnx={tmp_path / 'mein netz.onnx'}" in argv
     assert ("--stronglyTyped" in argv) == (version == "10.16")
+
+
+def test_a_dry_run_waits_for_no_large_package(tmp_path: Path) -> None:
+    """NumPy alone doubles what a dry run takes."""
+    graph = take_graph(tmp_path)
+    script = (
+        "import sys; from enginebench.cli.door import main\n"
+        f"sys.argv = ['enginebench', 'build', {str(graph)!r}, '--dry-run', '--tensorrt-version', '11.1']\n"
+        "try:\n    main()\nexcept SystemExit:\n    pass\n"
+        "print({'numpy', 'rich', 'onnx', 'torch'} & set(sys.modules))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script], env=make_environment(tmp_path, None, None), capture_output=True, text=True
+    )
+    assert done.stdout.splitlines()[-1] == "set()", done.stdout + done.stderr
 
 
 def test_what_would_be_passed_over_is_refused(cli: Cli, tmp_path: Path) -> None:

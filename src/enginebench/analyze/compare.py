@@ -17,9 +17,9 @@ from enginebench.analyze.intervals import (
     take_logs,
 )
 from enginebench.analyze.quantiles import median
-from enginebench.core.feeds import concrete_shape
 from enginebench.core.preprocess import is_known
 from enginebench.core.records import Estimate, Machine, Measurement, Result, Verdict
+from enginebench.core.shapes import concrete_shape
 
 # Below six repetitions the t interval is so wide (2.8 standard errors at five) and the normality of the logs so little
 # tested that no verdict is given.

@@ -30,7 +30,7 @@ from enginebench.backends.request import (
     read_options,
 )
 from enginebench.core.errors import MeasurementError, UsageError
-from enginebench.core.feeds import check_feeds, concrete_shape
+from enginebench.core.feeds import check_feeds
 from enginebench.core.records import (
     Artifact,
     ArtifactKind,
@@ -40,6 +40,7 @@ from enginebench.core.records import (
     Precision,
     TensorSpec,
 )
+from enginebench.core.shapes import concrete_shape
 
 if TYPE_CHECKING:
     from enginebench.core.protocols import Array, Feeds, ModuleLoader, RunCall

@@ -24,7 +24,7 @@ from enginebench.backends.request import (
     read_options,
 )
 from enginebench.core.errors import ArtifactError, BackendUnavailable
-from enginebench.core.feeds import check_feeds, concrete_shape
+from enginebench.core.feeds import check_feeds
 from enginebench.core.records import (
     Artifact,
     ArtifactKind,
@@ -34,6 +34,7 @@ from enginebench.core.records import (
     Precision,
     TensorSpec,
 )
+from enginebench.core.shapes import concrete_shape
 from enginebench.core.store import hash_files
 
 if TYPE_CHECKING:

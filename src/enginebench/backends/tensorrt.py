@@ -37,8 +37,9 @@ from enginebench.backends.tensorrt_settings import (
     read_shapes,
 )
 from enginebench.core.errors import ArtifactError, BackendUnavailable, MeasurementError, UsageError
-from enginebench.core.feeds import check_feeds, fix_shapes
+from enginebench.core.feeds import check_feeds
 from enginebench.core.records import Artifact, Availability, Caveat, EngineSpec, LayerProfile, Precision, TensorSpec
+from enginebench.core.shapes import fix_shapes
 
 if TYPE_CHECKING:
     from enginebench.backends.tensorrt_settings import BuildSettings

@@ -17,8 +17,9 @@ from enginebench.backends.request import Option, check_request, explain_closed, 
 from enginebench.backends.torch_cast import REASONS, cast_module
 from enginebench.backends.torch_engine import flatten_tensors, load_module, prepare_torch
 from enginebench.core.errors import ArtifactError, BackendUnavailable, MeasurementError, ModelError, UsageError
-from enginebench.core.feeds import check_feeds, concrete_shape
+from enginebench.core.feeds import check_feeds
 from enginebench.core.records import Artifact, Availability, EngineSpec, LayerProfile, Precision, TensorSpec
+from enginebench.core.shapes import concrete_shape
 
 if TYPE_CHECKING:
     from enginebench.core.protocols import Array, Feeds, ModuleLoader, RunCall

@@ -18,8 +18,9 @@ from enginebench.backends.layers import summarize_layers
 from enginebench.backends.precision import NAMES, REORDER, Operator, count_watched_runs, prove_precision
 from enginebench.backends.request import explain_closed, explain_unbound
 from enginebench.core.errors import ArtifactError, BackendUnavailable, ModelError, UsageError
-from enginebench.core.feeds import check_feeds, concrete_shape
+from enginebench.core.feeds import check_feeds
 from enginebench.core.records import Artifact, EngineSpec, LayerProfile, TensorSpec
+from enginebench.core.shapes import concrete_shape
 
 if TYPE_CHECKING:
     from enginebench.core.protocols import Array, Feeds, ModuleLoader, RunCall

@@ -42,7 +42,6 @@ from enginebench.backends.trtexec_output import (
 from enginebench.backends.trtexec_process import Outcome, require_passed, run_trtexec
 from enginebench.backends.trtexec_timing import TimingRequest, plan_timing
 from enginebench.core.errors import ArtifactError, MeasurementError, UsageError
-from enginebench.core.feeds import check_feeds
 from enginebench.core.names import row_id
 from enginebench.core.protocols import Composed
 from enginebench.core.records import (
@@ -422,6 +421,8 @@ def check_answerable(artifact: Artifact, feed: Feeds) -> None:
         FeedError: a name, a shape or the size of an element differs.
     """
     import numpy as np
+
+    from enginebench.core.feeds import check_feeds
 
     def take_type(spec: TensorSpec) -> TensorSpec:
         found = feed[spec.name].dtype if spec.name in feed else None

@@ -9,8 +9,8 @@ from typing import Any
 from msgspec.structs import replace
 from onnx import ModelProto, ValueInfoProto
 
-from enginebench.core.feeds import match_axes
 from enginebench.core.records import Artifact, TensorSpec
+from enginebench.core.shapes import match_axes
 from enginebench.core.store import write_atomic
 from enginebench.models.onnx_source import load_graph, read_onnx
 

@@ -12,8 +12,9 @@ import numpy as np
 from msgspec import Struct
 
 from enginebench.core.errors import ArtifactError, FeedError, MissingDependency, ParseError
-from enginebench.core.feeds import concrete_shape, random_feeds
+from enginebench.core.feeds import random_feeds
 from enginebench.core.records import TensorSpec
+from enginebench.core.shapes import concrete_shape
 from enginebench.models.zoo import BUILTIN, DATA_DIR, TIMM_PREFIX
 
 if TYPE_CHECKING:

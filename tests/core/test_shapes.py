@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from enginebench.core.errors import UsageError
-from enginebench.core.feeds import fix_shapes, match_axes
 from enginebench.core.records import TensorSpec
+from enginebench.core.shapes import fix_shapes, match_axes
 
 IDS = TensorSpec(name="ids", dtype="int64", shape=("batch", "seq"))
 MASK = TensorSpec(name="mask", dtype="int64", shape=("batch", 1, "seq", "seq"))
