@@ -302,7 +302,7 @@ def list_kernels(root: Path) -> None:
     from enginebench.backends.kernels import classify_kernel, record_kernels
     from enginebench.models.task import sample_feeds
     from enginebench.workflow.folder import read_results
-    from enginebench.workflow.perform import open_for
+    from enginebench.workflow.opening import open_for
 
     folder = RunFolder(root)
     for result in read_results(root)[1]:

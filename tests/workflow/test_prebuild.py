@@ -14,8 +14,8 @@ from enginebench.models.onnx_source import read_packaged_onnx
 from enginebench.models.precision.calibrate import calibrate
 from enginebench.models.precision.calibration_data import open_data
 from enginebench.models.precision.quantize import quantize
-from enginebench.workflow import perform
-from enginebench.workflow.perform import build_graph
+from enginebench.workflow import opening
+from enginebench.workflow.opening import build_graph
 
 
 class Builder:
@@ -59,7 +59,7 @@ def test_what_tensorrt_refuses_is_not_built(tmp_path: Path, engine: str, recipe:
 
 def test_without_the_packages_the_build_goes_on_and_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     graph, backend, notes = make_int8("cpu", tmp_path / "q.onnx"), Builder(), list[str]()
-    monkeypatch.setattr(perform, "find_spec", lambda name: None if name == "onnx" else util.find_spec(name))
+    monkeypatch.setattr(opening, "find_spec", lambda name: None if name == "onnx" else util.find_spec(name))
     spec = EngineSpec(backend="trtexec", precision="int8")
     build_graph(backend, graph, spec, str(tmp_path), notes.append)  # type: ignore[arg-type]
     assert backend.asked == [graph] and "not looked at" in notes[0]

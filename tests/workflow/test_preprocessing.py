@@ -22,7 +22,8 @@ from enginebench.models.zoo import packaged_onnx
 from enginebench.workflow.building import judge_ranges
 from enginebench.workflow.drifting import check_prepared, make_inputs
 from enginebench.workflow.jobs import AnswerJob, QuantizeJob
-from enginebench.workflow.perform import answer_data, quantize_graph
+from enginebench.workflow.perform_answers import answer_data
+from enginebench.workflow.perform_sources import quantize_graph
 from enginebench.workflow.quantizing import quantize_file
 from enginebench.workflow.sides import OpenSide, check_sides
 

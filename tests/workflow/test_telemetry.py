@@ -11,7 +11,7 @@ from enginebench.core.errors import UsageError
 from enginebench.core.records import Artifact, EngineSpec, Measurement, MeasureSpec
 from enginebench.measure.nvml import HIDDEN_PROCESSES, NO_TELEMETRY
 from enginebench.workflow.jobs import MeasureJob
-from enginebench.workflow.perform import _add_telemetry, check_cache
+from enginebench.workflow.perform_measure import _add_telemetry, check_cache
 
 JOB = MeasureJob(
     model="toy",

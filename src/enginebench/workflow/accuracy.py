@@ -12,11 +12,11 @@ from enginebench.analyze.accuracy import measure_accuracy
 from enginebench.core.errors import ArtifactError, UsageError
 from enginebench.models.zoo import BUILTIN, TIMM_PREFIX
 from enginebench.report.accuracy import AccuracyDocument
+from enginebench.workflow.arrays import load_arrays
 from enginebench.workflow.campaign import Reporter, child_environment
 from enginebench.workflow.isolate import run_child
 from enginebench.workflow.jobs import AnswerJob, LabelledAnswer
 from enginebench.workflow.lock import lock_devices
-from enginebench.workflow.perform import load_arrays
 from enginebench.workflow.sides import OpenSide, SideRequest, check_side, choose_step, open_side
 
 if TYPE_CHECKING:

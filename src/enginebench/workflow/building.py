@@ -108,7 +108,7 @@ def judge_ranges(artifact: Artifact, calib: Path | None, calib_cache: Path | Non
     """
     from enginebench.models.precision.calibration import explain_external
     from enginebench.models.precision.calibration_data import open_arrays
-    from enginebench.workflow.perform import check_prepared_alike
+    from enginebench.workflow.perform_answers import check_prepared_alike
 
     if calib_cache is not None and (calib is None or calib_cache.exists()):  # else the build writes it
         return (explain_external(f"ranges come from TensorRT's cache {calib_cache.name}"),)

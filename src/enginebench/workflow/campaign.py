@@ -27,10 +27,10 @@ from enginebench.core.errors import (
 )
 from enginebench.core.names import format_engine, format_precision
 from enginebench.core.records import Machine, Result
+from enginebench.workflow.arrays import load_arrays
 from enginebench.workflow.folder import RunFolder
 from enginebench.workflow.isolate import run_child
 from enginebench.workflow.jobs import MeasureAnswer, MeasureJob, PrepareAnswer, PrepareJob
-from enginebench.workflow.perform import load_arrays
 from enginebench.workflow.plan import PlannedRow
 
 # (model, batch) -> (id of the row that was taken as the truth, its outputs)

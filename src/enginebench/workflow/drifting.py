@@ -16,9 +16,9 @@ from enginebench.core.preprocess import differ, shorten
 from enginebench.core.records import Caveat, Drift, Precision
 from enginebench.core.store import encode, write_atomic
 from enginebench.report.drift import DriftDocument, DriftSide, SamplesDocument
+from enginebench.workflow.arrays import load_arrays, save_arrays
 from enginebench.workflow.campaign import Reporter, cut_common
 from enginebench.workflow.lock import lock_devices
-from enginebench.workflow.perform import load_arrays, save_arrays
 from enginebench.workflow.sides import OpenSide, SideRequest, check_side, check_sides, choose_step, open_side, run_side
 
 # From the longest to the shortest format: the shorter side sets what can be asked of both.

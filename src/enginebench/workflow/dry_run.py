@@ -17,6 +17,7 @@ from enginebench.models.onnx_head import read_onnx_head
 if TYPE_CHECKING:
     from enginebench.core.records import TensorSpec
 
+# Finished TensorRT engines, by the names that people give them.
 PLAN_SUFFIXES = (".plan", ".engine", ".trt")
 
 

@@ -11,11 +11,11 @@ from enginebench.backends.registry import find_device, takes
 from enginebench.core.errors import UsageError
 from enginebench.core.feeds import check_feeds
 from enginebench.core.records import EngineSpec, TensorSpec
+from enginebench.workflow.arrays import load_arrays
 from enginebench.workflow.campaign import Reporter, child_environment
 from enginebench.workflow.isolate import run_child
 from enginebench.workflow.jobs import InferAnswer, InferJob, SourceJob
 from enginebench.workflow.lock import lock_devices
-from enginebench.workflow.perform import load_arrays
 from enginebench.workflow.sources import choose_source, make_sources
 
 INFER_TIMEOUT_S = 1800.0

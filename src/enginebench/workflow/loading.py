@@ -12,7 +12,8 @@ from enginebench.backends.registry import find_device
 from enginebench.core.errors import UsageError
 from enginebench.core.protocols import Loadable
 from enginebench.core.records import EngineSpec
-from enginebench.workflow.perform import build_graph, open_for, take_file
+from enginebench.workflow.opening import build_graph, open_for
+from enginebench.workflow.perform_sources import take_file
 
 if TYPE_CHECKING:
     from enginebench.core.protocols import Engine

@@ -93,7 +93,7 @@ def perform_profile(job: ProfileJob, note: NoteCall) -> ProfileAnswer:
         BackendUnavailable: the engine cannot time its layers.
     """
     from enginebench.measure.pin import pin_process
-    from enginebench.workflow.perform import open_for, pass_notes
+    from enginebench.workflow.opening import open_for, pass_notes
 
     pinned = pin_process(job.engine.threads)
     backend = open_for(job.engine, job.out_dir)

@@ -149,7 +149,8 @@ def plan_stages(
 def perform_stages(job: StagesJob, note: NoteCall) -> StagesAnswer:
     """Both measurements, in this process."""
     from enginebench.models.sample_images import read_photos
-    from enginebench.workflow.perform import build_graph, check_prepared_alike, open_for
+    from enginebench.workflow.opening import build_graph, open_for
+    from enginebench.workflow.perform_answers import check_prepared_alike
 
     photos = read_photos(Path(job.images_dir), job.n)
     preprocess = choose_preprocess(job.model, job.input_size)
