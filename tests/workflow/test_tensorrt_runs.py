@@ -287,6 +287,13 @@ def test_a_dry_run_needs_nothing_but_the_graph(cli: Cli, tmp_path: Path, version
     assert ("--stronglyTyped" in argv) == (version == "10.16")
 
 
+def test_a_dry_run_says_when_a_version_is_too_new_to_know(cli: Cli, tmp_path: Path) -> None:
+    variables = make_environment(tmp_path, None, None)
+    for version, known in (("11.1.3", True), ("11.2", False), ("12", False)):
+        done = cli("build", take_graph(tmp_path), "--dry-run", "--tensorrt-version", version, env=variables)
+        assert done.returncode == 0 and ("are not known" in done.stderr) != known, done.stderr
+
+
 def test_a_dry_run_waits_for_no_large_package(tmp_path: Path) -> None:
     """NumPy alone doubles what a dry run takes."""
     graph = take_graph(tmp_path)
@@ -315,6 +322,7 @@ def test_what_would_be_passed_over_is_refused(cli: Cli, tmp_path: Path) -> None:
         ("bench", "m.plan", "--engine", "trtexec", "--dry-run", *version, "--against", "trtexec"): "leave --against",
         ("bench", "m.plan", "--engine", "trtexec", "--dry-run", *version, "--cache", "cold"): "cannot flush",
         ("bench", "digits-cnn", "--engine", "trtexec", "--dry-run", *version): "enginebench export digits-cnn",
+        ("build", graph, "--batch", 8, "--opt-shapes", "input:4x1x8x8", "--dry-run", *version): "without shapes",
     }
     for arguments, words in refused.items():
         done = cli(*arguments, env=variables)

@@ -20,9 +20,7 @@ if TYPE_CHECKING:
 @click.option("--engine", default="trtexec", show_default=True, help="trtexec or tensorrt, with key=value options.")
 @click.option("--precision", help="Of the engine. [that of the graph]")
 @click.option("--out", type=click.Path(path_type=Path, dir_okay=False), help="The engine file. [F.plan]")
-@click.option(
-    "--batch", type=click.IntRange(1), default=1, show_default=True, help="For which a dynamic axis is built."
-)
+@click.option("--batch", type=click.IntRange(1), help="For which a dynamic axis is built, without shapes. [1]")
 @click.option("--workspace-mb", type=click.IntRange(1), help="Scratch space of a layer. [the GPU's memory]")
 @click.option("--min-shapes", help="Smallest shapes, NAME:1x3x224x224; several parted by commas.")
 @click.option("--opt-shapes", help="Shapes to tune for.")
@@ -65,7 +63,7 @@ def command(
     engine: str,
     precision: str | None,
     out: Path | None,
-    batch: int,
+    batch: int | None,
     workspace_mb: int | None,
     min_shapes: str | None,
     opt_shapes: str | None,
@@ -99,6 +97,8 @@ def command(
 
     if tensorrt_version is not None and not dry_run:
         raise UsageError("--tensorrt-version composes a command without running it; add --dry-run")
+    if batch is not None and calib is None and any((min_shapes, opt_shapes, max_shapes, profiles)):
+        raise UsageError("--batch is for a dynamic axis without shapes; with them, they say what is built")
     settings = {
         "workspace_mb": workspace_mb,
         "min_shapes": min_shapes,
@@ -120,7 +120,7 @@ def command(
     }
     given = {key: str(value) for key, value in settings.items() if value not in (None, "")}
     target = out or onnx.with_suffix(".plan")
-    spec = make_spec(onnx, engine, precision, batch, device, given)
+    spec = make_spec(onnx, engine, precision, batch or 1, device, given)
     if dry_run:
         _print_plan(onnx, target, spec, tensorrt_version, as_json)
     else:
