@@ -16,9 +16,7 @@ from enginebench.backends.tensorrt_settings import (
     ShapeProfile,
     check_profile,
     fix_shape,
-    format_shapes,
     make_profile,
-    quote_name,
     read_device,
     read_profile,
     read_profiles,
@@ -38,6 +36,7 @@ from enginebench.backends.trtexec_flags import FLAGS, Trtexec, decode_version, p
 from enginebench.backends.trtexec_timing import plan_timing
 from enginebench.core.errors import BackendUnavailable, MissingDependency, UsageError
 from enginebench.core.records import Artifact, EngineSpec, MeasureSpec, Precision, TensorSpec
+from enginebench.core.shapes import format_shapes, quote_name
 from fakes.fake_trtexec import TABLE
 from fakes.trtexec_shim import VERSIONS, install_trtexec
 

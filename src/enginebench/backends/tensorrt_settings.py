@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import re
 import shlex
-from collections.abc import Mapping
 from pathlib import Path
 
 from msgspec import Struct
@@ -205,16 +203,6 @@ def read_shapes(text: str) -> dict[str, tuple[int, ...]]:
         if not name:
             raise UsageError(f"shape {piece!r}: expected NAME:1x3x224x224")
     return shapes
-
-
-def format_shapes(shapes: Mapping[str, tuple[int, ...]]) -> str:
-    """Shapes as trtexec reads them; a name with a colon, comma or space stands in single quotation marks."""
-    return ",".join(f"{quote_name(name)}:{'x'.join(map(str, shape))}" for name, shape in shapes.items())
-
-
-def quote_name(name: str) -> str:
-    """A tensor's name as trtexec reads it inside a list."""
-    return name if re.fullmatch(r"[\w./\-]+", name) else f"'{name}'"
 
 
 def read_profile(text: str) -> ShapeProfile:

@@ -30,7 +30,7 @@ from enginebench.backends.tensorrt_settings import (
 )
 from enginebench.backends.trtexec_command import RunSettings, compose_build, compose_measure
 from enginebench.backends.trtexec_executable import FIX, find_trtexec, read_trtexec, require_trtexec
-from enginebench.backends.trtexec_flags import Trtexec, parse_version
+from enginebench.backends.trtexec_flags import NEWEST, Trtexec, parse_version
 from enginebench.backends.trtexec_output import (
     UNVERIFIED,
     check_build,
@@ -159,7 +159,7 @@ class TrtexecBackend:
         settings = read_settings(spec, options, artifact)
         layers = str(Path(plan).with_suffix(".layers.json"))
         argv = compose_build(tool, artifact.path, plan, settings, layers, split_argv(options["extra"]))
-        return Composed(tuple(argv), tool.version_text)
+        return Composed(tuple(argv), tool.version_text, doubt_version(version))
 
     def compose_measure(
         self, artifact: Artifact, spec: EngineSpec, measure: MeasureSpec, version: str | None
@@ -168,7 +168,8 @@ class TrtexecBackend:
         options = read_options(spec, OPTIONS)
         tool = choose_tool(options, version)
         settings = self._time_settings(artifact, spec, options, measure)
-        return Composed(tuple(compose_measure(tool, artifact.path, settings)), tool.version_text)
+        argv = compose_measure(tool, artifact.path, settings)
+        return Composed(tuple(argv), tool.version_text, doubt_version(version))
 
     def measure(self, artifact: Artifact, spec: EngineSpec, measure: MeasureSpec) -> Measurement:
         """The raw times of one run of trtexec.
@@ -384,6 +385,13 @@ def choose_tool(options: dict[str, str], version: str | None) -> Trtexec:
     if version is not None:
         return Trtexec(version=parse_version(version), path=options["path"] or None)
     return read_trtexec(require_trtexec(options["path"] or None))
+
+
+def doubt_version(version: str | None) -> tuple[str, ...]:
+    """What to say of a version after the newest whose options are known; an installed tool tells its own."""
+    if version is None or parse_version(version)[:2] <= NEWEST[:2]:
+        return ()
+    return (f"the options of TensorRT {version} are not known: this is the command of {NEWEST[0]}.{NEWEST[1]}",)
 
 
 def create_backend(loader: ModuleLoader | None, cache_dir: Path | None) -> TrtexecBackend:

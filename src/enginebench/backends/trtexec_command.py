@@ -6,10 +6,11 @@ from collections.abc import Iterator, Sequence
 
 from msgspec import Struct
 
-from enginebench.backends.tensorrt_settings import BuildSettings, ShapeProfile, format_shapes, quote_name
+from enginebench.backends.tensorrt_settings import BuildSettings, ShapeProfile
 from enginebench.backends.trtexec_flags import FLAGS, REPEATABLE, Trtexec
 from enginebench.core.errors import UsageError
 from enginebench.core.records import Precision
+from enginebench.core.shapes import format_shapes, quote_name
 
 # The builder flags that ask for a precision under weak typing. Layers that the lower precision does not have fall back
 # to FP16 rather than FP32: that is what every recipe of these versions means by INT8.

@@ -153,8 +153,8 @@ def print_dry_run(target: str, request: RunRequest, version: str | None, as_json
     import shlex
 
     from enginebench.backends.registry import find_device
-    from enginebench.backends.tensorrt_settings import format_shapes
     from enginebench.core.records import EngineSpec
+    from enginebench.core.shapes import format_shapes
     from enginebench.core.store import encode
     from enginebench.workflow.dry_run import plan_measure
 

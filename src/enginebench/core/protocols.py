@@ -186,10 +186,11 @@ class Answering(Protocol):
 
 
 class Composed(NamedTuple):
-    """A command line that would be run, and the version of the tool that it is for."""
+    """A command line that would be run, the version of the tool that it is for, and what is doubtful about it."""
 
     argv: tuple[str, ...]
     version: str
+    doubts: tuple[str, ...] = ()
 
 
 @runtime_checkable

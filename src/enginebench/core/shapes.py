@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 
 from msgspec.structs import replace
@@ -56,3 +57,13 @@ def fits_shape(expected: Sequence[int | str], found: Sequence[int]) -> bool:
 def show_shape(shape: Sequence[int | str]) -> str:
     """`1x3x224x224`."""
     return "x".join(str(axis) for axis in shape) or "scalar"
+
+
+def format_shapes(shapes: Mapping[str, tuple[int, ...]]) -> str:
+    """Shapes as trtexec reads them; a name with a colon, comma or space stands in single quotation marks."""
+    return ",".join(f"{quote_name(name)}:{'x'.join(map(str, shape))}" for name, shape in shapes.items())
+
+
+def quote_name(name: str) -> str:
+    """A tensor's name as trtexec reads it inside a list."""
+    return name if re.fullmatch(r"[\w./\-]+", name) else f"'{name}'"

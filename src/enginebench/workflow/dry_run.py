@@ -9,7 +9,6 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from enginebench.backends.registry import find_entry, open_backend
-from enginebench.backends.trtexec_flags import NEWEST, parse_version
 from enginebench.core.errors import UsageError
 from enginebench.core.protocols import Composing
 from enginebench.core.records import Artifact, EngineSpec, MeasureSpec
@@ -51,7 +50,7 @@ def plan_build(onnx: Path, plan: Path, spec: EngineSpec, *, version: str | None 
         before = (f"{onnx} is {artifact.precision}: it would be quantized to {source} first",)
         artifact = replace(artifact, path=str(source))
     composed = open_composing(spec).compose_build(artifact, str(plan), spec, version)
-    return DryRun(command=composed.argv, tensorrt_version=composed.version, before=(*before, *note_version(version)))
+    return DryRun(command=composed.argv, tensorrt_version=composed.version, before=(*before, *composed.doubts))
 
 
 def plan_measure(target: Path, spec: EngineSpec, measure: MeasureSpec, *, version: str | None = None) -> DryRun:
@@ -72,15 +71,7 @@ def plan_measure(target: Path, spec: EngineSpec, measure: MeasureSpec, *, versio
         before = (f"{plan} would be built from {target} first: enginebench build --dry-run",)
         artifact = replace(take_head(target), path=str(plan))
     composed = open_composing(spec).compose_measure(artifact, spec, measure, version)
-    return DryRun(command=composed.argv, tensorrt_version=composed.version, before=(*before, *note_version(version)))
-
-
-def note_version(version: str | None) -> tuple[str, ...]:
-    """A warning for a version that came after the newest whose options are known; an installed tool tells its own."""
-    if version is None or parse_version(version)[:2] <= NEWEST[:2]:
-        return ()
-    newest = f"{NEWEST[0]}.{NEWEST[1]}"
-    return (f"the options of TensorRT {version} are not known: this is the command of {newest}",)
+    return DryRun(command=composed.argv, tensorrt_version=composed.version, before=(*before, *composed.doubts))
 
 
 def open_composing(spec: EngineSpec) -> Composing:

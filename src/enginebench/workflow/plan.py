@@ -8,7 +8,6 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from enginebench.backends.registry import accepts, find_device, find_installed
-from enginebench.backends.tensorrt_settings import format_shapes
 from enginebench.core.names import format_engine, format_precision, parse_engine, row_id
 from enginebench.core.records import (
     Artifact,
@@ -20,6 +19,7 @@ from enginebench.core.records import (
     Recipe,
     TensorSpec,
 )
+from enginebench.core.shapes import format_shapes
 from enginebench.workflow.folder import RunRequest
 
 # What `int8` means where no recipe is named: the one that the engine's kernels were made for. Source: architecture,
