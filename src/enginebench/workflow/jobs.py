@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TypeAlias
 
 from msgspec import Struct
@@ -20,6 +21,9 @@ from enginebench.core.records import (
     Recipe,
     TensorSpec,
 )
+
+# How a child tells, while it works, what it is at.
+NoteCall: TypeAlias = Callable[[str], None]
 
 
 class SourceJob(Struct, frozen=True, kw_only=True, tag="source"):

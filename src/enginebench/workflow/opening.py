@@ -2,25 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from enginebench.core.protocols import (
-    NeedsToolReader,
-    ReportsProgress,
-)
-from enginebench.core.records import (
-    Artifact,
-    EngineSpec,
-)
+from enginebench.core.protocols import NeedsToolReader, ReportsProgress
+from enginebench.core.records import Artifact, EngineSpec
+from enginebench.workflow.jobs import NoteCall
 from enginebench.workflow.reconcile import TENSORRT_ENGINES
 
 if TYPE_CHECKING:
     from enginebench.core.protocols import Backend
-
-NoteCall = Callable[[str], None]
 
 
 def load_module(artifact: Artifact) -> object:

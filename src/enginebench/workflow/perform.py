@@ -9,21 +9,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from enginebench.core.errors import ArtifactError
-from enginebench.core.protocols import (
-    Answering,
-    LayerProfiler,
-    Loadable,
-    PlanProfiler,
-    PlanProof,
-    PrecisionProof,
-)
-from enginebench.core.records import (
-    Artifact,
-    Caveat,
-    EngineSpec,
-    LayerProfile,
-    LayerTime,
-)
+from enginebench.core.protocols import Answering, LayerProfiler, Loadable, PlanProfiler, PlanProof, PrecisionProof
+from enginebench.core.records import Artifact, Caveat, EngineSpec, LayerProfile, LayerTime
 from enginebench.workflow.arrays import save_arrays
 from enginebench.workflow.jobs import (
     Answer,
@@ -33,6 +20,7 @@ from enginebench.workflow.jobs import (
     InferJob,
     Job,
     MeasureJob,
+    NoteCall,
     PrepareAnswer,
     PrepareJob,
     ProbeAnswer,
@@ -49,8 +37,6 @@ from enginebench.workflow.perform_sources import make_source, quantize_graph, ta
 
 if TYPE_CHECKING:
     from enginebench.core.protocols import Array
-
-NoteCall = Callable[[str], None]
 
 
 def perform(job: Job, note: NoteCall) -> Answer:

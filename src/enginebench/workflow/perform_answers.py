@@ -2,34 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from enginebench.core.errors import ArtifactError, UsageError
 from enginebench.core.preprocess import differ, shorten
-from enginebench.core.protocols import (
-    Answering,
-    Loadable,
-)
-from enginebench.core.records import (
-    Artifact,
-    TensorSpec,
-)
+from enginebench.core.protocols import Answering, Loadable
+from enginebench.core.records import Artifact, TensorSpec
 from enginebench.workflow.arrays import load_arrays, save_arrays
-from enginebench.workflow.jobs import (
-    AnswerJob,
-    InferAnswer,
-    InferJob,
-    LabelledAnswer,
-    PrepareJob,
-)
+from enginebench.workflow.jobs import AnswerJob, InferAnswer, InferJob, LabelledAnswer, NoteCall, PrepareJob
 from enginebench.workflow.opening import build_graph, open_for
 
 if TYPE_CHECKING:
     from enginebench.core.protocols import Array, Engine, Feeds
-
-NoteCall = Callable[[str], None]
 
 
 def infer_arrays(job: InferJob, note: NoteCall) -> InferAnswer:

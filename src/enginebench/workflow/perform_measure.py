@@ -3,34 +3,22 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
 from enginebench.core.errors import UsageError
-from enginebench.core.protocols import (
-    Loadable,
-    SelfTimed,
-)
-from enginebench.core.records import (
-    Caveat,
-    EngineSpec,
-    Measurement,
-    MeasureSpec,
-)
-from enginebench.workflow.jobs import (
-    MeasureAnswer,
-    MeasureJob,
-)
+from enginebench.core.protocols import Loadable, SelfTimed
+from enginebench.core.records import Caveat, EngineSpec, Measurement, MeasureSpec
+from enginebench.workflow.jobs import MeasureAnswer, MeasureJob, NoteCall
 from enginebench.workflow.opening import open_for
 
 if TYPE_CHECKING:
     from enginebench.core.protocols import Feeds
     from enginebench.measure.nvml import GpuWatch
 
-NoteCall = Callable[[str], None]
 NOT_PINNED = Caveat(
     code="environment",
     message="the process could not be pinned to its CPUs",

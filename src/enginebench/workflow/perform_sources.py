@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import shutil
 import time
-from collections.abc import Callable
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -13,23 +12,14 @@ from typing import TYPE_CHECKING
 from msgspec.structs import replace
 
 from enginebench.core.errors import ArtifactError, MissingDependency
-from enginebench.core.records import (
-    Artifact,
-)
+from enginebench.core.records import Artifact
 from enginebench.core.store import hash_files
 from enginebench.workflow.dry_run import PLAN_SUFFIXES, take_head
-from enginebench.workflow.jobs import (
-    QuantizeAnswer,
-    QuantizeJob,
-    SourceAnswer,
-    SourceJob,
-)
+from enginebench.workflow.jobs import NoteCall, QuantizeAnswer, QuantizeJob, SourceAnswer, SourceJob
 
 if TYPE_CHECKING:
     from enginebench.models.precision.calibration import Calibration
     from enginebench.models.precision.calibration_data import CalibrationData
-
-NoteCall = Callable[[str], None]
 
 
 def make_source(job: SourceJob, note: NoteCall) -> SourceAnswer:

@@ -6,7 +6,6 @@ Timing and profiling run in one child process, the timing first: a profiler slow
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -21,7 +20,7 @@ from enginebench.core.records import LayerProfile, Measurement
 from enginebench.workflow.campaign import Reporter, child_environment
 from enginebench.workflow.folder import RunRequest
 from enginebench.workflow.isolate import run_child
-from enginebench.workflow.jobs import ProfileAnswer, ProfileJob
+from enginebench.workflow.jobs import NoteCall, ProfileAnswer, ProfileJob
 from enginebench.workflow.lock import lock_devices
 from enginebench.workflow.plan import list_devices
 from enginebench.workflow.sources import plan_one
@@ -29,7 +28,6 @@ from enginebench.workflow.sources import plan_one
 if TYPE_CHECKING:
     from enginebench.core.protocols import Engine
 
-NoteCall = Callable[[str], None]
 
 # Of runs without the profiler: enough for a median that layers are held against, not for a verdict.
 TIMED_S = 1.0

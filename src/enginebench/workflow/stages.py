@@ -26,7 +26,7 @@ from enginebench.core.records import EngineSpec
 from enginebench.workflow.campaign import Reporter, child_environment
 from enginebench.workflow.folder import RunRequest, hide_home
 from enginebench.workflow.isolate import run_child
-from enginebench.workflow.jobs import StagesAnswer, StagesJob
+from enginebench.workflow.jobs import NoteCall, StagesAnswer, StagesJob
 from enginebench.workflow.lock import lock_devices
 from enginebench.workflow.plan import list_devices
 from enginebench.workflow.sources import plan_one
@@ -35,7 +35,6 @@ if TYPE_CHECKING:
     from enginebench.core.protocols import Array, Engine
     from enginebench.models.task import Preprocess
 
-NoteCall = Callable[[str], None]
 Clock = Callable[[], int]
 
 TOP_K = 5
