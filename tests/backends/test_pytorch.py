@@ -17,6 +17,7 @@ from enginebench.backends import pytorch_compile
 from enginebench.backends.pytorch import PytorchBackend
 from enginebench.backends.pytorch_compile import PytorchCompileBackend, find_missing_tools
 from enginebench.backends.torch_engine import flatten_tensors, make_tensor, prepare_torch
+from enginebench.backends.torch_fold import count_norms, fold_batch_norms
 from enginebench.core.errors import ArtifactError, BackendUnavailable, ModelError, UsageError
 from enginebench.core.feeds import random_feeds
 from enginebench.core.records import Artifact, EngineSpec, TensorSpec
@@ -156,6 +157,54 @@ def test_freezing_folds_weights_and_keeps_the_answers(loader: Any, torch_artifac
             answers.append(engine.fetch())
     for name, wanted in answers[0].items():
         np.testing.assert_allclose(answers[1][name], wanted, rtol=1e-4, atol=1e-5)
+
+
+def make_normed(seed: int = 0) -> torch.nn.Sequential:
+    """A convolution and a linear layer, each with a batch norm after it whose statistics are not those of a new one."""
+    torch.manual_seed(seed)
+    layers = [torch.nn.Conv2d(1, 3, 1), torch.nn.BatchNorm2d(3), torch.nn.ReLU(), torch.nn.Flatten()]
+    layers += [torch.nn.Linear(12, 4), torch.nn.BatchNorm1d(4)]
+    for layer in layers:
+        if hasattr(layer, "running_var"):
+            layer.running_mean.uniform_(-1, 1)
+            layer.running_var.uniform_(0.5, 2)
+            torch.nn.init.uniform_(layer.weight, 0.5, 2)
+    return torch.nn.Sequential(*layers).eval()
+
+
+@pytest.mark.parametrize(
+    "backend", [PytorchBackend, lambda loader: PytorchCompileBackend(loader, None)], ids=["pytorch", "compiled"]
+)
+def test_batch_norms_are_folded_and_answers_stay(backend: Any) -> None:
+    image = TensorSpec(name="x", dtype="float32", shape=("batch", 1, 2, 2))
+    artifact = replace(describe("y"), inputs=(image,))
+    feeds = random_feeds(artifact.inputs, 2, seed=1)
+    with torch.no_grad():
+        wanted = make_normed()(torch.from_numpy(feeds["x"])).numpy()
+    spec = EngineSpec(backend=backend(None).name, batch=2, options={"fold_bn": "1"})
+    with backend(lambda artifact: make_normed()).load(artifact, spec) as engine:
+        engine.bind(feeds)
+        engine.run()
+        np.testing.assert_allclose(engine.fetch()["y"], wanted, rtol=1e-4, atol=1e-5)
+
+
+def test_folding_leaves_no_norm_and_touches_no_original() -> None:
+    module = make_normed()
+    assert count_norms(fold_batch_norms(module, "m")) == 0
+    assert count_norms(module) == 2
+    assert torch.equal(module[0].weight, make_normed()[0].weight)
+
+
+def test_what_cannot_be_folded_is_an_error_that_says_why() -> None:
+    plain = torch.nn.Sequential(torch.nn.Linear(2, 2), torch.nn.ReLU())
+    with pytest.raises(ModelError, match=r"m has no batch norm that directly follows .* Leave out fold_bn=1"):
+        fold_batch_norms(plain, "m")
+    with pytest.raises(ModelError, match=r"torch.fx cannot trace it: .*control flow"):
+        fold_batch_norms(Wrapped(lambda x: x if x.sum() > 0 else -x), "m")
+    layer = torch.nn.Linear(2, 2)
+    shared = torch.nn.Sequential(layer, torch.nn.BatchNorm1d(2), layer, torch.nn.BatchNorm1d(2)).eval()
+    with pytest.raises(ModelError, match="it calls 0 twice"):
+        fold_batch_norms(shared, "m")
 
 
 def test_compiling_leaves_no_process_behind(loader: Any, torch_artifact: Artifact, tmp_path: Path) -> None:

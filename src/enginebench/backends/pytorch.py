@@ -7,21 +7,20 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from enginebench.backends.request import Option
-from enginebench.backends.torch_cast import CAST_OPTIONS, cast_module, check_torch_request
 from enginebench.backends.torch_cast import PRECISIONS as TORCH_PRECISIONS
+from enginebench.backends.torch_cast import check_torch_request
 from enginebench.backends.torch_cuda import (
     CUDA_OPTIONS,
     CudaLane,
     CudaTorchEngine,
     check_cuda_request,
     is_cuda,
-    load_cuda_module,
     prepare_cuda,
     probe_cuda,
     read_device_index,
 )
-from enginebench.backends.torch_engine import TorchEngine, load_module, prepare_torch
+from enginebench.backends.torch_engine import TorchEngine, prepare_torch
+from enginebench.backends.torch_module import CPU_OPTIONS, load_ready_module
 from enginebench.core.records import Artifact, Availability, EngineSpec
 
 if TYPE_CHECKING:
@@ -29,10 +28,7 @@ if TYPE_CHECKING:
 
 NAME = "pytorch"
 PRECISIONS = TORCH_PRECISIONS
-OPTIONS = {
-    "channels_last": Option(default="0", choices=("0", "1"), meaning="images and weights with their channels last"),
-    **CAST_OPTIONS,
-}
+OPTIONS = CPU_OPTIONS
 
 
 class PytorchBackend:
@@ -69,10 +65,7 @@ class PytorchBackend:
         options = check_torch_request(artifact, spec, OPTIONS)
         channels_last = options["channels_last"] == "1"
         prepare_torch(spec)
-        module = load_module(artifact, self._loader)
-        if channels_last:
-            module = module.to(memory_format=torch.channels_last)
-        module = cast_module(module, artifact, spec.precision, autocast=options["cast"] == "autocast")
+        module = load_ready_module(artifact, spec, options, self._loader)
         return TorchEngine(
             module, artifact.inputs, artifact.outputs, name=NAME, batch=spec.batch, channels_last=channels_last
         )
@@ -82,7 +75,7 @@ class PytorchBackend:
         prepare_cuda(spec, options)
         lane = CudaLane(read_device_index(spec), options["wait"])
         return CudaTorchEngine(
-            load_cuda_module(artifact, spec, options, self._loader),
+            load_ready_module(artifact, spec, options, self._loader, spec.device),
             artifact.inputs,
             artifact.outputs,
             name=NAME,

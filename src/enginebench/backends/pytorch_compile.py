@@ -17,21 +17,21 @@ import torch
 import torch._inductor.config as inductor
 
 from enginebench.backends.request import Option
-from enginebench.backends.torch_cast import CAST_OPTIONS, cast_module, check_torch_request
 from enginebench.backends.torch_cast import PRECISIONS as TORCH_PRECISIONS
+from enginebench.backends.torch_cast import check_torch_request
 from enginebench.backends.torch_cuda import (
     CUDA_OPTIONS,
     CudaLane,
     CudaTorchEngine,
     check_cuda_request,
     is_cuda,
-    load_cuda_module,
     prepare_cuda,
     probe_cuda,
     read_device_index,
 )
-from enginebench.backends.torch_engine import TorchEngine, load_module, prepare_torch
+from enginebench.backends.torch_engine import TorchEngine, prepare_torch
 from enginebench.backends.torch_isa import trust_instructions
+from enginebench.backends.torch_module import CPU_OPTIONS, load_ready_module
 from enginebench.core.errors import BackendUnavailable, ModelError
 from enginebench.core.records import Artifact, Availability, EngineSpec
 
@@ -60,8 +60,7 @@ COMPILE_OPTIONS = {
 }
 OPTIONS = {
     **COMPILE_OPTIONS,
-    "channels_last": Option(default="0", choices=("0", "1"), meaning="images and weights with their channels last"),
-    **CAST_OPTIONS,
+    **CPU_OPTIONS,
 }
 OPTIONS_CUDA = {**COMPILE_OPTIONS, **CUDA_OPTIONS}
 
@@ -130,18 +129,13 @@ class PytorchCompileBackend:
             trust_instructions(self._cache_dir / CACHE_NAME if self._cache_dir else None)
         # Compiling in this process leaves no worker processes behind that would share the cores with the timed loop.
         inductor.compile_threads = 1
-        channels_last = options["channels_last"] == "1"
-        module = load_module(artifact, self._loader)
-        if channels_last:
-            module = module.to(memory_format=torch.channels_last)
-        module = cast_module(module, artifact, spec.precision, autocast=options["cast"] == "autocast")
         return TorchEngine(
-            compile_module(module, options),
+            compile_module(load_ready_module(artifact, spec, options, self._loader), options),
             artifact.inputs,
             artifact.outputs,
             name=NAME,
             batch=spec.batch,
-            channels_last=channels_last,
+            channels_last=options["channels_last"] == "1",
             prepare=self._compile,
         )
 
@@ -152,7 +146,7 @@ class PytorchCompileBackend:
         inductor.freezing = options["freezing"] == "1"
         lane = CudaLane(read_device_index(spec), options["wait"])
         return CudaTorchEngine(
-            compile_module(load_cuda_module(artifact, spec, options, self._loader), options),
+            compile_module(load_ready_module(artifact, spec, options, self._loader, spec.device), options),
             artifact.inputs,
             artifact.outputs,
             name=NAME,

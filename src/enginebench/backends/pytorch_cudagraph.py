@@ -10,12 +10,12 @@ from enginebench.backends.torch_cuda import (
     CudaLane,
     CudaTorchEngine,
     check_cuda_request,
-    load_cuda_module,
     prepare_cuda,
     probe_gpu_engine,
     read_device_index,
 )
 from enginebench.backends.torch_cuda import PRECISIONS as CUDA_PRECISIONS
+from enginebench.backends.torch_module import load_ready_module
 from enginebench.core.records import Artifact, Availability, EngineSpec
 
 if TYPE_CHECKING:
@@ -55,7 +55,7 @@ class PytorchCudagraphBackend:
         prepare_cuda(spec, options)
         lane = CudaLane(read_device_index(spec), options["wait"])
         return CudaTorchEngine(
-            load_cuda_module(artifact, spec, options, self._loader),
+            load_ready_module(artifact, spec, options, self._loader, spec.device),
             artifact.inputs,
             artifact.outputs,
             name=NAME,

@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from enginebench.backends.request import FORCE, Option, check_instructions, check_request, read_options
+from enginebench.backends.request import Option, check_instructions, check_request, read_options
 from enginebench.backends.torch_engine import flatten_tensors
 from enginebench.core.records import Artifact, EngineSpec, Precision
 
@@ -17,14 +17,11 @@ REASONS: dict[Precision, str] = dict.fromkeys(
     ("int8", "fp8"), "8 bits are a property of an ONNX graph; ask ort or openvino for them"
 )
 
-CAST_OPTIONS = {
-    "cast": Option(
-        default="module",
-        choices=("module", "autocast"),
-        meaning="BF16 and FP16: the whole module, or by torch.autocast only what it deems safe",
-    ),
-    "force": FORCE,
-}
+CAST = Option(
+    default="module",
+    choices=("module", "autocast"),
+    meaning="BF16 and FP16: the whole module, or by torch.autocast only what it deems safe",
+)
 
 
 def check_torch_request(artifact: Artifact, spec: EngineSpec, known: Mapping[str, Option]) -> dict[str, str]:

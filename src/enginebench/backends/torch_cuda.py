@@ -14,15 +14,16 @@ import torch
 from enginebench.backends.kernels import summarize_kernels, watch_kernels
 from enginebench.backends.precision import Operator, prove_precision
 from enginebench.backends.request import Option, check_request, explain_closed, explain_unbound, read_options
-from enginebench.backends.torch_cast import REASONS, cast_module
-from enginebench.backends.torch_engine import flatten_tensors, load_module, prepare_torch
+from enginebench.backends.torch_cast import REASONS
+from enginebench.backends.torch_engine import flatten_tensors, prepare_torch
+from enginebench.backends.torch_module import MODULE_OPTIONS
 from enginebench.core.errors import ArtifactError, BackendUnavailable, MeasurementError, ModelError, UsageError
 from enginebench.core.feeds import check_feeds
 from enginebench.core.records import Artifact, Availability, EngineSpec, LayerProfile, Precision, TensorSpec
 from enginebench.core.shapes import concrete_shape
 
 if TYPE_CHECKING:
-    from enginebench.core.protocols import Array, Feeds, ModuleLoader, RunCall
+    from enginebench.core.protocols import Array, Feeds, RunCall
 
 PRECISIONS: tuple[Precision, ...] = ("fp32", "tf32", "fp16", "bf16")
 
@@ -40,12 +41,7 @@ FLUSH_MULTIPLE = 2
 UNKNOWN_CACHE_BYTES = 256 << 20
 
 CUDA_OPTIONS = {
-    "channels_last": Option(default="0", choices=("0", "1"), meaning="images and weights with their channels last"),
-    "cast": Option(
-        default="module",
-        choices=("module", "autocast"),
-        meaning="BF16 and FP16: the whole module, or by torch.autocast only what it deems safe",
-    ),
+    **MODULE_OPTIONS,
     "autotune": Option(default="0", choices=("0", "1"), meaning="cuDNN tries its kernels and keeps the fastest"),
     "defaults": Option(
         default="0", choices=("0", "1"), meaning="PyTorch's own tf32: in convolutions, not in matrix products"
@@ -234,16 +230,6 @@ def prepare_cuda(spec: EngineSpec, options: Mapping[str, str]) -> None:
     torch.backends.cudnn.benchmark = options["autotune"] == "1"
     if (torch.backends.cudnn.allow_tf32, torch.backends.cuda.matmul.allow_tf32) != (wanted, in_products):
         raise BackendUnavailable(f"PyTorch did not keep its TF32 setting for {spec.precision}")
-
-
-def load_cuda_module(
-    artifact: Artifact, spec: EngineSpec, options: Mapping[str, str], loader: ModuleLoader | None
-) -> Any:
-    """The module in the precision and layout of the request, on the GPU."""
-    module = load_module(artifact, loader).to(torch.device("cuda", read_device_index(spec)))
-    if options["channels_last"] == "1":
-        module = module.to(memory_format=torch.channels_last)
-    return cast_module(module, artifact, spec.precision, autocast=options["cast"] == "autocast")
 
 
 class CudaTorchEngine:

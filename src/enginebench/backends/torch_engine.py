@@ -17,13 +17,13 @@ import torch
 from enginebench.backends.layers import summarize_layers
 from enginebench.backends.precision import NAMES, REORDER, Operator, count_watched_runs, prove_precision
 from enginebench.backends.request import explain_closed, explain_unbound
-from enginebench.core.errors import ArtifactError, BackendUnavailable, ModelError, UsageError
+from enginebench.core.errors import ArtifactError, BackendUnavailable
 from enginebench.core.feeds import check_feeds
-from enginebench.core.records import Artifact, EngineSpec, LayerProfile, TensorSpec
+from enginebench.core.records import EngineSpec, LayerProfile, TensorSpec
 from enginebench.core.shapes import concrete_shape
 
 if TYPE_CHECKING:
-    from enginebench.core.protocols import Array, Feeds, ModuleLoader, RunCall
+    from enginebench.core.protocols import Array, Feeds, RunCall
 
 # Environment variables by which oneDNN computes FP32 convolutions and products in a shorter format, silently.
 # Source: oneDNN developer guide, "Floating-point math mode".
@@ -77,21 +77,6 @@ def _set_threads(threads: int) -> None:
         raise BackendUnavailable("PyTorch's inter-op threads were set elsewhere; load it in a new process") from error
     if torch.get_num_threads() != threads:
         raise BackendUnavailable(f"asked PyTorch for {threads} threads and got {torch.get_num_threads()}")
-
-
-def load_module(artifact: Artifact, loader: ModuleLoader | None) -> Any:
-    """The module of a `torch` artefact, ready for inference.
-
-    Raises:
-        UsageError: the backend was opened without a loader.
-        ModelError: what the loader returned is no module.
-    """
-    if loader is None:
-        raise UsageError(f"{artifact.model} is a torch artefact; open the backend with a module loader")
-    module = loader(artifact)
-    if not isinstance(module, torch.nn.Module):
-        raise ModelError(f"the loader of {artifact.model} returned a {type(module).__name__}, not a torch.nn.Module")
-    return module.eval()
 
 
 class TorchEngine:
