@@ -247,7 +247,7 @@ def print_table(record: RunRecord, results: Sequence[Result]) -> None:
         shares = " ".join(f"{k}={v:.2f}" for k, v in (row.effective_precision or {}).items())
         print(
             f"{row.engine:52} {row.precision:5} b{row.batch:<3} {row.scope:7} {row.cache:4} | {shown} | {speedup} | "
-            f"{row.status} {row.validity} n={row.n} k={row.processes} build={row.build_s or 0:.1f}s "
+            f"{row.status} {row.validity} n={row.n} k={row.processes} load={_find_load_s(results, row.id):.1f}s "
             f"mem={_show_device_memory(results, row.id)} mJ={row.energy_mj or 0:.2f} [{shares}] {codes} "
             f"{row.reason or ''}"
         )
@@ -291,6 +291,12 @@ def _medians(result: Result) -> dict[str, float]:
     fields = ("latency_ns", "device_ns", "h2d_ns", "d2h_ns", "staging_ns")
     found = {name: [v for m in result.measurements if (v := getattr(m, name))] for name in fields}
     return {name: geometric_mean([median(values) for values in lists]) for name, lists in found.items() if lists}
+
+
+def _find_load_s(results: Sequence[Result], row_id: str) -> float:
+    """Median seconds that a process took to load the row's engine; 0 where none did."""
+    found = [m.load_s for r in results if r.id == row_id for m in r.measurements if m.load_s]
+    return median(found) if found else 0.0
 
 
 def _show_device_memory(results: Sequence[Result], row_id: str) -> str:

@@ -203,12 +203,12 @@ def record_profile(run: RunCall) -> list[list[Any]]:
     start = time.perf_counter()
     run()
     count = count_watched_runs(time.perf_counter() - start)
-    activities = [torch.profiler.ProfilerActivity.CPU]
-    with torch.profiler.profile(activities=activities, record_shapes=True) as profiler:
+    # What torch.profiler wraps; the wrapper imports the whole of torch.compile, which takes a second or more.
+    with torch.autograd.profiler.profile(use_kineto=True, record_shapes=True) as profiler:
         for _ in range(count):
             with torch.profiler.record_function(WATCHED_RUN):
                 run()
-    return split_runs(list(profiler.profiler.kineto_results.events()))
+    return split_runs(list(profiler.kineto_results.events()))
 
 
 def split_runs(events: list[Any]) -> list[list[Any]]:

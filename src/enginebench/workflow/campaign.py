@@ -30,7 +30,7 @@ from enginebench.core.records import Machine, Result
 from enginebench.workflow.arrays import load_arrays
 from enginebench.workflow.folder import RunFolder
 from enginebench.workflow.isolate import run_child
-from enginebench.workflow.jobs import MeasureAnswer, MeasureJob, PrepareAnswer, PrepareJob
+from enginebench.workflow.jobs import MeasureAnswer, MeasureJob, PrepareAnswer, PrepareJob, Proof
 from enginebench.workflow.plan import PlannedRow
 
 # (model, batch) -> (id of the row that was taken as the truth, its outputs)
@@ -145,6 +145,7 @@ class Campaign:
             outputs_path=str(self._folder.outputs_path(row.id).absolute()),
             samples=CHECK_SAMPLES,
             seed=row.measure.seed,
+            prove=not proves_when_timed(row),
             data=self._labelled.data if self._labelled else None,
             data_n=self._labelled.n if self._labelled else 0,
             input_size=self._labelled.input_size if self._labelled else None,
@@ -166,18 +167,14 @@ class Campaign:
             return self._failed(begun, "while it was built and checked", error)
         assert isinstance(answer, PrepareAnswer)
         chain = [*row.chain, *([answer.artifact] if answer.artifact != row.source else [])]
-        ran, doubts = judge_precision(row.requested_precision, answer.effective_precision)
-        return replace(
+        prepared = replace(
             begun,
-            engine=replace(row.engine, precision=ran),
             artifacts=tuple(chain),
             engine_version=answer.engine_version,
             build_s=answer.build_s,
             size_bytes=answer.size_bytes,
-            effective_precision=answer.effective_precision,
-            caveats=(*doubts, *answer.caveats),
-            layers=answer.layers,
         )
+        return judge_proof(prepared, answer.proof) if answer.proof else prepared
 
     def _begin(self, row: PlannedRow, **fields: object) -> Result:
         return Result(
@@ -252,6 +249,7 @@ class Campaign:
             repetition=repetition,
             order=order,
             last_level_cache_bytes=self._machine.last_level_cache_bytes,
+            prove=proves_when_timed(row) and not result.measurements,
         )
         try:
             answer = run_child(
@@ -262,12 +260,34 @@ class Campaign:
         assert isinstance(answer, MeasureAnswer)
         measurements = (*result.measurements, answer.measurement)
         finished = len(measurements) >= row.measure.processes
-        return replace(result, measurements=measurements, status="ok" if finished else "partial")
+        measured = replace(result, measurements=measurements, status="ok" if finished else "partial")
+        return judge_proof(measured, answer.proof) if answer.proof else measured
 
     def _keep(self, result: Result) -> None:
         """The row as it stands, in memory and in its file."""
         self.results[result.id] = result
         self._folder.write_result(result)
+
+
+def proves_when_timed(row: PlannedRow) -> bool:
+    """Whether a row's record is made in the first process that times it, and not when it is built and checked.
+
+    On a GPU libraries choose kernels anew in each process, and others may work on it while rows are built. On a CPU
+    the record comes from a session of its own, which would be loaded into a process that is timed.
+    """
+    return row.engine.device != "cpu"
+
+
+def judge_proof(result: Result, proof: Proof) -> Result:
+    """The row with the engine's record, named after the precision that ran."""
+    ran, doubts = judge_precision(result.requested_precision, proof.effective_precision)
+    return replace(
+        result,
+        engine=replace(result.engine, precision=ran),
+        effective_precision=proof.effective_precision,
+        caveats=(*doubts, *proof.caveats),
+        layers=proof.layers,
+    )
 
 
 def label(row: PlannedRow) -> str:

@@ -60,7 +60,10 @@ class QuantizeJob(Struct, frozen=True, kw_only=True, tag="quantize"):
 
 
 class PrepareJob(Struct, frozen=True, kw_only=True, tag="prepare"):
-    """Build an engine, run the check inputs through it once, and save its outputs."""
+    """Build an engine, run the check inputs through it once, and save its outputs.
+
+    With `prove` a loaded engine is asked for its record; one that times itself is asked in any case.
+    """
 
     model: str
     artifact: Artifact
@@ -69,6 +72,7 @@ class PrepareJob(Struct, frozen=True, kw_only=True, tag="prepare"):
     outputs_path: str
     samples: int
     seed: int
+    prove: bool = True
     data: str | None = None  # labelled data; the answers to it go to `logits_path`
     logits_path: str = ""
     data_n: int = 0
@@ -76,7 +80,7 @@ class PrepareJob(Struct, frozen=True, kw_only=True, tag="prepare"):
 
 
 class MeasureJob(Struct, frozen=True, kw_only=True, tag="measure"):
-    """One repetition of one row."""
+    """One repetition of one row; with `prove` a loaded engine is asked for its record after it."""
 
     model: str
     artifact: Artifact
@@ -87,6 +91,7 @@ class MeasureJob(Struct, frozen=True, kw_only=True, tag="measure"):
     order: int
     last_level_cache_bytes: int | None = None
     pin: bool = True
+    prove: bool = False
 
 
 class BuildJob(Struct, frozen=True, kw_only=True, tag="build"):
@@ -178,19 +183,26 @@ class QuantizeAnswer(Struct, frozen=True, kw_only=True, tag="quantize"):
     seconds: float
 
 
+class Proof(Struct, frozen=True, kw_only=True):
+    """What an engine's own record shows; `effective_precision` is None where it keeps none."""
+
+    effective_precision: dict[str, float] | None = None
+    layers: tuple[LayerTime, ...] = ()
+    caveats: tuple[Caveat, ...] = ()
+
+
 class PrepareAnswer(Struct, frozen=True, kw_only=True, tag="prepare"):
     artifact: Artifact
     engine_version: str | None
     build_s: float
     size_bytes: int | None
     samples: int
-    effective_precision: dict[str, float] | None = None
-    layers: tuple[LayerTime, ...] = ()
-    caveats: tuple[Caveat, ...] = ()
+    proof: Proof | None = None
 
 
 class MeasureAnswer(Struct, frozen=True, kw_only=True, tag="measure"):
     measurement: Measurement
+    proof: Proof | None = None
 
 
 class BuildAnswer(Struct, frozen=True, kw_only=True, tag="build"):

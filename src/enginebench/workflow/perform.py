@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from enginebench.core.errors import ArtifactError
-from enginebench.core.protocols import Answering, LayerProfiler, Loadable, PlanProfiler, PlanProof, PrecisionProof
-from enginebench.core.records import Artifact, Caveat, EngineSpec, LayerProfile, LayerTime
+from enginebench.core.protocols import Answering, Loadable
+from enginebench.core.records import Artifact, EngineSpec
 from enginebench.workflow.arrays import save_arrays
 from enginebench.workflow.jobs import (
     Answer,
@@ -26,6 +24,7 @@ from enginebench.workflow.jobs import (
     ProbeAnswer,
     ProbeJob,
     ProfileJob,
+    Proof,
     QuantizeJob,
     SourceJob,
     StagesJob,
@@ -34,6 +33,7 @@ from enginebench.workflow.opening import build_graph, open_for, pass_notes
 from enginebench.workflow.perform_answers import answer_data, answer_labelled, infer_arrays, run_feeds
 from enginebench.workflow.perform_measure import measure_repetition
 from enginebench.workflow.perform_sources import make_source, quantize_graph, take_file
+from enginebench.workflow.proving import prove_engine, prove_plan, prove_precision
 
 if TYPE_CHECKING:
     from enginebench.core.protocols import Array
@@ -67,7 +67,7 @@ def perform(job: Job, note: NoteCall) -> Answer:
 
 
 def prepare_engine(job: PrepareJob, note: NoteCall) -> PrepareAnswer:
-    """Builds the engine, saves its outputs for the check inputs, and asks it in what precision it ran."""
+    """Builds the engine, saves its outputs for the check inputs, and asks it for its record."""
     backend = open_for(job.engine, job.out_dir)
     note("building")
     pass_notes(backend, note)
@@ -76,7 +76,7 @@ def prepare_engine(job: PrepareJob, note: NoteCall) -> PrepareAnswer:
     if job.artifact.kind == "plan":
         check_batch(artifact, job.engine)
     feeds = _check_inputs(job, artifact)
-    proof: dict[str, float] | None = None
+    proof: Proof | None = None
     if isinstance(backend, Loadable):
         with backend.load(artifact, job.engine) as engine:
             build_s = time.perf_counter() - start
@@ -85,26 +85,22 @@ def prepare_engine(job: PrepareJob, note: NoteCall) -> PrepareAnswer:
             if job.data is not None:
                 note(f"answering {job.data}")
                 save_arrays(Path(job.logits_path), answer_data(engine, job))
-            proof = engine.effective_precision() if isinstance(engine, PrecisionProof) else None
-            layers, doubts = list_layers(engine.profile_layers if isinstance(engine, LayerProfiler) else None)
+            if job.prove:
+                note("asking which precisions ran")
+                proof = prove_engine(engine)
     else:
         build_s = time.perf_counter() - start
         if isinstance(backend, Answering):
             note("checking outputs")
             save_arrays(Path(job.outputs_path), backend.answer(artifact, job.engine, feeds))
-        proof = prove_precision(backend, artifact, job.engine, note)
-        layers, doubts = list_layers(
-            partial(backend.profile_plan, artifact, job.engine) if isinstance(backend, PlanProfiler) else None
-        )
+        proof = prove_plan(backend, artifact, job.engine, note)
     return PrepareAnswer(
         artifact=artifact,
         engine_version=backend.probe().version,
         build_s=build_s,
         size_bytes=sum(f.size_bytes for f in artifact.files) or None,
         samples=len(feeds) * job.engine.batch,
-        effective_precision=proof,
-        layers=layers,
-        caveats=doubts,
+        proof=proof,
     )
 
 
@@ -129,50 +125,6 @@ def check_batch(plan: Artifact, engine: EngineSpec) -> None:
         f"{plan.model} runs with a batch of {first[0]}, not {engine.batch}: give --batch {first[0]}, or, if its "
         f"profiles allow another, --input-shape {plan.inputs[0].name}:{rest} or --profile-index"
     )
-
-
-def list_layers(profile: Callable[[], LayerProfile] | None) -> tuple[tuple[LayerTime, ...], tuple[Caveat, ...]]:
-    """(layers, doubts): a profiler that fails is a doubt, since nothing else of a row depends on it.
-
-    Args:
-        profile: asks the engine, which by then has its record, since the proof of precision is made of it; None where
-            the engine has no profiler.
-    """
-    if profile is None:
-        return (), ()
-    try:
-        return profile().layers, ()
-    except Exception as error:
-        reason = (str(error).strip().splitlines() or [type(error).__name__])[0][:300]
-        return (), (
-            Caveat(
-                code="no_layer_times",
-                message=f"the engine's profiler gave no layer times: {reason}",
-                advice="times, outputs and precision of the row do not depend on it",
-            ),
-        )
-
-
-def prove_precision(backend: object, artifact: Artifact, spec: EngineSpec, note: NoteCall) -> dict[str, float] | None:
-    """Shares of time by precision, by a backend that can show them."""
-    if isinstance(backend, Loadable):
-        return _prove_loaded(backend, artifact, spec, note)
-    if not isinstance(backend, PlanProof):
-        return None
-    note("asking which precisions ran")
-    return backend.prove_precision(artifact, spec)
-
-
-def _prove_loaded(backend: Loadable, artifact: Artifact, spec: EngineSpec, note: NoteCall) -> dict[str, float] | None:
-    """As `prove_precision`, from an engine that is loaded for it and fed with seeded arrays."""
-    from enginebench.core.feeds import random_feeds
-
-    with backend.load(artifact, spec) as engine:
-        if not isinstance(engine, PrecisionProof):
-            return None
-        note("asking which precisions ran")
-        engine.bind(random_feeds(engine.inputs, spec.batch, seed=0))
-        return engine.effective_precision() or None
 
 
 def build_file(job: BuildJob, note: NoteCall) -> BuildAnswer:

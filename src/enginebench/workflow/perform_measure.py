@@ -12,8 +12,9 @@ from msgspec.structs import replace
 from enginebench.core.errors import UsageError
 from enginebench.core.protocols import Loadable, SelfTimed
 from enginebench.core.records import Caveat, EngineSpec, Measurement, MeasureSpec
-from enginebench.workflow.jobs import MeasureAnswer, MeasureJob, NoteCall
+from enginebench.workflow.jobs import MeasureAnswer, MeasureJob, NoteCall, Proof
 from enginebench.workflow.opening import open_for
+from enginebench.workflow.proving import prove_timed_engine
 
 if TYPE_CHECKING:
     from enginebench.core.protocols import Feeds
@@ -37,14 +38,16 @@ def measure_repetition(job: MeasureJob, note: NoteCall) -> MeasureAnswer:
     pinned = pin_process(job.engine.threads) if job.pin else None
     before = time_reference(REFERENCE_REPEATS)
     backend = open_for(job.engine, job.out_dir)
+    proof: Proof | None = None
     if isinstance(backend, SelfTimed):
         check_cache(job.engine, job.measure)
         measured = backend.measure(job.artifact, job.engine, job.measure)
     else:
         assert isinstance(backend, Loadable)
-        measured = _time_engine(backend, job, pinned, note)
+        measured, proof = _time_engine(backend, job, pinned, note)
     after = time_reference(REFERENCE_REPEATS)
     return MeasureAnswer(
+        proof=proof,
         measurement=replace(
             measured,
             repetition=job.repetition,
@@ -53,7 +56,7 @@ def measure_repetition(job: MeasureJob, note: NoteCall) -> MeasureAnswer:
             reference_ns=[*before, *after],
             pinned_cpus=pinned,
             caveats=(*measured.caveats, *([NOT_PINNED] if job.pin and pinned is None else [])),
-        )
+        ),
     )
 
 
@@ -75,7 +78,10 @@ def _rotate(feeds: Feeds, job: MeasureJob) -> list[Feeds]:
     return rotate_feeds(feeds, rotating_count(size, job.last_level_cache_bytes))
 
 
-def _time_engine(backend: Loadable, job: MeasureJob, pinned: tuple[int, ...] | None, note: NoteCall) -> Measurement:
+def _time_engine(
+    backend: Loadable, job: MeasureJob, pinned: tuple[int, ...] | None, note: NoteCall
+) -> tuple[Measurement, Proof | None]:
+    """(times, record); the record is asked for when everything else is taken, since a profiler leaves traces."""
     from enginebench.measure.loop import measure_engine
     from enginebench.measure.machine import peak_memory_bytes
     from enginebench.measure.topology import whole_cores
@@ -103,12 +109,16 @@ def _time_engine(backend: Loadable, job: MeasureJob, pinned: tuple[int, ...] | N
             watch=JointWatch(cpu, gpu) if gpu else cpu,
             read_clock_mhz=gpu.read_clock_mhz if gpu else lambda: None,
         )
-    return replace(
-        _add_telemetry(measured, job, gpu),
-        load_s=loaded - start,
-        first_run_s=first_run - bound,
-        peak_memory_bytes=peak_memory_bytes(),
-    )
+        measured = replace(
+            _add_telemetry(measured, job, gpu),
+            load_s=loaded - start,
+            first_run_s=first_run - bound,
+            peak_memory_bytes=peak_memory_bytes(),
+        )
+        if not job.prove:
+            return measured, None
+        note("asking which precisions ran")
+        return measured, prove_timed_engine(engine)
 
 
 def _open_gpu(job: MeasureJob) -> GpuWatch | None:
