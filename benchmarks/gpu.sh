@@ -5,9 +5,9 @@
 #
 # check                doctor, the tests that need a GPU, CUDA's and TensorRT's bindings
 # probe                one short row of every engine, its kernels by name
-# resnet18, resnet50   the head rows with ten processes each (batch 1; batch 32), and what explains them
+# resnet18, resnet50   the head rows with ten processes each (batch 1; batch 32), and with copies
 # MODEL-batches        batches 1, 32 and 256 of resnet18, resnet50, mobilenet_v3_small, efficientnet_b0
-# variants             settings of the best FP16 engines, one change at a time
+# MODEL-settings       resnet18 with a batch of 1, resnet50 with one of 32: one change of settings at a time
 # digits-mlp           the small network, copies included
 # stages               JPEG file to label
 #

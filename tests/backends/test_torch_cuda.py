@@ -265,4 +265,5 @@ def test_engines_on_a_gpu_answer_like_the_truth(
         assert engine.last_h2d_ns() > 0 and engine.last_d2h_ns() > 0
         engine.flush_cache()
         shares = engine.effective_precision()
+        assert sum(shares.values()) == pytest.approx(1.0)
         assert shares.get("tf32", 0.0) == 0.0 or precision == "tf32"
