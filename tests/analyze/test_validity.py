@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from enginebench.analyze.validity import judge
 from enginebench.core.records import Block, Mark, Measurement
@@ -115,6 +116,27 @@ def test_a_gpu_that_waits_for_the_host_is_a_doubt(enqueue_ns: int, doubted: bool
     )
     _, doubts = judge([measured])
     assert ("enqueue_bound" in {caveat.code for caveat in doubts}) is doubted
+
+
+@pytest.mark.parametrize(
+    ("odd_us", "processes", "on_gpu", "doubted"),
+    [
+        (1019, 10, True, False),
+        (1021, 10, True, True),
+        (980, 10, True, True),
+        (1021, 5, True, False),
+        (1021, 10, False, False),
+    ],
+)
+def test_the_same_engine_twice_agrees_on_a_gpu(odd_us: int, processes: int, on_gpu: bool, doubted: bool) -> None:
+    def measure(repetition: int) -> Measurement:
+        latency_ns = [odd_us * 1000 if repetition % 2 else 1_000_000] * 100
+        more = {"device_ns": latency_ns} if on_gpu else {}
+        return replace(make(repetition=repetition, **more), latency_ns=latency_ns)
+
+    validity, found = codes([measure(r) for r in range(processes)])
+    assert (validity == "suspect") is doubted
+    assert ("uneven_processes" in found) is doubted
 
 
 @pytest.mark.parametrize(

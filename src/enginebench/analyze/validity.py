@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from statistics import geometric_mean
 
 from enginebench.analyze.compare import MIN_REPETITIONS
 from enginebench.analyze.quantiles import median
@@ -28,6 +29,9 @@ SPEED_RATIO = 1.2
 ENQUEUE_SHARE = 0.8
 # A host 1.2 times slower (SPEED_RATIO) moves such a latency by a tenth of a fifth: 2 %, which is the verdicts' margin.
 DEVICE_PACED_SHARE = 0.9
+# The verdicts' margin. Rows that an H200 paces repeat within 0.8 %; those that wait for its host were seen to differ by
+# 5 %. CPUs of shared machines differ as a rule, and the interval of a row says by how much.
+HALVES_RATIO = 1.02
 
 _MARKS: dict[Mark, tuple[CaveatCode, str, str]] = {
     "foreign_cpu": ("foreign_cpu", "other processes used the CPU", "stop them, or measure again at a quiet time"),
@@ -43,13 +47,13 @@ def judge(measurements: Sequence[Measurement]) -> tuple[Validity, list[Caveat]]:
 
     `invalid`: no samples, or more than half of them marked, blocks left out in which others took less than half a core.
     `suspect`: more than a fifth marked, warm-up not settled
-    in more than a fifth of the processes, or the machine's speed changed between processes. Doubts that the
-    measurements carry themselves come with the record, not from here.
+    in more than a fifth of the processes, the machine's speed changed between processes, or, on a GPU, one half of the
+    processes disagrees with the other. Doubts that the measurements carry themselves come with the record.
     """
     kept = [m for m in measurements if m.latency_ns]
     if not kept:
         return "invalid", [_caveat("too_few_samples", "no process has a sample", "see the reason of the row")]
-    marked, drifting = share_marked(kept), list(_find_drift(kept))
+    marked, drifting = share_marked(kept), [*_find_drift(kept), *_compare_halves(kept)]
     unsettled = sum(m.warmup_settled is False for m in kept) / len(kept)
     caveats = [*_doubt_marks(kept), *_doubt_counts(kept), *_doubt_overhead(kept), *_doubt_warmup(kept)]
     caveats += [*_doubt_end(kept), *_doubt_enqueue(kept), *drifting]
@@ -136,6 +140,20 @@ def _find_drift(measurements: Sequence[Measurement]) -> Iterator[Caveat]:
     if _ratio(clocks) > SPEED_RATIO:
         seen = f"the GPU clock lay between {min(clocks):.0f} and {max(clocks):.0f} MHz"
         yield _caveat("clock_drift", seen, advice)
+
+
+def _compare_halves(measurements: Sequence[Measurement]) -> Iterator[Caveat]:
+    """The doubt that a GPU's row is two answers: even and odd processes are the same engine, measured twice."""
+    known = [m for m in measurements if m.device_ns]
+    if len(known) < MIN_REPETITIONS:
+        return
+    halves = [[median(m.latency_ns) for m in known if m.repetition % 2 == odd] for odd in (0, 1)]
+    ratio = _ratio([geometric_mean(half) for half in halves if half])
+    if ratio > HALVES_RATIO:
+        seen = f"the same engine twice: even and odd processes differ by {ratio - 1:.1%}"
+        yield _caveat(
+            "uneven_processes", seen, "look for what disturbs the machine; a CUDA graph waits less for its host"
+        )
 
 
 def _ignores_host(measurement: Measurement) -> bool:

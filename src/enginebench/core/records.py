@@ -52,6 +52,7 @@ CaveatCode = Literal[
     "tf32",
     "throttled",
     "too_few_samples",
+    "uneven_processes",  # processes of one row disagree by more than the verdicts' margin
     "unproved_precision",  # the engine keeps no record that could show in what it computed
     "unverified_engine",
 ]

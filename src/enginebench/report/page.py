@@ -51,6 +51,7 @@ _PLACES: dict[CaveatCode, str] = {
     "foreign_gpu": "drift",
     "not_settled": "drift",
     "throttled": "drift",
+    "uneven_processes": "drift",
     "external_preprocess": "quality",
     "nonfinite": "quality",
     "random_calibration": "quality",
