@@ -6,6 +6,7 @@ After every repetition the row's file is rewritten, so whatever ends the run, wh
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, Protocol, TypeAlias
 
@@ -29,9 +30,10 @@ from enginebench.core.names import format_engine, format_precision
 from enginebench.core.records import Machine, Result
 from enginebench.workflow.arrays import load_arrays
 from enginebench.workflow.folder import RunFolder
-from enginebench.workflow.isolate import run_child
-from enginebench.workflow.jobs import MeasureAnswer, MeasureJob, PrepareAnswer, PrepareJob, Proof
+from enginebench.workflow.isolate import Child, run_child
+from enginebench.workflow.jobs import MeasureAnswer, MeasureJob, PreloadJob, PrepareAnswer, PrepareJob, Proof
 from enginebench.workflow.plan import PlannedRow
+from enginebench.workflow.preload import can_wait, count_at_once
 
 # (model, batch) -> (id of the row that was taken as the truth, its outputs)
 References: TypeAlias = dict[tuple[str, int], tuple[str, Mapping[str, Any]]]
@@ -70,6 +72,19 @@ def child_environment(threads: int, repetition: int = 0) -> dict[str, str]:
     }
 
 
+class Turn(Struct, frozen=True):
+    """One repetition of one row, and its place in the run."""
+
+    row: PlannedRow
+    repetition: int
+    order: int
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """Variables of the process that measures it."""
+        return child_environment(self.row.engine.threads, self.repetition)
+
+
 class Campaign:
     """All rows of one run on their way. `results` holds each row as it stands, in the order of the plan."""
 
@@ -89,6 +104,7 @@ class Campaign:
         self._machine = machine
         self._timeout_s = timeout_s
         self._reporter = reporter
+        self._at_once = count_at_once()
         self.results: dict[str, Result] = {}
 
     def restore(self) -> None:
@@ -227,18 +243,48 @@ class Campaign:
                 self._keep(replace(result, accuracy=found))
 
     def _measure_interleaved(self) -> None:
+        """Every repetition in its turn, a few turns at a time: their children may import before it comes."""
+        group: list[Turn] = []
         order = 0
         for repetition in range(max((row.measure.processes for row in self._rows.values()), default=0)):
             for row in self._rows.values():
                 result = self.results[row.id]
                 if result.status != "partial" or repetition >= row.measure.processes:
                     continue
-                if all(m.repetition != repetition for m in result.measurements):
-                    self._keep(self._repeat(row, result, repetition, order))
+                if any(m.repetition == repetition for m in result.measurements):
+                    self._reporter.advance()
+                else:
+                    group.append(Turn(row, repetition, order))
                 order += 1
-                self._reporter.advance()
+                if len(group) >= self._at_once:
+                    self._take_turns(group)
+                    group = []
+        self._take_turns(group)
 
-    def _repeat(self, row: PlannedRow, result: Result, repetition: int, order: int) -> Result:
+    def _take_turns(self, turns: Sequence[Turn]) -> None:
+        """One after the other, once all children that were started ahead have imported: each is timed alone."""
+        with ExitStack() as stack:
+            ahead: dict[int, Child] = {}
+            for turn in turns if len(turns) > 1 else ():
+                if can_wait(turn.row.engine):
+                    ahead[turn.order] = stack.enter_context(Child(turn.environment))
+                    ahead[turn.order].ask_to_preload(self._describe_preload(turn))
+            for child in ahead.values():
+                child.wait_until_ready(self._timeout_s)
+            for turn in turns:
+                result = self.results[turn.row.id]
+                if result.status == "partial":  # it may have failed in a turn before this one
+                    with ahead.get(turn.order) or Child(turn.environment) as child:
+                        self._keep(self._repeat(turn, result, child))
+                    self._reporter.advance()
+
+    def _describe_preload(self, turn: Turn) -> PreloadJob:
+        artifact = self.results[turn.row.id].artifacts[-1]
+        folder = str(self._folder.artefacts.absolute())
+        return PreloadJob(engine=turn.row.engine, kind=artifact.kind, out_dir=folder)
+
+    def _repeat(self, turn: Turn, result: Result, child: Child) -> Result:
+        row, repetition = turn.row, turn.repetition
         self._reporter.step(f"{label(row)}: process {repetition + 1} of {row.measure.processes}")
         job = MeasureJob(
             model=row.model,
@@ -247,14 +293,12 @@ class Campaign:
             measure=row.measure,
             out_dir=str(self._folder.artefacts.absolute()),
             repetition=repetition,
-            order=order,
+            order=turn.order,
             last_level_cache_bytes=self._machine.last_level_cache_bytes,
             prove=proves_when_timed(row) and not result.measurements,
         )
         try:
-            answer = run_child(
-                job, timeout_s=self._timeout_s, environment=child_environment(row.engine.threads, repetition)
-            )
+            answer = child.perform(job, timeout_s=self._timeout_s)
         except EngineBenchError as error:
             return self._failed(result, f"in process {repetition + 1}", error)
         assert isinstance(answer, MeasureAnswer)

@@ -16,7 +16,7 @@ import msgspec
 
 from enginebench.core.errors import EngineBenchError
 from enginebench.workflow.isolate import RESULT_FD
-from enginebench.workflow.jobs import ErrorAnswer, Job, Note
+from enginebench.workflow.jobs import ErrorAnswer, Job, Note, PreloadJob, Ready
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -34,9 +34,9 @@ def main() -> NoReturn:
     # Importing a large runtime makes hundreds of thousands of objects that stay: collecting among them again and again
     # took a third of the import of torch.compile. The timed loop switches the collector off altogether.
     gc.set_threshold(GC_THRESHOLD, 50, 50)
-    job = msgspec.json.decode(sys.stdin.buffer.readline(), type=Job)
-    follow_parent(sys.stdin.fileno())
     fd = int(os.environ[RESULT_FD])
+    job = read_job(fd)
+    follow_parent(sys.stdin.fileno())
     try:
         answer: Answer = _perform(job, lambda text: send(fd, Note(text=text)))
         msgspec.json.encode(answer)  # what cannot be sent is a fault like any other
@@ -51,6 +51,22 @@ def main() -> NoReturn:
         answer = ErrorAnswer(kind="ChildFailed", message=message, exit_code=6)
     send(fd, answer)
     leave()
+
+
+def read_job(fd: int) -> Job:
+    """The job, once everything is imported that the parent wanted imported before it."""
+    job: Job | PreloadJob = msgspec.json.decode(sys.stdin.buffer.readline(), type=Job | PreloadJob)
+    if not isinstance(job, PreloadJob):
+        return job
+    from enginebench.workflow.preload import preload
+
+    preload(job)
+    send(fd, Ready())
+    line = sys.stdin.buffer.readline()
+    if not line:  # the parent is gone, or the row is measured no more
+        leave()
+    done: Job = msgspec.json.decode(line, type=Job)
+    return done
 
 
 def leave() -> NoReturn:

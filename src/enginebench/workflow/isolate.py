@@ -14,12 +14,13 @@ import sys
 import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
+from types import TracebackType
 
 import msgspec
 
 from enginebench.core import errors
 from enginebench.core.errors import ChildFailed, EngineBenchError
-from enginebench.workflow.jobs import Answer, ErrorAnswer, Job, Note
+from enginebench.workflow.jobs import Answer, ErrorAnswer, Job, Note, PreloadJob
 
 RESULT_FD = "ENGINEBENCH_RESULT_FD"
 # Enough for the last traceback and the messages of a native library before it.
@@ -49,28 +50,8 @@ def run_child(
         ChildFailed: it died, hung or answered nonsense; carries the tail of its stderr.
         EngineBenchError: the error that the child raised on purpose, with its own class.
     """
-    read_fd, write_fd = os.pipe()
-    try:
-        child = subprocess.Popen(
-            [sys.executable, "-m", "enginebench.workflow.child"],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            pass_fds=(write_fd,),
-            start_new_session=True,
-            env={**os.environ, **(environment or {}), RESULT_FD: str(write_fd)},
-        )
-    except BaseException:
-        os.close(read_fd)
-        raise
-    finally:
-        os.close(write_fd)
-    conversation = _Conversation(child, read_fd, on_note)
-    try:
-        return conversation.hold(msgspec.json.encode(job), time.monotonic() + timeout_s, timeout_s)
-    finally:
-        end_group(child)
-        conversation.close()
+    with Child(environment) as child:
+        return child.perform(job, timeout_s=timeout_s, on_note=on_note)
 
 
 def end_group(child: subprocess.Popen[bytes]) -> None:
@@ -80,15 +61,81 @@ def end_group(child: subprocess.Popen[bytes]) -> None:
     child.wait()
 
 
+class Child:
+    """A fresh process that waits for one job. At the end of the `with` block it is gone, and all that it started.
+
+    Args:
+        environment: variables added to the child's environment.
+    """
+
+    def __init__(self, environment: Mapping[str, str] | None = None) -> None:
+        read_fd, write_fd = os.pipe()
+        try:
+            self._child = subprocess.Popen(
+                [sys.executable, "-m", "enginebench.workflow.child"],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                pass_fds=(write_fd,),
+                start_new_session=True,
+                env={**os.environ, **(environment or {}), RESULT_FD: str(write_fd)},
+            )
+        except BaseException:
+            os.close(read_fd)
+            raise
+        finally:
+            os.close(write_fd)
+        self._conversation = _Conversation(self._child, read_fd)
+        self._failure: ChildFailed | None = None
+        self._closed = False
+
+    def __enter__(self) -> Child:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Kills what is left of the child; may be called twice."""
+        if not self._closed:
+            self._closed = True
+            end_group(self._child)
+            self._conversation.close()
+
+    @property
+    def pid(self) -> int:
+        """The number of the process, and of its group."""
+        return self._child.pid
+
+    def ask_to_preload(self, job: PreloadJob) -> None:
+        """Sends the child to import; returns at once."""
+        self._conversation.send(job)
+
+    def wait_until_ready(self, timeout_s: float) -> None:
+        """Returns once the child has imported. What goes wrong meanwhile is for `perform` to tell."""
+        try:
+            self._conversation.listen(time.monotonic() + timeout_s)
+        except ChildFailed as error:
+            self._failure = error
+
+    def perform(self, job: Job, *, timeout_s: float, on_note: Callable[[str], None] = lambda text: None) -> Answer:
+        """The child's answer; it does one job only. Raises as `run_child` does."""
+        if self._failure is not None:
+            raise self._failure
+        return self._conversation.hold(job, time.monotonic() + timeout_s, timeout_s, on_note)
+
+
 class _Conversation:
     """Both pipes of one child, read until there is an answer, a death, or no time left."""
 
-    def __init__(self, child: subprocess.Popen[bytes], result_fd: int, on_note: Callable[[str], None]) -> None:
+    def __init__(self, child: subprocess.Popen[bytes], result_fd: int) -> None:
         assert child.stdin is not None and child.stdout is not None
         self._child = child
         self._stdin, self._noise = child.stdin, child.stdout
         self._result_fd = result_fd
-        self._on_note = on_note
+        self._on_note: Callable[[str], None] = lambda text: None
         self._answer: Answer | None = None
         self._pending = b""
         self._tail = b""
@@ -96,21 +143,32 @@ class _Conversation:
         self._selector.register(result_fd, selectors.EVENT_READ, self._read_result)
         self._selector.register(self._noise, selectors.EVENT_READ, self._read_noise)
 
-    def hold(self, job: bytes, deadline: float, timeout_s: float) -> Answer:
+    def send(self, message: Job | PreloadJob) -> None:
         with suppress(BrokenPipeError):  # it died at once; its exit status says why
-            self._stdin.write(job + b"\n")
+            self._stdin.write(msgspec.json.encode(message) + b"\n")
             self._stdin.flush()
-        while self._selector.get_map():
+
+    def listen(self, deadline: float) -> bool:
+        """Reads until there is an answer or the child's end; False if the deadline comes before either."""
+        while self._answer is None and self._selector.get_map():
             left = deadline - time.monotonic()
             if left <= 0:
-                raise self._failure(f"no answer within the time-out of {timeout_s:g} s; killed")
+                return False
             for key, _ in self._selector.select(min(left, 1.0)):
                 key.data()
-            if self._answer is not None:
-                deadline = min(deadline, time.monotonic() + EXIT_GRACE_S)
-                self._wait_exit(deadline)
-                break
+        return True
+
+    def hold(self, job: Job, deadline: float, timeout_s: float, on_note: Callable[[str], None]) -> Answer:
+        self._begin(on_note)
+        self.send(job)
+        if not self.listen(deadline):
+            raise self._failure(f"no answer within the time-out of {timeout_s:g} s; killed")
+        if self._answer is not None:
+            self._wait_exit(min(deadline, time.monotonic() + EXIT_GRACE_S))
         return self._judge()
+
+    def _begin(self, on_note: Callable[[str], None]) -> None:
+        self._on_note, self._answer = on_note, None  # that it was ready is no answer to the job
 
     def _wait_exit(self, deadline: float) -> None:
         """The child has answered; its output is drained so that it can end by itself."""

@@ -9,6 +9,7 @@ from msgspec import Struct
 
 from enginebench.core.records import (
     Artifact,
+    ArtifactKind,
     Availability,
     Caveat,
     Clock,
@@ -92,6 +93,14 @@ class MeasureJob(Struct, frozen=True, kw_only=True, tag="measure"):
     last_level_cache_bytes: int | None = None
     pin: bool = True
     prove: bool = False
+
+
+class PreloadJob(Struct, frozen=True, kw_only=True, tag="preload"):
+    """Import what a measurement of this engine needs, say so, and wait for the job itself."""
+
+    engine: EngineSpec
+    kind: ArtifactKind
+    out_dir: str
 
 
 class BuildJob(Struct, frozen=True, kw_only=True, tag="build"):
@@ -242,6 +251,10 @@ class ProfileAnswer(Struct, frozen=True, kw_only=True, tag="profile"):
     caveats: tuple[Caveat, ...] = ()
 
 
+class Ready(Struct, frozen=True, kw_only=True, tag="ready"):
+    """Everything is imported; the job may come."""
+
+
 class ErrorAnswer(Struct, frozen=True, kw_only=True, tag="error"):
     """An error that was raised on purpose in the child; `kind` is its class in `core.errors`."""
 
@@ -268,5 +281,6 @@ Answer: TypeAlias = (
     | StagesAnswer
     | ProfileAnswer
     | ErrorAnswer
+    | Ready
     | Note
 )

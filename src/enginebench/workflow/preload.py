@@ -1,0 +1,54 @@
+"""Imports ahead of a measurement: children that will take turns on a GPU load their runtimes side by side before.
+
+Importing PyTorch takes seconds, several times what a row is timed for. A child that has imported waits for its job
+without using a CPU, a GPU or more than its own memory, so whoever is timed meanwhile is as alone as before.
+"""
+
+from __future__ import annotations
+
+import os
+from contextlib import suppress
+from importlib import import_module
+
+import psutil
+
+from enginebench.core.records import EngineSpec
+from enginebench.workflow.jobs import PreloadJob
+
+# What a measurement imports on its way, whatever the engine.
+MODULES = (
+    "enginebench.measure.loop",
+    "enginebench.measure.machine",
+    "enginebench.measure.nvml",
+    "enginebench.measure.pin",
+    "enginebench.measure.reference",
+    "enginebench.measure.rotation",
+    "enginebench.measure.watch",
+    "enginebench.models.task",
+    "enginebench.workflow.perform_measure",
+)
+MOST_AT_ONCE = 8
+# A process that has imported PyTorch and its compiler holds about half of this.
+BYTES_OF_ONE = 1 << 30
+
+
+def preload(job: PreloadJob) -> None:
+    """Imports what the measurement will need. What fails here fails again when the job is done, and is told then."""
+    from enginebench.workflow.opening import open_for
+
+    for module in (*MODULES, *(["enginebench.models.torch_source"] if job.kind == "torch" else [])):
+        with suppress(Exception):
+            import_module(module)
+    with suppress(Exception):
+        open_for(job.engine, job.out_dir)
+
+
+def can_wait(engine: EngineSpec) -> bool:
+    """Whether a child may import its engine before its turn. On a CPU it may not: it is bound to its cores first."""
+    return engine.device != "cpu"
+
+
+def count_at_once() -> int:
+    """How many children may import side by side here: half of the CPUs, and what fits into half of the free memory."""
+    cpus = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return max(1, min(MOST_AT_ONCE, cpus // 2, psutil.virtual_memory().available // (2 * BYTES_OF_ONE)))
