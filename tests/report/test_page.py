@@ -82,6 +82,16 @@ def test_it_names_the_largest_batch_within_the_limit() -> None:
     assert "pytorch fp32: batch 8 is the largest within p99 15 ms" in page
 
 
+def test_batches_stand_in_a_table_of_their_own() -> None:
+    rows = [make_result(median_ms=m, batch=b, identity=f"b{b}", seed=b) for b, m in ((1, 2), (8, 8))]
+    documents = [describe_run(model="m", machine=make_machine(), spec={}, results=found) for found in (rows, rows[:1])]
+    page, alone = (format_page(document, [], None) for document in documents)
+    table = page.partition('data-file="batches"')[2].partition("</table>")[0]
+    assert table.count("<tr>") == 3 and ">times smallest<" in table
+    assert re.search(r'<td class="number">8</td>.*<td class="number">2\.\d+</td></tr>', table)
+    assert 'data-file="batches"' not in alone
+
+
 def test_every_section_stands_in_order(page: str) -> None:
     found = [a["id"] for a in read(page).all("section")]
     assert found == ["comparison", *SECTIONS]

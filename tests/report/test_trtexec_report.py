@@ -172,6 +172,8 @@ def test_layers_of_one_name_keep_bars_of_their_own(tmp_path: Path) -> None:
     path.write_bytes(made.make_profile([name + str(i) for i, name in enumerate(names)]))
     bars = draw_layers(parse_profile(path), "t", topk=30)["data"]["values"]
     assert len(bars) == 31 and bars[-1]["name"] == "(10 more layers)" and len({bar["rank"] for bar in bars}) == 31
+    assert bars[-1]["shown"] == pytest.approx(1.1 * bars[0]["ms"]) and bars[-1]["ms"] > bars[-1]["shown"]
+    assert bars[-1]["label"].endswith("%, bar cut off") and all(bar["shown"] == bar["ms"] for bar in bars[:-1])
     assert len(shorten(names[0])) == 46
     assert render_png(draw_layers(parse_profile(path), "t", topk=3)).startswith(b"\x89PNG")
 

@@ -47,6 +47,8 @@ _BUCKETS = 340
 # Percentiles on the tail axis: evenly spaced in log(1 / (1 - q)) from the median on.
 _TAIL_POINTS = 160
 _LABEL_LETTERS = 46
+# The longest that the bar of all other layers is drawn, in lengths of the slowest layer's.
+_REST_LIMIT = 1.1
 
 
 def import_altair() -> Any:
@@ -223,7 +225,8 @@ def draw_layers(profile: ProfileDocument, title: str, topk: int = 30, layers: La
     kinds = {layer.name: name_kind(layer) for layer in layers.layers} if layers else {}
     bars = list_bars(profile, topk, kinds)
     axis = alt.Axis(labelExpr=label_ranks(bars), labelLimit=330, ticks=False, domain=False, grid=False)
-    x = alt.X("ms:Q", title="ms in one iteration, with the profiler on")
+    ticks = alt.Axis(tickCount=8, labelOverlap=True)
+    x = alt.X("shown:Q", title="ms in one iteration, with the profiler on", axis=ticks)
     base = read_rows([]).encode(y=alt.Y("rank:O", title=None, axis=axis), x=x)
     # With the default verbosity of a build no precision is known: one colour, no legend.
     told = any(bar["kind"] != "other" for bar in bars)
@@ -255,16 +258,23 @@ def list_bars(profile: ProfileDocument, topk: int, kinds: dict[str, str]) -> lis
     rest = timed[topk:]
     if rest:
         rows.append((f"({len(rest)} more layers)", sum(layer.total_ms or 0.0 for layer in rest), "other"))
-    return [
-        {
-            "rank": rank,
-            "name": name,
-            "ms": scale_to_iteration(profile, total),
-            "kind": kind,
-            "label": f"{100 * total / profile.total_ms:.1f} %" if profile.total_ms else "",
-        }
-        for rank, (name, total, kind) in enumerate(rows)
-    ]
+    # The sum of many small layers would dwarf the layers that the picture is about.
+    limit_ms = _REST_LIMIT * max((total for _, total, _ in rows[:topk]), default=0.0)
+    bars = []
+    for rank, (name, total, kind) in enumerate(rows):
+        share = f"{100 * total / profile.total_ms:.1f} %" if profile.total_ms else ""
+        cut = rank >= topk and total > limit_ms
+        bars.append(
+            {
+                "rank": rank,
+                "name": name,
+                "ms": scale_to_iteration(profile, total),
+                "shown": scale_to_iteration(profile, limit_ms if cut else total),
+                "kind": kind,
+                "label": f"{share}, bar cut off" if cut else share,
+            }
+        )
+    return bars
 
 
 def colour_kinds(bars: list[Row]) -> Any:

@@ -11,7 +11,7 @@ from enginebench.core.names import format_precision
 from enginebench.core.records import Caveat, CaveatCode, Estimate, Machine
 from enginebench.core.text import clean_text
 from enginebench.report.answers import Notes, collect_notes, find_shape, merge_figures, name_row, state_answer
-from enginebench.report.batches import describe_limit, list_batches
+from enginebench.report.batches import HEADINGS, describe_limit, list_batches, list_cells
 from enginebench.report.cells import format_p99, format_speedup
 from enginebench.report.html import Html, element, join
 from enginebench.report.numbers import (
@@ -294,6 +294,8 @@ def _format_sections(
             for chart in charts
             if chart.section == name
         ]
+        if name == "speedup":
+            parts += _format_batches(document)
         if name == "proof":
             parts += _format_proofs(document)
         if name == "machine":
@@ -303,6 +305,25 @@ def _format_sections(
             yield element(
                 "section", heading, *_format_caveats(document, name), *parts, id=name, aria_labelledby=f"{name}-title"
             )
+
+
+def _format_batches(document: RunDocument) -> list[Html]:
+    """Latency against throughput as figures, of engines that ran several batches."""
+    series = list_batches(document.rows, document.spec.get("p99_limit_ms"))
+    if not series:
+        return []
+    numeric = [None, None] + ["number"] * (len(HEADINGS) - 2)
+    head = [element("th", text, scope="col", class_=kind) for text, kind in zip(HEADINGS, numeric, strict=True)]
+    lines = [
+        element(
+            "tr",
+            element("th", first, scope="row"),
+            *(element("td", text, class_=kind) for text, kind in zip(others, numeric[1:], strict=True)),
+        )
+        for first, *others in list_cells(series)
+    ]
+    table = element("table", element("thead", element("tr", *head)), element("tbody", *lines), data_file="batches")
+    return [wrap_table(table, "Latency against throughput by batch")]
 
 
 def _format_caveats(document: RunDocument, section: str) -> list[Html]:
