@@ -84,3 +84,16 @@ def test_the_batch_is_that_of_the_shapes_unless_it_is_said() -> None:
     assert choose_batches((8,), {"x": (1, 3)}) == (8,)
     with pytest.raises(UsageError, match=r"first axis of --input-shape is 4, and --batch 1, 8"):
         choose_batches((1, 8), {"x": (4, 3)})
+
+
+@pytest.mark.parametrize(
+    ("text", "device"), [("cpu", "cpu"), ("cuda:1", "cuda:1"), ("CUDA:0", "cuda:0"), ("cuda", "cuda:0")]
+)
+def test_devices_have_one_spelling(text: str, device: str) -> None:
+    assert collect("--device", text)[2].device == device
+
+
+@pytest.mark.parametrize("text", ["gpu", "cuda:x", "cuda:", "cuda:-1", "cuda:0,1", ""])
+def test_a_device_that_cannot_be_is_refused_before_anything_runs(text: str) -> None:
+    with pytest.raises(click.BadParameter, match="neither cpu nor cuda:N"):
+        collect("--device", text)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 from msgspec import Struct
 
+from enginebench.cli.device import read_device
 from enginebench.core.errors import UsageError
 from enginebench.core.records import Cache, MeasureSpec, Precision, Recipe, Scope
 
@@ -156,7 +157,7 @@ class Timing(Struct, frozen=True, kw_only=True):
 
 
 COMMON_OPTIONS = (
-    click.option("--device", default="cpu", show_default=True, help="cpu or cuda:N."),
+    click.option("--device", callback=read_device, default="cpu", show_default=True, help="cpu or cuda:N."),
     click.option("--threads", type=click.IntRange(1, 4096), help="Threads of every engine. [physical cores]"),
     click.option("--seed", type=click.IntRange(0, 2**32 - 1), default=0, show_default=True, help="Of inputs."),
     click.option(
