@@ -93,6 +93,14 @@ def test_int8_that_ran_as_fp32_fails_under_strict_precision(cli: Cli, tmp_path: 
         assert "relabelled" in {c["code"] for c in row["caveats"]}
 
 
+def test_the_log_that_a_failure_names_is_there_to_read(cli: Cli, tmp_path: Path) -> None:
+    variables = make_environment(tmp_path, "10.16", "10.16") | {"FAKE_TRTEXEC_FAULT": "build_fails"}
+    done = cli("profile", take_graph(tmp_path), "--engine", "trtexec", "--device", "cuda:0", env=variables)
+    assert done.returncode != 0
+    log = Path(done.stderr.strip().rpartition("Its whole log: ")[2])
+    assert log.read_text().startswith("$ ") and "--onnx=" in log.read_text()
+
+
 def test_a_plan_alone_without_pytorch_or_onnx(cli: Cli, tmp_path: Path) -> None:
     variables = make_environment(tmp_path, "10.16", "10.16")
     hide_packages(tmp_path, variables)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -17,6 +16,7 @@ from enginebench.workflow.campaign import Reporter, child_environment
 from enginebench.workflow.isolate import run_child
 from enginebench.workflow.jobs import AnswerJob, LabelledAnswer
 from enginebench.workflow.lock import lock_devices
+from enginebench.workflow.scratch import open_scratch
 from enginebench.workflow.sides import OpenSide, SideRequest, check_side, choose_step, open_side
 
 if TYPE_CHECKING:
@@ -57,8 +57,7 @@ def measure_side_accuracy(
     check_labelled(data)
     for text in filter(None, (side, reference)):
         check_side(text)
-    with tempfile.TemporaryDirectory(prefix="enginebench-") as scratch:
-        place = Path(scratch)
+    with open_scratch() as place:
         own = open_side(side, request, place / "side", reporter)
         other = open_side(reference, request, place / "reference", reporter) if reference is not None else None
         model = model or _find_model(own, other)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -19,6 +18,7 @@ from enginebench.report.drift import DriftDocument, DriftSide, SamplesDocument
 from enginebench.workflow.arrays import load_arrays, save_arrays
 from enginebench.workflow.campaign import Reporter, cut_common
 from enginebench.workflow.lock import lock_devices
+from enginebench.workflow.scratch import open_scratch
 from enginebench.workflow.sides import OpenSide, SideRequest, check_side, check_sides, choose_step, open_side, run_side
 
 # From the longest to the shortest format: the shorter side sets what can be asked of both.
@@ -82,8 +82,7 @@ def measure_sides(
     """
     for text in (reference, candidate):
         check_side(text)
-    with tempfile.TemporaryDirectory(prefix="enginebench-") as scratch:
-        place = Path(scratch)
+    with open_scratch() as place:
         ref = open_side(reference, request, place / "reference", reporter)
         cand = open_side(candidate, request, place / "candidate", reporter)
         if request.profile_index is not None and not any("plan" in accepts(s.engine.backend) for s in (ref, cand)):

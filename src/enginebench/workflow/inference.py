@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tempfile
 from pathlib import Path
 
 from msgspec import Struct
@@ -16,6 +15,7 @@ from enginebench.workflow.campaign import Reporter, child_environment
 from enginebench.workflow.isolate import run_child
 from enginebench.workflow.jobs import InferAnswer, InferJob, SourceJob
 from enginebench.workflow.lock import lock_devices
+from enginebench.workflow.scratch import open_scratch
 from enginebench.workflow.sources import choose_source, make_sources
 
 INFER_TIMEOUT_S = 1800.0
@@ -56,10 +56,10 @@ def infer_file(
     name, options = engine
     device = find_device(name, device)
     spec = EngineSpec(backend=name, options=options, device=device, batch=int(first.shape[0]), threads=threads)
-    with tempfile.TemporaryDirectory(prefix="enginebench-") as scratch:
+    with open_scratch() as scratch:
         job = SourceJob(
             model=target,
-            out_dir=scratch,
+            out_dir=str(scratch),
             weights=weights,
             seed=seed,
             input_shapes=input_shapes,
@@ -73,7 +73,7 @@ def infer_file(
         infer = InferJob(
             artifact=artifact,
             engine=spec,
-            out_dir=scratch,
+            out_dir=str(scratch),
             inputs_path=str(inputs.absolute()),
             outputs_path=str(out.absolute()),
         )

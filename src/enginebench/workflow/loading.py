@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -14,6 +13,7 @@ from enginebench.core.protocols import Loadable
 from enginebench.core.records import EngineSpec
 from enginebench.workflow.opening import build_graph, open_for
 from enginebench.workflow.perform_sources import take_file
+from enginebench.workflow.scratch import open_scratch
 
 if TYPE_CHECKING:
     from enginebench.core.protocols import Engine
@@ -46,11 +46,11 @@ def load_engine(
     spec = EngineSpec(
         backend=engine, options=dict(options or {}), device=find_device(engine, device), batch=batch, threads=threads
     )
-    with tempfile.TemporaryDirectory(prefix="enginebench-") as scratch:
-        backend = open_for(spec, scratch)
+    with open_scratch() as scratch:
+        backend = open_for(spec, str(scratch))
         if not isinstance(backend, Loadable):
             raise UsageError(f"engine {engine} times itself and hands out no arrays; a plan is run by engine tensorrt")
-        (source,) = take_file(Path(path), Path(scratch))
-        artifact = build_graph(backend, source, spec, scratch, lambda text: None)
+        (source,) = take_file(Path(path), scratch)
+        artifact = build_graph(backend, source, spec, str(scratch), lambda text: None)
         with backend.load(artifact, spec) as loaded:
             yield loaded

@@ -5,7 +5,6 @@ Timing and profiling run in one child process, the timing first: a profiler slow
 
 from __future__ import annotations
 
-import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -23,6 +22,7 @@ from enginebench.workflow.isolate import run_child
 from enginebench.workflow.jobs import NoteCall, ProfileAnswer, ProfileJob
 from enginebench.workflow.lock import lock_devices
 from enginebench.workflow.plan import list_devices
+from enginebench.workflow.scratch import open_scratch
 from enginebench.workflow.sources import plan_one
 
 if TYPE_CHECKING:
@@ -54,17 +54,17 @@ def profile_target(request: RunRequest, *, reporter: Reporter, wait: bool = True
     """
     check_profiler(request.engines[0][0])
     with (
-        tempfile.TemporaryDirectory(prefix="enginebench-") as scratch,
+        open_scratch() as scratch,
         lock_devices(list_devices(request), wait=wait, on_wait=reporter.say),
     ):
-        row, source = plan_one(request, Path(scratch) / "artefacts", reporter)
+        row, source = plan_one(request, scratch / "artefacts", reporter)
         answer = run_child(
             ProfileJob(
                 model=row.model,
                 artifact=source,
                 engine=row.engine,
                 measure=row.measure,
-                out_dir=str((Path(scratch) / "artefacts").absolute()),
+                out_dir=str((scratch / "artefacts").absolute()),
             ),
             timeout_s=request.timeout_s,
             environment=child_environment(request.threads),

@@ -6,7 +6,6 @@ The timing runs in a child process (`perform_stages`); the parent makes pictures
 from __future__ import annotations
 
 import io
-import tempfile
 import threading
 import time
 from collections import deque
@@ -29,6 +28,7 @@ from enginebench.workflow.isolate import run_child
 from enginebench.workflow.jobs import NoteCall, StagesAnswer, StagesJob
 from enginebench.workflow.lock import lock_devices
 from enginebench.workflow.plan import list_devices
+from enginebench.workflow.scratch import open_scratch
 from enginebench.workflow.sources import plan_one
 
 if TYPE_CHECKING:
@@ -83,12 +83,12 @@ def measure_stages(
     if save_images is not None:
         write_photos(save_images, photos)
     with (
-        tempfile.TemporaryDirectory(prefix="enginebench-") as scratch,
+        open_scratch() as scratch,
         lock_devices(list_devices(request), wait=wait, on_wait=reporter.say),
     ):
-        folder = Path(scratch) / "photos"
+        folder = scratch / "photos"
         write_photos(folder, photos)
-        job = plan_stages(request, Path(scratch), folder, len(photos), decoders, reporter)
+        job = plan_stages(request, scratch, folder, len(photos), decoders, reporter)
         answer = run_child(
             job,
             timeout_s=STAGES_TIMEOUT_S,
