@@ -11,6 +11,7 @@ import numpy as np
 import psutil
 import pytest
 import torch
+import torch.fx
 from msgspec.structs import replace
 
 from enginebench.backends import pytorch_compile
@@ -190,21 +191,64 @@ def test_batch_norms_are_folded_and_answers_stay(backend: Any) -> None:
 
 def test_folding_leaves_no_norm_and_touches_no_original() -> None:
     module = make_normed()
-    assert count_norms(fold_batch_norms(module, "m")) == 0
-    assert count_norms(module) == 2
+    assert count_norms(fold_batch_norms(module, "m", [torch.ones(2, 1, 2, 2)])) == 0
+    assert count_norms(torch.fx.symbolic_trace(module)) == 2
     assert torch.equal(module[0].weight, make_normed()[0].weight)
 
 
-def test_what_cannot_be_folded_is_an_error_that_says_why() -> None:
-    plain = torch.nn.Sequential(torch.nn.Linear(2, 2), torch.nn.ReLU())
-    with pytest.raises(ModelError, match=r"m has no batch norm that directly follows .* Leave out fold_bn=1"):
-        fold_batch_norms(plain, "m")
-    with pytest.raises(ModelError, match=r"torch.fx cannot trace it: .*control flow"):
-        fold_batch_norms(Wrapped(lambda x: x if x.sum() > 0 else -x), "m")
-    layer = torch.nn.Linear(2, 2)
-    shared = torch.nn.Sequential(layer, torch.nn.BatchNorm1d(2), layer, torch.nn.BatchNorm1d(2)).eval()
-    with pytest.raises(ModelError, match="it calls 0 twice"):
-        fold_batch_norms(shared, "m")
+class OnlyInTraining(torch.nn.Module):
+    """A batch norm that no inference runs, and a layer that has none."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer, self.norm = torch.nn.Linear(2, 2), torch.nn.BatchNorm1d(2)
+
+    def forward(self, x: Any) -> Any:
+        return self.norm(self.layer(x)) if self.training else torch.relu(self.layer(x))
+
+
+class ReadTwice(torch.nn.Module):
+    """A layer whose weight is also read without the batch norm after it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm, self.layer = make_normed()[5], torch.nn.Linear(2, 4)
+
+    def forward(self, x: Any) -> Any:
+        return self.norm(self.layer(x)) + self.layer.weight.sum()
+
+
+def make_shared() -> torch.nn.Sequential:
+    layer, norm = torch.nn.Linear(2, 2), torch.nn.BatchNorm1d(2)
+    norm.running_mean = torch.tensor([0.5, -0.5])
+    return torch.nn.Sequential(layer, norm, torch.nn.ReLU(), layer, norm)
+
+
+def make_along_another_axis() -> torch.nn.Sequential:
+    return torch.nn.Sequential(torch.nn.Linear(2, 4), make_normed()[5])
+
+
+@pytest.mark.parametrize(
+    ("make", "shape", "reason"),
+    [
+        (lambda: torch.nn.Linear(2, 2), (2, 2), "has no batch norm that directly follows"),
+        (OnlyInTraining, (2, 2), "has no batch norm that directly follows"),
+        (lambda: Wrapped(lambda x: x if x.sum() > 0 else -x), (2, 2), "torch.fx cannot trace it: .*control flow"),
+        (make_shared, (2, 2), "answers otherwise once"),
+        (ReadTwice, (2, 2), "answers otherwise once"),
+        (make_along_another_axis, (2, 4, 2), "answers otherwise once"),
+        (make_normed, (2, 7), "whether it still answers alike cannot be seen"),
+    ],
+)
+def test_what_cannot_be_folded_is_an_error_that_says_why(make: Any, shape: tuple[int, ...], reason: str) -> None:
+    with pytest.raises(ModelError, match=f"m.* {reason}.*Leave out fold_bn=1"):
+        fold_batch_norms(make().eval(), "m", [torch.rand(shape)])
+
+
+def test_a_layer_that_is_called_twice_hinders_no_other() -> None:
+    layer = torch.nn.Linear(4, 4)
+    module = torch.nn.Sequential(make_normed(), layer, torch.nn.ReLU(), layer).eval()
+    assert count_norms(fold_batch_norms(module, "m", [torch.ones(2, 1, 2, 2)])) == 0
 
 
 def test_compiling_leaves_no_process_behind(loader: Any, torch_artifact: Artifact, tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -11,11 +12,16 @@ from msgspec.structs import replace
 from enginebench.core.errors import MeasurementError
 from enginebench.core.records import Artifact, EngineSpec, LayerProfile, MeasureSpec, Result
 from enginebench.models.onnx_source import read_packaged_onnx
+from enginebench.workflow import campaign
 from enginebench.workflow.campaign import judge_proof, proves_when_timed
+from enginebench.workflow.folder import RunRequest
+from enginebench.workflow.isolate import Child
 from enginebench.workflow.jobs import MeasureAnswer, MeasureJob, PrepareAnswer, PrepareJob, Proof
+from enginebench.workflow.main_job import run_model
 from enginebench.workflow.perform import perform
 from enginebench.workflow.plan import PlannedRow
 from enginebench.workflow.proving import prove_timed_engine
+from reporters import Silent
 
 SPEC = EngineSpec(backend="fake")
 MEASURE = MeasureSpec(warmup=1, iters=5, processes=1)
@@ -72,11 +78,57 @@ class Broken:
         raise AssertionError("asked for layers without a record")
 
 
-def test_a_record_that_fails_after_timing_is_a_doubt() -> None:
+def test_a_record_that_fails_after_timing_costs_no_times() -> None:
     engine: Any = Broken()
     proof = prove_timed_engine(engine)
-    assert proof.effective_precision is None and proof.layers == ()
-    assert [c.message for c in proof.caveats] == ["the engine's profiler gave no layer times: the recorder is taken"]
+    assert proof.effective_precision is None and proof.layers == () and proof.failure == "the recorder is taken"
+
+
+def run_proven_when_timed(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, options: dict[str, str], **more: Any
+) -> tuple[list[Result], list[tuple[int, bool]]]:
+    """The rows of a run whose engines are proven by the processes that time them, and which of those were asked."""
+    asked: list[tuple[int, bool]] = []
+
+    class Listening(Child):
+        def perform(self, job: Any, **how: Any) -> Any:
+            asked.append((job.repetition, job.prove))
+            if more.get("interrupt_at") == job.repetition:
+                raise KeyboardInterrupt
+            return super().perform(job, **how)
+
+    monkeypatch.setattr(campaign, "Child", Listening)
+    monkeypatch.setattr(campaign, "proves_when_timed", lambda row: True)
+    request = RunRequest(model="digits-mlp", engines=(("fake", options),), measure=replace(MEASURE, processes=4))
+    results: list[Result] = []
+    with suppress(KeyboardInterrupt):
+        results = run_model(request, folder, reporter=Silent(), resume=more.get("resume", False))[1]
+    return results, asked
+
+
+@pytest.mark.parametrize("fault", ["raise", "segfault", "exit"])
+def test_a_record_that_fails_or_kills_is_tried_twice_and_said(
+    fault: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (row,), asked = run_proven_when_timed(tmp_path / "r", monkeypatch, {"fault": fault, "at": "proof"})
+    assert asked == [(0, True), (1, True), (2, False), (3, False)]
+    assert row.status == "ok" and [len(m.latency_ns) for m in row.measurements] == [5] * 4
+    (doubt,) = row.caveats
+    assert doubt.code == "failed_proof" and doubt.message.startswith(
+        "asked fp32; the record that would prove it failed: "
+    )
+
+
+def test_only_the_first_process_proves_also_when_a_run_is_continued(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    options = {"ran": "int8"}
+    _, asked = run_proven_when_timed(tmp_path / "r", monkeypatch, options, interrupt_at=2)
+    assert asked == [(0, True), (1, False), (2, False)]
+    (row,), asked = run_proven_when_timed(tmp_path / "r", monkeypatch, options, resume=True)
+    assert asked == [(2, False), (3, False)]
+    assert row.status == "ok" and row.engine.precision == "int8" and row.effective_precision == {"int8": 1.0}
+    assert [c.code for c in row.caveats] == ["relabelled"] and len(row.measurements) == 4
 
 
 @pytest.mark.parametrize(("device", "when_timed"), [("cpu", False), ("cuda:0", True)])

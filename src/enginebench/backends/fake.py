@@ -68,7 +68,7 @@ OPTIONS = {
     "ran": Option(default="as asked", choices=("as asked", *PRECISIONS), meaning="the precision of which it tells"),
     "ran_share": Option(default="1", meaning="share of its time in `ran`; the rest is told as asked"),
     "fault": Option(default="none", choices=FAULTS, meaning="what goes wrong"),
-    "at": Option(default="run", choices=("build", "load", "run"), meaning="the stage at which it goes wrong"),
+    "at": Option(default="run", choices=("build", "load", "run", "proof"), meaning="the stage at which it goes wrong"),
     "after": Option(default="0", meaning="complete runs before the fault"),
 }
 
@@ -151,6 +151,7 @@ class FakeBackend:
             threads=spec.threads,
             record=make_record(spec, options),
             latency_ns=numbers["latency_us"] * 1000,
+            before_record=lambda: _fail_at("proof", options),
         )
 
     def _find_repetition(self) -> int:
@@ -233,6 +234,7 @@ class FakeEngine:
         threads: int,
         record: dict[str, float],
         latency_ns: float,
+        before_record: Callable[[], None] = lambda: None,
     ) -> None:
         self.inputs = inputs
         self.outputs = outputs
@@ -244,6 +246,7 @@ class FakeEngine:
         self._after = after
         self._record = record
         self._latency_ns = latency_ns
+        self._before_record = before_record
         self._pending: dict[str, Array] | None = None
         self._answer: dict[str, Array] = {}
         self._closed = False
@@ -274,6 +277,7 @@ class FakeEngine:
         self._check_open()
         if self._pending is None:
             raise explain_unbound(NAME)
+        self._before_record()
         return dict(self._record)
 
     def profile_layers(self) -> LayerProfile:

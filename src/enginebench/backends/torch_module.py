@@ -11,6 +11,7 @@ from enginebench.backends.request import FORCE, Option
 from enginebench.backends.torch_cast import CAST, cast_module
 from enginebench.backends.torch_fold import FOLD_BN, fold_batch_norms
 from enginebench.core.errors import ModelError, UsageError
+from enginebench.core.feeds import random_feeds
 from enginebench.core.records import Artifact, EngineSpec
 
 if TYPE_CHECKING:
@@ -21,6 +22,8 @@ MODULE_OPTIONS = {
     "fold_bn": FOLD_BN,
     "cast": CAST,
 }
+# Two samples show a norm that was folded along the wrong axis; a large batch would only take longer.
+CHECK_BATCH = 2
 CPU_OPTIONS = {**MODULE_OPTIONS, "force": FORCE}
 
 
@@ -35,7 +38,8 @@ def load_ready_module(
     """
     module = load_module(artifact, loader)
     if options["fold_bn"] == "1":
-        module = fold_batch_norms(module, artifact.model)
+        feeds = random_feeds(artifact.inputs, min(spec.batch, CHECK_BATCH), seed=0)
+        module = fold_batch_norms(module, artifact.model, [torch.from_numpy(feeds[s.name]) for s in artifact.inputs])
     module = module.to(torch.device(device))
     if options["channels_last"] == "1":
         module = module.to(memory_format=torch.channels_last)

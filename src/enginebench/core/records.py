@@ -31,6 +31,7 @@ CaveatCode = Literal[
     "enqueue_bound",
     "environment",  # something about the machine makes numbers doubtful (no pinning, power saving)
     "external_preprocess",
+    "failed_proof",  # the record that would show in what the engine computed could not be made
     "fallback",
     "foreign_cpu",
     "foreign_gpu",

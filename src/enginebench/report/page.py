@@ -58,6 +58,7 @@ _PLACES: dict[CaveatCode, str] = {
     "random_inputs": "quality",
     "random_weights": "quality",
     "disturbed_profile": "proof",
+    "failed_proof": "proof",
     "fallback": "proof",
     "low_coverage": "proof",
     "no_layer_times": "proof",  # the profiler's record is that of the proof

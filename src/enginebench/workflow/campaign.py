@@ -5,6 +5,7 @@ After every repetition the row's file is rewritten, so whatever ends the run, wh
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
@@ -27,7 +28,7 @@ from enginebench.core.errors import (
     UsageError,
 )
 from enginebench.core.names import format_engine, format_precision
-from enginebench.core.records import Machine, Result
+from enginebench.core.records import Caveat, Machine, Result
 from enginebench.workflow.arrays import load_arrays
 from enginebench.workflow.folder import RunFolder
 from enginebench.workflow.isolate import Child, run_child
@@ -269,12 +270,15 @@ class Campaign:
                 if can_wait(turn.row.engine):
                     ahead[turn.order] = stack.enter_context(Child(turn.environment))
                     ahead[turn.order].ask_to_preload(self._describe_preload(turn))
+            deadline = time.monotonic() + self._timeout_s
             for child in ahead.values():
-                child.wait_until_ready(self._timeout_s)
+                child.wait_until_ready(deadline)
             for turn in turns:
                 result = self.results[turn.row.id]
                 if result.status == "partial":  # it may have failed in a turn before this one
-                    with ahead.get(turn.order) or Child(turn.environment) as child:
+                    waiting = ahead.get(turn.order)
+                    # What ends before it was asked for anything says nothing about the row.
+                    with waiting if waiting and waiting.alive else Child(turn.environment) as child:
                         self._keep(self._repeat(turn, result, child))
                     self._reporter.advance()
 
@@ -295,12 +299,14 @@ class Campaign:
             repetition=repetition,
             order=turn.order,
             last_level_cache_bytes=self._machine.last_level_cache_bytes,
-            prove=proves_when_timed(row) and not result.measurements,
+            prove=proves_when_timed(row) and lacks_proof(result),
         )
         try:
             answer = child.perform(job, timeout_s=self._timeout_s)
         except EngineBenchError as error:
-            return self._failed(result, f"in process {repetition + 1}", error)
+            if child.kept is None:
+                return self._failed(result, f"in process {repetition + 1}", error)
+            answer = replace(child.kept, proof=Proof(failure=str(error)))
         assert isinstance(answer, MeasureAnswer)
         measurements = (*result.measurements, answer.measurement)
         finished = len(measurements) >= row.measure.processes
@@ -322,8 +328,21 @@ def proves_when_timed(row: PlannedRow) -> bool:
     return row.engine.device != "cpu"
 
 
+def lacks_proof(result: Result) -> bool:
+    """Whether the next process that times a row is to make its record: the first, and one more where that failed."""
+    failed = any(caveat.code == "failed_proof" for caveat in result.caveats)
+    return not result.measurements or (failed and len(result.measurements) == 1)
+
+
 def judge_proof(result: Result, proof: Proof) -> Result:
-    """The row with the engine's record, named after the precision that ran."""
+    """The row with the engine's record, named after the precision that ran; or with the doubt that there is none."""
+    if proof.failure is not None:
+        doubt = Caveat(
+            code="failed_proof",
+            message=f"asked {result.requested_precision}; the record that would prove it failed: {proof.failure}",
+            advice="take the label as what was asked, not as what ran; times and outputs do not depend on it",
+        )
+        return replace(result, caveats=(doubt,))
     ran, doubts = judge_precision(result.requested_precision, proof.effective_precision)
     return replace(
         result,

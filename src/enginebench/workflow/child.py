@@ -16,12 +16,10 @@ import msgspec
 
 from enginebench.core.errors import EngineBenchError
 from enginebench.workflow.isolate import RESULT_FD
-from enginebench.workflow.jobs import ErrorAnswer, Job, Note, PreloadJob, Ready
+from enginebench.workflow.jobs import ErrorAnswer, Job, Kept, Note, PreloadJob, Ready
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from enginebench.workflow.jobs import Answer
+    from enginebench.workflow.jobs import Answer, KeepCall, NoteCall
 
 # Linux's number; Python's fcntl module names it only on some builds (fcntl.h, F_SETSIG).
 F_SETSIG = 10
@@ -38,7 +36,7 @@ def main() -> NoReturn:
     job = read_job(fd)
     follow_parent(sys.stdin.fileno())
     try:
-        answer: Answer = _perform(job, lambda text: send(fd, Note(text=text)))
+        answer: Answer = _perform(job, lambda text: send(fd, Note(text=text)), lambda sure: send(fd, Kept(answer=sure)))
         msgspec.json.encode(answer)  # what cannot be sent is a fault like any other
     except EngineBenchError as error:
         answer = ErrorAnswer(kind=type(error).__name__, message=str(error), exit_code=error.exit_code)
@@ -76,11 +74,11 @@ def leave() -> NoReturn:
     os._exit(0)
 
 
-def _perform(job: Job, note: Callable[[str], None]) -> Answer:
+def _perform(job: Job, note: NoteCall, keep: KeepCall) -> Answer:
     # Imported late: whatever fails in there is answered like any other fault.
     from enginebench.workflow.perform import perform
 
-    return perform(job, note)
+    return perform(job, note, keep)
 
 
 def _first_line(error: Exception) -> str:

@@ -20,7 +20,7 @@ import msgspec
 
 from enginebench.core import errors
 from enginebench.core.errors import ChildFailed, EngineBenchError
-from enginebench.workflow.jobs import Answer, ErrorAnswer, Job, Note, PreloadJob
+from enginebench.workflow.jobs import Answer, ErrorAnswer, Job, Kept, MeasureAnswer, Note, PreloadJob, Ready
 
 RESULT_FD = "ENGINEBENCH_RESULT_FD"
 # Enough for the last traceback and the messages of a native library before it.
@@ -113,12 +113,25 @@ class Child:
         """Sends the child to import; returns at once."""
         self._conversation.send(job)
 
-    def wait_until_ready(self, timeout_s: float) -> None:
-        """Returns once the child has imported. What goes wrong meanwhile is for `perform` to tell."""
+    def wait_until_ready(self, deadline: float) -> None:
+        """Returns once the child has imported, or at the deadline (of `time.monotonic`): it may still get its job then.
+
+        What goes wrong meanwhile is for `perform` to tell.
+        """
         try:
-            self._conversation.listen(time.monotonic() + timeout_s)
+            self._conversation.wait_until_ready(deadline)
         except ChildFailed as error:
             self._failure = error
+
+    @property
+    def alive(self) -> bool:
+        """Whether it has not ended."""
+        return self._child.poll() is None
+
+    @property
+    def kept(self) -> MeasureAnswer | None:
+        """What the child was sure of before it went on, whatever became of it then."""
+        return self._conversation.kept
 
     def perform(self, job: Job, *, timeout_s: float, on_note: Callable[[str], None] = lambda text: None) -> Answer:
         """The child's answer; it does one job only. Raises as `run_child` does."""
@@ -137,6 +150,8 @@ class _Conversation:
         self._result_fd = result_fd
         self._on_note: Callable[[str], None] = lambda text: None
         self._answer: Answer | None = None
+        self._ready = False
+        self.kept: MeasureAnswer | None = None
         self._pending = b""
         self._tail = b""
         self._selector = selectors.DefaultSelector()
@@ -148,9 +163,12 @@ class _Conversation:
             self._stdin.write(msgspec.json.encode(message) + b"\n")
             self._stdin.flush()
 
-    def listen(self, deadline: float) -> bool:
-        """Reads until there is an answer or the child's end; False if the deadline comes before either."""
-        while self._answer is None and self._selector.get_map():
+    def wait_until_ready(self, deadline: float) -> None:
+        self._listen(deadline, lambda: self._ready)
+
+    def _listen(self, deadline: float, is_enough: Callable[[], bool]) -> bool:
+        """Reads until it is enough or the child has ended; False if the deadline comes before either."""
+        while not is_enough() and self._selector.get_map():
             left = deadline - time.monotonic()
             if left <= 0:
                 return False
@@ -159,16 +177,13 @@ class _Conversation:
         return True
 
     def hold(self, job: Job, deadline: float, timeout_s: float, on_note: Callable[[str], None]) -> Answer:
-        self._begin(on_note)
+        self._on_note = on_note
         self.send(job)
-        if not self.listen(deadline):
+        if not self._listen(deadline, lambda: self._answer is not None):
             raise self._failure(f"no answer within the time-out of {timeout_s:g} s; killed")
         if self._answer is not None:
             self._wait_exit(min(deadline, time.monotonic() + EXIT_GRACE_S))
         return self._judge()
-
-    def _begin(self, on_note: Callable[[str], None]) -> None:
-        self._on_note, self._answer = on_note, None  # that it was ready is no answer to the job
 
     def _wait_exit(self, deadline: float) -> None:
         """The child has answered; its output is drained so that it can end by itself."""
@@ -204,6 +219,10 @@ class _Conversation:
             raise self._failure(_quote(line)) from error
         if isinstance(message, Note):
             self._on_note(message.text)
+        elif isinstance(message, Ready):
+            self._ready = True
+        elif isinstance(message, Kept):
+            self.kept = message.answer
         else:
             self._answer = message
 

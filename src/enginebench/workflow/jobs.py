@@ -25,6 +25,8 @@ from enginebench.core.records import (
 
 # How a child tells, while it works, what it is at.
 NoteCall: TypeAlias = Callable[[str], None]
+# How it hands over times before it goes on.
+KeepCall: TypeAlias = Callable[["MeasureAnswer"], None]
 
 
 class SourceJob(Struct, frozen=True, kw_only=True, tag="source"):
@@ -193,9 +195,10 @@ class QuantizeAnswer(Struct, frozen=True, kw_only=True, tag="quantize"):
 
 
 class Proof(Struct, frozen=True, kw_only=True):
-    """What an engine's own record shows; `effective_precision` is None where it keeps none."""
+    """What an engine's own record shows; `effective_precision` is None where it keeps none, or where it failed."""
 
     effective_precision: dict[str, float] | None = None
+    failure: str | None = None  # why there is no record, of an engine that keeps one
     layers: tuple[LayerTime, ...] = ()
     caveats: tuple[Caveat, ...] = ()
 
@@ -255,6 +258,12 @@ class Ready(Struct, frozen=True, kw_only=True, tag="ready"):
     """Everything is imported; the job may come."""
 
 
+class Kept(Struct, frozen=True, kw_only=True, tag="kept"):
+    """What is sure already: times that are taken, before a profiler starts that may take the process with it."""
+
+    answer: MeasureAnswer
+
+
 class ErrorAnswer(Struct, frozen=True, kw_only=True, tag="error"):
     """An error that was raised on purpose in the child; `kind` is its class in `core.errors`."""
 
@@ -282,5 +291,6 @@ Answer: TypeAlias = (
     | ProfileAnswer
     | ErrorAnswer
     | Ready
+    | Kept
     | Note
 )

@@ -17,6 +17,7 @@ from enginebench.workflow.jobs import (
     BuildJob,
     InferJob,
     Job,
+    KeepCall,
     MeasureJob,
     NoteCall,
     PrepareAnswer,
@@ -39,8 +40,8 @@ if TYPE_CHECKING:
     from enginebench.core.protocols import Array
 
 
-def perform(job: Job, note: NoteCall) -> Answer:
-    """The answer to `job`, worked out in this process."""
+def perform(job: Job, note: NoteCall, keep: KeepCall = lambda answer: None) -> Answer:
+    """The answer to `job`, worked out in this process; `keep` gets times as soon as they are taken."""
     if isinstance(job, SourceJob):
         return make_source(job, note)
     if isinstance(job, QuantizeJob):
@@ -48,7 +49,7 @@ def perform(job: Job, note: NoteCall) -> Answer:
     if isinstance(job, PrepareJob):
         return prepare_engine(job, note)
     if isinstance(job, MeasureJob):
-        return measure_repetition(job, note)
+        return measure_repetition(job, note, keep)
     if isinstance(job, BuildJob):
         return build_file(job, note)
     if isinstance(job, InferJob):

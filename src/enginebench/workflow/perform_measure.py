@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
@@ -12,12 +12,12 @@ from msgspec.structs import replace
 from enginebench.core.errors import UsageError
 from enginebench.core.protocols import Loadable, SelfTimed
 from enginebench.core.records import Caveat, EngineSpec, Measurement, MeasureSpec
-from enginebench.workflow.jobs import MeasureAnswer, MeasureJob, NoteCall, Proof
+from enginebench.workflow.jobs import KeepCall, MeasureAnswer, MeasureJob, NoteCall
 from enginebench.workflow.opening import open_for
 from enginebench.workflow.proving import prove_timed_engine
 
 if TYPE_CHECKING:
-    from enginebench.core.protocols import Feeds
+    from enginebench.core.protocols import Engine, Feeds
     from enginebench.measure.nvml import GpuWatch
 
 NOT_PINNED = Caveat(
@@ -29,35 +29,39 @@ NOT_PINNED = Caveat(
 REFERENCE_REPEATS = 10
 
 
-def measure_repetition(job: MeasureJob, note: NoteCall) -> MeasureAnswer:
-    """One repetition: pin, load, warm up, time; the reference kernel before and after."""
+def measure_repetition(job: MeasureJob, note: NoteCall, keep: KeepCall) -> MeasureAnswer:
+    """One repetition: pin, load, warm up, time; the reference kernel before and after; then the record, if wanted."""
     from enginebench.measure.pin import pin_process
     from enginebench.measure.reference import time_reference
 
     started = datetime.now(UTC).isoformat(timespec="seconds")
     pinned = pin_process(job.engine.threads) if job.pin else None
     before = time_reference(REFERENCE_REPEATS)
-    backend = open_for(job.engine, job.out_dir)
-    proof: Proof | None = None
-    if isinstance(backend, SelfTimed):
-        check_cache(job.engine, job.measure)
-        measured = backend.measure(job.artifact, job.engine, job.measure)
-    else:
-        assert isinstance(backend, Loadable)
-        measured, proof = _time_engine(backend, job, pinned, note)
-    after = time_reference(REFERENCE_REPEATS)
-    return MeasureAnswer(
-        proof=proof,
-        measurement=replace(
+
+    def complete(measured: Measurement) -> MeasureAnswer:
+        measurement = replace(
             measured,
             repetition=job.repetition,
             order=job.order,
             started_utc=started,
-            reference_ns=[*before, *after],
+            reference_ns=[*before, *time_reference(REFERENCE_REPEATS)],
             pinned_cpus=pinned,
             caveats=(*measured.caveats, *([NOT_PINNED] if job.pin and pinned is None else [])),
-        ),
-    )
+        )
+        return MeasureAnswer(measurement=measurement)
+
+    def complete_and_prove(measured: Measurement, engine: Engine) -> MeasureAnswer:
+        sure = complete(measured)
+        keep(sure)
+        note("asking which precisions ran")
+        return replace(sure, proof=prove_timed_engine(engine))
+
+    backend = open_for(job.engine, job.out_dir)
+    if isinstance(backend, SelfTimed):
+        check_cache(job.engine, job.measure)
+        return complete(backend.measure(job.artifact, job.engine, job.measure))
+    assert isinstance(backend, Loadable)
+    return _time_engine(backend, job, pinned, note, complete, complete_and_prove if job.prove else None)
 
 
 def check_cache(engine: EngineSpec, measure: MeasureSpec) -> None:
@@ -79,9 +83,14 @@ def _rotate(feeds: Feeds, job: MeasureJob) -> list[Feeds]:
 
 
 def _time_engine(
-    backend: Loadable, job: MeasureJob, pinned: tuple[int, ...] | None, note: NoteCall
-) -> tuple[Measurement, Proof | None]:
-    """(times, record); the record is asked for when everything else is taken, since a profiler leaves traces."""
+    backend: Loadable,
+    job: MeasureJob,
+    pinned: tuple[int, ...] | None,
+    note: NoteCall,
+    complete: Callable[[Measurement], MeasureAnswer],
+    complete_and_prove: Callable[[Measurement, Engine], MeasureAnswer] | None,
+) -> MeasureAnswer:
+    """The answer, completed once the engine is gone; or while it is still there, if its record is wanted."""
     from enginebench.measure.loop import measure_engine
     from enginebench.measure.machine import peak_memory_bytes
     from enginebench.measure.topology import whole_cores
@@ -115,10 +124,9 @@ def _time_engine(
             first_run_s=first_run - bound,
             peak_memory_bytes=peak_memory_bytes(),
         )
-        if not job.prove:
-            return measured, None
-        note("asking which precisions ran")
-        return measured, prove_timed_engine(engine)
+        if complete_and_prove is not None:
+            return complete_and_prove(measured, engine)
+    return complete(measured)
 
 
 def _open_gpu(job: MeasureJob) -> GpuWatch | None:

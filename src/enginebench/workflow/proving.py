@@ -26,7 +26,7 @@ def prove_timed_engine(engine: Engine) -> Proof:
     try:
         return prove_engine(engine)
     except Exception as error:
-        return Proof(caveats=(_doubt_layers(error),))
+        return Proof(failure=_find_reason(error))
 
 
 def prove_plan(backend: object, artifact: Artifact, spec: EngineSpec, note: NoteCall) -> Proof:
@@ -50,16 +50,17 @@ def list_layers(profile: Callable[[], LayerProfile] | None) -> tuple[tuple[Layer
     try:
         return profile().layers, ()
     except Exception as error:
-        return (), (_doubt_layers(error),)
+        return (), (
+            Caveat(
+                code="no_layer_times",
+                message=f"the engine's profiler gave no layer times: {_find_reason(error)}",
+                advice="times, outputs and precision of the row do not depend on it",
+            ),
+        )
 
 
-def _doubt_layers(error: Exception) -> Caveat:
-    reason = (str(error).strip().splitlines() or [type(error).__name__])[0][:300]
-    return Caveat(
-        code="no_layer_times",
-        message=f"the engine's profiler gave no layer times: {reason}",
-        advice="times and outputs of the row do not depend on it",
-    )
+def _find_reason(error: Exception) -> str:
+    return (str(error).strip().splitlines() or [type(error).__name__])[0][:300]
 
 
 def prove_precision(backend: object, artifact: Artifact, spec: EngineSpec, note: NoteCall) -> dict[str, float] | None:

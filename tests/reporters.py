@@ -1,0 +1,19 @@
+"""Reporters for tests."""
+
+from __future__ import annotations
+
+
+class Silent:
+    """A reporter that keeps the steps."""
+
+    def __init__(self) -> None:
+        self.steps: list[str] = []
+
+    def begin(self, total: int) -> None: ...
+
+    def say(self, text: str) -> None: ...
+
+    def step(self, text: str) -> None:
+        self.steps.append(text)
+
+    def advance(self) -> None: ...
