@@ -6,6 +6,7 @@ import click
 import pytest
 from msgspec.structs import replace
 
+from enginebench.cli.device import read_gpu
 from enginebench.cli.options import Common, Timing, choose_batches, common_options, measure_options, merge_options
 from enginebench.core.errors import UsageError
 from enginebench.core.records import MeasureSpec
@@ -97,3 +98,10 @@ def test_devices_have_one_spelling(text: str, device: str) -> None:
 def test_a_device_that_cannot_be_is_refused_before_anything_runs(text: str) -> None:
     with pytest.raises(click.BadParameter, match="neither cpu nor cuda:N"):
         collect("--device", text)
+
+
+def test_plans_are_built_on_a_gpu() -> None:
+    command = click.Command("build", params=[click.Option(["--device"], callback=read_gpu)])
+    assert command.make_context("build", ["--device", "cuda"]).params == {"device": "cuda:0"}
+    with pytest.raises(click.BadParameter, match="plans are built on a GPU"):
+        command.make_context("build", ["--device", "cpu"])

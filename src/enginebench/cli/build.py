@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from enginebench.cli.device import read_device
+from enginebench.cli.device import read_gpu
 from enginebench.cli.options import merge_options, trtexec_option
 
 if TYPE_CHECKING:
@@ -53,7 +53,7 @@ if TYPE_CHECKING:
 @click.option(
     "--extra", multiple=True, metavar="ARG", help="A further argument for trtexec; repeat it, or put -- first."
 )
-@click.option("--device", callback=read_device, default="cuda:0", show_default=True, help="The GPU, as cuda:N.")
+@click.option("--device", callback=read_gpu, default="cuda:0", show_default=True, help="The GPU, as cuda:N.")
 @click.option(
     "--timeout", type=click.FloatRange(1), default=7200.0, show_default=True, help="Seconds that the build may take."
 )
