@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Sequence
 from typing import Any
 
@@ -24,7 +25,10 @@ TOLERANCE = 1e-4
 
 
 def fold_batch_norms(module: Any, name: str, inputs: Sequence[Any]) -> Any:
-    """The module as a traced graph without the batch norms that directly follow a convolution or a linear layer.
+    """The module without the batch norms that directly follow a convolution or a linear layer.
+
+    Parts that torch.fx can trace become traced graphs if there is something to fold in them; the others, such as a
+    wrapper with a variable number of inputs, stay as they are around them. The original is not touched.
 
     Args:
         module: in inference mode, with weights in FP32.
@@ -33,25 +37,39 @@ def fold_batch_norms(module: Any, name: str, inputs: Sequence[Any]) -> Any:
             batch norm, and a trace does not always show it.
 
     Raises:
-        ModelError: the module cannot be traced, has no such batch norm, so that the row would be called folded and not
-            be, or answers otherwise once it is folded.
+        ModelError: nothing could be folded, so that the row would be called folded and not be, or the module answers
+            otherwise once it is folded.
     """
-    from torch.fx.experimental.optimization import fuse
-
-    try:
-        traced = torch.fx.symbolic_trace(module)
-    except Exception as error:
+    obstacles: list[str] = []
+    folded = _fold_part(module, obstacles)
+    if folded is module:
+        why = f" in what torch.fx can trace: {obstacles[0]}" if obstacles else ""
         raise ModelError(
-            f"batch norms of {name} cannot be folded, since torch.fx cannot trace it: {_find_reason(error)}. "
-            "Leave out fold_bn=1"
-        ) from error
-    folded = fuse(traced, no_trace=True)
-    if count_norms(folded) == count_norms(traced):
-        raise ModelError(
-            f"{name} has no batch norm that directly follows a convolution or a linear layer. Leave out fold_bn=1"
+            f"{name} has no batch norm that directly follows a convolution or a linear layer{why}. Leave out fold_bn=1"
         )
     _check_answers(module, folded, name, inputs)
     return folded
+
+
+def _fold_part(part: Any, obstacles: list[str]) -> Any:
+    """The part, folded; itself if there is nothing to fold. What cannot be traced is added to `obstacles`."""
+    from torch.fx.experimental.optimization import fuse
+
+    children = part._modules  # with those that are None or have two names, which `named_children` leaves out
+    if not children:
+        return part
+    try:
+        traced = torch.fx.symbolic_trace(part)
+    except Exception as error:
+        obstacles.append(f"{type(part).__name__}: {_find_reason(error)}")
+        parts = {path: child and _fold_part(child, obstacles) for path, child in children.items()}
+        if all(parts[path] is child for path, child in children.items()):
+            return part
+        around = copy.copy(part)
+        around._modules = parts
+        return around
+    folded = fuse(traced, no_trace=True)
+    return folded if count_norms(folded) < count_norms(traced) else part
 
 
 def count_norms(graph: torch.fx.GraphModule) -> int:
