@@ -208,7 +208,10 @@ def prepare_parts(names: Sequence[str], out: Path, processes: int, time_limit_s:
 
     with ThreadPoolExecutor(PREPARED_AT_ONCE) as pool:
         parts = list(pool.map(plan, names))
-        list(pool.map(lambda task: task[0].campaign.prepare(task[1]), [(p, row) for p in parts for row in p.rows]))
+        # What is compiled takes longest, and is begun first so that nobody waits for the last of it.
+        tasks = [(part, row) for part in parts for row in part.rows]
+        tasks.sort(key=lambda task: task[1].engine.backend != "pytorch-compile")
+        list(pool.map(lambda task: task[0].campaign.prepare(task[1]), tasks))
     for part in parts:
         known = part.campaign.results
         part.campaign.results = {row.id: replace(known[row.id], build_s=None) for row in part.rows}

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -19,6 +21,7 @@ from enginebench.backends.pytorch import PytorchBackend
 from enginebench.backends.pytorch_compile import PytorchCompileBackend, find_missing_tools
 from enginebench.backends.torch_engine import flatten_tensors, make_tensor, prepare_torch
 from enginebench.backends.torch_fold import count_norms, fold_batch_norms
+from enginebench.backends.torch_module import make_checks
 from enginebench.core.errors import ArtifactError, BackendUnavailable, ModelError, UsageError
 from enginebench.core.feeds import random_feeds
 from enginebench.core.records import Artifact, EngineSpec, TensorSpec
@@ -191,7 +194,7 @@ def test_batch_norms_are_folded_and_answers_stay(backend: Any) -> None:
 
 def test_folding_leaves_no_norm_and_touches_no_original() -> None:
     module = make_normed()
-    assert count_norms(fold_batch_norms(module, "m", [torch.ones(2, 1, 2, 2)])) == 0
+    assert count_norms(fold_batch_norms(module, "m", [[torch.ones(2, 1, 2, 2)]])) == 0
     assert count_norms(torch.fx.symbolic_trace(module)) == 2
     assert torch.equal(module[0].weight, make_normed()[0].weight)
 
@@ -266,14 +269,14 @@ def make_along_another_axis() -> torch.nn.Sequential:
 )
 def test_what_cannot_be_folded_is_an_error_that_says_why(make: Any, shape: tuple[int, ...], reason: str) -> None:
     with pytest.raises(ModelError, match=f"m.* {reason}.*Leave out fold_bn=1"):
-        fold_batch_norms(make().eval(), "m", [torch.rand(shape)])
+        fold_batch_norms(make().eval(), "m", [[torch.rand(shape)]])
 
 
 def test_what_cannot_be_traced_is_folded_inside() -> None:
     """As a model from a factory is: its wrapper takes any number of inputs."""
     inner = make_normed()
     module = Around(Around(inner)).eval()
-    folded = fold_batch_norms(module, "m", [torch.ones(2, 1, 2, 2)])
+    folded = fold_batch_norms(module, "m", [[torch.ones(2, 1, 2, 2)]])
     assert [type(m) for m in folded.modules()].count(torch.nn.BatchNorm2d) == 0
     assert module.inner.inner is inner and isinstance(inner[1], torch.nn.BatchNorm2d)
 
@@ -281,7 +284,51 @@ def test_what_cannot_be_traced_is_folded_inside() -> None:
 def test_a_layer_that_is_called_twice_hinders_no_other() -> None:
     layer = torch.nn.Linear(4, 4)
     module = torch.nn.Sequential(make_normed(), layer, torch.nn.ReLU(), layer).eval()
-    assert count_norms(fold_batch_norms(module, "m", [torch.ones(2, 1, 2, 2)])) == 0
+    assert count_norms(fold_batch_norms(module, "m", [[torch.ones(2, 1, 2, 2)]])) == 0
+
+
+class Counting(torch.nn.Sequential):
+    """Notes the batches that it is called with; takes only those in `accepted`."""
+
+    def __init__(self, *accepted: int) -> None:
+        super().__init__(torch.nn.Linear(2, 4), make_normed()[5])
+        self.accepted, self.seen = accepted, list[int]()
+
+    def forward(self, x: Any) -> Any:
+        if isinstance(x, torch.Tensor):
+            self.seen.append(len(x))
+            if len(x) not in self.accepted:
+                raise RuntimeError(f"a batch of {len(x)}")
+        return super().forward(x)
+
+
+@pytest.mark.parametrize(
+    ("length", "accepted", "seen"),
+    [("batch", (2, 64), [2]), (64, (2, 64), [2]), (64, (64,), [2, 64]), (1, (1,), [1])],
+)
+def test_folding_is_checked_on_few_samples_if_the_module_takes_them(
+    length: int | str, accepted: tuple[int, ...], seen: list[int]
+) -> None:
+    inputs = (TensorSpec(name="x", dtype="float32", shape=(length, 2)),)
+    module = Counting(*accepted).eval()
+    fold_batch_norms(module, "m", make_checks(inputs, length if isinstance(length, int) else 64))
+    assert module.seen == seen
+
+
+def test_inputs_without_a_common_batch_are_checked_whole() -> None:
+    inputs = tuple(TensorSpec(name=name, dtype="float32", shape=(n, 2)) for name, n in (("x", 8), ("y", 3)))
+    assert [[tuple(t.shape) for t in check] for check in make_checks(inputs, 8)] == [[(8, 2), (3, 2)]]
+
+
+def test_the_compiler_is_imported_ahead() -> None:
+    code = (
+        "import sys, psutil, torch; from enginebench.backends.pytorch_compile import create_backend as create; "
+        "name, backend = 'torch._inductor.compile_fx', create(None, None); before = name in sys.modules; "
+        "backend.import_ahead(); children = psutil.Process().children(recursive=True); "
+        "print(before, name in sys.modules, len(children), torch.cuda.is_initialized())"
+    )
+    shown = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+    assert shown.split() == ["False", "True", "0", "False"]
 
 
 def test_compiling_leaves_no_process_behind(loader: Any, torch_artifact: Artifact, tmp_path: Path) -> None:

@@ -89,7 +89,9 @@ def test_only_engines_on_a_device_may_import_ahead() -> None:
     assert can_wait(EngineSpec(backend="pytorch", device="cuda:0"))
 
 
-@pytest.mark.parametrize(("cpus", "free_gib", "wanted"), [(2, 64, 1), (16, 64, 8), (8, 64, 4), (64, 64, 8), (16, 5, 2)])
+@pytest.mark.parametrize(
+    ("cpus", "free_gib", "wanted"), [(2, 64, 2), (16, 64, 16), (8, 64, 8), (64, 64, 16), (16, 5, 2)]
+)
 def test_as_many_as_cpus_and_memory_allow(
     cpus: int, free_gib: int, wanted: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -110,6 +110,10 @@ class PytorchCompileBackend:
             check_tools()
         return artifact
 
+    def import_ahead(self) -> None:
+        """The compiler itself, which PyTorch imports at the first call: longer than the rest of a warm load."""
+        import torch._inductor.compile_fx  # noqa: F401
+
     def load(self, artifact: Artifact, spec: EngineSpec) -> TorchEngine | CudaTorchEngine:
         """An engine on `spec.threads` threads, compiled for `spec.batch`; another batch compiles again, in `bind`.
 

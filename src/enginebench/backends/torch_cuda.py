@@ -366,7 +366,7 @@ class CudaTorchEngine:
 
     def _watch(self) -> list[list[Operator]]:
         self._check_bound()
-        self._watched = self._watched or watch_kernels(self._run)
+        self._watched = self._watched or watch_kernels(self._run_quietly)
         return self._watched
 
     def close(self) -> None:
@@ -419,6 +419,13 @@ class CudaTorchEngine:
         if self._graph:
             enqueue = self._capture()
             self._run = _time_run(self._lane, enqueue, self._start, self._end, self._enqueue_ns)
+        self._launch = enqueue
+
+    def _run_quietly(self) -> None:
+        """A run that waits in one call: of one that spins CUPTI records every look, thousands in each run."""
+        self._lane.enter()
+        self._launch()
+        self._lane.synchronize()
 
     def _capture(self) -> Callable[[], None]:
         try:

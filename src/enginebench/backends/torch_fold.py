@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import torch
@@ -24,7 +24,7 @@ NORMS = (torch.nn.BatchNorm1d, torch.nn.BatchNorm2d, torch.nn.BatchNorm3d)
 TOLERANCE = 1e-4
 
 
-def fold_batch_norms(module: Any, name: str, inputs: Sequence[Any]) -> Any:
+def fold_batch_norms(module: Any, name: str, checks: Iterable[Sequence[Any]]) -> Any:
     """The module without the batch norms that directly follow a convolution or a linear layer.
 
     Parts that torch.fx can trace become traced graphs if there is something to fold in them; the others, such as a
@@ -33,8 +33,8 @@ def fold_batch_norms(module: Any, name: str, inputs: Sequence[Any]) -> Any:
     Args:
         module: in inference mode, with weights in FP32.
         name: of the model, for messages.
-        inputs: tensors on which folded and original must agree: a layer that is used elsewhere, too, cannot take a
-            batch norm, and a trace does not always show it.
+        checks: tensors for all inputs; on the first that the module takes folded and original must agree. A layer that
+            is used elsewhere, too, cannot take a batch norm, and a trace does not always show it.
 
     Raises:
         ModelError: nothing could be folded, so that the row would be called folded and not be, or the module answers
@@ -47,7 +47,7 @@ def fold_batch_norms(module: Any, name: str, inputs: Sequence[Any]) -> Any:
         raise ModelError(
             f"{name} has no batch norm that directly follows a convolution or a linear layer{why}. Leave out fold_bn=1"
         )
-    _check_answers(module, folded, name, inputs)
+    _check_answers(module, folded, name, checks)
     return folded
 
 
@@ -78,10 +78,11 @@ def count_norms(graph: torch.fx.GraphModule) -> int:
     return sum(isinstance(graph.get_submodule(str(path)), NORMS) for path in calls)
 
 
-def _check_answers(module: Any, folded: Any, name: str, inputs: Sequence[Any]) -> None:
+def _check_answers(module: Any, folded: Any, name: str, checks: Iterable[Sequence[Any]]) -> None:
     try:
         with torch.inference_mode():
-            pairs = list(zip(flatten_tensors(module(*inputs)), flatten_tensors(folded(*inputs)), strict=True))
+            inputs, answers = _answer_first(module, checks)
+            pairs = list(zip(answers, flatten_tensors(folded(*inputs)), strict=True))
     except Exception as error:
         raise ModelError(
             f"batch norms of {name} were folded, and whether it still answers alike cannot be seen: "
@@ -95,6 +96,17 @@ def _check_answers(module: Any, folded: Any, name: str, inputs: Sequence[Any]) -
                 f"{name} answers otherwise once its batch norms are folded: {difference:.2g} off where the largest "
                 f"output is {largest:.2g}; a layer is used twice, or along another axis. Leave out fold_bn=1"
             )
+
+
+def _answer_first(module: Any, checks: Iterable[Sequence[Any]]) -> tuple[Sequence[Any], list[Any]]:
+    """(inputs, outputs) of the first inputs that the module takes; the last ones' error if it takes none."""
+    refusal: Exception = ValueError("there is nothing to call it with")
+    for inputs in checks:
+        try:
+            return inputs, list(flatten_tensors(module(*inputs)))
+        except Exception as error:
+            refusal = error
+    raise refusal
 
 
 def _find_reason(error: Exception) -> str:

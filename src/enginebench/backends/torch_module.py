@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
+from msgspec.structs import replace
 
 from enginebench.backends.request import FORCE, Option
 from enginebench.backends.torch_cast import CAST, cast_module
 from enginebench.backends.torch_fold import FOLD_BN, fold_batch_norms
 from enginebench.core.errors import ModelError, UsageError
 from enginebench.core.feeds import random_feeds
-from enginebench.core.records import Artifact, EngineSpec
+from enginebench.core.records import Artifact, EngineSpec, TensorSpec
+from enginebench.core.shapes import concrete_shape
 
 if TYPE_CHECKING:
     from enginebench.core.protocols import ModuleLoader
@@ -22,7 +24,7 @@ MODULE_OPTIONS = {
     "fold_bn": FOLD_BN,
     "cast": CAST,
 }
-# Two samples show a norm that was folded along the wrong axis; a large batch would only take longer.
+# Two samples show a norm that was folded along the wrong axis; 256 take resnet50 half a minute on four cores.
 CHECK_BATCH = 2
 CPU_OPTIONS = {**MODULE_OPTIONS, "force": FORCE}
 
@@ -38,12 +40,23 @@ def load_ready_module(
     """
     module = load_module(artifact, loader)
     if options["fold_bn"] == "1":
-        feeds = random_feeds(artifact.inputs, min(spec.batch, CHECK_BATCH), seed=0)
-        module = fold_batch_norms(module, artifact.model, [torch.from_numpy(feeds[s.name]) for s in artifact.inputs])
+        module = fold_batch_norms(module, artifact.model, make_checks(artifact.inputs, spec.batch))
     module = module.to(torch.device(device))
     if options["channels_last"] == "1":
         module = module.to(memory_format=torch.channels_last)
     return cast_module(module, artifact, spec.precision, autocast=options["cast"] == "autocast")
+
+
+def make_checks(specs: Sequence[TensorSpec], batch: int) -> Iterator[list[Any]]:
+    """Tensors for the inputs: first with few samples, then with all, for a module that takes no other number."""
+    shapes = [concrete_shape(spec, batch) for spec in specs]
+    if all(shape[:1] == (batch,) for shape in shapes):
+        yield _make_tensors([replace(s, shape=(min(batch, CHECK_BATCH), *s.shape[1:])) for s in specs], batch)
+    yield _make_tensors(specs, batch)
+
+
+def _make_tensors(specs: Sequence[TensorSpec], batch: int) -> list[Any]:
+    return [torch.from_numpy(array) for array in random_feeds(specs, batch, seed=0).values()]
 
 
 def load_module(artifact: Artifact, loader: ModuleLoader | None) -> Any:

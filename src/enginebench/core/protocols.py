@@ -84,6 +84,13 @@ class Loadable(Protocol):
 
 
 @runtime_checkable
+class ImportsLate(Protocol):
+    """A backend that imports more when it loads than when it is opened, and can do so before."""
+
+    def import_ahead(self) -> None: ...
+
+
+@runtime_checkable
 class SelfTimed(Protocol):
     """A backend that measures by a clock of its own (`trtexec`, `fpga-sim`)."""
 
