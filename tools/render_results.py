@@ -6,6 +6,7 @@ A table stands between a line that names its files and `<!-- end -->`:
 
     <!-- rows: FILE -->       the archive of a run: its answer and all its tables
     <!-- batches: FILE -->    the same: latency against throughput alone
+    <!-- repeats: A B ... --> pairs of archives of the same rows: medians of either, and their ratio
     <!-- stages: FILE... -->  documents of `enginebench stages`
 
 With --check nothing is written; the exit code is 1 if something would be.
@@ -24,13 +25,13 @@ import msgspec
 from enginebench.core.text import clean_text
 from enginebench.report.answers import state_answer
 from enginebench.report.markdown import escape, format_batches, format_tables
-from enginebench.report.rows import RunDocument
+from enginebench.report.rows import Row, RunDocument
 from enginebench.workflow.folder import RunFolder, read_results
 from enginebench.workflow.reporting import describe_stored
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGE = ROOT / "docs" / "results.md"
-BLOCK = re.compile(r"(<!-- (rows|batches|stages): (.*?) -->\n).*?(<!-- end -->)", re.DOTALL)
+BLOCK = re.compile(r"(<!-- (rows|batches|repeats|stages): (.*?) -->\n).*?(<!-- end -->)", re.DOTALL)
 
 
 def read_archive(path: Path) -> RunDocument:
@@ -51,6 +52,26 @@ def render_rows(path: Path) -> str:
 def render_batches(path: Path) -> str:
     """Latency against throughput of a stored run of several batches."""
     return "\n".join(format_batches(read_archive(path), level=4)[2:]).rstrip("\n")
+
+
+def render_repeats(paths: list[Path]) -> str:
+    """Medians of every row of scope compute in the first and the second archive of each pair, and their ratio."""
+    lines = ["| row | first (ms) | again (ms) | again / first |", "| --- | ---: | ---: | ---: |"]
+    for first, again in zip(paths[::2], paths[1::2], strict=True):
+        documents = [read_archive(path) for path in (first, again)]
+        known = {row.id: row for row in documents[1].rows}
+        for row in documents[0].rows:
+            if row.scope == "compute" and row.p50_ms and (other := known[row.id]).p50_ms:
+                name = escape(f"{documents[0].model}, batch {row.batch}: {row.engine} {row.precision}")
+                cells = [name, show_median(row), show_median(other), f"{other.p50_ms.value / row.p50_ms.value:.3f}"]
+                lines.append(f"| {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
+def show_median(row: Row) -> str:
+    """In ms, with the verdict where there is one against the row."""
+    assert row.p50_ms is not None
+    return f"{row.p50_ms.value:.4g}{'' if row.validity == 'valid' else f' ({row.validity})'}"
 
 
 def render_stages(paths: list[Path]) -> str:
@@ -75,8 +96,9 @@ def render_page(text: str) -> str:
     def fill(match: re.Match[str]) -> str:
         begin, kind, names, end = match.groups()
         paths = [ROOT / name for name in names.split()]
-        tables = {"rows": render_rows, "batches": render_batches}
-        return f"{begin}{tables[kind](paths[0]) if kind in tables else render_stages(paths)}\n{end}"
+        tables = {"repeats": render_repeats, "stages": render_stages}
+        one = {"rows": render_rows, "batches": render_batches}
+        return f"{begin}{one[kind](*paths) if kind in one else tables[kind](paths)}\n{end}"
 
     return BLOCK.sub(fill, text)
 
