@@ -105,3 +105,16 @@ def test_plans_are_built_on_a_gpu() -> None:
     assert command.make_context("build", ["--device", "cuda"]).params == {"device": "cuda:0"}
     with pytest.raises(click.BadParameter, match="plans are built on a GPU"):
         command.make_context("build", ["--device", "cpu"])
+
+
+@pytest.mark.parametrize(
+    ("engine", "device", "wanted"),
+    [
+        (None, "cpu", "ort"),
+        (None, "cuda:1", "ort-cuda"),
+        ("openvino", "cpu", "openvino"),
+        ("pytorch", "cuda:0", "pytorch"),
+    ],
+)
+def test_the_engine_fits_the_device_unless_it_is_named(engine: str | None, device: str, wanted: str) -> None:
+    assert replace(COMMON, device=device).name_engine(engine) == wanted

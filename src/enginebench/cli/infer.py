@@ -12,13 +12,13 @@ from enginebench.cli.options import Common, common_options
 @click.command("infer")
 @click.argument("target")
 @click.argument("inputs", metavar="INPUT.npz", type=click.Path(path_type=Path, dir_okay=False))
-@click.option("--engine", default="ort", show_default=True, help="ENGINE[:key=value,...]")
+@click.option("--engine", help="ENGINE[:key=value,...] [ort; on a GPU ort-cuda]")
 @click.option("--out", type=click.Path(path_type=Path, dir_okay=False), default=Path("outputs.npz"), show_default=True)
 @common_options
 def command(
     target: str,
     inputs: Path,
-    engine: str,
+    engine: str | None,
     out: Path,
     common: Common,
 ) -> None:
@@ -33,7 +33,7 @@ def command(
             target,
             inputs,
             out,
-            engine=parse_engine(engine),
+            engine=parse_engine(common.name_engine(engine)),
             device=common.device,
             threads=common.count_threads(),
             weights=common.weights,

@@ -81,6 +81,10 @@ class Common(Struct, frozen=True, kw_only=True):
             input_shapes=self.read_shapes(),
         )
 
+    def name_engine(self, engine: str | None) -> str:
+        """The engine that was asked for, else ONNX Runtime's for the device: it takes whatever has a graph."""
+        return engine or ("ort" if self.device == "cpu" else "ort-cuda")
+
     def make_row_request(
         self,
         target: str,

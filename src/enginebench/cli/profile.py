@@ -11,7 +11,7 @@ from enginebench.cli.options import Common, common_options
 
 @click.command("profile")
 @click.argument("target")
-@click.option("--engine", default="ort", show_default=True, help="ENGINE[:key=value,...]")
+@click.option("--engine", help="ENGINE[:key=value,...] [ort; on a GPU ort-cuda]")
 @click.option("--precision", default="fp32", show_default=True)
 @click.option("--batch", type=click.IntRange(1), help="[that of --input-shape, else 1]")
 @click.option("--topk", type=click.IntRange(1), default=30, show_default=True, help="Layers shown and drawn.")
@@ -21,7 +21,7 @@ from enginebench.cli.options import Common, common_options
 @common_options
 def command(
     target: str,
-    engine: str,
+    engine: str | None,
     precision: str,
     batch: int | None,
     topk: int,
@@ -41,7 +41,9 @@ def command(
     from enginebench.report.layers import render_engine_profile, write_engine_profile
     from enginebench.workflow.profiling import TIMED_S, profile_target
 
-    request = common.make_row_request(target, engine, precision, batch, time_limit_s=TIMED_S, input_size=input_size)
+    request = common.make_row_request(
+        target, common.name_engine(engine), precision, batch, time_limit_s=TIMED_S, input_size=input_size
+    )
     with open_reporter() as reporter:
         made = profile_target(request, reporter=reporter, wait=wait)
     document, layers = made.document, made.profile.layers
