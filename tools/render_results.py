@@ -55,22 +55,28 @@ def render_batches(path: Path) -> str:
 
 
 def render_repeats(paths: list[Path]) -> str:
-    """Medians of every row of scope compute in the first and the second archive of each pair, and their ratio."""
+    """Medians of every row in the first and the second archive of each pair, and their ratio.
+
+    Raises:
+        KeyError: the second archive lacks a row of the first.
+    """
     lines = ["| row | first (ms) | again (ms) | again / first |", "| --- | ---: | ---: | ---: |"]
     for first, again in zip(paths[::2], paths[1::2], strict=True):
         documents = [read_archive(path) for path in (first, again)]
         known = {row.id: row for row in documents[1].rows}
         for row in documents[0].rows:
-            if row.scope == "compute" and row.p50_ms and (other := known[row.id]).p50_ms:
-                name = escape(f"{documents[0].model}, batch {row.batch}: {row.engine} {row.precision}")
-                cells = [name, show_median(row), show_median(other), f"{other.p50_ms.value / row.p50_ms.value:.3f}"]
-                lines.append(f"| {' | '.join(cells)} |")
+            copies = ", with copies" if row.scope == "io" else ""
+            name = escape(f"{documents[0].model}, batch {row.batch}{copies}: {row.engine} {row.precision}")
+            other = known[row.id]
+            ratio = f"{other.p50_ms.value / row.p50_ms.value:.3f}" if row.p50_ms and other.p50_ms else ""
+            lines.append(f"| {name} | {show_median(row)} | {show_median(other)} | {ratio} |")
     return "\n".join(lines)
 
 
 def show_median(row: Row) -> str:
-    """In ms, with the verdict where there is one against the row."""
-    assert row.p50_ms is not None
+    """In ms, with the verdict where there is one against the row; the status of a row that has none."""
+    if row.p50_ms is None:
+        return row.status
     return f"{row.p50_ms.value:.4g}{'' if row.validity == 'valid' else f' ({row.validity})'}"
 
 

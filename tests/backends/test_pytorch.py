@@ -315,6 +315,23 @@ def test_folding_is_checked_on_few_samples_if_the_module_takes_them(
     assert module.seen == seen
 
 
+class EveryEighth(torch.nn.Sequential):
+    """Answers nothing to two samples."""
+
+    def __init__(self) -> None:
+        super().__init__(*make_along_another_axis())
+
+    def forward(self, x: Any) -> Any:
+        return super().forward(x)[7::8]
+
+
+@pytest.mark.parametrize(("batch", "reason"), [(8, "answers otherwise once"), (4, "its answers are empty")])
+def test_an_empty_answer_proves_nothing(batch: int, reason: str) -> None:
+    inputs = (TensorSpec(name="x", dtype="float32", shape=(batch, 4, 2)),)
+    with pytest.raises(ModelError, match=reason):
+        fold_batch_norms(EveryEighth().eval(), "m", make_checks(inputs, batch))
+
+
 def test_inputs_without_a_common_batch_are_checked_whole() -> None:
     inputs = tuple(TensorSpec(name=name, dtype="float32", shape=(n, 2)) for name, n in (("x", 8), ("y", 3)))
     assert [[tuple(t.shape) for t in check] for check in make_checks(inputs, 8)] == [[(8, 2), (3, 2)]]
@@ -325,10 +342,11 @@ def test_the_compiler_is_imported_ahead() -> None:
         "import sys, psutil, torch; from enginebench.backends.pytorch_compile import create_backend as create; "
         "name, backend = 'torch._inductor.compile_fx', create(None, None); before = name in sys.modules; "
         "backend.import_ahead(); children = psutil.Process().children(recursive=True); "
-        "print(before, name in sys.modules, len(children), torch.cuda.is_initialized())"
+        "workers = torch._inductor.config.compile_threads; "
+        "print(before, name in sys.modules, len(children), workers, torch.cuda.is_initialized())"
     )
     shown = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
-    assert shown.split() == ["False", "True", "0", "False"]
+    assert shown.split() == ["False", "True", "0", "1", "False"]
 
 
 def test_compiling_leaves_no_process_behind(loader: Any, torch_artifact: Artifact, tmp_path: Path) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+import weakref
 from collections.abc import Callable
 from typing import Any
 
@@ -115,6 +117,10 @@ def test_a_watched_run_does_not_spin(graph: bool, monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(torch_cuda, "watch_kernels", record)
     assert engine.effective_precision() == {"fp32": 1.0}
     assert lane.log == ["enter", *(["replay"] if graph else []), "synchronize"]
+    launch = weakref.ref(engine._launch)
+    engine.close()
+    gc.collect()
+    assert launch() is None, "a closed engine holds its graph, and with it memory of the GPU"
 
 
 def test_a_copy_under_way_is_waited_for_before_the_buffer_is_filled_again() -> None:

@@ -10,9 +10,11 @@ from typing import Any
 
 import psutil
 import pytest
+from msgspec.structs import replace
 
 from enginebench.core.errors import ChildFailed
 from enginebench.core.records import EngineSpec, MeasureSpec
+from enginebench.measure.machine import describe_machine
 from enginebench.models.onnx_source import read_packaged_onnx
 from enginebench.workflow import campaign
 from enginebench.workflow.folder import RunRequest
@@ -90,22 +92,41 @@ def test_only_engines_on_a_device_may_import_ahead() -> None:
 
 
 @pytest.mark.parametrize(
-    ("cpus", "free_gib", "wanted"), [(2, 64, 2), (16, 64, 16), (8, 64, 8), (64, 64, 16), (16, 5, 2)]
+    ("cpus", "free_gib", "quota", "limit_gib", "wanted"),
+    [
+        (2, 64, None, None, 2),
+        (16, 64, None, None, 16),
+        (64, 64, None, None, 16),
+        (16, 5, None, None, 2),
+        (16, 64, 2.5, None, 2),
+        (16, 64, 0.5, None, 1),
+        (16, 64, None, 4, 2),
+        (16, 64, None, 1, 1),
+    ],
 )
 def test_as_many_as_cpus_and_memory_allow(
-    cpus: int, free_gib: int, wanted: int, monkeypatch: pytest.MonkeyPatch
+    cpus: int,
+    free_gib: int,
+    quota: float | None,
+    limit_gib: int | None,
+    wanted: int,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: set(range(cpus)), raising=False)
+    """Also within a container, whose limits the system's own figures do not show."""
     memory: Any = type("Memory", (), {"available": free_gib << 30})
     monkeypatch.setattr(psutil, "virtual_memory", lambda: memory)
-    assert count_at_once() == wanted
+    limit = None if limit_gib is None else limit_gib << 30
+    machine = replace(
+        describe_machine(), cpus_allowed=tuple(range(cpus)), cpu_quota_cores=quota, memory_limit_bytes=limit
+    )
+    assert count_at_once(machine) == wanted
 
 
 @pytest.mark.parametrize("at_once", [1, 4])
 def test_rows_take_turns_whether_started_ahead_or_not(
     at_once: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(campaign, "count_at_once", lambda: at_once)
+    monkeypatch.setattr(campaign, "count_at_once", lambda machine: at_once)
     monkeypatch.setattr(campaign, "can_wait", lambda engine: True)
     started: list[Child] = []
     told: list[str] = []
@@ -150,7 +171,7 @@ def test_rows_take_turns_whether_started_ahead_or_not(
 
 
 def test_a_child_that_dies_before_its_turn_is_replaced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(campaign, "count_at_once", lambda: 2)
+    monkeypatch.setattr(campaign, "count_at_once", lambda machine: 2)
     monkeypatch.setattr(campaign, "can_wait", lambda engine: True)
 
     class Dying(Child):

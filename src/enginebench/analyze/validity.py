@@ -29,7 +29,7 @@ SPEED_RATIO = 1.2
 ENQUEUE_SHARE = 0.8
 # A host 1.2 times slower (SPEED_RATIO) moves such a latency by a tenth of a fifth: 2 %, which is the verdicts' margin.
 DEVICE_PACED_SHARE = 0.9
-# The verdicts' margin. Graphs of fixed kernels repeat within 0.4 % on an H200; rows whose host works before each launch
+# The verdicts' margin. Graphs of fixed kernels repeat within 0.7 % on an H200; rows whose host works before each launch
 # were seen to differ by 5 %. CPUs of shared machines differ as a rule, and the interval of a row says by how much.
 HALVES_RATIO = 1.02
 

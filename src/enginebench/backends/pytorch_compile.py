@@ -111,7 +111,11 @@ class PytorchCompileBackend:
         return artifact
 
     def import_ahead(self) -> None:
-        """The compiler itself, which PyTorch imports at the first call: longer than the rest of a warm load."""
+        """The compiler itself, which PyTorch imports at the first call: about half of a load from a warm cache.
+
+        Versions before 2.10 start workers with it unless told that there are none; a load says how many it wants.
+        """
+        inductor.compile_threads = 1
         import torch._inductor.compile_fx  # noqa: F401
 
     def load(self, artifact: Artifact, spec: EngineSpec) -> TorchEngine | CudaTorchEngine:

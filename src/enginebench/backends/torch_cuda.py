@@ -275,6 +275,7 @@ class CudaTorchEngine:
         self._views: dict[str, Array] = {}
         self._answers: tuple[Any, ...] = ()
         self._run: RunCall = _refuse
+        self._launch: Callable[[], None] = _refuse
         self._start, self._end = lane.make_event(), lane.make_event()
         self._copies = {side: (lane.make_event(), lane.make_event()) for side in ("h2d", "d2h")}
         self._allocate({s.name: concrete_shape(s, batch) for s in inputs})
@@ -375,7 +376,7 @@ class CudaTorchEngine:
             self._lane.synchronize()
         self._call = self._prepare = self._answer = self._flush = None
         self._pinned, self._landings, self._tensors, self._views, self._answers = {}, {}, {}, {}, ()
-        self._run = _refuse
+        self._run = self._launch = _refuse
 
     def __enter__(self) -> CudaTorchEngine:
         return self

@@ -99,13 +99,17 @@ def _check_answers(module: Any, folded: Any, name: str, checks: Iterable[Sequenc
 
 
 def _answer_first(module: Any, checks: Iterable[Sequence[Any]]) -> tuple[Sequence[Any], list[Any]]:
-    """(inputs, outputs) of the first inputs that the module takes; the last ones' error if it takes none."""
+    """(inputs, outputs) of the first inputs that the module answers to; the last ones' error if there are none."""
     refusal: Exception = ValueError("there is nothing to call it with")
     for inputs in checks:
         try:
-            return inputs, list(flatten_tensors(module(*inputs)))
+            answers = list(flatten_tensors(module(*inputs)))
         except Exception as error:
             refusal = error
+            continue
+        if any(answer.numel() for answer in answers):
+            return inputs, answers
+        refusal = ValueError("its answers are empty")
     raise refusal
 
 

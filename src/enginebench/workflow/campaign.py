@@ -105,7 +105,7 @@ class Campaign:
         self._machine = machine
         self._timeout_s = timeout_s
         self._reporter = reporter
-        self._at_once = count_at_once()
+        self._at_once = count_at_once(machine)
         self.results: dict[str, Result] = {}
 
     def restore(self) -> None:

@@ -6,14 +6,13 @@ without using a CPU, a GPU or more than its own memory, so whoever is timed mean
 
 from __future__ import annotations
 
-import os
 from contextlib import suppress
 from importlib import import_module
 
 import psutil
 
 from enginebench.core.protocols import ImportsLate
-from enginebench.core.records import EngineSpec
+from enginebench.core.records import EngineSpec, Machine
 from enginebench.workflow.jobs import PreloadJob
 
 # What a measurement imports on its way, whatever the engine.
@@ -52,7 +51,12 @@ def can_wait(engine: EngineSpec) -> bool:
     return engine.device != "cpu"
 
 
-def count_at_once() -> int:
-    """How many children may import side by side here: one a CPU, and what fits into half of the free memory."""
-    cpus = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    return max(1, min(MOST_AT_ONCE, cpus, psutil.virtual_memory().available // (2 * BYTES_OF_ONE)))
+def count_at_once(machine: Machine) -> int:
+    """How many children may import side by side: one a CPU, and what fits into half of the memory that is free.
+
+    A container's limits count, which neither the list of CPUs nor the system's free memory shows.
+    """
+    free = psutil.virtual_memory().available
+    cpus = min(len(machine.cpus_allowed), machine.cpu_quota_cores or MOST_AT_ONCE)
+    memory = min(free, machine.memory_limit_bytes or free)
+    return int(max(1, min(MOST_AT_ONCE, cpus, memory // (2 * BYTES_OF_ONE))))
