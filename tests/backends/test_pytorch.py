@@ -349,6 +349,26 @@ def test_the_compiler_is_imported_ahead() -> None:
     assert shown.split() == ["False", "True", "0", "1", "False"]
 
 
+def test_compiled_code_is_kept_in_a_folder_whose_path_has_a_space_and_a_quote(tmp_path: Path) -> None:
+    """PyTorch quotes neither: its compiler took half of the path for a file."""
+    folder = tmp_path / "it's größer"
+    artifact = replace(describe("y"), inputs=(TensorSpec(name="x", dtype="float32", shape=("batch", 1, 2, 2)),))
+    torch.compiler.reset()
+    with PytorchCompileBackend(lambda artifact: make_normed(), folder).load(artifact, COMPILE) as engine:
+        engine.bind(random_feeds(artifact.inputs, 3, seed=0))
+        engine.run()
+    assert list(folder.rglob("*.so"))
+
+
+def test_a_pytorch_whose_own_path_has_a_space_is_said_to_be_in_the_way(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch, "__file__", "/home/a user/torch/__init__.py")
+    found = PytorchCompileBackend(None, None).probe()
+    assert not found.available
+    assert "/home/a user/torch has a space" in (found.reason or "") and "virtual environment" in (found.fix or "")
+    with pytest.raises(BackendUnavailable, match=r"a user/torch has a space .* To run it: make"):
+        pytorch_compile.check_tools()
+
+
 def test_compiling_leaves_no_process_behind(loader: Any, torch_artifact: Artifact, tmp_path: Path) -> None:
     with PytorchCompileBackend(loader, tmp_path).load(torch_artifact, COMPILE):
         assert psutil.Process().children(recursive=True) == []

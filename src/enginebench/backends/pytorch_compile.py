@@ -16,6 +16,7 @@ import msgspec
 import torch
 import torch._inductor.config as inductor
 
+from enginebench.backends.plain_path import is_one_word, reach_by_plain_path
 from enginebench.backends.request import Option
 from enginebench.backends.torch_cast import PRECISIONS as TORCH_PRECISIONS
 from enginebench.backends.torch_cast import check_torch_request
@@ -42,6 +43,7 @@ NAME = "pytorch-compile"
 PRECISIONS = TORCH_PRECISIONS
 CACHE_VARIABLE = "TORCHINDUCTOR_CACHE_DIR"
 CACHE_NAME = "inductor-cache"
+MOVE = "make the virtual environment in a folder whose path has neither"
 
 COMPILE_OPTIONS = {
     "mode": Option(
@@ -85,14 +87,16 @@ class PytorchCompileBackend:
 
     def probe(self) -> Availability:
         """Available where PyTorch, a C++ compiler and Python's headers are; says which is missing."""
-        missing = find_missing_tools()
+        version, obstacle, missing = str(torch.__version__), find_obstacle(), find_missing_tools()
+        if obstacle:
+            return Availability(engine=NAME, available=False, version=version, reason=obstacle, fix=MOVE)
         if not missing:
             devices = ("cpu", *probe_cuda())
-            return Availability(engine=NAME, available=True, version=str(torch.__version__), devices=devices)
+            return Availability(engine=NAME, available=True, version=version, devices=devices)
         return Availability(
             engine=NAME,
             available=False,
-            version=str(torch.__version__),
+            version=version,
             reason=f"torch.compile needs {' and '.join(missing)}",
             fix=f"{' && '.join(missing.values())} (Debian, Ubuntu; other systems have them by like names)",
         )
@@ -219,24 +223,29 @@ def use_cache(cache_dir: Path | None) -> Iterator[None]:
 
     The environment variable is its only setting for this; the old value is back afterwards.
     """
-    before = os.environ.get(CACHE_VARIABLE)
-    if cache_dir is not None:
-        os.environ[CACHE_VARIABLE] = str(cache_dir / CACHE_NAME)
-    try:
+    if cache_dir is None:
         yield
-    finally:
-        if before is None:
-            os.environ.pop(CACHE_VARIABLE, None)
-        else:
-            os.environ[CACHE_VARIABLE] = before
+        return
+    before = os.environ.get(CACHE_VARIABLE)
+    with reach_by_plain_path(cache_dir / CACHE_NAME) as folder:
+        os.environ[CACHE_VARIABLE] = str(folder)
+        try:
+            yield
+        finally:
+            if before is None:
+                os.environ.pop(CACHE_VARIABLE, None)
+            else:
+                os.environ[CACHE_VARIABLE] = before
 
 
 def check_tools() -> None:
     """Returns if code can be compiled here.
 
     Raises:
-        BackendUnavailable: names what is missing and what adds it.
+        BackendUnavailable: names what is missing and what adds it, or what is in the way.
     """
+    if obstacle := find_obstacle():
+        raise BackendUnavailable(f"{obstacle}. To run it: {MOVE}")
     missing = find_missing_tools()
     if missing:
         fix = " && ".join(missing.values())
@@ -273,6 +282,17 @@ def find_missing_gpu_tools() -> dict[str, str]:
     if not any(shutil.which(name) for name in (os.environ.get("CC") or "gcc", "gcc", "clang")):
         missing["a C compiler (gcc or clang)"] = "apt-get install gcc"
     return missing | {k: v for k, v in find_missing_tools().items() if "Python.h" in k}
+
+
+def find_obstacle() -> str | None:
+    """Why the C++ compiler could not be called with what PyTorch tells it; None if it can be.
+
+    Source: PyTorch 2.13, torch/_inductor/cpp_builder.py, where libraries' folders are not quoted.
+    """
+    folder = Path(torch.__file__).parent
+    if is_one_word(folder):
+        return None
+    return f"torch.compile does not quote the path of PyTorch for the C++ compiler, and {folder} has a space or a quote"
 
 
 def find_missing_tools() -> dict[str, str]:
