@@ -360,6 +360,26 @@ def test_compiled_code_is_kept_in_a_folder_whose_path_has_a_space_and_a_quote(tm
     assert list(folder.rglob("*.so"))
 
 
+@pytest.mark.parametrize(
+    ("text", "wanted"),
+    [
+        (
+            "CppCompileError: C++ compile error\n\nCommand:\ng++ x.cpp\n\nOutput:\nx.cpp:1:\n  x.h:3: error: no such type\nand",
+            "CppCompileError: C++ compile error: x.h:3: error: no such type",
+        ),
+        ("CppCompileError: C++ compile error", "CppCompileError: C++ compile error. With pytorch-compile:fullgraph=0 "),
+        (
+            "Data-dependent branching\n  Hint\n\nmore",
+            "Data-dependent branching Hint. With pytorch-compile:fullgraph=0 ",
+        ),
+        ("", "RuntimeError. With "),
+    ],
+)
+def test_a_failure_to_compile_is_told_in_one_line(text: str, wanted: str) -> None:
+    told = pytorch_compile.explain_failure(RuntimeError(text))
+    assert told.startswith(wanted) and "\n" not in told
+
+
 def test_a_pytorch_whose_own_path_has_a_space_is_said_to_be_in_the_way(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch, "__file__", "/home/a user/torch/__init__.py")
     found = PytorchCompileBackend(None, None).probe()

@@ -199,11 +199,17 @@ class PytorchCompileBackend:
             except torch.OutOfMemoryError:
                 raise
             except Exception as error:
-                reason = " ".join(str(error).split("\n\n")[0].split()) or type(error).__name__
-                raise ModelError(
-                    f"torch.compile cannot take the module: {reason}. With {NAME}:fullgraph=0 what it cannot compile "
-                    "runs eagerly"
-                ) from error
+                raise ModelError(f"torch.compile cannot take the module: {explain_failure(error)}") from error
+
+
+def explain_failure(error: Exception) -> str:
+    """What could not be compiled, in one line: the C++ compiler's own first complaint, or what may be left out."""
+    text = str(error)
+    reason = " ".join(text.split("\n\n")[0].split()) or type(error).__name__
+    complaint = next((line.strip() for line in text.splitlines() if "error:" in line), None)
+    if "CppCompileError" in reason and complaint:
+        return f"{reason}: {complaint}"
+    return f"{reason}. With {NAME}:fullgraph=0 what it cannot compile runs eagerly"
 
 
 def create_backend(loader: ModuleLoader | None, cache_dir: Path | None) -> PytorchCompileBackend:
