@@ -364,7 +364,7 @@ def test_compiled_code_is_kept_in_a_folder_whose_path_has_a_space_and_a_quote(tm
     ("text", "wanted"),
     [
         (
-            "CppCompileError: C++ compile error\n\nCommand:\ng++ x.cpp\n\nOutput:\nx.cpp:1:\n  x.h:3: error: no such type\nand",
+            "CppCompileError: C++ compile error\n\nCommand:\ng++ x.cpp\n\nOutput:\n x.h:3: error: no such type\nand",
             "CppCompileError: C++ compile error: x.h:3: error: no such type",
         ),
         ("CppCompileError: C++ compile error", "CppCompileError: C++ compile error. With pytorch-compile:fullgraph=0 "),
