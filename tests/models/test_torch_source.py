@@ -346,6 +346,7 @@ def test_random_weights_replace_those_of_a_factory(write_user_module: WriteModul
         ("user_models:bad_examples", "expected tensors only"),
         ("no_such_module_at_all:factory", "cannot import no_such_module_at_all: ModuleNotFoundError"),
         ("user_broken:factory", "cannot import user_broken: SyntaxError"),
+        ("user_broken.py:factory", "A module is meant, not its file: user_broken:factory"),
     ],
 )
 def test_bad_factories_are_named(text: str, expected: str, write_user_module: WriteModule, tmp_path: Path) -> None:
