@@ -384,9 +384,13 @@ def test_a_pytorch_whose_own_path_has_a_space_is_said_to_be_in_the_way(monkeypat
     monkeypatch.setattr(torch, "__file__", "/home/a user/torch/__init__.py")
     found = PytorchCompileBackend(None, None).probe()
     assert not found.available
-    assert "/home/a user/torch has a space" in (found.reason or "") and "virtual environment" in (found.fix or "")
-    with pytest.raises(BackendUnavailable, match=r"a user/torch has a space .* To run it: make"):
+    assert "/home/a user/torch needs it" in (found.reason or "") and "virtual environment" in (found.fix or "")
+    with pytest.raises(BackendUnavailable, match=r"a user/torch needs it\. To mend it: make"):
         pytorch_compile.check_tools()
+    # A GPU's code is compiled by Triton, which hands its compiler a list.
+    monkeypatch.setattr(pytorch_compile, "find_missing_gpu_tools", dict)
+    monkeypatch.setattr(pytorch_compile, "probe_cuda", lambda: ("cuda:0",))
+    assert PytorchCompileBackend(None, None).probe().devices == ("cuda:0",)
 
 
 def test_compiling_leaves_no_process_behind(loader: Any, torch_artifact: Artifact, tmp_path: Path) -> None:

@@ -43,7 +43,6 @@ NAME = "pytorch-compile"
 PRECISIONS = TORCH_PRECISIONS
 CACHE_VARIABLE = "TORCHINDUCTOR_CACHE_DIR"
 CACHE_NAME = "inductor-cache"
-MOVE = "make the virtual environment in a folder whose path has neither"
 
 COMPILE_OPTIONS = {
     "mode": Option(
@@ -86,20 +85,14 @@ class PytorchCompileBackend:
         self._cache_dir = cache_dir
 
     def probe(self) -> Availability:
-        """Available where PyTorch, a C++ compiler and Python's headers are; says which is missing."""
-        version, obstacle, missing = str(torch.__version__), find_obstacle(), find_missing_tools()
-        if obstacle:
-            return Availability(engine=NAME, available=False, version=version, reason=obstacle, fix=MOVE)
-        if not missing:
-            devices = ("cpu", *probe_cuda())
+        """Available on the CPU and the GPUs for which code can be compiled here; says what is missing if on none."""
+        version, problem = str(torch.__version__), find_problem()
+        devices = (*(() if problem else ("cpu",)), *(() if find_missing_gpu_tools() else probe_cuda()))
+        if devices:
             return Availability(engine=NAME, available=True, version=version, devices=devices)
-        return Availability(
-            engine=NAME,
-            available=False,
-            version=version,
-            reason=f"torch.compile needs {' and '.join(missing)}",
-            fix=f"{' && '.join(missing.values())} (Debian, Ubuntu; other systems have them by like names)",
-        )
+        assert problem is not None
+        reason, fix = problem
+        return Availability(engine=NAME, available=False, version=version, reason=reason, fix=fix)
 
     def build(self, artifact: Artifact, spec: EngineSpec, out_dir: Path) -> Artifact:
         """The artefact as it is: `load` compiles, and what it compiled waits in the cache for the next process.
@@ -250,12 +243,9 @@ def check_tools() -> None:
     Raises:
         BackendUnavailable: names what is missing and what adds it, or what is in the way.
     """
-    if obstacle := find_obstacle():
-        raise BackendUnavailable(f"{obstacle}. To run it: {MOVE}")
-    missing = find_missing_tools()
-    if missing:
-        fix = " && ".join(missing.values())
-        raise BackendUnavailable(f"torch.compile needs {' and '.join(missing)}. To add it on Debian or Ubuntu: {fix}")
+    if problem := find_problem():
+        reason, fix = problem
+        raise BackendUnavailable(f"{reason}. To mend it: {fix}")
 
 
 def shutdown_compile_workers() -> None:
@@ -290,15 +280,20 @@ def find_missing_gpu_tools() -> dict[str, str]:
     return missing | {k: v for k, v in find_missing_tools().items() if "Python.h" in k}
 
 
-def find_obstacle() -> str | None:
-    """Why the C++ compiler could not be called with what PyTorch tells it; None if it can be.
+def find_problem() -> tuple[str, str] | None:
+    """(why, what to do) where no code can be compiled for the CPU; None where it can.
 
     Source: PyTorch 2.13, torch/_inductor/cpp_builder.py, where libraries' folders are not quoted.
     """
     folder = Path(torch.__file__).parent
-    if is_one_word(folder):
-        return None
-    return f"torch.compile does not quote the path of PyTorch for the C++ compiler, and {folder} has a space or a quote"
+    if not is_one_word(folder):
+        why = f"torch.compile does not quote the path of PyTorch for the C++ compiler, and {folder} needs it"
+        return why, "make the virtual environment in a folder whose path has no space, quote or backslash"
+    missing = find_missing_tools()
+    if missing:
+        commands = " && ".join(missing.values())
+        return f"torch.compile needs {' and '.join(missing)}", f"{commands} (Debian, Ubuntu; others name them alike)"
+    return None
 
 
 def find_missing_tools() -> dict[str, str]:

@@ -156,7 +156,8 @@ def _import_factory(ref: ModelRef) -> Callable[[], object]:
     try:
         found: Any = importlib.import_module(name)
     except Exception as error:  # user code: anything can come out of it
-        hint = f". A module is meant, not its file: {ref.text.replace('.py:', ':')}" if name.endswith(".py") else ""
+        meant = f"{name.removesuffix('.py')}:{attribute}"
+        hint = f". A module is meant, not its file: {meant}" if name.endswith(".py") else ""
         raise ModelError(f"{ref.text}: cannot import {name}: {type(error).__name__}: {error}{hint}") from error
     for part in attribute.split("."):
         if not hasattr(found, part):
