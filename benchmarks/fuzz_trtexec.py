@@ -1,9 +1,9 @@
-"""Damages trtexec artefacts at random for a while and reads them: no exception but ParseError, no hang, no memory.
+"""Damages trtexec artifacts at random for a while and reads them: no exception but ParseError, no hang, no memory.
 
     python benchmarks/fuzz_trtexec.py [--seconds 600] [--seed 1000]
 
 A reader that takes more than ten seconds, or a process that grows beyond 1 GB, ends the run like an exception does;
-target and seed are printed. Put them into FOUND in tests/analyze/trtexec/test_trtexec_fuzz.py.
+target and seed are printed. Put them into FOUND in tests/analyze/trtexec/test_fuzz.py.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ def main() -> None:
             raise SystemExit(f"more than {MEMORY_BYTES} bytes of memory at seed {seed}")
     signal.alarm(0)
     peak_mb = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
-    print(f"{runs} artefacts, seeds {options.seed} to {seed - 1}, {failures} failures, peak {peak_mb:.0f} MB")
+    print(f"{runs} artifacts, seeds {options.seed} to {seed - 1}, {failures} failures, peak {peak_mb:.0f} MB")
     sys.exit(1 if failures else 0)
 
 

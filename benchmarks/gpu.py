@@ -27,7 +27,7 @@ from enginebench.workflow.campaign import Campaign
 from enginebench.workflow.folder import RunFolder, RunRecord, RunRequest, holds_run
 from enginebench.workflow.plan import PlannedRow, plan_rows
 from enginebench.workflow.reporting import describe_stored
-from enginebench.workflow.sources import gather_sources
+from enginebench.workflow.targets.sources import gather_sources
 
 DEVICE = "cuda:0"
 # What the head parts measure in full is not measured again.
@@ -39,7 +39,7 @@ BATCHES = {
 }
 # What the timed loop needs on the host is one thread; four leave room for what a runtime does beside it.
 THREADS = 4
-GPU_TESTS = ("tests/backends/test_torch_cuda.py",)
+GPU_TESTS = ("tests/backends/torch/test_cuda_engine.py",)
 FULL_PROCESSES = 10
 # Rows are built and checked beside each other, which nobody times; more at once run out of host memory before cores.
 PREPARED_AT_ONCE = 8
@@ -223,7 +223,7 @@ def _begin(folder: RunFolder, request: RunRequest, printer: Printer) -> RunRecor
     started = datetime.now(UTC).isoformat(timespec="seconds")
     record = RunRecord(request=request, machine=machine, started_utc=started, rows=())
     folder.create(record)
-    sources = gather_sources(request, folder.artefacts, printer)
+    sources = gather_sources(request, folder.artifacts, printer)
     stored = tuple(folder.relative(a) for a in sources.artifacts)
     return replace(record, sources=stored, problems=sources.problems)
 
@@ -317,17 +317,17 @@ def _show_device_memory(results: Sequence[Result], row_id: str) -> str:
 
 def list_kernels(root: Path) -> None:
     """The heaviest kernels of every row of a run, each with the precision that its name was taken for."""
-    from enginebench.backends.kernels import classify_kernel, record_kernels
+    from enginebench.backends.proof.kernels import classify_kernel, record_kernels
     from enginebench.models.task import sample_feeds
+    from enginebench.workflow.child.opening import open_for
     from enginebench.workflow.folder import read_results
-    from enginebench.workflow.opening import open_for
 
     folder = RunFolder(root)
     for result in read_results(root)[1]:
         if result.status != "ok" or result.measure.scope == "io" or result.measure.cache == "cold":
             continue
         artifact = folder.absolute(result.artifacts[-1])
-        with open_for(result.engine, str(folder.artefacts)).load(artifact, result.engine) as engine:
+        with open_for(result.engine, str(folder.artifacts)).load(artifact, result.engine) as engine:
             engine.bind(sample_feeds(artifact.inputs, result.model, result.engine.batch, 0, 1)[0])
             kernels = [k for run in record_kernels(engine.run) for k in run]
         spent: dict[str, int] = {}
@@ -339,7 +339,7 @@ def list_kernels(root: Path) -> None:
 
 
 def pack(root: Path) -> Path:
-    """One .tar.xz of the run's record and rows; artefacts, which can be made again, stay out."""
+    """One .tar.xz of the run's record and rows; artifacts, which can be made again, stay out."""
     target = root.with_suffix(".tar.xz")
     with tarfile.open(target, "w:xz") as archive:
         for path in (root / "run.json", *sorted((root / "rows").glob("*.json"))):

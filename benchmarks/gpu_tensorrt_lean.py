@@ -22,7 +22,7 @@ from typing import Any
 import numpy as np
 
 from enginebench.backends.registry import open_backend, probe
-from enginebench.backends.tensorrt_runtime import import_tensorrt, is_lean
+from enginebench.backends.tensorrt.library import import_tensorrt, is_lean
 from enginebench.core.errors import ArtifactError, BackendUnavailable
 from enginebench.core.records import Artifact, EngineSpec
 from enginebench.core.store import hash_files
@@ -51,11 +51,13 @@ def find_lean() -> Any:
 
 def list_missing_names(lean: Any) -> list[str]:
     """Names that our engine's files use of TensorRT and the lean runtime lacks."""
-    folder = Path(importlib.util.find_spec("enginebench.backends").submodule_search_locations[0])  # type: ignore[union-attr,index]
+    folder = Path(importlib.util.find_spec("enginebench.backends.tensorrt").submodule_search_locations[0])  # type: ignore[union-attr,index]
     used = set()
-    for path in sorted(folder.glob("tensorrt*.py")):
+    for path in sorted(folder.glob("*.py")):
+        if path.name == "rtx.py":  # of another library
+            continue
         for node in ast.walk(ast.parse(path.read_text("utf-8"))):
-            if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id == "trt":
+            if isinstance(node, ast.Attribute) and getattr(node.value, "id", getattr(node.value, "attr", "")) == "trt":
                 used.add(node.attr)
     return sorted(name for name in used if not hasattr(lean, name))
 

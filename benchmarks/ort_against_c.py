@@ -31,7 +31,7 @@ import onnxruntime
 from msgspec import Struct, to_builtins
 from scipy import stats
 
-from enginebench.backends.ort import DTYPES, SPINNING, OrtBackend
+from enginebench.backends.onnxruntime.ort import DTYPES, SPINNING, OrtBackend
 from enginebench.core.feeds import concrete_shape, random_feeds
 from enginebench.core.protocols import Engine
 from enginebench.core.records import Artifact, EngineSpec, MeasureSpec, TensorSpec
@@ -164,7 +164,7 @@ def export_model(name: str, folder: Path) -> Path:
 
 
 def describe_graph(path: Path, batch: int = 1) -> Artifact:
-    """An artefact of static shape for the graph at `path`."""
+    """An artifact of static shape for the graph at `path`."""
     session = onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
     inputs, outputs = (_describe_nodes(nodes, batch) for nodes in (session.get_inputs(), session.get_outputs()))
     return Artifact(kind="onnx", model=path.stem, path=str(path), sha256="", files=(), inputs=inputs, outputs=outputs)

@@ -27,7 +27,7 @@ import sys
 from pathlib import Path
 from enginebench.analyze.trtexec.times import select_timed, summarize_trace
 from enginebench.analyze.trtexec.trace import read_trace
-from enginebench.report.trtexec_files import write_times
+from enginebench.report.trtexec.files import write_times
 path, out = Path(sys.argv[1]), Path(sys.argv[2])
 trace = read_trace(path)
 document = summarize_trace(trace, path, warmup_ms=0)
