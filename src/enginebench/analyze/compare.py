@@ -5,18 +5,21 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from collections.abc import Callable, Sequence
+from typing import Literal
 
 from msgspec import Struct
 
 from enginebench.analyze.intervals import (
     Spread,
     estimate_geometric,
+    join_builds,
     measure_difference,
     measure_spread,
     quantile_of_t,
     take_logs,
 )
 from enginebench.analyze.quantiles import median
+from enginebench.core.limits import MARGIN
 from enginebench.core.preprocess import is_known
 from enginebench.core.records import Estimate, Machine, Measurement, Result, Verdict
 from enginebench.core.shapes import concrete_shape
@@ -31,6 +34,8 @@ POWER = 0.8
 MAX_REPETITIONS = 1000
 
 Times = Callable[[Measurement], list[int] | None]
+Unit = Literal["process", "build"]
+NOUNS: dict[Unit, str] = {"process": "repetitions", "build": "builds"}
 
 
 class Comparison(Struct, frozen=True, kw_only=True):
@@ -39,18 +44,22 @@ class Comparison(Struct, frozen=True, kw_only=True):
     verdict: Verdict
     ratio: Estimate | None
     reasons: tuple[str, ...] = ()
-    repetitions_needed: int | None = None  # for `not_shown`: as many would show it, four times of five
-    margin: float = 0.02
+    repetitions_needed: int | None = None  # for `not_shown`: as many units would show it, four times of five
+    unit: Unit = "process"  # what was repeated: of an engine that was built several times, the build
+    margin: float = MARGIN
     clock: str = "host"  # whose times were compared: "host", "device", "tool", "modelled"
+    outputs_agree: bool | None = None  # of the two sides, within the limits; None: nobody compared their answers
+    failures: tuple[str, ...] = ()  # why the pair fails a gate; empty: it passes
 
 
 def compare(
-    base: Sequence[Measurement], cand: Sequence[Measurement], *, margin: float = 0.02, level: float = 0.95
+    base: Sequence[Measurement], cand: Sequence[Measurement], *, margin: float = MARGIN, level: float = 0.95
 ) -> Comparison:
     """What the neighbouring repetitions of two interleaved rows show.
 
     d_i = ln(median_base,i / median_cand,i) over repetitions that both rows have; ratio = exp(mean d) with Student's t
-    interval at k - 1 degrees of freedom. A repetition that one side lacks is left out, and the reasons say so.
+    interval at k - 1 degrees of freedom. A repetition that one side lacks is left out, and the reasons say so. Where a
+    side was built several times the build is the unit: the d_i of one build are one value, their mean.
 
     Args:
         base: measurements of the row that is compared to.
@@ -64,18 +73,25 @@ def compare(
     clock, times, why_not = choose_clock(base, cand)
     if times is None:
         return Comparison(verdict="not_comparable", ratio=None, reasons=(why_not,), margin=margin, clock=clock)
-    pairs, reasons = _pair(base, cand, times)
+    pairs, builds, reasons = _pair(base, cand, times)
     if not pairs:
         reasons.append("no repetition was measured on both sides")
         return Comparison(verdict="not_comparable", ratio=None, reasons=tuple(reasons), margin=margin, clock=clock)
     logs = [_logs(side, name) for side, name in zip(zip(*pairs, strict=True), ("base", "candidate"), strict=True)]
-    spread = measure_spread([b - c for b, c in zip(*logs, strict=True)])
-    method = f"{spread.n} neighbouring repetitions, Student t over ln(base / candidate)"
-    return _conclude(spread, method, margin, level, clock, reasons)
+    spread = measure_spread(join_builds([b - c for b, c in zip(*logs, strict=True)], builds))
+    unit = find_unit(base, cand)
+    of_builds = f"{spread.n} builds of " if unit == "build" else ""
+    method = f"{of_builds}{len(pairs)} neighbouring repetitions, Student t over ln(base / candidate)"
+    return conclude(spread, method, margin, level, clock, reasons, unit)
+
+
+def find_unit(*sides: Sequence[Measurement]) -> Unit:
+    """What repeats in a comparison: the build, where a side was built several times."""
+    return "build" if any(m.build is not None for side in sides for m in side) else "process"
 
 
 def compare_apart(
-    base: Sequence[Measurement], cand: Sequence[Measurement], *, margin: float = 0.02, level: float = 0.95
+    base: Sequence[Measurement], cand: Sequence[Measurement], *, margin: float = MARGIN, level: float = 0.95
 ) -> Comparison:
     """What two rows show that were measured at different times: repetitions have no partners, so Welch's interval.
 
@@ -84,13 +100,19 @@ def compare_apart(
     clock, times, why_not = choose_clock(base, cand)
     if times is None:
         return Comparison(verdict="not_comparable", ratio=None, reasons=(why_not,), margin=margin, clock=clock)
-    medians = [[median(values) for m in side if (values := times(m))] for side in (base, cand)]
+    kept = [[m for m in side if times(m)] for side in (base, cand)]
+    medians = [[median(times(m) or []) for m in side] for side in kept]
     if not all(medians):
         reason = "one side has no samples"
         return Comparison(verdict="not_comparable", ratio=None, reasons=(reason,), margin=margin, clock=clock)
-    spread = measure_difference(_logs(medians[0], "base"), _logs(medians[1], "candidate"))
-    method = f"{len(medians[0])} and {len(medians[1])} processes, Welch t over the logs of their medians"
-    return _conclude(spread, method, margin, level, clock, [])
+    logs = [
+        join_builds(_logs(values, name), [m.build for m in side])
+        for values, name, side in zip(medians, ("base", "candidate"), kept, strict=True)
+    ]
+    spread, unit = measure_difference(*logs), find_unit(base, cand)
+    noun = "builds or processes" if unit == "build" else "processes"
+    method = f"{len(logs[0])} and {len(logs[1])} {noun}, Welch t over the logs of their medians"
+    return conclude(spread, method, margin, level, clock, [], unit)
 
 
 def choose_clock(base: Sequence[Measurement], cand: Sequence[Measurement]) -> tuple[str, Times | None, str]:
@@ -127,42 +149,59 @@ def _logs(medians: Sequence[float], side: str) -> list[float]:
 
 def _pair(
     base: Sequence[Measurement], cand: Sequence[Measurement], times: Times
-) -> tuple[list[tuple[float, float]], list[str]]:
-    """Medians of the repetitions that both sides have, and a sentence about those that have no partner."""
+) -> tuple[list[tuple[float, float]], list[int | None], list[str]]:
+    """Medians of the repetitions that both sides have, their builds, and a sentence about those without a partner."""
     left, right = _by_repetition(base, times), _by_repetition(cand, times)
     common = sorted(left.keys() & right.keys())
     alone = len(left.keys() ^ right.keys())
     reasons = [f"{alone} repetitions were measured on one side only and left out"] if alone else []
-    return [(left[key], right[key]) for key in common], reasons
+    builds = [right[key][1] if left[key][1] is None else left[key][1] for key in common]
+    return [(left[key][0], right[key][0]) for key in common], builds, reasons
 
 
-def _by_repetition(measurements: Sequence[Measurement], times: Times) -> dict[tuple[int, int], float]:
-    """(repetition, count of it so far) -> median in ns; the count parts processes that carry the same number."""
+def _by_repetition(
+    measurements: Sequence[Measurement], times: Times
+) -> dict[tuple[int, int, str], tuple[float, int | None]]:
+    """(repetition, count of it so far, machine) -> (median in ns, build); the count parts processes of the same number.
+
+    Two machines are never compared: where a sweep lost one in the middle of a turn, that turn has no pair.
+    """
     seen: defaultdict[int, int] = defaultdict(int)
-    found: dict[tuple[int, int], float] = {}
+    found: dict[tuple[int, int, str], tuple[float, int | None]] = {}
     for measurement in measurements:
         if values := times(measurement):
-            found[measurement.repetition, seen[measurement.repetition]] = median(values)
+            key = measurement.repetition, seen[measurement.repetition], measurement.machine
+            found[key] = median(values), measurement.build
             seen[measurement.repetition] += 1
     return found
 
 
-def _conclude(spread: Spread, method: str, margin: float, level: float, clock: str, reasons: list[str]) -> Comparison:
-    verdict, why = judge_spread(spread, margin, level)
+def conclude(
+    spread: Spread,
+    method: str,
+    margin: float,
+    level: float,
+    clock: str,
+    reasons: Sequence[str],
+    unit: Unit = "process",
+) -> Comparison:
+    """The verdict on a mean log ratio, with the repetitions that would show one where it does not."""
+    verdict, why = judge_spread(spread, margin, level, unit)
     needed = count_needed(spread, margin, level) if verdict == "not_shown" else None
     if verdict == "not_shown" and needed is None:
-        why += f"; the difference lies so close to it that {MAX_REPETITIONS} repetitions would not show a verdict"
+        why += f"; the difference lies so close to it that {MAX_REPETITIONS} {NOUNS[unit]} would not show a verdict"
     return Comparison(
         verdict=verdict,
         ratio=estimate_geometric(spread, level, 1.0, method),
         reasons=(*reasons, *([why] if why else [])),
         repetitions_needed=needed,
+        unit=unit,
         margin=margin,
         clock=clock,
     )
 
 
-def judge_spread(spread: Spread, margin: float, level: float = 0.95) -> tuple[Verdict, str]:
+def judge_spread(spread: Spread, margin: float, level: float = 0.95, unit: Unit = "process") -> tuple[Verdict, str]:
     """(verdict, why it is `not_shown` or "") for a mean log ratio.
 
     With m = ln(1 + margin): `faster` when the interval lies above m, `slower` when below -m, `equivalent` when the
@@ -170,7 +209,7 @@ def judge_spread(spread: Spread, margin: float, level: float = 0.95) -> tuple[Ve
     """
     wide, narrow = spread.interval(level), spread.interval(2 * level - 1)
     if spread.n < MIN_REPETITIONS or wide is None or narrow is None:
-        return "not_shown", f"{spread.n} of the {MIN_REPETITIONS} repetitions that a verdict needs"
+        return "not_shown", f"{spread.n} of the {MIN_REPETITIONS} {NOUNS[unit]} that a verdict needs"
     m = math.log1p(margin)
     if wide[0] > m:
         return "faster", ""
@@ -204,7 +243,7 @@ def count_needed(spread: Spread, margin: float, level: float = 0.95) -> int | No
     return low if low <= MAX_REPETITIONS else None
 
 
-def comparable(base: Result, cand: Result, margin: float = 0.02, *, neighbours: bool = False) -> list[str]:
+def comparable(base: Result, cand: Result, margin: float = MARGIN, *, neighbours: bool = False) -> list[str]:
     """The reasons why two rows must not be compared; an empty list if they may.
 
     Args:
@@ -227,7 +266,7 @@ def comparable(base: Result, cand: Result, margin: float = 0.02, *, neighbours: 
 
 def _settings(base: Result, cand: Result) -> list[tuple[str, object, object]]:
     shapes = ("input shapes", _shapes(base), _shapes(cand))
-    hashes = ("preprocess hash", _preprocess(base), _preprocess(cand))
+    hashes = ("preprocess hash", find_preprocess(base), find_preprocess(cand))
     known = [row for row in (shapes, hashes) if all(row)]
     return [
         ("batch", base.engine.batch, cand.engine.batch),
@@ -245,8 +284,8 @@ def _shapes(result: Result) -> str:
     return ", ".join("x".join(map(str, concrete_shape(spec, result.engine.batch))) or "scalar" for spec in inputs)
 
 
-def _preprocess(result: Result) -> str:
-    """Hash of the last artefact that has one; "" where nobody knows, as with a graph whose ranges the user brought."""
+def find_preprocess(result: Result) -> str:
+    """Hash of the last artifact that has one; "" where nobody knows, as with a graph whose ranges the user brought."""
     hashes = [str(a.preprocess_sha256) for a in result.artifacts if is_known(a.preprocess_sha256)]
     return hashes[-1] if hashes else ""
 

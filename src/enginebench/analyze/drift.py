@@ -6,15 +6,20 @@ The first axis of every output counts samples; the rest of it is one answer. All
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from itertools import zip_longest
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from msgspec import Struct
+from msgspec.structs import replace
 
+from enginebench.analyze.metrics.boxes import holds_boxes, match_boxes, read_boxes
+from enginebench.analyze.metrics.sequences import decode_tokens
+from enginebench.analyze.metrics.tasks import SEQUENTIAL, read_map
+from enginebench.core.caveats import make_caveat
 from enginebench.core.errors import FeedError, UsageError
-from enginebench.core.records import Drift, OutputDrift, Precision
+from enginebench.core.records import Caveat, Drift, OutputDrift, Precision, Task
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -38,28 +43,57 @@ LIMITS: dict[str, tuple[str, bool]] = {
     "max_abs": ("max_abs_diff", False),
     "mean_abs": ("mean_abs_diff", False),
     "mean_rel": ("mean_rel_diff", False),
+    "agreement": ("agreement", True),
 }
 
 # Why these. Noise of a rounding to b significant bits is about 6 b dB below the signal, and a deep network lets it
 # grow by some 20 to 40 dB. Centred cosine c and noise-to-signal ratio r belong together by c = 1 / sqrt(1 + r).
+# Decisions (labels, boxes, sequences) change where two scores lie closer than the noise, about as often as the noise is
+# large against the signal: at 60 dB one in a thousand, at 30 dB one in thirty. Of 8 bits no more than one in ten is let
+# through: a text of which a quarter of the lines read otherwise has a centred cosine of 0.91.
 _DEFAULTS: dict[Precision, dict[str, float]] = {
     # 24 bits: 144 dB at best, 80 left after growth and Winograd kernels; 60 dB means that a thousandth is lost.
-    "fp32": {"snr": 60.0, "centred_cosine": 0.9999},
+    "fp32": {"snr": 60.0, "centred_cosine": 0.9999, "agreement": 0.99},
     # 11 bits: 66 dB at best; 30 dB, a thirtieth of the signal, is what a sound network keeps. c at 30 dB: 0.9995.
-    "tf32": {"snr": 30.0, "centred_cosine": 0.999},
-    "fp16": {"snr": 30.0, "centred_cosine": 0.999},
+    "tf32": {"snr": 30.0, "centred_cosine": 0.999, "agreement": 0.95},
+    "fp16": {"snr": 30.0, "centred_cosine": 0.999, "agreement": 0.95},
     # 8 bits: 48 dB at best, so 20 dB by the same growth; c at 20 dB: 0.995.
-    "bf16": {"snr": 20.0, "centred_cosine": 0.99},
+    "bf16": {"snr": 20.0, "centred_cosine": 0.99, "agreement": 0.9},
     # 8 bits without an exponent: c 0.96 to 0.97 was measured on sound INT8 networks with random weights; below
-    # 0.9 (7 dB) a fifth of the output's variance is noise.
-    "int8": {"centred_cosine": 0.9},
-    "fp8": {"centred_cosine": 0.9},  # 4 bits of fraction with an exponent: the same order as int8
+    # 0.9 (6.3 dB) a fifth of the output's variance is noise. A cosine cannot see a wrong scale, which leaves 6 dB at
+    # half of the right one and at one and a half of it; nor has it a value for a single sample.
+    "int8": {"centred_cosine": 0.9, "snr": 6.0, "agreement": 0.9},
+    # 4 bits of fraction with an exponent: the same order as int8.
+    "fp8": {
+        "centred_cosine": 0.9,
+        "snr": 6.0,
+        "agreement": 0.9,
+    },
 }
 
 
 # Two scores that each err by noise of this deviation differ by sqrt(2) of it, and 95 % of normal noise lies within
 # 1.96 deviations: a margin beyond both is more than this noise explains.
 NEAR_TIE = 1.96 * math.sqrt(2)
+
+
+# Figures that names do not have, of a sample and of an output.
+SAMPLE_FIGURES = ("mean_abs_diff", "max_abs_diff", "mean_rel_diff", "cosine", "centred_cosine", "snr_db")
+_FIGURES = (
+    "mean_abs_diff",
+    "max_abs_diff",
+    "mean_rel_diff",
+    "cosine_mean",
+    "cosine_min",
+    "centred_cosine_mean",
+    "snr_db",
+    "top1_agreement",
+    "top5_agreement",
+)
+
+# What varies less than this between samples, relative to the answers, is the rounding of FP32 (6e-8 each time), and
+# a cosine of it says nothing.
+CONSTANT = 1e-6
 
 
 class SampleDrift(Struct, frozen=True, kw_only=True):
@@ -80,11 +114,29 @@ class SampleDrift(Struct, frozen=True, kw_only=True):
     top5_agrees: bool | None = None
     margin: float | None = None  # of the reference's best class over its second best
     beyond_noise: bool | None = None  # the margin is more than the noise of all samples explains
+    agreement: float | None = None  # share of the reference's decisions in this sample that the candidate shares
 
 
 def default_limits(precision: Precision) -> dict[str, float]:
     """The limits that outputs of this precision must keep against FP32: an FP16 row is not held to 1e-5."""
     return dict(_DEFAULTS[precision])
+
+
+# Tasks whose answers are read as decisions.
+DECIDING: tuple[Task, ...] = ("detection", "segmentation", "text", "asr")
+# Tasks whose whole numbers are magnitudes, not names of classes.
+MEASURING: tuple[Task, ...] = ("regression", "embedding")
+# From the longest to the shortest format.
+LENGTHS: tuple[Precision, ...] = ("fp32", "tf32", "fp16", "bf16", "fp8", "int8")
+
+
+def limits_between(a: Precision, b: Precision, task: Task | None = None) -> dict[str, float]:
+    """The limits that outputs of these two precisions must keep against each other: those of the shorter format.
+
+    Where the task says what is decided, the decisions are what must agree, not the scores behind them.
+    """
+    limits = default_limits(max(a, b, key=LENGTHS.index))
+    return {"agreement": limits["agreement"]} if task in DECIDING else limits
 
 
 def measure_drift(
@@ -93,6 +145,8 @@ def measure_drift(
     limits: Mapping[str, float],
     *,
     reference_id: str = "",
+    asked: int | None = None,
+    task: Task | None = None,
 ) -> Drift:
     """What `candidate` answered, against `reference`, output by output.
 
@@ -102,6 +156,8 @@ def measure_drift(
         limits: by the names in `LIMITS`; a limit on a figure that an output does not have (top-1 of an image) is not
             applied to that output.
         reference_id: of the row that is taken as the truth.
+        asked: samples that were to be compared; None: those that there are.
+        task: what the answers mean: boxes are matched, maps of classes and sequences decoded before they are compared.
 
     Raises:
         FeedError: names, shapes or dtypes differ; lists every difference.
@@ -111,43 +167,151 @@ def measure_drift(
     if unknown:
         raise UsageError(f"unknown limit {', '.join(map(repr, unknown))}; known: {', '.join(LIMITS)}")
     _check_alike(reference, candidate)
-    outputs = tuple(_measure_output(name, reference[name], candidate[name]) for name in reference)
+    reference, candidate = score_words(reference, candidate)
+    outputs = _measure_outputs(reference, candidate, task)
     n = min((len(np.atleast_1d(array)) for array in reference.values()), default=0)
-    passed = bool(outputs) and n > 0 and all(_passes(output, limits) for output in outputs)
-    return Drift(n=n, outputs=outputs, limits=dict(limits), passed=passed, reference=reference_id)
+    compared = n > 0 and any(array.size for array in reference.values())
+    passed = compared and all(keeps_limits(output, limits) for output in outputs)
+    decided = any(output.agreement is not None for output in outputs)
+    held = {name: limit for name, limit in limits.items() if decided or name != "agreement"}
+    return Drift(n=n, asked=asked, outputs=outputs, limits=held, passed=passed, reference=reference_id)
 
 
-def _check_alike(reference: Mapping[str, Array], candidate: Mapping[str, Array]) -> None:
+def score_words(
+    reference: Mapping[str, Array], candidate: Mapping[str, Array]
+) -> tuple[Mapping[str, Array], Mapping[str, Array]]:
+    """Both sides with their text as scores: of all words that either side said, the one that stands there has 1.
+
+    So a label that changed is another best class, as it is where a model answers with scores.
+    """
+    sides: tuple[dict[str, Array], dict[str, Array]] = (dict(reference), dict(candidate))
+    for name, array in reference.items():
+        if array.dtype.kind == "U":
+            words = np.unique(np.concatenate([side[name].reshape(-1) for side in sides]))
+            for side in sides:
+                said = np.atleast_1d(side[name])
+                side[name] = (said.reshape(len(said), -1, 1) == words).astype(np.float32).reshape(len(said), -1)
+    return sides
+
+
+def refuse_drift(reference_id: str, unlike: Sequence[str]) -> Drift:
+    """That nothing was held against the reference, and why."""
+    return Drift(n=0, outputs=(), passed=False, reference=reference_id, unlike=tuple(unlike))
+
+
+def list_unlike(reference: Mapping[str, Array], candidate: Mapping[str, Array]) -> list[str]:
+    """Every difference in the names, shapes and dtypes of two sides' outputs; an empty list if they may be compared."""
     problems = [f"output {name!r} is missing from the candidate" for name in reference if name not in candidate]
     problems += [f"output {name!r} is missing from the reference" for name in candidate if name not in reference]
     for name in (name for name in reference if name in candidate):
         ref, cand = reference[name], candidate[name]
         if ref.shape != cand.shape:
             problems.append(f"output {name!r} has shape {list(ref.shape)} against {list(cand.shape)}")
-        if ref.dtype != cand.dtype:
+        if ref.dtype != cand.dtype and (ref.dtype.kind, cand.dtype.kind) != ("U", "U"):  # text of any width
             problems.append(f"output {name!r} has dtype {ref.dtype} against {cand.dtype}")
-    if problems:
+    return problems
+
+
+def _check_alike(reference: Mapping[str, Array], candidate: Mapping[str, Array]) -> None:
+    if problems := list_unlike(reference, candidate):
         raise FeedError(
             f"outputs cannot be compared: {'; '.join(problems)}. "
             "Both sides must come from the same model, with the same batch and input/output types"
         )
 
 
-def _measure_output(name: str, reference: Array, candidate: Array) -> OutputDrift:
+def _measure_outputs(
+    reference: Mapping[str, Array], candidate: Mapping[str, Array], task: Task | None
+) -> tuple[OutputDrift, ...]:
+    if task == "detection" or (task is None and holds_boxes(reference)):
+        return (_measure_boxes(reference, candidate),)
+    return tuple(_measure_output(name, reference[name], candidate[name], task) for name in reference)
+
+
+def _measure_boxes(reference: Mapping[str, Array], candidate: Mapping[str, Array]) -> OutputDrift:
+    """The boxes of both sides, matched: the differences are those of the partners' scores."""
+    found = match_boxes(read_boxes(reference), read_boxes(candidate))
+    sides = [a for side in (reference, candidate) for a in side.values() if a.dtype.kind == "f"]
+    return OutputDrift(
+        name="boxes",
+        **_nothing() | _measure_differences(np.array(found.score_diffs), np.zeros(len(found.score_diffs))),
+        nonfinite=sum(int(np.count_nonzero(~np.isfinite(array))) for array in sides),
+        decisions="boxes",
+        decided=found.decided,
+        agreement=found.shared / found.decided if found.decided else 1.0,
+    )
+
+
+def _measure_output(name: str, reference: Array, candidate: Array, task: Task | None = None) -> OutputDrift:
+    if are_labels(reference, task):
+        return _measure_labels(name, reference, candidate)
+    drift = _measure_numbers(name, reference, candidate, task)
+    if task == "segmentation" and reference.ndim == 4:
+        same = read_map(reference) == read_map(candidate)
+        return replace(drift, decisions="labels", decided=same.size, agreement=float(same.mean()) if same.size else 1.0)
+    if task in SEQUENTIAL and reference.ndim == 3:
+        return _compare_sequences(drift, reference, candidate)
+    return drift
+
+
+def are_labels(array: Array, task: Task | None = None) -> bool:
+    """Whether an output's values are names (class ids, tokens, yes and no), between which there is no distance.
+
+    Whole numbers of 8 and 16 bits may be pixels or quantized values: they are names only where the task says so.
+    """
+    if array.dtype.kind not in "biu" or task in MEASURING:
+        return False
+    return array.dtype.kind == "b" or array.dtype.itemsize >= 4 or task is not None
+
+
+def _measure_labels(name: str, reference: Array, candidate: Array) -> OutputDrift:
+    same = reference == candidate
+    return OutputDrift(
+        name=name,
+        **_nothing(),
+        nonfinite=0,
+        decisions="labels",
+        decided=same.size,
+        agreement=float(same.mean()) if same.size else None,
+    )
+
+
+def _nothing() -> dict[str, Any]:
+    """The figures of what is no number."""
+    return dict.fromkeys(_FIGURES)
+
+
+def _compare_sequences(drift: OutputDrift, reference: Array, candidate: Array) -> OutputDrift:
+    """With the sequences that read the same, and the steps of all of them whose best token changed."""
+    ref, cand = (side.reshape(-1, side.shape[2]).astype(np.float64) for side in (reference, candidate))
+    whole = np.isfinite(ref).all(axis=1) & np.isfinite(cand).all(axis=1)
+    flips = _count_flips(ref[whole], cand[whole])
+    pairs = list(zip(decode_tokens(reference, 0), decode_tokens(candidate, 0), strict=True))
+    return replace(
+        drift,
+        decisions="sequences",
+        decided=len(pairs),
+        agreement=sum(a == b for a, b in pairs) / len(pairs) if pairs else None,
+        flips=flips.get("flips"),
+        flips_beyond_noise=flips.get("flips_beyond_noise"),
+        near_ties=flips.get("near_ties"),
+    )
+
+
+def _measure_numbers(name: str, reference: Array, candidate: Array, task: Task | None) -> OutputDrift:
     ref, cand = _as_rows(reference), _as_rows(candidate)
     finite = np.isfinite(ref) & np.isfinite(cand)
     nonfinite = int(np.count_nonzero(~np.isfinite(ref)) + np.count_nonzero(~np.isfinite(cand)))
     whole = finite.all(axis=1)
     a, b = ref[whole], cand[whole]
     cosines = _cosines(a, b)
-    centre = a.mean(axis=0) if len(a) else 0.0
-    classes = reference.ndim == 2
+    classes = reference.ndim == 2 and task not in MEASURING
     return OutputDrift(
         name=name,
         **_measure_differences(ref[finite], cand[finite]),
         cosine_mean=_mean(cosines),
         cosine_min=float(cosines.min()) if cosines.size else None,
-        centred_cosine_mean=_mean(_cosines(a - centre, b - centre)) if len(a) > 1 else None,
+        centred_cosine_mean=_measure_centred(a, b),
         snr_db=_measure_snr(ref[finite], cand[finite]),
         top1_agreement=_agreement(a, b, 1) if classes else None,
         top5_agreement=_agreement(a, b, 5) if classes else None,
@@ -156,31 +320,67 @@ def _measure_output(name: str, reference: Array, candidate: Array) -> OutputDrif
     )
 
 
-def measure_samples(reference: Mapping[str, Array], candidate: Mapping[str, Array]) -> tuple[SampleDrift, ...]:
+def _measure_centred(ref: Floats, cand: Floats) -> float | None:
+    """The mean cosine once the reference's mean answer is taken off; None where its answers hardly differ.
+
+    Of answers of a single value a cosine is no more than the sign, so all samples together make one vector.
+    """
+    centre = _find_centre(ref)
+    if centre is None:
+        return None
+    a, b = ref - centre, cand - centre
+    return _mean(_cosines(a.T, b.T) if ref.shape[1] == 1 else _cosines(a, b))
+
+
+def _find_centre(ref: Floats) -> Floats | None:
+    """The mean answer; None of a single one, and of answers that hardly differ."""
+    if len(ref) < 2:
+        return None
+    centre: Floats = ref.mean(axis=0)
+    return centre if np.linalg.norm(ref - centre) > CONSTANT * np.linalg.norm(ref) else None
+
+
+def measure_samples(
+    reference: Mapping[str, Array], candidate: Mapping[str, Array], task: Task | None = None
+) -> tuple[SampleDrift, ...]:
     """The differences of every sample in every output, sample by sample.
 
     Args:
         reference: name -> array of shape (samples, ...), any dtype.
         candidate: the same names, shapes and dtypes.
+        task: as for `measure_drift`.
 
     Raises:
         FeedError: names, shapes or dtypes differ; lists every difference.
     """
     _check_alike(reference, candidate)
-    tables = [_measure_rows(name, reference[name], candidate[name]) for name in reference]
+    reference, candidate = score_words(reference, candidate)
+    tables = [_measure_rows(name, reference[name], candidate[name], task) for name in reference]
     return tuple(row for sample in zip_longest(*tables) for row in sample if row is not None)
 
 
-def _measure_rows(name: str, reference: Array, candidate: Array) -> list[SampleDrift]:
+def _measure_rows(name: str, reference: Array, candidate: Array, task: Task | None) -> list[SampleDrift]:
+    if are_labels(reference, task):
+        pairs = enumerate(zip(np.atleast_1d(reference), np.atleast_1d(candidate), strict=True))
+        return [_count_alike(i, name, a, b) for i, (a, b) in pairs]
     ref, cand = _as_rows(reference), _as_rows(candidate)
     whole = np.isfinite(ref).all(axis=1) & np.isfinite(cand).all(axis=1)
-    centre = ref[whole].mean(axis=0) if whole.sum() > 1 else None
+    # Of a single value a cosine is no more than the sign.
+    centre = _find_centre(ref[whole]) if ref.shape[1] > 1 else None
     threshold = NEAR_TIE * _measure_noise(ref[whole], cand[whole])
-    classes = reference.ndim == 2
+    classes = reference.ndim == 2 and task not in MEASURING
     return [
         _measure_row(i, name, a, b, centre, threshold if classes else None)
         for i, (a, b) in enumerate(zip(ref, cand, strict=True))
     ]
+
+
+def _count_alike(index: int, name: str, reference: Array, candidate: Array) -> SampleDrift:
+    same = np.asarray(reference == candidate)
+    nothing = dict.fromkeys(SAMPLE_FIGURES)
+    return SampleDrift(
+        index=index, output=name, nonfinite=0, **nothing, agreement=float(same.mean()) if same.size else None
+    )
 
 
 def _measure_row(
@@ -214,7 +414,7 @@ def _compare_classes(ref: Floats, cand: Floats, threshold: float) -> dict[str, A
     }
 
 
-def _count_flips(ref: Floats, cand: Floats) -> dict[str, int]:
+def _count_flips(ref: Floats, cand: Floats) -> dict[str, Any]:
     """Samples whose best class changed, those among them that the noise does not explain, and those it could flip."""
     if not len(ref) or ref.shape[1] < 2:
         return {}
@@ -268,7 +468,7 @@ def _cosines(a: Floats, b: Floats) -> Floats:
         cosines = np.einsum("ij,ij->i", a / size_a[:, None], b / size_b[:, None])
     empty = (size_a == 0) | (size_b == 0)
     found: Floats = np.where(empty, (size_a == size_b).astype(np.float64), np.clip(cosines, -1, 1))
-    return found
+    return found if a.shape[1] else found[:0]  # without a value there is nothing that could agree
 
 
 def _measure_snr(ref: Floats, cand: Floats) -> float | None:
@@ -295,21 +495,50 @@ def _mean(values: Floats) -> float | None:
     return float(values.mean()) if values.size else None
 
 
+def doubt_samples(drift: Drift) -> tuple[Caveat, ...]:
+    """The doubt about a comparison of fewer samples than were to be compared."""
+    if drift.asked is None or drift.n >= drift.asked:
+        return ()
+    return (make_caveat("partly_compared.answers", n=drift.n, asked=drift.asked),)
+
+
 def find_exceeded(drift: Drift) -> tuple[str, ...]:
     """Why a drift did not pass: a sentence for each output and limit that was not kept."""
     sentences = [f"{o.name}: {o.nonfinite} values are not finite" for o in drift.outputs if o.nonfinite]
     for output in drift.outputs:
         for name, limit in drift.limits.items():
-            value: float | None = getattr(output, LIMITS[name][0])
+            figure, value = _find_figure(output, name)
             if not _keeps(name, value, limit):
-                sentences.append(f"{output.name}: {name} is {value:.6g}; the limit is {limit:g}")
+                sentences.append(f"{output.name}: {figure} is {value:.6g}; the limit is {limit:g}")
+    if not any(holds_values(o) for o in drift.outputs):
+        sentences.append("the outputs hold no values, so that nothing was compared")
     return tuple(sentences)
 
 
-def _passes(output: OutputDrift, limits: Mapping[str, float]) -> bool:
+def holds_values(output: OutputDrift) -> bool:
+    """Whether there was anything in an output that could be compared."""
+    return bool(output.nonfinite) or output.max_abs_diff is not None or output.agreement is not None
+
+
+def _find_figure(output: OutputDrift, limit: str) -> tuple[str, float | None]:
+    """(name, value) of the figure that a limit is held against.
+
+    Of one sample, and of answers that do not depend on the input, there is no centred cosine: then the plain one has to
+    do. Where the reference is nothing but zeros, no signal stands above whatever the candidate has.
+    """
+    value: float | None = getattr(output, LIMITS[limit][0])
+    if value is None and limit == "centred_cosine":
+        return "cosine", output.cosine_mean
+    if value is None and limit == "snr" and output.max_abs_diff:
+        return limit, -math.inf
+    return limit, value
+
+
+def keeps_limits(output: OutputDrift, limits: Mapping[str, float]) -> bool:
+    """Whether an output lies within limits, by the names in `LIMITS`; values that are not finite never do."""
     if output.nonfinite:
         return False
-    return all(_keeps(name, getattr(output, LIMITS[name][0]), limit) for name, limit in limits.items())
+    return all(_keeps(name, _find_figure(output, name)[1], limit) for name, limit in limits.items())
 
 
 def _keeps(name: str, value: float | None, limit: float) -> bool:

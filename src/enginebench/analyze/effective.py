@@ -1,7 +1,8 @@
 """The precision that ran, judged from the runtime's own record, and what there is to say if it is not what was asked.
 
-A record is a share of time for each precision, and two more: "reorder" is time between types and layouts (quantize,
-dequantize, cast, reorder), and "other" is time of which the record gives no type (indices, shapes, generated code).
+A record is a share of time for each precision, and three more: "reorder" is time between types and layouts (quantize,
+dequantize, cast, reorder), "other" is time on indices, shapes and truth values, and "unknown" is time of which the
+record does not say the precision (generated code, nodes with graphs of their own, names that nobody here knows).
 """
 
 from __future__ import annotations
@@ -9,10 +10,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import get_args
 
+from enginebench.core.caveats import make_caveat
+from enginebench.core.precisions import OTHER, UNKNOWN
 from enginebench.core.records import Caveat, Precision
-
-OTHER = "other"
-REORDER = "reorder"
 
 # Below half, a row that is named after a precision is mostly something else.
 LOW_SHARE = 0.5
@@ -26,24 +26,29 @@ TRACE_SHARE = 0.01
 SHOWN_SHARE = 0.005
 
 
-def judge_precision(requested: Precision, shares: Mapping[str, float] | None) -> tuple[Precision, tuple[Caveat, ...]]:
+def judge_precision(
+    requested: Precision, shares: Mapping[str, float] | None, device: str = "cpu"
+) -> tuple[Precision, tuple[Caveat, ...]]:
     """The precision that the row is to be named after, and the doubts about it.
 
     A row is relabelled where the record contradicts what was asked: less than a tenth of the time in it, and more
     than half of the time known to be something else. FP32 is contradicted by a tenth of the time in anything shorter.
-    Time of which the record says nothing contradicts nothing.
+    Time of which the record says nothing contradicts nothing; where it is half of the time, it proves nothing either.
 
     Args:
         requested: what the row was asked to run in.
-        shares: of time, by precision, "reorder" and "other", as `effective_precision` of an engine gives them; None
-            or empty where it keeps no record.
+        shares: of time, by precision, "reorder", "other" and "unknown", as `effective_precision` of an engine gives
+            them; None or empty where it keeps no record.
+        device: that the row ran on. GPUs shorten FP32 products to TF32 unless they are told not to.
     """
     if not shares:
-        return requested, _explain_missing(requested)
+        return requested, _explain_missing(requested, device)
     ran = _find_ran(requested, shares)
     sentence = describe_shares(requested, shares)
     if ran != requested:
         return ran, (_explain_relabelled(requested, ran, sentence),)
+    if shares.get(UNKNOWN, 0.0) >= LOW_SHARE:
+        return requested, (_explain_unknown(sentence),)
     low = _sum_shorter(shares) >= TRACE_SHARE if requested == "fp32" else shares.get(requested, 0.0) < LOW_SHARE
     return requested, (_explain_low(requested, sentence),) if low else ()
 
@@ -56,8 +61,13 @@ def describe_shares(requested: Precision, shares: Mapping[str, float]) -> str:
 def list_shares(shares: Mapping[str, float]) -> str:
     """The shares of a record, largest first: "83 % of time in int8, 12 % in fp32, 5 % in reorder"."""
     ranked = sorted(shares.items(), key=lambda item: -item[1])
-    parts = [f"{share:.0%} in {name}".replace("%", " %") for name, share in ranked if share >= SHOWN_SHARE]
+    shown = [(name, share) for name, share in ranked if share >= SHOWN_SHARE]
+    parts = [f"{100 * share:.0f} % in {_describe_share(name)}" for name, share in shown]
     return ", ".join(parts).replace(" % in", " % of time in", 1)
+
+
+def _describe_share(name: str) -> str:
+    return "an unknown precision" if name == UNKNOWN else name
 
 
 def _find_ran(requested: Precision, shares: Mapping[str, float]) -> Precision:
@@ -66,7 +76,7 @@ def _find_ran(requested: Precision, shares: Mapping[str, float]) -> Precision:
         if _sum_shorter(shares) < ABSENT_SHARE:
             return requested
         return max(known, key=lambda p: known[p])
-    own, unknown = shares.get(requested, 0.0), shares.get(OTHER, 0.0)
+    own, unknown = shares.get(requested, 0.0), shares.get(OTHER, 0.0) + shares.get(UNKNOWN, 0.0)
     if own >= ABSENT_SHARE or own + unknown >= LOW_SHARE or not known:
         return requested
     return max(known, key=lambda p: known[p])
@@ -76,32 +86,24 @@ def _sum_shorter(shares: Mapping[str, float]) -> float:
     return sum(shares.get(p, 0.0) for p in get_args(Precision) if p != "fp32")
 
 
-def _explain_missing(requested: Precision) -> tuple[Caveat, ...]:
-    """FP32 is what an engine does when it is not told otherwise; anything else has to be shown."""
-    if requested == "fp32":
+def _explain_missing(requested: Precision, device: str) -> tuple[Caveat, ...]:
+    """FP32 is what an engine on a CPU does when it is not told otherwise; anything else has to be shown."""
+    if requested == "fp32" and not device.startswith("cuda"):
         return ()
-    return (
-        Caveat(
-            code="unproved_precision",
-            message=f"asked {requested}; the engine keeps no record of the precision that ran",
-            advice="take the label as what was asked, not as what ran",
-        ),
-    )
+    return (make_caveat("unproved_precision.none", asked=requested),)
+
+
+def _explain_unknown(sentence: str) -> Caveat:
+    return make_caveat("unproved_precision.unknown", record=sentence)
 
 
 def _explain_relabelled(requested: Precision, ran: Precision, sentence: str) -> Caveat:
-    advice = (
-        "something makes FP32 shorter here: a setting, or the graph itself"
-        if requested == "fp32"
-        else f"compare it with {ran} rows; another engine or recipe may have kernels for {requested}"
-    )
-    return Caveat(code="relabelled", message=f"{sentence} The row is {ran}", advice=advice)
+    if requested == "fp32":
+        return make_caveat("relabelled.fp32", record=sentence, ran=ran)
+    return make_caveat("relabelled", record=sentence, ran=ran, asked=requested)
 
 
 def _explain_low(requested: Precision, sentence: str) -> Caveat:
-    advice = (
-        "see which operators are shorter than FP32, and what that does to the answers"
-        if requested == "fp32"
-        else f"see which operators stay out of {requested}; try another recipe or engine"
-    )
-    return Caveat(code="low_effective_precision", message=sentence, advice=advice)
+    if requested == "fp32":
+        return make_caveat("low_effective_precision.fp32", record=sentence)
+    return make_caveat("low_effective_precision", record=sentence, asked=requested)

@@ -74,6 +74,14 @@ def measure_difference(base: Sequence[float], cand: Sequence[float]) -> Spread:
     return Spread(mean=mean, error=math.sqrt(variance), freedom=freedom, n=n)
 
 
+def join_builds(values: Sequence[float], builds: Sequence[int | None]) -> list[float]:
+    """What repeats: the mean of each build's values; of an engine that was built once, every process for itself."""
+    groups: dict[object, list[float]] = {}
+    for place, (value, build) in enumerate(zip(values, builds, strict=True)):
+        groups.setdefault((place,) if build is None else build, []).append(value)
+    return [math.fsum(group) / len(group) for group in groups.values()]
+
+
 def take_logs(values: Sequence[float], what: str) -> list[float]:
     """Natural logarithms of times.
 

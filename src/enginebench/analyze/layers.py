@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from msgspec import Struct
 
+from enginebench.analyze.bounds import doubt_layers, doubt_row, share_of_limit
 from enginebench.analyze.trtexec.records import (
     EngineLayer,
     LayerGroup,
@@ -14,13 +15,12 @@ from enginebench.analyze.trtexec.records import (
     ProfiledLayer,
     ProfileDocument,
 )
+from enginebench.core.caveats import make_caveat
 from enginebench.core.names import format_engine, format_precision
-from enginebench.core.records import Caveat, Clock, EngineSpec, LayerProfile, LayerTime
+from enginebench.core.precisions import REORDER, UNKNOWN
+from enginebench.core.records import Bound, BoundBy, Caveat, Clock, EngineSpec, LayerProfile, LayerTime
 
 NS_PER_MS = 1e6
-# A layer that brings values from one type or layout to another, and computes in neither.
-REORDER = "reorder"
-UNKNOWN = "unknown"
 # What kernels that one stream runs one after the other may take longer under the profiler than without it. Seen on an
 # H200 with CUPTI: 1.04 times at most for rows that had the GPU to themselves, 1.09 to 2.35 for some that had not.
 DISTURBED_FACTOR = 1.1
@@ -38,6 +38,12 @@ class EngineLayerTime(Struct, frozen=True, kw_only=True):
     average_ms: float
     median_ms: float | None
     share: float | None
+    onnx_nodes: tuple[str, ...] = ()  # whose work it does, as far as that is known
+    bound_ms: float | None = (
+        None  # the least time by this machine's ceilings; None: none are known, or nothing must be done
+    )
+    of_limit: float | None = None  # bound_ms over average_ms: 1 is the limit
+    bound_by: BoundBy | None = None
 
 
 class EngineProfileDocument(Struct, frozen=True, kw_only=True):
@@ -66,6 +72,10 @@ class EngineProfileDocument(Struct, frozen=True, kw_only=True):
     engine_version: str | None = None
     notes: tuple[str, ...] = ()
     caveats: tuple[Caveat, ...] = ()
+    bound_ms: float | None = None  # of a whole run, against end_to_end_ms
+    of_limit: float | None = None
+    bound_by: BoundBy | None = None
+    unmapped_share: float | None = None  # of the layers' time, in those that stand for no node of the ONNX graph
 
 
 def describe_profile(
@@ -78,6 +88,8 @@ def describe_profile(
     effective_precision: Mapping[str, float] | None = None,
     engine_version: str | None = None,
     caveats: tuple[Caveat, ...] = (),
+    bound: Bound | None = None,
+    notes: tuple[str, ...] = (),
 ) -> EngineProfileDocument:
     """The document of one profile.
 
@@ -89,7 +101,9 @@ def describe_profile(
         clock: by which that was timed.
         effective_precision: precision -> share of time.
         engine_version: of the runtime.
-        caveats: of the artefact.
+        caveats: of the artifact.
+        bound: the least time of a run, where this machine's ceilings are known.
+        notes: beside those of the profile.
     """
     total_ns = sum_times(profile.layers)
     layers = [_describe_layer(layer, profile.runs, total_ns) for layer in sort_layers(profile.layers)]
@@ -112,8 +126,12 @@ def describe_profile(
         remainder_ms=end_to_end_ms - average_ms,
         effective_precision=dict(effective_precision) if effective_precision else None,
         engine_version=engine_version,
-        notes=(*profile.notes, *explain_remainder(average_ms, end_to_end_ms)),
-        caveats=caveats,
+        notes=(*profile.notes, *explain_remainder(average_ms, end_to_end_ms), *notes),
+        caveats=(*caveats, *doubt_row(bound, end_to_end_ms), *doubt_layers(profile.layers)),
+        bound_ms=bound.bound_ms if bound else None,
+        of_limit=share_of_limit(bound, end_to_end_ms),
+        bound_by=bound.bound_by if bound else None,
+        unmapped_share=bound.unmapped_share if bound else None,
     )
 
 
@@ -140,13 +158,7 @@ def doubt_kernel_times(layers: Sequence[LayerTime], device_ns: float | None) -> 
     factor = sum_times(layers) / device_ns
     if factor <= DISTURBED_FACTOR:
         return ()
-    return (
-        Caveat(
-            code="disturbed_profile",
-            message=f"under the profiler the kernels took {factor:.2f} times the run that was timed",
-            advice="shares by precision and layer are rough, since others may have used the GPU. Profile the row alone",
-        ),
-    )
+    return (make_caveat("disturbed_profile", factor=factor),)
 
 
 def sort_layers(layers: Iterable[LayerTime]) -> list[LayerTime]:
@@ -220,6 +232,10 @@ def _describe_layer(layer: LayerTime, runs: int, total_ns: float) -> EngineLayer
         average_ms=layer.mean_ns / NS_PER_MS,
         median_ms=None if layer.median_ns is None else layer.median_ns / NS_PER_MS,
         share=layer.mean_ns / total_ns if total_ns else None,
+        onnx_nodes=layer.onnx_nodes,
+        bound_ms=layer.bound.bound_ms if layer.bound else None,
+        of_limit=share_of_limit(layer.bound, layer.mean_ns / NS_PER_MS),
+        bound_by=layer.bound.bound_by if layer.bound else None,
     )
 
 

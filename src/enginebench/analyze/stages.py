@@ -91,7 +91,7 @@ def describe_stages(
         image_bytes: size of each picture's file.
         top_classes: the best class of each picture of the first batch.
         engine_version: of the runtime.
-        caveats: of the artefact.
+        caveats: of the artifact.
     """
     batch = engine.batch
     means_ms = {name: float(np.mean(stages_ns[name])) / NS_PER_MS for name in STAGES}

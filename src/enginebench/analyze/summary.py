@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from msgspec import Struct
 
-from enginebench.analyze.intervals import estimate_geometric, measure_spread, take_logs
+from enginebench.analyze.intervals import estimate_geometric, join_builds, measure_spread, take_logs
 from enginebench.analyze.quantiles import convert_percent, median, nearest_rank
 from enginebench.analyze.tails import autocorrelation_time, estimate_tail, estimate_tails
 from enginebench.core.errors import MeasurementError
@@ -92,12 +92,14 @@ def summarize(
 def estimate_p50(measurements: Sequence[Measurement], *, level: float = 0.95) -> Estimate:
     """The geometric mean of the process medians in ms, with Student's t interval over their logs.
 
-    One process gives a value without an interval, and `supported` is False.
+    One process gives a value without an interval, and `supported` is False. Of an engine that was built several times
+    each build is one value.
 
     Raises:
         MeasurementError: no process has a sample, or a median is not above zero.
     """
-    return _estimate_medians([median(m.latency_ns) for m in measurements if m.latency_ns], "latency", level)
+    kept = [m for m in measurements if m.latency_ns]
+    return _estimate_medians([median(m.latency_ns) for m in kept], [m.build for m in kept], "latency", level)
 
 
 def estimate_percentile(measurements: Sequence[Measurement], q: float, *, level: float = 0.95) -> Estimate:
@@ -127,9 +129,10 @@ def _in_ms(values_ns: Sequence[int]) -> Floats:
     return np.asarray(values_ns, dtype=np.float64) / 1e6
 
 
-def _estimate_medians(medians_ns: Sequence[float], what: str, level: float) -> Estimate:
-    spread = measure_spread(take_logs(medians_ns, f"the median {what}"))
-    method = f"geometric mean of {spread.n} process medians, Student t over their logs"
+def _estimate_medians(medians_ns: Sequence[float], builds: Sequence[int | None], what: str, level: float) -> Estimate:
+    spread = measure_spread(join_builds(take_logs(medians_ns, f"the median {what}"), builds))
+    of = "builds, each of its process medians" if any(b is not None for b in builds) else "process medians"
+    method = f"geometric mean of {spread.n} {of}, Student t over their logs"
     return estimate_geometric(spread, level, MS_PER_NS, method)
 
 
@@ -149,12 +152,13 @@ def _estimate_mean(series: Sequence[Floats], level: float) -> Estimate:
 
 
 def _estimate_unmarked(measurements: Sequence[Measurement], level: float) -> Estimate | None:
-    medians = []
+    medians, builds = [], []
     for measurement in measurements:
         clean = np.asarray(measurement.latency_ns)[~_find_marked(measurement)]
         if clean.size:
             medians.append(median(clean))
-    return _estimate_medians(medians, "latency", level) if medians else None
+            builds.append(measurement.build)
+    return _estimate_medians(medians, builds, "latency", level) if medians else None
 
 
 def _estimate_field(
@@ -166,7 +170,7 @@ def _estimate_field(
     # A tool rounds an enqueue time of nothing to zero; there is no log of it and no estimate.
     if len(medians) < len(lists) or min(medians) <= 0:
         return None
-    return _estimate_medians(medians, what, level)
+    return _estimate_medians(medians, [m.build for m in measurements], what, level)
 
 
 def _mean_of_known(values: Sequence[float | None]) -> float | None:

@@ -9,7 +9,8 @@ from enginebench.analyze.compare import MIN_REPETITIONS
 from enginebench.analyze.quantiles import median
 from enginebench.analyze.summary import share_marked
 from enginebench.analyze.tails import min_samples
-from enginebench.core.records import Block, Caveat, CaveatCode, Mark, Measurement, Validity
+from enginebench.core.caveats import make_caveat
+from enginebench.core.records import Block, Caveat, Mark, Measurement, Validity
 
 # More than a fifth of the samples marked: p50 with and without them can then lie a whole quintile apart.
 SUSPECT_SHARE = 0.2
@@ -33,12 +34,13 @@ DEVICE_PACED_SHARE = 0.9
 # were seen to differ by 5 %. CPUs of shared machines differ as a rule, and the interval of a row says by how much.
 HALVES_RATIO = 1.02
 
-_MARKS: dict[Mark, tuple[CaveatCode, str, str]] = {
-    "foreign_cpu": ("foreign_cpu", "other processes used the CPU", "stop them, or measure again at a quiet time"),
-    "foreign_gpu": ("foreign_gpu", "another process used the GPU", "free the GPU and measure again"),
-    "throttled": ("throttled", "the device was throttled", "cool it or lower the load, then measure again"),
-    "low_clock": ("throttled", "the clock was low", "let it recover, fix the clocks, or choose a higher power mode"),
-    "cold_start": ("not_settled", "the engine was still warming up", "raise --warmup"),
+# What is said of samples with a mark.
+_MARKS: dict[Mark, str] = {
+    "foreign_cpu": "foreign_cpu",
+    "foreign_gpu": "foreign_gpu",
+    "throttled": "throttled.device",
+    "low_clock": "throttled.clock",
+    "cold_start": "not_settled.cold_start",
 }
 
 
@@ -52,10 +54,10 @@ def judge(measurements: Sequence[Measurement]) -> tuple[Validity, list[Caveat]]:
     """
     kept = [m for m in measurements if m.latency_ns]
     if not kept:
-        return "invalid", [_caveat("too_few_samples", "no process has a sample", "see the reason of the row")]
+        return "invalid", [make_caveat("too_few_samples.none")]
     marked, drifting = share_marked(kept), [*_find_drift(kept), *_doubt_halves(kept)]
     unsettled = sum(m.warmup_settled is False for m in kept) / len(kept)
-    caveats = [*_doubt_marks(kept), *_doubt_counts(kept), *_doubt_overhead(kept), *_doubt_warmup(kept)]
+    caveats = [*doubt_marks(kept), *_doubt_counts(kept), *_doubt_overhead(kept), *_doubt_warmup(kept)]
     caveats += [*_doubt_end(kept), *_doubt_enqueue(kept), *drifting]
     if _share_spoilt(kept) > INVALID_SHARE:
         return "invalid", caveats
@@ -77,46 +79,41 @@ def _is_spoilt(block: Block) -> bool:
     return block.foreign_cpu_cores is None or block.foreign_cpu_cores >= SPOILING_CORES
 
 
-def _doubt_marks(measurements: Sequence[Measurement]) -> Iterator[Caveat]:
-    for mark, (code, seen, advice) in _MARKS.items():
+def doubt_marks(measurements: Sequence[Measurement]) -> Iterator[Caveat]:
+    """One doubt for each thing that disturbed more samples than a percentile hides."""
+    for mark, template in _MARKS.items():
         share = share_marked(measurements, mark)
         if share > VISIBLE_SHARE:
-            yield _caveat(code, f"{seen} during {share:.0%} of the samples", advice)
+            yield make_caveat(template, share=share)
 
 
 def _doubt_counts(measurements: Sequence[Measurement]) -> Iterator[Caveat]:
     processes, n = len(measurements), sum(len(m.latency_ns) for m in measurements)
     if processes == 1:
-        seen = "measured in a single process: no interval, no verdict"
-        yield _caveat("single_process", seen, "run without --quick (10 processes)")
+        yield make_caveat("single_process")
     elif processes < MIN_REPETITIONS:
-        seen = f"{processes} processes; a verdict needs {MIN_REPETITIONS}"
-        yield _caveat("too_few_samples", seen, f"--processes {MIN_REPETITIONS} or more")
+        yield make_caveat("too_few_samples.processes", n=processes, needed=MIN_REPETITIONS)
     if n < min_samples(0.99):
-        seen = f"{n} samples cannot carry p99, which needs {min_samples(0.99)}"
-        yield _caveat("too_few_samples", seen, "raise --time-limit, --iters or --processes")
+        yield make_caveat("too_few_samples.p99", n=n, needed=min_samples(0.99))
 
 
 def _doubt_overhead(measurements: Sequence[Measurement]) -> Iterator[Caveat]:
     known = [(m.call_overhead_ns, median(m.latency_ns)) for m in measurements if m.call_overhead_ns is not None]
     shares = [overhead / latency for overhead, latency in known if latency > 0]
     if shares and median(shares) > CALL_SHARE:
-        seen = f"the call through Python is {median(shares):.0%} of the median"
-        yield _caveat("call_overhead", seen, "a larger --batch, or call this engine from C or C++")
+        yield make_caveat("call_overhead", share=median(shares))
 
 
 def _doubt_warmup(measurements: Sequence[Measurement]) -> Iterator[Caveat]:
     unsettled = sum(m.warmup_settled is False for m in measurements)
     if unsettled:
-        seen = f"latencies had not settled after warm-up in {unsettled} of {len(measurements)} processes"
-        yield _caveat("not_settled", seen, "raise --warmup, or look for what disturbs the machine")
+        yield make_caveat("not_settled.warmup", unsettled=unsettled, total=len(measurements))
 
 
 def _doubt_end(measurements: Sequence[Measurement]) -> Iterator[Caveat]:
     """One process must carry its median alone; of several the spread between them shows what was not settled."""
     if len(measurements) == 1 and measurements[0].stop_rule in ("time_limit", "sample_limit"):
-        seen = "the block medians had not settled at the limit of time or samples"
-        yield _caveat("not_settled", seen, "raise --time-limit, or give the machine less else to do")
+        yield make_caveat("not_settled.limit")
 
 
 def _doubt_enqueue(measurements: Sequence[Measurement]) -> Iterator[Caveat]:
@@ -124,22 +121,16 @@ def _doubt_enqueue(measurements: Sequence[Measurement]) -> Iterator[Caveat]:
     known = [m for m in measurements if m.enqueue_ns and m.device_ns and median(m.device_ns) > 0]
     shares = [median(m.enqueue_ns or ()) / median(m.device_ns or ()) for m in known]
     if shares and median(shares) > ENQUEUE_SHARE:
-        seen = f"enqueueing takes {median(shares):.0%} of the device time: the GPU waits for the host"
-        yield _caveat(
-            "enqueue_bound", seen, "a CUDA graph (pytorch-cudagraph, mode=reduce-overhead) or a larger --batch"
-        )
+        yield make_caveat("enqueue_bound.share", share=median(shares))
 
 
 def _find_drift(measurements: Sequence[Measurement]) -> Iterator[Caveat]:
-    advice = "fix clocks or governor, or measure on a machine of your own; ratios of neighbours suffer less"
     references = [median(m.reference_ns) for m in measurements if m.reference_ns and not _ignores_host(m)]
     if _ratio(references) > SPEED_RATIO:
-        seen = f"the reference kernel was up to {_ratio(references):.2f} times slower in some processes"
-        yield _caveat("clock_drift", seen, advice)
+        yield make_caveat("clock_drift.reference", ratio=_ratio(references))
     clocks = [median(mhz) for m in measurements if (mhz := [b.sm_clock_mhz for b in m.blocks if b.sm_clock_mhz])]
     if _ratio(clocks) > SPEED_RATIO:
-        seen = f"the GPU clock lay between {min(clocks):.0f} and {max(clocks):.0f} MHz"
-        yield _caveat("clock_drift", seen, advice)
+        yield make_caveat("clock_drift.gpu", low_mhz=min(clocks), high_mhz=max(clocks))
 
 
 def compare_halves(measurements: Sequence[Measurement]) -> float | None:
@@ -154,10 +145,7 @@ def _doubt_halves(measurements: Sequence[Measurement]) -> Iterator[Caveat]:
     """The doubt that a GPU's row is two answers: even and odd processes are the same engine, measured twice."""
     ratio = compare_halves([m for m in measurements if m.device_ns])
     if ratio is not None and ratio > HALVES_RATIO:
-        seen = f"the same engine twice: even and odd processes differ by {ratio - 1:.1%}"
-        yield _caveat(
-            "uneven_processes", seen, "look for what disturbs the machine; a CUDA graph waits less for its host"
-        )
+        yield make_caveat("uneven_processes", difference=ratio - 1)
 
 
 def _ignores_host(measurement: Measurement) -> bool:
@@ -176,7 +164,3 @@ def _is_device_paced(measurement: Measurement) -> bool:
 
 def _ratio(values: Sequence[float]) -> float:
     return max(values) / min(values) if values and min(values) > 0 else 1.0
-
-
-def _caveat(code: CaveatCode, message: str, advice: str) -> Caveat:
-    return Caveat(code=code, message=message, advice=advice)

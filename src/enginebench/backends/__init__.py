@@ -1,1 +1,1 @@
-"""Artifact to Engine: one file an engine, and the registry that alone imports them."""
+"""Turns artifacts into engines: one file per engine, and the registry, which alone imports them."""

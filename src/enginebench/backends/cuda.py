@@ -33,7 +33,7 @@ def call(function: Callable[..., Any], *arguments: Any) -> Any:
     """What a call of the binding returns behind its error: nothing, one value, or a tuple.
 
     Raises:
-        MeasurementError: CUDA reports an error; names the call and the error.
+        MeasurementError: CUDA reports an error; the message names the call and the error.
     """
     error, *values = function(*arguments)
     if error != SUCCESS:
@@ -49,7 +49,7 @@ def explain_error(name: str, error: Any) -> str:
 
 
 def count_devices() -> int:
-    """GPUs that CUDA shows; 0 without a driver."""
+    """The number of GPUs that CUDA shows; 0 without a driver."""
     error, count = runtime.cudaGetDeviceCount()
     return int(count) if error == SUCCESS else 0
 
@@ -85,7 +85,7 @@ class Stream:
         return int(self.raw)
 
     def synchronize(self) -> None:
-        """Returns when everything enqueued is done."""
+        """Waits until everything enqueued is done."""
         call(runtime.cudaStreamSynchronize, self.raw)
 
     def close(self) -> None:
@@ -174,7 +174,7 @@ class Graph:
 
 
 def capture_graph(stream: Stream, enqueue: Callable[[], object]) -> Graph:
-    """What `enqueue` puts on the stream, as a graph. It must have run once before, so that nothing is set up meanwhile.
+    """What `enqueue` puts on the stream, as a graph. It must have run before, so that nothing is set up during capture.
 
     Raises:
         MeasurementError: something in it cannot be captured.
@@ -220,7 +220,7 @@ def make_graph_launch(graph: Graph, stream: Stream) -> Callable[[], object]:
 def _make_run(
     stream: Stream, enqueue: Callable[[], object], start: Event, end: Event, enqueue_ns: list[int]
 ) -> RunCall:
-    """The hot path: everything that it needs is local, and nothing is made."""
+    """Makes the hot path: everything that it needs is local, and it allocates nothing."""
     record, wait, clock = runtime.cudaEventRecord, runtime.cudaEventSynchronize, time.perf_counter_ns
     handle, begin_event, end_event = stream.raw, start.raw, end.raw
 
@@ -248,7 +248,7 @@ FLUSH_MULTIPLE = 2
 
 
 def read_cache_bytes(index: int) -> int:
-    """Bytes of a GPU's last cache."""
+    """The size of a GPU's last-level cache in bytes."""
     attribute = runtime.cudaDeviceAttr.cudaDevAttrL2CacheSize
     return int(call(runtime.cudaDeviceGetAttribute, attribute, index))
 
@@ -259,7 +259,7 @@ def fill(buffer: DeviceBuffer, stream: Stream) -> None:
 
 
 def flush_cache(buffer: DeviceBuffer | None, index: int, stream: Stream) -> DeviceBuffer:
-    """Writes over a GPU's last cache; returns the buffer that it wrote to, for the next time."""
+    """Overwrites a GPU's last-level cache; returns the buffer that it used, for the next time."""
     buffer = buffer or DeviceBuffer(FLUSH_MULTIPLE * read_cache_bytes(index))
     fill(buffer, stream)
     stream.synchronize()

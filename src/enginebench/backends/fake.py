@@ -1,4 +1,4 @@
-"""`fake`: an engine that needs NumPy only, answers by a fixed rule, takes as long as it is told and fails on request.
+"""`fake`: an engine that needs only NumPy, answers by a fixed rule, takes as long as it is told and fails on request.
 
 It is public: tests of every room, simulations of verdicts and users' own tests run on it.
 """
@@ -10,6 +10,7 @@ import os
 import signal
 import sys
 import time
+import zlib
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -17,18 +18,19 @@ from types import TracebackType
 from typing import TYPE_CHECKING, NoReturn
 
 import numpy as np
+from msgspec.structs import replace
 
 from enginebench import __version__
-from enginebench.backends.layers import summarize_layers
-from enginebench.backends.precision import Operator
+from enginebench.backends.proof.layer_records import summarize_layers
+from enginebench.backends.proof.precision import Operator
 from enginebench.backends.request import (
-    Option,
     check_request,
     explain_closed,
     explain_unbound,
     read_number,
     read_options,
 )
+from enginebench.backends.simulated import FAKE
 from enginebench.core.errors import MeasurementError, UsageError
 from enginebench.core.feeds import check_feeds
 from enginebench.core.records import (
@@ -41,11 +43,12 @@ from enginebench.core.records import (
     TensorSpec,
 )
 from enginebench.core.shapes import concrete_shape
+from enginebench.core.store import hash_files
 
 if TYPE_CHECKING:
-    from enginebench.core.protocols import Array, Feeds, ModuleLoader, RunCall
+    from enginebench.core.protocols import Array, Feeds, RunCall
 
-NAME = "fake"
+NAME, OPTIONS = FAKE.name, FAKE.options
 KINDS: tuple[ArtifactKind, ...] = ("onnx", "torch")
 PRECISIONS: tuple[Precision, ...] = ("fp32", "tf32", "fp16", "bf16", "int8", "fp8")
 
@@ -56,24 +59,11 @@ RESULT_FD_VARIABLE = "ENGINEBENCH_RESULT_FD"
 # No UTF-8, no JSON, no text: what a native library may print over an answer.
 GARBAGE = b"\xff\xfe{not json]\x00"
 
-FAULTS = ("none", "segfault", "oom", "hang", "garbage", "raise", "exit", "nan", "slow_build")
-
-OPTIONS = {
-    "latency_us": Option(default="0", meaning="time of one run"),
-    "run_sd": Option(default="0", meaning="standard deviation of the log of a run's time, within a process"),
-    "process_sd": Option(default="0", meaning="standard deviation of the log of a process's speed"),
-    "seed": Option(default="0", meaning="of both draws"),
-    "bias": Option(default="0", meaning="added to every output"),
-    "build_s": Option(default="2", meaning="seconds that fault=slow_build waits"),
-    "ran": Option(default="as asked", choices=("as asked", *PRECISIONS), meaning="the precision of which it tells"),
-    "ran_share": Option(default="1", meaning="share of its time in `ran`; the rest is told as asked"),
-    "fault": Option(default="none", choices=FAULTS, meaning="what goes wrong"),
-    "at": Option(default="run", choices=("build", "load", "run", "proof"), meaning="the stage at which it goes wrong"),
-    "after": Option(default="0", meaning="complete runs before the fault"),
-}
-
 # Factors drawn ahead for `run_sd`; a power of two, so that a mask finds the next one.
 DRAWS = 4096
+
+# What a trick makes of the time of a run.
+PACES = {"fast": 0.8, "slow": 1.25}
 
 
 class FakeClock:
@@ -115,25 +105,27 @@ class FakeBackend:
         return Availability(engine=NAME, available=True, version=__version__, devices=("cpu",))
 
     def build(self, artifact: Artifact, spec: EngineSpec, out_dir: Path) -> Artifact:
-        """The artefact as it is, unless a fault was asked for."""
+        """The artifact as it is, unless a fault was asked for; with `build_sd` a file that holds this build's speed."""
         check_request(artifact, spec, KINDS, PRECISIONS)
         options = read_options(spec, OPTIONS)
         if options["fault"] == "slow_build":
             time.sleep(read_number(spec, "build_s", options["build_s"]))
         _fail_at("build", options)
-        return artifact
+        deviation = read_number(spec, "build_sd", options["build_sd"])
+        return save_speed(artifact, out_dir, deviation, int(options["seed"])) if deviation else artifact
 
     def load(self, artifact: Artifact, spec: EngineSpec) -> FakeEngine:
-        """An engine with the inputs and outputs of the artefact.
+        """An engine with the inputs and outputs of the artifact.
 
         Raises:
-            UsageError: an option is unknown or no number.
+            UsageError: an option is unknown or not a number.
         """
         check_request(artifact, spec, KINDS, PRECISIONS)
-        options = read_options(spec, OPTIONS)
+        options = play_trick(read_options(spec, OPTIONS))
         numbers = {k: read_number(spec, k, options[k]) for k in ("run_sd", "seed", "latency_us", "process_sd", "after")}
+        speed = float(Path(artifact.path).read_text()) if float(options["build_sd"]) else 1.0
         latencies = draw_latencies(
-            latency_ns=numbers["latency_us"] * 1000,
+            latency_ns=numbers["latency_us"] * 1000 * PACES.get(options["trick"], 1.0) * speed,
             run_sd=numbers["run_sd"],
             process_sd=numbers["process_sd"],
             seed=int(numbers["seed"]),
@@ -144,7 +136,7 @@ class FakeBackend:
         return FakeEngine(
             artifact.inputs,
             artifact.outputs,
-            wait=make_wait(latencies, self._clock),
+            wait=make_wait(latencies, self._clock, asleep=options["waiting"] == "asleep"),
             bias=read_number(spec, "bias", options["bias"], signed=True),
             fault=fault,
             after=int(numbers["after"]),
@@ -160,16 +152,32 @@ class FakeBackend:
         return int(os.environ.get(REPETITION_VARIABLE) or os.getpid())
 
 
-def create_backend(loader: ModuleLoader | None, cache_dir: Path | None) -> FakeBackend:
-    """The backend, waiting for real; it needs neither a module loader nor a cache."""
+def play_trick(options: dict[str, str]) -> dict[str, str]:
+    """The options with what their `trick` makes of the others."""
+    changes = {"wrong": {"bias": "1"}, "crash": {"fault": "segfault", "at": "load"}}
+    return {**options, **changes.get(options["trick"], {})}
+
+
+def create_backend() -> FakeBackend:
+    """The backend, waiting for real."""
     return FakeBackend()
+
+
+def save_speed(artifact: Artifact, out_dir: Path, deviation: float, seed: int) -> Artifact:
+    """A file with the factor on the times of one build, drawn from the seed and the name of its folder."""
+    rng = np.random.default_rng((seed, zlib.crc32("/".join(out_dir.parts[-2:]).encode())))
+    out_dir.mkdir(parents=True, exist_ok=True)
+    path = out_dir / "fake.speed"
+    path.write_text(repr(math.exp(deviation * rng.standard_normal())))
+    sha256, files = hash_files([path], out_dir)
+    return replace(artifact, path=str(path), sha256=sha256, files=files, parent_sha256=artifact.sha256)
 
 
 def make_record(spec: EngineSpec, options: dict[str, str]) -> dict[str, float]:
     """What the engine will tell of its precision.
 
     Raises:
-        UsageError: `ran_share` is no share.
+        UsageError: `ran_share` is not between 0 and 1.
     """
     share = read_number(spec, "ran_share", options["ran_share"])
     if share > 1:
@@ -192,11 +200,14 @@ def draw_latencies(latency_ns: float, run_sd: float, process_sd: float, seed: in
     return tuple(round(latency_ns * process_factor * factor) for factor in factors)
 
 
-def make_wait(latencies_ns: tuple[int, ...], clock: FakeClock | None) -> Callable[[], None] | None:
-    """What lets one run's time pass: on the given clock, or busily on the real one; None if there is none to pass."""
+def make_wait(
+    latencies_ns: tuple[int, ...], clock: FakeClock | None, asleep: bool = False
+) -> Callable[[], None] | None:
+    """What lets one run's time pass: on the given clock, or on the real one; None if there is none to pass."""
     if latencies_ns == (0,):
         return None
-    pass_time = _wait_busily if clock is None else clock.advance
+    wait = _sleep if asleep else _wait_busily
+    pass_time = wait if clock is None else clock.advance
     if len(latencies_ns) == 1:
         return partial(pass_time, latencies_ns[0])
     return _Waits(latencies_ns, pass_time)
@@ -211,6 +222,10 @@ class _Waits:
     def __call__(self) -> None:
         self._pass_time(self._latencies_ns[self._next & (DRAWS - 1)])
         self._next += 1
+
+
+def _sleep(duration_ns: int) -> None:
+    time.sleep(duration_ns / 1e9)
 
 
 def _wait_busily(duration_ns: int) -> None:
@@ -242,7 +257,7 @@ class FakeEngine:
         self.runs = 0
         self._wait = wait
         self._bias = bias
-        self._fault = fault
+        self._fault = "none" if fault == "slow_build" else fault  # that one is over once it is built
         self._after = after
         self._record = record
         self._latency_ns = latency_ns
@@ -353,10 +368,10 @@ def _fail_at(stage: str, options: dict[str, str]) -> None:
 
 
 def fail(fault: str) -> NoReturn:
-    """Fails for real: the process crashes, is killed, hangs, answers garbage or leaves without a word."""
+    """Fails for real: the process crashes, is killed, hangs, answers garbage or exits without a word."""
     print(f"enginebench fake engine: fault {fault}", file=sys.stderr, flush=True)
     FAILURES[fault]()
-    raise MeasurementError(f"the fault {fault} was asked for")
+    raise MeasurementError(f"the fault {fault} was requested")
 
 
 def _segfault() -> None:
@@ -381,7 +396,7 @@ def _answer_garbage() -> None:
 
 
 def _raise() -> None:
-    raise RuntimeError("the fake engine raised an error, as it was asked to")
+    raise RuntimeError("the fake engine raised an error, as requested")
 
 
 def _leave() -> None:

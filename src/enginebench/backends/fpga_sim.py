@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from msgspec.structs import replace
 
 from enginebench import __version__
-from enginebench.backends.request import Option, check_request, explain_closed, explain_unbound, read_options
+from enginebench.backends.request import check_request, explain_closed, explain_unbound, read_options
+from enginebench.backends.simulated import FPGA_SIM
+from enginebench.core.caveats import make_caveat
 from enginebench.core.errors import BackendUnavailable, EngineBenchError
 from enginebench.core.feeds import check_feeds, random_feeds
 from enginebench.core.records import (
@@ -27,29 +29,53 @@ from enginebench.core.records import (
 )
 
 if TYPE_CHECKING:
-    from enginebench.core.protocols import Array, BoardMaker, Feeds, ModuleLoader, RunCall, SimulatedBoard
+    from enginebench.core.protocols import Array, Feeds, RunCall
 
-NAME = "fpga-sim"
+NAME, OPTIONS = FPGA_SIM.name, FPGA_SIM.options
 KINDS: tuple[ArtifactKind, ...] = ("onnx", "design")
 PRECISIONS: tuple[Precision, ...] = ("int8",)
 # Enough for a 99th percentile (architecture: at least 368 samples); each is an inference through the simulated UART.
 INFERENCES = 400
 
-OPTIONS = {
-    "part": Option(
-        default="ecp5-25k",
-        choices=("ice40up5k", "ice40hx8k", "ecp5-25k"),
-        meaning="the device whose clock counts",
-    ),
-    "lanes": Option(default="16", meaning="products a cycle"),
-    "multiplier_bits": Option(default="32", meaning="width of the requantizer's multiplier; 32 agrees with ort"),
-    "link": Option(default="uart:3000000+usb:1", meaning="as for the verb budget; +usb:MS is the adapter's timer"),
-    "clock_mhz": Option(default="", meaning="the device's clock; by default the Fmax found by place and route"),
-}
+
+class SimulatedBoard(Protocol):
+    """An accelerator that exists in simulation: real answers, counted cycles, a modelled time."""
+
+    @property
+    def design_sha256(self) -> str: ...
+
+    @property
+    def inputs(self) -> tuple[TensorSpec, ...]: ...
+
+    @property
+    def outputs(self) -> tuple[TensorSpec, ...]: ...
+
+    @property
+    def description(self) -> str: ...
+
+    def infer(self, inputs: Array) -> tuple[Array, list[int]]:
+        """(outputs [n, ...], cycles of each inference) for inputs [n, ...]."""
+
+    def model_ns(self, cycles: int) -> tuple[int, int, int]:
+        """Nanoseconds of (copy in, compute, copy back) of an inference with so many cycles."""
+
+    def model_interval_ns(self, cycles: int) -> int:
+        """Nanoseconds between answers when copies and compute overlap."""
+
+    def close(self) -> None: ...
+
+
+class BoardMaker(Protocol):
+    """Puts the network of an artifact on a simulated board; `workflow` hands it to `fpga-sim`.
+
+    `options` are those of the engine, defaults filled in; `cache_dir` keeps what was compiled.
+    """
+
+    def __call__(self, artifact: Artifact, options: Mapping[str, str], cache_dir: Path) -> SimulatedBoard: ...
 
 
 class FpgaSimBackend:
-    """Quantized ONNX artefacts on a simulated board.
+    """Quantized ONNX artifacts on a simulated board.
 
     Args:
         make_board: puts a network on a board; handed in, since no engine imports the designs.
@@ -70,15 +96,15 @@ class FpgaSimBackend:
             available=ready,
             version=__version__,
             devices=("cpu",) if ready else (),
-            reason=None if ready else "nobody handed in the designs; run it through enginebench run",
+            reason=None if ready else "the designs were not handed in; use enginebench run",
         )
 
     def build(self, artifact: Artifact, spec: EngineSpec, out_dir: Path) -> Artifact:
-        """The design that computes the artefact's network, compiled for simulation.
+        """The design that computes the artifact's network, compiled for simulation.
 
         Raises:
             BackendUnavailable: another precision, batch or device than it has.
-            ModelError: the graph is no chain of quantized linear layers.
+            ModelError: the graph is not a chain of quantized linear layers.
         """
         options = self._check(artifact, spec)
         cache_dir = self._cache_dir or out_dir / "cache"
@@ -118,12 +144,14 @@ class FpgaSimBackend:
     def _check(self, artifact: Artifact, spec: EngineSpec) -> dict[str, str]:
         check_request(artifact, spec, KINDS, PRECISIONS)
         if spec.batch != 1:
-            raise BackendUnavailable(f"engine {NAME} answers one input a request; found batch {spec.batch}")
+            raise BackendUnavailable(
+                f"engine {NAME} answers one input per request, not a batch of {spec.batch}; use --batch 1"
+            )
         return read_options(spec, OPTIONS)
 
     def _open(self, artifact: Artifact, options: Mapping[str, str], cache_dir: Path) -> SimulatedBoard:
         if self._make_board is None:
-            raise BackendUnavailable(f"engine {NAME} was opened without the designs; run it through enginebench run")
+            raise BackendUnavailable(f"engine {NAME} was opened without the designs; use enginebench run")
         try:
             return self._make_board(artifact, options, cache_dir)
         except ImportError as error:
@@ -135,20 +163,14 @@ class FpgaSimBackend:
         return self._cache_dir or Path(artifact.path).parent / "cache"
 
 
-def create_backend(
-    loader: ModuleLoader | None, cache_dir: Path | None, make_board: BoardMaker | None = None
-) -> FpgaSimBackend:
-    """The backend; it needs no module loader."""
+def create_backend(cache_dir: Path | None, make_board: BoardMaker | None = None) -> FpgaSimBackend:
+    """The backend, for boards of this maker."""
     return FpgaSimBackend(make_board, cache_dir)
 
 
 def explain_model(board: SimulatedBoard) -> Caveat:
     """The caveat of every row of this engine."""
-    return Caveat(
-        code="modelled",
-        message=f"the latency is modelled: simulated cycles at the clock, plus the link ({board.description})",
-        advice="It is no measurement; answers and accuracy are those of the design",
-    )
+    return make_caveat("modelled", board=board.description)
 
 
 def make_measurement(board: SimulatedBoard, cycles: list[int]) -> Measurement:

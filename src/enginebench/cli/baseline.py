@@ -1,4 +1,4 @@
-"""`enginebench baseline`: runs kept under a name, to compare later ones to."""
+"""`enginebench baseline`: runs saved under a name, to compare later runs with."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def store_options(function: F) -> F:
             click.option(
                 "--store", type=FOLDER, help="Folder of baselines. [$ENGINEBENCH_BASELINES, else results/baselines]"
             ),
-            click.option("--json", "as_json", is_flag=True, help="Print one JSON document on stdout, nothing else."),
+            click.option("--json", "as_json", is_flag=True, help="Print one JSON document on stdout and nothing else."),
         )
     ):
         function = option(function)
@@ -28,19 +28,25 @@ def store_options(function: F) -> F:
 
 @click.group("baseline")
 def command() -> None:
-    """Save the rows of a run under a name, to compare later runs to: `enginebench diff NAME DIR`.
+    """Save runs under a name, to compare later runs with.
 
-    A baseline holds samples and settings, no artefacts: some hundred kB, small enough for a repository.
+    Example: enginebench baseline save main results/first
+
+    `enginebench diff main DIR` then compares a later run with it. A baseline holds samples and settings but no
+    artifacts: a few hundred kB, small enough for a repository.
     """
 
 
 @command.command("save")
 @click.argument("name")
 @click.argument("run", metavar="DIR", type=FOLDER)
-@click.option("--force", is_flag=True, help="Replace a baseline of that name.")
+@click.option("--force", is_flag=True, help="Replace an existing baseline of this name.")
 @store_options
 def save_verb(name: str, run: Path, force: bool, store: Path | None, as_json: bool) -> None:
-    """Keep the measured rows of the run in DIR as NAME."""
+    """Save the measured rows of the run in DIR as NAME.
+
+    Example: enginebench baseline save main results/first
+    """
     from enginebench.core.store import encode
     from enginebench.workflow.baselines import BaselineList, find_store, save_baseline
 
@@ -52,7 +58,12 @@ def save_verb(name: str, run: Path, force: bool, store: Path | None, as_json: bo
 @command.command("list")
 @store_options
 def list_verb(store: Path | None, as_json: bool) -> None:
-    """Show all baselines: model, rows, when and on which CPU they were measured."""
+    """List all baselines.
+
+    Example: enginebench baseline list
+
+    The list shows model, rows, and when and on which CPU they were measured.
+    """
     from rich.console import Console
     from rich.table import Table
     from rich.text import Text
@@ -79,7 +90,12 @@ def list_verb(store: Path | None, as_json: bool) -> None:
 @click.argument("name")
 @store_options
 def remove_verb(name: str, store: Path | None, as_json: bool) -> None:
-    """Remove the baseline NAME; with --json, what is left."""
+    """Remove the baseline NAME.
+
+    Example: enginebench baseline rm main
+
+    With --json, print the ones that remain.
+    """
     from enginebench.core.store import encode
     from enginebench.workflow.baselines import list_baselines, remove_baseline
 

@@ -10,14 +10,15 @@ import click
 
 from enginebench.cli.options import (
     Common,
-    Timing,
+    builds_option,
     common_options,
+    env_option,
     measure_options,
-    merge_options,
     parse_percentiles,
     trtexec_option,
-    use_trtexec,
 )
+from enginebench.core.limits import MARGIN
+from enginebench.workflow.request import Timing, choose_row_batch, merge_options, name_settings, use_trtexec
 
 FILE = click.Path(path_type=Path, dir_okay=False)
 if TYPE_CHECKING:
@@ -26,34 +27,56 @@ if TYPE_CHECKING:
 
 @click.command("bench")
 @click.argument("target")
-@click.option("--engine", required=True, help="ENGINE[:key=value,...]")
-@click.option("--precision", default="fp32", show_default=True)
-@click.option("--batch", type=click.IntRange(1), help="[that of --input-shape, else 1]")
-@click.option("--against", metavar="SIDE", help="ENGINE@TARGET, ENGINE, or the file of a stored row.")
-@click.option("--against-precision", metavar="PRECISION", help="Of the other side. [--precision]")
-@click.option("--gate", is_flag=True, help="End with exit code 4 if TARGET is slower, or the sides cannot be compared.")
-@click.option("--margin", type=click.FloatRange(0, 1, min_open=True), default=0.02, show_default=True)
+@click.option("--engine", help="ENGINE[:key=value,...]; required unless TARGET is a bundle.")
+@click.option("--precision", default="fp32", show_default=True, help="fp32, tf32, fp16, bf16, int8 or fp8.")
+@click.option("--batch", type=click.IntRange(1), help="Batch size. [that of --input-shape, else 1]")
+@click.option(
+    "--against",
+    metavar="SIDE",
+    help="ENGINE, ENGINE@TARGET, the file of a stored row, or a bundle; if TARGET is a bundle, also its RUN.",
+)
+@click.option("--against-precision", metavar="PRECISION", help="Precision of the other side. [--precision]")
+@click.option(
+    "--gate", is_flag=True, help="Exit with code 4 if TARGET is slower, answers differently, or cannot be compared."
+)
+@click.option(
+    "--margin",
+    type=click.FloatRange(0, 1, min_open=True),
+    default=MARGIN,
+    show_default=True,
+    help="Relative difference that matters.",
+)
 @click.option("--junit", type=FILE, metavar="F", help="With --against: write the verdict as JUnit XML.")
 @click.option("--summary", type=FILE, metavar="F", help="With --against: append the verdict as markdown.")
-@click.option("--percentile", default="50,90,95,99", show_default=True, help="Beside p50 and p99, parted by commas.")
+@click.option(
+    "--percentile", default="50,90,95,99", show_default=True, help="Percentiles to report, separated by commas."
+)
 @click.option("--input-size", type=click.IntRange(1), help="Height and width of the model's images.")
 @click.option(
-    "--timeout", type=click.FloatRange(1), default=900.0, show_default=True, help="Seconds a process may take."
+    "--timeout", type=click.FloatRange(1), default=900.0, show_default=True, help="Seconds that one process may take."
 )
-@click.option("--wait/--no-wait", default=True, help="If another run holds the device: wait, or refuse.")
-@click.option("--cuda-graph/--no-cuda-graph", default=None, help="Launch as a CUDA graph. [the engine's own]")
+@click.option(
+    "--wait/--no-wait", default=True, help="If another run holds the device: wait for it, as by default, or refuse."
+)
+@click.option("--cuda-graph/--no-cuda-graph", default=None, help="Launch as a CUDA graph. [the engine's default]")
 @click.option("--profile-index", type=click.IntRange(0), help="Optimization profile of a plan.")
-@click.option("--extra", multiple=True, metavar="ARG", help="A further argument for trtexec; repeat it.")
-@click.option("--dry-run", is_flag=True, help="Print trtexec's command as one shell line and do nothing.")
-@click.option("--tensorrt-version", metavar="V", help="With --dry-run: compose for this version, installed or not.")
-@click.option("--log", type=FILE, metavar="F", help="Of TARGET: write all that trtexec printed here, too.")
+@click.option("--extra", multiple=True, metavar="ARG", help="Extra argument for trtexec; can be repeated.")
+@click.option("--dry-run", is_flag=True, help="Print trtexec's command as one shell line; run nothing.")
+@click.option(
+    "--tensorrt-version", metavar="V", help="With --dry-run: write the command for this version, installed or not."
+)
+@click.option("--log", type=FILE, metavar="F", help="Write everything trtexec prints for TARGET to this file.")
 @trtexec_option
-@click.option("--out", type=click.Path(path_type=Path, dir_okay=False), help="Write the JSON document here, too.")
+@env_option
+@builds_option
+@click.option(
+    "--out", type=click.Path(path_type=Path, dir_okay=False), help="Also write the JSON document to this file."
+)
 @measure_options
 @common_options
 def command(
     target: str,
-    engine: str,
+    engine: str | None,
     precision: str,
     batch: int | None,
     against: str | None,
@@ -73,30 +96,41 @@ def command(
     tensorrt_version: str | None,
     log: Path | None,
     trtexec: str | None,
+    builds: int | None,
     out: Path | None,
     timing: Timing,
     common: Common,
 ) -> None:
-    """Measure one engine on TARGET. With --against, measure another beside it, in turns, and give a verdict.
+    """Measure one engine on TARGET; with --against, compare it with another one.
 
-    Both sides are measured now, neighbouring repetitions in pairs: the comparison that a CI job can trust.
+    Example: enginebench bench digits-cnn --engine ort --against pytorch
+
+    With --against both sides get the same inputs and are measured now, in turns, so that neighbouring repetitions form
+    pairs: a comparison that a CI job can rely on.
     """
     from msgspec.structs import replace
 
+    from enginebench.backends.registry import read_engine
     from enginebench.cli.closing import finish_bench
     from enginebench.cli.progress import open_reporter
     from enginebench.core.errors import UsageError
-    from enginebench.core.names import parse_engine, parse_precision
-    from enginebench.workflow.comparison import bench_sides, check_log, keep_log, parse_side
-    from enginebench.workflow.folder import default_folder
+    from enginebench.core.names import parse_precision
+    from enginebench.workflow.folder import default_folder, holds_run
+    from enginebench.workflow.targets.bundles import fill_request, find_row, read_target
+    from enginebench.workflow.targets.stored import parse_side
+    from enginebench.workflow.verbs.bench import bench_sides, check_log, keep_log
 
+    fixed = {"--engine": engine, "--batch": batch, "--threads": common.threads, "--input-shape": common.input_shape}
+    fixed |= {"--inputs": common.inputs, "--input-size": input_size, "--profile-index": profile_index, "--extra": extra}
+    fixed |= {"--cuda-graph": None if cuda_graph is None else str(cuda_graph)}
+    bundle = read_target(target, fixed)
+    if bundle is not None and against is not None and holds_run(Path(against)):
+        against = str(find_row(Path(against), bundle))
     if against is None and (gate or junit or summary):
-        raise UsageError("--gate, --junit and --summary need --against SIDE: a verdict is about two sides")
-    name, options = parse_engine(engine)
-    options = merge_options(name, options, read_settings(cuda_graph, profile_index, extra))
+        raise UsageError("--gate, --junit and --summary need a verdict on two sides; add --against SIDE")
+    name, options = read_engine(engine or "") if bundle is None else (bundle.engine.backend, bundle.engine.options)
+    options = merge_options(name, options, name_settings(cuda_graph, profile_index, extra))
     check_dry_run(dry_run, tensorrt_version, against)
-    if batch is None and not common.input_shape and options.get("implicit_batch", "").isdecimal():
-        batch = int(options["implicit_batch"])
     side = parse_side(against, target, parse_precision(against_precision or precision)) if against else None
     use_trtexec(trtexec, (name, side.engine[0]) if side else (name,))
     if log is not None:
@@ -105,15 +139,15 @@ def command(
         target,
         engines=[(name, options)],
         precisions=[parse_precision(precision)],
-        batches=None if batch is None else (batch,),
-        measure=timing.make_measure(common.seed, percentiles=parse_percentiles(percentile)),
+        batches=choose_row_batch(batch, options, common.read_shapes()),
+        measure=timing.make_measure(common.seed, percentiles=parse_percentiles(percentile), builds=builds),
         input_size=input_size,
     )
-    request = replace(request, timeout_s=timeout)
+    request = replace(request if bundle is None else fill_request(request, bundle), timeout_s=timeout)
     if dry_run:
         print_dry_run(target, request, tensorrt_version, common.as_json)
         return
-    root = default_folder(f"bench-{Path(target).stem if target.endswith('.onnx') else target}")
+    root = default_folder(f"bench-{Path(target).stem if target.endswith('.onnx') or bundle else target}")
     with open_reporter() as reporter:
         results = bench_sides(request, side, root, reporter=reporter, wait=wait, command=("enginebench", *sys.argv[1:]))
     if log is not None:
@@ -123,40 +157,28 @@ def command(
 
 
 def check_dry_run(dry_run: bool, version: str | None, against: str | None) -> None:
-    """Returns if nothing was given that a dry run, or a real one, would pass over.
+    """Checks that no option was given that this run, dry or real, would ignore.
 
     Raises:
-        UsageError: something was.
+        UsageError: one was.
     """
     from enginebench.core.errors import UsageError
 
     if version is not None and not dry_run:
-        raise UsageError("--tensorrt-version composes a command without running it; add --dry-run")
+        raise UsageError("--tensorrt-version only writes a command without running it; add --dry-run")
     if dry_run and against is not None:
-        raise UsageError("--dry-run prints the command of one side; leave --against out")
-
-
-def read_settings(cuda_graph: bool | None, profile_index: int | None, extra: tuple[str, ...]) -> dict[str, str]:
-    """The options of an engine that have a name of their own on the command line."""
-    import shlex
-
-    given = {
-        "graph": None if cuda_graph is None else str(int(cuda_graph)),
-        "profile_index": None if profile_index is None else str(profile_index),
-        "run_extra": shlex.join(extra) or None,
-    }
-    return {key: value for key, value in given.items() if value is not None}
+        raise UsageError("--dry-run prints the command of one side only; leave out --against")
 
 
 def print_dry_run(target: str, request: RunRequest, version: str | None, as_json: bool) -> None:
-    """The command line that would be run, on stdout; what would be done before it, on stderr."""
+    """Prints the command that would run on stdout, and what would happen before it on stderr."""
     import shlex
 
     from enginebench.backends.registry import find_device
     from enginebench.core.records import EngineSpec
     from enginebench.core.shapes import format_shapes
     from enginebench.core.store import encode
-    from enginebench.workflow.dry_run import plan_measure
+    from enginebench.workflow.verbs.dry_run import plan_measure
 
     ((name, options),), ((precision, recipe),) = request.engines, request.precisions
     if request.input_shapes:  # a dry run opens no graph whose axes could be fixed

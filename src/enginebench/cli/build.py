@@ -1,4 +1,4 @@
-"""`enginebench build`: an ONNX file to an engine file."""
+"""`enginebench build`: from an ONNX file to an engine file."""
 
 from __future__ import annotations
 
@@ -8,56 +8,83 @@ from typing import TYPE_CHECKING
 import click
 
 from enginebench.cli.device import read_gpu
-from enginebench.cli.options import merge_options, trtexec_option
+from enginebench.cli.options import trtexec_option
 
 if TYPE_CHECKING:
     from enginebench.core.records import EngineSpec
-    from enginebench.workflow.building import BuildDocument
+    from enginebench.workflow.verbs.build import BuildDocument
 
 
 @click.command("build", context_settings={"ignore_unknown_options": False})
 @click.argument("onnx", metavar="F.onnx", type=click.Path(path_type=Path, dir_okay=False))
 @click.argument("arguments", nargs=-1, metavar="[ARG]...")
-@click.option("--engine", default="trtexec", show_default=True, help="trtexec or tensorrt, with key=value options.")
-@click.option("--precision", help="Of the engine. [that of the graph]")
+@click.option(
+    "--engine", default="trtexec", show_default=True, help="trtexec, tensorrt or tensorrt-rtx, with key=value options."
+)
+@click.option("--precision", help="Precision of the engine. [that of the graph]")
 @click.option("--out", type=click.Path(path_type=Path, dir_okay=False), help="The engine file. [F.plan]")
-@click.option("--batch", type=click.IntRange(1), help="For which a dynamic axis is built, without shapes. [1]")
-@click.option("--workspace-mb", type=click.IntRange(1), help="Scratch space of a layer. [the GPU's memory]")
-@click.option("--min-shapes", help="Smallest shapes, NAME:1x3x224x224; several parted by commas.")
+@click.option("--batch", type=click.IntRange(1), help="Batch for a dynamic axis without given shapes. [1]")
+@click.option("--workspace-mb", type=click.IntRange(1), help="Scratch memory for one layer. [the GPU's memory]")
+@click.option("--min-shapes", help="Smallest shapes: NAME:1x3x224x224, several separated by commas.")
 @click.option("--opt-shapes", help="Shapes to tune for.")
 @click.option("--max-shapes", help="Largest shapes.")
-@click.option("--profile", "profiles", multiple=True, metavar="NAME:MIN/OPT/MAX", help="A further profile; repeat it.")
-@click.option("--timing-cache", type=click.Path(path_type=Path, dir_okay=False), help="Keeps timings between builds.")
-@click.option("--optimization-level", type=click.IntRange(0, 5), help="How long the builder searches. [3]")
-@click.option("--version-compatible", is_flag=True, help="A plan for later versions of the same major, too.")
+@click.option(
+    "--profile",
+    "profiles",
+    multiple=True,
+    metavar="NAME:MIN/OPT/MAX",
+    help="One more optimization profile; can be repeated.",
+)
+@click.option(
+    "--timing-cache", type=click.Path(path_type=Path, dir_okay=False), help="File that keeps timings between builds."
+)
+@click.option("--optimization-level", type=click.IntRange(0, 5), help="How hard the builder searches. [3]")
+@click.option(
+    "--version-compatible", is_flag=True, help="The plan also runs on later versions of the same major version."
+)
 @click.option(
     "--hardware-compatibility",
     type=click.Choice(["none", "ampere+", "sameComputeCapability"]),
     default="none",
     show_default=True,
-    help="A plan for other GPUs, too.",
-)
-@click.option("--plugins", multiple=True, type=click.Path(path_type=Path, dir_okay=False), help="A library; repeat it.")
-@click.option("--refit", is_flag=True, help="Weights can be replaced later.")
-@click.option("--strip", is_flag=True, help="Leave the weights out, to be refitted.")
-@click.option("--weak-typing", is_flag=True, help="Precision by builder flags: TensorRT 10 and older.")
-@click.option(
-    "--calib", type=click.Path(path_type=Path, dir_okay=False), help="Ranges or arrays, where it is quantized first."
+    help="Other GPUs that the plan also runs on.",
 )
 @click.option(
-    "--calib-cache", type=click.Path(path_type=Path, dir_okay=False), help="The same as TensorRT's text cache."
+    "--compute-capability",
+    metavar="LIST",
+    help="GPUs that a plan of tensorrt-rtx is for, such as 8.6,8.9,12.0. [all from 8.0 that have the precision]",
 )
+@click.option(
+    "--plugins",
+    multiple=True,
+    type=click.Path(path_type=Path, dir_okay=False),
+    help="A plugin library; can be repeated.",
+)
+@click.option("--refit", is_flag=True, help="Allow the weights to be replaced later.")
+@click.option("--strip", is_flag=True, help="Leave out the weights; refit them later.")
+@click.option("--weak-typing", is_flag=True, help="Set the precision by builder flags (TensorRT 10 and older).")
+@click.option(
+    "--calib",
+    type=click.Path(path_type=Path, dir_okay=False),
+    help="Ranges or arrays, for a graph that is quantized first.",
+)
+@click.option("--calib-cache", type=click.Path(path_type=Path, dir_okay=False), help="Ranges as TensorRT's text cache.")
 @trtexec_option
-@click.option("--tensorrt-version", metavar="V", help="With --dry-run: compose for this version, installed or not.")
-@click.option("--dry-run", is_flag=True, help="Print the command as one shell line and do nothing.")
 @click.option(
-    "--extra", multiple=True, metavar="ARG", help="A further argument for trtexec; repeat it, or put -- first."
+    "--tensorrt-version", metavar="V", help="With --dry-run: write the command for this version, installed or not."
 )
-@click.option("--device", callback=read_gpu, default="cuda:0", show_default=True, help="The GPU, as cuda:N.")
+@click.option("--dry-run", is_flag=True, help="Print the command as one shell line; run nothing.")
+@click.option(
+    "--extra",
+    multiple=True,
+    metavar="ARG",
+    help="Extra argument for trtexec; can be repeated, or give them all after --.",
+)
+@click.option("--device", callback=read_gpu, default="cuda:0", show_default=True, help="The GPU: cuda:N.")
 @click.option(
     "--timeout", type=click.FloatRange(1), default=7200.0, show_default=True, help="Seconds that the build may take."
 )
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON document on stdout, nothing else.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON document on stdout and nothing else.")
 def command(
     onnx: Path,
     arguments: tuple[str, ...],
@@ -74,6 +101,7 @@ def command(
     optimization_level: int | None,
     version_compatible: bool,
     hardware_compatibility: str,
+    compute_capability: str | None,
     plugins: tuple[Path, ...],
     refit: bool,
     strip: bool,
@@ -88,70 +116,50 @@ def command(
     timeout: float,
     as_json: bool,
 ) -> None:
-    """Build an engine file from F.onnx. The log, the layers and the timing cache stay beside it.
+    """Build an engine file from F.onnx.
 
-    What comes after -- goes to trtexec as it is.
+    Example: enginebench build model.onnx --precision fp16 --out model.plan
+
+    The log, the layers and the timing cache are kept beside the engine. Arguments after -- go to trtexec unchanged.
     """
-    import shlex
-
     from enginebench.core.errors import UsageError
+    from enginebench.workflow.verbs.build import BuildSettings, plan_engine
 
     if tensorrt_version is not None and not dry_run:
-        raise UsageError("--tensorrt-version composes a command without running it; add --dry-run")
-    if batch is not None and calib is None and any((min_shapes, opt_shapes, max_shapes, profiles)):
-        raise UsageError("--batch is for a dynamic axis without shapes; with them, they say what is built")
-    settings = {
-        "workspace_mb": workspace_mb,
-        "min_shapes": min_shapes,
-        "opt_shapes": opt_shapes,
-        "max_shapes": max_shapes,
-        "profiles": "\n".join(profiles),
-        "timing_cache": timing_cache and timing_cache.absolute(),
-        "optimization_level": optimization_level,
-        "version_compatible": int(version_compatible) or None,
-        "hardware_compatibility": None if hardware_compatibility == "none" else hardware_compatibility,
-        "plugins": "\n".join(str(path) for path in plugins),
-        "refit": int(refit) or None,
-        "strip": int(strip) or None,
-        "weak_typing": int(weak_typing) or None,
-        "calib_cache": calib_cache.absolute() if calib_cache and weak_typing else None,
-        "calib_data": calib.absolute() if calib and weak_typing else None,
-        "path": trtexec,
-        "extra": shlex.join((*extra, *arguments)),
-    }
-    given = {key: str(value) for key, value in settings.items() if value not in (None, "")}
+        raise UsageError("--tensorrt-version only writes a command without running it; add --dry-run")
+    settings = BuildSettings(
+        workspace_mb=workspace_mb,
+        min_shapes=min_shapes,
+        opt_shapes=opt_shapes,
+        max_shapes=max_shapes,
+        profile=profiles,
+        timing_cache=timing_cache,
+        optimization_level=optimization_level,
+        version_compatible=version_compatible,
+        hardware_compatibility=hardware_compatibility,
+        compute_capability=compute_capability,
+        plugins=plugins,
+        refit=refit,
+        strip=strip,
+        weak_typing=weak_typing,
+        calib=calib,
+        calib_cache=calib_cache,
+        trtexec=trtexec,
+        extra=(*extra, *arguments),
+    )
     target = out or onnx.with_suffix(".plan")
-    spec = make_spec(onnx, engine, precision, batch or 1, device, given)
+    spec = plan_engine(onnx, engine, precision, batch, device, settings)
     if dry_run:
         _print_plan(onnx, target, spec, tensorrt_version, as_json)
     else:
         _build(onnx, target, spec, calib, calib_cache, timeout, as_json)
 
 
-def make_spec(
-    onnx: Path, engine: str, precision: str | None, batch: int, device: str, options: dict[str, str]
-) -> EngineSpec:
-    """The engine of the options; without --precision that of the graph."""
-    from enginebench.core.errors import UsageError
-    from enginebench.core.names import parse_engine, parse_precision
-    from enginebench.core.records import EngineSpec
-    from enginebench.models.onnx_head import read_onnx_head
-
-    name, own = parse_engine(engine)
-    wanted, recipe = parse_precision(precision) if precision else (read_onnx_head(onnx).precision, None)
-    if name != "trtexec" and options.keys() & {"path", "extra"}:
-        raise UsageError(f"--trtexec, --extra and what follows -- are for engine trtexec, not for {name}")
-    if name == "trtexec" and "calib_data" in options:
-        raise UsageError("trtexec calibrates on no data; give --calib-cache, or --engine tensorrt")
-    options = merge_options(name, own, options)
-    return EngineSpec(backend=name, options=options, device=device, precision=wanted, recipe=recipe, batch=batch)
-
-
 def _print_plan(onnx: Path, target: Path, spec: EngineSpec, version: str | None, as_json: bool) -> None:
     import shlex
 
     from enginebench.core.store import encode
-    from enginebench.workflow.dry_run import plan_build
+    from enginebench.workflow.verbs.dry_run import plan_build
 
     plan = plan_build(onnx, target, spec, version=version)
     for text in plan.before:
@@ -170,7 +178,7 @@ def _build(
 ) -> None:
     from enginebench.cli.progress import open_reporter
     from enginebench.core.store import encode
-    from enginebench.workflow.building import build_engine
+    from enginebench.workflow.verbs.build import build_engine
 
     with open_reporter() as reporter:
         document = build_engine(
@@ -183,9 +191,12 @@ def _build(
 
 
 def _print_build(document: BuildDocument) -> None:
+    from enginebench.core.caveats import format_caveat
+
     artifact = document.artifact
+    tool = "TensorRT for RTX" if "tensorrt-rtx" in artifact.made_by else "TensorRT"
     click.echo(
-        f"{artifact.path}: {artifact.precision}, TensorRT {document.tensorrt_version}, "
+        f"{artifact.path}: {artifact.precision}, {tool} {document.tensorrt_version}, "
         f"{sum(f.size_bytes for f in artifact.files) / 2**20:.1f} MiB, built in {document.build_s:.1f} s, "
         f"sha256 {artifact.sha256[:12]}"
     )
@@ -193,5 +204,5 @@ def _print_build(document: BuildDocument) -> None:
         shares = ", ".join(f"{name} {100 * share:.0f} %" for name, share in document.effective_precision.items())
         click.echo(f"time by precision: {shares}")
     for caveat in document.caveats:
-        click.echo(f"{caveat.message.rstrip('.')}. {caveat.advice}")
+        click.echo(format_caveat(caveat))
     click.echo(f"log and layers: {artifact.path}.build/plans", err=True)

@@ -1,4 +1,4 @@
-"""`enginebench calibrate`: ranges through the model's own preprocessing."""
+"""`enginebench calibrate`: the ranges of tensors, through the model's own preprocessing."""
 
 from __future__ import annotations
 
@@ -12,27 +12,40 @@ from enginebench.cli.options import Common, common_options
 @click.command("calibrate")
 @click.argument("model")
 @click.option(
-    "--data", required=True, metavar="DIR|digits|fake|F.npy|F.npz", help="Images, digits, or prepared arrays."
+    "--data",
+    metavar="DIR|digits|fake|F.npy|F.npz",
+    help="A folder of images, digits, fake, or prepared arrays; --inputs takes its place.",
 )
-@click.option("--n", type=click.IntRange(1), default=256, show_default=True, help="Entries of data, at most.")
-@click.option("--batch", type=click.IntRange(1), default=16, show_default=True, help="Entries at a time, at most.")
+@click.option("--n", type=click.IntRange(1), default=256, show_default=True, help="Number of entries to use, at most.")
+@click.option("--batch", type=click.IntRange(1), default=16, show_default=True, help="Entries per call, at most.")
 @click.option("--input-size", type=click.IntRange(1), help="Height and width of the model's images.")
-@click.option("--method", type=click.Choice(["minmax", "entropy", "percentile"]), default="minmax", show_default=True)
-@click.option("--percentile", type=click.FloatRange(50, 100, min_open=True), help="Of method percentile. [99.99]")
+@click.option(
+    "--method",
+    type=click.Choice(["minmax", "entropy", "percentile"]),
+    default="minmax",
+    show_default=True,
+    help="How a range is taken from the values.",
+)
+@click.option(
+    "--percentile", type=click.FloatRange(50, 100, min_open=True), help="The percentile of --method percentile. [99.99]"
+)
 @click.option(
     "--out",
     type=click.Path(path_type=Path, dir_okay=False),
     default=Path("calib.json"),
     show_default=True,
-    help="JSON; TensorRT's text cache if it ends in .cache.",
+    help="File for the ranges: JSON, or TensorRT's text cache if it ends in .cache.",
 )
 @click.option(
-    "--keep-batches", type=click.Path(path_type=Path, dir_okay=False), metavar="F.npz", help="Keep the entries, too."
+    "--keep-batches",
+    type=click.Path(path_type=Path, dir_okay=False),
+    metavar="F.npz",
+    help="Also write the entries themselves to this file.",
 )
 @common_options
 def command(
     model: str,
-    data: str,
+    data: str | None,
     n: int,
     batch: int,
     input_size: int | None,
@@ -42,28 +55,31 @@ def command(
     keep_batches: Path | None,
     common: Common,
 ) -> None:
-    """Find the range of every tensor of MODEL over real inputs, for `quantize` and `build`."""
+    """Find the range of every tensor of MODEL over real inputs.
+
+    Example: enginebench calibrate digits-cnn --data digits --out calib.json
+
+    `quantize` and `build` read the ranges."""
     from enginebench.cli.progress import open_reporter
+    from enginebench.core.caveats import format_caveat
     from enginebench.core.errors import UsageError
     from enginebench.core.store import encode
-    from enginebench.workflow.quantizing import calibrate_model
+    from enginebench.workflow.verbs.quantize import calibrate_model
 
     if common.device != "cpu":
-        raise UsageError(f"--device {common.device}: ranges are taken on the CPU; they hold for every device")
+        raise UsageError(
+            f"--device {common.device}: ranges are taken on the CPU and hold for every device; leave it out"
+        )
     with open_reporter() as reporter:
         document = calibrate_model(
-            model,
+            common.make_source(model, input_size),
             data,
             out,
             n=n,
             batch=batch,
-            input_size=input_size,
             method=method,  # type: ignore[arg-type]
             percentile=percentile,
             batches_out=keep_batches,
-            weights=common.weights,
-            seed=common.seed,
-            input_shapes=common.read_shapes(),
             threads=common.count_threads(),
             reporter=reporter,
         )
@@ -75,4 +91,4 @@ def command(
     if document.batches:
         click.echo(f"{document.batches}: the entries themselves")
     for caveat in document.caveats:
-        click.echo(f"{caveat.message}; {caveat.advice}")
+        click.echo(format_caveat(caveat))

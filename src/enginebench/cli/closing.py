@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -14,11 +15,12 @@ from enginebench.core.errors import EngineBenchError
 if TYPE_CHECKING:
     from enginebench.core.records import Result
     from enginebench.workflow.folder import RunRecord
+    from enginebench.workflow.verbs.deliver import DeliverDocument
 
 
 @contextmanager
 def keep_partial(root: Path) -> Iterator[Callable[[RunRecord, list[Result]], None]]:
-    """Shows what was measured, from memory, when the block ends in an error or an interrupt; yields where to put it."""
+    """Yields a holder for results, and shows what it holds if the block ends in an error or an interrupt."""
     seen: list[tuple[RunRecord, list[Result]]] = []
     try:
         yield lambda record, results: seen.append((record, results))
@@ -31,13 +33,12 @@ def keep_partial(root: Path) -> Iterator[Callable[[RunRecord, list[Result]], Non
 def _show_partial(root: Path, record: RunRecord, results: Sequence[Result]) -> None:
     from rich.console import Console
 
-    from enginebench.report.terminal import print_run
+    from enginebench.report.run.terminal import print_run
     from enginebench.workflow.reporting import describe_stored
 
     print_run(describe_stored(record, results), Console(highlight=False), answer=False)
-    click.echo(
-        f"\nThis run is not finished. To go on: enginebench run {record.request.model} --resume --out {root}", err=True
-    )
+    command = shlex.join(["enginebench", "run", record.request.model, "--resume", "--out", str(root)])
+    click.echo(f"\nThis run is not finished. To continue: {command}", err=True)
 
 
 def finish_run(
@@ -52,7 +53,7 @@ def finish_run(
     from rich.console import Console
 
     from enginebench.core.store import encode
-    from enginebench.report.terminal import print_run
+    from enginebench.report.run.terminal import print_run
     from enginebench.workflow.campaign import judge_outcome, judge_precisions
     from enginebench.workflow.reporting import describe_stored, write_reports
 
@@ -89,13 +90,14 @@ def finish_bench(
         margin: for the verdict.
         out: where the JSON document goes, too.
         as_json: print the document alone.
-        gate: fail on a candidate that is slower.
+        gate: fail on a candidate that is slower, answers differently, or cannot be compared.
         verdict_files: JUnit XML and markdown of the verdict.
 
     Raises:
-        BackendUnavailable: a side cannot be had here.
+        BackendUnavailable: a side cannot run here.
         MeasurementError: a side is not ok.
-        GateFailed: under `gate`, the candidate is slower, or the sides cannot be compared.
+        GateFailed: under `gate`, the candidate is slower, its answers differ, it ran in another precision, or the sides
+            cannot be compared.
     """
     from rich.console import Console
 
@@ -118,12 +120,36 @@ def finish_bench(
             raise MeasurementError(f"{result.id}: {result.reason or result.status}")
     if any(verdict_files):
         _write_verdict(results, margin, verdict_files)
-    if gate and document.comparison is not None and document.comparison.verdict in ("slower", "not_comparable"):
-        raise GateFailed(state_verdict(document.comparison))
+    if gate and document.comparison is not None and document.comparison.failures:
+        raise GateFailed(f"the gate failed. {state_verdict(document.comparison)}")
 
 
 def _write_verdict(results: Sequence[Result], margin: float, files: tuple[Path | None, Path | None]) -> None:
     from enginebench.analyze.diff import diff_results
     from enginebench.cli.verdict import write_verdict
 
-    write_verdict(diff_results(results[:1], results[1:], margin, neighbours=True), *files)
+    write_verdict(diff_results(results[:1], results[1:], margin, neighbours=True, fed_alike=True), *files)
+
+
+def deliver_recommended(root: Path, out: Path) -> None:
+    """Writes the recommended row of a run as a bundle, and says so on standard error.
+
+    Raises:
+        UsageError: no row is recommended, or it cannot be delivered.
+        ArtifactError: the bundle does not answer like its row.
+    """
+    from enginebench.cli.progress import open_reporter
+    from enginebench.workflow.verbs.deliver import deliver_row
+
+    with open_reporter() as reporter:
+        document = deliver_row(root, out, reporter=reporter)
+    for line in describe_delivery(document):
+        click.echo(line, err=True)
+
+
+def describe_delivery(document: DeliverDocument) -> Iterator[str]:
+    """What was delivered, what is doubtful about it, and how to try it."""
+    checked = "it answers like the row" if document.checked else "NOT checked"
+    yield f"{document.bundle}: {document.row}, {len(document.files)} files; {checked}"
+    yield from (f"  {note}" for note in document.notes)
+    yield f"Try it: {shlex.join(['python', str(Path(document.bundle) / 'predict.py'), '--check'])}"

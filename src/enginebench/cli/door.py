@@ -1,4 +1,4 @@
-"""The command `enginebench`: verbs loaded when they are called, errors turned into messages and exit codes."""
+"""The command `enginebench`: loads a verb when it is called and turns errors into messages and exit codes."""
 
 from __future__ import annotations
 
@@ -16,28 +16,35 @@ from enginebench.core.text import clean_lines
 
 INTERRUPTED = 130
 
-# verb -> (module, what it does). The texts stand here so that --help imports no verb; a test holds them to the verbs.
+# verb -> (module, what it does). The texts are here so that --help imports no verb; a test checks them.
 VERBS = {
     "run": ("enginebench.cli.run", "Find the fastest engine for a model that still gives the same answers."),
+    "deliver": ("enginebench.cli.deliver", "Write a row of a run as a folder that runs without EngineBench."),
+    "tune": ("enginebench.cli.tune", "Search the settings of every engine for the fastest with the same answers."),
     "bench": ("enginebench.cli.bench", "Measure one engine; with --against, compare it with another."),
+    "load": ("enginebench.cli.load", "Measure latency under arrivals, and the rate at which a limit breaks."),
     "build": ("enginebench.cli.build", "Build an engine file from an ONNX file."),
-    "export": ("enginebench.cli.export", "Export a PyTorch model to ONNX, checked against PyTorch."),
-    "calibrate": ("enginebench.cli.calibrate", "Find the ranges of a model's tensors over real inputs."),
-    "quantize": ("enginebench.cli.quantize", "Write an ONNX graph in another precision."),
-    "drift": ("enginebench.cli.drift", "Compare the answers of two engines to the same inputs."),
-    "accuracy": ("enginebench.cli.accuracy", "Count right answers on labelled data, with intervals."),
-    "profile": ("enginebench.cli.profile", "Show where the time of an engine goes, layer by layer."),
+    "export": ("enginebench.cli.export", "Export a PyTorch model to ONNX and check it against PyTorch."),
+    "calibrate": ("enginebench.cli.calibrate", "Find the range of every tensor of a model over real inputs."),
+    "quantize": ("enginebench.cli.quantize", "Convert an ONNX graph to another precision."),
+    "drift": ("enginebench.cli.drift", "Compare the answers that two engines give to the same inputs."),
+    "accuracy": ("enginebench.cli.accuracy", "Measure accuracy on labelled data, with intervals."),
+    "profile": ("enginebench.cli.profile", "Show where an engine spends its time, layer by layer."),
     "infer": ("enginebench.cli.infer", "Run one engine on your own arrays."),
-    "budget": ("enginebench.cli.budget", "Say what an accelerator behind a link can bring at most."),
-    "fpga": ("enginebench.cli.fpga", "Simulate, synthesize and serve an INT8 network behind a UART."),
+    "budget": ("enginebench.cli.budget", "Bound the speed-up of an accelerator behind a link."),
+    "fpga": ("enginebench.cli.fpga", "Simulate, synthesize or serve an INT8 network behind a UART."),
     "models": ("enginebench.cli.models", "List the built-in models."),
-    "stages": ("enginebench.cli.stages", "Time a model from JPEG file to label, stage by stage."),
-    "doctor": ("enginebench.cli.doctor", "Show what can run here, and what adds the rest."),
-    "report": ("enginebench.cli.report", "Write page, tables and pictures of a stored run, or of trtexec."),
-    "diff": ("enginebench.cli.diff", "Compare two stored runs, row by row; --gate for CI."),
-    "baseline": ("enginebench.cli.baseline", "Keep runs under a name, to compare later ones to."),
-    "history": ("enginebench.cli.history", "Show all runs under a folder as a table and trends."),
-    "parse": ("enginebench.cli.parse", "Read what trtexec 7 to 11 wrote: logs, times, profiles, layers."),
+    "stages": ("enginebench.cli.stages", "Time every stage from JPEG file to label."),
+    "roofline": ("enginebench.cli.roofline", "Measure what this machine can do at best, for run and profile."),
+    "doctor": ("enginebench.cli.doctor", "Show which engines can run here and how to get the others."),
+    "env": ("enginebench.cli.env", "Make environments with other versions of a runtime, to compare them."),
+    "bisect": ("enginebench.cli.bisect", "Find the first version of a package that is slower or answers otherwise."),
+    "sweep": ("enginebench.cli.sweep", "Measure many models on many machines, here or on a Ray cluster."),
+    "report": ("enginebench.cli.report", "Write a report on a stored run or on trtexec's files."),
+    "diff": ("enginebench.cli.diff", "Compare two stored runs, row by row; --gate is for CI."),
+    "baseline": ("enginebench.cli.baseline", "Save runs under a name, to compare later runs with."),
+    "history": ("enginebench.cli.history", "Show every run under a folder, as a table and as trends."),
+    "parse": ("enginebench.cli.parse", "Read the logs, times, profiles and layers of trtexec 7 to 11."),
 }
 
 
@@ -64,8 +71,10 @@ class LazyGroup(click.Group):
 def group() -> None:
     """Find the fastest inference engine that still gives the same answers.
 
-    Start with: enginebench run MODEL. MODEL is a built-in name (see `enginebench models`), timm:NAME, a path to an
-    .onnx file, or package.module:factory.
+    Example: enginebench run digits-cnn
+
+    A model is a built-in name (`enginebench models` lists them), timm:NAME, a path to an .onnx file, or
+    package.module:factory.
     """
 
 
@@ -81,7 +90,7 @@ def main(args: list[str] | None = None) -> None:
         error.show()
         code = 2
     except (KeyboardInterrupt, click.Abort):
-        click.echo("interrupted; what was measured is kept", err=True)
+        click.echo("interrupted; all measurements so far are kept", err=True)
         code = INTERRUPTED
     except EngineBenchError as error:
         _show_error(error)
@@ -98,9 +107,9 @@ def _interrupt(signum: int, frame: FrameType | None) -> None:
 
 
 def _show_error(error: EngineBenchError) -> None:
-    """The message, and below it the last words of a child, if there were any; control characters removed."""
+    """Prints the message and the last output of a child, if any, without control characters."""
     click.echo(f"error: {clean_lines(str(error))}", err=True)
     if tail := getattr(error, "stderr_tail", ""):
-        click.echo("its last output was:", err=True)
+        click.echo("its last output:", err=True)
         for line in clean_lines(tail).splitlines()[-20:]:
             click.echo(f"  {line}", err=True)

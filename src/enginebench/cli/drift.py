@@ -1,4 +1,4 @@
-"""`enginebench drift`: the same inputs through two engines."""
+"""`enginebench drift`: how far apart two engines answer the same inputs."""
 
 from __future__ import annotations
 
@@ -6,38 +6,46 @@ from pathlib import Path
 
 import click
 
-from enginebench.cli.options import Common, common_options
+from enginebench.cli.options import TASK_OPTION, Common, common_options
+from enginebench.core.records import Task
 
 
 @click.command("drift")
 @click.argument("reference", metavar="REF")
 @click.argument("candidate", metavar="CAND")
-@click.option("--n", type=click.IntRange(1), help="Samples. [64, or all of --inputs]")
-@click.option("--inputs", type=click.Path(path_type=Path, dir_okay=False), metavar="F.npz", help="One entry an input.")
-@click.option("--limit", multiple=True, metavar="NAME=VALUE", help="Make it a gate: cosine=0.99,top1=0.98.")
+@click.option("--n", type=click.IntRange(1), help="Number of samples. [64, or all of --inputs]")
+@click.option(
+    "--limit", multiple=True, metavar="NAME=VALUE", help="Exit with code 4 beyond these limits: cosine=0.99,top1=0.98"
+)
 @click.option("--input-size", type=click.IntRange(1), help="Height and width of the model's images.")
-@click.option("--profile-index", type=click.IntRange(0), help="Optimization profile of a side that is a plan.")
-@click.option("--skip-output-save", is_flag=True, help="Write no samples/ into --out.")
-@click.option("--out", type=click.Path(path_type=Path, file_okay=False), help="Folder for the figures of every sample.")
+@click.option("--profile-index", type=click.IntRange(0), help="Optimization profile of plans that do not name one.")
+@click.option("--skip-output-save", is_flag=True, help="Do not write samples/ into --out.")
+@click.option(
+    "--out",
+    type=click.Path(path_type=Path, file_okay=False),
+    help="Folder for the figures of every sample and its outputs.",
+)
+@TASK_OPTION
 @common_options
 def command(
     reference: str,
     candidate: str,
     n: int | None,
-    inputs: Path | None,
     limit: tuple[str, ...],
     input_size: int | None,
     profile_index: int | None,
     skip_output_save: bool,
     out: Path | None,
+    task: Task | None,
     common: Common,
 ) -> None:
-    """Say how far the answers of CAND are from those of REF, on the same inputs.
+    """Compare the answers of CAND with those of REF on the same inputs.
 
-    REF and CAND are ENGINE@TARGET (ort@model.onnx, pytorch@resnet18), or files of stored rows. A graph runs in the
-    precision that it is in, and the limits are those of that precision. With --limit a difference beyond it ends with
-    exit code 4; values that are not finite never pass. Agreement on random inputs is no accuracy: see `enginebench
-    accuracy`.
+    Example: enginebench drift pytorch@digits-cnn ort@digits-cnn
+
+    REF and CAND are ENGINE@TARGET (ort@model.onnx, pytorch@resnet18) or files of stored rows. A graph runs in its own
+    precision and is held to the limits of that precision. Values that are not finite never pass. Agreement on random
+    inputs says nothing about accuracy; for that, see `enginebench accuracy`.
     """
     from rich.console import Console
 
@@ -45,7 +53,7 @@ def command(
     from enginebench.core.errors import GateFailed
     from enginebench.core.store import encode
     from enginebench.report.drift import print_drift
-    from enginebench.workflow.drifting import measure_sides, parse_limits
+    from enginebench.workflow.verbs.drift import measure_sides, parse_limits
 
     limits = parse_limits(limit) if limit else None
     request = common.make_side_request(input_size, profile_index)
@@ -55,8 +63,8 @@ def command(
             candidate,
             request=request,
             n=n,
-            inputs=inputs,
             limits=limits,
+            task=task,
             out=out,
             save_outputs=not skip_output_save,
             reporter=reporter,

@@ -1,4 +1,4 @@
-"""`enginebench export`: PyTorch to ONNX."""
+"""`enginebench export`: from PyTorch to ONNX."""
 
 from __future__ import annotations
 
@@ -6,16 +6,17 @@ from pathlib import Path
 
 import click
 
-from enginebench.cli.options import Common, common_options
+from enginebench.cli.options import Common, axes_option, common_options
 
 
 @click.command("export")
 @click.argument("model")
 @click.option("--out", type=click.Path(path_type=Path, dir_okay=False), help="The ONNX file. [MODEL.onnx]")
 @click.option("--input-size", type=click.IntRange(1), help="Height and width of the model's images.")
-@click.option("--batch", type=click.IntRange(1), default=1, show_default=True)
-@click.option("--dynamic-batch", is_flag=True, help="Leave the batch open.")
-@click.option("--opset", type=click.IntRange(18), help="ONNX operator set. [the exporter's own]")
+@click.option("--batch", type=click.IntRange(1), default=1, show_default=True, help="Fixed batch size.")
+@click.option("--dynamic-batch", is_flag=True, help="Leave the batch axis open.")
+@axes_option
+@click.option("--opset", type=click.IntRange(18), help="Version of the ONNX operator set. [the exporter's default]")
 @common_options
 def command(
     model: str,
@@ -23,29 +24,34 @@ def command(
     input_size: int | None,
     batch: int,
     dynamic_batch: bool,
+    dynamic_axes: tuple[str, ...],
     opset: int | None,
     common: Common,
 ) -> None:
-    """Export MODEL to ONNX and compare the graph with PyTorch on seeded inputs."""
+    """Export MODEL to ONNX and compare the graph with PyTorch on seeded inputs.
+
+    Example: enginebench export digits-cnn --dynamic-batch --out model.onnx
+    """
     from enginebench.cli.progress import open_reporter
+    from enginebench.core.caveats import format_caveat
     from enginebench.core.errors import UsageError
     from enginebench.core.names import slug
     from enginebench.core.store import encode
-    from enginebench.workflow.exporting import export_model
+    from enginebench.workflow.request import parse_axes
+    from enginebench.workflow.verbs.export import export_model
 
     if common.device != "cpu":
-        raise UsageError(f"--device {common.device}: export runs on the CPU; its graph serves every device")
+        raise UsageError(
+            f"--device {common.device}: export runs on the CPU, and its graph serves every device; leave out --device"
+        )
     target = out or Path(f"{slug(model)}.onnx")
     with open_reporter() as reporter:
         document = export_model(
-            model,
+            common.make_source(model, input_size),
             target,
-            weights=common.weights,
-            seed=common.seed,
-            input_size=input_size,
-            input_shapes=common.read_shapes(),
             batch=batch,
             dynamic_batch=dynamic_batch,
+            dynamic_axes=parse_axes(dynamic_axes),
             opset=opset,
             threads=common.count_threads(),
             reporter=reporter,
@@ -62,4 +68,4 @@ def command(
             f"{check.max_abs_diff:.1e} absolute, {check.max_rel_diff:.1e} relative"
         )
     for caveat in artifact.caveats:
-        click.echo(f"{caveat.message}. {caveat.advice}")
+        click.echo(format_caveat(caveat))

@@ -11,7 +11,7 @@ import click
 if TYPE_CHECKING:
     from enginebench.fpga.network import Network
     from enginebench.fpga.synth import Synthesis
-    from enginebench.workflow.fpga import SimulateDocument
+    from enginebench.workflow.verbs.fpga import SimulateDocument
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -19,7 +19,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 DIVISOR = click.IntRange(1, 65535)
 LANES = click.IntRange(1, 64)
 BITS = click.IntRange(4, 32)
-JSON_HELP = "Print one JSON document on stdout, nothing else."
+JSON_HELP = "Print one JSON document on stdout and nothing else."
 
 
 def design_options(function: F) -> F:
@@ -27,14 +27,16 @@ def design_options(function: F) -> F:
     for option in reversed(
         (
             click.argument("model", required=False),
-            click.option("--lanes", type=LANES, default=8, show_default=True, help="Products a cycle."),
-            click.option("--divisor", type=DIVISOR, default=12, show_default=True, help="Clock cycles a bit."),
+            click.option("--lanes", type=LANES, default=8, show_default=True, help="Products per clock cycle."),
+            click.option(
+                "--divisor", type=DIVISOR, default=12, show_default=True, help="Clock cycles per bit on the UART."
+            ),
             click.option(
                 "--multiplier-bits",
                 type=BITS,
                 default=32,
                 show_default=True,
-                help="Of the requantizer: 32 agrees with ONNX Runtime, 16 is cheaper.",
+                help="Width of the requantizer's multiplier: 32 agrees with ONNX Runtime, 16 is cheaper.",
             ),
         )
     ):
@@ -44,16 +46,39 @@ def design_options(function: F) -> F:
 
 @click.group("fpga")
 def command() -> None:
-    """An INT8 network behind a UART, cycle by cycle. MODEL is digits-mlp, or a quantized .onnx chain of layers."""
+    """Simulate, synthesize or serve an INT8 network behind a UART.
+
+    Example: enginebench fpga simulate --n 10
+
+    MODEL is digits-mlp or a quantized .onnx file whose layers form a chain.
+    """
 
 
 @command.command("simulate", short_help="Send inputs through the simulated device.")
 @design_options
-@click.option("--n", type=click.IntRange(1), help="Inputs. [all 1797 digits]")
-@click.option("--simulator", type=click.Choice(["compiled", "amaranth"]), default="compiled", show_default=True)
-@click.option("--rounding", type=click.Choice(["half_even", "half_away", "half_up", "floor"]), default="half_even")
-@click.option("--clock-mhz", type=click.FloatRange(0, 1e4, min_open=True), default=12.0, show_default=True)
-@click.option("--cache", type=click.Path(path_type=Path, file_okay=False), help="Keep compiled designs here.")
+@click.option("--n", type=click.IntRange(1), help="Number of inputs. [all 1797 digits]")
+@click.option(
+    "--simulator",
+    type=click.Choice(["compiled", "amaranth"]),
+    default="compiled",
+    show_default=True,
+    help="compiled is fast; amaranth is Amaranth's own simulator.",
+)
+@click.option(
+    "--rounding",
+    type=click.Choice(["half_even", "half_away", "half_up", "floor"]),
+    default="half_even",
+    show_default=True,
+    help="How the requantizer rounds.",
+)
+@click.option(
+    "--clock-mhz",
+    type=click.FloatRange(0, 1e4, min_open=True),
+    default=12.0,
+    show_default=True,
+    help="Clock of the device.",
+)
+@click.option("--cache", type=click.Path(path_type=Path, file_okay=False), help="Folder that keeps compiled designs.")
 @click.option("--json", "as_json", is_flag=True, help=JSON_HELP)
 def simulate(
     model: str | None,
@@ -67,9 +92,12 @@ def simulate(
     cache: Path | None,
     as_json: bool,
 ) -> None:
-    """Send inputs through the simulated device, UART included, and compare every answer."""
+    """Send inputs through the simulated device, UART included, and compare every answer.
+
+    Example: enginebench fpga simulate --lanes 16 --n 10
+    """
     from enginebench.core.store import encode
-    from enginebench.workflow.fpga import simulate_model
+    from enginebench.workflow.verbs.fpga import simulate_model
 
     document = simulate_model(
         model,
@@ -89,11 +117,11 @@ def simulate(
 
 
 def describe_simulation(document: SimulateDocument) -> list[str]:
-    """What a simulation found, a sentence each."""
+    """What the simulation found, one sentence each."""
     ratio = document.cycles_per_inference / document.ideal_cycles
     lines = [
         f"{document.n} inferences on {document.lanes} lanes: {document.mismatches} numbers differ from the reference",
-        f"{document.cycles_per_inference} cycles an inference, {ratio:.3f} x ideal; "
+        f"{document.cycles_per_inference} cycles per inference, {ratio:.3f} x ideal; "
         f"{document.latency_us:.2f} us at {document.clock_mhz:g} MHz",
         f"{document.transaction_cycles} cycles with the UART (divisor {document.divisor}), "
         f"{document.transaction_us:.1f} us; closed form {document.predicted_transaction_cycles}, "
@@ -114,21 +142,32 @@ def describe_simulation(document: SimulateDocument) -> list[str]:
 
 @command.command("verilog", short_help="Write the device as Verilog.")
 @design_options
-@click.option("--out", type=click.Path(path_type=Path, dir_okay=False), default=Path("device.v"), show_default=True)
+@click.option(
+    "--out",
+    type=click.Path(path_type=Path, dir_okay=False),
+    default=Path("device.v"),
+    show_default=True,
+    help="The Verilog file.",
+)
 def verilog(model: str | None, lanes: int, divisor: int, multiplier_bits: int, out: Path) -> None:
-    """Write the device as Verilog: module top with clk, rst, rx, tx, computing."""
-    from enginebench.workflow.fpga import write_verilog
+    """Write the device as Verilog: a module `top` with ports clk, rst, rx, tx and computing.
+
+    Example: enginebench fpga verilog --lanes 16 --out top.v
+    """
+    from enginebench.workflow.verbs.fpga import write_verilog
 
     lines = write_verilog(model, _make_options(lanes, divisor), multiplier_bits, out)
     click.echo(f"{out}: {lines} lines", err=True)
 
 
-@command.command("synth", short_help="Synthesize, place and route; Fmax and cells.")
+@command.command("synth", short_help="Synthesize, place and route; show Fmax and cells.")
 @design_options
-@click.option("--part", required=True, help="ice40up5k, ice40hx8k (or hx8k), ecp5-25k.")
-@click.option("--seeds", type=click.IntRange(1, 100), default=3, show_default=True, help="Placements to try.")
+@click.option("--part", required=True, help="ice40up5k, ice40hx8k (or hx8k), or ecp5-25k.")
+@click.option("--seeds", type=click.IntRange(1, 100), default=3, show_default=True, help="Number of placements to try.")
 @click.option(
-    "--out", type=click.Path(path_type=Path, file_okay=False), help="Logs and reports. [results/fpga-PART-LANES]"
+    "--out",
+    type=click.Path(path_type=Path, file_okay=False),
+    help="Folder for logs and reports. [results/fpga-PART-LANES]",
 )
 @click.option("--json", "as_json", is_flag=True, help=JSON_HELP)
 def synth(
@@ -141,9 +180,14 @@ def synth(
     out: Path | None,
     as_json: bool,
 ) -> None:
-    """Synthesize, place and route the device with open tools; takes minutes. Every log is kept."""
+    """Synthesize, place and route the device with open-source tools.
+
+    Example: enginebench fpga synth --part ice40up5k --lanes 4
+
+    This takes minutes. Every log is kept.
+    """
     from enginebench.core.store import encode
-    from enginebench.workflow.fpga import synthesize_model
+    from enginebench.workflow.verbs.fpga import synthesize_model
 
     document = synthesize_model(
         model,
@@ -162,7 +206,7 @@ def synth(
 
 
 def describe_synthesis(document: Synthesis) -> list[str]:
-    """What synthesis found, a sentence each."""
+    """What synthesis found, one sentence each."""
     lines = [
         f"{document.part}, {document.lanes} lanes, multiplier of {document.multiplier_bits} bits: "
         f"{document.luts} LUTs, {document.ffs} flip-flops, {document.dsps} DSPs, {document.brams} block RAMs"
@@ -177,12 +221,23 @@ def describe_synthesis(document: Synthesis) -> list[str]:
     return [*lines, f"logs in {document.out}"]
 
 
-@command.command("serve", short_help="Serve a simulated board at a pseudo-terminal.")
+@command.command("serve", short_help="Serve a simulated board on a pseudo-terminal.")
 @design_options
-@click.option("--clock-mhz", type=click.FloatRange(0, 1e4, min_open=True), default=12.0, show_default=True)
+@click.option(
+    "--clock-mhz",
+    type=click.FloatRange(0, 1e4, min_open=True),
+    default=12.0,
+    show_default=True,
+    help="Clock of the device.",
+)
 def serve(model: str | None, lanes: int, divisor: int, multiplier_bits: int, clock_mhz: float) -> None:
-    """Serve a simulated board at a pseudo-terminal until interrupted; the line keeps its rate, clock / divisor."""
-    from enginebench.workflow.fpga import serve_model
+    """Serve a simulated board on a pseudo-terminal until interrupted.
+
+    Example: enginebench fpga serve --divisor 104
+
+    The line runs at its real rate, the clock divided by the divisor.
+    """
+    from enginebench.workflow.verbs.fpga import serve_model
 
     try:
         serve_model(
@@ -199,7 +254,7 @@ def serve(model: str | None, lanes: int, divisor: int, multiplier_bits: int, clo
 
 
 def _announce(path: str, baud: float, network: Network) -> None:
-    """The path alone on stdout, for scripts; the rest on stderr."""
+    """Prints the path alone on stdout, for scripts, and the rest on stderr."""
     click.echo(path)
     sizes = "-".join(str(n) for n in [network.inputs, *(layer.outputs for layer in network.layers)])
     click.echo(f"{sizes} network at {baud:.0f} baud; interrupt to end", err=True)

@@ -8,26 +8,24 @@ from typing import TYPE_CHECKING
 import click
 
 if TYPE_CHECKING:
-    from enginebench.report.history import HistoryDocument
+    from enginebench.report.history.table import HistoryDocument
 
 FILE = click.Path(path_type=Path, dir_okay=False)
 FOLDER = click.Path(path_type=Path, file_okay=False)
 
 
 @click.command("history")
-@click.argument("folder", metavar="DIR", type=FOLDER)
-@click.option("--out", type=FOLDER, help="Where history.csv and the trend pictures go. [DIR/history]")
-@click.option("--last", type=click.IntRange(0), default=40, show_default=True, help="Rows that are printed.")
-@click.option("--engine", "engines", multiple=True, metavar="ENGINE", help="Only this engine; repeat it for several.")
-@click.option("--model", "models", multiple=True, metavar="MODEL", help="Only this model; repeat it for several.")
-@click.option("--parquet", type=FILE, metavar="F", help="Write the table as Parquet, too.")
-@click.option(
-    "--mlflow", metavar="URI", help="Write each row as a run into this MLflow store, too: file:DIR, http://..."
-)
-@click.option("--experiment", default="enginebench", show_default=True, help="Of MLflow.")
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON document on stdout, nothing else.")
+@click.argument("folder", metavar="DIR")
+@click.option("--out", type=FOLDER, help="Folder for history.csv and the trend pictures. [DIR/history]")
+@click.option("--last", type=click.IntRange(0), default=40, show_default=True, help="Number of rows to print.")
+@click.option("--engine", "engines", multiple=True, metavar="ENGINE", help="Show only this engine; can be repeated.")
+@click.option("--model", "models", multiple=True, metavar="MODEL", help="Show only this model; can be repeated.")
+@click.option("--parquet", type=FILE, metavar="F", help="Also write the table as Parquet.")
+@click.option("--mlflow", metavar="URI", help="Also write each row as a run to this MLflow store: file:DIR, http://...")
+@click.option("--experiment", default="enginebench", show_default=True, help="Name of the MLflow experiment.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON document on stdout and nothing else.")
 def command(
-    folder: Path,
+    folder: str,
     out: Path | None,
     last: int,
     engines: tuple[str, ...],
@@ -39,13 +37,18 @@ def command(
 ) -> None:
     """Show every row stored under DIR, and write history.csv and a trend picture for each engine.
 
-    Rows that were read before come from a cache, so that thousands of them take a second.
+    Example: enginebench history results --last 10
+
+    DIR may be the store of a sweep, also s3://... Rows read before come from a cache, so that thousands of them take a
+    second.
     """
     from enginebench.core.store import encode
-    from enginebench.workflow.history import read_history, write_history
+    from enginebench.workflow.fleet.reading import find_rows_folder
+    from enginebench.workflow.history import read_history, select_rows, write_history
 
-    document = _select(read_history(folder), engines, models)
-    written = write_history(document, folder, out or folder / "history")
+    place = find_rows_folder(folder)
+    document = select_rows(read_history(place), engines, models)
+    written = write_history(document, place, out or (Path("history") if "://" in folder else place / "history"))
     if as_json:
         click.echo(encode(document).decode())
     else:
@@ -54,28 +57,16 @@ def command(
     _export(document, parquet, mlflow, experiment)
 
 
-def _select(document: HistoryDocument, engines: tuple[str, ...], models: tuple[str, ...]) -> HistoryDocument:
-    from msgspec.structs import replace
-
-    rows = [
-        row
-        for row in document.rows
-        if (not engines or row.engine in engines or row.engine.partition(":")[0] in engines)
-        and (not models or row.model in models)
-    ]
-    return replace(document, rows=tuple(rows))
-
-
 def _print(document: HistoryDocument, last: int) -> None:
     from rich.console import Console
 
-    from enginebench.report.history import print_history
+    from enginebench.report.history.table import print_history
 
     print_history(document, Console(highlight=False), last)
 
 
 def _export(document: HistoryDocument, parquet: Path | None, mlflow: str | None, experiment: str) -> None:
-    from enginebench.report.history_export import export_mlflow, write_parquet
+    from enginebench.report.history.export import export_mlflow, write_parquet
 
     if parquet is not None:
         write_parquet(document.rows, parquet)

@@ -1,4 +1,4 @@
-"""`enginebench infer`: one engine on the user's arrays."""
+"""`enginebench infer`: one engine on your own arrays."""
 
 from __future__ import annotations
 
@@ -11,34 +11,42 @@ from enginebench.cli.options import Common, common_options
 
 @click.command("infer")
 @click.argument("target")
-@click.argument("inputs", metavar="INPUT.npz", type=click.Path(path_type=Path, dir_okay=False))
+@click.argument("given", metavar="[INPUT.npz]", required=False)
 @click.option("--engine", help="ENGINE[:key=value,...] [ort; on a GPU ort-cuda]")
-@click.option("--out", type=click.Path(path_type=Path, dir_okay=False), default=Path("outputs.npz"), show_default=True)
+@click.option(
+    "--out",
+    type=click.Path(path_type=Path, dir_okay=False),
+    default=Path("outputs.npz"),
+    show_default=True,
+    help="File for the outputs.",
+)
 @common_options
 def command(
     target: str,
-    inputs: Path,
+    given: str | None,
     engine: str | None,
     out: Path,
     common: Common,
 ) -> None:
-    """Run TARGET on the arrays of INPUT.npz (one entry for each input, by name) and save the outputs."""
+    """Run TARGET on your arrays and save the outputs.
+
+    Example: enginebench infer model.onnx in.npz --engine ort --out out.npz
+
+    INPUT.npz holds one array per input, by name; --inputs takes more than one call, too."""
+    from msgspec.structs import replace
+
+    from enginebench.backends.registry import read_engine
     from enginebench.cli.progress import open_reporter
-    from enginebench.core.names import parse_engine
     from enginebench.core.store import encode
-    from enginebench.workflow.inference import infer_file
+    from enginebench.workflow.verbs.infer import infer_file
 
     with open_reporter() as reporter:
         document = infer_file(
-            target,
-            inputs,
+            replace(common.make_source(target), inputs=choose_inputs(given, common.inputs)),
             out,
-            engine=parse_engine(common.name_engine(engine)),
+            engine=read_engine(common.name_engine(engine)),
             device=common.device,
             threads=common.count_threads(),
-            weights=common.weights,
-            seed=common.seed,
-            input_shapes=common.read_shapes(),
             reporter=reporter,
         )
     if common.as_json:
@@ -47,3 +55,16 @@ def command(
     for spec in document.outputs:
         click.echo(f"{spec.name}: {spec.dtype}[{'x'.join(map(str, spec.shape))}]")
     click.echo(f"saved to {out}")
+
+
+def choose_inputs(given: str | None, option: str | None) -> str:
+    """INPUT.npz or --inputs.
+
+    Raises:
+        UsageError: neither was given, or both.
+    """
+    from enginebench.core.errors import UsageError
+
+    if (given is None) == (option is None):
+        raise UsageError("give the arrays once: INPUT.npz, or --inputs")
+    return given or option or ""

@@ -6,9 +6,12 @@ import click
 
 
 @click.command("models")
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON document on stdout, nothing else.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON document on stdout and nothing else.")
 def command(as_json: bool) -> None:
-    """List the built-in models: input, parameters, multiply-adds, source of the weights."""
+    """List the built-in models: input, parameters, multiply-adds, source of the weights.
+
+    Example: enginebench models
+    """
     import msgspec
     from rich.console import Console
     from rich.table import Table
@@ -28,4 +31,4 @@ def command(as_json: bool) -> None:
         weights = "in the package" if card.task == "digits" else card.weights_source.split(",")[0]
         table.add_row(card.name, shape, f"{card.parameters:,}", f"{card.multiply_adds:,}", weights)
     Console(highlight=False).print(table)
-    click.echo("Weights of torchvision are downloaded once; where that fails, seeded random ones serve.")
+    click.echo("Torchvision's weights are downloaded once; if that fails, seeded random weights are used.")

@@ -1,178 +1,60 @@
-"""Options that several verbs share, and the values that they parse to."""
+"""Options shared by several verbs, and the values they parse to."""
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterable, Sequence
-from typing import TYPE_CHECKING, Any, TypeVar
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar, get_args
 
 import click
 from msgspec import Struct
 
 from enginebench.cli.device import read_device
 from enginebench.core.errors import UsageError
-from enginebench.core.records import Cache, MeasureSpec, Precision, Recipe, Scope
-
-if TYPE_CHECKING:
-    from enginebench.workflow.folder import RunRequest
-    from enginebench.workflow.sides import SideRequest
+from enginebench.core.records import Task
+from enginebench.workflow.request import Shared, Timing, choose_drop
 
 F = TypeVar("F", bound=Callable[..., Any])
 Body = Callable[..., None]
 
-# One process makes no claims; two seconds show the order of magnitude.
-QUICK_TIME_LIMIT_S = 2.0
 
+class Common(Shared, frozen=True, kw_only=True):
+    """The values of `common_options` as given. Shapes are parsed on request."""
 
-class Common(Struct, frozen=True, kw_only=True):
-    """The values of `common_options`, as they were given. Shapes are parsed when asked for."""
-
-    device: str
-    threads: int | None
-    seed: int
-    input_shape: tuple[str, ...]
-    weights: str
     as_json: bool
-
-    def count_threads(self) -> int:
-        """Threads of every engine: those of --threads, else the physical cores."""
-        from enginebench.measure.pin import default_threads
-
-        return self.threads or default_threads()
-
-    def read_shapes(self) -> dict[str, tuple[int, ...]] | None:
-        """{name: shape} of --input-shape; None if nothing was given.
-
-        Raises:
-            UsageError: the text has another form.
-        """
-        return parse_shapes(self.input_shape)
-
-    def make_request(
-        self,
-        model: str,
-        *,
-        engines: Iterable[tuple[str, dict[str, str]]],
-        precisions: Iterable[tuple[Precision, Recipe | None]],
-        batches: tuple[int, ...] | None,
-        measure: MeasureSpec,
-        input_size: int | None,
-    ) -> RunRequest:
-        """The request for rows of `model`; one engine, precision and batch make one row.
-
-        Args:
-            batches: those of --batch; None if it was not given.
-
-        Raises:
-            UsageError: a shape has another form, or another first axis than --batch.
-        """
-        from enginebench.workflow.folder import RunRequest
-
-        return RunRequest(
-            model=model,
-            engines=tuple(engines),
-            precisions=tuple(precisions),
-            batches=choose_batches(batches, self.read_shapes()),
-            device=self.device,
-            threads=self.count_threads(),
-            measure=measure,
-            weights=self.weights,
-            input_size=input_size,
-            input_shapes=self.read_shapes(),
-        )
-
-    def name_engine(self, engine: str | None) -> str:
-        """The engine that was asked for, else ONNX Runtime's for the device: it takes whatever has a graph."""
-        return engine or ("ort" if self.device == "cpu" else "ort-cuda")
-
-    def make_row_request(
-        self,
-        target: str,
-        engine: str,
-        precision: str,
-        batch: int | None,
-        *,
-        time_limit_s: float,
-        input_size: int | None,
-    ) -> RunRequest:
-        """The request for one row of `target`, timed in one process.
-
-        Raises:
-            UsageError: the engine, the precision or a shape has another form.
-        """
-        from enginebench.core.names import parse_engine, parse_precision
-
-        return self.make_request(
-            target,
-            engines=[parse_engine(engine)],
-            precisions=[parse_precision(precision)],
-            batches=None if batch is None else (batch,),
-            measure=MeasureSpec(seed=self.seed, time_limit_s=time_limit_s, processes=1),
-            input_size=input_size,
-        )
-
-    def make_side_request(self, input_size: int | None, profile_index: int | None = None) -> SideRequest:
-        """What the sides of a comparison have in common.
-
-        Raises:
-            UsageError: a shape has another form.
-        """
-        from enginebench.workflow.sides import SideRequest
-
-        return SideRequest(
-            device=self.device,
-            threads=self.count_threads(),
-            weights=self.weights,
-            seed=self.seed,
-            input_size=input_size,
-            input_shapes=self.read_shapes(),
-            profile_index=profile_index,
-        )
-
-
-class Timing(Struct, frozen=True, kw_only=True):
-    """The values of `measure_options`: how a row is measured."""
-
-    warmup: int | None
-    iters: int | None
-    time_limit: float
-    processes: int
-    scope: Scope
-    cache: Cache
-
-    def make_measure(
-        self,
-        seed: int,
-        *,
-        percentiles: tuple[float, ...] = (50.0, 90.0, 95.0, 99.0),
-        quick: bool = False,
-    ) -> MeasureSpec:
-        """The MeasureSpec of the options; `quick` is one process of at most two seconds."""
-        return MeasureSpec(
-            warmup=self.warmup,
-            iters=self.iters,
-            time_limit_s=min(self.time_limit, QUICK_TIME_LIMIT_S) if quick else self.time_limit,
-            processes=1 if quick else self.processes,
-            scope=self.scope,
-            cache=self.cache,
-            seed=seed,
-            percentiles=percentiles,
-        )
 
 
 COMMON_OPTIONS = (
-    click.option("--device", callback=read_device, default="cpu", show_default=True, help="cpu or cuda:N."),
-    click.option("--threads", type=click.IntRange(1, 4096), help="Threads of every engine. [physical cores]"),
-    click.option("--seed", type=click.IntRange(0, 2**32 - 1), default=0, show_default=True, help="Of inputs."),
+    click.option("--device", callback=read_device, default="cpu", show_default=True, help="cpu or cuda:N"),
+    click.option("--threads", type=click.IntRange(1, 4096), help="Threads per engine. [physical cores; tune searches them]"),
+    click.option(
+        "--seed",
+        type=click.IntRange(0, 2**32 - 1),
+        default=0,
+        show_default=True,
+        help="Seed for generated inputs and random weights.",
+    ),
     click.option(
         "--input-shape",
         "input_shape",
         multiple=True,
         metavar="NAME:1x3x224x224",
-        help="Shape of an input; repeat it, or part several by commas.",
+        help="Shape of an input. Repeat it, or separate several by commas.",
     ),
-    click.option("--weights", default="default", show_default=True, help="default, random, or a file of a state dict."),
-    click.option("--json", "as_json", is_flag=True, help="Print one JSON document on stdout, nothing else."),
+    click.option(
+        "--inputs",
+        metavar="F.npz|DIR|package.module:function",
+        help="Your own inputs: arrays by input name, one or many entries. [made up]",
+    ),
+    click.option(
+        "--ort-extension",
+        "ort_extension",
+        multiple=True,
+        metavar="LIB",
+        help="Library of custom operators for ONNX Runtime, or onnxruntime_extensions. Repeat it for several.",
+    ),
+    click.option("--weights", default="default", show_default=True, help="default, random, or a state-dict file."),
+    click.option("--json", "as_json", is_flag=True, help="Print one JSON document on stdout and nothing else."),
 )
 MEASURE_OPTIONS = (
     click.option("--warmup", type=click.IntRange(0), help="Exact number of warm-up calls. [until settled]"),
@@ -183,24 +65,85 @@ MEASURE_OPTIONS = (
         default=3.0,
         show_default=True,
         metavar="S",
-        help="Of timed calls in one process.",
+        help="Seconds of timed calls in each process.",
     ),
     click.option(
         "--processes",
         type=click.IntRange(1, 1000),
         default=10,
         show_default=True,
-        help="Fresh processes a row; a verdict needs 6.",
+        help="Fresh processes per row; a verdict needs 6.",
     ),
-    click.option("--scope", type=click.Choice(["compute", "io"]), default="compute", show_default=True),
+    click.option(
+        "--scope",
+        type=click.Choice(["compute", "io"]),
+        default="compute",
+        show_default=True,
+        help="What is timed; io also copies inputs in and outputs out.",
+    ),
     click.option(
         "--cache",
         type=click.Choice(["hot", "cold"]),
         default="hot",
         show_default=True,
-        help="Cold: a GPU's L2 is flushed before every call.",
+        help="cold flushes a GPU's L2 cache before every call.",
     ),
 )
+
+
+class Judging(Struct, frozen=True, kw_only=True):
+    """By what the answers to labelled samples are judged."""
+
+    metric: tuple[str, ...]
+    targets: str | None
+    task: Task | None
+    max_metric_drop: float | None
+    max_top1_drop: float | None
+
+    @property
+    def max_drop(self) -> float | None:
+        """What a row may lose of the first metric; see `choose_drop`."""
+        return choose_drop(self.max_metric_drop, self.max_top1_drop, self.metric)
+
+
+METRIC_OPTION = click.option(
+    "--metric",
+    multiple=True,
+    metavar="NAME|package.module:function",
+    help="top1, top5, f1, miou, map, wer, cer, mae, cosine, or your own f(outputs, targets). Of several the first "
+    "decides. [that of --task]",
+)
+MAX_METRIC_DROP_OPTION = click.option(
+    "--max-metric-drop",
+    type=click.FloatRange(0),
+    metavar="X",
+    help="What a row may lose of the metric, in its own unit. [0.01 of a share, 1% of anything else]",
+)
+MAX_TOP1_DROP_OPTION = click.option(
+    "--max-top1-drop",
+    type=click.FloatRange(0),
+    metavar="POINTS",
+    help="The same of top-1 accuracy, in points: 1 is --max-metric-drop 0.01.",
+)
+TASK_OPTION = click.option(
+    "--task",
+    type=click.Choice(get_args(Task)),
+    help="What the model is for: how its answers are read, the metric, and what drift means.",
+)
+JUDGING_OPTIONS = (
+    METRIC_OPTION,
+    click.option(
+        "--targets", metavar="F", help="Right answers, one for each sample: an .npz, .npy, .json, .csv or .txt file."
+    ),
+    TASK_OPTION,
+    MAX_METRIC_DROP_OPTION,
+    MAX_TOP1_DROP_OPTION,
+)
+
+
+def judging_options(function: Body) -> Body:
+    """Adds --metric --targets --task --max-metric-drop --max-top1-drop; `function` gets them as `judging`."""
+    return _collect(function, "judging", Judging, JUDGING_OPTIONS)
 
 
 def common_options(function: Body) -> Body:
@@ -214,7 +157,7 @@ def measure_options(function: Body) -> Body:
 
 
 def _collect(function: Body, keyword: str, kind: type[Struct], options: Sequence[Callable[[Body], Body]]) -> Body:
-    """`function` with `options` before its own, whose values reach it as one record of `kind`."""
+    """`function` with `options` before its own; their values reach it as one record of `kind`."""
 
     @functools.wraps(function)
     def collected(**given: Any) -> None:
@@ -227,37 +170,71 @@ def _collect(function: Body, keyword: str, kind: type[Struct], options: Sequence
     return command
 
 
-def trtexec_option(function: F) -> F:
-    """Adds --trtexec."""
-    option = click.option("--trtexec", metavar="PATH", help="The executable. [$TRTEXEC, PATH, the usual folders]")
+def axes_option(function: F) -> F:
+    """Adds --dynamic-axes."""
+    option = click.option(
+        "--dynamic-axes",
+        multiple=True,
+        metavar="NAME:AXIS",
+        help="Axis of an input that an export leaves open beside the batch. Repeat it, or separate several by commas.",
+    )
     return option(function)
 
 
-def use_trtexec(path: str | None, engines: Iterable[str]) -> None:
-    """Makes the executable of --trtexec the one that is run.
-
-    Raises:
-        UsageError: no engine of the call is trtexec, or `path` is no executable file.
-    """
-    if path is None:
-        return
-    if "trtexec" not in engines:
-        raise UsageError("--trtexec names the executable of engine trtexec, which is not asked for")
-    from enginebench.backends.registry import choose_executable
-
-    choose_executable(path)
+def trtexec_option(function: F) -> F:
+    """Adds --trtexec."""
+    option = click.option(
+        "--trtexec", metavar="PATH", help="The trtexec executable. [$TRTEXEC, PATH, the usual folders]"
+    )
+    return option(function)
 
 
-def merge_options(engine: str, own: dict[str, str], given: dict[str, str]) -> dict[str, str]:
-    """The `key=value` options of ENGINE and those that have a name of their own on the command line.
+def builds_option(function: F) -> F:
+    """Adds --builds."""
+    option = click.option(
+        "--builds",
+        type=click.IntRange(2),
+        metavar="K",
+        help="Build each engine that builds K times, from nothing; --processes counts those of all builds together.",
+    )
+    return option(function)
 
-    Raises:
-        UsageError: both give one, with different values.
-    """
-    for key in own.keys() & given.keys():
-        if own[key] != given[key]:
-            raise UsageError(f"{engine}:{key}={own[key]} contradicts {key}={given[key]} of an option beside it")
-    return {**own, **given}
+
+def env_option(function: F) -> F:
+    """Adds --env; the environments are known from then on."""
+    option = click.option(
+        "--env",
+        multiple=True,
+        metavar="NAME=PATH",
+        callback=_name_environments,
+        expose_value=False,
+        help="An environment for ENGINE:env=NAME: a virtual environment or a python. Repeat it for several.",
+    )
+    return option(function)
+
+
+def _name_environments(context: click.Context, option: click.Parameter, texts: tuple[str, ...]) -> None:
+    if texts:
+        from enginebench.workflow.child.places import name_environments
+
+        name_environments(texts)
+
+
+class Share(click.ParamType):  # type: ignore[type-arg]  # generic from click 8.4 on
+    """A number between 0 and 1, also as `5%`."""
+
+    name = "share"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        """The share as a number."""
+        text = str(value)
+        try:
+            share = float(text.removesuffix("%")) / (100 if text.endswith("%") else 1)
+        except ValueError:
+            share = 0.0
+        if not 0 < share < 1:
+            self.fail(f"{text!r} is no share between 0 and 1; expected 5% or 0.05", param, ctx)
+        return share
 
 
 def parse_percentiles(text: str) -> tuple[float, ...]:
@@ -271,43 +248,8 @@ def parse_percentiles(text: str) -> tuple[float, ...]:
     except ValueError:
         values = ()
     if not values or not all(0 < v < 100 for v in values):
-        raise UsageError(f"--percentile {text!r}: expected numbers between 0 and 100, parted by commas")
+        raise UsageError(f"--percentile {text!r}: expected numbers between 0 and 100, separated by commas")
     return values
-
-
-def parse_shapes(texts: tuple[str, ...]) -> dict[str, tuple[int, ...]] | None:
-    """{name: shape} of `name:1x3x224x224`; None if nothing was given.
-
-    Raises:
-        UsageError: the text has another form.
-    """
-    shapes: dict[str, tuple[int, ...]] = {}
-    for text in (piece.strip() for t in texts for piece in t.split(",")):
-        name, sep, dims = text.rpartition(":")
-        try:
-            shape = tuple(int(d) for d in dims.split("x"))
-        except ValueError:
-            shape = ()
-        if not sep or not name or not shape or min(shape) < 1:
-            raise UsageError(f"--input-shape {text!r}: expected NAME:1x3x224x224 with positive numbers")
-        shapes[name] = shape
-    return shapes or None
-
-
-def choose_batches(given: tuple[int, ...] | None, shapes: dict[str, tuple[int, ...]] | None) -> tuple[int, ...]:
-    """The batches of --batch, else the first axis that all of --input-shape have, else 1.
-
-    Raises:
-        UsageError: both were given, and the first axis is neither among the batches nor 1, that of one entry.
-    """
-    firsts = {shape[0] for shape in (shapes or {}).values()}
-    first = firsts.pop() if len(firsts) == 1 else None
-    if given is None:
-        return (first or 1,)
-    if first is not None and first not in (1, *given):
-        asked = ", ".join(map(str, given))
-        raise UsageError(f"the first axis of --input-shape is {first}, and --batch {asked}; say the same in both")
-    return given
 
 
 def parse_batches(text: str) -> tuple[int, ...]:
@@ -321,5 +263,5 @@ def parse_batches(text: str) -> tuple[int, ...]:
     except ValueError:
         batches = ()
     if not batches or min(batches) < 1 or len(set(batches)) != len(batches):
-        raise UsageError(f"--batch {text!r}: expected different positive numbers, parted by commas")
+        raise UsageError(f"--batch {text!r}: expected distinct positive numbers, separated by commas")
     return batches

@@ -1,4 +1,4 @@
-"""`enginebench parse`: what trtexec left behind, as numbers, CSV and pictures."""
+"""`enginebench parse`: what trtexec wrote, as numbers, CSV and pictures."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ F = TypeVar("F", bound=Callable[..., Any])
 FILE = click.Path(path_type=Path)
 
 
-def artefact_options(function: F) -> F:
+def artifact_options(function: F) -> F:
     """Adds FILE --model --precision --batch --out --json."""
     for option in reversed(
         (
             click.argument("file", metavar="FILE", type=FILE),
-            click.option("--model", metavar="M", help="Recorded in the output."),
-            click.option("--precision", metavar="P", help="Recorded in the output."),
-            click.option("--batch", type=click.IntRange(1), help="Images in one query; gives images/s."),
-            click.option("--out", type=FILE, metavar="DIR/F.json", help="A folder for all files, or one JSON file."),
-            click.option("--json", "as_json", is_flag=True, help="Print one JSON document on stdout, nothing else."),
+            click.option("--model", metavar="M", help="Name of the model to record in the output."),
+            click.option("--precision", metavar="P", help="Precision to record in the output."),
+            click.option("--batch", type=click.IntRange(1), help="Images per query; adds images/s."),
+            click.option("--out", type=FILE, metavar="DIR|F.json", help="Folder for all files, or one JSON file."),
+            click.option("--json", "as_json", is_flag=True, help="Print one JSON document on stdout and nothing else."),
         )
     ):
         function = option(function)
@@ -36,18 +36,28 @@ def artefact_options(function: F) -> F:
 
 @click.group("parse")
 def parse() -> None:
-    """Read what trtexec 7 to 11 wrote: logs, --exportTimes, --exportProfile, --exportLayerInfo."""
+    """Read what trtexec 7 to 11 wrote.
+
+    Example: enginebench parse log trtexec.log
+
+    It reads logs and the files of --exportTimes, --exportProfile and --exportLayerInfo.
+    """
 
 
 @parse.command("log")
-@artefact_options
+@artifact_options
 def parse_log_verb(
     file: Path, model: str | None, precision: str | None, batch: int | None, out: Path | None, as_json: bool
 ) -> None:
-    """Every run in a log: summary, version, device, options, warnings, PASSED or FAILED."""
+    """Show every run in a log of trtexec.
+
+    Example: enginebench parse log trtexec.log --json
+
+    For each run: summary, version, device, options, warnings, PASSED or FAILED.
+    """
     from enginebench.analyze.trtexec.log import parse_log
-    from enginebench.report.trtexec_files import write_log
-    from enginebench.report.trtexec_terminal import render_log
+    from enginebench.report.trtexec.files import write_log
+    from enginebench.report.trtexec.terminal import render_log
 
     document = parse_log(file, model, precision, batch)
     show(document, as_json, lambda: render_log(document))
@@ -55,9 +65,13 @@ def parse_log_verb(
 
 
 @parse.command("times")
-@artefact_options
-@click.option("--warmup-ms", type=click.FloatRange(0), help="Queries that begin earlier are warm-up. [from the file]")
-@click.option("--log", "log_file", type=FILE, metavar="F", help="Log of the same run: tells what is warm-up.")
+@artifact_options
+@click.option(
+    "--warmup-ms", type=click.FloatRange(0), help="Count queries that begin earlier as warm-up. [from the file]"
+)
+@click.option(
+    "--log", "log_file", type=FILE, metavar="F", help="Log of the same run; it shows which queries are warm-up."
+)
 def parse_times_verb(
     file: Path,
     model: str | None,
@@ -68,12 +82,17 @@ def parse_times_verb(
     warmup_ms: float | None,
     log_file: Path | None,
 ) -> None:
-    """A timing file: throughput and latency with intervals, without the warm-up."""
+    """Show throughput and latency from a timing file.
+
+    Example: enginebench parse times times.json --batch 8
+
+    The numbers have intervals and leave out the warm-up.
+    """
     from enginebench.analyze.trtexec.log import parse_log
     from enginebench.analyze.trtexec.times import select_timed, summarize_trace
     from enginebench.analyze.trtexec.trace import read_trace
-    from enginebench.report.trtexec_files import write_times
-    from enginebench.report.trtexec_terminal import render_times
+    from enginebench.report.trtexec.files import write_times
+    from enginebench.report.trtexec.terminal import render_times
 
     run = parse_log(log_file).choose_run() if log_file else None
     trace = read_trace(file)
@@ -83,9 +102,11 @@ def parse_times_verb(
 
 
 @parse.command("profile")
-@artefact_options
-@click.option("--topk", type=click.IntRange(1), default=30, show_default=True, help="Layers shown and drawn.")
-@click.option("--against", type=FILE, metavar="F", help="Timing file or log of the engine without the profiler.")
+@artifact_options
+@click.option(
+    "--topk", type=click.IntRange(1), default=30, show_default=True, help="Number of layers to show and draw."
+)
+@click.option("--against", type=FILE, metavar="F", help="Timing file or log of the same engine without the profiler.")
 def parse_profile_verb(
     file: Path,
     model: str | None,
@@ -96,14 +117,17 @@ def parse_profile_verb(
     topk: int,
     against: Path | None,
 ) -> None:
-    """Time by layer, slowest first; with --against also what no layer explains."""
-    from enginebench.analyze.trtexec.folder import read_compute_ms
-    from enginebench.analyze.trtexec.profile import parse_profile
-    from enginebench.report.trtexec_files import write_profile
-    from enginebench.report.trtexec_terminal import render_profile
+    """Show the time of each layer, slowest first.
 
-    end_to_end_ms = read_compute_ms(against) if against else None
-    document = parse_profile(file, model=model, precision=precision, batch=batch, end_to_end_ms=end_to_end_ms)
+    Example: enginebench parse profile profile.json --topk 10
+
+    With --against also the time that no layer explains.
+    """
+    from enginebench.report.trtexec.files import write_profile
+    from enginebench.report.trtexec.terminal import render_profile
+    from enginebench.workflow.verbs.parse import parse_profile
+
+    document = parse_profile(file, model=model, precision=precision, batch=batch, against=against)
     show(document, as_json, lambda: render_profile(document, topk))
     written = write(document, out, lambda folder: write_profile(document, folder))
     if written and out:
@@ -111,10 +135,12 @@ def parse_profile_verb(
 
 
 @parse.command("layers")
-@artefact_options
-@click.option("--topk", type=click.IntRange(1), default=30, show_default=True, help="Layers shown.")
-@click.option("--profile", "profile_file", type=FILE, metavar="F", help="Of the same engine: shares are then of time.")
-@click.option("--against", type=FILE, metavar="F", help="Layers of another engine of the same model, the base.")
+@artifact_options
+@click.option("--topk", type=click.IntRange(1), default=30, show_default=True, help="Number of layers to show.")
+@click.option(
+    "--profile", "profile_file", type=FILE, metavar="F", help="Profile of the same engine; shares are then of time."
+)
+@click.option("--against", type=FILE, metavar="F", help="Layers of another engine of the same model, to compare with.")
 @click.option(
     "--against-profile",
     type=FILE,
@@ -133,20 +159,25 @@ def parse_layers_verb(
     against: Path | None,
     against_profile: Path | None,
 ) -> None:
-    """Types, precisions and ONNX operators of an engine's layers; with --against how two engines differ."""
-    from enginebench.analyze.trtexec.folder import find_profile
-    from enginebench.analyze.trtexec.layer_diff import compare_layers
-    from enginebench.analyze.trtexec.layers import parse_layers
-    from enginebench.analyze.trtexec.profile import parse_profile
-    from enginebench.report.trtexec_files import write_layers
-    from enginebench.report.trtexec_terminal import render_layers
+    """Show the layers of an engine.
 
-    profile = parse_profile(profile_file) if profile_file else None
-    document = parse_layers(file, profile=profile, model=model, precision=precision, batch=batch)
-    if against:
-        other = against_profile or (find_profile(against) if profile else None)
-        base = parse_layers(against, profile=parse_profile(other) if other else None)
-        document = compare_layers(base, document)
+    Example: enginebench parse layers layers.json --profile profile.json
+
+    For each layer: type, precision and ONNX operators. With --against also how two engines differ.
+    """
+    from enginebench.report.trtexec.files import write_layers
+    from enginebench.report.trtexec.terminal import render_layers
+    from enginebench.workflow.verbs.parse import parse_layers
+
+    document = parse_layers(
+        file,
+        model=model,
+        precision=precision,
+        batch=batch,
+        profile=profile_file,
+        against=against,
+        against_profile=against_profile,
+    )
     show(document, as_json, lambda: render_layers(document, topk))
     write(document, out, lambda folder: write_layers(document, folder))
 
@@ -165,7 +196,7 @@ def show(document: msgspec.Struct, as_json: bool, render: Callable[[], Renderabl
 
 def write(document: msgspec.Struct, out: Path | None, write_all: Callable[[Path], list[Path]]) -> bool:
     """Writes one JSON file, or all files into a folder; the paths go to stderr. True if it was a folder."""
-    from enginebench.report.trtexec_files import write_document
+    from enginebench.report.trtexec.files import write_document
 
     if out is None:
         return False
@@ -178,16 +209,23 @@ def write(document: msgspec.Struct, out: Path | None, write_all: Callable[[Path]
 def draw_profile(
     document: Any, path: Path, topk: int, *, title: str = "Time by layer", layers: LayersDocument | None = None
 ) -> None:
-    """Draws the slowest layers; without the extra `report` it says how to get the picture."""
+    """Draws the slowest layers; without the extra `report`, says how to get the picture."""
+    from enginebench.report.charts import draw_layers
+
+    draw(lambda: draw_layers(document, title, topk, layers), path)
+
+
+def draw(make: Callable[[], dict[str, Any]], path: Path) -> None:
+    """Writes a chart as a picture; without the extra `report`, says how to get it."""
     from enginebench.core.errors import MissingDependency
     from enginebench.core.store import write_atomic
-    from enginebench.report.charts import draw_layers, render_png
+    from enginebench.report.charts import render_png
 
     try:
-        write_atomic(path, render_png(draw_layers(document, title, topk, layers)))
+        write_atomic(path, render_png(make()))
         click.echo(str(path), err=True)
     except MissingDependency as error:
-        click.echo(f"{path.name} is not drawn: {error}", err=True)
+        click.echo(f"{path.name} was not drawn: {error}", err=True)
 
 
 command = parse

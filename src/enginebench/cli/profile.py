@@ -1,4 +1,4 @@
-"""`enginebench profile`: where the time of an engine goes, layer by layer."""
+"""`enginebench profile`: where an engine spends its time, layer by layer."""
 
 from __future__ import annotations
 
@@ -12,12 +12,18 @@ from enginebench.cli.options import Common, common_options
 @click.command("profile")
 @click.argument("target")
 @click.option("--engine", help="ENGINE[:key=value,...] [ort; on a GPU ort-cuda]")
-@click.option("--precision", default="fp32", show_default=True)
-@click.option("--batch", type=click.IntRange(1), help="[that of --input-shape, else 1]")
-@click.option("--topk", type=click.IntRange(1), default=30, show_default=True, help="Layers shown and drawn.")
+@click.option("--precision", default="fp32", show_default=True, help="fp32, tf32, fp16, bf16, int8 or fp8.")
+@click.option("--batch", type=click.IntRange(1), help="Batch size. [that of --input-shape, else 1]")
+@click.option(
+    "--topk", type=click.IntRange(1), default=30, show_default=True, help="Number of layers to show and draw."
+)
 @click.option("--input-size", type=click.IntRange(1), help="Height and width of the model's images.")
-@click.option("--wait/--no-wait", default=True, help="If another run holds the device: wait, or refuse.")
-@click.option("--out", type=click.Path(path_type=Path, file_okay=False), help="Folder for the JSON, CSV and picture.")
+@click.option(
+    "--wait/--no-wait", default=True, help="If another run holds the device: wait for it, as by default, or refuse."
+)
+@click.option(
+    "--out", type=click.Path(path_type=Path, file_okay=False), help="Folder for the JSON, the CSV and the picture."
+)
 @common_options
 def command(
     target: str,
@@ -30,16 +36,18 @@ def command(
     out: Path | None,
     common: Common,
 ) -> None:
-    """Show where the time of one engine on TARGET goes, layer by layer, and what no layer explains.
+    """Show where one engine spends its time on TARGET, layer by layer, and what no layer explains.
 
-    The engine is timed first, then watched by its own runtime's profiler. That may slow it: shares hold, times are the
-    profiler's.
+    Example: enginebench profile digits-cnn --engine ort
+
+    The engine is timed first and then profiled by its own runtime. Profiling may slow it down: the shares hold, but the
+    times are those under the profiler.
     """
     from enginebench.analyze.layers import make_layers, make_profile
     from enginebench.cli.parse import draw_profile, show
     from enginebench.cli.progress import open_reporter
-    from enginebench.report.layers import render_engine_profile, write_engine_profile
-    from enginebench.workflow.profiling import TIMED_S, profile_target
+    from enginebench.report.layer_table import render_engine_profile, write_engine_profile
+    from enginebench.workflow.verbs.profile import TIMED_S, profile_target
 
     request = common.make_row_request(
         target, common.name_engine(engine), precision, batch, time_limit_s=TIMED_S, input_size=input_size

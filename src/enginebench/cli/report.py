@@ -1,4 +1,4 @@
-"""`enginebench report`: page, tables and pictures of a stored run, or of what trtexec left."""
+"""`enginebench report`: page, tables and pictures of a stored run, or of what trtexec wrote."""
 
 from __future__ import annotations
 
@@ -9,30 +9,73 @@ import click
 
 
 @click.command("report")
-@click.argument("folder", metavar="DIR", type=click.Path(path_type=Path, file_okay=False))
-@click.option("--format", "formats", default="html,md,csv,json,png", show_default=True, help="Parted by commas.")
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON document on stdout, nothing else.")
-def command(folder: Path, formats: str, as_json: bool) -> None:
-    """Write report.html, report.md, table.csv, report.json and pictures from what is in DIR, and print the table.
+@click.argument("folder", metavar="DIR")
+@click.option(
+    "--format",
+    "formats",
+    default="html,md,csv,json,png",
+    show_default=True,
+    help="Formats to write, separated by commas.",
+)
+@click.option(
+    "--out",
+    type=click.Path(path_type=Path, file_okay=False),
+    help="Folder of the report on a sweep. [DIR]",
+)
+@click.option(
+    "--prices", type=click.Path(path_type=Path, dir_okay=False), help="TOML file: what an hour of a machine costs."
+)
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON document on stdout and nothing else.")
+def command(folder: str, formats: str, out: Path | None, prices: Path | None, as_json: bool) -> None:
+    """Write the report on what is in DIR, and print the table.
 
-    DIR is the folder of a run, or one with files that trtexec wrote. Stored results are enough: no engine, no model and
-    no GPU is needed.
+    Example: enginebench report results/first --format md,csv
+
+    DIR is the folder of a run, of a load, one with files that trtexec wrote, or the store of a sweep (also s3://...).
+    The report is report.html, report.md, table.csv, report.json and pictures; of a load, report.html and pictures.
+    Stored results are enough: it needs no engine, no model and no GPU.
     """
+    from enginebench.core.errors import UsageError
+    from enginebench.workflow.fleet.reading import holds_sweep
     from enginebench.workflow.folder import holds_run
     from enginebench.workflow.reporting import check_formats
+    from enginebench.workflow.verbs.load import DOCUMENT
 
     asked = check_formats(formats.split(","))
-    if holds_run(folder):
-        _report_run(folder, asked, as_json)
+    if holds_sweep(folder):
+        _report_sweep(folder, asked, out, prices, as_json)
+        return
+    if out is not None or prices is not None:
+        raise UsageError(f"--out and --prices belong to the report on a sweep, and {folder} holds none")
+    if holds_run(Path(folder)):
+        _report_run(Path(folder), asked, as_json)
+    elif (Path(folder) / DOCUMENT).is_file():
+        _report_load(Path(folder), asked, as_json)
     else:
-        _report_trtexec(folder, asked, as_json)
+        _report_trtexec(Path(folder), asked, as_json)
+
+
+def _report_sweep(url: str, formats: Sequence[str], out: Path | None, prices: Path | None, as_json: bool) -> None:
+    from rich.console import Console
+
+    from enginebench.core.store import encode
+    from enginebench.report.sweep.terminal import print_sweep
+    from enginebench.workflow.fleet.reporting import report_sweep
+
+    document, written = report_sweep(url, formats, out, prices)
+    if as_json:
+        click.echo(encode(document).decode())
+    else:
+        print_sweep(document, Console(highlight=False))
+        click.echo("", err=True)
+    _list_files(written.paths, written.notes)
 
 
 def _report_run(folder: Path, formats: Sequence[str], as_json: bool) -> None:
     from rich.console import Console
 
     from enginebench.core.store import encode
-    from enginebench.report.terminal import print_run
+    from enginebench.report.run.terminal import print_run
     from enginebench.workflow.folder import read_results
     from enginebench.workflow.reporting import describe_stored, write_reports
 
@@ -47,10 +90,26 @@ def _report_run(folder: Path, formats: Sequence[str], as_json: bool) -> None:
     _list_files(written.paths, written.notes)
 
 
+def _report_load(folder: Path, formats: Sequence[str], as_json: bool) -> None:
+    from rich.console import Console
+
+    from enginebench.core.store import encode
+    from enginebench.report.load.terminal import print_load
+    from enginebench.workflow.verbs.load import read_load, report_load
+
+    document = read_load(folder)
+    paths, notes = report_load(folder, document, formats)
+    if as_json:
+        click.echo(encode(document).decode())
+    else:
+        print_load(document, Console(highlight=False))
+    _list_files(paths, notes)
+
+
 def _report_trtexec(folder: Path, formats: Sequence[str], as_json: bool) -> None:
     from enginebench.analyze.trtexec.folder import read_folder
     from enginebench.core.store import encode
-    from enginebench.report.trtexec import describe_cases
+    from enginebench.report.trtexec.report import describe_cases
     from enginebench.workflow.reporting import report_trtexec
 
     written = report_trtexec(folder, formats)

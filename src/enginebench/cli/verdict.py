@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 def finish_diff(document: DiffDocument, *, gate: bool, junit: Path | None, summary: Path | None, as_json: bool) -> None:
-    """Prints the verdicts and writes the files that were asked for.
+    """Prints the verdicts and writes the requested files.
 
     Raises:
         GateFailed: under `gate`, a row fails it.
@@ -21,7 +21,7 @@ def finish_diff(document: DiffDocument, *, gate: bool, junit: Path | None, summa
     from rich.console import Console
 
     from enginebench.core.store import encode
-    from enginebench.report.terminal import print_diff
+    from enginebench.report.run.terminal import print_diff
 
     if as_json:
         click.echo(encode(document).decode())
@@ -33,11 +33,11 @@ def finish_diff(document: DiffDocument, *, gate: bool, junit: Path | None, summa
 
 
 def write_verdict(document: DiffDocument, junit: Path | None, summary: Path | None) -> None:
-    """Writes JUnit XML, and adds the markdown to the end of the summary, as CI servers expect."""
+    """Writes JUnit XML and appends the markdown to the summary, as CI servers expect."""
     from enginebench.core.errors import ArtifactError
     from enginebench.core.store import write_atomic
-    from enginebench.report.junit import format_junit
-    from enginebench.report.markdown import format_diff_markdown
+    from enginebench.report.run.junit import format_junit
+    from enginebench.report.run.markdown import format_diff_markdown
 
     if junit is not None:
         write_atomic(junit, format_junit(document).encode())
@@ -51,10 +51,10 @@ def write_verdict(document: DiffDocument, junit: Path | None, summary: Path | No
 
 
 def check_gate(document: DiffDocument) -> None:
-    """Returns if no row fails the gate.
+    """Checks that no row fails the gate.
 
     Raises:
-        GateFailed: names the rows and what is wrong with them.
+        GateFailed: a row does; the message names each and what is wrong with it.
     """
     from enginebench.core.errors import GateFailed
 

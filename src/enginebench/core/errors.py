@@ -4,13 +4,14 @@ EngineBenchError                 1
 ├── UsageError                   2   a wrong option, name or combination of them
 ├── DependencyError              3
 │   ├── MissingDependency            a package or tool is not installed; names the command that adds it
-│   └── BackendUnavailable           it is installed and cannot be used here; the cause is chained
+│   └── BackendUnavailable           it is installed but cannot be used here; the cause is chained
 ├── GateFailed                   4   a limit that the user set was not met
 ├── ArtifactError                5   a model, graph, engine or stored file that cannot be used
+│   ├── UnsupportedOperator          an engine cannot run an operator of a graph; the message begins with its name
 │   ├── ModelError                   the model cannot be found, built or exported
 │   ├── FeedError                    arrays that do not fit the inputs of an engine
 │   └── ParseError                   a file of a tool or of ours that cannot be read; names path and position
-└── MeasurementError             6   timing did not come to an end that can be believed
+└── MeasurementError             6   timing did not end in a result that can be trusted
     ├── ChildFailed                  the child process of a repetition died, hung or answered nonsense
     └── DeviceBusy                   another run holds the device
 
@@ -26,16 +27,18 @@ class EngineBenchError(Exception):
     """The root; `exit_code` is what the command line ends with."""
 
     exit_code = 1
+    log = ""  # all that a tool said, where the message holds only the part that matters
+    stderr_tail = ""  # the last output of the child that it happened in
 
 
 class UsageError(EngineBenchError):
-    """What was asked for is not a thing that can be asked for."""
+    """A request is not valid: a wrong option, name or combination of them."""
 
     exit_code = 2
 
 
 class DependencyError(EngineBenchError):
-    """An engine or tool cannot be had here."""
+    """An engine or tool is not available here."""
 
     exit_code = 3
 
@@ -50,7 +53,7 @@ class MissingDependency(DependencyError):
 
 
 class BackendUnavailable(DependencyError):
-    """An engine is installed and does not work here."""
+    """An engine is installed but does not work here."""
 
 
 class GateFailed(EngineBenchError):
@@ -65,6 +68,10 @@ class ArtifactError(EngineBenchError):
     exit_code = 5
 
 
+class UnsupportedOperator(ArtifactError):
+    """An engine cannot run an operator of a graph."""
+
+
 class ModelError(ArtifactError):
     """A model cannot be found, built or exported."""
 
@@ -74,13 +81,13 @@ class FeedError(ArtifactError):
 
 
 class ParseError(ArtifactError):
-    """A file cannot be read as what it should be.
+    """A file is not what it should be.
 
     Args:
         path: the file.
         where: position or field inside it (`line 12`, `byte 40`, `$.spec.batch`), or "" for the whole.
-        found: what stands there.
-        expected: what should stand there.
+        found: what is there.
+        expected: what should be there.
         advice: what to do, or "".
     """
 
@@ -96,13 +103,13 @@ class ParseError(ArtifactError):
 
 
 class MeasurementError(EngineBenchError):
-    """Timing did not come to an end that can be believed."""
+    """Timing did not end in a result that can be trusted."""
 
     exit_code = 6
 
 
 class ChildFailed(MeasurementError):
-    """The process of one repetition died, hung or answered nonsense; `stderr_tail` is its last words."""
+    """The process of one repetition died, hung or answered nonsense; `stderr_tail` is its last output."""
 
     def __init__(self, reason: str, stderr_tail: str = "") -> None:
         super().__init__(reason)

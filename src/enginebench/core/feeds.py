@@ -3,44 +3,63 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from enginebench.core.errors import FeedError
-from enginebench.core.records import TensorSpec
+from enginebench.core.records import TEXT, TensorSpec
 from enginebench.core.shapes import concrete_shape, fits_shape, show_shape
 
 if TYPE_CHECKING:
-    from enginebench.core.protocols import Array
+    from enginebench.core.protocols import Array, Feeds
 
 # Integer inputs are token ids or indices as a rule; every vocabulary has this many entries.
 INTEGER_RANGE = 100
+# What stands in an input of text: a model's own words are in the graph at best, and these are in none.
+WORDS = ("a", "the", "red", "green", "blue", "yes", "no", "1", "2", "3")
 
 
 def random_feeds(specs: Sequence[TensorSpec], batch: int, seed: int) -> dict[str, Array]:
-    """Seeded arrays, one for each input: standard normal floats, integers in [0, 100), coin-flip booleans.
+    """Seeded arrays, one for each input: within its `values` where the spec has them.
 
-    The same seed gives the same arrays on every machine (PCG64).
+    Else standard normal floats, integers in [0, 100), coin-flip booleans.
+
+    The same seed gives the same arrays on every machine (PCG64), in whatever order the inputs are listed: an engine may
+    list those of a graph in another order than the graph.
     """
     rng = np.random.default_rng(seed)
     feeds: dict[str, Array] = {}
-    for spec in specs:
+    for spec in sorted(specs, key=lambda spec: spec.name):
         shape, dtype = concrete_shape(spec, batch), np.dtype(spec.dtype)
-        if dtype.kind == "f":
+        if spec.dtype == TEXT:
+            feeds[spec.name] = rng.choice(WORDS, shape)
+        elif spec.values is not None:
+            feeds[spec.name] = _draw_between(rng, shape, dtype, *spec.values)
+        elif dtype.kind == "f":
             feeds[spec.name] = rng.standard_normal(shape, dtype=np.float32).astype(dtype)
         elif dtype.kind == "b":
             feeds[spec.name] = rng.integers(0, 2, shape).astype(dtype)
         else:
             feeds[spec.name] = rng.integers(0, INTEGER_RANGE, shape).astype(dtype)
-    return feeds
+    return {spec.name: feeds[spec.name] for spec in specs}
+
+
+def _draw_between(
+    rng: np.random.Generator, shape: tuple[int, ...], dtype: np.dtype[np.generic], low: float, high: float
+) -> Array:
+    """Even over [low, high]; whole numbers where the dtype has no others."""
+    drawn = (
+        rng.uniform(low, high, shape) if dtype.kind == "f" else rng.integers(int(low), int(high), shape, endpoint=True)
+    )
+    return np.asarray(drawn).astype(dtype)
 
 
 def check_feeds(specs: Sequence[TensorSpec], feeds: Mapping[str, object]) -> None:
-    """Returns if `feeds` has exactly the inputs of `specs`, each with its dtype and shape.
+    """Checks that `feeds` has exactly the inputs of `specs`, each with its dtype and shape.
 
     Raises:
-        FeedError: names every input that is missing, unknown, or of another dtype or shape.
+        FeedError: it does not; the message names every input that is missing, unknown, or of another dtype or shape.
     """
     problems = [f"unknown input {name!r}" for name in feeds if name not in {s.name for s in specs}]
     for spec in specs:
@@ -49,10 +68,41 @@ def check_feeds(specs: Sequence[TensorSpec], feeds: Mapping[str, object]) -> Non
             problems.append(f"missing input {spec.name!r}")
         elif not isinstance(array, np.ndarray):
             problems.append(f"input {spec.name!r} is a {type(array).__name__}, not a NumPy array")
-        elif array.dtype != np.dtype(spec.dtype):
+        elif not has_dtype(array.dtype, spec.dtype):
             problems.append(f"input {spec.name!r} has dtype {array.dtype}, not {spec.dtype}")
         elif not fits_shape(spec.shape, array.shape):
             problems.append(f"input {spec.name!r} has shape {show_shape(array.shape)}, not {show_shape(spec.shape)}")
     if problems:
         expected = ", ".join(f"{s.name}: {s.dtype}[{show_shape(s.shape)}]" for s in specs)
         raise FeedError(f"{'; '.join(problems)}. Expected {expected}")
+
+
+def join_samples(samples: Sequence[Feeds], size: int | None = None) -> dict[str, Array]:
+    """The samples as one batch of `size` entries, filled up with copies of the last; one sample stays as it is."""
+    missing = 0 if size is None else size - sum_entries(samples)
+    if len(samples) == 1 and missing <= 0:
+        return dict(samples[0])
+    padded = [*samples, *([{n: a[-1:] for n, a in samples[-1].items()}] * max(0, missing))]
+    return {name: np.concatenate([feeds[name] for feeds in padded]) for name in samples[0]}
+
+
+def sum_entries(samples: Sequence[Feeds]) -> int:
+    """Entries on the first axis of all samples together."""
+    return sum(len(next(iter(feeds.values()), ())) for feeds in samples)
+
+
+def cut_entries(outputs: Mapping[str, Array], entries: int, size: int) -> dict[str, Array]:
+    """The outputs without the entries that only filled the batch up."""
+    if entries >= size:
+        return dict(outputs)
+    return {name: a[:entries] if a.ndim and len(a) == size else a for name, a in outputs.items()}
+
+
+def choose_buckets(max_batch: int) -> tuple[int, ...]:
+    """The batches for which an engine with fixed ones is made: powers of two up to `max_batch`, and that itself."""
+    return tuple(sorted({max_batch, *(1 << i for i in range(max_batch.bit_length()) if 1 << i <= max_batch)}))
+
+
+def has_dtype(found: np.dtype[Any], expected: str) -> bool:
+    """Whether an array has the dtype of a spec; text may be of any width."""
+    return found.kind == "U" if expected == TEXT else found == np.dtype(expected)

@@ -4,35 +4,20 @@ from __future__ import annotations
 
 import hashlib
 import re
+from collections.abc import Iterable, Mapping
 from typing import get_args
 
 from enginebench.core.errors import UsageError
 from enginebench.core.records import EngineSpec, MeasureSpec, Precision, Recipe
 
-ENGINES = (
-    "pytorch",
-    "pytorch-compile",
-    "pytorch-cudagraph",
-    "ort",
-    "ort-cuda",
-    "ort-tensorrt",
-    "openvino",
-    "tensorrt",
-    "trtexec",
-    "fpga-sim",
-    "fake",
-)
-
 
 def parse_engine(text: str) -> tuple[str, dict[str, str]]:
-    """(name, options) of an ENGINE such as `pytorch-compile:mode=reduce-overhead`.
+    """(name, options) of an ENGINE such as `pytorch-compile:mode=reduce-overhead`; any name will do.
 
     Raises:
-        UsageError: the name is unknown, or an option is not `key=value`.
+        UsageError: an option is not `key=value`.
     """
     name, _, rest = text.partition(":")
-    if name not in ENGINES:
-        raise UsageError(f"unknown engine {name!r}; known: {', '.join(ENGINES)}")
     options: dict[str, str] = {}
     for pair in filter(None, rest.split(",")):
         key, sep, value = pair.partition("=")
@@ -82,13 +67,25 @@ def parse_precision(text: str) -> tuple[Precision, Recipe | None]:
 
 def format_engine(spec: EngineSpec) -> str:
     """The ENGINE text of a spec: `ort-cuda:prefer_nhwc=1`."""
-    options = ",".join(f"{k}={v}" for k, v in sorted(spec.options.items()))
-    return f"{spec.backend}:{options}" if options else spec.backend
+    return format_options(spec.backend, spec.options)
 
 
-def format_precision(precision: str, recipe: str | None) -> str:
-    """The PRECISION text: `int8@cpu`."""
-    return f"{precision}@{recipe}" if recipe else precision
+def format_options(name: str, options: Mapping[str, str]) -> str:
+    """The ENGINE text of a name and its options."""
+    text = ",".join(f"{k}={v}" for k, v in sorted(options.items()))
+    return f"{name}:{text}" if text else name
+
+
+def format_precision(precision: str, recipe: str | None, mix: str = "") -> str:
+    """The PRECISION text: `int8@cpu`; of a graph with nodes left in FP32 by choice, `int8@cpu mix 1a2b3c4d`."""
+    named = f"{precision}@{recipe}" if recipe else precision
+    return f"{named} mix {mix}" if mix else named
+
+
+def name_mix(excluded: Iterable[str]) -> str:
+    """Eight hex digits that tell one set of excluded nodes from another, whatever their order; "" for none."""
+    names = sorted(set(excluded))
+    return hashlib.sha256("\n".join(names).encode()).hexdigest()[:8] if names else ""
 
 
 def slug(text: str) -> str:
@@ -105,11 +102,19 @@ def slug(text: str) -> str:
 def row_id(engine: EngineSpec, requested_precision: Precision, measure: MeasureSpec) -> str:
     """The id of a row: different rows never share one.
 
-    Engine with its options, precision with recipe, batch, scope, threads, cache; the device where it is not the CPU.
+    Engine with its options, precision with recipe, batch, scope, threads, cache; the shapes where a run has several,
+    and the device where it is not the CPU.
     """
     name = slug(format_engine(engine)) if engine.options else engine.backend
-    parts = [name, format_precision(requested_precision, engine.recipe).replace("@", ".")]
+    precision = format_precision(requested_precision, engine.recipe, engine.mix)
+    parts = [name, precision.replace("@", ".").replace(" ", "-")]
     parts += [f"b{engine.batch}", measure.scope, f"t{engine.threads}", measure.cache]
+    if engine.shapes:
+        parts.append(slug("_".join(f"{name}-{'x'.join(map(str, shape))}" for name, shape in engine.shapes.items())))
     if engine.device != "cpu":
         parts.append(engine.device.replace(":", ""))
     return "-".join(parts)
+
+
+# Finished TensorRT engines, by the names that people give them.
+PLAN_SUFFIXES = (".plan", ".engine", ".trt")

@@ -1,4 +1,4 @@
-"""Whether two things were made for inputs that are prepared alike, as far as their hashes tell."""
+"""Whether two artifacts were made for inputs that are prepared alike, as far as their hashes tell."""
 
 from __future__ import annotations
 
@@ -17,5 +17,5 @@ def differ(a: str | None, b: str | None) -> bool:
 
 
 def shorten(preprocess_sha256: str | None) -> str:
-    """As many digits of the hash as tell two of them apart in a message."""
+    """The first digits of the hash: enough to tell two hashes apart in a message."""
     return str(preprocess_sha256)[:12]

@@ -6,10 +6,10 @@ are protocols of their own, found with `isinstance`. There are no base classes t
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias, runtime_checkable
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, runtime_checkable
 
 from enginebench.core.records import (
     Artifact,
@@ -27,6 +27,11 @@ if TYPE_CHECKING:
 
     Array: TypeAlias = NDArray[np.generic]
     Feeds: TypeAlias = Mapping[str, Array]
+
+# `engine.run`: fetched once by the loop, then called without arguments.
+RunCall: TypeAlias = Callable[[], object]
+# Rebuilds the PyTorch module of a `torch` artifact; `workflow` hands it to the engines that ask for it.
+ModuleLoader: TypeAlias = Callable[[Artifact], Any]  # a torch.nn.Module, which core does not import
 
 
 class Engine(Protocol):
@@ -58,12 +63,6 @@ class Engine(Protocol):
     ) -> None: ...
 
 
-class RunCall(Protocol):
-    """`engine.run`: fetched once by the loop, then called without arguments."""
-
-    def __call__(self) -> object: ...
-
-
 @runtime_checkable
 class Backend(Protocol):
     """One engine kind. `probe` never raises; `build` makes what `load` or `measure` takes."""
@@ -81,13 +80,6 @@ class Loadable(Protocol):
     """A backend whose engines are timed by our own loop."""
 
     def load(self, artifact: Artifact, spec: EngineSpec) -> Engine: ...
-
-
-@runtime_checkable
-class ImportsLate(Protocol):
-    """A backend that imports more when it loads than when it is opened, and can do so before."""
-
-    def import_ahead(self) -> None: ...
 
 
 @runtime_checkable
@@ -149,128 +141,3 @@ class LayerProfiler(Protocol):
     """An engine that can time its layers, on what was bound last; over the same runs as its proof of precision."""
 
     def profile_layers(self) -> LayerProfile: ...
-
-
-class ToolReader(Protocol):
-    """Reads the files that trtexec and TensorRT's inspector leave; `workflow` hands it to the backends that need it."""
-
-    def read_times(self, times: Path, log: Path, *, batch: int, drop: int, keep: int | None) -> Measurement:
-        """The raw times, without the `drop` first queries, and of the rest only the last `keep` (None: all)."""
-        ...
-
-    def read_switches(self, log: Path) -> dict[str, bool | int | None]:
-        """cuda_graph, data_transfers, spin_wait, streams as they took effect; None where the log does not say."""
-        ...
-
-    def read_precision(self, layers: Path, profile: Path) -> dict[str, float] | None:
-        """precision -> share of time; None where the layers carry no precision or no times."""
-        ...
-
-    def read_layers(self, layers: Path, profile: Path) -> LayerProfile:
-        """The layers of the engine with their times."""
-        ...
-
-
-@runtime_checkable
-class NeedsToolReader(Protocol):
-    """A backend that leaves the reading of its tool's files to `analyze`."""
-
-    def take_reader(self, reader: ToolReader) -> None: ...
-
-
-@runtime_checkable
-class ReportsProgress(Protocol):
-    """A backend whose building takes minutes and says how far it is."""
-
-    def take_note(self, note: Callable[[str], None]) -> None: ...
-
-
-@runtime_checkable
-class Answering(Protocol):
-    """A self-timed backend that also shows what it computes: outputs for some of `feeds`, the first ones, joined."""
-
-    def answer(self, artifact: Artifact, spec: EngineSpec, feeds: Sequence[Feeds]) -> dict[str, Array]: ...
-
-
-class Composed(NamedTuple):
-    """A command line that would be run, the version of the tool that it is for, and what is doubtful about it."""
-
-    argv: tuple[str, ...]
-    version: str
-    doubts: tuple[str, ...] = ()
-
-
-@runtime_checkable
-class KeepsLog(Protocol):
-    """Can be a backend: the tool that it runs writes logs."""
-
-    def find_logs(self, artifact: Artifact, spec: EngineSpec, measure: MeasureSpec) -> list[Path]:
-        """Those of the build of `artifact` and of the processes that measured it, in this order."""
-        ...
-
-
-@runtime_checkable
-class Composing(Protocol):
-    """A backend that runs a program, and can say how without running it: for the version given, else the installed."""
-
-    def compose_build(self, artifact: Artifact, plan: str, spec: EngineSpec, version: str | None) -> Composed: ...
-
-    def compose_measure(
-        self, artifact: Artifact, spec: EngineSpec, measure: MeasureSpec, version: str | None
-    ) -> Composed: ...
-
-
-@runtime_checkable
-class PlanProof(Protocol):
-    """A self-timed backend that can say in which precisions an artefact spends its time; None if it does not show."""
-
-    def prove_precision(self, artifact: Artifact, spec: EngineSpec) -> dict[str, float] | None: ...
-
-
-@runtime_checkable
-class PlanProfiler(Protocol):
-    """A self-timed backend that can time the layers of an artefact."""
-
-    def profile_plan(self, artifact: Artifact, spec: EngineSpec) -> LayerProfile: ...
-
-
-class SimulatedBoard(Protocol):
-    """An accelerator that exists in simulation: real answers, counted cycles, a modelled time."""
-
-    @property
-    def design_sha256(self) -> str: ...
-
-    @property
-    def inputs(self) -> tuple[TensorSpec, ...]: ...
-
-    @property
-    def outputs(self) -> tuple[TensorSpec, ...]: ...
-
-    @property
-    def description(self) -> str: ...
-
-    def infer(self, inputs: Array) -> tuple[Array, list[int]]:
-        """(outputs [n, ...], cycles of each inference) for inputs [n, ...]."""
-
-    def model_ns(self, cycles: int) -> tuple[int, int, int]:
-        """Nanoseconds of (copy in, compute, copy back) of an inference with so many cycles."""
-
-    def model_interval_ns(self, cycles: int) -> int:
-        """Nanoseconds between answers when copies and compute overlap."""
-
-    def close(self) -> None: ...
-
-
-class BoardMaker(Protocol):
-    """Puts the network of an artefact on a simulated board; `workflow` hands it to `fpga-sim`.
-
-    `options` are those of the engine, defaults filled in; `cache_dir` keeps what was compiled.
-    """
-
-    def __call__(self, artifact: Artifact, options: Mapping[str, str], cache_dir: Path) -> SimulatedBoard: ...
-
-
-class ModuleLoader(Protocol):
-    """Rebuilds the PyTorch module of a `torch` artefact; `workflow` hands it to the backends that need it."""
-
-    def __call__(self, artifact: Artifact) -> Any: ...  # torch.nn.Module, which core does not import

@@ -21,20 +21,32 @@ Validity = Literal["valid", "suspect", "invalid"]
 StopRule = Literal["settled", "time_limit", "sample_limit", "iterations"]
 Mark = Literal["foreign_cpu", "throttled", "low_clock", "foreign_gpu", "cold_start"]
 Verdict = Literal["faster", "slower", "equivalent", "not_shown", "not_comparable"]
+# What a model is for: how its answers are read, and by which metric they are judged.
+Task = Literal["classification", "detection", "segmentation", "regression", "text", "embedding", "asr"]
+Axes = Literal["open", "fixed"]
 Weights = Literal["trained", "pretrained", "random", "file", "in-graph"]
 
+# What sets the least time that work can take.
+BoundBy = Literal["compute", "bandwidth", "launch", "call"]
+
 CaveatCode = Literal[
+    "builds_differ",  # the engine's builds have times of their own: one of them is a draw
+    "beats_bound",  # faster than the ceilings of the machine allow: one of the two is wrong
     "call_overhead",  # Python's own call is a visible part of the median
+    "chosen_shapes",  # the graph leaves axes open, and nobody said how long they are
     "clock_drift",
+    "cut_short",  # a load ended before all its requests had come
     "cuda_graph_failed",
     "disturbed_profile",  # kernels took longer under the profiler than the run that was timed
     "enqueue_bound",
     "environment",  # something about the machine makes numbers doubtful (no pinning, power saving)
     "external_preprocess",
     "failed_proof",  # the record that would show in what the engine computed could not be made
+    "failed_requests",
     "fallback",
     "foreign_cpu",
     "foreign_gpu",
+    "generator_late",  # requests were released after they were due
     "kept_fp32",  # nodes that a precision transform left in FP32
     "log_disagrees",
     "low_coverage",
@@ -42,41 +54,82 @@ CaveatCode = Literal[
     "modelled",  # the time comes from a model, not from a clock
     "no_device_telemetry",
     "no_foreign_cpu_figure",
+    "no_score",  # a metric failed on this row's answers
     "no_layer_times",  # the engine's profiler failed; nothing else depends on it
     "nonfinite",
     "not_settled",
+    "outputs_not_compared",  # inputs or outputs differ from those of the row that was to be the reference
+    "overload",  # requests were turned away
+    "partly_compared",  # answers were compared over fewer samples than were to be
     "random_calibration",
     "random_inputs",
     "random_weights",
     "relabelled",
+    "several_machines",  # a sweep went on elsewhere in the middle of this row
+    "shared_cores",  # the generator of a load has no core of its own
     "single_process",
+    "state_restored",  # buffers that the module changes are put back before every call
     "tf32",
     "throttled",
     "too_few_samples",
     "uneven_processes",  # processes of one row disagree by more than the verdicts' margin
-    "unproved_precision",  # the engine keeps no record that could show in what it computed
+    "unsteady",  # Little's law does not hold: the queue grew or shrank
+    "unproved_precision",  # no record shows in what the engine computed, or it does not say so of most of the time
     "unverified_engine",
 ]
 
 
-class TensorSpec(Struct, frozen=True, kw_only=True):
-    """One input or output of a graph. A dynamic axis is a name ("batch"), a static one a number."""
+class ModelSource(Struct, frozen=True, kw_only=True):
+    """A model as the user names it: enough to make the same weights, inputs and graph again."""
+
+    model: str  # MODEL, or a file
+    weights: str = "default"  # "default", "random", or the path of a state dict
+    seed: int = 0  # of random weights, and of inputs
+    input_size: int | None = None  # height and width of its images; None: its own
+    input_shapes: dict[str, tuple[int, ...]] | None = None  # input name to whole shape; None: the model's own
+    operator_libraries: tuple[str, ...] = ()  # of the custom operators in an ONNX file
+    inputs: str | None = None  # an .npz file, a folder of them, or package.module:function; None: made up
+
+
+# The dtype of text: arrays of kind "U", of whatever width.
+TEXT = "str"
+
+
+class TensorSpec(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """One input or output of a graph. A dynamic axis is a name ("batch"), a static one a number.
+
+    A sequence or a map is described by the tensors in it. `sizes` and `values` say what an input is like where nobody
+    gives one: see `core/feeds.py`.
+    """
 
     name: str
-    dtype: str  # numpy's name: "float32", "int64", ...
+    dtype: str  # numpy's name: "float32", "int64", ..., "str"
     shape: tuple[int | str, ...]
+    sizes: tuple[int, ...] = ()  # length of each open axis; 0 where it is the batch, or `shape` says it
+    values: tuple[float, float] | None = None  # lowest and highest; None: whatever is usual for the dtype
+
+
+Figure = int | float | str
 
 
 class Caveat(Struct, frozen=True, kw_only=True):
-    """A doubt about a number: what was seen, and what to do about it."""
+    """A doubt about a number: what was seen, and what to do about it. `core/caveats.py: make_caveat` words it.
+
+    A doubt of an older version, or of a plug-in, has its words alone.
+    """
 
     code: CaveatCode
     message: str
     advice: str = ""
+    template: str = ""  # name of the sentence that `figures` fill
+    figures: dict[str, Figure] = {}
+
+    def __hash__(self) -> int:
+        return hash((self.code, self.message, self.advice))
 
 
 class FileHash(Struct, frozen=True, kw_only=True):
-    """One file of an artefact. `path` is relative to the run's folder where it lies inside it."""
+    """One file of an artifact. `path` is relative to the run's folder where it lies inside it."""
 
     path: str
     sha256: str
@@ -90,6 +143,32 @@ class ExportCheck(Struct, frozen=True, kw_only=True):
     max_abs_diff: float
     max_rel_diff: float
     seed: int
+
+
+class ShapeRange(Struct, frozen=True, kw_only=True):
+    """The shapes that one input of a plan may have."""
+
+    smallest: tuple[int, ...]
+    largest: tuple[int, ...]
+
+
+class PlannedLayer(Struct, frozen=True, kw_only=True):
+    """One layer of a plan as its builder decided it."""
+
+    name: str
+    kind: str | None
+    precision: str | None
+    onnx_nodes: tuple[str, ...] = ()
+
+
+class AheadOfTime(Struct, frozen=True, kw_only=True):
+    """What a builder decided about a plan before any GPU saw it: no time was measured, and a GPU may decide otherwise.
+
+    A precision is that of what goes in: that FP32 is multiplied in TF32 shows on a GPU only.
+    """
+
+    products: dict[str, int]  # precision -> layers that multiply: convolutions and matrix products
+    layers: tuple[PlannedLayer, ...]
 
 
 class Artifact(Struct, frozen=True, kw_only=True):
@@ -110,10 +189,15 @@ class Artifact(Struct, frozen=True, kw_only=True):
     recipe: Recipe | None = None
     weights: Weights = "in-graph"
     parent_sha256: str | None = None
+    excluded: tuple[str, ...] = ()  # nodes of the FP32 graph that stayed in FP32 by choice
     preprocess_sha256: str | None = None  # "external" where the user's own array took its place
     made_by: dict[str, str] = {}  # tool -> version
     export_check: ExportCheck | None = None
     opset: int | None = None
+    # Of custom operators in the graph: shared libraries, or modules whose `get_library_path` names one.
+    operator_libraries: tuple[str, ...] = ()
+    allowed: dict[str, ShapeRange] = {}  # of a plan: its open inputs, in the chosen profile
+    ahead_of_time: AheadOfTime | None = None  # of a plan whose builder asks no GPU
     caveats: tuple[Caveat, ...] = ()
 
 
@@ -127,6 +211,8 @@ class EngineSpec(Struct, frozen=True, kw_only=True):
     recipe: Recipe | None = None
     batch: int = 1
     threads: int = 1
+    shapes: dict[str, tuple[int, ...]] = {}  # of the inputs, where a run has rows of several
+    mix: str = ""  # `core/names.py: name_mix` of a graph with nodes left in FP32 by choice
 
 
 class MeasureSpec(Struct, frozen=True, kw_only=True):
@@ -136,6 +222,7 @@ class MeasureSpec(Struct, frozen=True, kw_only=True):
     iters: int | None = None
     time_limit_s: float = 3.0  # of timed samples in one process
     processes: int = 10
+    builds: int = 1  # of an engine that builds: process i times build i modulo this many
     scope: Scope = "compute"
     cache: Cache = "hot"
     seed: int = 0
@@ -165,8 +252,9 @@ class Measurement(Struct, frozen=True, kw_only=True):
     blocks: tuple[Block, ...]
     stop_rule: StopRule
     repetition: int = 0
+    build: int | None = None  # which of several builds it timed, 0 first; None: there is one
     started_utc: str = ""  # ISO 8601, seconds
-    order: int = 0  # position in the run's interleaved order, 0 first
+    order: int = 0  # position in the run's interleaved order as planned, 0 first; who fails leaves gaps
     warmup_dropped: int = 0
     warmup_settled: bool | None = None
     untimed_calls: int = 0  # at the head of blocks, to refill the caches; neither warm-up nor samples
@@ -185,7 +273,11 @@ class Measurement(Struct, frozen=True, kw_only=True):
     energy_resolution_mj: float | None = None  # `energy_mj` is known to within this, either way
     throughput_pipelined_per_s: float | None = None
     pinned_cpus: tuple[int, ...] | None = None
+    machine: str = ""  # in a sweep, which of the machines of its kind: a salted hash, no name
     caveats: tuple[Caveat, ...] = ()
+
+
+Decisions = Literal["labels", "boxes", "sequences"]
 
 
 class OutputDrift(Struct, frozen=True, kw_only=True):
@@ -206,16 +298,23 @@ class OutputDrift(Struct, frozen=True, kw_only=True):
     flips: int | None = None
     flips_beyond_noise: int | None = None
     near_ties: int | None = None
+    # What was decided, and the share of the reference's decisions that the candidate shares: the values of an output of
+    # whole numbers, the classes of pixels, boxes that have a partner, sequences that read the same.
+    decisions: Decisions | None = None
+    decided: int | None = None  # how many the reference took
+    agreement: float | None = None
 
 
 class Drift(Struct, frozen=True, kw_only=True):
     """What two engines answered to the same inputs. Non-finite values never pass."""
 
-    n: int
+    n: int  # samples that both answered
+    asked: int | None = None  # samples that were to be compared, where that is known
     outputs: tuple[OutputDrift, ...]
     limits: dict[str, float] = {}
     passed: bool = True
     reference: str = ""  # id of the row (or SIDE) that was taken as the truth
+    unlike: tuple[str, ...] = ()  # why nothing could be held against the reference; then `passed` is False
 
 
 class Estimate(Struct, frozen=True, kw_only=True):
@@ -230,14 +329,15 @@ class Estimate(Struct, frozen=True, kw_only=True):
     supported: bool = True
 
 
-class Accuracy(Struct, frozen=True, kw_only=True):
-    """Correct answers on labelled data."""
+class Score(Struct, frozen=True, kw_only=True):
+    """What a metric makes of a row's answers to labelled samples. The first score of a row decides about it."""
 
-    n: int
-    top1: Estimate
-    top5: Estimate | None = None
-    delta: Estimate | None = None
-    mcnemar_p: float | None = None
+    metric: str  # the name of a built-in one, or package.module:function
+    value: Estimate
+    higher_is_better: bool = True
+    share: bool = False  # lies between 0 and 1, so that it is told in per cent and points
+    delta: Estimate | None = None  # this value less the reference's, on the same samples
+    mcnemar_p: float | None = None  # of that difference, where every answer is right or wrong
 
 
 class Gpu(Struct, frozen=True, kw_only=True):
@@ -279,7 +379,7 @@ class Machine(Struct, frozen=True, kw_only=True):
 
 
 class Availability(Struct, frozen=True, kw_only=True):
-    """Whether an engine can run here, and if not, what adds it."""
+    """Whether an engine can run here, and if not, how to get it."""
 
     engine: str
     available: bool
@@ -288,6 +388,18 @@ class Availability(Struct, frozen=True, kw_only=True):
     reason: str | None = None
     fix: str | None = None
     verified_on: str | None = None
+    package: str | None = None  # that brings it, with its version, where that is not EngineBench
+
+
+class Bound(Struct, frozen=True, kw_only=True):
+    """The least time of something where the ceilings hold, and what sets it. The parts are least times of their own."""
+
+    bound_ms: float
+    bound_by: BoundBy
+    compute_ms: float = 0.0
+    bandwidth_ms: float = 0.0
+    launch_ms: float = 0.0
+    unmapped_share: float | None = None  # of the layers' time, in those that stand for no node of the graph
 
 
 class LayerTime(Struct, frozen=True, kw_only=True):
@@ -298,6 +410,8 @@ class LayerTime(Struct, frozen=True, kw_only=True):
     precision: str | None = None  # in which it computed, by the runtime's own record
     kind: str | None = None  # operator type, as the runtime calls it
     median_ns: float | None = None
+    onnx_nodes: tuple[str, ...] = ()  # that it stands for: as the runtime itself says, then as it was joined
+    bound: Bound | None = None  # None where no ceilings are known, or nothing that it does must be done
 
 
 class LayerProfile(Struct, frozen=True, kw_only=True):
@@ -309,6 +423,29 @@ class LayerProfile(Struct, frozen=True, kw_only=True):
     notes: tuple[str, ...] = ()  # what a reader of these layers must know
 
 
+class Probe(Struct, frozen=True, kw_only=True):
+    """One fresh process at one rate, and whether the limit held there."""
+
+    qps: float
+    passed: bool
+    suspect: bool = False  # the generator was late: it may be to blame
+
+
+class Capacity(Struct, frozen=True, kw_only=True):
+    """Requests a second at which the limit holds: it does at `passes_qps`, and does not at `fails_qps`.
+
+    `passes_qps` of None: no rate that was tried passes. `fails_qps` of None: all did.
+    """
+
+    passes_qps: float | None
+    fails_qps: float | None
+    limit_ms: float
+    percentile: float
+    probes: tuple[Probe, ...] = ()
+    ended: Literal["settled", "budget", "nothing passes"] = "settled"
+    suspect: bool = False  # an end rests on probes whose generator was late
+
+
 class StageTime(Struct, frozen=True, kw_only=True):
     """One stage of the way from file to label (decode, preprocess, copy in, compute, copy out, postprocess)."""
 
@@ -316,7 +453,17 @@ class StageTime(Struct, frozen=True, kw_only=True):
     latency_ns: list[int]
 
 
-RESULT_SCHEMA = "enginebench.result/1"
+class Build(Struct, frozen=True, kw_only=True):
+    """One of several builds of a row's engine, each from nothing."""
+
+    artifact: Artifact  # what is loaded to time it
+    build_s: float
+    size_bytes: int | None = None
+    fingerprint: str | None = None  # the same for builds that are alike; None: the engine leaves nothing to hash
+    max_abs_diff: float | None = None  # of its answers to those of the first build; None: not compared
+
+
+RESULT_SCHEMA = "enginebench.result/2"
 
 
 class Result(Struct, frozen=True, kw_only=True):
@@ -336,10 +483,16 @@ class Result(Struct, frozen=True, kw_only=True):
     engine_version: str | None = None
     measurements: tuple[Measurement, ...] = ()
     drift: Drift | None = None
-    accuracy: Accuracy | None = None
+    scores: tuple[Score, ...] = ()  # of the labelled samples; the first one decides
     effective_precision: dict[str, float] | None = None  # precision -> share of time
     build_s: float | None = None
+    built_beside: int = 0  # other rows that were built at the same time: with any, `build_s` is an upper bound
     size_bytes: int | None = None
     caveats: tuple[Caveat, ...] = ()
     layers: tuple[LayerTime, ...] = ()
     stages: tuple[StageTime, ...] = ()  # in the order in which they happen
+    capacity: Capacity | None = None  # requests a second, where the run looked for it
+    shapes: dict[str, tuple[int, ...]] = {}  # of the inputs that were timed
+    axes: Axes | None = None  # whether the engine was made for these shapes alone; None: it does not say
+    builds: tuple[Build, ...] = ()  # where the engine was built several times; `artifacts` ends with the first
+    bound: Bound | None = None  # by the ceilings that this machine had stored when the row was measured

@@ -8,33 +8,131 @@ from collections.abc import Mapping, Sequence
 from msgspec.structs import replace
 
 from enginebench.core.errors import UsageError
-from enginebench.core.records import TensorSpec
+from enginebench.core.records import EngineSpec, TensorSpec
+
+# The name of a first axis that takes any number of entries.
+BATCH_AXIS = "batch"
 
 
 def concrete_shape(spec: TensorSpec, batch: int) -> tuple[int, ...]:
-    """The shape with every dynamic axis replaced: the first axis by `batch`, any other by 1."""
-    return tuple(axis if isinstance(axis, int) else (batch if i == 0 else 1) for i, axis in enumerate(spec.shape))
+    """The shape with every dynamic axis replaced: by its size; else the first axis by `batch`, any other by 1."""
+    sizes = spec.sizes or (0, *[1] * (len(spec.shape) - 1))
+    return tuple(
+        axis if isinstance(axis, int) else size or batch for axis, size in zip(spec.shape, sizes, strict=False)
+    )
 
 
-def match_axes(specs: Sequence[TensorSpec], shapes: Mapping[str, tuple[int, ...]]) -> dict[str, int]:
-    """{name of an open axis: its length in `shapes`}, without first axes: their length is the batch.
+def find_size(engine: EngineSpec) -> tuple[int, str]:
+    """(batch, shapes where a run has several): rows that differ here were asked different things."""
+    return engine.batch, format_shapes(engine.shapes)
+
+
+def find_batch_axes(specs: Sequence[TensorSpec]) -> dict[str, int | None]:
+    """{input name: the axis along which its entries lie}; None for an input that every entry shares.
+
+    Where no open axis is the batch, entries lie on the first axis, if that is fixed, and as long as the first input's.
+    """
+    opened = {spec.name: _find_open_batch(spec) for spec in specs}
+    if any(place is not None for place in opened.values()):
+        return opened
+    length = next((spec.shape[0] for spec in specs if spec.shape), None)
+    return {spec.name: 0 if isinstance(length, int) and spec.shape[:1] == (length,) else None for spec in specs}
+
+
+def find_open_outputs(inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec]) -> set[str]:
+    """The outputs with an axis whose length no input shows: it depends on the values."""
+    known = {BATCH_AXIS, *(axis for spec in inputs for axis in spec.shape)}
+    return {spec.name for spec in outputs if any(isinstance(axis, str) and axis not in known for axis in spec.shape)}
+
+
+def _find_open_batch(spec: TensorSpec) -> int | None:
+    sizes = spec.sizes or (0, *[1] * (len(spec.shape) - 1))
+    pairs = enumerate(zip(spec.shape, sizes, strict=False))
+    return next((i for i, (axis, size) in pairs if isinstance(axis, str) and not size), None)
+
+
+def size_axes(specs: Sequence[TensorSpec], shapes: Mapping[str, tuple[int, ...]]) -> tuple[TensorSpec, ...]:
+    """The specs with the lengths that these shapes give their open axes; the axes stay open.
+
+    Raises:
+        UsageError: as `match_axes`.
+    """
+    lengths, places = match_axes(specs, shapes), find_batch_axes(specs)
+
+    def size(spec: TensorSpec) -> TensorSpec:
+        known = spec.sizes or (0, *[1] * (len(spec.shape) - 1))
+        pairs = enumerate(zip(spec.shape, known, strict=False))
+        sizes = tuple(
+            0 if isinstance(axis, int) or i == places[spec.name] else lengths.get(axis, old) for i, (axis, old) in pairs
+        )
+        return replace(spec, sizes=sizes) if any(sizes) else spec
+
+    return tuple(map(size, specs))
+
+
+def carry_specs(parent: Sequence[TensorSpec], made: Sequence[TensorSpec]) -> tuple[TensorSpec, ...]:
+    """The specs of a graph that was made of another, with what is known of the other's: axis names, sizes, values."""
+    known = {spec.name: spec for spec in parent}
+
+    def carry(spec: TensorSpec) -> TensorSpec:
+        old = known.get(spec.name)
+        if old is None or len(old.shape) != len(spec.shape):
+            return spec
+        pairs = zip(old.shape, spec.shape, strict=True)
+        shape = tuple(was if isinstance(was, str) and isinstance(now, str) else now for was, now in pairs)
+        return replace(spec, shape=shape, sizes=old.sizes, values=old.values)
+
+    return tuple(map(carry, made))
+
+
+# What tools write where they know no name.
+NAMELESS = ("", "?", "-1", "None", "*")
+
+
+def name_axes(name: str, axes: Sequence[int | str]) -> tuple[int | str, ...]:
+    """The axes of a tensor, each open one with a name of its own where the graph gives none.
+
+    Some tools write the same for every axis that they do not know: "?", or the name that the first axis has.
+    """
+    return tuple(
+        (BATCH_AXIS if i == 0 else f"{name}_axis{i}")
+        if axis in NAMELESS or (i > 0 and isinstance(axis, str) and axis == axes[0])
+        else axis
+        for i, axis in enumerate(axes)
+    )
+
+
+def match_axes(
+    specs: Sequence[TensorSpec],
+    shapes: Mapping[str, tuple[int, ...]],
+    batches: Mapping[str, int | None] | None = None,
+) -> dict[str, int]:
+    """{name of an open axis: its length in `shapes`}, without those of the batch.
+
+    Args:
+        specs: of the inputs.
+        shapes: input name to whole shape.
+        batches: {input name: its axis that is the batch}; None: that of `find_batch_axes`.
 
     Raises:
         UsageError: an input is unknown, a shape has another rank, contradicts a fixed axis, or two shapes disagree.
     """
     known = {spec.name: spec.shape for spec in specs}
+    places = find_batch_axes(specs) if batches is None else batches
     lengths: dict[str, int] = {}
     for name, shape in shapes.items():
         text = f"--input-shape {name}:{show_shape(shape)}"
         if name not in known:
-            raise UsageError(f"{text}: no such input; there are {', '.join(known)}")
+            raise UsageError(f"{text}: no such input; the inputs are {', '.join(known)}")
         if not fits_shape(known[name], shape):
             raise UsageError(f"{text}: the model takes {show_shape(known[name])}")
-        for axis, length in list(zip(known[name], shape, strict=True))[1:]:
-            if isinstance(axis, str) and lengths.setdefault(axis, length) != length:
+        for place, (axis, length) in enumerate(zip(known[name], shape, strict=True)):
+            if place == places[name] or not isinstance(axis, str):
+                continue
+            if lengths.setdefault(axis, length) != length:
                 raise UsageError(f"{text}: axis {axis!r} is {lengths[axis]} elsewhere, and {length} here")
-    batch = {spec.shape[0] for spec in specs if spec.shape}
-    return {axis: length for axis, length in lengths.items() if axis not in batch}
+    shared = {spec.shape[i] for spec in specs if (i := places[spec.name]) is not None}
+    return {axis: length for axis, length in lengths.items() if axis not in shared}
 
 
 def fix_shapes(specs: Sequence[TensorSpec], shapes: Mapping[str, tuple[int, ...]]) -> tuple[TensorSpec, ...]:

@@ -1,14 +1,16 @@
-"""Records as files: atomic writes, reads that name file and field, and upgrades of older schemas."""
+"""Records as files: atomic writes and copies, reads that name file and field, and upgrades of older schemas."""
 
 from __future__ import annotations
 
+import fcntl
 import hashlib
 import json
 import os
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, BinaryIO, TypeVar
 
 import msgspec
 
@@ -17,9 +19,23 @@ from enginebench.core.records import RESULT_SCHEMA, FileHash, Result
 
 R = TypeVar("R", bound=msgspec.Struct)
 
+# Asks for the blocks of another file, to be shared until either is written. Source: linux/fs.h, _IOW(0x94, 9, int).
+FICLONE = 0x40049409
+
+
+def _name_scores(document: dict[str, Any]) -> dict[str, Any]:
+    """Schema 2 of schema 1, which knew top-1 and top-5 alone."""
+    found = document.pop("accuracy", None) or {}
+    known = [name for name in ("top1", "top5") if found.get(name)]
+    scores = [{"metric": name, "value": found[name], "share": True} for name in known]
+    if scores:
+        scores[0] |= {"delta": found.get("delta"), "mcnemar_p": found.get("mcnemar_p")}
+    return document | {"schema": "enginebench.result/2", "scores": scores}
+
+
 # Older result schemas, each with the function that makes the next one of it.
-# History: 1 (0.1.0) is the first.
-UPGRADES: dict[str, Callable[[dict[str, Any]], dict[str, Any]]] = {}
+# History: 1 is the first; 2 has scores by any metric in place of top-1 and top-5.
+UPGRADES: dict[str, Callable[[dict[str, Any]], dict[str, Any]]] = {"enginebench.result/1": _name_scores}
 
 
 def encode(record: msgspec.Struct, indent: int = 0) -> bytes:
@@ -34,19 +50,74 @@ def write_atomic(path: Path, data: bytes) -> None:
     Raises:
         ArtifactError: the folder is read-only, the disk is full, or similar; the old file is untouched.
     """
+    with _replace_atomic(path) as file:
+        file.write(data)
+
+
+def copy_file(source: Path, target: Path) -> None:
+    """Copies the content of `source` to `target`, so that a change of one never changes the other.
+
+    Never a link: onnx 1.23 and newer refuse external data with several links, and overwriting one overwrites both.
+    Where the file system can, the two share their blocks until one is written; a reader, or a kill, sees the old file,
+    the new one or none, never half of it.
+
+    Raises:
+        ArtifactError: the source is missing or not readable, the folder is read-only, the disk is full, or similar.
+    """
+    with _explain_reading(source):
+        given = source.open("rb")
+    with given, _replace_atomic(target) as file:
+        if _share_blocks(given, file):
+            return
+        while chunk := _read_chunk(given, source):
+            file.write(chunk)
+
+
+def _read_chunk(file: BinaryIO, path: Path) -> bytes:
+    with _explain_reading(path):
+        return file.read(1 << 20)
+
+
+@contextmanager
+def _explain_reading(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        reason = error.strerror or error
+        raise ArtifactError(f"cannot read {path}: {reason}. Check the path and its permissions") from error
+
+
+def _share_blocks(source: BinaryIO, target: BinaryIO) -> bool:
+    """Whether the file system (Btrfs, XFS, ...) gave `target` the blocks of `source`; if not, nothing was written."""
+    try:
+        fcntl.ioctl(target.fileno(), FICLONE, source.fileno())
+    except OSError:  # another file system, or one that cannot
+        return False
+    return True
+
+
+@contextmanager
+def _replace_atomic(path: Path) -> Iterator[BinaryIO]:
+    """A file to write, which replaces `path` when it is complete; otherwise it is removed and the old one stays.
+
+    Raises:
+        ArtifactError: the file cannot be written.
+    """
     temporary = ""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name[:60]}.", suffix=".tmp")
         with os.fdopen(handle, "wb") as file:
-            file.write(data)
+            yield file
             file.flush()
             os.fsync(file.fileno())
         Path(temporary).chmod(0o666 & ~_umask())
         Path(temporary).replace(path)
-    except OSError as error:
+    except BaseException as error:  # an interrupt, too, leaves nothing behind
         if temporary:
             Path(temporary).unlink(missing_ok=True)
+        if not isinstance(error, OSError):
+            raise
         reason = error.strerror or error
         raise ArtifactError(f"cannot write {path}: {reason}. Free space or choose another --out") from error
 
@@ -61,13 +132,18 @@ def read_record(path: Path, kind: type[R]) -> R:
     """The record of `kind` stored in `path`.
 
     Raises:
-        ParseError: the file is missing, empty, no JSON, or a field has the wrong type; names file and field.
+        ParseError: the file is missing, empty or not JSON, or a field has the wrong type; the message names both.
     """
     data = _read_bytes(path)
     try:
         return msgspec.json.decode(data, type=kind)
     except msgspec.DecodeError as error:
         raise _explain(path, error, kind.__name__) from error
+
+
+def is_result(schema: str) -> bool:
+    """Whether a document of this schema is a row, of this version or an older one."""
+    return schema == RESULT_SCHEMA or schema in UPGRADES
 
 
 def read_result(path: Path) -> Result:
@@ -77,7 +153,7 @@ def read_result(path: Path) -> Result:
         ParseError: it is not a result, it is damaged, or a newer version wrote it; names file and field.
     """
     data = _read_bytes(path)
-    schema = _read_schema(path, data)
+    schema = _decode_schema(path, data)
     if schema == RESULT_SCHEMA:
         return read_record(path, Result)
     if schema not in UPGRADES:
@@ -98,11 +174,20 @@ def read_result(path: Path) -> Result:
         raise _explain(path, error, "Result") from error
 
 
+def read_schema(path: Path) -> str:
+    """The `schema` of a stored JSON document.
+
+    Raises:
+        ParseError: the file is missing, empty, or no such document.
+    """
+    return _decode_schema(path, _read_bytes(path))
+
+
 class _Head(msgspec.Struct):
     schema: str
 
 
-def _read_schema(path: Path, data: bytes) -> str:
+def _decode_schema(path: Path, data: bytes) -> str:
     try:
         return msgspec.json.decode(data, type=_Head).schema
     except msgspec.DecodeError as error:
@@ -144,3 +229,17 @@ def hash_files(paths: list[Path], base: Path) -> tuple[str, tuple[FileHash, ...]
         return entries[0].sha256, tuple(entries)
     joined = "\n".join(f"{e.sha256}  {e.path}" for e in entries)
     return hashlib.sha256(joined.encode()).hexdigest(), tuple(entries)
+
+
+def bring_files(files: Sequence[FileHash], base: Path, home: Path) -> None:
+    """Copies the files, whose paths are relative to `base`, to `home`, so that nothing done to the originals alters it.
+
+    Raises:
+        ArtifactError: one cannot be read or written, or is no longer what it was when it was hashed.
+    """
+    for file in files:
+        copy_file(base / file.path, home / file.path)
+        if hash_file(home / file.path) != file.sha256:
+            raise ArtifactError(
+                f"{base / file.path} was changed while it was being copied. Wait until it is complete, then try again"
+            )

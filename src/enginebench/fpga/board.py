@@ -52,12 +52,12 @@ class SpeedTable(Struct, frozen=True, kw_only=True):
 
 
 class Board:
-    """One network on one part behind one link. A `core.protocols.SimulatedBoard`.
+    """One network on one part behind one link. What the engine `fpga-sim` runs.
 
     Args:
         network: multipliers fitted.
         part: whose clock counts.
-        lanes: products a cycle.
+        lanes: products per clock cycle.
         clock_mhz: of the device.
         link: between host and device.
         cache_dir: where compiled designs are kept.
@@ -89,7 +89,7 @@ class Board:
 
         Raises:
             FeedError: an input has another size.
-            MeasurementError: the device gave no or a wrong answer.
+            MeasurementError: the device gave a wrong answer, or none.
         """
         rows = self._network.encode(inputs.astype(np.float32))
         answers, cycles = [], []
@@ -127,7 +127,7 @@ class Board:
 
 
 def make_board(artifact: Artifact, options: Mapping[str, str], cache_dir: Path) -> Board:
-    """The board for a quantized ONNX artefact. A `core.protocols.BoardMaker`.
+    """The board for a quantized ONNX artifact. What the engine `fpga-sim` is handed.
 
     Args:
         artifact: its path is the ONNX file.
@@ -135,8 +135,8 @@ def make_board(artifact: Artifact, options: Mapping[str, str], cache_dir: Path) 
         cache_dir: where compiled designs are kept.
 
     Raises:
-        UsageError: an option is no number or out of range, or no Fmax is known for it.
-        ModelError: the file is no chain of quantized linear layers.
+        UsageError: an option is not a number or out of range, or no Fmax is known for it.
+        ModelError: the file is not a chain of quantized linear layers.
         MissingDependency: a tool of the simulation is not installed.
     """
     part = find_part(options["part"])

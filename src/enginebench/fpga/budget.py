@@ -130,10 +130,10 @@ def compute_budget(spec: BudgetSpec) -> Budget:
 
 
 def check_spec(spec: BudgetSpec) -> None:
-    """Returns if the budget can be computed.
+    """Checks that the budget can be computed.
 
     Raises:
-        UsageError: names the field that cannot be right, and its value.
+        UsageError: a field is out of range; the message names it and its value.
     """
     times = {"pre": spec.pre_ms, "compute": spec.compute_ms, "post": spec.post_ms, "call": spec.call_ms}
     times |= {n: c for n, c in (("copy_in", spec.copy_in), ("copy_back", spec.copy_back)) if isinstance(c, int | float)}

@@ -65,7 +65,7 @@ def read_network(path: Path, multiplier_bits: int = 32, rounding: Rounding = "ha
         rounding: `half_even` is what ONNX says.
 
     Raises:
-        ParseError: it is no ONNX file.
+        ParseError: it is not an ONNX file.
         ModelError: it is not a chain of quantized linear layers; names the node.
     """
     graph = _load_graph(path)
@@ -76,6 +76,9 @@ def read_network(path: Path, multiplier_bits: int = 32, rounding: Rounding = "ha
 def _load_graph(path: Path) -> onnx.GraphProto:
     try:
         model = onnx.load(str(path))
+    except onnx.checker.ValidationError as error:  # above all of external data
+        advice = "Copy the model with its data into a folder of its own, without links"
+        raise ParseError(path, "", str(error).rstrip("."), "weights that onnx reads", advice) from error
     except Exception as error:  # protobuf, the file system and onnx each have their own
         raise ParseError(path, "", f"{type(error).__name__}: {error}", "an ONNX file") from error
     if not model.graph.node:
@@ -105,7 +108,7 @@ class _Reader:
             self._take(node, tensor)
             tensor, seen = node.output[0], seen + 1
             if seen > len(self.graph.node):
-                raise ModelError(f"{self.path}: the graph is no chain from {source.name!r} to {target.name!r}")
+                raise ModelError(f"{self.path}: the graph is not a chain from {source.name!r} to {target.name!r}")
         if not self.layers or self.input is None:
             raise ModelError(f"{self.path}: no Gemm or MatMul on the way; expected a chain of linear layers")
         return Network(
@@ -246,7 +249,7 @@ class _Reader:
             return numpy_helper.to_array(self.tensors[name], base_dir=str(self.path.parent))
         maker = self.producers.get(name)
         if maker is None:
-            self._refuse(node, f"its input {name!r} is no constant")
+            self._refuse(node, f"its input {name!r} is not a constant")
         assert maker is not None
         attributes = {a.name: onnx.helper.get_attribute_value(a) for a in maker.attribute}
         if maker.op_type == "Constant" and "value" in attributes:

@@ -1,4 +1,4 @@
-"""A simulated board at a pseudo-terminal: the real design behind a line whose rate is kept.
+"""A simulated board on a pseudo-terminal: the real design behind a line that runs at its real rate.
 
 Time is that of the wall. A byte takes ten bits of the baud rate each way, and the engine its cycles at the clock. The
 simulation itself runs at a small divisor, and stands still while nothing happens on the line.
@@ -113,7 +113,7 @@ def serve_terminal(
     stop: Callable[[], bool],
     clock: Callable[[], float] = time.monotonic,
 ) -> None:
-    """Serves a device at a new pseudo-terminal until `stop` says so; `on_ready` is told its path.
+    """Serves a device on a new pseudo-terminal until `stop` says so; `on_ready` gets its path.
 
     Raises:
         BackendUnavailable: this system has no pseudo-terminals.
@@ -123,7 +123,7 @@ def serve_terminal(
 
         host, board = os.openpty()
     except (ImportError, OSError, AttributeError) as error:
-        raise BackendUnavailable(f"no pseudo-terminal can be had here: {error}") from error
+        raise BackendUnavailable(f"this system offers no pseudo-terminal: {error}") from error
     try:
         # Raw, and held open here: the device does not notice when a program closes its end and another one opens it.
         tty.setraw(board)

@@ -28,7 +28,7 @@ class Part(Struct, frozen=True, kw_only=True):
     dsp: str | None
     ram: str
     target_mhz: float  # the router tries until it meets this; above what the design reaches, so that it never rests
-    split: int  # where the requantizer's multiplication is parted: the width of a multiplier, or half of the sum
+    split: int  # where the requantizer's multiplication is split: the width of a multiplier, or half of the sum
 
 
 PARTS = {
@@ -149,7 +149,7 @@ def synthesize(
         BackendUnavailable: a tool failed for another reason than that the design does not fit.
     """
     if not seeds:
-        raise UsageError("no seed is given; place and route needs at least one, and three say more")
+        raise UsageError("no seed is given; place and route needs at least one, better three")
     write_atomic(out_dir / "design.il", rtlil.encode())
     script = f"read_rtlil design.il; {part.synth} -top top -json netlist.json"
     log = run_tool("yosys", ["-p", script], out_dir)

@@ -1,1 +1,1 @@
-"""Engine to Measurement: the timed loop, stopping rules, and what the machine did meanwhile."""
+"""Turns engines into measurements: the timed loop, stopping rules, and what the machine did meanwhile."""

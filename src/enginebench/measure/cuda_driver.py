@@ -1,4 +1,4 @@
-"""Which card CUDA means by a number, asked of its driver: NVML counts otherwise, and knows no CUDA_VISIBLE_DEVICES."""
+"""Which card CUDA means by a number, asked of its driver: NVML counts differently and ignores CUDA_VISIBLE_DEVICES."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""GPUs as NVML describes them, and a Jetson as its device tree does. Nothing here raises: no answer is no GPU."""
+"""GPUs as NVML describes them, and a Jetson as its device tree does. Nothing here raises: no answer means no GPU."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The timed loop: an engine becomes a Measurement.
+"""The timed loop: it turns an engine into a Measurement.
 
 The two functions at the end are the hot path; everything else happens between blocks.
 """
@@ -12,13 +12,14 @@ import time
 from array import array
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from datetime import UTC, datetime
+from datetime import datetime, timezone
 from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
 
+from enginebench.core.caveats import make_caveat
 from enginebench.core.errors import MeasurementError, UsageError
 from enginebench.core.protocols import CacheFlusher, CopyClock, DeviceClock, EmptyCall, Engine, RunCall
 from enginebench.core.records import Block, Caveat, Measurement, MeasureSpec, Scope, StopRule
@@ -87,7 +88,7 @@ def measure_engine(
     engine.bind(feeds[0])  # an engine may refuse to hand out `run` before it has inputs
     flush = engine.flush_cache if spec.cache == "cold" and isinstance(engine, CacheFlusher) else None
     caller = _Caller(engine, feeds, spec.scope, clock, flush)
-    started = datetime.now(UTC).isoformat(timespec="seconds")
+    started = datetime.now(timezone.utc).isoformat(timespec="seconds")
     with paused_gc():
         overhead_ns = measure_call_overhead(spec.scope, clock, engine)
         _warm_up(caller, warmup, read_clock_mhz)
@@ -295,11 +296,7 @@ def _note_doubts(blocks: Sequence[Block]) -> Iterator[Caveat]:
     """What the record does not show by itself; marks, the stop rule and the warm-up are in it and are judged later."""
     watched = [block for block in blocks if block.duration_ns >= SHORTEST_NS]  # shorter ones never have a figure
     if watched and all(block.foreign_cpu_cores is None for block in watched):
-        yield Caveat(
-            code="no_foreign_cpu_figure",
-            message="other processes' CPU use cannot be seen here",
-            advice="make sure that nothing else runs",
-        )
+        yield make_caveat("no_foreign_cpu_figure")
 
 
 def _check_request(engine: Engine, feeds: Sequence[Feeds], spec: MeasureSpec) -> None:

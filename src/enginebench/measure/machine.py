@@ -1,4 +1,4 @@
-"""Where it ran: everything of a machine that bears on a latency, and nothing that names its owner."""
+"""Where it ran: everything about a machine that affects a latency, and nothing that names its owner."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ import psutil
 from msgspec.structs import replace
 
 import enginebench
+from enginebench.core.caveats import make_caveat
 from enginebench.core.records import Caveat, Machine
 from enginebench.measure.gpu import describe_gpus, describe_jetson
 from enginebench.measure.pin import default_threads
@@ -39,8 +40,18 @@ FLAGS = (
 # Packages whose version can change a number or an answer.
 PACKAGES = (
     *("numpy", "scipy", "torch", "torchvision", "timm", "triton", "onnx", "onnxscript", "onnxruntime"),
-    *("onnxruntime-gpu", "openvino", "nncf", "tensorrt", "tensorrt-cu12", "tensorrt-cu13", "cuda-python"),
-    *("nvidia-ml-py", "nvidia-modelopt", "transformers", "msgspec", "psutil", "pillow", "amaranth"),
+    *(
+        "onnxruntime-gpu",
+        "onnxruntime-ep-openvino",
+        "onnxruntime-ep-nv-tensorrt-rtx-cu13",
+        "openvino",
+        "nncf",
+        "tensorrt",
+        "tensorrt-cu12",
+        "tensorrt-cu13",
+    ),
+    *("tensorrt_rtx_cu13_bindings", "cuda-python", "cuda-bindings", "nvidia-ml-py", "nvidia-modelopt"),
+    *("transformers", "msgspec", "psutil", "pillow", "amaranth"),
 )
 
 # Arm names its cores by number only. Source: the MIDR_EL1 values in Arm's manuals of each core, gathered in
@@ -180,37 +191,18 @@ def _ask_sysctl(names: Sequence[str]) -> dict[str, str]:
 def _note_doubts(machine: Machine, root: Path) -> Iterator[Caveat]:
     """What about the machine makes numbers doubtful."""
     if machine.governor and "powersave" in machine.governor:
-        yield _doubt(
-            "the CPU frequency governor is 'powersave': clocks follow the load",
-            "sudo cpupower frequency-set -g performance",
-        )
+        yield make_caveat("environment.powersave")
     if not hasattr(os, "sched_setaffinity"):
-        yield _doubt("this system cannot pin a process to cores", "compare medians of many repetitions only")
+        yield make_caveat("environment.no_pinning")
     if machine.cpu_quota_cores is not None and machine.cpu_quota_cores < len(machine.cpus_allowed):
-        yield _doubt(
-            f"a quota of {machine.cpu_quota_cores:g} cores stops the process for part of each period when it is spent",
-            "give the container a cpuset in place of a quota",
-        )
+        yield make_caveat("environment.quota", cores=machine.cpu_quota_cores)
     if machine.virtual and "hypervisor" in machine.virtual:
-        yield _doubt(
-            "a virtual machine can change speed without showing it",
-            "trust ratios of neighbouring repetitions, not single times",
-        )
+        yield make_caveat("environment.virtual")
     source = read_text(root / "sys/devices/system/clocksource/clocksource0/current_clocksource")
     if source in ("hpet", "acpi_pm", "jiffies"):
-        yield _doubt(
-            f"the clock source is {source!r}: reading it costs a microsecond or more", "boot with clocksource=tsc"
-        )
+        yield make_caveat("environment.clock_source", source=source)
     if not (root / "proc/stat").exists():
-        yield Caveat(
-            code="no_foreign_cpu_figure",
-            message="other processes' CPU use cannot be seen here",
-            advice="make sure that nothing else runs",
-        )
-
-
-def _doubt(message: str, advice: str) -> Caveat:
-    return Caveat(code="environment", message=message, advice=advice)
+        yield make_caveat("no_foreign_cpu_figure")
 
 
 def _read_os(root: Path) -> str:

@@ -12,7 +12,8 @@ from typing import Any, TypeVar
 
 from msgspec import Struct
 
-from enginebench.core.records import Caveat, Mark
+from enginebench.core.caveats import make_caveat
+from enginebench.core.records import Mark
 from enginebench.measure.cuda_driver import find_bus_id
 from enginebench.measure.watch import BlockReading
 
@@ -260,18 +261,8 @@ def read_index(device: str) -> int:
     return int(index or 0)
 
 
-NO_TELEMETRY = Caveat(
-    code="no_device_telemetry",
-    message="NVML does not answer: clocks, throttling and other processes on the GPU were not watched",
-    advice="pip install nvidia-ml-py; on a Jetson or under WSL watch the clocks with the system's own tool",
-)
-
-
-HIDDEN_PROCESSES = Caveat(
-    code="no_device_telemetry",
-    message="NVML lists no process on the GPU, not even this one: others that computed on it could not be seen",
-    advice="see that the GPU is yours alone; a container shows its processes with --pid=host",
-)
+NO_TELEMETRY = make_caveat("no_device_telemetry.absent")
+HIDDEN_PROCESSES = make_caveat("no_device_telemetry.hidden")
 
 
 def _find_handle(nvml: Any, index: int, locate: Callable[[int], str | None]) -> Any:

@@ -1,4 +1,4 @@
-"""On how many CPUs an engine runs, and on which."""
+"""How many CPUs an engine runs on, and which."""
 
 from __future__ import annotations
 
@@ -59,9 +59,13 @@ def pin_process(threads: int) -> tuple[int, ...] | None:
     """
     if threads < 1:
         raise UsageError(f"threads is {threads}; at least 1 is needed")
+    return pin_to(choose_cpus(threads, read_allowed_cpus()))
+
+
+def pin_to(cpus: tuple[int, ...]) -> tuple[int, ...] | None:
+    """As `pin_process`, to these CPUs."""
     if not hasattr(os, "sched_setaffinity"):
         return None
-    cpus = choose_cpus(threads, read_allowed_cpus())
     try:
         os.sched_setaffinity(0, cpus)
     except OSError:
@@ -70,3 +74,17 @@ def pin_process(threads: int) -> tuple[int, ...] | None:
         with suppress(OSError, ValueError):  # a thread may end while we look at it
             os.sched_setaffinity(int(task.name), cpus)
     return cpus
+
+
+def share_cpus(
+    threads: int, allowed: Collection[int] | None = None, root: Path = ROOT
+) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """(CPUs of an engine, CPUs of what feeds it): a whole core of its own for the latter, if one is to spare.
+
+    Where none is, both have all of them.
+    """
+    cpus = tuple(sorted(read_allowed_cpus() if allowed is None else allowed))
+    cores = group_cores(cpus, root)
+    if len(cores) < 2 or threads > len(cpus) - len(cores[0]):
+        return cpus, cpus
+    return choose_cpus(threads, [cpu for cpu in cpus if cpu not in cores[0]], root), cores[0]

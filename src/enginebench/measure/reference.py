@@ -1,4 +1,4 @@
-"""A fixed piece of work by which runs made at different times can be told to be comparable, or not."""
+"""A fixed piece of work that tells whether runs made at different times can be compared."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""When warm-up is over and when enough was timed: rules as objects, so that the loop only asks them.
+"""When warm-up is over and when enough has been timed: rules as objects, so that the loop only asks them.
 
 No clock is read here; the rules see medians and durations and answer.
 """
@@ -118,7 +118,7 @@ class SettledRule:
 
 
 class WarmupRule:
-    """Tells when latencies have settled: the newest three windows agree with the three before.
+    """Tells when latencies have settled: the latest three windows agree with the three before.
 
     A window is at least 10 ms, and at least three calls unless these take 100 ms; its median stands for it. Settled
     means that the middle of the newest three windows differs by at most 2 % from the middle of the three before;

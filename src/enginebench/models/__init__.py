@@ -1,1 +1,1 @@
-"""Model to Artifact: the zoo, tasks, ONNX export."""
+"""Turns models into artifacts: the zoo, tasks, ONNX export."""

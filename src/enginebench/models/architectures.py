@@ -4,35 +4,23 @@ from __future__ import annotations
 
 import difflib
 import importlib
-import inspect
+import math
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
+from msgspec.structs import replace
 from torch import nn
-from torch.utils import _pytree as pytree
 
 from enginebench.core.errors import BackendUnavailable, MissingDependency, ModelError, UsageError
 from enginebench.core.records import TensorSpec
+from enginebench.core.trees import HOLE, INPUT, list_leaves, name_answer, split_made
 from enginebench.models.digits_modules import DIGITS_MODULES
-from enginebench.models.torchvision_import import import_torchvision
+from enginebench.models.flat import Flat, flatten
+from enginebench.models.torchvision_import import import_torchvision, with_torchvision
 from enginebench.models.zoo import BUILTIN, ModelRef
-
-INPUT_NAME = "input"
-
-
-class FlatOutputs(nn.Module):  # type: ignore[misc]  # PyTorch is not followed by mypy
-    """The user's module, answering with one tensor or a flat tuple of tensors, whatever structure it returns itself."""
-
-    def __init__(self, module: nn.Module) -> None:
-        super().__init__()
-        self.module = module
-
-    def forward(self, *inputs: torch.Tensor) -> torch.Tensor | tuple[torch.Tensor, ...]:
-        tensors = [t for t in pytree.tree_leaves(self.module(*inputs)) if isinstance(t, torch.Tensor)]
-        return tensors[0] if len(tensors) == 1 else tuple(tensors)
 
 
 def build_module(ref: ModelRef, input_size: int | None = None) -> tuple[nn.Module, tuple[torch.Tensor, ...]]:
@@ -41,23 +29,27 @@ def build_module(ref: ModelRef, input_size: int | None = None) -> tuple[nn.Modul
     The example inputs are () where a factory brings none.
 
     Args:
-        ref: anything but an `onnx` reference.
+        ref: a built-in, or of timm, transformers or a factory.
         input_size: height and width in pixels in place of the model's own; image models only.
 
     Raises:
-        UsageError: `input_size` for a model that is no image model of free size.
+        UsageError: `input_size` is given for a model whose size is fixed or that takes no images.
         ModelError: timm does not know the name, or the factory cannot be imported, fails, or returns something else.
         MissingDependency: torchvision or timm is not installed.
     """
     if ref.kind == "factory":
-        _refuse_input_size(ref, input_size)
-        module, examples = call_factory(ref)
-        return FlatOutputs(module).eval(), examples
+        refuse_input_size(ref, input_size)
+        return call_factory(ref)
+    if ref.kind == "hf":
+        from enginebench.models.hugging_face import build_hf
+
+        refuse_input_size(ref, input_size)
+        return build_hf(ref)
     module, shape = _build_timm(ref, input_size) if ref.kind == "timm" else _build_builtin(ref, input_size)
     return module.eval(), (torch.zeros(1, *shape),)
 
 
-def _refuse_input_size(ref: ModelRef, input_size: int | None) -> None:
+def refuse_input_size(ref: ModelRef, input_size: int | None) -> None:
     if input_size is not None:
         raise UsageError(f"--input-size does not apply to {ref.text}; use --input-shape name:1x3x224x224")
 
@@ -66,7 +58,7 @@ def _build_builtin(ref: ModelRef, input_size: int | None) -> tuple[nn.Module, tu
     card = BUILTIN[ref.name]
     if ref.name in DIGITS_MODULES:
         if input_size not in (None, 8):
-            raise UsageError(f"{ref.name} takes 8x8 images only; --input-size {input_size} cannot be had")
+            raise UsageError(f"{ref.name} takes only 8x8 images; leave out --input-size {input_size}")
         return DIGITS_MODULES[ref.name](), card.input_shape
     import_torchvision()
     from torchvision.models import get_model
@@ -120,26 +112,31 @@ def check_timm_name(timm: Any, ref: ModelRef) -> str:
     raise ModelError(f"{ref.text}: timm {timm.__version__} has no model {ref.name!r}{hint}")
 
 
-def call_factory(ref: ModelRef) -> tuple[nn.Module, tuple[torch.Tensor, ...]]:
-    """What the user's `package.module:factory` returns: (module, example inputs or ()).
+def call_factory(ref: ModelRef) -> tuple[Flat, tuple[torch.Tensor, ...]]:
+    """What the user's `package.module:factory` returns: (module, flat and in eval mode; example inputs or ()).
 
     Raises:
-        ModelError: the import or the call fails (chained), or the answer is neither a module nor a pair.
+        ModelError: the import or the call fails (chained), or the answer is neither a module nor one with inputs.
     """
     factory = _import_factory(ref)
     try:
-        made = factory()
+        made = with_torchvision(factory)
     except Exception as error:
         raise ModelError(f"{ref.text}: the factory failed: {type(error).__name__}: {error}") from error
-    module, examples = made if isinstance(made, tuple) and len(made) == 2 else (made, ())
+    module, given, further = split_made(made)
     if not isinstance(module, nn.Module):
         raise ModelError(
-            f"{ref.text} returned {_describe(made)}; expected a torch.nn.Module, or (module, tuple of example inputs)"
+            f"{ref.text} returned {_describe(made)}; expected a torch.nn.Module, or (module, example inputs)"
         )
-    examples = (examples,) if isinstance(examples, torch.Tensor) else tuple(examples)
-    if not all(isinstance(example, torch.Tensor) for example in examples):
-        raise ModelError(f"{ref.text}: the example inputs are {_describe(examples)}; expected tensors only")
-    return module.cpu(), tuple(example.detach().cpu() for example in examples)
+    if given is None:
+        return Flat(module.cpu()).eval(), ()
+    try:
+        flat, examples = flatten(module.cpu(), given, further)
+    except ValueError as error:
+        raise ModelError(
+            f"{ref.text}: the example inputs are {_describe(given)}, and they cannot be used: {error}"
+        ) from error
+    return flat.eval(), examples
 
 
 def _describe(value: object) -> str:
@@ -154,7 +151,7 @@ def _import_factory(ref: ModelRef) -> Callable[[], object]:
     if here not in sys.path:  # as `python -m` has it, so that a file beside the user is found
         sys.path.insert(0, here)
     try:
-        found: Any = importlib.import_module(name)
+        found: Any = with_torchvision(lambda: importlib.import_module(name))
     except Exception as error:  # user code: anything can come out of it
         meant = f"{name.removesuffix('.py')}:{attribute}"
         hint = f". A module is meant, not its file: {meant}" if name.endswith(".py") else ""
@@ -174,19 +171,14 @@ def _near_attributes(found: object, part: str) -> str:
 
 
 def name_inputs(module: nn.Module, count: int) -> list[str]:
-    """Names of `count` positional inputs: "input" for one, the parameters of `forward` for more."""
-    if count == 1:
-        return [INPUT_NAME]
-    inner = module.module if isinstance(module, FlatOutputs) else module
-    kinds = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
-    names = [p.name for p in inspect.signature(inner.forward).parameters.values() if p.kind in kinds]
-    return names[:count] if len(names) >= count else [f"{INPUT_NAME}_{i}" for i in range(count)]
+    """Names of `count` inputs, as `core/trees.py` gives them; the models known by name take one."""
+    return module.name_inputs(count) if isinstance(module, Flat) else [INPUT]
 
 
 def examples_of_shapes(
     module: nn.Module, examples: Sequence[torch.Tensor], shapes: Mapping[str, tuple[int, ...]]
 ) -> tuple[torch.Tensor, ...]:
-    """Zeros of the given shapes, in the order of `forward`'s parameters where the names are known there.
+    """The examples in the given shapes; zeros where there are none, in the order of `forward`'s parameters.
 
     Args:
         module: the module.
@@ -206,9 +198,24 @@ def examples_of_shapes(
     if not examples:
         return tuple(torch.zeros(shapes[name]) for name in (names if len(shapes) > 1 else shapes))
     return tuple(
-        torch.zeros(shapes[name], dtype=example.dtype) if name in shapes else example
+        _repeat_values(example, shapes[name]) if name in shapes else example
         for name, example in zip(names, examples, strict=True)
     )
+
+
+def _repeat_values(example: torch.Tensor, shape: tuple[int, ...]) -> torch.Tensor:
+    """The example's own values in another shape: token ids stay within the vocabulary, a full mask stays full."""
+    places = torch.arange(math.prod(shape)) % max(1, example.numel())
+    return example.reshape(-1)[places].reshape(shape) if example.numel() else example.new_zeros(shape)
+
+
+def stands_in_list(module: nn.Module) -> bool:
+    """Whether tensors reach the module in a list: there each is an entry of its own, without a batch axis."""
+    call = module.call if isinstance(module, Flat) else None
+    if call is None:
+        return False
+    parts = [*call[0], *call[1].values()]
+    return any(isinstance(part, list) and HOLE in [leaf for _, leaf in list_leaves(part)] for part in parts)
 
 
 def set_batch(examples: Sequence[torch.Tensor], batch: int) -> tuple[torch.Tensor, ...]:
@@ -227,22 +234,103 @@ def describe_tensors(names: Sequence[str], tensors: Sequence[torch.Tensor]) -> t
     )
 
 
+def describe_inputs(
+    module: nn.Module, examples: Sequence[torch.Tensor], *, fixed: bool = False
+) -> tuple[TensorSpec, ...]:
+    """Specs of the inputs, with the range of values that their examples show.
+
+    Args:
+        module: the module.
+        examples: its inputs.
+        fixed: no axis of theirs is a batch. Then the first one has a name and a size of its own.
+    """
+    specs = describe_tensors(name_inputs(module, len(examples)), examples)
+    limits = _find_table_rows(module, examples)
+    varied = any(_is_varied(example) for example in examples)
+    specs = tuple(
+        replace(spec, values=_find_values(example, limits.get(i), varied))
+        for i, (spec, example) in enumerate(zip(specs, examples, strict=True))
+    )
+    if not fixed or not specs[0].shape:
+        return specs
+    length, *rest = specs[0].shape
+    sizes = (int(length), *[0] * len(rest))
+    return (replace(specs[0], shape=(f"{specs[0].name}_0", *rest), sizes=sizes), *specs[1:])
+
+
+def _is_varied(example: torch.Tensor) -> bool:
+    return example.numel() > 1 and bool((example != example.reshape(-1)[0]).any())
+
+
+def _find_values(example: torch.Tensor, rows: int | None, varied: bool) -> tuple[float, float] | None:
+    """(lowest, highest) of the values that may stand in for the example's; None: any that are usual for the type.
+
+    A constant beside inputs that vary is meant: a full mask, a sampling rate. An example that is all zeros, alone, says
+    its shape only. What looks up a table stays within it.
+    """
+    if not example.numel():
+        return None
+    if not example.is_floating_point() and example.dtype != torch.bool and rows and not _is_varied(example):
+        return 0, rows - 1
+    low, high = float(example.min()), float(example.max())
+    if low == high:
+        return (low, high) if varied or (low and not example.is_floating_point()) else None
+    if (low, high) == (0, 1) and not example.is_floating_point():  # a mask: whole
+        return 1, 1
+    return (low, high) if low >= 0 or not example.is_floating_point() else None
+
+
+def _find_table_rows(module: nn.Module, examples: Sequence[torch.Tensor]) -> dict[int, int]:
+    """{place of an input: rows of the smallest table that it looks up directly}."""
+    places = {(example.data_ptr(), example.shape): i for i, example in enumerate(examples) if example.numel()}
+    rows: dict[int, int] = {}
+
+    def watch(layer: nn.Embedding, given: tuple[Any, ...]) -> None:
+        if given and (place := places.get((given[0].data_ptr(), given[0].shape))) is not None:
+            rows[place] = min(layer.num_embeddings, rows.get(place, layer.num_embeddings))
+
+    hooks = [m.register_forward_pre_hook(watch) for m in module.modules() if isinstance(m, nn.Embedding)]
+    try:
+        if hooks:
+            with torch.inference_mode():
+                module(*examples)
+    finally:
+        for hook in hooks:
+            hook.remove()
+    return rows
+
+
 def describe_outputs(module: nn.Module, examples: Sequence[torch.Tensor], model: str) -> tuple[TensorSpec, ...]:
-    """Specs of what the module answers to the examples: "output" for one, "output_0", ... for more.
+    """Specs of what the module answers to the examples: "output" for a tensor, else `outputs.logits`, `outputs.0`, ...
 
     Raises:
-        ModelError: the forward pass fails on these shapes, or answers with no tensor.
+        ModelError: the forward pass fails on these shapes, changes its inputs, or answers with no tensor.
     """
+    with torch.inference_mode(False):
+        examples = tuple(example.clone() for example in examples)
+    versions = [example._version for example in examples]  # PyTorch counts what is written into a tensor
     try:
         with torch.inference_mode():
-            answer = module(*examples)
+            answer = module.answer(*examples) if isinstance(module, Flat) else module(*examples)
     except Exception as error:  # user code, or shapes that the layers refuse
         shapes = ", ".join("x".join(map(str, e.shape)) for e in examples)
         raise ModelError(
             f"{model} does not run on inputs of shape {shapes}: {type(error).__name__}: {error}"
         ) from error
-    tensors = (answer,) if isinstance(answer, torch.Tensor) else tuple(answer)
-    if not tensors:
-        raise ModelError(f"{model} returns no tensor; expected at least one")
-    names = ["output"] if len(tensors) == 1 else [f"output_{i}" for i in range(len(tensors))]
-    return describe_tensors(names, tensors)
+    _refuse_changed_inputs(module, versions, examples, model)
+    leaves = [leaf for _, leaf in list_leaves(answer) if isinstance(leaf, torch.Tensor)]
+    if not leaves:
+        raise ModelError(f"{model} returns no tensor ({_describe(answer)}); expected at least one")
+    return describe_tensors(name_answer(answer, lambda leaf: isinstance(leaf, torch.Tensor)), leaves)
+
+
+def _refuse_changed_inputs(
+    module: nn.Module, versions: Sequence[int], examples: Sequence[torch.Tensor], model: str
+) -> None:
+    pairs = zip(name_inputs(module, len(examples)), versions, examples, strict=True)
+    changed = [name for name, version, example in pairs if example._version != version]
+    if changed:
+        raise ModelError(
+            f"{model} writes into its input {changed[0]!r}, so that every call would see what the call before left. "
+            "Begin forward with a copy: x = x.clone()"
+        )

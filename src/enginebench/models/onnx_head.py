@@ -17,7 +17,8 @@ from typing import TypeAlias
 from msgspec import Struct
 
 from enginebench.core.errors import ParseError
-from enginebench.core.records import Caveat, Precision, Recipe, TensorSpec
+from enginebench.core.records import TEXT, Artifact, Caveat, Precision, Recipe, TensorSpec
+from enginebench.core.shapes import name_axes
 from enginebench.models.origin import Origin, read_origin, read_recipe
 
 # Field numbers of onnx.proto.
@@ -27,7 +28,10 @@ GRAPH_NODE, GRAPH_INITIALIZER, GRAPH_INPUT, GRAPH_OUTPUT = 1, 5, 11, 12
 NODE_OP_TYPE = 4
 TENSOR_DIMS, TENSOR_DATA_TYPE, TENSOR_NAME = 1, 2, 8
 VALUE_NAME, VALUE_TYPE = 1, 2
-TYPE_TENSOR, TENSOR_ELEMENT, TENSOR_SHAPE, SHAPE_DIM, DIM_VALUE, DIM_NAME = 1, 1, 2, 1, 1, 2
+TYPE_TENSOR, TYPE_SEQUENCE, TYPE_MAP, TYPE_OPTIONAL = 1, 4, 5, 9
+# Where the type of what is inside stands: in a sequence or an optional value, and in a map, whose keys come first.
+INNER_ELEMENT, INNER_MAP_VALUE = 1, 2
+TENSOR_ELEMENT, TENSOR_SHAPE, SHAPE_DIM, DIM_VALUE, DIM_NAME = 1, 2, 1, 1, 2
 
 # TensorProto.DataType
 DTYPES = {
@@ -38,6 +42,7 @@ DTYPES = {
     5: "int16",
     6: "int32",
     7: "int64",
+    8: TEXT,
     9: "bool",
     10: "float16",
     11: "float64",
@@ -62,6 +67,7 @@ class OnnxHead(Struct, frozen=True, kw_only=True):
     precision: Precision
     recipe: Recipe | None = None
     preprocess_sha256: str | None = None
+    excluded: tuple[str, ...] = ()
     caveats: tuple[Caveat, ...] = ()
 
 
@@ -75,7 +81,7 @@ def read_onnx_head(path: Path) -> OnnxHead:
         with path.open("rb") as file:
             data = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)  # closed when its last view is gone
         return _read_model(memoryview(data), path)
-    except (OSError, ValueError, IndexError) as error:
+    except (OSError, ValueError, IndexError, RecursionError) as error:
         reason = "an empty file" if isinstance(error, ValueError) and "empty" in str(error) else str(error)
         raise ParseError(path, "", reason or type(error).__name__, "an ONNX model") from None
 
@@ -110,7 +116,7 @@ def _read_graph(data: Bytes, metadata: Mapping[str, str], origin: Origin) -> Onn
         elif number == GRAPH_INITIALIZER:
             name, kind, size = _read_weight(value)
             weights[name] = kind, size
-    precision = _choose_precision(operators, list(weights.values()))
+    precision = _choose_precision(operators, list(weights.values()), [spec.dtype for spec in (*inputs, *outputs)])
     explicit = "DequantizeLinear" in operators
     return OnnxHead(
         inputs=tuple(spec for spec in inputs if spec.name not in weights),
@@ -118,6 +124,7 @@ def _read_graph(data: Bytes, metadata: Mapping[str, str], origin: Origin) -> Onn
         precision=precision,
         recipe=(read_recipe(metadata, precision) if explicit else "qat") if operators & QUANTIZED else None,
         preprocess_sha256=origin.preprocess_sha256,
+        excluded=origin.excluded,
         caveats=origin.caveats,
     )
 
@@ -142,38 +149,54 @@ def _read_packed(data: Bytes) -> Iterator[int]:
         yield value
 
 
-def _choose_precision(operators: set[str], weights: list[tuple[int, int]]) -> Precision:
-    """As `onnx_source.read_precision`: Q/DQ nodes decide, else the type that most weights have."""
+def _choose_precision(operators: set[str], weights: list[tuple[int, int]], dtypes: list[str]) -> Precision:
+    """As `onnx_source.read_precision`: Q/DQ nodes decide, else the type of most weights, else of inputs and outputs."""
     if operators & QUANTIZED:
         return "fp8" if any(kind in FLOAT8 for kind, _ in weights) else "int8"
     sizes: dict[int, int] = {}
     for kind, size in weights:
         if kind in FLOATS:
             sizes[kind] = sizes.get(kind, 0) + size
+    if not sizes:
+        found = [kind for dtype in dtypes for kind in FLOATS if DTYPES[kind] == dtype]
+        sizes = {kind: found.count(kind) for kind in found}
     return FLOATS[max(sizes, key=lambda kind: sizes[kind])] if sizes else "fp32"
 
 
 def _read_value(data: Bytes) -> TensorSpec:
     fields = dict(_read_fields(data))
     kind = _as_fields(fields.get(VALUE_TYPE))
-    tensor = _as_fields(kind.get(TYPE_TENSOR))
+    tensor = _find_tensor(kind)
     element = tensor.get(TENSOR_ELEMENT, 0)
     shape = tensor.get(TENSOR_SHAPE)
     name = _read_text(fields.get(VALUE_NAME, 0))
     axes = [] if shape is None or isinstance(shape, int) else [v for n, v in _read_fields(shape) if n == SHAPE_DIM]
+    plain = TYPE_TENSOR in kind
     return TensorSpec(
         name=name,
         dtype=DTYPES.get(element if isinstance(element, int) else 0, "unknown"),
-        shape=tuple(_read_axis(axis, name, place) for place, axis in enumerate(axes)),
+        shape=name_axes(name, [_read_axis(axis) for axis in axes]) if plain else ("batch", f"{name}_values"),
     )
 
 
-def _read_axis(data: int | Bytes, name: str, place: int) -> int | str:
+def _find_tensor(kind: Mapping[int, int | Bytes]) -> dict[int, int | Bytes]:
+    """The type of the tensors in a value: as `onnx_source`."""
+    for outer, inner in (
+        (TYPE_SEQUENCE, INNER_ELEMENT),
+        (TYPE_OPTIONAL, INNER_ELEMENT),
+        (TYPE_MAP, INNER_MAP_VALUE),
+    ):
+        if outer in kind:
+            return _find_tensor(_as_fields(_as_fields(kind[outer]).get(inner)))
+    return _as_fields(kind.get(TYPE_TENSOR))
+
+
+def _read_axis(data: int | Bytes) -> int | str:
     fields = _as_fields(data)
     value = fields.get(DIM_VALUE)
     if isinstance(value, int) and value > 0:
         return value
-    return _read_text(fields.get(DIM_NAME, 0)) or ("batch" if place == 0 else f"{name}_axis{place}")
+    return _read_text(fields.get(DIM_NAME, 0))
 
 
 def _as_fields(data: int | Bytes | None) -> dict[int, int | Bytes]:
@@ -216,3 +239,23 @@ def _read_varint(data: Bytes, position: int) -> tuple[int, int]:
         shift += 7
         if shift > 63:
             raise ValueError("a number of more than 64 bits")
+
+
+def take_head(onnx: Path) -> Artifact:
+    """The artifact of an ONNX file as far as its head tells: not hashed, weights not looked at."""
+    head = read_onnx_head(onnx)
+    inputs: tuple[TensorSpec, ...] = head.inputs
+    return Artifact(
+        kind="onnx",
+        model=onnx.name,
+        path=str(onnx),
+        sha256="",
+        files=(),
+        inputs=inputs,
+        outputs=head.outputs,
+        precision=head.precision,
+        recipe=head.recipe,
+        preprocess_sha256=head.preprocess_sha256,
+        excluded=head.excluded,
+        caveats=head.caveats,
+    )

@@ -1,4 +1,4 @@
-"""Any ONNX file to an artefact: its inputs and outputs, its precision read from the graph, every file hashed."""
+"""Any ONNX file to an artifact: its inputs and outputs, its precision read from the graph, every file hashed."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ from typing import Any
 import msgspec
 
 from enginebench.core.errors import ArtifactError, MissingDependency, ParseError
-from enginebench.core.records import Artifact, Precision, Recipe, TensorSpec
+from enginebench.core.records import TEXT, Artifact, Precision, Recipe, TensorSpec
+from enginebench.core.shapes import name_axes
 from enginebench.core.store import hash_files
 
 try:
@@ -57,7 +58,7 @@ FLOAT_PRECISIONS: dict[int, Precision] = {
 
 
 def read_onnx(path: Path) -> Artifact:
-    """The artefact of an ONNX file, external data included. The weights themselves are hashed, not loaded.
+    """The artifact of an ONNX file, external data included. The weights themselves are hashed, not loaded.
 
     Raises:
         ParseError: empty, truncated, too large, no ONNX model, or with metadata of ours that is damaged.
@@ -81,6 +82,7 @@ def read_onnx(path: Path) -> Artifact:
         recipe=recipe,
         weights="in-graph",
         preprocess_sha256=origin.preprocess_sha256,
+        excluded=origin.excluded,
         made_by=_read_producer(model),
         caveats=origin.caveats,
         opset=read_opset(model),
@@ -88,7 +90,7 @@ def read_onnx(path: Path) -> Artifact:
 
 
 def read_packaged_onnx(name: str) -> Artifact:
-    """The artefact of a built-in model's packaged ONNX file, batch axis open. It needs no PyTorch.
+    """The artifact of a built-in model's packaged ONNX file, batch axis open. It needs no PyTorch.
 
     Raises:
         ArtifactError: no file ships for this model.
@@ -122,7 +124,7 @@ def load_graph(path: Path) -> ModelProto:
 def _read_file(path: Path) -> bytes:
     try:
         if path.exists() and not path.is_file():
-            raise ArtifactError(f"{path} is no regular file; expected an ONNX file")
+            raise ArtifactError(f"{path} is not a regular file; expected an ONNX file")
         size = path.stat().st_size
         if size > LARGEST_PROTOBUF_BYTES:
             raise ParseError(
@@ -172,39 +174,65 @@ def read_inputs(graph: GraphProto, path: Path) -> tuple[TensorSpec, ...]:
     """The inputs that a caller must feed: initializers, which old files list too, are none.
 
     Raises:
-        ArtifactError: an input is no tensor of numbers, or its rank is unknown.
+        ArtifactError: an input is no tensor, or its rank is unknown.
     """
     names = _initializer_names(graph)
-    specs = tuple(_describe_value(value, path) for value in graph.input if value.name not in names)
+    given = [value for value in graph.input if value.name not in names]
+    for value in given:
+        kind = value.type.WhichOneof("value")
+        if kind != "tensor_type":
+            raise ArtifactError(f"{path}, input {value.name!r}: {_name_kind(kind)}; expected a tensor")
+    specs = tuple(_describe_value(value, path) for value in given)
     for spec in specs:
         if UNKNOWN_RANK in spec.shape:
             raise ArtifactError(f"{path}, input {spec.name!r}: no shape; expected one. Run shape inference on the file")
-        if spec.dtype == "object":
-            raise ArtifactError(f"{path}, input {spec.name!r}: text; expected numbers")
     return specs
 
 
 def _describe_value(value: ValueInfoProto, path: Path) -> TensorSpec:
     _require_text(path, (value.name, *(axis.dim_param for axis in value.type.tensor_type.shape.dim)))
     kind = value.type.WhichOneof("value")
-    if kind != "tensor_type":
-        raise ArtifactError(f"{path}, {value.name!r}: {kind or 'no type'}; expected a tensor")
-    tensor = value.type.tensor_type
-    try:
-        dtype = onnx.helper.tensor_dtype_to_np_dtype(tensor.elem_type).name
-    except (KeyError, ValueError) as error:
-        raise ParseError(path, repr(value.name), f"element type {tensor.elem_type}", "a type of ONNX") from error
+    tensor = _find_tensor(value.type)
+    if tensor is None:
+        raise ArtifactError(f"{path}, {value.name!r}: {_name_kind(kind)}; expected a tensor, or several")
+    dtype = _name_dtype(value.name, tensor.elem_type, path)
+    if kind != "tensor_type":  # how an engine hands it out as one array: a row of values for each sample
+        return TensorSpec(name=value.name, dtype=dtype, shape=("batch", f"{value.name}_values"))
     if not tensor.HasField("shape"):
         return TensorSpec(name=value.name, dtype=dtype, shape=(UNKNOWN_RANK,))
     return TensorSpec(name=value.name, dtype=dtype, shape=_describe_shape(value.name, tensor.shape.dim))
 
 
+def _find_tensor(kind: Any) -> Any | None:
+    """The type of the tensors in a value: a tensor itself, those of a sequence or map, or that of an optional value."""
+    match kind.WhichOneof("value"):
+        case "tensor_type":
+            return kind.tensor_type
+        case "sequence_type":
+            return _find_tensor(kind.sequence_type.elem_type)
+        case "map_type":
+            return _find_tensor(kind.map_type.value_type)
+        case "optional_type":
+            return _find_tensor(kind.optional_type.elem_type)
+    return None
+
+
+def _name_kind(kind: str | None) -> str:
+    return f"a {kind.removesuffix('_type').replace('_', ' ')}" if kind else "no type"
+
+
+def _name_dtype(name: str, element: int, path: Path) -> str:
+    if element == TensorProto.STRING:
+        return TEXT
+    try:
+        return str(onnx.helper.tensor_dtype_to_np_dtype(element).name)
+    except (KeyError, ValueError) as error:
+        raise ParseError(path, repr(name), f"element type {element}", "a type of ONNX") from error
+
+
 def _describe_shape(name: str, axes: Iterable[Any]) -> tuple[int | str, ...]:
-    """Numbers and names; an axis without either (some tools write -1) gets a name of its own."""
-    return tuple(
-        axis.dim_value if axis.dim_value > 0 else axis.dim_param or ("batch" if i == 0 else f"{name}_axis{i}")
-        for i, axis in enumerate(axes)
-    )
+    """Numbers and names."""
+    return name_axes(name, [axis.dim_value if axis.dim_value > 0 else axis.dim_param for axis in axes])
 
 
 def read_opset(model: ModelProto) -> int | None:
@@ -238,16 +266,17 @@ def read_metadata(model: ModelProto) -> dict[str, str]:
 
 
 def _walk_nodes(model: ModelProto) -> Iterator[NodeProto]:
-    yield from _walk_subgraphs(model.graph.node)
+    yield from walk_nodes(model.graph.node)
     for function in model.functions:
-        yield from _walk_subgraphs(function.node)
+        yield from walk_nodes(function.node)
 
 
-def _walk_subgraphs(nodes: Iterable[NodeProto]) -> Iterator[NodeProto]:
+def walk_nodes(nodes: Iterable[NodeProto]) -> Iterator[NodeProto]:
+    """The nodes, each followed by those of its own graphs."""
     for node in nodes:
         yield node
         for graph in _graphs_of(node):
-            yield from _walk_subgraphs(graph.node)
+            yield from walk_nodes(graph.node)
 
 
 def _graphs_of(node: NodeProto) -> Iterator[GraphProto]:
@@ -282,15 +311,48 @@ def find_external_data(model: ModelProto, path: Path) -> list[Path]:
         ArtifactError: a file is missing, too short, or lies outside the model's folder (also through a link).
     """
     needed: dict[str, int] = {}
-    for tensor in _walk_tensors(model, _walk_nodes(model)):
-        if tensor.data_location == TensorProto.EXTERNAL:
-            location, end = _read_location(tensor, path)
-            needed[location] = max(end, needed.get(location, 0))
+    for tensor in _external_tensors(model):
+        location, offset, length = _read_location(tensor, path)
+        needed[location] = max(offset + length, needed.get(location, 0))
     return [_check_data_file(path, location, end) for location, end in sorted(needed.items())]
 
 
-def _read_location(tensor: TensorProto, path: Path) -> tuple[str, int]:
-    """(file name, bytes that the file must have) of a tensor in external data."""
+def load_external_data(model: ModelProto, path: Path) -> None:
+    """Puts the weights that lie beside the model into it; `find_external_data` has passed them.
+
+    Read here, not by `onnx`: since 1.23 it refuses a file that has several links, as every copy by `cp --link`, a
+    backup or a data version control has, although its content is in order.
+
+    Raises:
+        ArtifactError: a file cannot be read, or has become too short.
+    """
+    for tensor in _external_tensors(model):
+        location, offset, length = _read_location(tensor, path)
+        tensor.raw_data = _read_range(path.parent / location, offset, length)
+        tensor.data_location = TensorProto.DEFAULT
+        del tensor.external_data[:]
+
+
+def _external_tensors(model: ModelProto) -> Iterator[TensorProto]:
+    for tensor in _walk_tensors(model, _walk_nodes(model)):
+        if tensor.data_location == TensorProto.EXTERNAL:
+            yield tensor
+
+
+def _read_range(path: Path, offset: int, length: int) -> bytes:
+    try:
+        with path.open("rb") as file:
+            file.seek(offset)
+            data = file.read(length)
+    except OSError as error:
+        raise ArtifactError(f"{path} cannot be read: {error.strerror}. Check its permissions") from error
+    if len(data) < length:
+        raise ArtifactError(f"{path} ends at byte {offset + len(data)}; expected {offset + length}. Copy it again")
+    return data
+
+
+def _read_location(tensor: TensorProto, path: Path) -> tuple[str, int, int]:
+    """(file name, first byte, number of bytes) of a tensor in external data."""
     entries = {entry.key: entry.value for entry in tensor.external_data}
     _require_text(path, (tensor.name, *entries, *entries.values()))
     location = entries.get("location", "")
@@ -303,7 +365,7 @@ def _read_location(tensor: TensorProto, path: Path) -> tuple[str, int]:
         ) from error
     if not location or offset < 0 or length < 0:
         raise ParseError(path, f"tensor {tensor.name!r}", f"external data {entries}", "a file and a range in it")
-    return location, offset + length
+    return location, offset, length
 
 
 def _count_bytes(tensor: TensorProto) -> int:
@@ -321,7 +383,7 @@ def _check_data_file(path: Path, location: str, end: int) -> Path:
             )
         size = data.stat().st_size if data.is_file() else None
     except (OSError, RuntimeError) as error:  # RuntimeError: a link that leads to itself
-        raise ArtifactError(f"{path}: external data {location[:80]!r} cannot be looked at: {error}") from error
+        raise ArtifactError(f"{path}: external data {location[:80]!r} cannot be accessed: {error}") from error
     if size is None:
         raise ArtifactError(f"{path}: external data file {data} is missing. Copy it beside the model")
     if size < end:

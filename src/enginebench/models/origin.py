@@ -18,6 +18,7 @@ PREPROCESS_KEY = "enginebench.preprocess_sha256"
 CAVEATS_KEY = "enginebench.caveats"
 PARENT_KEY = "enginebench.parent_sha256"
 KEPT_KEY = "enginebench.kept_fp32"
+EXCLUDED_KEY = "enginebench.excluded"
 
 # Recipes that a graph can be made by. "weak" has no graph of its own, and "qat" is what is left.
 RECIPES: tuple[Recipe, ...] = ("tensorrt", "cpu", "nncf")
@@ -29,6 +30,7 @@ class Origin(Struct, frozen=True, kw_only=True):
     """What a graph says of itself beyond its nodes: how its inputs are prepared, and what there is to doubt."""
 
     preprocess_sha256: str | None = None
+    excluded: tuple[str, ...] = ()  # nodes that were left in FP32 by choice
     caveats: tuple[Caveat, ...] = ()
 
 
@@ -40,12 +42,14 @@ def describe_origin(
     preprocess_sha256: str | None,
     caveats: tuple[Caveat, ...] = (),
     kept_fp32: tuple[str, ...] = (),
+    excluded: tuple[str, ...] = (),
 ) -> dict[str, str]:
     """The entries of a graph's metadata, empty ones included: they take the place of what stood there before."""
     return {
         PRECISION_KEY: format_precision(precision, recipe),
         PARENT_KEY: parent_sha256,
         KEPT_KEY: "\n".join(kept_fp32),
+        EXCLUDED_KEY: "\n".join(excluded),
         PREPROCESS_KEY: preprocess_sha256 or "",
         CAVEATS_KEY: msgspec.json.encode(caveats).decode() if caveats else "",
     }
@@ -73,4 +77,8 @@ def read_origin(metadata: Mapping[str, str], path: Path) -> Origin:
         caveats = msgspec.json.decode(metadata.get(CAVEATS_KEY) or "[]", type=tuple[Caveat, ...])
     except msgspec.DecodeError as error:
         raise ParseError(path, CAVEATS_KEY, str(error), "caveats as JSON", "Quantize or export it again") from error
-    return Origin(preprocess_sha256=preprocess if _PREPROCESS.fullmatch(preprocess) else None, caveats=caveats)
+    return Origin(
+        preprocess_sha256=preprocess if _PREPROCESS.fullmatch(preprocess) else None,
+        excluded=tuple(metadata.get(EXCLUDED_KEY, "").splitlines()),
+        caveats=caveats,
+    )

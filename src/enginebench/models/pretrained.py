@@ -55,12 +55,12 @@ def fetch_url(url: str) -> State:
     """The state dict at `url`, through PyTorch's hub cache, its name checked against its hash.
 
     Raises:
-        DownloadFailed: it cannot be had.
+        DownloadFailed: the download fails.
     """
     cached = Path(torch.hub.get_dir()) / "checkpoints" / Path(urlparse(url).path).name
     if not cached.is_file():
         ask_server(url)
-    with _download_errors(), _stall_limit():
+    with download_errors(), stall_limit():
         state: State = torch.hub.load_state_dict_from_url(
             url, progress=False, check_hash=True, weights_only=True, map_location="cpu"
         )
@@ -74,7 +74,7 @@ def _fetch_timm(ref: ModelRef) -> State:
         raise DownloadFailed("timm has no pretrained weights of this model")
     if url := _uncached_timm_url(config):
         ask_server(url)
-    with _download_errors(), _stall_limit():
+    with download_errors(), stall_limit():
         state: State = timm.create_model(ref.name, pretrained=True).state_dict()
     return state
 
@@ -96,7 +96,7 @@ def _uncached_timm_url(config: Any) -> str | None:
 def ask_server(
     url: str, opener: Callable[..., Any] = urllib.request.urlopen, timeout_s: float = PROBE_TIMEOUT_S
 ) -> None:
-    """Returns if the server of `url` answers within `timeout_s`, name lookup included.
+    """Checks that the server of `url` answers within `timeout_s`, name lookup included.
 
     A status such as 404 counts as an answer: what it means is for the downloader to say.
 
@@ -125,7 +125,8 @@ def ask_server(
 
 
 @contextmanager
-def _stall_limit() -> Iterator[None]:
+def stall_limit() -> Iterator[None]:
+    """Downloads in the block give up once no byte has come for a while."""
     before = socket.getdefaulttimeout()
     socket.setdefaulttimeout(STALL_TIMEOUT_S)
     try:
@@ -135,7 +136,8 @@ def _stall_limit() -> Iterator[None]:
 
 
 @contextmanager
-def _download_errors() -> Iterator[None]:
+def download_errors() -> Iterator[None]:
+    """What goes wrong in the block is a `DownloadFailed`."""
     try:
         yield
     except DownloadFailed:

@@ -15,6 +15,7 @@ from enginebench.core.errors import ArtifactError, FeedError, MissingDependency,
 from enginebench.core.feeds import random_feeds
 from enginebench.core.records import TensorSpec
 from enginebench.core.shapes import concrete_shape
+from enginebench.models.samples import find_batch, group_samples, join_samples, read_samples
 from enginebench.models.zoo import BUILTIN, DATA_DIR, TIMM_PREFIX
 
 if TYPE_CHECKING:
@@ -143,6 +144,11 @@ def _preprocess_digits(flat: bool) -> Preprocess:
     )
 
 
+def preprocess_imagenet(crop: int) -> Preprocess:
+    """How pictures are prepared for most classifiers: cut from a picture an eighth larger, and normalized."""
+    return _preprocess_imagenet(round(crop / 0.875), crop, "bilinear")
+
+
 def _preprocess_imagenet(
     resize: int,
     crop: int,
@@ -219,17 +225,25 @@ def feed_digits(model: str, images: NDArray[np.float32]) -> NDArray[np.float32]:
 
 
 def sample_feeds(
-    artifact_inputs: Sequence[TensorSpec], model: str, batch: int, seed: int, count: int
+    artifact_inputs: Sequence[TensorSpec], model: str, batch: int, seed: int, count: int, samples: str | None = None
 ) -> list[dict[str, Array]]:
-    """`count` different feeds: held-out digits for the digits models, seeded random arrays for all others.
+    """`count` different feeds: the user's, at most as many as there are; else held-out digits for the digits models.
+
+    Seeded random arrays for all others.
 
     Args:
-        artifact_inputs: inputs of the artefact; a dynamic first axis becomes `batch`.
+        artifact_inputs: inputs of the artifact; a dynamic first axis becomes `batch`.
         model: MODEL.
         batch: entries on a dynamic first axis.
         seed: of the order of the digits, or of the arrays; feed i has seed + i.
         count: how many feeds.
+        samples: the folder of the user's inputs (`models/samples.py`); None if none were given.
     """
+    if samples is not None:
+        step = find_batch(artifact_inputs, batch)
+        entries = read_samples(samples, step * count)
+        groups = group_samples(entries, step)[:count]
+        return [join_samples([entries[i] for i in group], artifact_inputs, step) for group in groups]
     card = BUILTIN.get(model)
     if card is None or card.task != "digits" or len(artifact_inputs) != 1:
         return [random_feeds(artifact_inputs, batch, seed + i) for i in range(count)]
@@ -237,6 +251,11 @@ def sample_feeds(
     length = concrete_shape(spec, batch)[0]
     inputs = feed_digits(model, _draw_held_out(length * count, seed))
     return [{spec.name: inputs[i * length : (i + 1) * length]} for i in range(count)]
+
+
+def count_held_out() -> int:
+    """How many digits training never saw."""
+    return int(load_digits().held_out.sum())
 
 
 def _draw_held_out(n: int, seed: int) -> NDArray[np.float32]:

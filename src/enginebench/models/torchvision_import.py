@@ -1,19 +1,20 @@
-"""torchvision, also where its published wheel does not match the PyTorch beside it.
+"""Imports torchvision, even if its published wheel does not match the installed PyTorch.
 
 torchvision's wheel on the default index registers its operators from an extension that links CUDA libraries. Beside a
 CPU-only PyTorch that extension does not load, and the import dies at the first operator that it describes
 (`operator torchvision::nms does not exist`). No classification model calls those operators, so declaring their
-names is enough. Where the two wheels match, nothing here runs but the import.
+names is enough; detectors call one of them, which then runs in Python, and say so. Where the two wheels match, nothing
+here runs but the import.
 """
 
 from __future__ import annotations
 
 import importlib
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import ModuleType
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 
@@ -26,6 +27,10 @@ SCHEMAS = (
 )
 # A declaration lives as long as its library object.
 _libraries: list[Any] = []
+# Stand-ins that were called in this process.
+_called: set[str] = set()
+
+T = TypeVar("T")
 
 
 def import_torchvision() -> ModuleType:
@@ -48,6 +53,26 @@ def import_torchvision() -> ModuleType:
         ) from error
 
 
+def with_torchvision(call: Callable[[], T]) -> T:
+    """What a call of the user's code returns, though it imports torchvision, and that only imports by our hand.
+
+    The first attempt, which failed at that import, left nothing behind: Python forgets a module that did not import.
+    """
+    try:
+        return call()
+    except Exception as error:
+        if not any("torchvision::" in str(link) for link in _chain(error)):  # some packages raise their own from it
+            raise
+    import_torchvision()
+    return call()
+
+
+def _chain(error: BaseException | None) -> Iterator[BaseException]:
+    while error is not None:
+        yield error
+        error = error.__cause__ or error.__context__
+
+
 def _import_or_declare() -> ModuleType:
     try:
         return importlib.import_module("torchvision")
@@ -56,7 +81,14 @@ def _import_or_declare() -> ModuleType:
             raise
     _drop_half_imported()
     _declare_operators()
-    return importlib.import_module("torchvision")
+    package = importlib.import_module("torchvision")
+    # It asks whether its extension is loaded before it calls the operator, which is there all the same.
+    importlib.import_module("torchvision.ops.boxes").__dict__["_assert_has_ops"] = lambda: None
+    # It has this one in Python itself, for compilers: called as it is, it needs none.
+    aligning = importlib.import_module("torchvision.ops.roi_align").__dict__
+    aligning["is_compile_supported"] = lambda device: True
+    aligning["_roi_align"] = getattr(aligning["_roi_align"], "__wrapped__", aligning["_roi_align"])
+    return package
 
 
 @contextmanager
@@ -89,4 +121,27 @@ def _declare_operators() -> None:
     library = torch.library.Library("torchvision", "FRAGMENT")
     for schema in SCHEMAS:
         library.define(schema)
+    library.impl("nms", suppress_overlaps, "CPU")
     _libraries.append(library)
+
+
+def has_stand_in() -> bool:
+    """Whether a call of this process went to an operator in Python that stands in for one of torchvision's own."""
+    return bool(_called)
+
+
+def suppress_overlaps(boxes: torch.Tensor, scores: torch.Tensor, iou_threshold: float) -> torch.Tensor:
+    """Places of the boxes that are kept, best first: each is dropped that overlaps a better one by more than the limit.
+
+    Source: torchvision/csrc/ops/cpu/nms_kernel.cpp, 0.28.
+    """
+    _called.add("nms")
+    order = scores.argsort(stable=True, descending=True)
+    low, high = boxes[order, :2], boxes[order, 2:]
+    areas = (high - low).prod(1)
+    dropped = torch.zeros(len(order), dtype=torch.bool)
+    for i in range(len(order)):
+        if not dropped[i]:
+            overlap = (torch.minimum(high[i], high) - torch.maximum(low[i], low)).clamp(min=0).prod(1)
+            dropped[i + 1 :] |= (overlap / (areas[i] + areas - overlap) > iou_threshold)[i + 1 :]
+    return order[~dropped]

@@ -12,10 +12,13 @@ from msgspec import Struct
 from enginebench.core.errors import ModelError, UsageError
 
 Task = Literal["digits", "imagenet"]
-RefKind = Literal["builtin", "timm", "onnx", "factory"]
+RefKind = Literal["builtin", "timm", "hf", "onnx", "pt2", "factory", "object"]
 
 DATA_DIR = Path(__file__).parent / "data"
 TIMM_PREFIX = "timm:"
+HF_PREFIX = "hf:"
+# A Python object that a program gave: its class, and the first digits of its pickle's SHA-256.
+OBJECT = re.compile(r"\w+@[0-9a-f]{12}")
 # Files that a user may hand in for a MODEL and that are something else; each with what to do.
 FOREIGN_SUFFIXES = {
     ".pt": "a state dict has no architecture: give MODEL with --weights FILE",
@@ -55,7 +58,7 @@ class ModelRef(Struct, frozen=True, kw_only=True):
 
     @property
     def path(self) -> Path:
-        """The file of an `onnx` reference."""
+        """The file of an `onnx` or `pt2` reference."""
         return Path(self.name)
 
 
@@ -80,7 +83,7 @@ def _imagenet_card(name: str, parameters: int, multiply_adds: int, weights: str,
         multiply_adds=multiply_adds,
         classes=1000,
         task="imagenet",
-        weights_source=f"torchvision {weights}, downloaded once; seeded random ones where that fails",
+        weights_source=f"torchvision {weights}, downloaded once; if that fails, seeded random ones",
         description=description,
     )
 
@@ -104,19 +107,23 @@ def resolve_model(text: str) -> ModelRef:
     """What `text` refers to. Nothing is imported and no file is opened.
 
     Args:
-        text: MODEL as on the command line: a built-in name, `timm:NAME`, a path that ends in `.onnx`, or
-            `package.module:factory`.
+        text: MODEL as on the command line: a built-in name, `timm:NAME`, `hf:NAME`, a path that ends in `.onnx` or
+            `.pt2`, or `package.module:factory`.
 
     Raises:
-        UsageError: no such built-in (near names are listed), or a malformed `timm:` or factory text.
-        ModelError: the `.onnx` file is not there.
+        UsageError: no such built-in (near names are listed), or a malformed `timm:`, `hf:` or factory text.
+        ModelError: the file is not there.
     """
     if text in BUILTIN:
         return ModelRef(kind="builtin", text=text, name=text)
     if text.startswith(TIMM_PREFIX):
         return _resolve_timm(text)
-    if Path(text).suffix.lower() == ".onnx":
-        return _resolve_onnx(text)
+    if text.startswith(HF_PREFIX):
+        return _resolve_hf(text)
+    if (suffix := Path(text).suffix.lower()) in (".onnx", ".pt2"):
+        return _resolve_file(text, suffix)
+    if OBJECT.fullmatch(text):
+        return ModelRef(kind="object", text=text, name=text)
     if ":" in text and Path(text).suffix.lower() not in FOREIGN_SUFFIXES:
         return _resolve_factory(text)
     raise UsageError(f"unknown model {text!r}; {_advise(text)}")
@@ -131,23 +138,35 @@ def packaged_onnx(name: str) -> Path | None:
 def _resolve_timm(text: str) -> ModelRef:
     name = text.removeprefix(TIMM_PREFIX)
     if not re.fullmatch(r"[A-Za-z0-9_.\-]+", name):
-        raise UsageError(f"model {text!r}: {name!r} is no name of a timm model; expected timm:NAME, as timm:resnet18")
+        raise UsageError(
+            f"model {text!r}: {name!r} is not the name of a timm model; expected timm:NAME, for example timm:resnet18"
+        )
     return ModelRef(kind="timm", text=text, name=name)
 
 
-def _resolve_onnx(text: str) -> ModelRef:
+def _resolve_hf(text: str) -> ModelRef:
+    name = text.removeprefix(HF_PREFIX)
+    if not name or (name.startswith((".", "/", "~")) and not Path(name).expanduser().is_dir()):
+        raise UsageError(
+            f"model {text!r}: {name!r} is no folder; expected hf:NAME, a name on the Hugging Face Hub, or hf:./FOLDER"
+        )
+    return ModelRef(kind="hf", text=text, name=str(Path(name).expanduser()) if name.startswith("~") else name)
+
+
+def _resolve_file(text: str, suffix: str) -> ModelRef:
     path = Path(text)
     if path.is_dir():
-        raise ModelError(f"model {text!r} is a folder; expected an ONNX file")
+        raise ModelError(f"model {text!r} is a folder; expected a file")
     if not path.exists():
         near = _near_files(path)
-        raise ModelError(f"model {text!r}: no such file{near}. Check the path; `enginebench export` makes one")
-    return ModelRef(kind="onnx", text=text, name=text)
+        maker = "`enginebench export`" if suffix == ".onnx" else "torch.export.save"
+        raise ModelError(f"model {text!r}: no such file{near}. Check the path; {maker} makes one")
+    return ModelRef(kind="onnx" if suffix == ".onnx" else "pt2", text=text, name=text)
 
 
 def _near_files(path: Path) -> str:
     try:
-        names = [p.name for p in path.parent.glob("*.onnx")]
+        names = [p.name for p in path.parent.glob(f"*{path.suffix}")]
     except OSError:
         return ""
     near = difflib.get_close_matches(path.name, names, n=3)
@@ -168,4 +187,7 @@ def _advise(text: str) -> str:
     near = difflib.get_close_matches(text.lower().replace("-", "_"), [n.replace("-", "_") for n in BUILTIN], n=3)
     names = [name for name in BUILTIN if name.replace("-", "_") in near]
     hint = f"did you mean {' or '.join(names)}? " if names else ""
-    return f"{hint}Expected one of {', '.join(BUILTIN)}; timm:NAME; a path to an .onnx file; or package.module:factory"
+    return (
+        f"{hint}Expected one of {', '.join(BUILTIN)}; timm:NAME; hf:NAME; a path to an .onnx or .pt2 file; or "
+        "package.module:factory"
+    )

@@ -6,63 +6,54 @@ from msgspec import Struct
 from rich.console import Console
 from rich.text import Text
 
+from enginebench.core.caveats import format_caveat
 from enginebench.core.names import format_engine, format_precision
-from enginebench.core.records import Caveat, EngineSpec, Estimate
+from enginebench.core.records import Caveat, EngineSpec, Estimate, Score, Task
 from enginebench.core.text import clean_text
+from enginebench.report.scores import describe_delta, describe_score
 
 
 class AccuracyDocument(Struct, frozen=True, kw_only=True):
-    """What `accuracy --json` prints. `delta` is this top-1 less the reference's, as a share."""
+    """What `accuracy --json` prints. A score's `delta` is its value less the reference's."""
 
-    schema: str = "enginebench.accuracy/1"
+    schema: str = "enginebench.accuracy/2"
     n: int
-    top1: Estimate
+    top1: Estimate | None  # these four of a model that classifies
     top5: Estimate | None
-    delta: Estimate | None
-    mcnemar_p: float | None
+    delta: Estimate | None  # of top-1: the side's less the reference's
+    mcnemar_p: float | None  # of that difference
+    scores: tuple[Score, ...]  # the first one decides
     side: str
-    model: str
+    model: str | None  # whose preprocessing the data went through
     engine: EngineSpec
-    data: str
+    data: str  # or the inputs, as the user named them
     seed: int
     preprocess_sha256: str | None
+    targets: str | None = None
+    task: Task | None = None
     reference: str | None = None
     reference_engine: EngineSpec | None = None
-    reference_top1: Estimate | None = None
+    reference_scores: tuple[Score, ...] = ()
+    max_metric_drop: float | None = None  # where given, a gate
+    failures: tuple[str, ...] = ()  # why the gate failed
     caveats: tuple[Caveat, ...] = ()
 
 
 def print_accuracy(document: AccuracyDocument, console: Console) -> None:
-    """Prints the shares with their intervals, then the difference to the reference."""
+    """Prints every score with its interval, then the difference to the reference."""
     for sentence in describe_accuracy(document):
         console.print(Text(clean_text(sentence)), soft_wrap=True)
 
 
 def describe_accuracy(document: AccuracyDocument) -> list[str]:
-    """The figures as sentences, in per cent and points."""
-    lines = [
-        f"{document.side} ({_name(document.engine)}) on {document.n} labelled samples of {document.data}",
-        f"top-1 {format_share(document.top1)}",
-    ]
-    if document.top5 is not None:
-        lines.append(f"top-5 {format_share(document.top5)}")
-    if document.delta is not None and document.reference_top1 is not None:
-        lines.append(f"reference {document.reference}: top-1 {format_share(document.reference_top1)}")
-        lines.append(f"difference {_format_points(document.delta)}; McNemar's p {document.mcnemar_p:.3g}")
-    return lines + [f"{caveat.message}; {caveat.advice}" for caveat in document.caveats]
-
-
-def format_share(estimate: Estimate) -> str:
-    """A share with its interval: "99.11 % (97.74 to 99.65)"."""
-    if estimate.low is None or estimate.high is None:
-        return f"{100 * estimate.value:.2f} %"
-    return f"{100 * estimate.value:.2f} % ({100 * estimate.low:.2f} to {100 * estimate.high:.2f})"
-
-
-def _format_points(estimate: Estimate) -> str:
-    low, high = 100 * (estimate.low or 0.0), 100 * (estimate.high or 0.0)
-    return f"{100 * estimate.value:+.2f} points ({low:+.2f} to {high:+.2f})"
+    """The figures as sentences; shares in per cent and points."""
+    lines = [f"{document.side} ({_name(document.engine)}) on {document.n} labelled samples of {document.data}"]
+    lines += [describe_score(score) for score in document.scores]
+    for score, before in zip(document.scores, document.reference_scores, strict=False):
+        lines.append(f"reference {document.reference}: {describe_score(before)}")
+        lines += filter(None, [describe_delta(score)])
+    return [*lines, *document.failures, *map(format_caveat, document.caveats)]
 
 
 def _name(engine: EngineSpec) -> str:
-    return f"{format_engine(engine)} {format_precision(engine.precision, engine.recipe)}"
+    return f"{format_engine(engine)} {format_precision(engine.precision, engine.recipe, engine.mix)}"

@@ -6,16 +6,22 @@ from collections.abc import Sequence
 
 from msgspec import Struct
 from msgspec.structs import replace
-from rich.console import Console
+from rich.console import Console, Group, RenderableType
 from rich.text import Text
 
-from enginebench.analyze.compare import Comparison
+from enginebench.analyze.compare import NOUNS, Comparison
+from enginebench.analyze.diff import gate_sides, hold_answers
+from enginebench.analyze.standing import compare_rows, weigh
 from enginebench.analyze.validity import judge
+from enginebench.core.limits import MARGIN
 from enginebench.core.records import Result
 from enginebench.core.text import clean_text
 from enginebench.report.numbers import format_range
-from enginebench.report.rows import Row, RunDocument, compare_rows, describe_row
-from enginebench.report.terminal import print_run
+from enginebench.report.run.rows import Row, RunDocument, describe_row
+from enginebench.report.run.terminal import render_run
+
+# Failures that the verdict itself says.
+_SAID = ("slower", "not comparable")
 
 
 class BenchDocument(Struct, frozen=True, kw_only=True):
@@ -30,47 +36,85 @@ class BenchDocument(Struct, frozen=True, kw_only=True):
     comparison: Comparison | None = None
 
 
-def describe_bench(results: Sequence[Result], *, margin: float = 0.02) -> BenchDocument:
+def describe_bench(results: Sequence[Result], *, margin: float = MARGIN) -> BenchDocument:
     """The document of one result, or of two: then the first is the base and the second the candidate."""
     base, cand = (results[0] if len(results) > 1 else None), results[-1]
+    comparison = _compare(base, cand, margin) if base else None
+    row = describe_row(weigh(_drop_own_drift(cand), base or cand, margin=margin))
     return BenchDocument(
         model=cand.model,
-        row=describe_row(cand, base or cand, margin=margin),
+        row=replace(row, outputs_agree=comparison.outputs_agree) if comparison else row,
         samples_ns=tuple(m.latency_ns for m in cand.measurements),
         warmup_dropped=tuple(m.warmup_dropped for m in cand.measurements),
-        against=describe_row(base, base, margin=margin) if base else None,
-        comparison=_compare(base, cand, margin) if base else None,
+        against=describe_row(weigh(_drop_own_drift(base), base, margin=margin)) if base else None,
+        comparison=comparison,
     )
 
 
+def _drop_own_drift(result: Result) -> Result:
+    """The row without figures of its outputs where they were held against themselves: that compares nothing."""
+    drift = result.drift
+    return replace(result, drift=None) if drift and drift.passed and drift.reference == result.id else result
+
+
 def _compare(base: Result, cand: Result, margin: float) -> Comparison:
-    """The comparison; samples that cannot be believed carry no verdict."""
+    """The comparison; samples that cannot be believed, and answers that are not the same, carry no verdict."""
     found = compare_rows(base, cand, margin)
     sides = (("base", base), ("candidate", cand))
-    doubts = [f"the {side}'s samples are invalid" for side, r in sides if judge(r.measurements)[0] == "invalid"]
-    return replace(found, verdict="not_comparable", reasons=(*found.reasons, *doubts)) if doubts else found
+    doubts = [f"the {side} is {r.status}" for side, r in sides if r.status != "ok"]
+    doubts += [f"the {side}'s samples are invalid" for side, r in sides if judge(r.measurements)[0] == "invalid"]
+    if doubts:
+        found = replace(found, verdict="not_comparable", reasons=(*found.reasons, *doubts))
+    return gate_sides(hold_answers(found, base, cand), base, cand)
 
 
 def print_bench(document: BenchDocument, console: Console) -> None:
     """Prints the table of one or two rows, and the verdict."""
-    rows = tuple(row for row in (document.against, document.row) if row is not None)
-    table = RunDocument(model=document.model, machine=None, spec={}, rows=rows, fastest=None, recommended=None)
-    print_run(table, console, answer=False)
+    console.print(render_bench(document, ascii_only=console.options.ascii_only))
+
+
+def render_bench(document: BenchDocument, *, ascii_only: bool = False) -> RenderableType:
+    """The table of one or two rows, the percentiles that were asked for, and the verdict."""
+    parts = [render_run(list_rows(document), ascii_only=ascii_only, answer=False)]
     for name, found in document.row.percentiles_ms.items():
         sure = "" if found.supported else f", too few samples ({found.n})"
-        console.print(f"p{name}: {format_range(found, ' ms')}{sure}")
+        parts.append(Text(f"p{name}: {format_range(found, ' ms')}{sure}"))
     if document.comparison is not None:
-        console.print(Text(clean_text(state_verdict(document.comparison)), style="bold"))
+        parts.append(Text(clean_text(state_verdict(document.comparison)), style="bold"))
+    return Group(*parts)
+
+
+def list_rows(document: BenchDocument) -> RunDocument:
+    """The one or two rows as a table, without an answer."""
+    rows = tuple(row for row in (document.against, document.row) if row is not None)
+    return RunDocument(model=document.model, machine=None, spec={}, rows=rows, fastest=None, recommended=None)
 
 
 def state_verdict(comparison: Comparison) -> str:
-    """The verdict in one sentence, with ratio, interval and what would help."""
+    """The verdict in plain words, with ratio, interval and what would help."""
+    if comparison.verdict == "not_comparable":
+        return _state_refusal(comparison)
     ratio = f": {format_range(comparison.ratio, 'x')} as fast" if comparison.ratio else ""
-    reasons = f" ({'; '.join(comparison.reasons)})" if comparison.reasons else ""
+    notes = _join_notes(comparison)
+    reasons = f" ({notes})" if notes else ""
     verdict = comparison.verdict.replace("_", " ")
     needed = (
-        f"; {comparison.repetitions_needed} repetitions would show a difference of this size"
+        f"; {comparison.repetitions_needed} {NOUNS[comparison.unit]} would show a difference of this size"
         if comparison.repetitions_needed
         else ""
     )
-    return f"Verdict: {verdict}{ratio}, margin {comparison.margin:.0%}{needed}{reasons}."
+    agree = "; the answers agree within the limits" if comparison.outputs_agree else ""
+    return f"Verdict: {verdict}{ratio}, margin {comparison.margin:.0%}{needed}{reasons}{agree}."
+
+
+def _state_refusal(comparison: Comparison) -> str:
+    """Why there is no verdict, and what the times alone would say."""
+    ratio = comparison.ratio
+    alone = f" By the times alone: {format_range(ratio, 'x')} as fast." if ratio else ""
+    return f"Verdict: not comparable: {_join_notes(comparison)}.{alone}"
+
+
+def _join_notes(comparison: Comparison) -> str:
+    """Reasons and failures, each once, without those that the verdict itself says."""
+    notes = dict.fromkeys((*comparison.reasons, *comparison.failures))
+    return "; ".join(note for note in notes if note not in _SAID)

@@ -6,8 +6,8 @@ import csv
 import io
 
 from enginebench.core.text import clean_text
-from enginebench.report.columns import Cell, list_columns
-from enginebench.report.rows import RunDocument
+from enginebench.report.run.columns import Cell, list_columns
+from enginebench.report.run.rows import RunDocument
 
 
 def format_csv(document: RunDocument) -> str:

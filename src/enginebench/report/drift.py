@@ -9,6 +9,7 @@ from rich.table import Table
 from rich.text import Text
 
 from enginebench.analyze.drift import LIMITS, SampleDrift
+from enginebench.core.caveats import format_caveat
 from enginebench.core.records import Caveat, EngineSpec, OutputDrift
 from enginebench.core.text import clean_text
 
@@ -25,10 +26,14 @@ class DriftSide(Struct, frozen=True, kw_only=True):
 
 
 class DriftDocument(Struct, frozen=True, kw_only=True):
-    """What `drift --json` prints and `output_diff.json` holds. `gate`: the limits are the user's own."""
+    """What `drift --json` prints and `output_diff.json` holds. `gate`: the limits are the user's own.
+
+    Fewer samples than were asked for are not `passed`, whatever they show.
+    """
 
     schema: str = "enginebench.drift/1"
-    n: int
+    n: int  # samples that both sides answered
+    n_asked: int
     outputs: tuple[OutputDrift, ...]
     limits: dict[str, float]
     passed: bool
@@ -52,7 +57,9 @@ class SamplesDocument(Struct, frozen=True, kw_only=True):
 
 def print_drift(document: DriftDocument, console: Console) -> None:
     """Prints a table of the outputs, then the verdict."""
-    console.print(_line(f"{document.candidate.text} against {document.reference.text}, {document.n} samples", "bold"))
+    asked = "" if document.n >= document.n_asked else f" of {document.n_asked} that were asked for"
+    sides = f"{document.candidate.text} against {document.reference.text}"
+    console.print(_line(f"{sides}, {document.n} samples{asked}", "bold"))
     table = Table(box=box.SIMPLE, pad_edge=False)
     table.add_column("figure")
     for output in document.outputs:
@@ -65,7 +72,7 @@ def print_drift(document: DriftDocument, console: Console) -> None:
     for sentence in document.exceeded:
         console.print(_line(sentence))
     for caveat in document.caveats:
-        console.print(_line(f"{caveat.message}; {caveat.advice}"))
+        console.print(_line(format_caveat(caveat)))
     console.print(_line(state_verdict(document), "bold"))
 
 
@@ -82,7 +89,9 @@ FIGURES = {
     "other best class": "flips",
     "... not explained by noise": "flips_beyond_noise",
     "near ties": "near_ties",
-    "values not finite": "nonfinite",
+    "decisions": "decided",
+    "... that both take": "agreement",
+    "values not finite, both sides": "nonfinite",
 }
 
 
@@ -90,6 +99,8 @@ def state_verdict(document: DriftDocument) -> str:
     """One sentence: whether the limits are kept."""
     signs = {name: ">=" if LIMITS[name][1] else "<=" for name in document.limits}
     limits = ", ".join(f"{name} {signs[name]} {value:g}" for name, value in document.limits.items())
+    if document.n < document.n_asked:
+        return f"NOT passed: {document.n} of {document.n_asked} samples were compared ({limits or 'no limits'})."
     whose = "yours" if document.gate else "the usual ones of the shorter precision"
     return f"{'Within' if document.passed else 'NOT within'} the limits ({limits or 'none'}; {whose})."
 

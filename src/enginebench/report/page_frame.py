@@ -21,6 +21,7 @@ def assemble_page(
     bundle: str | None,
     footer: str = "",
     labels: Mapping[str, str] | None = None,
+    script: str = "page.js",
 ) -> str:
     """A whole HTML document.
 
@@ -31,9 +32,10 @@ def assemble_page(
         bundle: JavaScript that defines `vegaEmbed`; None for a page without charts.
         footer: below everything.
         labels: row id -> what charts call it.
+        script: the asset that makes the page move.
     """
-    style, script = _read_asset("page.css"), _read_asset("page.js")
-    scripts = [*([_keep_element_open(bundle)] if bundle and specs else []), script]
+    style = _read_asset("page.css")
+    scripts = [*([_keep_element_open(bundle)] if bundle and specs else []), _read_asset(script)]
     body = join(
         *parts,
         element("footer", f"Made by EngineBench {__version__} from stored results. {footer}"),

@@ -1,4 +1,4 @@
-"""Named baselines: copies of stored rows, without artefacts, that later runs are compared to."""
+"""Named baselines: copies of stored rows, without artifacts, that later runs are compared with."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from enginebench.core.store import read_result
 from enginebench.workflow.folder import RunFolder, RunRecord, read_results, read_rows
 
 BASELINE_SCHEMA = "enginebench.baseline/1"
-# Below the folder in which runs are stored by default, so that both are kept, or ignored, together.
+# Inside the default folder of runs, so that both are kept, or ignored, together.
 DEFAULT_STORE = Path("results") / "baselines"
 
 
@@ -48,16 +48,16 @@ def find_store(store: Path | None = None) -> Path:
 
 
 def save_baseline(name: str, run: Path, store: Path | None = None, *, force: bool = False) -> Baseline:
-    """Copies the rows of a run under `name`; samples and settings, no artefacts.
+    """Copies the rows of a run under `name`; samples and settings, no artifacts.
 
     Args:
         name: lower-case letters, digits, dots and hyphens.
         run: a run's folder.
         store: see `find_store`.
-        force: replace a baseline of that name.
+        force: replace an existing baseline of this name.
 
     Raises:
-        UsageError: the name is not plain, or taken.
+        UsageError: the name is not plain, or it is taken.
         ArtifactError: the run cannot be read, has no measured row, or the store cannot be written.
     """
     target = _find_place(name, store)
@@ -66,13 +66,13 @@ def save_baseline(name: str, run: Path, store: Path | None = None, *, force: boo
     record, results = read_results(run)
     measured = [result for result in results if result.measurements]
     if not measured:
-        raise ArtifactError(f"{run} has no measured row; there is nothing to compare to")
+        raise ArtifactError(f"{run} has no measured row; there is nothing to compare with")
     _write(target, replace(record, rows=tuple(result.id for result in measured), sources=()), measured)
     return _describe(target)
 
 
 def _write(target: Path, record: RunRecord, results: Sequence[Result]) -> None:
-    """A copy made beside its place and moved there at once, so that a kill leaves the old one or the new one."""
+    """Makes the copy beside its place and moves it there in one step: a kill leaves the old one or the new one."""
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=target.parent, prefix=".saving-") as scratch:
@@ -101,14 +101,14 @@ def list_baselines(store: Path | None = None) -> BaselineList:
 
 
 def remove_baseline(name: str, store: Path | None = None) -> Path:
-    """Removes a baseline; the folder that is gone.
+    """Removes a baseline and returns its former folder.
 
     Raises:
-        UsageError: there is none of that name.
+        UsageError: there is no baseline of this name.
         ArtifactError: it cannot be removed.
     """
     target = _find_place(name, store)
-    # A folder that is no run of ours is not ours to remove.
+    # Only a folder that we wrote is ours to remove.
     if target.is_symlink() or not (target / "run.json").is_file():
         raise UsageError(f"there is no baseline {name!r} in {target.parent}; {_list_known(store)}")
     try:
@@ -119,12 +119,12 @@ def remove_baseline(name: str, store: Path | None = None) -> Path:
 
 
 def read_side(text: str, store: Path | None = None) -> list[Result]:
-    """The rows of a comparison's side: a run's folder, the file of a stored row, or the name of a baseline.
+    """The rows that `text` names: those of a run's folder, a stored row's file, or a baseline.
 
-    A path that exists comes before a baseline of the same name.
+    An existing path takes precedence over a baseline of the same name.
 
     Raises:
-        ArtifactError: it is none of them, or damaged.
+        ArtifactError: it is none of these, or it is damaged.
     """
     path = Path(text)
     if path.is_dir():

@@ -1,76 +1,69 @@
-"""Rows become results: built and checked once, then measured A B C A B C, each repetition in a fresh process.
+"""Turns rows into results: builds and checks each once, then measures A B C A B C, each time in a fresh process.
 
-After every repetition the row's file is rewritten, so whatever ends the run, what was measured is kept.
+The row's file is rewritten after every repetition, so that nothing measured is lost, however the run ends.
 """
 
 from __future__ import annotations
 
+import shutil
 import time
-from collections.abc import Mapping, Sequence
-from contextlib import ExitStack
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import Any, Protocol, TypeAlias
+from typing import Any, TypeAlias
 
 from msgspec import Struct
 from msgspec.structs import replace
 
-from enginebench.analyze.accuracy import measure_accuracy
-from enginebench.analyze.drift import default_limits, measure_drift
+from enginebench.analyze.alike import compare_questions
+from enginebench.analyze.drift import limits_between, list_unlike, measure_drift, refuse_drift
 from enginebench.analyze.effective import judge_precision
+from enginebench.analyze.open_lengths import fill_lengths
+from enginebench.core.caveats import make_caveat
 from enginebench.core.errors import (
     ArtifactError,
     BackendUnavailable,
-    ChildFailed,
     DependencyError,
     EngineBenchError,
     GateFailed,
     MeasurementError,
+    UnsupportedOperator,
     UsageError,
 )
 from enginebench.core.names import format_engine, format_precision
-from enginebench.core.records import Caveat, Machine, Result
-from enginebench.workflow.arrays import load_arrays
+from enginebench.core.records import Artifact, EngineSpec, Machine, Result, Status, Task
+from enginebench.core.shapes import BATCH_AXIS, concrete_shape, find_open_outputs, find_size
+from enginebench.core.store import write_atomic
+from enginebench.models.samples import find_samples, list_samples
+from enginebench.models.zoo import BUILTIN
+from enginebench.workflow.beside import split_runs
+from enginebench.workflow.builds import choose_place, count_builds, cut_common, describe_build
+from enginebench.workflow.child.arrays import (
+    count_values,
+    holds_arrays,
+    limit_calls,
+    load_answers,
+    reduce_answers,
+)
+from enginebench.workflow.child.isolate import PATIENCE, Child, Work, child_environment, run_child, wait_until_sure
+from enginebench.workflow.child.jobs import MeasureJob, PreloadJob, PrepareAnswer, PrepareJob, Proof
+from enginebench.workflow.child.places import OPTION, find_place, list_versions
+from enginebench.workflow.child.preload import can_wait, count_at_once
+from enginebench.workflow.child.proving import doubt_record
 from enginebench.workflow.folder import RunFolder
-from enginebench.workflow.isolate import Child, run_child
-from enginebench.workflow.jobs import MeasureAnswer, MeasureJob, PreloadJob, PrepareAnswer, PrepareJob, Proof
-from enginebench.workflow.plan import PlannedRow
-from enginebench.workflow.preload import can_wait, count_at_once
+from enginebench.workflow.plan import PlannedRow, find_axes
+from enginebench.workflow.progress import Reporter
+from enginebench.workflow.scoring import Judged, score_file
 
-# (model, batch) -> (id of the row that was taken as the truth, its outputs)
-References: TypeAlias = dict[tuple[str, int], tuple[str, Mapping[str, Any]]]
+# (model, batch, shapes) -> (id of the row that was taken as the truth, its outputs)
+References: TypeAlias = dict[tuple[str, int, str], tuple[str, Mapping[str, Any]]]
 
+# Doubts about a row's answers, which a record of its precision leaves as they are.
+ABOUT_ANSWERS = ("no_score", "random_inputs")
 # Outputs are compared over this many samples; enough to see a wrong engine, cheap enough for a slow one.
 CHECK_SAMPLES = 32
-
-
-class Reporter(Protocol):
-    """Where progress goes: a live display on a terminal, plain lines elsewhere."""
-
-    def begin(self, total: int) -> None: ...
-
-    def say(self, text: str) -> None: ...
-
-    def step(self, text: str) -> None: ...
-
-    def advance(self) -> None: ...
-
-
-class Labelled(Struct, frozen=True, kw_only=True):
-    """Labelled data that every row answers."""
-
-    data: str
-    n: int
-    input_size: int | None = None
-
-
-def child_environment(threads: int, repetition: int = 0) -> dict[str, str]:
-    """Variables for a child: every numeric library at the same number of threads from its first import on."""
-    return {
-        "OMP_NUM_THREADS": str(threads),
-        "MKL_NUM_THREADS": str(threads),
-        "OPENBLAS_NUM_THREADS": "1",
-        "ENGINEBENCH_REPETITION": str(repetition),
-    }
+# Processes of a row of which nobody says beforehand how often it is measured.
+ENDLESS = 1_000_000
 
 
 class Turn(Struct, frozen=True):
@@ -87,7 +80,7 @@ class Turn(Struct, frozen=True):
 
 
 class Campaign:
-    """All rows of one run on their way. `results` holds each row as it stands, in the order of the plan."""
+    """All rows of a run in progress. `results` holds each row as it stands, in the order of the plan."""
 
     def __init__(
         self,
@@ -97,100 +90,317 @@ class Campaign:
         *,
         timeout_s: float,
         reporter: Reporter,
-        labelled: Labelled | None = None,
+        judged: Judged | None = None,
+        task: Task | None = None,
     ) -> None:
         self._folder = folder
-        self._labelled = labelled
+        self._judged = judged
+        self._task = task
         self._rows = {row.id: row for row in rows}
         self._machine = machine
         self._timeout_s = timeout_s
         self._reporter = reporter
         self._at_once = count_at_once(machine)
+        self._inputs = find_samples(folder.artifacts)
+        self._prepared: set[str] = set()  # in this process, not by the run that it continues
         self.results: dict[str, Result] = {}
 
-    def restore(self) -> None:
-        """Takes up the rows that an earlier, interrupted run has stored.
+    def add(self, rows: Sequence[PlannedRow]) -> None:
+        """Takes more rows, which come after those that it has."""
+        self._rows.update((row.id, row) for row in rows)
+
+    def adopt(self, row: PlannedRow, prepared: Result) -> None:
+        """Takes a row that was built and checked under another id, so that it can be measured anew."""
+        self.add([row])
+        for find in (self._folder.outputs_path, self._folder.answers_path):
+            if (kept := find(prepared.id)).exists():
+                write_atomic(find(row.id), kept.read_bytes())
+        self._keep(replace(prepared, id=row.id, measure=row.measure, measurements=(), status="partial", reason=None))
+
+    def finish(self, ids: Sequence[str]) -> None:
+        """Takes rows as measured often enough, however often that is."""
+        for result in (self.results[row_id] for row_id in ids):
+            if result.status == "partial" and result.measurements:
+                measure = replace(result.measure, processes=len(result.measurements))
+                self._keep(replace(result, status="ok", measure=measure))
+
+    def restore(self, *, with_failed: bool = False) -> None:
+        """Restores the rows that an earlier, interrupted run stored.
+
+        Args:
+            with_failed: rows that failed are not tried again.
 
         Raises:
             ParseError: a stored row is damaged.
-            ArtifactError: an artefact was changed since.
+            ArtifactError: an artifact has changed since.
         """
-        for row_id in self._rows:
-            stored = self._folder.read_result(row_id)
-            if stored is None or stored.status == "skipped":
+        for row_id, row in self._rows.items():
+            if row_id in self.results:
                 continue
-            for artifact in stored.artifacts:
+            stored = self._folder.read_result(row_id)
+            if stored is not None and with_failed and stored.status in ("failed", "skipped"):
+                self.results[row_id] = stored
+                continue
+            if stored is None or not has_answered(stored):
+                continue  # it begins anew
+            for artifact in (*stored.artifacts, *(build.artifact for build in stored.builds)):
                 self._folder.verify(artifact)
-            fresh = stored.status == "failed" and not stored.measurements
-            self.results[row_id] = replace(stored, status="partial") if stored.status == "failed" else stored
-            if fresh:
-                del self.results[row_id]
+            finished = len(stored.measurements) >= row.measure.processes
+            status: Status = "ok" if finished else "partial"
+            self.results[row_id] = replace(stored, status=status, reason=None, stderr_tail=None)
 
     def run(self) -> list[Result]:
-        """Every row, prepared, checked and measured; those that failed carry their reason.
+        """Every row, prepared, checked and measured; a failed row carries its reason.
 
         Raises:
-            ArtifactError: a row could not be written; `results` has it all the same.
+            ArtifactError: a row could not be written; `results` holds it nevertheless.
         """
-        self._reporter.begin(sum(1 + row.measure.processes for row in self._rows.values() if row.skip is None))
-        for row in self._rows.values():
-            self.prepare(row)
-        self._compare_outputs()
-        self._count_answers()
+        wanted = [row for row in self._rows.values() if row.skip is None]
+        self._reporter.begin(sum(count_builds(row) + row.measure.processes for row in wanted))
+        self.check()
         self._measure_interleaved()
         return list(self.results.values())
 
-    def prepare(self, row: PlannedRow) -> None:
-        """Builds and checks one row in a child; nothing is done for a row that was prepared before."""
-        if row.skip is not None:
-            self._keep(self._begin(row, status="skipped", reason=row.skip))
-            return
-        self._reporter.step(f"{label(row)}: build and check")
-        known = self.results.get(row.id)
-        if known is None or not self._folder.outputs_path(row.id).exists():
-            self._keep(self._prepare_in_child(row, known))
-        self.results[row.id] = self.results.pop(row.id)  # the order of the plan, also after a restore
-        self._reporter.advance()
+    def check(self) -> None:
+        """Builds every row that was not built before, compares its answers with the reference's, and scores them."""
+        self._prepare_all()
+        self._build_again()
+        self._compare_outputs()
+        self._score_answers()
 
-    def _prepare_in_child(self, row: PlannedRow, known: Result | None) -> Result:
-        assert row.source is not None
-        job = PrepareJob(
-            model=row.model,
-            artifact=row.source,
-            engine=row.engine,
-            out_dir=str(self._folder.artefacts.absolute()),
-            outputs_path=str(self._folder.outputs_path(row.id).absolute()),
-            samples=CHECK_SAMPLES,
-            seed=row.measure.seed,
-            prove=not proves_when_timed(row),
-            data=self._labelled.data if self._labelled else None,
-            data_n=self._labelled.n if self._labelled else 0,
-            input_size=self._labelled.input_size if self._labelled else None,
-            logits_path=str(self._folder.logits_path(row.id).absolute()),
-        )
-        begun = known or self._begin(row, status="partial")
+    def measure(self, ids: Sequence[str], repetition: int) -> None:
+        """One process of each of these rows, in this order, unless its repetition is there already."""
+        rows = [self._rows[row_id] for row_id in ids if not self._has(row_id, repetition)]
+        self._take_turns([Turn(row, repetition, order) for order, row in enumerate(rows)])
+
+    def _has(self, row_id: str, repetition: int) -> bool:
+        return any(m.repetition == repetition for m in self.results[row_id].measurements)
+
+    def _prepare_all(self) -> None:
+        """Builds and checks every row in a child of its own; nothing is done for one that was prepared before."""
+        waiting = []
+        for row in self._rows.values():
+            known = self.results.get(row.id)
+            if row.skip is not None:
+                self._keep(self._skip(row, row.skip))
+            elif known is not None and known.status in ("failed", "skipped"):
+                self._reporter.advance()
+            elif known is None or self._lost_answers(known):
+                waiting.append(row)
+            else:
+                self._reporter.advance()
+        here = [row for row in waiting if OPTION not in row.engine.options]
+        for start in range(0, len(here), self._at_once):
+            self._prepare_group(here[start : start + self._at_once])
+        for row in waiting:
+            if row not in here:  # in another environment, which may break down
+                self._prepare_alone(row)
+
+    def _prepare_group(self, rows: Sequence[PlannedRow]) -> None:
+        """Their children import side by side; then they build and check, as many at a time as may."""
+        if len(rows) == 1:
+            self._prepare_alone(rows[0])
+            return
+        with ExitStack() as stack:
+            children = {
+                row.id: stack.enter_context(Child(PATIENCE | child_environment(row.engine.threads))) for row in rows
+            }
+            for row in rows:
+                assert row.source is not None
+                children[row.id].ask_to_preload(self._describe_preload(row, row.source))
+            deadline = time.monotonic() + self._timeout_s
+            for child in children.values():
+                child.wait_until_ready(deadline)
+            for run in split_runs(rows, self._machine):
+                self._prepare_beside(run, children)
+
+    def _prepare_beside(self, rows: Sequence[PlannedRow], children: Mapping[str, Child]) -> None:
+        """Builds and checks rows at the same time, and has their records made one after another.
+
+        What a child says is told when its row has its turn, so that the log is the same each time. A row that fails
+        beside others, perhaps for want of memory, is tried again alone.
+        """
+        notes: dict[str, list[str]] = {row.id: [] for row in rows}
+        if len(rows) > 1:
+            self._reporter.step(f"building and checking {len(rows)} rows side by side")
+        works = [
+            children[row.id].start(self._describe_prepare(row), timeout_s=self._timeout_s, on_note=notes[row.id].append)
+            for row in rows
+        ]
+        wait_until_sure(works)
+        for row, work in zip(rows, works, strict=True):
+            try:
+                answer = self._tell(row, notes[row.id], work)
+            except (UsageError, DependencyError) as error:
+                self._settle(row, error)
+            except EngineBenchError:
+                self._prepare_alone(row)
+            else:
+                self._settle(row, answer, beside=len(rows) - 1)
+
+    def _tell(self, row: PlannedRow, notes: Sequence[str], work: Work[PrepareAnswer]) -> PrepareAnswer:
+        """The answer; with the lines that the row would have told alone."""
+        self._reporter.step(f"{label(row)}: build and check")
+        try:
+            return work.finish()
+        finally:
+            for text in notes:
+                self._reporter.step(f"{label(row)}: {text}")
+
+    def _prepare_alone(self, row: PlannedRow) -> None:
+        """Builds and checks one row in a child."""
+        self._reporter.step(f"{label(row)}: build and check")
         try:
             answer = run_child(
-                job,
+                self._describe_prepare(row),
                 timeout_s=self._timeout_s,
                 environment=child_environment(row.engine.threads),
                 on_note=lambda text: self._reporter.step(f"{label(row)}: {text}"),
             )
-        except UsageError:
-            raise  # a wrong option is the user's to mend, before anything is measured
-        except DependencyError as error:
-            return replace(begun, status="skipped", reason=str(error))
         except EngineBenchError as error:
-            return self._failed(begun, "while it was built and checked", error)
-        assert isinstance(answer, PrepareAnswer)
+            self._settle(row, error)
+        else:
+            self._settle(row, answer)
+
+    def _build_again(self) -> None:
+        """Builds anew, from nothing, what is to be built several times; the rows' own rules say what side by side."""
+        waiting: list[PlannedRow] = []
+        for row in self._rows.values():
+            known = self.results.get(row.id)
+            if known is not None and known.status == "partial":
+                waiting += [row] * (count_builds(row) - max(1, len(known.builds)))
+        here = [row for row in waiting if OPTION not in row.engine.options]
+        groups = [here[start : start + self._at_once] for start in range(0, len(here), self._at_once)]
+        for run in [run for group in groups for run in split_runs(group, self._machine)]:
+            self._build_beside(run)
+        for row in waiting:
+            if row not in here:
+                self._build_beside([row])
+
+    def _build_beside(self, rows: Sequence[PlannedRow]) -> None:
+        """Makes one build more of each row at the same time; what fails beside others is tried again alone."""
+        rows = [row for row in rows if self.results[row.id].status == "partial"]
+        builds = [len(self.results[row.id].builds) + rows[:place].count(row) for place, row in enumerate(rows)]
+        again = []
+        with ExitStack() as stack:
+            works = [stack.enter_context(self._start_build(*one)) for one in zip(rows, builds, strict=True)]
+            wait_until_sure(works)
+            for row, build, work in zip(rows, builds, works, strict=True):
+                self._reporter.step(f"{label(row)}: build {build + 1} of {count_builds(row)}")
+                try:
+                    self._keep_build(row, build, work.finish(), beside=len(rows) - 1)
+                except EngineBenchError as error:
+                    if len(rows) > 1:
+                        again.append(row)
+                        continue
+                    when = f"while build {build + 1} of {count_builds(row)} was made"
+                    self._keep(self._failed(self.results[row.id], when, error))
+                self._reporter.advance()
+        for row in again:
+            self._build_beside([row])
+
+    @contextmanager
+    def _start_build(self, row: PlannedRow, build: int) -> Iterator[Work[PrepareAnswer]]:
+        place, outputs = self._choose_place(row, build), self._rebuilt(row, build)
+        shutil.rmtree(place, ignore_errors=True)  # what a killed run may have left
+        Path(place).mkdir(parents=True)
+        job = replace(
+            self._describe_prepare(row),
+            out_dir=place,
+            outputs_path=str(outputs.absolute()),
+            prove=False,
+            labelled=None,
+        )
+        with Child(PATIENCE | child_environment(row.engine.threads), find_place(row.engine)) as child:
+            yield child.start(job, timeout_s=self._timeout_s)
+
+    def _keep_build(self, row: PlannedRow, build: int, answer: PrepareAnswer, beside: int) -> None:
+        known, outputs = self.results[row.id], self._rebuilt(row, build)
+        found = describe_build(answer, self._folder.outputs_path(row.id), outputs)
+        outputs.unlink(missing_ok=True)
+        self._keep(replace(known, builds=(*known.builds, found), built_beside=max(beside, known.built_beside)))
+
+    def _rebuilt(self, row: PlannedRow, build: int) -> Path:
+        """The file of the answers of one build more; it is there until they were compared."""
+        return self._folder.outputs_path(f"{row.id}.build-{build + 1}")
+
+    def _skip(self, row: PlannedRow, reason: str) -> Result:
+        """Records that the row cannot run here; if it was measured before, it keeps its samples."""
+        known = self.results.get(row.id)
+        if known is None or not known.measurements:
+            return self._begin(row, status="skipped", reason=reason)
+        return (
+            known if known.status == "ok" else replace(known, status="failed", reason=f"it cannot continue: {reason}")
+        )
+
+    def _lost_answers(self, known: Result) -> bool:
+        """Whether the answers of a restored row are missing or incomplete; other rows are compared with them.
+
+        A row that was measured but never compared belongs to a tool that returns no answers.
+        """
+        outputs, answers = self._folder.outputs_path(known.id), self._folder.answers_path(known.id)
+        wanted = [outputs] if known.drift or not known.measurements else []
+        if known.scores or (self._judged and not known.measurements):
+            wanted.append(answers)
+        return not all(holds_arrays(path) for path in wanted)
+
+    def _describe_prepare(self, row: PlannedRow) -> PrepareJob:
+        assert row.source is not None
+        return PrepareJob(
+            model=row.asked_as,
+            artifact=row.source,
+            engine=row.engine,
+            out_dir=self._choose_place(row),
+            outputs_path=str(self._folder.outputs_path(row.id).absolute()),
+            samples=CHECK_SAMPLES,
+            seed=row.measure.seed,
+            prove=not proves_when_timed(row),
+            labelled=self._judged.labelled if self._judged else None,
+            answers_path=str(self._folder.answers_path(row.id).absolute()),
+            inputs=self._inputs,
+        )
+
+    def _choose_place(self, row: PlannedRow, build: int = 0) -> str:
+        """Where an engine leaves what it makes: one environment never finds what another compiled, nor one build."""
+        artifacts = self._folder.artifacts
+        folder = self._folder.build_path(row.id, build) if count_builds(row) > 1 else artifacts
+        place = choose_place(artifacts, folder, row)
+        place.mkdir(parents=True, exist_ok=True)
+        return str(place.absolute())
+
+    def _settle(self, row: PlannedRow, found: PrepareAnswer | EngineBenchError, beside: int = 0) -> None:
+        """Keeps the row as it was built and checked, or with the reason why it was not.
+
+        Raises:
+            UsageError: a wrong option is the user's to mend, before anything is measured.
+        """
+        begun = self.results.get(row.id) or self._begin(row, status="partial")
+        if isinstance(found, UsageError):
+            raise found
+        if isinstance(found, DependencyError):
+            self._keep(self._skip(row, str(found)))
+        elif isinstance(found, EngineBenchError):
+            self._keep(self._failed(begun, "while it was built and checked", found))
+        else:
+            self._prepared.add(row.id)
+            self._keep(self._describe_prepared(row, begun, found, beside))
+        self._reporter.advance()
+
+    def _describe_prepared(self, row: PlannedRow, begun: Result, answer: PrepareAnswer, beside: int) -> Result:
         chain = [*row.chain, *([answer.artifact] if answer.artifact != row.source else [])]
+        if begun.measurements and begun.artifacts[-1].sha256 != answer.artifact.sha256:
+            begun = self._begin(row, status="partial")  # those are times of another engine
         prepared = replace(
             begun,
             artifacts=tuple(chain),
             engine_version=answer.engine_version,
             build_s=answer.build_s,
+            built_beside=beside,
             size_bytes=answer.size_bytes,
         )
+        if count_builds(row) > 1 and not prepared.builds:
+            outputs = self._folder.outputs_path(row.id)
+            prepared = replace(prepared, builds=(describe_build(answer, outputs, outputs),))
         return judge_proof(prepared, answer.proof) if answer.proof else prepared
 
     def _begin(self, row: PlannedRow, **fields: object) -> Result:
@@ -200,127 +410,200 @@ class Campaign:
             engine=row.engine,
             measure=row.measure,
             requested_precision=row.requested_precision,
-            machine=self._machine,
+            machine=self._describe_machine(row.engine),
             artifacts=row.chain,
+            axes=find_axes(row.engine, row.source),
             **fields,  # type: ignore[arg-type]
         )
 
+    def _describe_machine(self, engine: EngineSpec) -> Machine:
+        """The machine with the versions of the environment that the engine runs in."""
+        try:
+            place = find_place(engine)
+        except EngineBenchError:  # the row is skipped for that reason
+            return self._machine
+        return replace(self._machine, versions=list_versions(place)) if place else self._machine
+
     def _failed(self, result: Result, when: str, error: EngineBenchError) -> Result:
+        reason = str(error) if isinstance(error, UnsupportedOperator) else f"{when}: {error}"
         self._reporter.say(f"{result.id} failed {when}: {error}")
-        tail = error.stderr_tail if isinstance(error, ChildFailed) else ""
-        return replace(result, status="failed", reason=f"{when}: {error}", stderr_tail=tail or None)
+        said = "\n".join(text for text in (error.stderr_tail.rstrip(), error.log) if text)
+        return replace(result, status="failed", reason=reason, stderr_tail=said or None)
 
     def _compare_outputs(self) -> None:
-        """Drift of every row against the first row of its model and batch that answered."""
+        """Drift of every row against the first row of its model and batch that answered.
+
+        The answers of that one stay, so that a row that is built later can be compared, too; of the others a few. Drift
+        that was taken against the same row before is kept, so that it is the same in one go and after any interruption.
+        """
         references: References = {}
         for row_id, result in list(self.results.items()):
-            if result.status in ("failed", "skipped") or result.drift is not None:
-                continue
             path = self._folder.outputs_path(row_id)
-            if path.exists():
-                self._keep(self._with_drift(result, path, references))
+            if has_answered(result) and holds_arrays(path):
+                self._keep_if_new(self._with_drift(result, path, references))
+                if all(row_id != reference for reference, _ in references.values()):
+                    reduce_answers(path)
+        self._prepared.clear()
 
     def _with_drift(self, result: Result, path: Path, references: References) -> Result:
-        outputs = load_arrays(path)
-        reference_id, reference = references.setdefault((result.model, result.engine.batch), (result.id, outputs))
-        wanted, answers = cut_common(reference, outputs)
+        (outputs, calls), row = load_answers(path), self._rows[result.id]
+        reference_id, reference = references.setdefault((row.asked_as, *find_size(result.engine)), (result.id, outputs))
+        if result.drift and result.drift.reference == reference_id and result.id not in self._prepared:
+            return result  # compared before, with more answers than have been kept
+        base = self.results[reference_id]
+        opened = {name for side in (base, result) for name in list_open_outputs(side)}
+        wanted, answers = cut_common(*fill_lengths(reference, outputs, opened))
+        # The two sides may be different models, and nobody claimed that they are alike.
+        if row.fed_as is not None and (unlike := compare_questions(base, result) or list_unlike(wanted, answers)):
+            return replace(result, drift=refuse_drift(reference_id, unlike))
+        limits = limits_between(base.requested_precision, result.requested_precision, self._task)
         try:
-            drift = measure_drift(wanted, answers, default_limits(result.requested_precision))
+            asked = self._count_asked(result, outputs, calls)
+            drift = measure_drift(wanted, answers, limits, asked=asked, task=self._task)
         except ArtifactError as error:
             return self._failed(result, "when its outputs were compared", error)
-        return replace(result, drift=replace(drift, reference=reference_id))
+        result = replace(result, drift=replace(drift, reference=reference_id))
+        return self._doubt_inputs(result, row.asked_as)
 
-    def _count_answers(self) -> None:
-        """Accuracy of every row that answered the labelled data, against the first of them with its batch."""
-        references: dict[tuple[str, int], Mapping[str, Any]] = {}
+    def _doubt_inputs(self, result: Result, model: str) -> Result:
+        """The row with the doubt that its 8 bits were checked on inputs that nobody ever gave the model."""
+        real = self._inputs is not None or (model in BUILTIN and BUILTIN[model].task == "digits")
+        if real or result.requested_precision not in ("int8", "fp8"):
+            return result
+        doubt = make_caveat("random_inputs.check", seed=result.measure.seed)
+        return replace(result, caveats=tuple(dict.fromkeys((*result.caveats, doubt))))
+
+    def _count_asked(self, result: Result, outputs: Mapping[str, Any], calls: int | None) -> int | None:
+        """As `count_asked`, of no more samples than the user gave, and of few where answers are large."""
+        asked, batch = count_asked(result), result.engine.batch
+        if asked is None:
+            return None
+        most = -(-len(list_samples(self._inputs)) // batch) if self._inputs is not None else asked // batch
+        if calls:
+            most = limit_calls(most, count_values(outputs) // calls)
+        return min(asked, most * batch)
+
+    def _score_answers(self) -> None:
+        """Scores, always afresh, every row that answered labelled samples, against the first of its batch."""
+        references: dict[tuple[str, int, str], Path] = {}
         for row_id, result in list(self.results.items()):
-            path = self._folder.logits_path(row_id)
-            if result.status in ("failed", "skipped") or not path.exists():
-                continue
-            answers = load_arrays(path)
-            reference = references.setdefault((result.model, result.engine.batch), answers)
-            if result.accuracy is None:
-                found = measure_accuracy(answers["logits"], answers["labels"], reference["logits"])
-                self._keep(replace(result, accuracy=found))
+            path = self._folder.answers_path(row_id)
+            if self._judged is not None and has_answered(result) and holds_arrays(path):
+                reference = references.setdefault((result.model, *find_size(result.engine)), path)
+                self._keep_if_new(self._score(result, self._judged, path, reference))
+
+    def _score(self, result: Result, judged: Judged, path: Path, reference: Path) -> Result:
+        """The row with its scores; one that no metric takes goes without.
+
+        Raises:
+            EngineBenchError: the metric does not even take the answers of the reference: it is the user's to mend.
+        """
+        try:
+            return replace(result, scores=score_file(judged.metrics, path, reference))
+        except EngineBenchError as error:
+            if path == reference and judged.asked:
+                raise
+            self._reporter.say(f"{result.id} has no score: {error}")
+            doubt = make_caveat("no_score", reason=str(error))
+            return replace(result, scores=(), caveats=tuple(dict.fromkeys((*result.caveats, doubt))))
 
     def _measure_interleaved(self) -> None:
-        """Every repetition in its turn, a few turns at a time: their children may import before it comes."""
+        """Measures every repetition in its turn, a few turns at a time: children can import before their turn."""
         group: list[Turn] = []
-        order = 0
-        for repetition in range(max((row.measure.processes for row in self._rows.values()), default=0)):
-            for row in self._rows.values():
-                result = self.results[row.id]
-                if result.status != "partial" or repetition >= row.measure.processes:
-                    continue
-                if any(m.repetition == repetition for m in result.measurements):
-                    self._reporter.advance()
-                else:
-                    group.append(Turn(row, repetition, order))
-                order += 1
-                if len(group) >= self._at_once:
-                    self._take_turns(group)
-                    group = []
+        for turn in self._list_turns():
+            result = self.results[turn.row.id]
+            if self._has(turn.row.id, turn.repetition):
+                self._reporter.advance()
+            elif result.status == "partial":
+                group.append(turn)
+            if len(group) >= self._at_once:
+                self._take_turns(group)
+                group = []
         self._take_turns(group)
 
+    def _list_turns(self) -> list[Turn]:
+        """Every repetition of every row, numbered by the plan alone: whoever fails or goes on later moves no number."""
+        rows = self._rows.values()
+        longest = max((row.measure.processes for row in rows), default=0)
+        pairs = [(row, i) for i in range(longest) for row in rows if i < row.measure.processes]
+        return [Turn(row, repetition, order) for order, (row, repetition) in enumerate(pairs)]
+
     def _take_turns(self, turns: Sequence[Turn]) -> None:
-        """One after the other, once all children that were started ahead have imported: each is timed alone."""
+        """Takes the turns one after another, once every child started ahead has imported: each is timed alone."""
         with ExitStack() as stack:
             ahead: dict[int, Child] = {}
             for turn in turns if len(turns) > 1 else ():
                 if can_wait(turn.row.engine):
                     ahead[turn.order] = stack.enter_context(Child(turn.environment))
-                    ahead[turn.order].ask_to_preload(self._describe_preload(turn))
+                    ahead[turn.order].ask_to_preload(
+                        self._describe_preload(turn.row, self.results[turn.row.id].artifacts[-1])
+                    )
             deadline = time.monotonic() + self._timeout_s
             for child in ahead.values():
                 child.wait_until_ready(deadline)
             for turn in turns:
                 result = self.results[turn.row.id]
-                if result.status == "partial":  # it may have failed in a turn before this one
-                    waiting = ahead.get(turn.order)
-                    # What ends before it was asked for anything says nothing about the row.
-                    with waiting if waiting and waiting.alive else Child(turn.environment) as child:
-                        self._keep(self._repeat(turn, result, child))
+                if result.status == "partial":  # it may have failed in an earlier turn
+                    self._keep(self._repeat(turn, result, ahead.get(turn.order)))
                     self._reporter.advance()
 
-    def _describe_preload(self, turn: Turn) -> PreloadJob:
-        artifact = self.results[turn.row.id].artifacts[-1]
-        folder = str(self._folder.artefacts.absolute())
-        return PreloadJob(engine=turn.row.engine, kind=artifact.kind, out_dir=folder)
+    def _describe_preload(self, row: PlannedRow, artifact: Artifact) -> PreloadJob:
+        return PreloadJob(engine=row.engine, kind=artifact.kind, out_dir=self._choose_place(row))
 
-    def _repeat(self, turn: Turn, result: Result, child: Child) -> Result:
+    def _repeat(self, turn: Turn, result: Result, waiting: Child | None) -> Result:
         row, repetition = turn.row, turn.repetition
-        self._reporter.step(f"{label(row)}: process {repetition + 1} of {row.measure.processes}")
+        of = f" of {row.measure.processes}" if row.measure.processes < ENDLESS else ""
+        self._reporter.step(f"{label(row)}: process {repetition + 1}{of}")
+        build = repetition % len(result.builds) if result.builds else None
         job = MeasureJob(
-            model=row.model,
-            artifact=result.artifacts[-1],
+            model=row.asked_as,
+            artifact=result.artifacts[-1] if build is None else result.builds[build].artifact,
             engine=row.engine,
             measure=row.measure,
-            out_dir=str(self._folder.artefacts.absolute()),
+            out_dir=self._choose_place(row, build or 0),
             repetition=repetition,
             order=turn.order,
             last_level_cache_bytes=self._machine.last_level_cache_bytes,
             prove=proves_when_timed(row) and lacks_proof(result),
+            inputs=self._inputs,
         )
         try:
-            answer = child.perform(job, timeout_s=self._timeout_s)
+            # A child that ended before it was asked for anything says nothing about the row.
+            with waiting if waiting and waiting.alive else Child(turn.environment, find_place(row.engine)) as child:
+                answer = child.perform(job, timeout_s=self._timeout_s)
         except EngineBenchError as error:
-            if child.kept is None:
-                return self._failed(result, f"in process {repetition + 1}", error)
-            answer = replace(child.kept, proof=Proof(failure=str(error)))
-        assert isinstance(answer, MeasureAnswer)
-        measurements = (*result.measurements, answer.measurement)
+            return self._failed(result, f"in process {repetition + 1}", error)
+        measurements = (*result.measurements, replace(answer.measurement, build=build))
         finished = len(measurements) >= row.measure.processes
-        measured = replace(result, measurements=measurements, status="ok" if finished else "partial")
+        status: Status = "ok" if finished else "partial"
+        measured = replace(
+            result, measurements=measurements, status=status, shapes=answer.shapes or list_shapes(result)
+        )
         return judge_proof(measured, answer.proof) if answer.proof else measured
 
     def _keep(self, result: Result) -> None:
-        """The row as it stands, in memory and in its file."""
+        """Keeps the row as it stands, in memory and in its file."""
         self.results[result.id] = result
+        self.results = {row_id: self.results[row_id] for row_id in self._rows if row_id in self.results}
         self._folder.write_result(result)
+
+    def _keep_if_new(self, result: Result) -> None:
+        if result != self.results[result.id]:
+            self._keep(result)
+
+
+def list_shapes(result: Result) -> dict[str, tuple[int, ...]]:
+    """The shapes of the inputs as a tool that makes its own is told them."""
+    return {spec.name: concrete_shape(spec, result.engine.batch) for spec in result.artifacts[-1].inputs}
+
+
+def has_answered(result: Result) -> bool:
+    """Whether the row was built and answered the check inputs, even if it failed later, while it was timed."""
+    return result.status in ("ok", "partial") or bool(result.measurements)
 
 
 def proves_when_timed(row: PlannedRow) -> bool:
-    """Whether a row's record is made in the first process that times it, and not when it is built and checked.
+    """Whether the engine's record comes from the first process that times the row, not from the build and check.
 
     On a GPU libraries choose kernels anew in each process, and others may work on it while rows are built. On a CPU
     the record comes from a session of its own, which would be loaded into a process that is timed.
@@ -329,51 +612,53 @@ def proves_when_timed(row: PlannedRow) -> bool:
 
 
 def lacks_proof(result: Result) -> bool:
-    """Whether the next process that times a row is to make its record: the first, and one more where that failed."""
+    """Whether the next process that times the row must make the record: the first one, and one more if that failed."""
     failed = any(caveat.code == "failed_proof" for caveat in result.caveats)
     return not result.measurements or (failed and len(result.measurements) == 1)
 
 
 def judge_proof(result: Result, proof: Proof) -> Result:
-    """The row with the engine's record, named after the precision that ran; or with the doubt that there is none."""
+    """The row with the engine's record, named after the precision that ran; or with a caveat if there is none."""
+    answered = [caveat for caveat in result.caveats if caveat.code in ABOUT_ANSWERS]
     if proof.failure is not None:
-        doubt = Caveat(
-            code="failed_proof",
-            message=f"asked {result.requested_precision}; the record that would prove it failed: {proof.failure}",
-            advice="take the label as what was asked, not as what ran; times and outputs do not depend on it",
-        )
-        return replace(result, caveats=(doubt,))
-    ran, doubts = judge_precision(result.requested_precision, proof.effective_precision)
+        return replace(result, caveats=(*answered, doubt_record(result.requested_precision, proof.failure)))
+    ran, doubts = judge_precision(result.requested_precision, proof.effective_precision, result.engine.device)
     return replace(
         result,
         engine=replace(result.engine, precision=ran),
         effective_precision=proof.effective_precision,
-        caveats=(*doubts, *proof.caveats),
+        caveats=(*answered, *doubts, *proof.caveats),
         layers=proof.layers,
     )
 
 
 def label(row: PlannedRow) -> str:
-    """How a row is called in messages: engine, precision, batch."""
+    """The row's name in messages: engine, precision, batch."""
     spec = row.engine
-    return f"{format_engine(spec)} {format_precision(row.requested_precision, spec.recipe)} b{spec.batch}"
+    return f"{format_engine(spec)} {format_precision(row.requested_precision, spec.recipe, spec.mix)} b{spec.batch}"
 
 
-def cut_common(
-    reference: Mapping[str, Any], candidate: Mapping[str, Any]
-) -> tuple[Mapping[str, Any], Mapping[str, Any]]:
-    """Both, cut to the samples that both answered: a tool that starts anew for each answer gives only the first few."""
-    common = {name: min(len(reference[name]), len(candidate[name])) for name in reference.keys() & candidate.keys()}
-    reference, candidate = ({n: a[: common.get(n)] for n, a in side.items()} for side in (reference, candidate))
-    return reference, candidate
+def list_open_outputs(result: Result) -> set[str]:
+    """The row's outputs whose length depends on the values."""
+    artifact = result.artifacts[-1]
+    return find_open_outputs(artifact.inputs, artifact.outputs)
+
+
+def count_asked(result: Result) -> int | None:
+    """The number of samples in a row's check; None if the first axis of an output does not count samples."""
+    batch = result.engine.batch
+    firsts = [spec.shape[:1] for spec in result.artifacts[-1].outputs]
+    if not firsts or any(not first or first[0] not in (BATCH_AXIS, batch) for first in firsts):
+        return None
+    return -(-CHECK_SAMPLES // batch) * batch
 
 
 def judge_outcome(results: Sequence[Result]) -> None:
-    """Returns if the baseline and at least one other row are ok.
+    """Checks that the baseline and at least one other row are ok.
 
     Raises:
-        BackendUnavailable: no row could run here, as on a machine without the device.
-        MeasurementError: otherwise; names the rows that are not.
+        BackendUnavailable: no row could run here, for example on a machine without the device.
+        MeasurementError: they are not; the message names the rows.
     """
     if results and all(r.status == "skipped" for r in results):
         reasons = dict.fromkeys(r.reason or r.status for r in results)
@@ -382,18 +667,22 @@ def judge_outcome(results: Sequence[Result]) -> None:
     fine = [r for r in wanted if r.status == "ok"]
     if wanted and wanted[0].status == "ok" and (len(fine) > 1 or len(results) == 1):
         return
-    bad = "; ".join(f"{r.id}: {r.reason or r.status}" for r in results if r.status != "ok") or "no row at all"
+    ids: dict[str, list[str]] = {}
+    for r in results:
+        if r.status != "ok":
+            ids.setdefault(r.reason or r.status, []).append(r.id)
+    bad = "; ".join(f"{', '.join(rows)}: {reason}" for reason, rows in ids.items()) or "there is no row"
     raise MeasurementError(f"the baseline and at least one other row must be ok. Not ok: {bad}")
 
 
 def judge_precisions(results: Sequence[Result]) -> None:
-    """Returns if every row that ran did so in the precision that was asked for.
+    """Checks that every row ran in the precision that was asked for.
 
     Raises:
-        GateFailed: names the rows that did not.
+        GateFailed: a row did not; the message names it.
     """
     wrong = [
-        f"{r.id}: asked {r.requested_precision}, ran {r.engine.precision}"
+        f"{r.id}: asked for {r.requested_precision}, ran in {r.engine.precision}"
         for r in results
         if r.status != "skipped" and r.engine.precision != r.requested_precision
     ]

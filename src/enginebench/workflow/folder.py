@@ -1,46 +1,81 @@
-"""A run's folder: `run.json`, `rows/`, `artefacts/`, and the paths between them.
+"""A run's folder: `run.json`, `rows/`, the artifacts, and the paths between them.
 
-Inside the folder's files every path is relative to it, so that a folder can be moved, and shows nobody's home.
+The files hold only paths relative to the folder, so that it can be moved and reveals no home folder.
 """
 
 from __future__ import annotations
 
 import itertools
 import os
+from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Literal
 
 from msgspec import Struct
 from msgspec.structs import replace
 
 from enginebench.core.errors import ArtifactError, ParseError, UsageError
 from enginebench.core.names import slug
-from enginebench.core.records import Artifact, Machine, MeasureSpec, Precision, Recipe, Result
+from enginebench.core.records import Artifact, Machine, MeasureSpec, ModelSource, Precision, Recipe, Result, Scope, Task
 from enginebench.core.store import encode, hash_file, read_record, read_result, write_atomic
 
 RUN_SCHEMA = "enginebench.run-record/1"
+ARTIFACTS = "artefacts"  # the name on disk: stored runs have it, so its spelling stays
+
+
+class Wanted(Struct, frozen=True, kw_only=True):
+    """One combination of a request's axes."""
+
+    engine: str  # ENGINE, its options in the order of their names
+    precision: str  # PRECISION
+    batch: int
+    scope: Scope
 
 
 class RunRequest(Struct, frozen=True, kw_only=True):
-    """What was asked for: enough to plan the same rows again."""
+    """What was asked for: everything needed to plan the same rows again."""
 
     model: str
     engines: tuple[tuple[str, dict[str, str]], ...]
     precisions: tuple[tuple[Precision, Recipe | None], ...] = (("fp32", None),)
     batches: tuple[int, ...] = (1,)
+    any_batch: bool = False  # nobody asked for these: a graph that fixes its batch runs at that
     device: str = "cpu"
     threads: int = 1
     measure: MeasureSpec = MeasureSpec()
     weights: str = "default"
     input_size: int | None = None
     input_shapes: dict[str, tuple[int, ...]] | None = None
+    buckets: tuple[dict[str, tuple[int, ...]], ...] = ()  # several shapes, each with rows of its own
+    dynamic_axes: dict[str, tuple[int, ...]] = {}  # input name to axes that an export leaves open beside the batch
+    inputs: str | None = None
+    operator_libraries: tuple[str, ...] = ()
     baseline: str | None = None
     timeout_s: float = 600.0
     quick: bool = False
     data: str | None = None  # labelled data for accuracy, and for ranges; "digits" for the digits models if None
     calibration_method: str = "minmax"
-    max_top1_drop: float = 1.0  # in points
+    metrics: tuple[str, ...] = ()  # those of the task if there are none; the first one decides
+    targets: str | None = None  # the file of right answers
+    task: Task | None = None
+    max_metric_drop: float | None = None  # in the metric's own unit; None: a point of a share, a hundredth of others
     p99_limit_ms: float | None = None
+    load_p99_ms: float | None = None  # limit under which the capacity of the rows that won is looked for
+    wanted: tuple[Wanted, ...] = ()  # combinations that are wanted; all of them, in the scope of `measure`, if none
+
+    @property
+    def source(self) -> ModelSource:
+        """The model that was asked for, apart from what is to be done with it."""
+        return ModelSource(
+            model=self.model,
+            weights=self.weights,
+            seed=self.measure.seed,
+            input_size=self.input_size,
+            input_shapes=self.input_shapes,
+            inputs=self.inputs,
+            operator_libraries=self.operator_libraries,
+        )
 
 
 class RunRecord(Struct, frozen=True, kw_only=True):
@@ -51,6 +86,7 @@ class RunRecord(Struct, frozen=True, kw_only=True):
     machine: Machine
     started_utc: str
     rows: tuple[str, ...]
+    verb: Literal["run", "bench", "tune"] = "run"  # whose folder it is
     command: tuple[str, ...] = ()
     sources: tuple[Artifact, ...] = ()
     problems: dict[str, str] = {}  # PRECISION -> why no graph could be made in it
@@ -63,12 +99,23 @@ def hide_home(text: str) -> str:
 
 
 def show_home(text: str) -> str:
-    """What `hide_home` was given."""
+    """The text that `hide_home` was given."""
     return str(Path(text).expanduser()) if text.startswith("~") else text
 
 
+def hide_paths(request: RunRequest) -> RunRequest:
+    """The request with the user's home folder written as `~`."""
+    return _map_paths(request, hide_home)
+
+
+def _map_paths(request: RunRequest, change: Callable[[str], str]) -> RunRequest:
+    """The request with each path in it changed."""
+    given = {name: getattr(request, name) for name in ("model", "inputs", "targets")}
+    return replace(request, **{name: None if text is None else change(text) for name, text in given.items()})
+
+
 def default_folder(model: str, now: datetime | None = None) -> Path:
-    """`results/<slug of model>-<utc time>`, numbered where a run of the same second lies there already."""
+    """`results/<slug of model>-<utc time>`, numbered if a run of the same second is already there."""
     stamp = (now or datetime.now(UTC)).strftime("%Y%m%dT%H%M%SZ")
     name = Path(model).stem if model.endswith(".onnx") else model
     first = Path("results") / f"{slug(name)}-{stamp}"
@@ -77,12 +124,12 @@ def default_folder(model: str, now: datetime | None = None) -> Path:
 
 
 def check_inside(root: Path, path: Path) -> None:
-    """Returns if nothing on the way from `root` to `path` leads elsewhere: a folder may come from a stranger.
+    """Checks that `path` stays inside `root`: a folder may come from a stranger.
 
     `root` itself may be a link, since the user named it.
 
     Raises:
-        ArtifactError: a part of the way is a symbolic link, goes up, or the end is neither a plain file nor missing.
+        ArtifactError: a part of the path is a symbolic link or `..`, or the end exists and is not a plain file.
     """
     if ".." in path.relative_to(root).parts:
         raise ArtifactError(f"{path} leads out of the folder {root}; it is not read")
@@ -91,44 +138,55 @@ def check_inside(root: Path, path: Path) -> None:
         here = here / part
         if here.is_symlink():
             raise ArtifactError(
-                f"{here} is a symbolic link; links inside a run's folder are not followed. Copy the file"
+                f"{here} is a symbolic link; links inside a run's folder are not followed. "
+                "Put a copy of the file in its place"
             )
     if here.exists() and not here.is_file():
-        raise ArtifactError(f"{here} is no plain file; it is not read")
+        raise ArtifactError(f"{here} is not a plain file; it is not read")
 
 
 class RunFolder:
-    """The files of one run. Nothing is read or made by the constructor."""
+    """The files of one run. The constructor reads and creates nothing."""
 
     def __init__(self, root: Path) -> None:
         self.root = root
-        self.artefacts = root / "artefacts"
+        self.artifacts = root / ARTIFACTS
         self.rows = root / "rows"
 
     def row_path(self, row_id: str) -> Path:
         return self.rows / f"{row_id}.json"
 
     def outputs_path(self, row_id: str) -> Path:
-        """Where a row's answers to the check inputs lie."""
-        return self.artefacts / "outputs" / f"{row_id}.npz"
+        """The file of a row's answers to the check inputs."""
+        return self.artifacts / "outputs" / f"{row_id}.npz"
 
-    def logits_path(self, row_id: str) -> Path:
-        """Where a row's answers to the labelled data lie."""
-        return self.artefacts / "outputs" / f"{row_id}.labelled.npz"
+    def answers_path(self, row_id: str) -> Path:
+        """The file of what the metrics need of a row's answers to the labelled samples."""
+        return self.artifacts / "outputs" / f"{row_id}.labelled.npz"
+
+    def build_path(self, row_id: str, build: int) -> Path:
+        """The folder of one of several builds of a row, 0 the first; nothing in it is shared with another."""
+        return self.artifacts / "builds" / row_id / str(build + 1)
 
     def create(self, record: RunRecord) -> None:
-        """Makes the folder and its `run.json`.
+        """Creates the folder and its `run.json`.
 
         Raises:
-            UsageError: a run lies there already.
+            UsageError: the folder holds a run already.
         """
         if (self.root / "run.json").exists():
-            raise UsageError(f"{self.root} holds a run already; continue it with --resume or choose another --out")
+            if self.rows.is_dir():
+                raise UsageError(f"{self.root} holds a run already; continue it with --resume or choose another --out")
+            raise UsageError(
+                f"{self.root} holds a run already, of which no row was begun; continue it with --resume, delete the "
+                "folder, or choose another --out"
+            )
         self.write_record(record)
 
     def write_record(self, record: RunRecord) -> None:
-        request = replace(record.request, model=hide_home(record.request.model))
-        stored = replace(record, request=request, command=tuple(hide_home(word) for word in record.command))
+        stored = replace(
+            record, request=hide_paths(record.request), command=tuple(hide_home(word) for word in record.command)
+        )
         write_atomic(self.root / "run.json", encode(stored, indent=2))
 
     def read_record(self) -> RunRecord:
@@ -142,14 +200,14 @@ class RunFolder:
         record = read_record(path, RunRecord)
         if record.schema != RUN_SCHEMA:
             raise ParseError(path, "$.schema", repr(record.schema), repr(RUN_SCHEMA), "Upgrade enginebench")
-        return replace(record, request=replace(record.request, model=show_home(record.request.model)))
+        return replace(record, request=_map_paths(record.request, show_home))
 
     def write_result(self, result: Result) -> None:
-        stored = replace(result, artifacts=tuple(self.relative(a) for a in result.artifacts))
+        stored = self._change_paths(result, self.relative)
         write_atomic(self.row_path(result.id), encode(stored))
 
     def read_result(self, row_id: str) -> Result | None:
-        """The stored row, its artefacts with usable paths; None if it was never begun."""
+        """The stored row, with usable paths of its artifacts; None if it was never begun."""
         if Path(row_id).name != row_id or "\0" in row_id:
             raise ParseError(
                 self.root / "run.json", "$.rows", repr(row_id), "the id of a row, which is a plain file name"
@@ -161,18 +219,26 @@ class RunFolder:
         result = read_result(path)
         if result.id != row_id:
             raise ParseError(path, "$.id", repr(result.id), repr(row_id), "Was the file renamed?")
-        return replace(result, artifacts=tuple(self.absolute(a) for a in result.artifacts))
+        return self._change_paths(result, self.absolute)
+
+    @staticmethod
+    def _change_paths(result: Result, change: Callable[[Artifact], Artifact]) -> Result:
+        artifacts = tuple(map(change, result.artifacts))
+        builds = tuple(replace(build, artifact=change(build.artifact)) for build in result.builds)
+        return replace(result, artifacts=artifacts, builds=builds)
 
     def relative(self, artifact: Artifact) -> Artifact:
-        """The artefact as it is stored: paths inside the folder relative to it, others by name alone."""
+        """The artifact as stored: paths inside the folder are relative to it, others are file names alone."""
         path = Path(artifact.path)
+        if artifact.operator_libraries:
+            artifact = replace(artifact, operator_libraries=tuple(map(hide_home, artifact.operator_libraries)))
         if not artifact.path or not path.is_absolute():
             return artifact
         inside = path.is_relative_to(self.root.absolute())
         return replace(artifact, path=str(path.relative_to(self.root.absolute()) if inside else path.name))
 
     def absolute(self, artifact: Artifact) -> Artifact:
-        """The artefact with a path that can be opened.
+        """The artifact with a path that can be opened.
 
         Raises:
             ArtifactError: its path leads out of the folder.
@@ -185,10 +251,10 @@ class RunFolder:
         return replace(artifact, path=str(path))
 
     def verify(self, artifact: Artifact) -> None:
-        """Returns if the artefact's files, also those beside the main one, still have the hashes that were stored.
+        """Checks that the artifact's files, including those beside the main one, still have the stored hashes.
 
         Raises:
-            ArtifactError: it is gone or was changed since.
+            ArtifactError: a file is gone or has changed since.
         """
         if not artifact.files or not artifact.path:
             return
@@ -206,7 +272,7 @@ class RunFolder:
 
 
 def holds_run(root: Path) -> bool:
-    """Whether a run is stored in the folder, be it damaged."""
+    """Whether the folder holds a run, even a damaged one."""
     return (root / "run.json").exists()
 
 

@@ -1,35 +1,38 @@
-"""All stored rows under a folder, read once: figures of rows that did not change come from a cache."""
+"""All stored rows under a folder, each read once: the figures of unchanged rows come from a cache."""
 
 from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 
 import msgspec
 import numpy as np
 from msgspec import Struct
+from msgspec.structs import replace
 
 from enginebench.analyze.quantiles import find_rank, median
+from enginebench.analyze.validity import judge
 from enginebench.core.errors import ArtifactError, EngineBenchError, MissingDependency, UsageError
 from enginebench.core.names import format_engine, slug
 from enginebench.core.records import Result
 from enginebench.core.store import read_result, write_atomic
 from enginebench.report.bundle import find_cache
 from enginebench.report.charts import render_png
-from enginebench.report.history import HistoryDocument, HistoryRow, Unread, format_history_csv, identify_row
-from enginebench.report.history_charts import collect_trends, draw_trend
+from enginebench.report.history.charts import collect_trends, draw_trend
+from enginebench.report.history.table import HistoryDocument, HistoryRow, Unread, format_history_csv, identify_row
+from enginebench.workflow.folder import ARTIFACTS
 
-# Raised when HistoryRow changes: figures of an older form are made again.
-_CACHE_FORM = 1
+# Increase it when HistoryRow changes: figures of an older form are then computed again.
+_CACHE_FORM = 2
 # Holds ONNX files and engines, some of them thousands of files: never rows.
-_SKIPPED = frozenset({"artefacts"})
+_SKIPPED = frozenset({ARTIFACTS})
 
 
 class _Seen(Struct, frozen=True, array_like=True):
-    """A row with what tells whether its file is still the same."""
+    """A row, and what tells whether its file is still the same."""
 
     size: int
     mtime_ns: int
@@ -43,7 +46,7 @@ class _Cache(Struct, array_like=True):
 
 
 class Trends(Struct, frozen=True, kw_only=True):
-    """The files of a history, and why some of them are missing."""
+    """The files of a history, and why some are missing."""
 
     paths: tuple[Path, ...]
     notes: tuple[str, ...] = ()
@@ -52,18 +55,18 @@ class Trends(Struct, frozen=True, kw_only=True):
 def read_history(root: Path, cache: Path | None = None) -> HistoryDocument:
     """Every row stored under `root`, the oldest first.
 
-    A damaged file costs its row, not the history. Rows that are stored twice (in a run and in a baseline) count once.
+    A damaged file loses its row, not the history. A row stored twice (in a run and in a baseline) counts once.
     Symbolic links below `root` are not followed.
 
     Args:
-        root: searched with all its folders.
-        cache: folder of the cache; by default the user's.
+        root: searched with all its subfolders.
+        cache: the folder of the cache; by default the user's cache folder.
 
     Raises:
-        UsageError: `root` is no folder.
+        UsageError: `root` is not a folder.
     """
     if not root.is_dir():
-        raise UsageError(f"{root} is no folder")
+        raise UsageError(f"{root} is not a folder")
     place = _find_cache_file(root, cache)
     kept = _read_cache(place)
     seen, unread = _read_rows(root, kept.seen)
@@ -72,6 +75,17 @@ def read_history(root: Path, cache: Path | None = None) -> HistoryDocument:
     rows = sorted((entry.row for entry in seen.values()), key=lambda row: (row.started_utc, row.path))
     single = list({identify_row(row): row for row in reversed(rows)}.values())[::-1]
     return HistoryDocument(rows=tuple(single), unread=tuple(unread), copies=len(rows) - len(single))
+
+
+def select_rows(document: HistoryDocument, engines: Sequence[str] = (), models: Sequence[str] = ()) -> HistoryDocument:
+    """The rows of these engines (ENGINE, or its name alone) and models; an empty list leaves all of them."""
+    rows = [
+        row
+        for row in document.rows
+        if (not engines or row.engine in engines or row.engine.partition(":")[0] in engines)
+        and (not models or row.model in models)
+    ]
+    return replace(document, rows=tuple(rows))
 
 
 def _read_rows(root: Path, known: dict[str, _Seen]) -> tuple[dict[str, _Seen], list[Unread]]:
@@ -94,7 +108,7 @@ def _read_rows(root: Path, known: dict[str, _Seen]) -> tuple[dict[str, _Seen], l
 
 
 def _find_rows(root: Path) -> Iterator[os.DirEntry[str]]:
-    """The files `rows/*.json` under `root`, in no order; links, hidden folders and artefacts are left out."""
+    """The files `rows/*.json` under `root`, in no order; links, hidden folders and artifacts are left out."""
     waiting = [str(root)]
     while waiting:
         folder = waiting.pop()
@@ -118,7 +132,7 @@ def summarize_row(result: Result, path: str, modified: float) -> HistoryRow:
     Args:
         result: the row.
         path: of its file, relative to the history's folder.
-        modified: when the file was written, in s; stands in where no process says when it began.
+        modified: when the file was written, in s; used if no process says when it began.
     """
     kept = [m for m in result.measurements if m.latency_ns]
     pooled = np.concatenate([np.asarray(m.latency_ns, dtype=np.float64) for m in kept]) if kept else np.empty(0)
@@ -135,12 +149,14 @@ def summarize_row(result: Result, path: str, modified: float) -> HistoryRow:
         engine_version=result.engine_version,
         precision=engine.precision,
         recipe=engine.recipe,
+        mix=engine.mix,
         batch=engine.batch,
         scope=result.measure.scope,
         cache=result.measure.cache,
         device=engine.device,
         threads=engine.threads,
         status=result.status,
+        validity=judge(kept)[0],
         clock=kept[0].clock if kept else None,
         n=len(pooled),
         processes=len(kept),
@@ -148,8 +164,9 @@ def summarize_row(result: Result, path: str, modified: float) -> HistoryRow:
         p99_ms=_find_p99(pooled) / 1e6 if kept else None,
         mean_ms=float(np.mean(pooled)) / 1e6 if kept else None,
         reference_ms=median(references) / 1e6 if references else None,
-        top1=result.accuracy.top1.value if result.accuracy else None,
-        build_s=result.build_s,
+        metric=result.scores[0].metric if result.scores else None,
+        score=result.scores[0].value.value if result.scores else None,
+        build_s=None if result.built_beside else result.build_s,  # a bound is no figure to follow over time
         size_bytes=result.size_bytes,
         cpu_model=machine.cpu_model if machine else None,
         gpu=", ".join(gpu.name for gpu in machine.gpus) or None if machine else None,
@@ -162,7 +179,7 @@ def _find_p99(pooled: np.typing.NDArray[np.float64]) -> float:
 
 
 def write_history(document: HistoryDocument, root: Path, out: Path, cache: Path | None = None) -> Trends:
-    """Writes history.csv and a trend picture for each engine; a picture whose points did not change is left as it is.
+    """Writes history.csv and a trend picture for each engine; a picture with unchanged points is left as it is.
 
     Without the extra `report` there are no pictures, and a note says how to get them.
 
@@ -204,7 +221,7 @@ def _read_cache(place: Path) -> _Cache:
 
 
 def _write_cache(place: Path, cache: _Cache) -> None:
-    """A cache that cannot be written costs time, nothing else."""
+    """Writes the cache if it can; without it only time is lost."""
     try:
         write_atomic(place, msgspec.msgpack.encode(cache))
     except ArtifactError:

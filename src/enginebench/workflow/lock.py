@@ -1,4 +1,4 @@
-"""One run at a time on a device: an advisory lock on a file that every user of the machine shares."""
+"""One run at a time on a device: an advisory lock on a file shared by all users of the machine."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ def lock_devices(
     folder: Path | None = None,
     on_wait: Callable[[str], None] = lambda text: None,
 ) -> Iterator[None]:
-    """Holds the locks of all these devices inside the block, each taken once.
+    """Holds the locks of all these devices inside the block; each is taken once.
 
-    They are taken in the order of their names: two runs that want the same devices can wait for each other's end, never
-    for each other. The arguments are those of `lock_device`.
+    They are taken in the order of their names, so that two runs that want the same devices cannot deadlock. The
+    arguments are those of `lock_device`.
 
     Raises:
-        DeviceBusy: another run holds one of them, and `wait` is false; the others are free again.
+        DeviceBusy: another run holds one of them and `wait` is false; the others are released.
     """
     with ExitStack() as held:
         for device in sorted(set(map(spell_device, devices))):
@@ -55,12 +55,12 @@ def lock_device(
 
     Args:
         wait: wait for another run to end, or refuse at once.
-        folder: where the lock files lie; the system's folder for temporary files by default, so that the runs of
+        folder: of the lock files; by default the system's folder for temporary files, so that the runs of
             different users and checkouts see each other.
-        on_wait: told once when it has to wait.
+        on_wait: called once with a message if it has to wait.
 
     Raises:
-        DeviceBusy: another run holds it, and `wait` is false.
+        DeviceBusy: another run holds it and `wait` is false.
     """
     path = (folder or Path(tempfile.gettempdir())) / f"enginebench-{device.replace(':', '')}.lock"
     fd = _open_shared(path)
@@ -100,7 +100,7 @@ def _try_lock(fd: int) -> bool:
 
 
 def _open_shared(path: Path) -> int:
-    """A descriptor of the lock file, made for everyone; never through a link that somebody laid there."""
+    """A descriptor of the lock file, which everyone may open; never through a link that somebody put there."""
     try:
         try:
             return os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)

@@ -2,57 +2,105 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 
 from msgspec.structs import replace
 
+from enginebench.analyze.queueing import Limit
 from enginebench.backends.registry import find_installed, takes
-from enginebench.core.records import Result
+from enginebench.core.errors import EngineBenchError, UsageError
+from enginebench.core.records import Machine, Result
 from enginebench.measure.machine import describe_machine
-from enginebench.workflow.campaign import Campaign, Reporter
+from enginebench.workflow.campaign import Campaign
 from enginebench.workflow.folder import RunFolder, RunRecord, RunRequest
+from enginebench.workflow.limits import bound_results
 from enginebench.workflow.lock import lock_devices
 from enginebench.workflow.plan import list_devices, plan_rows
-from enginebench.workflow.sources import choose_labelled, gather_sources
+from enginebench.workflow.progress import Reporter
+from enginebench.workflow.rates import Bench, LoadSettings, Prober, make_bench, name_row
+from enginebench.workflow.reporting import describe_stored
+from enginebench.workflow.scoring import Judged, judge_by
+from enginebench.workflow.targets.sides import free_batch
+from enginebench.workflow.targets.sources import choose_labelled, gather_sources
 
 
 def run_model(
     request: RunRequest,
-    root: Path,
+    root: Path | RunFolder,
     *,
     reporter: Reporter,
     resume: bool = False,
     wait: bool = True,
+    locks: Sequence[str] | None = None,
     command: tuple[str, ...] = (),
     on_results: Callable[[RunRecord, list[Result]], None] = lambda record, results: None,
 ) -> tuple[RunRecord, list[Result]]:
-    """The run's record and every row of it, all of it stored under `root`.
+    """Runs all rows and returns the run's record and its rows, stored under `root`.
 
     Args:
-        request: what to run. With `resume` the stored request counts instead.
-        root: the run's folder.
+        request: what to run. With `resume` the stored request is used, which must be of the same model.
+        root: the run's folder; one that also keeps its files elsewhere comes opened.
         reporter: where progress goes.
         resume: continue the run that `root` holds.
-        wait: wait for another run on one of the devices, or refuse.
-        command: the command line, stored for whoever wants to repeat it.
-        on_results: called with what there is when the run ends in any way, also by an interrupt.
+        wait: if another run holds one of the devices, wait for it or refuse.
+        locks: the devices that nobody else may use meanwhile; those of the rows if None.
+        command: the command line, stored so that the run can be repeated.
+        on_results: called with the results so far when the run ends in any way, also by an interrupt.
 
     Raises:
-        DeviceBusy: another run holds a device of a row, and `wait` is false.
-        EngineBenchError: the model could not be exported, the folder not be used, ...
+        UsageError: the run to continue has another model, machine or version.
+        DeviceBusy: another run holds a device of a row and `wait` is false.
+        EngineBenchError: the model cannot be exported, the folder cannot be used, ...
     """
-    folder = RunFolder(root)
-    record = folder.read_record() if resume else _begin(folder, request, command)
-    with lock_devices(list_devices(record.request), wait=wait, on_wait=reporter.say):
+    folder = root if isinstance(root, RunFolder) else RunFolder(root)
+    known = _take_up(folder, request) if resume else None
+    wanted = known.request if known else request
+    asked = bool(wanted.metrics or wanted.targets or wanted.task)
+    judged = judge_by(choose_labelled(wanted), asked=asked)
+    record = known or _begin(folder, request, command)
+    devices = list_devices(record.request) if locks is None else locks
+    with lock_devices(devices, wait=wait, on_wait=reporter.say):
         if not record.sources:
             record = _add_sources(folder, record, reporter)
-        return _measure(folder, record, reporter, resume, on_results)
+        for source in record.sources:  # rows that were not begun start from them
+            folder.verify(folder.absolute(source))
+        return _measure(folder, record, reporter, resume, judged, on_results)
+
+
+def _take_up(folder: RunFolder, request: RunRequest) -> RunRecord:
+    """The record of the run to continue.
+
+    Raises:
+        UsageError: rows measured now would not belong to those that it has.
+    """
+    record = folder.read_record()
+    if Path(request.model).name != Path(record.request.model).name:
+        raise UsageError(
+            f"{folder.root} holds a run of {record.request.model}, not of {request.model}. Name that model, or another "
+            "--out without --resume"
+        )
+    if changed := list_changes(record.machine, describe_machine()):
+        raise UsageError(
+            f"{folder.root} cannot be continued here, since its rows would not compare: {'; '.join(changed)}. Start a "
+            "new run; `enginebench report` reads this one anywhere"
+        )
+    return record
+
+
+def list_changes(then: Machine, now: Machine) -> list[str]:
+    """The differences between two machines that affect times: processor, GPUs, package versions."""
+    parts = [
+        ("processor", then.cpu_model, now.cpu_model),
+        ("GPUs", ", ".join(gpu.name for gpu in then.gpus), ", ".join(gpu.name for gpu in now.gpus)),
+        *((name, then.versions.get(name), now.versions.get(name)) for name in {**then.versions, **now.versions}),
+    ]
+    return [f"{what} was {old or 'none'}, now {new or 'none'}" for what, old, new in parts if old != new]
 
 
 def _begin(folder: RunFolder, request: RunRequest, command: tuple[str, ...]) -> RunRecord:
-    """A new run: its folder with `run.json` first, so that whatever fails later can be continued."""
+    """Starts a new run. It writes `run.json` first, so that a run that fails later can be continued."""
     record = RunRecord(
         request=request,
         machine=describe_machine(),
@@ -66,7 +114,7 @@ def _begin(folder: RunFolder, request: RunRequest, command: tuple[str, ...]) -> 
 
 def _add_sources(folder: RunFolder, record: RunRecord, reporter: Reporter) -> RunRecord:
     """The record with its sources made and its rows planned."""
-    found = gather_sources(record.request, folder.artefacts, reporter)
+    found = gather_sources(record.request, folder.artifacts, reporter)
     rows = plan_rows(record.request, found.artifacts, probe=find_installed, takes=takes, problems=found.problems)
     stored = tuple(folder.relative(a) for a in found.artifacts)
     record = replace(record, rows=tuple(row.id for row in rows), sources=stored, problems=found.problems)
@@ -79,6 +127,7 @@ def _measure(
     record: RunRecord,
     reporter: Reporter,
     resume: bool,
+    judged: Judged | None,
     on_results: Callable[[RunRecord, list[Result]], None],
 ) -> tuple[RunRecord, list[Result]]:
     request = record.request
@@ -90,12 +139,63 @@ def _measure(
         record.machine,
         timeout_s=request.timeout_s,
         reporter=reporter,
-        labelled=choose_labelled(request),
+        judged=judged,
+        task=request.task,
     )
     if resume:
         campaign.restore()
     try:
         campaign.run()
+        bound_results(folder, record, campaign.results, reporter)
+        load_winners(folder, record, campaign.results, reporter)
     finally:
         on_results(record, list(campaign.results.values()))
     return record, list(campaign.results.values())
+
+
+def load_winners(folder: RunFolder, record: RunRecord, results: dict[str, Result], reporter: Reporter) -> None:
+    """Looks for the capacity of the rows that won, where the run asks for it, and stores it with them.
+
+    One after the other is loaded with the threads that it was timed on, in one stream; requests are joined up to the
+    row's batch.
+    """
+    limit_ms = record.request.load_p99_ms
+    if limit_ms is None:
+        return
+    document = describe_stored(record, list(results.values()))
+    winners = {ref.id for ref in (document.fastest, document.recommended) if ref is not None}
+    if not winners:
+        reporter.say("no row won, so that none was put under load")
+    settings = LoadSettings(limit=Limit(ms=limit_ms), find_capacity=True)
+    prober = Prober(settings, seed=record.request.measure.seed, timeout_s=record.request.timeout_s, reporter=reporter)
+    for name in winners:
+        known = results[name].capacity
+        if known is not None and known.limit_ms == limit_ms:  # of the run that is continued
+            continue
+        try:
+            bench = bench_row(folder, results[name])
+            prober.rows[bench.row.id] = bench.row
+            prober.find_capacities([bench])
+        except EngineBenchError as error:
+            reporter.say(f"{name} was not put under load: {error}")
+            continue
+        results[name] = replace(results[name], capacity=prober.rows[bench.row.id].capacity)
+        folder.write_result(results[name])
+
+
+def bench_row(folder: RunFolder, result: Result, *, streams: int = 1, max_batch: int | None = None) -> Bench:
+    """A row that was timed, to be put under load on the artifact that it was timed on.
+
+    Args:
+        folder: of the row.
+        result: the row.
+        streams: each with the row's threads.
+        max_batch: requests that are computed together at most; None: as many as the row was timed with.
+
+    Raises:
+        UsageError: it was timed in batches that no requests can be joined to.
+    """
+    engine = replace(result.engine, batch=1)
+    row = name_row(engine, streams=streams, max_batch=max_batch or result.engine.batch, max_wait_ms=0.0)
+    artifact = free_batch(folder.absolute(result.artifacts[-1]))
+    return make_bench(row, artifact, model=result.model, out_dir=folder.artifacts, seed=result.measure.seed)

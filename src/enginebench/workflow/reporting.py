@@ -1,4 +1,4 @@
-"""A stored run to its documents and files."""
+"""Makes documents and files from a stored run."""
 
 from __future__ import annotations
 
@@ -9,34 +9,36 @@ import msgspec
 from msgspec import Struct
 
 from enginebench.analyze.stages import StagesDocument
+from enginebench.bundle.contents import explain_refusal
 from enginebench.core.errors import MissingDependency, UsageError
+from enginebench.core.limits import MARGIN
 from enginebench.core.records import Result
 from enginebench.core.store import encode, read_record, write_atomic
 from enginebench.report.bundle import load_bundle
 from enginebench.report.charts import render_png
 from enginebench.report.csv_table import format_csv
-from enginebench.report.markdown import format_markdown
-from enginebench.report.page import format_page
-from enginebench.report.rows import RunDocument, describe_run
-from enginebench.report.run_charts import Chart, draw_run
-from enginebench.report.trtexec import render_trtexec_folder
-from enginebench.report.trtexec_page import write_trtexec_page
+from enginebench.report.run.charts import Chart, draw_run
+from enginebench.report.run.markdown import format_markdown
+from enginebench.report.run.page import format_page
+from enginebench.report.run.rows import RunDocument, describe_run
+from enginebench.report.trtexec.page import write_trtexec_page
+from enginebench.report.trtexec.report import render_trtexec_folder
 from enginebench.workflow.folder import RunRecord, check_inside, read_results
 
 FORMATS = ("html", "md", "csv", "json", "png")
 FILES = {"html": "report.html", "md": "report.md", "csv": "table.csv", "json": "report.json"}
-# Those that need the extra `report`; where it is not installed, the others are written and it is said how to get it.
+# These need the extra `report`; without it the others are written, and a note says how to install it.
 DRAWN = ("html", "png")
 
 
 class Written(Struct, frozen=True, kw_only=True):
-    """The files of a report, and why some of them are missing."""
+    """The files of a report, and why some are missing."""
 
     paths: tuple[Path, ...]
     notes: tuple[str, ...] = ()
 
 
-def describe_stored(record: RunRecord, results: Sequence[Result], margin: float = 0.02) -> RunDocument:
+def describe_stored(record: RunRecord, results: Sequence[Result], margin: float = MARGIN) -> RunDocument:
     """The document of a run from its stored rows."""
     request = record.request
     return describe_run(
@@ -46,7 +48,7 @@ def describe_stored(record: RunRecord, results: Sequence[Result], margin: float 
         results=results,
         baseline_engine=request.baseline or "pytorch",
         margin=margin,
-        max_top1_drop=request.max_top1_drop,
+        max_metric_drop=request.max_metric_drop,
         p99_limit_ms=request.p99_limit_ms,
     )
 
@@ -64,8 +66,8 @@ def write_reports(
     Args:
         root: the run's folder.
         document: of the run.
-        formats: of html, md, csv, json, png. Without the extra `report` there is no html and no png, and a note says
-            how to get them.
+        formats: any of html, md, csv, json, png. Without the extra `report` there is no html and no png, and a note
+            says how to get them.
         record: of the run, for the command that repeats it.
         results: its rows with their samples, for the charts.
 
@@ -79,7 +81,7 @@ def write_reports(
     texts = [name for name in formats if name in FILES and not (name in DRAWN and notes)]
     paths = [root / FILES[name] for name in texts]
     for name, path in zip(texts, paths, strict=True):
-        write_atomic(path, _render(document, name, charts, pictures, record))
+        write_atomic(path, _render(document, name, charts, pictures, record, results))
     return Written(paths=(*paths, *pictures), notes=notes)
 
 
@@ -87,7 +89,7 @@ def check_formats(names: Sequence[str]) -> list[str]:
     """The formats, without spaces around them.
 
     Raises:
-        UsageError: one is unknown, or there is none.
+        UsageError: a format is unknown, or none is given.
     """
     formats = [name.strip() for name in names if name.strip()]
     unknown = [name for name in formats if name not in FORMATS]
@@ -98,10 +100,10 @@ def check_formats(names: Sequence[str]) -> list[str]:
 
 
 def report_trtexec(folder: Path, formats: Sequence[str]) -> Written:
-    """Writes the reports of a folder that trtexec left.
+    """Writes the reports of a folder with files of trtexec.
 
     Raises:
-        UsageError: it holds nothing of trtexec.
+        UsageError: it holds no file of trtexec.
         ParseError: nothing in it can be read.
     """
     paths = render_trtexec_folder(folder, formats) if set(formats) - {"html"} else []
@@ -113,10 +115,10 @@ def report_trtexec(folder: Path, formats: Sequence[str]) -> Written:
 
 
 def read_stages(root: Path) -> list[StagesDocument]:
-    """What `stages --out` left in a run's folder, in files named `stages*.json`.
+    """The documents of `stages --out` in a run's folder, from files named `stages*.json`.
 
     Raises:
-        ParseError: one is damaged, or something else.
+        ParseError: one is damaged, or is not such a document.
         ArtifactError: one is a symbolic link.
     """
     paths = sorted(root.glob("stages*.json"))
@@ -128,7 +130,7 @@ def read_stages(root: Path) -> list[StagesDocument]:
 def _draw(
     document: RunDocument, results: Sequence[Result], stages: Sequence[StagesDocument]
 ) -> tuple[list[Chart], tuple[str, ...]]:
-    """(the charts, why there are none)."""
+    """(the charts, the reason if there are none)."""
     try:
         load_bundle()
         return draw_run(document, results, stages), ()
@@ -147,7 +149,12 @@ def _write_pictures(root: Path, charts: Sequence[Chart]) -> list[Path]:
 
 
 def _render(
-    document: RunDocument, name: str, charts: Sequence[Chart], pictures: Sequence[Path], record: RunRecord | None
+    document: RunDocument,
+    name: str,
+    charts: Sequence[Chart],
+    pictures: Sequence[Path],
+    record: RunRecord | None,
+    results: Sequence[Result],
 ) -> bytes:
     if name == "json":
         return encode(document, indent=2)
@@ -156,14 +163,16 @@ def _render(
     if name == "md":
         return format_markdown(document, [path.name for path in pictures]).encode()
     command, started = (record.command, record.started_utc) if record else ((), "")
-    return format_page(document, charts, load_bundle(), command=command, started_utc=started).encode()
+    refusals = {result.id: explain_refusal(result) for result in results}
+    page = format_page(document, charts, load_bundle(), command=command, started_utc=started, refusals=refusals)
+    return page.encode()
 
 
 def report_folder(root: Path, formats: Sequence[str]) -> Written:
     """Writes the reports of the run stored in `root`, from its files alone.
 
     Raises:
-        ParseError: it holds no run, or a damaged one.
+        ParseError: the folder holds no run, or a damaged one.
     """
     record, results = read_results(root)
     return write_reports(root, describe_stored(record, results), formats, record=record, results=results)

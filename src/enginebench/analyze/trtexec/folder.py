@@ -10,8 +10,8 @@ from typing import Any, Literal
 
 import msgspec
 
-from enginebench.analyze.trtexec.layers import parse_layers
 from enginebench.analyze.trtexec.log import read_log
+from enginebench.analyze.trtexec.plan_layers import parse_layers
 from enginebench.analyze.trtexec.profile import parse_profile
 from enginebench.analyze.trtexec.records import LayersDocument, LogRun, ProfileDocument, Stat, TimesDocument
 from enginebench.analyze.trtexec.source import DECODE_ERRORS, open_bytes, read_text

@@ -20,7 +20,7 @@ _MAX_NAME = 1 << 20
 def read_metadata(text: str | None) -> tuple[str, ...]:
     """The operators in a layer's `Metadata`.
 
-    Each stands as "[ONNX Layer: /conv/Conv]", parted by the control characters 0x1E (groups) and 0x1F (members).
+    Each stands as "[ONNX Layer: /conv/Conv]", separated by the control characters 0x1E (groups) and 0x1F (members).
     """
     nodes: list[str] = []
     for match in _METADATA.finditer((text or "")[:_MAX_NAME]):

@@ -1,4 +1,4 @@
-"""Bytes and text of an artefact, however a shell or an archive wrapped them."""
+"""Bytes and text of an artifact, however a shell or an archive wrapped them."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import msgspec
 
 from enginebench.core.errors import ParseError
 
-# Largest content read from one file. A trace of ten million queries is 2.8 GB; anything above this is no artefact of
+# Largest content read from one file. A trace of ten million queries is 2.8 GB; anything above this is no artifact of
 # trtexec that a person waits for, or a compressed bomb.
 MAX_BYTES = 4 << 30
 # Largest log, profile or layer file, and largest content of a gzip file: these are read whole. Verbose build logs of
@@ -67,7 +67,7 @@ def unpack_gzip(path: Path, packed: bytes) -> bytes:
 
 
 def read_text(path: Path) -> str:
-    """The text of a small artefact, decoded and without terminal control sequences.
+    """The text of a small artifact, decoded and without terminal control sequences.
 
     Raises:
         ParseError: as `open_bytes`, or it is larger than a log can be.

@@ -14,6 +14,7 @@ from enginebench.analyze.tails import BLOCK_TIMES, MIN_BLOCKS, autocorrelation_t
 from enginebench.analyze.trtexec.keys import Quantity
 from enginebench.analyze.trtexec.records import LogRun, Stat, TimesDocument
 from enginebench.analyze.trtexec.trace import Column, Trace, read_trace
+from enginebench.core.caveats import make_caveat
 from enginebench.core.errors import ParseError
 from enginebench.core.records import Caveat, Estimate
 
@@ -331,8 +332,7 @@ def list_doubts(n: int, nonfinite: int) -> list[Caveat]:
     """What limits these numbers."""
     doubts = []
     if n < min_samples(0.99):
-        message = f"{n} queries; an interval of p99 needs {min_samples(0.99)}"
-        doubts.append(Caveat(code="too_few_samples", message=message, advice="raise --iterations or --duration"))
+        doubts.append(make_caveat("too_few_samples.queries", n=n, needed=min_samples(0.99)))
     if nonfinite:
-        doubts.append(Caveat(code="nonfinite", message=f"{nonfinite} values are inf or nan", advice="measure again"))
+        doubts.append(make_caveat("nonfinite.times", count=nonfinite))
     return doubts

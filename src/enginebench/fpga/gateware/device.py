@@ -39,8 +39,8 @@ class Device(wiring.Component):
 
     Args:
         network: multipliers fitted.
-        lanes: products a cycle.
-        divisor: clock cycles a bit.
+        lanes: products per clock cycle.
+        divisor: clock cycles per bit.
         split: as for `Engine`.
         timeout_cycles: pause after which an unfinished frame is given up.
     """
@@ -295,7 +295,7 @@ class Device(wiring.Component):
 
 
 def check_design(network: Network, lanes: int, divisor: int) -> None:
-    """Returns if there can be such a device. Asked before one is made: Amaranth complains of designs left unused.
+    """Checks that such a device is possible. Done before one is made: Amaranth warns about unused designs.
 
     Raises:
         UsageError: lanes or divisor are out of range, or inputs or answers are longer than a frame's payload.

@@ -38,7 +38,7 @@ class Engine(wiring.Component):
 
     Args:
         network: multipliers fitted.
-        lanes: products a cycle.
+        lanes: products per clock cycle.
         split: bits of the sum that the requantizer multiplies apart from the others, for devices whose multipliers are
             narrower than the sum; 0 for one product.
     """

@@ -27,7 +27,7 @@ def check_divisor(divisor: int) -> int:
         UsageError: it is below 1 or above 65535.
     """
     if not 1 <= divisor <= LARGEST_DIVISOR:
-        raise UsageError(f"a UART divisor of {divisor}; expected 1 to {LARGEST_DIVISOR} clock cycles a bit")
+        raise UsageError(f"a UART divisor of {divisor}; expected 1 to {LARGEST_DIVISOR} clock cycles per bit")
     return divisor
 
 

@@ -8,6 +8,7 @@ from typing import get_args
 
 import numpy as np
 
+from enginebench.core.caveats import make_caveat
 from enginebench.core.errors import UsageError
 from enginebench.core.records import Artifact, Caveat
 from enginebench.models.precision.calibration import (
@@ -64,9 +65,9 @@ def calibrate(
     cut = _check_request(artifact, method, percentile, batch)
     model = load_whole_graph(Path(artifact.path))
     weights = hash_weights(model)
-    prepared = prepare_graph(model)
+    prepared = prepare_graph(model, artifact.operator_libraries)
     del model
-    observer = Observer(prepared, find_activations(prepared), threads)
+    observer = Observer(prepared, find_activations(prepared), threads, artifact.operator_libraries)
     hashed, read_hash = hash_while_reading(data)
     seen, infinite = observe_ranges(observer, hashed, batch)
     data_sha256 = read_hash()
@@ -97,13 +98,7 @@ def _explain_infinite(names: list[str]) -> list[Caveat]:
     if not names:
         return []
     more = f" and {len(names) - LISTED} more" if len(names) > LISTED else ""
-    return [
-        Caveat(
-            code="nonfinite",
-            message=f"{len(names)} tensors hold an infinity and get no range: {', '.join(names[:LISTED])}{more}",
-            advice="nodes that need their range stay in FP32; look whether the infinity is meant",
-        )
-    ]
+    return [make_caveat("nonfinite.tensors", count=len(names), names=f"{', '.join(names[:LISTED])}{more}")]
 
 
 def _read_runtime_version() -> str:
@@ -122,7 +117,7 @@ def _check_request(artifact: Artifact, method: str, percentile: float | None, ba
     if method not in get_args(Method):
         raise UsageError(f"unknown method {method!r}; known: {', '.join(get_args(Method))}")
     if percentile is not None and method != "percentile":
-        raise UsageError(f"a percentile has no use in method {method}")
+        raise UsageError(f"--percentile has no effect with --method {method}; leave it out")
     if percentile is not None and not 50 < percentile <= 100:
         raise UsageError(f"percentile {percentile:g} must be above 50 and at most 100")
     if batch < 1:

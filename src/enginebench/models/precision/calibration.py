@@ -13,6 +13,7 @@ from typing import Literal
 
 from msgspec import Struct
 
+from enginebench.core.caveats import make_caveat
 from enginebench.core.errors import ArtifactError, ParseError, UsageError
 from enginebench.core.preprocess import EXTERNAL, differ, shorten
 from enginebench.core.records import Caveat
@@ -197,7 +198,7 @@ def _read_entry(path: Path, number: int, line: str) -> tuple[str, float]:
 
 
 def check_preprocess(calibration: Calibration, model: str, preprocess_sha256: str | None) -> None:
-    """Returns if the calibration saw inputs prepared as the model's inference prepares them, or nobody can know.
+    """Checks that the calibration saw inputs prepared as at inference, as far as this is known.
 
     Raises:
         ArtifactError: both hashes are known, and differ.
@@ -213,8 +214,4 @@ def check_preprocess(calibration: Calibration, model: str, preprocess_sha256: st
 
 def explain_external(what: str) -> Caveat:
     """The caveat of ranges from inputs that our own Preprocess did not make."""
-    return Caveat(
-        code="external_preprocess",
-        message=f"{what}: nothing here can tell whether inputs are prepared alike at inference",
-        advice="make sure of it, or calibrate from images with enginebench calibrate --data DIR",
-    )
+    return make_caveat("external_preprocess", what=what)

@@ -13,13 +13,23 @@ from typing import TYPE_CHECKING, Any, Literal
 import msgspec
 import numpy as np
 from msgspec import Struct
+from msgspec.structs import replace
 
+from enginebench.core.caveats import make_caveat
 from enginebench.core.errors import ArtifactError, FeedError, MissingDependency, ParseError, UsageError
 from enginebench.core.feeds import random_feeds
 from enginebench.core.preprocess import EXTERNAL
-from enginebench.core.records import Caveat, TensorSpec
+from enginebench.core.records import Caveat, Task, TensorSpec
 from enginebench.models.precision.calibration import explain_external
-from enginebench.models.task import Preprocess, feed_digits, load_digits, preprocess_for
+from enginebench.models.samples import cut_entries, group_samples, join_samples, name_only, resolve_given
+from enginebench.models.task import (
+    IMAGENET_CROP,
+    Preprocess,
+    feed_digits,
+    load_digits,
+    preprocess_for,
+    preprocess_imagenet,
+)
 from enginebench.models.zoo import BUILTIN
 
 if TYPE_CHECKING:
@@ -27,6 +37,8 @@ if TYPE_CHECKING:
 
     from enginebench.core.protocols import Array
 
+# Tasks whose pictures are usually cut and normalized as ImageNet's are; boxes and maps would not fit the cut picture.
+PICTURE_TASKS: tuple[Task | None, ...] = ("classification", "embedding")
 Split = Literal["calibrate", "evaluate"]
 
 # What Pillow reads in its base installation and users keep pictures in.
@@ -47,6 +59,7 @@ class CalibrationData(Struct, frozen=True, kw_only=True, eq=False):
     seed: int = 0
     caveats: tuple[Caveat, ...] = ()
     label: Callable[[int | None], Any] | None = None  # number of classes -> int64 [n]
+    names: tuple[str, ...] | None = None  # of pictures: their paths in the folder
 
     def batches(self, size: int) -> Iterator[dict[str, Array]]:
         """The entries in steps of `size`; the last step may be shorter."""
@@ -64,9 +77,7 @@ class CalibrationData(Struct, frozen=True, kw_only=True, eq=False):
             ArtifactError: they do not fit the number of classes.
         """
         if self.label is None:
-            raise UsageError(
-                f"{self.source} has no labels; expected digits, or a folder with one folder for each class"
-            )
+            raise UsageError(f"{self.source} has no labels; expected digits, or a folder with one folder per class")
         labels: NDArray[np.int64] = self.label(classes)
         return labels
 
@@ -80,6 +91,7 @@ def open_data(
     seed: int = 0,
     input_size: int | None = None,
     split: Split = "calibrate",
+    task: Task | None = None,
 ) -> CalibrationData:
     """The data that `text` names.
 
@@ -91,6 +103,7 @@ def open_data(
         seed: of the choice among more, and of random arrays.
         input_size: height and width in pixels where not the model's own.
         split: of the digits: those of the training set, or the held-out ones.
+        task: what the model is for; images of a classifier that is the user's own are prepared as ImageNet's are.
 
     Raises:
         UsageError: no such source, or one that does not fit the model.
@@ -110,7 +123,11 @@ def open_data(
         raise UsageError(
             f"--data {text!r}: no such folder; expected a folder of images, an .npy or .npz file, digits or fake"
         )
-    return open_images(path, _find_preprocess(model, input_size), inputs, n, seed)
+    data = open_images(path, _find_preprocess(model, input_size, inputs, task), inputs, n, seed)
+    if preprocess_for(model, input_size) is not None:
+        return data
+    guessed = explain_external("images were prepared as ImageNet's are")
+    return replace(data, preprocess_sha256=EXTERNAL, caveats=(guessed,))
 
 
 def _check_inputs(inputs: Sequence[TensorSpec]) -> None:
@@ -118,12 +135,17 @@ def _check_inputs(inputs: Sequence[TensorSpec]) -> None:
         raise UsageError("the graph has no input with a batch axis; such a graph cannot be calibrated")
 
 
-def _find_preprocess(model: str, input_size: int | None) -> Preprocess:
+def _find_preprocess(model: str, input_size: int | None, inputs: Sequence[TensorSpec], task: Task | None) -> Preprocess:
     preprocess = preprocess_for(model, input_size)
+    if preprocess is None and task in PICTURE_TASKS:
+        side = inputs[0].shape[-1] if inputs and inputs[0].shape else None
+        size = input_size or (side if isinstance(side, int) else IMAGENET_CROP)
+        preprocess = preprocess_imagenet(size)
     if preprocess is None:
         raise UsageError(
-            f"{model}: nobody but its owner knows how its images are prepared. Give prepared arrays (.npy, .npz) in "
-            "place of images, or the name of a built-in model"
+            f"{model}: nobody but its owner knows how its images are prepared. Give prepared arrays in their place, "
+            "--inputs F.npz, with --targets for the right answers; or say --task classification, which prepares images "
+            "as ImageNet's are; or name the built-in model that it was made from"
         )
     return preprocess
 
@@ -136,11 +158,7 @@ def make_fake(inputs: Sequence[TensorSpec], n: int, seed: int) -> CalibrationDat
         entries = [random_feeds(singles, 1, seed + i) for i in range(start, stop)]
         return {spec.name: np.concatenate([entry[spec.name] for entry in entries]) for spec in inputs}
 
-    caveat = Caveat(
-        code="random_calibration",
-        message=f"ranges come from random inputs (seed {seed})",
-        advice="times hold; accuracy and drift mean nothing. Calibrate with --data DIR",
-    )
+    caveat = make_caveat("random_calibration.inputs", seed=seed)
     return CalibrationData(source="fake", n=n, read=read, preprocess_sha256=None, seed=seed, caveats=(caveat,))
 
 
@@ -177,7 +195,7 @@ def open_images(
         MissingDependency: Pillow is not installed.
     """
     if len(inputs) != 1:
-        raise UsageError(f"images feed one input; the graph has {len(inputs)}. Give an .npz with an entry for each")
+        raise UsageError(f"images feed one input; the graph has {len(inputs)}. Give an .npz with one array per input")
     _require_pillow()
     found = list_images(folder)
     order = np.random.default_rng(seed).permutation(len(found))[:n]
@@ -193,6 +211,7 @@ def open_images(
         preprocess_sha256=preprocess.sha256(),
         seed=seed,
         label=lambda classes: _label_files(folder, files, classes),
+        names=tuple(path.relative_to(folder).as_posix() for path in files),
     )
 
 
@@ -241,14 +260,14 @@ def _label_files(folder: Path, files: Sequence[Path], classes: int | None) -> ND
     names = [path.relative_to(folder).parts[0] for path in files]
     flat = [path.name for path in files if path.parent == folder]
     if flat:
-        raise ArtifactError(f"{folder}/{flat[0]} lies in no class folder; expected {folder}/CLASS/{flat[0]}")
+        raise ArtifactError(f"{folder}/{flat[0]} is not in a class folder; expected {folder}/CLASS/{flat[0]}")
     index = read_class_index(folder, classes)
     unknown = sorted({name for name in names if name not in index})
     if unknown:
-        raise ArtifactError(f"{folder}: folder {unknown[0]!r} stands in no class index; add it or remove the folder")
+        raise ArtifactError(f"{folder}: folder {unknown[0]!r} is not in the class index; add it or remove the folder")
     labels = np.array([index[name] for name in names], np.int64)
     if classes is not None and labels.max() >= classes:
-        raise ArtifactError(f"{folder}: class {labels.max()} of {classes}; the model does not tell so many apart")
+        raise ArtifactError(f"{folder}: class {labels.max()} of {classes}; the model does not have so many classes")
     return labels
 
 
@@ -322,11 +341,43 @@ def open_arrays(path: Path, inputs: Sequence[TensorSpec], n: int) -> Calibration
     )
 
 
+def open_given(text: str, inputs: Sequence[TensorSpec], n: int | None = None) -> CalibrationData:
+    """What `--inputs` names, as data.
+
+    Raises:
+        FeedError: names, dtypes or shapes do not fit the graph.
+    """
+    calls = (name_only(arrays, inputs) for arrays in resolve_given(text))
+    return use_samples([entry for arrays in calls for entry in cut_entries(arrays, inputs)][:n], inputs, text)
+
+
+def use_samples(
+    samples: Sequence[Mapping[str, Array]], inputs: Sequence[TensorSpec], source: str = "--inputs"
+) -> CalibrationData:
+    """The user's entries as data: those of the first one's shapes, since a step has one shape."""
+    kept = [samples[place] for place in group_samples(samples, len(samples))[0]]
+    return CalibrationData(
+        source=source,
+        n=len(kept),
+        read=lambda start, stop: join_samples(kept[start:stop], inputs, stop - start),
+        preprocess_sha256=EXTERNAL,
+        caveats=(explain_external(f"inputs come from {source}"),),
+    )
+
+
 class _Origin(Struct, frozen=True, kw_only=True):
     source: str
     preprocess_sha256: str | None
     seed: int
     caveats: tuple[Caveat, ...]
+
+
+def read_origin(path: Path) -> _Origin | None:
+    """Where the entries of a file that `keep_batches` wrote come from; None of any other file."""
+    if path.suffix.lower() != ".npz":
+        return None
+    with path.open("rb") as file, np.load(file, allow_pickle=False) as stored:
+        return _read_origin(path, str(stored[ORIGIN_KEY]) if ORIGIN_KEY in stored.files else None)
 
 
 def _read_origin(path: Path, text: str | None) -> _Origin | None:

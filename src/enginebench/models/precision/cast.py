@@ -1,24 +1,45 @@
-"""FP16 and BF16 by casting the graph; what cannot be cast stays in FP32, by name."""
+"""FP16 and BF16 by casting the graph, branches and loops included; what cannot be cast stays in FP32, by name."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+import itertools
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
 
 import numpy as np
 import onnx
-from onnx import GraphProto, ModelProto, NodeProto, TensorProto, helper, numpy_helper
+from onnx import AttributeProto, GraphProto, ModelProto, NodeProto, TensorProto, helper, numpy_helper
 
-from enginebench.core.errors import ArtifactError
 from enginebench.models.precision.calibration import TensorRange
-from enginebench.models.precision.graph import raise_opset, sort_nodes
+from enginebench.models.precision.graph import (
+    list_opsets,
+    name_nodes,
+    raise_opset,
+    read_graphs,
+    walk_nodes,
+)
 
 FP16_MAX = float(np.finfo(np.float16).max)
+FP16_SMALLEST = float(np.finfo(np.float16).smallest_subnormal)
 # Unseen inputs may give twice what was seen before anything overflows: one bit of the exponent.
 HEADROOM = 2.0
 # Convolution, pooling and resizing take bfloat16 from here on. Source: ONNX operator changelog, opset 22.
 BF16_OPSET = 22
-BF16 = TensorProto.BFLOAT16
-FP32 = TensorProto.FLOAT
+BF16, FP16, FP32 = TensorProto.BFLOAT16, TensorProto.FLOAT16, TensorProto.FLOAT
+SUFFIXES = {BF16: "bf16", FP16: "fp16", FP32: "fp32"}
+TYPES = {BF16: "tensor(bfloat16)", FP16: "tensor(float16)"}
+ALL_FP32 = "tensor(float)"
+# The elements of a sequence or an optional value have the type that their maker was told, which no cast changes.
+CONTAINERS = ("Sequence", "SplitToSequence", "ConcatFromSequence", "Optional")
+# Arithmetic by which a graph computes lengths and places: between a cast from integers and one back to them.
+ARITHMETIC = frozenset(
+    (
+        *("Add", "Sub", "Mul", "Div", "Floor", "Ceil", "Round", "Neg", "Abs", "Sqrt", "Pow", "Min", "Max", "Mod"),
+        *("Range", "Concat", "Slice", "Gather", "Squeeze", "Unsqueeze", "Reshape", "Identity", "Where", "Expand"),
+        "ReduceProd",
+    )
+)
 
 
 def find_overflowing(model: ModelProto, ranges: Mapping[str, TensorRange]) -> list[str]:
@@ -48,201 +69,290 @@ def cast_to_fp16(model: ModelProto, blocked: Iterable[str], keep_io: bool) -> tu
     """(the graph in FP16, names of the nodes that stay in FP32).
 
     Args:
-        model: an FP32 graph whose nodes have names.
+        model: an FP32 graph whose nodes have names, types inferred.
         blocked: names of nodes to leave in FP32; those whose operator is too delicate or unknown in FP16 join them.
         keep_io: leave inputs and outputs in FP32, with casts behind and before them.
     """
-    from onnxruntime.transformers.float16 import DEFAULT_OP_BLOCK_LIST, convert_float_to_float16
+    from onnxruntime.transformers.float16 import DEFAULT_OP_BLOCK_LIST
 
-    names = list(blocked)
-    kept = [n.name for n in model.graph.node if n.name in set(names) or n.op_type in DEFAULT_OP_BLOCK_LIST]
-    try:
-        cast = convert_float_to_float16(model, keep_io_types=keep_io, node_block_list=names)
-    except Exception as error:  # asserts, ValueError and protobuf's own
-        raise ArtifactError(f"the graph cannot be cast to FP16: {error}") from error
-    sort_nodes(cast)  # its casts of inputs and outputs stand at the end
-    _join_fp32_neighbours(cast)
-    return cast, kept
+    names = set(blocked)
+    names |= {node.name for node in walk_nodes(model) if node.op_type in DEFAULT_OP_BLOCK_LIST}
+    return _cast(model, FP16, names, keep_io)
 
 
-def _join_fp32_neighbours(model: ModelProto) -> None:
-    """Hands values from one FP32 node to the next as they are.
-
-    The converter puts a cast to FP16 behind every node that it leaves, and a cast back before the next: what stays in
-    FP32 because it overflows would overflow between the two.
-    """
-    outputs = {value.name for value in model.graph.output}
-    to_fp16 = {n.output[0]: n for n in model.graph.node if n.name.endswith("_cast_to_fp16_node")}
-    source: dict[str, str] = {}
-    for node in list(model.graph.node):
-        if node.op_type == "Cast" and node.input[0] in to_fp16 and node.output[0] not in outputs:
-            source[node.output[0]] = to_fp16[node.input[0]].input[0]
-            model.graph.node.remove(node)
-    for node in model.graph.node:
-        for i, name in enumerate(node.input):
-            node.input[i] = source.get(name, name)
-        if node.op_type == "Cast" and node.output[0] in outputs and node.input[0] in to_fp16:
-            node.op_type, node.input[0] = "Identity", to_fp16[node.input[0]].input[0]
-            del node.attribute[:]
-    used = {name for node in model.graph.node for name in node.input} | outputs
-    for name, node in to_fp16.items():
-        if name not in used:
-            model.graph.node.remove(node)
-
-
-def cast_to_bf16(model: ModelProto, keep_io: bool) -> tuple[ModelProto, list[str]]:
+def cast_to_bf16(model: ModelProto, blocked: Iterable[str], keep_io: bool) -> tuple[ModelProto, list[str]]:
     """(the graph in BF16, names of the nodes that stay in FP32).
 
-    Every value becomes BF16. A node whose operator does not take BF16 by its schema, or that holds a branch or loop,
-    works in FP32 between casts. BF16 has the range of FP32: nothing overflows.
+    BF16 has the range of FP32: nothing overflows.
 
     Args:
         model: an FP32 graph whose nodes have names, types inferred.
+        blocked: names of nodes to leave in FP32; those without a BF16 form join them.
         keep_io: leave inputs and outputs in FP32, with casts behind and before them.
 
     Raises:
         ArtifactError: the operator set cannot be raised to 22.
     """
-    cast = ModelProto()
-    cast.CopyFrom(raise_opset(model, BF16_OPSET))
-    graph = cast.graph
-    floats = _find_floats(graph)
-    opset = next(o.version for o in cast.opset_import if o.domain in ("", "ai.onnx"))
-    kept = [n.name for n in graph.node if floats.intersection((*n.input, *n.output)) and not _takes_bf16(n, opset)]
-    nodes = list(graph.node)
-    del graph.node[:]
-    _cast_ends(graph, nodes, floats, keep_io)
-    for node in nodes:
-        if node.name in set(kept):
-            graph.node.extend(_wrap_in_casts(node, floats))
-        else:
-            _retype_attributes(node)
-            graph.node.append(node)
-    _retype_initializers(graph)
-    del graph.value_info[:]
-    sort_nodes(cast)
-    return onnx.shape_inference.infer_shapes(cast), kept
+    return _cast(raise_opset(model, BF16_OPSET), BF16, set(blocked), keep_io)
 
 
-def _find_floats(graph: GraphProto) -> set[str]:
+def _cast(model: ModelProto, to: int, blocked: set[str], keep_io: bool) -> tuple[ModelProto, list[str]]:
+    cast = onnx.shape_inference.infer_shapes(model)  # of branches, too
+    name_nodes(cast)
+    graphs = list(_walk_graphs(cast.graph))
+    arithmetic = {name for graph in graphs for name in find_index_arithmetic(graph)}
+    untyped = {name for graph in graphs for name in _find_untyped(graph)}
+    caster = _Caster(cast, to, blocked | arithmetic | untyped)
+    caster.cast(cast.graph, {}, to, FP32 if keep_io else to)
+    for graph in _walk_graphs(cast.graph):
+        del graph.value_info[:]
+    return onnx.shape_inference.infer_shapes(cast), [name for name in caster.kept if name not in arithmetic]
+
+
+def _find_untyped(graph: GraphProto) -> set[str]:
+    """Names of the nodes that read or make what nobody knows the type of, as behind a custom operator."""
+    typed = {value.name for value in (*graph.input, *graph.value_info, *graph.output)}
+    unknown = {name for node in graph.node for name in node.output} - typed - {""}
+    return {node.name for node in graph.node if unknown.intersection((*node.input, *node.output))}
+
+
+def _walk_graphs(graph: GraphProto) -> Iterator[GraphProto]:
+    yield graph
+    for node in graph.node:
+        for inner in read_graphs(node):
+            yield from _walk_graphs(inner)
+
+
+def find_index_arithmetic(graph: GraphProto) -> set[str]:
+    """Names of the nodes that compute with integers as floats, as many exporters do with lengths and places.
+
+    FP16 holds integers up to 2,048 and BF16 up to 256: beyond, the next operator would get another length.
+    """
+    floats = find_floats(graph)
+    constants = {tensor.name for tensor in graph.initializer}
+    makers = {name: node for node in graph.node for name in node.output}
+    whole: set[str] = set()
+    for node in graph.node:
+        given = [name for name in node.input if name in floats and name not in constants]
+        from_integers = node.op_type == "Cast" and not given
+        if from_integers or (node.op_type in ARITHMETIC and given and whole.issuperset(given)):
+            whole.update(name for name in node.output if name in floats)
+    names: set[str] = set()
+    pending = [node for node in graph.node if node.op_type == "Cast" and node.output[0] not in floats]
+    while pending:
+        node = pending.pop()
+        for name in node.input:
+            maker = makers.get(name)
+            if name in whole and maker is not None and maker.name not in names:
+                names.add(maker.name)
+                pending.append(maker)
+    return names
+
+
+def find_floats(graph: GraphProto) -> set[str]:
+    """Names of the FP32 tensors of a graph, those of its branches apart."""
     names = {t.name for t in graph.initializer if t.data_type == FP32}
     values = (*graph.input, *graph.value_info, *graph.output)
     return names | {v.name for v in values if v.type.tensor_type.elem_type == FP32}
 
 
-def _takes_bf16(node: NodeProto, opset: int) -> bool:
-    """Whether every float operand of the operator may be BF16.
+class _Value:
+    """Where a float value of the original graph is to be found now, and in which type."""
 
-    Resize and the like have operands that are always float32, and Q/DQ scales belong to the precision of their file.
+    def __init__(self, name: str, kind: int) -> None:
+        self.name, self.kind = name, kind
+
+
+class _Caster:
+    """Casts a graph from its inputs to its outputs; every value exists in one type, and in another where it is read so.
+
+    Args:
+        model: whose nodes have names of their own.
+        to: FP16 or BF16.
+        blocked: names of nodes that stay in FP32.
     """
-    if node.domain not in ("", "ai.onnx") or any(a.g.node or a.graphs for a in node.attribute):
-        return False
-    schema = onnx.defs.get_schema(node.op_type, opset, "")
-    allowed = {c.type_param_str: set(c.allowed_type_strs) for c in schema.type_constraints}
-    for operand in (*schema.inputs, *schema.outputs):
-        types = allowed.get(operand.type_str, {operand.type_str})
-        if "tensor(float)" in types and "tensor(bfloat16)" not in types:
-            return False
-    return True
+
+    def __init__(self, model: ModelProto, to: int, blocked: set[str]) -> None:
+        self.kept: list[str] = []
+        self._to = to
+        self._blocked = blocked
+        self._opsets = list_opsets(model)
+        self._taken = {name for node in walk_nodes(model) for name in (*node.input, *node.output, node.name)}
+        self._taken |= {value.name for value in (*model.graph.input, *model.graph.output, *model.graph.initializer)}
+
+    def cast(self, graph: GraphProto, outside: Mapping[str, _Value], to: int, ends: int) -> None:
+        """Casts a graph in place.
+
+        Args:
+            graph: with types in `value_info`.
+            outside: what a branch sees of the graphs around it.
+            to: FP32 for a branch whose node is blocked: it only gets what it reads in FP32.
+            ends: the type of its inputs and outputs.
+        """
+        floats = find_floats(graph)
+        values = dict(outside)
+        stored, nodes = {t.name for t in graph.initializer}, list(graph.node)
+        del graph.node[:]
+        for value in graph.input:
+            if value.name in floats and value.name not in stored:
+                value.type.tensor_type.elem_type = ends
+                values[value.name] = _Value(value.name, ends)
+        self._place_constants(graph, nodes, floats, values, to, ends)
+        casts: dict[tuple[str, int], str] = {}
+        ending = {value.name for value in graph.output}
+
+        def read(name: str, kind: int) -> str:
+            value = values[name]
+            if value.kind == kind:
+                return value.name
+            if (name, kind) not in casts:
+                casts[name, kind] = self._make_name(name, kind)
+                graph.node.append(self._make_cast(value.name, casts[name, kind], kind))
+            return casts[name, kind]
+
+        for node in nodes:
+            inward, outward = self._choose_types(node, to)
+            if to != FP32 and any(n in values or n in floats for n in (*node.input, *node.output)):
+                self._note_kept(node, (*inward, *outward), floats | values.keys())
+            for i, name in enumerate(node.input):
+                if name in values:
+                    node.input[i] = read(name, inward[i])
+            inside = to if to in (*inward, *outward) else FP32
+            for inner in read_graphs(node):
+                self.cast(inner, values, inside, inside)
+            for i, name in enumerate(node.output):
+                if name in floats:
+                    kind = outward[i]
+                    other = name in ending and kind != ends
+                    values[name] = _Value(self._make_name(name, kind) if other else name, kind)
+                    node.output[i] = values[name].name
+                    _tell_type(node, kind)
+            graph.node.append(node)
+        for value in graph.output:
+            if value.name in values and value.name in floats:
+                self._end(graph, value, values[value.name], ends)
+
+    def _place_constants(
+        self,
+        graph: GraphProto,
+        nodes: list[NodeProto],
+        floats: set[str],
+        values: dict[str, _Value],
+        to: int,
+        ends: int,
+    ) -> None:
+        """Rounds the constants that nobody reads in FP32; the others stay, and are rounded where they are read so."""
+        demands: defaultdict[str, set[int]] = defaultdict(set)
+        self._collect_demands(nodes, to, demands)
+        for value in graph.output:
+            demands[value.name].add(ends)
+        listed = {value.name: value for value in graph.input}
+        for tensor in list(graph.initializer):
+            if tensor.name not in floats:
+                continue
+            rounded = to != FP32 and demands[tensor.name] <= {to}
+            if rounded:
+                tensor.CopyFrom(round_tensor(tensor, to))
+            kind = to if rounded else FP32
+            if tensor.name in listed:  # old files list constants as inputs
+                listed[tensor.name].type.tensor_type.elem_type = kind
+            values[tensor.name] = _Value(tensor.name, kind)
+
+    def _collect_demands(self, nodes: Iterable[NodeProto], to: int, demands: defaultdict[str, set[int]]) -> None:
+        for node in nodes:
+            inward, outward = self._choose_types(node, to)
+            for name, kind in zip(node.input, inward, strict=True):
+                demands[name].add(kind)
+            inside = to if to in (*inward, *outward) else FP32
+            for inner in read_graphs(node):
+                self._collect_demands(inner.node, inside, demands)
+                for value in inner.output:  # a branch may hand out a constant of the graph around it
+                    demands[value.name].add(inside)
+
+    def _choose_types(self, node: NodeProto, to: int) -> tuple[list[int], list[int]]:
+        """The type of each operand, going in and coming out, as far as it is a float."""
+        inputs, outputs = len(node.input), len(node.output)
+        in_fp32 = [FP32] * inputs, [FP32] * outputs
+        if to == FP32 or node.name in self._blocked or node.op_type.startswith(CONTAINERS):
+            return in_fp32
+        schema = self._find_schema(node)
+        if schema is None:
+            return in_fp32
+        allowed = {c.type_param_str: set(c.allowed_type_strs) for c in schema.type_constraints}
+
+        def choose(operands: Any, count: int) -> list[int]:
+            found = []
+            for i in range(count):
+                operand = operands[min(i, len(operands) - 1)]  # the last may stand for several
+                types = allowed.get(operand.type_str, {operand.type_str})
+                found.append(FP32 if ALL_FP32 in types and TYPES[to] not in types else to)
+            return found
+
+        return choose(schema.inputs, inputs), choose(schema.outputs, outputs)
+
+    def _find_schema(self, node: NodeProto) -> Any | None:
+        domain = "" if node.domain == "ai.onnx" else node.domain
+        if domain:  # other domains' operators compute in the type that they were made for
+            return None
+        try:
+            return onnx.defs.get_schema(node.op_type, self._opsets.get("", 1), "")
+        except onnx.defs.SchemaError:
+            return None
+
+    def _note_kept(self, node: NodeProto, kinds: Iterable[int], floats: set[str]) -> None:
+        """A node that has floats, and has all of them in FP32."""
+        names = (*node.input, *node.output)
+        if all(kind == FP32 for kind, name in zip(kinds, names, strict=True) if name in floats):
+            self.kept.append(node.name)
+
+    def _end(self, graph: GraphProto, value: Any, found: _Value, ends: int) -> None:
+        """Gives an output its type, with a cast before it where it is made in another."""
+        value.type.tensor_type.elem_type = ends
+        if found.name != value.name:
+            graph.node.append(self._make_cast(found.name, value.name, ends))
+
+    def _make_cast(self, source: str, target: str, kind: int) -> NodeProto:
+        return helper.make_node("Cast", [source], [target], self._make_name(f"cast_{target}"), to=kind)
+
+    def _make_name(self, base: str, kind: int | None = None) -> str:
+        base = base if kind is None else f"{base}_{SUFFIXES[kind]}"
+        name = next(name for i in itertools.count() if (name := f"{base}_{i}" if i else base) not in self._taken)
+        self._taken.add(name)
+        return name
 
 
-def _cast_ends(graph: GraphProto, nodes: list[NodeProto], floats: set[str], keep_io: bool) -> None:
-    """Gives inputs and outputs their types, and, where these stay FP32, casts between them and the graph."""
-    constants = {t.name for t in graph.initializer}
-    for i, value in enumerate((*graph.input, *graph.output)):
-        if value.name not in floats or value.name in constants:
-            continue
-        if not keep_io:
-            value.type.tensor_type.elem_type = BF16
-            continue
-        inner = f"{value.name}_bf16"
-        is_input = i < len(graph.input)
-        _rename(nodes, value.name, inner)
-        floats.add(inner)
-        source, target, to = (value.name, inner, BF16) if is_input else (inner, value.name, FP32)
-        graph.node.append(helper.make_node("Cast", [source], [target], f"cast_{target}", to=to))
-    if keep_io:  # an output that is an input as it stands needs no inner value of its own; its cast reads the first
-        made = {name for node in (*nodes, *graph.node) for name in node.output}
-        for node in graph.node:
-            if node.input[0] not in made and node.input[0].endswith("_bf16"):
-                raise ArtifactError(f"output {node.output[0]!r} is made by no node; such a graph cannot be cast")
-
-
-def _rename(nodes: Iterable[NodeProto], old: str, new: str) -> None:
-    for node in nodes:
-        for names in (node.input, node.output):
-            for i, name in enumerate(names):
-                if name == old:
-                    names[i] = new
-        for attribute in node.attribute:
-            for graph in (attribute.g, *attribute.graphs):
-                _rename(graph.node, old, new)
-
-
-def _wrap_in_casts(node: NodeProto, floats: set[str]) -> list[NodeProto]:
-    """Casts to FP32, the node, casts back to BF16; also for what its branches read from outside."""
-    before, after = [], []
-    for name in _reads_of(node) & floats:
-        inner = f"{name}_fp32_{node.name}"
-        before.append(helper.make_node("Cast", [name], [inner], f"cast_{inner}", to=FP32))
-        _rename_reads(node, name, inner)
-    for i, name in enumerate(node.output):
-        if name in floats:
-            node.output[i] = f"{name}_fp32"
-            after.append(helper.make_node("Cast", [node.output[i]], [name], f"cast_{name}", to=BF16))
-    return [*before, node, *after]
-
-
-def _reads_of(node: NodeProto) -> set[str]:
-    names = set(node.input)
+def _tell_type(node: NodeProto, kind: int) -> None:
+    """Rewrites what a node says about the type of what it makes, if it does: constants in it, `to`, `dtype`."""
+    if kind == FP32:
+        return
     for attribute in node.attribute:
-        for graph in (attribute.g, *attribute.graphs):
-            for inner in graph.node:
-                names |= _reads_of(inner)
-            names |= {value.name for value in graph.output}
-    return names
-
-
-def _rename_reads(node: NodeProto, old: str, new: str) -> None:
-    for i, name in enumerate(node.input):
-        if name == old:
-            node.input[i] = new
-    for attribute in node.attribute:
-        for graph in (attribute.g, *attribute.graphs):
-            for inner in graph.node:
-                _rename_reads(inner, old, new)
-            for value in graph.output:
-                if value.name == old:
-                    value.name = new
-
-
-def _retype_attributes(node: NodeProto) -> None:
-    """Constants inside the node, and the types that it is told to make."""
-    for attribute in node.attribute:
-        if attribute.type == onnx.AttributeProto.TENSOR and attribute.t.data_type == FP32:
-            attribute.t.CopyFrom(_to_bf16(attribute.t))
+        if attribute.type == AttributeProto.TENSOR and attribute.t.data_type == FP32:
+            attribute.t.CopyFrom(round_tensor(attribute.t, kind))
         if attribute.name in ("to", "dtype") and attribute.i == FP32:
-            attribute.i = BF16
+            attribute.i = kind
+        if node.op_type == "Constant" and attribute.name in ("value_float", "value_floats"):
+            values = attribute.f if attribute.name == "value_float" else list(attribute.floats)
+            rounded = round_tensor(numpy_helper.from_array(np.array(values, np.float32)), kind)
+            attribute.CopyFrom(helper.make_attribute("value", rounded))
 
 
-def _retype_initializers(graph: GraphProto) -> None:
-    for tensor in graph.initializer:
-        if tensor.data_type == FP32:
-            tensor.CopyFrom(_to_bf16(tensor))
-    constants = {t.name for t in graph.initializer if t.data_type == BF16}
-    for value in graph.input:
-        if value.name in constants:
-            value.type.tensor_type.elem_type = BF16
+def round_tensor(tensor: TensorProto, to: int) -> TensorProto:
+    """An FP32 tensor in BF16 or FP16, rounded to nearest, ties to even.
 
+    What FP16 would round to nothing becomes its smallest number, as it may stand below a fraction line; what is beyond
+    its largest becomes that: the mask of an attention, in a branch.
 
-def _to_bf16(tensor: TensorProto) -> TensorProto:
-    """Rounded to nearest, ties to even: the upper half of the bits, after adding half of the lower half's range.
-
-    Source: IEEE 754 roundTiesToEven; BFloat16 is float32 without the lower 16 bits of the significand.
+    Source: IEEE 754 roundTiesToEven; BFloat16 is float32 without the lower 16 bits of the significand, so half of the
+        lower half's range is added first.
     """
     values = np.ascontiguousarray(numpy_helper.to_array(tensor), np.float32)
+    if to == FP16:
+        tiny = (np.abs(values) < FP16_SMALLEST) & (values != 0)
+        held = np.where(np.isfinite(values), np.clip(values, -FP16_MAX, FP16_MAX), values)
+        halves = np.where(tiny, np.copysign(np.float32(FP16_SMALLEST), held), held).astype(np.float16)
+        return numpy_helper.from_array(halves.reshape(tuple(tensor.dims)), tensor.name)  # a scalar has no axis
     bits = values.view(np.uint32).astype(np.uint64)
     rounded = ((bits + 0x7FFF + ((bits >> 16) & 1)) >> 16).astype(np.uint16)
     # Rounding would carry a NaN of low payload into infinity.
-    halves = np.where(np.isnan(values), np.uint16(0x7FC0), rounded)
-    return helper.make_tensor(tensor.name, BF16, list(tensor.dims), halves.tobytes(), raw=True)
+    rounded = np.where(np.isnan(values), np.uint16(0x7FC0), rounded)
+    return helper.make_tensor(tensor.name, BF16, list(tensor.dims), rounded.tobytes(), raw=True)

@@ -7,19 +7,25 @@ import hashlib
 import itertools
 import logging
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from enginebench.core.errors import ArtifactError, MissingDependency
 from enginebench.core.store import write_atomic
-from enginebench.models.onnx_source import LARGEST_PROTOBUF_BYTES, find_external_data, load_graph, read_opset
+from enginebench.models.onnx_source import (
+    LARGEST_PROTOBUF_BYTES,
+    find_external_data,
+    load_external_data,
+    load_graph,
+    read_opset,
+)
 
 try:
     import onnx
     from onnxruntime.quantization import quant_pre_process
 except ModuleNotFoundError as missing:
     raise MissingDependency(str(missing.name), 'pip install "enginebench[ort]"') from missing
-from onnx import ModelProto, NodeProto, TensorProto, numpy_helper
+from onnx import AttributeProto, GraphProto, ModelProto, NodeProto, TensorProto, numpy_helper
 
 # Per-channel scales: the attribute `axis` of QuantizeLinear came with 13. Source: ONNX operator changelog.
 SMALLEST_OPSET = 13
@@ -30,7 +36,7 @@ def load_whole_graph(path: Path) -> ModelProto:
     """The model with its weights, also those in external data.
 
     Raises:
-        ParseError: it is no ONNX model.
+        ParseError: it is not an ONNX model.
         ArtifactError: it cannot be read, its external data is not in order, or it has more than 2 GB.
     """
     model = load_graph(path)
@@ -38,16 +44,20 @@ def load_whole_graph(path: Path) -> ModelProto:
     if size > LARGEST_PROTOBUF_BYTES:
         raise ArtifactError(
             f"{path} has {size / 1e9:.1f} GB of weights; graphs up to 2.1 GB can be changed here. "
-            "Quantize it with the tool that made it: a graph with Q/DQ nodes is taken as it is"
+            "Quantize it with the tool that made it: a graph with Q/DQ nodes is used as it is"
         )
-    onnx.load_external_data_for_model(model, str(path.parent))
+    load_external_data(model, path)
     return model
 
 
-def prepare_graph(model: ModelProto) -> ModelProto:
+def prepare_graph(model: ModelProto, libraries: Sequence[str] = ()) -> ModelProto:
     """The same function in a form to be calibrated and rewritten: BatchNorm folded, constants folded, types inferred.
 
     Calibration and rewriting both start from it, so that the names of tensors agree.
+
+    Args:
+        model: an FP32 graph.
+        libraries: of its custom operators; with any, nothing is folded, as the tool that folds knows none of them.
 
     Raises:
         ArtifactError: the operator set is too old and cannot be converted, or the graph is not valid.
@@ -56,7 +66,7 @@ def prepare_graph(model: ModelProto) -> ModelProto:
         with tempfile.TemporaryDirectory(prefix="enginebench-") as folder, quiet_logging():
             given, made = Path(folder) / "given.onnx", Path(folder) / "prepared.onnx"
             given.write_bytes(raise_opset(model, SMALLEST_OPSET).SerializeToString())
-            quant_pre_process(given, made, skip_symbolic_shape=True)
+            quant_pre_process(given, made, skip_symbolic_shape=True, skip_optimization=bool(libraries))
             prepared = onnx.load(made)
     except ArtifactError:
         raise
@@ -65,6 +75,19 @@ def prepare_graph(model: ModelProto) -> ModelProto:
     drop_unused_opsets(prepared)
     name_nodes(prepared)
     return prepared
+
+
+def correct_outputs(model: ModelProto) -> None:
+    """Gives every output the number of axes that it has: some exporters declare another, and a checker refuses that."""
+    bare = ModelProto()
+    bare.CopyFrom(model)
+    for value in bare.graph.output:
+        value.type.tensor_type.ClearField("shape")
+    inferred = {value.name: value.type.tensor_type for value in onnx.shape_inference.infer_shapes(bare).graph.output}
+    for value in model.graph.output:
+        tensor, found = value.type.tensor_type, inferred[value.name]
+        if found.HasField("shape") and tensor.HasField("shape") and len(found.shape.dim) != len(tensor.shape.dim):
+            tensor.shape.CopyFrom(found.shape)
 
 
 @contextlib.contextmanager
@@ -107,9 +130,9 @@ def drop_unused_opsets(model: ModelProto) -> None:
 
 def name_nodes(model: ModelProto) -> None:
     """Gives a name of its own to every node without one, and to those that share one."""
-    taken = {node.name for node in model.graph.node} | {""}
+    taken = {node.name for node in walk_nodes(model)} | {""}
     seen: set[str] = set()
-    for node in model.graph.node:
+    for node in walk_nodes(model):
         if not node.name or node.name in seen:
             base = node.name or node.op_type
             node.name = next(name for i in itertools.count(1) if (name := f"{base}_{i}") not in taken)
@@ -123,9 +146,21 @@ def walk_nodes(model: ModelProto) -> Iterator[NodeProto]:
     while stack:
         node = stack.pop()
         yield node
-        for attribute in node.attribute:
-            for graph in (attribute.g, *attribute.graphs):
-                stack.extend(reversed(graph.node))
+        for graph in read_graphs(node):
+            stack.extend(reversed(graph.node))
+
+
+def read_graphs(node: NodeProto) -> Iterator[GraphProto]:
+    """The graphs that a node runs: branches, the body of a loop."""
+    for attribute in node.attribute:
+        if attribute.type == AttributeProto.GRAPH:
+            yield attribute.g
+        yield from attribute.graphs
+
+
+def list_opsets(model: ModelProto) -> dict[str, int]:
+    """Domain -> version of its operator set; ONNX's own domain is ""."""
+    return {"" if o.domain == "ai.onnx" else o.domain: o.version for o in model.opset_import}
 
 
 def has_quantizers(model: ModelProto) -> bool:
@@ -143,13 +178,30 @@ def count_quantizers(model: ModelProto) -> tuple[int, int]:
     return types.count("QuantizeLinear"), types.count("DequantizeLinear")
 
 
+# How far back of a square root the mean or sum stands that makes it a deviation.
+NORMALIZING_STEPS = 8
+
+
 def is_transformer(model: ModelProto) -> bool:
-    """Whether the graph normalizes by layer, or multiplies two activations, as attention does."""
+    """Whether the graph normalizes by layer, however many operators that takes, or has a product of two activations."""
     constants = {tensor.name for tensor in model.graph.initializer}
-    return any(
+    if any(
         node.op_type == "LayerNormalization" or (node.op_type == "MatMul" and not constants.intersection(node.input))
         for node in walk_nodes(model)
-    )
+    ):
+        return True
+    producers = make_producers(model)
+    return any(_is_deviation(node, producers) for node in model.graph.node if node.op_type == "Sqrt")
+
+
+def _is_deviation(root: NodeProto, producers: Mapping[str, NodeProto]) -> bool:
+    """Whether the square root is of a mean or sum over an axis, as in a normalization that is written out."""
+    nodes = [root]
+    for _ in range(NORMALIZING_STEPS):
+        nodes = [producers[name] for node in nodes for name in node.input if name in producers]
+        if any(node.op_type in ("ReduceMean", "ReduceSum") for node in nodes):
+            return True
+    return False
 
 
 def hash_weights(model: ModelProto) -> str:
@@ -172,21 +224,24 @@ def write_graph(model: ModelProto, out: Path) -> None:
         ArtifactError: it is not valid, or the file cannot be written.
     """
     try:
+        correct_outputs(model)
         onnx.checker.check_model(model, full_check=True)
     except Exception as error:  # the checker, shape inference and protobuf each have their own
         raise ArtifactError(f"the rewritten graph is not valid ONNX: {str(error)[:500]}") from error
     write_atomic(out, model.SerializeToString())
 
 
-def make_producers(model: ModelProto) -> dict[str, NodeProto]:
+def make_producers(model: ModelProto | GraphProto) -> dict[str, NodeProto]:
     """Tensor name -> the node that makes it."""
-    return {name: node for node in model.graph.node for name in node.output if name}
+    graph = model.graph if isinstance(model, ModelProto) else model
+    return {name: node for node in graph.node for name in node.output if name}
 
 
-def make_consumers(model: ModelProto) -> dict[str, list[NodeProto]]:
+def make_consumers(model: ModelProto | GraphProto) -> dict[str, list[NodeProto]]:
     """Tensor name -> the nodes that read it."""
+    graph = model.graph if isinstance(model, ModelProto) else model
     consumers: dict[str, list[NodeProto]] = {}
-    for node in model.graph.node:
+    for node in graph.node:
         for name in node.input:
             if name:
                 consumers.setdefault(name, []).append(node)
@@ -212,7 +267,7 @@ def sort_nodes(model: ModelProto) -> None:
             else:
                 later.append(node)
         if len(later) == len(pending):
-            raise ArtifactError(f"node {later[0].name!r} reads what it helps to make; the graph has a cycle")
+            raise ArtifactError(f"node {later[0].name!r} reads its own result; the graph has a cycle")
         pending = later
     nodes = [NodeProto.FromString(node.SerializeToString()) for node in ordered]
     del model.graph.node[:]

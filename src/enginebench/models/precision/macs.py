@@ -30,6 +30,7 @@ LEVEL_KEEPING = frozenset(
         "Unsqueeze",
     }
 )
+PRODUCTS = frozenset({"Conv", "ConvTranspose", "Gemm", "MatMul"})
 _INTEGER_OPS = frozenset({"QLinearConv", "QLinearMatMul", "QGemm", "ConvInteger", "MatMulInteger"})
 
 
@@ -88,6 +89,12 @@ def measure_coverage(model: ModelProto) -> float:
     if not total:
         return 1.0 if integer else 0.0
     return covered / total
+
+
+def list_quantized_products(model: ModelProto) -> list[str]:
+    """Names of the convolutions and matrix products whose both operands come from 8-bit values."""
+    producers = make_producers(model)
+    return [n.name for n in model.graph.node if n.op_type in PRODUCTS and _is_quantized(n, producers)]
 
 
 def _is_quantized(node: NodeProto, producers: Mapping[str, NodeProto]) -> bool:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from msgspec import Struct
 
 from enginebench.core.errors import ArtifactError, MissingDependency, UsageError
+from enginebench.core.operators import register_operators
 from enginebench.models.precision.calibration_data import CalibrationData
 from enginebench.models.precision.graph import make_consumers
 
@@ -44,10 +45,14 @@ class Observer:
         model: an FP32 graph with inferred types.
         watched: names of its tensors.
         threads: of ONNX Runtime; 0 is its own choice.
+        libraries: of the graph's custom operators.
     """
 
-    def __init__(self, model: onnx.ModelProto, watched: list[str], threads: int = 0) -> None:
+    def __init__(
+        self, model: onnx.ModelProto, watched: list[str], threads: int = 0, libraries: Sequence[str] = ()
+    ) -> None:
         options = onnxruntime.SessionOptions()
+        register_operators(options, libraries)
         options.intra_op_num_threads = threads
         # The arena keeps the largest step for ever, and doubles while it grows.
         options.enable_cpu_mem_arena = False

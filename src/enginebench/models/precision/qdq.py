@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import itertools
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -108,8 +109,9 @@ def insert_quantizers(
     *,
     per_channel: bool = True,
     reduce_range: bool = False,
+    exclude: Sequence[str] = (),
 ) -> tuple[ModelProto, list[str]]:
-    """(the graph with Q/DQ nodes, names of the weighted nodes that stay in FP32).
+    """(the graph with Q/DQ nodes, names of the weighted nodes that cannot have any).
 
     Args:
         model: a prepared FP32 graph.
@@ -117,12 +119,14 @@ def insert_quantizers(
         scheme: the recipe.
         per_channel: a scale for each channel of a weight.
         reduce_range: weights in 7 bits, for CPUs whose 8-bit products saturate (no VNNI).
+        exclude: names of nodes that stay in FP32 by choice.
 
     Raises:
         ArtifactError: the quantizer fails on the graph.
     """
     copy = ModelProto()
     copy.CopyFrom(model)
+    prepare_biases(copy)
     left_out = find_unquantizable(copy, ranges, scheme)
     quantizer = QDQQuantizer(
         copy,
@@ -132,7 +136,7 @@ def insert_quantizers(
         activation_qType=QuantType.QUInt8 if scheme.unsigned_activations else QuantType.QInt8,
         tensors_range=_hand_over(ranges),
         nodes_to_quantize=[],
-        nodes_to_exclude=left_out,
+        nodes_to_exclude=[*left_out, *exclude],
         op_types_to_quantize=list(scheme.op_types),
         extra_options=dict(scheme.options),
     )
@@ -145,6 +149,39 @@ def insert_quantizers(
     name_nodes(made)
     weighted = {node.name for node in model.graph.node if node.op_type in WEIGHTED}
     return made, [name for name in left_out if name in weighted]
+
+
+def prepare_biases(model: ModelProto) -> None:
+    """Gives every weighted node a bias of its own, and that of a Gemm one axis, as the quantizer expects them.
+
+    A shared bias it copies under the old name and a number, which may be the name of another tensor. Of a Gemm it takes
+    one number for each column of the weight; graphs whose sums were fused into products have 1 x n, and a few one
+    number.
+    """
+    tensors = {tensor.name: tensor for tensor in model.graph.initializer}
+    taken = {name for node in model.graph.node for name in (*node.input, *node.output)}
+    seen: set[str] = set()
+    for node in model.graph.node:
+        bias = tensors.get(node.input[2]) if node.op_type in WEIGHTED and len(node.input) > 2 else None
+        if bias is None:
+            continue
+        values = _flatten_bias(node, numpy_helper.to_array(bias), tensors.get(node.input[1]))
+        if bias.name in seen or values.shape != tuple(bias.dims):
+            base = f"{bias.name}_{node.name}"
+            node.input[2] = next(name for i in itertools.count() if (name := f"{base}_{i}" if i else base) not in taken)
+            taken.add(node.input[2])
+            model.graph.initializer.append(numpy_helper.from_array(values, node.input[2]))
+        seen.add(bias.name)
+    drop_unused_constants(model)
+
+
+def _flatten_bias(node: NodeProto, bias: Any, weight: TensorProto | None) -> Any:
+    """The bias with one axis, as long as the weight has columns; as it is where it is no such row."""
+    if node.op_type != "Gemm" or weight is None or len(weight.dims) != 2:
+        return bias
+    columns = weight.dims[0 if any(a.name == "transB" and a.i for a in node.attribute) else 1]
+    is_row = bias.size in (1, columns) and bias.shape[-1:] in ((), (1,), (columns,))
+    return np.ascontiguousarray(np.broadcast_to(bias.reshape(-1), (columns,))) if is_row else bias
 
 
 def _hand_over(ranges: Mapping[str, TensorRange]) -> TensorsData:
@@ -169,7 +206,8 @@ def find_unquantizable(model: ModelProto, ranges: Mapping[str, TensorRange], sch
             continue
         operands = [*node.input, *node.output] if scheme.outputs else [*node.input]
         missing = any(name in floats and name not in constants and name not in ranges for name in operands)
-        if missing or (node.op_type in WEIGHTED and not _has_constant_weight(node, constants)):
+        weighted = node.op_type in WEIGHTED
+        if missing or (weighted and not (_has_constant_weight(node, constants) and _has_flat_bias(node, model))):
             left_out.append(node.name)
     return left_out
 
@@ -182,7 +220,14 @@ def _has_constant_weight(node: NodeProto, constants: set[str]) -> bool:
     return node.input[0] not in constants and node.input[1] in constants
 
 
-def quantize_residuals(model: ModelProto, ranges: Mapping[str, TensorRange]) -> None:
+def _has_flat_bias(node: NodeProto, model: ModelProto) -> bool:
+    """Whether the bias, if there is one, is a constant with one axis; a matrix of them has no scale."""
+    if len(node.input) < 3 or not node.input[2]:
+        return True
+    return any(tensor.name == node.input[2] and len(tensor.dims) == 1 for tensor in model.graph.initializer)
+
+
+def quantize_residuals(model: ModelProto, ranges: Mapping[str, TensorRange], exclude: Sequence[str] = ()) -> None:
     """Puts a signed symmetric Q/DQ pair on the skipping input of every residual sum.
 
     The other input comes straight out of a convolution or matrix product, which takes the sum into its own kernel; the
@@ -192,8 +237,9 @@ def quantize_residuals(model: ModelProto, ranges: Mapping[str, TensorRange]) -> 
         connections.
     """
     producers, consumers = make_producers(model), make_consumers(model)
+    producers = {tensor: node for tensor, node in producers.items() if node.name not in exclude}
     order = {node.name: i for i, node in enumerate(model.graph.node)}
-    for node in [n for n in model.graph.node if n.op_type == "Add"]:
+    for node in [n for n in model.graph.node if n.op_type == "Add" and n.name not in exclude]:
         skipping = _find_skipping_input(node, producers, consumers, order)
         if skipping is not None and node.input[skipping] in ranges:
             node.input[skipping] = _add_pair(model, node.input[skipping], node.name, ranges[node.input[skipping]])
@@ -237,6 +283,51 @@ def _add_pair(model: ModelProto, tensor: str, reader: str, found: TensorRange) -
     ]
     model.graph.node.extend(made)
     return f"{base}_dq"
+
+
+def release_excluded(model: ModelProto, exclude: Sequence[str]) -> None:
+    """Lets excluded nodes read floats where there are any: the quantizer gives all readers of a tensor the rounded one.
+
+    Without it a residual sum in FP32 would add what was rounded for the convolution beside it. Behind a quantized node
+    there are no floats: its kernel makes 8-bit values.
+    """
+    producers = make_producers(model)
+    names = set(exclude)
+    for node in model.graph.node:
+        for i, name in enumerate(node.input if node.name in names else ()):
+            source = _find_rounded(name, producers)
+            if source is not None and not _reads_levels(producers.get(source), producers):
+                node.input[i] = source
+    _drop_unread_pairs(model)
+
+
+def _find_rounded(tensor: str, producers: Mapping[str, NodeProto]) -> str | None:
+    """The tensor that a pair rounds to make this one; None if no pair makes it."""
+    dequantizer = producers.get(tensor)
+    if dequantizer is None or dequantizer.op_type != "DequantizeLinear":
+        return None
+    quantizer = producers.get(dequantizer.input[0])
+    return str(quantizer.input[0]) if quantizer is not None and quantizer.op_type == "QuantizeLinear" else None
+
+
+def _reads_levels(node: NodeProto | None, producers: Mapping[str, NodeProto]) -> bool:
+    return node is not None and any(_find_rounded(name, producers) is not None for name in node.input)
+
+
+def _drop_unread_pairs(model: ModelProto) -> None:
+    ends = {value.name for value in model.graph.output}
+    while True:
+        read = {name for node in model.graph.node for name in node.input} | ends
+        unread = [
+            node
+            for node in model.graph.node
+            if node.op_type in ("QuantizeLinear", "DequantizeLinear") and node.output[0] not in read
+        ]
+        if not unread:
+            break
+        for node in unread:
+            model.graph.node.remove(node)
+    drop_unused_constants(model)
 
 
 def release_outputs(model: ModelProto) -> None:
@@ -306,6 +397,22 @@ def _read_axis(node: NodeProto) -> int:
     return next((int(a.i) for a in node.attribute if a.name == "axis"), 1)
 
 
+def write_scalars(model: ModelProto) -> None:
+    """Gives scales and zero points of one value the form of a scalar, which means the same.
+
+    With a scale of shape [1] TensorRT for RTX (seen in 1.7.1) takes an activation for one with a scale by channel, and
+    convolves in floats without a word.
+    """
+    parameters, others = set[str](), set[str]()
+    for node in model.graph.node:
+        is_quantizer = node.op_type in ("QuantizeLinear", "DequantizeLinear")
+        others.update(node.input[:1] if is_quantizer else node.input)
+        parameters.update(node.input[1:3] if is_quantizer else ())
+    for tensor in model.graph.initializer:
+        if tensor.name in parameters - others and list(tensor.dims) == [1]:
+            del tensor.dims[:]
+
+
 def turn_into_fp8(model: ModelProto) -> None:
     """Rewrites signed symmetric INT8 pairs as E4M3 ones of the same range, in place.
 
@@ -324,6 +431,6 @@ def turn_into_fp8(model: ModelProto) -> None:
     for name in zero_points:
         zero = tensors[name]
         if zero.data_type != TensorProto.INT8:
-            raise ArtifactError(f"zero point {name!r} is no int8; FP8 is made from signed symmetric pairs only")
+            raise ArtifactError(f"zero point {name!r} is not int8; FP8 is made only from signed symmetric pairs")
         count = int(np.prod(zero.dims, dtype=np.int64))
         zero.CopyFrom(helper.make_tensor(name, TensorProto.FLOAT8E4M3FN, list(zero.dims), bytes(count), raw=True))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Literal
@@ -11,14 +12,17 @@ from msgspec import Struct
 from msgspec.structs import replace
 from onnx import ModelProto
 
+from enginebench.core.caveats import make_caveat
 from enginebench.core.errors import ArtifactError, UsageError
 from enginebench.core.names import format_precision
 from enginebench.core.records import Artifact, Caveat, Precision, Recipe
+from enginebench.core.shapes import carry_specs
 from enginebench.models.onnx_source import read_metadata, read_onnx, read_precision
 from enginebench.models.origin import KEPT_KEY, describe_origin
 from enginebench.models.precision.calibration import Calibration, TensorRange, check_preprocess
 from enginebench.models.precision.calibration_data import CalibrationData, make_fake
 from enginebench.models.precision.cast import cast_to_bf16, cast_to_fp16, find_overflowing
+from enginebench.models.precision.exclusion import resolve_exclusion
 from enginebench.models.precision.graph import (
     count_quantizers,
     has_quantizers,
@@ -39,8 +43,10 @@ from enginebench.models.precision.qdq import (
     insert_quantizers,
     quantize_residuals,
     raise_dead_scales,
+    release_excluded,
     release_outputs,
     turn_into_fp8,
+    write_scalars,
 )
 from enginebench.models.precision.tensorrt_check import refuse_what_tensorrt_refuses
 
@@ -58,7 +64,8 @@ class _Change(Struct, frozen=True, kw_only=True, eq=False):
     """What a transform made, and what there is to say about it."""
 
     model: ModelProto
-    kept_fp32: tuple[str, ...] = ()
+    kept_fp32: tuple[str, ...] = ()  # nobody asked for it
+    excluded: tuple[str, ...] = ()  # as the user named them
     reason: str = ""
     tools: tuple[str, ...] = ("onnx", "onnxruntime")
 
@@ -73,9 +80,11 @@ def quantize(
     data: CalibrationData | None = None,
     io_types: IoTypes = "keep",
     reduce_range: bool = False,
+    exclude: Sequence[str] = (),
+    keep_cosine: float | None = None,
     threads: int = 0,
 ) -> Artifact:
-    """The artefact in another precision, written to `out`.
+    """The artifact in another precision, written to `out`.
 
     A graph that holds Q/DQ nodes already goes through as it is: with its own recipe where it was made here, else "qat".
 
@@ -88,10 +97,13 @@ def quantize(
         data: inputs of the graph; needed by nncf, which takes its own ranges.
         io_types: "keep" leaves inputs and outputs in FP32, "cast" gives them the new type. FP16 and BF16 only.
         reduce_range: recipe cpu with 7-bit weights, for x86 CPUs without VNNI, whose 8-bit products saturate.
+        exclude: nodes of the graph, as it stands in the file, that stay in FP32.
+        keep_cosine: of recipe nncf: the least centred cosine of the answers, which NNCF's accuracy control is to keep.
         threads: of ONNX Runtime, where the graph must be run; 0 is its own choice.
 
     Raises:
-        UsageError: a precision, recipe or option that cannot be had, or ranges or data are missing.
+        UsageError: a precision, recipe or option is not available, ranges or data are missing, or an excluded node is
+            not there.
         ArtifactError: the calibration belongs to another model or preprocessing, nothing could be quantized, TensorRT
             would refuse the result (names node and reason), or the file cannot be written.
         MissingDependency: nncf is not installed.
@@ -99,24 +111,32 @@ def quantize(
     _check_kind(artifact)
     model = load_whole_graph(Path(artifact.path))
     if has_quantizers(model):
+        if exclude:
+            raise UsageError(
+                f"{artifact.path} holds Q/DQ nodes already, which --exclude cannot take away; quantize the FP32 graph"
+            )
         return _pass_through(artifact, model, to, recipe, out)
     recipe = _check_request(artifact, to, recipe, io_types)
     if calibration is not None:
         _check_calibration(calibration, artifact, model)
     if recipe == "nncf" and data is not None and calibration is None:
         _check_data(data, artifact)
-    prepared = prepare_graph(model)
+    prepared = prepare_graph(model, artifact.operator_libraries)
+    left_out = resolve_exclusion(exclude, model, prepared)
     match to:
         case "fp16":
-            change = _to_fp16(prepared, artifact, calibration, io_types, threads)
+            change = _to_fp16(prepared, artifact, calibration, io_types, left_out, threads)
         case "bf16":
-            cast, kept = cast_to_bf16(prepared, io_types == "keep")
+            cast, kept = cast_to_bf16(prepared, left_out, io_types == "keep")
             change = _Change(
-                model=cast, kept_fp32=tuple(kept), reason="ONNX has no BF16 form of their operators", tools=("onnx",)
+                model=cast,
+                kept_fp32=tuple(name for name in kept if name not in left_out),
+                reason="ONNX has no BF16 form of their operators",
+                tools=("onnx",),
             )
         case _:
-            change = _to_eight_bits(prepared, to, recipe, calibration, data, reduce_range)
-    return _finish(artifact, change, to, recipe, out, calibration, data)
+            change = _to_eight_bits(prepared, to, recipe, calibration, data, reduce_range, left_out, keep_cosine)
+    return _finish(artifact, replace(change, excluded=tuple(exclude)), to, recipe, out, calibration, data)
 
 
 def _check_kind(artifact: Artifact) -> None:
@@ -132,12 +152,12 @@ def _check_request(artifact: Artifact, to: Precision, recipe: Recipe | None, io_
     known: dict[str, tuple[Recipe, ...]] = {"int8": ("tensorrt", "cpu", "nncf"), "fp8": ("tensorrt",)}
     if to in ("fp32", "tf32"):
         raise UsageError(
-            f"{wanted} is no precision to quantize to: tf32 is a setting of the engine. Known: fp16, bf16, int8, fp8"
+            f"{wanted} is not a precision to quantize to: tf32 is a setting of the engine. Known: fp16, bf16, int8, fp8"
         )
     if to not in known and recipe is not None:
-        raise UsageError(f"{to} has no recipes; {wanted} cannot be had")
+        raise UsageError(f"{to} has no recipes; ask for {to} instead of {wanted}")
     if to in known and recipe is not None and recipe not in known[to]:
-        raise UsageError(f"{wanted} cannot be made; recipes of {to}: {', '.join(known[to])}")
+        raise UsageError(f"{wanted} is unknown; recipes of {to}: {', '.join(known[to])}")
     if io_types == "cast" and to in known:
         raise UsageError(f"--io-types cast is for fp16 and bf16; inputs and outputs of {wanted} stay FP32")
     if artifact.precision != "fp32":
@@ -178,20 +198,31 @@ def _pass_through(artifact: Artifact, model: ModelProto, to: Precision, wanted: 
             f"{format_precision(to, wanted)} is made from an FP32 graph"
         )
     if wanted == "tensorrt":
+        write_scalars(model)
         refuse_what_tensorrt_refuses(model, artifact.path)
     kept = read_metadata(model).get(KEPT_KEY, "").splitlines()
     change = _Change(
-        model=model, kept_fp32=tuple(kept), reason="they were left so when it was quantized", tools=("onnx",)
+        model=model,
+        kept_fp32=tuple(kept),
+        excluded=artifact.excluded,
+        reason="they were left so when it was quantized",
+        tools=("onnx",),
     )
     return _finish(artifact, change, precision, recipe, out, None, None)
 
 
 def _to_fp16(
-    prepared: ModelProto, artifact: Artifact, calibration: Calibration | None, io_types: IoTypes, threads: int
+    prepared: ModelProto,
+    artifact: Artifact,
+    calibration: Calibration | None,
+    io_types: IoTypes,
+    left_out: Sequence[str],
+    threads: int,
 ) -> _Change:
     ranges = calibration.ranges if calibration else _look_for_ranges(prepared, artifact, threads)
     blocked = find_overflowing(prepared, ranges)
-    cast, kept = cast_to_fp16(prepared, blocked, io_types == "keep")
+    cast, kept = cast_to_fp16(prepared, [*blocked, *left_out], io_types == "keep")
+    kept = [name for name in kept if name in blocked or name not in left_out]
     reason = "their values overflow FP16" if blocked else "their operators are not safe in FP16"
     return _Change(model=cast, kept_fp32=tuple(kept), reason=reason)
 
@@ -202,7 +233,7 @@ def _look_for_ranges(prepared: ModelProto, artifact: Artifact, threads: int) -> 
     if axis is None:
         return {}
     data = make_fake(artifact.inputs, max(OVERFLOW_ENTRIES, axis if isinstance(axis, int) else 0), seed=0)
-    observer = Observer(prepared, find_activations(prepared), threads)
+    observer = Observer(prepared, find_activations(prepared), threads, artifact.operator_libraries)
     found, _ = observe_ranges(observer, data, OVERFLOW_ENTRIES)  # an infinity that is meant is one in FP16, too
     return {name: TensorRange(low=low, high=high) for name, (low, high) in found.items()}
 
@@ -214,23 +245,29 @@ def _to_eight_bits(
     calibration: Calibration | None,
     data: CalibrationData | None,
     reduce_range: bool,
+    left_out: Sequence[str],
+    keep_cosine: float | None,
 ) -> _Change:
     if recipe == "nncf":
-        return _by_nncf(prepared, data)
+        return _by_nncf(prepared, data, left_out, keep_cosine)
     if calibration is None:
         raise UsageError(
             f"{format_precision(to, recipe)} needs ranges: --calib FILE. Make them with enginebench calibrate MODEL"
         )
     if recipe == "cpu":
         scheme = CPU_TRANSFORMER if is_transformer(prepared) else CPU
-        made, left = insert_quantizers(prepared, calibration.ranges, scheme, reduce_range=reduce_range)
+        made, left = insert_quantizers(
+            prepared, calibration.ranges, scheme, reduce_range=reduce_range, exclude=left_out
+        )
+        release_excluded(made, left_out)
         release_outputs(made)
     elif to == "int8":
-        made, left = _by_tensorrt_recipe(prepared, calibration)
+        made, left = _by_tensorrt_recipe(prepared, calibration, left_out)
     else:
-        made, left = _by_tensorrt_recipe(raise_opset(prepared, FP8_OPSET), calibration, per_channel=False)
+        made, left = _by_tensorrt_recipe(raise_opset(prepared, FP8_OPSET), calibration, left_out, per_channel=False)
         turn_into_fp8(made)
     if recipe == "tensorrt":
+        write_scalars(made)
         refuse_what_tensorrt_refuses(made, "the quantized graph")
     return _Change(
         model=made,
@@ -239,7 +276,9 @@ def _to_eight_bits(
     )
 
 
-def _by_nncf(prepared: ModelProto, data: CalibrationData | None) -> _Change:
+def _by_nncf(
+    prepared: ModelProto, data: CalibrationData | None, left_out: Sequence[str], keep_cosine: float | None
+) -> _Change:
     if data is None:
         raise UsageError(
             "int8@nncf takes its ranges itself and needs the data: give --calib F.npz, as enginebench calibrate "
@@ -247,14 +286,14 @@ def _by_nncf(prepared: ModelProto, data: CalibrationData | None) -> _Change:
         )
     from enginebench.models.precision.nncf_recipe import quantize_with_nncf  # optional: an extra of its own
 
-    return _Change(model=quantize_with_nncf(prepared, data), tools=("onnx", "nncf"))
+    return _Change(model=quantize_with_nncf(prepared, data, left_out, keep_cosine), tools=("onnx", "nncf"))
 
 
 def _by_tensorrt_recipe(
-    prepared: ModelProto, calibration: Calibration, per_channel: bool = True
+    prepared: ModelProto, calibration: Calibration, left_out: Sequence[str], per_channel: bool = True
 ) -> tuple[ModelProto, list[str]]:
-    made, left = insert_quantizers(prepared, calibration.ranges, TENSORRT, per_channel=per_channel)
-    quantize_residuals(made, calibration.ranges)
+    made, left = insert_quantizers(prepared, calibration.ranges, TENSORRT, per_channel=per_channel, exclude=left_out)
+    quantize_residuals(made, calibration.ranges, left_out)
     raise_dead_scales(made)
     return made, left
 
@@ -299,12 +338,16 @@ def _finish(
     return replace(
         made,
         model=artifact.model,
+        inputs=carry_specs(artifact.inputs, made.inputs),
+        outputs=carry_specs(artifact.outputs, made.outputs),
         precision=to,
         recipe=recipe,
         weights=artifact.weights,
         parent_sha256=artifact.sha256,
         preprocess_sha256=preprocess,
         made_by=_read_versions(change.tools),
+        operator_libraries=artifact.operator_libraries,
+        excluded=change.excluded,
         caveats=doubts,
     )
 
@@ -317,27 +360,21 @@ def _choose_preprocess(artifact: Artifact, source: Calibration | CalibrationData
 def _explain_coverage(coverage: float) -> list[Caveat]:
     if coverage >= LOW_COVERAGE:
         return []
-    return [
-        Caveat(
-            code="low_coverage",
-            message=f"Q/DQ nodes cover {coverage:.0%} of the multiply-accumulates; the rest runs in floats",
-            advice="see which nodes stay in FP32; a speed-up is not to be expected",
-        )
-    ]
+    return [make_caveat("low_coverage", share=coverage)]
 
 
 def _explain_kept(change: _Change) -> list[Caveat]:
-    names = change.kept_fp32
-    if not names:
-        return []
+    told = []
+    if names := change.kept_fp32:
+        told.append(make_caveat("kept_fp32", count=len(names), reason=change.reason, names=_list_some(names)))
+    if names := change.excluded:
+        told.append(make_caveat("kept_fp32.excluded", count=len(names), names=_list_some(names)))
+    return told
+
+
+def _list_some(names: Sequence[str]) -> str:
     more = f" and {len(names) - LISTED} more" if len(names) > LISTED else ""
-    return [
-        Caveat(
-            code="kept_fp32",
-            message=f"{len(names)} nodes stay in FP32, as {change.reason}: {', '.join(names[:LISTED])}{more}",
-            advice="the file's metadata, enginebench.kept_fp32, lists all of them",
-        )
-    ]
+    return f"{', '.join(names[:LISTED])}{more}"
 
 
 def _describe_in_file(
@@ -356,6 +393,7 @@ def _describe_in_file(
         preprocess_sha256=preprocess,
         caveats=caveats,
         kept_fp32=change.kept_fp32,
+        excluded=change.excluded,
     )
     onnx.helper.set_model_props(change.model, {key: value for key, value in known.items() if value})
 

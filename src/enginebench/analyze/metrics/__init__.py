@@ -1,0 +1,1 @@
+"""How good a row's answers are: metrics of answers and labels, their intervals, and the paired difference."""

@@ -1,0 +1,281 @@
+"""Answers of detectors: boxes read from the usual layouts, matched between two sides, and their mAP.
+
+A box is x1, y1, x2, y2, in the unit of the model's own answer. Samples have equally many entries: the best `MOST`
+boxes, filled up with label -1.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from msgspec import Struct
+
+from enginebench.analyze.metrics.metric import Ask, Outputs, Targets
+from enginebench.core.errors import FeedError, MissingDependency
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from enginebench.analyze.metrics.metric import Floats, Picks
+    from enginebench.core.protocols import Array
+
+# As COCO counts. Source: pycocotools/cocoeval.py, Params.setDetParams: maxDets.
+MOST = 100
+# Boxes below it are never looked at, and of two of one class that overlap more the better stays. Source: the defaults
+# of `yolo val` (conf 0.001, iou 0.7), ultralytics 8.
+LEAST_SCORE = 0.001
+OVERLAP = 0.7
+# Boxes that a user sees: the default of `yolo predict`. A partner overlaps by half, as in AP50.
+SHOWN_SCORE = 0.25
+PARTNER = 0.5
+NOTHING = -1
+
+
+class Boxes(Struct, frozen=True, kw_only=True, eq=False):
+    """Detections: boxes [samples, boxes, 4], scores and labels [samples, boxes]; a label of -1 fills up."""
+
+    boxes: Floats
+    scores: Floats
+    labels: NDArray[np.int64]
+
+    def as_outputs(self) -> dict[str, Array]:
+        return {"boxes": self.boxes.astype(np.float32), "scores": self.scores.astype(np.float32), "labels": self.labels}
+
+
+def holds_boxes(outputs: Outputs) -> bool:
+    """Whether outputs are named as torchvision's detectors name theirs."""
+    return {"boxes", "scores", "labels"} <= set(outputs)
+
+
+def read_boxes(outputs: Outputs) -> Boxes:
+    """The detections of each sample, by the layout of the outputs.
+
+    Read are: `boxes`, `scores`, `labels`, also of one sample without a first axis (torchvision); one output
+    [samples, boxes, 6] of x1, y1, x2, y2, score, class; [samples, 4 + classes, boxes] or [samples, boxes, 5 + classes]
+    of centre, size and scores (YOLO); boxes of centre and size [samples, boxes, 4] beside scores [samples, boxes,
+    classes] (DETR with a sigmoid).
+
+    Raises:
+        FeedError: it is none of these.
+    """
+    arrays = {name: np.asarray(array) for name, array in outputs.items()}
+    if holds_boxes(arrays):
+        return _read_named(arrays)
+    first = next(iter(arrays.values()))
+    if len(arrays) == 1 and first.ndim == 3 and first.shape[2] == 6:
+        return _stack([(row[:, :4], row[:, 4], row[:, 5].astype(np.int64)) for row in first.astype(np.float64)])
+    if len(arrays) == 1 and first.ndim == 3:
+        return _stack([_suppress(*_read_yolo(row)) for row in first.astype(np.float64)])
+    pair = sorted(arrays.values(), key=lambda array: array.shape[-1:] != (4,))
+    if len(pair) == 2 and pair[0].ndim == pair[1].ndim == 3 and pair[0].shape[:2] == pair[1].shape[:2]:
+        return _read_queries(*(array.astype(np.float64) for array in pair))
+    told = ", ".join(f"{name}{list(array.shape)}" for name, array in arrays.items())
+    raise FeedError(
+        f"outputs {told} are no layout of boxes that is known; a --metric of your own gets them as they are, without "
+        "--task"
+    )
+
+
+def _read_named(arrays: dict[str, Array]) -> Boxes:
+    boxes, scores, labels = (arrays[name] for name in ("boxes", "scores", "labels"))
+    if boxes.ndim == 2:
+        boxes, scores, labels = boxes[None], scores[None], labels[None]
+    rows = zip(boxes.astype(np.float64), scores.astype(np.float64), labels.astype(np.int64), strict=True)
+    return _stack([(b, np.where(c == NOTHING, -np.inf, s), c) for b, s, c in rows])
+
+
+def _read_yolo(row: Floats) -> tuple[Floats, Floats, NDArray[np.int64]]:
+    """Boxes, scores and labels of one sample, before those are left out that overlap."""
+    table = row.T if row.shape[0] < row.shape[1] else row
+    # The layout with boxes last (YOLOv8 and later) has no score of its own for "an object".
+    scores = table[:, 4:] if row.shape[0] < row.shape[1] else table[:, 5:] * table[:, 4:5]
+    if table.shape[1] < 5 or not scores.shape[1]:
+        raise FeedError(f"an output of {list(row.shape)} for each sample; expected four numbers of a box, and scores")
+    return _from_centres(table[:, :4]), scores.max(axis=1), scores.argmax(axis=1)
+
+
+def _from_centres(boxes: Floats) -> Floats:
+    half: Floats = boxes[..., 2:] / 2
+    return np.concatenate([boxes[..., :2] - half, boxes[..., :2] + half], axis=-1)
+
+
+def _read_queries(boxes: Floats, logits: Floats) -> Boxes:
+    scores = logits if logits.min() >= 0 and logits.max() <= 1 else 1 / (1 + np.exp(-logits))
+    rows = zip(_from_centres(boxes), scores, strict=True)
+    return _stack([(b, s.max(axis=1), s.argmax(axis=1)) for b, s in rows])
+
+
+def _suppress(boxes: Floats, scores: Floats, labels: NDArray[np.int64]) -> tuple[Floats, Floats, NDArray[np.int64]]:
+    """Without the boxes that overlap with a better one of their class."""
+    order = np.argsort(-scores, kind="stable")
+    order = order[scores[order] >= LEAST_SCORE]
+    kept: list[int] = []
+    while len(order) and len(kept) < MOST:
+        best, order = order[0], order[1:]
+        kept.append(int(best))
+        twice = (labels[order] == labels[best]) & (measure_overlaps(boxes[best][None], boxes[order])[0] > OVERLAP)
+        order = order[~twice]
+    return boxes[kept], scores[kept], labels[kept]
+
+
+def _stack(rows: list[tuple[Floats, Floats, NDArray[np.int64]]]) -> Boxes:
+    """The best boxes of every sample, equally many of each."""
+    boxes, scores = np.zeros((len(rows), MOST, 4)), np.zeros((len(rows), MOST))
+    labels = np.full((len(rows), MOST), NOTHING, np.int64)
+    for i, (b, s, c) in enumerate(rows):
+        best = [place for place in np.argsort(-s, kind="stable")[:MOST] if s[place] > 0 and c[place] != NOTHING]
+        n = len(best)
+        boxes[i, :n], scores[i, :n], labels[i, :n] = b[best], s[best], c[best]
+    return Boxes(boxes=boxes, scores=scores, labels=labels)
+
+
+def measure_overlaps(first: Floats, second: Floats) -> Floats:
+    """Intersection over union of every box with every other, [first, second]."""
+    low = np.maximum(first[:, None, :2], second[None, :, :2])
+    high = np.minimum(first[:, None, 2:], second[None, :, 2:])
+    common = np.clip(high - low, 0, None).prod(axis=2)
+    sizes = [np.clip(b[:, 2:] - b[:, :2], 0, None).prod(axis=1) for b in (first, second)]
+    union = sizes[0][:, None] + sizes[1][None] - common
+    shares: Floats = np.divide(common, union, out=np.zeros_like(common), where=union > 0)
+    return shares
+
+
+class Matches(Struct, frozen=True, kw_only=True):
+    """How the shown boxes of two sides go together; `decided`: those of the reference and those that only one has."""
+
+    decided: int
+    shared: int
+    overlap_mean: float | None
+    score_diffs: tuple[float, ...]
+
+
+def match_boxes(reference: Boxes, candidate: Boxes) -> Matches:
+    """Partners between the boxes that a user sees: of one class, and overlapping by half; the best scores choose first.
+
+    A box counts as shown from a score of 0.25 on; a partner may lie a little below it, since a score that moves from
+    0.251 to 0.249 is no other answer.
+    """
+    found = [_match_sample(reference, candidate, i) for i in range(len(reference.labels))]
+    overlaps = [o for sample in found for o, _ in sample[1]]
+    diffs = tuple(d for sample in found for _, d in sample[1])
+    mean = float(np.mean(overlaps)) if overlaps else None
+    return Matches(decided=sum(s[0] for s in found), shared=len(overlaps), overlap_mean=mean, score_diffs=diffs)
+
+
+def _match_sample(reference: Boxes, candidate: Boxes, i: int) -> tuple[int, list[tuple[float, float]]]:
+    """(boxes that either side shows, partners counted once; overlap and difference of scores of every pair)."""
+    overlaps = measure_overlaps(reference.boxes[i], candidate.boxes[i])
+    alike = reference.labels[i][:, None] == candidate.labels[i][None]
+    free = alike & (overlaps >= PARTNER) & (candidate.labels[i] != NOTHING)[None]
+    shown = [(side.scores[i] >= SHOWN_SCORE) & (side.labels[i] != NOTHING) for side in (reference, candidate)]
+    pairs: list[tuple[float, float]] = []
+    alone = 0
+    for place in range(len(free)):
+        partner = int(np.where(free[place], overlaps[place], -1).argmax())
+        if not free[place, partner]:
+            alone += int(shown[0][place])
+            continue
+        free[:, partner] = False
+        if shown[0][place] or shown[1][partner]:
+            difference = abs(reference.scores[i, place] - candidate.scores[i, partner])
+            pairs.append((float(overlaps[place, partner]), float(difference)))
+        shown[1][partner] = False
+    alone += int(shown[1].sum())
+    return len(pairs) + alone, pairs
+
+
+def prepare_map(outputs: Outputs, targets: Targets) -> Ask:
+    """Mean average precision over the thresholds 0.50 to 0.95 and the classes, as COCO has it.
+
+    Args:
+        outputs: as `read_boxes` takes them.
+        targets: for each sample {"boxes": [[x1, y1, x2, y2], ...], "labels": [...]}.
+
+    Raises:
+        FeedError: the targets have another form.
+        MissingDependency: pycocotools is not installed.
+    """
+    found = read_boxes(outputs)
+    wanted = read_wanted(targets, len(found.labels))
+    evaluation = _evaluate(found, wanted)
+    return lambda places: _accumulate(evaluation, places)
+
+
+def read_wanted(targets: Targets, n: int) -> list[tuple[Floats, list[int]]]:
+    """(boxes, labels) of each sample, as the file of targets has them.
+
+    Raises:
+        FeedError: it has them in another form, or of another number of samples.
+    """
+    values = targets.values
+    if isinstance(values, dict) and {"boxes", "labels"} <= set(values):
+        values = [{"boxes": b, "labels": c} for b, c in zip(values["boxes"], values["labels"], strict=True)]
+    if len(values) != n:
+        raise FeedError(f"targets of {len(values)} samples, answers to {n}; expected as many")
+    try:
+        rows = [(np.asarray(v["boxes"], np.float64).reshape(-1, 4), np.asarray(v["labels"], int)) for v in values]
+    except (TypeError, ValueError, LookupError) as error:
+        raise FeedError(
+            f"targets of a detector: {error}; expected for each sample "
+            '{"boxes": [[x1, y1, x2, y2], ...], "labels": [0, ...]}'
+        ) from error
+    return [(boxes[labels != NOTHING], [int(c) for c in labels if c != NOTHING]) for boxes, labels in rows]
+
+
+def _evaluate(found: Boxes, wanted: list[tuple[Floats, list[int]]]) -> Any:
+    """pycocotools' evaluation of every image and class."""
+    try:
+        from pycocotools.coco import COCO
+        from pycocotools.cocoeval import COCOeval
+    except ModuleNotFoundError as error:
+        raise MissingDependency("pycocotools, which computes mAP,", 'pip install "enginebench[metrics]"') from error
+    right = [
+        _describe_box(i, box, label) | {"iscrowd": 0, "id": 0}
+        for i, (boxes, labels) in enumerate(wanted)
+        for box, label in zip(boxes, labels, strict=True)
+    ]
+    answered = [
+        _describe_box(i, found.boxes[i, j], int(found.labels[i, j])) | {"score": float(found.scores[i, j])}
+        for i, j in np.argwhere(found.labels != NOTHING).tolist()
+    ]
+    images = [{"id": i} for i in range(len(wanted))]
+    classes = [{"id": c} for c in sorted({a["category_id"] for a in (*right, *answered)})]
+    with contextlib.redirect_stdout(io.StringIO()):  # it tells its progress on standard output
+        sides = []
+        for annotations in (right, answered):
+            side = COCO()
+            numbered = [a | {"id": k + 1} for k, a in enumerate(annotations)]
+            side.dataset = {"images": images, "categories": classes, "annotations": numbered}
+            side.createIndex()
+            sides.append(side)
+        evaluation = COCOeval(*sides, iouType="bbox")
+        evaluation.params.areaRng, evaluation.params.areaRngLbl = [[0, 1e10]], ["all"]
+        evaluation.params.maxDets = [MOST]
+        evaluation.evaluate()
+    return evaluation
+
+
+def _describe_box(image: int, box: Floats, label: int) -> dict[str, Any]:
+    x, y, width, height = float(box[0]), float(box[1]), float(box[2] - box[0]), float(box[3] - box[1])
+    return {"image_id": image, "category_id": label, "bbox": [x, y, width, height], "area": width * height}
+
+
+def _accumulate(evaluation: Any, places: Picks) -> float:
+    """pycocotools' precision over some of the images, with repetitions."""
+    import copy
+
+    drawn = copy.copy(evaluation)
+    drawn.params = copy.copy(evaluation.params)
+    images = len(evaluation.params.imgIds)
+    rows = [evaluation.evalImgs[k * images : (k + 1) * images] for k in range(len(evaluation.params.catIds))]
+    drawn.evalImgs = [row[place] for row in rows for place in places.tolist()]
+    drawn.params.imgIds = list(range(len(places)))
+    drawn._paramsEval = drawn.params
+    with contextlib.redirect_stdout(io.StringIO()):
+        drawn.accumulate()
+    precision = drawn.eval["precision"]
+    known = precision[precision > -1]
+    return float(known.mean()) if known.size else float("nan")

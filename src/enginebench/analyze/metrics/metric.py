@@ -1,0 +1,106 @@
+"""What a metric is: counts of every sample that are added up, or one figure of all samples together."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+from msgspec import Struct
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+    from enginebench.core.protocols import Array
+
+    Floats = NDArray[np.float64]
+    Picks = NDArray[np.int64]
+
+# The outputs of a model by name, samples along the first axis; a list of the samples' arrays where their shapes differ.
+Outputs: TypeAlias = Mapping[str, Any]
+
+
+class Targets(Struct, frozen=True, kw_only=True, eq=False):
+    """The right answers, one for each sample.
+
+    `vocabulary` and `blank` say how sequences of tokens are read: the text of each token, and the token that separates.
+    """
+
+    values: Any  # an array [samples, ...], or a list with an entry for each
+    names: tuple[str, ...] | None = None  # of the samples, where the file names them
+    vocabulary: tuple[str, ...] | None = None
+    blank: int | None = 0
+
+    def __len__(self) -> int:
+        return len(self.values)
+
+    def pick(self, places: slice | Picks) -> Targets:
+        """Those of some samples."""
+        return Targets(values=pick_samples(self.values, places), vocabulary=self.vocabulary, blank=self.blank)
+
+
+def pick_samples(values: Any, places: slice | Picks) -> Any:
+    """The entries at some places of an array, or of a list."""
+    if isinstance(values, Mapping):
+        return {name: pick_samples(part, places) for name, part in values.items()}
+    import numpy as np
+
+    if isinstance(values, np.ndarray) or isinstance(places, slice):
+        return values[places]
+    return [values[i] for i in places]
+
+
+def count_samples(values: Any) -> int:
+    """How many entries an array, a list, or a dictionary of them has."""
+    return count_samples(next(iter(values.values()))) if isinstance(values, Mapping) else len(values)
+
+
+# Of outputs and targets of the same samples: [samples, columns]; None where no answer could be wrong.
+Count: TypeAlias = Callable[[Outputs, Targets], "Floats | None"]
+# From columns that were added up over samples, [..., columns], to the figure, [...].
+Finish: TypeAlias = Callable[["Floats"], "Floats"]
+# Of samples picked by their place, with repetitions: the figure.
+Ask: TypeAlias = Callable[["Picks"], float]
+
+
+def divide(sums: Floats) -> Floats:
+    """The first column over the second: a mean, or errors over lengths."""
+    import numpy as np
+
+    with np.errstate(invalid="ignore", divide="ignore"):
+        quotient: Floats = sums[..., 0] / sums[..., 1]
+    return quotient
+
+
+class Facts(Struct, frozen=True, kw_only=True):
+    """What is known of a metric without its code."""
+
+    name: str
+    higher_is_better: bool = True
+    share: bool = False
+
+
+class Metric(Struct, frozen=True, kw_only=True, eq=False):
+    """A metric that either counts sample by sample (`count`), or looks at all samples together (`prepare`).
+
+    What counts is reduced as the answers come, so that no answer is kept.
+    """
+
+    name: str
+    higher_is_better: bool = True
+    share: bool = True
+    count: Count | None = None
+    finish: Finish = divide
+    prepare: Callable[[Outputs, Targets], Ask] | None = None
+
+    @property
+    def facts(self) -> Facts:
+        return Facts(name=self.name, higher_is_better=self.higher_is_better, share=self.share)
+
+
+def average(values: Sequence[float] | Array) -> Floats:
+    """Columns whose quotient is the mean of one value for each sample."""
+    import numpy as np
+
+    column = np.asarray(values, np.float64)
+    return np.stack([column, np.ones_like(column)], axis=1)

@@ -1,0 +1,139 @@
+"""What one row of a run says: its samples, its outputs, and its times beside those of its baseline."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+
+from msgspec import Struct
+
+from enginebench.analyze.compare import Comparison, comparable, compare
+from enginebench.analyze.summary import Summary, summarize
+from enginebench.analyze.validity import judge
+from enginebench.core.limits import MARGIN
+from enginebench.core.names import format_engine
+from enginebench.core.records import Caveat, Clock, Drift, Estimate, Measurement, Result, Validity
+from enginebench.core.shapes import find_size
+
+# Percentiles that every summary has; others are asked for.
+_USUAL = (50.0, 90.0, 95.0, 99.0)
+
+
+class Agreement(Struct, frozen=True, kw_only=True):
+    """How far the outputs of a row lie from the reference's: of several outputs, the worst; None: not compared."""
+
+    max_abs_diff: float | None = None
+    cosine: float | None = None
+    centred_cosine: float | None = None
+    top1_agreement: float | None = None
+    agreement: float | None = None  # share of the reference's decisions that the row shares
+    nonfinite: int = 0
+    outputs_agree: bool | None = None
+
+
+class Standing(Struct, frozen=True, kw_only=True):
+    """A result with all that is derived from it and its baseline."""
+
+    result: Result
+    summary: Summary | None  # None: no samples
+    validity: Validity
+    doubts: tuple[Caveat, ...]  # that the samples raise
+    clock: Clock | None
+    modelled: bool
+    baseline: str | None  # id of the row that `speedup` is taken against
+    comparison: Comparison | None  # with the baseline; None for the baseline itself
+    speedup: Estimate | None
+    agreement: Agreement
+    is_reference: bool = False  # others were compared with its outputs
+    pareto: bool = False
+
+    @property
+    def setting(self) -> tuple[object, ...]:
+        """Rows that an answer holds against each other have this in common."""
+        return find_setting(self.result)
+
+
+def find_setting(result: Result) -> tuple[object, ...]:
+    """(batch, shapes, scope, cache): rows that differ in one of them are never held against each other."""
+    return *find_size(result.engine), result.measure.scope, result.measure.cache
+
+
+def find_baseline(result: Result, results: Iterable[Result], engine: str = "pytorch") -> Result | None:
+    """The row that `result` is compared to: `engine` in FP32 with the same batch, scope and cache, else the first.
+
+    Only rows with samples count. Options of the engine do not: plain `pytorch` comes before `pytorch:x=y`. A row that
+    was relabelled FP32 is none: its graph is still in the shorter precision.
+    """
+    group = [r for r in results if find_setting(r) == find_setting(result) and _list_measured(r)]
+    fp32 = [r for r in group if is_plain_fp32(r)]
+    named = [r for r in fp32 if engine in (r.engine.backend, format_engine(r.engine))]
+    named.sort(key=lambda r: (format_engine(r.engine) != engine, len(r.engine.options)))
+    return named[0] if named else (group[0] if group else None)
+
+
+def is_plain_fp32(result: Result) -> bool:
+    """Whether FP32 was asked for and ran; a row that was relabelled FP32 holds a graph of a shorter precision."""
+    return result.engine.precision == result.requested_precision == "fp32"
+
+
+def compare_rows(base: Result, cand: Result, margin: float) -> Comparison:
+    """The comparison of two rows of one run; `not_comparable` with the reasons where they are unlike."""
+    reasons = comparable(base, cand, margin, neighbours=True)
+    if reasons:
+        return Comparison(verdict="not_comparable", ratio=None, reasons=tuple(reasons), margin=margin)
+    return compare(base.measurements, cand.measurements, margin=margin)
+
+
+def weigh(result: Result, baseline: Result | None, *, margin: float = MARGIN, is_reference: bool = False) -> Standing:
+    """What the samples and the outputs of a row say.
+
+    Args:
+        result: with whatever was measured, also failed or skipped.
+        baseline: what `speedup` is taken against; `result` itself gives 1; None: nothing.
+        margin: for the verdict.
+        is_reference: whether others were compared with its outputs.
+    """
+    measured = _list_measured(result)
+    asked = [p for p in result.measure.percentiles if p not in _USUAL and 0 < p < 100]
+    validity, doubts = judge(measured)
+    clocks: list[Clock] = sorted({m.clock for m in measured})
+    base = baseline if measured else None
+    found = compare_rows(base, result, margin) if base and base.id != result.id else None
+    return Standing(
+        result=result,
+        summary=summarize(measured, batch=result.engine.batch, percentiles=asked) if measured else None,
+        validity=validity,
+        doubts=tuple(doubts) if measured else (),
+        clock=clocks[0] if clocks else None,
+        modelled="modelled" in clocks,
+        baseline=base.id if base else None,
+        comparison=found,
+        speedup=found.ratio if found else _give_one(len(measured)) if base else None,
+        agreement=_find_agreement(result.drift),
+        is_reference=is_reference,
+    )
+
+
+def _list_measured(result: Result) -> list[Measurement]:
+    return [m for m in result.measurements if m.latency_ns]
+
+
+def _give_one(k: int) -> Estimate:
+    return Estimate(value=1.0, low=1.0, high=1.0, level=0.95, n=k, method="the baseline itself")
+
+
+def _find_agreement(drift: Drift | None) -> Agreement:
+    outputs = drift.outputs if drift else ()
+    return Agreement(
+        max_abs_diff=_worst((o.max_abs_diff for o in outputs), max),
+        cosine=_worst((o.cosine_mean for o in outputs), min),
+        centred_cosine=_worst((o.centred_cosine_mean for o in outputs), min),
+        top1_agreement=_worst((o.top1_agreement for o in outputs), min),
+        agreement=_worst((o.agreement for o in outputs), min),
+        nonfinite=sum(o.nonfinite for o in outputs),
+        outputs_agree=drift.passed if drift and not drift.unlike else None,
+    )
+
+
+def _worst(values: Iterable[float | None], choose: Callable[[list[float]], float]) -> float | None:
+    known = [v for v in values if v is not None]
+    return choose(known) if known else None

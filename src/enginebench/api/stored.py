@@ -1,0 +1,439 @@
+"""What lies in files: `read`, `diff`, `history`, baselines, and what trtexec left."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Sequence
+from functools import partial
+from pathlib import Path
+from typing import TypeAlias
+
+from msgspec import Struct
+
+from enginebench.analyze.diff import DIFF_SCHEMA, DiffDocument, diff_results
+from enginebench.analyze.layers import EngineProfileDocument
+from enginebench.analyze.stages import StagesDocument
+from enginebench.analyze.trtexec.folder import Kind, is_trtexec_folder, read_folder, sniff_kind
+from enginebench.analyze.trtexec.log import parse_log as read_log
+from enginebench.analyze.trtexec.records import (
+    LAYERS_SCHEMA,
+    LOG_SCHEMA,
+    PROFILE_SCHEMA,
+    TIMES_SCHEMA,
+    LayersDocument,
+    LogDocument,
+    ProfileDocument,
+    TimesDocument,
+)
+from enginebench.api import given
+from enginebench.api.benches import Bench
+from enginebench.api.given import PathLike
+from enginebench.api.runs import Run
+from enginebench.bundle.record import BUNDLE_SCHEMA, Bundle
+from enginebench.core.ceilings import CEILINGS_SCHEMA, Ceilings
+from enginebench.core.errors import GateFailed, ParseError, UsageError
+from enginebench.core.limits import MARGIN
+from enginebench.core.records import Result
+from enginebench.core.store import is_result, read_record, read_result, read_schema
+from enginebench.fpga.budget import Budget
+from enginebench.models.precision.calibration import CALIBRATION_SCHEMA, Calibration, read_calibration
+from enginebench.report.accuracy import AccuracyDocument
+from enginebench.report.bench import BenchDocument
+from enginebench.report.drift import DriftDocument, SamplesDocument
+from enginebench.report.history.table import HISTORY_SCHEMA, HistoryDocument
+from enginebench.report.load.document import LoadDocument
+from enginebench.report.run.rows import RUN_SCHEMA, RunDocument
+from enginebench.report.sweep.document import SWEEP_SCHEMA, SweepDocument
+from enginebench.report.trtexec.report import SCHEMA as TRTEXEC_SCHEMA
+from enginebench.report.trtexec.report import TrtexecReport, describe_cases
+from enginebench.report.tune.document import TUNE_SCHEMA, TuneDocument
+from enginebench.workflow import baselines, folder
+from enginebench.workflow.fleet.reading import find_rows_folder, holds_sweep
+from enginebench.workflow.fleet.reporting import report_sweep
+from enginebench.workflow.history import read_history, select_rows
+from enginebench.workflow.reporting import FORMATS, Written, check_formats, report_folder, report_trtexec
+from enginebench.workflow.request import choose_drop
+from enginebench.workflow.verbs import parse
+from enginebench.workflow.verbs.bisect import BisectDocument
+from enginebench.workflow.verbs.build import BuildDocument
+from enginebench.workflow.verbs.deliver import DeliverDocument
+from enginebench.workflow.verbs.doctor import DoctorDocument, FleetDoctorDocument
+from enginebench.workflow.verbs.environments import EnvironmentsDocument
+from enginebench.workflow.verbs.export import ExportDocument
+from enginebench.workflow.verbs.infer import InferDocument
+from enginebench.workflow.verbs.quantize import CalibrateDocument, QuantizeDocument
+from enginebench.workflow.verbs.upgrade import diff_environments, parse_between
+
+# What `read` can answer with.
+Document: TypeAlias = (
+    Run
+    | Bench
+    | Result
+    | RunDocument
+    | BenchDocument
+    | DriftDocument
+    | SamplesDocument
+    | AccuracyDocument
+    | StagesDocument
+    | EngineProfileDocument
+    | DiffDocument
+    | HistoryDocument
+    | Budget
+    | BuildDocument
+    | ExportDocument
+    | InferDocument
+    | CalibrateDocument
+    | QuantizeDocument
+    | TuneDocument
+    | Calibration
+    | DoctorDocument
+    | DeliverDocument
+    | LoadDocument
+    | EnvironmentsDocument
+    | BisectDocument
+    | SweepDocument
+    | FleetDoctorDocument
+    | Ceilings
+    | Bundle
+    | TrtexecReport
+    | LogDocument
+    | TimesDocument
+    | ProfileDocument
+    | LayersDocument
+    | baselines.BaselineList
+)
+
+# Schema of a stored document -> its record. Rows and calibrations have readers of their own.
+DOCUMENTS: dict[str, type[Struct]] = {
+    RUN_SCHEMA: RunDocument,
+    DIFF_SCHEMA: DiffDocument,
+    HISTORY_SCHEMA: HistoryDocument,
+    TRTEXEC_SCHEMA: TrtexecReport,
+    LOG_SCHEMA: LogDocument,
+    TIMES_SCHEMA: TimesDocument,
+    PROFILE_SCHEMA: ProfileDocument,
+    LAYERS_SCHEMA: LayersDocument,
+    baselines.BASELINE_SCHEMA: baselines.BaselineList,
+    BUNDLE_SCHEMA: Bundle,
+    "enginebench.deliver/1": DeliverDocument,
+    "enginebench.load/1": LoadDocument,
+    TUNE_SCHEMA: TuneDocument,
+    "enginebench.env/1": EnvironmentsDocument,
+    "enginebench.bisect/1": BisectDocument,
+    SWEEP_SCHEMA: SweepDocument,
+    "enginebench.doctor-fleet/1": FleetDoctorDocument,
+    "enginebench.bench/1": BenchDocument,
+    "enginebench.drift/1": DriftDocument,
+    "enginebench.drift-samples/1": SamplesDocument,
+    "enginebench.accuracy/2": AccuracyDocument,
+    "enginebench.stages/1": StagesDocument,
+    "enginebench.profile/1": EngineProfileDocument,
+    "enginebench.budget/1": Budget,
+    "enginebench.build/1": BuildDocument,
+    "enginebench.export/1": ExportDocument,
+    "enginebench.infer/1": InferDocument,
+    "enginebench.calibrate/1": CalibrateDocument,
+    "enginebench.quantize/1": QuantizeDocument,
+    "enginebench.doctor/1": DoctorDocument,
+    CEILINGS_SCHEMA: Ceilings,
+}
+READABLE = "a run, a stored row, a document of enginebench, or what trtexec wrote"
+
+
+def read(path: PathLike) -> Document:
+    """What lies at a path: nothing in it is executed, and no model is opened.
+
+    Args:
+        path: the folder of a run (a `Run`) or of a bench (a `Bench`); the file of a row (a `Result`); a folder of
+            `drift`; a bundle (a `Bundle`); a JSON document that a verb printed; a file or a folder of trtexec.
+
+    Raises:
+        ParseError: it is none of these, or damaged; names file and field.
+    """
+    place = Path(path)
+    return _read_folder(place) if place.is_dir() else _read_file(place)
+
+
+def _read_folder(place: Path) -> Document:
+    if folder.holds_run(place):
+        record, results = folder.read_results(place)
+        return Bench(place, tuple(results)) if record.verb == "bench" else Run(place, record, tuple(results))
+    for name in ("bundle.json", "output_diff.json"):
+        if (place / name).is_file():
+            return _read_file(place / name)
+    if is_trtexec_folder(place):
+        return describe_cases(read_folder(place))
+    raise ParseError(place, "", "a folder with none of their files", READABLE)
+
+
+def _read_file(place: Path) -> Document:
+    kind = sniff_kind(place) if place.is_file() else None
+    if kind in ("log", "times", "profile", "layers"):
+        return _read_trtexec(place, kind)
+    schema = read_schema(place)
+    if is_result(schema):
+        return read_result(place)
+    if schema == folder.RUN_SCHEMA:
+        return _read_folder(place.parent)
+    if schema == CALIBRATION_SCHEMA:
+        return read_calibration(place)
+    if schema in DOCUMENTS:
+        document: Document = read_record(place, DOCUMENTS[schema])  # type: ignore[assignment]
+        return document
+    raise ParseError(place, "$.schema", repr(schema), READABLE, "Was it written by a newer version?")
+
+
+def _read_trtexec(place: Path, kind: Kind) -> LogDocument | TimesDocument | ProfileDocument | LayersDocument:
+    if kind == "log":
+        return read_log(place)
+    if kind == "times":
+        return parse.parse_times(place)
+    return parse.parse_profile(place) if kind == "profile" else parse.parse_layers(place)
+
+
+def parse_log(
+    file: PathLike, *, model: str | None = None, precision: str | None = None, batch: int | None = None
+) -> LogDocument:
+    """Every run in a log of trtexec: summary, version, device, options, warnings, passed or failed.
+
+    Args:
+        file: the log.
+        model: recorded in the document.
+        precision: recorded in the document.
+        batch: images in one query; gives images/s.
+
+    Raises:
+        ParseError: it is no log of trtexec.
+    """
+    given.check(batch=batch)
+    return read_log(Path(file), model, precision, batch)
+
+
+def parse_times(
+    file: PathLike,
+    *,
+    model: str | None = None,
+    precision: str | None = None,
+    batch: int | None = None,
+    warmup_ms: float | None = None,
+    log: PathLike | None = None,
+) -> TimesDocument:
+    """A timing file of trtexec: throughput and latency with intervals, without the warm-up.
+
+    Args:
+        file: of `--exportTimes`.
+        model: recorded in the document.
+        precision: recorded in the document.
+        batch: images in one query; gives images/s.
+        warmup_ms: queries that begin earlier are warm-up; by default as the file, or the log, tells.
+        log: of the same run: tells what is warm-up.
+
+    Raises:
+        ParseError: a file cannot be read; names path and position.
+    """
+    given.check(batch=batch, warmup_ms=warmup_ms)
+    return parse.parse_times(
+        Path(file), model=model, precision=precision, batch=batch, warmup_ms=warmup_ms, log=given.to_path(log)
+    )
+
+
+def parse_profile(
+    file: PathLike,
+    *,
+    model: str | None = None,
+    precision: str | None = None,
+    batch: int | None = None,
+    against: PathLike | None = None,
+) -> ProfileDocument:
+    """Time by layer of a profile of trtexec, slowest first; with `against` also what no layer explains.
+
+    Args:
+        file: of `--exportProfile`.
+        model: recorded in the document.
+        precision: recorded in the document.
+        batch: images in one query.
+        against: timing file or log of the engine without the profiler.
+
+    Raises:
+        ParseError: a file cannot be read; names path and position.
+    """
+    given.check(batch=batch)
+    return parse.parse_profile(
+        Path(file), model=model, precision=precision, batch=batch, against=given.to_path(against)
+    )
+
+
+def parse_layers(
+    file: PathLike,
+    *,
+    model: str | None = None,
+    precision: str | None = None,
+    batch: int | None = None,
+    profile: PathLike | None = None,
+    against: PathLike | None = None,
+    against_profile: PathLike | None = None,
+) -> LayersDocument:
+    """Types, precisions and ONNX operators of an engine's layers; with `against` how two engines differ.
+
+    Args:
+        file: of `--exportLayerInfo`.
+        model: recorded in the document.
+        precision: recorded in the document.
+        batch: images in one query.
+        profile: of the same engine: shares are then of time.
+        against: layers of another engine of the same model, the base.
+        against_profile: of that engine; by default the one beside it, where `profile` is given.
+
+    Raises:
+        ParseError: a file cannot be read; names path and position.
+    """
+    given.check(batch=batch)
+    return parse.parse_layers(
+        Path(file),
+        model=model,
+        precision=precision,
+        batch=batch,
+        profile=given.to_path(profile),
+        against=given.to_path(against),
+        against_profile=given.to_path(against_profile),
+    )
+
+
+def diff(
+    base: Run | PathLike | Sequence[Run | PathLike],
+    cand: Run | PathLike | None = None,
+    *,
+    between: str | None = None,
+    margin: float = MARGIN,
+    gate: bool = False,
+    allow_not_comparable: bool = False,
+    metric: str | None = None,
+    max_metric_drop: float | None = None,
+    max_top1_drop: float | None = None,
+    store: PathLike | None = None,
+) -> DiffDocument:
+    """Of each row of `cand` whether it is faster than in `base`, slower, equivalent, or not comparable.
+
+    With `between` an upgrade report: the rows of one environment against those of another, in the same runs.
+
+    Args:
+        base: a `Run`, the folder of one, the file of a stored row, or the name of a saved baseline. With `between` a
+            run, or several, by themselves or as folders.
+        cand: the same; nothing with `between`.
+        between: OLD or OLD,NEW, two environments whose rows the runs measured in turns; NEW by default the current one.
+        margin: of the verdicts, as a share.
+        gate: raise GateFailed if a row is slower, worse, or cannot be compared.
+        allow_not_comparable: let rows that cannot be compared pass.
+        metric: that both stored; by default the first one.
+        max_metric_drop: what a row may lose of it, in its own unit; by default 0.01 of a share, 1 % of anything else.
+        max_top1_drop: the same of top-1 accuracy, in points.
+        store: where named baselines lie.
+
+    Raises:
+        UsageError: two sides are not what was given, or a run has no rows of an environment.
+        ArtifactError: a side is none of these, or damaged.
+        GateFailed: under `gate`.
+    """
+    given.check(margin=margin, max_metric_drop=max_metric_drop, max_top1_drop=max_top1_drop)
+    sides = [base] if isinstance(base, Run | str | os.PathLike) else list(base)
+    drop = choose_drop(max_metric_drop, max_top1_drop, (metric,) if metric else ())
+    if between is not None and cand is None:
+        folders = [side.folder if isinstance(side, Run) else Path(side) for side in sides]
+        compare = partial(diff_environments, folders, parse_between(between))
+    elif between is None and cand is not None and len(sides) == 1:
+        compare = partial(diff_results, _list_results(sides[0], store), _list_results(cand, store))
+    else:
+        raise UsageError("diff compares base with cand, or the environments of `between` in the runs given as base")
+    document = compare(margin, allow_not_comparable=allow_not_comparable, metric=metric, max_metric_drop=drop)
+    if gate and document.gate_failed:
+        failed = "; ".join(f"{row.id}: {', '.join(row.failures)}" for row in document.rows if row.failures)
+        raise GateFailed(f"the gate failed. {failed or document.verdict}")
+    return document
+
+
+def _list_results(side: Run | PathLike, store: PathLike | None) -> list[Result]:
+    return list(side.results) if isinstance(side, Run) else baselines.read_side(os.fspath(side), given.to_path(store))
+
+
+def history(path: PathLike, *, engine: str | Iterable[str] = (), model: str | Iterable[str] = ()) -> HistoryDocument:
+    """Every row that is stored under a folder, the oldest first.
+
+    Args:
+        path: searched with all its folders.
+        engine: only these engines.
+        model: only these models.
+
+    Raises:
+        UsageError: it is no folder.
+    """
+    engines = [engine] if isinstance(engine, str) else list(engine)
+    models = [model] if isinstance(model, str) else list(model)
+    return select_rows(read_history(find_rows_folder(str(path))), engines, models)
+
+
+def write_report(
+    path: PathLike,
+    formats: str | Iterable[str] = FORMATS,
+    *,
+    out: PathLike | None = None,
+    prices: PathLike | None = None,
+) -> Written:
+    """Writes page, tables and pictures of a stored run, of what trtexec left, or of a sweep, into its folder.
+
+    Args:
+        path: the folder, or the store of a sweep.
+        formats: of html, md, csv, json, png.
+        out: folder of the report on a sweep; by default that of the store.
+        prices: TOML file with the price of an hour of each machine kind of a sweep.
+
+    Raises:
+        UsageError: a format is unknown, or the folder holds neither.
+        ParseError: a file in it is damaged.
+    """
+    asked, place = check_formats(given.list_texts(formats)), Path(path)
+    if holds_sweep(str(path)):
+        return report_sweep(str(path), asked, given.to_path(out), given.to_path(prices))[1]
+    if out is not None or prices is not None:
+        raise UsageError(f"out and prices belong to the report on a sweep, and {path} holds none")
+    return report_folder(place, asked) if folder.holds_run(place) else report_trtexec(place, asked)
+
+
+def save_baseline(
+    name: str, run: Run | PathLike, *, store: PathLike | None = None, force: bool = False
+) -> baselines.Baseline:
+    """The rows of a run, kept under a name that `diff` takes.
+
+    Args:
+        name: lower-case letters, digits, dots and hyphens.
+        run: a `Run`, or the folder of one.
+        store: folder of baselines; by default $ENGINEBENCH_BASELINES, else results/baselines.
+        force: replace an existing baseline of this name.
+
+    Raises:
+        UsageError: the name is not plain, or it is taken.
+        ArtifactError: the run has no measured row, or cannot be read.
+    """
+    place = run.folder if isinstance(run, Run) else Path(run)
+    return baselines.save_baseline(name, place, given.to_path(store), force=force)
+
+
+def list_baselines(store: PathLike | None = None) -> baselines.BaselineList:
+    """All saved baselines by name; one that cannot be read is listed with the reason.
+
+    Args:
+        store: folder of baselines; by default $ENGINEBENCH_BASELINES, else results/baselines.
+    """
+    return baselines.list_baselines(given.to_path(store))
+
+
+def remove_baseline(name: str, *, store: PathLike | None = None) -> Path:
+    """Removes a baseline and returns its former folder.
+
+    Args:
+        name: of the baseline.
+        store: folder of baselines; by default $ENGINEBENCH_BASELINES, else results/baselines.
+
+    Raises:
+        UsageError: there is no baseline of this name.
+    """
+    return baselines.remove_baseline(name, given.to_path(store))

@@ -1,0 +1,129 @@
+"""What some engines offer beyond the seam: tools that time themselves and keep logs, long builds, late imports.
+
+All of them are found with `isinstance`. An engine that our own loop times needs none of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple, Protocol, runtime_checkable
+
+from enginebench.core.records import AheadOfTime, Artifact, EngineSpec, LayerProfile, Measurement, MeasureSpec
+
+if TYPE_CHECKING:
+    from enginebench.core.protocols import Array, Feeds
+
+
+@runtime_checkable
+class ReportsProgress(Protocol):
+    """A backend whose building takes minutes and says how far it is."""
+
+    def take_note(self, note: Callable[[str], None]) -> None: ...
+
+
+@runtime_checkable
+class ImportsLate(Protocol):
+    """A backend that imports more when it loads than when it is opened, and can do so before."""
+
+    def import_ahead(self) -> None: ...
+
+
+@runtime_checkable
+class LeavesCode(Protocol):
+    """A backend whose build is no artifact: it compiles while it loads, and leaves code for the next process."""
+
+    def hash_code(self) -> str | None:
+        """The same for builds that left the same code; None if there is none."""
+        ...
+
+
+class ToolReader(Protocol):
+    """Reads the files that trtexec and TensorRT's inspector leave; `workflow` hands it to the backends that need it."""
+
+    def read_times(self, times: Path, log: Path, *, batch: int, drop: int, keep: int | None) -> Measurement:
+        """The raw times, without the `drop` first queries, and of the rest only the last `keep` (None: all)."""
+        ...
+
+    def read_switches(self, log: Path) -> dict[str, bool | int | None]:
+        """cuda_graph, data_transfers, spin_wait, streams as they took effect; None where the log does not say."""
+        ...
+
+    def read_precision(self, layers: Path, profile: Path) -> dict[str, float] | None:
+        """precision -> share of time; None where the layers carry no precision or no times."""
+        ...
+
+    def read_types(self, layers: Path) -> dict[str, str]:
+        """input or output -> its type (`fp16`, `int32`, ...), of those whose layers say it."""
+        ...
+
+    def read_layers(self, layers: Path, profile: Path) -> LayerProfile:
+        """The layers of the engine with their times."""
+        ...
+
+    def read_ahead(self, layers: Path) -> AheadOfTime:
+        """The layers of a plan that has not run."""
+        ...
+
+
+@runtime_checkable
+class NeedsToolReader(Protocol):
+    """A backend that leaves the reading of its tool's files to `analyze`."""
+
+    def take_reader(self, reader: ToolReader) -> None: ...
+
+
+@runtime_checkable
+class Answering(Protocol):
+    """A self-timed backend that also shows what it computes: its outputs for all of `feeds`, joined."""
+
+    def answer(self, artifact: Artifact, spec: EngineSpec, feeds: Sequence[Feeds]) -> dict[str, Array]: ...
+
+
+class Composed(NamedTuple):
+    """A command line that would be run, the version of the tool that it is for, and what is doubtful about it."""
+
+    argv: tuple[str, ...]
+    version: str
+    doubts: tuple[str, ...] = ()
+
+
+@runtime_checkable
+class Composing(Protocol):
+    """A backend that runs a program, and can say how without running it: for the version given, else the installed."""
+
+    def compose_build(self, artifact: Artifact, plan: str, spec: EngineSpec, version: str | None) -> Composed: ...
+
+    def compose_measure(
+        self, artifact: Artifact, spec: EngineSpec, measure: MeasureSpec, version: str | None
+    ) -> Composed: ...
+
+
+@runtime_checkable
+class KeepsLog(Protocol):
+    """Can be a backend: the tool that it runs writes logs."""
+
+    def find_logs(self, artifact: Artifact, spec: EngineSpec, measure: MeasureSpec) -> list[Path]:
+        """Those of the build of `artifact` and of the processes that measured it, in this order."""
+        ...
+
+
+@runtime_checkable
+class TunedShapes(Protocol):
+    """A backend that tunes what it builds for some shapes: the spec that runs it at those, and is sure to run."""
+
+    def run_at_best(self, artifact: Artifact, spec: EngineSpec) -> EngineSpec: ...
+
+
+@runtime_checkable
+class PlanProof(Protocol):
+    """A self-timed backend that can say in which precisions an artifact spends its time; None if it does not show."""
+
+    def prove_precision(self, artifact: Artifact, spec: EngineSpec) -> dict[str, float] | None: ...
+
+
+@runtime_checkable
+class PlanProfiler(Protocol):
+    """A self-timed backend that can time the layers of an artifact."""
+
+    def profile_plan(self, artifact: Artifact, spec: EngineSpec) -> LayerProfile: ...

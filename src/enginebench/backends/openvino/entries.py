@@ -1,0 +1,39 @@
+"""The entry of OpenVINO, which is not imported here."""
+
+from __future__ import annotations
+
+from enginebench.backends.verified import CPU_VERIFIED, FORCE
+from enginebench.core.entry import Entry, Option
+
+OPENVINO = Entry(
+    name="openvino",
+    axes="fixed",
+    module="enginebench.backends.openvino.openvino",
+    builds_with={},
+    takes="onnx",
+    reopens=("openvino",),
+    options={
+        "shapes": Option(
+            default="static",
+            choices=("static", "dynamic"),
+            search=("dynamic",),
+            meaning="compile for the bound shapes, and again for new ones; or once for all shapes",
+        ),
+        "hint": Option(
+            default="latency",
+            choices=("latency", "throughput"),
+            search=("throughput",),
+            under_load=True,
+            meaning="under load: streams and threads as asked for, or OpenVINO's own choice for throughput",
+        ),
+        "force": FORCE,
+    },
+    recipe="nncf",
+    other_recipes=("cpu",),
+    chooses_threads=("cpu",),
+    unasked={"cpu": {}},
+    distributions=("openvino",),
+    extra="openvino",
+    packages=("openvino",),
+    verified_on=f"openvino 2026.4.1, {CPU_VERIFIED}",
+)

@@ -1,0 +1,495 @@
+"""`openvino`: OpenVINO on the CPU, in the precision that was asked for, compiled for the shapes that are bound."""
+
+from __future__ import annotations
+
+import tempfile
+import time
+from pathlib import Path
+from queue import SimpleQueue
+from types import MappingProxyType, TracebackType
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import openvino
+from msgspec.structs import replace
+
+from enginebench.backends.openvino.entries import OPENVINO
+from enginebench.backends.openvino.settings import (
+    CAPABILITIES,
+    HINTS,
+    choose_calm_window,
+    find_hint,
+    find_node_dtype,
+    list_settings,
+)
+from enginebench.backends.proof.layer_records import summarize_layers
+from enginebench.backends.proof.precision import Operator, count_watched_runs, prove_precision, settle_moves
+from enginebench.backends.refusals import explain_refusal
+from enginebench.backends.request import (
+    check_graph_precision,
+    check_instructions,
+    check_request,
+    explain_closed,
+    explain_unbound,
+    read_options,
+)
+from enginebench.core.errors import ArtifactError, BackendUnavailable
+from enginebench.core.feeds import check_feeds, choose_buckets, cut_entries, join_samples, sum_entries
+from enginebench.core.records import (
+    TEXT,
+    Artifact,
+    ArtifactKind,
+    Availability,
+    EngineSpec,
+    LayerProfile,
+    Precision,
+    TensorSpec,
+)
+from enginebench.core.shapes import concrete_shape
+from enginebench.core.store import hash_files
+from enginebench.core.streams import Clock, Ended, StreamsSpec, collect_ended, fail_request
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping, Sequence
+
+    from enginebench.core.protocols import Array, Feeds, RunCall
+
+NAME, OPTIONS = OPENVINO.name, OPENVINO.options
+KINDS: tuple[ArtifactKind, ...] = ("onnx", "openvino")
+
+# How it ends for eight bits, whatever they hold.
+BYTE = "I8"
+
+# Makes a compiled graph count the time of its nodes; never in the graph that is timed, since counting costs time.
+COUNT = {"PERF_COUNT": True}
+PROFILER = "OpenVINO's performance counters"
+
+
+class OpenvinoBackend:
+    """ONNX artifacts, or OpenVINO's own, on the CPU plugin."""
+
+    name = NAME
+
+    def probe(self) -> Availability:
+        """Available where the CPU plugin loads; says the runtime's version."""
+        devices = openvino.Core().available_devices
+        found = "CPU" in devices
+        return Availability(
+            engine=NAME,
+            available=found,
+            version=openvino.__version__,
+            devices=("cpu",) if found else (),
+            reason=None if found else f"OpenVINO's CPU plugin did not load; devices: {', '.join(devices) or 'none'}",
+        )
+
+    def build(self, artifact: Artifact, spec: EngineSpec, out_dir: Path) -> Artifact:
+        """The graph in OpenVINO's own form (`.xml` and `.bin`, weights not shortened), written to `out_dir`.
+
+        Raises:
+            ArtifactError: the graph cannot be read or is in another precision, or the files cannot be written.
+            BackendUnavailable: the precision is not available here.
+        """
+        check_openvino_request(artifact, spec)
+        if artifact.kind == "openvino":
+            return artifact
+        target = out_dir / f"{Path(artifact.path).stem}.xml"
+        save_model(read_model(artifact.path), target)
+        sha256, files = hash_files([target, target.with_suffix(".bin")], out_dir)
+        return replace(
+            artifact,
+            kind="openvino",
+            path=str(target),
+            sha256=sha256,
+            files=files,
+            parent_sha256=artifact.sha256,
+            made_by={"openvino": openvino.__version__},
+        )
+
+    def load(self, artifact: Artifact, spec: EngineSpec) -> OpenvinoEngine:
+        """An engine on `spec.threads` threads, compiled for `spec.batch`.
+
+        Raises:
+            ArtifactError: the graph cannot be read or compiled, or its inputs are not the artifact's.
+            BackendUnavailable: the plugin did not take a setting (precision, threads).
+            UsageError: an option is unknown.
+        """
+        options = check_openvino_request(artifact, spec)
+        model = read_model(artifact.path)
+        check_interface(artifact, model)
+        return OpenvinoEngine(
+            model,
+            artifact,
+            settings=make_settings(spec),
+            batch=spec.batch,
+            static=options["shapes"] == "static",
+        )
+
+    def open_streams(self, artifact: Artifact, spec: EngineSpec, wanted: StreamsSpec, clock: Clock) -> OpenvinoStreams:
+        """Infer requests of one compiled graph, or of one for each shape; raises as `load` does."""
+        options = check_openvino_request(artifact, spec)
+        model = read_model(artifact.path)
+        check_interface(artifact, model)
+        settings = make_settings(spec, wanted.streams, options["hint"])
+        return OpenvinoStreams(artifact, settings, wanted, clock, static=options["shapes"] == "static")
+
+
+def create_backend() -> OpenvinoBackend:
+    """The backend."""
+    return OpenvinoBackend()
+
+
+def check_openvino_request(artifact: Artifact, spec: EngineSpec) -> dict[str, str]:
+    """The options of a request that this engine can take.
+
+    Raises:
+        ArtifactError, BackendUnavailable, UsageError: as `OpenvinoBackend.load` says.
+    """
+    check_request(artifact, spec, KINDS, tuple(HINTS))
+    check_graph_precision(artifact, spec)
+    options = read_options(spec, OPTIONS)
+    if spec.precision == "bf16":
+        check_instructions(spec, "BF16" in read_capabilities(), options["force"] == "1")
+    return options
+
+
+def read_capabilities() -> tuple[str, ...]:
+    """What the CPU plugin says it computes in here: FP32, INT8, BF16, ..."""
+    return tuple(openvino.Core().get_property("CPU", "OPTIMIZATION_CAPABILITIES"))
+
+
+def choose_hint(precision: Precision) -> str:
+    """The inference precision to ask for on this CPU."""
+    return find_hint(precision, read_capabilities() if precision in CAPABILITIES else ())
+
+
+def make_settings(spec: EngineSpec, streams: int = 1, hint: str = "latency") -> dict[str, Any]:
+    """The plugin's settings for a spec on this CPU, for so many requests at a time, each on the spec's threads.
+
+    With the hint `throughput` the plugin chooses the number of streams for the threads of all together.
+    """
+    settings = list_settings(replace(spec, threads=streams * spec.threads), choose_hint(spec.precision))
+    settings |= {"NUM_STREAMS": str(streams), "PERFORMANCE_HINT": hint.upper()}
+    if hint == "throughput":
+        del settings["NUM_STREAMS"]
+    return settings
+
+
+def read_model(path: str) -> Any:
+    """The graph of a file."""
+    try:
+        return openvino.Core().read_model(path)
+    except Exception as error:
+        raise explain_refusal(f"OpenVINO cannot read {path}", error) from error
+
+
+def save_model(model: Any, target: Path) -> None:
+    """Writes the graph with its weights as they are (the default would halve them).
+
+    The files get their names once they are whole: rows of several batches share them, and a build may be killed.
+    """
+    try:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=target.parent, prefix=".openvino-", suffix=".tmp") as made:
+            openvino.save_model(model, str(Path(made) / target.name), compress_to_fp16=False)
+            for file in sorted(Path(made).iterdir()):  # the weights before the graph that needs them
+                file.replace(target.with_name(file.name))
+    except Exception as error:
+        raise explain_refusal(f"OpenVINO cannot write {target}", error) from error
+
+
+def compile_model(model: Any, settings: dict[str, Any]) -> Any:
+    """The compiled graph, with every setting read back.
+
+    Raises:
+        ArtifactError: the plugin cannot compile the graph.
+        BackendUnavailable: it compiled with another precision, thread count or device.
+    """
+    try:
+        compiled = openvino.Core().compile_model(model, "CPU", settings)
+    except Exception as error:
+        raise explain_refusal("OpenVINO cannot compile the graph", error) from error
+    expected = {
+        "INFERENCE_PRECISION_HINT": settings["INFERENCE_PRECISION_HINT"],
+        "INFERENCE_NUM_THREADS": str(settings["INFERENCE_NUM_THREADS"]),
+        "NUM_STREAMS": settings.get("NUM_STREAMS"),
+        "EXECUTION_DEVICES": "CPU",
+    }
+    for key, wanted in expected.items():
+        if wanted is None:
+            continue
+        found = show_property(compiled.get_property(key))
+        if found != wanted:
+            advice = ". Is the process pinned to fewer CPUs? Lower --threads" if key == "INFERENCE_NUM_THREADS" else ""
+            raise BackendUnavailable(f"asked OpenVINO for {key}={wanted}, got {found}{advice}")
+    return compiled
+
+
+def show_property(value: Any) -> str:
+    """A property of the plugin as the text by which it is set."""
+    if isinstance(value, openvino.Type):
+        return str(value.to_string())
+    return ",".join(value) if isinstance(value, (list, tuple, set)) else str(value)
+
+
+def check_interface(artifact: Artifact, model: Any) -> None:
+    """Checks that the graph's inputs and outputs are those of the artifact.
+
+    Raises:
+        ArtifactError: a name or a dtype differs.
+    """
+    for specs, ports in ((artifact.inputs, model.inputs), (artifact.outputs, model.outputs)):
+        found = {name: name_dtype(port.element_type) for port in ports for name in port.get_names()}
+        wrong = [s.name for s in specs if found.get(s.name) != s.dtype]
+        if wrong or len(specs) != len(ports):
+            raise ArtifactError(f"{artifact.path} has {found}; its artifact says {[(s.name, s.dtype) for s in specs]}")
+
+
+def name_dtype(element: Any) -> str:
+    """Our name of an element type: NumPy's, or that of text."""
+    return TEXT if element == openvino.Type.string else str(np.dtype(element.to_dtype()))
+
+
+def record_profile(compiled: Any, feeds: Feeds) -> list[list[Any]]:
+    """The counters of every node after each of a few runs on these arrays."""
+    request = compiled.create_infer_request()
+    start = time.perf_counter()
+    request.infer(dict(feeds))
+    runs: list[list[Any]] = [request.get_profiling_info()]
+    for _ in range(count_watched_runs(time.perf_counter() - start)):
+        request.infer(dict(feeds))
+        runs.append(request.get_profiling_info())
+    return runs
+
+
+def list_boolean(model: Any) -> frozenset[str]:
+    """The nodes of a graph whose first input holds truth values: in counters these are eight bits, as INT8 is."""
+    return frozenset(
+        node.get_friendly_name()
+        for node in model.get_ordered_ops()
+        if node.get_input_size() and node.input(0).get_element_type() == openvino.Type.boolean
+    )
+
+
+def list_originals(compiled: Any) -> dict[str, tuple[str, ...]]:
+    """Node of a compiled graph -> the nodes of the graph that it was compiled from, which it does the work of.
+
+    Source: `originalLayersNames`, which OpenVINO keeps in the run-time information of its execution graph.
+    """
+    found = {}
+    for node in compiled.get_runtime_model().get_ordered_ops():
+        info = node.get_rt_info()
+        if "originalLayersNames" in info:
+            names = str(info["originalLayersNames"].astype(str)).split(",")
+            found[node.get_friendly_name()] = tuple(name for name in names if name)
+    return found
+
+
+def read_node_times(
+    counters: list[Any],
+    boolean: frozenset[str] = frozenset(),
+    originals: Mapping[str, tuple[str, ...]] = MappingProxyType({}),
+) -> Iterator[Operator]:
+    """Every node that ran, with the mean of its times so far.
+
+    Args:
+        counters: after one run.
+        boolean: names of the nodes that work on truth values.
+        originals: what each node stands for.
+
+    Source: the CPU plugin of OpenVINO 2026.4 ends a node's `exec_type` with the type it computes in
+    (`brgconv_avx512_1x1_f32`, `jit_avx512_I8`).
+    """
+    for counter in counters:
+        if counter.status == openvino.ProfilingInfo.Status.EXECUTED:
+            dtype = find_node_dtype(counter.node_type, counter.exec_type)
+            dtype = "boolean" if dtype == BYTE and counter.node_name in boolean else dtype
+            time_ns = counter.real_time.total_seconds() * 1e9
+            yield Operator(dtype, time_ns, counter.node_name, counter.node_type, originals.get(counter.node_name, ()))
+
+
+class OpenvinoEngine:
+    """A compiled graph, one request, and input tensors that OpenVINO allocated (and aligned) itself."""
+
+    def __init__(
+        self,
+        model: Any,
+        artifact: Artifact,
+        *,
+        settings: dict[str, Any],
+        batch: int,
+        static: bool,
+    ) -> None:
+        self.inputs = artifact.inputs
+        self.outputs = artifact.outputs
+        self._path = artifact.path
+        self._model = model
+        self._settings = settings
+        self._static = static
+        self._compiled: Any = None
+        self._request: Any = None
+        self._infer: Callable[..., object] | None = None
+        self._views: dict[str, Array] = {}
+        self._bound = False
+        self._watched: list[list[Operator]] = []  # runs under the counters, on what is bound
+        # Where nothing says how long an open axis is, the arrays do when they are bound: 1 would be a guess.
+        if all(s.sizes or all(isinstance(axis, int) for axis in s.shape[1:]) for s in self.inputs):
+            self._compile({s.name: concrete_shape(s, batch) for s in self.inputs})
+
+    @property
+    def threads(self) -> int:
+        """Threads of the compiled graph, read back from the plugin."""
+        self._check_open()
+        if self._compiled is None:
+            raise explain_unbound(NAME)
+        return int(self._compiled.get_property("INFERENCE_NUM_THREADS"))
+
+    @property
+    def run(self) -> RunCall:
+        """The call that computes the outputs from what was bound."""
+        self._check_bound()
+        return self._run
+
+    def bind(self, feeds: Feeds) -> None:
+        """Copies the arrays into the request's tensors; new shapes get new ones, and a new graph if it is static."""
+        self._check_open()
+        check_feeds(self.inputs, feeds)
+        if any(name not in self._views or self._views[name].shape != array.shape for name, array in feeds.items()):
+            self._compile({name: array.shape for name, array in feeds.items()})
+        for name, view in self._views.items():
+            np.copyto(view, feeds[name])
+        self._bound, self._watched = True, []
+
+    def fetch(self) -> dict[str, Array]:
+        """Copies of the outputs of the last run."""
+        self._check_bound()
+        return {s.name: np.array(self._request.get_tensor(s.name).data, order="C") for s in self.outputs}
+
+    def effective_precision(self) -> dict[str, float]:
+        """Shares of node time by precision, from the performance counters of a compiled graph of its own."""
+        return prove_precision(self._watch())
+
+    def profile_layers(self) -> LayerProfile:
+        """The nodes as layers, from the same record as the proof of precision."""
+        return summarize_layers(self._watch(), PROFILER)
+
+    def close(self) -> None:
+        """Frees graph and request; may be called twice."""
+        self._views = {}
+        self._model = self._compiled = self._request = self._infer = None
+
+    def __enter__(self) -> OpenvinoEngine:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _watch(self) -> list[list[Operator]]:
+        """A few runs of a compiled graph that counts; the one that is timed is not touched."""
+        self._check_bound()
+        if not self._watched:
+            model, feeds = read_model(self._path), {name: view.copy() for name, view in self._views.items()}
+            if self._static:
+                model.reshape({name: list(array.shape) for name, array in feeds.items()})
+            compiled = compile_model(model, self._settings | COUNT)
+            runs = record_profile(compiled, feeds)
+            boolean, originals = list_boolean(model), list_originals(compiled)
+            named = [list(read_node_times(counters, boolean, originals)) for counters in runs]
+            self._watched = [settle_moves(choose_calm_window(named))]
+        return self._watched
+
+    def _check_open(self) -> None:
+        if self._model is None:
+            raise explain_closed(NAME)
+
+    def _check_bound(self) -> None:
+        self._check_open()
+        if not self._bound:
+            raise explain_unbound(NAME)
+
+    def _run(self) -> None:
+        # No inputs: the tensors are in place. True: outputs are views, so that nothing is copied in the timed call.
+        self._infer({}, True, False)  # type: ignore[misc]  # closed engines hand out no run
+
+    def _compile(self, shapes: Mapping[str, tuple[int, ...]]) -> None:
+        if self._compiled is None or self._static:
+            if self._static:
+                self._model.reshape({name: list(shape) for name, shape in shapes.items()})
+            self._compiled = compile_model(self._model, self._settings)
+            self._request = self._compiled.create_infer_request()
+            # Not request.infer: that wrapper checks its arguments in Python, which costs 1 us a call.
+            self._infer = super(openvino.InferRequest, self._request).infer  # type: ignore[misc]  # no stubs
+        self._views = {s.name: self._set_tensor(s, shapes[s.name]) for s in self.inputs}
+
+    def _set_tensor(self, spec: TensorSpec, shape: tuple[int, ...]) -> Array:
+        """Gives the request a tensor of its own; returns the view by which it is filled."""
+        tensor = openvino.Tensor(openvino.Type(np.dtype(spec.dtype)), list(shape))
+        self._request.set_tensor(spec.name, tensor)
+        view: Array = tensor.data
+        return view
+
+
+class OpenvinoStreams:
+    """The infer requests of compiled graphs, which give themselves back by a call from a thread of the plugin."""
+
+    def __init__(
+        self, artifact: Artifact, settings: dict[str, Any], wanted: StreamsSpec, clock: Clock, *, static: bool
+    ) -> None:
+        self._artifact, self._settings, self._clock = artifact, settings, clock
+        self._static, self._buckets = static, choose_buckets(wanted.max_batch)
+        self._queues: dict[tuple[tuple[int, ...], ...], Any] = {}
+        self._ended: SimpleQueue[Ended] = SimpleQueue()
+        self._compiled: dict[tuple[tuple[int, ...], ...], Any] = {}
+        self.depth = wanted.streams
+        if "NUM_STREAMS" not in settings:
+            shapes = {s.name: concrete_shape(s, self._buckets[-1]) for s in artifact.inputs}
+            self.depth = int(self._compile(shapes).get_property("OPTIMAL_NUMBER_OF_INFER_REQUESTS"))
+
+    def submit(self, ticket: int, samples: Sequence[Feeds]) -> None:
+        """Copies the samples into the tensors of an idle request and begins it."""
+        started_ns = self._clock()
+        try:
+            entries = sum_entries(samples)
+            size = next((b for b in self._buckets if b >= entries), entries) if self._static else entries
+            feeds = join_samples(samples, size)
+            check_feeds(self._artifact.inputs, feeds)
+            self._find_queue({name: array.shape for name, array in feeds.items()}).start_async(
+                feeds, (ticket, started_ns, entries, size)
+            )
+        except Exception as error:  # each runtime has its own
+            self._ended.put(fail_request(ticket, started_ns, self._clock(), error))
+
+    def collect(self, wait: bool) -> list[Ended]:
+        return collect_ended(self._ended, wait)
+
+    def close(self) -> None:
+        """Frees the graphs; may be called twice."""
+        self._queues, self._compiled = {}, {}
+
+    def _finish(self, request: Any, begun: tuple[int, int, int, int]) -> None:
+        ticket, started_ns, entries, size = begun
+        computed_ns = self._clock()
+        try:
+            arrays = {s.name: np.array(request.get_tensor(s.name).data, order="C") for s in self._artifact.outputs}
+        except RuntimeError as error:
+            self._ended.put(fail_request(ticket, started_ns, self._clock(), error))
+        else:
+            self._ended.put(Ended(ticket, started_ns, computed_ns, self._clock(), cut_entries(arrays, entries, size)))
+
+    def _find_queue(self, shapes: Mapping[str, tuple[int, ...]]) -> Any:
+        key = tuple(shapes.values()) if self._static else ()
+        if key not in self._queues:
+            queue = openvino.AsyncInferQueue(self._compile(shapes), self.depth)
+            queue.set_callback(self._finish)
+            self._queues[key] = queue
+        return self._queues[key]
+
+    def _compile(self, shapes: Mapping[str, tuple[int, ...]]) -> Any:
+        key = tuple(shapes.values()) if self._static else ()
+        if key not in self._compiled:
+            model = read_model(self._artifact.path)
+            if self._static:
+                model.reshape({name: list(shape) for name, shape in shapes.items()})
+            self._compiled[key] = compile_model(model, self._settings)
+        return self._compiled[key]

@@ -1,0 +1,82 @@
+"""What OpenVINO's CPU plugin is told, and what its counters say: with its own package, or inside of ONNX Runtime."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from typing import Any
+
+from enginebench.backends.proof.precision import Operator
+from enginebench.core.precisions import REORDER, UNKNOWN
+from enginebench.core.records import EngineSpec, Precision
+
+# OpenVINO's inference precision for each of ours. Without it the plugin takes the shortest that the CPU knows
+# (bfloat16 with AMX, half on Arm), and FP32 would be a label only. INT8 lies in the graph; the hint is for the rest.
+# In an FP16 graph "dynamic" leaves every node in its own type: with "f16" the plugin would also shorten those that stay
+# in FP32 because their values overflow (Magika then names another type for every file).
+HINTS: dict[Precision, str] = {"fp32": "f32", "fp16": "dynamic", "bf16": "bf16", "int8": "f32"}
+# What the plugin must say of itself before a hint is given. Without "FP16" it would answer f16 with BF16, silently.
+CAPABILITIES: dict[Precision, str] = {"fp16": "FP16", "bf16": "BF16"}
+
+# Nodes that bring values from one type or layout to another.
+CONVERSIONS = ("Reorder", "Convert", "FakeQuantize")
+# Nodes that run graphs of their own, whose nodes have no counters. Their type is that of their first input: an `If` of
+# FP32 work ends in "I8", after its condition, a `Loop` in "i32", after its count.
+CONTAINERS = ("If", "Loop", "TensorIterator")
+# How an `exec_type` begins where the plugin does not know which implementation ran.
+NO_IMPLEMENTATION = "unknown"
+
+
+def find_hint(precision: Precision, capabilities: Collection[str]) -> str:
+    """The inference precision to ask for: FP32 where the plugin cannot compute in the other, which the proof shows."""
+    needs = CAPABILITIES.get(precision)
+    return HINTS[precision] if needs is None or needs in capabilities else HINTS["fp32"]
+
+
+def list_settings(spec: EngineSpec, hint: str) -> dict[str, Any]:
+    """The plugin's settings for one request at a time, on the spec's threads and in its precision.
+
+    Threads go where the process is allowed to run: the harness pins, not the plugin. Hyper-threads and small cores
+    count as threads, so that the number asked for can be had.
+    """
+    return {
+        "INFERENCE_PRECISION_HINT": hint,
+        "EXECUTION_MODE_HINT": "ACCURACY",
+        "PERFORMANCE_HINT": "LATENCY",
+        "NUM_STREAMS": "1",
+        "INFERENCE_NUM_THREADS": spec.threads,
+        "ENABLE_CPU_PINNING": False,
+        "ENABLE_HYPER_THREADING": True,
+        "SCHEDULING_CORE_TYPE": "ANY_CORE",
+    }
+
+
+def find_node_dtype(node_type: str, exec_type: str) -> str:
+    """The element type in which a node computes; "unknown" where only its own graph's nodes could tell."""
+    if node_type in CONVERSIONS:
+        return REORDER
+    implementation, _, dtype = exec_type.rpartition("_")
+    return UNKNOWN if node_type in CONTAINERS or implementation in ("", NO_IMPLEMENTATION) else dtype
+
+
+def choose_calm_window(runs: Sequence[Sequence[Operator]]) -> list[Operator]:
+    """The nodes with their mean times over the calmest half of the runs, in a row and without the first.
+
+    The first run prepares weights and memory, and an interruption may be longer than all the rest.
+
+    Args:
+        runs: the counters after each run. Each says the mean over all runs so far, in whole microseconds.
+
+    Source: `Graph::GetPerfData` of OpenVINO's CPU plugin, 2026.4, which gives the average of a node's counter.
+    """
+    sums = [{(o.name, o.kind): count * o.time_ns for o in run} for count, run in enumerate(runs, start=1)]
+    length = max(1, (len(runs) - 1) // 2)
+    if len(runs) < 2:
+        return list(runs[0])
+    totals = [sum(after.values()) for after in sums]
+    start = min(range(len(runs) - length), key=lambda i: totals[i + length] - totals[i])
+    before, after = sums[start], sums[start + length]
+    return [
+        o._replace(time_ns=max(0.0, after[key] - before.get(key, 0.0)) / length)
+        for o in runs[start + length]
+        if (key := (o.name, o.kind)) in after
+    ]

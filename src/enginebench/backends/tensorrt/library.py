@@ -1,0 +1,142 @@
+"""NVIDIA's modules with the names of TensorRT, and what they log: TensorRT, its lean runtime, TensorRT for RTX."""
+
+from __future__ import annotations
+
+import sys
+from importlib import import_module
+from typing import Any
+
+from enginebench.core.errors import ArtifactError, BackendUnavailable, EngineBenchError, UsageError
+
+# In the order of what they can do. The wheels of the lean runtime hold its bindings under the last name, which is all
+# that an install of them without the package that gathers them brings (seen in 11.4).
+MODULES = ("tensorrt", "tensorrt_lean", "tensorrt_lean_bindings")
+RTX_MODULE = "tensorrt_rtx_bindings"
+
+LEAN_NOTE = (
+    "the lean runtime: it runs plans that were built with --version-compatible, and cannot build; its plans show no "
+    "layers, so no precision is proved"
+)
+
+# How the builder's description of the layers begins: one message, with a level of detail that shows their types.
+LAYERS = "Layers:\n"
+# Without a driver nearly every error of TensorRT for RTX has a second line with this, whatever the first one is about.
+NOISE = "catchCudaError"
+
+
+def import_tensorrt() -> Any:
+    """The first of `MODULES` that is installed. A broken installation is not skipped.
+
+    Raises:
+        ImportError: none is installed, or the first cannot be imported.
+    """
+    for name in MODULES:
+        try:
+            return import_module(name)
+        except ModuleNotFoundError as error:
+            if error.name != name:
+                raise
+    raise ModuleNotFoundError(f"none of {', '.join(MODULES)} is installed", name=MODULES[0])
+
+
+def is_lean(trt: Any) -> bool:
+    """Whether a module can run plans and not build them."""
+    return not hasattr(trt, "Builder")
+
+
+class Library:
+    """One of NVIDIA's modules, and the log of everything that is made with it in this process.
+
+    The plugin registry keeps the first logger for as long as the process lives, so there is one for each module.
+
+    Args:
+        trt: the module.
+        title: what it is called in messages.
+    """
+
+    def __init__(self, trt: Any, title: str = "TensorRT") -> None:
+        self.trt = trt
+        self.title = title
+        self.log = make_log(trt, title)
+
+    @property
+    def version(self) -> str:
+        """The version of the module."""
+        return str(self.trt.__version__)
+
+    def require(self, value: Any, what: str, kind: type[EngineBenchError] = ArtifactError) -> Any:
+        """`value`, unless it is the None or False by which the library says that something failed.
+
+        Args:
+            value: what a call returned.
+            what: the failure in words, behind the library's name.
+            kind: the error's class.
+
+        Raises:
+            EngineBenchError: it failed; with the library's own messages.
+        """
+        if value is None or value is False:
+            raise kind(f"{self.title} {what}: {self.log.take()}")
+        return value
+
+    def make(self, kind: Any, what: str) -> Any:
+        """The library's object of a class that takes a logger.
+
+        Where CUDA fails the bindings hand out an object around nothing, and its first use ends the process: an error
+        that was logged on the way is the only sign.
+
+        Raises:
+            BackendUnavailable: it cannot be made; with the library's own messages.
+        """
+        self.log.errors.clear()
+        made = kind(self.log)
+        return self.require(None if self.log.errors else made, f"cannot create {what}", BackendUnavailable)
+
+    def find_member(self, kind: Any, name: str) -> Any:
+        """The member of one of the library's enumerations.
+
+        Raises:
+            UsageError: this version has none of that name.
+        """
+        if not hasattr(kind, name):
+            raise UsageError(f"{self.title} {self.version} has no {kind.__name__}.{name}, which an option asks for")
+        return getattr(kind, name)
+
+    def load_plugins(self, paths: tuple[str, ...]) -> None:
+        """Registers the library's own plugins, which the lean runtime has none of, and loads libraries of others.
+
+        Raises:
+            ArtifactError: a library cannot be loaded.
+        """
+        if hasattr(self.trt, "init_libnvinfer_plugins"):
+            self.trt.init_libnvinfer_plugins(self.log, "")
+        registry = self.trt.get_plugin_registry()
+        for path in paths:
+            self.require(registry.load_library(path), f"cannot load the plugin library {path}")
+
+
+def make_log(trt: Any, title: str) -> Any:
+    """A logger: errors are kept for the exception that explains them, warnings go to stderr, as do errors."""
+
+    class Log(trt.ILogger):  # type: ignore[misc]
+        def __init__(self) -> None:
+            trt.ILogger.__init__(self)
+            self.errors: list[str] = []
+            self.layers = ""
+
+        def log(self, severity: Any, msg: str) -> None:
+            if msg.startswith(LAYERS):
+                self.layers = msg
+            if severity in (trt.ILogger.INFO, trt.ILogger.VERBOSE) or NOISE in msg:
+                return
+            if severity in (trt.ILogger.ERROR, trt.ILogger.INTERNAL_ERROR):
+                self.errors.append(msg.strip())
+            print(f"{title}: {msg}", file=sys.stderr)
+
+        def take(self) -> str:
+            """The errors since the last call, as one text."""
+            text = "; ".join(self.errors) or f"{title} gave no message"
+            self.errors.clear()
+            return text
+
+    return Log()

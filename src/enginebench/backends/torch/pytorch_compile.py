@@ -1,0 +1,320 @@
+"""`pytorch-compile`: the module through `torch.compile`, for the CPU (C++) or a GPU (Triton), before the first run."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+import shutil
+import sysconfig
+from collections.abc import Iterator
+from contextlib import contextmanager
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+import torch
+import torch._inductor.config as inductor
+
+from enginebench.backends.torch.cast import PRECISIONS as TORCH_PRECISIONS
+from enginebench.backends.torch.cast import check_torch_request
+from enginebench.backends.torch.cuda_engine import (
+    CudaLane,
+    CudaTorchEngine,
+    check_cuda_request,
+    is_cuda,
+    prepare_cuda,
+    probe_cuda,
+    read_device_index,
+)
+from enginebench.backends.torch.engine import TorchEngine, prepare_torch
+from enginebench.backends.torch.entries import PYTORCH_COMPILE
+from enginebench.backends.torch.isa import trust_instructions
+from enginebench.backends.torch.module import load_ready_module
+from enginebench.backends.torch.plain_path import is_one_word, reach_by_plain_path
+from enginebench.core.errors import BackendUnavailable, ModelError
+from enginebench.core.records import Artifact, Availability, EngineSpec
+
+if TYPE_CHECKING:
+    from enginebench.core.protocols import ModuleLoader, RunCall
+
+NAME, OPTIONS = PYTORCH_COMPILE.name, PYTORCH_COMPILE.options
+PRECISIONS = TORCH_PRECISIONS
+CACHE_VARIABLE = "TORCHINDUCTOR_CACHE_DIR"
+CACHE_NAME = "inductor-cache"
+# What the compiler writes: modules of Triton, C++, and the settings that were fastest when it timed several.
+CHOICE = ".best_config"
+SOURCES = (".py", ".cpp", CHOICE)
+# The folder of an absolute path; a division has something to divide in front of it.
+_FOLDERS = re.compile(r"(?<![\w)\].])/(?:[\w.~+-]+/)+")
+_TIMES = re.compile(r'"(?:time_taken_ms|found_by_coordesc)":[^,}]*,?|"triton_cache_hash":[^,}]*,?')
+
+
+# With CUDA graphs the first call runs, the second captures and the third is the first to be launched as a graph.
+# Source: PyTorch, torch/_inductor/cudagraph_trees.py.
+COMPILING_CALLS = 3
+
+
+class PytorchCompileBackend:
+    """`torch` artifacts, compiled for the shapes that are bound.
+
+    Args:
+        loader: rebuilds the module.
+        cache_dir: where compiled code is kept, so that the next process starts warm; None: PyTorch's own place.
+    """
+
+    name = NAME
+
+    def __init__(self, loader: ModuleLoader | None, cache_dir: Path | None) -> None:
+        self._loader = loader
+        self._cache_dir = cache_dir
+
+    def probe(self) -> Availability:
+        """Available on the CPU and the GPUs for which code can be compiled here; says what is missing if on none."""
+        version, problem = str(torch.__version__), find_problem()
+        devices = (*(() if problem else ("cpu",)), *(() if find_missing_gpu_tools() else probe_cuda()))
+        if devices:
+            return Availability(engine=NAME, available=True, version=version, devices=devices)
+        assert problem is not None
+        reason, fix = problem
+        return Availability(engine=NAME, available=False, version=version, reason=reason, fix=fix)
+
+    def build(self, artifact: Artifact, spec: EngineSpec, out_dir: Path) -> Artifact:
+        """The artifact as it is: `load` compiles, and what it compiled waits in the cache for the next process.
+
+        Refuses what `load` would refuse, before a minute of compiling.
+        """
+        if is_cuda(spec):
+            check_cuda_request(artifact, spec, PYTORCH_COMPILE.gpu_options)
+            check_gpu_tools()
+        else:
+            check_torch_request(artifact, spec, OPTIONS)
+            check_tools()
+        return artifact
+
+    def hash_code(self) -> str | None:
+        """Hash of the sources that were generated, and of what was chosen among them by timing; None without a cache.
+
+        Folders that are named in them, and how long a choice took, are left out.
+        """
+        if self._cache_dir is None:
+            return None
+        folder = self._cache_dir / CACHE_NAME
+        found = {hash_source(path) for suffix in SOURCES for path in folder.rglob(f"*{suffix}")}
+        return hashlib.sha256("".join(sorted(found)).encode()).hexdigest() if found else None
+
+    def import_ahead(self) -> None:
+        """The compiler itself, which PyTorch imports at the first call: about half of a load from a warm cache.
+
+        Versions before 2.10 start workers with it unless told that there are none; a load says how many it wants.
+        """
+        inductor.compile_threads = 1
+        import torch._inductor.compile_fx  # noqa: F401
+
+    def load(self, artifact: Artifact, spec: EngineSpec) -> TorchEngine | CudaTorchEngine:
+        """An engine on `spec.threads` threads, compiled for `spec.batch`; another batch compiles again, in `bind`.
+
+        Raises:
+            BackendUnavailable: a compiler, Python's headers, strict FP32 or the precision cannot be had.
+            ModelError: the module cannot be compiled; names the reason.
+            UsageError: an option is unknown, or there is no loader.
+        """
+        return self._load_cuda(artifact, spec) if is_cuda(spec) else self._load_cpu(artifact, spec)
+
+    def _load_cpu(self, artifact: Artifact, spec: EngineSpec) -> TorchEngine:
+        options = check_torch_request(artifact, spec, OPTIONS)
+        check_tools()
+        prepare_torch(spec)
+        inductor.freezing = options["freezing"] == "1"
+        with use_cache(self._cache_dir):
+            trust_instructions(self._cache_dir / CACHE_NAME if self._cache_dir else None)
+        # Compiling in this process leaves no worker processes behind that would share the cores with the timed loop.
+        inductor.compile_threads = 1
+        return TorchEngine(
+            compile_module(load_ready_module(artifact, spec, options, self._loader), options),
+            artifact.inputs,
+            artifact.outputs,
+            name=NAME,
+            batch=spec.batch,
+            channels_last=options["channels_last"] == "1",
+            prepare=self._compile,
+        )
+
+    def _load_cuda(self, artifact: Artifact, spec: EngineSpec) -> CudaTorchEngine:
+        options = check_cuda_request(artifact, spec, PYTORCH_COMPILE.gpu_options)
+        check_gpu_tools()
+        prepare_cuda(spec, options)
+        inductor.freezing = options["freezing"] == "1"
+        lane = CudaLane(read_device_index(spec), options["wait"])
+        return CudaTorchEngine(
+            compile_module(load_ready_module(artifact, spec, options, self._loader, spec.device), options),
+            artifact.inputs,
+            artifact.outputs,
+            name=NAME,
+            batch=spec.batch,
+            lane=lane,
+            channels_last=options["channels_last"] == "1",
+            prepare=lambda run: self._compile_for_gpu(run, self._find_stamp(artifact, spec)),
+        )
+
+    def _compile_for_gpu(self, run: RunCall, stamp: Path | None) -> None:
+        """Compiles by several workers the first time, and from the cache, without any, once there is a stamp.
+
+        Workers take as long to start as a network from the cache takes altogether, and would share the cores with the
+        timed loop.
+        """
+        known = stamp is not None and stamp.exists()
+        inductor.compile_threads = 1 if known else len(os.sched_getaffinity(0))
+        for _ in range(COMPILING_CALLS):
+            self._compile(run)
+        if not known:
+            shutdown_compile_workers()
+        if stamp is not None and not known:
+            stamp.parent.mkdir(parents=True, exist_ok=True)
+            stamp.touch()
+
+    def _find_stamp(self, artifact: Artifact, spec: EngineSpec) -> Path | None:
+        """The empty file that says that this engine was compiled into the cache before."""
+        if self._cache_dir is None:
+            return None
+        name = hashlib.sha256(msgspec.json.encode((artifact.sha256, spec, str(torch.__version__)))).hexdigest()[:16]
+        return self._cache_dir / CACHE_NAME / f"{name}.stamp"
+
+    def _compile(self, run: RunCall) -> None:
+        """Runs once, and thereby compiles, with the cache in its place."""
+        with use_cache(self._cache_dir):
+            try:
+                run()
+            except torch.OutOfMemoryError:
+                raise
+            except Exception as error:
+                raise ModelError(f"torch.compile cannot compile the module: {explain_failure(error)}") from error
+
+
+def hash_source(path: Path) -> str:
+    """Hash of one file that the compiler generated, without the folders that it names: each build has its own."""
+    text = path.read_text(encoding="utf-8", errors="replace")
+    if path.suffix == CHOICE:  # JSON: the settings that were fastest, beside how long it took to find them
+        text = _TIMES.sub("", text)
+    return hashlib.sha256(_FOLDERS.sub("", text).encode()).hexdigest()
+
+
+def explain_failure(error: Exception) -> str:
+    """What could not be compiled, in one line: the C++ compiler's own first complaint, or what may be left out."""
+    text = str(error)
+    reason = " ".join(text.split("\n\n")[0].split()) or type(error).__name__
+    complaint = next((line.strip() for line in text.splitlines() if "error:" in line), None)
+    if "CppCompileError" in reason and complaint:
+        return f"{reason}: {complaint}"
+    return f"{reason}. With {NAME}:fullgraph=0 the parts that it cannot compile run eagerly"
+
+
+def create_backend(loader: ModuleLoader | None, cache_dir: Path | None) -> PytorchCompileBackend:
+    """The backend, keeping compiled code in `cache_dir`."""
+    return PytorchCompileBackend(loader, cache_dir)
+
+
+def compile_module(module: Any, options: dict[str, str]) -> Any:
+    """The module as `torch.compile` wraps it; nothing is compiled before its first call."""
+    import torch._dynamo.config as dynamo
+
+    mode = None if options["mode"] == "default" else options["mode"]
+    if hasattr(dynamo, "allow_rnn"):  # since PyTorch 2.8; without it a module that holds an LSTM is refused whole
+        dynamo.allow_rnn = True
+    return torch.compile(module, mode=mode, dynamic=False, fullgraph=options["fullgraph"] == "1")
+
+
+@contextmanager
+def use_cache(cache_dir: Path | None) -> Iterator[None]:
+    """PyTorch's compiler keeps its files in a folder of `cache_dir` meanwhile.
+
+    The environment variable is its only setting for this; the old value is back afterwards.
+    """
+    if cache_dir is None:
+        yield
+        return
+    before = os.environ.get(CACHE_VARIABLE)
+    with reach_by_plain_path(cache_dir / CACHE_NAME) as folder:
+        os.environ[CACHE_VARIABLE] = str(folder)
+        try:
+            yield
+        finally:
+            if before is None:
+                os.environ.pop(CACHE_VARIABLE, None)
+            else:
+                os.environ[CACHE_VARIABLE] = before
+
+
+def check_tools() -> None:
+    """Checks that code can be compiled here.
+
+    Raises:
+        BackendUnavailable: it cannot; the message names what is missing and how to install it, or what is in the way.
+    """
+    if problem := find_problem():
+        reason, fix = problem
+        raise BackendUnavailable(f"{reason}. To fix it: {fix}")
+
+
+def shutdown_compile_workers() -> None:
+    """Ends the processes that compile; where this version of PyTorch does not offer that, they stay and sleep."""
+    from torch._inductor import async_compile
+
+    end = getattr(async_compile, "shutdown_compile_workers", None)
+    if end is not None:
+        end()
+
+
+def check_gpu_tools() -> None:
+    """Checks that code can be compiled for a GPU here.
+
+    Raises:
+        BackendUnavailable: Triton, the C compiler or the headers that its launchers need are missing.
+    """
+    missing = find_missing_gpu_tools()
+    if missing:
+        fix = " && ".join(missing.values())
+        raise BackendUnavailable(f"torch.compile for a GPU needs {' and '.join(missing)}. To add it: {fix}")
+
+
+def find_missing_gpu_tools() -> dict[str, str]:
+    """What `torch.compile` needs for a GPU and this machine lacks, each with the command that adds it."""
+    missing = {}
+    if find_spec("triton") is None:
+        missing["Triton"] = "pip install triton"
+    # Triton reads CC, then looks for gcc and clang. Source: triton/runtime/build.py.
+    if not any(shutil.which(name) for name in (os.environ.get("CC") or "gcc", "gcc", "clang")):
+        missing["a C compiler (gcc or clang)"] = "apt-get install gcc"
+    return missing | {k: v for k, v in find_missing_tools().items() if "Python.h" in k}
+
+
+def find_problem() -> tuple[str, str] | None:
+    """(why, what to do) where no code can be compiled for the CPU; None where it can.
+
+    Source: PyTorch 2.13, torch/_inductor/cpp_builder.py, where libraries' folders are not quoted.
+    """
+    folder = Path(torch.__file__).parent
+    if not is_one_word(folder):
+        why = f"torch.compile does not quote the path of PyTorch for the C++ compiler, and {folder} needs it"
+        return why, "make the virtual environment in a folder whose path has no space, quote or backslash"
+    missing = find_missing_tools()
+    if missing:
+        commands = " && ".join(missing.values())
+        return (
+            f"torch.compile needs {' and '.join(missing)}",
+            f"{commands} (Debian, Ubuntu; other systems use similar names)",
+        )
+    return None
+
+
+def find_missing_tools() -> dict[str, str]:
+    """What `torch.compile` needs on a CPU and this machine lacks, each with the command that adds it."""
+    missing = {}
+    # torch._inductor reads CXX and falls back to g++, as its `cpp.cxx` setting says.
+    compilers = [name for name in inductor.cpp.cxx if name]
+    if not any(shutil.which(name) for name in compilers):
+        missing[f"a C++ compiler ({' or '.join(compilers)})"] = "apt-get install g++"
+    if not (Path(sysconfig.get_path("include")) / "Python.h").is_file():
+        missing["Python's headers (Python.h)"] = "apt-get install python3-dev"
+    return missing

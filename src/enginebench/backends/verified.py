@@ -1,0 +1,13 @@
+"""The machines on which engines were seen to work, and an option that several of them have."""
+
+from __future__ import annotations
+
+from enginebench.core.entry import Option
+
+CPU_VERIFIED = "x86-64 (AVX512-VNNI), Debian 12, Python 3.11"
+GPU_VERIFIED = "NVIDIA H200, driver 580, CUDA 13.0, Python 3.12"
+
+# Of the engines that know BF16 or FP16.
+FORCE = Option(
+    default="0", choices=("0", "1"), meaning="1 runs BF16 and FP16 even if the CPU has no instructions for them"
+)

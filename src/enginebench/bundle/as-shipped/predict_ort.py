@@ -1,0 +1,111 @@
+"""The model on ONNX Runtime's CPU provider, set as the row in bundle.json was measured.
+
+    from predict import load
+
+    predict = load()
+    outputs = predict({"input": array})  # every input by its name, as bundle.json lists them
+
+`python predict.py --check` compares with the row's own outputs, `python predict.py --bench` times it here.
+"""
+
+from __future__ import annotations
+
+import facts  # first: it sets variables that NumPy and the runtime read while they are imported
+
+# isort: split
+import sys
+from functools import partial
+from typing import Any
+
+import numpy as np
+import onnxruntime
+import trial
+
+Arrays = dict[str, np.ndarray[Any, Any]]
+LEVELS = {"all": "ENABLE_ALL", "extended": "ENABLE_EXTENDED", "basic": "ENABLE_BASIC", "none": "DISABLE_ALL"}
+# (workers spin within a run, and stop at its end)
+SPINNING = {"run": ("1", "1"), "always": ("1", "0"), "never": ("0", "1")}
+
+
+def make_settings(engine: dict[str, Any]) -> Any:
+    """Session options of the row: its threads, optimisation and way of waiting."""
+    settings = onnxruntime.SessionOptions()
+    settings.intra_op_num_threads = engine["threads"]
+    settings.inter_op_num_threads = 1
+    settings.execution_mode = onnxruntime.ExecutionMode.ORT_SEQUENTIAL
+    level = LEVELS[engine["options"].get("opt", "all")]
+    settings.graph_optimization_level = getattr(onnxruntime.GraphOptimizationLevel, f"ORT_{level}")
+    settings.log_severity_level = 3  # errors only
+    spin, stop = SPINNING[engine["options"].get("spinning", "run")]
+    settings.add_session_config_entry("session.intra_op.allow_spinning", spin)
+    settings.add_session_config_entry("session.force_spinning_stop", stop)
+    settings.add_session_config_entry("session.x64quantprecision", "1")  # no 8-bit sum overflows on an older CPU
+    settings.enable_cpu_mem_arena = engine["options"].get("arena", "own") != "none"
+    return settings
+
+
+class Predictor:
+    """One session with its buffers bound once; new shapes get new buffers. Call it, or bind, run and fetch."""
+
+    def __init__(self, bundle: dict[str, Any]) -> None:
+        onnxruntime.disable_telemetry_events()
+        path = str(facts.HERE / bundle["artifact"]["path"])
+        settings = make_settings(bundle["engine"])
+        session = onnxruntime.InferenceSession(path, settings, providers=["CPUExecutionProvider"])
+        session.disable_fallback()
+        self._binding = session.io_binding()
+        self._specs, self._results = bundle["artifact"]["inputs"], bundle["artifact"]["outputs"]
+        self._inputs: Arrays = {}
+        self._answers: Arrays = {}
+        self._late: list[str] = []  # outputs whose shape only a run knows
+        # The extension's own call: the wrapper around it looks for WebGPU captures, which costs 0.8 us a call.
+        call = session._sess.run_with_iobinding
+        self.run = partial(call, self._binding._iobinding, onnxruntime.RunOptions())
+
+    def bind(self, feeds: Arrays) -> None:
+        """Copies the inputs into the session's buffers."""
+        if any(name not in self._inputs or self._inputs[name].shape != feeds[name].shape for name in feeds):
+            facts.check_feeds(feeds)
+            self._allocate(feeds)
+        for name, buffer in self._inputs.items():
+            np.copyto(buffer, feeds[name], casting="no")
+        for name in self._late:
+            self._binding.bind_output(name, "cpu")
+
+    def fetch(self) -> Arrays:
+        """Copies of the outputs of the last run."""
+        if not self._late:
+            return {name: buffer.copy() for name, buffer in self._answers.items()}
+        values = self._binding.get_outputs()
+        return {s["name"]: np.array(value.numpy()) for s, value in zip(self._results, values, strict=True)}
+
+    def __call__(self, feeds: Arrays) -> Arrays:
+        """The outputs by name, for the inputs by name."""
+        self.bind(feeds)
+        self.run()
+        return self.fetch()
+
+    def _allocate(self, feeds: Arrays) -> None:
+        """Buffers for these shapes, bound for all runs to come."""
+        axes: dict[str, int] = {}
+        for spec in self._specs:
+            buffer = self._inputs[spec["name"]] = np.empty(feeds[spec["name"]].shape, spec["dtype"])
+            axes |= {axis: n for axis, n in zip(spec["shape"], buffer.shape, strict=True) if isinstance(axis, str)}
+            self._binding.bind_input(spec["name"], "cpu", 0, buffer.dtype.type, buffer.shape, buffer.ctypes.data)
+        self._late = [s["name"] for s in self._results if any(isinstance(axes.get(a, a), str) for a in s["shape"])]
+        for name, dtype, shape in ((s["name"], s["dtype"], s["shape"]) for s in self._results):
+            if name in self._late:
+                self._binding.bind_output(name, "cpu")
+                continue
+            buffer = self._answers[name] = np.zeros([axes.get(axis, axis) for axis in shape], dtype)
+            self._binding.bind_output(name, "cpu", 0, buffer.dtype.type, buffer.shape, buffer.ctypes.data)
+
+
+def load(force: bool = False) -> Predictor:
+    """The model, ready. `force` goes on where files, versions or machine are not those of the row, and says so."""
+    facts.check(force)
+    return Predictor(facts.BUNDLE)
+
+
+if __name__ == "__main__":
+    sys.exit(trial.main(load))

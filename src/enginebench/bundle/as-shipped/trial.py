@@ -1,0 +1,131 @@
+"""The command line of predict.py: `--check` compares with the row's outputs, `--bench` times the calls here."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from collections.abc import Callable
+from typing import Any, Protocol
+
+import facts
+import numpy as np
+
+Arrays = dict[str, np.ndarray[Any, Any]]
+WARMUP_S = 0.5
+
+
+class Predictor(Protocol):
+    """What `load` of predict.py returns."""
+
+    def bind(self, feeds: Arrays) -> None: ...
+    def run(self) -> object: ...
+    def fetch(self) -> Arrays: ...
+    def __call__(self, feeds: Arrays) -> Arrays: ...
+
+
+def main(load: Callable[[bool], Predictor]) -> int:
+    """0, or 1 where outputs differ or the bundle refuses to run here."""
+    parser = argparse.ArgumentParser(description=f"{facts.BUNDLE['model']} as the row {facts.BUNDLE['row']} ran it.")
+    parser.add_argument("--check", action="store_true", help="compare with the row's outputs; exit code 0 or 1")
+    parser.add_argument("--bench", action="store_true", help="print the median of calls here, beside the row's")
+    parser.add_argument("--calls", type=int, default=200, metavar="N", help="timed by --bench [200]")
+    parser.add_argument("--pin", action="store_true", help="run on the CPUs that the row was measured on")
+    parser.add_argument("--force", action="store_true", help="go on where files, versions or machine differ")
+    asked = parser.parse_args()
+    if not (asked.check or asked.bench):
+        parser.print_help()
+        return 0
+    try:
+        if asked.pin:
+            facts.pin()
+        predictor = load(asked.force)
+    except facts.Refused as error:
+        print(f"refused: {error}", file=sys.stderr)
+        return 1
+    passed = check(predictor) if asked.check else True
+    if asked.bench:
+        bench(predictor, asked.calls)
+    return 0 if passed else 1
+
+
+def read_check() -> tuple[list[Arrays], Arrays]:
+    """(inputs of each call, outputs of all calls joined) that the row left."""
+    with np.load(facts.HERE / "check.npz", allow_pickle=False) as stored:
+        sides: dict[str, Arrays] = {"inputs": {}, "outputs": {}}
+        for key in stored.files:
+            side, _, name = key.partition(".")
+            sides[side][name] = stored[key]
+    count = len(next(iter(sides["inputs"].values())))
+    feeds = [{name: array[i] for name, array in sides["inputs"].items()} for i in range(count)]
+    return feeds, {name: join(list(array)) for name, array in sides["outputs"].items()}
+
+
+def join(arrays: list[np.ndarray[Any, Any]]) -> np.ndarray[Any, Any]:
+    return np.concatenate([np.atleast_1d(array) for array in arrays])
+
+
+def check(predictor: Predictor) -> bool:
+    """Whether every output keeps the row's limits against the outputs that the row left; says so line by line."""
+    feeds, wanted = read_check()
+    answers = [predictor(feed) for feed in feeds]
+    passed = True
+    for name, reference in wanted.items():
+        found = join([answer[name] for answer in answers])
+        figures, kept = compare(reference, found, facts.BUNDLE["limits"])
+        texts = ", ".join(f"{key} {value:.6g}" for key, value in figures.items())
+        print(f"{name}: {texts}: {'within' if kept else 'NOT within'} {facts.BUNDLE['limits']}")
+        passed = passed and kept
+    return passed
+
+
+def compare(
+    reference: np.ndarray[Any, Any], found: np.ndarray[Any, Any], limits: dict[str, float]
+) -> tuple[dict[str, float], bool]:
+    """(largest difference, SNR in dB, mean centred cosine; whether the limits are kept). Not finite never passes."""
+    if reference.shape != found.shape or reference.dtype != found.dtype:
+        return {"max_abs_diff": float("inf")}, False
+    ref = reference.reshape(len(reference), -1).astype(np.float64)
+    cand = found.reshape(len(found), -1).astype(np.float64)
+    if not (np.isfinite(ref).all() and np.isfinite(cand).all()):
+        return {"max_abs_diff": float("nan")}, False
+    noise, signal = float(np.sum((ref - cand) ** 2)), float(np.sum(ref**2))
+    figures = {"max_abs_diff": float(np.max(np.abs(ref - cand), initial=0.0))}
+    figures["snr"] = 20 * float(np.log10(2.0**52)) if noise == 0 else 10 * float(np.log10(max(signal, 1e-300) / noise))
+    if len(ref) > 1:
+        a, b = ref - ref.mean(axis=0), cand - ref.mean(axis=0)
+        sizes = np.linalg.norm(a, axis=1), np.linalg.norm(b, axis=1)
+        product = sizes[0] * sizes[1]
+        cosines = np.where(product > 0, np.einsum("ij,ij->i", a, b) / np.where(product > 0, product, 1), 0)
+        figures["centred_cosine"] = float(np.mean(np.where((sizes[0] == 0) & (sizes[1] == 0), 1.0, cosines)))
+    return figures, all(figures[name] >= limit for name, limit in limits.items() if name in figures)
+
+
+def time_calls(predictor: Predictor, calls: int) -> list[int]:
+    """Nanoseconds of so many calls of what the row timed: `run` alone, or in scope io copies in and out as well."""
+    feeds = read_check()[0][0]
+    predictor.bind(feeds)
+    run = predictor.run
+    call: Callable[[], object] = run if facts.BUNDLE["scope"] == "compute" else lambda: predictor(feeds)
+    warm = time.perf_counter() + WARMUP_S
+    while time.perf_counter() < warm:
+        call()
+    times = []
+    for _ in range(calls):
+        begin = time.perf_counter_ns()
+        call()
+        times.append(time.perf_counter_ns() - begin)
+    return times
+
+
+def bench(predictor: Predictor, calls: int) -> None:
+    """Prints the median here and the row's, with its interval and where it was measured."""
+    median_ms = float(np.median(time_calls(predictor, calls))) / 1e6
+    row = facts.BUNDLE
+    p50 = row["figures"]["p50_ms"]
+    batch, processes, machine = row["engine"]["batch"], row["figures"]["processes"], row["machine_name"]
+    interval = "" if p50["low"] is None else f" ({p50['low']:.4g} to {p50['high']:.4g})"
+    print(f"here: median {median_ms:.4g} ms of {calls} calls in one process, {row['scope']}, batch {batch}")
+    several = "process" if processes == 1 else "processes"
+    print(f"the row: p50 {p50['value']:.4g} ms{interval}, {processes} {several}, on {machine}")
+    print("one process on one day is no verdict: enginebench bench BUNDLE --against RUN measures both in turns")

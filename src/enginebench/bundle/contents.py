@@ -1,0 +1,126 @@
+"""What goes into a bundle, engine by engine: programs, packages, the processor's instructions; or why nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+from msgspec import Struct
+
+from enginebench.core.records import EngineSpec, Machine, Precision, Result
+
+PROGRAMS = Path(__file__).parent / "as-shipped"
+# In every bundle, under these names.
+SHARED = ("facts.py", "trial.py")
+
+# Engines whose rows cannot be taken away.
+REFUSED = {
+    "trtexec": "trtexec only times a plan; deliver a row of engine tensorrt, which runs the same plan",
+    "fpga-sim": "its times are those of a simulated board; see `enginebench fpga verilog`",
+    "fake": "it computes nothing",
+    "ort-openvino": "a bundle does not bring the provider's package; deliver a row of engine openvino",
+    "ort-tensorrt-rtx": "its plans are built anew in each session; deliver a row of engine tensorrt-rtx",
+    "ort-tensorrt": "its plans lie in a cache of the machine that built them; deliver a row of engine tensorrt",
+}
+# Instructions that compute in a precision. A CPU without them has other kernels, or none.
+# Source: the flags of Linux's /proc/cpuinfo; ONNX Runtime's MLAS, OpenVINO's and PyTorch's oneDNN choose by them.
+INSTRUCTIONS: dict[Precision, tuple[str, ...]] = {
+    "int8": ("avx512_vnni", "avx_vnni", "amx_int8", "asimddp", "i8mm"),
+    "bf16": ("avx512_bf16", "amx_bf16", "bf16"),
+    "fp16": ("avx512_fp16", "amx_fp16", "asimdhp"),
+}
+
+
+class Contents(Struct, frozen=True, kw_only=True):
+    """What an engine's bundle holds beside the model: program -> name in the bundle, and packages."""
+
+    programs: dict[str, str]
+    runtime: tuple[str, ...]  # packages whose version makes the row
+    others: tuple[str, ...] = ("numpy",)
+
+
+# What makes a PyTorch module, with the rule by which its nested inputs and outputs become a row.
+MODULE = {"module.py": "module.py", "../../core/trees.py": "trees.py"}
+CPU = {
+    "ort": Contents(programs={"predict_ort.py": "predict.py"}, runtime=("onnxruntime",)),
+    "openvino": Contents(programs={"predict_openvino.py": "predict.py"}, runtime=("openvino",)),
+    "pytorch": Contents(programs={"predict_torch.py": "predict.py", **MODULE}, runtime=("torch",)),
+}
+TORCH_GPU = {"predict_torch_cuda.py": "predict.py", **MODULE}
+GPU = {
+    "pytorch": Contents(programs=TORCH_GPU, runtime=("torch",)),
+    "ort-cuda": Contents(
+        programs={"predict_ort_cuda.py": "predict.py", "gpu.py": "gpu.py"},
+        runtime=("onnxruntime-gpu",),
+        others=("cuda-python", "numpy"),
+    ),
+    "tensorrt": Contents(
+        programs={"predict_tensorrt.py": "predict.py", "gpu.py": "gpu.py"},
+        runtime=("tensorrt",),
+        others=("cuda-python", "numpy"),
+    ),
+}
+FAMILIES = {"pytorch-compile": "pytorch", "pytorch-cudagraph": "pytorch"}
+
+
+def choose_contents(engine: EngineSpec) -> Contents:
+    """What the bundle of an engine that can be delivered holds."""
+    family = FAMILIES.get(engine.backend, engine.backend)
+    return (CPU if engine.device == "cpu" else GPU)[family]
+
+
+def explain_refusal(result: Result) -> str | None:
+    """Why a row cannot be delivered; None if it can."""
+    engine = result.engine
+    if engine.backend in REFUSED:
+        return f"a row of {engine.backend} cannot be delivered: {REFUSED[engine.backend]}"
+    if FAMILIES.get(engine.backend, engine.backend) not in (CPU if engine.device == "cpu" else GPU):
+        return (
+            f"a row of {engine.backend} on {engine.device} cannot be delivered: no program for a bundle belongs to it"
+        )
+    if result.status != "ok":
+        return (
+            f"the row {result.id} is {result.status}{f' ({result.reason})' if result.reason else ''}: it has no figures"
+        )
+    if result.drift is not None and any(output.nonfinite for output in result.drift.outputs):
+        return f"the row {result.id} answers with values that are not finite"
+    return None
+
+
+def find_instructions(precision: Precision, machine: Machine | None, device: str) -> tuple[str, ...]:
+    """The instructions that the measuring CPU has for a precision; none for FP32 and for GPUs."""
+    if machine is None or device != "cpu":
+        return ()
+    return tuple(flag for flag in INSTRUCTIONS.get(precision, ()) if flag in machine.cpu_flags)
+
+
+def find_versions(names: tuple[str, ...], versions: Mapping[str, str]) -> dict[str, str]:
+    """The measured version of each package; of one that was installed under another name, that one's."""
+    found = {}
+    for name in names:
+        twins = [other for other in (name, *TWINS.get(name, ())) if other in versions]
+        if twins:
+            found[twins[0]] = versions[twins[0]]
+    return found
+
+
+# Distributions that bring the same modules.
+TWINS = {
+    "cuda-python": ("cuda-bindings",),
+    "onnxruntime": ("onnxruntime-gpu",),
+    "tensorrt": ("tensorrt-cu13", "tensorrt-cu12"),
+}
+
+
+def format_requirements(versions: Mapping[str, str]) -> str:
+    """`requirements.txt`. A build that an index keeps apart (`+cpu`) is named in a comment: its own index has it."""
+    lines = [f"{name}=={version.partition('+')[0]}" if version else name for name, version in sorted(versions.items())]
+    builds = [f"{name} {version}" for name, version in sorted(versions.items()) if "+" in version]
+    if not builds:
+        return "\n".join([*lines, ""])
+    index = f"https://download.pytorch.org/whl/{builds[0].rpartition('+')[2]}"
+    comment = [
+        f"# measured with the build {', '.join(builds)}",
+        f"# pip install -r requirements.txt --extra-index-url {index}",
+    ]
+    return "\n".join([*comment, *lines, ""])

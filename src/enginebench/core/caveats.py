@@ -1,0 +1,451 @@
+"""Every doubt that EngineBench can have about a number, the sentence it is told in, and one sentence for several."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import cast
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from enginebench.core.records import Caveat, CaveatCode, Figure
+
+
+class Template(Struct, frozen=True):
+    """What is said of a doubt; `{figure}` and `{figure:format}` stand for its figures.
+
+    `several` is said where rows have it with different figures, each of them then a range; None: `message` reads well
+    with ranges, too.
+    """
+
+    message: str
+    advice: str
+    several: str | None = None
+
+
+_FIX_CLOCKS = "fix clocks or governor, or measure on a machine of your own; ratios of neighbours suffer less"
+_QUIET = "stop them, or measure again at a quiet time"
+_COMPARE_MORE = "enginebench drift, or accuracy, compares two engines on as many samples as --n says"
+_AS_ASKED = "take the label as what was asked, not as what ran"
+
+# Name -> template. What stands before the dot is the code, which is all that other programs need to know.
+TEMPLATES: dict[str, Template] = {
+    "beats_bound.layers": Template(
+        "{count} layers took less time than their bounds, {worst} the least: its bound is {share:.0%} of its time",
+        "the ceilings are too low: run enginebench roofline again while nothing else runs, without --quick",
+    ),
+    "beats_bound.row": Template(
+        "the median is shorter than the machine's best rates allow: the bound is {share:.0%} of it",
+        "the ceiling or the time is wrong: run enginebench roofline again while nothing else runs, without --quick",
+    ),
+    "builds_differ": Template(
+        "{builds} builds of this engine differ by {between:.1%} (95% interval {low:.1%} to {high:.1%}), beside "
+        "{within:.1%} between processes of one build",
+        "never hold one build against one build; compare several of both sides (--builds), and keep the best",
+    ),
+    "call_overhead": Template(
+        "the call through Python is {share:.0%} of the median",
+        "a larger --batch, or call this engine from C or C++",
+    ),
+    "chosen_shapes": Template(
+        "the graph leaves axes open, and their lengths were chosen here: {shapes}",
+        "times hold for these shapes only: give yours with --input-shape {option}, or --inputs",
+    ),
+    "chosen_shapes.made": Template(
+        "the inputs were made from the model's configuration: {shapes}",
+        "times hold for these shapes only: give yours with --input-shape {option}, or --inputs",
+    ),
+    "chosen_shapes.refused": Template(
+        "the graph leaves axes open; {shapes} was chosen here, and refused when it was tried on the CPU: {why}",
+        "give lengths that it takes with --input-shape {option}, or --inputs",
+    ),
+    "clock_drift.reference": Template(
+        "the reference kernel was up to {ratio:.2f} times slower in some processes",
+        _FIX_CLOCKS,
+        "the reference kernel was slower in some processes, at worst {ratio:.2f} times, depending on the row",
+    ),
+    "clock_drift.gpu": Template(
+        "the GPU clock lay between {low_mhz:.0f} and {high_mhz:.0f} MHz",
+        _FIX_CLOCKS,
+        "the GPU clock differed between processes: the lowest was {low_mhz:.0f} MHz, the highest {high_mhz:.0f} MHz, "
+        "depending on the row",
+    ),
+    "cuda_graph_failed": Template(
+        "asked for {switch} {asked}; the log says {seen}",
+        "the model holds operations that cannot be captured; time it with graph=0 on every side",
+    ),
+    "cut_short": Template(
+        "the load ended after {came} of {planned} requests: {reason}", "what was measured until then is kept"
+    ),
+    "disturbed_profile": Template(
+        "under the profiler the kernels took {factor:.2f} times the run that was timed",
+        "shares by precision and layer are rough, since others may have used the GPU. Profile the row alone",
+    ),
+    "enqueue_bound.share": Template(
+        "enqueueing takes {share:.0%} of the device time: the GPU waits for the host",
+        "a CUDA graph (pytorch-cudagraph, mode=reduce-overhead) or a larger --batch",
+    ),
+    "enqueue_bound.tool": Template("trtexec: {warning}", "launch as a CUDA graph"),
+    "environment.clock_source": Template(
+        "the clock source is '{source}': reading it costs a microsecond or more", "boot with clocksource=tsc"
+    ),
+    "environment.clocks": Template(
+        "trtexec enqueues the next query while one runs and reads the device's clock; tensorrt waits for every run and "
+        "reads the host's clock",
+        "compare the device times of both rows; the host row holds launch and wait as well",
+    ),
+    "environment.copies": Template(
+        "scope io: trtexec adds up copy, computation and copy; tensorrt also copies between your arrays and pinned "
+        "memory",
+        "compare with --scope compute",
+    ),
+    "environment.no_pinning": Template(
+        "this system cannot pin a process to cores", "compare medians of many repetitions only"
+    ),
+    "environment.not_pinned": Template(
+        "the process could not be pinned to its CPUs",
+        "on Linux, allow sched_setaffinity; elsewhere expect more spread",
+    ),
+    "environment.plans": Template(
+        "trtexec and tensorrt ran different plans: each built its own, and tactics differ by build",
+        "build one plan and give it as TARGET to both: bench F.plan --engine tensorrt --against trtexec",
+    ),
+    "environment.powersave": Template(
+        "the CPU frequency governor is 'powersave': clocks follow the load",
+        "sudo cpupower frequency-set -g performance",
+    ),
+    "environment.quota": Template(
+        "a quota of {cores:g} cores stops the process for part of each period when it is spent",
+        "give the container a cpuset in place of a quota",
+    ),
+    "environment.streams": Template(
+        "trtexec ran several streams, whose latencies overlap; tensorrt runs one", "compare with trtexec:streams=1"
+    ),
+    "environment.suboptimal_plan": Template(
+        "TensorRT for RTX calls the plan suboptimal on this GPU",
+        "build it again, with the GPU's own compute capability among those of --compute-capability",
+    ),
+    "environment.switch": Template(
+        "{what} is {theirs} in trtexec and {mine} in tensorrt",
+        "give both the same: trtexec:{option}={mine}, or tensorrt:{option}={theirs}",
+    ),
+    "environment.torchvision": Template(
+        "torchvision's own operators do not load beside this PyTorch: those of detectors run in Python",
+        "rows of PyTorch are slower than they need be; install the torchvision that was built for it",
+    ),
+    "environment.virtual": Template(
+        "a virtual machine can change speed without showing it",
+        "trust ratios of neighbouring repetitions, not single times",
+    ),
+    "external_preprocess": Template(
+        "{what}: nothing here can tell whether inputs are prepared alike at inference",
+        "make sure of it, or calibrate from images with enginebench calibrate --data DIR",
+    ),
+    "failed_proof": Template(
+        "asked {asked}; the record that would prove it failed: {failure}",
+        f"{_AS_ASKED}; times and outputs do not depend on it",
+    ),
+    "foreign_cpu": Template("other processes used the CPU during {share:.0%} of the samples", _QUIET),
+    "foreign_gpu": Template(
+        "another process used the GPU during {share:.0%} of the samples", "free the GPU and measure again"
+    ),
+    "failed_requests": Template(
+        "{failed} of {offered} requests failed: {reason}", "they count as later than any; look for the reason first"
+    ),
+    "generator_late": Template(
+        "the generator was {late_ms:.2g} ms late at p99, more than 1% of {what} ({bound_ms:.3g} ms)",
+        "leave it a core of its own: fewer --threads or --streams, or stop what else runs",
+    ),
+    "kept_fp32": Template(
+        "{count} nodes stay in FP32, as {reason}: {names}",
+        "the file's metadata, enginebench.kept_fp32, lists all of them",
+    ),
+    "kept_fp32.excluded": Template(
+        "{count} nodes stay in FP32, as the list of exclusions says: {names}",
+        "the file's metadata, enginebench.excluded, lists all of them",
+    ),
+    "log_disagrees.median": Template(
+        "the log prints a median {what} of {printed_ms:g} ms, the exported times give {computed_ms:g} ms",
+        "the row is made from the times; are log and times of the same run?",
+    ),
+    "log_disagrees.switch": Template(
+        "asked for {switch} {asked}; the log says {seen}", "an argument of your own may overrule it"
+    ),
+    "low_coverage": Template(
+        "Q/DQ nodes cover {share:.0%} of the multiply-accumulates; the rest runs in floats",
+        "see which nodes stay in FP32; a speed-up is not to be expected",
+    ),
+    "low_effective_precision": Template(
+        "{record}", "see which operators stay out of {asked}; try another recipe or engine"
+    ),
+    "low_effective_precision.given_up": Template(
+        "{count} of {total} products with Q/DQ nodes on both sides are planned in floats: {names}",
+        "give scales of activations as scalars; some operators (ConvTranspose) have no kernel in 8 bits at all",
+    ),
+    "low_effective_precision.fp32": Template(
+        "{record}", "see which operators are shorter than FP32, and what that does to the answers"
+    ),
+    "modelled": Template(
+        "the latency is modelled: simulated cycles at the clock, plus the link ({board})",
+        "It is no measurement; answers and accuracy are those of the design",
+    ),
+    "no_device_telemetry.absent": Template(
+        "NVML does not answer: clocks, throttling and other processes on the GPU were not watched",
+        "pip install nvidia-ml-py; on a Jetson or under WSL watch the clocks with the system's own tool",
+    ),
+    "no_device_telemetry.hidden": Template(
+        "NVML lists no process on the GPU, not even this one: others that computed on it could not be seen",
+        "see that the GPU is yours alone; a container shows its processes with --pid=host",
+    ),
+    "no_foreign_cpu_figure": Template(
+        "other processes' CPU use cannot be seen here", "make sure that nothing else runs"
+    ),
+    "no_layer_times": Template(
+        "the engine's profiler gave no layer times: {failure}",
+        "times, outputs and precision of the row do not depend on it",
+    ),
+    "nonfinite.outputs": Template(
+        "{count} output values are not finite, its own and the reference's together",
+        "use a wider precision; see `drift`",
+    ),
+    "nonfinite.outputs_fp32": Template(
+        "{count} output values are not finite, its own and the reference's together",
+        "look for the cause in the model; see `drift`",
+    ),
+    "nonfinite.tensors": Template(
+        "{count} tensors hold an infinity and get no range: {names}",
+        "nodes that need their range stay in FP32; look whether the infinity is meant",
+    ),
+    "nonfinite.times": Template("{count} values are inf or nan", "measure again"),
+    "no_score": Template("no score: {reason}", "without one the row is not recommended"),
+    "not_settled.cold_start": Template(
+        "the engine was still warming up during {share:.0%} of the samples", "raise --warmup"
+    ),
+    "not_settled.limit": Template(
+        "the block medians had not settled at the limit of time or samples",
+        "raise --time-limit, or give the machine less else to do",
+    ),
+    "not_settled.tool": Template("trtexec: {warning}", "lock the GPU's clock, or measure longer"),
+    "not_settled.warmup": Template(
+        "latencies had not settled after warm-up in {unsettled} of {total} processes",
+        "raise --warmup, or look for what disturbs the machine",
+    ),
+    "outputs_not_compared": Template(
+        "outputs were not compared with those of {reference}: {why}",
+        "compare models with the same inputs and outputs",
+    ),
+    "overload": Template(
+        "of {offered} requests {dropped} were turned away or not begun in time, and {late} came late in all",
+        "the rate is beyond what this engine carries: lower --qps, or look for the rate with --find-capacity",
+    ),
+    "partly_compared.answers": Template(
+        "answers were compared over {n} of {asked} samples",
+        "what the others would have shown is not known; enginebench drift compares as many as --n asks for",
+    ),
+    "partly_compared.data": Template(
+        "{data} holds {n} of the {asked} samples that were asked for", "the intervals are those of what there is"
+    ),
+    "partly_compared.labels": Template("right answers were counted on {n} of {asked} samples", _COMPARE_MORE),
+    "partly_compared.outputs": Template("outputs were compared on {n} of {asked} samples", _COMPARE_MORE),
+    "random_calibration.inputs": Template(
+        "ranges come from random inputs (seed {seed})",
+        "times hold; accuracy and drift mean nothing. Calibrate with --data DIR",
+    ),
+    "random_calibration.tensorrt": Template(
+        "INT8 without calibration data or cache: TensorRT makes up the ranges",
+        "times hold, answers do not; give calib_data or calib_cache, or quantize the graph",
+    ),
+    "random_calibration.trtexec": Template(
+        "INT8 without a calibration cache: TensorRT makes up the ranges",
+        "times hold, answers do not; give --calib-cache, or quantize the graph",
+    ),
+    "random_inputs": Template(
+        "the inputs are random (seed {seed})",
+        "agreement on them says little about real ones: give --inputs F.npz, or use accuracy on labelled data",
+    ),
+    "random_inputs.check": Template(
+        "outputs were compared on made-up inputs (seed {seed}): of 8 bits that is a smoke test",
+        "ranges and rounding show on real ones: give --inputs F.npz or --data DIR",
+    ),
+    "random_weights": Template(
+        "weights are random, seed {seed} ({reason})",
+        "times hold; agreement of outputs is a smoke test only. Give --weights FILE",
+    ),
+    "relabelled": Template(
+        "{record} The row is {ran}",
+        "compare it with {ran} rows; another engine or recipe may have kernels for {asked}",
+    ),
+    "relabelled.fp32": Template(
+        "{record} The row is {ran}", "something makes FP32 shorter here: a setting, or the graph itself"
+    ),
+    "several_machines": Template(
+        "its repetitions come from {count:.0f} machines of one kind, since the sweep went on elsewhere",
+        "medians hold the difference of the machines; ratios leave out the turn that both began, since only "
+        "repetitions of one machine are compared",
+    ),
+    "shared_cores": Template(
+        "generator and engine share {cores} cores: what one of them takes the other does not have",
+        "leave the generator a core of its own: fewer --threads or --streams",
+    ),
+    "single_process": Template(
+        "measured in a single process: no interval, no verdict", "run without --quick (10 processes)"
+    ),
+    "state_restored": Template(
+        "the module writes into its buffers in forward: {buffers}",
+        "every call here begins with what they held first, as the ONNX graph does; a state that is to last belongs to "
+        "the inputs and outputs",
+    ),
+    "throttled.clock": Template(
+        "the clock was low during {share:.0%} of the samples",
+        "let it recover, fix the clocks, or choose a higher power mode",
+    ),
+    "throttled.device": Template(
+        "the device was throttled during {share:.0%} of the samples", "cool it or lower the load, then measure again"
+    ),
+    "too_few_samples.none": Template("no process has a sample", "see the reason of the row"),
+    "too_few_samples.p99": Template(
+        "{n} samples cannot carry p99, which needs {needed}", "raise --time-limit, --iters or --processes"
+    ),
+    "too_few_samples.processes": Template("{n} processes; a verdict needs {needed}", "--processes {needed} or more"),
+    "too_few_samples.requests": Template(
+        "{n} requests cannot carry p{percentile}, which needs {needed}", "raise --duration or --qps"
+    ),
+    "too_few_samples.queries": Template(
+        "{n} queries; an interval of p99 needs {needed}", "raise --iterations or --duration"
+    ),
+    "uneven_processes": Template(
+        "the same engine twice: even and odd processes differ by {difference:.1%}",
+        "look for what disturbs the machine; a CUDA graph waits less for its host",
+    ),
+    "unsteady": Template(
+        "on average {in_system:.3g} requests were in the system, where Little's law expects {expected:.3g}: the queue "
+        "was not steady",
+        "raise --duration; if that changes nothing, the rate is beyond what this engine carries",
+    ),
+    "unproved_precision.none": Template(
+        "asked {asked}; the engine keeps no record of the precision that ran", _AS_ASKED
+    ),
+    "unproved_precision.ahead": Template(
+        "asked {asked}; decided ahead of time, not measured: {products}",
+        "the GPU compiles the plan when it first runs: bench on it shows what ran",
+    ),
+    "unproved_precision.unknown": Template(
+        "{record} The engine's record does not say in what most of the time ran", _AS_ASKED
+    ),
+    "unverified_engine.rtx": Template(
+        "this engine has built plans with NVIDIA's own TensorRT for RTX, and has run none on a GPU that it supports",
+        "compare one row with another engine before you rely on it",
+    ),
+    "unverified_engine.tensorrt": Template(
+        "this engine has not been run against NVIDIA's own TensorRT library",
+        "it was checked by name against the bindings of 8.6, 10.16 and 11.4, and run over a stand-in; compare one row "
+        "with trtexec before you rely on it",
+    ),
+    "unverified_engine.trtexec": Template(
+        "this version of enginebench has not been run against NVIDIA's own TensorRT library",
+        "its command lines and files were checked with open-source trtexec 8.6.1 to 11.1 over a stand-in library; "
+        "compare one row by hand before you rely on it",
+    ),
+}
+
+# Behind a doubt that only some processes of a row have.
+_OF_PROCESSES = " ({in_processes} of {of_processes} processes)"
+
+
+class _Range:
+    """The figures of several rows, written once where they look alike: "1 to 5%"."""
+
+    def __init__(self, values: Sequence[float]) -> None:
+        self.low, self.high = min(values), max(values)
+
+    def __format__(self, spec: str) -> str:
+        low, high = format(self.low, spec), format(self.high, spec)
+        if low == high:
+            return low
+        return f"{low.removesuffix('%')} to {high}"
+
+
+def make_caveat(template: str, **figures: Figure) -> Caveat:
+    """The doubt of that name, as a sentence and as the figures in it.
+
+    Raises:
+        KeyError: there is no such template, or a figure of its sentences is missing.
+    """
+    known = TEMPLATES[template]
+    message, advice = _word(known.message, known, figures)
+    return Caveat(
+        code=cast("CaveatCode", template.partition(".")[0]),
+        message=message,
+        advice=advice,
+        template=template,
+        figures=figures,
+    )
+
+
+def limit_to_processes(caveat: Caveat, count: int, total: int) -> Caveat:
+    """The doubt of a row of which only `count` of `total` processes have it."""
+    figures: dict[str, Figure] = {"in_processes": count, "of_processes": total}
+    return replace(
+        caveat,
+        message=caveat.message + _OF_PROCESSES.format(**figures),
+        figures={**caveat.figures, **figures},
+    )
+
+
+def find_sentence(caveat: Caveat) -> tuple[object, ...]:
+    """Equal for doubts that `format_caveat` can tell in one sentence, since they differ in their numbers alone.
+
+    A doubt without figures, such as older versions stored, is like those of the same words.
+    """
+    if not _has_own_words(caveat):
+        return caveat.code, caveat.message, caveat.advice
+    return caveat.template, *sorted((n, None if _is_number(v) else v) for n, v in caveat.figures.items())
+
+
+def _has_own_words(caveat: Caveat) -> bool:
+    """Whether the template, filled with the figures, gives the words; another version may say it otherwise."""
+    template = TEMPLATES.get(caveat.template)
+    try:
+        return template is not None and _word(template.message, template, caveat.figures) == (
+            caveat.message,
+            caveat.advice,
+        )
+    except (LookupError, ValueError):  # figures of another version, or damaged ones
+        return False
+
+
+def _is_number(value: Figure) -> bool:
+    return isinstance(value, int | float)
+
+
+def format_caveat(caveat: Caveat, *alike: Caveat) -> str:
+    """What was seen and what to do, as every table, page and terminal tells it; of several, with their ranges.
+
+    Args:
+        caveat: the first of them.
+        alike: others with the same `find_sentence`.
+    """
+    message, advice = _merge(caveat, alike) if alike and caveat.figures else (caveat.message, caveat.advice)
+    # An option ("--warmup 50") stays as it is.
+    return f"{message.rstrip('.')}. {advice[:1].upper()}{advice[1:]}" if advice else message
+
+
+def _merge(caveat: Caveat, alike: Sequence[Caveat]) -> tuple[str, str]:
+    template = TEMPLATES[caveat.template]
+    differ = any(other.figures != caveat.figures for other in alike)
+    message = (template.several or template.message) if differ else template.message
+    return _word(message, template, merge_figures([caveat.figures, *(other.figures for other in alike)]))
+
+
+def _word(message: str, template: Template, figures: Mapping[str, object]) -> tuple[str, str]:
+    """(what was seen, what to do), with the figures in their places."""
+    of_processes = _OF_PROCESSES if "in_processes" in figures else ""
+    return (message + of_processes).format(**figures), template.advice.format(**figures)
+
+
+def merge_figures(several: Sequence[Mapping[str, Figure]]) -> dict[str, object]:
+    """Each figure as the range over all of them; a text as it stands in the first."""
+    return {
+        name: _Range([cast("float", figures[name]) for figures in several]) if _is_number(value) else value
+        for name, value in several[0].items()
+    }

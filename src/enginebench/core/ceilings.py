@@ -1,0 +1,84 @@
+"""What a machine was seen to do at best: rates, bandwidths and launch costs, stored with the machine that did it."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from msgspec import Struct
+
+from enginebench.core.records import Machine, Precision
+
+CEILINGS_SCHEMA = "enginebench.roofline/1"
+
+# Rates of multiply-accumulates, of bytes, and times that nothing can be done in less of.
+CeilingKind = Literal["gemm", "conv", "l1", "l2", "l3", "l4", "memory", "kernel", "graph", "call"]
+Unit = Literal["GMAC/s", "GB/s", "us"]
+UNITS: dict[CeilingKind, Unit] = {
+    "gemm": "GMAC/s",
+    "conv": "GMAC/s",
+    "l1": "GB/s",
+    "l2": "GB/s",
+    "l3": "GB/s",
+    "l4": "GB/s",
+    "memory": "GB/s",
+    "kernel": "us",
+    "graph": "us",
+    "call": "us",
+}
+LEVELS: tuple[CeilingKind, ...] = ("l1", "l2", "l3", "l4", "memory")
+
+
+class Ceiling(Struct, frozen=True, kw_only=True):
+    """The best that was observed of one thing: the highest rate, or the shortest time.
+
+    `low` and `high` are the best of the least and of the most fortunate repetition, so one of them is `value`.
+    """
+
+    kind: CeilingKind
+    precision: Precision | None  # of what is multiplied; None where nothing is
+    threads: int | None  # None on a GPU
+    value: float
+    unit: Unit
+    low: float
+    high: float
+    device: str = "cpu"
+    capacity_bytes: int | None = None  # of a cache: of all the cores that the threads have
+    n: int = 1  # repetitions
+    how: str = ""  # the operator and the size that reached it
+
+
+class Ceilings(Struct, frozen=True, kw_only=True):
+    """The JSON document of `roofline`, which is also what is stored."""
+
+    schema: str = CEILINGS_SCHEMA
+    machine: Machine
+    ceilings: tuple[Ceiling, ...]
+    measured_utc: str = ""
+    quick: bool = False
+    processes: int = 1  # fresh ones for each device and number of threads
+    notes: tuple[str, ...] = ()  # what could not be measured, and why
+
+
+def list_differences(then: Machine, now: Machine, *, versions: bool = True) -> list[str]:
+    """What of a machine sets its ceilings and is not as it was: empty if ceilings of `then` hold for `now`.
+
+    Args:
+        then: the machine that was measured.
+        now: the one that they are to be applied to.
+        versions: whether the versions of the library that reached them, and of the driver, count.
+    """
+    parts: list[tuple[str, object, object]] = [
+        ("processor", then.cpu_model, now.cpu_model),
+        ("instruction sets", " ".join(then.cpu_flags), " ".join(now.cpu_flags)),
+        ("allowed CPUs", len(then.cpus_allowed), len(now.cpus_allowed)),
+        ("CPU quota", then.cpu_quota_cores, now.cpu_quota_cores),
+        ("GPUs", ", ".join(gpu.name for gpu in then.gpus), ", ".join(gpu.name for gpu in now.gpus)),
+    ]
+    if versions:
+        parts.append(("torch", then.versions.get("torch"), now.versions.get("torch")))
+        parts.append(("driver", _name_driver(then), _name_driver(now)))
+    return [f"{what} was {old or 'none'}, now {new or 'none'}" for what, old, new in parts if old != new]
+
+
+def _name_driver(machine: Machine) -> str | None:
+    return next((gpu.driver for gpu in machine.gpus), None)

@@ -1,0 +1,92 @@
+"""What is true of one engine before anything of it is imported: its `Entry`, and the options that it takes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Literal
+
+from msgspec import Struct
+
+from enginebench.core.records import ArtifactKind, Axes, Precision, Recipe
+
+DeviceKind = Literal["cpu", "cuda"]
+
+
+def find_kind(device: str) -> DeviceKind:
+    """The kind of a device such as `cuda:0`."""
+    return "cuda" if device.startswith("cuda") else "cpu"
+
+
+class Option(Struct, frozen=True, kw_only=True):
+    """One `key=value` that an engine takes. Without `choices` the value is a number or free text.
+
+    `search`: values that `tune` may try, beside the default; none where another value changes what is computed, where
+    it is needed to run at all, or where it says nothing about speed.
+    """
+
+    default: str
+    meaning: str
+    choices: tuple[str, ...] = ()
+    search: tuple[str, ...] = ()
+    only_in: tuple[Precision, ...] = ()  # it does something in these precisions alone; (): in all of them
+    under_load: bool = False  # it does something only where requests meet: with several streams, or joined to batches
+
+
+class Entry(Struct, frozen=True, kw_only=True):
+    """One engine: its name, the module that makes it, what it takes and needs. Nothing else says so a second time.
+
+    The module has a function `create_backend`, which gives a `core.protocols.Backend`. It may name parameters among
+    `loader` (rebuilds the module of a `torch` artifact), `cache_dir` (a folder that the next process finds again) and
+    `make_board` (puts a network on a simulated board), and is handed those that it names.
+    """
+
+    name: str
+    module: str
+    takes: ArtifactKind
+    also_takes: tuple[ArtifactKind, ...] = ()  # what else it can start from
+    reopens: tuple[ArtifactKind, ...] = ()  # what it makes and can start from again
+    options: Mapping[str, Option] = {}
+    gpu_options: Mapping[str, Option] = {}  # on a GPU, where they are others
+    refuses: Mapping[str, str] = {}  # options of its kin that do nothing for it, each with the reason
+    device: str | None = None  # the device that it runs on, if that is not the CPU
+    recipe: Recipe = "tensorrt"  # what `int8` means where no recipe is named: what its kernels were made for
+    other_recipes: tuple[Recipe, ...] = ()  # that `tune` may try, too
+    # By kind of device: `tune` may choose the number of its threads. Elsewhere threads do not compute what is timed.
+    chooses_threads: tuple[DeviceKind, ...] = ()
+    # Its builder times kernels and keeps what was fastest: nothing may run beside it.
+    tunes: bool = False
+    # Where another batch costs it next to nothing; elsewhere it compiles, captures or allocates for each.
+    any_batch: tuple[DeviceKind, ...] = ()
+    # Options with which several of it run in one process, by kind of device: they wait without the interpreter.
+    beside_itself: Mapping[DeviceKind, Mapping[str, str]] = {}
+    # "fixed": it is made for the shapes that it is loaded with, and made anew for others. None: nobody knows.
+    axes: Axes | None = None
+    # Its builder refuses some Q/DQ nodes, or ends its process at them: they are looked at before, by these rules.
+    qdq_rules: Literal["tensorrt", "tensorrt-rtx"] | None = None
+    # With these options ({}: with any) what it builds stays for the processes that time it: a plan, compiled code, a
+    # graph of its own. None: it builds nothing, or anew in each process.
+    builds_with: Mapping[str, str] | None = None
+    builds_apart: bool = False  # its builder can crash: it never runs in the process of whoever loads an engine
+    # By kind of device, the options with which `run` takes it where no engine is named; `run` leaves it out elsewhere.
+    unasked: Mapping[DeviceKind, Mapping[str, str]] = {}
+    distributions: tuple[str, ...] = ()  # any one of them will do
+    modules: tuple[str, ...] = ()  # import names, where many distributions bring them
+    stand_ins: tuple[str, ...] = ()  # import names that do in place of the first of these
+    find_program: Callable[[], Path | None] | None = None  # finds the program that it runs, where it is no package
+    extra: str | None = None  # of EngineBench, that adds it
+    packages: tuple[str, ...] = ()  # what the extra adds, for an install without it
+    command: str | None = None  # what adds it, where that is no extra alone
+    verified_on: str | None = None
+
+    @property
+    def fix(self) -> str | None:
+        """The command that adds what the engine needs."""
+        if self.command or not self.extra:
+            return self.command
+        return f'pip install "enginebench[{self.extra}]" (or: pip install {" ".join(self.packages)})'
+
+    @property
+    def accepts(self) -> tuple[ArtifactKind, ...]:
+        """Every kind of artifact that it can start from, the usual one first."""
+        return (self.takes, *self.also_takes)

@@ -1,0 +1,85 @@
+"""Engines with several requests on their way at once: what `load` drives, beside `Engine`, which takes one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from queue import SimpleQueue
+from typing import TYPE_CHECKING, NamedTuple, Protocol, runtime_checkable
+
+from enginebench.core.records import Artifact, EngineSpec
+
+if TYPE_CHECKING:
+    from enginebench.core.protocols import Array, Engine, Feeds
+
+# Host nanoseconds, by a clock that all processes of the machine share.
+Clock = Callable[[], int]
+
+
+class Ended(NamedTuple):
+    """One submission that has ended: its outputs, joined in the order of its samples, or why there are none."""
+
+    ticket: int
+    started_ns: int
+    computed_ns: int
+    done_ns: int
+    outputs: dict[str, Array] | None
+    error: str | None = None
+
+
+def fail_request(ticket: int, started_ns: int, now_ns: int, error: Exception) -> Ended:
+    """A submission that failed, with the first words of why."""
+    reason = " ".join(str(error).split())[:300] or type(error).__name__
+    return Ended(ticket, started_ns, now_ns, now_ns, None, reason)
+
+
+def collect_ended(ended: SimpleQueue[Ended], wait: bool) -> list[Ended]:
+    """What other threads have put there; with `wait` at least one."""
+    found = [ended.get()] if wait else []
+    while not ended.empty():
+        found.append(ended.get())
+    return found
+
+
+class Streams(Protocol):
+    """What takes up to `depth` submissions at a time and gives each back when it has ended, in whatever order.
+
+    A submission is one or more samples of equal shapes, each with a first axis for its entries; they are computed
+    together. What goes wrong with one ends that one alone. `close` may be called twice.
+    """
+
+    @property
+    def depth(self) -> int: ...
+
+    def submit(self, ticket: int, samples: Sequence[Feeds]) -> None: ...
+
+    def collect(self, wait: bool) -> list[Ended]:
+        """What has ended since the last call; with `wait` at least one, of those that are on their way."""
+        ...
+
+    def close(self) -> None: ...
+
+
+class StreamsSpec(NamedTuple):
+    """How an engine is opened for many requests: streams, each with the threads of its `EngineSpec`, and batches."""
+
+    streams: int = 1
+    max_batch: int = 1
+
+
+@runtime_checkable
+class Streaming(Protocol):
+    """A backend with an asynchronous interface of its own; None where its options ask for one engine a stream."""
+
+    def open_streams(
+        self, artifact: Artifact, spec: EngineSpec, wanted: StreamsSpec, clock: Clock
+    ) -> Streams | None: ...
+
+
+@runtime_checkable
+class LoadsSeveral(Protocol):
+    """A backend whose engines can share what is loaded: one engine for each spec; they differ in their batch alone.
+
+    Each has buffers of its own, so that each can be called from a thread of its own.
+    """
+
+    def load_several(self, artifact: Artifact, specs: Sequence[EngineSpec]) -> Sequence[Engine]: ...

@@ -1,0 +1,112 @@
+"""Streams made of engines that take one call at a time: each in a thread of its own, or one of them in the caller's."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from queue import SimpleQueue
+from typing import TYPE_CHECKING
+
+from enginebench.core.feeds import cut_entries, join_samples, sum_entries
+from enginebench.core.streams import Clock, Ended, fail_request
+
+if TYPE_CHECKING:
+    from enginebench.core.protocols import Array, Engine, Feeds
+
+    Answer = tuple[int, dict[str, Array]]  # when it was computed, and the outputs
+    Lane = Callable[[Sequence[Feeds]], Answer]
+
+
+def make_lane(engines: Mapping[int, Engine], any_batch: bool, clock: Clock) -> Lane:
+    """One stream: what computes a batch on the engine that fits it, padded where its batch is fixed.
+
+    Args:
+        engines: by the batch that they were loaded for.
+        any_batch: there is one engine, and it takes what comes.
+        clock: host nanoseconds.
+    """
+    sizes = sorted(engines)
+
+    def compute(samples: Sequence[Feeds]) -> Answer:
+        entries = sum_entries(samples)
+        size = next((size for size in sizes if size >= entries), sizes[-1])
+        engine = engines[size]
+        engine.bind(join_samples(samples, None if any_batch else size))
+        engine.run()
+        computed_ns = clock()
+        outputs = engine.fetch()
+        return computed_ns, outputs if any_batch else cut_entries(outputs, entries, size)
+
+    return compute
+
+
+def answer(lane: Lane, ticket: int, samples: Sequence[Feeds], clock: Clock) -> Ended:
+    """What came of one submission: what goes wrong with it is its answer."""
+    started_ns = clock()
+    try:
+        computed_ns, outputs = lane(samples)
+    except Exception as error:  # each runtime has its own
+        return fail_request(ticket, started_ns, clock(), error)
+    return Ended(ticket, started_ns, computed_ns, clock(), outputs)
+
+
+class InlineStream:
+    """One stream in the caller's own thread: nothing is handed over, and `submit` returns when it has ended."""
+
+    depth = 1
+
+    def __init__(self, lane: Lane, close: Callable[[], None], clock: Clock) -> None:
+        self._lane, self._close, self._clock = lane, close, clock
+        self._ended: list[Ended] = []
+
+    def submit(self, ticket: int, samples: Sequence[Feeds]) -> None:
+        self._ended.append(answer(self._lane, ticket, samples, self._clock))
+
+    def collect(self, wait: bool) -> list[Ended]:
+        ended, self._ended = self._ended, []
+        return ended
+
+    def close(self) -> None:
+        """Frees the engine; may be called twice."""
+        self._close()
+
+
+class ThreadStreams:
+    """Several streams, each a thread that takes the next submission when it is free."""
+
+    def __init__(self, lanes: Sequence[Lane], close: Callable[[], None], clock: Clock) -> None:
+        self._close, self._clock = close, clock
+        self._work: SimpleQueue[tuple[int, Sequence[Feeds]] | None] = SimpleQueue()
+        self._ended: SimpleQueue[Ended | BaseException] = SimpleQueue()
+        self.depth = len(lanes)
+        self._threads = [threading.Thread(target=self._serve, args=(lane,), daemon=True) for lane in lanes]
+        for thread in self._threads:
+            thread.start()
+
+    def submit(self, ticket: int, samples: Sequence[Feeds]) -> None:
+        self._work.put((ticket, samples))
+
+    def collect(self, wait: bool) -> list[Ended]:
+        found = [self._ended.get()] if wait else []
+        while not self._ended.empty():
+            found.append(self._ended.get())
+        for one in found:
+            if isinstance(one, BaseException):
+                raise one
+        return [one for one in found if isinstance(one, Ended)]
+
+    def close(self) -> None:
+        """Ends the threads and frees the engines; may be called twice."""
+        for _ in self._threads:
+            self._work.put(None)
+        for thread in self._threads:
+            thread.join()
+        self._threads = []
+        self._close()
+
+    def _serve(self, lane: Lane) -> None:
+        try:
+            while (work := self._work.get()) is not None:
+                self._ended.put(answer(lane, *work, self._clock))
+        except BaseException as error:  # the caller's to raise: it would be lost with this thread
+            self._ended.put(error)

@@ -1,0 +1,84 @@
+"""The line of the user's source that an error of PyTorch's exporter goes back to."""
+
+from __future__ import annotations
+
+import linecache
+import os
+import re
+import sys
+import sysconfig
+import traceback
+from collections.abc import Iterator
+from pathlib import Path
+
+import torch
+import torch.fx
+
+import enginebench
+
+# What nobody who asks for a line means: the tools themselves and Python's own library.
+_OWN = tuple(
+    f"{Path(folder).resolve()}{os.sep}"
+    for folder in (
+        Path(torch.__file__).parent,
+        Path(enginebench.__file__).parent,
+        *(Path(sysconfig.get_path("purelib"), name) for name in ("onnxscript", "onnx_ir")),
+    )
+)
+_LIBRARY = str(Path(sysconfig.get_path("stdlib")).resolve())
+_FRAME = re.compile(r'File "([^"]+)", line (\d+)')
+
+
+def find_line(error: BaseException) -> str | None:
+    """`net.py:12: return x.mystery()` of the innermost frame that is neither PyTorch's nor Python's; None if none is.
+
+    The forward pass runs while it is captured, so that its frames are those of the error; an operator that fails
+    later keeps the stack that it was called with.
+    """
+    links = list(_chain(error))
+    for frames in ([*_list_node_frames(link), *_list_frames(link)] for link in links):
+        for path, line in reversed(frames):
+            if _is_users(path):
+                source = linecache.getline(path, line).strip()
+                return f"{_shorten(path)}:{line}" + (f": {source}" if source else "")
+    return None
+
+
+def _chain(error: BaseException | None) -> Iterator[BaseException]:
+    while error is not None:
+        yield error
+        error = error.__cause__ or error.__context__
+
+
+def _list_frames(error: BaseException) -> list[tuple[str, int]]:
+    """Of the error itself, and of the text that it quotes."""
+    quoted = [(path, int(line)) for path, line in _FRAME.findall(str(error))]
+    frames = traceback.extract_tb(error.__traceback__)
+    return [*quoted, *((frame.filename, frame.lineno or 0) for frame in frames)]
+
+
+def _list_node_frames(error: BaseException) -> list[tuple[str, int]]:
+    """Where the operator was called that the exporter was at."""
+    stacks = [
+        str(node.meta.get("stack_trace") or "")
+        for frame, _ in traceback.walk_tb(error.__traceback__)
+        if isinstance(node := frame.f_locals.get("node"), torch.fx.Node)
+    ]
+    return [(path, int(line)) for path, line in _FRAME.findall("\n".join(stacks))]
+
+
+def _is_users(path: str) -> bool:
+    if path.startswith("<"):
+        return False
+    whole = str(Path(path).resolve())
+    installed = "site-packages" in whole or "dist-packages" in whole
+    return not whole.startswith(_OWN) and (installed or not whole.startswith(_LIBRARY))
+
+
+def _shorten(path: str) -> str:
+    """The path as an import would find it: below the working folder or a folder of `sys.path`."""
+    whole = Path(path).resolve()
+    for folder in (Path.cwd(), *map(Path, sys.path)):
+        if str(folder) and whole.is_relative_to(folder.resolve()):
+            return str(whole.relative_to(folder.resolve()))
+    return whole.name

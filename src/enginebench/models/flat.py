@@ -1,0 +1,136 @@
+"""A user's module as engines call it: tensors in, tensors out, by the names that `core/trees.py` gives them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import nn
+
+from enginebench.core.trees import (
+    HOLE,
+    Call,
+    is_array,
+    list_leaves,
+    make_template,
+    map_leaves,
+    name_arguments,
+    name_positional,
+    read_call,
+)
+
+# Leaves that stay as they are in every call.
+CONSTANTS = (type(None), bool, int, float, complex, str, torch.dtype, torch.device)
+
+
+class Flat(nn.Module):  # type: ignore[misc]  # PyTorch is not followed by mypy
+    """The user's module with its tensors in a row: one argument each, and one tensor or a tuple of them as the answer.
+
+    Args:
+        module: the user's.
+        call: how it wants to be called, `HOLE` in place of each tensor; None: with the tensors as they come.
+        names: of the inputs; None where only the number of them will say.
+    """
+
+    def __init__(self, module: nn.Module, call: Call | None = None, names: tuple[str, ...] | None = None) -> None:
+        super().__init__()
+        self.module = module
+        self.call = call
+        self.names = names
+        self.state: tuple[str, ...] = ()
+
+    def begin_anew(self, state: tuple[str, ...]) -> None:
+        """From now on every call begins with the buffers of these names as they are now."""
+        self.state = state
+        for i, name in enumerate(state):
+            self.register_buffer(f"first_{i}", self.module.get_buffer(name).clone(), persistent=False)
+
+    def _restore_state(self) -> None:
+        for i, name in enumerate(self.state):
+            owner, _, last = name.rpartition(".")
+            first, now = getattr(self, f"first_{i}"), self.module.get_buffer(name)
+            if now.shape == first.shape:
+                now.copy_(first)
+            else:  # it grows with each call
+                setattr(self.module.get_submodule(owner), last, first.clone())
+
+    def answer(self, *inputs: torch.Tensor) -> Any:
+        """What the module itself answers."""
+        self._restore_state()
+        if self.call is None:
+            return self.module(*inputs)
+        tensors = iter(inputs)
+        positional, keywords = map_leaves(self.call, lambda leaf: next(tensors) if leaf is HOLE else leaf)
+        return self.module(*positional, **keywords)
+
+    def forward(self, *inputs: torch.Tensor) -> torch.Tensor | tuple[torch.Tensor, ...]:
+        leaves = list_leaves(self.answer(*inputs))
+        tensors = [leaf for _, leaf in leaves if isinstance(leaf, torch.Tensor)]
+        return tensors[0] if len(tensors) == 1 else tuple(tensors)
+
+    def name_inputs(self, count: int) -> list[str]:
+        """The names of `count` inputs."""
+        return list(self.names) if self.names else name_positional(self.module.forward, count)
+
+
+def flatten(
+    module: nn.Module, given: Any, further: Mapping[str, Any] | None = None
+) -> tuple[Flat, tuple[torch.Tensor, ...]]:
+    """(the module, flat; its example inputs in a row), on the CPU and without history.
+
+    Args:
+        module: the user's.
+        given: example inputs, as `core.trees.read_call` reads them.
+        further: more keyword arguments.
+
+    Raises:
+        ValueError: a leaf is neither a tensor or an array, nor a constant; or there is no tensor.
+    """
+    positional, keywords = read_call(module.forward, given)
+    call = positional, {**keywords, **(further or {})}
+    leaves = [(path[0], _read_leaf(path[0], leaf)) for path, leaf in name_arguments(module.forward, call)]
+    tensors = {name: leaf for name, leaf in leaves if isinstance(leaf, torch.Tensor)}
+    if not tensors:
+        raise ValueError("there is no tensor among them")
+    template = make_template(call)
+    plain = not template[1] and all(part is HOLE for part in template[0])
+    return Flat(module, None if plain else template, tuple(tensors)), tuple(tensors.values())
+
+
+def find_state(module: Flat, examples: tuple[torch.Tensor, ...]) -> tuple[str, ...]:
+    """The buffers that a call changes; they hold again what they held before it."""
+    before = {name: buffer.detach().clone() for name, buffer in module.module.named_buffers()}
+    if not before:
+        return ()
+    with torch.no_grad():
+        module(*(example.clone() for example in examples))
+    changed = tuple(n for n, b in module.module.named_buffers() if n in before and not _is_same(b, before[n]))
+    for name in changed:
+        owner, _, last = name.rpartition(".")
+        setattr(module.module.get_submodule(owner), last, before[name])
+    return changed
+
+
+def _is_same(a: torch.Tensor, b: torch.Tensor) -> bool:
+    if a.shape != b.shape or a.dtype != b.dtype:
+        return False
+    return bool(((a == b) | ((a != a) & (b != b))).all())
+
+
+def _read_leaf(name: str, leaf: Any) -> Any:
+    """The tensor that a leaf is, on the CPU; or the constant.
+
+    Raises:
+        ValueError: it is neither.
+    """
+    if isinstance(leaf, torch.Tensor):
+        return leaf.detach().cpu().clone()
+    if is_array(leaf):
+        try:
+            return torch.as_tensor(leaf).clone()
+        except (TypeError, ValueError, RuntimeError) as error:
+            raise ValueError(f"{name!r} cannot be made a tensor: {error}") from error
+    if isinstance(leaf, CONSTANTS):
+        return leaf
+    raise ValueError(f"{name!r} is a {type(leaf).__name__}; expected a tensor, an array, a number, a text or None")

@@ -1,0 +1,92 @@
+"""Python objects as MODELs: which of them this process, and the children that it starts, may open. Needs no PyTorch.
+
+Opening a pickle runs the code in it. So one is opened only if its SHA-256 is that of a file which this very process, or
+the parent that started it, wrote a moment ago: the list of them passes from parent to child in the environment, and
+never through a run's folder, which may come from a stranger.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import msgspec
+from msgspec import Struct
+
+from enginebench.core.errors import ModelError
+
+VARIABLE = "ENGINEBENCH_OBJECTS"
+
+
+class WrittenObject(Struct, frozen=True, kw_only=True):
+    """A pickle that this process wrote: `text` is the MODEL that it is called by."""
+
+    text: str
+    path: str
+    sha256: str
+
+
+class _Passed(Struct, frozen=True, kw_only=True):
+    """What a child is told: the objects, and where their classes may be imported from."""
+
+    objects: tuple[WrittenObject, ...] = ()
+    import_paths: tuple[str, ...] = ()
+
+
+# By path, so that two threads that offer the same module do not take it away from each other.
+_written: dict[str, WrittenObject] = {}
+
+
+@contextmanager
+def allow_object(written: WrittenObject) -> Iterator[None]:
+    """Lets this process and its children open the pickle inside of the block."""
+    _written[written.path] = written
+    try:
+        yield
+    finally:
+        del _written[written.path]
+
+
+def list_variables() -> dict[str, str]:
+    """The variables of a child's environment that let it open what this process wrote; none if it wrote nothing."""
+    objects = tuple(_written.copy().values())
+    if not objects:
+        return {}
+    passed = _Passed(objects=objects, import_paths=tuple(sys.path))
+    return {VARIABLE: msgspec.json.encode(passed).decode()}
+
+
+def find_object(text: str) -> WrittenObject:
+    """The pickle of the MODEL `text`.
+
+    Raises:
+        ModelError: neither this process nor its parent wrote one.
+    """
+    for written in _list_allowed():
+        if written.text == text:
+            return written
+    raise ModelError(
+        f"{text} is a Python object of another program. Its pickle is not opened, since that would run the code in it. "
+        "Give the module itself to enginebench.run(), or a MODEL that can be made anywhere: package.module:factory"
+    )
+
+
+def may_open(sha256: str) -> bool:
+    """Whether a pickle of this hash was written by this process or by its parent."""
+    return any(written.sha256 == sha256 for written in _list_allowed())
+
+
+def extend_import_paths() -> None:
+    """Lets imports look where the parent's do, last: a class beside the user's script is found there."""
+    sys.path.extend(path for path in _read_passed().import_paths if path not in sys.path and Path(path).exists())
+
+
+def _list_allowed() -> tuple[WrittenObject, ...]:
+    return (*_written.copy().values(), *_read_passed().objects)
+
+
+def _read_passed() -> _Passed:
+    return msgspec.json.decode(os.environ.get(VARIABLE, "{}"), type=_Passed)

@@ -1,0 +1,245 @@
+"""How much each group of nodes alone harms the answers: the Q/DQ pairs of one group, put into the FP32 graph.
+
+The pairs are those that a recipe made, so that ranges, placement and rounding are those of the graph that will run.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import onnxruntime
+from onnx import ModelProto, NodeProto
+
+from enginebench.core.errors import ArtifactError
+from enginebench.core.groups import NodeGroup
+from enginebench.core.operators import register_operators
+from enginebench.models.precision.exclusion import find_originals
+from enginebench.models.precision.graph import make_consumers, make_producers, sort_nodes
+from enginebench.models.precision.macs import count_macs
+from enginebench.models.precision.qdq import WEIGHTED
+
+if TYPE_CHECKING:
+    from enginebench.core.protocols import Feeds
+
+PAIR = ("QuantizeLinear", "DequantizeLinear")
+# Entries that go through a graph at a time: of efficientnet_b0, 8 images stay below 300 MB.
+STEP = 8
+
+
+def find_groups(given: ModelProto, prepared: ModelProto, quantized: ModelProto) -> tuple[NodeGroup, ...]:
+    """The groups of nodes that the recipe quantized, in the order of the graph.
+
+    A node that is no product joins the group of the last node before it that is in one.
+
+    Args:
+        given: the graph as it was exported.
+        prepared: the same graph as `prepare_graph` returns it.
+        quantized: what a recipe made of it.
+    """
+    touched, theirs = _find_touched(prepared, quantized), {node.name for node in quantized.graph.node}
+    originals = find_originals(given, prepared)
+    macs = count_macs(prepared)
+    producers = make_producers(prepared)
+    order = {node.name: i for i, node in enumerate(prepared.graph.node)}
+    home: dict[str, str] = {}
+    members: defaultdict[str, list[str]] = defaultdict(list)
+    for node in prepared.graph.node:
+        before = [producers[name].name for name in node.input if name in producers]
+        joined = [name for name in before if name in home]
+        if node.name not in touched and (node.name in theirs or not joined):  # the range of what it cuts stands for it
+            continue
+        alone = node.op_type in WEIGHTED or not joined
+        home[node.name] = node.name if alone else home[max(joined, key=lambda name: order[name])]
+        members[home[node.name]].append(node.name)
+    kinds = {node.name: node.op_type for node in prepared.graph.node}
+    return tuple(
+        NodeGroup(
+            name=originals[first][0],
+            kind=kinds[first],
+            nodes=tuple(nodes),
+            originals=tuple(original for name in nodes for original in originals[name]),
+            macs=sum(macs.get(name, 0) for name in nodes),
+        )
+        for first, nodes in members.items()
+        if originals[first]
+    )
+
+
+def _find_touched(prepared: ModelProto, quantized: ModelProto) -> set[str]:
+    """Names of the nodes that read a dequantized value, or whose result is quantized."""
+    producers, consumers = make_producers(quantized), make_consumers(quantized)
+    names = {node.name for node in prepared.graph.node}
+    return {
+        node.name
+        for node in quantized.graph.node
+        if node.name in names
+        and (
+            any(name in producers and producers[name].op_type == PAIR[1] for name in node.input)
+            or any(reader.op_type == PAIR[0] for name in node.output for reader in consumers.get(name, ()))
+        )
+    }
+
+
+def quantize_only(prepared: ModelProto, quantized: ModelProto, names: Iterable[str]) -> ModelProto:
+    """The FP32 graph with the Q/DQ pairs of some nodes: on what they read, on their weights, and on what they make.
+
+    Args:
+        prepared: the FP32 graph.
+        quantized: what a recipe made of it, with the pairs of all nodes.
+        names: of the nodes.
+    """
+    made = ModelProto()
+    made.CopyFrom(prepared)
+    chosen = set(names)
+    graft = _Graft(made, quantized, chosen)
+    for node in made.graph.node:
+        if node.name in chosen:
+            graft.quantize_inputs(node)
+    for node in [n for n in made.graph.node if n.name in chosen]:
+        graft.quantize_outputs(node)
+    graft.finish()
+    return made
+
+
+class _Graft:
+    """Takes pairs out of a quantized graph into another one."""
+
+    def __init__(self, made: ModelProto, quantized: ModelProto, chosen: set[str]) -> None:
+        self._made, self._chosen = made, chosen
+        self._theirs = {node.name: node for node in quantized.graph.node}
+        self._producers, self._consumers = make_producers(quantized), make_consumers(quantized)
+        self._constants = {tensor.name: tensor for tensor in quantized.graph.initializer}
+        self._outputs = {value.name for value in made.graph.output}
+        self._readers = make_consumers(made)
+        self._taken: dict[str, NodeProto] = {}  # name of their node -> the copy
+        self._nodes: list[NodeProto] = []
+        self._tensors: set[str] = set()
+        # Of a ReLU that the recipe took out, as the range of the pair cuts what it cut: its result -> what it read.
+        self._cut = {
+            node.output[0]: node.input[0]
+            for node in made.graph.node
+            if node.name in chosen and node.name not in self._theirs
+        }
+
+    def quantize_inputs(self, node: NodeProto) -> None:
+        theirs = self._theirs.get(node.name)
+        for i, name in enumerate(theirs.input if theirs else ()):
+            if name in self._producers and self._producers[name].op_type == PAIR[1]:
+                node.input[i] = self._copy(name, node.input[i])
+
+    def quantize_outputs(self, node: NodeProto) -> None:
+        """Readers outside of the chosen nodes get the rounded value, too: as behind an 8-bit kernel."""
+        theirs = self._theirs.get(node.name)
+        for i, mine in enumerate(node.output):
+            names = [theirs.output[i]] if theirs else [*node.output, *node.input]  # it may have either name now
+            end = next(filter(None, map(self._find_pair_behind, names)), None)
+            if end is None or mine in self._outputs:
+                continue
+            rounded = self._copy(end, mine)
+            for reader in self._readers.get(mine, ()):
+                if reader.name not in self._chosen:
+                    for i, read in enumerate(reader.input):
+                        if read == mine:
+                            reader.input[i] = rounded
+
+    def _find_pair_behind(self, tensor: str) -> str | None:
+        """The dequantized form of a tensor of theirs."""
+        for quantizer in self._consumers.get(tensor, ()):
+            if quantizer.op_type == PAIR[0]:
+                for reader in self._consumers.get(quantizer.output[0], ()):
+                    if reader.op_type == PAIR[1]:
+                        return str(reader.output[0])
+        return None
+
+    def _copy(self, tensor: str, source: str) -> str:
+        """Copies the nodes that make their tensor, back to the float value, which here is called `source`."""
+        theirs = self._producers[tensor]
+        key = theirs.name or tensor
+        if key not in self._taken:
+            copy = NodeProto()
+            copy.CopyFrom(theirs)
+            copy.name, copy.output[0] = f"graft_{key}", f"graft_{tensor}"
+            self._taken[key] = copy
+            first = theirs.input[0]
+            if first in self._producers and self._producers[first].op_type in PAIR:
+                copy.input[0] = self._copy(first, source)
+            elif first in self._constants:
+                copy.input[0] = f"graft_{first}"
+                self._tensors.add(first)
+            else:
+                copy.input[0] = self._cut.get(source, source)
+            for i, name in enumerate(theirs.input[1:], start=1):
+                copy.input[i] = f"graft_{name}"
+                self._tensors.add(name)
+            self._nodes.append(copy)
+        return str(self._taken[key].output[0])
+
+    def finish(self) -> None:
+        self._made.graph.node.extend(self._nodes)
+        read = {name for node in self._made.graph.node for name in node.input} | self._outputs
+        for node in [n for n in self._made.graph.node if n.output[0] in self._cut and n.output[0] not in read]:
+            self._made.graph.node.remove(node)  # it would keep its maker and the pair from being one kernel
+        for name in sorted(self._tensors):
+            tensor = self._made.graph.initializer.add()
+            tensor.CopyFrom(self._constants[name])
+            tensor.name = f"graft_{name}"
+        _match_opsets(self._made, self._consumers)
+        sort_nodes(self._made)
+
+
+def _match_opsets(model: ModelProto, consumers: Mapping[str, Sequence[NodeProto]]) -> None:
+    """Contributed Q/DQ operators need the import of their domain."""
+    known = {opset.domain for opset in model.opset_import}
+    for domain in {node.domain for nodes in consumers.values() for node in nodes} - known - {"ai.onnx"}:
+        model.opset_import.add(domain=domain, version=1)
+
+
+def answer(model: ModelProto, feeds: Feeds, threads: int, libraries: Sequence[str] = ()) -> dict[str, Any]:
+    """The float outputs of a graph by name, in ONNX Runtime's own 8-bit kernels where it has them.
+
+    Args:
+        model: the graph.
+        feeds: input name -> array [entries, ...].
+        threads: of ONNX Runtime.
+        libraries: of its custom operators.
+
+    Raises:
+        ArtifactError: the graph does not run.
+    """
+    options = onnxruntime.SessionOptions()
+    register_operators(options, libraries)
+    options.intra_op_num_threads = threads
+    options.log_severity_level = 3
+    options.add_session_config_entry("session.x64quantprecision", "1")  # as the engine has it
+    try:
+        session = onnxruntime.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
+        fixed = session.get_inputs()[0].shape[0]
+        step = fixed if isinstance(fixed, int) else STEP
+        n = min(len(array) for array in feeds.values())
+        parts = [
+            session.run(None, {name: array[start : start + step] for name, array in feeds.items()})
+            for start in range(0, n - n % step if isinstance(fixed, int) else n, step)
+        ]
+    except Exception as error:  # ONNX Runtime has a class of its own for every kind of failure
+        raise ArtifactError(f"a graph with a part of its nodes quantized does not run: {error}") from error
+    names = [output.name for output in session.get_outputs()]
+    joined = (np.concatenate(arrays) for arrays in zip(*parts, strict=True))
+    return {name: array for name, array in zip(names, joined, strict=True) if array.dtype.kind == "f"}
+
+
+def map_homes(prepared: ModelProto, groups: Iterable[NodeGroup]) -> dict[str, str]:
+    """Name of each node, of what it makes and of its constants -> the group that it belongs to.
+
+    A layer of an engine is called by one of them.
+    """
+    own = {name: group.name for group in groups for name in group.nodes}
+    homes = dict(own)
+    constants = {tensor.name for tensor in prepared.graph.initializer}
+    for node in prepared.graph.node:
+        if node.name in own:
+            tensors = [*node.output, *(name for name in node.input if name in constants)]
+            homes.update((name, own[node.name]) for name in tensors if name)
+    return homes

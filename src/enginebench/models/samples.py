@@ -1,0 +1,236 @@
+"""The user's inputs: read once from wherever they lie, kept one entry a file, and joined to what an engine is fed."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+import zipfile
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from msgspec.structs import replace
+
+from enginebench.core.errors import FeedError, ModelError, ParseError, UsageError
+from enginebench.core.records import TensorSpec
+from enginebench.core.shapes import find_batch_axes, fits_shape, show_shape
+
+if TYPE_CHECKING:
+    from enginebench.core.protocols import Array
+
+# Of the folder beside a run's artifacts.
+SAMPLES = "samples"
+# The one array of an .npy file goes to the one input, whatever that is called.
+ONLY = ""
+
+
+def resolve_given(text: str) -> list[dict[str, Array]]:
+    """What `--inputs` names: one dictionary for each call of the model, arrays by input name.
+
+    Args:
+        text: an .npz or .npy file, a folder of them, or `package.module:function`, which returns a dictionary of arrays
+            or several of them.
+
+    Raises:
+        UsageError: it is none of these, or holds nothing.
+        ParseError: a file is damaged, or holds Python objects, which are never loaded.
+        ModelError: the function cannot be imported, fails, or returns something else.
+    """
+    path = Path(text)
+    if path.is_dir():
+        files = sorted(p for p in path.iterdir() if p.suffix.lower() in (".npz", ".npy") and not p.name.startswith("."))
+        if not files:
+            raise UsageError(f"--inputs {text}: the folder holds no .npz file; expected one for each sample")
+        return [_read_file(file) for file in files]
+    if path.suffix.lower() in (".npz", ".npy"):
+        return [_read_file(path)]
+    module, colon, attribute = text.partition(":")
+    if not colon or not module or not attribute:
+        raise UsageError(
+            f"--inputs {text}: no such folder; expected F.npz, a folder of such files, or package.module:function"
+        )
+    return _call_function(text, module, attribute)
+
+
+def _read_file(path: Path) -> dict[str, Array]:
+    try:
+        with path.open("rb") as file:  # NumPy leaves a file that it opened itself open when it is damaged
+            stored = np.load(file, allow_pickle=False)
+            if isinstance(stored, np.ndarray):
+                return {ONLY: stored}
+            return {name: stored[name] for name in stored.files if not name.startswith("__")}
+    except (OSError, ValueError, EOFError, zipfile.BadZipFile, KeyError) as error:
+        reason = getattr(error, "strerror", None) or str(error)
+        found = "Python objects, which are never loaded" if "pickle" in reason else reason
+        raise ParseError(path, "", found, "one array for each input, as numpy.savez writes them") from error
+
+
+def _call_function(text: str, module: str, attribute: str) -> list[dict[str, Array]]:
+    here = str(Path.cwd())
+    if here not in sys.path:  # as `python -m` has it, so that a file beside the user is found
+        sys.path.insert(0, here)
+    try:
+        found: Any = importlib.import_module(module)
+        for part in attribute.split("."):
+            found = getattr(found, part)
+        made: Any = found()
+        given = [_take_arrays(text, entry) for entry in ([made] if isinstance(made, Mapping) else made)]
+    except (FeedError, ModelError):
+        raise
+    except Exception as error:  # user code: anything can come out of it
+        raise ModelError(f"--inputs {text}: {type(error).__name__}: {error}") from error
+    if not given:
+        raise ModelError(f"--inputs {text} returned nothing; expected one or more dictionaries of arrays")
+    return given
+
+
+def _take_arrays(text: str, entry: object) -> dict[str, Array]:
+    if not isinstance(entry, Mapping):
+        raise ModelError(
+            f"--inputs {text} returned a {type(entry).__name__}; expected {{input name: array}}, or several of these"
+        )
+    return {str(name): np.asarray(value) for name, value in entry.items()}
+
+
+def write_samples(given: Iterable[Mapping[str, Array]], specs: Sequence[TensorSpec], folder: Path) -> int:
+    """Writes each entry of what was given into a file of its own; how many there are.
+
+    Raises:
+        FeedError: names, dtypes or shapes do not fit the inputs; lists every difference.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    count = 0
+    for arrays in given:
+        for entry in cut_entries(name_only(arrays, specs), specs):
+            np.savez(folder / f"{count:06}.npz", **entry)  # type: ignore[arg-type]
+            count += 1
+    return count
+
+
+def name_only(arrays: Mapping[str, Array], specs: Sequence[TensorSpec]) -> dict[str, Array]:
+    """The arrays; the one of an .npy file under the name of the one input.
+
+    Raises:
+        FeedError: there are more inputs.
+    """
+    if ONLY not in arrays:
+        return dict(arrays)
+    if len(specs) != 1:
+        raise FeedError(f"--inputs names a single array; the model has {len(specs)} inputs. Give an .npz")
+    return {specs[0].name: arrays[ONLY]}
+
+
+def cut_entries(arrays: Mapping[str, Array], specs: Sequence[TensorSpec]) -> list[dict[str, Array]]:
+    """The entries of one call, each with a batch of one; inputs without a batch axis are whole in each.
+
+    Raises:
+        FeedError: names, dtypes or shapes do not fit, or the inputs have different numbers of entries.
+    """
+    axes = find_batch_axes(specs)
+    check_given(arrays, specs, axes)
+    lengths = {name: arrays[name].shape[axis] for name, axis in axes.items() if axis is not None}
+    counts = set(lengths.values())
+    if len(counts) > 1:
+        told = ", ".join(f"{name}: {length}" for name, length in lengths.items())
+        raise FeedError(f"the inputs have different numbers of entries ({told}); give each as many")
+    if not counts:
+        return [dict(arrays)]
+    (count,) = counts
+    return [
+        {
+            name: array if (axis := axes[name]) is None else np.take(array, [i], axis=axis)
+            for name, array in arrays.items()
+        }
+        for i in range(count)
+    ]
+
+
+def check_given(arrays: Mapping[str, Array], specs: Sequence[TensorSpec], axes: Mapping[str, int | None]) -> None:
+    """Checks names, dtypes and shapes; a batch axis may have any length.
+
+    Raises:
+        FeedError: they do not fit; lists every difference.
+    """
+    known = {spec.name for spec in specs}
+    problems = [f"unknown input {name!r}" for name in arrays if name not in known]
+    for spec in specs:
+        array = arrays.get(spec.name)
+        if array is None:
+            problems.append(f"missing input {spec.name!r}")
+            continue
+        free = tuple("batch" if i == axes[spec.name] else axis for i, axis in enumerate(spec.shape))
+        if array.dtype != np.dtype(spec.dtype):
+            problems.append(f"input {spec.name!r} has dtype {array.dtype}, not {spec.dtype}")
+        if not fits_shape(free, array.shape) or 0 in array.shape:
+            problems.append(f"input {spec.name!r} has shape {show_shape(array.shape)}, not {show_shape(free)}")
+    if problems:
+        expected = ", ".join(f"{s.name}: {s.dtype}[{show_shape(s.shape)}]" for s in specs)
+        raise FeedError(f"the inputs do not fit the model: {'; '.join(problems)}. Expected {expected}")
+
+
+def take_sizes(
+    specs: Sequence[TensorSpec], arrays: Mapping[str, Array], axes: Mapping[str, int | None] | None = None
+) -> tuple[TensorSpec, ...]:
+    """The specs with the lengths that one entry has on the open axes; axes that are the batch stay so.
+
+    What does not fit is left to `cut_entries`, which tells it whole.
+    """
+    axes = find_batch_axes(specs) if axes is None else axes
+
+    def take(spec: TensorSpec) -> TensorSpec:
+        shape = arrays[spec.name].shape if spec.name in arrays else ()
+        others = [isinstance(axis, str) and i != axes[spec.name] for i, axis in enumerate(spec.shape)]
+        if not any(others) or len(shape) != len(others):
+            return spec
+        return replace(spec, sizes=tuple(length if other else 0 for length, other in zip(shape, others, strict=True)))
+
+    return tuple(map(take, specs))
+
+
+def find_samples(place: Path) -> str | None:
+    """The folder of samples beside the artifacts in `place`; None if the user gave none."""
+    folder = place.absolute() / SAMPLES
+    return str(folder) if folder.is_dir() else None
+
+
+def list_samples(folder: str) -> list[Path]:
+    """The files of a folder that `write_samples` filled, in order."""
+    return sorted(Path(folder).glob("*.npz"))
+
+
+def read_samples(folder: str, n: int | None = None) -> list[dict[str, Array]]:
+    """The entries of a folder that `write_samples` filled, the first `n` of them."""
+    return [_read_file(path) for path in list_samples(folder)[:n]]
+
+
+def group_samples(samples: Sequence[Mapping[str, Array]], batch: int) -> list[list[int]]:
+    """The places of the entries that go into each call: at most `batch`, all of one shape, in the order they came."""
+    groups: dict[tuple[object, ...], list[int]] = {}
+    for place, sample in enumerate(samples):
+        groups.setdefault(tuple(sorted((name, array.shape) for name, array in sample.items())), []).append(place)
+    return [group[i : i + batch] for group in groups.values() for i in range(0, len(group), batch)]
+
+
+def join_samples(members: Sequence[Mapping[str, Array]], specs: Sequence[TensorSpec], batch: int) -> dict[str, Array]:
+    """One feed of `batch` entries: the members, and the first ones again where they are fewer.
+
+    A graph with a fixed batch gets as many as it takes.
+    """
+    axes, feed = find_batch_axes(specs), {}
+    for spec in specs:
+        axis = axes[spec.name]
+        arrays = [member[spec.name] for member in members]
+        if axis is None:
+            joined = arrays[0]
+        else:
+            joined = np.concatenate([arrays[i % len(arrays)] for i in range(batch)], axis=axis)
+        feed[spec.name] = np.asarray(joined, dtype=spec.dtype, order="C")
+    return feed
+
+
+def find_batch(specs: Sequence[TensorSpec], batch: int) -> int:
+    """The entries of one call: those that the graph fixes, else `batch`."""
+    axes = find_batch_axes(specs)
+    found = (spec.shape[axis] for spec in specs if (axis := axes[spec.name]) is not None)
+    return next((length for length in found if isinstance(length, int)), batch)

@@ -1,0 +1,3 @@
+"""What `load` measured: the document, the table, the pictures and the page."""
+
+from __future__ import annotations

@@ -1,0 +1,60 @@
+"""The JSON document of `load`."""
+
+from __future__ import annotations
+
+from msgspec import Struct
+
+from enginebench.analyze.capacity import CapacityVerdict
+from enginebench.analyze.loadgen import LoadgenPoint, Scenario
+from enginebench.analyze.queueing import LoadPoint
+from enginebench.core.names import format_engine, format_precision
+from enginebench.core.records import Capacity, Caveat, EngineSpec, Machine
+
+
+class LoadRow(Struct, frozen=True, kw_only=True):
+    """One configuration: an engine, its streams, their threads and batches, and what it carried."""
+
+    id: str
+    engine: EngineSpec
+    streams: int
+    max_batch: int
+    max_wait_ms: float
+    offline_per_s: float | None = None  # when all requests are there at once
+    capacity: Capacity | None = None  # over all rounds
+    rounds: tuple[Capacity, ...] = ()
+    reason: str | None = None  # why nothing was measured
+
+
+class LoadDocument(Struct, frozen=True, kw_only=True):
+    """Every point of every row. `capacity` is the highest of all rows, `loadgen` what LoadGen says of the first."""
+
+    schema: str = "enginebench.load/1"
+    model: str
+    scenario: Scenario
+    arrivals: str
+    limit_ms: float | None
+    percentile: float
+    seed: int
+    points: tuple[LoadPoint, ...]
+    capacity: Capacity | None = None
+    loadgen: LoadgenPoint | None = None
+    rows: tuple[LoadRow, ...]
+    verdicts: tuple[CapacityVerdict, ...] = ()
+    machine: Machine | None = None
+    finished: bool = True
+    caveats: tuple[Caveat, ...] = ()
+
+
+def describe_row(row: LoadRow) -> str:
+    """The configuration in words: `ort fp32, 2 streams of 1 thread, batches up to 4`."""
+    spec = row.engine
+    streams = f"{row.streams} stream" + ("s" if row.streams != 1 else "")
+    threads = f"{spec.threads} thread" + ("s" if spec.threads != 1 else "")
+    parts = [
+        f"{format_engine(spec)} {format_precision(spec.precision, spec.recipe, spec.mix)}",
+        f"{streams} of {threads}",
+    ]
+    if spec.device != "cpu":
+        parts = [f"{parts[0]} on {spec.device}", streams]
+    wait = f", waiting up to {row.max_wait_ms:g} ms" if row.max_wait_ms else ""
+    return ", ".join([*parts, f"batches up to {row.max_batch}{wait}"] if row.max_batch > 1 else parts)

@@ -1,0 +1,122 @@
+"""Ceilings of a machine as a table and as a picture."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from rich.console import Group, RenderableType
+from rich.text import Text
+
+from enginebench.core.text import clean_text
+from enginebench.report.numbers import format_significant
+from enginebench.report.trtexec.terminal import make_table, say
+
+if TYPE_CHECKING:
+    from enginebench.core.ceilings import Ceiling, Ceilings
+    from enginebench.report.charts import Row, Spec
+
+NAMES = {
+    "gemm": "matrix product",
+    "conv": "convolution",
+    "l1": "level 1 cache",
+    "l2": "level 2 cache",
+    "l3": "level 3 cache",
+    "l4": "level 4 cache",
+    "memory": "memory",
+    "kernel": "empty kernel",
+    "graph": "empty graph",
+    "call": "empty call",
+}
+
+
+def render_ceilings(document: Ceilings) -> RenderableType:
+    """Every ceiling with the range of its repetitions, and what could not be measured."""
+    table = make_table(["ceiling", "precision", "threads"], ["best", "repetitions", "unit"])
+    for ceiling in document.ceilings:
+        texts = [name_ceiling(ceiling), ceiling.precision or "-", name_threads(ceiling)]
+        table.add_row(*map(say, texts), _number(ceiling.value), _range(ceiling), ceiling.unit)
+    gpus = ", ".join(gpu.name for gpu in document.machine.gpus)
+    title = document.machine.cpu_model + (f", {gpus}" if gpus else "")
+    count = f"{document.processes} fresh processes" if document.processes > 1 else "one process"
+    foot = f"The best that was observed, {count} each. One multiply-accumulate (MAC) is two operations."
+    return Group(Text(clean_text(title), style="bold"), table, Text(""), say(foot), *map(say, document.notes))
+
+
+def name_ceiling(ceiling: Ceiling) -> str:
+    """`level 2 cache`, `empty kernel launched and waited for`."""
+    if ceiling.kind == "call" and ceiling.device != "cpu":
+        return "empty kernel, waited for"
+    return NAMES[ceiling.kind]
+
+
+def name_threads(ceiling: Ceiling) -> str:
+    """The number of threads, or the GPU."""
+    return ceiling.device if ceiling.threads is None else str(ceiling.threads)
+
+
+def _number(value: float) -> str:
+    return format_significant(value)
+
+
+def _range(ceiling: Ceiling) -> str:
+    return f"{_number(ceiling.low)} to {_number(ceiling.high)}" if ceiling.n > 1 else "one"
+
+
+def draw_ceilings(document: Ceilings) -> Spec:
+    """The roofline: what a unit of work can be done in, by how many multiply-accumulates come with each byte.
+
+    One line for each precision; of a CPU at the most threads. The slope is memory's bandwidth, the flat part the better
+    one of products and convolutions.
+    """
+    from enginebench.report.charts import COLOURS, finish, import_altair, read_rows
+
+    alt = import_altair()
+    points = [point for device in list_devices(document.ceilings) for point in list_points(document.ceilings, device)]
+    x = alt.X("macs:Q", title="multiply-accumulates for each byte of memory", scale=alt.Scale(type="log"))
+    y = alt.Y("rate:Q", title="GMAC/s", scale=alt.Scale(type="log"))
+    names = list(dict.fromkeys(str(point["precision"]) for point in points))
+    colours = alt.Scale(domain=names, range=[COLOURS.get(name, COLOURS["other"]) for name in names])
+    colour = alt.Color("precision:N", scale=colours, title="precision", sort=None)
+    dash = alt.StrokeDash("device:N", title="device", sort=None)
+    lines = read_rows(points).mark_line(strokeWidth=2).encode(x=x, y=y, color=colour, strokeDash=dash)
+    ends = [point for point in points if point["end"]]
+    text = read_rows(ends).mark_text(align="right", dy=-7).encode(x=x, y=y, text="label:N", color=colour)
+    subtitle = "best observed; the slope is the bandwidth of memory, the flat part the rate of products or convolutions"
+    return finish(alt.layer(lines, text), f"Roofline of {document.machine.cpu_model}", subtitle, height=320)
+
+
+def list_devices(ceilings: Sequence[Ceiling]) -> list[tuple[str, int | None]]:
+    """(device, threads): of a CPU those with the most."""
+    most: dict[str, int | None] = {}
+    for ceiling in ceilings:
+        before = most.get(ceiling.device)
+        most[ceiling.device] = None if ceiling.threads is None else max(ceiling.threads, before or 0)
+    return list(most.items())
+
+
+def list_points(ceilings: Sequence[Ceiling], device: tuple[str, int | None]) -> list[Row]:
+    """The ends and the corner of each precision's line on a device."""
+    own = [ceiling for ceiling in ceilings if (ceiling.device, ceiling.threads) == device]
+    memory = next((ceiling.value for ceiling in own if ceiling.kind == "memory"), None)
+    rates: dict[str, float] = {}
+    for ceiling in own:
+        if ceiling.kind in ("gemm", "conv") and ceiling.precision:
+            rates[ceiling.precision] = max(ceiling.value, rates.get(ceiling.precision, 0.0))
+    if not memory or not rates:
+        return []
+    name = device[0] if device[1] is None else f"{device[0]}, {device[1]} threads"
+    corners = {precision: rate / memory for precision, rate in rates.items()}
+    first, last = min(corners.values()) / 10, max(corners.values()) * 10
+    return [
+        {
+            "device": name,
+            "precision": precision,
+            "macs": at,
+            "rate": min(rate, at * memory),
+            "end": at == last,
+            "label": f"{precision} {_number(rate)}",
+        }
+        for precision, rate in rates.items()
+        for at in (first, corners[precision], last)
+    ]

@@ -1,0 +1,457 @@
+"""The charts of a run as Vega-Lite specifications, for PNG files and for the page, from stored rows alone.
+
+Every chart hides the rows whose labels stand in its parameter `hidden`: the page's filter sets it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from msgspec import Struct
+
+from enginebench.analyze.layers import make_layers, make_profile
+from enginebench.analyze.stages import StagesDocument
+from enginebench.core.records import Result
+from enginebench.report.charts import (
+    COLOURS,
+    GREY,
+    LINE_BREAK,
+    WIDTH,
+    Spec,
+    draw_layers,
+    finish,
+    import_altair,
+    style_chart,
+)
+from enginebench.report.run.rows import RunDocument
+from enginebench.report.run.series import (
+    Point,
+    bin_rows,
+    count_lines,
+    follow_batches,
+    follow_rows,
+    label_rows,
+    list_file_stages,
+    list_proofs,
+    list_speedups,
+    list_stages,
+    place_quality,
+    trace_rows,
+)
+
+_TOP_LAYERS = 30
+_PANEL = 44
+# A bar and the space around it; a line of its label, and the space between two labels.
+_BAR, _LINE, _GAP = 24, 13, 8
+_MOST_LINES = 12
+# Labels of rows on the tail axis: the share of calls that are no slower.
+_SHARES = "datum.value == 0 ? 'min' : format(100 - 100 / pow(10, datum.value), '.6~g') + ' %'"
+_SHOWN = "indexof(hidden, datum.row) < 0"
+
+
+class Chart(Struct, frozen=True, kw_only=True):
+    """One picture. `name` is its file without ending, `section` the part of the page in which it stands."""
+
+    name: str
+    section: str
+    title: str
+    description: str  # what it shows, for those who cannot see it
+    spec: Spec
+    row: str = ""  # label of the one row that it is about
+    picture: bool = True  # whether it is worth a file beside the page
+
+
+def draw_run(document: RunDocument, results: Sequence[Result], stages: Sequence[StagesDocument] = ()) -> list[Chart]:
+    """Every chart that the stored rows can fill, in the order of the page.
+
+    Args:
+        document: of the run.
+        results: its rows with their raw samples.
+        stages: what the verb `stages` measured beside them.
+
+    Raises:
+        MissingDependency: altair is not installed.
+    """
+    labels = label_rows(document)
+    known = [result for result in results if result.id in labels]
+    measured = [result for result in known if any(m.latency_ns for m in result.measurements)]
+    charts = [
+        _draw_speedups(list_speedups(document, labels), document),
+        _draw_batches(follow_batches(document, labels)),
+        _draw_histogram(*bin_rows(measured, labels)),
+        _draw_percentiles(*follow_rows(measured, labels)),
+        _draw_drift(*trace_rows(measured, labels)),
+        _draw_quality(*place_quality(document, labels)),
+        _draw_stages([*list_stages(known, labels), *list_file_stages(stages)]),
+        *_draw_layers(known, labels, document.fastest.id if document.fastest else ""),
+        _draw_proofs(list_proofs(document, labels)),
+    ]
+    return [chart for chart in charts if chart is not None]
+
+
+def _draw_speedups(points: list[Point], document: RunDocument) -> Chart | None:
+    if not points:
+        return None
+    alt = import_altair()
+    y = alt.Y("row:N", sort=None, title=None, axis=_label_bars(domain=False))
+    x = alt.X("speedup:Q", title="times as fast as the baseline", axis=alt.Axis(tickCount=8))
+    base = _read("speedups").transform_filter(_SHOWN).encode(y=y)
+    tooltip = _tips(row="row", verdict="verdict", speedup="speed-up", low="95 % from", high="to")
+    bars = base.mark_bar(size=_BAR - 4).encode(x=x, color=_colour_precisions(points), tooltip=tooltip)
+    rules = base.mark_rule(strokeWidth=2, color="#1f2937").encode(x="low:Q", x2="high:Q")
+    texts = base.mark_text(align="left", dx=6, color=GREY).encode(x=alt.X("end:Q"), text="text:N")
+    texts = texts.transform_calculate(end="max(datum.speedup, datum.high || 0)")
+    one = alt.Chart(alt.Data(values=[{"one": 1}])).mark_rule(strokeDash=[4, 3], color=GREY).encode(x="one:Q")
+    subtitle = "ratio of medians of neighbouring repetitions; lines are 95 % intervals over processes"
+    spec = finish(alt.layer(bars, rules, texts, one), "Speed-up", subtitle, height=_fit_rows(points, least=3))
+    fastest = max(points, key=lambda p: p["speedup"])
+    return Chart(
+        name="speedup",
+        section="speedup",
+        title="Speed-up",
+        description=f"Bars of the speed-up of {len(points)} rows; the longest is {fastest['row']}, {fastest['text']}.",
+        spec=_fill(spec, speedups=points),
+    )
+
+
+def _draw_batches(points: list[Point]) -> Chart | None:
+    if not points:
+        return None
+    alt = import_altair()
+    tooltip = _tips(engine="engine", batch="batch", per_s="images/s", p50_ms="p50 (ms)", p99_ms="p99 (ms)")
+    base = (
+        _read("batches")
+        .transform_filter(_SHOWN)
+        .encode(
+            x=alt.X("per_s:Q", title="images per second", scale=alt.Scale(type="log")),
+            y=alt.Y("p50_ms:Q", title="p50 latency (ms)", scale=alt.Scale(type="log")),
+            color=_colour_rows("engine"),
+        )
+    )
+    line = base.mark_line().encode(detail="engine:N", order="batch:Q")
+    dots = base.mark_point(filled=True, size=60, opacity=1).encode(tooltip=tooltip)
+    texts = base.mark_text(dy=-10, fontSize=10).encode(text="text:N")
+    spec = finish(alt.layer(line, dots, texts), "Latency against throughput", "numbers are batch sizes", height=300)
+    return Chart(
+        name="throughput",
+        section="speedup",
+        title="Latency against throughput",
+        description="Lines of p50 latency over images per second, one for each engine, a point for each batch.",
+        spec=_fill(spec, batches=points),
+    )
+
+
+def _draw_histogram(bars: list[Point], medians: list[Point]) -> Chart | None:
+    if not bars:
+        return None
+    alt = import_altair()
+    scale = alt.Scale(type="log", nice=False)
+    x = alt.X("from:Q", title="latency (ms), log axis", scale=scale, axis=alt.Axis(tickCount=8, format="~g"))
+    bar = (
+        alt.Chart()
+        .mark_rect(color=COLOURS["fp32"])
+        .encode(
+            x=x,
+            x2="to:Q",
+            y=alt.Y("calls:Q", title=None, axis=None, scale=alt.Scale(zero=True)),
+            y2=alt.datum(0),
+            tooltip=_tips(**{"row": "row", "from": "from (ms)", "to": "to (ms)", "calls": "calls"}),
+        )
+    )
+    # The height of a tick is half of the panel: bars stay visible behind it.
+    tick = alt.Chart().mark_tick(color=COLOURS["int8"], thickness=1.5, height=_PANEL // 2)
+    tick = tick.encode(
+        x=alt.X("ms:Q", scale=scale),
+        y=alt.value(_PANEL - _PANEL // 4),
+        tooltip=_tips(row="row", repetition="repetition", ms="median (ms)"),
+    )
+    # Layers of different data can stand in panels only as one table: the rows of both, told apart by their fields.
+    layers = alt.layer(
+        bar.transform_filter("isValid(datum.calls)"), tick.transform_filter("isValid(datum.repetition)"),
+    )  # fmt: skip
+    spec = _draw_panels(
+        layers,
+        "samples",
+        medians,
+        "Latency distributions",
+        f"all calls up to p99.9; orange: the median of each repetition{_say_thinned(medians)}",
+        same_height=False,
+    )
+    return Chart(
+        name="latency_hist",
+        section="distributions",
+        title="Histograms",
+        description="A histogram of latencies for each row on a shared logarithmic axis, process medians marked.",
+        spec=_fill(spec, samples=[*bars, *medians]),
+    )
+
+
+def _draw_percentiles(curves: list[Point], thin: list[Point]) -> Chart | None:
+    if not curves:
+        return None
+    alt = import_altair()
+    axis = alt.Axis(values=[0, 1, 2, 3], labelExpr=_SHARES)
+    x = alt.X("rarity:Q", title="share of calls that are no slower", axis=axis)
+    y = alt.Y("ms:Q", title="latency (ms), log axis", scale=alt.Scale(type="log", nice=False, padding=8))
+    lines = _read("curves").transform_filter(_SHOWN).encode(x=x, y=y, color=_colour_rows("row"))
+    each = _read("thin").transform_filter(_SHOWN).encode(x=x, y=y, color=_colour_rows("row"))
+    each = each.mark_line(strokeWidth=0.7, opacity=0.35, interpolate="step-before").encode(detail=["row:N", "line:N"])
+    tooltip = [
+        alt.Tooltip("row:N"),
+        alt.Tooltip("share:N", title="calls no slower"),
+        alt.Tooltip("ms:Q", title="ms", format=".5~g"),
+    ]
+    thick = lines.mark_line(strokeWidth=2.2, interpolate="step-before")
+    hover = lines.transform_calculate(share="format(100 - 100 / pow(10, datum.rarity), '.4~g') + ' %'")
+    hover = hover.mark_point(opacity=0, size=60).encode(tooltip=tooltip)
+    subtitle = f"thick: all calls of a row, nearest rank; thin: each repetition{_say_thinned(thin)}"
+    spec = finish(alt.layer(each, thick, hover), "Percentiles up to p99.9", subtitle, height=360)
+    return Chart(
+        name="percentiles",
+        section="distributions",
+        title="Percentiles",
+        description="Latency of each row by the share of calls that are no slower, up to 99.9 per cent.",
+        spec=_fill(spec, curves=curves, thin=thin),
+    )
+
+
+def _say_thinned(points: list[Point]) -> str:
+    lines = len({(p["row"], p.get("line", p.get("repetition"))) for p in points})
+    rows = len({p["row"] for p in points})
+    return f" (the first {lines // rows} of each row)" if rows and lines // rows >= 20 else ""
+
+
+def _draw_drift(points: list[Point], referenced: bool) -> Chart | None:
+    if not points:
+        return None
+    alt = import_altair()
+    x = alt.X("at:Q", title="repetition (fresh process)", scale=alt.Scale(nice=False), axis=alt.Axis(tickMinStep=1))
+    y = alt.Y("relative:Q", title=None, scale=alt.Scale(zero=False), axis=alt.Axis(format=".0%", tickCount=3))
+    tooltip = _tips(row="row", what="of", relative="relative to the median", ms="ms", marks="seen")
+    base = alt.Chart().encode(x=x, y=y)
+    line = base.transform_filter("datum.what == 'latency'").mark_line(color=COLOURS["fp32"], strokeWidth=1.2)
+    reference = base.transform_filter("datum.what != 'latency'").mark_line(
+        color=GREY, strokeDash=[3, 2], point=alt.OverlayMarkDef(size=14, color=GREY)
+    )
+    marked = base.transform_filter("isValid(datum.marks)").mark_point(
+        color=COLOURS["int8"], filled=True, size=34, opacity=1
+    )
+    hover = base.mark_point(opacity=0, size=40).encode(tooltip=tooltip)
+    layers = alt.layer(line.encode(detail="line:N"), reference.encode(tooltip=tooltip), marked, hover)
+    also = "; grey: the fixed reference kernel, which shows the machine alone" if referenced else ""
+    subtitle = f"medians of neighbouring calls over the row's median; orange: disturbed blocks{also}"
+    spec = _draw_panels(layers, "series", points, "Latency over time", subtitle, same_height=True)
+    return Chart(
+        name="latency_over_time",
+        section="drift",
+        title="Latency over time",
+        description="Latency relative to its median along all repetitions, one panel a row; drift and throttling show.",
+        spec=_fill(spec, series=points),
+    )
+
+
+def _draw_quality(points: list[Point], quality: str) -> Chart | None:
+    if len(points) < 2:
+        return None
+    alt = import_altair()
+    x = alt.X(
+        "per_s:Q", title="images per second at p50, log axis", scale=alt.Scale(type="log", padding=30, nice=False)
+    )
+    percent = alt.Axis(format=".2%") if quality.startswith("top-1") else alt.Axis(format=".6~g")
+    y = alt.Y("quality:Q", title=quality, scale=alt.Scale(zero=False, padding=12), axis=percent)
+    base = _read("points").transform_filter(_SHOWN).encode(x=x, y=y)
+    tooltip = _tips(row="row", per_s="images/s", quality=quality, low="95 % from", high="to", precision="precision")
+    front = base.transform_filter("datum.pareto").mark_line(color=GREY, strokeDash=[5, 3])
+    front = front.encode(detail="front:N", order="per_s:Q")
+    rules = base.transform_filter("isValid(datum.low)").mark_rule(opacity=0.5).encode(y="low:Q", y2="high:Q")
+    dots = base.mark_point(filled=True, size=90, opacity=1).encode(
+        color=_colour_precisions(points),
+        shape=alt.Shape("pareto:N", legend=None, scale=alt.Scale(domain=[True, False], range=["diamond", "circle"])),
+        tooltip=tooltip,
+    )
+    names = base.transform_filter("datum.pareto").mark_text(align="right", dx=-8, dy=10, color=GREY, fontSize=10)
+    # Of the rows on the front the name says it.
+    doubtful = base.transform_filter("datum.doubt != '' && !datum.pareto")
+    doubts = doubtful.mark_text(align="right", dx=-8, dy=10, color=GREY, fontSize=10).encode(text="doubt:N")
+    subtitle = "no other row is both faster and better than those on the dashed line"
+    spec = finish(
+        alt.layer(front, rules, dots, names.encode(text="row:N"), doubts), f"Speed against {quality}", subtitle, 300
+    )
+    best = [p["row"] for p in points if p["pareto"]]
+    return Chart(
+        name="pareto",
+        section="quality",
+        title=f"Speed against {quality}",
+        description=f"A point for each row. On the Pareto front: {', '.join(best) or 'none'}.",
+        spec=_fill(spec, points=points),
+    )
+
+
+def _draw_stages(points: list[Point]) -> Chart | None:
+    if not points:
+        return None
+    alt = import_altair()
+    stages = [p["stage"] for p in sorted(points, key=lambda p: p["order"])]
+    colour = alt.Color("stage:N", title=None, sort=list(dict.fromkeys(stages)), legend=alt.Legend(orient="top"))
+    colour = colour.scale(range=PALETTE)
+    bars = (
+        _read("stages")
+        .transform_filter(_SHOWN)
+        .mark_bar(size=_BAR - 4)
+        .encode(
+            y=alt.Y("row:N", sort=None, title=None, axis=_label_bars()),
+            x=alt.X("ms:Q", title="p50 of each stage (ms)"),
+            color=colour,
+            order="order:Q",
+            tooltip=_tips(row="row", stage="stage", ms="p50 (ms)", share="share"),
+        )
+    )
+    spec = finish(
+        bars,
+        "Stages",
+        "where the time goes, without overlap",
+        height=_fit_rows(points),
+    )
+    return Chart(
+        name="stages",
+        section="stages",
+        title="Stages",
+        description="Stacked bars of the time of each stage, a bar for each row.",
+        spec=_fill(spec, stages=points),
+    )
+
+
+def _draw_layers(results: Sequence[Result], labels: dict[str, str], fastest: str) -> list[Chart]:
+    """The slowest layers of each row that was profiled; those of the fastest row are also a picture of their own."""
+    profiled = [result for result in results if result.layers]
+    chosen = next((result.id for result in profiled if result.id == fastest), profiled[0].id if profiled else "")
+    return [
+        Chart(
+            name="per_layer_time" if result.id == chosen else f"per_layer_time_{number}",
+            section="layers",
+            title=f"Layers of {labels[result.id]}",
+            description=f"Bars of the {min(_TOP_LAYERS, len(result.layers))} slowest of {len(result.layers)} layers.",
+            spec=draw_layers(
+                make_profile(result.layers),
+                f"Layers of {labels[result.id]}",
+                topk=_TOP_LAYERS,
+                layers=make_layers(result.layers),
+            ),
+            row=labels[result.id],
+            picture=result.id == chosen,
+        )
+        for number, result in enumerate(profiled, start=1)
+    ]
+
+
+def _draw_proofs(points: list[Point]) -> Chart | None:
+    if not points:
+        return None
+    alt = import_altair()
+    bars = (
+        _read("proofs")
+        .transform_filter(_SHOWN)
+        .mark_bar(size=_BAR - 4)
+        .encode(
+            y=alt.Y("row:N", sort=None, title=None, axis=_label_bars()),
+            x=alt.X("share:Q", title="share of time", axis=alt.Axis(format=".0%"), stack="zero"),
+            color=_colour_precisions(points),
+            tooltip=_tips(row="row", asked="asked for", precision="ran in", share="share of time"),
+        )
+    )
+    spec = finish(
+        bars,
+        "Proof of precision",
+        "from the runtimes' own records",
+        height=_fit_rows(points),
+    )
+    return Chart(
+        name="precision",
+        section="proof",
+        title="Proof of precision",
+        description="Stacked bars of the share of time that each row spent in each precision.",
+        spec=_fill(spec, proofs=points),
+    )
+
+
+# Okabe-Ito without black, then Tableau colours that differ from them.
+# Source: M. Okabe, K. Ito, "Color Universal Design"; Tableau 10.
+PALETTE = ["#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9"]
+PALETTE += ["#9c755f", "#7f3c8d", "#4e8a00", "#b0264b", "#5f6b7a", "#a58d00"]
+
+
+def _fit_rows(points: Sequence[Point], least: int = 1) -> int:
+    """The height of a bar for each row, each of which has room for its label."""
+    rows = {point["row"] for point in points}
+    return max(len(rows), least) * max(_BAR, _LINE * count_lines(rows) + _GAP)
+
+
+def _label_bars(**more: bool) -> Any:
+    """The axis of rows: names of several lines stand with their middle at the bar."""
+    alt = import_altair()
+    lines = f"length(split(datum.label, '{LINE_BREAK}'))"
+    offsets = [{"test": f"{lines} == {n}", "value": -_LINE * (n - 1) / 2} for n in range(2, _MOST_LINES + 1)]
+    return alt.Axis(
+        labelLimit=330,
+        labelLineHeight=_LINE,
+        labelOffset={"condition": offsets, "value": 0},
+        ticks=False,
+        grid=False,
+        **more,
+    )
+
+
+def _colour_rows(field: str) -> Any:
+    alt = import_altair()
+    stroke = {"symbolType": "stroke", "symbolOpacity": 1, "symbolStrokeWidth": 3}
+    legend = alt.Legend(orient="bottom", columns=3, labelLimit=300, title=None, **stroke)
+    return alt.Color(f"{field}:N", sort=None, scale=alt.Scale(range=PALETTE), legend=legend)
+
+
+def _colour_precisions(points: Sequence[Point]) -> Any:
+    alt = import_altair()
+    found = {point["precision"] for point in points}
+    known = [name for name in COLOURS if name in found]
+    others = sorted(found - set(known))
+    scale = alt.Scale(domain=[*known, *others], range=[COLOURS[n] for n in known] + [COLOURS["other"]] * len(others))
+    return alt.Color("precision:N", scale=scale, title=None, legend=alt.Legend(orient="top"))
+
+
+def _tips(**titles: str) -> list[Any]:
+    """Fields that a pointer shows, in this order."""
+    alt = import_altair()
+    plain = {"row", "verdict", "what", "marks", "stage", "precision", "asked", "engine", "repetition", "batch", "calls"}
+    return [
+        alt.Tooltip(f"{field}:N", title=title)
+        if field in plain
+        else alt.Tooltip(f"{field}:Q", title=title, format=".1%" if field == "share" else ".5~g")
+        for field, title in titles.items()
+    ]
+
+
+def _read(name: str) -> Any:
+    alt = import_altair()
+    return alt.Chart(alt.NamedData(name=name))
+
+
+def _draw_panels(
+    layers: Any, data: str, points: Sequence[Point], title: str, subtitle: str, *, same_height: bool
+) -> Spec:
+    """Layers in a panel for each row, one under the other, with its label above it."""
+    alt = import_altair()
+    rows = list(dict.fromkeys(point["row"] for point in points))
+    header = alt.Header(labelOrient="top", labelAnchor="start", labelPadding=2, title=None, labelLimit=WIDTH)
+    faceted = (
+        layers.properties(width=WIDTH, height=_PANEL, data=alt.NamedData(name=data))
+        .facet(row=alt.Row("row:N", sort=rows, header=header), spacing=6)
+        .transform_filter(_SHOWN)
+        # Rows differ in their number of calls; what is compared across panels is the place on the shared x axis.
+        .resolve_scale(y="shared" if same_height else "independent")
+    )
+    return style_chart(faceted, title, subtitle)
+
+
+def _fill(spec: Spec, **datasets: list[Point]) -> Spec:
+    """The specification with its data and its parameter; data is put in last, since altair would check each number."""
+    return spec | {"datasets": datasets, "params": [*spec.get("params", []), {"name": "hidden", "value": []}]}

@@ -1,0 +1,49 @@
+"""A comparison as JUnit XML, which CI servers show as tests: one case a row."""
+
+from __future__ import annotations
+
+from xml.etree.ElementTree import Element, SubElement, indent, tostring
+
+from enginebench.analyze.diff import DiffDocument, DiffRow
+from enginebench.core.text import clean_text
+from enginebench.report.numbers import format_range
+from enginebench.report.run.answers import explain_diff_row
+
+
+def format_junit(document: DiffDocument, name: str = "enginebench diff") -> str:
+    """The XML: a row that fails the gate is a failure, one that shows nothing is skipped, the others pass.
+
+    Source: the schema of Jenkins' xunit plugin (junit-10.xsd), which GitLab, Azure and GitHub's actions read, too.
+    """
+    suite = Element("testsuite", name=clean_text(name), tests=str(len(document.rows) or 1))
+    cases = [_add_case(suite, row) for row in document.rows] or [_add_nothing(suite, document)]
+    suite.set("failures", str(sum(case.find("failure") is not None for case in cases)))
+    suite.set("skipped", str(sum(case.find("skipped") is not None for case in cases)))
+    suite.set("errors", "0")
+    root = Element("testsuites")
+    root.append(suite)
+    indent(root)
+    return '<?xml version="1.0" encoding="UTF-8"?>\n' + tostring(root, encoding="unicode") + "\n"
+
+
+def _add_case(suite: Element, row: DiffRow) -> Element:
+    case = SubElement(suite, "testcase", classname="enginebench", name=clean_text(row.id))
+    why = clean_text(explain_diff_row(row))
+    if row.failures:
+        SubElement(case, "failure", type=row.verdict, message=clean_text("; ".join(row.failures))).text = why
+    elif row.verdict in ("not_shown", "not_comparable"):
+        SubElement(case, "skipped", message=f"{row.verdict.replace('_', ' ')}: {why}")
+    SubElement(case, "system-out").text = _describe(row)
+    return case
+
+
+def _describe(row: DiffRow) -> str:
+    ratio = f", base / candidate {format_range(row.ratio, 'x')}" if row.ratio else ""
+    return f"{row.verdict.replace('_', ' ')}{ratio}"
+
+
+def _add_nothing(suite: Element, document: DiffDocument) -> Element:
+    case = SubElement(suite, "testcase", classname="enginebench", name="rows")
+    if document.gate_failed:
+        SubElement(case, "failure", type="not_comparable", message="there are no rows to compare")
+    return case

@@ -1,0 +1,335 @@
+"""Results to the rows that every table, file and verdict of a run is made of: schema `enginebench.run/1`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from msgspec import Struct
+from msgspec.structs import asdict as to_fields
+
+from enginebench.analyze.bounds import doubt_row, share_of_limit
+from enginebench.analyze.builds import BuildEffect, describe_builds, doubt_builds
+from enginebench.analyze.compare import NOUNS, Unit
+from enginebench.analyze.drift import doubt_samples
+from enginebench.analyze.layers import doubt_kernel_times
+from enginebench.analyze.metrics.scores import find_value
+from enginebench.analyze.quantiles import median
+from enginebench.analyze.ranking import RecommendedBy, Ref, rank_results
+from enginebench.analyze.standing import Standing
+from enginebench.analyze.summary import Summary
+from enginebench.core.caveats import limit_to_processes, make_caveat
+from enginebench.core.limits import MARGIN
+from enginebench.core.names import format_engine
+from enginebench.core.records import (
+    Axes,
+    BoundBy,
+    Cache,
+    Capacity,
+    Caveat,
+    Clock,
+    Estimate,
+    Machine,
+    Measurement,
+    Precision,
+    Recipe,
+    Result,
+    Scope,
+    Score,
+    Status,
+    StopRule,
+    Validity,
+    Verdict,
+)
+from enginebench.core.shapes import format_shapes
+
+RUN_SCHEMA = "enginebench.run/1"
+
+
+class Row(Struct, frozen=True, kw_only=True):
+    """One row of a run, as `cli.md` lays it down. Times in ms, shares 0 to 1; None means not measured."""
+
+    id: str
+    engine: str
+    precision: Precision
+    requested_precision: Precision
+    recipe: Recipe | None
+    batch: int
+    scope: Scope
+    cache: Cache
+    device: str
+    threads: int
+    weights: str | None
+    clock: Clock | None
+    modelled: bool
+    status: Status
+    reason: str | None
+    validity: Validity
+    n: int
+    processes: int
+    p50_ms: Estimate | None
+    p99_ms: Estimate | None
+    mean_ms: Estimate | None
+    p50_device_ms: Estimate | None
+    enqueue_ms: Estimate | None
+    throughput_per_s: float | None
+    throughput_pipelined_per_s: float | None
+    speedup: Estimate | None
+    max_abs_diff: float | None
+    cosine: float | None
+    centred_cosine: float | None
+    top1_agreement: float | None
+    top1_accuracy: Estimate | None  # of the labelled samples, where the model classifies
+    scores: tuple[Score, ...]  # of the labelled samples; the first one decides
+    effective_precision: dict[str, float] | None
+    build_s: float | None
+    size_bytes: int | None
+    peak_memory_bytes: int | None
+    energy_mj: float | None
+    pareto: bool
+    caveats: tuple[Caveat, ...]
+    result: str
+    # Beside the contract.
+    mix: str = ""  # which nodes of the graph stay in FP32 by choice, as `name_mix` tells; "": none
+    p90_ms: Estimate | None = None
+    p95_ms: Estimate | None = None
+    p50_unmarked_ms: Estimate | None = None
+    percentiles_ms: dict[str, Estimate] = {}
+    marked_share: float = 0.0
+    stop_rules: tuple[StopRule, ...] = ()
+    engine_version: str | None = None
+    baseline: str | None = None  # id of the row that `speedup` is taken against
+    speedup_reason: str | None = None  # why `speedup` is empty
+    verdict: Verdict | None = None  # against the baseline
+    repetitions_needed: int | None = None
+    nonfinite: int = 0
+    outputs_agree: bool | None = None  # None: not compared
+    agreement: float | None = None  # share of the reference's decisions (labels, boxes, sequences) that the row shares
+    is_reference: bool = False  # the row that others were compared with
+    peak_device_memory_bytes: int | None = None
+    energy_interval_mj: tuple[float, float] | None = None  # what the resolution of the counter leaves open
+    built_beside: int = 0  # other rows that were built at the same time: with any, `build_s` is an upper bound
+    shapes: dict[str, tuple[int, ...]] = {}  # of the inputs that were timed
+    bucket: str = ""  # the shapes that were asked for, where a run has rows of several
+    axes: Axes | None = None  # "fixed": the engine was made for these shapes alone
+    capacity: Capacity | None = None  # requests a second under a limit, of rows that won
+    builds: BuildEffect | None = None  # how far several builds of the engine differ
+    unit: Unit = "process"  # what was repeated for `verdict`; `repetitions_needed` counts it
+    bound_ms: float | None = None  # the least time by this machine's ceilings; None: none were stored
+    of_limit: float | None = None  # bound_ms over the median, on a GPU the median device time: 1 is the limit
+    bound_by: BoundBy | None = None
+    unmapped_share: float | None = None  # of the layers' time, in those that stand for no node of the ONNX graph
+
+    def tell_needed(self) -> str:
+        """As many as would show a verdict: `about 14 repetitions`, or builds; "" where that is not known."""
+        return f"about {self.repetitions_needed} {NOUNS[self.unit]}" if self.repetitions_needed else ""
+
+
+class RunDocument(Struct, frozen=True, kw_only=True):
+    """What `run --json` prints and `report` reads."""
+
+    schema: str = RUN_SCHEMA
+    model: str
+    machine: Machine | None
+    spec: dict[str, Any]
+    rows: tuple[Row, ...]
+    fastest: Ref | None
+    recommended: Ref | None
+    margin: float = MARGIN
+    recommended_by: RecommendedBy = "drift"
+    p99_limit_ms: float | None = None  # that `recommended` keeps to
+
+
+def describe_row(standing: Standing, path: str = "") -> Row:
+    """The row of one result.
+
+    Args:
+        standing: what is known of it, also if it failed or was skipped.
+        path: of the result file, relative to the run; `rows/<id>.json` if empty.
+    """
+    result, found = standing.result, standing.comparison
+    effect = describe_builds(result)
+    limited_ms = _find_limited_time(standing)
+    beaten = doubt_row(result.bound, limited_ms)
+    measured = [m for m in result.measurements if m.latency_ns]
+    engine, measure = result.engine, result.measure
+    return Row(
+        id=result.id,
+        engine=format_engine(engine),
+        precision=engine.precision,
+        requested_precision=result.requested_precision,
+        recipe=engine.recipe,
+        mix=engine.mix,
+        batch=engine.batch,
+        scope=measure.scope,
+        cache=measure.cache,
+        device=engine.device,
+        threads=engine.threads,
+        weights=result.artifacts[0].weights if result.artifacts else None,
+        clock=standing.clock,
+        modelled=standing.modelled,
+        status=result.status,
+        reason=result.reason,
+        validity="suspect" if beaten and standing.validity == "valid" else standing.validity,
+        bound_ms=result.bound.bound_ms if result.bound else None,
+        of_limit=share_of_limit(result.bound, limited_ms),
+        bound_by=result.bound.bound_by if result.bound else None,
+        unmapped_share=result.bound.unmapped_share if result.bound else None,
+        speedup=standing.speedup,
+        baseline=standing.baseline,
+        speedup_reason="; ".join(found.reasons) if found and found.ratio is None else None,
+        verdict=found.verdict if found else None,
+        repetitions_needed=found.repetitions_needed if found else None,
+        effective_precision=result.effective_precision,
+        build_s=result.build_s,
+        built_beside=result.built_beside,
+        shapes=result.shapes,
+        capacity=result.capacity,
+        bucket=format_shapes(engine.shapes),
+        axes=result.axes,
+        builds=effect,
+        unit=found.unit if found else "process",
+        size_bytes=result.size_bytes,
+        peak_memory_bytes=max((m.peak_memory_bytes for m in measured if m.peak_memory_bytes), default=None),
+        peak_device_memory_bytes=max((b for m in measured if (b := m.peak_device_memory_bytes)), default=None),
+        energy_mj=_mean([m.energy_mj for m in measured]),
+        energy_interval_mj=_bound_energy(measured),
+        pareto=standing.pareto,
+        is_reference=standing.is_reference,
+        top1_accuracy=find_value(result.scores, "top1"),
+        scores=result.scores,
+        caveats=_collect_caveats(result, (*standing.doubts, *doubt_builds(effect), *beaten)),
+        result=path or f"rows/{result.id}.json",
+        stop_rules=tuple(sorted({m.stop_rule for m in measured})),
+        engine_version=result.engine_version,
+        **_describe_times(standing.summary),
+        **to_fields(standing.agreement),
+    )
+
+
+def _find_limited_time(standing: Standing) -> float | None:
+    """The time that a bound is held against: the device's own where it has a clock: launching may hide behind it."""
+    summary = standing.summary
+    if summary is None or standing.modelled:
+        return None
+    estimate = summary.p50_device or summary.p50
+    return estimate.value if estimate else None
+
+
+def _describe_times(summary: Summary | None) -> dict[str, Any]:
+    """The fields of a row that come from its samples."""
+    estimates = ("p50", "p90", "p95", "p99", "mean", "p50_device", "enqueue", "p50_unmarked")
+    fields: dict[str, Any] = {f"{name}_ms": getattr(summary, name, None) for name in estimates}
+    return fields | {
+        "n": summary.n if summary else 0,
+        "processes": summary.processes if summary else 0,
+        "marked_share": summary.marked_share if summary else 0.0,
+        "throughput_per_s": summary.throughput_per_s if summary else None,
+        "throughput_pipelined_per_s": summary.throughput_pipelined_per_s if summary else None,
+        "percentiles_ms": summary.percentiles if summary else {},
+    }
+
+
+def _mean(values: Sequence[float | None]) -> float | None:
+    known = [v for v in values if v is not None]
+    return sum(known) / len(known) if known else None
+
+
+def _bound_energy(measurements: Sequence[Measurement]) -> tuple[float, float] | None:
+    """Lowest and highest energy per image that the counter's resolution allows, averaged over the processes."""
+    known = [
+        (m.energy_mj, m.energy_resolution_mj)
+        for m in measurements
+        if m.energy_mj is not None and m.energy_resolution_mj is not None
+    ]
+    if not known:
+        return None
+    low, high = (sum(max(0.0, e + sign * r) for e, r in known) / len(known) for sign in (-1, 1))
+    return low, high
+
+
+def _collect_caveats(result: Result, doubts: Sequence[Caveat]) -> tuple[Caveat, ...]:
+    """Every doubt about a row once: of the row, its artifacts, its processes, its samples, its outputs."""
+    found = [
+        *(result.machine.caveats if result.machine else ()),
+        *result.caveats,
+        *(c for a in result.artifacts for c in a.caveats),
+    ]
+    found += _merge_process_caveats(result)
+    found += doubts
+    found += doubt_kernel_times(result.layers, _find_device_time(result.measurements))
+    if result.drift and result.drift.unlike:
+        why = "; ".join(result.drift.unlike)
+        found.append(make_caveat("outputs_not_compared", reference=result.drift.reference, why=why))
+    found += doubt_samples(result.drift) if result.drift else ()
+    if result.drift and (count := sum(o.nonfinite for o in result.drift.outputs)):
+        widest = result.requested_precision == "fp32"
+        found.append(make_caveat("nonfinite.outputs_fp32" if widest else "nonfinite.outputs", count=count))
+    return tuple(dict.fromkeys(found))
+
+
+def _find_device_time(measurements: Sequence[Measurement]) -> float | None:
+    """Median over the processes of the median device time, ns."""
+    known = [median(m.device_ns) for m in measurements if m.device_ns]
+    return median(known) if known else None
+
+
+def _merge_process_caveats(result: Result) -> list[Caveat]:
+    """One caveat a code; where not every process has it, with the number of those that do."""
+    first: dict[str, Caveat] = {}
+    count: dict[str, int] = {}
+    for measurement in result.measurements:
+        for caveat in {c.code: c for c in measurement.caveats}.values():
+            first.setdefault(caveat.code, caveat)
+            count[caveat.code] = count.get(caveat.code, 0) + 1
+    total = len(result.measurements)
+    return [
+        caveat if count[code] == total else limit_to_processes(caveat, count[code], total)
+        for code, caveat in first.items()
+    ]
+
+
+def describe_run(
+    *,
+    model: str,
+    machine: Machine | None,
+    spec: Mapping[str, Any],
+    results: Sequence[Result],
+    baseline_engine: str = "pytorch",
+    margin: float = MARGIN,
+    metric: str | None = None,
+    max_metric_drop: float | None = None,
+    p99_limit_ms: float | None = None,
+) -> RunDocument:
+    """The document of a run: its rows in the order given, and the two answers (`analyze/ranking.py`).
+
+    Args:
+        model: as the user wrote it.
+        machine: where it ran.
+        spec: what was asked.
+        results: in the order of the table.
+        baseline_engine: ENGINE whose FP32 row speed-ups are taken against.
+        margin: for verdicts.
+        metric: that decides; None: the first one that the rows have.
+        max_metric_drop: what `recommended` may lose of it, in its own unit.
+        p99_limit_ms: `recommended` keeps to it.
+    """
+    ranking = rank_results(
+        results,
+        baseline_engine=baseline_engine,
+        margin=margin,
+        metric=metric,
+        max_metric_drop=max_metric_drop,
+        p99_limit_ms=p99_limit_ms,
+    )
+    return RunDocument(
+        model=model,
+        machine=machine,
+        spec=dict(spec),
+        rows=tuple(describe_row(standing) for standing in ranking.standings),
+        fastest=ranking.fastest,
+        recommended=ranking.recommended,
+        margin=margin,
+        recommended_by=ranking.recommended_by,
+        p99_limit_ms=p99_limit_ms,
+    )

@@ -1,0 +1,403 @@
+"""Stored rows to what charts draw: labels, bins, curves. Thinned here, so that a page stays small; times in ms."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import takewhile
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from enginebench.analyze.metrics.scores import find_score
+from enginebench.analyze.metrics.tasks import name_metric
+from enginebench.analyze.quantiles import median
+from enginebench.analyze.stages import StagesDocument
+from enginebench.core.names import format_precision
+from enginebench.core.records import Estimate, Measurement, Result
+from enginebench.core.text import clean_text
+from enginebench.report.charts import LINE_BREAK, shorten
+from enginebench.report.run.cells import break_lines, name_doubt
+from enginebench.report.run.rows import Row, RunDocument
+from enginebench.report.scores import find_metric
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    Floats = NDArray[np.float64]
+
+Point = dict[str, Any]
+
+# Between the fastest call and p99.9; more bars than this are narrower than three pixels of the picture.
+_BINS = 48
+# Points of a curve up to p99.9: of a row, and of one of its repetitions, which is drawn thinner.
+_CURVE, _THIN_CURVE = 60, 24
+# Repetitions that are drawn; beyond it lines lie on each other. The subtitle says so.
+MAX_REPETITIONS = 20
+# Medians of neighbours along one repetition.
+_CHUNKS = 16
+# Where the tail axis ends: one call in a thousand.
+_DEEPEST = 3.0
+_DIGITS = 5
+# Letters of a label in one line: two fifths of a phone's width.
+LINE_LETTERS = 26
+# Letters of options in a label, four lines; longer ones are cut where they do not tell rows apart.
+MAX_OPTIONS = 4 * LINE_LETTERS
+
+
+def label_rows(document: RunDocument) -> dict[str, str]:
+    """Row id -> a label that stands beside a bar, different for every row; settings only where rows differ in them.
+
+    It has several short lines: engine, precision and settings, then the options beneath them. Two spaces stand between
+    lines, so that a label is a plain name wherever it is no picture. A row that is not to be relied on says so.
+    """
+    varied = [
+        name for name in ("batch", "bucket", "scope", "cache", "device", "threads") if _differs(document.rows, name)
+    ]
+    labels = label_names([(_name_head(row, varied), _list_options(row)) for row in document.rows])
+    return {row.id: label for row, label in zip(document.rows, labels, strict=True)}
+
+
+def label_names(names: Sequence[tuple[str, str]]) -> list[str]:
+    """A label for each (head, options), in lines; different names have different labels.
+
+    Options that are too long are cut where they are the same as those of another name, never where they differ.
+    """
+    alike: dict[str, set[str]] = {}  # label -> the options that would be shortened to it
+    for head, options in names:
+        alike.setdefault(stack_lines(head, options), set()).add(options)
+    labels = [stack_lines(head, _skip_common(options, alike[stack_lines(head, options)])) for head, options in names]
+    taken: Counter[str] = Counter()
+    for i, label in enumerate(labels):
+        taken[label] += 1
+        labels[i] = label if taken[label] == 1 else f"{label} #{taken[label]}"
+    return labels
+
+
+def _skip_common(options: str, alike: set[str]) -> str:
+    """The options from the first one on in which they differ from those that look alike when they are cut."""
+    if len(alike) == 1:
+        return options
+    start = max(_count_common(options, other) for other in alike if other != options)
+    begin = options.rfind(", ", 0, start) + 2
+    return f"…{options[begin if start - begin < LINE_LETTERS else start :]}"
+
+
+def _count_common(text: str, other: str) -> int:
+    """How many letters at the head of both are the same."""
+    return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(text, other, strict=False)))
+
+
+def stack_lines(head: str, options: str) -> str:
+    """The head, and the options beneath it, cut in their middle, in lines that fit beside a bar on a phone."""
+    return LINE_BREAK.join(
+        [*break_lines(head, LINE_LETTERS), *break_lines(shorten(options, MAX_OPTIONS), LINE_LETTERS)]
+    )
+
+
+def count_lines(labels: Iterable[str]) -> int:
+    """The lines of the highest label."""
+    return max((label.count(LINE_BREAK) + 1 for label in labels), default=1)
+
+
+def _differs(rows: Sequence[Row], name: str) -> bool:
+    return len({getattr(row, name) for row in rows}) > 1
+
+
+def _name_head(row: Row, varied: Sequence[str], *, with_doubt: bool = True) -> str:
+    """Engine, precision, what rows differ in, and whether the row is to be relied on."""
+    parts = {"batch": f"b{row.batch}", "threads": f"{row.threads}t"}
+    settings = [parts.get(name, str(getattr(row, name))) for name in varied]
+    engine = clean_text(row.engine).partition(":")[0]
+    marks = [*(["modelled"] if row.modelled else []), *([doubt] if with_doubt and (doubt := name_doubt(row)) else [])]
+    words = [engine, format_precision(row.precision, row.recipe, row.mix), *settings, *(f"({mark})" for mark in marks)]
+    return " ".join(words)
+
+
+def _list_options(row: Row) -> str:
+    return ", ".join(clean_text(row.engine).partition(":")[2].split(","))
+
+
+def list_speedups(document: RunDocument, labels: Mapping[str, str]) -> list[Point]:
+    """A point for each row that has a speed-up."""
+    return [
+        {
+            "row": labels[row.id],
+            "speedup": _round(row.speedup.value),
+            "low": _round(row.speedup.low),
+            "high": _round(row.speedup.high),
+            "precision": row.precision,
+            "text": _write_speedup(row.speedup, row),
+            "verdict": "baseline" if row.id == row.baseline else (row.verdict or "").replace("_", " "),
+        }
+        for row in document.rows
+        if row.speedup
+    ]
+
+
+def _write_speedup(speedup: Estimate, row: Row) -> str:
+    text = f"{speedup.value:.3g}x" + ("" if speedup.low is not None or row.n == 0 else "?")
+    return f"{text} {name_doubt(row)}".rstrip()
+
+
+def bin_rows(results: Iterable[Result], labels: Mapping[str, str]) -> tuple[list[Point], list[Point]]:
+    """(bars of each row up to its p99.9, evenly wide in the logarithm; the median of each repetition)."""
+    bars: list[Point] = []
+    medians: list[Point] = []
+    for result in results:
+        kept = [m for m in result.measurements if m.latency_ns]
+        if kept:
+            bars += _bin(np.concatenate([read_ms(m) for m in kept]), labels[result.id])
+            medians += [
+                {"row": labels[result.id], "ms": _round(median(m.latency_ns) / 1e6), "repetition": m.repetition}
+                for m in kept[:MAX_REPETITIONS]
+            ]
+    return bars, medians
+
+
+def _bin(values: Floats, label: str) -> list[Point]:
+    shown = values[(values > 0) & (values <= _quantile(np.sort(values), 0.999))]
+    if not len(shown):
+        return []
+    # No more bars than different times: a coarse clock gives gaps that mean nothing.
+    bins = min(_BINS, len(np.unique(shown)))
+    counts, edges = np.histogram(np.log(shown), bins=bins)
+    ends = np.exp(edges)
+    if bins == 1:
+        ends = np.array([shown[0] * 0.995, shown[0] * 1.005])
+    return [
+        {"row": label, "from": _round(low), "to": _round(high), "calls": int(count)}
+        for low, high, count in zip(ends[:-1], ends[1:], counts, strict=True)
+        if count
+    ]
+
+
+def follow_rows(results: Iterable[Result], labels: Mapping[str, str]) -> tuple[list[Point], list[Point]]:
+    """(curve of each row, curve of each of its repetitions): latency by the share of calls that are no slower."""
+    curves: list[Point] = []
+    thin: list[Point] = []
+    for result in results:
+        kept = [m for m in result.measurements if m.latency_ns]
+        if kept:
+            label = labels[result.id]
+            curves += _follow(np.concatenate([read_ms(m) for m in kept]), _CURVE, {"row": label})
+            # Counted, not by their own numbers: two processes that carry the same number are two lines.
+            for line, m in enumerate(kept[:MAX_REPETITIONS]):
+                thin += _follow(read_ms(m), _THIN_CURVE, {"row": label, "line": line})
+    return curves, thin
+
+
+def _follow(values: Floats, points: int, fields: Point) -> list[Point]:
+    ascending = np.sort(values)
+    # Beyond one call in n there is nothing to follow.
+    deepest = min(_DEEPEST, max(math.log10(len(ascending)), 0.3))
+    rarities = np.linspace(0.0, deepest, points)
+    return [fields | {"rarity": _round(r), "ms": _round(_quantile(ascending, 1 - 10.0**-r))} for r in rarities]
+
+
+def trace_rows(results: Iterable[Result], labels: Mapping[str, str]) -> tuple[list[Point], bool]:
+    """(medians of neighbours along each repetition, relative to the row's; whether the reference kernel is among them).
+
+    Repetitions of all rows took turns, so that the same place on the axis is nearly the same time.
+    """
+    points: list[Point] = []
+    referenced = False
+    for result in results:
+        kept = [m for m in result.measurements if m.latency_ns]
+        centre = median([median(m.latency_ns) for m in kept]) if kept else 0.0
+        if centre <= 0:
+            continue
+        for place, measurement in enumerate(kept):
+            points += _trace(measurement, place, centre, labels[result.id])
+        reference = _trace_reference(kept, labels[result.id])
+        referenced = referenced or bool(reference)
+        points += reference
+    return points, referenced
+
+
+def _trace(measurement: Measurement, place: int, centre: float, label: str) -> list[Point]:
+    values = np.asarray(measurement.latency_ns, dtype=np.float64)
+    parts = np.array_split(np.arange(len(values)), min(_CHUNKS, len(values)))
+    points = []
+    for i, part in enumerate(parts):
+        value = median(values[part])
+        marks = _find_marks(measurement, int(part[0]), int(part[-1]))
+        points.append(
+            {
+                "row": label,
+                "at": _round(place + (i + 0.5) / len(parts)),
+                "line": place,
+                "what": "latency",
+                "relative": _round(value / centre),
+                "ms": _round(value / 1e6),
+                **({"marks": ", ".join(marks).replace("_", " ")} if marks else {}),
+            }
+        )
+    return points
+
+
+def _find_marks(measurement: Measurement, first: int, last: int) -> list[str]:
+    """The marks of all blocks that the samples first to last touch."""
+    blocks = [b for b in measurement.blocks if b.marks and b.start <= last and first < b.stop]
+    return sorted({mark for block in blocks for mark in block.marks})
+
+
+def _trace_reference(kept: Sequence[Measurement], label: str) -> list[Point]:
+    known = [(place, median(m.reference_ns)) for place, m in enumerate(kept) if m.reference_ns]
+    if len(known) < 2:
+        return []
+    centre = median([value for _, value in known])
+    return [
+        {
+            "row": label,
+            "at": place + 0.5,
+            "line": -1,
+            "what": "reference kernel",
+            "relative": _round(value / centre),
+            "ms": _round(value / 1e6),
+        }
+        for place, value in known
+        if centre > 0
+    ]
+
+
+def place_quality(document: RunDocument, labels: Mapping[str, str]) -> tuple[list[Point], str]:
+    """(each ok row with its speed and its quality, what that quality is)."""
+    metric = find_metric(document.rows)
+    name = _name_quality(document, metric)
+    points = [
+        {
+            "row": labels[row.id],
+            "per_s": _round(1000 * row.batch / row.p50_ms.value),
+            "quality": quality,
+            "low": row.scores[0].value.low if metric and row.scores else None,
+            "high": row.scores[0].value.high if metric and row.scores else None,
+            "precision": row.precision,
+            "pareto": row.pareto,
+            "doubt": name_doubt(row),
+            "front": f"{row.batch} {row.bucket} {row.scope} {row.cache} {row.clock}",
+        }
+        for row in document.rows
+        if row.status == "ok" and row.p50_ms and (quality := _find_quality(row, metric)) is not None
+    ]
+    return points, name
+
+
+def _name_quality(document: RunDocument, metric: str | None) -> str:
+    if metric is None:
+        scored = any(row.centred_cosine is not None for row in document.rows)
+        return "centred cosine to the reference" if scored else "share of the reference's decisions"
+    score = next(row.scores[0] for row in document.rows if row.scores)
+    return name_metric(metric) + ("" if score.higher_is_better else ", lower is better")
+
+
+def _find_quality(row: Row, metric: str | None) -> float | None:
+    if metric is not None:
+        score = find_score(row.scores, metric)
+        return score.value.value if score else None
+    if row.is_reference and row.outputs_agree is None:
+        return 1.0
+    return row.centred_cosine if row.centred_cosine is not None else row.agreement
+
+
+def list_proofs(document: RunDocument, labels: Mapping[str, str]) -> list[Point]:
+    """The share of time by precision, of each row whose runtime gave a record of it."""
+    return [
+        {
+            "row": labels[row.id],
+            "precision": clean_text(precision),
+            "share": _round(share),
+            "asked": row.requested_precision,
+        }
+        for row in document.rows
+        for precision, share in (row.effective_precision or {}).items()
+    ]
+
+
+def list_stages(results: Iterable[Result], labels: Mapping[str, str]) -> list[Point]:
+    """p50 of each stage of each row that was measured in stages, in the order of the stages."""
+    points = []
+    for result in results:
+        stages = [(s.name, median(s.latency_ns)) for s in result.stages if s.latency_ns] or _find_copies(result)
+        total = sum(value for _, value in stages)
+        points += [
+            {
+                "row": labels[result.id],
+                "stage": clean_text(name).replace("_", " "),
+                "order": order,
+                "ms": _round(value / 1e6),
+                "share": _round(value / total) if total else 0.0,
+            }
+            for order, (name, value) in enumerate(stages)
+        ]
+    return points
+
+
+def list_file_stages(documents: Sequence[StagesDocument]) -> list[Point]:
+    """p50 of each stage from file to label, of what the verb `stages` measured."""
+    engines = [clean_text(document.engine).partition(":") for document in documents]
+    heads = [f"{e} {d.precision} b{d.batch}, file to label" for (e, _, _), d in zip(engines, documents, strict=True)]
+    labels = label_names([(h, ", ".join(o.split(","))) for h, (_, _, o) in zip(heads, engines, strict=True)])
+    return [
+        {
+            "row": label,
+            "stage": clean_text(stage.name).replace("_", " "),
+            "order": order,
+            "ms": _round(stage.p50_ms),
+            "share": _round(stage.share),
+        }
+        for label, document in zip(labels, documents, strict=True)
+        for order, stage in enumerate(document.stages)
+    ]
+
+
+def _find_copies(result: Result) -> list[tuple[str, float]]:
+    """Copy in, compute, copy out of a row whose device timed them apart, and the host's part where that is known."""
+    fields = {"copy in": "h2d_ns", "compute": "device_ns", "copy out": "d2h_ns", "staging on the host": "staging_ns"}
+    found: dict[str, float] = {}
+    for name, field in fields.items():
+        pooled = [median(values) for m in result.measurements if (values := getattr(m, field))]
+        if pooled and len(pooled) == len(result.measurements):
+            found[name] = median(pooled)
+    return list(found.items()) if {"copy in", "compute", "copy out"} <= found.keys() else []
+
+
+def follow_batches(document: RunDocument, labels: Mapping[str, str]) -> list[Point]:
+    """Latency and throughput of each engine that was measured at two batches or more."""
+    groups: dict[tuple[str, str], list[Row]] = {}
+    for row in document.rows:
+        if row.p50_ms and row.throughput_per_s:
+            groups.setdefault((_name_head(row, (), with_doubt=False), _list_options(row)), []).append(row)
+    engines = label_names(list(groups))
+    return [
+        {
+            "row": labels[row.id],
+            "engine": engine,
+            "batch": row.batch,
+            "text": str(row.batch) if row.validity == "valid" else f"{row.batch} {row.validity}",
+            "per_s": _round(row.throughput_per_s),
+            "p50_ms": _round(row.p50_ms.value if row.p50_ms else None),
+            "p99_ms": _round(row.p99_ms.value if row.p99_ms else None),
+        }
+        for engine, rows in zip(engines, groups.values(), strict=True)
+        if len({row.batch for row in rows}) > 1
+        for row in sorted(rows, key=lambda row: row.batch)
+    ]
+
+
+def read_ms(measurement: Measurement) -> Floats:
+    """The samples of one process in ms."""
+    return np.asarray(measurement.latency_ns, dtype=np.float64) / 1e6
+
+
+def _quantile(ascending: Floats, q: float) -> float:
+    """The nearest rank, for values in ascending order."""
+    n = len(ascending)
+    # 1e-9: 1 - 10 ** -3 is a little more or less than 0.999.
+    return float(ascending[min(max(math.ceil(q * n - 1e-9) - 1, 0), n - 1)])
+
+
+def _round(value: float | None) -> float | None:
+    """To five digits: what a picture and a tooltip can show."""
+    return None if value is None else float(f"{value:.{_DIGITS}g}")

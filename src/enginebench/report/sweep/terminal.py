@@ -1,0 +1,124 @@
+"""A sweep in a terminal: the matrix by model, machine and engine, the machines, and what failed."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from rich import box
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from enginebench.core.text import clean_text
+from enginebench.report.numbers import format_interval, format_range, format_significant
+from enginebench.report.sweep.document import SweepCell, SweepDocument, SweepRow
+
+# More rows than anybody reads in a terminal; the page has them all.
+MOST_SHOWN = 60
+
+
+def print_sweep(document: SweepDocument, console: Console) -> None:
+    """Prints the cells with figures, the machines, and the reasons of cells without."""
+    measured = [cell for cell in document.cells if cell.row is not None and cell.row.status == "ok"]
+    table = _make_table(("model", "machine", "engine", "prec."), ("batch", "p50 ms", "p99 ms", "speed-up"))
+    for cell in measured[:MOST_SHOWN]:
+        table.add_row(*map(_clean, _list_cells(cell)))
+    console.print(table)
+    if len(measured) > MOST_SHOWN:
+        console.print(Text(f"{len(measured)} rows, the first {MOST_SHOWN} shown"))
+    console.print()
+    _print_machines(document, console)
+    for found in document.interference:
+        ratio = format_range(found.ratio, "x") if found.ratio else found.verdict
+        console.print(_clean(f"company on {found.machine_kind}: {found.model} takes {ratio} of its time alone"))
+    _print_failed(document, console)
+
+
+def _list_cells(cell: SweepCell) -> list[str]:
+    row = cell.row
+    assert row is not None
+    figures = (show_p50(row), format_interval(row.p99_ms) if row.p99_ms else "", show_speedup(row))
+    return [cell.model.rpartition("/")[2], cell.machine_kind, cell.engine, cell.precision, str(cell.batch), *figures]
+
+
+def show_p50(row: SweepRow) -> str:
+    """The median with its interval, and the doubt if there is one."""
+    text = format_interval(row.p50_ms) if row.p50_ms else row.status
+    return f"{text} {row.validity}" if row.validity != "valid" else text
+
+
+def show_speedup(row: SweepRow) -> str:
+    """The ratio to the baseline of the same model on the same machine."""
+    return format_interval(row.speedup, unit="x") if row.speedup else ""
+
+
+def _print_machines(document: SweepDocument, console: Console) -> None:
+    table = _make_table(("machine", "environment", "processor"), ("rows", "kernel ms", "an hour"))
+    for machine in document.machines:
+        kernel = format_significant(machine.reference_ms) if machine.reference_ms else ""
+        price = format_significant(machine.price_per_hour) if machine.price_per_hour is not None else ""
+        device = ", ".join(machine.gpus) or machine.cpu_model
+        table.add_row(
+            *map(_clean, (machine.machine_kind, machine.id, device, str(machine.rows), kernel, price)),
+        )
+    console.print(table)
+    if len(document.machines) > 1:
+        console.print(Text("Rows of two machines, or of two environments, are shown beside each other, not compared."))
+
+
+def _print_failed(document: SweepDocument, console: Console) -> None:
+    for reason, count in list(count_reasons(document).items())[:20]:
+        console.print(_clean(f"{count} without figures: {reason}"))
+    for text in document.unread[:10]:
+        console.print(_clean(f"not read: {text}"))
+
+
+def count_reasons(document: SweepDocument) -> dict[str, int]:
+    """How many cells have no figures for the same reason."""
+    found: dict[str, int] = {}
+    for cell in document.failed:
+        found[cell.reason] = found.get(cell.reason, 0) + 1
+    return found
+
+
+def print_cells(cells: Sequence[tuple[str, ...]], console: Console) -> None:
+    """Prints the matrix of a sweep that is planned."""
+    table = _make_table(("model", "machine", "engine", "prec."), ("batch", "scope"))
+    for cell in cells[:MOST_SHOWN]:
+        table.add_row(*map(_clean, (cell[0].rpartition("/")[2], *cell[1:])))
+    console.print(table)
+    console.print(Text(f"{len(cells)} rows" + (f", the first {MOST_SHOWN} shown" if len(cells) > MOST_SHOWN else "")))
+
+
+def print_kinds(kinds: Sequence[tuple[str, int, int, int, float]], start_s: float, console: Console) -> None:
+    """Prints what each kind of machine has to do, and how long that takes at most."""
+    table = _make_table(("machine",), ("models", "rows", "processes", "at most"))
+    for name, groups, rows, processes, seconds in kinds:
+        table.add_row(*map(_clean, (name, str(groups), str(rows), str(processes), show_duration(seconds))))
+    console.print(table)
+    console.print(
+        Text(
+            f"Time of one machine of the kind: all timed calls at their limit, and {start_s:.1f} s for the start of a "
+            "process, as just measured here. Imports and builds of engines come on top."
+        )
+    )
+
+
+def show_duration(seconds: float) -> str:
+    """`45 s`, `12 min`, `3.5 h`."""
+    if seconds < 90:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
+
+
+def _make_table(left: Sequence[str], right: Sequence[str]) -> Table:
+    table = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, 1, 0, 0))
+    for heading in left:
+        table.add_column(heading, overflow="fold")
+    for heading in right:
+        table.add_column(heading, justify="right")
+    return table
+
+
+def _clean(text: str) -> Text:
+    return Text(clean_text(text))

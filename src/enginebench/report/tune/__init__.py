@@ -1,0 +1,3 @@
+"""What `tune` found: the document, the text and the page."""
+
+from __future__ import annotations

@@ -1,0 +1,89 @@
+"""What `tune` found, as text: the answer in sentences, the final as a table, and who was dropped."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from enginebench.core.text import clean_text
+from enginebench.report.numbers import format_range
+from enginebench.report.tune.document import Finalist, TuneDocument
+
+# Dropped candidates that are shown on a terminal; the page has all.
+SHOWN = 8
+
+
+def print_tune(document: TuneDocument, console: Console | None = None) -> None:
+    """Prints the answer, the final and the last of those who were dropped."""
+    console = console or Console(highlight=False)
+    if document.final:
+        console.print(make_final_table(document))
+    for line in state_answer(document):
+        console.print(Text(clean_text(line)))
+    if document.dropped:
+        console.print(Text(f"\nDropped ({len(document.dropped)}), the last first:"))
+    for dropped in document.dropped[: -SHOWN - 1 : -1]:
+        console.print(Text(clean_text(f"  {dropped.candidate}: {describe_round(dropped.round)}, {dropped.reason}")))
+    if len(document.dropped) > SHOWN:
+        console.print(Text("  ... tune.html has all of them"))
+
+
+def make_final_table(document: TuneDocument) -> Table:
+    """A line for each row of the final."""
+    table = Table(box=None, pad_edge=False)
+    for heading in ("final", "", document.unit, "challenger is"):
+        table.add_column(heading, overflow="fold")
+    for row in document.final:
+        table.add_row(*map(clean_text, list_cells(document, row)))
+    return table
+
+
+def list_cells(document: TuneDocument, row: Finalist) -> tuple[str, str, str, str]:
+    """(setting, what it is, its cost, the challenger's speed over its own)."""
+    challenger = document.challenger is not None and row.candidate == document.challenger.candidate
+    role = ", ".join(name for name, is_it in (("challenger", challenger), ("default", row.default)) if is_it)
+    cost = format_range(row.cost) if row.cost else row.reason or "-"
+    against = f"{format_range(row.ratio, 'x')}, {(row.verdict or '').replace('_', ' ')}" if row.ratio else "-"
+    return row.candidate, role, cost, against
+
+
+def state_answer(document: TuneDocument) -> Iterator[str]:
+    """The answer, and what it cost."""
+    winner, default = document.winner, document.default
+    if winner is None:
+        yield "No setting was measured."
+    elif default is None:
+        yield f"So far {winner.candidate} leads the race. It has not been measured against the defaults."
+    elif document.beaten and document.ratio is not None:
+        ratio = format_range(document.ratio, "x")
+        yield f"{winner.candidate} is {ratio} as fast as the best default, {default.candidate}."
+    else:
+        yield f"The default was not beaten: take {default.candidate}."
+        yield from _explain(document)
+    yield from document.notes
+    counts = Counter("before the race" if one.round == 0 else "in the race" for one in document.dropped)
+    told = ", ".join(f"{count} dropped {when}" for when, count in counts.items())
+    yield (
+        f"{len(document.candidates)} settings in {document.generations} generations"
+        f"{f', {told}' if told else ''}; {document.processes} measurements in {document.spent_s:.0f} s"
+        f"{'' if document.finished else ' (not finished)'}."
+    )
+
+
+def _explain(document: TuneDocument) -> Iterator[str]:
+    challenger, ratio = document.challenger, document.ratio
+    if challenger is None or ratio is None or document.verdict is None:
+        return
+    yield (
+        f"The winner of the race, {challenger.candidate}, was {format_range(ratio, 'x')} as fast when it was measured "
+        f"anew: {document.verdict.replace('_', ' ')}."
+    )
+
+
+def describe_round(number: int) -> str:
+    """When somebody was dropped."""
+    return "before it raced" if number == 0 else f"round {number}"

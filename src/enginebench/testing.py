@@ -1,0 +1,440 @@
+"""What every engine promises, as checks that an engine's author runs: `check_backend("my-engine")`.
+
+A small network with fixed weights goes through the engine, as ONNX or as a PyTorch module; the truth is computed with
+NumPy in double precision. Each check names a promise of `core/protocols.py`. What no check from outside can see: a
+`run` that returns early from an engine whose `fetch` then waits. Its times would be wrong and its answers right.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from msgspec.structs import replace
+
+from enginebench.backends.registry import find_entry, open_backend
+from enginebench.core.entry import Entry
+from enginebench.core.errors import ArtifactError, BackendUnavailable, EngineBenchError, FeedError, UsageError
+from enginebench.core.feeds import random_feeds
+from enginebench.core.protocols import Backend, Engine, Loadable
+from enginebench.core.records import Artifact, Availability, EngineSpec, TensorSpec
+from enginebench.core.store import hash_files
+
+if TYPE_CHECKING:
+    from enginebench.core.protocols import Array, Feeds
+
+__all__ = ["CHECKS", "Case", "check_backend", "expect_scores", "make_module", "make_weights", "save_network"]
+
+CLASSES, CHANNELS, SIZE = 5, 4, 8
+INPUT = TensorSpec(name="image", dtype="float32", shape=("batch", 3, SIZE, SIZE))
+OUTPUT = TensorSpec(name="scores", dtype="float32", shape=("batch", CLASSES))
+# FP32 engines against a double-precision truth: sums of 256 products of values near 1, each rounded at 6e-8.
+RTOL, ATOL = 1e-4, 1e-5
+
+Expect = Callable[["Feeds"], Mapping[str, "Array"]]
+
+
+def check_backend(
+    engine: str | Backend,
+    *,
+    entry: Entry | None = None,
+    expect: Expect | None = None,
+    cache_dir: Path | None = None,
+) -> None:
+    """Checks that an engine keeps every promise of the seam.
+
+    Args:
+        engine: its name, of an engine that is installed, or a backend.
+        entry: what is true of the engine; by default that of its name.
+        expect: what the engine answers, if that is not the network's own answer.
+        cache_dir: a folder for what the engine makes; by default a temporary one.
+
+    Raises:
+        AssertionError: it breaks promises; lists all of them.
+    """
+    with open_case(engine, entry=entry, expect=expect, cache_dir=cache_dir) as case:
+        broken = [f"- {_name(check)}: {fault}" for check in CHECKS if (fault := _try(check, case))]
+    if broken:
+        listed = "\n".join(broken)
+        raise AssertionError(f"engine {case.name} breaks {len(broken)} of {len(CHECKS)} promises:\n{listed}")
+
+
+def _name(check: Callable[[Case], None]) -> str:
+    return check.__name__.removeprefix("check_").replace("_", " ")
+
+
+def _try(check: Callable[[Case], None], case: Case) -> str | None:
+    """What is wrong, in one paragraph; None if nothing is."""
+    try:
+        check(case)
+    except AssertionError as error:
+        return str(error).strip() or "it does not hold"
+    except Exception as error:
+        return f"{type(error).__name__}: {error}"
+    return None
+
+
+class Case:
+    """One engine on the small network.
+
+    Args:
+        backend: opened.
+        entry: what is true of the engine.
+        source: the network in the form that the engine takes.
+        expect: what it answers.
+        folder: for what it makes.
+    """
+
+    def __init__(self, backend: Backend, entry: Entry, source: Artifact, expect: Expect, folder: Path) -> None:
+        self.backend: Any = backend
+        self.entry, self.source, self.expect, self.folder = entry, source, expect, folder
+        self._shared: Engine | None = None
+
+    @property
+    def name(self) -> str:
+        """Of the engine."""
+        return self.entry.name
+
+    def load(self, **spec: Any) -> Engine:
+        """A new engine, built and loaded with these fields of an `EngineSpec`."""
+        wanted = EngineSpec(backend=self.name, **{"device": self.entry.device or "cpu", **spec})
+        engine: Engine = self.backend.load(self.backend.build(self.source, wanted, self.folder), wanted)
+        return engine
+
+    @property
+    def shared(self) -> Engine:
+        """One engine for the checks that leave it as it was: compiling takes seconds."""
+        if self._shared is None:
+            self._shared = self.load()
+        return self._shared
+
+    def check_answer(self, engine: Engine, feeds: Feeds, words: str) -> None:
+        """Checks that the engine now holds the right answer to `feeds`."""
+        for name, right in self.expect(feeds).items():
+            got = engine.fetch()[name]
+            assert got.shape == right.shape, f"{words}: {name} has shape {got.shape}, not {right.shape}"
+            worst = float(np.max(np.abs(got.astype(np.float64) - right.astype(np.float64))))
+            close = np.allclose(got, right, rtol=RTOL, atol=ATOL)
+            assert close, f"{words}: {name} is off by up to {worst:.3g}"
+
+    def close(self) -> None:
+        """Ends the shared engine."""
+        if self._shared is not None:
+            self._shared.close()
+
+
+@contextmanager
+def open_case(
+    engine: str | Backend,
+    *,
+    entry: Entry | None = None,
+    expect: Expect | None = None,
+    cache_dir: Path | None = None,
+) -> Iterator[Case]:
+    """The engine with the network before it; what was made is gone afterwards."""
+    entry = entry or find_entry(engine if isinstance(engine, str) else engine.name)
+    with tempfile.TemporaryDirectory() as scratch:
+        folder = cache_dir or Path(scratch)
+        backend = open_backend(engine, make_module, folder) if isinstance(engine, str) else engine
+        case = Case(backend, entry, make_source(entry, Path(scratch)), expect or expect_network, folder)
+        try:
+            yield case
+        finally:
+            case.close()
+
+
+def make_source(entry: Entry, folder: Path) -> Artifact:
+    """The network in the form that an engine takes."""
+    if entry.takes == "torch":
+        return Artifact(
+            kind="torch", model="small", path="", sha256="0" * 64, files=(), inputs=(INPUT,), outputs=(OUTPUT,)
+        )
+    path = folder / "modèle été" / "small net.onnx"  # a space, and no ASCII: files of users are called so
+    path.parent.mkdir(exist_ok=True)
+    return save_network(path)
+
+
+def make_weights() -> dict[str, np.ndarray]:
+    """The weights of the network, by name, always the same."""
+    rng = np.random.default_rng(7)
+    shapes = {
+        "conv.weight": (CHANNELS, 3, 3, 3),
+        "conv.bias": (CHANNELS,),
+        "head.weight": (CLASSES, CHANNELS * SIZE * SIZE),
+        "head.bias": (CLASSES,),
+    }
+    return {name: (rng.standard_normal(shape) * 0.2).astype(np.float32) for name, shape in shapes.items()}
+
+
+def expect_scores(image: Array) -> np.ndarray:
+    """The network in NumPy, in double precision: scores float64 [n, 5] of images [n, 3, 8, 8]."""
+    weights = make_weights()
+    padded = np.pad(image.astype(np.float64), ((0, 0), (0, 0), (1, 1), (1, 1)))
+    windows = np.lib.stride_tricks.sliding_window_view(padded, (3, 3), axis=(2, 3))
+    hidden = np.einsum("nchwij,ocij->nohw", windows, weights["conv.weight"].astype(np.float64))
+    hidden = np.maximum(hidden + weights["conv.bias"][:, None, None], 0).reshape(len(image), -1)
+    scores: np.ndarray = hidden @ weights["head.weight"].T.astype(np.float64) + weights["head.bias"]
+    return scores
+
+
+def expect_network(feeds: Feeds) -> Mapping[str, Array]:
+    """The right outputs of the network."""
+    return {OUTPUT.name: expect_scores(feeds[INPUT.name])}
+
+
+def save_network(
+    path: Path, input_shape: tuple[int | str, ...] = INPUT.shape, output_shape: tuple[int | str, ...] = OUTPUT.shape
+) -> Artifact:
+    """Writes the network as ONNX, with these outer shapes in the file."""
+    from onnx import TensorProto, helper, numpy_helper, save
+
+    nodes = [
+        helper.make_node("Conv", ["image", "conv.weight", "conv.bias"], ["conv"], pads=[1, 1, 1, 1]),
+        helper.make_node("Relu", ["conv"], ["hidden"]),
+        helper.make_node("Flatten", ["hidden"], ["flat"]),
+        helper.make_node("Gemm", ["flat", "head.weight", "head.bias"], ["scores"], transB=1),
+    ]
+    graph = helper.make_graph(
+        nodes,
+        "small",
+        [helper.make_tensor_value_info("image", TensorProto.FLOAT, input_shape)],
+        [helper.make_tensor_value_info("scores", TensorProto.FLOAT, output_shape)],
+        [numpy_helper.from_array(array, name) for name, array in make_weights().items()],
+    )
+    save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 20)], ir_version=10), str(path))
+    sha256, files = hash_files([path], path.parent)
+    return Artifact(
+        kind="onnx", model="small", path=str(path), sha256=sha256, files=files, inputs=(INPUT,), outputs=(OUTPUT,)
+    )
+
+
+def make_module(artifact: Artifact) -> Any:
+    """The network as a PyTorch module, as the loader that an engine is handed would rebuild it."""
+    import torch
+
+    layers = {"conv": torch.nn.Conv2d(3, CHANNELS, 3, padding=1), "relu": torch.nn.ReLU()}
+    layers |= {"flat": torch.nn.Flatten(), "head": torch.nn.Linear(CHANNELS * SIZE * SIZE, CLASSES)}
+    module = torch.nn.Sequential()
+    for name, layer in layers.items():
+        module.add_module(name, layer)
+    module.load_state_dict({name: torch.tensor(array) for name, array in make_weights().items()})
+    return module
+
+
+def _make_feeds(batch: int = 1, seed: int = 0) -> dict[str, Array]:
+    return random_feeds([INPUT], batch, seed)
+
+
+def _infer(engine: Engine, feeds: Feeds) -> Array:
+    engine.bind(feeds)
+    engine.run()
+    return engine.fetch()[OUTPUT.name]
+
+
+def _expect_error(kind: type[EngineBenchError], words: str, what: str, call: Callable[[], object]) -> None:
+    """Checks that `call` raises an error of this kind whose message has these words."""
+    try:
+        call()
+    except kind as error:
+        assert words in str(error), f"{what} raises {kind.__name__} without the words {words!r}: {error}"
+    except Exception as error:
+        raise AssertionError(f"{what} raises {type(error).__name__} ({error}); expected {kind.__name__}") from error
+    else:
+        raise AssertionError(f"{what} is accepted; expected {kind.__name__}")
+
+
+def check_backend_follows_the_seam(case: Case) -> None:
+    assert isinstance(case.backend, Backend), "it has not all of name, probe and build"
+    assert isinstance(case.backend, Loadable), "it has no load"
+    assert case.backend.name == case.name, f"its name is {case.backend.name!r}, its entry's {case.name!r}"
+
+
+def check_probe_says_that_it_is_there(case: Case) -> None:
+    answer = case.backend.probe()
+    assert isinstance(answer, Availability), f"probe gives a {type(answer).__name__}"
+    assert answer.available, f"probe says that it is not available: {answer.reason}"
+    assert answer.engine == case.name, f"probe answers for engine {answer.engine!r}"
+
+
+def check_outputs_are_complete_when_run_returns(case: Case) -> None:
+    run = None
+    for seed in range(5):
+        feeds = _make_feeds(seed=seed)
+        case.shared.bind(feeds)
+        run = run or case.shared.run  # fetched once, as the loop does
+        run()
+        case.check_answer(case.shared, feeds, f"run {seed + 1}")
+
+
+def check_outputs_belong_to_the_caller(case: Case) -> None:
+    first, second = _make_feeds(seed=1), _make_feeds(seed=2)
+    answer = _infer(case.shared, first)
+    kept = answer.copy()
+    _infer(case.shared, second)
+    assert np.array_equal(answer, kept), "an array from fetch changed in a later run"
+    answer[...] = 0
+    again = case.shared.fetch()[OUTPUT.name]
+    again[...] = 0
+    case.check_answer(case.shared, second, "after the caller wrote into what fetch gave")
+
+
+def check_inputs_are_copied_by_bind(case: Case) -> None:
+    feeds = _make_feeds(seed=3)
+    asked = {name: array.copy() for name, array in feeds.items()}
+    case.shared.bind(feeds)
+    feeds[INPUT.name][...] = 1e6
+    case.shared.run()
+    case.check_answer(case.shared, asked, "after the caller wrote into what bind took")
+
+
+def check_run_leaves_its_inputs_as_they_are(case: Case) -> None:
+    first = _infer(case.shared, _make_feeds(seed=4))
+    case.shared.run()
+    assert np.array_equal(case.shared.fetch()[OUTPUT.name], first), "a second run on the same inputs answers otherwise"
+
+
+def check_odd_arrays_are_taken(case: Case) -> None:
+    """Read-only, strided and Fortran-ordered arrays are arrays, too."""
+    feeds = _make_feeds(seed=5)
+    fortran = np.asfortranarray(feeds[INPUT.name])
+    strided = np.repeat(feeds[INPUT.name], 2, axis=3)[..., ::2]
+    fortran.flags.writeable = False
+    for words, image in (("a read-only array in Fortran's order", fortran), ("a strided array", strided)):
+        _infer(case.shared, {INPUT.name: image})
+        case.check_answer(case.shared, feeds, words)
+
+
+def check_outputs_are_as_the_artifact_says(case: Case) -> None:
+    answer = _infer(case.shared, _make_feeds())
+    inputs, outputs = ([s.name for s in specs] for specs in (case.shared.inputs, case.shared.outputs))
+    assert inputs == [INPUT.name], f"its inputs are {inputs}, the artifact's {[INPUT.name]}"
+    assert outputs == [OUTPUT.name], f"its outputs are {outputs}, the artifact's {[OUTPUT.name]}"
+    said = case.shared.outputs[0].dtype
+    assert answer.dtype == np.dtype(said), f"fetch gives {answer.dtype}, and outputs says {said}"
+    assert answer.shape == (1, CLASSES), f"fetch gives the shape {answer.shape}, not {(1, CLASSES)}"
+    assert answer.flags.c_contiguous and answer.flags.writeable, "fetch gives no writeable array in C's order"
+
+
+def check_batch_may_change(case: Case) -> None:
+    with case.load(batch=2) as engine:
+        run = None
+        for batch in (2, 3, 2):
+            feeds = _make_feeds(batch, seed=batch)
+            engine.bind(feeds)
+            run = run or engine.run
+            run()
+            case.check_answer(engine, feeds, f"batch {batch}")
+
+
+def check_two_engines_do_not_meet(case: Case) -> None:
+    first, second = _make_feeds(seed=1), _make_feeds(seed=2)
+    with case.load() as other:
+        case.shared.bind(first)
+        other.bind(second)
+        case.shared.run()
+        other.run()
+        case.check_answer(case.shared, first, "the first of two")
+        case.check_answer(other, second, "the second of two")
+    _infer(case.shared, second)
+    case.check_answer(case.shared, second, "the first after the second was closed")
+
+
+def check_wrong_feeds_are_refused(case: Case) -> None:
+    before = _infer(case.shared, _make_feeds())
+    image: Any = _make_feeds(seed=9)[INPUT.name]
+    wrong: tuple[tuple[str, dict[str, Any], str], ...] = (
+        ("an input with other channels", {"image": image[:, :2]}, "has shape"),
+        ("an input without a batch axis", {"image": image[0]}, "has shape"),
+        ("an input in float64", {"image": image.astype(np.float64)}, "has dtype float64"),
+        ("an input that is a list", {"image": image.tolist()}, "is a list"),
+        ("bind without its input", {}, "missing input 'image'"),
+        ("an input that is none", {"image": image, "mask": image}, "unknown input 'mask'"),
+    )
+    for what, feeds, words in wrong:
+        _expect_error(FeedError, words, what, lambda feeds=feeds: case.shared.bind(feeds))  # type: ignore[misc]
+        case.shared.run()
+        same = np.array_equal(case.shared.fetch()[OUTPUT.name], before)
+        assert same, f"{what} is refused, and the engine then answers otherwise than before"
+
+
+def check_run_and_fetch_want_inputs_first(case: Case) -> None:
+    with case.load() as engine:
+        _expect_error(UsageError, "call bind first", "run before the first bind", lambda: engine.run)
+        _expect_error(UsageError, "call bind first", "fetch before the first bind", engine.fetch)
+
+
+def check_close_is_final_and_may_be_repeated(case: Case) -> None:
+    engine = case.load()
+    _infer(engine, _make_feeds())
+    engine.close()
+    engine.close()
+    _expect_error(UsageError, "is closed", "run after close", lambda: engine.run)
+    _expect_error(UsageError, "is closed", "fetch after close", engine.fetch)
+    _expect_error(UsageError, "is closed", "bind after close", lambda: engine.bind(_make_feeds()))
+
+
+def check_context_manager_closes(case: Case) -> None:
+    with case.load() as engine:
+        _infer(engine, _make_feeds())
+    _expect_error(UsageError, "is closed", "fetch after the block", engine.fetch)
+
+
+def check_threads_are_those_of_the_spec(case: Case) -> None:
+    """An engine that counts its threads (`threads`) has as many as it was asked for; one may do without."""
+    for threads in (2, 1):
+        with case.load(threads=threads) as engine:
+            _infer(engine, _make_feeds())
+            found = getattr(engine, "threads", threads)
+            assert found == threads, f"asked for {threads} threads, it has {found}"
+
+
+def check_unknown_options_are_refused_with_the_known_ones(case: Case) -> None:
+    """An engine without options is never given one: they are held to its entry before it is opened."""
+    if case.entry.options:
+        words = f"engine {case.name} has no option 'colour'; known: {next(iter(case.entry.options))}="
+        _expect_error(UsageError, words, "an unknown option", lambda: case.load(options={"colour": "red"}))
+
+
+def check_other_devices_and_no_threads_are_refused(case: Case) -> None:
+    _expect_error(BackendUnavailable, "not on tpu:0", "device tpu:0", lambda: case.load(device="tpu:0"))
+    _expect_error(UsageError, "1 or more", "no threads", lambda: case.load(threads=0))
+
+
+def check_artifact_of_another_kind_is_refused(case: Case) -> None:
+    design = replace(case.source, kind="design")
+    spec = EngineSpec(backend=case.name, device=case.entry.device or "cpu")
+    _expect_error(ArtifactError, "comes as design", "an artifact of a kind that it does not take",
+                  lambda: case.backend.load(design, spec))  # fmt: skip
+
+
+def check_missing_file_is_refused(case: Case) -> None:
+    gone = replace(case.source, path="nowhere/gone.bin")
+    spec = EngineSpec(backend=case.name, device=case.entry.device or "cpu")
+    _expect_error(ArtifactError, "nowhere/gone.bin", "a file that is not there", lambda: case.backend.load(gone, spec))
+
+
+CHECKS: tuple[Callable[[Case], None], ...] = (
+    check_backend_follows_the_seam,
+    check_probe_says_that_it_is_there,
+    check_outputs_are_complete_when_run_returns,
+    check_outputs_belong_to_the_caller,
+    check_inputs_are_copied_by_bind,
+    check_run_leaves_its_inputs_as_they_are,
+    check_odd_arrays_are_taken,
+    check_outputs_are_as_the_artifact_says,
+    check_batch_may_change,
+    check_two_engines_do_not_meet,
+    check_wrong_feeds_are_refused,
+    check_run_and_fetch_want_inputs_first,
+    check_close_is_final_and_may_be_repeated,
+    check_context_manager_closes,
+    check_threads_are_those_of_the_spec,
+    check_unknown_options_are_refused_with_the_known_ones,
+    check_other_devices_and_no_threads_are_refused,
+    check_artifact_of_another_kind_is_refused,
+    check_missing_file_is_refused,
+)

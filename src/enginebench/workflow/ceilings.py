@@ -1,0 +1,93 @@
+"""Where ceilings are kept: one file a machine in the user's cache folder, and one in every run that used them."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from msgspec import Struct
+
+from enginebench.core.ceilings import CEILINGS_SCHEMA, Ceilings, list_differences
+from enginebench.core.errors import EngineBenchError, ParseError
+from enginebench.core.names import slug
+from enginebench.core.records import Machine
+from enginebench.core.store import encode, read_record, write_atomic
+
+FILE = "ceilings.json"
+HOW = "`enginebench roofline` measures them (--quick: in less than a minute)"
+
+
+class Found(Struct, frozen=True, kw_only=True):
+    """The ceilings that hold for a machine, or in words why there are none."""
+
+    ceilings: Ceilings | None = None
+    reason: str = ""
+
+
+def find_store() -> Path:
+    """The folder of this user's ceilings: that of the variable `ENGINEBENCH_CEILINGS`, else in the user's cache.
+
+    Source: XDG Base Directory Specification 0.8, `XDG_CACHE_HOME`.
+    """
+    if chosen := os.environ.get("ENGINEBENCH_CEILINGS", ""):
+        return Path(chosen)
+    given = os.environ.get("XDG_CACHE_HOME", "")
+    base = Path(given) if Path(given).is_absolute() else Path("~/.cache").expanduser()
+    return base / "enginebench" / "ceilings"
+
+
+def name_file(machine: Machine) -> str:
+    """The file of a machine's ceilings: home folders are shared by machines of several kinds."""
+    gpus = [gpu.name for gpu in machine.gpus]
+    return f"{slug(' '.join([machine.cpu_model, f'{len(machine.cpus_allowed)} cpus', *gpus]))[:120]}.json"
+
+
+def store_ceilings(ceilings: Ceilings, out: Path | None = None) -> list[Path]:
+    """Writes the ceilings where `run` and `profile` find them, and to a folder that was asked for.
+
+    Raises:
+        ArtifactError: a file cannot be written.
+    """
+    paths = [find_store() / name_file(ceilings.machine), *([out / "roofline.json"] if out else [])]
+    for path in paths:
+        write_atomic(path, encode(ceilings, indent=2))
+    return paths
+
+
+def read_ceilings(path: Path) -> Ceilings:
+    """The ceilings in a file.
+
+    Raises:
+        ParseError: it is damaged, or of another version.
+    """
+    found = read_record(path, Ceilings)
+    if found.schema != CEILINGS_SCHEMA:
+        raise ParseError(path, "$.schema", repr(found.schema), repr(CEILINGS_SCHEMA), "Run enginebench roofline again")
+    return found
+
+
+def find_ceilings(machine: Machine) -> Found:
+    """The stored ceilings of this machine. Those of another one, or with another library, are refused with words."""
+    return judge_file(find_store() / name_file(machine), machine, HOW)
+
+
+def judge_file(path: Path, machine: Machine, how: str) -> Found:
+    """The ceilings in a file, if they hold for a machine.
+
+    Args:
+        path: of the file.
+        machine: that they are to be applied to.
+        how: how to get others.
+    """
+    if not path.exists():
+        return Found(reason=f"no ceilings of this machine are stored: {how}")
+    try:
+        found = read_ceilings(path)
+    except EngineBenchError as error:
+        return Found(reason=f"the stored ceilings cannot be used: {error}. {how}")
+    if changed := list_differences(found.machine, machine):
+        return Found(
+            reason=f"the stored ceilings ({found.measured_utc}) are not of this machine as it is: "
+            f"{'; '.join(changed)}. {how}"
+        )
+    return Found(ceilings=found)

@@ -1,0 +1,111 @@
+"""Arrays of a run in files, for what passes between its processes."""
+
+from __future__ import annotations
+
+import io
+import zipfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from enginebench.core.errors import ParseError
+from enginebench.core.store import write_atomic
+
+if TYPE_CHECKING:
+    from enginebench.core.protocols import Array
+
+ARRAYS = "an .npz file of plain arrays"
+# What a file of answers to labelled samples holds, each under its prefix: counts by metric, outputs by name, why a
+# metric failed.
+COUNTS, OUTPUTS, FAILURE = "counts/", "outputs/", "failure/"
+# How many calls the answers in a file are of; no output is called so.
+CALLS = "__calls__"
+# Of one row's answers to the check inputs: 64 MB in FP32. A segmenter answers with five million values to one picture,
+# and 32 of those are 0.7 GB in each row; of smaller answers all are compared.
+CHECKED_VALUES = 1 << 24
+# What stays of a row's answers once they are compared: for the check of a bundle.
+KEPT_VALUES = 1 << 20
+# Of one answer alone there is no centred cosine.
+FEWEST_CALLS = 2
+
+
+def save_arrays(path: Path, arrays: Mapping[str, Array]) -> None:
+    """Stores arrays as .npz, atomically."""
+    import numpy as np
+
+    buffer = io.BytesIO()
+    np.savez(buffer, **arrays)  # type: ignore[arg-type]
+    write_atomic(path, buffer.getvalue())
+
+
+def load_arrays(path: Path) -> dict[str, Array]:
+    """The arrays of an .npz file.
+
+    Raises:
+        ParseError: it is no .npz, is damaged, or holds pickled objects, which are never loaded.
+    """
+    import numpy as np
+
+    try:
+        # Given a path, NumPy leaves a file open that it finds damaged.
+        with path.open("rb") as file, np.load(file, allow_pickle=False) as archive:
+            return {name: archive[name] for name in archive.files}
+    except FileNotFoundError as error:
+        raise ParseError(path, "", "no such file", ARRAYS) from error
+    except (OSError, ValueError, EOFError, zipfile.BadZipFile, AttributeError, KeyError) as error:
+        # NumPy's own words would advise to unpickle, which can run code that lies in the file.
+        pickled = "pickle" in str(error)
+        found = "pickled objects, which are never loaded, or no arrays at all" if pickled else f"damage ({error})"
+        raise ParseError(path, "", found, ARRAYS, "Write it with numpy.savez") from error
+
+
+def limit_calls(calls: int, values: int, most: int = CHECKED_VALUES) -> int:
+    """How many of the calls to compare, or to keep, where each answers with so many values."""
+    return min(calls, max(FEWEST_CALLS, most // max(1, values)))
+
+
+def count_values(arrays: Mapping[str, Array]) -> int:
+    """Values in all arrays together."""
+    return sum(array.size for array in arrays.values())
+
+
+def save_answers(path: Path, answers: Mapping[str, Array], calls: int) -> None:
+    """Stores the answers of so many calls, joined along the first axis."""
+    import numpy as np
+
+    save_arrays(path, {**answers, CALLS: np.array(calls)})
+
+
+def load_answers(path: Path) -> tuple[dict[str, Array], int | None]:
+    """The answers of a row, and of how many calls they are; None where an older version stored them.
+
+    Raises:
+        ParseError: as `load_arrays` says.
+    """
+    arrays = load_arrays(path)
+    calls = arrays.pop(CALLS, None)
+    return arrays, None if calls is None else int(calls)
+
+
+def reduce_answers(path: Path) -> None:
+    """Keeps the answers of the first few calls, if there are many values.
+
+    Raises:
+        ParseError: as `load_arrays` says.
+    """
+    answers, calls = load_answers(path)
+    if not calls or any(len(array) % calls for array in answers.values()):
+        return
+    kept = limit_calls(calls, count_values(answers) // calls, KEPT_VALUES)
+    if kept < calls:
+        cut = {name: array[: len(array) // calls * kept] for name, array in answers.items()}
+        save_answers(path, cut, kept)
+
+
+def holds_arrays(path: Path) -> bool:
+    """Whether the file is there and whole: every array is read, and its checksum with it."""
+    try:
+        load_arrays(path)
+    except ParseError:
+        return False
+    return True

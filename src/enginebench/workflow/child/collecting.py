@@ -1,0 +1,207 @@
+"""Answers as they come: what the metrics need of them is kept, and nothing else."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from enginebench.analyze.metrics.metric import Ask, Facts, Metric, Outputs, Targets, count_samples
+from enginebench.analyze.metrics.scores import score_whole
+from enginebench.analyze.metrics.tasks import BUILTIN, read_answers
+from enginebench.core.errors import FeedError, MissingDependency, UsageError
+from enginebench.core.records import Score, Task
+from enginebench.workflow.child.arrays import COUNTS, FAILURE, OUTPUTS, load_arrays
+from enginebench.workflow.child.jobs import MetricsAnswer, MetricsJob, ScoreJob
+from enginebench.workflow.child.targets_file import read_targets
+from enginebench.workflow.child.user_metric import UserMetric, load_metric
+
+if TYPE_CHECKING:
+    from enginebench.analyze.metrics.metric import Floats
+
+TARGETS = "targets"
+
+
+def open_metric(name: str, targets: Targets) -> Metric | UserMetric:
+    """A built-in metric, or the user's function.
+
+    Raises:
+        UsageError: there is neither.
+    """
+    return BUILTIN[name](targets) if name in BUILTIN else load_metric(name)
+
+
+class Collector:
+    """Takes the answers to labelled samples, and keeps what each metric needs of them.
+
+    A metric that counts sample by sample leaves its counts; only for one that looks at all samples together are answers
+    kept, as small as the task makes them. Which of the two a user's function is shows in what it returns for the first
+    samples; one that cannot say anything of a few is asked about all.
+    """
+
+    def __init__(self, names: Sequence[str], targets: Targets, n: int, task: Task | None) -> None:
+        self._metrics = {name: open_metric(name, targets) for name in names}
+        self._targets, self._n, self._task = targets, n, task
+        self._counts: dict[str, Floats] = {}
+        self._rows: dict[int, Outputs] = {}
+        self._failures: dict[str, str] = {}
+        self._dropped: set[str] = set()
+
+    def add(self, places: Sequence[int], outputs: Mapping[str, Any]) -> None:
+        """Takes the answers to some samples.
+
+        Args:
+            places: of these samples among all.
+            outputs: by name, [samples, ...].
+        """
+        targets = self._targets.pick(np.asarray(places, np.int64))
+        for name in list(self._metrics):
+            if name not in self._failures and name not in self._dropped:
+                self._take(name, places, outputs, targets)
+        if any(_is_whole(metric) for metric in self._metrics.values()):
+            self._keep(places, read_answers(outputs, self._task, targets))
+
+    def _take(self, name: str, places: Sequence[int], outputs: Outputs, targets: Targets) -> None:
+        metric = self._metrics[name]
+        if isinstance(metric, UserMetric):
+            metric = self._metrics[name] = _find_form(metric, read_answers(outputs, self._task, targets), targets)
+        if metric.count is None:
+            return
+        given = read_answers(outputs, self._task, targets) if name not in BUILTIN else outputs
+        try:
+            counts = metric.count(given, targets)
+        except (UsageError, FeedError) as error:  # perhaps this engine's answers alone are too much for it
+            self._failures[name] = str(error) if name not in BUILTIN else f"--metric {name}: {error}"
+            self._counts.pop(name, None)
+            return
+        if counts is None:
+            self._dropped.add(name)
+        else:
+            self._counts.setdefault(name, np.zeros((self._n, counts.shape[1])))[list(places)] = counts
+
+    def _keep(self, places: Sequence[int], outputs: Outputs) -> None:
+        for i, place in enumerate(places):
+            self._rows[place] = {name: values[i] for name, values in outputs.items()}
+
+    def collect(self) -> dict[str, Any]:
+        """What was kept, as arrays for a file.
+
+        Raises:
+            UsageError: no metric has anything to say about these answers.
+        """
+        if len(self._dropped) == len(self._metrics):
+            raise UsageError(f"--metric {', '.join(self._dropped)} cannot be wrong about so few classes; name another")
+        kept: dict[str, Any] = {COUNTS + name: table for name, table in self._counts.items()}
+        kept |= {FAILURE + name: np.array(text) for name, text in self._failures.items()}
+        for name in self._rows[0] if self._rows else ():
+            kept |= _pack(OUTPUTS + name, [self._rows[place][name] for place in range(self._n)])
+        return kept | _pack_targets(self._targets) if self._rows else kept
+
+
+def _is_whole(metric: Metric | UserMetric) -> bool:
+    return isinstance(metric, Metric) and metric.prepare is not None
+
+
+def _find_form(metric: UserMetric, outputs: Outputs, targets: Targets) -> Metric:
+    """Whether a user's function says something of each sample, or of all: by what it returns for these."""
+    try:
+        found = metric.call(outputs, targets)
+    except UsageError:  # a few samples may lack what it needs, for example a class
+        return metric.as_whole()
+    return metric.as_whole() if isinstance(found, float) else metric.as_counted()
+
+
+def _pack(name: str, rows: list[Any]) -> dict[str, Any]:
+    """The samples' answers: one array, or one each where their shapes differ."""
+    if isinstance(rows[0], str):
+        return {name: np.array(rows)}
+    arrays = [np.asarray(row) for row in rows]
+    if len({array.shape for array in arrays}) == 1:
+        return {name: np.stack(arrays)}
+    return {f"{name}/{i:06}": array for i, array in enumerate(arrays)}
+
+
+def unpack_outputs(kept: Mapping[str, Any]) -> dict[str, Any]:
+    """The outputs of a file of collected answers, as `_pack` was given them."""
+    outputs: dict[str, Any] = {}
+    for key in sorted(kept):
+        if key.startswith(OUTPUTS):
+            name, _, place = key.removeprefix(OUTPUTS).rpartition("/")
+            if name and place.isdecimal() and len(place) == 6:
+                outputs.setdefault(name, []).append(kept[key])
+            else:
+                outputs[key.removeprefix(OUTPUTS)] = kept[key]
+    return outputs
+
+
+def describe_metrics(job: MetricsJob) -> MetricsAnswer:
+    """What is known of the metrics of a job, whose targets can be read.
+
+    Raises:
+        UsageError: a metric cannot be had.
+        MissingDependency: it needs a package that is not installed.
+        ParseError: the targets cannot be read.
+    """
+    if job.targets is not None:
+        read_targets(Path(job.targets))
+    return MetricsAnswer(metrics=tuple(describe_metric(name) for name in job.metrics))
+
+
+def describe_metric(name: str) -> Facts:
+    """What is known of a metric before any answer, so that a wrong name shows before anything is built.
+
+    Raises:
+        UsageError: it cannot be had.
+        MissingDependency: it needs a package that is not installed.
+    """
+    if name in BUILTIN:
+        _check_packages(name)
+        return BUILTIN[name](Targets(values=[])).facts
+    return load_metric(name).as_whole().facts
+
+
+def _check_packages(name: str) -> None:
+    from importlib.util import find_spec
+
+    needed = {"map": "pycocotools", "wer": "jiwer", "cer": "jiwer"}.get(name)
+    if needed and find_spec(needed) is None:
+        raise MissingDependency(f"{needed}, which --metric {name} needs,", 'pip install "enginebench[metrics]"')
+
+
+def score_answers(job: ScoreJob) -> Score:
+    """The score by a metric that looks at all samples together, and its difference to the reference.
+
+    Raises:
+        UsageError: the metric has no value for these answers.
+    """
+    kept = load_arrays(Path(job.answers_path))
+    targets, outputs = _unpack_targets(kept), unpack_outputs(kept)
+    ask, n = _prepare(job.metric, outputs, targets), count_samples(outputs)
+    reference = None
+    if job.reference_path is not None:
+        reference = _prepare(job.metric, unpack_outputs(load_arrays(Path(job.reference_path))), targets)
+    return score_whole(describe_metric(job.metric), ask, n, reference)
+
+
+def _pack_targets(targets: Targets) -> dict[str, Any]:
+    values = targets.values
+    if isinstance(values, dict):
+        return {f"{TARGETS}/{name}": array for name, array in values.items()}
+    return {TARGETS: values if isinstance(values, np.ndarray) else np.array(json.dumps(values))}
+
+
+def _unpack_targets(kept: Mapping[str, Any]) -> Targets:
+    if TARGETS not in kept:
+        return Targets(values={k.partition("/")[2]: v for k, v in kept.items() if k.startswith(TARGETS)})
+    values = kept[TARGETS]
+    return Targets(values=json.loads(str(values)) if values.dtype.kind == "U" and values.ndim == 0 else values)
+
+
+def _prepare(name: str, outputs: Outputs, targets: Targets) -> Ask:
+    metric = open_metric(name, targets)
+    metric = metric.as_whole() if isinstance(metric, UserMetric) else metric
+    assert metric.prepare is not None  # others leave counts
+    return metric.prepare(outputs, targets)

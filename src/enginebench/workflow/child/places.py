@@ -1,0 +1,211 @@
+"""Where a child runs: under this interpreter, or under that of another environment, which need not have EngineBench.
+
+An environment has a name, which the option `env=NAME` of an engine refers to. The name stands for a python: the user's
+(`--env NAME=PATH`), or one that `env make` made in the user's cache folder.
+"""
+
+from __future__ import annotations
+
+import atexit
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterable
+from functools import cache
+from pathlib import Path
+from typing import TypeVar
+
+import msgspec
+from msgspec import Struct
+from msgspec.structs import replace
+
+import enginebench
+from enginebench.core.errors import BackendUnavailable, MissingDependency, UsageError
+from enginebench.core.records import EngineSpec
+
+OPTION = "env"
+# What a child imports, whatever the engine. Each is a wheel of its own, small, and for every interpreter.
+NEEDED = ("numpy", "msgspec", "psutil")
+OLDEST = (3, 10)
+# Importing nothing but the standard library takes a tenth of a second.
+ASK_TIMEOUT_S = 60.0
+# Run under a python of which nothing is known yet, perhaps an old one.
+QUESTION = """
+import json, platform, sys
+try:
+    from importlib import metadata
+    found = {d.metadata["Name"]: d.version for d in metadata.distributions() if d.metadata["Name"]}
+except ImportError:
+    found = {}
+print(json.dumps({"python": list(sys.version_info[:3]), "arch": platform.machine(), "packages": found}))
+"""
+
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
+_named: dict[str, Path] = {}
+Spec = TypeVar("Spec", bound=Struct)
+
+
+class Place(Struct, frozen=True, kw_only=True):
+    """An environment that children can run in."""
+
+    name: str
+    python: str  # path of the interpreter
+    version: tuple[int, ...]
+    arch: str
+    packages: dict[str, str]  # distribution, in lower case -> version
+
+    def variables(self) -> dict[str, str]:
+        """Variables that let it find EngineBench's own source, and nothing else of this environment."""
+        given = os.environ.get("PYTHONPATH", "")
+        return {"PYTHONPATH": os.pathsep.join(filter(None, [str(share_source()), given])), "VIRTUAL_ENV": ""}
+
+
+def name_environments(texts: Iterable[str]) -> None:
+    """Remembers each NAME=PATH of `--env`; PATH is a virtual environment or a python.
+
+    Raises:
+        UsageError: one has another form, a name stands for two, or nothing that can be started is there.
+    """
+    for text in texts:
+        name, sep, path = text.partition("=")
+        if not sep or not path:
+            raise UsageError(f"--env {text!r}: expected NAME=PATH, a virtual environment or a python")
+        python = find_python(check_name(name), Path(path).expanduser())
+        if _named.setdefault(name, python) != python:
+            raise UsageError(f"--env {name} stands for {_named[name]} and for {python}; choose two names")
+
+
+def check_name(name: str) -> str:
+    """The name of an environment.
+
+    Raises:
+        UsageError: it is not plain.
+    """
+    if not _NAME.fullmatch(name):
+        raise UsageError(f"{name!r} is no name of an environment: letters, digits, dots, hyphens and underscores")
+    return name
+
+
+def find_python(name: str, path: Path) -> Path:
+    """The interpreter of an environment, or the interpreter itself. The path stays as it is: a link is an environment.
+
+    Raises:
+        UsageError: there is none.
+    """
+    if path.is_dir():
+        inside = path / "bin" / "python"
+        if not inside.exists():
+            raise UsageError(f"environment {name}: {path} is no virtual environment, there is no bin/python in it")
+        return inside.absolute()
+    found = shutil.which(path)
+    if found is None:
+        state = "is no program" if path.exists() else "does not exist"
+        raise UsageError(f"environment {name}: {path} {state}; expected a virtual environment or a python")
+    return Path(found).absolute()
+
+
+def environments_folder() -> Path:
+    """Where `env make` keeps environments: the user's cache folder."""
+    base = os.environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")
+    return Path(base) / "enginebench" / "environments"
+
+
+def list_environments() -> dict[str, Path]:
+    """The folder of every environment that `env make` finished, by name."""
+    folder = environments_folder()
+    found = sorted(folder.iterdir()) if folder.is_dir() else []
+    return {path.name: path for path in found if _NAME.fullmatch(path.name) and (path / "bin" / "python").exists()}
+
+
+def find_place(engine: EngineSpec | None) -> Place | None:
+    """The environment of an engine; None: this one.
+
+    Raises:
+        UsageError: its name is not known.
+        BackendUnavailable: the interpreter cannot be started, or is too old.
+        MissingDependency: it lacks a package that every child needs.
+    """
+    name = engine.options.get(OPTION) if engine is not None else None
+    return None if name is None else describe_place(name)
+
+
+def describe_place(name: str) -> Place:
+    """The environment of this name, asked for its version and its packages; raises as `find_place`."""
+    python = _named.get(name)
+    if python is None:
+        made = list_environments()
+        if name not in made:
+            known = ", ".join(sorted({*_named, *made})) or "none"
+            raise UsageError(
+                f"unknown environment {name!r}; known: {known}. Name it with --env {name}=PATH, or make it with "
+                f"`enginebench env make {name} PACKAGE==VERSION`"
+            )
+        python = made[name] / "bin" / "python"
+    return _ask(name, str(python))
+
+
+@cache
+def _ask(name: str, python: str) -> Place:
+    try:
+        done = subprocess.run(
+            [python, "-I", "-c", QUESTION], capture_output=True, text=True, timeout=ASK_TIMEOUT_S, check=False
+        )
+    except OSError as error:
+        hint = "; is it of another architecture?" if error.errno == 8 else ""
+        raise BackendUnavailable(f"environment {name}: {python} cannot be started ({error.strerror}){hint}") from error
+    except subprocess.TimeoutExpired as error:
+        raise BackendUnavailable(f"environment {name}: {python} did not answer within {ASK_TIMEOUT_S:g} s") from error
+    try:
+        told = msgspec.json.decode(done.stdout)
+        packages = {key.lower(): value for key, value in told["packages"].items()}
+        place = Place(name=name, python=python, version=tuple(told["python"]), arch=told["arch"], packages=packages)
+    except (msgspec.DecodeError, LookupError, TypeError, AttributeError) as error:
+        said = (done.stderr.strip() or done.stdout.strip() or f"exit code {done.returncode}").splitlines()[-1][:200]
+        raise BackendUnavailable(f"environment {name}: {python} is no working python: {said}") from error
+    _check_place(place)
+    return place
+
+
+def _check_place(place: Place) -> None:
+    found = ".".join(map(str, place.version))
+    if place.version[:2] < OLDEST:
+        oldest = ".".join(map(str, OLDEST))
+        raise BackendUnavailable(f"environment {place.name} has Python {found}; children need {oldest} or newer")
+    if missing := [package for package in NEEDED if package not in place.packages]:
+        what = f"environment {place.name}: {' and '.join(missing)}, which every child needs,"
+        raise MissingDependency(what, f"{sys.executable} -m pip --python {place.python} install {' '.join(missing)}")
+
+
+def list_versions(place: Place) -> dict[str, str]:
+    """Version of every package of an environment that can change a number or an answer, and of its python."""
+    from enginebench.measure.machine import PACKAGES
+
+    versions = {name: place.packages[name.lower()] for name in PACKAGES if name.lower() in place.packages}
+    return {"python": ".".join(map(str, place.version)), **versions}
+
+
+def enter(spec: Spec) -> Spec:
+    """A job, or the spec of an engine, as the child gets it: it does not know where it runs."""
+    engine = spec if isinstance(spec, EngineSpec) else get_engine(spec)
+    if engine is None or OPTION not in engine.options:
+        return spec
+    inside = replace(engine, options={key: value for key, value in engine.options.items() if key != OPTION})
+    return inside if engine is spec else replace(spec, engine=inside)  # type: ignore[return-value]
+
+
+def get_engine(job: object) -> EngineSpec | None:
+    """The engine that a job is about, if it is about one."""
+    engine = getattr(job, "engine", None)
+    return engine if isinstance(engine, EngineSpec) else None
+
+
+@cache
+def share_source() -> Path:
+    """A folder that holds the package `enginebench` and nothing else, for the path of another interpreter."""
+    folder = Path(tempfile.mkdtemp(prefix="enginebench-source-"))
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    (folder / "enginebench").symlink_to(Path(enginebench.__file__).parent, target_is_directory=True)
+    return folder

@@ -1,0 +1,81 @@
+"""An engine timed under watch: what others took of its cores and its GPU, at which clock, and for how much energy."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from msgspec.structs import replace
+
+from enginebench.core.records import EngineSpec, Measurement, MeasureSpec
+
+if TYPE_CHECKING:
+    from enginebench.core.protocols import Engine, Feeds
+    from enginebench.measure.nvml import GpuWatch
+
+
+def open_gpu(spec: EngineSpec) -> GpuWatch | None:
+    """The watch on an engine's GPU, to be opened before anything lies in its memory; None of an engine on the CPU."""
+    if spec.device == "cpu":
+        return None
+    from enginebench.measure import nvml
+
+    gpu = nvml.open_gpu_watch(spec.device)
+    if gpu is not None:
+        gpu.watch_energy_counter()
+    return gpu
+
+
+def time_watched(
+    engine: Engine,
+    feeds: Sequence[Feeds],
+    measure: MeasureSpec,
+    spec: EngineSpec,
+    *,
+    pinned: tuple[int, ...] | None,
+    gpu: GpuWatch | None,
+) -> Measurement:
+    """The measurement, its blocks marked where something disturbed them.
+
+    Args:
+        engine: the loaded engine.
+        feeds: what it is fed, in turn.
+        measure: how it is timed.
+        spec: which engine it is.
+        pinned: the cores that this process is bound to.
+        gpu: what `open_gpu` gave.
+    """
+    from enginebench.measure import watch
+    from enginebench.measure.loop import measure_engine
+    from enginebench.measure.topology import whole_cores
+
+    # Elsewhere others may work as they like; on these cores they take time away.
+    cpu = watch.BlockWatch(whole_cores(pinned) if pinned else None)
+    measured = measure_engine(
+        engine,
+        feeds,
+        measure,
+        watch=watch.JointWatch(cpu, gpu) if gpu else cpu,
+        read_clock_mhz=gpu.read_clock_mhz if gpu else lambda: None,
+    )
+    return add_telemetry(measured, spec, measure, gpu)
+
+
+def add_telemetry(measured: Measurement, spec: EngineSpec, measure: MeasureSpec, gpu: GpuWatch | None) -> Measurement:
+    """The measurement with memory and energy of the GPU, or with the doubt that nothing was watched."""
+    from enginebench.measure.nvml import HIDDEN_PROCESSES, NO_TELEMETRY
+
+    if spec.device == "cpu":
+        return measured
+    if gpu is None:
+        return replace(measured, caveats=(*measured.caveats, NO_TELEMETRY))
+    images = (len(measured.latency_ns) + measured.untimed_calls) * spec.batch
+    # A cold call also pays for the flush before it, which belongs to no image.
+    energy = gpu.energy_per_image(images) if measure.cache == "hot" else None
+    return replace(
+        measured,
+        caveats=(*measured.caveats, *([HIDDEN_PROCESSES] if gpu.hides_processes else [])),
+        peak_device_memory_bytes=gpu.peak_memory_bytes(),
+        energy_mj=energy[0] if energy else None,
+        energy_resolution_mj=energy[1] if energy else None,
+    )

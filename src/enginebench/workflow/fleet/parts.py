@@ -1,0 +1,138 @@
+"""What a store has of a group: a part for each environment that measured some of it, and its cells."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from statistics import median
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from enginebench.core.names import format_engine, format_precision
+from enginebench.core.records import Machine, Result
+from enginebench.report.sweep.document import Environment, SweepCell, SweepRow, describe_environment, take_row
+from enginebench.workflow.fleet.records import GROUPS
+from enginebench.workflow.fleet.spec import Cell, Group, show_model
+from enginebench.workflow.fleet.store import Store, read_document
+from enginebench.workflow.folder import RunRecord, Wanted
+from enginebench.workflow.plan import meets_precision
+from enginebench.workflow.reporting import describe_stored
+
+# A group moves to a machine with other versions at most so often; a fleet that differs more is not one.
+MOST_ENVIRONMENTS = 50
+FINAL = ("ok", "failed", "skipped")
+
+
+def identify_environment(machine: Machine) -> str:
+    """A token of what makes rows of two machines differ: processor, GPUs, versions."""
+    parts = [machine.cpu_model, *(gpu.name for gpu in machine.gpus), *(f"{k} {v}" for k, v in machine.versions.items())]
+    return hashlib.sha256("\n".join(parts).encode()).hexdigest()[:10]
+
+
+class Part(Struct, frozen=True, kw_only=True):
+    """What one environment has measured of a group."""
+
+    name: str
+    record: RunRecord
+    results: tuple[Result, ...]
+
+
+def list_parts(store: Store, group: str) -> tuple[Part, ...]:
+    """What the store has of a group, one part for each environment."""
+    parts = []
+    for number in range(1, MOST_ENVIRONMENTS + 1):
+        name = name_part(group, number)
+        record = read_document(store, f"{GROUPS}/{name}/run.json", RunRecord)
+        if record is None:
+            break
+        rows = (read_document(store, f"{GROUPS}/{name}/rows/{row_id}.json", Result) for row_id in record.rows)
+        parts.append(Part(name=name, record=record, results=tuple(row for row in rows if row)))
+    return tuple(parts)
+
+
+def name_part(group: str, number: int) -> str:
+    """The folder of the environment with this number."""
+    return group if number == 1 else f"{group}.{number}"
+
+
+def is_final(result: Result) -> bool:
+    """Whether a row will not change any more."""
+    return result.status in FINAL
+
+
+def covers(wanted: Wanted, result: Result) -> bool:
+    """Whether the row is what was wanted."""
+    return (wanted.engine, wanted.batch, wanted.scope) == (
+        format_engine(result.engine),
+        result.engine.batch,
+        result.measure.scope,
+    ) and meets_precision(wanted.precision, result.requested_precision, result.engine.recipe)
+
+
+def describe_group(group: Group, parts: Sequence[Part]) -> tuple[tuple[SweepCell, ...], tuple[Environment, ...]]:
+    """(the group's cells with what was found of them, the machines that this comes from).
+
+    Where several environments have a row of the same cell, the finished one counts, else the latest.
+    """
+    found: list[tuple[Result, SweepRow]] = []
+    machines: list[Environment] = []
+    for part in parts:
+        identity = identify_environment(part.record.machine)
+        document = describe_stored(part.record, part.results)
+        rows = [
+            take_row(row, result, f"{GROUPS}/{part.name}", identity)
+            for row, result in zip(document.rows, part.results, strict=True)
+        ]
+        found += zip(part.results, rows, strict=True)
+        machines.append(_describe_machine(identity, group, part, rows))
+    chosen = [(cell, _choose(cell, found)) for cell in group.cells]
+    met = {id(row) for _, row in chosen if row}
+    others = [
+        _describe_cell(group, result, row)
+        for result, row in found
+        if id(row) not in met and not any(covers(wanted, result) for wanted in group.request.wanted)
+    ]
+    return (*(_fill(cell, row) for cell, row in chosen), *others), tuple(machines)
+
+
+def _describe_machine(identity: str, group: Group, part: Part, rows: Sequence[SweepRow]) -> Environment:
+    kernels = [row.reference_ms for row in rows if row.reference_ms]
+    return replace(
+        describe_environment(identity, group.machine.kind, part.record.machine),
+        rows=sum(1 for row in rows if row.status == "ok"),
+        reference_ms=median(kernels) if kernels else None,
+        price_per_hour=group.machine.price_per_hour,
+    )
+
+
+def _choose(cell: Cell, found: Sequence[tuple[Result, SweepRow]]) -> SweepRow | None:
+    wanted = Wanted(engine=cell.engine, precision=cell.precision, batch=cell.batch, scope=cell.scope)
+    rows = [row for result, row in found if covers(wanted, result)]
+    ranked = [row for row in rows if row.status == "ok"] or [row for row in rows if row.status != "partial"] or rows
+    return ranked[-1] if ranked else None
+
+
+def _fill(cell: Cell, row: SweepRow | None) -> SweepCell:
+    return SweepCell(
+        model=show_model(cell.model),
+        machine_kind=cell.machine,
+        engine=cell.engine,
+        precision=cell.precision,
+        batch=cell.batch,
+        scope=cell.scope,
+        row=row,
+    )
+
+
+def _describe_cell(group: Group, result: Result, row: SweepRow) -> SweepCell:
+    """The cell of a row that nobody asked for as it came: a graph that is not in FP32 keeps its own precision."""
+    return SweepCell(
+        model=show_model(group.model),
+        machine_kind=group.machine.kind,
+        engine=format_engine(result.engine),
+        precision=format_precision(result.requested_precision, result.engine.recipe),
+        batch=result.engine.batch,
+        scope=result.measure.scope,
+        row=row,
+    )

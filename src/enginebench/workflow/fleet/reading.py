@@ -1,0 +1,177 @@
+"""A store as people read it: the document of all its cells, and a copy of its rows for `history`."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import msgspec
+from msgspec.structs import replace
+
+from enginebench.analyze.compare import compare_apart
+from enginebench.core.errors import EngineBenchError, ParseError, UsageError
+from enginebench.core.records import Result
+from enginebench.core.store import write_atomic
+from enginebench.report.bundle import find_cache
+from enginebench.report.sweep.document import (
+    Environment,
+    FailedCell,
+    Interference,
+    SweepCell,
+    SweepDocument,
+    price,
+)
+from enginebench.workflow.fleet.parts import describe_group, list_parts
+from enginebench.workflow.fleet.records import GROUPS, RECORD, SWEEP_RECORD_SCHEMA, Finished, SweepRecord
+from enginebench.workflow.fleet.spec import Group, list_groups, show_model
+from enginebench.workflow.fleet.store import FolderStore, Store, open_store, read_document
+
+# A group's first row measured again, with the machine to itself.
+ALONE = "-alone"
+_ROWS = re.compile(r"groups/[^/]+/(rows/[^/]+\.json|run\.json)")
+
+
+def holds_sweep(url: str) -> bool:
+    """Whether a folder, or an address such as s3://BUCKET/PREFIX, holds the store of a sweep."""
+    return "://" in url or (Path(url) / RECORD).is_file()
+
+
+def read_sweep_record(store: Store) -> SweepRecord:
+    """What was asked of the sweep in a store.
+
+    Raises:
+        UsageError: it holds none.
+        ParseError: its record is damaged, or a newer version wrote it.
+    """
+    record = read_document(store, RECORD, SweepRecord)
+    if record is None:
+        raise UsageError(f"{store.url} holds no sweep ({RECORD} is missing)")
+    if record.schema != SWEEP_RECORD_SCHEMA:
+        raise ParseError(
+            f"{store.url}/{RECORD}", "$.schema", repr(record.schema), repr(SWEEP_RECORD_SCHEMA), "Upgrade enginebench"
+        )
+    return record
+
+
+def read_sweep(store: Store, reasons: dict[str, str] | None = None) -> SweepDocument:
+    """Every cell of the sweep in a store.
+
+    Args:
+        store: of the sweep.
+        reasons: id of a group -> why it has no rows, from the run that has just ended.
+    """
+    record = read_sweep_record(store)
+    groups = list_groups(record.spec)
+    cells: list[SweepCell] = []
+    failed: list[FailedCell] = []
+    machines: dict[tuple[str, str], Environment] = {}
+    unread: list[str] = []
+    for group in groups:
+        try:
+            found, environments = _read_group(store, group)
+        except EngineBenchError as error:
+            unread.append(str(error))
+            found, environments = (), ()
+        cells += found
+        failed += _list_failed(group, found, (reasons or {}).get(group.id, ""))
+        for environment in environments:
+            _join(machines, environment)
+    document = SweepDocument(
+        store=store.url,
+        cells=tuple(cells),
+        failed=tuple(failed),
+        machines=tuple(machines.values()),
+        interference=tuple(_list_interference(store, groups)) if record.shared else (),
+        unread=tuple(unread),
+    )
+    prices = {m.kind: m.price_per_hour for m in record.spec.machine if m.price_per_hour is not None}
+    return price(document, prices) if prices else document
+
+
+def _read_group(store: Store, group: Group) -> tuple[tuple[SweepCell, ...], tuple[Environment, ...]]:
+    """The figures that were stored when the group ended; of one that has not, those of its rows as they are."""
+    done = read_document(store, f"{GROUPS}/{group.id}/done.json", Finished)
+    if done is not None:
+        return done.cells, done.machines
+    return describe_group(group, list_parts(store, group.id))
+
+
+def _list_failed(group: Group, cells: tuple[SweepCell, ...], reason: str) -> Iterator[FailedCell]:
+    by_key = {(c.engine, c.precision, c.batch, c.scope): c.row for c in cells}
+    for cell in group.cells:
+        row = by_key.get((cell.engine, cell.precision, cell.batch, cell.scope))
+        if row is not None and row.status == "ok":
+            continue
+        told = row.reason or ("not finished" if row.status == "partial" else row.status) if row else "not measured yet"
+        yield FailedCell(
+            model=show_model(cell.model),
+            machine_kind=cell.machine,
+            engine=cell.engine,
+            precision=cell.precision,
+            batch=cell.batch,
+            scope=cell.scope,
+            reason=reason or told,
+        )
+
+
+def _join(machines: dict[tuple[str, str], Environment], new: Environment) -> None:
+    """Counts the rows of one environment over all groups."""
+    key = (new.machine_kind, new.id)
+    old = machines.get(key)
+    if old is None:
+        machines[key] = new
+        return
+    kernels = [k for k in (old.reference_ms, new.reference_ms) if k is not None]
+    machines[key] = replace(old, rows=old.rows + new.rows, reference_ms=min(kernels, default=None))
+
+
+def _list_interference(store: Store, groups: tuple[Group, ...]) -> Iterator[Interference]:
+    """What company cost the first row of each group that was measured in company, and once more alone."""
+    for group in groups:
+        shared, alone = _first_row(store, group.id), _first_row(store, f"{group.id}{ALONE}")
+        if shared is None or alone is None:
+            continue
+        found = compare_apart(shared.measurements, alone.measurements)
+        yield Interference(
+            model=show_model(group.model),
+            machine_kind=group.machine.kind,
+            row=shared.id,
+            ratio=found.ratio,
+            verdict=found.verdict,
+            reasons=found.reasons,
+        )
+
+
+def _first_row(store: Store, group: str) -> Result | None:
+    rows = [row for part in list_parts(store, group) for row in part.results if row.status == "ok"]
+    return rows[0] if rows else None
+
+
+def find_rows_folder(url: str) -> Path:
+    """A folder with the rows of a store, for `history`: its own, or an up-to-date copy of an object store's."""
+    if "://" not in url:
+        return Path(url)
+    store = open_store(url)
+    if isinstance(store, FolderStore):
+        return store.root
+    folder = find_cache() / "stores" / hashlib.sha256(store.url.encode()).hexdigest()[:16]
+    index = folder / "index.json"
+    known = _read_index(index)
+    now = {name: state for name, state in store.names(GROUPS) if _ROWS.fullmatch(name)}
+    for name, state in now.items():
+        if known.get(name) != state or not (folder / name).is_file():
+            store.fetch(name, folder / name)
+    for name in known.keys() - now.keys():
+        if _ROWS.fullmatch(name) and ".." not in name:
+            (folder / name).unlink(missing_ok=True)
+    write_atomic(index, msgspec.json.encode(now))
+    return folder
+
+
+def _read_index(path: Path) -> dict[str, str]:
+    try:
+        return msgspec.json.decode(path.read_bytes(), type=dict[str, str])
+    except (OSError, msgspec.DecodeError):
+        return {}

@@ -1,0 +1,84 @@
+"""The records of a sweep: what the store holds beside rows, and what goes to a machine and comes back."""
+
+from __future__ import annotations
+
+from msgspec import Struct
+
+from enginebench.core.records import Artifact
+from enginebench.report.sweep.document import Environment, SweepCell
+from enginebench.workflow.fleet.spec import Group, SweepSpec
+from enginebench.workflow.folder import RunRequest
+
+SWEEP_RECORD_SCHEMA = "enginebench.sweep-record/1"
+# Files of a store. `GROUPS` holds one folder for each group, laid out as a run's.
+RECORD = "sweep.json"
+GROUPS = "groups"
+SOURCES = "sources"
+
+
+class SweepRecord(Struct, frozen=True, kw_only=True):
+    """`sweep.json`: what was asked, and the salt that hides which machine a token stands for."""
+
+    schema: str = SWEEP_RECORD_SCHEMA
+    spec: SweepSpec
+    salt: str
+    started_utc: str
+    command: tuple[str, ...] = ()
+    shared: bool = False  # several measuring tasks on a machine of several GPUs
+
+
+class FileList(Struct, frozen=True, kw_only=True):
+    """Files beside the rows of a group: path below the group's folder -> SHA-256 of the content."""
+
+    files: dict[str, str] = {}
+
+
+class StoredSources(Struct, frozen=True, kw_only=True):
+    """What was made of one model, once for the whole fleet."""
+
+    artifacts: tuple[Artifact, ...]
+    problems: dict[str, str] = {}
+    files: dict[str, str] = {}
+
+
+class Claim(Struct, frozen=True, kw_only=True):
+    """Who is at a group: an attempt that finds another one's claim writes nothing more."""
+
+    attempt: str
+
+
+class Finished(Struct, frozen=True, kw_only=True):
+    """`done.json`: how a group ended, with the figures of its rows as they were then."""
+
+    cells: tuple[SweepCell, ...]
+    machines: tuple[Environment, ...] = ()
+    reason: str = ""  # why nothing more can be had
+
+
+class GroupJob(Struct, frozen=True, kw_only=True):
+    """What a machine is told: measure this group, and keep everything in that store."""
+
+    store: str
+    group: Group
+    salt: str
+    attempt: str
+    sources: str = ""  # key of the graphs that were made for the whole fleet
+    shared: bool = False  # one of several GPUs of its machine, which others measure on meanwhile
+
+
+class SourcesJob(Struct, frozen=True, kw_only=True):
+    """Make the graphs of one model in every precision that the sweep needs."""
+
+    store: str
+    key: str
+    request: RunRequest
+    files: dict[str, str] = {}  # of the model, if it is a file: name -> SHA-256 of the content
+
+
+class Ended(Struct, frozen=True, kw_only=True):
+    """What comes back of a job: nothing but how it went; all else is in the store."""
+
+    ok: bool
+    reason: str = ""
+    kind: str = ""  # class of the error
+    rows: int = 0

@@ -1,0 +1,115 @@
+"""Writes the report of a sweep: the matrix page with the pages of its groups, the table, the document."""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import msgspec
+from msgspec import Struct
+
+from enginebench.core.errors import ParseError, UsageError
+from enginebench.core.store import encode, write_atomic
+from enginebench.report.csv_table import format_cell
+from enginebench.report.sweep.document import SweepDocument, price
+from enginebench.report.sweep.page import PAGES, format_sweep_page, list_group_pages
+from enginebench.workflow.fleet.reading import read_sweep
+from enginebench.workflow.fleet.store import FolderStore, open_store
+from enginebench.workflow.reporting import FILES, Written
+
+COLUMNS = ("model", "machine_kind", "engine", "precision", "batch", "scope")
+FIGURES = ("p50_ms", "p99_ms", "throughput_per_s", "speedup", "verdict", "outputs_agree", "energy_mj")
+MORE = ("cost_per_million", "status", "validity", "n", "processes", "environment", "reference_ms", "result")
+
+
+class Prices(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A file of prices: what an hour of each kind of machine costs."""
+
+    per_hour: dict[str, float]
+    currency: str = ""
+
+
+def read_prices(path: Path) -> Prices:
+    """The prices in a TOML file.
+
+    Raises:
+        UsageError: it cannot be read, or a price is negative.
+        ParseError: it is no TOML, or holds something else.
+    """
+    try:
+        found = msgspec.toml.decode(path.read_bytes(), type=Prices)
+    except OSError as error:
+        raise UsageError(f"--prices {path}: {error.strerror}") from error
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise ParseError(path, "", str(error), "a table [per_hour] with a price for each machine kind") from error
+    for kind, amount in found.per_hour.items():
+        if not 0 <= amount < float("inf"):
+            raise UsageError(f"--prices {path}: an hour of {kind} cannot cost {amount:g}")
+    return found
+
+
+def report_sweep(
+    url: str, formats: Sequence[str], out: Path | None = None, prices: Path | None = None
+) -> tuple[SweepDocument, Written]:
+    """The document of a sweep, and the files of its report.
+
+    Args:
+        url: the store.
+        formats: of html, csv, json; there is no md and no png of a sweep, and a note says so.
+        out: folder of the files; by default the store, if it is a folder.
+        prices: TOML file with the price of an hour of each machine kind.
+
+    Raises:
+        UsageError: it holds no sweep, or nobody said where the files go.
+    """
+    store = open_store(url)
+    folder = out or (store.root if isinstance(store, FolderStore) else None)
+    if folder is None:
+        raise UsageError(f"--out DIR is missing: the report on {url} needs a folder of this machine")
+    document = read_sweep(store)
+    if prices is not None:
+        given = read_prices(prices)
+        document = price(document, given.per_hour, given.currency)
+    paths = list(_write(document, folder, formats))
+    left = [name for name in formats if name in ("md", "png")]
+    note = f"a sweep has no report in {' and '.join(left)}: it is a table with pages; html, csv and json are written"
+    return document, Written(paths=tuple(paths), notes=(note,) if left and len(formats) < 3 else ())
+
+
+def _write(document: SweepDocument, folder: Path, formats: Sequence[str]) -> Iterator[Path]:
+    if "html" in formats:
+        for name, text in list_group_pages(document):
+            write_atomic(folder / PAGES / name, text.encode())
+        yield _put(folder / FILES["html"], format_sweep_page(document).encode())
+    if "csv" in formats:
+        yield _put(folder / FILES["csv"], format_sweep_csv(document).encode())
+    if "json" in formats:
+        yield _put(folder / FILES["json"], encode(document))
+
+
+def _put(path: Path, data: bytes) -> Path:
+    write_atomic(path, data)
+    return path
+
+
+def format_sweep_csv(document: SweepDocument) -> str:
+    """The cells as a table, intervals as columns of their own; full precision."""
+    buffer = io.StringIO(newline="")
+    writer = csv.writer(buffer, lineterminator="\r\n")
+    ranged = ("p50_ms", "p99_ms", "speedup")
+    names = [c for name in FIGURES for c in ([name, f"{name}_low", f"{name}_high"] if name in ranged else [name])]
+    writer.writerow([*COLUMNS, *names, "capacity_per_s", "metric", "score", *MORE])
+    for cell in document.cells:
+        row = cell.row
+        figures: list[object] = []
+        for name in FIGURES:
+            value = getattr(row, name, None)
+            figures += [getattr(value, end, None) for end in ("value", "low", "high")] if name in ranged else [value]
+        score = row.scores[0] if row and row.scores else None
+        capacity = row.capacity.passes_qps if row and row.capacity else None
+        figures += [capacity, score.metric if score else None, score.value.value if score else None]
+        figures += [getattr(row, name, None) for name in MORE]
+        writer.writerow([format_cell(value) for value in (*(getattr(cell, c) for c in COLUMNS), *figures)])
+    return buffer.getvalue()

@@ -1,0 +1,160 @@
+"""One probe of `load`: an engine and a generator in fresh processes, and what their board says afterwards."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from enginebench.analyze.queueing import Limit, LoadPoint, Stamps, describe_point
+from enginebench.core.caveats import make_caveat
+from enginebench.core.errors import ChildFailed, EngineBenchError
+from enginebench.core.records import Caveat
+from enginebench.measure.arrivals import RELEASED, MemoryBoard, create_board
+from enginebench.measure.pin import share_cpus
+from enginebench.workflow.child.isolate import Child, child_environment, wait_until_sure
+from enginebench.workflow.child.jobs import ArriveJob, ServeAnswer, ServeJob
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+    Times = NDArray[np.int64]
+
+# Loading an engine and warming it up; a compiler may take minutes.
+LOAD_TIMEOUT_S = 900.0
+
+
+class Plan(Struct, frozen=True, kw_only=True):
+    """What is probed: the engine's job, its rate and limit."""
+
+    job: ServeJob
+    row: str
+    qps: float | None
+    limit: Limit | None = None
+
+
+@contextmanager
+def open_memory() -> Iterator[Path]:
+    """A folder in memory where the system has one: a disk that writes a page back would hold up who stamps it."""
+    shared = Path("/dev/shm")
+    place = shared if shared.is_dir() and os.access(shared, os.W_OK) else None
+    with tempfile.TemporaryDirectory(prefix="enginebench-", dir=place) as folder:
+        yield Path(folder)
+
+
+def probe_open(plan: Plan, offsets: Times, samples: Times) -> LoadPoint:
+    """The point of requests that arrive by a schedule.
+
+    Raises:
+        EngineBenchError: nothing was measured; else what ended it is a doubt about the point.
+    """
+    engine_cpus, own_cpus = share_cpus(plan.job.streams * plan.job.engine.threads)
+    alone = not set(engine_cpus) & set(own_cpus)
+    doubts = () if alone else (make_caveat("shared_cores", cores=len(engine_cpus)),)
+    with open_memory() as memory, ExitStack() as stack:
+        board = create_board(memory / "board", offsets, samples)
+        bell = memory / "bell"
+        os.mkfifo(bell)
+        job = replace(plan.job, board=str(memory / "board"), bell=str(bell), cpus=engine_cpus)
+        engine = stack.enter_context(Child(child_environment(job.engine.threads)))
+        generator = stack.enter_context(Child(child_environment(1)))
+        duration_s = float(offsets[-1]) / 1e9 + job.grace_s
+        arrive = ArriveJob(board=job.board, bell=job.bell, cpus=own_cpus, spin=alone)
+        failure: BaseException | None = None
+        answer: ServeAnswer | None = None
+        try:
+            timeout_s = LOAD_TIMEOUT_S + 2 * duration_s
+            works = (engine.start(job, timeout_s=timeout_s), generator.start(arrive, timeout_s=timeout_s))
+            wait_until_sure(works[:1])
+            answer = works[0].finish()
+            if board.head[RELEASED] < board.count:
+                works[1].finish()  # raises what ended the generator
+        except (EngineBenchError, KeyboardInterrupt) as error:
+            failure = error
+        point = _read_point(plan, board, answer, failure, doubts)
+    if isinstance(failure, KeyboardInterrupt):
+        raise Interrupted(point)
+    return point
+
+
+class Interrupted(KeyboardInterrupt):
+    """Somebody stopped a probe; `point` is what it had measured, if anything."""
+
+    def __init__(self, point: LoadPoint | None) -> None:
+        super().__init__()
+        self.point = point
+
+
+def probe_closed(plan: Plan, samples: Times) -> LoadPoint:
+    """The point of queries that come one after another: each as soon as the one before has ended."""
+    with open_memory() as memory:
+        board = create_board(memory / "board", [0] * len(samples), samples)
+        engine_cpus, _ = share_cpus(plan.job.streams * plan.job.engine.threads)
+        job = replace(plan.job, board=str(memory / "board"), cpus=engine_cpus)
+        failure: BaseException | None = None
+        answer: ServeAnswer | None = None
+        with Child(child_environment(job.engine.threads)) as child:
+            try:
+                answer = child.perform(job, timeout_s=LOAD_TIMEOUT_S + 2 * job.duration_s)
+            except (EngineBenchError, KeyboardInterrupt) as error:
+                failure = error
+        point = _read_point(plan, board, answer, failure, ())
+    if isinstance(failure, KeyboardInterrupt):
+        raise Interrupted(point)
+    return point
+
+
+def _read_point(
+    plan: Plan, board: MemoryBoard, answer: ServeAnswer | None, failure: BaseException | None, doubts: Sequence[Caveat]
+) -> LoadPoint:
+    """The point of what stands on the board.
+
+    Raises:
+        EngineBenchError: what ended the engine before any request was answered.
+    """
+    came = int(board.head[RELEASED])
+    if failure is not None and (not came or not board.done.any()):
+        raise failure
+    doubts = list(doubts)
+    if failure is not None:
+        planned = came if plan.job.query else board.count
+        doubts.append(make_caveat("cut_short", came=came, planned=planned, reason=_describe(failure)))
+    reasons = answer.reasons if answer else {}
+    return describe_point(
+        copy_stamps(board),
+        qps=plan.qps,
+        limit=plan.limit,
+        busy_ns=answer.busy_ns if answer else None,
+        streams=answer.depth if answer else plan.job.streams,
+        open_loop=not plan.job.query,
+        query=max(1, plan.job.query),
+        row=plan.row,
+        energy_mj=answer.energy_mj if answer else None,
+        reason=max(reasons, key=lambda text: reasons[text], default=""),
+        doubts=tuple(doubts),
+    )
+
+
+def _describe(failure: BaseException) -> str:
+    if isinstance(failure, ChildFailed):
+        return failure.reason
+    return str(failure) if isinstance(failure, EngineBenchError) else "interrupted"
+
+
+def copy_stamps(board: MemoryBoard) -> Stamps:
+    """The stamps, in memory of this process."""
+    return Stamps(
+        scheduled=board.scheduled,
+        released=board.released.copy(),
+        started=board.started.copy(),
+        computed=board.computed.copy(),
+        done=board.done.copy(),
+        status=board.status.copy(),
+    )

@@ -1,0 +1,331 @@
+"""What is probed at which rate: points, and the search for the highest rate at which a limit holds."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+from msgspec import Struct
+from msgspec.structs import replace
+
+from enginebench.analyze.capacity import (
+    RESOLUTION,
+    SHORT_STRIDE,
+    CapacitySearch,
+    CapacityVerdict,
+    compare_capacities,
+    join_capacities,
+)
+from enginebench.analyze.loadgen import Scenario
+from enginebench.analyze.queueing import Limit, LoadPoint, judge_point
+from enginebench.analyze.tails import strict_min_samples
+from enginebench.backends.registry import find_entry
+from enginebench.core.errors import MeasurementError, UsageError
+from enginebench.core.names import format_engine, format_precision, slug
+from enginebench.core.records import Artifact, Capacity, EngineSpec
+from enginebench.core.shapes import concrete_shape, find_batch_axes, format_shapes
+from enginebench.measure.arrivals import count_arrivals, read_trace, schedule_constant, schedule_poisson
+from enginebench.models.samples import find_samples, list_samples
+from enginebench.report.load.document import LoadRow
+from enginebench.workflow.child.jobs import ServeJob
+from enginebench.workflow.probe import Plan, probe_closed, probe_open
+from enginebench.workflow.progress import Reporter
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    Times = NDArray[np.int64]
+
+# Samples that requests draw from: together larger than the last cache for images, so that inputs come from memory.
+POOL = 64
+# Samples of a query of the scenario `multi`. Source: MLPerf Inference rules, MultiStream.
+MULTI_QUERY = 8
+# A queue longer than what arrives in this time, or in ten limits, is turned away: nobody would wait for its end.
+QUEUE_S = 1.0
+# After the last arrival, what still waits is served for so long, or for two limits.
+GRACE_S = 1.0
+# Seconds of a point, and the least of a probe of the search.
+POINT_S, PROBE_S = 10.0, 3.0
+# A probe lasts so many limits: at a rate 3 % beyond what the engine computes, nearly half of its requests are late.
+LIMITS_A_PROBE = 60
+# A probe has requests for one late among them; if that does not decide, for ten.
+PROBE_LATE = (1, 10)
+# The search begins at this share of what the engine computes when all requests are there at once.
+FIRST_SHARE = 0.6
+# Batches on each stream by which that is found.
+OFFLINE_BATCHES = 16
+# The most requests of a closed loop that the board has room for, each second.
+CLOSED_RATE = 100_000
+
+
+class LoadSettings(Struct, frozen=True, kw_only=True):
+    """How requests come, and what is asked of them."""
+
+    scenario: Scenario = "server"
+    qps: float | None = None
+    arrivals: str = "poisson"  # poisson, constant, or the file of a trace
+    duration_s: float | None = None
+    streams: tuple[int, ...] = (1,)
+    max_batches: tuple[int, ...] = (1,)
+    max_wait_ms: float = 0.0
+    limit: Limit | None = None
+    percentile: float = 99.0
+    find_capacity: bool = False
+    rounds: int = 1  # searches of each configuration, in turns; a verdict needs six
+    time_budget_s: float = 900.0  # of all searches together
+    resolution: float = RESOLUTION  # fails over passes at which a search ends
+    loadgen: bool = False
+
+
+class Bench(Struct, frozen=True, kw_only=True):
+    """One configuration, ready to be probed."""
+
+    row: LoadRow
+    job: ServeJob
+
+
+def name_row(engine: EngineSpec, *, streams: int, max_batch: int, max_wait_ms: float) -> LoadRow:
+    """The row of a configuration: engine with its options, precision, streams, threads of each, batch."""
+    name = slug(format_engine(engine)) if engine.options else engine.backend
+    precision = format_precision(engine.precision, engine.recipe).replace("@", ".")
+    return LoadRow(
+        id=f"{name}-{precision}-s{streams}-t{engine.threads}-b{max_batch}",
+        engine=engine,
+        streams=streams,
+        max_batch=max_batch,
+        max_wait_ms=max_wait_ms,
+    )
+
+
+def make_bench(row: LoadRow, artifact: Artifact, *, model: str, out_dir: Path, seed: int) -> Bench:
+    """The row, ready to be probed.
+
+    Args:
+        row: the configuration.
+        artifact: what its engine loads; where a batch is open it may be any.
+        model: whose inputs are made.
+        out_dir: where the engine was built, with the user's inputs beside it.
+        seed: of inputs.
+
+    Raises:
+        UsageError: its requests cannot be joined into batches.
+    """
+    if row.max_batch > 1 and not takes_batches(artifact):
+        raise UsageError(
+            f"{row.engine.backend} on {model} has a fixed batch, so requests cannot be joined: leave --max-batch out, "
+            "or export the model with --dynamic-batch"
+        )
+    given = find_samples(out_dir)
+    job = ServeJob(
+        model=model,
+        artifact=artifact,
+        engine=row.engine,
+        out_dir=str(out_dir.absolute()),
+        board="",
+        bell="",
+        streams=row.streams,
+        max_batch=row.max_batch,
+        max_wait_ms=row.max_wait_ms,
+        samples=len(list_samples(given)) if given else POOL,
+        inputs=given,
+        seed=seed,
+    )
+    return Bench(row=row, job=job)
+
+
+def widen_profile(engine: EngineSpec, source: Artifact, max_batch: int) -> EngineSpec:
+    """The spec that builds a plan for every batch that may come, tuned for the largest; others need no such thing.
+
+    Shapes that the user named stay as they are.
+    """
+    known = find_entry(engine.backend).options
+    if max_batch == 1 or "max_shapes" not in known or source.kind == "plan" or not takes_batches(source):
+        return engine
+    shapes = {b: format_shapes({s.name: concrete_shape(s, b) for s in source.inputs}) for b in (1, max_batch)}
+    profile = {"min_shapes": shapes[1], "opt_shapes": shapes[max_batch], "max_shapes": shapes[max_batch]}
+    named = any(engine.options.get(key) for key in (*profile, "profiles"))
+    return engine if named else replace(engine, options={**engine.options, **profile})
+
+
+def takes_batches(artifact: Artifact) -> bool:
+    """Whether the first axis of every input is the batch, and open."""
+    axes = find_batch_axes(artifact.inputs)
+    return all(axes[spec.name] == 0 and isinstance(spec.shape[0], str) for spec in artifact.inputs)
+
+
+class Prober:
+    """Probes in progress: `rows` and `points` hold what was found so far."""
+
+    def __init__(
+        self,
+        settings: LoadSettings,
+        *,
+        seed: int,
+        timeout_s: float,
+        reporter: Reporter,
+        probe: Callable[[Plan, Times, Times], LoadPoint] = probe_open,
+    ) -> None:
+        self._settings, self._seed, self._timeout_s = settings, seed, timeout_s
+        self._probe_open = probe
+        self._reporter = reporter
+        self._probes = 0
+        self._seconds = settings.duration_s or POINT_S
+        self.rows: dict[str, LoadRow] = {}
+        self.points: list[LoadPoint] = []
+        self.verdicts: tuple[CapacityVerdict, ...] = ()
+
+    def probe(self, bench: Bench) -> LoadPoint:
+        """One point in the scenario that was asked for."""
+        settings = self._settings
+        if settings.scenario in ("single", "multi"):
+            point = self._probe_closed(bench, 1 if settings.scenario == "single" else MULTI_QUERY)
+        elif settings.scenario == "offline":
+            pilot = self._probe_offline(bench, count=self._count_offline(bench))
+            least = self._count_offline(bench)
+            point = self._probe_offline(bench, max(least, math.ceil(self._seconds * (pilot.achieved_per_s or 0.0))))
+        else:
+            point = self._probe_rate(bench, self._schedule(settings.qps), settings.qps)
+        self.points.append(point)
+        return point
+
+    def _schedule(self, qps: float | None, count: int | None = None) -> Times:
+        """When requests come."""
+        settings = self._settings
+        if settings.arrivals not in ("poisson", "constant"):
+            return read_trace(Path(settings.arrivals))
+        assert qps is not None
+        n = count or count_arrivals(qps, self._seconds)
+        self._probes += 1
+        if settings.arrivals == "constant":
+            return schedule_constant(qps, n)
+        return schedule_poisson(qps, n, self._seed + self._probes)
+
+    def _probe_rate(self, bench: Bench, offsets: Times, qps: float | None) -> LoadPoint:
+        """The point of these arrivals, each asking for a sample that is drawn from the pool."""
+        limit_s = self._settings.limit.ms / 1e3 if self._settings.limit else 0.0
+        seconds = max(float(offsets[-1]) / 1e9, 1e-9)
+        rate = qps or len(offsets) / seconds
+        job = replace(
+            bench.job,
+            queue_limit=math.ceil(rate * max(QUEUE_S, 10 * limit_s)),
+            grace_s=max(GRACE_S, 2 * limit_s),
+        )
+        self._reporter.step(f"{bench.row.id}: {rate:.4g} requests a second for {seconds:.3g} s")
+        plan = Plan(job=job, row=bench.row.id, qps=rate, limit=self._settings.limit)
+        return self._probe_open(plan, offsets, self._draw(bench, len(offsets)))
+
+    def _probe_offline(self, bench: Bench, count: int) -> LoadPoint:
+        """The point of requests that are all there at once."""
+        self._reporter.step(f"{bench.row.id}: {count} requests at once")
+        job = replace(bench.job, queue_limit=None, grace_s=self._timeout_s)
+        offsets = np.zeros(count, np.int64)
+        return self._probe_open(Plan(job=job, row=bench.row.id, qps=None), offsets, self._draw(bench, count))
+
+    def _probe_closed(self, bench: Bench, query: int) -> LoadPoint:
+        settings = self._settings
+        self._reporter.step(f"{bench.row.id}: {query} at a time for {self._seconds:g} s")
+        job = replace(bench.job, query=query, duration_s=self._seconds)
+        count = math.ceil(CLOSED_RATE * self._seconds)
+        return probe_closed(Plan(job=job, row=bench.row.id, qps=None, limit=settings.limit), self._draw(bench, count))
+
+    def _draw(self, bench: Bench, count: int) -> Times:
+        """The sample of each request."""
+        rng = np.random.default_rng(self._seed)
+        return rng.integers(0, bench.job.samples, count)
+
+    def measure_offline(self, bench: Bench) -> LoadPoint:
+        """The point of just enough requests, all there at once, for a figure of what the engine computes at most."""
+        return self._probe_offline(bench, self._count_offline(bench))
+
+    def search_capacity(self, bench: Bench, earlier: Sequence[Capacity] = ()) -> Capacity:
+        """One search of one configuration, within the time that searches may take.
+
+        Args:
+            bench: what is probed; its row is among `rows`.
+            earlier: what searches of it found before: this one begins where the last one ended.
+
+        Raises:
+            MeasurementError: it answers nothing.
+        """
+        deadline = time.monotonic() + self._settings.time_budget_s
+        search = self._begin_search(bench, earlier)
+        while (rate := search.next_rate()) is not None and time.monotonic() < deadline:
+            search.add(rate, *self._holds(bench, rate))
+        return search.describe(ended_early=search.next_rate() is not None)
+
+    def find_capacities(self, benches: Sequence[Bench]) -> None:
+        """Searches every configuration as often as asked, all of them in turns, until it is settled or too late."""
+        deadline = time.monotonic() + self._settings.time_budget_s
+        found: dict[str, list[Capacity]] = {bench.row.id: [] for bench in benches}
+        for _ in range(self._settings.rounds):
+            searches = {bench.row.id: self._begin_search(bench, found[bench.row.id]) for bench in benches}
+            while waiting := [(b, r) for b in benches if (r := searches[b.row.id].next_rate()) is not None]:
+                for bench, rate in waiting:
+                    if time.monotonic() < deadline:
+                        searches[bench.row.id].add(rate, *self._holds(bench, rate))
+                if time.monotonic() >= deadline:
+                    break
+            for name, search in searches.items():
+                if search.probes:
+                    found[name].append(search.describe(ended_early=search.next_rate() is not None))
+            self._keep_capacities(found)
+        if self._settings.rounds > 1 or len(benches) > 1:
+            names = [bench.row.id for bench in benches]
+            self.verdicts = tuple(
+                compare_capacities(found[names[0]], found[name], (names[0], name)) for name in names[1:]
+            )
+
+    def _keep_capacities(self, found: Mapping[str, Sequence[Capacity]]) -> None:
+        for name, capacities in found.items():
+            self.rows[name] = replace(self.rows[name], capacity=join_capacities(capacities), rounds=tuple(capacities))
+
+    def _begin_search(self, bench: Bench, earlier: Sequence[Capacity]) -> CapacitySearch:
+        """A search that begins at half of what the engine computes when all requests are there; or where one ended.
+
+        Later ones begin a little off: with the same rates each time, the ends would always be the same.
+        """
+        limit = self._settings.limit
+        assert limit is not None
+        if earlier and earlier[-1].passes_qps:
+            middle = math.sqrt(earlier[-1].passes_qps * (earlier[-1].fails_qps or earlier[-1].passes_qps))
+            rng = np.random.default_rng([self._seed, len(earlier), len(self.points)])
+            return CapacitySearch(
+                middle * RESOLUTION ** rng.uniform(-1, 1),
+                limit,
+                resolution=self._settings.resolution,
+                stride=SHORT_STRIDE,
+                votes=1,
+            )
+        point = self._probe_offline(bench, count=self._count_offline(bench))
+        self.rows[bench.row.id] = replace(self.rows[bench.row.id], offline_per_s=point.achieved_per_s)
+        if point.achieved_per_s is None:
+            raise MeasurementError(f"{bench.row.id} answered none of {point.offered} requests that came at once")
+        return CapacitySearch(FIRST_SHARE * point.achieved_per_s, limit, resolution=self._settings.resolution)
+
+    def _count_offline(self, bench: Bench) -> int:
+        """Requests that keep all streams at full batches for a while."""
+        return max(4 * POOL, OFFLINE_BATCHES * bench.row.max_batch * bench.row.streams)
+
+    def _holds(self, bench: Bench, rate: float) -> tuple[bool, bool]:
+        """(whether the limit holds at a rate, whether the generator was late).
+
+        It is asked again with more requests where the first are too few to tell.
+        """
+        limit = self._settings.limit
+        assert limit is not None
+        held: bool | None = None
+        late = False
+        for allowed in PROBE_LATE:
+            least_s = max(self._settings.duration_s or PROBE_S, LIMITS_A_PROBE * limit.ms / 1e3)
+            count = max(strict_min_samples(limit.share, allowed), count_arrivals(rate, least_s))
+            point = self._probe_rate(bench, self._schedule(rate, count), rate)
+            self.points.append(point)
+            held = judge_point(point, limit)
+            late = any(caveat.code == "generator_late" for caveat in point.caveats)
+            if held is not None:
+                break
+        return bool(held), late

@@ -1,0 +1,143 @@
+"""Where candidates run: built and checked once, then one fresh process for each round."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Protocol
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from enginebench.analyze.quantiles import median
+from enginebench.core.records import Measurement, Result
+from enginebench.workflow.campaign import ENDLESS, Campaign
+from enginebench.workflow.plan import PlannedRow
+from enginebench.workflow.search.admission import find_refusal
+from enginebench.workflow.search.records import SearchRequest
+from enginebench.workflow.search.rows import Rows
+from enginebench.workflow.search.space import Setting
+
+# Seconds of timed calls in a process of the race: ten blocks of 100 ms. The final takes what the user asks for.
+RACE_TIME_S = 1.0
+RACE = "race"
+
+
+class Lap(Struct, frozen=True, kw_only=True):
+    """What one process found: a cost, or why there is none."""
+
+    cost: float | None = None
+    reason: str = ""
+
+
+class Track(Protocol):
+    """Builds, checks and measures settings. Whatever was measured before is not measured again."""
+
+    def check(self, settings: Sequence[Setting]) -> Mapping[str, str | None]:
+        """Name of each setting -> why it may not race; None if it may."""
+        ...
+
+    def holds(self, setting: Setting, round_number: int, *, final: bool = False) -> bool:
+        """Whether this lap was run before."""
+        ...
+
+    def run(self, setting: Setting, round_number: int, *, final: bool = False) -> Lap:
+        """One fresh process."""
+        ...
+
+    def find_result(self, setting: Setting, *, final: bool = False) -> Result | None:
+        """The row of a setting as it stands; None before it was built."""
+        ...
+
+    def count_laps(self, setting: Setting) -> int:
+        """Laps of the race that a setting has run."""
+        ...
+
+    def close(self, settings: Sequence[Setting]) -> tuple[str, ...]:
+        """Ends the final: the ids of its rows, finished."""
+        ...
+
+
+class TimedTrack:
+    """The track of the goal `latency`: each lap is a process of a campaign; its cost is the median time."""
+
+    def __init__(self, request: SearchRequest, rows: Rows, campaign: Campaign) -> None:
+        self._request, self._rows, self._campaign = request, rows, campaign
+        measure = request.run.measure
+        self._race = replace(measure, processes=ENDLESS, time_limit_s=min(RACE_TIME_S, measure.time_limit_s))
+        self._final = replace(measure, processes=ENDLESS)
+        self._planned: dict[tuple[str, bool], PlannedRow] = {}
+
+    def check(self, settings: Sequence[Setting]) -> Mapping[str, str | None]:
+        """Name of each setting -> why it may not race; None if it may."""
+        planned = {setting.name: self._plan(setting) for setting in settings}
+        self._campaign.add(list(planned.values()))
+        self._campaign.restore(with_failed=True)
+        self._campaign.check()
+        return {name: self._judge(self._campaign.results[row.id]) for name, row in planned.items()}
+
+    def _judge(self, result: Result) -> str | None:
+        reference = find_reference(result, self._campaign.results.values())
+        request = self._request
+        return find_refusal(result, reference, max_drop=request.run.max_metric_drop, limits=request.limits)
+
+    def holds(self, setting: Setting, round_number: int, *, final: bool = False) -> bool:
+        """Whether this lap was run before."""
+        if final:
+            self._enter_final(setting)
+        result = self.find_result(setting, final=final)
+        return result is not None and any(m.repetition == round_number for m in result.measurements)
+
+    def run(self, setting: Setting, round_number: int, *, final: bool = False) -> Lap:
+        """One fresh process, timed."""
+        if final:
+            self._enter_final(setting)
+        name = self._plan(setting, final=final).id
+        if self._campaign.results[name].status == "partial":
+            self._campaign.measure([name], round_number)
+        result = self._campaign.results[name]
+        timed = [m for m in result.measurements if m.repetition == round_number]
+        return measure_lap(timed[0], result.engine.batch) if timed else Lap(reason=result.reason or result.status)
+
+    def count_laps(self, setting: Setting) -> int:
+        """Laps of the race that a setting has run."""
+        result = self.find_result(setting)
+        return len(result.measurements) if result else 0
+
+    def find_result(self, setting: Setting, *, final: bool = False) -> Result | None:
+        """The row of a setting as it stands; None before it was built."""
+        return self._campaign.results.get(self._plan(setting, final=final).id)
+
+    def _plan(self, setting: Setting, *, final: bool = False) -> PlannedRow:
+        key = setting.name, final
+        if key not in self._planned:
+            measure, suffix = (self._final, "") if final else (self._race, RACE)
+            self._planned[key] = self._rows.plan(setting, measure, suffix)
+        return self._planned[key]
+
+    def _enter_final(self, setting: Setting) -> None:
+        """Gives a setting the row that a run would give it, unmeasured; it is built and checked already."""
+        row = self._plan(setting, final=True)
+        if row.id not in self._campaign.results:
+            self._campaign.add([row])
+            self._campaign.restore(with_failed=True)
+        if row.id not in self._campaign.results:
+            self._campaign.adopt(row, self._campaign.results[self._plan(setting).id])
+
+    def close(self, settings: Sequence[Setting]) -> tuple[str, ...]:
+        """Ends the final: the ids of its rows, finished."""
+        names = [self._plan(setting, final=True).id for setting in settings]
+        self._campaign.finish([name for name in names if name in self._campaign.results])
+        return tuple(name for name in names if name in self._campaign.results)
+
+
+def measure_lap(measurement: Measurement, batch: int) -> Lap:
+    """The median time of a sample, in ns, where it was taken by our clock: no other compares with it."""
+    if measurement.clock != "host":
+        return Lap(reason=f"its times are by the clock {measurement.clock}; a race compares times of the host's clock")
+    return Lap(cost=median(measurement.latency_ns) / batch)
+
+
+def find_reference(result: Result, results: Iterable[Result]) -> Result | None:
+    """The row whose answers a row was compared with: itself, if others were compared with it; None if nobody did."""
+    wanted = result.drift.reference if result.drift else None
+    return next((other for other in results if other.id == wanted), None)

@@ -1,0 +1,153 @@
+"""The track of the goals `throughput` and `capacity`: each lap puts a setting under load, in a process of its own."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from enginebench.analyze.capacity import find_middle
+from enginebench.analyze.queueing import Limit
+from enginebench.core.errors import EngineBenchError, UsageError
+from enginebench.core.records import Capacity, Result
+from enginebench.core.store import encode, read_record, write_atomic
+from enginebench.workflow.folder import RunFolder
+from enginebench.workflow.main_job import bench_row
+from enginebench.workflow.progress import Reporter
+from enginebench.workflow.rates import Bench, LoadSettings, Prober
+from enginebench.workflow.search.records import SearchRequest
+from enginebench.workflow.search.space import Setting
+from enginebench.workflow.search.track import Lap, TimedTrack
+
+LAPS_FILE = "laps.json"
+NS = 1e9
+# Seconds of a probe of a capacity in the race, and the rate that fails over that which passes at its end: coarser than
+# `load`, since the race repeats it. The final takes what `load` takes.
+RACE_PROBE_S, RACE_RESOLUTION = 1.0, 1.1
+
+
+class StoredLap(Struct, frozen=True, kw_only=True):
+    """One lap: of which setting, in which round, and what it found."""
+
+    candidate: str
+    round: int
+    final: bool
+    lap: Lap
+    capacity: Capacity | None = None
+    achieved_per_s: float | None = None
+
+
+class Laps(Struct, frozen=True, kw_only=True):
+    """`laps.json`: everything that was found under load, in the order of time."""
+
+    schema: str = "enginebench.laps/1"
+    laps: tuple[StoredLap, ...] = ()
+
+
+class LoadTrack:
+    """Settings under load. What is built and checked, one request at a time, is left to a track of timed rows."""
+
+    def __init__(self, request: SearchRequest, timed: TimedTrack, folder: RunFolder, reporter: Reporter) -> None:
+        self._request, self._timed, self._folder = request, timed, folder
+        self._reporter = reporter
+        self._path = folder.root / LAPS_FILE
+        self._laps = list(read_record(self._path, Laps).laps) if self._path.exists() else []
+
+    def check(self, settings: Sequence[Setting]) -> Mapping[str, str | None]:
+        """Name of each setting -> why it may not race; None if it may."""
+        bases = {setting.name: make_base(setting) for setting in settings}
+        refusals = self._timed.check(list(dict.fromkeys(bases.values())))
+        return {s.name: refusals[bases[s.name].name] or self._find_refusal(s) for s in settings}
+
+    def _find_refusal(self, setting: Setting) -> str | None:
+        """Why a setting cannot be put under load."""
+        try:
+            self._make_bench(setting)
+        except UsageError as error:
+            return str(error)
+        return None
+
+    def _make_bench(self, setting: Setting) -> Bench:
+        result = self._timed.find_result(make_base(setting))
+        assert result is not None
+        bench = bench_row(self._folder, result, streams=setting.streams, max_batch=setting.max_batch)
+        return replace(bench, row=replace(bench.row, id=setting.name))
+
+    def holds(self, setting: Setting, round_number: int, *, final: bool = False) -> bool:
+        """Whether this lap was run before."""
+        return self._find(setting, round_number, final) is not None
+
+    def _find(self, setting: Setting, round_number: int, final: bool) -> StoredLap | None:
+        wanted = (setting.name, round_number, final)
+        return next((lap for lap in self._laps if (lap.candidate, lap.round, lap.final) == wanted), None)
+
+    def run(self, setting: Setting, round_number: int, *, final: bool = False) -> Lap:
+        """One engine and one generator in fresh processes, or a search with several of them."""
+        if (known := self._find(setting, round_number, final)) is not None:
+            return known.lap
+        try:
+            found = self._probe(setting, round_number, final)
+        except EngineBenchError as error:
+            found = StoredLap(candidate=setting.name, round=round_number, final=final, lap=Lap(reason=str(error)))
+        self._laps.append(found)
+        write_atomic(self._path, encode(Laps(laps=tuple(self._laps))))
+        return found.lap
+
+    def _probe(self, setting: Setting, round_number: int, final: bool) -> StoredLap:
+        bench = self._make_bench(setting)
+        prober = self._make_prober(final)
+        prober.rows[bench.row.id] = bench.row
+        lap = StoredLap(candidate=setting.name, round=round_number, final=final, lap=Lap())
+        if self._request.goal == "throughput":
+            rate = prober.measure_offline(bench).achieved_per_s
+            return replace(lap, achieved_per_s=rate, lap=describe_rate(rate, "it answered nothing"))
+        earlier = [one.capacity for one in self._laps if one.candidate == setting.name and one.capacity is not None]
+        capacity = prober.search_capacity(bench, earlier)
+        return replace(lap, capacity=capacity, lap=describe_rate(find_middle(capacity), self._explain_none(capacity)))
+
+    def _explain_none(self, capacity: Capacity) -> str:
+        """Why a search has no rate."""
+        if capacity.ended == "budget":
+            return f"no rate that holds {capacity.limit_ms:g} ms was found within {self._request.child_s:g} s"
+        return f"no rate that was tried holds {capacity.limit_ms:g} ms"
+
+    def _make_prober(self, final: bool) -> Prober:
+        request = self._request
+        limit = None if request.p99_limit_ms is None else Limit(ms=request.p99_limit_ms)
+        settings = LoadSettings(
+            scenario="offline" if request.goal == "throughput" else "server",
+            limit=limit,
+            find_capacity=request.goal == "capacity",
+            time_budget_s=request.child_s,  # a lap is a whole search, and it must not cost the others theirs
+        )
+        if not final:
+            settings = replace(settings, duration_s=RACE_PROBE_S, resolution=RACE_RESOLUTION)
+        seed, timeout_s = request.run.measure.seed, request.child_s
+        return Prober(settings, seed=seed + len(self._laps), timeout_s=timeout_s, reporter=self._reporter)
+
+    def count_laps(self, setting: Setting) -> int:
+        """Laps of the race that a setting has run."""
+        return sum(lap.candidate == setting.name and not lap.final for lap in self._laps)
+
+    def find_result(self, setting: Setting, *, final: bool = False) -> Result | None:
+        """The row of a setting, one request at a time; None before it was built."""
+        return self._timed.find_result(make_base(setting), final=final)
+
+    def close(self, settings: Sequence[Setting]) -> tuple[str, ...]:
+        """Ends the final: the ids of its rows, each timed in one process, one request at a time, so that `report` and
+        `deliver` have something to show."""
+        bases = list(dict.fromkeys(make_base(setting) for setting in settings))
+        for base in bases:
+            self._timed.run(base, 0, final=True)
+        return self._timed.close(bases)
+
+
+def make_base(setting: Setting) -> Setting:
+    """The setting one request at a time: what is built and checked for every number of streams and every batch."""
+    return replace(setting, streams=1, max_batch=1)
+
+
+def describe_rate(rate: float | None, why_not: str) -> Lap:
+    """The lap of so many requests a second: its cost is the time from one to the next, in ns."""
+    return Lap(cost=NS / rate) if rate else Lap(reason=why_not)

@@ -1,0 +1,179 @@
+"""Bundles that EngineBench opens itself: as a target to measure, and as an engine to call."""
+
+from __future__ import annotations
+
+import sys
+import warnings
+from collections.abc import Mapping
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from types import TracebackType
+from typing import TYPE_CHECKING
+
+from msgspec.structs import replace
+
+from enginebench.bundle.reading import find_problems, is_bundle, open_artifact, read_bundle
+from enginebench.bundle.record import Bundle
+from enginebench.core.errors import ArtifactError, UsageError
+from enginebench.core.protocols import Loadable
+from enginebench.core.records import Artifact, MeasureSpec, Result, TensorSpec
+from enginebench.measure.machine import describe_machine
+from enginebench.workflow.child.opening import open_for
+from enginebench.workflow.folder import RunFolder, RunRequest
+from enginebench.workflow.targets.stored_row import Stored
+
+if TYPE_CHECKING:
+    from enginebench.core.protocols import Array, Engine, Feeds, RunCall
+
+
+def open_bundle(root: Path, *, force: bool = False) -> tuple[Bundle, Artifact]:
+    """A bundle, and the artifact that its engine opens.
+
+    Raises:
+        ArtifactError: it is damaged or leads elsewhere; or, unless `force`, its files, the runtime or this machine are
+            not those that were measured.
+    """
+    bundle = read_bundle(root)
+    machine = describe_machine()
+    problems = list(find_problems(root, bundle, machine.cpu_flags, tuple(gpu.name for gpu in machine.gpus)))
+    if problems and not force:
+        raise ArtifactError(
+            f"{root}: {'. '.join(problems)}. Deliver it again where it is to run, or open it with force"
+        )
+    for problem in problems:
+        warnings.warn(f"{root}: going on all the same: {problem}", stacklevel=3)
+    return bundle, open_artifact(root, bundle)
+
+
+def open_as_stored(root: Path) -> Stored:
+    """A bundle as a stored row: it is measured again as the row was, on the bundle's own files."""
+    bundle, artifact = open_bundle(root)
+    result = Result(
+        id=bundle.row,
+        model=bundle.model,
+        engine=bundle.engine,
+        measure=MeasureSpec(scope=bundle.scope, seed=bundle.check_seed),
+        requested_precision=bundle.engine.precision,
+        status="ok",
+        artifacts=(artifact,),
+    )
+    return Stored(result=result, chain=(artifact,))
+
+
+def read_target(target: str, fixed: Mapping[str, object]) -> Bundle | None:
+    """The bundle that TARGET is; None of any other target.
+
+    Args:
+        target: TARGET.
+        fixed: the options that a bundle brings itself, with what was given for them.
+
+    Raises:
+        UsageError: one of these is given for a bundle, or no engine for another target.
+    """
+    if not is_bundle(Path(target)):
+        if not fixed["--engine"]:
+            raise UsageError("--engine is missing: say which engine is to run TARGET; only a bundle brings its own")
+        return None
+    given = [name for name, value in fixed.items() if value not in (None, ())]
+    if given:
+        raise UsageError(f"{target} is a bundle and brings its engine, with its settings; leave {given[0]} out")
+    return read_bundle(Path(target))
+
+
+def fill_request(request: RunRequest, bundle: Bundle) -> RunRequest:
+    """The request for the very row that a bundle holds."""
+    spec = bundle.engine
+    return replace(
+        request,
+        engines=((spec.backend, spec.options),),
+        precisions=((spec.precision, spec.recipe),),
+        batches=(spec.batch,),
+        threads=spec.threads,
+        device=spec.device,
+        measure=replace(request.measure, scope=bundle.scope, seed=bundle.check_seed),
+    )
+
+
+def find_row(run: Path, bundle: Bundle) -> Path:
+    """The file of the row of a run that a bundle was made of.
+
+    Raises:
+        UsageError: the run has no such row.
+    """
+    path = RunFolder(run).row_path(bundle.row)
+    if not path.is_file():
+        raise UsageError(f"{run} has no row {bundle.row}, which the bundle was made of. Name the file of another row")
+    return path
+
+
+class LoadedBundle:
+    """The engine of a bundle: call it with the inputs by name, or `bind`, `run`, `fetch`. Closes with its `with` block.
+
+    Args:
+        engine: loaded.
+        bundle: what it says of itself.
+        place: folder of caches, deleted at the end.
+    """
+
+    def __init__(self, engine: Engine, bundle: Bundle, place: TemporaryDirectory[str]) -> None:
+        self.bundle = bundle
+        self._engine = engine
+        self._place = place
+
+    def __call__(self, feeds: Feeds) -> dict[str, Array]:
+        """The outputs by name."""
+        self._engine.bind(feeds)
+        self._engine.run()
+        return self._engine.fetch()
+
+    @property
+    def inputs(self) -> tuple[TensorSpec, ...]:
+        return self._engine.inputs
+
+    @property
+    def outputs(self) -> tuple[TensorSpec, ...]:
+        return self._engine.outputs
+
+    @property
+    def run(self) -> RunCall:
+        return self._engine.run
+
+    def bind(self, feeds: Feeds) -> None:
+        self._engine.bind(feeds)
+
+    def fetch(self) -> dict[str, Array]:
+        return self._engine.fetch()
+
+    def close(self) -> None:
+        """Frees the engine; may be called twice."""
+        self._engine.close()
+        self._place.cleanup()
+
+    def __enter__(self) -> LoadedBundle:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+def load_bundle(root: Path, *, force: bool = False) -> LoadedBundle:
+    """The engine of a bundle, set as its row was. Of a user's own PyTorch module this runs the source in the bundle.
+
+    Raises:
+        ArtifactError: as `open_bundle`.
+        DependencyError: its engine cannot be had here.
+    """
+    bundle, artifact = open_bundle(root, force=force)
+    if bundle.module is not None and bundle.module.flat and bundle.module.file:
+        sys.path.append(str(root.absolute()))
+        artifact = replace(artifact, model=f"{bundle.module.file.removesuffix('.py')}:{bundle.module.name}")
+    place: TemporaryDirectory[str] = TemporaryDirectory(prefix="enginebench-")
+    try:
+        backend = open_for(bundle.engine, place.name)
+        assert isinstance(backend, Loadable)  # engines that time themselves are never delivered
+        return LoadedBundle(backend.load(artifact, bundle.engine), bundle, place)
+    except BaseException:
+        place.cleanup()
+        raise

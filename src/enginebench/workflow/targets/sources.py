@@ -1,0 +1,246 @@
+"""Turns MODEL into the artifacts that engines start from, in a child so that the parent stays light."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from enginebench.backends.registry import accepts, find_installed, takes
+from enginebench.core.errors import ArtifactError, BackendUnavailable, ChildFailed, EngineBenchError, UsageError
+from enginebench.core.names import format_engine, format_precision, name_mix
+from enginebench.core.records import Artifact, ArtifactKind, EngineSpec, Precision, Recipe
+from enginebench.models.samples import find_samples
+from enginebench.models.zoo import BUILTIN
+from enginebench.workflow.child.isolate import child_environment, run_child
+from enginebench.workflow.child.jobs import Labelled, QuantizeJob, SourceAnswer, SourceJob
+from enginebench.workflow.folder import RunRequest
+from enginebench.workflow.plan import EVERY_GRAPH, PlannedRow, list_transforms, plan_rows
+from enginebench.workflow.progress import Reporter
+from enginebench.workflow.scoring import choose_metrics
+
+# Ranges settle well before this many entries, and a run should not wait for them; `calibrate --n` takes more.
+CALIBRATION_ENTRIES = 128
+# Gives a Wilson interval of a point or two either way around 75 %; the verb `accuracy` takes more.
+LABELLED_ENTRIES = 1000
+# Ranges of the FP32 graph, taken once for all graphs of a run that need them.
+RANGES = "calib.json"
+
+
+def make_sources(job: SourceJob, *, threads: int, timeout_s: float, reporter: Reporter) -> tuple[Artifact, ...]:
+    """The torch artifact and its ONNX export, or the ONNX graph alone.
+
+    Raises:
+        ModelError: the model cannot be built or exported.
+        MissingDependency: it needs a package that is not installed.
+        ChildFailed: the process that built it died or hung.
+    """
+    return _make(job, threads, timeout_s, reporter).artifacts
+
+
+def _make(job: SourceJob, threads: int, timeout_s: float, reporter: Reporter) -> SourceAnswer:
+    model = job.source.model
+    reporter.step(f"{model}: loading")
+    return run_child(
+        job,
+        timeout_s=timeout_s,
+        environment=child_environment(threads),
+        on_note=lambda text: reporter.step(f"{model}: {text}"),
+    )
+
+
+def _make_or_do_without(job: SourceJob, threads: int, timeout_s: float, reporter: Reporter) -> SourceAnswer:
+    """As `_make`; an export that takes its process with it costs the graph alone, too."""
+    try:
+        return _make(job, threads, timeout_s, reporter)
+    except ChildFailed as error:
+        if job.needs_onnx or not job.onnx:
+            raise
+        alone = _make(replace(job, onnx=False), threads, timeout_s, reporter)
+        return replace(alone, no_graph=f"{job.source.model} cannot be exported: {error}")
+
+
+class Sources(Struct, frozen=True, kw_only=True):
+    """Everything that rows can start from, and for each graph that could not be made PRECISION -> reason.
+
+    Under `EVERY_GRAPH` stands why there is none in any precision.
+    """
+
+    artifacts: tuple[Artifact, ...]
+    problems: dict[str, str] = {}
+
+
+def gather_sources(request: RunRequest, place: Path, reporter: Reporter) -> Sources:
+    """Makes the sources of a request in `place`, in every precision that its rows need.
+
+    Raises:
+        UsageError: the user's inputs cannot be held against the model, since it is a plan.
+    """
+    kinds = {takes(name) for name, _ in request.engines}
+    job = SourceJob(
+        source=request.source,
+        out_dir=str(place.absolute()),
+        batch=request.batches[0],
+        onnx="onnx" in kinds,
+        dynamic_axes=request.dynamic_axes or list_differing_axes(request.buckets),
+        needs_onnx="torch" not in kinds,
+        data=request.data,
+        task=request.task,
+    )
+    # Ranges of an interrupted attempt: its weights may have differed if they could not be downloaded then.
+    (place / RANGES).unlink(missing_ok=True)
+    made = _make_or_do_without(job, request.threads, request.timeout_s, reporter)
+    if request.inputs is not None and find_samples(place) is None:
+        raise UsageError(
+            f"--inputs: {request.model} says what it takes only once it is loaded, so that nothing can be held against "
+            "it here. Leave --inputs out, or use infer or drift"
+        )
+    if made.no_graph is None:
+        return _transform_all(request, made.artifacts, place, reporter)
+    reporter.say(f"no ONNX graph, so no row of an engine that needs one: {made.no_graph}")
+    return Sources(artifacts=made.artifacts, problems={EVERY_GRAPH: made.no_graph})
+
+
+def list_differing_axes(buckets: Sequence[Mapping[str, tuple[int, ...]]]) -> dict[str, tuple[int, ...]]:
+    """{input: the axes beside the first that differ between the shapes of a run}: one graph is to take them all."""
+    found: dict[str, tuple[int, ...]] = {}
+    for name in buckets[0] if buckets else ():
+        lengths = list(zip(*(shapes[name] for shapes in buckets if name in shapes), strict=False))
+        if axes := tuple(i for i, seen in enumerate(lengths) if i and len(set(seen)) > 1):
+            found[name] = axes
+    return found
+
+
+def plan_one(request: RunRequest, place: Path, reporter: Reporter) -> tuple[PlannedRow, Artifact]:
+    """The one row of a request, and its source, made in `place`.
+
+    Raises:
+        BackendUnavailable: the row cannot run; the message says why.
+    """
+    found = gather_sources(request, place, reporter)
+    (row,) = plan_rows(request, found.artifacts, probe=find_installed, takes=takes, problems=found.problems)
+    if row.skip is not None or row.source is None:
+        raise BackendUnavailable(str(row.skip))
+    return row, row.source
+
+
+def _transform_all(request: RunRequest, made: tuple[Artifact, ...], place: Path, reporter: Reporter) -> Sources:
+    artifacts, problems = list(made), {}
+    graph = next((a for a in made if a.kind == "onnx"), None)
+    for precision, recipe in list_transforms(request, made, takes):
+        label = format_precision(precision, recipe)
+        try:
+            assert graph is not None  # transforms are listed only if there is one
+            artifacts.append(make_graph(request, graph, precision, recipe, place, reporter))
+        except EngineBenchError as error:
+            reporter.say(f"no graph in {label}: {error}")
+            problems[label] = str(error)
+    return Sources(artifacts=tuple(artifacts), problems=problems)
+
+
+def make_graph(
+    request: RunRequest,
+    graph: Artifact,
+    precision: Precision,
+    recipe: Recipe | None,
+    place: Path,
+    reporter: Reporter,
+    *,
+    out: Path | None = None,
+    exclude: tuple[str, ...] = (),
+    keep_cosine: float | None = None,
+) -> Artifact:
+    """The FP32 graph of a request in another precision.
+
+    Args:
+        request: with the data and the method of the ranges.
+        graph: in FP32.
+        precision: of the new one.
+        recipe: of 8 bits.
+        place: where the sources of the request lie.
+        reporter: progress.
+        out: folder of the graph and of the ranges, where they are others than those in `place`.
+        exclude: nodes that stay in FP32; such graphs share the ranges of their folder.
+        keep_cosine: of recipe nncf: what its accuracy control is to keep.
+
+    Raises:
+        EngineBenchError: there is no such graph of this model; says why.
+    """
+    folder = (out or place).absolute()
+    folder.mkdir(parents=True, exist_ok=True)
+    label = format_precision(precision, recipe, name_mix(exclude))
+    reporter.step(f"{request.model}: {label}")
+    job = QuantizeJob(
+        model=graph.model,
+        artifact=graph,
+        precision=precision,
+        recipe=recipe,
+        out=str(folder / f"model.{label.replace('@', '-').replace(' ', '-')}.onnx"),
+        calibration_path=str(folder / RANGES),
+        data=choose_data(request) or "fake",
+        method=request.calibration_method,
+        n=CALIBRATION_ENTRIES,
+        seed=request.measure.seed,
+        threads=request.threads,
+        input_size=request.input_size,
+        task=request.task,
+        inputs=find_samples(place) if request.inputs is not None else None,
+        exclude=exclude,
+        keep_cosine=keep_cosine,
+    )
+    answer = run_child(
+        job,
+        timeout_s=request.timeout_s,
+        environment=child_environment(request.threads),
+        on_note=lambda text: reporter.step(f"{request.model} {label}: {text}"),
+    )
+    return answer.artifact
+
+
+def choose_data(request: RunRequest) -> str | None:
+    """The labelled data of a run: the user's, else the bundled digits if the model was trained on them."""
+    if request.data is not None:
+        return request.data
+    card = BUILTIN.get(request.model)
+    return "digits" if card is not None and card.task == "digits" else None
+
+
+def choose_labelled(request: RunRequest) -> Labelled | None:
+    """The labelled samples that every row answers; None if there are none.
+
+    Raises:
+        UsageError: a metric is unknown, or there is nothing that it could be asked about.
+    """
+    metrics, data = choose_metrics(request.metrics, request.task), choose_data(request)
+    if request.inputs is not None and request.targets is not None:
+        data = None
+    elif data is None or data == "fake" or (request.targets is None and Path(data).suffix in (".npy", ".npz")):
+        if request.metrics or request.targets is not None:
+            raise UsageError(
+                "a metric needs samples with right answers: --inputs F.npz with --targets F, or --data DIR, one "
+                "folder for each class"
+            )
+        return None
+    return Labelled(
+        data=data,
+        n=LABELLED_ENTRIES,
+        input_size=request.input_size,
+        metrics=metrics,
+        targets=request.targets,
+        task=request.task,
+    )
+
+
+def choose_source(sources: tuple[Artifact, ...], engine: EngineSpec, kind: ArtifactKind) -> Artifact:
+    """The artifact that an engine starts from.
+
+    Raises:
+        ArtifactError: none has a kind that it takes.
+    """
+    for artifact in sources:
+        if artifact.kind == kind or (artifact.kind == "plan" and "plan" in accepts(engine.backend)):
+            return artifact
+    have = ", ".join(a.kind for a in sources)
+    raise ArtifactError(f"{format_engine(engine)} starts from an artifact of kind {kind}; there is only {have}")

@@ -1,0 +1,277 @@
+"""The verb `deliver`: a row of a stored run as a folder that runs without EngineBench."""
+
+from __future__ import annotations
+
+import difflib
+import os
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import msgspec
+from msgspec import Struct
+from msgspec.structs import replace
+
+import enginebench
+from enginebench.analyze.drift import default_limits
+from enginebench.backends.registry import find_installed
+from enginebench.bundle.contents import (
+    SHARED,
+    Contents,
+    choose_contents,
+    explain_refusal,
+    find_instructions,
+    find_versions,
+    format_requirements,
+)
+from enginebench.bundle.record import Bundle, Figures
+from enginebench.bundle.servers import add_forms, check_forms
+from enginebench.bundle.writing import (
+    copy_model,
+    copy_programs,
+    open_stage,
+    seal,
+    verify_copy,
+    write_check,
+    write_weights,
+)
+from enginebench.core.caveats import format_caveat
+from enginebench.core.errors import ArtifactError, UsageError
+from enginebench.core.records import Artifact, Machine, Result
+from enginebench.core.store import encode, write_atomic
+from enginebench.models.labels import find_labels
+from enginebench.models.task import preprocess_for, sample_feeds
+from enginebench.report.run.rows import Row, RunDocument
+from enginebench.workflow.campaign import CHECK_SAMPLES
+from enginebench.workflow.child.arrays import load_answers
+from enginebench.workflow.child.isolate import child_environment
+from enginebench.workflow.folder import RunFolder, read_results
+from enginebench.workflow.progress import Reporter
+from enginebench.workflow.reporting import describe_stored
+from enginebench.workflow.targets.modules import find_module
+from enginebench.workflow.targets.stored import open_stored
+from enginebench.workflow.targets.stored_row import Stored
+
+CHECK_TIMEOUT_S = 1800.0
+
+
+class DeliverDocument(Struct, frozen=True, kw_only=True):
+    """The JSON document of `deliver`. `checked`: the bundle answered like its row, here."""
+
+    schema: str = "enginebench.deliver/1"
+    bundle: str
+    row: str
+    files: tuple[str, ...]
+    checked: bool
+    notes: tuple[str, ...] = ()  # why it was not checked, and what is doubtful about the row
+
+
+def deliver_row(
+    root: Path,
+    out: Path,
+    *,
+    row: str | None = None,
+    forms: Sequence[str] = (),
+    force: bool = False,
+    reporter: Reporter,
+) -> DeliverDocument:
+    """Writes a row of the run in `root` as a bundle at `out`, and has the bundle compare its answers with the row's.
+
+    Args:
+        root: folder of a run.
+        out: folder of the bundle; made, and left as it was if anything goes wrong.
+        row: id; None: the row that the run recommends.
+        forms: what to write beside the bundle itself, of `servers.FORMS`.
+        force: hand the bundle over even if it does not pass its own check here.
+        reporter: where progress goes.
+
+    Raises:
+        UsageError: there is no such row, none is recommended, the row cannot be delivered, or `out` holds something.
+        ArtifactError: the row's files are gone, were changed or cannot be put into a bundle; or its check fails.
+    """
+    check_forms(forms)
+    record, results = read_results(root)
+    document = describe_stored(record, results)
+    result, described = choose_row(document, results, row)
+    stored = open_stored(RunFolder(root).row_path(result.id))
+    with open_stage(out) as stage:
+        reporter.step(f"{result.id}: writing the bundle")
+        bundle = write_bundle(stage, RunFolder(root), stored, described, record.request.input_size)
+        add_forms(stage, bundle, forms)
+        bundle = seal(stage, bundle)
+        reporter.step(f"{result.id}: checking the bundle")
+        reason = check_bundle(stage, bundle, force=force)
+        verify_copy(stage, bundle)
+    doubts = [format_caveat(caveat) for caveat in bundle.caveats]
+    if bundle.figures.validity != "valid":
+        doubts.insert(0, f"the row is {bundle.figures.validity}: do not rely on its figures")
+    if bundle.figures.outputs_agree is False:
+        doubts.insert(0, "the row's outputs do not agree with the reference of its run")
+    return DeliverDocument(
+        bundle=str(out),
+        row=result.id,
+        files=("bundle.json", *(file.path for file in bundle.files)),
+        checked=reason is None,
+        notes=(*([reason] if reason else []), *doubts),
+    )
+
+
+def choose_row(document: RunDocument, results: Sequence[Result], row: str | None) -> tuple[Result, Row]:
+    """The row with this id, or the recommended one; it can be delivered.
+
+    Raises:
+        UsageError: there is none, or it cannot.
+    """
+    by_id = {result.id: result for result in results}
+    if row is None and document.recommended is None:
+        raise UsageError(
+            "the run recommends no row: each is invalid, or not known to give the same answers within its limits. Read "
+            f"its report, then name one with `enginebench deliver RUN --row ID`: {', '.join(by_id)}"
+        )
+    wanted = row if row is not None else str(document.recommended and document.recommended.id)
+    if wanted not in by_id:
+        near = difflib.get_close_matches(wanted, by_id, n=3) or list(by_id)
+        raise UsageError(f"the run has no row {wanted!r}; expected the id of a row, as {', '.join(near)}")
+    if reason := explain_refusal(by_id[wanted]):
+        raise UsageError(f"{reason}. Name another row with --row")
+    return by_id[wanted], next(line for line in document.rows if line.id == wanted)
+
+
+def write_bundle(stage: Path, folder: RunFolder, stored: Stored, row: Row, input_size: int | None) -> Bundle:
+    """Every file of the bundle, and the document over them."""
+    result, contents = stored.result, choose_contents(stored.spec)
+    versions = result.machine.versions if result.machine else {}
+    runtime = find_versions(contents.runtime, versions)
+    if not runtime:
+        raise ArtifactError(f"the row {result.id} does not say which {contents.runtime[0]} was measured; run it again")
+    found = find_module(stored.chain[-1]) if stored.chain[-1].kind == "torch" else None
+    requirements = runtime | find_versions(contents.others, versions) | (found.packages if found else {})
+    artifact = (write_weights if found else copy_model)(stage, stored.chain[-1])
+    copy_programs(stage, {**contents.programs, **{name: name for name in SHARED}})
+    if found and found.source and found.module.file:
+        write_atomic(stage / found.module.file, found.source.read_bytes())
+    requirements |= write_preprocess(stage, result.model, input_size, versions)
+    write_atomic(stage / "requirements.txt", format_requirements(requirements).encode())
+    write_row_check(stage, folder, stored)
+    bundle = describe_bundle(stored, row, contents, artifact, runtime, requirements)
+    return seal(stage, replace(bundle, module=found.module if found else None))
+
+
+def write_row_check(stage: Path, folder: RunFolder, stored: Stored) -> None:
+    """Writes `check.npz`: the check inputs of the run, made again from their seed, and what the row answered.
+
+    Raises:
+        ParseError: the answers are gone or damaged.
+    """
+    result, spec = stored.result, stored.spec
+    answers, calls = load_answers(folder.outputs_path(result.id))
+    count = calls or -(-CHECK_SAMPLES // spec.batch)
+    feeds = sample_feeds(stored.chain[-1].inputs, result.model, spec.batch, result.measure.seed, count)
+    write_check(stage, feeds, answers)
+
+
+def write_preprocess(stage: Path, model: str, input_size: int | None, versions: Mapping[str, str]) -> dict[str, str]:
+    """Writes how pictures become inputs and what the classes are called, where that is known; returns what it needs."""
+    preprocess = preprocess_for(model, input_size)
+    if preprocess is None:
+        return {}
+    write_atomic(stage / "preprocess.json", encode(preprocess, indent=2))
+    copy_programs(stage, {"preprocess.py": "preprocess.py"})
+    labels = find_labels(model)
+    if labels:
+        write_atomic(stage / "labels.json", msgspec.json.format(msgspec.json.encode(labels), indent=1))
+    return {"pillow": versions.get("pillow", "")}
+
+
+def describe_bundle(
+    stored: Stored,
+    row: Row,
+    contents: Contents,
+    artifact: Artifact,
+    runtime: dict[str, str],
+    requirements: dict[str, str],
+) -> Bundle:
+    """The document of a bundle but for its files."""
+    result, spec, machine = stored.result, stored.spec, stored.result.machine
+    assert row.p50_ms is not None  # an ok row has samples
+    return Bundle(
+        model=result.model,
+        row=result.id,
+        engine=spec,
+        precision=result.engine.precision,
+        scope=result.measure.scope,
+        engine_version=result.engine_version,
+        artifact=artifact,
+        chain=tuple(replace(a, path=Path(a.path).name) for a in stored.chain),
+        files=(),
+        environment={k: v for k, v in child_environment(spec.threads).items() if not k.startswith("ENGINEBENCH_")},
+        pinned_cpus=result.measurements[0].pinned_cpus,
+        runtime=runtime,
+        requirements=requirements,
+        instructions=find_instructions(result.engine.precision, machine, spec.device),
+        gpu=find_gpu(machine, spec.device),
+        limits=default_limits(result.requested_precision),
+        check_seed=result.measure.seed,
+        figures=Figures(
+            p50_ms=row.p50_ms,
+            p99_ms=row.p99_ms,
+            throughput_per_s=row.throughput_per_s,
+            speedup=row.speedup,
+            baseline=row.baseline,
+            verdict=row.verdict,
+            validity=row.validity,
+            processes=row.processes,
+            n=row.n,
+            outputs_agree=row.outputs_agree,
+        ),
+        machine_name=name_machine(machine, spec.device),
+        machine=machine,
+        drift=result.drift,
+        scores=result.scores,
+        effective_precision=result.effective_precision,
+        caveats=row.caveats,
+        measured_utc=result.measurements[0].started_utc,
+        made_by={"enginebench": enginebench.__version__},
+    )
+
+
+def find_gpu(machine: Machine | None, device: str) -> str | None:
+    """The name of the GPU that a row ran on; None for the CPU, or where no machine was described."""
+    kind, _, index = device.partition(":")
+    if kind != "cuda" or machine is None:
+        return None
+    return next((gpu.name for gpu in machine.gpus if gpu.index == int(index or 0)), None)
+
+
+def name_machine(machine: Machine | None, device: str) -> str:
+    """The processor that a row ran on, in words."""
+    if machine is None:
+        return "an unknown machine"
+    return find_gpu(machine, device) or f"{machine.cpu_model}, {machine.cores_physical} cores"
+
+
+def check_bundle(stage: Path, bundle: Bundle, *, force: bool) -> str | None:
+    """None if the bundle's own program gives the row's outputs; else why it was not asked, or what it said.
+
+    Raises:
+        ArtifactError: it answered otherwise, or failed, and `force` is false.
+    """
+    here = find_installed(bundle.engine.backend)
+    if not here.available:
+        return f"not checked: {here.reason}. Where the engine is: python predict.py --check"
+    command = [sys.executable, "predict.py", "--check", *(["--force"] if force else [])]
+    variables = {**os.environ, "PYTHONDONTWRITEBYTECODE": "1"}
+    try:
+        done = subprocess.run(
+            command, cwd=stage, env=variables, capture_output=True, text=True, timeout=CHECK_TIMEOUT_S, check=False
+        )
+    except subprocess.TimeoutExpired as error:
+        raise ArtifactError(f"the bundle of {bundle.row} did not answer within {CHECK_TIMEOUT_S:g} s") from error
+    if done.returncode == 0:
+        return None
+    said = (done.stderr.strip() or done.stdout.strip()).splitlines()[-1:] or ["no word"]
+    reason = f"the bundle of {bundle.row} does not pass its own check here: {said[0]}"
+    if force:
+        return reason
+    raise ArtifactError(f"{reason}. Deliver where the row was measured, or hand it over all the same with --force")

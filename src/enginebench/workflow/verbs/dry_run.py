@@ -1,0 +1,122 @@
+"""What would be run, without running it: in milliseconds, and without TensorRT if a version is given."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from enginebench.backends.abilities import Composing
+from enginebench.backends.registry import find_entry, find_installed, open_backend
+from enginebench.core.errors import UsageError
+from enginebench.core.names import PLAN_SUFFIXES
+from enginebench.core.records import Artifact, EngineSpec, MeasureSpec
+from enginebench.models.onnx_head import take_head
+
+if TYPE_CHECKING:
+    pass
+
+
+class DryRun(Struct, frozen=True, kw_only=True):
+    """The command line that would run, and what would be done before it."""
+
+    schema: str = "enginebench.dry-run/1"
+    command: tuple[str, ...]
+    tensorrt_version: str
+    before: tuple[str, ...] = ()
+
+
+def plan_build(onnx: Path, plan: Path, spec: EngineSpec, *, version: str | None = None) -> DryRun:
+    """The command that would build `plan` from `onnx`.
+
+    Args:
+        onnx: the graph.
+        plan: the engine file that would be written.
+        spec: the engine and its options.
+        version: the version of TensorRT, installed or not; None: that of the installed tool.
+
+    Raises:
+        UsageError: the version lacks an option that was asked for, or the engine runs no program.
+        ParseError: `onnx` is not an ONNX file.
+    """
+    artifact, before = take_head(onnx), tuple[str, ...]()
+    check_batch_axis(artifact, spec)
+    if needs_graph(spec, artifact.precision):
+        source = quantized_path(onnx, spec)
+        before = (f"{onnx} is {artifact.precision}; it would be quantized to {source} first",)
+        artifact = replace(artifact, path=str(source))
+    composed = open_composing(spec).compose_build(artifact, str(plan), spec, version)
+    return DryRun(command=composed.argv, tensorrt_version=composed.version, before=(*before, *composed.doubts))
+
+
+def plan_measure(target: Path, spec: EngineSpec, measure: MeasureSpec, *, version: str | None = None) -> DryRun:
+    """The command that would time the plan `target`; a graph would be built first.
+
+    Raises:
+        UsageError: `target` is a model's name and not a file, or the version lacks an option that was asked for.
+    """
+    if not target.suffix:
+        raise UsageError(f"a dry run opens no model: give an .onnx file (enginebench export {target}) or a plan")
+    if target.suffix.lower() in PLAN_SUFFIXES:
+        before = tuple[str, ...]()
+        artifact = Artifact(
+            kind="plan", model=target.name, path=str(target), sha256="", files=(), inputs=(), outputs=()
+        )
+    else:
+        plan = target.with_suffix(".plan")
+        before = (f"{plan} would be built from {target} first: enginebench build --dry-run",)
+        artifact = replace(take_head(target), path=str(plan))
+    composed = open_composing(spec).compose_measure(artifact, spec, measure, version)
+    return DryRun(command=composed.argv, tensorrt_version=composed.version, before=(*before, *composed.doubts))
+
+
+def check_command(engine: EngineSpec, measure: MeasureSpec) -> None:
+    """Checks that a tool takes the command that a row will be timed with; nothing to check for what is not here.
+
+    Raises:
+        UsageError: an option is unknown, or given twice, or the tool cannot do what is asked.
+    """
+    if find_entry(engine.backend).find_program is not None and find_installed(engine.backend).available:
+        plan = Artifact(kind="plan", model="", path="any.plan", sha256="", files=(), inputs=(), outputs=())
+        open_composing(engine).compose_measure(plan, engine, measure, None)
+
+
+def open_composing(spec: EngineSpec) -> Composing:
+    """The backend that runs a program.
+
+    Raises:
+        UsageError: this engine runs no program.
+    """
+    backend: object = open_backend(spec.backend) if find_entry(spec.backend).find_program else None
+    if not isinstance(backend, Composing):
+        raise UsageError(f"a dry run prints a tool's command line, as trtexec's; engine {spec.backend} has none")
+    return backend
+
+
+def check_batch_axis(graph: Artifact, spec: EngineSpec) -> None:
+    """Checks that the graph has the requested batch, or an open axis for it.
+
+    Raises:
+        UsageError: it does not; the message names both batches.
+    """
+    first = graph.inputs[0].shape[:1] if graph.inputs else ()
+    if first and isinstance(first[0], int) and spec.batch not in (1, first[0]):
+        raise UsageError(
+            f"{graph.path} has a batch of {first[0]}, not {spec.batch}: leave out --batch, or export it with "
+            "--dynamic-batch"
+        )
+
+
+def needs_graph(spec: EngineSpec, precision: str) -> bool:
+    """Whether another graph must be made first: the requested precision is neither the graph's nor a setting."""
+    if spec.options.get("weak_typing") == "1":
+        return False
+    return spec.precision != precision and {spec.precision, precision} != {"fp32", "tf32"}
+
+
+def quantized_path(onnx: Path, spec: EngineSpec) -> Path:
+    """The file of the graph in another precision: beside the one that it is made from."""
+    recipe = f"-{spec.recipe}" if spec.recipe else ""
+    return onnx.with_suffix(f".{spec.precision}{recipe}.onnx")

@@ -1,0 +1,197 @@
+"""The verb `env`: environments with other versions, made and removed in the user's cache folder."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Sequence
+from importlib import metadata
+from pathlib import Path
+
+from msgspec import Struct
+
+from enginebench.core.errors import ArtifactError, BackendUnavailable, EngineBenchError, MissingDependency, UsageError
+from enginebench.measure.machine import PACKAGES
+from enginebench.workflow.child.places import (
+    NEEDED,
+    check_name,
+    describe_place,
+    environments_folder,
+    list_environments,
+)
+from enginebench.workflow.progress import Reporter
+
+# PyTorch with everything around it takes minutes over a slow line.
+INSTALL_TIMEOUT_S = 3600.0
+
+_REQUIREMENT = re.compile(
+    r"[A-Za-z0-9][A-Za-z0-9._-]*(\[[A-Za-z0-9,._-]+\])?((==|>=|<=|~=|!=|<|>)[A-Za-z0-9.*+!_-]+,?)*"
+)
+
+
+class EnvironmentLine(Struct, frozen=True, kw_only=True):
+    """One environment. `fault` says why it cannot be used."""
+
+    name: str
+    path: str
+    python: str | None = None
+    packages: dict[str, str] = {}
+    fault: str | None = None
+
+
+class EnvironmentsDocument(Struct, frozen=True, kw_only=True):
+    """The JSON document of `env list`; of `env make` with the one that was made."""
+
+    schema: str = "enginebench.env/1"
+    folder: str
+    environments: tuple[EnvironmentLine, ...]
+
+
+def make_environment(
+    name: str, requirements: Sequence[str], *, reporter: Reporter, python: str = sys.executable
+) -> EnvironmentLine:
+    """A new environment with these packages, and those that every child needs. It appears once it is finished.
+
+    Args:
+        name: letters, digits, dots, hyphens and underscores.
+        requirements: PACKAGE or PACKAGE==VERSION.
+        reporter: where progress goes.
+        python: the interpreter that it is made with.
+
+    Raises:
+        UsageError: the name is taken, or a requirement is malformed.
+        MissingDependency: neither uv nor pip is here.
+        BackendUnavailable: a package cannot be had; says why in the installer's words.
+        ArtifactError: the folder cannot be written.
+    """
+    final = environments_folder() / check_name(name)
+    if name in list_environments():
+        raise UsageError(f"environment {name} exists: {final}. Remove it first, or choose another name")
+    for text in requirements:
+        if not _REQUIREMENT.fullmatch(text):
+            raise UsageError(f"{text!r} is no requirement; expected PACKAGE or PACKAGE==VERSION")
+    try:
+        final.parent.mkdir(parents=True, exist_ok=True)
+        place = Path(tempfile.mkdtemp(prefix=f".{name}-", dir=final.parent))
+    except OSError as error:
+        raise ArtifactError(f"{final.parent}: cannot be written ({error.strerror})") from error
+    try:
+        reporter.step(f"installing {', '.join(requirements)}")
+        _fill(place, [*requirements, *NEEDED], python)
+        place.rename(final)
+    except OSError as error:
+        raise ArtifactError(f"{final}: {error.strerror}") from error
+    finally:
+        shutil.rmtree(place, ignore_errors=True)
+    return describe(name, final)
+
+
+def _fill(place: Path, requirements: Sequence[str], python: str) -> None:
+    inside = str(place / "bin" / "python")
+    if uv := shutil.which("uv"):
+        _run([uv, "venv", "--quiet", "--allow-existing", "--python", python, str(place)])
+        _run([uv, "pip", "install", "--quiet", "--python", inside, *requirements])
+        return
+    if not has_pip():
+        raise MissingDependency("pip (or uv), which makes environments,", f"{sys.executable} -m ensurepip")
+    _run([python, "-m", "venv", "--without-pip", str(place)])
+    pip = [sys.executable, "-m", "pip", "--python", inside, "--disable-pip-version-check"]
+    _run([*pip, "install", "--quiet", *requirements])
+
+
+def has_pip() -> bool:
+    """Whether pip is installed here. It is not looked for as a module: that makes setuptools put itself in its way."""
+    try:
+        return bool(metadata.version("pip"))
+    except metadata.PackageNotFoundError:
+        return False
+
+
+def _run(command: Sequence[str]) -> str:
+    """What a command printed.
+
+    Raises:
+        BackendUnavailable: it failed; with its own last words.
+    """
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=INSTALL_TIMEOUT_S, check=False)
+    except subprocess.TimeoutExpired as error:
+        raise BackendUnavailable(f"{Path(command[0]).name} did not finish within {INSTALL_TIMEOUT_S:g} s") from error
+    if done.returncode:
+        raise BackendUnavailable(explain_failure(done.stderr or done.stdout))
+    return done.stdout
+
+
+def explain_failure(said: str) -> str:
+    """Why packages could not be installed, in one sentence, from what pip or uv said."""
+    lines = [line.strip() for line in said.splitlines() if line.strip()]
+    if any(sign in said for sign in ("NewConnectionError", "Temporary failure", "Could not fetch", "dns error")):
+        return f"the package index cannot be reached: {_find_line(lines, 'rror')}"
+    if found := re.search(r"satisfies the requirement (\S+).*?from versions: ([^)]*)\)", said, re.DOTALL):
+        there = [version.strip() for version in found[2].split(",") if version.strip() not in ("", "none")]
+        newest = f"; the newest there are {', '.join(there[-5:])}" if there else "; there is none for this system"
+        return f"no version on the package index satisfies {found[1]}{newest}"
+    return f"the packages cannot be installed: {_find_line(lines, 'ERROR', 'error', '×', '╰')}"
+
+
+def _find_line(lines: Sequence[str], *signs: str) -> str:
+    chosen = [line for line in lines if any(sign in line for sign in signs)] or list(lines) or ["no reason was given"]
+    return chosen[-1][:300]
+
+
+def list_all() -> EnvironmentsDocument:
+    """Every environment that `env make` made, each asked for its version; a broken one is listed with its fault."""
+    lines = tuple(describe(name, path) for name, path in list_environments().items())
+    return EnvironmentsDocument(folder=str(environments_folder()), environments=lines)
+
+
+def describe(name: str, path: Path) -> EnvironmentLine:
+    """An environment, with what is installed in it, or what is wrong with it."""
+    try:
+        place = describe_place(name)
+    except EngineBenchError as error:
+        return EnvironmentLine(name=name, path=str(path), fault=str(error))
+    version = ".".join(map(str, place.version))
+    return EnvironmentLine(name=name, path=str(path), python=version, packages=dict(sorted(place.packages.items())))
+
+
+def list_engines_of(line: EnvironmentLine) -> dict[str, str]:
+    """The packages of an environment that can change a number or an answer, with their versions."""
+    return {name: line.packages[name.lower()] for name in PACKAGES if name.lower() in line.packages}
+
+
+def remove_environment(name: str) -> Path:
+    """Deletes an environment that `env make` made; its former folder.
+
+    Raises:
+        UsageError: there is none of this name.
+        ArtifactError: it cannot be deleted.
+    """
+    made = list_environments()
+    if name not in made:
+        known = ", ".join(made) or "none"
+        raise UsageError(f"no environment {name!r} was made here; there is {known}")
+    try:
+        shutil.rmtree(made[name])
+    except OSError as error:
+        raise ArtifactError(f"{made[name]}: cannot be deleted ({error.strerror})") from error
+    return made[name]
+
+
+def list_versions(package: str) -> list[str]:
+    """The versions of a package on the index that install here, oldest first.
+
+    Raises:
+        BackendUnavailable: the index cannot be reached, or knows no such package.
+        MissingDependency: pip is not here.
+    """
+    if not has_pip():
+        raise MissingDependency("pip, which asks the package index,", f"{sys.executable} -m ensurepip")
+    said = _run([sys.executable, "-m", "pip", "--disable-pip-version-check", "index", "versions", package])
+    found = re.search(r"^Available versions: (.*)$", said, re.MULTILINE)
+    if found is None:
+        raise BackendUnavailable(f"the package index lists no version of {package}")
+    return [version.strip() for version in found[1].split(",")][::-1]

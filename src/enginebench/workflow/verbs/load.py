@@ -1,0 +1,367 @@
+"""The verb `load`: latency under arrivals, and the highest rate at which a percentile holds."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+from msgspec.structs import replace
+
+from enginebench.analyze.loadgen import DETAIL, LoadgenPoint, Scenario, describe_loadgen, read_detail
+from enginebench.analyze.queueing import Limit, LoadPoint
+from enginebench.analyze.tails import strict_min_samples
+from enginebench.backends.registry import find_installed, takes
+from enginebench.bundle.reading import is_bundle
+from enginebench.core.errors import (
+    BackendUnavailable,
+    EngineBenchError,
+    MissingDependency,
+    UsageError,
+)
+from enginebench.core.records import Artifact, EngineSpec, MeasureSpec, Precision, Recipe
+from enginebench.core.store import encode, read_record, write_atomic
+from enginebench.measure.machine import describe_machine
+from enginebench.measure.pin import default_threads, share_cpus
+from enginebench.models.samples import find_samples
+from enginebench.report.bundle import load_bundle
+from enginebench.report.charts import render_png
+from enginebench.report.load.charts import draw_load
+from enginebench.report.load.document import LoadDocument, LoadRow
+from enginebench.report.load.page import format_load_page
+from enginebench.workflow.campaign import CHECK_SAMPLES
+from enginebench.workflow.child.isolate import child_environment, run_child
+from enginebench.workflow.child.jobs import LoadgenJob, PrepareJob
+from enginebench.workflow.folder import RunFolder, RunRequest, check_inside
+from enginebench.workflow.lock import lock_devices
+from enginebench.workflow.plan import PlannedRow, list_devices, plan_rows, plan_stored
+from enginebench.workflow.probe import Interrupted
+from enginebench.workflow.progress import Reporter
+from enginebench.workflow.rates import POINT_S, Bench, LoadSettings, Prober, make_bench, name_row, widen_profile
+from enginebench.workflow.request import Shared
+from enginebench.workflow.targets.bundles import open_as_stored
+from enginebench.workflow.targets.sides import free_batch
+from enginebench.workflow.targets.sources import gather_sources
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    Times = NDArray[np.int64]
+
+# Where no limit is named, one that LoadGen's verdict does not hang on.
+LOADGEN_LIMIT_MS = 10_000.0
+# LoadGen goes on until its queries and its time are enough.
+LOADGEN_PATIENCE = 20
+# The document, in the folder of a load.
+DOCUMENT = "load.json"
+FORMATS = ("html", "png")  # of its report, beside the document
+
+
+class Loading:
+    """One call of `load` in progress: what it has found so far, and the document of it."""
+
+    def __init__(self, request: RunRequest, settings: LoadSettings, folder: RunFolder, reporter: Reporter) -> None:
+        self._request, self._settings = request, settings
+        self._folder, self._reporter = folder, reporter
+        self._machine = describe_machine()
+        self._model = request.model
+        self._prober = Prober(settings, seed=request.measure.seed, timeout_s=request.timeout_s, reporter=reporter)
+        self._loadgen: LoadgenPoint | None = None
+        self._failures: list[EngineBenchError] = []
+
+    def describe(self, finished: bool = True) -> LoadDocument:
+        """The document of what was found so far."""
+        found = [row.capacity for row in self._prober.rows.values() if row.capacity is not None]
+        settings = self._settings
+        return LoadDocument(
+            model=self._model,
+            scenario=settings.scenario,
+            arrivals=settings.arrivals,
+            limit_ms=settings.limit.ms if settings.limit else None,
+            percentile=settings.percentile,
+            seed=self._request.measure.seed,
+            points=tuple(self._prober.points),
+            capacity=max(found, key=lambda capacity: capacity.passes_qps or 0.0, default=None),
+            loadgen=self._loadgen,
+            rows=tuple(self._prober.rows.values()),
+            verdicts=self._prober.verdicts,
+            machine=self._machine,
+            finished=finished,
+        )
+
+    def run(self) -> LoadDocument:
+        """Prepares every configuration, and probes them in turns."""
+        benches = self._prepare()
+        if self._settings.find_capacity:
+            self._prober.find_capacities(benches)
+        else:
+            for bench in benches:
+                self._prober.probe(bench)
+        if self._settings.loadgen:
+            self._loadgen = self._ask_loadgen(benches[0])
+        return self.describe()
+
+    def _ask_loadgen(self, bench: Bench) -> LoadgenPoint:
+        """What LoadGen finds on the same engine, at the rate of our first point, or at that which passed.
+
+        Raises:
+            MissingDependency: it is not installed.
+        """
+        settings = self._settings
+        seconds = settings.duration_s or POINT_S
+        mine = next(point for point in self._prober.points if point.row == bench.row.id)
+        capacity = self._prober.rows[bench.row.id].capacity
+        rate = (capacity.passes_qps if capacity else mine.qps) or mine.achieved_per_s
+        limit = settings.limit or Limit(ms=LOADGEN_LIMIT_MS, percentile=settings.percentile)
+        self._reporter.step(f"{bench.row.id}: LoadGen, {settings.scenario}")
+        cpus, _ = share_cpus(bench.row.streams * bench.row.engine.threads)
+        folder = self._folder.root / "loadgen" / bench.row.id
+        job = LoadgenJob(
+            serve=replace(bench.job, cpus=cpus),
+            log_dir=str(folder.absolute()),
+            scenario=settings.scenario,
+            qps=rate or 1.0,
+            limit_ms=limit.ms,
+            percentile=limit.percentile,
+            duration_s=seconds,
+            min_queries=strict_min_samples(limit.share, 0),
+        )
+        timeout_s = self._request.timeout_s + LOADGEN_PATIENCE * seconds
+        run_child(job, timeout_s=timeout_s, environment=child_environment(bench.row.engine.threads))
+        files = tuple(str(path.relative_to(self._folder.root)) for path in sorted(folder.glob("mlperf_log_*")))
+        return describe_loadgen(read_detail(folder / DETAIL), row=bench.row.id, scenario=settings.scenario, files=files)
+
+    def _prepare(self) -> list[Bench]:
+        """Every configuration that can run; the others keep the reason in their row."""
+        rows = self._plan()
+        benches: list[Bench] = []
+        for row in rows:
+            self._model = row.model
+            benches += self._prepare_row(row)
+        if not benches:
+            if len(self._failures) == 1:
+                raise self._failures[0]
+            raise BackendUnavailable("; ".join(dict.fromkeys(str(error) for error in self._failures)))
+        return benches
+
+    def _plan(self) -> list[PlannedRow]:
+        """The rows of the request; of a bundle the one that it holds."""
+        request = self._request
+        if is_bundle(Path(request.model)):
+            stored = open_as_stored(Path(request.model))
+            installed = find_installed(stored.spec.backend)
+            return [plan_stored(stored.result.model, stored.spec, stored.chain, request.measure, installed)]
+        found = gather_sources(request, self._folder.artifacts, self._reporter)
+        return plan_rows(request, found.artifacts, probe=find_installed, takes=takes, problems=found.problems)
+
+    def _prepare_row(self, row: PlannedRow) -> list[Bench]:
+        pairs = [(streams, batch) for streams in self._settings.streams for batch in self._settings.max_batches]
+        try:
+            artifact = self._build(row)
+        except UsageError:
+            raise
+        except EngineBenchError as error:
+            described = self._describe_row(row.engine, *pairs[0])
+            self._prober.rows[described.id] = replace(described, reason=str(error))
+            self._failures.append(error)
+            return []
+        return [self._make_bench(row, artifact, streams, batch) for streams, batch in pairs]
+
+    def _build(self, row: PlannedRow) -> Artifact:
+        """What the engine loads; built and run once on the check inputs.
+
+        Raises:
+            BackendUnavailable: the row cannot run here.
+        """
+        if row.skip is not None or row.source is None:
+            raise BackendUnavailable(str(row.skip))
+        self._reporter.step(f"{row.id}: build and check")
+        job = PrepareJob(
+            model=row.asked_as,
+            artifact=row.source,
+            engine=widen_profile(row.engine, row.source, max(self._settings.max_batches)),
+            out_dir=str(self._folder.artifacts.absolute()),
+            outputs_path=str(self._folder.outputs_path(row.id).absolute()),
+            samples=CHECK_SAMPLES,
+            seed=row.measure.seed,
+            prove=False,
+            inputs=find_samples(self._folder.artifacts),
+        )
+        environment = child_environment(row.engine.threads)
+        return free_batch(run_child(job, timeout_s=self._request.timeout_s, environment=environment).artifact)
+
+    def _describe_row(self, engine: EngineSpec, streams: int, max_batch: int) -> LoadRow:
+        return name_row(engine, streams=streams, max_batch=max_batch, max_wait_ms=self._settings.max_wait_ms)
+
+    def _make_bench(self, row: PlannedRow, artifact: Artifact, streams: int, max_batch: int) -> Bench:
+        described = self._describe_row(row.engine, streams, max_batch)
+        self._prober.rows[described.id] = described
+        return make_bench(
+            described,
+            artifact,
+            model=row.asked_as,
+            out_dir=self._folder.artifacts,
+            seed=row.measure.seed,
+        )
+
+    def keep(self, point: LoadPoint) -> None:
+        """Takes the point of a probe that was interrupted."""
+        self._prober.points.append(point)
+
+
+def write_load(root: Path, document: LoadDocument) -> tuple[str, ...]:
+    """Writes load.json, and with the extra `report` its page and pictures; notes say what is missing."""
+    write_atomic(root / DOCUMENT, encode(document, indent=2))
+    return report_load(root, document, FORMATS)[1]
+
+
+def read_load(root: Path) -> LoadDocument:
+    """The document of a stored load.
+
+    Raises:
+        ParseError: it is damaged.
+        ArtifactError: it is a symbolic link.
+    """
+    check_inside(root, root / DOCUMENT)
+    return read_record(root / DOCUMENT, LoadDocument)
+
+
+def report_load(root: Path, document: LoadDocument, formats: Sequence[str]) -> tuple[tuple[Path, ...], tuple[str, ...]]:
+    """Writes the page (html) and the pictures (png) of a load, whichever `formats` name.
+
+    Returns:
+        The files, and notes about what is missing.
+
+    Raises:
+        UsageError: none of `formats` is one of a load.
+        ArtifactError: the folder cannot be written.
+    """
+    if not set(formats) & set(FORMATS):
+        raise UsageError(f"the report of a load is {' and '.join(FORMATS)}; asked for {', '.join(formats)}")
+    try:
+        bundle, pictures = load_bundle(), draw_load(document)
+        files = {f"{picture.name}.png": render_png(picture.spec) for picture in pictures if "png" in formats}
+        if "html" in formats:
+            files["report.html"] = format_load_page(document, pictures, bundle).encode()
+    except MissingDependency as error:
+        return (), (f"no report.html and no pictures: {error}",)
+    for name in files:
+        check_inside(root, root / name)
+    for name, data in files.items():
+        write_atomic(root / name, data)
+    return tuple(root / name for name in files), ()
+
+
+def load_target(
+    request: RunRequest,
+    settings: LoadSettings,
+    root: Path,
+    *,
+    reporter: Reporter,
+    wait: bool = True,
+    on_partial: Callable[[LoadDocument], None] = lambda document: None,
+) -> LoadDocument:
+    """What the engines of `request` carry under these arrivals.
+
+    Args:
+        request: model, engines, precisions and threads.
+        settings: how requests come.
+        root: folder of what is made and found.
+        reporter: progress.
+        wait: if another run holds a device, wait for it or refuse.
+        on_partial: gets the document if somebody interrupts.
+
+    Raises:
+        DependencyError: no engine can run here.
+        DeviceBusy: another run holds a device and `wait` is false.
+    """
+    loading = Loading(request, settings, RunFolder(root), reporter)
+    with lock_devices(list_devices(request), wait=wait, on_wait=reporter.say):
+        try:
+            return loading.run()
+        except KeyboardInterrupt as error:
+            if isinstance(error, Interrupted) and error.point is not None:
+                loading.keep(error.point)
+            on_partial(loading.describe(finished=False))
+            raise
+
+
+def make_request(
+    shared: Shared,
+    target: str,
+    engines: Sequence[tuple[str, dict[str, str]]],
+    precisions: Sequence[tuple[Precision, Recipe | None]],
+    *,
+    input_size: int | None,
+    streams: int,
+) -> RunRequest:
+    """The request for these engines and precisions; a client's request has one entry.
+
+    Threads of each stream are, unless given, the cores that the generator leaves, shared among the streams.
+
+    Raises:
+        UsageError: a shape is malformed.
+    """
+    return replace(shared, threads=shared.threads or count_threads(streams)).make_request(
+        target,
+        engines=engines,
+        precisions=precisions,
+        batches=(1,),
+        measure=MeasureSpec(seed=shared.seed, processes=1),
+        input_size=input_size,
+    )
+
+
+def make_settings(
+    *,
+    scenario: Scenario,
+    qps: float | None,
+    find_capacity: bool,
+    limit_ms: float | None,
+    percentile: float,
+    arrivals: str,
+    duration_s: float | None,
+    streams: tuple[int, ...],
+    max_batches: tuple[int, ...],
+    max_wait_ms: float,
+    rounds: int = 1,
+    time_budget_s: float = 900.0,
+    loadgen: bool = False,
+) -> LoadSettings:
+    """The settings, with what contradicts itself refused.
+
+    Raises:
+        UsageError: something is missing, or would be ignored.
+    """
+    server, trace = scenario == "server", arrivals not in ("poisson", "constant")
+    if not server and (qps or find_capacity or arrivals != "poisson"):
+        raise UsageError(f"--qps, --find-capacity and --arrivals are for --scenario server; {scenario} has no rate")
+    if find_capacity and limit_ms is None:
+        raise UsageError("--find-capacity needs a limit: add --p99-limit-ms X")
+    if find_capacity and (qps or trace):
+        raise UsageError("--find-capacity chooses the rates itself: leave out --qps and the file of --arrivals")
+    if server and not (qps or find_capacity or trace):
+        raise UsageError("--scenario server needs a rate: --qps N, --find-capacity, or a file of --arrivals")
+    if trace and qps:
+        raise UsageError(f"the file {arrivals} says when requests come: leave out --qps")
+    return LoadSettings(
+        scenario=scenario,
+        qps=qps,
+        arrivals=arrivals,
+        duration_s=duration_s,
+        streams=streams,
+        max_batches=max_batches,
+        max_wait_ms=max_wait_ms,
+        limit=Limit(ms=limit_ms, percentile=percentile) if limit_ms is not None else None,
+        percentile=percentile,
+        find_capacity=find_capacity,
+        rounds=rounds,
+        time_budget_s=time_budget_s,
+        loadgen=loadgen,
+    )
+
+
+def count_threads(streams: int) -> int:
+    """Threads of each stream where none are named: all cores but that of the generator."""
+    return max(1, (default_threads() - 1) // streams)
