@@ -1,20 +1,85 @@
-"""What tests of several rooms share."""
+"""What tests of several rooms share, and what lets them run side by side: CPUs, locks and turns."""
 
 from __future__ import annotations
 
+import fcntl
+import gc
+import os
 import signal
-import subprocess
-import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from functools import partial
 from pathlib import Path
 
 import pytest
 
 from enginebench.models.zoo import DATA_DIR
-from processes import Cli, environment
+from processes import Cli, run_cli
 
 # A shell that starts this session in the background has it ignore Ctrl-C, and every process that a test interrupts
 # would inherit that.
 signal.signal(signal.SIGINT, signal.default_int_handler)
+
+# Tests share cores. OpenMP's threads wait by spinning, which on a shared core keeps the one that has the work from it.
+os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+
+# A worker holds millions of objects that stay: PyTorch, and 5,000 tests. Looking for garbage among them again and again
+# took a sixth of the collection; children do the same (`workflow/child/__main__.py: GC_THRESHOLD`).
+gc.set_threshold(100_000, 50, 50)
+
+# The ceilings of whoever runs the tests are not theirs to judge rows by.
+os.environ["ENGINEBENCH_CEILINGS"] = tempfile.mkdtemp(prefix="enginebench-no-ceilings-")
+
+# Files to hold locks on, of which nothing is read or written: the door to the room, and the room.
+DOOR, ROOM = Path(__file__), Path(__file__).parent
+
+
+def share_cpus() -> None:
+    """Leaves this worker of pytest-xdist its share of the CPUs: else all would pin what they time to the same ones.
+
+    Some tests ask an engine for two threads, so a share of one is none.
+    """
+    index = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw"))
+    count = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
+    if hasattr(os, "sched_setaffinity"):
+        share = sorted(os.sched_getaffinity(0))[index::count]
+        if len(share) > 1:
+            os.sched_setaffinity(0, share)
+
+
+share_cpus()
+
+
+@contextmanager
+def hold(path: Path, how: int) -> Iterator[None]:
+    """Holds the kernel's lock of a file or folder inside the block."""
+    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        fcntl.flock(fd, how)
+        yield
+    finally:
+        fcntl.flock(fd, fcntl.LOCK_UN)  # a process that a test forked and forgot would keep it beyond the close
+        os.close(fd)
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)  # outside of the time-out: waiting for a turn is no fault of the test
+def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
+    """Tests share the room; one marked `alone` has it for itself, and whoever comes later waits at the door."""
+    with ExitStack() as stack:
+        with hold(DOOR, fcntl.LOCK_EX):
+            stack.enter_context(hold(ROOM, fcntl.LOCK_EX if item.get_closest_marker("alone") else fcntl.LOCK_SH))
+        return (yield)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def own_temporary_folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """A folder for temporary files, where the locks of devices lie: runs wait for nobody outside of this worker."""
+    folder = str(tmp_path_factory.mktemp("tmp"))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("TMPDIR", folder)
+        patch.setattr(tempfile, "tempdir", folder)
+        yield
 
 
 @pytest.fixture
@@ -30,10 +95,4 @@ def tiny_onnx(tmp_path: Path) -> Path:
 @pytest.fixture
 def cli(tmp_path: Path) -> Cli:
     """Runs `enginebench ARGS` as a process of its own in a scratch folder."""
-
-    def run(*args: object, **kwargs: object) -> subprocess.CompletedProcess[str]:
-        command = [sys.executable, "-m", "enginebench", *map(str, args)]
-        options = {"cwd": tmp_path, "env": environment(tmp_path), "text": True, "timeout": 240, **kwargs}
-        return subprocess.run(command, check=False, capture_output=True, **options)  # type: ignore[call-overload,no-any-return]
-
-    return run
+    return partial(run_cli, tmp_path)

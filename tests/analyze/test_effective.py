@@ -27,6 +27,14 @@ from enginebench.core.records import Precision
         # Code without types contradicts nothing, and proves nothing.
         ("bf16", {"other": 0.7, "fp32": 0.3}, "bf16", "low_effective_precision"),
         ("bf16", {"bf16": 0.3, "other": 0.7}, "bf16", "low_effective_precision"),
+        ("fp32", {"fp32": 0.04, "unknown": 0.96}, "fp32", "unproved_precision"),
+        ("int8", {"int8": 0.04, "unknown": 0.96}, "int8", "unproved_precision"),
+        ("int8", {"fp32": 0.5, "unknown": 0.5}, "int8", "unproved_precision"),
+        ("int8", {"fp32": 0.52, "unknown": 0.48}, "fp32", "relabelled"),
+        ("fp32", {"fp32": 0.51, "unknown": 0.49}, "fp32", None),
+        ("fp32", {"fp32": 0.1, "unknown": 0.6, "tf32": 0.3}, "tf32", "relabelled"),
+        ("fp32", {"other": 1.0}, "fp32", None),
+        ("fp32", {"int32": 0.5, "uint8": 0.5}, "fp32", None),
         ("int8", {"reorder": 1.0}, "int8", "low_effective_precision"),
         ("fp32", {"fp32": 0.7, "other": 0.3}, "fp32", None),
         ("fp32", {"fp32": 0.995, "bf16": 0.005}, "fp32", None),
@@ -51,6 +59,20 @@ def test_the_sentence_has_the_shares_largest_first() -> None:
     assert describe_shares("int8", shares) == "Asked int8: 83 % of time in int8, 12 % in fp32, 5 % in reorder."
 
 
+def test_fp32_without_a_record_is_doubted_where_products_are_shortened() -> None:
+    for shares in (None, {}):
+        ran, (caveat,) = judge_precision("fp32", shares, "cuda:0")
+        assert (ran, caveat.code) == ("fp32", "unproved_precision")
+        assert judge_precision("fp32", shares, "cpu") == ("fp32", ())
+
+
+def test_time_that_the_record_does_not_know_is_said() -> None:
+    _, (caveat,) = judge_precision("fp32", {"unknown": 0.96, "fp32": 0.04})
+    assert caveat.message.startswith(
+        "Asked fp32: 96 % of time in an unknown precision, 4 % in fp32. The engine's record"
+    )
+
+
 def test_a_relabelled_row_says_what_it_is() -> None:
     _, (caveat,) = judge_precision("int8", {"fp32": 0.9, "reorder": 0.1})
     assert caveat.message == "Asked int8: 90 % of time in fp32, 10 % in reorder. The row is fp32"
@@ -58,7 +80,9 @@ def test_a_relabelled_row_says_what_it_is() -> None:
 
 @given(
     st.sampled_from(get_args(Precision)),
-    st.dictionaries(st.sampled_from([*get_args(Precision), "other", "reorder"]), st.floats(0.001, 1), min_size=1),
+    st.dictionaries(
+        st.sampled_from([*get_args(Precision), "other", "reorder", "unknown"]), st.floats(0.001, 1), min_size=1
+    ),
 )
 @settings(max_examples=200)
 def test_a_row_is_named_after_what_it_asked_or_what_the_record_holds(requested: Any, raw: dict[str, float]) -> None:

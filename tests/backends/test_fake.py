@@ -79,6 +79,19 @@ def test_run_takes_the_time_asked_for() -> None:
     assert time_runs(3, latency_us="2.5") == [2500, 2500, 2500]
 
 
+def test_tricks_are_faster_slower_or_wrong() -> None:
+    assert time_runs(1, latency_us="100", trick="fast") == [80_000]
+    assert time_runs(1, latency_us="100", trick="slow") == [125_000]
+    engine = load(trick="wrong")
+    engine.bind(FEEDS)
+    engine.run()
+    assert engine.fetch()["y"].tolist() == [[3.0, 8.0]]
+
+
+def test_the_trick_crash_ends_the_process_at_loading() -> None:
+    assert run_in_child(trick="crash").returncode == -signal.SIGSEGV
+
+
 def test_run_takes_no_time_by_default() -> None:
     assert time_runs(2) == [0, 0]
 
@@ -186,13 +199,20 @@ def test_slow_build_waits(monkeypatch: pytest.MonkeyPatch, tmp_path: Any) -> Non
     assert naps == [40.0]
 
 
+def test_what_was_built_slowly_runs_like_any_other() -> None:
+    engine = load(fault="slow_build", after="1")
+    engine.bind(FEEDS)
+    for _ in range(3):
+        engine.run()
+
+
 @pytest.mark.parametrize("stage", ["build", "load"])
 def test_faults_come_at_their_stage(stage: str, tmp_path: Any) -> None:
     spec = EngineSpec(backend="fake", options={"fault": "raise", "at": stage})
     backend = FakeBackend()
     other = {"build": lambda: backend.load(ARTIFACT, spec), "load": lambda: backend.build(ARTIFACT, spec, tmp_path)}
     other[stage]()
-    with pytest.raises(RuntimeError, match="as it was asked to"):
+    with pytest.raises(RuntimeError, match="as requested"):
         backend.build(ARTIFACT, spec, tmp_path) if stage == "build" else backend.load(ARTIFACT, spec)
 
 

@@ -59,7 +59,7 @@ def opened():
 
 
 def test_it_is_a_backend_that_times_itself_and_answers(opened):
-    backend = create_backend(None, None, opened[0])
+    backend = create_backend(None, opened[0])
     assert isinstance(backend, Backend) and isinstance(backend, SelfTimed) and isinstance(backend, Loadable)
     assert backend.probe().available
 
@@ -131,7 +131,7 @@ def test_what_it_cannot_do_is_refused(change, error, opened, artifact, tmp_path)
 
 
 def test_without_designs_it_is_not_available(artifact, tmp_path):
-    backend = create_backend(None, None)
+    backend = create_backend(None)
     assert not backend.probe().available and backend.probe().reason
     with pytest.raises(BackendUnavailable, match="without the designs"):
         backend.load(artifact, SPEC)

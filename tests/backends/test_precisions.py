@@ -10,10 +10,10 @@ import msgspec
 import numpy as np
 import pytest
 
-from enginebench.backends import openvino as openvino_file
-from enginebench.backends import torch_cast
-from enginebench.backends.openvino import choose_hint
+from enginebench.backends.openvino import openvino as openvino_file
+from enginebench.backends.openvino.openvino import choose_hint
 from enginebench.backends.registry import open_backend, takes
+from enginebench.backends.torch import cast as torch_cast
 from enginebench.core.errors import ArtifactError, BackendUnavailable, UsageError
 from enginebench.core.feeds import random_feeds
 from enginebench.core.names import format_precision
@@ -194,7 +194,7 @@ def test_openvino_without_bf16_refuses_and_is_forced(graphs: Any, monkeypatch: p
         backend.load(graphs("bf16", None), EngineSpec(backend="openvino", precision="bf16"))
     assert (choose_hint("bf16"), choose_hint("fp16"), choose_hint("int8")) == ("f32", "f32", "f32")
     monkeypatch.setattr(openvino_file, "read_capabilities", lambda: ("FP32", "BF16", "FP16"))
-    assert (choose_hint("bf16"), choose_hint("fp16")) == ("bf16", "f16")
+    assert (choose_hint("bf16"), choose_hint("fp16")) == ("bf16", "dynamic")
 
 
 @pytest.mark.parametrize(

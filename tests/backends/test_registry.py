@@ -5,25 +5,34 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from importlib import metadata
+from importlib import import_module, metadata
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 from enginebench.backends import registry
+from enginebench.backends.fake import FakeBackend
 from enginebench.backends.registry import (
     ENTRIES,
+    check_options,
     choose_executable,
+    choose_graph_engine,
     find_device,
     find_entry,
     find_installed,
     find_versions,
+    list_unasked,
     open_backend,
     probe,
+    read_engine,
+    read_engines,
     takes,
 )
+from enginebench.core.entry import Entry
 from enginebench.core.errors import BackendUnavailable, MissingDependency, UsageError
-from enginebench.core.names import ENGINES
+from enginebench.core.records import EngineSpec
 
 
 def pretend_installed(monkeypatch: pytest.MonkeyPatch, versions: dict[str, str]) -> None:
@@ -35,8 +44,72 @@ def pretend_installed(monkeypatch: pytest.MonkeyPatch, versions: dict[str, str])
     monkeypatch.setattr(metadata, "version", version)
 
 
-def test_every_engine_of_the_contract_has_an_entry() -> None:
-    assert tuple(ENTRIES) == ENGINES
+def test_entries_stand_under_their_own_names_in_the_order_of_the_contract() -> None:
+    assert list(ENTRIES) == [
+        *("pytorch", "pytorch-compile", "pytorch-cudagraph", "ort", "ort-cuda", "ort-tensorrt"),
+        *("ort-openvino", "ort-tensorrt-rtx"),
+        *("openvino", "tensorrt", "tensorrt-rtx", "trtexec", "fpga-sim", "fake"),
+    ]
+    assert all(name == entry.name for name, entry in ENTRIES.items())
+
+
+def test_what_run_takes_unasked_is_told_by_the_entries() -> None:
+    assert list_unasked("cpu") == ("pytorch", "pytorch-compile", "ort", "openvino")
+    assert list_unasked("cuda") == (
+        *("pytorch", "pytorch-compile:mode=reduce-overhead", "pytorch-cudagraph", "ort-cuda"),
+    )
+    assert (choose_graph_engine("cpu"), choose_graph_engine("cuda")) == ("ort", "ort-cuda")
+    for entry in ENTRIES.values():  # an engine for GPUs is not taken unasked on a CPU
+        assert not (entry.device and "cpu" in entry.unasked), entry.name
+
+
+@pytest.mark.parametrize(
+    "entry", [entry for entry in ENTRIES.values() if not entry.modules], ids=lambda entry: entry.name
+)
+def test_an_engine_file_reads_its_name_and_options_from_its_entry(entry: Entry) -> None:
+    module = import_module(entry.module)
+    assert entry.name == module.NAME
+    assert module.OPTIONS is entry.options
+
+
+def test_an_engine_is_handed_what_its_factory_names_and_nothing_else(monkeypatch: pytest.MonkeyPatch) -> None:
+    handed: list[dict[str, object]] = []
+    everything = {"loader": object(), "cache_dir": Path("c"), "make_board": object()}
+
+    def take(**seen: object) -> FakeBackend:
+        handed.append(seen)
+        return FakeBackend()
+
+    for create in (
+        lambda: take(),
+        lambda cache_dir: take(cache_dir=cache_dir),
+        lambda make_board, loader: take(make_board=make_board, loader=loader),
+    ):
+        module = SimpleNamespace(create_backend=create)
+        monkeypatch.setattr(registry, "import_module", lambda name, module=module: module)
+        open_backend("fake", **everything)  # type: ignore[arg-type]
+    assert [list(seen) for seen in handed] == [[], ["cache_dir"], ["make_board", "loader"]]
+    assert all(seen[key] is everything[key] for seen in handed for key in seen)
+
+
+@pytest.mark.parametrize(
+    ("module", "words"),
+    [
+        (SimpleNamespace(), "its module enginebench.backends.fake has no create_backend"),
+        (SimpleNamespace(create_backend=lambda: 7), "gives a int; expected something with name, probe and build"),
+    ],
+)
+def test_a_factory_that_is_none_is_told_apart(module: Any, words: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(registry, "import_module", lambda name: module)
+    with pytest.raises(BackendUnavailable, match=words):
+        open_backend("fake")
+    assert words in str(probe("fake").reason)
+
+
+def test_options_are_held_to_the_entry() -> None:
+    check_options(EngineSpec(backend="pytorch", options={"force": "1", "wait": "block"}))  # of a CPU, of a GPU
+    with pytest.raises(UsageError, match="engine ort has no option 'speed'; known: spinning="):
+        check_options(EngineSpec(backend="ort", options={"speed": "9"}))
 
 
 def test_entries_are_complete() -> None:
@@ -60,7 +133,9 @@ def test_simulated_boards_are_there_when_asked_and_need_a_maker_when_built() -> 
     assert not open_backend("fpga-sim").probe().available
 
 
-@pytest.mark.parametrize("name", ["pytorch-cudagraph", "ort-cuda", "ort-tensorrt", "tensorrt", "trtexec"])
+@pytest.mark.parametrize(
+    "name", ["pytorch-cudagraph", "ort-cuda", "ort-tensorrt", "ort-tensorrt-rtx", "tensorrt", "tensorrt-rtx", "trtexec"]
+)
 def test_engines_for_gpus_run_on_the_first_unless_told(name: str) -> None:
     assert (find_device(name, "cpu"), find_device(name, "cuda:1")) == ("cuda:0", "cuda:1")
     assert find_device("ort", "cpu") == "cpu"
@@ -88,6 +163,13 @@ def test_missing_package_names_the_exact_command(monkeypatch: pytest.MonkeyPatch
     assert not answer.available
     assert (answer.version, answer.reason) == (None, "onnxruntime is not installed")
     assert answer.fix == 'pip install "enginebench[ort]" (or: pip install onnxruntime onnx)'
+
+
+def test_missing_modules_are_named_and_the_command_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(registry, "find_missing", lambda *_: ("tensorrt", "cuda.bindings"))
+    answer = probe("tensorrt")
+    assert answer.reason == "what engine tensorrt needs (tensorrt and cuda.bindings) is not installed"
+    assert answer.fix == 'pip install "enginebench[tensorrt]" (or: pip install tensorrt cuda-python)'
 
 
 def test_broken_package_is_unavailable_with_its_cause(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -130,7 +212,11 @@ def test_an_executable_that_is_chosen_is_found(tmp_path: Path, monkeypatch: pyte
 
 def test_unknown_engine_is_refused_with_the_known_ones() -> None:
     with pytest.raises(UsageError, match="unknown engine 'onnx'; known: pytorch, "):
-        find_entry("onnx")
+        read_engine("onnx")
+    with pytest.raises(UsageError, match=r"\. Did you mean openvino\?$"):
+        read_engines("ort,openvno:force=1")
+    with pytest.raises(UsageError, match=r"known: [^.]+, fake$"):
+        find_entry("warp")
     assert not probe("onnx").available
 
 

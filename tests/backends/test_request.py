@@ -55,8 +55,8 @@ def test_numbers_are_read() -> None:
 @pytest.mark.parametrize(
     ("artifact", "spec", "error", "message"),
     [
-        (replace(ARTIFACT, kind="torch"), SPEC, ArtifactError, "takes onnx artefacts; net comes as torch"),
-        (replace(ARTIFACT, path="gone.onnx"), SPEC, ArtifactError, r"not there: gone\.onnx"),
+        (replace(ARTIFACT, kind="torch"), SPEC, ArtifactError, "takes onnx artifacts; net comes as torch"),
+        (replace(ARTIFACT, path="gone.onnx"), SPEC, ArtifactError, r"does not exist: gone\.onnx"),
         (ARTIFACT, replace(SPEC, precision="int8"), BackendUnavailable, "runs fp32 here, not int8"),
         (ARTIFACT, replace(SPEC, device="cuda:0"), BackendUnavailable, "runs on cpu, not on cuda:0"),
         (ARTIFACT, replace(SPEC, threads=0), UsageError, "1 or more; found 0 and 1"),

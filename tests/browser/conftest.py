@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import NoReturn
 
 import pytest
-from stored_run import make_results, write_run
+from stored_run import make_doubtful_results, make_results, write_run
 
 from enginebench.workflow.reporting import report_folder
 
@@ -81,6 +81,14 @@ def visit(browser: object) -> Iterator[Callable[..., Visit]]:
 def report(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The page of six rows, two of which did not run."""
     run = write_run(tmp_path_factory.mktemp("runs") / "ein läuf", make_results(n=200))
+    report_folder(run, ("html",))
+    return run / "report.html"
+
+
+@pytest.fixture(scope="session")
+def doubtful_report(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The page of six rows: one is valid, two are suspect, one is invalid, two did not run."""
+    run = write_run(tmp_path_factory.mktemp("runs") / "doubtful", make_doubtful_results())
     report_folder(run, ("html",))
     return run / "report.html"
 

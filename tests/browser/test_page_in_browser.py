@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-import trtexec_artefacts as made
+import trtexec_artifacts as made
 from enginebench.workflow.reporting import report_trtexec
 
 Visits = Callable[..., Any]
@@ -128,6 +128,71 @@ def test_a_table_can_be_saved_without_formulas(visit: Visits, report: Path, tmp_
         page.get_by_label("Save as CSV: Comparison of all rows").click()
     found.value.save_as(tmp_path / "table.csv")
     assert "\r\n'=1+1," in (tmp_path / "table.csv").read_bytes().decode()
+
+
+# Of a row: the boxes of its name, of the digits of its p50 and of the word under them; whether the word is on top.
+BOXES = """line => {
+  const cell = line.cells[COLUMN], mark = cell.querySelector(".doubt");
+  const range = document.createRange();
+  range.selectNodeContents(cell.firstChild);
+  const box = found => { const b = found.getBoundingClientRect(); return [b.left, b.top, b.right, b.bottom]; };
+  const on_top = mark && document.elementFromPoint(...[0, 1].map(i => (box(mark)[i] + box(mark)[i + 2]) / 2)) === mark;
+  const after = getComputedStyle(line.cells[0], "::after").content;
+  return { figure: box(range), mark: mark && box(mark), on_top, text: mark && mark.innerText, after };
+}"""
+
+
+@pytest.mark.parametrize("width", [1300, 800, 400])
+def test_a_doubtful_row_is_marked_where_its_number_stands(visit: Visits, doubtful_report: Path, width: int) -> None:
+    page = visit(doubtful_report, width=width, height=1000).page
+    heads = page.eval_on_selector_all("#rows thead th", "all => all.map(h => h.textContent)")
+    number = heads.index("p50 (ms)")
+    page.locator("#rows tbody").scroll_into_view_if_needed()
+    page.locator("#rows").evaluate("table => table.scrollIntoView({block: 'center'})")
+    lines = page.locator("#rows tbody tr").all()
+    found = [line.evaluate(BOXES.replace("COLUMN", str(number))) for line in lines]
+    assert [one["text"] for one in found] == [None, "suspect", "invalid", "suspect", None, None]
+    assert [one["after"].strip('"') for one in found] == ["none", "suspect", "invalid", "suspect", "none", "none"]
+    frame = page.locator(".scroll:has(#rows)").bounding_box()
+    for one in found[1:4]:
+        assert one["on_top"]
+        for left, top, right, bottom in (one["figure"], one["mark"]):
+            # Not scrolled to: the table stands as it was opened.
+            assert frame["x"] <= left < right <= frame["x"] + frame["width"] <= width
+            assert 0 <= top < bottom <= 1000
+        assert 0 <= one["mark"][1] - one["figure"][3] < 10 and one["mark"][2] == pytest.approx(one["figure"][2], abs=1)
+
+
+@pytest.mark.parametrize("width", [1300, 400])
+def test_a_doubtful_row_is_marked_however_far_the_table_is_scrolled(
+    visit: Visits, doubtful_report: Path, width: int
+) -> None:
+    page = visit(doubtful_report, width=width).page
+    page.locator(".scroll:has(#rows)").evaluate("frame => { frame.scrollLeft = 10_000; }")
+    name = page.locator("#rows tbody tr.suspect th").first
+    assert name.bounding_box()["x"] < 60
+    assert name.evaluate("th => getComputedStyle(th, '::after').content") == '"suspect"'
+    assert name.inner_text() == "ort"  # what it is sorted by, and what a file of the table holds
+
+
+@pytest.mark.parametrize(("width", "scheme"), [(1300, "light"), (400, "dark")])
+def test_axe_finds_nothing_about_doubtful_rows(
+    visit: Visits, doubtful_report: Path, axe: str, width: int, scheme: str
+) -> None:
+    page = visit(doubtful_report, width=width, color_scheme=scheme).page
+    page.evaluate(axe)
+    assert page.evaluate("axe.run().then(result => result.violations.map(v => [v.impact, v.id, v.nodes.length]))") == []
+
+
+def test_the_file_of_a_table_keeps_its_doubts(visit: Visits, doubtful_report: Path, tmp_path: Path) -> None:
+    page = visit(doubtful_report).page
+    with page.expect_download() as found:
+        page.get_by_label("Save as CSV: Comparison of all rows").click()
+    found.value.save_as(tmp_path / "table.csv")
+    lines = list(csv.DictReader((tmp_path / "table.csv").read_text(encoding="utf-8").splitlines()))
+    assert [line["validity"] for line in lines] == ["valid", "suspect", "invalid", "suspect", "", ""]
+    assert [line["engine"] for line in lines[:4]] == ["pytorch", "ort", "ort", "openvino"]
+    assert float(lines[1]["p50 (ms)"]) > 30
 
 
 def test_names_of_strangers_run_nothing(visit: Visits, evil_report: Path) -> None:

@@ -61,7 +61,7 @@ def test_bytes_over_a_link_and_a_baseline():
 def test_table_says_what_bounds_the_call():
     text = run(*LINK, "--t-compute-ms", 0.26, "--baseline-ms", 2)
     assert "copy_in" in text and "64.0%" in text
-    assert "speed-up over 2 ms an item: 2x; at most 2.703x" in text
+    assert "speed-up over 2 ms per item: 2x; at most 2.703x" in text
     assert "breaks even from a batch of 1" in text
 
 

@@ -14,7 +14,8 @@ from processes import Cli
 
 FIELDS = {
     "name", "mean_abs_diff", "max_abs_diff", "mean_rel_diff", "cosine_mean", "cosine_min", "centred_cosine_mean",
-    "snr_db", "top1_agreement", "top5_agreement", "nonfinite", "flips", "flips_beyond_noise", "near_ties",
+    "snr_db", "top1_agreement", "top5_agreement", "nonfinite", "flips", "flips_beyond_noise", "near_ties", "decisions",
+        "decided", "agreement",
 }  # fmt: skip
 
 
@@ -43,7 +44,7 @@ def test_two_engines_on_real_digits(cli: Cli, tiny_onnx: Path, int8: Path, tmp_p
     assert (document["n"], document["passed"], document["gate"]) == (50, True, False)
     assert set(document["outputs"][0]) == FIELDS
     assert 0 < document["outputs"][0]["max_abs_diff"] < 10
-    assert document["limits"] == {"centred_cosine": 0.9}, "those of the shorter precision"
+    assert document["limits"] == {"centred_cosine": 0.9, "snr": 6.0}, "those of the shorter precision"
     assert document["candidate"]["engine"]["precision"] == "int8"
     assert json.loads((tmp_path / "d é" / "output_diff.json").read_text()) == document
     samples = json.loads((tmp_path / "d é" / "per_sample_diff.json").read_text())
@@ -53,6 +54,23 @@ def test_two_engines_on_real_digits(cli: Cli, tiny_onnx: Path, int8: Path, tmp_p
         assert stored["output"].shape == (50, 10)
         worst = np.abs(stored["output"] - np.load(tmp_path / "d é" / "samples" / "reference.npz")["output"]).max()
     assert worst == pytest.approx(document["outputs"][0]["max_abs_diff"])
+
+
+def test_a_gate_does_not_pass_on_fewer_samples_than_were_asked_for(cli: Cli, tiny_onnx: Path, tmp_path: Path) -> None:
+    digits = load_digits().select(held_out=True)
+    np.savez(tmp_path / "in.npz", input=feed_digits("digits-mlp", digits.images[:9]))
+    sides = (f"ort@{tiny_onnx}", f"ort@{tiny_onnx}", "--json")
+    for inputs, n in ((("--inputs", "in.npz"), 9), ((), 450)):
+        options = (*inputs, "--n", 1000) if inputs else ("--n", 1000)
+        targets = sides if inputs else ("ort@digits-mlp", "ort@digits-mlp", "--json")
+        free = cli("drift", *targets, *options)
+        document = json.loads(free.stdout)
+        assert free.returncode == 0 and (document["n"], document["n_asked"], document["passed"]) == (n, 1000, False)
+        assert f"{n} of 1000 samples" in " ".join(c["message"] for c in document["caveats"])
+        gate = cli("drift", *targets, *options, "--limit", "cosine=0.5")
+        assert gate.returncode == 4 and f"{n} of 1000 samples were compared" in gate.stderr
+        whole = cli("drift", *targets, *inputs, "--n", n, "--limit", "cosine=0.5")
+        assert whole.returncode == 0 and json.loads(whole.stdout)["passed"], whole.stderr
 
 
 def test_a_limit_is_a_gate(cli: Cli, tiny_onnx: Path) -> None:
@@ -108,7 +126,7 @@ def test_graphs_of_a_fixed_batch_are_fed_at_that_batch(cli: Cli, tmp_path: Path)
     assert done.returncode == 5
 
 
-def test_a_stored_row_is_run_on_its_own_artefact(cli: Cli, tiny_onnx: Path, tmp_path: Path) -> None:
+def test_a_stored_row_is_run_on_its_own_artifact(cli: Cli, tiny_onnx: Path, tmp_path: Path) -> None:
     run = ("run", tiny_onnx, "--engines", "openvino,ort", "--warmup", "1", "--iters", "3", "--processes", "1")
     assert cli(*run, "--out", "r").returncode == 0
     row = next((tmp_path / "r" / "rows").glob("openvino*.json"))
@@ -124,14 +142,14 @@ def test_a_stored_row_is_run_on_its_own_artefact(cli: Cli, tiny_onnx: Path, tmp_
     ("arguments", "code", "words"),
     [
         (["ort@MODEL", "ort@MODEL", "--limit", "colour=1"], 2, "expected NAME=VALUE"),
-        (["ort@MODEL", "ort@MODEL", "--limit", "cosine=high"], 2, "'high' is no number"),
+        (["ort@MODEL", "ort@MODEL", "--limit", "cosine=high"], 2, "'high' is not a number"),
         (["ort@MODEL", "ort@MODEL", "--limit", "cosine=nan"], 2, "nan"),
-        (["ort@MODEL", "ort@MODEL", "--limit", "cosine=1,cosine=2"], 2, "each name once"),
+        (["ort@MODEL", "ort@MODEL", "--limit", "cosine=1,cosine=2"], 2, "each NAME once"),
         (["ort@MODEL", "warp@MODEL"], 2, "neither ENGINE@TARGET"),
         (["ort", "ort@MODEL"], 2, "names no target"),
         (["ort@MODEL", "absent.json"], 2, "neither ENGINE@TARGET"),
         (["ort@MODEL", "ort@MODEL", "--inputs", "absent.npz"], 5, "absent.npz"),
-        (["pytorch@MODEL", "ort@MODEL"], 5, "artefact of kind torch"),
+        (["pytorch@MODEL", "ort@MODEL"], 5, "artifact of kind torch"),
     ],
 )
 def test_wrong_sides_and_limits_are_explained(

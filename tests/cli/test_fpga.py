@@ -10,7 +10,7 @@ from enginebench.cli.fpga import command, describe_simulation, describe_synthesi
 from enginebench.core.errors import MissingDependency, ModelError, UsageError
 from enginebench.fpga.network import Network, Quantization, make_layer
 from enginebench.fpga.synth import Placement, Synthesis
-from enginebench.workflow import fpga as workflow
+from enginebench.workflow.verbs import fpga as workflow
 
 
 def run(*args):
@@ -41,7 +41,7 @@ def test_simulate_prints_one_document(quantized):
 
 def test_simulate_quantizes_the_digits_network_itself_and_says_what_it_found():
     text = run("simulate", "--n", 1, "--lanes", 16, "--divisor", 1, "--simulator", "amaranth")
-    assert "180 cycles an inference, 1.125 x ideal" in text
+    assert "180 cycles per inference, 1.125 x ideal" in text
     assert "0 numbers differ" in text and "0 classes differ from ONNX Runtime" in text
 
 

@@ -7,9 +7,10 @@ import pytest
 from msgspec.structs import replace
 
 from enginebench.cli.device import read_gpu
-from enginebench.cli.options import Common, Timing, choose_batches, common_options, measure_options, merge_options
+from enginebench.cli.options import Common, Timing, common_options, measure_options
 from enginebench.core.errors import UsageError
 from enginebench.core.records import MeasureSpec
+from enginebench.workflow.request import choose_batches, merge_options
 
 COMMON = Common(device="cpu", threads=3, seed=7, input_shape=("x:1x4",), weights="random", as_json=False)
 
@@ -62,7 +63,8 @@ def test_a_row_is_asked_for_with_all_that_was_given() -> None:
 
 def test_sides_are_asked_for_with_all_that_was_given() -> None:
     side = COMMON.make_side_request(64)
-    given = (side.device, side.threads, side.weights, side.seed, side.input_size, side.input_shapes)
+    source = side.source
+    given = (side.device, side.threads, source.weights, source.seed, source.input_size, source.input_shapes)
     assert given == ("cpu", 3, "random", 7, 64, {"x": (1, 4)})
 
 
@@ -83,7 +85,7 @@ def test_the_batch_is_that_of_the_shapes_unless_it_is_said() -> None:
     assert choose_batches(None, {"x": (4, 8), "y": (3, 2)}) == (1,), "no telling which of them is the batch"
     assert choose_batches((1, 8), {"x": (8, 3)}) == (1, 8)
     assert choose_batches((8,), {"x": (1, 3)}) == (8,)
-    with pytest.raises(UsageError, match=r"first axis of --input-shape is 4, and --batch 1, 8"):
+    with pytest.raises(UsageError, match=r"first axis of --input-shape is 4, but --batch is 1, 8"):
         choose_batches((1, 8), {"x": (4, 3)})
 
 

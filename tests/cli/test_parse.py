@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from click.testing import CliRunner, Result
 
-import trtexec_artefacts as made
+import trtexec_artifacts as made
 from enginebench.cli.parse import parse
 from enginebench.core.errors import EngineBenchError, ParseError
 

@@ -11,9 +11,14 @@ import msgspec
 import pytest
 from pages import Table, find_code, find_section, find_tables, read_page
 
+from enginebench.analyze.builds import BuildEffect
+from enginebench.analyze.capacity import CapacityVerdict
 from enginebench.analyze.compare import Comparison
 from enginebench.analyze.diff import DiffDocument, DiffRow
 from enginebench.analyze.layers import EngineLayerTime, EngineProfileDocument
+from enginebench.analyze.loadgen import LoadgenPoint
+from enginebench.analyze.queueing import LoadPoint
+from enginebench.analyze.ranking import Ref
 from enginebench.analyze.stages import StagesDocument
 from enginebench.analyze.trtexec.records import (
     EngineLayer,
@@ -25,31 +30,50 @@ from enginebench.analyze.trtexec.records import (
     Stat,
     TimesDocument,
 )
+from enginebench.analyze.upgrade import Change
 from enginebench.cli.door import INTERRUPTED, VERBS
 from enginebench.cli.options import common_options
 from enginebench.core import errors
-from enginebench.core.records import Availability, Caveat, Estimate
+from enginebench.core.ceilings import Ceiling, Ceilings
+from enginebench.core.records import Availability, Capacity, Caveat, Estimate, Score
 from enginebench.fpga.budget import Budget
 from enginebench.fpga.synth import Synthesis
 from enginebench.models.zoo import ModelCard
 from enginebench.report.accuracy import AccuracyDocument
 from enginebench.report.bench import BenchDocument
 from enginebench.report.drift import DriftDocument
-from enginebench.report.history import HistoryDocument
-from enginebench.report.rows import Ref, Row, RunDocument
+from enginebench.report.history.table import HistoryDocument
+from enginebench.report.load.document import LoadDocument, LoadRow
+from enginebench.report.run.rows import Row, RunDocument
+from enginebench.report.sweep.document import Environment, FailedCell, Interference, SweepCell, SweepDocument, SweepRow
+from enginebench.report.tune.document import (
+    Candidate,
+    Dropped,
+    Finalist,
+    FrontierPoint,
+    TuneDocument,
+    TuneRef,
+)
 from enginebench.workflow.baselines import BaselineList
-from enginebench.workflow.building import BuildDocument
-from enginebench.workflow.doctor import DoctorDocument
-from enginebench.workflow.exporting import ExportDocument
-from enginebench.workflow.fpga import SimulateDocument
-from enginebench.workflow.inference import InferDocument
-from enginebench.workflow.quantizing import CalibrateDocument, QuantizeDocument
+from enginebench.workflow.verbs.bisect import BisectDocument
+from enginebench.workflow.verbs.build import BuildDocument
+from enginebench.workflow.verbs.deliver import DeliverDocument
+from enginebench.workflow.verbs.doctor import DoctorDocument, FleetDoctorDocument, NodeAnswer
+from enginebench.workflow.verbs.environments import EnvironmentsDocument
+from enginebench.workflow.verbs.export import ExportDocument
+from enginebench.workflow.verbs.fpga import SimulateDocument
+from enginebench.workflow.verbs.infer import InferDocument
+from enginebench.workflow.verbs.quantize import CalibrateDocument, QuantizeDocument
+from enginebench.workflow.verbs.sweep import KindPlan, SweepPlan
 
 PAGE = read_page("cli.md")
 
 DOCUMENTS: dict[str, type[msgspec.Struct]] = {
     "run": RunDocument,
     "bench": BenchDocument,
+    "deliver": DeliverDocument,
+    "load": LoadDocument,
+    "tune": TuneDocument,
     "build": BuildDocument,
     "export": ExportDocument,
     "drift": DriftDocument,
@@ -63,6 +87,12 @@ DOCUMENTS: dict[str, type[msgspec.Struct]] = {
     "calibrate": CalibrateDocument,
     "quantize": QuantizeDocument,
     "doctor": DoctorDocument,
+    "doctor --on": FleetDoctorDocument,
+    "sweep": SweepDocument,
+    "sweep --dry-run": SweepPlan,
+    "roofline": Ceilings,
+    "env make": EnvironmentsDocument,
+    "bisect": BisectDocument,
     "diff": DiffDocument,
     "baseline list": BaselineList,
     "history": HistoryDocument,
@@ -74,17 +104,38 @@ DOCUMENTS: dict[str, type[msgspec.Struct]] = {
 PARTS: dict[str, type[msgspec.Struct]] = {
     "row": Row,
     "estimate": Estimate,
+    "score": Score,
     "ref (`fastest`, `recommended`)": Ref,
     "comparison": Comparison,
     "row of `diff`": DiffRow,
+    "`change` of a row of `diff`": Change,
+    "builds of a row": BuildEffect,
     "engine of `doctor`": Availability,
+    "ceiling of `roofline`": Ceiling,
     "model of `models`": ModelCard,
     "run of `parse log`": LogRun,
     "statistic of `parse`": Stat,
     "layer of `profile`": EngineLayerTime,
     "layer of `parse profile`": ProfiledLayer,
     "layer of `parse layers`": EngineLayer,
+    "point of `load`": LoadPoint,
+    "row of `load`": LoadRow,
+    "capacity": Capacity,
+    "verdict of `load`": CapacityVerdict,
+    "loadgen": LoadgenPoint,
+    "ref of `tune` (`winner`, `default`, `challenger`)": TuneRef,
+    "dropped of `tune`": Dropped,
+    "row of the final of `tune`": Finalist,
+    "candidate of `tune`": Candidate,
+    "point of the frontier of `tune`": FrontierPoint,
     "caveat": Caveat,
+    "node of `doctor --on`": NodeAnswer,
+    "cell of `sweep`": SweepCell,
+    "row of `sweep`": SweepRow,
+    "failed cell of `sweep`": FailedCell,
+    "machine of `sweep`": Environment,
+    "interference of `sweep`": Interference,
+    "kind of `sweep --dry-run`": KindPlan,
 }
 
 

@@ -15,13 +15,14 @@ from pages import Table, find_section, find_tables, read_page
 from backends.test_fpga_sim import NumberBoard
 from enginebench.backends.registry import ENTRIES, open_backend, takes
 from enginebench.core.errors import BackendUnavailable
-from enginebench.core.names import ENGINES, parse_precision
+from enginebench.core.names import parse_precision
 from enginebench.core.records import Artifact, Availability, EngineSpec, Precision
 from enginebench.core.store import hash_files
 from enginebench.models.onnx_source import read_onnx
 from enginebench.models.zoo import DATA_DIR
 from enginebench.workflow.folder import RunRequest
 from enginebench.workflow.plan import list_transforms, plan_rows
+from intel import skip_without_provider
 
 PAGE = read_page("engines.md")
 SECTION = find_section(PAGE, "## Engine and precision")
@@ -71,12 +72,12 @@ def make_artifact(name: str, precision: Precision) -> Artifact:
 
 
 def test_the_matrix_has_every_engine_and_precision_of_the_contract() -> None:
-    assert tuple(matrix()) == ENGINES
+    assert tuple(matrix()) == tuple(ENTRIES)
     for row in matrix().values():
         assert tuple(row) == ("engine", "starts from", *PRECISIONS)
 
 
-@pytest.mark.parametrize("name", ENGINES)
+@pytest.mark.parametrize("name", SHIPPED)
 def test_an_engine_starts_from_what_the_registry_says(name: str) -> None:
     assert matrix()[name]["starts from"] == ENTRIES[name].takes
 
@@ -89,8 +90,9 @@ def test_an_engine_takes_what_its_file_declares(name: str) -> None:
 @pytest.mark.parametrize("precision", PRECISIONS)
 @pytest.mark.parametrize("name", PRESENT)
 def test_an_engine_accepts_and_refuses_as_the_matrix_says(name: str, precision: Precision, tmp_path: Path) -> None:
+    skip_without_provider(name)
     backend = open_backend(name, make_board=lambda *_: NumberBoard())
-    forced = {"force": "1"} if "force" in load_backend_file(name).OPTIONS else {}  # also on an older CPU
+    forced = {"force": "1"} if "force" in ENTRIES[name].options else {}  # also on an older CPU
     spec = EngineSpec(backend=name, precision=precision, options=forced)
     if matrix()[name][precision] == "runs":
         backend.build(make_artifact(name, precision), spec, tmp_path)
@@ -103,7 +105,7 @@ def test_an_engine_accepts_and_refuses_as_the_matrix_says(name: str, precision: 
 def test_a_run_plans_every_engine_that_is_there_and_no_other(precision: Precision) -> None:
     """With every graph made; what an engine then refuses is skipped when it is built, for the reason tested above."""
     request = RunRequest(
-        model="digits-mlp", engines=tuple((name, {}) for name in ENGINES), precisions=(parse_precision(precision),)
+        model="digits-mlp", engines=tuple((name, {}) for name in SHIPPED), precisions=(parse_precision(precision),)
     )
     sources = [make_artifact("pytorch", "fp32"), graph := make_artifact("ort", "fp32")]
     sources += [replace(graph, precision=p, recipe=r) for p, r in list_transforms(request, sources, takes)]
@@ -124,12 +126,12 @@ def test_every_reason_is_explained_and_used() -> None:
     assert {reason_of(cell) for cell in cells} == set(reasons().values())
 
 
-@pytest.mark.parametrize("name", READABLE)
-def test_options_are_those_of_the_backend_file(name: str) -> None:
+@pytest.mark.parametrize("name", SHIPPED)
+def test_options_are_those_of_the_entry(name: str) -> None:
     (table,) = find_tables(find_section(PAGE, f"## `{name}`"))
     expected: Table = [
         {"option": f"`{key}`", "default": o.default, "choices": ", ".join(o.choices), "meaning": o.meaning}
-        for key, o in load_backend_file(name).OPTIONS.items()
+        for key, o in ENTRIES[name].options.items()
     ]
     assert table == expected
 

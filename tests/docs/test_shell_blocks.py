@@ -1,4 +1,4 @@
-"""The shell blocks of README.md and docs/*.md run: every ```sh block, in order, a scratch folder for each page.
+"""The shell blocks of the pages run: every ```sh block, in order, a scratch folder for each page.
 
 Blocks fenced ```console and ```text show output and are not run. What a test must not do (install, build a virtual
 environment, measure for minutes) stands in `LEFT_TO_CI`, and what stands there is run by `.ci/run` on a clean clone.
@@ -23,6 +23,7 @@ LEFT_TO_CI = {
     r"make run\b.*": "make run",
     r"make test\b.*": "make test",
     r"make check\b.*": "make check",
+    r"make docs\b.*": "make docs",
     r"(?:python3? -m )?pip install\b.*": "pip install",
 }
 TIMEOUT_S = 240

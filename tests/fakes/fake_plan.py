@@ -27,8 +27,10 @@ def read_plan(data: bytes) -> tuple[dict[str, Any], bytes]:
     return json.loads(line), onnx_bytes
 
 
-def describe_graph(onnx_bytes: bytes, weak: list[str], ignores_precision: bool = False) -> dict[str, Any]:
-    """Inputs, outputs and layers of a graph, each layer with the precision that a builder would give it."""
+def describe_graph(
+    onnx_bytes: bytes, weak: list[str], ignores_precision: bool = False, *, tf32: bool = False
+) -> dict[str, Any]:
+    """Inputs, outputs and layers of a graph, each layer with the precision and kernel that a builder would choose."""
     import onnx
 
     graph = onnx.load_model_from_string(onnx_bytes).graph
@@ -44,6 +46,7 @@ def describe_graph(onnx_bytes: bytes, weak: list[str], ignores_precision: bool =
                 "name": node.name or f"{node.op_type}_{index}",
                 "type": node.op_type,
                 "precision": precision,
+                "kernel": name_kernel(node.op_type, precision, tf32),
                 "inputs": [name for name in node.input if name not in weights],
                 "outputs": list(node.output),
             }
@@ -53,6 +56,14 @@ def describe_graph(onnx_bytes: bytes, weak: list[str], ignores_precision: bool =
         "outputs": [describe_value(v) for v in graph.output],
         "layers": layers,
     }
+
+
+def name_kernel(kind: str, precision: str, tf32: bool) -> str:
+    """As TensorRT 8.4 to 10 name the kernels of products; others have names that say no type."""
+    if kind not in ("Conv", "Gemm", "MatMul"):
+        return f"fake_{kind}"
+    types = {"FP16": "f16f16_f16f32", "BF16": "bf16bf16_bf16f32", "Int8": "i8i8_i8i32"}
+    return f"sm80_xmma_gemm_{types.get(precision, 'f32f32_tf32f32' if tf32 else 'f32f32_f32f32')}_f32_tn_n"
 
 
 def choose_precision(node: Any, made_by: dict[str, Any], weights: dict[str, int], weak: list[str]) -> str:

@@ -3,7 +3,8 @@
 It parses, refuses, prints and exports as the open-source trtexec of that version does; its library messages, layers and
 times are its own. `FAKE_TRTEXEC_FAULT` asks for a fault, a comma-separated list of:
 build_fails, empty_plan, no_driver, no_device, capture_fails, aborts, device_fault, wrong_version, silent_export,
-ignores_precision, no_passed, log_disagrees, enqueue_bound.
+ignores_precision, ignores_tf32, no_passed, log_disagrees, enqueue_bound, profile_faults, profile_aborts, hangs,
+no_library, weights.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import json
 import math
 import os
 import sys
+import time
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -149,6 +151,13 @@ class Trtexec:
         self.print_options()
         self.ask_device()
         self.print_device()
+        if "no_library" in self.faults:
+            name = f"libnvinfer_plugin.so.{self.version.split('.')[0]}"
+            self.error(
+                f"Uncaught exception detected: Unable to open library: {name} due to {name}: cannot open shared object "
+                "file: No such file or directory"
+            )
+            raise Stop(1)
         head, onnx_bytes = self.load() if self.has("loadEngine") else self.build()
         self.export_layers(head)
         if self.has("skipInference"):
@@ -224,13 +233,23 @@ class Trtexec:
             self.error(f"Could not open file {path}")
             self.fail_build("Failed to parse onnx file", "Parsing model failed")
         self.load_plugins()
+        if "hangs" in self.faults:
+            time.sleep(600)
+        if "weights" in self.faults:
+            self.error("[TRT] WeightsContext.cpp:203: Failed to open file: net.data")
+            self.error(
+                "[TRT] ModelImporter.cpp:953: ERROR: ModelImporter.cpp:195 In function parseGraph:\n[8] Failed to "
+                "import initializer: w"
+            )
+            self.fail_build("Failed to parse onnx file", "Parsing model failed")
         self.info("Finished parsing network model. Parse time: 0.000484605")
         if "build_fails" in self.faults:
             self.fail_save()
         weak = [name for name in PRECISIONS if self.has(name)]
         data = path.read_bytes()
         try:
-            head = describe_graph(data, weak, "ignores_precision" in self.faults)
+            tf32 = not self.has("noTF32") or "ignores_tf32" in self.faults
+            head = describe_graph(data, weak, "ignores_precision" in self.faults, tf32=tf32)
         except Exception:
             self.error("[TRT] ModelImporter: In node -1: INVALID_GRAPH")
             self.fail_build("Failed to parse onnx file", "Parsing model failed")
@@ -315,7 +334,10 @@ class Trtexec:
     def export_layers(self, head: dict[str, Any]) -> None:
         if not self.has("exportLayerInfo"):
             return
-        layers = [describe_layer(layer) if head["detailed"] else layer["name"] for layer in head["layers"]]
+        types = {value["name"]: TYPES[value["type"]] for value in (*head["inputs"], *head["outputs"])}
+        if not self.traits["binding_type"]:
+            types = {name: kind.replace("int64", "int32") for name, kind in types.items()}
+        layers = [describe_layer(layer, types) if head["detailed"] else layer["name"] for layer in head["layers"]]
         tensors = [*head["inputs"], *head["outputs"]]
         if self.traits["layers_io"] == "Bindings":
             document = {"Layers": layers, "Bindings": [t["name"] for t in tensors]}
@@ -343,7 +365,9 @@ class Trtexec:
         self.info("Starting inference")
         if "device_fault" in self.faults:
             self.die("Cuda failure: an illegal memory access was encountered")
-        if "aborts" in self.faults:
+        if "profile_faults" in self.faults and self.has("exportProfile"):
+            self.die("Cuda failure: an illegal memory access was encountered")
+        if "aborts" in self.faults or ("profile_aborts" in self.faults and self.has("exportProfile")):
             sys.stdout.flush()
             os.abort()
         self.capture()
@@ -368,9 +392,11 @@ class Trtexec:
         shapes = {v["name"]: asked.get(v["name"]) or self.guess_shape(v) for v in head["inputs"]}
         for name, shape in shapes.items():
             if any(not a <= s <= b for a, s, b in zip(low[name], shape, high[name], strict=True)):
+                dims, smallest, largest = (",".join(map(str, side)) for side in (shape, low[name], high[name]))
                 self.error(
-                    "[TRT] IExecutionContext::setInputShape: Error Code 3: API Usage Error (supplied dimension "
-                    f"{shape[0]} for axis 0 of {name} is outside of the profile)"
+                    "[TRT] IExecutionContext::setInputShape: Error Code 3: API Usage Error (Parameter check failed, "
+                    f"condition: satisfyProfile. Set dimension [{dims}] for tensor {name} does not satisfy any "
+                    f"optimization profiles. Valid range for profile {index}: [{smallest}]..[{largest}].)"
                 )
                 self.error("Inference set up failed")
                 raise Stop(1)
@@ -454,6 +480,19 @@ class Trtexec:
             )
         self.export("exportProfile", "[\n" + "\n".join(rows) + "\n]\n")
 
+    def load_input(self, path: str, dtype: str, size: int) -> Any:
+        """As `loadFromFile` of sampleUtils.cpp: from 10 on a file of twice the size is taken, too, its first half."""
+        import numpy as np
+
+        wanted, found = size * np.dtype(dtype).itemsize, Path(path).stat().st_size
+        if found < wanted or (self.traits["binding_type"] and found not in (wanted, 2 * wanted)):
+            self.error(
+                f"Uncaught exception detected: Unexpected file size for input file: {path}. Note: Input binding size "
+                f"is: {wanted} bytes but the file size is {found} bytes."
+            )
+            raise Stop(1)
+        return np.fromfile(path, dtype, count=size)
+
     def compute(self, head: dict[str, Any], onnx_bytes: bytes, shapes: dict[str, list[int]]) -> str:
         import numpy as np
         import onnxruntime
@@ -464,8 +503,9 @@ class Trtexec:
         for value in head["inputs"]:
             name, dtype = value["name"], NUMPY.get(TYPES[value["type"]], TYPES[value["type"]])
             size = math.prod(shapes[name])
-            data = np.fromfile(given[name], dtype) if name in given else np.ones(size, dtype)
-            feeds[name] = data.reshape(shapes[name])
+            stored = "int32" if dtype == "int64" and not self.traits["binding_type"] else dtype
+            data = self.load_input(given[name], stored, size) if name in given else np.ones(size, stored)
+            feeds[name] = data.astype(dtype).reshape(shapes[name])
         names = [v["name"] for v in head["outputs"]]
         answers = onnxruntime.InferenceSession(onnx_bytes).run(names, feeds)
         entries = [
@@ -484,17 +524,20 @@ def read_shapes(text: str) -> dict[str, list[int]]:
     return shapes
 
 
-def describe_layer(layer: dict[str, Any]) -> dict[str, Any]:
+def describe_layer(layer: dict[str, Any], types: dict[str, str] | None = None) -> dict[str, Any]:
     def tensors(names: list[str]) -> list[dict[str, Any]]:
-        text = f"Row major linear {layer['precision']} format"
-        return [{"Name": n, "Dimensions": [1, 8], "Format/Datatype": text} for n in names]
+        kinds = {name: (types or {}).get(name, layer["precision"]).upper() for name in names}
+        return [
+            {"Name": n, "Dimensions": [1, 8], "Format/Datatype": f"Row major linear {kind} format"}
+            for n, kind in kinds.items()
+        ]
 
     return {
         "Name": layer["name"],
         "LayerType": layer["type"],
         "Inputs": tensors(layer["inputs"]),
         "Outputs": tensors(layer["outputs"]),
-        "TacticName": f"fake_{layer['type']}",
+        "TacticName": layer["kernel"],
         "StreamId": 0,
         "Metadata": f"[ONNX Layer: {layer['name']}]",
     }

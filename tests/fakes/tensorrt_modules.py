@@ -9,16 +9,18 @@ import pytest
 
 MODULES = Path(__file__).parent / "modules"
 VERSIONS = ("8.6", "10.16", "11.4")
-OURS = "enginebench.backends"
 LEAN = "tensorrt_lean_bindings"
-REBUILT = ("cuda", "tensorrt", "tensorrt_builder", "tensorrt_calibrator")
+RTX = "tensorrt_rtx_bindings"
+# Those alone that import either: records of a module that is dropped no longer find their types.
+REBUILT = ("cuda", "tensorrt.rtx", "tensorrt.tensorrt", "tensorrt.engine", "tensorrt.calibrator")
+OURS = {f"enginebench.backends.{name}" for name in REBUILT}
 
 
 def forget_modules() -> None:
     """Drops what was imported of either, so that the next import finds another version."""
     for name in list(sys.modules):
         package, _, last = name.rpartition(".")
-        if name.split(".")[0] in ("tensorrt", LEAN, "cuda") or (package == OURS and last in REBUILT):
+        if name.split(".")[0] in ("tensorrt", LEAN, RTX, "cuda") or name in OURS:
             del sys.modules[name]
             if package in sys.modules:
                 vars(sys.modules[package]).pop(last, None)  # else `from package import last` finds the old one
@@ -31,12 +33,12 @@ def use_fakes(monkeypatch: pytest.MonkeyPatch, version: str) -> None:
     monkeypatch.syspath_prepend(str(MODULES))
 
 
-def make_lean_site(folder: Path) -> Path:
-    """A folder on which the lean runtime is all that there is of TensorRT."""
+def make_lean_site(folder: Path, name: str = LEAN) -> Path:
+    """A folder on which the lean runtime, or another module of this name, is all that there is of TensorRT."""
     site = folder / "lean"
     site.mkdir()
     (site / "cuda").symlink_to(MODULES / "cuda")
-    (site / LEAN).symlink_to(MODULES / "tensorrt")
+    (site / name).symlink_to(MODULES / "tensorrt")
     return site
 
 
@@ -45,3 +47,10 @@ def use_lean(monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
     forget_modules()
     monkeypatch.setenv("FAKE_TENSORRT_VERSION", "11.4-lean")
     monkeypatch.syspath_prepend(str(make_lean_site(folder)))
+
+
+def use_rtx(monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
+    """Makes the fake TensorRT for RTX the one that is imported from now on, also where the real one is installed."""
+    forget_modules()
+    monkeypatch.setenv("FAKE_TENSORRT_VERSION", "rtx-1.7")
+    monkeypatch.syspath_prepend(str(make_lean_site(folder, RTX)))

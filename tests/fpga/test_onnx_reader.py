@@ -100,7 +100,7 @@ def unquantized_input(nodes, constants):
         ({"swap": lambda nodes, c: c.update(layer0_w=np.full((5, 6), -128, np.int8),
                                             layer0_wz=np.full(5, 7, np.int8))}, "signed byte"),
         ({"swap": lambda nodes, c: c.update(layer0_w=np.ones((5, 6), np.int32))}, "int32"),
-        ({"swap": lambda nodes, c: c.pop("layer0_b")}, "no constant"),
+        ({"swap": lambda nodes, c: c.pop("layer0_b")}, "is not a constant"),
         ({"swap": lambda nodes, c: nodes.append(helper.make_node("Relu", ["input_dq"], ["z"]))}, "one node"),
     ],
 )  # fmt: skip

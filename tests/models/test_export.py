@@ -155,7 +155,10 @@ def user_model(write_user_module: WriteModule, tmp_path: Path) -> Callable[[str]
 
 
 def test_an_operator_without_translation_is_named(user_model: Callable[[str], Artifact], tmp_path: Path) -> None:
-    with pytest.raises(ModelError, match=r"operator enginebench_tests[.:]+mystery\S* has no ONNX translation"):
+    with pytest.raises(
+        ModelError,
+        match=r"operator enginebench_tests.mystery has no ONNX translation \(user_exports.py:15: return mystery",
+    ):
         export_onnx(user_model("strange"), tmp_path / "a.onnx")
     assert not (tmp_path / "a.onnx").exists()
     assert not list(tmp_path.glob(".export-*"))
@@ -174,7 +177,10 @@ def test_answers_that_differ_grossly_are_refused(user_model: Callable[[str], Art
 
 
 def test_a_model_that_branches_on_values_is_explained(user_model: Callable[[str], Artifact], tmp_path: Path) -> None:
-    with pytest.raises(ModelError, match="user_exports:branching cannot be exported: it branches on the values"):
+    with pytest.raises(
+        ModelError,
+        match=r"it branches on the values of a tensor \(user_exports.py:27: return x if",
+    ):
         export_onnx(user_model("branching"), tmp_path / "a.onnx")
 
 
@@ -185,7 +191,10 @@ def test_several_inputs_and_outputs_keep_names_and_order(user_model: Callable[[s
         ("mask", ("batch", 5, 1)),
         ("scale", ()),
     ]
-    assert [(s.name, s.shape) for s in artifact.outputs] == [("output_0", ("batch", 5, 4)), ("output_1", ("batch", 5))]
+    assert [(s.name, s.shape) for s in artifact.outputs] == [
+        ("outputs.hidden", ("batch", 5, 4)),
+        ("outputs.sums.0", ("batch", 5)),
+    ]
 
 
 def test_half_precision_goes_through_as_it_is(user_model: Callable[[str], Artifact], tmp_path: Path) -> None:

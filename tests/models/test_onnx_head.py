@@ -81,6 +81,15 @@ def test_precisions(tmp_path: Path, kind: int, nodes: list[str], precision: str)
     assert head.inputs[0].shape == ("batch", 4) and head.outputs[0].shape == ("n", 4)
 
 
+def test_a_graph_without_weights_has_the_precision_of_its_inputs(tmp_path: Path) -> None:
+    for kind, other, precision in ((10, 10, "fp16"), (16, 7, "bf16"), (1, 10, "fp32"), (7, 7, "fp32"), (7, 10, "fp16")):
+        values = [helper.make_tensor_value_info(name, t, [2]) for name, t in (("x", kind), ("y", other))]
+        graph = helper.make_graph([helper.make_node("Identity", ["x"], ["y"])], "g", values[:1], values[1:])
+        path = tmp_path / "g.onnx"
+        onnx.save(helper.make_model(graph), path)
+        assert (read_onnx_head(path).precision, read_onnx(path).precision) == (precision, precision), (kind, other)
+
+
 @pytest.mark.parametrize("data", [b"", b"\x00", b"hello", b"\xff" * 40, b"\x3a\x7f"])
 def test_what_is_no_model(tmp_path: Path, data: bytes) -> None:
     path = tmp_path / "x.onnx"

@@ -84,12 +84,10 @@ def test_outputs_of_unknown_rank_are_allowed_and_inputs_are_not(tmp_path: Path) 
         read_onnx(_save(_make_model(inputs=[_value("x", None)]), tmp_path / "b.onnx"))
 
 
-def test_inputs_that_are_no_tensors_of_numbers_are_refused(tmp_path: Path) -> None:
+def test_inputs_that_are_no_tensors_are_refused(tmp_path: Path) -> None:
     sequence = helper.make_tensor_sequence_value_info("x", TensorProto.FLOAT, [3])
-    with pytest.raises(ArtifactError, match="sequence_type; expected a tensor"):
+    with pytest.raises(ArtifactError, match="a sequence; expected a tensor"):
         read_onnx(_save(_make_model(inputs=[sequence]), tmp_path / "a.onnx"))
-    with pytest.raises(ArtifactError, match="text; expected numbers"):
-        read_onnx(_save(_make_model(inputs=[_value("x", [3], TensorProto.STRING)]), tmp_path / "b.onnx"))
     with pytest.raises(ParseError, match="element type 99"):
         read_onnx(_save(_make_model(inputs=[_value("x", [3], 99)]), tmp_path / "c.onnx"))
 
@@ -154,8 +152,8 @@ def test_external_data_is_hashed_with_the_graph(tmp_path: Path) -> None:
         ({"location": "C:\\data.bin"}, ArtifactError, "outside the model's folder"),
         ({"location": "..\\outside.bin"}, ArtifactError, "outside the model's folder"),
         ({"location": "link.bin"}, ArtifactError, "outside the model's folder"),
-        ({"location": "loop.bin"}, ArtifactError, "cannot be looked at"),
-        ({"location": "n" * 300}, ArtifactError, "cannot be looked at"),
+        ({"location": "loop.bin"}, ArtifactError, "cannot be accessed"),
+        ({"location": "n" * 300}, ArtifactError, "cannot be accessed"),
         ({"location": "short.bin"}, ArtifactError, "has 8 bytes; expected at least 48"),
         ({"location": "short.bin", "offset": "4", "length": "8"}, ArtifactError, "expected at least 12"),
         ({"location": "short.bin", "offset": "-1"}, ParseError, "a file and a range"),
@@ -204,10 +202,10 @@ def test_a_graph_with_an_output_from_nowhere_is_incomplete(tmp_path: Path) -> No
 def test_missing_files_folders_and_pipes(tmp_path: Path) -> None:
     with pytest.raises(ArtifactError, match="cannot be read: No such file"):
         read_onnx(tmp_path / "gone.onnx")
-    with pytest.raises(ArtifactError, match="no regular file"):
+    with pytest.raises(ArtifactError, match="not a regular file"):
         read_onnx(tmp_path)
     os.mkfifo(tmp_path / "pipe.onnx")  # reading it would wait for ever
-    with pytest.raises(ArtifactError, match="no regular file"):
+    with pytest.raises(ArtifactError, match="not a regular file"):
         read_onnx(tmp_path / "pipe.onnx")
 
 

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import numpy as np
+from msgspec.structs import replace
 
 from enginebench.core.names import parse_engine, parse_precision
 from enginebench.core.records import (
-    Accuracy,
     Block,
     Caveat,
     Drift,
@@ -17,9 +17,10 @@ from enginebench.core.records import (
     MeasureSpec,
     OutputDrift,
     Result,
+    Score,
     Status,
 )
-from enginebench.report.rows import RunDocument, describe_run
+from enginebench.report.run.rows import RunDocument, describe_run
 
 ENGINES = {
     "pytorch": ("fp32", 61.3),
@@ -71,7 +72,12 @@ def make_drift(max_abs: float, *, passed: bool = True, nonfinite: int = 0, centr
         top5_agreement=1.0,
         nonfinite=nonfinite,
     )
-    return Drift(n=64, outputs=(output,), passed=passed, reference="pytorch-fp32-b1-compute-t1-hot")
+    return Drift(n=64, outputs=(output,), passed=passed, reference="pytorch-fp32-b1")
+
+
+def make_scores(top1: float | None, n: int = 450) -> tuple[Score, ...]:
+    """A row's scores: top-1 alone; None: none."""
+    return () if top1 is None else (Score(metric="top1", value=replace(make_estimate(top1), n=n), share=True),)
 
 
 def make_result(
@@ -106,7 +112,7 @@ def make_result(
         reason=reason,
         measurements=make_measurements(median_ms, processes=processes, sd=sd, seed=seed) if measured else (),
         drift=drift,
-        accuracy=Accuracy(n=450, top1=make_estimate(accuracy)) if accuracy is not None else None,
+        scores=make_scores(accuracy),
         caveats=caveats,
         build_s=1.2,
         size_bytes=46_800_000,

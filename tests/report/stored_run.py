@@ -1,4 +1,4 @@
-"""A small stored run that has everything a report can show; also the generator of `tests/data/result-1`.
+"""A small stored run that has everything a report can show; also the generator of the newest `tests/data/result-N`.
 
     python tests/report/stored_run.py DIR
 
@@ -18,7 +18,7 @@ if __name__ == "__main__":
 
 from samples import make_drift, make_machine, make_measurements, make_result
 
-from enginebench.core.records import Block, Caveat, LayerTime, Result, StageTime
+from enginebench.core.records import Block, Caveat, LayerTime, Measurement, Result, StageTime
 from enginebench.workflow.folder import RunFolder, RunRecord, RunRequest
 
 # Names that a model, an engine option, a layer or a log could carry.
@@ -87,8 +87,23 @@ def _disturb(row: Result) -> tuple:  # type: ignore[type-arg]
     return (row.measurements[0], replace(second, blocks=blocks), *row.measurements[2:])
 
 
+def make_doubtful_results(n: int = 200) -> list[Result]:
+    """The same six rows: `ort fp32` and `openvino int8@nncf` are suspect, `ort int8@cpu` is invalid."""
+    rows = make_results(n=n)
+    for place, processes in ((1, 3), (2, 6), (3, 2)):
+        rows[place] = replace(rows[place], measurements=_spoil(rows[place].measurements, processes))
+    return rows
+
+
+def _spoil(measurements: tuple[Measurement, ...], processes: int) -> tuple[Measurement, ...]:
+    """The measurements with every sample of the first `processes` taken beside a busy neighbour."""
+    noisy = Block(start=0, stop=len(measurements[0].latency_ns), duration_ns=1000, foreign_cpu_cores=0.9)
+    noisy = replace(noisy, marks=("foreign_cpu",))
+    return tuple(replace(m, blocks=(noisy,)) if i < processes else m for i, m in enumerate(measurements))
+
+
 def write_run(root: Path, results: list[Result], command: tuple[str, ...] = COMMAND) -> Path:
-    """The run's folder, as `enginebench run` leaves it, without artefacts."""
+    """The run's folder, as `enginebench run` leaves it, without artifacts."""
     folder = RunFolder(root)
     record = RunRecord(
         request=RunRequest(model="resnet18", engines=(("pytorch", {}), ("ort", {}), ("openvino", {}))),

@@ -5,19 +5,25 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 
 from enginebench.core.errors import DeviceBusy
-from enginebench.core.records import Availability, EngineSpec, MeasureSpec
+from enginebench.core.records import Availability, EngineSpec, MeasureSpec, ModelSource
 from enginebench.models.zoo import DATA_DIR
-from enginebench.workflow import accuracy, building, comparison, drifting, inference, lock, main_job, plan, stages
-from enginebench.workflow.comparison import Side
+from enginebench.workflow import lock, main_job, plan
 from enginebench.workflow.folder import RunRequest
 from enginebench.workflow.lock import lock_device, lock_devices
-from enginebench.workflow.sides import SideRequest
+from enginebench.workflow.targets.sides import SideRequest
+from enginebench.workflow.targets.stored import Side
+from enginebench.workflow.verbs import accuracy, stages
+from enginebench.workflow.verbs import bench as comparison
+from enginebench.workflow.verbs import build as building
+from enginebench.workflow.verbs import drift as drifting
+from enginebench.workflow.verbs import infer as inference
 
 GRAPH = DATA_DIR / "digits-cnn.onnx"
 
@@ -86,15 +92,19 @@ class Silent:
 
 QUIET: Any = Silent()
 GPU = EngineSpec(backend="trtexec", device="cuda:0")
-SIDES = SideRequest()
+SIDES = SideRequest(source=ModelSource(model=""))
 
 
 def infer(folder: Path) -> None:
     np.savez(folder / "in.npz", input=np.zeros((1, 1, 8, 8), np.float32))
     inference.infer_file(
-        str(GRAPH), folder / "in.npz", folder / "out.npz", engine=("tensorrt", {}), device="cpu", threads=1,
-        weights="default", seed=0, input_shapes=None, reporter=QUIET,
-    )  # fmt: skip
+        ModelSource(model=str(GRAPH), inputs=str(folder / "in.npz")),
+        folder / "out.npz",
+        engine=("tensorrt", {}),
+        device="cpu",
+        threads=1,
+        reporter=QUIET,
+    )
 
 
 VERBS: dict[str, tuple[Any, Callable[[Path], object], set[str]]] = {
@@ -142,6 +152,8 @@ def test_every_verb_locks_what_it_runs_on(verb: str, tmp_path: Path, monkeypatch
         yield
 
     monkeypatch.setattr(plan, "find_installed", lambda name: Availability(engine=name, available=True))
+    # The command is put together before, by a trtexec that need not be here.
+    monkeypatch.setattr(building, "open_composing", lambda spec: SimpleNamespace(compose_build=lambda *_: None))
     monkeypatch.setattr(module, "lock_devices", reach)
     with pytest.raises(Reached) as caught:
         call(tmp_path)

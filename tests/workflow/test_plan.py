@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import pytest
+from msgspec.structs import replace
 
 from enginebench.core.records import Artifact, Availability, Cache, MeasureSpec, TensorSpec
 from enginebench.workflow.folder import RunRequest
-from enginebench.workflow.plan import plan_rows
+from enginebench.workflow.plan import EVERY_GRAPH, plan_rows
 
 AXES = ("batch", 4)
 GRAPH = Artifact(
@@ -37,3 +38,25 @@ def test_a_cold_cache_needs_a_gpu(cache: Cache, device: str, skip: str | None) -
         takes=lambda name: "onnx",
     )
     assert row.skip == skip
+
+
+@pytest.mark.parametrize(
+    ("precision", "problem", "reason"),
+    [("fp32", EVERY_GRAPH, "no ONNX graph: operator x"), ("bf16", "bf16", "no graph in bf16: operator x")],
+)
+def test_a_graph_that_could_not_be_made_costs_the_rows_of_graph_engines_alone(
+    precision: str, problem: str, reason: str
+) -> None:
+    request = RunRequest(
+        model="toy",
+        engines=(("pytorch", {}), ("ort", {}), ("openvino", {})),
+        precisions=((precision, None),),  # type: ignore[arg-type]
+    )
+    rows = plan_rows(
+        request,
+        (replace(GRAPH, kind="torch"),),
+        probe=lambda name: Availability(engine=name, available=True),
+        takes=lambda name: "torch" if name == "pytorch" else "onnx",
+        problems={problem: "operator x"},
+    )
+    assert [row.skip for row in rows] == [None, reason, reason]

@@ -19,13 +19,13 @@ from enginebench.models.precision.calibrate import calibrate
 from enginebench.models.precision.calibration import write_calibration
 from enginebench.models.precision.calibration_data import keep_batches, open_data
 from enginebench.models.zoo import packaged_onnx
-from enginebench.workflow.building import judge_ranges
-from enginebench.workflow.drifting import check_prepared, make_inputs
-from enginebench.workflow.jobs import AnswerJob, QuantizeJob
-from enginebench.workflow.perform_answers import answer_data
-from enginebench.workflow.perform_sources import quantize_graph
-from enginebench.workflow.quantizing import quantize_file
-from enginebench.workflow.sides import OpenSide, check_sides
+from enginebench.workflow.child.jobs import AnswerJob, Labelled, QuantizeJob
+from enginebench.workflow.child.perform_answers import open_labelled
+from enginebench.workflow.child.perform_sources import quantize_graph
+from enginebench.workflow.targets.sides import OpenSide, check_sides
+from enginebench.workflow.verbs.build import judge_ranges
+from enginebench.workflow.verbs.drift import check_prepared, make_inputs
+from enginebench.workflow.verbs.quantize import quantize_file
 
 OTHER = "0" * 64
 
@@ -64,7 +64,7 @@ def test_sides_of_unlike_preprocessing_are_refused() -> None:
 
 
 def test_drift_takes_kept_batches_of_its_own_model_only(kept: Path) -> None:
-    given = make_inputs(open_mlp(), kept, None, 0)
+    given = make_inputs(open_mlp(), str(kept), None, 0)
     assert given.preprocess_sha256 == open_mlp().artifact.preprocess_sha256 and given.caveats == ()
     check_prepared(given, (open_mlp(), open_mlp(preprocess_sha256=None)))
     with pytest.raises(ArtifactError, match="the inputs of ort@mlp by 000000000000"):
@@ -73,7 +73,7 @@ def test_drift_takes_kept_batches_of_its_own_model_only(kept: Path) -> None:
 
 def test_drift_says_that_it_cannot_know_how_arrays_were_prepared(tmp_path: Path) -> None:
     np.savez(tmp_path / "own.npz", input=np.ones((3, 64), np.float32))
-    given = make_inputs(open_mlp(), tmp_path / "own.npz", None, 0)
+    given = make_inputs(open_mlp(), str(tmp_path / "own.npz"), None, 0)
     assert given.preprocess_sha256 == EXTERNAL and [c.code for c in given.caveats] == ["external_preprocess"]
     check_prepared(given, (open_mlp(preprocess_sha256=OTHER),))
     assert make_inputs(open_mlp(), None, 2, 0).preprocess_sha256 == open_mlp().artifact.preprocess_sha256
@@ -94,13 +94,12 @@ def test_labelled_data_of_another_preprocessing_is_not_answered(tmp_path: Path) 
         artifact=open_mlp(preprocess_sha256=OTHER).artifact,
         engine=EngineSpec(backend="ort"),
         out_dir=str(tmp_path),
-        logits_path="",
-        data="digits",
-        data_n=4,
+        answers_path="",
+        labelled=Labelled(data="digits", n=4),
         seed=0,
     )
     with pytest.raises(ArtifactError, match="another preprocessing"):
-        answer_data(None, job)  # type: ignore[arg-type]
+        open_labelled(job)
 
 
 @pytest.mark.parametrize(("recipe", "form"), [("cpu", "ranges"), ("cpu", "batches"), ("nncf", "batches")])

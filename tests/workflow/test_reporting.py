@@ -144,7 +144,7 @@ def test_a_pipe_is_refused_not_waited_for(run: Path) -> None:
     row = next((run / "rows").glob("ort-int8*"))
     row.unlink()
     os.mkfifo(row)
-    with pytest.raises(ArtifactError, match="no plain file"):
+    with pytest.raises(ArtifactError, match="not a plain file"):
         read_results(run)
 
 

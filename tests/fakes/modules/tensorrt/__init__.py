@@ -1,10 +1,11 @@
 """A stand-in for the `tensorrt` module that computes through ONNX Runtime on host memory.
 
-`FAKE_TENSORRT_VERSION` (8.6, 10.16, 11.4 or 11.4-lean) chooses the version. Names that the real bindings of that
-version lack are taken away at the end of this file, by the inventory in `names.json`: code that uses one fails here as
-it would there.
+`FAKE_TENSORRT_VERSION` (8.6, 10.16, 11.4, 11.4-lean or rtx-1.7) chooses the version. Names that the real bindings
+of that version lack are taken away at the end of this file, by the inventory in `names.json`: code that uses one fails
+here as it would there.
 `FAKE_TENSORRT_FAULT`: build (None from the builder), context (None), execute (False), profile (False),
-runtime (an error, and an object all the same).
+runtime (an error, and an object all the same), capturable (False), and of a plan of TensorRT for RTX the name of a
+diagnostic, or suboptimal.
 """
 
 from __future__ import annotations
@@ -20,12 +21,13 @@ import numpy as np
 from cuda.bindings import runtime as cudart
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
-from fake_plan import LAYER_MS, PlanError, describe_graph, read_plan, write_plan
+from fake_plan import LAYER_MS, MAGIC, PlanError, describe_graph, read_plan, write_plan
 
 _NAMES = json.loads((Path(__file__).parent / "names.json").read_text(encoding="utf-8"))
 _VERSION = os.environ.get("FAKE_TENSORRT_VERSION", "11.4")
 _INVENTORY = _NAMES[_VERSION]
 _LEAN = _VERSION.endswith("-lean")
+_RTX = _VERSION.startswith("rtx")
 _MAJOR = _VERSION.split(".")[0]
 __version__ = _INVENTORY["version"]
 
@@ -47,6 +49,23 @@ TensorIOMode = _make_enum("TensorIOMode")
 TensorLocation = _make_enum("TensorLocation")
 DataType = _make_enum("DataType")
 LayerInformationFormat = _make_enum("LayerInformationFormat")
+ComputeCapability = _make_enum("ComputeCapability")
+CudaGraphStrategy = _make_enum("CudaGraphStrategy")
+DynamicShapesKernelSpecializationStrategy = _make_enum("DynamicShapesKernelSpecializationStrategy")
+EngineValidity = _make_enum("EngineValidity")
+# The values are those of 1.7.1.
+EngineInvalidityDiagnostics = enum.IntEnum(
+    "EngineInvalidityDiagnostics",
+    {
+        "VERSION_MISMATCH": 1,
+        "UNSUPPORTED_CC": 2,
+        "OLD_CUDA_DRIVER": 4,
+        "OLD_CUDA_RUNTIME": 8,
+        "INSUFFICIENT_GPU_MEMORY": 16,
+        "MALFORMED_ENGINE": 32,
+        "CUDA_ERROR": 64,
+    },
+)
 
 _ONNX_TYPES = {1: "FLOAT", 2: "UINT8", 3: "INT8", 6: "INT32", 7: "INT64", 9: "BOOL", 10: "HALF", 16: "BF16"}
 _NUMPY = {"FLOAT": "float32", "HALF": "float16", "INT8": "int8", "INT32": "int32", "INT64": "int64", "UINT8": "uint8"}
@@ -117,6 +136,10 @@ class INetworkDefinition:
         self._flags = flags
         self._onnx = b""
 
+    @property
+    def num_outputs(self):
+        return len(describe_graph(self._onnx, [])["outputs"])
+
 
 class IBuilderConfig(_Checked):
     def __init__(self):
@@ -129,6 +152,13 @@ class IBuilderConfig(_Checked):
         self.hardware_compatibility_level = HardwareCompatibilityLevel.NONE
         if "progress_monitor" in _INVENTORY["classes"]["IBuilderConfig"]:
             self.progress_monitor = None
+        if _RTX:
+            self.num_compute_capabilities = 0
+        self._targets = {}
+
+    def set_compute_capability(self, compute_capability, index):
+        self._targets[index] = compute_capability
+        return index < self.num_compute_capabilities
 
     def set_memory_pool_limit(self, pool, pool_size):
         self._limits[pool] = pool_size
@@ -195,7 +225,8 @@ class Builder:
             self._logger.log(ILogger.ERROR, "Error Code 4: the network has Q/DQ layers, but the INT8 flag is not set")
             return None
         self._calibrate(config)
-        head = describe_graph(network._onnx, weak, _fault("ignores_precision"))
+        tf32 = BuilderFlag.TF32 in config._flags or _fault("ignores_tf32")
+        head = describe_graph(network._onnx, weak, _fault("ignores_precision"), tf32=tf32)
         if not config._profiles and any(a < 0 for v in head["inputs"] for a in v["shape"]):
             self._logger.log(ILogger.ERROR, "Error Code 4: network has dynamic inputs, but no optimization profile")
             return None
@@ -209,7 +240,10 @@ class Builder:
             "limits": {pool.name: size for pool, size in config._limits.items()},
             "level": config.builder_optimization_level,
             "typed": typed,
+            "targets": [config._targets[i].name for i in range(getattr(config, "num_compute_capabilities", 0))],
         }
+        if _RTX:
+            self._logger.log(ILogger.VERBOSE, "Layers:\n" + "\n".join(map(_write_line, head["layers"])))
         return IHostMemory(write_plan(network._onnx, **head))
 
     def _calibrate(self, config):
@@ -223,6 +257,22 @@ class Builder:
         while (pointers := calibrator.get_batch(["input"])) is not None:
             lines.append(b"input: %08x" % (pointers[0] & 0xFFFFFFFF))
         calibrator.write_calibration_cache(b"\n".join([lines[0], b"input: 3c010a14"]))
+
+
+def _write_line(layer):
+    """A layer as the builder logs it: the inspector's form in one line."""
+
+    def tensors(names):
+        kind = {"FP32": "Float", "FP16": "Half", "INT8": "Int8"}[layer["precision"]]
+        one = "{ Name: %s, Dimensions: [1,8], Strides: [8,1], StrideOrder: [1,0], Datatype: %s, Format: Row major}"
+        return "[ " + ", ".join(one % (name, kind) for name in names) + "]"
+
+    return (
+        f"Name: {layer['name']}, LayerType: {layer['type'].lower()}, "
+        f"Inputs: {tensors(layer['inputs'])}, Constants: [], "
+        f"Outputs: {tensors(layer['outputs'])}, TacticName: {layer['kernel']}, StreamId: 0, "
+        f"Metadata: [ONNX Layer: {layer['name']}]"
+    )
 
 
 class ParserError:
@@ -278,6 +328,20 @@ class Runtime(_Checked):
             logger.log(ILogger.ERROR, "createInferRuntime: Error Code 6: API Usage Error (CUDA initialization failure)")
         self.engine_host_code_allowed = False
 
+    @property
+    def engine_header_size(self):
+        return 64
+
+    def get_engine_validity(self, buffer):
+        assert len(buffer) == 64, "the head is all that is wanted"
+        if not bytes(buffer).startswith(MAGIC):
+            return EngineValidity.INVALID, int(EngineInvalidityDiagnostics.MALFORMED_ENGINE)
+        found = [bit for bit in EngineInvalidityDiagnostics if _fault(bit.name)]
+        if found or _fault("no_gpu"):
+            self._logger.log(ILogger.INTERNAL_ERROR, "Error reading CUDA GPU properties")
+            return EngineValidity.INVALID, sum(found)
+        return EngineValidity.SUBOPTIMAL if _fault("suboptimal") else EngineValidity.VALID, 0
+
     def deserialize_cuda_engine(self, serialized_engine):
         try:
             head, onnx_bytes = read_plan(bytes(serialized_engine))
@@ -320,13 +384,44 @@ class ICudaEngine:
     def get_tensor_profile_shape(self, name, profile_index):
         return [tuple(side[name]) for side in self._head["profiles"][profile_index]]
 
-    def create_execution_context(self):
-        return None if _fault("context") else IExecutionContext(self)
+    def create_execution_context(self, runtime_config=None):
+        return None if _fault("context") else IExecutionContext(self, runtime_config)
+
+    def create_runtime_config(self):
+        return IRuntimeConfig()
 
     def create_engine_inspector(self):
         if _LEAN:
             raise TypeError("Unable to convert function return value to a Python type: EngineInspector")
         return EngineInspector(self)
+
+
+class IRuntimeConfig(_Checked):
+    def __init__(self):
+        self._cache = None
+
+    def create_runtime_cache(self):
+        return IRuntimeCache()
+
+    def set_runtime_cache(self, cache=None):
+        self._cache = cache
+        return True
+
+
+class IRuntimeCache:
+    """What it was given, and a line for each context that was compiled with it."""
+
+    def __init__(self):
+        self._data = b""
+
+    def deserialize(self, blob):
+        if not bytes(blob).startswith(b"COMPILED"):
+            return False
+        self._data = bytes(blob)
+        return True
+
+    def serialize(self):
+        return IHostMemory(self._data)
 
 
 class EngineInspector(_Checked):
@@ -340,7 +435,7 @@ class EngineInspector(_Checked):
         head = self._engine._head
         layers = [describe_layer(layer) if head["detailed"] else layer["name"] for layer in head["layers"]]
         tensors = [*head["inputs"], *head["outputs"]]
-        if _MAJOR != "11":
+        if _MAJOR != "11" and not _RTX:
             return json.dumps({"Layers": layers, "Bindings": [t["name"] for t in tensors]})
         return json.dumps(
             {"Layers": layers, "I/O Tensors": [{"Name": t["name"], "Dimensions": t["shape"]} for t in tensors]}
@@ -348,8 +443,13 @@ class EngineInspector(_Checked):
 
 
 class IExecutionContext(_Checked):
-    def __init__(self, engine):
+    def __init__(self, engine, config=None):
         import onnxruntime
+
+        if config is not None:
+            config._cache._data = config._cache._data or b"COMPILED"
+            config._cache._data += f" {config.dynamic_shapes_kernel_specialization_strategy.name}".encode()
+        self._config = config
 
         self._engine = engine
         self._session = onnxruntime.InferenceSession(engine._onnx)
@@ -373,6 +473,10 @@ class IExecutionContext(_Checked):
             return False
         self._shapes[name] = tuple(shape)
         return True
+
+    def is_stream_capturable(self, stream):
+        cudart.find_stream(stream)
+        return not _fault("capturable")
 
     def infer_shapes(self):
         return [v["name"] for v in self._engine._head["inputs"] if v["name"] not in self._shapes]
@@ -403,6 +507,8 @@ class IExecutionContext(_Checked):
             data = np.ascontiguousarray(value)
             ctypes.memmove(self._addresses[name], data.ctypes.data, data.nbytes)
         if self.profiler is not None:
+            if _fault("profile_aborts"):
+                os.abort()
             for layer in head["layers"]:
                 self.profiler.report_layer_time(layer["name"], LAYER_MS[layer["precision"]])
 

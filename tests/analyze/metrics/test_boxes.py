@@ -1,0 +1,213 @@
+"""Boxes: read from every layout that is known, matched, and mAP against pycocotools used by hand."""
+
+import contextlib
+import io
+import sys
+
+import numpy as np
+import pytest
+
+from enginebench.analyze.metrics.boxes import (
+    MOST,
+    NOTHING,
+    Boxes,
+    match_boxes,
+    measure_overlaps,
+    prepare_map,
+    read_boxes,
+)
+from enginebench.analyze.metrics.metric import Targets
+from enginebench.core.errors import FeedError, MissingDependency
+
+CORNERS = np.array([[10.0, 10, 30, 50], [12, 11, 31, 52], [100, 100, 140, 120]])
+SCORES = np.array([0.9, 0.8, 0.6])
+CLASSES = np.array([1, 1, 0])
+
+
+def to_centres(boxes: np.ndarray) -> np.ndarray:
+    return np.concatenate([(boxes[:, :2] + boxes[:, 2:]) / 2, boxes[:, 2:] - boxes[:, :2]], axis=1)
+
+
+def list_first(found: Boxes) -> list[tuple[list[float], float, int]]:
+    n = int((found.labels[0] != NOTHING).sum())
+    rows = zip(found.boxes[0, :n], found.scores[0, :n], found.labels[0, :n], strict=True)
+    return [(b.round(3).tolist(), round(float(s), 3), int(c)) for b, s, c in rows]
+
+
+def spread(width: int, *, objectness: bool) -> np.ndarray:
+    """A row of YOLO for each box: centre, size, (object,) scores; and boxes that nobody sees."""
+    scores = np.zeros((len(CORNERS), 3))
+    scores[np.arange(3), CLASSES] = SCORES
+    parts = [to_centres(CORNERS), *([np.ones((3, 1))] if objectness else []), scores]
+    return np.concatenate([np.concatenate(parts, axis=1), np.zeros((width, 7 + objectness))])
+
+
+KEPT = [([10.0, 10.0, 30.0, 50.0], 0.9, 1), ([100.0, 100.0, 140.0, 120.0], 0.6, 0)]
+ALL = [KEPT[0], ([12.0, 11.0, 31.0, 52.0], 0.8, 1), KEPT[1]]
+
+
+def test_layouts_of_detectors():
+    yolov8 = spread(40, objectness=False).T[None]
+    yolov5 = spread(40, objectness=True)[None]
+    assert list_first(read_boxes({"output0": yolov8})) == KEPT
+    assert list_first(read_boxes({"output0": yolov5})) == KEPT
+    ended = np.concatenate([CORNERS, SCORES[:, None], CLASSES[:, None]], axis=1)[None]
+    assert list_first(read_boxes({"output0": ended})) == ALL
+    named = {"boxes": CORNERS, "labels": CLASSES, "scores": SCORES}
+    assert list_first(read_boxes(named)) == ALL
+    logits = np.full((1, 3, 2), -9.0)
+    logits[0, np.arange(3), CLASSES] = np.log(SCORES / (1 - SCORES))
+    queries = read_boxes({"labels": logits, "dets": to_centres(CORNERS)[None]})
+    assert list_first(queries) == ALL
+
+
+def test_what_was_read_is_read_again():
+    found = read_boxes({"boxes": CORNERS, "labels": CLASSES, "scores": SCORES})
+    assert list_first(read_boxes(found.as_outputs())) == ALL
+
+
+def test_another_layout_says_what_to_do():
+    with pytest.raises(FeedError, match="no layout of boxes that is known; a --metric of your own"):
+        read_boxes({"out": np.zeros((1, 5))})
+
+
+def test_overlaps_by_hand():
+    found = measure_overlaps(np.array([[0.0, 0, 2, 2]]), np.array([[1.0, 1, 3, 3], [0, 0, 2, 2], [5, 5, 6, 6]]))
+    assert found.tolist() == [[pytest.approx(1 / 7), 1.0, 0.0]]
+
+
+def make_boxes(*rows: tuple[list[float], float, int]) -> Boxes:
+    return read_boxes(
+        {
+            "boxes": np.array([r[0] for r in rows], float).reshape(-1, 4),
+            "scores": np.array([r[1] for r in rows]),
+            "labels": np.array([r[2] for r in rows], int),
+        }
+    )
+
+
+def test_partners_are_found_whatever_the_order():
+    reference = make_boxes(([0, 0, 10, 10], 0.9, 1), ([20, 20, 30, 30], 0.8, 2))
+    candidate = make_boxes(([20, 20, 30, 31], 0.95, 2), ([0, 0, 10, 10], 0.7, 1))
+    found = match_boxes(reference, candidate)
+    assert (found.decided, found.shared) == (2, 2)
+    assert found.score_diffs == (pytest.approx(0.2), pytest.approx(0.15))
+    assert found.overlap_mean == pytest.approx((1 + 10 / 11) / 2)
+
+
+@pytest.mark.parametrize(
+    ("row", "shared", "decided"),
+    [
+        (([0, 0, 10, 10], 0.9, 2), 0, 2),  # another class
+        (([9, 9, 19, 19], 0.9, 1), 0, 2),  # elsewhere
+        (([0, 0, 10, 10], 0.249, 1), 1, 1),  # a little less sure
+        (([0, 0, 10, 10], 0.0, 1), 0, 1),  # gone
+    ],
+)
+def test_a_box_without_a_partner_is_a_decision_that_differs(row, shared, decided):
+    found = match_boxes(make_boxes(([0, 0, 10, 10], 0.9, 1)), make_boxes(row))
+    assert (found.shared, found.decided) == (shared, decided)
+
+
+def test_a_box_that_only_the_candidate_shows_counts():
+    found = match_boxes(
+        make_boxes(([0, 0, 10, 10], 0.9, 1)), make_boxes(([0, 0, 10, 10], 0.9, 1), ([50, 50, 60, 60], 0.5, 1))
+    )
+    assert (found.shared, found.decided) == (1, 2)
+
+
+def make_scene(seed: int, images: int = 30):
+    """Right boxes, and found ones: some moved, some of another class, some missing, some made up."""
+    rng = np.random.default_rng(seed)
+    wanted, rows = [], []
+    for _ in range(images):
+        n = int(rng.integers(1, 6))
+        low = rng.uniform(0, 80, (n, 2))
+        boxes, labels = np.concatenate([low, low + rng.uniform(8, 20, (n, 2))], axis=1), rng.integers(0, 3, n)
+        wanted.append({"boxes": boxes.tolist(), "labels": labels.tolist()})
+        moved = boxes + rng.normal(0, 1.0, boxes.shape)
+        found = np.where(rng.random(n) < 0.1, (labels + 1) % 3, labels)
+        ended = np.zeros((8, 6))
+        ended[:n] = np.concatenate([moved, rng.uniform(0.3, 1, (n, 1)), found[:, None]], axis=1)
+        ended[n] = [*rng.uniform(0, 40, 2), *rng.uniform(50, 90, 2), rng.uniform(0, 0.5), rng.integers(0, 3)]
+        rows.append(ended)
+    return np.stack(rows), wanted
+
+
+def ask_coco(outputs: np.ndarray, wanted, places) -> float:
+    """pycocotools with nothing of ours: each drawn image is an image of its own."""
+    from pycocotools.coco import COCO
+    from pycocotools.cocoeval import COCOeval
+
+    right, found = [], []
+    for image, place in enumerate(places):
+        for (x, y, u, v), label in zip(wanted[place]["boxes"], wanted[place]["labels"], strict=True):
+            box = {"bbox": [x, y, u - x, v - y], "area": (u - x) * (v - y)}
+            right.append({"id": len(right) + 1, "image_id": image, "category_id": label, "iscrowd": 0, **box})
+        for x, y, u, v, score, label in outputs[place]:
+            if score > 0:
+                row = [x, y, u - x, v - y]
+                found.append({"image_id": image, "category_id": int(label), "score": float(score), "bbox": row})
+    with contextlib.redirect_stdout(io.StringIO()):
+        coco = COCO()
+        classes = sorted({a["category_id"] for a in (*right, *found)})
+        coco.dataset = {
+            "images": [{"id": i} for i in range(len(places))],
+            "categories": [{"id": c} for c in classes],
+            "annotations": right,
+        }
+        coco.createIndex()
+        evaluation = COCOeval(coco, coco.loadRes(found), "bbox")
+        evaluation.evaluate()
+        evaluation.accumulate()
+        evaluation.summarize()
+    return float(evaluation.stats[0])
+
+
+def test_map_is_that_of_pycocotools_also_of_a_draw():
+    pytest.importorskip("pycocotools")
+    outputs, wanted = make_scene(0)
+    ask = prepare_map({"out": outputs}, Targets(values=wanted))
+    everything = np.arange(len(wanted))
+    assert 0.2 < ask(everything) < 0.9
+    assert ask(everything) == pytest.approx(ask_coco(outputs, wanted, everything), abs=1e-6)
+    drawn = np.random.default_rng(1).integers(0, len(wanted), len(wanted))
+    assert ask(drawn) == pytest.approx(ask_coco(outputs, wanted, drawn), abs=1e-6)
+    assert ask(drawn) != pytest.approx(ask(everything), abs=1e-3)
+
+
+def test_padded_arrays_are_targets_too():
+    pytest.importorskip("pycocotools")
+    outputs, wanted = make_scene(2, images=6)
+    most = max(len(w["labels"]) for w in wanted)
+    boxes, labels = np.zeros((6, most, 4)), np.full((6, most), NOTHING)
+    for i, w in enumerate(wanted):
+        boxes[i, : len(w["labels"])], labels[i, : len(w["labels"])] = w["boxes"], w["labels"]
+    listed, padded = (
+        ({"out": outputs}, Targets(values=wanted)),
+        ({"out": outputs}, Targets(values={"boxes": boxes, "labels": labels})),
+    )
+    assert prepare_map(*listed)(np.arange(6)) == prepare_map(*padded)(np.arange(6))
+
+
+def test_without_pycocotools_the_command_that_adds_it_is_named(monkeypatch):
+    monkeypatch.setitem(sys.modules, "pycocotools.coco", None)
+    outputs, wanted = make_scene(0, images=2)
+    with pytest.raises(MissingDependency, match=r'pip install "enginebench\[metrics\]"'):
+        prepare_map({"out": outputs}, Targets(values=wanted))
+
+
+@pytest.mark.parametrize(
+    ("values", "said"),
+    [([[1, 2]], "expected for each sample"), ([{"boxes": [[1, 2, 3, 4]]}], "labels"), ([], "targets of 0 samples")],
+)
+def test_targets_of_another_form_are_explained(values, said):
+    outputs, _ = make_scene(0, images=1)
+    with pytest.raises(FeedError, match=said):
+        prepare_map({"out": outputs}, Targets(values=values))
+
+
+def test_no_more_boxes_than_coco_counts():
+    rows = np.random.default_rng(0).uniform(0, 100, (1, 300, 6))
+    found = read_boxes({"out": rows})
+    assert found.labels.shape == (1, MOST) and (found.scores[0][:-1] >= found.scores[0][1:]).all()

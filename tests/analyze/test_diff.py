@@ -1,0 +1,115 @@
+"""What fails the gate beside time: lost accuracy, outputs that no longer agree, another precision."""
+
+from __future__ import annotations
+
+import pytest
+from msgspec.structs import replace
+
+from enginebench.analyze.diff import DiffRow, diff_results
+from enginebench.core.errors import UsageError
+from enginebench.core.records import Drift, EngineSpec, Estimate, Measurement, MeasureSpec, OutputDrift, Result, Score
+
+
+def make_row(**changes: object) -> Result:
+    measured = tuple(
+        Measurement(clock="host", latency_ns=[1_000_000 + i] * 9, blocks=(), stop_rule="iterations", repetition=i,
+                    reference_ns=[1000])
+        for i in range(6)
+    )  # fmt: skip
+    row = Result(
+        id="ort",
+        model="m",
+        engine=EngineSpec(backend="ort", precision="int8"),
+        measure=MeasureSpec(),
+        requested_precision="int8",
+        status="ok",
+        measurements=measured,
+        scores=make_scores(0.99),
+        effective_precision={"int8": 0.9, "fp32": 0.1},
+    )
+    return replace(row, **changes)
+
+
+def make_scores(value: float, n: int = 450, metric: str = "top1", **more: bool) -> tuple[Score, ...]:
+    estimate = Estimate(value=value, low=None, high=None, level=0.95, n=n, method="given")
+    return (Score(metric=metric, value=estimate, **{"share": True} | more),)
+
+
+def gate(cand: Result, **options: float | None) -> DiffRow:
+    document = diff_results([make_row()], [cand], **options)  # type: ignore[arg-type]
+    (row,) = document.rows
+    assert document.gate_failed == bool(row.failures)
+    return row
+
+
+def test_the_same_row_passes() -> None:
+    row = gate(make_row())
+    assert (row.verdict, row.failures, row.metric_change) == ("equivalent", (), 0.0)
+
+
+@pytest.mark.parametrize(
+    ("top1", "limit", "fails"), [(0.98, 0.01, False), (0.9799, 0.01, True), (0.9799, None, True), (0.98, 0.005, True)]
+)
+def test_lost_accuracy_fails_beyond_the_limit(top1: float, limit: float | None, fails: bool) -> None:
+    row = gate(make_row(scores=make_scores(top1)), max_metric_drop=limit)
+    assert bool(row.failures) == fails
+    assert row.metric == "top1" and row.metric_change == pytest.approx(top1 - 0.99)
+    assert not fails or "top-1 fell by" in row.failures[0]
+
+
+def test_accuracy_on_other_data_says_nothing() -> None:
+    row = gate(make_row(scores=make_scores(0.5, n=100)))
+    assert row.metric_change is None and row.failures == ()
+
+
+def test_a_metric_that_rises_when_it_is_worse() -> None:
+    base = make_row(scores=make_scores(200.0, metric="m:mae", higher_is_better=False, share=False))
+    worse, better = (
+        replace(base, scores=make_scores(value, metric="m:mae", higher_is_better=False, share=False))
+        for value in (203.0, 150.0)
+    )
+    (row,) = diff_results([base], [worse]).rows
+    assert row.failures == ("mae went from 200 to 203, worse by more than 2",)
+    assert diff_results([base], [worse], max_metric_drop=3.0).rows[0].failures == ()
+    assert diff_results([base], [better]).rows[0].failures == ()
+
+
+def test_another_metric_than_the_first_may_decide() -> None:
+    base = make_row(scores=(*make_scores(0.99), *make_scores(0.9, metric="f1")))
+    cand = make_row(scores=(*make_scores(0.99), *make_scores(0.5, metric="f1")))
+    assert diff_results([base], [cand]).rows[0].failures == ()
+    (row,) = diff_results([base], [cand], metric="f1").rows
+    assert row.failures == ("F1 fell by 40.00 points, more than 1",) and row.metric_change == pytest.approx(-0.4)
+    with pytest.raises(UsageError, match="--metric map: no row has such a score; there are top1, f1"):
+        diff_results([base], [cand], metric="map")
+
+
+def test_accuracy_that_was_left_out_fails() -> None:
+    assert "the candidate has none" in gate(make_row(scores=())).failures[0]
+
+
+def test_outputs_that_no_longer_agree_fail() -> None:
+    output = OutputDrift(
+        name="y", mean_abs_diff=1, max_abs_diff=1, mean_rel_diff=1, cosine_mean=0, cosine_min=0,
+        centred_cosine_mean=0, snr_db=0, top1_agreement=0, top5_agreement=0, nonfinite=0,
+    )  # fmt: skip
+    row = gate(make_row(drift=Drift(n=4, outputs=(output,), passed=False)))
+    assert row.failures == ("outputs no longer agree with the reference within the limits",)
+
+
+def test_another_precision_than_before_fails() -> None:
+    relabelled = make_row(engine=EngineSpec(backend="ort", precision="fp32"))
+    assert gate(relabelled).failures == ("precision changed: int8 ran before, fp32 now",)
+    assert "in int8 before, in fp32 now" in gate(make_row(effective_precision={"fp32": 0.8, "int8": 0.2})).failures[0]
+
+
+def test_another_precision_on_purpose_passes() -> None:
+    other = make_row(requested_precision="fp16", engine=EngineSpec(backend="ort", precision="fp16"))
+    assert gate(other).failures == ()
+
+
+def test_a_missing_row_fails_for_that_reason_alone() -> None:
+    other = make_row(id="c", engine=EngineSpec(backend="openvino", precision="int8"))
+    document = diff_results([make_row(), make_row(id="b")], [make_row(), other])
+    assert [row.failures for row in document.rows] == [(), ("not comparable",), ("not comparable",)]
+    assert not diff_results([make_row(), make_row(id="b")], [make_row()], allow_not_comparable=True).gate_failed

@@ -1,0 +1,30 @@
+"""Answers of open length against each other."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from enginebench.analyze.drift import default_limits, measure_drift
+from enginebench.analyze.open_lengths import fill_lengths
+
+BOXES = np.arange(1, 25, dtype=np.float32).reshape(2, 3, 4)  # two samples, three boxes
+
+
+def test_a_missing_box_is_a_difference_of_that_box() -> None:
+    reference, candidate = fill_lengths({"boxes": BOXES}, {"boxes": BOXES[:, :2]}, {"boxes"})
+    drift = measure_drift(reference, candidate, default_limits("fp32"))
+    assert not drift.passed and drift.outputs[0].max_abs_diff == 24
+    same, again = fill_lengths({"boxes": BOXES}, {"boxes": BOXES}, {"boxes"})
+    assert measure_drift(same, again, default_limits("fp32")).passed
+
+
+def test_a_side_that_was_joined_along_the_boxes_is_split_again() -> None:
+    reference, candidate = fill_lengths({"boxes": BOXES}, {"boxes": BOXES.reshape(6, 4)}, {"boxes"})
+    np.testing.assert_array_equal(reference["boxes"], candidate["boxes"])
+
+
+def test_what_does_not_fit_at_all_stays_as_it_is() -> None:
+    odd = np.ones((5, 4), np.float32)
+    reference, candidate = fill_lengths({"boxes": BOXES, "x": odd}, {"boxes": odd, "y": odd}, {"boxes", "x", "y"})
+    assert (reference["boxes"].shape, candidate["boxes"].shape) == ((2, 3, 4), (5, 4))
+    assert reference["x"] is odd and candidate["y"] is odd

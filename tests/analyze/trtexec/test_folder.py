@@ -1,0 +1,217 @@
+"""Folders: which file is what, which belong together, and whether log and timing file agree."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+import trtexec_artifacts as made
+from enginebench.analyze.trtexec.folder import (
+    find_profile,
+    is_trtexec_folder,
+    read_compute_ms,
+    read_folder,
+    sniff_kind,
+)
+from enginebench.core.errors import ParseError, UsageError
+
+
+def fill(folder: Path, stem: str = "", n: int = 60, log_n: int | None = None) -> Path:
+    """A folder with all four artifacts of one run."""
+    folder.mkdir(parents=True, exist_ok=True)
+    prefix = f"{stem}." if stem else ""
+    (folder / f"{prefix}times.json").write_bytes(made.make_times(n))
+    (folder / f"{prefix}profile.json").write_bytes(made.make_profile())
+    (folder / f"{prefix}layers.json").write_bytes(made.make_layers())
+    (folder / f"{stem or 'run'}.log").write_text(made.make_log(n=log_n or n))
+    return folder
+
+
+def test_one_run_with_all_files(tmp_path: Path) -> None:
+    (case,) = read_folder(fill(tmp_path / "ordner mit ü"))
+    assert set(case.files) == {"log", "times", "profile", "layers"}
+    assert case.log and case.times and case.profile and case.layers
+    assert (case.contradictions, case.unreadable, case.times.n) == ((), (), 60)
+    assert case.layers.shares_of == "time"
+    assert case.profile.end_to_end_ms == case.times.gpu_compute_ms.median  # type: ignore[union-attr]
+
+
+def test_files_of_several_runs_are_joined_by_name(tmp_path: Path) -> None:
+    fill(tmp_path, "fp16", 60)
+    fill(tmp_path, "int8", 70)
+    cases = read_folder(tmp_path)
+    assert [(case.name, case.times.n if case.times else None) for case in cases] == [("fp16", 60), ("int8", 70)]
+    assert all(len(case.files) == 4 for case in cases)
+
+
+def test_stderr_belongs_to_its_stdout(tmp_path: Path) -> None:
+    (tmp_path / "a.stdout").write_text(made.make_log())
+    (tmp_path / "a.stderr").write_text(f"{made.STAMP} [W] careful\n")
+    (case,) = read_folder(tmp_path)
+    assert case.log is not None and case.log.warnings == ("careful",)
+
+
+def test_a_log_and_a_timing_file_of_different_runs_contradict(tmp_path: Path) -> None:
+    fill(tmp_path, n=60, log_n=61)
+    (case,) = read_folder(tmp_path)
+    assert case.contradictions[0] == "the log has 61 timed queries, the timing file 60"
+    (tmp_path / "run.log").write_text(made.make_log(n=60, seed=1))
+    (case,) = read_folder(tmp_path)
+    assert any(text.startswith("latency_ms median is 0.15") for text in case.contradictions)
+    (tmp_path / "run.log").write_text(made.make_log(n=60))
+    assert read_folder(tmp_path)[0].contradictions == ()
+
+
+def test_an_implicit_batch_is_no_contradiction(tmp_path: Path) -> None:
+    fill(tmp_path)
+    text = made.make_log(8601, None, n=60).replace("Batch: Explicit", "Batch: 16").replace("1x3x224", "3x224")
+    qps = next(line for line in text.splitlines() if "Throughput" in line).split()[-2]
+    (tmp_path / "run.log").write_text(text.replace(f"Throughput: {qps}", f"Throughput: {16 * float(qps):g}"))
+    assert read_folder(tmp_path)[0].contradictions == ()
+
+
+def test_a_file_that_cannot_be_read_is_named_beside_the_others(tmp_path: Path) -> None:
+    fill(tmp_path)
+    (tmp_path / "times.json").write_bytes(made.make_times()[:1000])
+    (case,) = read_folder(tmp_path)
+    assert case.times is None and case.log is not None
+    assert "byte 1000: found the end of the file" in case.unreadable[0]
+
+
+def test_a_folder_with_nothing_readable_is_an_error(tmp_path: Path) -> None:
+    (tmp_path / "times.json").write_bytes(made.make_times()[:1000])
+    with pytest.raises(ParseError, match="byte 1000"):
+        read_folder(tmp_path)
+
+
+def test_no_folder_and_no_artifacts(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="is no folder"):
+        read_folder(tmp_path / "no")
+    (tmp_path / "notes.txt").write_text("hello")
+    (tmp_path / "data.json").write_text("{}")
+    assert not is_trtexec_folder(tmp_path)
+    with pytest.raises(UsageError, match="holds neither"):
+        read_folder(tmp_path)
+
+
+def test_a_run_of_ours_is_no_folder_of_trtexec(tmp_path: Path) -> None:
+    fill(tmp_path)
+    assert is_trtexec_folder(tmp_path)
+    (tmp_path / "run.json").write_text("{}")
+    assert not is_trtexec_folder(tmp_path)
+
+
+def test_links_and_our_own_files_are_left_out(tmp_path: Path) -> None:
+    outside = fill(tmp_path / "outside")
+    inside = tmp_path / "inside"
+    inside.mkdir()
+    (inside / "times.json").symlink_to(outside / "times.json")
+    (inside / "report.json").write_text('{"schema": "enginebench.report-trtexec/1", "latencyMs": 1}')
+    assert not is_trtexec_folder(inside)
+
+
+@pytest.mark.parametrize(
+    ("name", "data", "kind"),
+    [("x.json", made.make_times(), "times"), ("x.json", made.make_profile(), "profile"),
+     ("x.json", made.make_layers(), "layers"), ("my_times.json", b"[1]", "times"), ("graph.json", b"{}", "layers"),
+     ("output_diff.json", b"{}", "drift"), ("x.log", made.make_log().encode("utf-16"), "log"), ("x.log", b"hi", None),
+     ("x.bin", made.make_times(), None), ("x.stderr", b"[11/21/2026-01:37:39] [E] stoi", "stderr")],
+)  # fmt: skip
+def test_what_a_file_is(tmp_path: Path, name: str, data: bytes, kind: str | None) -> None:
+    (tmp_path / name).write_bytes(data)
+    assert sniff_kind(tmp_path / name) == kind
+
+
+def test_drift_beside_the_artifacts(tmp_path: Path) -> None:
+    fill(tmp_path)
+    (tmp_path / "output_diff.json").write_text('{"n": 3, "outputs": [{"name": "logits", "max_abs_diff": 0.5}]}')
+    (case,) = read_folder(tmp_path)
+    assert case.drift is not None and case.drift["n"] == 3
+    (tmp_path / "output_diff.json").write_text("[1]")
+    assert "JSON object" in read_folder(tmp_path)[0].unreadable[0]
+
+
+def test_compute_time_from_a_timing_file_or_a_log(tmp_path: Path) -> None:
+    fill(tmp_path)
+    from_times = read_compute_ms(tmp_path / "times.json")
+    assert from_times == pytest.approx(read_compute_ms(tmp_path / "run.log"), rel=1e-5)
+    (tmp_path / "build.log").write_text("&&&& RUNNING TensorRT.trtexec [TensorRT v8601] # x\n")
+    with pytest.raises(ParseError, match="no GPU compute time"):
+        read_compute_ms(tmp_path / "build.log")
+
+
+def test_the_profile_beside_a_layer_file(tmp_path: Path) -> None:
+    fill(tmp_path, "fp16")
+    assert find_profile(tmp_path / "fp16.layers.json") == tmp_path / "fp16.profile.json"
+    assert find_profile(tmp_path / "int8.layers.json") is None
+
+
+def test_names_that_end_like_a_kind_keep_their_files_together(tmp_path: Path) -> None:
+    fill(tmp_path, "profile-cuda-graph", 60)
+    fill(tmp_path, "dry-run", 70)
+    assert [(case.name, len(case.files)) for case in read_folder(tmp_path)] == [
+        ("dry-run", 4),
+        ("profile-cuda-graph", 4),
+    ]
+
+
+def test_a_log_may_say_its_kind_and_exported_files_only_theirs(tmp_path: Path) -> None:
+    for stem in ("fp16", "int8"):
+        fill(tmp_path, stem)
+        (tmp_path / f"{stem}.log").rename(tmp_path / f"{stem}_trtexec.log")
+    fill(tmp_path)
+    assert [(case.name, len(case.files)) for case in read_folder(tmp_path)] == [("fp16", 4), ("int8", 4), ("run", 4)]
+
+
+def test_no_file_is_left_out_because_another_has_its_name(tmp_path: Path) -> None:
+    for name in ("resnet.best.log", "resnet.worst.log", "resnet.worst.txt", "resnet.best.stdout"):
+        (tmp_path / name).write_text(made.make_log())
+    assert [case.name for case in read_folder(tmp_path)] == [
+        "resnet.best",
+        "resnet.best.stdout",
+        "resnet.worst",
+        "resnet.worst.txt",
+    ]
+
+
+def test_one_damaged_run_does_not_hide_the_others(tmp_path: Path) -> None:
+    fill(tmp_path, "fp16")
+    (tmp_path / "int8.times.json").write_bytes(made.make_times()[:1000])
+    (tmp_path / "bf16.profile.json").write_bytes(b"")
+    (tmp_path / "tf32.log").write_bytes(b"")
+    cases = {case.name: case.unreadable for case in read_folder(tmp_path)}
+    assert cases.pop("fp16") == ()
+    assert (
+        "byte 1000" in cases["int8"][0] and "an empty file" in cases["bf16"][0] and "an empty file" in cases["tf32"][0]
+    )
+
+
+def test_differences_of_outputs_beside_several_runs(tmp_path: Path) -> None:
+    fill(tmp_path, "fp16")
+    fill(tmp_path, "int8")
+    (tmp_path / "output_diff.json").write_text('{"n": 3, "outputs": []}')
+    assert [(case.name, case.drift) for case in read_folder(tmp_path)][2] == ("output_diff", {"n": 3, "outputs": []})
+
+
+def test_every_run_of_a_log_that_lies_alone_is_a_case(tmp_path: Path) -> None:
+    (tmp_path / "all.log").write_text(made.make_log(seed=0) + made.make_log(seed=1))
+    cases = read_folder(tmp_path)
+    assert [case.name for case in cases] == ["all 1", "all 2"]
+    assert len({case.log.latency_ms.mean for case in cases if case.log and case.log.latency_ms}) == 2
+    (tmp_path / "times.json").write_bytes(made.make_times(seed=1))
+    (case,) = read_folder(tmp_path)
+    assert case.contradictions == () and case.log and "the log holds 2 runs" in case.log.notes[-1]
+
+
+def test_a_line_of_the_driver_says_why_a_run_ended(tmp_path: Path) -> None:
+    (tmp_path / "a.stdout").write_text(made.make_log(verdict=None).split("=== Device")[0])
+    (tmp_path / "a.stderr").write_text("Cuda failure at common/sampleDevice.cpp:31: no CUDA-capable device\n")
+    (tmp_path / "other.stderr").write_text("Cuda failure\n")
+    (case,) = read_folder(tmp_path)
+    assert case.log is not None and case.log.status == "failed" and "Cuda failure" in (case.log.status_reason or "")
+
+
+def test_exported_outputs_are_no_profile(tmp_path: Path) -> None:
+    (tmp_path / "profile-cuda-graph.output.json").write_text('[{"name": "logits", "values": [1]}]')
+    assert sniff_kind(tmp_path / "profile-cuda-graph.output.json") is None

@@ -1,0 +1,338 @@
+"""Logs: every figure, every version, every way in which a log arrives damaged."""
+
+from __future__ import annotations
+
+import gzip
+from pathlib import Path
+
+import pytest
+
+import trtexec_artifacts as made
+from enginebench.analyze.trtexec.lines import decode_version, read_banner, split_lines, split_runs
+from enginebench.analyze.trtexec.log import parse_log, parse_log_bytes, read_log
+from enginebench.analyze.trtexec.records import LogRun
+from enginebench.core.errors import ParseError
+
+LOG = Path("run.log")
+
+
+def read_one(text: str) -> LogRun:
+    runs = read_log(text, LOG).runs
+    assert len(runs) == 1
+    return runs[0]
+
+
+def test_all_figures_of_a_run_are_those_of_the_log() -> None:
+    run = read_one(made.make_log(110100, 106, n=50))
+    latencies = made.sample_latencies(50)["latency"]
+    assert (run.version, run.build, run.status, run.queries, run.warmup_queries) == ("11.1.0", 106, "passed", 50, 0)
+    assert run.latency_ms is not None and run.d2h_ms is not None
+    assert run.latency_ms.min == float(f"{latencies.min():g}")
+    assert run.latency_ms.max == run.latency_ms.percentiles["99"] == float(f"{latencies.max():g}")
+    assert run.latency_ms.mean == float(f"{latencies.mean():g}")
+    assert list(run.latency_ms.percentiles) == ["90", "95", "99"]
+    assert run.throughput_qps == float(f"{50 / latencies.sum() * 1e3:g}")
+    assert run.end_to_end_ms is None and run.gpu_cov_percent is None and run.build_s is None
+
+
+def test_options_device_and_switches() -> None:
+    run = read_one(made.make_log(110100, 106))
+    assert run.device == "NVIDIA H200"
+    assert run.device_info["SMs"] == "132"
+    assert run.options["Inference Options"]["Duration"] == "0s (+ 0ms warm up)"
+    assert run.options["Reporting Options"]["Percentiles"] == "90,95,99"
+    assert (run.cuda_graph, run.data_transfers, run.spin_wait, run.streams) == (True, False, True, 1)
+    assert (run.batch, run.model) == (1, "small.plan")
+
+
+@pytest.mark.parametrize(
+    ("digits", "version"),
+    [("8601", "8.6.1"), ("9200", "9.2.0"), ("8001", "8.0.1"), ("100001", "10.0.1"), ("101601", "10.16.1"),
+     ("110100", "11.1.0")],
+)  # fmt: skip
+def test_both_integer_schemes(digits: str, version: str) -> None:
+    assert decode_version(digits) == version
+
+
+def test_a_banner_may_stand_behind_a_print_and_lack_version_or_build() -> None:
+    banner = read_banner("plugin says hi&&&& PASSED TensorRT.trtexec # trtexec --onnx=a b.onnx")
+    assert banner is not None
+    assert (banner.verdict, banner.version, banner.build, banner.command) == (
+        "PASSED", None, None, "trtexec --onnx=a b.onnx"
+    )  # fmt: skip
+    assert read_banner("&&&& TASK_BEGIN [iter=0] BuildRoute = 'x'") is None
+
+
+def test_trtexec_7_prints_blocks() -> None:
+    run = read_one(made.make_log7())
+    assert run.latency_ms is not None and run.end_to_end_ms is not None and run.enqueue_ms is not None
+    assert (run.latency_ms.min, run.latency_ms.median, run.latency_ms.percentiles) == (4.25, 4.375, {"99": 5.5})
+    assert (run.end_to_end_ms.max, run.end_to_end_ms.percentiles) == (7.25, {"99": 6.125})
+    assert run.enqueue_ms.mean is None and run.enqueue_ms.median == 2.625
+    assert run.gpu_compute_ms is not None and run.gpu_compute_ms.percentiles == {"99": 5.375}
+    assert (run.throughput_qps, run.host_walltime_s, run.gpu_compute_total_s) == (0, 3.00956, 2.93372)
+    assert "0 qps" in run.notes[0]
+    assert run.model == "model with space.onnx"
+
+
+def test_end_to_end_row_of_8_0() -> None:
+    row = "End-to-End Host Latency: min = 1 ms, max = 3 ms, mean = 2 ms, median = 2 ms, percentile(99%) = 3 ms"
+    run = read_one(f"{made.STAMP} [I] {row}\n")
+    assert run.end_to_end_ms is not None and run.end_to_end_ms.percentiles == {"99": 3}
+
+
+@pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig", "utf-16", "utf-16-le", "utf-16-be", "utf-32"])
+@pytest.mark.parametrize("ends", ["\n", "\r\n", "\r"])
+def test_any_shell_may_have_saved_it(encoding: str, ends: str) -> None:
+    data = made.make_log().replace("\n", ends).encode(encoding)
+    (run,) = parse_log_bytes(data, LOG).runs
+    assert (run.status, run.queries, run.device) == ("passed", 50, "NVIDIA H200")
+
+
+def test_colours_are_taken_out() -> None:
+    text = made.make_log().replace("[I]", "\x1b[32m[I]\x1b[0m").replace("[I]\x1b[0m ", "[I] \x1b[0m")
+    coloured = "\x1b]0;title\x07" + text.replace("\x1b[32m[I] \x1b[0m", "[I] ")
+    coloured = coloured.replace("[11/", "\x1b[1m[11/").replace("&&&&", "\x1b[31;1m&&&&")
+    assert read_log_text(coloured).latency_ms == read_one(made.make_log()).latency_ms
+
+
+def read_log_text(text: str) -> LogRun:
+    return parse_log_bytes(text.encode(), LOG).runs[0]
+
+
+def test_gzip(tmp_path: Path) -> None:
+    path = tmp_path / "run.log.gz"
+    path.write_bytes(gzip.compress(made.make_log().encode()))
+    assert parse_log(path).runs[0].queries == 50
+
+
+def test_plugin_prints_inside_and_before_lines_do_no_harm() -> None:
+    lines = made.make_log().splitlines()
+    noisy = [f"[plugin] working{line}" if i % 3 == 0 else line for i, line in enumerate(lines)]
+    noisy = [text for line in noisy for text in (line, "Throughput: 5 qps", "Latency: min = 9 ms, max = 9 ms")]
+    run = read_one("\n".join(noisy))
+    clean = read_one(made.make_log())
+    assert (run.latency_ms, run.throughput_qps, run.status) == (clean.latency_ms, clean.throughput_qps, "passed")
+
+
+def test_a_warning_inside_a_row_keeps_what_stands_before_it() -> None:
+    text = f"{made.STAMP} [I] Latency: min = 1.5 ms, max = 2{made.STAMP} [W] * GPU compute time is unstable\n"
+    run = read_one(text)
+    assert run.latency_ms is not None
+    assert (run.latency_ms.min, run.latency_ms.max) == (1.5, None)
+    assert run.warnings == ("* GPU compute time is unstable",)
+
+
+def test_a_number_that_is_cut_is_no_number() -> None:
+    whole = made.make_log()
+    cut = whole[: whole.index("median = ", whole.index("] Latency: ")) + 12]
+    run = read_one(cut)
+    assert run.latency_ms is not None and run.latency_ms.mean is not None and run.latency_ms.median is None
+    assert run.status == "unknown" and "cut" in (run.status_reason or "")
+
+
+@pytest.mark.parametrize("share", range(5, 100, 5))
+def test_cut_anywhere_it_still_reads(share: int) -> None:
+    text = made.make_log()
+    run = read_one(text[: len(text) * share // 100])
+    assert run.status == "unknown" and run.version == "10.16.0"
+
+
+@pytest.mark.parametrize(
+    ("printed", "value", "noted"),
+    [("1.2e+06", 1.2e6, ()), ("9.5e-05", 9.5e-5, ()), ("inf", None, ("throughput_qps = inf",)),
+     ("nan", None, ("throughput_qps = nan",)), ("-nan(ind)", None, ("throughput_qps = -nan(ind)",)),
+     ("1e999", None, ("throughput_qps = 1e999",))],
+)  # fmt: skip
+def test_scientific_inf_and_nan(printed: str, value: float | None, noted: tuple[str, ...]) -> None:
+    run = read_one(f"{made.STAMP} [I] Throughput: {printed} qps\n")
+    assert (run.throughput_qps, run.nonfinite) == (value, noted)
+
+
+def test_failure_lines_and_a_message_over_two_lines() -> None:
+    text = made.make_log(8601, None, verdict="FAILED", command="trtexec --onnx=x")
+    text += f"{made.STAMP} [E] Error[3]: [f.cpp::g::1] Error Code 3: API Usage Error (Parameter check failed\nfor x)\n"
+    text += f"{made.STAMP} [E] Inference set up failed\nunrelated print\n"
+    run = read_one(text)
+    assert run.status == "failed" and run.status_reason == "Inference set up failed"
+    assert run.errors == (
+        "Error[3]: [f.cpp::g::1] Error Code 3: API Usage Error (Parameter check failed for x)",
+        "Inference set up failed",
+    )
+
+
+@pytest.mark.parametrize(
+    "line",
+    ["Cuda failure: CUDA driver version is insufficient for CUDA runtime version", f"{made.STAMP} [E] stoi",
+     f"{made.STAMP} [I] Cannot find device ID 99!", f"{made.STAMP} [E] Unknown option: --fp16 "],
+)  # fmt: skip
+def test_a_run_can_fail_without_a_closing_banner(line: str) -> None:
+    run = read_one(f"&&&& RUNNING TensorRT.trtexec [TensorRT v110100] [b106] # trtexec --onnx=x\n{line}\n")
+    assert run.status == "failed"
+    assert line.split("] ")[-1].strip() in (run.status_reason or "")
+
+
+def test_help_is_neither_passed_nor_failed() -> None:
+    run = read_one("&&&& RUNNING TensorRT.trtexec [TensorRT v8601] # trtexec --help\n=== Help ===\n  --help\n")
+    assert (run.status, run.errors) == ("unknown", ())
+
+
+def test_warnings_with_their_variance() -> None:
+    warning = "* GPU compute time is unstable, with coefficient of variance = 43.467%."
+    text = made.make_log() + f"{made.STAMP} [W] {warning}\n{made.STAMP} [W]   If not already in use, lock clocks\n"
+    run = read_one(text)
+    assert run.gpu_cov_percent == 43.467
+    assert run.warnings[0] == warning
+
+
+def test_a_failed_graph_capture_is_off_whatever_the_options_say() -> None:
+    text = made.make_log(110100, 106).replace("Successfully captured", "Nothing captured")
+    assert read_one(text).cuda_graph is None
+    text += f"{made.STAMP} [W] CUDA graph capture failed. The inference will be launched without using CUDA graph.\n"
+    assert read_one(text).cuda_graph is False
+
+
+def test_build_options_say_nothing_about_a_loaded_engine() -> None:
+    lines = ["=== Build Options ===", "Precision: FP32", "Load engine: a.plan", ""]
+    run = read_one("".join(f"{made.STAMP} [I] {line}\n" for line in lines))
+    assert (run.precision, run.model) == ("FP32", "a.plan") and "not those of the engine" in run.notes[0]
+
+
+def test_engine_size_and_build_time() -> None:
+    lines = ["Created engine with size: 0.1458 MiB", "Engine built in 0.300395 sec."]
+    run = read_one("".join(f"{made.STAMP} [I] {line}\n" for line in lines))
+    assert (run.engine_bytes, run.build_s) == (round(0.1458 * 2**20), 0.300395)
+    empty = read_one(f"{made.STAMP} [I] Created engine with size: 0 MiB\n")
+    assert empty.engine_bytes == 0 and "size 0" in empty.notes[0]
+
+
+def test_several_runs_in_one_file() -> None:
+    first, second = made.make_log(n=50, command="trtexec a"), made.make_log(110100, 106, n=60, command="trtexec b")
+    cut = made.make_log(n=70, verdict=None, command="trtexec c")
+    runs = read_log(first + cut + second, LOG).runs
+    assert [(r.queries, r.status, r.parent) for r in runs] == [
+        (50, "passed", None), (70, "unknown", None), (60, "passed", None)
+    ]  # fmt: skip
+    assert [r.first_line for r in runs] == [1, 1 + first.count("\n"), 1 + (first + cut).count("\n")]
+
+
+def test_runs_without_banners_are_parted_by_their_blocks() -> None:
+    bodies = ["\n".join(made.make_log(n=n).splitlines()[1:-1]) for n in (10, 20)]
+    assert [run.queries for run in read_log("\n".join(bodies), LOG).runs] == [10, 20]
+
+
+def make_tuning() -> str:
+    parent = "trtexec --onnx=m --tuneBuildRoutes=x"
+    head = f"&&&& RUNNING TensorRT.trtexec [TensorRT v110100] [b106] # {parent}\n"
+    good = made.make_log(110100, 106, n=51, command="trtexec --onnx=m --setBuildRoute=a")
+    bad = made.make_log(110100, 106, verdict=None, command="trtexec --onnx=m --setBuildRoute=b")
+    return (
+        f"{head}&&&& TASK_BEGIN [iter=0] BuildRoute = 'a'\n{good}&&&& TASK_END [iter=0] BuildRoute = 'a'\n"
+        f"&&&& TASK_BEGIN [iter=1] BuildRoute = 'b'\n{bad}&&&& TASK_ABORT [iter=1] BuildRoute = 'b'\n"
+        f"{made.STAMP} [I] Tuning summary: 1 / 2 iterations succeeded.\n"
+        f"&&&& PASSED TensorRT.trtexec [TensorRT v110100] [b106] # {parent}\n"
+        f"{made.STAMP} [W] Iteration [1] failed: child crashed\n"
+    )
+
+
+def test_a_tuning_run_is_judged_by_its_own_banner() -> None:
+    runs = read_log(make_tuning(), LOG).runs
+    assert [(r.status, r.parent) for r in runs] == [("passed", None), ("passed", 0), ("failed", 0)]
+    assert runs[0].warnings == ("Iteration [1] failed: child crashed",)
+    assert runs[0].latency_ms is None and runs[1].queries == 51
+    assert ["a tuning run" in note for run in runs for note in run.notes] == [True]
+
+
+def test_the_run_that_a_log_is_about_is_the_last_that_measured() -> None:
+    text = made.make_log(n=50, command="a") + made.make_log(n=60, command="b")
+    text += "&&&& RUNNING TensorRT.trtexec [TensorRT v8601] # c\n"
+    assert read_log(text, LOG).choose_run().queries == 60
+    assert read_log(make_tuning(), LOG).choose_run().parent is None
+
+
+def test_stderr_before_stdout_belongs_to_the_run_that_follows() -> None:
+    run = read_one(f"{made.STAMP} [W] careful\n" + made.make_log())
+    assert run.warnings == ("careful",)
+
+
+@pytest.mark.parametrize(
+    ("batch", "shape", "expected"),
+    [("16", "3x8x8", 16), ("1", "1x3x8x8", 1), ("1", "32x3x8x8", None), ("Explicit", "8x3x4x4", 8), ("", "8x3", None)],
+)
+def test_batch_only_where_the_log_settles_it(batch: str, shape: str, expected: int | None) -> None:
+    lines = ["=== Inference Options ===", f"Batch: {batch}", ""]
+    lines += [f"Input binding for input with dimensions {shape} is created."]
+    assert read_one("".join(f"{made.STAMP} [I] {line}\n" for line in lines)).batch == expected
+
+
+def test_what_the_user_says_is_recorded() -> None:
+    run = read_log(made.make_log(), LOG, model="resnet", precision="fp16", batch=4).runs[0]
+    assert (run.model, run.precision, run.batch) == ("resnet", "fp16", 4)
+
+
+@pytest.mark.parametrize("text", ["hello\nworld\n", "\n\n", "{}", "Latency is high today: min = 1"])
+def test_what_is_no_log_is_refused_with_what_was_found(text: str) -> None:
+    with pytest.raises(ParseError, match=r"run\.log, line 1: found no line that trtexec writes"):
+        read_log(text, LOG)
+
+
+def test_a_summary_whose_prefixes_were_cut_away_is_read() -> None:
+    run = read_one("\n".join(["Performance:", *made.make_summary()]))
+    assert run.latency_ms is not None and run.status == "unknown"
+
+
+def test_missing_empty_and_folder(tmp_path: Path) -> None:
+    empty = tmp_path / "empty ü.log"
+    empty.write_bytes(b"")
+    for path, found in ((tmp_path / "no.log", "No such file"), (empty, "an empty file"), (tmp_path, "irectory")):
+        with pytest.raises(ParseError, match=found):
+            parse_log(path)
+
+
+def test_lines_are_numbered_and_split_at_prefixes() -> None:
+    lines = list(split_lines(f"x{made.STAMP} [I] a {made.STAMP} [E] [TRT] b\nc"))
+    assert [(line.number, line.level, line.library, line.text) for line in lines] == [
+        (1, None, False, "x"), (1, "I", False, "a"), (1, "E", True, "b"), (2, None, False, "c")
+    ]  # fmt: skip
+
+
+def test_an_empty_text_has_no_runs() -> None:
+    assert split_runs("") == []
+
+
+def test_the_library_says_the_size_where_trtexec_does_not() -> None:
+    line = f"{made.STAMP} [I] Engine deserialized"
+    for word, size in (("10 MB", 10 * 2**20), ("26 MiB", 26 * 2**20), ("0 MiB", None)):
+        text = made.make_log(8001).replace(line, f"{made.STAMP} [I] [TRT] Loaded engine size: {word}\n{line}")
+        (run,) = read_log(text, Path("x")).runs
+        assert run.engine_bytes == size
+        assert any("whole MiB" in note for note in run.notes) == (size is not None)
+    text = text.replace("0 MiB\n", f"7 MiB\n{made.STAMP} [I] Created engine with size: 0.5 MiB\n")
+    (run,) = read_log(text, Path("x")).runs
+    assert (run.engine_bytes, run.notes) == (2**19, ())
+
+
+def test_a_key_that_stands_once_for_each_input_keeps_all_values() -> None:
+    shapes = "".join(f"{made.STAMP} [I] Input build shape (profile 0): {name}=1x3\n" for name in ("ids", "mask"))
+    text = made.make_log().replace(f"{made.STAMP} [I] === Inference", f"{shapes}{made.STAMP} [I] === Inference")
+    text = text.replace(f"{made.STAMP} [I] \n{shapes}", shapes)
+    (run,) = read_log(text, Path("x")).runs
+    assert run.options["System Options"]["Input build shape (profile 0)"] == "ids=1x3; mask=1x3"
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [("Skipped inference phase since --skipInference is added.", "built only"),
+     ("The e2e network timing is not reported since it is inaccurate", "without --separateProfileRun"),
+     ("=== Profile (51 iterations ) ===", "without --separateProfileRun")],
+)  # fmt: skip
+def test_a_run_that_passed_without_a_latency_says_why(line: str, said: str) -> None:
+    head = made.make_log(verdict=None).split(f"{made.STAMP} [I] Starting inference")[0]
+    (run,) = read_log(f"{head}{made.STAMP} [I] {line}\n&&&& PASSED TensorRT.trtexec # {made.COMMAND}\n", Path("x")).runs
+    assert run.status == "passed" and said in run.notes[-1]
+
+
+def test_a_line_of_the_driver_is_an_error_behind_whatever_a_container_prints() -> None:
+    text = "2026-11-21T01:02:03Z &&&& RUNNING TensorRT.trtexec # x\n2026-11-21T01:02:04Z Cuda failure: 35\n"
+    (run,) = read_log(text, Path("x")).runs
+    assert run.errors == ("Cuda failure: 35",)

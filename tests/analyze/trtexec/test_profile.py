@@ -1,0 +1,150 @@
+"""Layer profiles: all layouts, broken names, duplicates, nan."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+import trtexec_artifacts as made
+from enginebench.analyze.trtexec.profile import parse_profile, read_profile, summarize_profile
+from enginebench.analyze.trtexec.records import ProfileDocument
+from enginebench.core.errors import ParseError
+
+FILE = Path("profile.json")
+
+
+def summarize(text: str | bytes, end_to_end_ms: float | None = None) -> ProfileDocument:
+    text = text.decode() if isinstance(text, bytes) else text
+    return summarize_profile(read_profile(text, FILE), FILE, end_to_end_ms=end_to_end_ms)
+
+
+def test_slowest_first_with_shares() -> None:
+    document = summarize(made.make_profile(), end_to_end_ms=0.2)
+    assert [layer.name for layer in document.layers] == list(reversed(made.LAYERS))
+    assert document.count == 51
+    assert document.total_ms == pytest.approx(sum(0.8 + 0.3 * i for i in range(5)))
+    assert document.layers[0].share == pytest.approx(2.0 / document.total_ms)
+    assert document.average_ms == pytest.approx(document.total_ms / 51, rel=1e-5)
+    assert document.remainder_ms == pytest.approx(0.2 - document.total_ms / 51, rel=1e-5)
+
+
+def test_profiles_of_7_have_no_median() -> None:
+    document = summarize(made.make_profile(median=False))
+    assert len(document.layers) == 5 and all(layer.median_ms is None for layer in document.layers)
+
+
+NAMES = ['/a"b"/Conv', "/block\\back/new\\n", "tab\there", "line\nend", 'x", "timeMs" : 1', "üñï", "", "{}[],:", '"']
+
+
+def test_names_are_taken_as_they_stand() -> None:
+    document = summarize(made.make_profile(NAMES))
+    assert [layer.name for layer in document.layers] == list(reversed(NAMES))
+    assert document.names_repaired == 4
+    assert "do" in document.notes[0]
+
+
+def test_escapes_in_a_file_that_json_wrote_are_escapes() -> None:
+    import json
+
+    layers = [{"name": 'a"b\\c', "timeMs": 2.0, "averageMs": 1.0, "percentage": 100.0}]
+    document = summarize(json.dumps([{"count": 2}, *layers]))
+    assert (document.layers[0].name, document.names_repaired, document.count) == ('a"b\\c', 0, 2)
+
+
+LAYOUTS = [
+    '{"layers": [{"name": "a", "timeMs": 1, "averageMs": 0.5}, {"name": "b", "timeMs": 3, "averageMs": 1.5}]}',
+    '{"profile": [{"layerName": "a", "time_us": 1000, "avg_us": 500}, '
+    '{"layerName": "b", "time_us": 3000, "avg_us": 1500}]}',
+    '{"x": {"y": [{"name": "a", "totalMs": 1, "avgMs": 0.5}, {"name": "b", "totalMs": 3, "avgMs": 1.5}]}}',
+    '{"a": {"total_ms": 1, "average_ms": 0.5}, "b": {"total_ms": 3, "average_ms": 1.5}}',
+    '[{"layer": "a", "time": 1, "mean": 0.5}, {"layer": "b", "time": 3, "mean": 1.5}]',
+    '{"layers": {"a": {"time_s": 0.001, "avg_s": 0.0005}, "b": {"time_s": 0.003, "avg_s": 0.0015}}}',
+]
+
+
+@pytest.mark.parametrize("text", LAYOUTS)
+def test_other_layouts(text: str) -> None:
+    document = summarize(text)
+    assert [(layer.name, layer.total_ms, layer.average_ms) for layer in document.layers] == [
+        ("b", pytest.approx(3), pytest.approx(1.5)), ("a", pytest.approx(1), pytest.approx(0.5))
+    ]  # fmt: skip
+
+
+def test_averages_alone_say_so() -> None:
+    document = summarize('[{"name": "a", "averageMs": 1}, {"name": "b", "averageMs": 3}]')
+    assert document.layers[0].share == 0.75 and "averages only" in document.notes[0]
+
+
+def test_duplicates_have_one_name_and_one_average() -> None:
+    entry = '{"name": "a", "timeMs": 2, "averageMs": 1}'
+    other = '{"name": "a", "timeMs": 4, "averageMs": 2}'
+    document = summarize(f'{{"layers": [{entry}, {other}], "copy": [{entry}]}}')
+    assert (len(document.layers), document.duplicates_merged, document.total_ms) == (2, 1, 6)
+
+
+@pytest.mark.parametrize("word", ["nan", "-nan", "inf", "-nan(ind)"])
+def test_nan_where_nothing_was_timed(word: str) -> None:
+    body = f'"timeMs" : 0, "averageMs" : {word}, "medianMs" : 0, "percentage" : {word}'
+    document = summarize(f'[\n  {{ "count" : 0 }}\n, {{ "name" : "a", {body} }}\n]\n')
+    (layer,) = document.layers
+    assert (layer.total_ms, layer.average_ms, layer.share, document.nonfinite) == (0, None, None, 1)
+    assert document.average_ms is None and document.notes == ("all times are 0: no shares",)
+    rewritten = summarize(f'[{{"name": "a", "timeMs": 0, "averageMs": {word}}}, {{"name": "b", "timeMs": 1}}]')
+    assert rewritten.total_ms == 1
+
+
+def test_one_iteration_of_the_8_4_era_is_noted() -> None:
+    assert "single iteration" in summarize(made.make_profile(count=1)).notes[0]
+
+
+@pytest.mark.parametrize("key", ["timeMs", "averageMs"])
+def test_a_renamed_key_names_itself_and_those_found(key: str) -> None:
+    text = made.make_profile().decode().replace(f'"{key}"', '"newMs"')
+    with pytest.raises(ParseError, match=rf"layer 0: found no key {key} \(keys there: .*newMs"):
+        summarize(text)
+
+
+@pytest.mark.parametrize("keep", [2, 20, 100, 300, -2, -5])
+def test_a_cut_file_names_the_line(keep: int) -> None:
+    text = made.make_profile().decode()[:keep]
+    with pytest.raises(ParseError, match=rf"line {text.count(chr(10)) + 1}: found the end of the file"):
+        summarize(text)
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", "hello", "[]", "{}", "null", "3", made.make_times().decode(), made.make_layers().decode(), "[" * 100_000,
+     '[{"name": "a"}]', '{"a": {"b": 1}}'],
+)  # fmt: skip
+def test_other_files_are_refused(text: str) -> None:
+    with pytest.raises(ParseError, match=r"profile\.json"):
+        summarize(text)
+
+
+def test_from_disk(tmp_path: Path) -> None:
+    path = tmp_path / "p rofile ü.json"
+    path.write_bytes(made.make_profile())
+    document = parse_profile(path, model="m", precision="int8", batch=2)
+    assert (document.model, document.precision, document.batch) == ("m", "int8", 2)
+    with pytest.raises(ParseError, match="No such file"):
+        parse_profile(tmp_path / "no")
+
+
+def test_a_renamed_median_is_no_empty_column() -> None:
+    text = made.make_profile().decode()
+    with pytest.raises(ParseError, match=r"layer 0: found no key medianMs \(keys there: .*p50Ms"):
+        summarize(text.replace('"medianMs"', '"p50Ms"'))
+    assert summarize(made.make_profile(median=False)).layers[0].median_ms is None
+
+
+@pytest.mark.parametrize("key", ["name", "timeMs", "averageMs", "medianMs", "percentage"])
+def test_a_renamed_key_beside_names_with_quotes(key: str) -> None:
+    text = made.make_profile(['say "a" \\ b', "c"]).decode().replace(f'"{key}"', '"newMs"')
+    with pytest.raises(ParseError, match=rf"line 3: found no key {key} \(keys there: .*newMs"):
+        summarize(text)
+
+
+def test_an_old_profile_may_have_keys_of_others() -> None:
+    text = made.make_profile(median=False).decode().replace('"timeMs"', '"kind" : 3, "timeMs"')
+    assert len(summarize(text).layers) == len(made.LAYERS)

@@ -1,0 +1,300 @@
+"""Timing files: layouts, units, warm-up, both percentile rules, and every kind of damage."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import trtexec_artifacts as made
+from enginebench.analyze.trtexec import trace as trace_module
+from enginebench.analyze.trtexec.keys import read_key
+from enginebench.analyze.trtexec.records import LogRun, TimesDocument
+from enginebench.analyze.trtexec.times import count_before, find_trtexec_index, parse_times, summarize_trace
+from enginebench.analyze.trtexec.trace import read_trace, read_trace_bytes
+from enginebench.core.errors import ParseError
+
+FILE = Path("times.json")
+
+
+def summarize(data: bytes | str, **options: Any) -> TimesDocument:
+    data = data.encode() if isinstance(data, str) else data
+    return summarize_trace(read_trace_bytes(data, FILE), FILE, **options)
+
+
+def test_the_figures_are_those_of_the_queries() -> None:
+    document = summarize(made.make_times(1000), batch=4)
+    columns = made.sample_latencies(1000)
+    ascending = np.sort(columns["latency"])
+    assert (document.n, document.warmup_dropped, document.layout) == (1000, 0, "trtexec")
+    assert document.latency_ms.min == ascending[0] and document.latency_ms.max == ascending[-1]
+    assert document.latency_ms.median == pytest.approx((ascending[499] + ascending[500]) / 2, rel=1e-15)
+    assert document.latency_ms.percentiles == {
+        "50": ascending[499], "90": ascending[899], "95": ascending[949], "99": ascending[989], "99.9": ascending[998]
+    }  # fmt: skip
+    assert document.gpu_compute_ms is not None and document.gpu_compute_ms.mean == columns["compute"].mean()
+    assert document.host_walltime_s == pytest.approx(columns["latency"].sum() / 1e3, rel=1e-4)
+    assert document.throughput_qps is not None
+    assert document.images_per_s == pytest.approx(4 * document.throughput_qps)
+    assert document.cov["latency_ms"] == pytest.approx(ascending.std() / ascending.mean())
+    assert document.percentile_rule == "nearest-rank"
+
+
+def test_without_a_batch_there_are_no_images() -> None:
+    assert summarize(made.make_times()).images_per_s is None
+
+
+@pytest.mark.parametrize(
+    ("n", "label", "index"),
+    # 1 - 0.99f is a little less than 0.01: of 100 queries trtexec leaves out none, and its p99 is the slowest.
+    [(50, "90", 44), (100, "99", 99), (200, "99", 198), (10, "95", 9), (1, "99", 0), (1000, "99.9", 999)],
+)
+def test_trtexecs_rule_counts_what_to_leave_out(n: int, label: str, index: int) -> None:
+    assert find_trtexec_index(n, label) == index
+
+
+def test_both_rules_stand_in_the_document_and_differ() -> None:
+    document = summarize(made.make_times(100))
+    ascending = np.sort(made.sample_latencies(100)["latency"])
+    assert document.latency_ms.percentiles["99"] == ascending[98]
+    assert document.trtexec["latency_ms"].percentiles["99"] == ascending[99]
+
+
+def test_old_keys() -> None:
+    document = summarize(made.make_times(50, start_ms=300, keys=made.OLD_KEYS))
+    assert document.layout == "trtexec<=8.2"
+    assert document.end_to_end_ms is not None and document.enqueue_ms is None
+    assert document.latency_ms.max == made.sample_latencies(50)["latency"].max()
+
+
+class TestWarmup:
+    def test_kept_where_the_run_is_shorter(self) -> None:
+        assert summarize(made.make_times(50)).warmup_dropped == 0
+
+    def test_a_file_that_begins_after_it_has_none(self) -> None:
+        document = summarize(made.make_times(50, start_ms=250))
+        assert (document.warmup_dropped, document.warmup_reason) == (0, "the first query begins after 200 ms")
+
+    def test_a_run_that_ends_at_whole_seconds_and_200_ms_holds_it(self) -> None:
+        # 0.15 ms a query: 8,010 queries reach 1,200 ms.
+        n = int(1200 / made.sample_latencies(9000)["latency"].mean()) + 2
+        document = summarize(made.make_times(n))
+        starts = read_trace_bytes(made.make_times(n), FILE).columns["start_compute"]
+        assert document.warmup_dropped == count_before(starts, 200) > 1000
+        assert document.n == n - document.warmup_dropped
+
+    def test_a_run_that_ends_at_whole_seconds_had_none(self) -> None:
+        n = int(1000 / made.sample_latencies(9000)["latency"].mean()) + 2
+        document = summarize(made.make_times(n))
+        assert (document.n, document.warmup_reason) == (n, "the run ends at whole seconds: it had no warm-up")
+
+    def test_otherwise_it_is_left_out_and_the_option_is_named(self) -> None:
+        document = summarize(made.make_times(4000))
+        assert document.warmup_dropped > 1000 and "--warmup-ms 0 keeps them" in document.warmup_reason
+        assert document.n + document.warmup_dropped == 4000
+
+    def test_old_keys_mean_that_it_is_there(self) -> None:
+        assert summarize(made.make_times(2000, keys=made.OLD_KEYS)).warmup_dropped > 1000
+
+    @pytest.mark.parametrize(
+        ("version", "drops"), [("8.4.1", True), ("7.2.3", True), ("8.5.0", False), ("10.0.1", False)]
+    )
+    def test_the_log_knows(self, version: str, drops: bool) -> None:
+        document = summarize(made.make_times(4000), log=LogRun(version=version))
+        assert (document.warmup_dropped > 0) is drops and version[:3] in document.warmup_reason
+
+    def test_the_user_knows_best(self) -> None:
+        log = LogRun(version="8.4.1", warmup_ms=100)
+        assert summarize(made.make_times(4000), log=log, warmup_ms=0).warmup_dropped == 0
+        by_log = summarize(made.make_times(4000), log=log).warmup_dropped
+        assert 0 < by_log < summarize(made.make_times(4000), warmup_ms=200).warmup_dropped
+
+    def test_nothing_but_warmup_is_an_error(self) -> None:
+        with pytest.raises(ParseError, match=r"50 queries, all of which begin within the warm-up of 1000 ms"):
+            summarize(made.make_times(50), warmup_ms=1000)
+
+
+NESTED = [
+    '{"times": [{"latencyMs": 1}, {"latencyMs": 3}]}',
+    '{"run": {"perIteration": [{"latency_us": 1000}, {"latency_us": 3000}]}}',
+    '{"times": [1, 3]}',
+    '{"perIteration": [1, 3]}',
+    '{"a": {"b": {"times_us": [1000, 3000]}}}',
+    '{"latency_s": [0.001, 0.003]}',
+    '{"0": {"latencyMs": 1}, "1": {"latencyMs": 3}}',
+    '[{"latency": {"ms": 1}}, {"latency": {"ms": 3}}]',
+    '{"a": [{"time_ns": 1000000}, {"time_ns": 3000000}]}',
+    '[{"h2dMs": 0.25, "computeMs": 0.5, "d2hMs": 0.25}, {"h2dMs": 0.5, "computeMs": 2, "d2hMs": 0.5}]',
+    '{"data": [{"i": 0, "inferenceTimeSeconds": 0.001}, {"i": 1, "inferenceTimeSeconds": 0.003}]}',
+    "[1, 3]",
+]
+
+
+@pytest.mark.parametrize("text", NESTED)
+def test_nested_variants_and_units(text: str) -> None:
+    document = summarize(text)
+    assert (document.latency_ms.min, document.latency_ms.max, document.n) == (
+        pytest.approx(1), pytest.approx(3), 2
+    )  # fmt: skip
+    assert document.throughput_qps is None
+
+
+def test_a_key_without_unit_is_noted() -> None:
+    assert summarize('{"times": [1, 3]}').notes == ("no unit in times: read as ms, the unit of trtexec",)
+
+
+@pytest.mark.parametrize(
+    ("key", "meaning"),
+    [("latencyMs", ("latency", 1)), ("gpu_time_us", ("compute", 1e-3)), ("enqueueSeconds", ("enqueue", 1e3)),
+     ("startComputeMs", ("start_compute", 1)), ("h2dMs", ("h2d", 1)), ("endD2hMs", ("end_d2h", 1))],
+)  # fmt: skip
+def test_keys_say_quantity_and_unit(key: str, meaning: tuple[str, float]) -> None:
+    found = read_key((key,))
+    assert found is not None and (found.quantity, found.scale_ms) == meaning
+
+
+@pytest.mark.parametrize("key", ["Kernel", "index", "", "Ms", "name"])
+def test_other_keys_say_nothing(key: str) -> None:
+    assert read_key((key,)) is None
+
+
+@pytest.mark.parametrize("key", ["latencyMs", "computeMs", "startComputeMs", "endD2hMs", "endEnqMs"])
+def test_a_renamed_key_names_itself_and_those_found(key: str) -> None:
+    data = made.make_times(3).replace(f'"{key}"'.encode(), b'"somethingNewMs"')
+    with pytest.raises(ParseError, match=rf"entry 0: found no key {key} \(keys there: .*somethingNewMs"):
+        summarize(data)
+
+
+def test_a_key_that_is_missing_later_names_the_entry() -> None:
+    data = made.make_times(3)
+    last = data.rindex(b'"latencyMs"')
+    with pytest.raises(ParseError, match=r"entry 2: found object missing required field `latencyMs`"):
+        summarize(data[:last] + b'"latencyXx"' + data[last + 11 :])
+
+
+def test_text_for_a_number_names_entry_and_key() -> None:
+    data = made.make_times(3)
+    at = data.rindex(b'"computeMs" : ') + 14
+    with pytest.raises(ParseError, match=r"entry 2, key computeMs: found expected `float`, got `str`"):
+        summarize(data[:at] + b'"x", "y" : ' + data[at:])
+
+
+@pytest.mark.parametrize("word", [b"nan", b"-nan", b"inf", b"-inf", b"nan(ind)"])
+def test_nan_and_inf_are_counted_and_left_out(word: bytes) -> None:
+    data = made.make_times(3)
+    at = data.rindex(b'"latencyMs" : ') + 14
+    document = summarize(data[:at] + word + b" }\n]\n")
+    assert (document.n, document.nonfinite, document.caveats[-1].code) == (3, 1, "nonfinite")
+    assert document.latency_ms.max == made.sample_latencies(3)["latency"][:2].max()
+
+
+def test_only_nan_is_an_error() -> None:
+    with pytest.raises(ParseError, match="no finite latency"):
+        summarize('[{"latencyMs" : nan}, {"latencyMs" : nan}]')
+
+
+@pytest.mark.parametrize("keep", [1, 2, 40, 150, 290, 400, 560, -2, -3])
+def test_a_cut_file_names_the_byte(keep: int) -> None:
+    data = made.make_times(3)[:keep]
+    with pytest.raises(ParseError, match=rf"times\.json, byte {len(data)}: found the end of the file"):
+        summarize(data)
+
+
+def test_a_cut_file_across_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(trace_module, "_PIECE", 700)
+    data = made.make_times(20)
+    assert len(read_trace_bytes(data, FILE)) == 20
+    assert np.array_equal(read_trace_bytes(data, FILE).columns["latency"], made.sample_latencies(20)["latency"])
+    with pytest.raises(ParseError, match="the end of the file"):
+        read_trace_bytes(data[:-3], FILE)
+
+
+NONE = "no iteration times"
+
+
+@pytest.mark.parametrize(
+    ("data", "found"),
+    [(b"", "the end of the file|JSON"), (b"hello", "malformed"), (b"{}", NONE), (b"[]", NONE), (b"[{}]", NONE),
+     (b"null", NONE), (made.make_profile(), NONE), (made.make_layers(), NONE), (b'{"times": []}', NONE),
+     (made.make_times(2) + b"x", "byte \\d+"), (b'[{"latencyMs": 1} {"latencyMs": 2}]', "',' or ']'"),
+     (b'{"latency_ms": [1, 2], "compute_ms": [1]}', "lengths"), (b"[" * 100_000, "found"), (b'{"a":' * 50_000, "found"),
+     (b'{"times": [1e999, 2]}', "found")],
+)  # fmt: skip
+def test_other_files_are_refused(data: bytes, found: str) -> None:
+    with pytest.raises(ParseError, match=found):
+        summarize(data)
+
+
+def test_a_time_that_trtexec_cannot_hold_names_its_entry() -> None:
+    with pytest.raises(ParseError, match=r"entry 1: found latency of 1e\+300 ms"):
+        summarize('[{"latencyMs": 1}, {"latencyMs": 1e300}]')
+
+
+def test_enqueue_times_say_how_coarse_they_are() -> None:
+    document = summarize(made.make_times(50, start_ms=1500))
+    assert document.enqueue_ms is not None
+    assert document.notes == ("enqueue times come from stamps of six digits: steps of 0.01 ms at the end of the run",)
+
+
+def test_intervals_contain_the_value_and_know_their_limits() -> None:
+    intervals = summarize(made.make_times(5000)).intervals["latency_ms"]
+    for label in ("mean", "50", "99"):
+        estimate = intervals[label]
+        assert estimate.low is not None and estimate.high is not None and estimate.supported
+        assert estimate.low <= estimate.value <= estimate.high
+    few = summarize(made.make_times(50)).intervals["latency_ms"]
+    assert not few["99"].supported and "too few for an interval" in few["99"].method
+    assert summarize(made.make_times(50)).caveats[0].code == "too_few_samples"
+    assert summarize(made.make_times(50), intervals=False).intervals == {}
+
+
+def test_queries_of_several_streams_overlap() -> None:
+    document = summarize(made.make_times(50), log=LogRun(version="11.1.0", streams=2))
+    assert "2 streams" in document.notes[-1]
+
+
+@pytest.mark.parametrize("encoding", ["utf-8-sig", "utf-16", "utf-16-le"])
+def test_a_shell_may_have_changed_the_encoding(encoding: str) -> None:
+    assert summarize(made.make_times(20).decode().encode(encoding)).n == 20
+
+
+def test_files_on_disk_plain_packed_and_absent(tmp_path: Path) -> None:
+    path = tmp_path / "zeiten ü.json.gz"
+    path.write_bytes(gzip.compress(made.make_times(60)))
+    assert parse_times(path).n == len(read_trace(path)) == 60
+    path.write_bytes(gzip.compress(made.make_times(60))[:-20])
+    with pytest.raises(ParseError, match="gzip"):
+        parse_times(path)
+    with pytest.raises(ParseError, match="No such file"):
+        parse_times(tmp_path / "no.json")
+
+
+def test_the_document_is_json_with_the_fields_of_the_contract() -> None:
+    import msgspec
+
+    document = json.loads(msgspec.json.encode(summarize(made.make_times(50))))
+    assert document["schema"] == "enginebench.parse-times/1"
+    wanted = {"n", "warmup_dropped", "batch", "throughput_qps", "images_per_s", "host_walltime_s", "latency_ms",
+              "gpu_compute_ms", "h2d_ms", "d2h_ms", "enqueue_ms", "percentile_rule", "trtexec"}  # fmt: skip
+    assert wanted <= set(document)
+    assert set(document["trtexec"]) == {"latency_ms", "gpu_compute_ms", "h2d_ms", "d2h_ms", "enqueue_ms"}
+    assert set(document["latency_ms"]["percentiles"]) >= {"50", "90", "95", "99", "99.9"}
+
+
+def test_a_latency_made_of_parts_says_of_which() -> None:
+    entries = [{"gpuComputeMs": 1.0 + i, "d2hMs": 0.5} for i in range(3)]
+    for document in (entries, {"run": {"entries": entries}}):
+        trace = read_trace_bytes(json.dumps(document).encode(), Path("x.json"))
+        assert trace.columns["latency"][0] == 1.5
+        assert any("it is compute + d2h" in note for note in trace.notes)
+
+
+def test_other_traces_of_a_file_are_named() -> None:
+    document = {"fp16": {"latencies_us": [1, 2]}, "int8": {"latencies_us": [3, 4, 5]}}
+    trace = read_trace_bytes(json.dumps(document).encode(), Path("x.json"))
+    assert len(trace) == 3
+    assert trace.notes == ("other traces in this file: figures are of $.int8, not of $.fp16",)

@@ -1,0 +1,66 @@
+"""Values that cannot be are refused before anything runs, with the argument's name."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import enginebench
+from enginebench import UsageError
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"engines": []}, "the list of engines is empty"),
+        ({"engines": "nonsense"}, "unknown engine 'nonsense'"),
+        ({"engines": ["fake", "fake"]}, "engine fake is given twice"),
+        ({"precisions": "int7"}, "unknown precision 'int7'"),
+        ({"batch": 0}, "batch=0: expected a whole number, at least 1"),
+        ({"batch": [1, 1]}, r"batch=\[1, 1\]: expected different positive numbers"),
+        ({"batch": 1.5}, "batch"),
+        ({"processes": 0}, "processes=0: expected a whole number, at least 1 and at most 1000"),
+        ({"processes": True}, "processes=True"),
+        ({"iters": 2.5}, "iters=2.5: expected a whole number"),
+        ({"time_limit": 0}, "time_limit=0: expected a number, more than 0"),
+        ({"time_limit": float("nan")}, "time_limit=nan"),
+        ({"scope": "all"}, "scope='all': expected one of compute, io"),
+        ({"device": "gpu"}, "'gpu' is neither cpu nor cuda:N"),
+        ({"threads": 0}, "threads=0"),
+        ({"input_shape": {"x": (0, 3)}}, r"--input-shape x: \(0, 3\) is no shape"),
+        ({"input_shape": "x:axb"}, "expected NAME:1x3x224x224"),
+        ({"resume": True}, "resume=True needs out=FOLDER"),
+        ({"baseline": "ort"}, "--baseline ort is not among --engines fake"),
+        ({"example_inputs": (1,)}, "example_inputs are for a module"),
+        ({"trtexec": "/bin/true"}, "--trtexec sets the executable of the engine trtexec"),
+    ],
+)
+def test_run_refuses(arguments: dict[str, Any], message: str, tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match=message):
+        enginebench.run(
+            "digits-mlp", **{"engines": "fake", "out": None if "resume" in arguments else tmp_path, **arguments}
+        )
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("model", [3, None, object(), print, b"digits-mlp"])
+def test_what_is_no_model_is_named(model: Any) -> None:
+    with pytest.raises(UsageError, match=f"model is a {type(model).__name__}; expected a name, a path, or a torch.nn"):
+        enginebench.run(model, engines="fake")
+
+
+def test_a_gate_needs_two_sides() -> None:
+    with pytest.raises(UsageError, match="gate=True needs against=SIDE"):
+        enginebench.bench("digits-mlp", "fake", gate=True)
+
+
+def test_plans_are_built_on_a_gpu(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="plans are built on a GPU"):
+        enginebench.build(tmp_path / "m.onnx", tmp_path / "m.plan", device="cpu")
+
+
+def test_limits_are_checked_before_anything_is_opened() -> None:
+    with pytest.raises(UsageError, match=r"'cosines=0\.9': expected NAME=VALUE"):
+        enginebench.drift("fake@a.onnx", "fake@b.onnx", limit={"cosines": 0.9})

@@ -1,0 +1,175 @@
+"""ONNX Runtime: what is bound, what is refused, what cannot be known before a run."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnxruntime
+import pytest
+from msgspec.structs import replace
+from onnx import TensorProto, helper, save
+from onnx import load as load_graph
+
+from enginebench.backends.onnxruntime import ort
+from enginebench.backends.onnxruntime.ort import OrtBackend, make_answer, make_session_options, name_axes
+from enginebench.core.errors import ArtifactError, BackendUnavailable, EngineBenchError
+from enginebench.core.protocols import EmptyCall
+from enginebench.core.records import Artifact, EngineSpec, TensorSpec
+from enginebench.core.store import hash_files
+
+SPEC = EngineSpec(backend="ort")
+
+
+def make_artifact(path: Path, nodes: Any, inputs: tuple[TensorSpec, ...], outputs: tuple[TensorSpec, ...]) -> Artifact:
+    def declare(spec: TensorSpec) -> Any:
+        return helper.make_tensor_value_info(
+            spec.name, helper.np_dtype_to_tensor_dtype(np.dtype(spec.dtype)), spec.shape
+        )
+
+    graph = helper.make_graph(nodes, "g", [declare(s) for s in inputs], [declare(s) for s in outputs])
+    save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 20)], ir_version=10), str(path))
+    sha256, files = hash_files([path], path.parent)
+    return Artifact(kind="onnx", model="m", path=str(path), sha256=sha256, files=files, inputs=inputs, outputs=outputs)
+
+
+def test_output_whose_shape_the_data_decide(tmp_path: Path) -> None:
+    x = TensorSpec(name="x", dtype="float32", shape=("n",))
+    found = TensorSpec(name="found", dtype="int64", shape=(1, "count"))
+    twice = TensorSpec(name="twice", dtype="float32", shape=("n",))
+    nodes = [helper.make_node("NonZero", ["x"], ["found"]), helper.make_node("Add", ["x", "x"], ["twice"])]
+    artifact = make_artifact(tmp_path / "m.onnx", nodes, (x,), (found, twice))
+    with OrtBackend().load(artifact, SPEC) as engine:
+        for values, places in (([0, 2, 3], [[1, 2]]), ([1, 0, 0], [[0]]), ([0, 4], [[1]])):
+            engine.bind({"x": np.array(values, np.float32)})
+            engine.run()
+            answer = engine.fetch()
+            np.testing.assert_array_equal(answer["found"], places)
+            np.testing.assert_array_equal(answer["twice"], 2 * np.array(values))
+
+
+def test_inputs_of_several_dtypes_and_no_axes(tmp_path: Path) -> None:
+    ids = TensorSpec(name="ids", dtype="int64", shape=("batch", "length"))
+    scale = TensorSpec(name="scale", dtype="float64", shape=())
+    y = TensorSpec(name="y", dtype="float64", shape=("batch", "length"))
+    nodes = [
+        helper.make_node("Cast", ["ids"], ["d"], to=TensorProto.DOUBLE),
+        helper.make_node("Mul", ["d", "scale"], ["y"]),
+    ]
+    artifact = make_artifact(tmp_path / "m.onnx", nodes, (ids, scale), (y,))
+    with OrtBackend().load(artifact, SPEC) as engine:
+        engine.bind({"ids": np.array([[1, 2, 3]]), "scale": np.array(0.5)})
+        engine.run()
+        np.testing.assert_array_equal(engine.fetch()["y"], [[0.5, 1.0, 1.5]])
+
+
+def test_axes_take_their_length_from_the_arrays() -> None:
+    spec = TensorSpec(name="x", dtype="float32", shape=("batch", 3, "length"))
+    axes = name_axes((spec,), {"x": np.zeros((2, 3, 7), np.float32)})
+    assert axes == {"batch": 2, "length": 7}
+    answer = make_answer(TensorSpec(name="y", dtype="float32", shape=("length", 4)), axes)
+    assert answer is not None
+    assert answer.shape == (7, 4)
+    assert np.isnan(answer).all()
+    assert make_answer(TensorSpec(name="y", dtype="float32", shape=("unknown",)), axes) is None
+
+
+@pytest.mark.parametrize("content", [b"", b"not a graph", None], ids=["empty", "text", "truncated"])
+def test_damaged_file_is_named(content: bytes | None, onnx_artifact: Artifact, tmp_path: Path) -> None:
+    path = tmp_path / "damaged.onnx"
+    path.write_bytes(Path(onnx_artifact.path).read_bytes()[:500] if content is None else content)
+    with pytest.raises(ArtifactError, match=r"damaged\.onnx"):
+        OrtBackend().load(replace(onnx_artifact, path=str(path)), SPEC)
+
+
+def test_artifact_that_describes_another_graph_is_refused(onnx_artifact: Artifact) -> None:
+    wrong = replace(onnx_artifact.inputs[0], dtype="float16")
+    with pytest.raises(ArtifactError, match=r"float32.*where its artifact says.*float16"):
+        OrtBackend().load(replace(onnx_artifact, inputs=(wrong,)), SPEC)
+
+
+def test_dropped_provider_is_an_error(onnx_artifact: Artifact, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Session(onnxruntime.InferenceSession):  # type: ignore[misc]
+        def get_providers(self) -> list[str]:
+            return ["SomethingElse"]
+
+    monkeypatch.setattr(ort.onnxruntime, "InferenceSession", Session)
+    with pytest.raises(BackendUnavailable, match="asked ONNX Runtime for CPUExecutionProvider, got SomethingElse"):
+        OrtBackend().load(onnx_artifact, SPEC)
+
+
+@pytest.mark.parametrize(("arena", "kept"), [("own", True), ("none", False)])
+def test_the_arena_is_kept_or_left_out(arena: str, kept: bool) -> None:
+    assert make_session_options(replace(SPEC, options={"arena": arena})).enable_cpu_mem_arena is kept
+
+
+@pytest.mark.parametrize(
+    ("spinning", "allowed", "stopped"), [("run", "1", "1"), ("always", "1", "0"), ("never", "0", "1")]
+)
+def test_spinning_is_set(spinning: str, allowed: str, stopped: str) -> None:
+    options = make_session_options(replace(SPEC, options={"spinning": spinning}))
+    assert options.get_session_config_entry("session.intra_op.allow_spinning") == allowed
+    assert options.get_session_config_entry("session.force_spinning_stop") == stopped
+
+
+def test_idle_engines_do_not_spin_by_default() -> None:
+    assert make_session_options(SPEC).get_session_config_entry("session.force_spinning_stop") == "1"
+
+
+def test_threads_and_optimisation_are_set() -> None:
+    options = make_session_options(replace(SPEC, threads=3, options={"opt": "none"}))
+    assert (options.intra_op_num_threads, options.inter_op_num_threads) == (3, 1)
+    assert options.graph_optimization_level == onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
+
+
+def test_no_python_stands_between_loop_and_session(onnx_artifact: Artifact) -> None:
+    """The timed call is C's partial around the extension's own method."""
+    with OrtBackend().load(onnx_artifact, SPEC) as engine:
+        engine.bind({"image": np.zeros((1, 3, 8, 8), np.float32)})
+        engine.run()  # the first run on a shape looks whether the graph declares its outputs rightly
+        run: Any = engine.run
+        assert type(run).__module__ == "functools"
+        assert type(run.func).__name__ in ("builtin_function_or_method", "method")
+        assert not hasattr(run.func, "__code__")
+
+
+def test_probe_tells_a_build_without_the_provider(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ort.onnxruntime, "get_available_providers", lambda: ["CoreMLExecutionProvider"])
+    answer = OrtBackend().probe()
+    assert not answer.available
+    assert "no CPUExecutionProvider" in str(answer.reason)
+
+
+def test_an_empty_call_reaches_the_extension(load_engine: Any) -> None:
+    engine = load_engine("ort")
+    with engine:
+        assert isinstance(engine, EmptyCall)
+        assert engine.call_nothing() is None
+    with pytest.raises(EngineBenchError):
+        engine.call_nothing()
+
+
+def test_a_graph_that_is_optimised_ahead_is_a_build_of_its_own(tmp_path: Path) -> None:
+    """It answers alike, its bytes are the same each time, and its operators are the kernels."""
+    x = TensorSpec(name="x", dtype="float32", shape=("n",))
+    nodes = [
+        helper.make_node("Identity", ["x"], ["a"]),
+        helper.make_node("Add", ["a", "a"], ["b"]),
+        helper.make_node("Relu", ["b"], ["y"]),
+    ]
+    artifact = make_artifact(tmp_path / "m.onnx", nodes, (x,), (replace(x, name="y"),))
+    spec = replace(SPEC, options={"ahead": "1"})
+    one, two = (OrtBackend().build(artifact, spec, tmp_path / name) for name in "ab")
+    assert one.sha256 == two.sha256 != artifact.sha256 and one.parent_sha256 == artifact.sha256
+    assert "Identity" not in {node.op_type for node in load_graph(one.path).graph.node}
+    assert OrtBackend().build(one, spec, tmp_path / "c") == one, "what was optimised is not optimised again"
+    values = np.array([-1, 2], np.float32)
+    answers = []
+    for built, how in ((artifact, SPEC), (one, spec)):
+        with OrtBackend().load(built, how) as engine:
+            engine.bind({"x": values})
+            engine.run()
+            answers.append(engine.fetch()["y"])
+    np.testing.assert_array_equal(answers[0], answers[1])
+    assert OrtBackend().build(artifact, SPEC, tmp_path) == artifact

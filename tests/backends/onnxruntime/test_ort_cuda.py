@@ -1,0 +1,290 @@
+"""`ort-cuda` without a GPU: CUDA is the fake on host memory, and a session of the CPU stands in for one of the GPU."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from types import ModuleType, SimpleNamespace
+from typing import Any
+
+import numpy as np
+import onnxruntime
+import pytest
+from msgspec.structs import replace
+
+from enginebench.core.errors import ArtifactError, BackendUnavailable, FeedError, MeasurementError, UsageError
+from enginebench.core.protocols import CacheFlusher, CopyClock, DeviceClock
+from enginebench.core.records import Artifact, EngineSpec, TensorSpec
+
+MODULES = Path(__file__).parents[2] / "fakes" / "modules"
+OURS = ("enginebench.backends.cuda", "enginebench.backends.onnxruntime.ort_cuda")
+SPEC = EngineSpec(backend="ort-cuda", device="cuda:0", batch=2)
+CUDA, CPU = "CUDAExecutionProvider", "CPUExecutionProvider"
+RealSession = onnxruntime.InferenceSession
+
+
+def forget_modules() -> None:
+    for name in list(sys.modules):
+        package, _, last = name.rpartition(".")
+        if name.split(".")[0] == "cuda" or name in OURS:
+            del sys.modules[name]
+            vars(sys.modules.get(package, ModuleType("none"))).pop(last, None)
+
+
+@pytest.fixture
+def ort_cuda(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
+    """The backend's module over the fake CUDA, in a build of ONNX Runtime that says that it has the provider."""
+    forget_modules()
+    monkeypatch.syspath_prepend(str(MODULES))
+    monkeypatch.setattr(onnxruntime, "get_available_providers", lambda: [CUDA, CPU])
+    monkeypatch.setattr(onnxruntime, "preload_dlls", lambda: None, raising=False)
+    monkeypatch.setattr(onnxruntime, "InferenceSession", GpuSession)
+    GpuSession.made.clear()
+    from cuda.bindings import runtime
+
+    add_names(runtime)
+    from enginebench.backends.onnxruntime import ort_cuda as module
+
+    yield module
+    assert +runtime.live == {}, "something on the GPU was not freed"
+    forget_modules()
+
+
+def add_names(runtime: Any) -> None:
+    """What only this engine asks of CUDA."""
+
+    def fill(address: int, value: int, size: int, stream: Any) -> tuple[int]:
+        runtime.filled.append(size)
+        return (runtime.cudaError_t.cudaSuccess,)
+
+    runtime.filled = []
+    runtime.cudaMemsetAsync = fill
+    runtime.cudaDeviceAttr = SimpleNamespace(cudaDevAttrL2CacheSize=38)
+    runtime.cudaDeviceGetAttribute = lambda attribute, device: (runtime.cudaError_t.cudaSuccess, 1000)
+
+
+class GpuSession:
+    """A session on the CPU that takes addresses of the fake device, which is host memory, for its own."""
+
+    made: list[GpuSession] = []
+    dropped, kept = False, {}
+    fail: str | None = None
+
+    def __init__(self, path: str, settings: Any, providers: Any) -> None:
+        if self.fail:
+            raise RuntimeError(self.fail)
+        [(name, self.options)] = providers
+        assert name == CUDA
+        settings.add_session_config_entry("session.disable_cpu_ep_fallback", "0")
+        self.real = RealSession(path, settings, providers=[CPU])
+        self._sess = self
+        self.runs = 0
+        GpuSession.made.append(self)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.real, name)
+
+    def get_providers(self) -> list[str]:
+        return [CPU] if self.dropped else [CUDA, CPU]
+
+    def get_provider_options(self) -> dict[str, dict[str, str]]:
+        return {CUDA: self.options | self.kept}
+
+    def io_binding(self) -> Any:
+        inner = Binding(self.real.io_binding())
+
+        def bind(side: str) -> Any:
+            return lambda name, device, index, *rest: getattr(inner.real, side)(name, "cpu", index, *rest)
+
+        return SimpleNamespace(_iobinding=inner, bind_input=bind("bind_input"), bind_output=bind("bind_output"))
+
+    def run_with_iobinding(self, binding: Any, settings: Any) -> None:
+        self.runs += 1
+        self.real._sess.run_with_iobinding(binding.real._iobinding, settings)
+
+
+class Binding:
+    """A binding of the CPU whose buffers are called those of a device."""
+
+    def __init__(self, real: Any) -> None:
+        self.real = real
+
+
+def draw(batch: int = 2, seed: int = 0) -> dict[str, np.ndarray]:
+    return {"image": np.random.default_rng(seed).standard_normal((batch, 3, 8, 8)).astype(np.float32)}
+
+
+def load(module: Any, artifact: Artifact, **changes: Any) -> Any:
+    spec = replace(SPEC, **changes)
+    backend = module.create_backend()
+    return backend.load(backend.build(artifact, spec, Path()), spec)
+
+
+@pytest.mark.parametrize("graph", ["0", "1"])
+def test_outputs_are_those_of_the_graph(ort_cuda: Any, onnx_artifact: Artifact, expect: Any, graph: str) -> None:
+    with load(ort_cuda, onnx_artifact, options={"cuda_graph": graph}) as engine:
+        for seed in range(3):
+            feeds = draw(seed=seed)
+            engine.bind(feeds)
+            engine.run()
+            np.testing.assert_allclose(engine.fetch()["scores"], expect(feeds["image"]), rtol=1e-4, atol=1e-5)
+
+
+def test_tf32_is_always_said(ort_cuda: Any, onnx_artifact: Artifact) -> None:
+    for precision, expected in (("fp32", "0"), ("tf32", "1")):
+        load(ort_cuda, onnx_artifact, precision=precision).close()
+        assert GpuSession.made[-1].options["use_tf32"] == expected
+
+
+@pytest.mark.parametrize("precision", ["fp16", "bf16"])
+def test_half_precision_keeps_its_tensor_cores(ort_cuda: Any, precision: Any) -> None:
+    """The provider takes tensor cores from every convolution when TF32 is off."""
+    spec, stream = EngineSpec(backend="ort-cuda", device="cuda:0", precision=precision), SimpleNamespace(handle=0)
+    options = {"cuda_graph": "0", "prefer_nhwc": "0", "conv_search": "default", "fuse_conv_bias": "0"}
+    assert ort_cuda.make_provider_options(spec, options, stream)["use_tf32"] == "1"
+
+
+def test_options_reach_the_provider(ort_cuda: Any, onnx_artifact: Artifact) -> None:
+    options = {"cuda_graph": "1", "prefer_nhwc": "1", "fuse_conv_bias": "1", "conv_search": "heuristic"}
+    load(ort_cuda, onnx_artifact, options=options).close()
+    found = GpuSession.made[-1].options
+    assert [found[name] for name in ("enable_cuda_graph", "prefer_nhwc", "fuse_conv_bias")] == ["1", "1", "1"]
+    assert found["cudnn_conv_algo_search"] == "HEURISTIC"
+    assert found["device_id"] == "0" and int(found["user_compute_stream"]) > 0
+
+
+def test_a_graph_runs_until_it_is_launched_before_it_is_timed(ort_cuda: Any, onnx_artifact: Artifact) -> None:
+    with load(ort_cuda, onnx_artifact, options={"cuda_graph": "1"}) as engine:
+        engine.bind(draw())
+        assert GpuSession.made[-1].runs == ort_cuda.RUNS_BEFORE_LAUNCH
+        engine.run()
+        assert engine.last_enqueue_ns() == 0
+        with pytest.raises(UsageError, match="keeps the shapes"):
+            engine.bind(draw(batch=3))
+
+
+def test_new_shapes_get_new_buffers(ort_cuda: Any, onnx_artifact: Artifact, expect: Any) -> None:
+    with load(ort_cuda, onnx_artifact) as engine:
+        engine.bind(draw())
+        feeds = draw(batch=2, seed=9)
+        engine.bind(feeds)
+        engine.run()
+        np.testing.assert_allclose(engine.fetch()["scores"], expect(feeds["image"]), rtol=1e-4, atol=1e-5)
+
+
+def test_clocks(ort_cuda: Any, onnx_artifact: Artifact) -> None:
+    with load(ort_cuda, onnx_artifact) as engine:
+        assert isinstance(engine, DeviceClock) and isinstance(engine, CopyClock) and isinstance(engine, CacheFlusher)
+        engine.bind(draw())
+        engine.run()
+        engine.fetch()
+        times = (engine.last_device_ns(), engine.last_enqueue_ns(), engine.last_h2d_ns(), engine.last_d2h_ns())
+        assert min(times) > 0 and engine.last_staging_ns() > 0
+        assert engine.last_enqueue_ns() <= engine.last_device_ns()
+
+
+def test_the_flush_is_twice_the_cache(ort_cuda: Any, onnx_artifact: Artifact) -> None:
+    from cuda.bindings import runtime
+
+    with load(ort_cuda, onnx_artifact) as engine:
+        engine.flush_cache()
+        engine.flush_cache()
+    assert runtime.filled == [2000, 2000]
+
+
+def test_a_provider_that_was_dropped_is_an_error(
+    ort_cuda: Any, onnx_artifact: Artifact, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(GpuSession, "dropped", True)
+    with pytest.raises(BackendUnavailable, match="got CPUExecutionProvider: its libraries"):
+        load(ort_cuda, onnx_artifact)
+
+
+def test_a_setting_that_did_not_hold_is_an_error(
+    ort_cuda: Any, onnx_artifact: Artifact, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(GpuSession, "kept", {"use_tf32": "1"})
+    with pytest.raises(BackendUnavailable, match="given use_tf32=0 and kept 1"):
+        load(ort_cuda, onnx_artifact)
+
+
+def test_nodes_that_fall_to_the_cpu_are_refused(
+    ort_cuda: Any, onnx_artifact: Artifact, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(GpuSession, "fail", "nodes assigned to the CPU EP, but fallback to CPU EP has been disabled")
+    with pytest.raises(BackendUnavailable, match="on_cpu=allow"):
+        load(ort_cuda, onnx_artifact)
+    monkeypatch.setattr(GpuSession, "fail", "Protobuf parsing failed")
+    with pytest.raises(ArtifactError, match="Protobuf parsing failed"):
+        load(ort_cuda, onnx_artifact)
+
+
+def test_a_run_that_fails_says_why(ort_cuda: Any, onnx_artifact: Artifact, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(self: Any, binding: Any, settings: Any) -> None:
+        raise RuntimeError("Failed to allocate memory for requested buffer of size 1\nmore")
+
+    monkeypatch.setattr(GpuSession, "run_with_iobinding", fail)
+    with load(ort_cuda, onnx_artifact) as engine:
+        with pytest.raises(MeasurementError, match=r"on the GPU with \w+ 2x[\dx]+: Failed to allocate .* size 1$"):
+            engine.bind(draw())
+
+
+def test_a_full_gpu_names_the_shapes(ort_cuda: Any, onnx_artifact: Artifact, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also on the way out: buffers that were never made are not freed, and do not hide the reason."""
+    from cuda.bindings import runtime
+
+    def cudaMalloc(size: int) -> tuple[int, int]:
+        return runtime.cudaError_t.cudaErrorInvalidValue, 0
+
+    monkeypatch.setattr(runtime, "cudaMalloc", cudaMalloc)
+    with pytest.raises(MeasurementError, match=r"buffers for \w+ 2x[\dx]+: cudaMalloc failed"):
+        with load(ort_cuda, onnx_artifact) as engine:
+            engine.bind(draw())
+
+
+@pytest.mark.parametrize(
+    ("changes", "error", "words"),
+    [
+        ({"precision": "int8"}, BackendUnavailable, "dequantizes"),
+        ({"precision": "fp16"}, ArtifactError, "fp16 needs such a graph"),
+        ({"device": "cpu"}, BackendUnavailable, "--device cuda:0"),
+        ({"device": "cuda:7"}, BackendUnavailable, "GPU 7"),
+        ({"options": {"nhwc": "1"}}, UsageError, "no option 'nhwc'"),
+    ],
+)
+def test_requests_that_cannot_be_met(
+    ort_cuda: Any, onnx_artifact: Artifact, changes: dict[str, Any], error: type[Exception], words: str
+) -> None:
+    with pytest.raises(error, match=words):
+        load(ort_cuda, onnx_artifact, **changes)
+
+
+def test_a_build_without_the_provider_names_the_package(
+    ort_cuda: Any, onnx_artifact: Artifact, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(onnxruntime, "get_available_providers", lambda: [CPU])
+    answer = ort_cuda.create_backend().probe()
+    assert not answer.available and "onnxruntime-gpu" in str(answer.fix)
+    with pytest.raises(BackendUnavailable, match="onnxruntime-gpu"):
+        load(ort_cuda, onnx_artifact)
+
+
+def test_probe_names_the_gpus(ort_cuda: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert ort_cuda.create_backend().probe().devices == ("cuda:0",)
+    monkeypatch.setenv("FAKE_CUDA_DEVICES", "0")
+    assert "cudaGetDeviceCount" in str(ort_cuda.create_backend().probe().reason)
+
+
+def test_outputs_of_unknown_shape_and_wrong_feeds_are_refused(ort_cuda: Any, onnx_artifact: Artifact) -> None:
+    late = replace(onnx_artifact, outputs=(TensorSpec(name="scores", dtype="float32", shape=("found", 5)),))
+    with load(ort_cuda, late) as engine:
+        with pytest.raises(ArtifactError, match="only a run knows"):
+            engine.bind(draw())
+    with load(ort_cuda, onnx_artifact) as engine:
+        with pytest.raises(FeedError):
+            engine.bind({"image": np.zeros((2, 3, 8, 8))})
+        with pytest.raises(UsageError, match="call bind first"):
+            engine.fetch()
+    with pytest.raises(UsageError, match="closed"):
+        engine.bind(draw())

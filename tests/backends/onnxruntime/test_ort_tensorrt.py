@@ -1,0 +1,119 @@
+"""`ort-tensorrt`: its settings and its fallback check, over ONNX Runtime's CPU provider in the place of TensorRT's."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnxruntime
+import pytest
+
+from enginebench.backends.onnxruntime import ort_tensorrt
+from enginebench.backends.onnxruntime.ort_tensorrt import (
+    PROVIDER,
+    count_providers,
+    create_backend,
+    make_provider_options,
+    require_tensorrt,
+)
+from enginebench.core.errors import ArtifactError, BackendUnavailable, FeedError, UsageError
+from enginebench.core.feeds import random_feeds
+from enginebench.core.protocols import Backend, Loadable
+from enginebench.core.records import Artifact, EngineSpec
+from enginebench.models.onnx_source import read_onnx
+
+REAL = onnxruntime.InferenceSession
+
+
+class Session:
+    """A session on the CPU that claims the providers it was asked for, as a build with TensorRT does."""
+
+    def __init__(self, path: str, settings: Any, providers: list[tuple[str, dict[str, str]]]) -> None:
+        self._real = REAL(path, settings, providers=["CPUExecutionProvider"])
+        self.asked = providers
+
+    def get_providers(self) -> list[str]:
+        return [name for name, _ in self.asked]
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._real, name)
+
+
+@pytest.fixture
+def graph(tiny_onnx: Path) -> Artifact:
+    return read_onnx(tiny_onnx)
+
+
+def make_spec(**options: str) -> EngineSpec:
+    return EngineSpec(backend="ort-tensorrt", device="cuda:1", batch=4, options=options)
+
+
+def test_settings(graph: Artifact, tmp_path: Path) -> None:
+    options = make_provider_options(graph, make_spec(workspace_mb="64", optimization_level="5", graph="1"), tmp_path)
+    assert options["device_id"] == "1" and options["trt_cuda_graph_enable"] == "1"
+    assert options["trt_max_workspace_size"] == str(64 << 20)
+    assert options["trt_builder_optimization_level"] == "5"
+    assert options["trt_engine_cache_enable"] == "1" and Path(options["trt_engine_cache_path"]).is_dir()
+    assert {options[f"trt_profile_{side}_shapes"] for side in ("min", "opt", "max")} == {"input:4x64"}
+    assert "trt_fp16_enable" not in options  # the graph says the precision
+    weak = make_provider_options(
+        graph, EngineSpec(backend="x", device="cuda", precision="int8", options={"weak_typing": "1"}), None
+    )
+    assert weak["trt_fp16_enable"] == weak["trt_int8_enable"] == "1"
+    with pytest.raises(UsageError, match="no option"):
+        make_provider_options(graph, make_spec(tweak="1"), None)
+
+
+def test_without_the_provider(graph: Artifact, tmp_path: Path) -> None:
+    backend = create_backend(tmp_path)
+    assert isinstance(backend, Backend) and isinstance(backend, Loadable)
+    assert not backend.probe().available and PROVIDER in str(backend.probe().reason)
+    with (
+        pytest.warns(UserWarning, match="not in available"),
+        pytest.raises(BackendUnavailable, match="asked ONNX Runtime"),
+    ):
+        backend.load(graph, make_spec())
+
+
+def test_answers_and_buffers(graph: Artifact, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ort_tensorrt.onnxruntime, "InferenceSession", Session)
+    backend = create_backend(tmp_path)
+    spec = make_spec(fallback="allow")
+    with backend.load(backend.build(graph, spec, tmp_path), spec) as engine:
+        with pytest.raises(UsageError, match="bind first"):
+            engine.run  # noqa: B018
+        for batch, seed in ((4, 1), (4, 2), (2, 3)):
+            feeds = random_feeds(graph.inputs, batch, seed)
+            engine.bind(feeds)
+            engine.run()
+            expected = REAL(graph.path).run(None, feeds)[0]
+            np.testing.assert_allclose(engine.fetch()["output"], expected, rtol=1e-5)
+        with pytest.raises(FeedError):
+            engine.bind({})
+    with pytest.raises(UsageError, match="closed"):
+        engine.fetch()
+
+
+def test_nodes_on_another_provider_are_refused(
+    graph: Artifact, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ort_tensorrt.onnxruntime, "InferenceSession", Session)
+    with create_backend(tmp_path).load(graph, make_spec()) as engine:
+        with pytest.raises(BackendUnavailable, match=r"by CPUExecutionProvider.*fallback=allow"):
+            engine.bind(random_feeds(graph.inputs, 4, 0))
+
+
+def test_counting_providers() -> None:
+    kernel = {"cat": "Node", "name": "a_kernel_time", "args": {"provider": PROVIDER}}
+    counts = count_providers([kernel, kernel, {"cat": "Session", "name": "model_run"}])
+    assert counts == {PROVIDER: 2}
+    require_tensorrt(counts)
+    with pytest.raises(BackendUnavailable, match="none was seen"):
+        require_tensorrt({})
+
+
+def test_a_damaged_graph(graph: Artifact, tmp_path: Path) -> None:
+    Path(graph.path).write_bytes(b"nonsense")
+    with pytest.raises(ArtifactError, match="cannot load"), pytest.warns(UserWarning):
+        create_backend(tmp_path).load(graph, make_spec())

@@ -1,0 +1,149 @@
+"""OpenVINO: every setting is read back, and its own files keep the weights as they are."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import openvino
+import pytest
+from msgspec.structs import replace
+
+from enginebench.backends.openvino import openvino as backend_file
+from enginebench.backends.openvino.openvino import (
+    OpenvinoBackend,
+    compile_model,
+    make_settings,
+    read_model,
+    show_property,
+)
+from enginebench.core.errors import ArtifactError, BackendUnavailable
+from enginebench.core.feeds import random_feeds
+from enginebench.core.records import Artifact, EngineSpec
+from enginebench.core.store import hash_files
+
+SPEC = EngineSpec(backend="openvino")
+
+
+def test_precision_is_what_was_asked_for(onnx_artifact: Artifact) -> None:
+    compiled = compile_model(read_model(onnx_artifact.path), make_settings(SPEC))
+    assert compiled.get_property("INFERENCE_PRECISION_HINT") == openvino.Type.f32
+    assert compiled.get_property("ENABLE_CPU_PINNING") is False
+    assert compiled.get_property("OPTIMAL_NUMBER_OF_INFER_REQUESTS") == 1
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "message"),
+    [
+        ("INFERENCE_PRECISION_HINT", openvino.Type.bf16, "INFERENCE_PRECISION_HINT=f32, got bf16"),
+        ("EXECUTION_DEVICES", ["GPU.0", "CPU"], "EXECUTION_DEVICES=CPU, got GPU.0,CPU"),
+        ("NUM_STREAMS", 2, "NUM_STREAMS=1, got 2"),
+    ],
+)
+def test_setting_that_was_not_taken_is_an_error(
+    key: str, value: Any, message: str, onnx_artifact: Artifact, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Compiled:
+        def __init__(self, real: Any) -> None:
+            self.real = real
+
+        def get_property(self, name: str) -> Any:
+            return value if name == key else self.real.get_property(name)
+
+    class Core:
+        def compile_model(self, *args: Any) -> Compiled:
+            return Compiled(openvino_core().compile_model(*args))
+
+    openvino_core, model = openvino.Core, read_model(onnx_artifact.path)
+    monkeypatch.setattr(backend_file.openvino, "Core", Core)
+    with pytest.raises(BackendUnavailable, match=message):
+        compile_model(model, make_settings(SPEC))
+
+
+def test_more_threads_than_the_machine_has_are_refused(onnx_artifact: Artifact) -> None:
+    with pytest.raises(BackendUnavailable, match="INFERENCE_NUM_THREADS=5000, got"):
+        OpenvinoBackend().load(onnx_artifact, replace(SPEC, threads=5000))
+
+
+def test_build_keeps_weights_whole(onnx_artifact: Artifact, tmp_path: Path, weights: dict[str, np.ndarray]) -> None:
+    built = OpenvinoBackend().build(onnx_artifact, SPEC, tmp_path / "new folder é")
+    path = Path(built.path)
+    assert built.kind == "openvino"
+    assert built.parent_sha256 == onnx_artifact.sha256
+    assert (built.sha256, built.files) == hash_files([path, path.with_suffix(".bin")], path.parent)
+    assert path.with_suffix(".bin").stat().st_size >= sum(array.nbytes for array in weights.values())
+    assert OpenvinoBackend().build(built, SPEC, tmp_path) is built
+
+
+def test_a_build_that_is_killed_leaves_the_files_of_the_build_before_it(
+    onnx_artifact: Artifact, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Rows of two batches share them: half a file would be taken for one that was changed after the run began."""
+    built = OpenvinoBackend().build(onnx_artifact, SPEC, tmp_path)
+    save = openvino.save_model
+
+    def save_half(model: Any, path: str, **how: Any) -> None:
+        save(model, path, **how)
+        Path(path).write_bytes(Path(path).read_bytes()[:100])
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(backend_file.openvino, "save_model", save_half)
+    with pytest.raises(KeyboardInterrupt):
+        OpenvinoBackend().build(onnx_artifact, replace(SPEC, batch=2), tmp_path)
+    assert hash_files([tmp_path / file.path for file in built.files], tmp_path) == (built.sha256, built.files)
+
+
+def test_onnx_is_taken_without_a_build(onnx_artifact: Artifact, expect: Any) -> None:
+    feeds = random_feeds(onnx_artifact.inputs, 1, 0)
+    with OpenvinoBackend().load(onnx_artifact, SPEC) as engine:
+        engine.bind(feeds)
+        engine.run()
+        np.testing.assert_allclose(engine.fetch()["scores"], expect(feeds["image"]), rtol=1e-4, atol=1e-5)
+
+
+def test_dynamic_shapes_compile_once(onnx_artifact: Artifact, expect: Any) -> None:
+    with OpenvinoBackend().load(onnx_artifact, replace(SPEC, options={"shapes": "dynamic"})) as engine:
+        compiled = engine._compiled
+        for batch in (1, 3, 2):
+            feeds = random_feeds(onnx_artifact.inputs, batch, batch)
+            engine.bind(feeds)
+            engine.run()
+            np.testing.assert_allclose(engine.fetch()["scores"], expect(feeds["image"]), rtol=1e-4, atol=1e-5)
+        assert engine._compiled is compiled
+
+
+@pytest.mark.parametrize("content", [b"", b"not a graph", None], ids=["empty", "text", "truncated"])
+def test_damaged_file_is_named(content: bytes | None, onnx_artifact: Artifact, tmp_path: Path) -> None:
+    path = tmp_path / "damaged.onnx"
+    path.write_bytes(Path(onnx_artifact.path).read_bytes()[:500] if content is None else content)
+    with pytest.raises(ArtifactError, match=r"damaged\.onnx"):
+        OpenvinoBackend().load(replace(onnx_artifact, path=str(path)), SPEC)
+
+
+def test_folder_that_cannot_be_written_is_named(onnx_artifact: Artifact, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("no folder")
+    with pytest.raises(ArtifactError, match="cannot write"):
+        OpenvinoBackend().build(onnx_artifact, SPEC, tmp_path / "file" / "out")
+
+
+def test_artifact_that_describes_another_graph_is_refused(onnx_artifact: Artifact) -> None:
+    wrong = replace(onnx_artifact.outputs[0], name="other")
+    with pytest.raises(ArtifactError, match=r"its artifact says \[\('other', 'float32'\)\]"):
+        OpenvinoBackend().load(replace(onnx_artifact, outputs=(wrong,)), SPEC)
+
+
+def test_properties_are_shown_as_they_are_set() -> None:
+    assert show_property(openvino.Type.f32) == "f32"
+    assert show_property(["CPU", "GPU"]) == "CPU,GPU"
+    assert show_property(4) == "4"
+
+
+def test_probe_tells_a_missing_plugin(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Core:
+        available_devices: tuple[str, ...] = ()
+
+    monkeypatch.setattr(backend_file.openvino, "Core", Core)
+    answer = OpenvinoBackend().probe()
+    assert not answer.available
+    assert "devices: none" in str(answer.reason)

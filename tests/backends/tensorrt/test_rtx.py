@@ -1,0 +1,362 @@
+"""NVIDIA's own TensorRT for RTX: what is built with it here, without a GPU, and what it refuses."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+
+from enginebench.backends.registry import find_installed, probe
+from enginebench.models.zoo import DATA_DIR
+from processes import ROOT, Cli, environment
+
+BINDINGS = find_installed("tensorrt-rtx")
+pytestmark = pytest.mark.skipif(
+    not BINDINGS.available, reason=f"TensorRT for RTX is not installed ({BINDINGS.reason}); to add: {BINDINGS.fix}"
+)
+TARGETS = ("--compute-capability", "8.6,8.9,12.0")
+
+
+@pytest.fixture
+def graph(tmp_path: Path) -> Path:
+    path = tmp_path / "mein netz.onnx"
+    path.write_bytes((DATA_DIR / "digits-cnn.onnx").read_bytes())
+    return path
+
+
+@pytest.fixture
+def build(cli: Cli) -> Callable[..., Any]:
+    """Builds and gives the JSON document; with `code` of another kind the whole process."""
+
+    def run(path: Path, *options: object, code: int = 0) -> Any:
+        done = cli("build", path, "--engine", "tensorrt-rtx", "--json", *options)
+        assert done.returncode == code, done.stderr
+        return json.loads(done.stdout) if code == 0 else done
+
+    return run
+
+
+def templates(document: Any) -> list[str]:
+    return [caveat["template"] for caveat in document["caveats"]]
+
+
+def test_a_plan_is_built_for_gpus_that_are_not_here(build: Callable[..., Any], graph: Path) -> None:
+    document = build(graph, *TARGETS, "--out", "net.plan")
+    plan = graph.with_name("net.plan")
+    assert plan.read_bytes()[:4] == b"vtrt" and document["artifact"]["kind"] == "plan"
+    assert document["tensorrt_version"] == probe("tensorrt-rtx").version
+    assert document["effective_precision"] is None, "nothing ran"
+    ahead = document["artifact"]["ahead_of_time"]
+    assert ahead["products"] == {"fp32": 3}, "its two linear layers are generated code"
+    assert templates(document) == ["unverified_engine.rtx", "unproved_precision.ahead"]
+
+
+@pytest.mark.parametrize("precision", ["tf32", "fp16", "bf16", "int8", "fp8"])
+def test_every_precision_is_built(build: Callable[..., Any], graph: Path, precision: str, cli: Cli) -> None:
+    targets = "8.9,12.0" if precision == "fp8" else "8.6,8.9,12.0"
+    calib = []
+    if precision in ("int8", "fp8"):
+        done = cli("calibrate", graph, "--data", "fake", "--n", 16, "--out", "calib.json")
+        assert done.returncode == 0, done.stderr
+        calib = ["--calib", "calib.json"]
+    document = build(graph, "--precision", precision, *calib, "--compute-capability", targets, "--out", "net.plan")
+    products = document["artifact"]["ahead_of_time"]["products"]
+    assert list(products) == ["fp32" if precision == "tf32" else precision]
+    (told,) = [c["message"] for c in document["caveats"] if c["template"] == "unproved_precision.ahead"]
+    count = products[next(iter(products))]
+    name = "fp32 or tf32" if precision == "tf32" else precision
+    assert told == f"asked {precision}; decided ahead of time, not measured: {count} of {count} products in {name}"
+
+
+def test_targets_and_settings_are_part_of_the_plans_key(build: Callable[..., Any], graph: Path) -> None:
+    shapes = ("--min-shapes", "input:1x1x8x8", "--opt-shapes", "input:4x1x8x8", "--max-shapes", "input:8x1x8x8")
+    for options in (
+        ("--compute-capability", "8.9"),
+        ("--compute-capability", "8.9,8.6"),
+        ("--compute-capability", "8.6,8.9"),  # the same
+        ("--compute-capability", "8.9", *shapes),
+        ("--compute-capability", "8.9", *shapes, "--profile", "input:16x1x8x8/16x1x8x8/32x1x8x8"),
+        ("--compute-capability", "8.9", "--version-compatible"),
+        ("--compute-capability", "8.9", "--workspace-mb", 64),
+    ):
+        build(graph, *options, "--out", "net.plan")
+    plans = list(graph.parent.glob("net.plan.build/plans/*.plan"))
+    assert len(plans) == 6
+    assert len({path.read_bytes() for path in plans}) == 6, "each of them is another plan"
+    for engine in ("tensorrt-rtx:weight_streaming=1,graph=0", "tensorrt-rtx:graph=rtx"):
+        build(graph, "--engine", engine, "--compute-capability", "8.9", "--out", "net.plan")
+    assert len({path.read_bytes() for path in graph.parent.glob("net.plan.build/plans/*.plan")}) == 8
+    assert not list(graph.parent.rglob("*.part"))
+
+
+def test_a_plan_that_is_there_is_not_built_again(build: Callable[..., Any], graph: Path) -> None:
+    first = build(graph, *TARGETS, "--out", "net.plan")
+    (layers,) = graph.parent.glob("net.plan.build/plans/*.layers.json")
+    made = {p: p.stat().st_mtime_ns for p in layers.parent.iterdir()}
+    again = build(graph, *TARGETS, "--out", "net.plan")
+    assert {p: p.stat().st_mtime_ns for p in layers.parent.iterdir()} == made
+    assert again["artifact"] == first["artifact"]
+
+
+def test_the_layers_are_read_like_those_of_trtexec(build: Callable[..., Any], graph: Path, cli: Cli) -> None:
+    document = build(graph, *TARGETS, "--out", "net.plan")
+    (layers,) = graph.parent.glob("net.plan.build/plans/*.layers.json")
+    done = cli("parse", "layers", layers, "--json")
+    assert done.returncode == 0, done.stderr
+    parsed = json.loads(done.stdout)
+    assert [layer["name"] for layer in parsed["layers"]] == [
+        layer["name"] for layer in document["artifact"]["ahead_of_time"]["layers"]
+    ]
+    nodes = {name for layer in parsed["layers"] for name in layer["onnx_nodes"]}
+    named = {node.name for node in onnx.load(graph).graph.node if node.op_type in ("Conv", "Gemm")}
+    assert named <= nodes, "every product of the graph is some layer's"
+    assert {tensor["name"] for tensor in parsed["io"]} == {"input", "output"}
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (["--optimization-level", 3], "takes no optimization_level: its builder takes any level"),
+        (["--hardware-compatibility", "ampere+"], "takes no hardware_compatibility: .*--compute-capability"),
+        (["--timing-cache", "t.cache"], "takes no timing_cache: its builder times nothing"),
+        (["--refit"], "takes no refit: .* needs a GPU"),
+        (["--strip"], "takes no strip: .* needs a GPU"),
+        (["--weak-typing"], "takes no weak_typing: .* strongly typed"),
+        (["--compute-capability", "9.0"], r"9\.0 is not one"),
+        (["--precision", "bf16", "--compute-capability", "7.5,8.6"], "capability 7.5 have no bf16"),
+        (["--trtexec", "t"], "for the engine trtexec"),
+        (["--engine", "tensorrt-rtx:weight_streaming=1"], "add graph=0 or graph=rtx"),
+    ],
+)
+def test_what_does_nothing_there_is_refused_by_name(
+    build: Callable[..., Any], graph: Path, options: list[object], words: str
+) -> None:
+    done = build(graph, *options, "--out", "net.plan", code=2)
+    assert re.search(words, " ".join(done.stderr.split())), done.stderr
+    assert not graph.with_name("net.plan").exists()
+
+
+def test_turing_takes_fp16_alone_and_the_builder_says_so(build: Callable[..., Any], graph: Path) -> None:
+    build(graph, "--precision", "fp16", "--compute-capability", "7.5", "--out", "net.plan")
+    done = build(graph, "--compute-capability", "7.5", "--out", "other.plan", code=5)
+    assert "FP32 GEMM is not supported" in done.stderr and "catchCudaError" not in done.stderr
+    assert not graph.with_name("other.plan").exists() and not list(graph.parent.rglob("*.part"))
+
+
+def write_graph(path: Path, nodes: list[Any], tensors: list[Any], shape: tuple[Any, ...] = (1, 3, 8, 8)) -> Path:
+    made = helper.make_graph(
+        nodes,
+        "g",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, shape)],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, ("n", "c", "h", "w"))],
+        tensors,
+    )
+    onnx.save(helper.make_model(made, opset_imports=[helper.make_opsetid("", 17)], ir_version=9), path)
+    return path
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("cut", "Failed to parse the ONNX model"),
+        ("empty", "finds no output in .*: it is empty, or no ONNX model"),
+        ("unknown", r"node 0 \(Unheard 'n'\): .*Plugin not found"),
+        ("external", "Failed to open file"),
+    ],
+)
+def test_a_graph_that_cannot_be_read_says_what_is_wrong_with_it(
+    tmp_path: Path, rtx_errors: Callable[[Path], str], graph: Path, name: str, words: str
+) -> None:
+    path = tmp_path / f"{name}.onnx"
+    if name == "cut":
+        path.write_bytes(graph.read_bytes()[:-2000])
+    elif name == "empty":
+        path.write_bytes(b"")
+    elif name == "unknown":
+        write_graph(path, [helper.make_node("Unheard", ["x"], ["y"], "n", domain="own")], [])
+    else:
+        onnx.save(onnx.load(graph), path, save_as_external_data=True, location="away.data", size_threshold=0)
+        (tmp_path / "away.data").unlink()
+    told = rtx_errors(path)
+    assert re.search(words, told), told
+    assert "node -1" not in told and "catchCudaError" not in told
+
+
+@pytest.fixture
+def rtx_errors(tmp_path: Path) -> Callable[[Path], str]:
+    """The library's refusal of a graph, met as the engine meets it, past what looks at the file before."""
+
+    def ask(path: Path) -> str:
+        code = (
+            "import sys; from pathlib import Path\n"
+            "from enginebench.backends.tensorrt.rtx import LIBRARY\n"
+            "from enginebench.backends.tensorrt.builder import build_plan\n"
+            "from enginebench.backends.tensorrt.settings import BuildSettings\n"
+            "from enginebench.core.errors import ArtifactError\n"
+            "try:\n"
+            "    build_plan(LIBRARY, Path(sys.argv[1]), BuildSettings(targets=('8.9',)), Path(sys.argv[2]))\n"
+            "except ArtifactError as error:\n"
+            "    print(error)\n"
+        )
+        command = [sys.executable, "-c", code, str(path), str(tmp_path / "never.plan")]
+        done = subprocess.run(command, env=environment(tmp_path), capture_output=True, text=True, timeout=120)
+        assert done.returncode == 0, done.stderr
+        assert not (tmp_path / "never.plan").exists()
+        return done.stdout
+
+    return ask
+
+
+def quantized_convolution(path: Path, shape: tuple[int, ...]) -> Path:
+    """A convolution with Q/DQ nodes on both sides; the activation's scale has this shape."""
+    rng = np.random.default_rng(0)
+    tensors = [
+        numpy_helper.from_array(np.full(shape, 0.02, np.float32), "s"),
+        numpy_helper.from_array(np.zeros(shape, np.int8), "z"),
+        numpy_helper.from_array(rng.integers(-100, 100, (8, 3, 3, 3)).astype(np.int8), "w"),
+        numpy_helper.from_array(np.full(8, 0.01, np.float32), "ws"),
+        numpy_helper.from_array(np.zeros(8, np.int8), "wz"),
+    ]
+    nodes = [
+        helper.make_node("QuantizeLinear", ["x", "s", "z"], ["q"], "q"),
+        helper.make_node("DequantizeLinear", ["q", "s", "z"], ["d"], "d"),
+        helper.make_node("DequantizeLinear", ["w", "ws", "wz"], ["wd"], "wd", axis=0),
+        helper.make_node("Conv", ["d", "wd"], ["y"], "conv"),
+    ]
+    return write_graph(path, nodes, tensors)
+
+
+def test_an_integer_kernel_that_is_given_up_is_told(build: Callable[..., Any], tmp_path: Path, cli: Cli) -> None:
+    """With a scale of shape [1] in place of [] the builder convolves in floats, and says nothing."""
+    good = build(quantized_convolution(tmp_path / "good.onnx", ()), *TARGETS)
+    assert good["artifact"]["ahead_of_time"]["products"] == {"int8": 1}
+    assert "low_effective_precision.given_up" not in templates(good)
+    bad = build(quantized_convolution(tmp_path / "bad.onnx", (1,)), *TARGETS)
+    assert bad["artifact"]["ahead_of_time"]["products"] == {"fp32": 1}
+    (told,) = [c for c in bad["caveats"] if c["template"] == "low_effective_precision.given_up"]
+    assert told["message"] == "1 of 1 products with Q/DQ nodes on both sides are planned in floats: conv"
+    done = cli("quantize", tmp_path / "bad.onnx", "--to", "int8@tensorrt", "--out", tmp_path / "mended.onnx")
+    assert done.returncode == 0, done.stderr
+    mended = build(tmp_path / "mended.onnx", *TARGETS)
+    assert mended["artifact"]["ahead_of_time"]["products"] == {"int8": 1}
+
+
+def test_a_builder_that_crashes_takes_nobody_with_it(build: Callable[..., Any], tmp_path: Path) -> None:
+    """A convolution whose weights have a computed scale is a segmentation fault of the builder."""
+    path = quantized_convolution(tmp_path / "net.onnx", ())
+    model = onnx.load(path)
+    (scale,) = [t for t in model.graph.initializer if t.name == "ws"]
+    model.graph.initializer.remove(scale)
+    model.graph.input.append(helper.make_tensor_value_info("ws", TensorProto.FLOAT, (8,)))
+    onnx.save(model, path)
+    done = build(path, *TARGETS, code=5)
+    assert "not a constant" in done.stderr, "it is refused before"
+
+
+@pytest.mark.parametrize("verb", ["bench", "infer"])
+def test_without_a_gpu_a_plan_is_refused_in_plain_words(
+    build: Callable[..., Any], cli: Cli, graph: Path, verb: str
+) -> None:
+    if probe("tensorrt-rtx").available:
+        pytest.skip("there is a GPU here that runs plans of TensorRT for RTX")
+    build(graph, *TARGETS, "--out", "net.plan")
+    np.savez(graph.with_name("in.npz"), input=np.zeros((1, 1, 8, 8), np.float32))
+    rest = ("in.npz", "--out", "out.npz") if verb == "infer" else ()
+    done = cli(verb, "net.plan", *rest, "--engine", "tensorrt-rtx")
+    assert done.returncode == 3, done.stderr
+    told = " ".join(done.stderr.split())
+    assert "cannot run here" in told and "runs on 7.5, 8.0, 8.6, 8.9, 12.0, 12.1" in told
+
+
+def test_a_program_has_its_plan_built_in_another_process(graph: Path, tmp_path: Path) -> None:
+    """The builder crashes on some graphs: a program that loads an engine must outlive it."""
+    code = (
+        "import sys, enginebench\n"
+        "from enginebench.core.errors import BackendUnavailable\n"
+        "try:\n"
+        "    with enginebench.load_engine(sys.argv[1], 'tensorrt-rtx', options={'compute_capability': '8.9'}): pass\n"
+        "except BackendUnavailable as error:\n"
+        "    print(error)\n"
+        "from enginebench.backends.tensorrt.rtx import LIBRARY\n"
+        "assert LIBRARY.log.layers == '', 'it was built here'\n"
+    )
+    command = [sys.executable, "-c", code, str(graph)]
+    done = subprocess.run(command, env=environment(tmp_path), capture_output=True, text=True, timeout=240)
+    assert done.returncode == 0, done.stderr
+    assert probe("tensorrt-rtx").available or "cannot run here" in done.stdout
+
+
+def test_a_run_skips_the_row_with_the_reason(cli: Cli, graph: Path) -> None:
+    if probe("tensorrt-rtx").available:
+        pytest.skip("there is a GPU here that runs plans of TensorRT for RTX")
+    done = cli("run", graph, "--engines", "ort,ort:opt=basic,tensorrt-rtx", "--quick", "--json", "--out", "r")
+    rows = {row["engine"]: row for row in json.loads(done.stdout)["rows"]}
+    assert rows["tensorrt-rtx"]["status"] == "skipped" and "cannot run here" in rows["tensorrt-rtx"]["reason"]
+
+
+def test_doctor_says_that_it_builds_and_does_not_run(cli: Cli) -> None:
+    found = probe("tensorrt-rtx")
+    assert found.version and found.version.startswith("1.7")
+    if not found.available:
+        assert "it builds plans here" in str(found.reason) and found.fix is None
+
+
+def test_ctrl_c_leaves_nothing(tmp_path: Path) -> None:
+    """Interrupted in the middle of a build: exit code 130, no plan, no folder, no process."""
+    path = write_deep_graph(tmp_path / "deep.onnx")
+    command = [sys.executable, "-m", "enginebench", "build", str(path), "--engine", "tensorrt-rtx", *TARGETS]
+    before = set(tmp_path.iterdir())
+    with subprocess.Popen(
+        command, cwd=tmp_path, env=environment(tmp_path), stderr=subprocess.PIPE, text=True, bufsize=1
+    ) as process:
+        assert process.stderr is not None
+        for line in process.stderr:
+            if "building: " in line:
+                break
+        process.send_signal(signal.SIGINT)
+        rest = process.stderr.read()
+    assert process.returncode == 130, rest
+    assert {p.name for p in set(tmp_path.iterdir()) - before if not p.name.startswith((".", "enginebench"))} == set()
+
+
+def write_deep_graph(path: Path) -> Path:
+    """Many convolutions, so that the builder takes seconds."""
+    rng = np.random.default_rng(0)
+    nodes, tensors, name = [], [], "x"
+    for index in range(80):
+        channels = 3 if index == 0 else 32 + index
+        weight = rng.standard_normal((33 + index, channels, 3, 3)).astype(np.float32)
+        tensors.append(numpy_helper.from_array(weight, f"w{index}"))
+        out = "y" if index == 79 else f"t{index}"
+        nodes.append(helper.make_node("Conv", [name, f"w{index}"], [out], f"conv{index}", pads=[1, 1, 1, 1]))
+        name = out
+    return write_graph(path, nodes, tensors)
+
+
+def test_the_names_of_the_stand_in_are_those_of_the_library() -> None:
+    code = (
+        "import json, sys, tensorrt_rtx_bindings as trt\n"
+        "wanted = json.load(open(sys.argv[1]))['rtx-1.7']\n"
+        "members = lambda thing: sorted(n for n in vars(thing) if not n.startswith('_'))\n"
+        "assert wanted['version'] == trt.__version__\n"
+        "for name, known in wanted['classes'].items(): assert members(getattr(trt, name)) == known, name\n"
+        "for name, known in wanted['enums'].items(): assert sorted(getattr(trt, name).__members__) == known, name\n"
+        "assert all(hasattr(trt, name) for name in wanted['functions'])\n"
+        "d = trt.EngineInvalidityDiagnostics\n"
+        "assert [int(d.VERSION_MISMATCH), int(d.UNSUPPORTED_CC), int(d.MALFORMED_ENGINE)] == [1, 2, 32]\n"
+    )
+    names = ROOT / "tests" / "fakes" / "modules" / "tensorrt" / "names.json"
+    own = {k: v for k, v in os.environ.items() if k != "PYTHONPATH"}
+    done = subprocess.run([sys.executable, "-c", code, str(names)], capture_output=True, text=True, env=own)
+    assert done.returncode == 0, done.stderr

@@ -1,0 +1,465 @@
+"""TensorRT's Python API over a stand-in that has exactly the names of 8.6, 10.16, 11.4, or the lean runtime."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+import pytest
+from msgspec.structs import replace
+
+from enginebench.backends import registry
+from enginebench.core.errors import (
+    ArtifactError,
+    BackendUnavailable,
+    FeedError,
+    MeasurementError,
+    UsageError,
+)
+from enginebench.core.feeds import random_feeds
+from enginebench.core.protocols import Backend, CacheFlusher, DeviceClock, LayerProfiler, Loadable, PrecisionProof
+from enginebench.core.records import Artifact, EngineSpec, MeasureSpec
+from enginebench.models.onnx_source import read_onnx
+from enginebench.models.zoo import DATA_DIR
+from enginebench.workflow.child.tool_files import ToolFiles
+from fakes.tensorrt_modules import LEAN, MODULES, VERSIONS, forget_modules, use_fakes, use_lean
+from processes import ROOT
+
+# The fakes are found on a path of their own, where another distribution's namespace package may lie as well.
+pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning:importlib")
+
+
+@pytest.fixture(params=VERSIONS)
+def version(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    use_fakes(monkeypatch, request.param)
+    yield request.param
+    forget_modules()
+
+
+@pytest.fixture
+def engine_module(version: str) -> ModuleType:
+    return importlib.import_module("enginebench.backends.tensorrt.tensorrt")
+
+
+@pytest.fixture
+def backend(engine_module: ModuleType, tmp_path: Path) -> Any:
+    made = engine_module.create_backend(tmp_path / "cache")
+    made.take_reader(ToolFiles())
+    return made
+
+
+@pytest.fixture
+def graph(tmp_path: Path) -> Artifact:
+    path = tmp_path / "mödel ünd Co" / "cnn.onnx"
+    path.parent.mkdir()
+    path.write_bytes((DATA_DIR / "digits-cnn.onnx").read_bytes())
+    return read_onnx(path)
+
+
+def make_spec(**options: str) -> EngineSpec:
+    return EngineSpec(backend="tensorrt", device="cuda:0", batch=4, options=options)
+
+
+def truth(graph: Artifact, feeds: dict[str, Any]) -> dict[str, Any]:
+    import onnxruntime
+
+    session = onnxruntime.InferenceSession(graph.path)
+    return dict(zip([s.name for s in graph.outputs], session.run(None, feeds), strict=True))
+
+
+def live() -> dict[str, int]:
+    counts = importlib.import_module("cuda.bindings.runtime").live
+    return {name: count for name, count in counts.items() if count}
+
+
+def test_fulfils_the_protocols(backend: Any, graph: Artifact, tmp_path: Path) -> None:
+    assert isinstance(backend, Backend) and isinstance(backend, Loadable)
+    plan = backend.build(graph, make_spec(), tmp_path)
+    with backend.load(plan, make_spec()) as engine:
+        assert isinstance(engine, DeviceClock) and isinstance(engine, LayerProfiler)
+        assert isinstance(engine, PrecisionProof)
+
+
+@pytest.mark.parametrize("captured", ["0", "1"])
+def test_answers_as_the_graph_does(backend: Any, graph: Artifact, tmp_path: Path, captured: str) -> None:
+    spec = make_spec(graph=captured)
+    plan = backend.build(graph, spec, tmp_path)
+    assert plan.kind == "plan" and plan.parent_sha256 == graph.sha256
+    with backend.load(plan, spec) as engine:
+        for seed in (1, 2):
+            feeds = random_feeds(graph.inputs, 4, seed)
+            engine.bind(feeds)
+            engine.run()
+            answers = engine.fetch()
+            for name, expected in truth(graph, feeds).items():
+                np.testing.assert_allclose(answers[name], expected, rtol=1e-5)
+        assert engine.last_device_ns() > 0 and engine.last_enqueue_ns() > 0
+        assert engine.last_device_ns() >= engine.last_enqueue_ns()
+
+
+def test_frees_everything(backend: Any, graph: Artifact, tmp_path: Path) -> None:
+    plan = backend.build(graph, make_spec(max_shapes="input:8x1x8x8", min_shapes="input:1x1x8x8"), tmp_path)
+    engine = backend.load(plan, make_spec())
+    for batch in (4, 2, 4):  # new shapes get new buffers and a new graph
+        engine.bind(random_feeds(graph.inputs, batch, 0))
+        engine.run()
+        assert engine.fetch()["output"].shape[0] == batch
+    engine.close()
+    engine.close()
+    assert live() == {}
+    with pytest.raises(UsageError, match="closed"):
+        engine.bind(random_feeds(graph.inputs, 4, 0))
+
+
+def test_the_flush_is_twice_the_cache(backend: Any, graph: Artifact, tmp_path: Path) -> None:
+    plan = backend.build(graph, make_spec(), tmp_path)
+    with backend.load(plan, make_spec()) as engine:
+        assert isinstance(engine, CacheFlusher)
+        engine.flush_cache()
+        engine.flush_cache()
+    assert importlib.import_module("cuda.bindings.runtime").filled[-2:] == [2000, 2000]
+    assert live() == {}
+
+
+def test_plans_are_kept(backend: Any, graph: Artifact, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    first = backend.build(graph, make_spec(), tmp_path)
+    monkeypatch.setenv("FAKE_TENSORRT_FAULT", "build")  # a second build would fail
+    assert backend.build(graph, make_spec(), tmp_path).sha256 == first.sha256
+    with pytest.raises(ArtifactError, match="Error Code 10"):
+        backend.build(graph, make_spec(optimization_level="5"), tmp_path)
+
+
+def test_settings_reach_the_builder(backend: Any, graph: Artifact, tmp_path: Path, version: str) -> None:
+    eight = version == "8.6"
+    spec = make_spec(
+        workspace_mb="64", optimization_level="2", version_compatible="1", refit="1", strip=str(int(not eight)),
+        profiles=PROFILES,
+    )  # fmt: skip
+    head = read_head(backend.build(graph, spec, tmp_path))
+    assert head["limits"] == {"WORKSPACE": 64 << 20}
+    assert head["level"] == 2 and head["detailed"] and head["typed"] == (not eight)
+    expected = ["REFIT", "STRIP_PLAN", "VERSION_COMPATIBLE"]  # TF32 is on by default, and off for FP32
+    assert head["flags"] == [name for name in expected if name != "STRIP_PLAN" or not eight]
+    assert [p[2]["input"][0] for p in head["profiles"]] == [4, 16]
+
+
+@pytest.mark.parametrize("version", ["8.6"], indirect=True)
+def test_what_eight_lacks_is_refused_by_name(backend: Any, graph: Artifact, tmp_path: Path) -> None:
+    for options, name in (
+        ({"strip": "1"}, "STRIP_PLAN"),
+        ({"hardware_compatibility": "sameComputeCapability"}, "SAME_COMPUTE_CAPABILITY"),
+    ):
+        with pytest.raises(UsageError, match=rf"8\.6\.1 has no .*\.{name}"):
+            backend.build(graph, make_spec(**options), tmp_path)
+
+
+PROFILES = "input:1x1x8x8/2x1x8x8/4x1x8x8\ninput:8x1x8x8/8x1x8x8/16x1x8x8"
+
+
+def read_head(plan: Artifact) -> dict[str, Any]:
+    return dict(json.loads(Path(plan.path).read_bytes().split(b"\n")[1]))
+
+
+def test_a_profile_is_chosen_and_shapes_must_lie_in_it(backend: Any, graph: Artifact, tmp_path: Path) -> None:
+    plan = backend.build(graph, make_spec(profiles=PROFILES), tmp_path)
+    with backend.load(plan, make_spec(profile_index="1")) as engine:
+        engine.bind(random_feeds(graph.inputs, 16, 0))
+        with pytest.raises(ArtifactError, match=r"outside the plan's profile 1 \(min \(8, 1, 8, 8\)"):
+            engine.bind(random_feeds(graph.inputs, 4, 0))
+    with pytest.raises(UsageError, match="the plan has 2 profiles"):
+        backend.load(plan, make_spec(profile_index="2"))
+
+
+def test_wrong_feeds_are_refused(backend: Any, graph: Artifact, tmp_path: Path) -> None:
+    with backend.load(backend.build(graph, make_spec(), tmp_path), make_spec()) as engine:
+        with pytest.raises(UsageError, match="bind first"):
+            engine.run  # noqa: B018
+        with pytest.raises(FeedError, match="float64"):
+            engine.bind({"input": np.zeros((4, 1, 8, 8))})
+
+
+def test_a_plan_alone_says_what_goes_in_and_out(backend: Any, graph: Artifact, tmp_path: Path) -> None:
+    plan = backend.build(graph, make_spec(), tmp_path)
+    alone = backend.build(
+        Artifact(kind="plan", model="m.plan", path=plan.path, sha256="", files=(), inputs=(), outputs=()),
+        make_spec(),
+        tmp_path,
+    )
+    assert [(s.name, s.dtype, s.shape[1:]) for s in alone.inputs] == [("input", "float32", (1, 8, 8))]
+    assert alone.inputs[0].shape[0] == 4, "its profile leaves no choice"
+    shapes = {"min_shapes": "input:1x1x8x8", "opt_shapes": "input:4x1x8x8", "max_shapes": "input:8x1x8x8"}
+    plan = backend.build(graph, make_spec(**shapes), tmp_path)
+    wide = backend.build(replace(alone, path=plan.path, inputs=(), outputs=()), make_spec(), tmp_path)
+    assert wide.inputs[0].shape == ("batch", 1, 8, 8)
+    assert [s.name for s in alone.outputs] == ["output"]
+
+
+def test_the_precision_is_proved(backend: Any, graph: Artifact, tmp_path: Path) -> None:
+    with backend.load(backend.build(graph, make_spec(), tmp_path), make_spec()) as engine:
+        engine.bind(random_feeds(graph.inputs, 4, 0))
+        assert engine.effective_precision() == pytest.approx({"fp32": 1.0})
+        profile = engine.profile_layers()
+        assert {layer.name for layer in profile.layers} == {layer["name"] for layer in read_head_layers(engine)}
+        assert {layer.precision for layer in profile.layers} <= {"fp32", "reorder", None} and profile.runs == 20
+
+
+def read_head_layers(engine: Any) -> list[dict[str, Any]]:
+    return [{"name": layer["Name"]} for layer in json.loads(engine.inspect())["Layers"]]
+
+
+def test_the_device_clock_reaches_the_row(backend: Any, graph: Artifact, tmp_path: Path) -> None:
+    from enginebench.measure.loop import measure_engine
+
+    with backend.load(backend.build(graph, make_spec(), tmp_path), make_spec()) as engine:
+        feeds = [random_feeds(graph.inputs, 4, 0)]
+        measured = measure_engine(engine, feeds, MeasureSpec(warmup=2, iters=5))
+    assert measured.device_ns is not None and len(measured.device_ns) == 5
+    assert measured.enqueue_ns is not None and all(
+        e <= t for e, t in zip(measured.enqueue_ns, measured.latency_ns, strict=True)
+    )
+
+
+@pytest.mark.parametrize(
+    ("fault", "kind", "words"),
+    [
+        ("build", ArtifactError, "cannot build .*Error Code 10"),
+        ("profile", ArtifactError, "refuses the profile"),
+    ],
+)
+def test_a_failed_build_says_why(
+    backend: Any, graph: Artifact, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fault: str, kind: type, words: str
+) -> None:
+    monkeypatch.setenv("FAKE_TENSORRT_FAULT", fault)
+    with pytest.raises(kind, match=words):
+        backend.build(graph, make_spec(), tmp_path)
+    assert not list((tmp_path / "plans").glob("*.plan"))
+
+
+def test_what_fails_at_run_time_says_why(
+    backend: Any, graph: Artifact, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plan = backend.build(graph, make_spec(), tmp_path)
+    monkeypatch.setenv("FAKE_TENSORRT_FAULT", "context")
+    with pytest.raises(MeasurementError, match="cannot create a context"):
+        backend.load(plan, make_spec())
+    monkeypatch.setenv("FAKE_TENSORRT_FAULT", "execute")
+    with backend.load(plan, make_spec()) as engine, pytest.raises(MeasurementError, match="enqueueV3: Error Code 1"):
+        engine.bind(random_feeds(graph.inputs, 4, 0))
+
+
+def test_a_graph_that_cannot_be_captured_is_refused_by_name(
+    backend: Any, graph: Artifact, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plan = backend.build(graph, make_spec(), tmp_path)
+    monkeypatch.setenv("FAKE_CUDA_FAULT", "capture")
+    with backend.load(plan, make_spec()) as engine, pytest.raises(ArtifactError, match="tensorrt:graph=0"):
+        engine.bind(random_feeds(graph.inputs, 4, 0))
+    with backend.load(plan, make_spec(graph="0")) as engine:
+        engine.bind(random_feeds(graph.inputs, 4, 0))
+        engine.run()
+
+
+def test_damaged_plans_and_graphs(backend: Any, graph: Artifact, tmp_path: Path, version: str) -> None:
+    broken = tmp_path / "bröken plan.plan"
+    broken.write_bytes(b"no plan")
+    artifact = Artifact(kind="plan", model="m", path=str(broken), sha256="", files=(), inputs=(), outputs=())
+    with pytest.raises(ArtifactError, match="Error Code 1: Serialization"):
+        backend.build(artifact, make_spec(), tmp_path)
+    bad = tmp_path / "bad.onnx"
+    bad.write_bytes(b"\x00\x01nonsense")
+    source = Artifact(kind="onnx", model="m", path=str(bad), sha256="x", files=(), inputs=(), outputs=())
+    name = "" if version == "8.6" else r" \(Unheard '/unheard/Of'\)"
+    with pytest.raises(ArtifactError, match=rf"node 6{name}: no importer registered"):
+        backend.build(source, make_spec(), tmp_path)
+
+
+def test_timings_are_kept_and_foreign_ones_ignored(backend: Any, graph: Artifact, tmp_path: Path, version: str) -> None:
+    cache = tmp_path / "own.timing"
+    cache.write_bytes(b"of another version")
+    backend.build(graph, make_spec(timing_cache=str(cache)), tmp_path)
+    assert cache.read_bytes().startswith(b"FAKE TIMINGS " + version.encode())
+    backend.build(graph, make_spec(optimization_level="1"), tmp_path)
+    assert [p.suffix for p in (tmp_path / "cache").iterdir()] == [".timing"]
+
+
+def test_weak_typing_is_of_eight_and_ten_and_refused_by_name_on_eleven(
+    backend: Any, graph: Artifact, tmp_path: Path, version: str
+) -> None:
+    np.savez(tmp_path / "calib.npz", input=np.zeros((10, 1, 8, 8), np.float32))
+    cache = tmp_path / "calib.cache"
+    spec = EngineSpec(
+        backend="tensorrt",
+        device="cuda:0",
+        precision="int8",
+        batch=4,
+        options={"weak_typing": "1", "calib_cache": str(cache), "calib_data": str(tmp_path / "calib.npz")},
+    )
+    if version == "11.4":
+        with pytest.raises(UsageError, match=r"11\.4.*strongly typed networks only.*quantize --to int8"):
+            backend.build(graph, spec, tmp_path)
+        return
+    plan = backend.build(graph, spec, tmp_path)
+    assert cache.read_text().splitlines() == ["TRT-101600-EntropyCalibration2", "input: 3c010a14"]
+    assert {"INT8", "FP16"} <= set(read_head(plan)["flags"]) and not read_head(plan)["typed"]
+    with backend.load(plan, spec) as engine:
+        engine.bind(random_feeds(graph.inputs, 4, 0))
+        assert engine.effective_precision()["int8"] > 0.2
+    cache.write_bytes(b"not one")
+    with pytest.raises(ArtifactError, match="not a calibration cache"):
+        backend.build(graph, replace(spec, batch=2), tmp_path)
+
+
+@pytest.mark.parametrize("version", ["8.6", "10.16"], indirect=True)
+def test_calibration_has_the_shapes_of_its_arrays(backend: Any, graph: Artifact, tmp_path: Path, version: str) -> None:
+    """The optimum of the plan's own profile is larger: TensorRT would read past the end of the arrays."""
+    np.savez(tmp_path / "calib.npz", input=np.zeros((10, 1, 8, 8), np.float32))
+    options = {"weak_typing": "1", "calib_data": str(tmp_path / "calib.npz"), "opt_shapes": "input:8x1x8x8"}
+    spec = EngineSpec(backend="tensorrt", device="cuda:0", precision="int8", batch=2, options=options)
+    assert "INT8" in read_head(backend.build(graph, spec, tmp_path))["flags"]
+
+
+def test_a_cache_that_is_not_there_is_refused(backend: Any, graph: Artifact, tmp_path: Path, version: str) -> None:
+    options = {"weak_typing": "1", "calib_cache": str(tmp_path / "nowhere.cache")}
+    spec = EngineSpec(backend="tensorrt", device="cuda:0", precision="int8", options=options)
+    with pytest.raises(ArtifactError, match="cannot read the calibration cache"):
+        backend.build(graph, spec, tmp_path)
+
+
+def test_plugins_that_are_missing(backend: Any, graph: Artifact, tmp_path: Path) -> None:
+    with pytest.raises(ArtifactError, match=r"cannot load the plugin library nowhere\.so"):
+        backend.build(graph, make_spec(plugins="nowhere.so"), tmp_path)
+
+
+def test_without_a_gpu(backend: Any, graph: Artifact, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FAKE_CUDA_DEVICES", "0")
+    probed = backend.probe()
+    assert not probed.available and "cudaErrorInsufficientDriver" in str(probed.reason)
+    with pytest.raises(BackendUnavailable, match="cudaErrorInsufficientDriver"):
+        backend.build(graph, make_spec(), tmp_path)
+
+
+def test_older_versions_are_refused(engine_module: ModuleType, backend: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(engine_module.trt, "__version__", "8.5.3")
+    assert not backend.probe().available
+    assert "8.6 and later" in str(backend.probe().reason)
+
+
+def test_progress_is_told(backend: Any, graph: Artifact, tmp_path: Path, version: str) -> None:
+    notes: list[str] = []
+    backend.take_note(notes.append)
+    backend.build(graph, make_spec(), tmp_path)
+    told = ["building: Building Engine", "building: Building Engine, 1 of 2", "building: Building Engine, 2 of 2"]
+    assert notes == ([] if version == "8.6" else told)  # 8.6 has no progress monitor
+
+
+def test_the_fakes_lack_what_the_bindings_lack(version: str) -> None:
+    trt = importlib.import_module("tensorrt")
+    assert hasattr(trt, "IInt8EntropyCalibrator2") == (version != "11.4")
+    assert hasattr(trt.BuilderFlag, "FP16") == (version != "11.4")
+    assert hasattr(trt.NetworkDefinitionCreationFlag, "EXPLICIT_BATCH") == (version != "11.4")
+    assert hasattr(trt, "IProgressMonitor") == hasattr(trt.ParserError, "node_operator") == (version != "8.6")
+    config = trt.Builder(None).create_builder_config()
+    if version == "11.4":
+        with pytest.raises(AttributeError, match="int8_calibrator"):
+            config.int8_calibrator = None
+
+
+def take_inventory(version: str) -> dict[str, Any]:
+    """What the real bindings of a version have; 8.6's is what `tools/tensorrt_names.py` reads from its wheel."""
+    folder = Path(os.environ.get("ENGINEBENCH_FACTS", ROOT.parent / "shared" / "facts"))
+    path = folder / f"tensorrt-api-{version}.json"
+    if not path.is_file():
+        pytest.skip(f"the inventory of the real bindings is not at {path}; set ENGINEBENCH_FACTS")
+    return dict(json.loads(path.read_text(encoding="utf-8")))
+
+
+@pytest.mark.parametrize("version", ["10.16", "11.4"], indirect=True)
+def test_the_inventory_is_that_of_the_real_bindings(version: str) -> None:
+    real = take_inventory(version)
+    ours = json.loads((MODULES / "tensorrt" / "names.json").read_text(encoding="utf-8"))[version]
+    assert ours["version"] == real["version"]
+    for name, members in ours["classes"].items():
+        assert members == sorted(m for m in real["classes"][name] if not m.startswith("__"))
+    for name, members in ours["enums"].items():
+        assert members == real["enums"][name]
+
+
+@pytest.mark.parametrize("version", ["10.16", "11.4"], indirect=True)
+def test_signatures_are_those_of_the_real_bindings(version: str) -> None:
+    import inspect
+    import re
+
+    real = take_inventory(version)["classes"]
+    trt = importlib.import_module("tensorrt")
+    checked = 0
+    for name in real:
+        for method, text in vars(getattr(trt, name, object)).items():
+            signatures = real[name].get(method)
+            if method.startswith("_") or not inspect.isfunction(text) or not isinstance(signatures, list):
+                continue
+            mine = [p for p in inspect.signature(text).parameters if p != "self"]
+            known = [re.findall(r"(\w+): (?!builtin)", s.split("->")[0])[1:] for s in signatures if "*args" not in s]
+            assert any(mine == k[: len(mine)] for k in known), f"{name}.{method}{mine} is none of {signatures}"
+            checked += 1
+    assert checked > 25
+
+
+@pytest.fixture
+def lean(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[ModuleType]:
+    use_lean(monkeypatch, tmp_path)
+    yield importlib.import_module("enginebench.backends.tensorrt.tensorrt")
+    forget_modules()
+
+
+def write_fake_plan(path: Path, flags: list[str]) -> Artifact:
+    """A plan as a builder of 11.1 with these flags would leave it."""
+    from fakes.fake_plan import describe_graph, write_plan
+
+    data = (DATA_DIR / "digits-cnn.onnx").read_bytes()
+    head = describe_graph(data, []) | {"version": "11.1", "detailed": True, "flags": flags}
+    shapes = [{"input": [batch, 1, 8, 8]} for batch in (1, 4, 8)]
+    path.write_bytes(write_plan(data, **head, profiles=[shapes]))
+    return Artifact(kind="plan", model=path.name, path=str(path), sha256="", files=(), inputs=(), outputs=())
+
+
+def test_the_lean_runtime_runs_a_plan_for_later_versions(lean: ModuleType, graph: Artifact, tmp_path: Path) -> None:
+    assert lean.trt.__name__ == LEAN
+    backend = lean.create_backend(None)
+    backend.take_reader(ToolFiles())
+    plan = backend.build(write_fake_plan(tmp_path / "vc.plan", ["VERSION_COMPATIBLE"]), make_spec(), tmp_path)
+    feeds = random_feeds(graph.inputs, 4, 0)
+    with backend.load(plan, make_spec()) as engine:
+        engine.bind(feeds)
+        engine.run()
+        np.testing.assert_allclose(engine.fetch()["output"], truth(graph, feeds)["output"], rtol=1e-5)
+        assert engine.effective_precision() == {}  # it has no inspector: nothing is proved
+    with pytest.raises(
+        ArtifactError, match=r"lean runtime, which takes plans built with --version-compatible\): .*Code 1"
+    ):
+        backend.load(write_fake_plan(tmp_path / "own.plan", []), make_spec())
+
+
+def test_the_lean_runtime_says_that_it_cannot_build(lean: ModuleType, graph: Artifact, tmp_path: Path) -> None:
+    backend = lean.create_backend(None)
+    assert backend.probe().available and "the lean runtime" in backend.probe().reason
+    with pytest.raises(BackendUnavailable, match=r"lean runtime cannot build \(tensorrt_lean_bindings 11\.4"):
+        backend.build(graph, make_spec(), tmp_path)
+    assert registry.find_installed("tensorrt").available
+    assert registry.find_missing(("tensorrt", "nowhere"), (LEAN,)) == ["nowhere"]
+    assert registry.find_missing(("nowhere", "tensorrt"), ("nowhere.else",)) == ["nowhere", "tensorrt"]
+
+
+def test_a_runtime_around_nothing_is_not_used(backend: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without CUDA the real bindings log an error and hand out an object whose first use ends the process."""
+    plan = tmp_path / "any.plan"
+    plan.write_bytes(b"x")
+    monkeypatch.setenv("FAKE_TENSORRT_FAULT", "runtime")
+    artifact = Artifact(kind="plan", model="m", path=str(plan), sha256="", files=(), inputs=(), outputs=())
+    with pytest.raises(BackendUnavailable, match="TensorRT cannot create a runtime: createInferRuntime: Error Code 6"):
+        backend.load(artifact, make_spec())

@@ -1,0 +1,101 @@
+"""What engines say of graphs that they do not take, told in one sentence that begins with the operator."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import onnx
+import onnxruntime
+import openvino
+import pytest
+from onnx import ModelProto, TensorProto, helper
+
+from enginebench.backends.onnxruntime.ort import OrtBackend
+from enginebench.backends.openvino.openvino import OpenvinoBackend
+from enginebench.backends.refusals import explain_refusal, find_operator, shorten_words
+from enginebench.core.errors import ArtifactError, UnsupportedOperator
+from enginebench.core.protocols import Loadable
+from enginebench.core.records import EngineSpec
+from enginebench.models.onnx_source import read_onnx
+
+
+def make_model(op_type: str, element: int = TensorProto.FLOAT, domain: str = "", opset: int = 17) -> ModelProto:
+    """One operator on [n, 4, 4]."""
+    values = [helper.make_tensor_value_info(name, element, ["n", 4, 4]) for name in ("x", "y")]
+    graph = helper.make_graph(
+        [helper.make_node(op_type, ["x"], ["y"], "only", domain=domain)], "g", values[:1], values[1:]
+    )
+    opsets = [helper.make_opsetid("", opset)] + ([helper.make_opsetid(domain, 1)] if domain else [])
+    return helper.make_model(graph, opset_imports=opsets, ir_version=8)
+
+
+@pytest.mark.parametrize(
+    ("backend", "model", "operator"),
+    [
+        (OpenvinoBackend(), make_model("Det"), "Det"),
+        (OpenvinoBackend(), make_model("Fancy", domain="my.own"), "my.own.Fancy"),
+        (OrtBackend(), make_model("Fancy", domain="my.own"), "my.own.Fancy"),
+        (OrtBackend(), make_model("Acosh", TensorProto.DOUBLE), "Acosh"),
+    ],
+    ids=["openvino-det", "openvino-custom", "ort-custom", "ort-double"],
+)
+def test_the_message_begins_with_the_operator_and_the_log_has_every_word(
+    backend: Loadable, model: ModelProto, operator: str, tmp_path: Path
+) -> None:
+    path = tmp_path / "m.onnx"
+    onnx.save(model, path)
+    artifact = read_onnx(path)
+    spec = EngineSpec(backend="any", precision=artifact.precision)
+    with pytest.raises(UnsupportedOperator) as caught:
+        backend.load(artifact, spec)
+    text = str(caught.value)
+    assert text.startswith(f"{operator}: ") and "\n" not in text and len(text) < 500
+    assert "[ONNXRuntimeError]" not in text and "src/" not in text
+    assert len(caught.value.log) > 50 and operator.rpartition(".")[2] in caught.value.log
+
+
+def test_a_graph_whose_shapes_do_not_fit_is_explained_by_both_engines(tmp_path: Path) -> None:
+    path = tmp_path / "m.onnx"
+    values = [helper.make_tensor_value_info("x", TensorProto.FLOAT, [3, 4])]
+    answer = [helper.make_tensor_value_info("y", TensorProto.FLOAT, ["a", "b"])]
+    graph = helper.make_graph([helper.make_node("MatMul", ["x", "x"], ["y"], "product")], "g", values, answer)
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8), path)
+    for load in (
+        lambda: onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"]),
+        lambda: openvino.Core().read_model(path),
+    ):
+        with pytest.raises(Exception, match="ncompatible") as caught:
+            load()
+        found = explain_refusal("it cannot read m.onnx", caught.value)
+        assert str(found).startswith("MatMul: it cannot read m.onnx: ") and "ncompatible" in str(found)
+
+
+def test_words_without_an_operator_are_told_as_they_are() -> None:
+    found = explain_refusal("X cannot load m.onnx", RuntimeError("Protobuf parsing failed."))
+    assert type(found) is ArtifactError
+    assert str(found) == "X cannot load m.onnx: Protobuf parsing failed."
+    assert str(explain_refusal("X cannot", RuntimeError())) == "X cannot: RuntimeError"
+
+
+def test_operators_and_reasons_in_messages_that_were_seen() -> None:
+    failed = (
+        "[ONNXRuntimeError] : 6 : RUNTIME_EXCEPTION : Non-zero status code returned while running Gather node. "
+        "Name:'g' Status Message: indices element out of data bounds"
+    )
+    assert find_operator(failed) == "Gather" and shorten_words(failed).startswith("Non-zero status code")
+    several = "Summary:\n-- No conversion rule found for operations: DynamicQuantizeLSTM, ai.onnx.ml.ZipMap"
+    assert find_operator(several) == "DynamicQuantizeLSTM"
+    assert shorten_words(several) == "No conversion rule found for operations: DynamicQuantizeLSTM, ai.onnx.ml.ZipMap"
+    assert find_operator("Det-17 is odd") is None
+    assert len(shorten_words("x" * 10_000)) < 400
+
+
+def test_an_operator_that_there_is_a_kernel_for_is_run(tmp_path: Path) -> None:
+    path = tmp_path / "m.onnx"
+    onnx.save(make_model("Acos"), path)
+    artifact = read_onnx(path)
+    with OrtBackend().load(artifact, EngineSpec(backend="ort")) as engine:
+        engine.bind({"x": np.zeros((1, 4, 4), np.float32)})
+        engine.run()
+        assert engine.fetch()["y"].shape == (1, 4, 4)

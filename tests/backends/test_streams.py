@@ -1,0 +1,158 @@
+"""The promises of engines under load: every request gets the answer of depth 1, and one that fails fails alone."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from enginebench.backends.fake import project_feeds
+from enginebench.backends.registry import open_backend, takes
+from enginebench.core.errors import UsageError
+from enginebench.core.feeds import choose_buckets, cut_entries, join_samples, sum_entries
+from enginebench.core.names import parse_engine
+from enginebench.core.records import Artifact, EngineSpec
+from enginebench.core.streams import Ended, Streams
+from enginebench.testing import ATOL, INPUT, OUTPUT, RTOL
+from enginebench.workflow.child.jobs import ServeJob
+from enginebench.workflow.child.perform_load import open_streams, warm_up
+
+# Each as it is opened under load, with the batches that requests may be joined to.
+ENGINES = [
+    ("fake", 3, 4),
+    ("fake:waiting=asleep,latency_us=200", 3, 1),
+    ("ort", 1, 1),
+    ("ort", 2, 4),
+    ("ort:sessions=one", 2, 1),
+    ("ort:sessions=async", 2, 4),
+    ("ort:arena=shared", 2, 1),
+    ("openvino", 2, 4),
+    ("openvino:shapes=dynamic", 2, 4),
+    ("openvino:hint=throughput", 2, 1),
+    ("pytorch", 1, 4),
+    ("pytorch", 2, 1),
+]
+Open = Callable[[str, int, int], Streams]
+
+
+@pytest.fixture
+def open_engine(
+    onnx_artifact: Artifact, torch_artifact: Artifact, loader: Callable[[Artifact], Any], tmp_path: Path
+) -> Any:
+    opened: list[Streams] = []
+
+    def open_one(engine: str, streams: int, max_batch: int) -> Streams:
+        name, options = parse_engine(engine)
+        backend = open_backend(name, loader, tmp_path)
+        spec = EngineSpec(backend=name, options=options)
+        built = backend.build(torch_artifact if takes(name) == "torch" else onnx_artifact, spec, tmp_path)
+        job = ServeJob(
+            model="small",
+            artifact=built,
+            engine=spec,
+            out_dir=str(tmp_path),
+            board="",
+            bell="",
+            streams=streams,
+            max_batch=max_batch,
+        )
+        opened.append(open_streams(backend, job))
+        return opened[-1]
+
+    yield open_one
+    for streams in opened:
+        streams.close()
+        streams.close()  # may be called twice
+
+
+def make_samples(count: int) -> list[dict[str, np.ndarray]]:
+    rng = np.random.default_rng(5)
+    return [{"image": rng.standard_normal((1, 3, 8, 8), dtype=np.float32)} for _ in range(count)]
+
+
+def answer_all(streams: Streams, batches: list[list[Any]]) -> dict[int, Ended]:
+    """What came of each submission, never more of them on their way than the depth."""
+    ended: dict[int, Ended] = {}
+    flying = 0
+    for ticket, batch in enumerate(batches):
+        while flying >= streams.depth:
+            found = streams.collect(wait=True)
+            assert found
+            flying -= len(found)
+            ended |= {one.ticket: one for one in found}
+        streams.submit(ticket, batch)
+        flying += 1
+    while flying:
+        found = streams.collect(wait=True)
+        flying -= len(found)
+        ended |= {one.ticket: one for one in found}
+    assert streams.collect(wait=False) == []
+    return ended
+
+
+@pytest.mark.parametrize(("engine", "streams", "max_batch"), ENGINES)
+def test_every_request_gets_the_answer_of_depth_1(
+    engine: str, streams: int, max_batch: int, open_engine: Open, expect: Callable[[np.ndarray], np.ndarray]
+) -> None:
+    opened = open_engine(engine, streams, max_batch)
+    samples = make_samples(24)
+    sizes = [1 + i % max_batch for i in range(24)]
+    batches, left = [], samples
+    for size in sizes:
+        if left:
+            batches.append(left[:size])
+            left = left[size:]
+    warm_up(opened, samples[:1], max_batch)
+    ended = answer_all(opened, batches)
+    assert sorted(ended) == list(range(len(batches)))
+    for ticket, batch in enumerate(batches):
+        one = ended[ticket]
+        assert one.error is None and one.outputs is not None
+        assert one.started_ns <= one.computed_ns <= one.done_ns
+        images = np.concatenate([sample["image"] for sample in batch])
+        right = (
+            project_feeds((INPUT,), (OUTPUT,), {"image": images})["scores"]
+            if engine.startswith("fake")
+            else expect(images)
+        )
+        assert one.outputs["scores"].shape == right.shape
+        np.testing.assert_allclose(one.outputs["scores"], right, rtol=RTOL, atol=ATOL)
+
+
+@pytest.mark.parametrize(("engine", "streams", "max_batch"), [e for e in ENGINES if "asleep" not in e[0]])
+def test_a_request_that_fails_is_one_failed_request(
+    engine: str, streams: int, max_batch: int, open_engine: Open
+) -> None:
+    opened = open_engine(engine, streams, max_batch)
+    good = make_samples(6)
+    bad = [
+        {"image": np.zeros((1, 3, 9, 8), np.float32)},
+        {"image": np.zeros((1, 3, 8, 8), np.float64)},
+        {"photo": good[0]["image"]},
+    ]
+    ended = answer_all(opened, [[good[0]], [bad[0]], [good[1]], [bad[1]], [good[2]], [bad[2]], [good[3]]])
+    assert [ticket for ticket in sorted(ended) if ended[ticket].error] == [1, 3, 5]
+    assert all(ended[ticket].outputs is None for ticket in (1, 3, 5))
+    assert "image" in str(ended[1].error)
+    assert all(ended[ticket].outputs for ticket in (0, 2, 4, 6))
+
+
+def test_async_sessions_need_a_thread_that_computes(open_engine: Open) -> None:
+    with pytest.raises(UsageError, match="two threads in all"):
+        open_engine("ort:sessions=async", 1, 1)
+
+
+def test_buckets_are_powers_of_two_and_the_largest() -> None:
+    assert [choose_buckets(n) for n in (1, 2, 6, 8)] == [(1,), (1, 2), (1, 2, 4, 6), (1, 2, 4, 8)]
+
+
+def test_a_batch_is_filled_up_with_its_last_entry_and_cut_again() -> None:
+    samples = make_samples(3)
+    joined = join_samples(samples, 4)
+    assert sum_entries(samples) == 3 and joined["image"].shape == (4, 3, 8, 8)
+    np.testing.assert_array_equal(joined["image"][3], joined["image"][2])
+    outputs = cut_entries({"scores": np.arange(8).reshape(4, 2), "count": np.array(4)}, 3, 4)
+    assert outputs["scores"].shape == (3, 2) and outputs["count"] == 4

@@ -1,0 +1,429 @@
+"""PyTorch, eager and compiled: strict FP32, its threads, its layouts, and what a module may return."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import psutil
+import pytest
+import torch
+import torch.fx
+from msgspec.structs import replace
+
+from enginebench.backends.torch import pytorch_compile
+from enginebench.backends.torch.engine import flatten_tensors, make_tensor, prepare_torch
+from enginebench.backends.torch.fold import count_norms, fold_batch_norms
+from enginebench.backends.torch.module import make_checks
+from enginebench.backends.torch.pytorch import PytorchBackend
+from enginebench.backends.torch.pytorch_compile import PytorchCompileBackend, find_missing_tools
+from enginebench.core.errors import ArtifactError, BackendUnavailable, ModelError, UsageError
+from enginebench.core.feeds import random_feeds
+from enginebench.core.records import Artifact, EngineSpec, TensorSpec
+
+# PyTorch's compiler imports a module of PyTorch's own that still uses what PyTorch deprecates.
+pytestmark = pytest.mark.filterwarnings("ignore:`torch.jit.script_method` is deprecated:DeprecationWarning")
+
+SPEC = EngineSpec(backend="pytorch")
+COMPILE = EngineSpec(backend="pytorch-compile")
+
+
+class Wrapped(torch.nn.Module):
+    """A module made of one function."""
+
+    def __init__(self, function: Callable[..., Any]) -> None:
+        super().__init__()
+        self.function = function
+
+    def forward(self, *inputs: Any) -> Any:
+        return self.function(*inputs)
+
+
+def describe(*names: str) -> Artifact:
+    specs = tuple(TensorSpec(name=name, dtype="float32", shape=("batch", 2)) for name in names)
+    x = TensorSpec(name="x", dtype="float32", shape=("batch", 2))
+    return Artifact(kind="torch", model="m", path="", sha256="", files=(), inputs=(x,), outputs=specs)
+
+
+def test_fp32_is_strict() -> None:
+    torch.backends.cuda.matmul.allow_tf32 = True
+    prepare_torch(SPEC)
+    assert torch.get_float32_matmul_precision() == "highest"
+    assert not torch.backends.cuda.matmul.allow_tf32
+    assert not torch.backends.cudnn.allow_tf32
+
+
+@pytest.mark.parametrize("variable", ["ONEDNN_DEFAULT_FPMATH_MODE", "DNNL_DEFAULT_FPMATH_MODE"])
+def test_environment_that_shortens_fp32_is_refused(variable: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(variable, "bf16")
+    with pytest.raises(BackendUnavailable, match=f"{variable}=BF16"):
+        prepare_torch(SPEC)
+    monkeypatch.setenv(variable, "strict")
+    prepare_torch(SPEC)
+
+
+def test_threads_are_set_and_operators_run_one_by_one() -> None:
+    prepare_torch(replace(SPEC, threads=2))
+    assert (torch.get_num_threads(), torch.get_num_interop_threads()) == (2, 1)
+    prepare_torch(SPEC)
+    assert torch.get_num_threads() == 1
+
+
+def test_threads_that_were_set_elsewhere_are_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(count: int) -> None:
+        raise RuntimeError("cannot set number of interop threads after parallel work has started")
+
+    monkeypatch.setattr(torch, "get_num_interop_threads", lambda: 4)
+    monkeypatch.setattr(torch, "set_num_interop_threads", refuse)
+    with pytest.raises(BackendUnavailable, match="in a new process"):
+        prepare_torch(SPEC)
+
+
+def test_channels_last_changes_layout_and_no_answer(torch_artifact: Artifact, loader: Any, expect: Any) -> None:
+    feeds = random_feeds(torch_artifact.inputs, 2, 0)
+    spec = replace(SPEC, batch=2, options={"channels_last": "1"})
+    with PytorchBackend(loader).load(torch_artifact, spec) as engine:
+        engine.bind(feeds)
+        assert engine._tensors[0].is_contiguous(memory_format=torch.channels_last)
+        engine.run()
+        np.testing.assert_allclose(engine.fetch()["scores"], expect(feeds["image"]), rtol=1e-4, atol=1e-5)
+
+
+def test_tensors_of_other_ranks_stay_contiguous() -> None:
+    assert make_tensor("int64", (2, 3), channels_last=True).is_contiguous()
+    assert make_tensor("bool", (), channels_last=True).dtype == torch.bool
+
+
+def test_outputs_are_found_in_whatever_a_module_returns() -> None:
+    a, b, c = torch.zeros(1), torch.ones(1), torch.ones(2)
+    assert [*flatten_tensors({"a": a, "rest": [b, (c, None)]})] == [a, b, c]
+    engine = PytorchBackend(lambda artifact: Wrapped(lambda x: {"first": x + 1, "second": (x * 2,)})).load(
+        describe("first", "second"), SPEC
+    )
+    with engine:
+        engine.bind({"x": np.array([[1, 2]], np.float32)})
+        engine.run()
+        answer = engine.fetch()
+        np.testing.assert_array_equal(answer["first"], [[2, 3]])
+        np.testing.assert_array_equal(answer["second"], [[2, 4]])
+
+
+def test_module_that_returns_another_number_of_tensors_is_refused() -> None:
+    with PytorchBackend(lambda artifact: Wrapped(lambda x: (x, x))).load(describe("y"), SPEC) as engine:
+        engine.bind({"x": np.zeros((1, 2), np.float32)})
+        engine.run()
+        with pytest.raises(ArtifactError, match="returned 2 tensors; its artifact names 1"):
+            engine.fetch()
+
+
+@pytest.mark.parametrize("backend", [PytorchBackend, lambda loader: PytorchCompileBackend(loader, None)])
+def test_loader_is_needed_and_must_return_a_module(backend: Any, torch_artifact: Artifact) -> None:
+    spec = replace(SPEC, backend=backend(None).name)
+    with pytest.raises(UsageError, match="open the backend with a module loader"):
+        backend(None).load(torch_artifact, spec)
+    with pytest.raises(ModelError, match="returned a dict"):
+        backend(lambda artifact: {}).load(torch_artifact, spec)
+
+
+def test_module_is_put_into_inference_mode() -> None:
+    module = torch.nn.Sequential(torch.nn.Dropout(0.5), torch.nn.ReLU())
+    with PytorchBackend(lambda artifact: module).load(describe("y"), SPEC) as engine:
+        engine.bind({"x": np.ones((1, 2), np.float32)})
+        engine.run()
+        np.testing.assert_array_equal(engine.fetch()["y"], [[1, 1]])
+        assert engine._answer.is_inference()
+
+
+def test_compiled_code_is_kept_and_the_environment_left_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    before = str(tmp_path / "before")
+    monkeypatch.setenv(pytorch_compile.CACHE_VARIABLE, before)
+    spec = replace(COMPILE, options={"channels_last": "1"})
+    backend = PytorchCompileBackend(lambda artifact: Wrapped(lambda x: torch.relu(x) * 3), tmp_path)
+    backend.load(describe("y"), spec).close()
+    assert list((tmp_path / pytorch_compile.CACHE_NAME).rglob("*.cpp"))
+    assert os.environ[pytorch_compile.CACHE_VARIABLE] == before
+
+
+def test_freezing_folds_weights_and_keeps_the_answers(loader: Any, torch_artifact: Artifact, tmp_path: Path) -> None:
+    feeds = random_feeds(torch_artifact.inputs, 1, seed=0)
+    answers = []
+    for freezing in ("0", "1"):
+        spec = replace(COMPILE, options={"freezing": freezing})
+        with PytorchCompileBackend(loader, tmp_path).load(torch_artifact, spec) as engine:
+            assert pytorch_compile.inductor.freezing == (freezing == "1")
+            engine.bind(feeds)
+            engine.run()
+            answers.append(engine.fetch())
+    for name, wanted in answers[0].items():
+        np.testing.assert_allclose(answers[1][name], wanted, rtol=1e-4, atol=1e-5)
+
+
+def make_normed(seed: int = 0) -> torch.nn.Sequential:
+    """A convolution and a linear layer, each with a batch norm after it whose statistics are not those of a new one."""
+    torch.manual_seed(seed)
+    layers = [torch.nn.Conv2d(1, 3, 1), torch.nn.BatchNorm2d(3), torch.nn.ReLU(), torch.nn.Flatten()]
+    layers += [torch.nn.Linear(12, 4), torch.nn.BatchNorm1d(4)]
+    for layer in layers:
+        if hasattr(layer, "running_var"):
+            layer.running_mean.uniform_(-1, 1)
+            layer.running_var.uniform_(0.5, 2)
+            torch.nn.init.uniform_(layer.weight, 0.5, 2)
+    return torch.nn.Sequential(*layers).eval()
+
+
+@pytest.mark.parametrize(
+    "backend", [PytorchBackend, lambda loader: PytorchCompileBackend(loader, None)], ids=["pytorch", "compiled"]
+)
+def test_batch_norms_are_folded_and_answers_stay(backend: Any) -> None:
+    image = TensorSpec(name="x", dtype="float32", shape=("batch", 1, 2, 2))
+    artifact = replace(describe("y"), inputs=(image,))
+    feeds = random_feeds(artifact.inputs, 2, seed=1)
+    with torch.no_grad():
+        wanted = make_normed()(torch.from_numpy(feeds["x"])).numpy()
+    spec = EngineSpec(backend=backend(None).name, batch=2, options={"fold_bn": "1"})
+    with backend(lambda artifact: make_normed()).load(artifact, spec) as engine:
+        engine.bind(feeds)
+        engine.run()
+        np.testing.assert_allclose(engine.fetch()["y"], wanted, rtol=1e-4, atol=1e-5)
+
+
+def test_folding_leaves_no_norm_and_touches_no_original() -> None:
+    module = make_normed()
+    assert count_norms(fold_batch_norms(module, "m", [[torch.ones(2, 1, 2, 2)]])) == 0
+    assert count_norms(torch.fx.symbolic_trace(module)) == 2
+    assert torch.equal(module[0].weight, make_normed()[0].weight)
+
+
+class OnlyInTraining(torch.nn.Module):
+    """A batch norm that no inference runs, and a layer that has none."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer, self.norm = torch.nn.Linear(2, 2), torch.nn.BatchNorm1d(2)
+
+    def forward(self, x: Any) -> Any:
+        return self.norm(self.layer(x)) if self.training else torch.relu(self.layer(x))
+
+
+class ReadTwice(torch.nn.Module):
+    """A layer whose weight is also read without the batch norm after it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm, self.layer = make_normed()[5], torch.nn.Linear(2, 4)
+
+    def forward(self, x: Any) -> Any:
+        return self.norm(self.layer(x)) + self.layer.weight.sum()
+
+
+class Branching(torch.nn.Module):
+    """Which of its layers runs depends on the values."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer, self.norm = torch.nn.Linear(2, 2), torch.nn.BatchNorm1d(2)
+
+    def forward(self, x: Any) -> Any:
+        return self.norm(self.layer(x)) if x.sum() > 0 else x
+
+
+class Around(torch.nn.Module):
+    """A wrapper that takes any number of inputs."""
+
+    def __init__(self, inner: torch.nn.Module) -> None:
+        super().__init__()
+        self.inner = self.again = inner
+        self.nothing = None
+        self.register_module("missing", None)
+
+    def forward(self, *inputs: Any) -> Any:
+        return (self.inner(*inputs) + self.again(*inputs)) / 2
+
+
+def make_shared() -> torch.nn.Sequential:
+    layer, norm = torch.nn.Linear(2, 2), torch.nn.BatchNorm1d(2)
+    norm.running_mean = torch.tensor([0.5, -0.5])
+    return torch.nn.Sequential(layer, norm, torch.nn.ReLU(), layer, norm)
+
+
+def make_along_another_axis() -> torch.nn.Sequential:
+    return torch.nn.Sequential(torch.nn.Linear(2, 4), make_normed()[5])
+
+
+@pytest.mark.parametrize(
+    ("make", "shape", "reason"),
+    [
+        (lambda: torch.nn.Linear(2, 2), (2, 2), "has no batch norm that directly follows"),
+        (OnlyInTraining, (2, 2), "has no batch norm that directly follows"),
+        (Branching, (2, 2), "in what torch.fx can trace: Branching: .*control flow"),
+        (make_shared, (2, 2), "answers differently once"),
+        (ReadTwice, (2, 2), "answers differently once"),
+        (make_along_another_axis, (2, 4, 2), "answers differently once"),
+        (make_normed, (2, 7), "it cannot be checked that its answers stay the same"),
+    ],
+)
+def test_what_cannot_be_folded_is_an_error_that_says_why(make: Any, shape: tuple[int, ...], reason: str) -> None:
+    with pytest.raises(ModelError, match=f"m.* {reason}.*Leave out fold_bn=1"):
+        fold_batch_norms(make().eval(), "m", [[torch.rand(shape)]])
+
+
+def test_what_cannot_be_traced_is_folded_inside() -> None:
+    """As a model from a factory is: its wrapper takes any number of inputs."""
+    inner = make_normed()
+    module = Around(Around(inner)).eval()
+    folded = fold_batch_norms(module, "m", [[torch.ones(2, 1, 2, 2)]])
+    assert [type(m) for m in folded.modules()].count(torch.nn.BatchNorm2d) == 0
+    assert module.inner.inner is inner and isinstance(inner[1], torch.nn.BatchNorm2d)
+
+
+def test_a_layer_that_is_called_twice_hinders_no_other() -> None:
+    layer = torch.nn.Linear(4, 4)
+    module = torch.nn.Sequential(make_normed(), layer, torch.nn.ReLU(), layer).eval()
+    assert count_norms(fold_batch_norms(module, "m", [[torch.ones(2, 1, 2, 2)]])) == 0
+
+
+class Counting(torch.nn.Sequential):
+    """Notes the batches that it is called with; takes only those in `accepted`."""
+
+    def __init__(self, *accepted: int) -> None:
+        super().__init__(torch.nn.Linear(2, 4), make_normed()[5])
+        self.accepted, self.seen = accepted, list[int]()
+
+    def forward(self, x: Any) -> Any:
+        if isinstance(x, torch.Tensor):
+            self.seen.append(len(x))
+            if len(x) not in self.accepted:
+                raise RuntimeError(f"a batch of {len(x)}")
+        return super().forward(x)
+
+
+@pytest.mark.parametrize(
+    ("length", "accepted", "seen"),
+    [("batch", (2, 64), [2]), (64, (2, 64), [2]), (64, (64,), [2, 64]), (1, (1,), [1])],
+)
+def test_folding_is_checked_on_few_samples_if_the_module_takes_them(
+    length: int | str, accepted: tuple[int, ...], seen: list[int]
+) -> None:
+    inputs = (TensorSpec(name="x", dtype="float32", shape=(length, 2)),)
+    module = Counting(*accepted).eval()
+    fold_batch_norms(module, "m", make_checks(inputs, length if isinstance(length, int) else 64))
+    assert module.seen == seen
+
+
+class EveryEighth(torch.nn.Sequential):
+    """Answers nothing to two samples."""
+
+    def __init__(self) -> None:
+        super().__init__(*make_along_another_axis())
+
+    def forward(self, x: Any) -> Any:
+        return super().forward(x)[7::8]
+
+
+@pytest.mark.parametrize(("batch", "reason"), [(8, "answers differently once"), (4, "its answers are empty")])
+def test_an_empty_answer_proves_nothing(batch: int, reason: str) -> None:
+    inputs = (TensorSpec(name="x", dtype="float32", shape=(batch, 4, 2)),)
+    with pytest.raises(ModelError, match=reason):
+        fold_batch_norms(EveryEighth().eval(), "m", make_checks(inputs, batch))
+
+
+def test_inputs_without_a_common_batch_are_checked_whole() -> None:
+    inputs = tuple(TensorSpec(name=name, dtype="float32", shape=(n, 2)) for name, n in (("x", 8), ("y", 3)))
+    assert [[tuple(t.shape) for t in check] for check in make_checks(inputs, 8)] == [[(8, 2), (3, 2)]]
+
+
+def test_the_compiler_is_imported_ahead() -> None:
+    code = (
+        "import sys, psutil, torch; from enginebench.backends.torch.pytorch_compile import create_backend as create; "
+        "name, backend = 'torch._inductor.compile_fx', create(None, None); before = name in sys.modules; "
+        "backend.import_ahead(); children = psutil.Process().children(recursive=True); "
+        "workers = torch._inductor.config.compile_threads; "
+        "print(before, name in sys.modules, len(children), workers, torch.cuda.is_initialized())"
+    )
+    shown = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+    assert shown.split() == ["False", "True", "0", "1", "False"]
+
+
+def test_compiled_code_is_kept_in_a_folder_whose_path_has_a_space_and_a_quote(tmp_path: Path) -> None:
+    """PyTorch quotes neither: its compiler took half of the path for a file."""
+    folder = tmp_path / "it's größer"
+    artifact = replace(describe("y"), inputs=(TensorSpec(name="x", dtype="float32", shape=("batch", 1, 2, 2)),))
+    torch.compiler.reset()
+    with PytorchCompileBackend(lambda artifact: make_normed(), folder).load(artifact, COMPILE) as engine:
+        engine.bind(random_feeds(artifact.inputs, 3, seed=0))
+        engine.run()
+    assert list(folder.rglob("*.so"))
+
+
+@pytest.mark.parametrize(
+    ("text", "wanted"),
+    [
+        (
+            "CppCompileError: C++ compile error\n\nCommand:\ng++ x.cpp\n\nOutput:\n x.h:3: error: no such type\nand",
+            "CppCompileError: C++ compile error: x.h:3: error: no such type",
+        ),
+        ("CppCompileError: C++ compile error", "CppCompileError: C++ compile error. With pytorch-compile:fullgraph=0 "),
+        (
+            "Data-dependent branching\n  Hint\n\nmore",
+            "Data-dependent branching Hint. With pytorch-compile:fullgraph=0 ",
+        ),
+        ("", "RuntimeError. With "),
+    ],
+)
+def test_a_failure_to_compile_is_told_in_one_line(text: str, wanted: str) -> None:
+    told = pytorch_compile.explain_failure(RuntimeError(text))
+    assert told.startswith(wanted) and "\n" not in told
+
+
+def test_a_pytorch_whose_own_path_has_a_space_is_said_to_be_in_the_way(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch, "__file__", "/home/a user/torch/__init__.py")
+    found = PytorchCompileBackend(None, None).probe()
+    assert not found.available
+    assert "/home/a user/torch needs it" in (found.reason or "") and "virtual environment" in (found.fix or "")
+    with pytest.raises(BackendUnavailable, match=r"a user/torch needs it\. To fix it: make"):
+        pytorch_compile.check_tools()
+    # A GPU's code is compiled by Triton, which hands its compiler a list.
+    monkeypatch.setattr(pytorch_compile, "find_missing_gpu_tools", dict)
+    monkeypatch.setattr(pytorch_compile, "probe_cuda", lambda: ("cuda:0",))
+    assert PytorchCompileBackend(None, None).probe().devices == ("cuda:0",)
+
+
+def test_compiling_leaves_no_process_behind(loader: Any, torch_artifact: Artifact, tmp_path: Path) -> None:
+    with PytorchCompileBackend(loader, tmp_path).load(torch_artifact, COMPILE):
+        assert psutil.Process().children(recursive=True) == []
+
+
+def test_module_that_is_no_single_graph_is_refused_with_the_way_out(tmp_path: Path) -> None:
+    def break_graph(x: Any) -> Any:
+        torch._dynamo.graph_break()
+        return x + 1
+
+    backend = PytorchCompileBackend(lambda artifact: Wrapped(break_graph), tmp_path)
+    with pytest.raises(ModelError, match="pytorch-compile:fullgraph=0"):
+        backend.load(describe("y"), COMPILE)
+    with backend.load(describe("y"), replace(COMPILE, options={"fullgraph": "0"})) as engine:
+        engine.bind({"x": np.ones((1, 2), np.float32)})
+        engine.run()
+        np.testing.assert_array_equal(engine.fetch()["y"], [[2, 2]])
+
+
+def test_missing_compiler_is_named(monkeypatch: pytest.MonkeyPatch, torch_artifact: Artifact) -> None:
+    monkeypatch.setattr(pytorch_compile.shutil, "which", lambda name: None)
+    answer = PytorchCompileBackend(None, None).probe()
+    assert not answer.available
+    assert "C++ compiler" in str(answer.reason)
+    assert str(answer.fix).startswith("apt-get install g++")
+    for use in (lambda b: b.load(torch_artifact, COMPILE), lambda b: b.build(torch_artifact, COMPILE, Path())):
+        with pytest.raises(BackendUnavailable, match=r"apt-get install g\+\+"):
+            use(PytorchCompileBackend(None, None))
+
+
+def test_missing_headers_are_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(pytorch_compile.sysconfig, "get_path", lambda name: str(tmp_path))
+    assert find_missing_tools() == {"Python's headers (Python.h)": "apt-get install python3-dev"}
+    assert "Python.h" in str(PytorchCompileBackend(None, None).probe().reason)

@@ -1,0 +1,371 @@
+"""Command lines for five versions of trtexec: accepted as they are by the option parser of each."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from pathlib import Path
+
+import pytest
+from msgspec.structs import replace
+
+from enginebench.backends.tensorrt.settings import (
+    BUILD_OPTIONS,
+    BuildSettings,
+    ShapeProfile,
+    check_profile,
+    make_profile,
+    read_device,
+    read_profile,
+    read_profiles,
+    read_settings,
+    read_shapes,
+    split_argv,
+)
+from enginebench.backends.trtexec.command import (
+    RunSettings,
+    check_extra,
+    compose_build,
+    compose_measure,
+    state_switches,
+)
+from enginebench.backends.trtexec.executable import find_trtexec, read_banner, read_trtexec, require_trtexec
+from enginebench.backends.trtexec.flags import FLAGS, Trtexec, decode_version, parse_version
+from enginebench.backends.trtexec.timing import plan_timing
+from enginebench.core.errors import BackendUnavailable, MissingDependency, UsageError
+from enginebench.core.records import Artifact, EngineSpec, MeasureSpec, Precision, TensorSpec
+from enginebench.core.shapes import format_shapes, quote_name
+from fakes.fake_trtexec import TABLE
+from fakes.trtexec_shim import VERSIONS, install_trtexec
+from trtexec_artifacts import find_real_artifacts
+
+COLUMNS = list(TABLE["versions"])
+PROFILE = ShapeProfile(smallest={"in": (1, 3)}, best={"in": (4, 3)}, largest={"in": (8, 3)})
+GRAPH = Artifact(
+    kind="onnx",
+    model="m.onnx",
+    path="m.onnx",
+    sha256="",
+    files=(),
+    inputs=(TensorSpec(name="in", dtype="float32", shape=("batch", 3)),),
+    outputs=(),
+)
+
+
+def tool(version: str) -> Trtexec:
+    return Trtexec(version=parse_version(version))
+
+
+def flags_of(argv: list[str]) -> set[str]:
+    return {a.removeprefix("--").partition("=")[0] for a in argv if a.startswith("--")}
+
+
+def is_known(flag: str, version: str) -> bool:
+    return str(TABLE["flags"].get(flag, "-----"))[COLUMNS.index(version)] == "y"
+
+
+EVERYTHING = BuildSettings(
+    workspace_mb=512,
+    profiles=(PROFILE,),
+    timing_cache="t.cache",
+    optimization_level=4,
+    version_compatible=True,
+    hardware_compatibility="ampere+",
+    plugins=("a.so", "b b.so"),
+    refit=True,
+)
+
+
+@pytest.mark.parametrize("version", COLUMNS)
+@pytest.mark.parametrize("precision", ["fp32", "tf32", "fp16", "int8", "fp8"])
+@pytest.mark.parametrize("weak", [False, True])
+def test_every_flag_is_one_that_the_version_knows(version: str, precision: Precision, weak: bool) -> None:
+    settings = replace(EVERYTHING, precision=precision, weak_typing=weak)
+    if weak and version.startswith("11"):
+        with pytest.raises(
+            UsageError, match=f"trtexec {re.escape(version)}.* does not know --fp16.*enginebench quantize"
+        ):
+            compose_build(tool(version), "m.onnx", "m.plan", settings)
+        return
+    argv = compose_build(tool(version), "m.onnx", "m.plan", settings, layers="l.json")
+    assert not {flag for flag in flags_of(argv) if not is_known(flag, version)}
+
+
+@pytest.mark.parametrize("version", COLUMNS)
+@pytest.mark.parametrize("graph", [False, True])
+@pytest.mark.parametrize("transfers", [False, True])
+def test_timing_uses_known_flags_and_states_every_switch(version: str, graph: bool, transfers: bool) -> None:
+    settings = RunSettings(
+        cuda_graph=graph,
+        transfers=transfers,
+        spin_wait=graph,
+        shapes={"in": (4, 3)},
+        times="t",
+        profile="p",
+        layers="l",
+    )
+    argv = compose_measure(tool(version), "m.plan", settings)
+    assert not {flag for flag in flags_of(argv) if not is_known(flag, version)}
+    assert "--infStreams=1" in argv and "--shapes=in:4x3" in argv
+
+
+def test_the_same_measurement_on_ten_and_eleven() -> None:
+    ours, classic = RunSettings(), RunSettings(cuda_graph=False, transfers=True, spin_wait=False)
+    old = ["--useCudaGraph", "--noDataTransfers", "--useSpinWait", "--infStreams=1"]
+    assert state_switches(tool("10.16"), ours) == old
+    assert state_switches(tool("11.0"), ours) == ["--infStreams=1"]
+    assert state_switches(tool("10.16"), classic) == ["--infStreams=1"]
+    new = ["--noCudaGraph", "--includeDataTransfers", "--noSpinWait", "--infStreams=1"]
+    assert state_switches(tool("11.0"), classic) == new
+
+
+def test_precision_by_graph() -> None:
+    def precision_flags(version: str, precision: Precision) -> list[str]:
+        argv = compose_build(tool(version), "m", "p", BuildSettings(precision=precision))
+        return [a for a in argv if a in ("--noTF32", "--stronglyTyped", "--fp16", "--int8", "--fp8", "--bf16")]
+
+    assert precision_flags("11.1", "fp16") == []
+    assert precision_flags("11.1", "fp32") == ["--noTF32"]
+    assert precision_flags("10.16", "int8") == ["--stronglyTyped"]
+    assert precision_flags("8.6", "int8") == ["--int8"]  # 8.6 has no typed networks: Q/DQ nodes need the flag
+    assert precision_flags("8.6", "tf32") == []
+    with pytest.raises(UsageError, match=r"trtexec 8\.6\.0 does not know --bf16"):
+        precision_flags("8.6", "bf16")
+
+
+def test_weak_typing_with_a_cache() -> None:
+    weak = BuildSettings(precision="int8", weak_typing=True, calib_cache="c c.cache")
+    assert {"--int8", "--fp16", "--calib=c c.cache"} <= set(compose_build(tool("10.0"), "m", "p", weak))
+    with pytest.raises(UsageError, match="is for int8"):
+        compose_build(tool("10.0"), "m", "p", BuildSettings(precision="fp16", weak_typing=True, calib_cache="c"))
+
+
+def test_workspace_is_in_mebibytes() -> None:
+    argv = compose_build(tool("11"), "m", "p", BuildSettings(workspace_mb=512))
+    assert "--memPoolSize=workspace:512" in argv  # 512MiB would be 512 bytes
+
+
+def test_several_profiles() -> None:
+    two = BuildSettings(profiles=(PROFILE, PROFILE))
+    argv = compose_build(tool("10.0"), "m", "p", two)
+    assert argv.index("--profile=0") < argv.index("--minShapes=in:1x3") < argv.index("--profile=1")
+    with pytest.raises(UsageError, match="2 profiles: trtexec 8"):
+        compose_build(tool("8.6.1"), "m", "p", two)
+
+
+def test_stripping_by_version() -> None:
+    strip = BuildSettings(strip=True)
+    assert "--stripWeights" in compose_build(tool("10.0"), "m", "p", strip)
+    assert "--weightless" in compose_build(tool("9.3"), "m", "p", strip)
+    with pytest.raises(UsageError, match="--strip"):
+        compose_build(tool("8.6.1"), "m", "p", strip)
+
+
+def test_hardware_compatibility_by_version() -> None:
+    same = BuildSettings(hardware_compatibility="sameComputeCapability")
+    assert "--hardwareCompatibilityLevel=sameComputeCapability" in compose_build(tool("10.16"), "m", "p", same)
+    with pytest.raises(UsageError, match=r"needs TensorRT 10\.9"):
+        compose_build(tool("10.0"), "m", "p", same)
+
+
+def test_implicit_batch_is_of_eight() -> None:
+    assert "--batch=16" in compose_measure(tool("8.6.1"), "p", RunSettings(implicit_batch=16))
+    with pytest.raises(UsageError, match=r"implicit batch: trtexec 10.* does not know --batch\. Instead: a graph with"):
+        compose_measure(tool("10.0"), "p", RunSettings(implicit_batch=16))
+
+
+def test_the_users_own_arguments_are_kept_and_known_mistakes_refused() -> None:
+    extra = ("--sparsity=enable", "--somethingNew=1", "plain")
+    assert compose_build(tool("11"), "m", "p", BuildSettings(), extra=extra)[-3:] == list(extra)
+    with pytest.raises(UsageError, match=r"argument --workspace=1024: trtexec 10.*--workspace-mb"):
+        check_extra(tool("10.0"), ("--workspace=1024",))
+    assert check_extra(tool("8.6"), ("--workspace=1024",)) == ("--workspace=1024",)
+
+
+def test_an_option_that_is_composed_already_is_refused_by_name() -> None:
+    with pytest.raises(UsageError, match=r"--iterations=7: the command already has --iterations=10.*--iters"):
+        compose_measure(tool("10.16"), "p", RunSettings(extra=("--iterations=7",)))
+    with pytest.raises(UsageError, match=r"already has --profilingVerbosity=detailed.*trtexec:detailed=0"):
+        compose_build(tool("11"), "m", "p", BuildSettings(), extra=("--profilingVerbosity=none",))
+    with pytest.raises(UsageError, match=r"already has --verbose"):
+        compose_build(tool("11"), "m", "p", BuildSettings(), extra=("--verbose", "--verbose"))
+    plugins = BuildSettings(plugins=("a.so",))
+    assert compose_build(tool("11"), "m", "p", plugins, extra=("--staticPlugins=b.so",))[-1] == "--staticPlugins=b.so"
+
+
+def test_what_a_version_does_not_have_yet_is_told_apart_from_what_it_has_no_more() -> None:
+    with pytest.raises(UsageError, match=r"8\.6\.0 does not know --bf16; it came with TensorRT 9\.0$"):
+        compose_build(tool("8.6"), "m", "p", BuildSettings(precision="bf16"))
+    with pytest.raises(UsageError, match=r"does not know --profile; it came with.* 9\.0\. Instead: --engine tensorrt"):
+        compose_build(tool("8.6"), "m", "p", BuildSettings(profiles=(PROFILE, PROFILE)))
+    with pytest.raises(
+        UsageError, match=r"does not know --noCudaGraph; it came with.*11\.0\. Instead: --no-cuda-graph"
+    ):
+        check_extra(tool("10.16"), ("--noCudaGraph",))
+    with pytest.raises(UsageError, match=r"does not know --bf16\. Instead: TensorRT 11 takes the precision"):
+        check_extra(tool("11"), ("--bf16",))
+
+
+def test_files_are_named_by_their_whole_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """trtexec runs in a folder of its own, in which a relative path names another file."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "a b.so").touch()
+    found = settings_of(plugins="a b.so\nlibother.so", timing_cache="t.cache")
+    assert found.plugins == (str(tmp_path / "a b.so"), "libother.so")
+    assert found.timing_cache == str(tmp_path / "t.cache")
+
+
+def test_names_with_colons_are_quoted() -> None:
+    assert quote_name("input.1/x-y") == "input.1/x-y"
+    assert format_shapes({"in:0": (1, 3), "b": (2,)}) == "'in:0':1x3,b:2"
+    assert read_shapes("'in:0':1x3,b:2") == {"in:0": (1, 3), "b": (2,)}
+
+
+@pytest.mark.parametrize("text", ["1x3", "in:1xx3", "in:-1x3", "in:1x3x", ":1x3"])
+def test_malformed_shapes(text: str) -> None:
+    with pytest.raises(UsageError, match="shape"):
+        read_shapes(text)
+
+
+def test_profiles() -> None:
+    assert read_profile("in:1x3/4x3/8x3") == PROFILE
+    assert make_profile({}, {"in": (4, 3)}, {}).largest == {"in": (4, 3)}
+    with pytest.raises(UsageError, match="NAME:MIN/OPT/MAX"):
+        read_profile("in:1x3/4x3")
+    with pytest.raises(UsageError, match="must ascend"):
+        read_profile("in:8x3/4x3/8x3")
+    with pytest.raises(UsageError, match="different numbers of axes"):
+        read_profile("in:8/4x3/8x3")
+    with pytest.raises(UsageError, match="same inputs"):
+        make_profile({"a": (1,)}, {"b": (1,)}, {})
+
+
+def settings_of(graph: Artifact = GRAPH, spec: EngineSpec | None = None, **options: str) -> BuildSettings:
+    spec = spec or EngineSpec(backend="trtexec", device="cuda:1", batch=4)
+    defaults = {key: option.default for key, option in BUILD_OPTIONS.items()}
+    return read_settings(spec, {**defaults, **options}, graph)
+
+
+def test_a_dynamic_graph_gets_one_profile_for_its_batch() -> None:
+    only = {"in": (4, 3)}
+    assert settings_of().profiles == (ShapeProfile(smallest=only, best=only, largest=only),)
+    assert settings_of().device == 1
+
+
+def test_settings_that_do_not_fit() -> None:
+    static = replace(GRAPH, inputs=(TensorSpec(name="in", dtype="float32", shape=(1, 3)),))
+    assert settings_of(static).profiles == ()
+    with pytest.raises(UsageError, match="no dynamic axis"):
+        settings_of(static, opt_shapes="in:1x3")
+    with pytest.raises(UsageError, match="the graph's inputs: in"):
+        settings_of(opt_shapes="other:1x3")
+    two = replace(GRAPH, inputs=(*GRAPH.inputs, TensorSpec(name="b:0", dtype="float32", shape=("batch", 4))))
+    with pytest.raises(UsageError, match="every input with an open axis; none for b:0"):
+        check_profile(PROFILE, two)
+    with pytest.raises(UsageError, match="does not fit the graph's batchx3"):
+        settings_of(opt_shapes="in:1x4")
+    with pytest.raises(UsageError, match="weak typing only"):
+        settings_of(calib_cache="c")
+    with pytest.raises(UsageError, match="whole number"):
+        settings_of(workspace_mb="1.5")
+    with pytest.raises(UsageError, match="cuda:N"):
+        settings_of(spec=EngineSpec(backend="trtexec", device="cpu"))
+    assert read_device(EngineSpec(backend="trtexec", device="cuda")) == 0
+    assert read_profiles(EngineSpec(backend="x"), {**dict.fromkeys(BUILD_OPTIONS, "")}, static) == ()
+
+
+def test_argv_survives_as_one_option() -> None:
+    argv = ("--a=b c", "it's", "")
+    assert split_argv(shlex.join(argv)) == argv
+    with pytest.raises(UsageError, match="No closing quotation"):
+        split_argv("'open")
+
+
+@pytest.mark.parametrize("version", COLUMNS)
+def test_our_table_is_that_of_the_builds(version: str) -> None:
+    wrong = [
+        f for f in FLAGS if tool(version).accepts(f) != is_known(f, version) and f not in ("model", "deploy", "uff")
+    ]
+    assert wrong == []
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_the_help_of_real_builds_lists_nothing_that_the_fake_lacks(version: str) -> None:
+    help_text = find_real_artifacts() / "trtexec-cli" / version / "help.stdout"
+    listed = set(re.findall(r"^\s+--(\w+)", help_text.read_text(encoding="utf-8"), re.MULTILINE))
+    ours = {flag for flag in TABLE["flags"] if is_known(flag, version)}
+    untestable = {"model", "deploy", "uff"}  # looked up only without --onnx
+    assert not {flag for flag in listed & set(FLAGS) - untestable if flag not in ours}
+    hidden = set(TABLE["not_in_help"])
+    assert not {
+        flag
+        for flag in ours - hidden - listed
+        if flag in FLAGS and flag not in ("vc", "help", "model", "deploy", "uff")
+    }
+
+
+def test_versions() -> None:
+    assert [decode_version(d) for d in ("8601", "100001", "101600", "110100")] == [
+        (8, 6, 1),
+        (10, 0, 1),
+        (10, 16, 0),
+        (11, 1, 0),
+    ]
+    assert parse_version("11") == (11, 0, 0) and parse_version("v10.16.1.11") == (10, 16, 1)
+    for text in ("8.5", "ten", "", "10.x"):
+        with pytest.raises(UsageError, match=r"8\.6 or later"):
+            parse_version(text)
+
+
+def test_a_version_of_the_future_is_judged_by_its_help() -> None:
+    future = Trtexec(version=(12, 0, 0), listed=frozenset({"onnx", "fp16"}))
+    assert future.accepts("fp16") and not future.accepts("stronglyTyped")
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_an_executable_says_what_it_is(version: str, tmp_path: Path) -> None:
+    found = read_trtexec(install_trtexec(tmp_path / "a b", version))
+    assert found.version_text.startswith(version)
+    assert found.build == TABLE["versions"][version]["build"]
+    assert found.accepts("streams")  # known, and absent from help
+    assert found.accepts("noCudaGraph") == version.startswith("11")
+
+
+def test_finding_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = install_trtexec(tmp_path / "bin", "11.1")
+    assert find_trtexec(environment={"PATH": str(path.parent)}) == path
+    assert find_trtexec(environment={"PATH": "", "TRTEXEC": str(path)}) == path
+    assert find_trtexec(str(path), {"TRTEXEC": "/nowhere"}) == path
+    with pytest.raises(UsageError, match=r"\$TRTEXEC names /nowhere"):
+        find_trtexec(environment={"TRTEXEC": "/nowhere"})
+    monkeypatch.setattr("enginebench.backends.trtexec.executable.FOLDERS", (str(tmp_path / "b*"),))
+    assert find_trtexec(environment={"PATH": ""}) == path
+    monkeypatch.setattr("enginebench.backends.trtexec.executable.FOLDERS", ())
+    monkeypatch.setenv("PATH", "")
+    monkeypatch.delenv("TRTEXEC", raising=False)
+    with pytest.raises(MissingDependency, match="libnvinfer-bin"):
+        require_trtexec()
+
+
+def test_something_else_of_that_name(tmp_path: Path) -> None:
+    path = tmp_path / "trtexec"
+    path.write_text("#!/bin/sh\necho hello >&2\nexit 3\n", encoding="utf-8")
+    path.chmod(0o755)
+    with pytest.raises(BackendUnavailable, match=r"exit code 3.*hello"):
+        read_trtexec(path)
+    path.write_text("no program", encoding="utf-8")
+    with pytest.raises(BackendUnavailable, match="does not run"):
+        read_trtexec(path)
+    assert read_banner("&&&& RUNNING TensorRT.trtexec # trtexec --help") == (None, None)
+
+
+def test_exact_numbers_are_had_without_the_tools_warm_up() -> None:
+    exact = plan_timing(MeasureSpec(warmup=20, iters=100))
+    assert (exact.warmup_ms, exact.duration_s, exact.iterations) == (0, 0, 120)
+    assert (exact.drop, exact.keep) == (20, 100)
+    after_its_warmup = plan_timing(MeasureSpec(iters=100))
+    assert (after_its_warmup.warmup_ms, after_its_warmup.duration_s) == (200, 0)
+    assert (after_its_warmup.iterations, after_its_warmup.keep) == (100, 100)
+    timed = plan_timing(MeasureSpec(time_limit_s=2.5))
+    assert (timed.warmup_ms, timed.duration_s, timed.iterations) == (200, 2.5, 1)
+    assert plan_timing(MeasureSpec(warmup=5, time_limit_s=2)).drop == 5

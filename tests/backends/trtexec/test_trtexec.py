@@ -1,0 +1,687 @@
+"""The engine `trtexec` over a stand-in for five versions: plans, rows, answers, proof, and every way to fail."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import shlex
+from collections.abc import Callable
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from msgspec.structs import replace
+
+from enginebench.backends.abilities import Answering, KeepsLog, NeedsToolReader, PlanProof
+from enginebench.backends.tensorrt.plan_store import PlanRecord, PlanStore, describe_gpu, require_plan
+from enginebench.backends.trtexec.command import RunSettings
+from enginebench.backends.trtexec.output import read_allowed, read_bindings, read_guessed_shapes, read_outputs
+from enginebench.backends.trtexec.process import find_advice, find_devices, find_first_error, run_trtexec
+from enginebench.backends.trtexec.trtexec import TrtexecBackend, check_switches, create_backend
+from enginebench.core.errors import (
+    ArtifactError,
+    BackendUnavailable,
+    FeedError,
+    MeasurementError,
+    MissingDependency,
+    ParseError,
+    UsageError,
+)
+from enginebench.core.feeds import random_feeds
+from enginebench.core.names import row_id
+from enginebench.core.protocols import Backend, SelfTimed
+from enginebench.core.records import Artifact, EngineSpec, MeasureSpec, ShapeRange
+from enginebench.models.onnx_source import read_onnx
+from enginebench.models.zoo import DATA_DIR
+from enginebench.workflow.child.tool_files import ToolFiles
+from fakes.trtexec_shim import VERSIONS, install_trtexec
+from trtexec_artifacts import find_real_artifacts
+
+EXACT = MeasureSpec(warmup=3, iters=25)
+
+
+# The oldest, the last before the defaults changed, the newest; what is compared with real outputs runs for all five.
+SOME = ("8.6.1", "10.16", "11.1")
+ALL = pytest.mark.parametrize("version", VERSIONS, indirect=True)
+
+
+@pytest.fixture(params=SOME)
+def version(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+@pytest.fixture
+def backend(version: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> TrtexecBackend:
+    monkeypatch.setenv("TRTEXEC", str(install_trtexec(tmp_path / "tools", version)))
+    made = create_backend(tmp_path / "run" / "cache")
+    made.take_reader(ToolFiles())
+    return made
+
+
+@pytest.fixture
+def graph(tmp_path: Path) -> Artifact:
+    path = tmp_path / "mödel ünd Co" / "cnn.onnx"
+    path.parent.mkdir()
+    path.write_bytes((DATA_DIR / "digits-cnn.onnx").read_bytes())
+    return read_onnx(path)
+
+
+@pytest.fixture(scope="module")
+def built(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Artifact]:
+    """The plan of a version, built once: for tests of what is done with a plan."""
+
+    @lru_cache
+    def find(version: str) -> Artifact:
+        folder = tmp_path_factory.mktemp("built")
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setenv("TRTEXEC", str(install_trtexec(folder / "tools", version)))
+            source = read_onnx(DATA_DIR / "digits-cnn.onnx")
+            return create_backend(folder / "run" / "cache").build(source, make_spec(), folder / "run")
+
+    return find
+
+
+@pytest.fixture
+def plan(built: Callable[[str], Artifact], version: str) -> Artifact:
+    return built(version)
+
+
+def make_spec(**options: str) -> EngineSpec:
+    return EngineSpec(backend="trtexec", device="cuda:0", batch=4, options=options)
+
+
+def build(backend: TrtexecBackend, graph: Artifact, tmp_path: Path, **options: str) -> Artifact:
+    return backend.build(graph, make_spec(**options), tmp_path / "run")
+
+
+def test_fulfils_the_protocols(backend: TrtexecBackend) -> None:
+    for protocol in (Backend, SelfTimed, Answering, PlanProof, NeedsToolReader):
+        assert isinstance(backend, protocol)
+    assert backend.probe().available
+
+
+def test_a_plan_with_its_log_and_layers(backend: TrtexecBackend, graph: Artifact, tmp_path: Path, version: str) -> None:
+    plan = build(backend, graph, tmp_path)
+    path = Path(plan.path)
+    assert plan.kind == "plan" and plan.parent_sha256 == graph.sha256 and path.stat().st_size > 0
+    assert plan.made_by["tensorrt"].startswith(version)
+    assert [c.code for c in plan.caveats] == ["unverified_engine"]
+    log = path.with_suffix(".build.log").read_text(encoding="utf-8")
+    command = shlex.split(log.splitlines()[0].removeprefix("$ "))
+    assert f"--onnx={graph.path}" in command and "&&&& PASSED" in log
+    assert json.loads(path.with_suffix(".layers.json").read_text())["Layers"][0]["LayerType"]
+
+
+def test_plans_are_kept_by_what_decides_them(
+    backend: TrtexecBackend, graph: Artifact, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = build(backend, graph, tmp_path)
+    monkeypatch.setenv("FAKE_TRTEXEC_FAULT", "build_fails")  # a second build would fail
+    assert build(backend, graph, tmp_path).sha256 == first.sha256
+    assert build(backend, graph, tmp_path, timing_cache="t.cache").path == first.path
+    for other in ({"optimization_level": "5"}, {"extra": "--sparsity=enable"}):
+        with pytest.raises(ArtifactError):
+            build(backend, graph, tmp_path, **other)
+    with pytest.raises(ArtifactError):
+        backend.build(replace(graph, sha256="other"), make_spec(), tmp_path / "run")
+    Path(first.path).write_bytes(b"changed")
+    with pytest.raises(ArtifactError):
+        build(backend, graph, tmp_path)
+
+
+@ALL
+def test_a_row_holds_exactly_the_samples_asked_for(backend: TrtexecBackend, plan: Artifact, version: str) -> None:
+    row = backend.measure(plan, make_spec(), EXACT)
+    assert row.clock == "tool" and row.stop_rule == "iterations"
+    assert len(row.latency_ns) == 25
+    assert row.warmup_dropped == 3 + (version == "11.1")  # 11.1 runs one query more than asked for
+    assert row.device_ns == row.latency_ns  # without transfers the latency is the computation
+    assert row.enqueue_ns is not None and set(np.round(row.enqueue_ns, -3)) == {30_000}
+    assert row.throughput_pipelined_per_s == pytest.approx(4e9 / np.mean(row.latency_ns), rel=0.02)
+    assert row.caveats == ()
+
+
+def test_the_classic_folder_is_left(backend: TrtexecBackend, plan: Artifact, tmp_path: Path) -> None:
+    backend.prove_precision(plan, make_spec())
+    backend.measure(plan, make_spec(), EXACT)
+    (folder,) = (tmp_path / "run" / "trtexec").glob("trtexec-*/process-0")
+    assert sorted(p.name for p in folder.iterdir()) == [
+        "layers.json",
+        "profile.json",
+        "times.json",
+        "trtexec_stdout.log",
+    ]
+
+
+def test_the_logs_of_a_row_in_their_order(
+    backend: TrtexecBackend, plan: Artifact, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    home = tmp_path / "run"
+    assert backend.find_logs(plan, make_spec(), EXACT) == []
+    plans = home / "plans"
+    plans.mkdir(parents=True)
+    for name in (f"{Path(plan.path).stem}.build.log", "other.build.log"):
+        (plans / name).write_text("&&&& RUNNING")
+    for repetition in (10, 9):
+        folder = home / "trtexec" / f"{row_id(make_spec(), 'fp32', EXACT)}-{plan.sha256[:8]}" / f"process-{repetition}"
+        folder.mkdir(parents=True)
+        (folder / "trtexec_stdout.log").write_text("&&&& RUNNING")
+    found = backend.find_logs(plan, make_spec(), EXACT)
+    assert [p.parent.name for p in found] == ["plans", "process-9", "process-10"]
+    assert (
+        len(backend.find_logs(replace(plan, kind="onnx", sha256="x"), make_spec(), EXACT)) == 2
+    )  # no plan: all builds
+    monkeypatch.setenv("ENGINEBENCH_REPETITION", "11")
+    backend.measure(plan, make_spec(), EXACT)
+    assert backend.find_logs(plan, make_spec(), EXACT)[-1].parent.name == "process-11"
+    assert isinstance(backend, KeepsLog)
+
+
+def test_scope_io_times_the_transfers(backend: TrtexecBackend, plan: Artifact) -> None:
+    row = backend.measure(plan, make_spec(), replace(EXACT, scope="io"))
+    assert row.h2d_ns is not None and row.device_ns is not None and row.d2h_ns is not None
+    assert min(row.h2d_ns) > 0
+    total = np.add(np.add(row.h2d_ns, row.device_ns), row.d2h_ns)
+    np.testing.assert_allclose(total, row.latency_ns, rtol=1e-4)
+
+
+def test_answers_are_those_of_the_graph(backend: TrtexecBackend, plan: Artifact, graph: Artifact, version: str) -> None:
+    import onnxruntime
+
+    # Each is a process of its own; that all are answered needs to be seen once.
+    feeds = [random_feeds(graph.inputs, 4, seed) for seed in range(6 if version == "11.1" else 1)]
+    answers = backend.answer(plan, make_spec(), feeds)
+    session = onnxruntime.InferenceSession(graph.path)
+    expected = np.concatenate([session.run(None, feed)[0] for feed in feeds])
+    np.testing.assert_allclose(answers["output"], expected, rtol=1e-5, atol=1e-5)  # six digits
+
+
+def test_the_precision_is_proved(
+    backend: TrtexecBackend,
+    plan: Artifact,
+    graph: Artifact,
+    tmp_path: Path,
+    version: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    spec = make_spec()
+    assert backend.prove_precision(plan, spec) == pytest.approx({"fp32": 1.0})
+    profile = backend.profile_plan(plan, spec)
+    assert profile.runs > 1 and {layer.precision for layer in profile.layers} <= {"fp32", "reorder", None}
+    assert all(layer.mean_ns > 0 and layer.kind for layer in profile.layers)
+    if version.startswith("11"):
+        plain = build(backend, graph, tmp_path, detailed="0")
+        assert backend.prove_precision(plain, make_spec(detailed="0")) == pytest.approx({"unknown": 1.0})
+        return
+    weak = replace(spec, precision="int8", options={"weak_typing": "1"})
+    guessed = backend.build(graph, weak, tmp_path / "run")
+    assert "random_calibration" in {c.code for c in guessed.caveats}
+    shares = backend.prove_precision(guessed, weak)
+    assert shares is not None and shares["int8"] > 0.2
+    monkeypatch.setenv("FAKE_TRTEXEC_FAULT", "ignores_precision")
+    quiet = backend.build(graph, replace(weak, options={"weak_typing": "1", "refit": "1"}), tmp_path / "run")
+    # Only an FP32 build forbids TF32: what stays out of INT8 in this one is multiplied in it.
+    shares = backend.prove_precision(quiet, weak)
+    assert shares is not None and set(shares) == {"fp32", "tf32"} and sum(shares.values()) == pytest.approx(1)
+
+
+def test_weak_typing_is_refused_by_name(backend: TrtexecBackend, graph: Artifact, tmp_path: Path, version: str) -> None:
+    if version.startswith("11"):
+        with pytest.raises(UsageError, match=r"does not know --fp16.*enginebench quantize"):
+            build(backend, graph, tmp_path, weak_typing="1")
+
+
+def test_a_plan_alone(backend: TrtexecBackend, plan: Artifact, tmp_path: Path) -> None:
+    bare = replace(plan, inputs=(), outputs=(), parent_sha256=None, caveats=())
+    found = backend.build(bare, make_spec(), tmp_path / "run")
+    assert [(s.name, s.dtype, s.shape) for s in found.inputs] == [("input", "float32", ("batch", 1, 8, 8))]
+    assert [s.name for s in found.outputs] == ["output"]
+    assert len(backend.measure(found, make_spec(), EXACT).latency_ns) == 25
+    assert [c.code for c in found.caveats] == ["unverified_engine"]
+    with pytest.raises(ArtifactError, match=r"does not satisfy any optimization profiles.*--batch or --input-shape"):
+        backend.build(bare, replace(make_spec(), batch=3), tmp_path / "run")
+    unasked = backend.build(bare, replace(make_spec(), batch=1), tmp_path / "run")
+    assert unasked.inputs[0].shape == (4, 1, 8, 8), "what the profile has, where no batch is asked for"
+    assert unasked.allowed == {"input": ShapeRange(smallest=(4, 1, 8, 8), largest=(4, 1, 8, 8))}
+    with pytest.raises(UsageError, match="given for other: no such input; the inputs are input"):
+        backend.build(bare, make_spec(shapes="other:4x1x8x8"), tmp_path / "run")
+
+
+@ALL
+def test_iterations_are_exact_behind_the_tools_own_warm_up(
+    backend: TrtexecBackend, plan: Artifact, version: str
+) -> None:
+    row = backend.measure(plan, make_spec(), MeasureSpec(iters=25))
+    assert len(row.latency_ns) == 25 and row.warmup_dropped > 0
+
+
+def test_what_a_row_cannot_be_called_is_refused(backend: TrtexecBackend, plan: Artifact) -> None:
+    with pytest.raises(UsageError, match="cannot flush"):
+        backend.measure(plan, make_spec(), MeasureSpec(iters=5, cache="cold"))
+    with pytest.raises(UsageError, match="implicit_batch=8, and the row's batch is 4: give --batch 8"):
+        backend.measure(plan, make_spec(implicit_batch="8"), EXACT)
+    with pytest.raises(UsageError, match=r"profile_index='1\.5'.*whole number, 0 or more"):
+        backend.measure(plan, make_spec(profile_index="1.5"), EXACT)
+
+
+def test_the_profile_beside_the_times_is_a_file_of_its_own(
+    backend: TrtexecBackend, plan: Artifact, tmp_path: Path
+) -> None:
+    backend.prove_precision(plan, make_spec())
+    backend.measure(plan, make_spec(), EXACT)
+    (folder,) = (tmp_path / "run" / "trtexec").glob("trtexec-*/process-0")
+    assert (folder / "profile.json").stat().st_nlink == 1
+
+
+@pytest.mark.parametrize("content", [None, b"", b"not one"])
+def test_a_cache_that_tensorrt_would_pass_over_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, graph: Artifact, content: bytes | None
+) -> None:
+    monkeypatch.setenv("TRTEXEC", str(install_trtexec(tmp_path / "tool", "10.16")))
+    cache = tmp_path / "my ranges.cache"
+    if content is not None:
+        cache.write_bytes(content)
+    spec = EngineSpec(
+        backend="trtexec",
+        device="cuda:0",
+        precision="int8",
+        options={"weak_typing": "1", "calib_cache": str(cache)},
+    )
+    with pytest.raises(ArtifactError, match="calibration cache"):
+        create_backend(tmp_path / "run" / "cache").build(graph, spec, tmp_path / "run")
+
+
+FAULTS = [
+    ("build_fails", ArtifactError, r"Error Code 10.*workspace-mb"),
+    ("empty_plan", ArtifactError, r"no plan at .*, or an empty one.*exit code 0 and PASSED"),
+    ("no_passed", ArtifactError, r"exit code 0, but no PASSED banner"),
+    ("no_driver", BackendUnavailable, r"CUDA driver version is insufficient.*driver"),
+    ("no_device", BackendUnavailable, r"Cannot find device ID 0!.*--device"),
+    ("no_library", BackendUnavailable, r"libnvinfer_plugin.*lib folder to LD_LIBRARY_PATH"),
+    ("weights", ArtifactError, r"Failed to open file: net\.data; \[8\] Failed to import initializer: w .*beside it"),
+]
+
+
+@pytest.mark.parametrize(("fault", "kind", "words"), FAULTS)
+def test_a_failed_build_says_why(
+    backend: TrtexecBackend,
+    graph: Artifact,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    fault: str,
+    kind: type[Exception],
+    words: str,
+) -> None:
+    monkeypatch.setenv("FAKE_TRTEXEC_FAULT", fault)
+    with pytest.raises(kind, match=words) as caught:
+        build(backend, graph, tmp_path)
+    log = Path(str(caught.value).split("Full log: ")[1])
+    assert log.read_text(encoding="utf-8").startswith("$ ")
+    left = {path.name.partition(".")[2] for path in (tmp_path / "run" / "plans").iterdir()}
+    assert not left & {"plan", "part", "json"}, left
+
+
+RUN_FAULTS = [
+    ("device_fault", MeasurementError, "illegal memory access"),
+    ("aborts", MeasurementError, "SIGABRT"),
+    ("wrong_version", MeasurementError, r"Error Code 1: Serialization.*build it again here"),
+    ("silent_export", MeasurementError, r"wrote no times\.json"),
+]
+
+
+@pytest.mark.parametrize(("fault", "kind", "words"), RUN_FAULTS)
+def test_a_failed_run_says_why(
+    backend: TrtexecBackend,
+    plan: Artifact,
+    monkeypatch: pytest.MonkeyPatch,
+    fault: str,
+    kind: type[Exception],
+    words: str,
+) -> None:
+    monkeypatch.setenv("FAKE_TRTEXEC_FAULT", fault)
+    with pytest.raises(kind, match=words):
+        backend.measure(plan, make_spec(), EXACT)
+
+
+def test_what_is_doubtful_is_a_caveat(backend: TrtexecBackend, plan: Artifact, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FAKE_TRTEXEC_FAULT", "capture_fails,log_disagrees,enqueue_bound")
+    row = backend.measure(plan, make_spec(), EXACT)
+    assert {c.code for c in row.caveats} == {"cuda_graph_failed", "log_disagrees", "enqueue_bound"}
+
+
+def test_an_unknown_argument_is_the_users(backend: TrtexecBackend, graph: Artifact, tmp_path: Path) -> None:
+    with pytest.raises((UsageError, BackendUnavailable), match="Unknown option: --noSuchOption"):
+        build(backend, graph, tmp_path, extra="--noSuchOption=3")
+
+
+def test_options_are_checked(backend: TrtexecBackend, plan: Artifact, graph: Artifact, tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="no option 'tweak'"):
+        build(backend, graph, tmp_path, tweak="1")
+    with pytest.raises(UsageError, match="streams='0'"):
+        backend.measure(plan, make_spec(streams="0"), EXACT)
+    with pytest.raises(MeasurementError, match="no reader"):
+        create_backend(tmp_path).measure(plan, make_spec(), EXACT)
+
+
+def test_the_tool_vanishes(tmp_path: Path) -> None:
+    with pytest.raises(MissingDependency, match="nowhere"):
+        run_trtexec(["/nowhere/trtexec"], tmp_path / "a.log", tmp_path)
+
+
+def test_switches_that_the_log_shows_otherwise() -> None:
+    seen = {"cuda_graph": True, "data_transfers": True, "spin_wait": None, "streams": 2}
+    found = list(check_switches(seen, RunSettings()))
+    assert [c.code for c in found] == ["log_disagrees", "log_disagrees"]
+    assert "asked for data transfers off; the log says on" in found[0].message
+    assert "asked for streams 1; the log says 2" in found[1].message
+
+
+def test_arrays_of_other_inputs_are_refused(backend: TrtexecBackend, plan: Artifact) -> None:
+    array = np.zeros((4, 1, 8, 8), np.float32)
+    with pytest.raises(FeedError, match="unknown input 'other'"):
+        backend.answer(plan, make_spec(), [{"other": array}])
+    with pytest.raises(FeedError, match="float64"):
+        backend.answer(plan, make_spec(), [{"input": array.astype(np.float64)}])
+
+
+def test_axes_that_trtexec_guesses() -> None:
+    line = "[W] Shape missing for input with dynamic shape: {}Automatically setting shape to: 1x3x224x224\n"
+    text = line.format("input") + line.format("in put:0")
+    assert read_guessed_shapes(text) == {"input": (1, 3, 224, 224), "in put:0": (1, 3, 224, 224)}
+    assert read_guessed_shapes("[I] Input binding for input with dimensions 1x3") == {}
+
+
+PARSER_OF_8 = """\
+[x] [E] [TRT] ModelImporter.cpp:771: While parsing node number 3 [Conv -> "y"]:
+[x] [E] [TRT] ModelImporter.cpp:772: --- Begin node ---
+[x] [E] [TRT] ModelImporter.cpp:773: input: "x"
+[x] [E] [TRT] ModelImporter.cpp:774: --- End node ---
+[x] [E] [TRT] ModelImporter.cpp:777: ERROR: ModelImporter.cpp:195 In function parseGraph:
+[6] Invalid Node - Conv_3
+[x] [E] Failed to parse onnx file
+"""
+
+
+def test_what_the_parser_says_reaches_the_user() -> None:
+    assert find_first_error(PARSER_OF_8) == 'While parsing node number 3 [Conv -> "y"]: [6] Invalid Node - Conv_3'
+    whole = "[x] [E] [TRT] m.cpp:9: ERROR: m.cpp:5 In function parseGraph:\n[8] Failed to import initializer: w\n"
+    assert find_first_error(whole) == "[8] Failed to import initializer: w"
+    logged = "[x] [E] [TRT] WeightsContext.cpp:203: Failed to open file: f\n"
+    assert find_first_error(logged + PARSER_OF_8.partition("\n")[0] + "\n" + whole) == (
+        '[TRT] WeightsContext.cpp:203: Failed to open file: f; While parsing node number 3 [Conv -> "y"]: '
+        "[8] Failed to import initializer: w"
+    )
+    real_log = find_real_artifacts() / "trtexec-logs" / "trt7.0-failed-parse.log"
+    assert find_first_error(real_log.read_text(encoding="utf-8")) == (
+        "While parsing node number 0 [Conv]: [5] Assertion failed: tensors.count(input_name)"
+    )
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("Could not load library libnvonnxparser.so.10: Unable to open library: libnvonnxparser.so.10", "LD_LIBRARY"),
+        ("Unable to open library: libnvinfer_plugin.so.8 due to libnvinfer_plugin.so.8: cannot open", "LD_LIBRARY"),
+        ("Unable to open library: a.so due to libcustom.so: cannot open shared object file: No such", "LD_LIBRARY"),
+        ("Unable to open library: a.so due to a.so: cannot open shared object file: No such file", "--plugins"),
+        ("Unable to open library: a.so due to a.so: file too short", "--plugins"),
+        ("trtexec: error while loading shared libraries: libnvinfer.so.8: cannot open shared", "LD_LIBRARY"),
+        ("Cuda failure: invalid device ordinal", "--device"),
+        ("Cuda failure: 101", "--device"),
+    ],
+)
+def test_advice_fits(text: str, words: str) -> None:
+    found = find_advice(text)
+    assert found is not None and words in found.advice
+
+
+@pytest.mark.parametrize("fault", ["no_driver", "no_device", "no_library", ""])
+def test_doctor_asks_for_a_gpu_and_for_tensorrts_libraries(
+    backend: TrtexecBackend, monkeypatch: pytest.MonkeyPatch, fault: str, version: str
+) -> None:
+    """The help, by which a trtexec is known, needs neither."""
+    monkeypatch.setenv("FAKE_TRTEXEC_FAULT", fault)
+    found = backend.probe()
+    assert found.version == f"{version}.0"[:6].rstrip(".") or version in str(found.version)
+    assert (found.available, found.devices) == ((not fault), () if fault else ("cuda:0",))
+    words = {"no_driver": "driver", "no_device": "no such GPU", "no_library": "LD_LIBRARY_PATH", "": ""}[fault]
+    assert words in (found.reason or "")
+
+
+@ALL
+@pytest.mark.parametrize("source", ["trtexec-gpu", "trtexec-cli"])
+def test_doctor_reads_the_real_tool(version: str, source: str, tmp_path: Path) -> None:
+    """What trtexec printed about a plan that is not there, with a GPU and without a driver."""
+    case = find_real_artifacts() / source / version / "missing-engine"
+    if not case.with_suffix(".stdout").is_file():
+        pytest.skip(f"{source} of {version} has no case of a missing plan")
+    tool = tmp_path / "trtexec"
+    tool.write_text(f"#!/bin/sh\ncat {case}.stdout\ncat {case}.stderr >&2\nexit $(cat {case}.exit)\n")
+    tool.chmod(0o755)
+    devices, reason = find_devices(str(tool))
+    assert (devices == ("cuda:0",)) == (reason is None) == (source == "trtexec-gpu"), reason
+    assert reason is None or "CUDA driver version is insufficient" in reason
+
+
+def test_first_errors_and_advice() -> None:
+    plugin = find_advice("Unable to open library: a.so due to a.so: cannot open shared object file")
+    assert plugin is not None and "--plugins" in plugin.advice
+    chain = "[x] [E] Engine set up failed\n[x] [E] [TRT] Error Code 10: no kernel\n"
+    assert find_first_error(chain) == "[TRT] Error Code 10: no kernel"
+    assert find_first_error("[x] [E] Engine set up failed\n") == "Engine set up failed"
+    assert find_first_error("nothing here") is None
+    assert find_advice("all is well") is None
+
+
+@pytest.mark.parametrize(
+    ("text", "kind"),
+    [
+        ("Cuda failure: CUDA driver version is insufficient for CUDA runtime version", BackendUnavailable),
+        ("Cuda failure: 35", BackendUnavailable),
+        ("Cuda failure at /src/common.h:1011: no CUDA-capable device is detected", BackendUnavailable),
+        ("Cuda failure: system not yet initialized", BackendUnavailable),
+        ("Cuda failure: 700", None),
+        ("Cuda failure: 350", None),
+        ("Cuda failure at /src/common.h:101: an illegal memory access was encountered", None),
+        ("Cuda failure: out of memory", None),
+    ],
+)
+def test_a_fault_on_the_gpu_is_not_a_missing_gpu(text: str, kind: type[Exception] | None) -> None:
+    found = find_advice(text)
+    assert found is not None and found.kind is kind
+
+
+def test_shapes_that_a_profile_allows_as_tensorrt_words_them() -> None:
+    words = (
+        "[E] [TRT] IExecutionContext::setInputShape: Error Code 3: API Usage Error (Parameter check failed, condition: "
+        "satisfyProfile. Set dimension [6,128,100] for tensor padded_feature does not satisfy any optimization "
+        "profiles. Valid range for profile 0: [10,128,100]..[30,128,100]. In setInputShape at x.cpp:2372)\n"
+    )
+    expected = ShapeRange(smallest=(10, 128, 100), largest=(30, 128, 100))
+    assert read_allowed(words, 0) == {"padded_feature": expected}
+    assert read_allowed(words, 1) == {}
+    assert (
+        read_allowed("condition: satisfyProfile Runtime dimension does not satisfy any optimization profile.", 0) == {}
+    )
+
+
+def test_every_feed_is_answered(backend: TrtexecBackend, plan: Artifact) -> None:
+    notes: list[str] = []
+    backend.take_note(notes.append)
+    arrays = [np.full((4, 1, 8, 8), i, np.float32) for i in range(6)]
+    answers = backend.answer(plan, make_spec(), [{"input": array} for array in arrays])
+    assert answers["output"].shape == (24, 10) and notes[-1] == "answering, run 6 of 6"
+    assert len(np.unique(answers["output"][::4, 0])) == 6
+
+
+def save_open(path: Path, kind: int, dtype: str) -> Artifact:
+    """y = x + x over two open axes."""
+    from onnx import helper, save
+
+    value = [helper.make_tensor_value_info(name, kind, ["batch", "length"]) for name in ("x", "y")]
+    graph = helper.make_graph([helper.make_node("Add", ["x", "x"], ["y"], "sum")], "sum", value[:1], value[1:])
+    save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9), str(path))
+    return read_onnx(path)
+
+
+@pytest.mark.parametrize(("kind", "dtype"), [(1, "float32"), (10, "float16"), (7, "int64"), (6, "int32")])
+@pytest.mark.parametrize("bare", [False, True], ids=["built here", "a plan alone"])
+def test_answers_have_the_shapes_and_types_of_the_arrays(
+    backend: TrtexecBackend, tmp_path: Path, version: str, kind: int, dtype: str, bare: bool
+) -> None:
+    """8.6 has no INT64 inputs, and its log shows no types; from 10 on half of a file that is too long is read."""
+    source = save_open(tmp_path / "sum.onnx", kind, dtype)
+    options = {"min_shapes": "x:1x1", "opt_shapes": "x:2x4", "max_shapes": "x:4x8"}
+    spec = replace(make_spec(**options), batch=3)
+    plan = backend.build(source, spec, tmp_path / "run")
+    x = np.arange(15).reshape(3, 5).astype(dtype)
+    asked = make_spec(shapes="x:3x5") if bare else make_spec()
+    asked = replace(asked, batch=3)
+    if bare:
+        plan = backend.build(replace(plan, inputs=(), outputs=()), asked, tmp_path / "run")
+    answer = backend.answer(plan, asked, [{"x": x}])["y"]
+    np.testing.assert_array_equal(answer, 2 * x)
+    wrong = {"float32": "int32", "int32": "float32", "float16": "int16", "int64": "float64"}[dtype]
+    if version != "8.6.1":
+        with pytest.raises(FeedError, match=f"has dtype {wrong}"):
+            backend.answer(plan, asked, [{"x": x.astype(wrong)}])
+    with pytest.raises(FeedError, match="has dtype complex128"):
+        backend.answer(plan, asked, [{"x": x.astype("complex128")}])
+
+
+def test_integers_that_do_not_fit_are_refused_where_a_plan_has_32_bits(
+    backend: TrtexecBackend, tmp_path: Path, version: str
+) -> None:
+    plan = backend.build(save_open(tmp_path / "sum.onnx", 7, "int64"), make_spec(), tmp_path / "run")
+    large = np.full((4, 1), 2**40)
+    if version != "8.6.1":
+        assert backend.answer(plan, make_spec(), [{"x": large}])["y"].shape == (4, 1)
+        return
+    with pytest.raises(FeedError, match="more than INT32 holds"):
+        backend.answer(plan, make_spec(), [{"x": large}])
+
+
+def test_outputs_with_values_that_json_lacks(tmp_path: Path) -> None:
+    path = tmp_path / "out.json"
+    path.write_text('[ { "name" : "nan", "dimensions" : "1x4", "values" : [ -nan, inf, -inf, 1e-05 ] } ]')
+    values = read_outputs(path, ())["nan"]
+    assert np.isnan(values[0, 0]) and list(values[0, 1:3]) == [np.inf, -np.inf]
+    path.write_text("[ { ")
+    with pytest.raises(ParseError, match="--exportOutput"):
+        read_outputs(path, ())
+
+
+def test_the_plan_store(tmp_path: Path) -> None:
+    record = PlanRecord(onnx_sha256="a", tensorrt="11.1.0", gpu=describe_gpu(99), flags=("--x",), engine="trtexec")
+    keys = {replace(record, **change).key for change in ({}, {"gpu": "b"}, {"flags": ()}, {"tensorrt": "10"})}
+    assert len(keys) == 4
+    store = PlanStore(tmp_path / "plans")
+    assert store.find(record) is None
+    stored = store.make(record, lambda path: (path.write_bytes(b"plan"), ())[1])
+    assert store.find(record) == stored
+    with pytest.raises(ArtifactError, match="empty"):
+        store.make(replace(record, gpu="c"), lambda path: (path.write_bytes(b""), ())[1])
+    with pytest.raises(ArtifactError):
+        require_plan(tmp_path / "none")
+
+
+# What the stand-in prints and writes, against what the builds did.
+
+
+def real(version: str, name: str) -> str:
+    path = find_real_artifacts() / "trtexec-gpu" / version / name
+    if path.with_name(path.name + ".gz").is_file():
+        return gzip.decompress(path.with_name(path.name + ".gz").read_bytes()).decode()
+    if not path.is_file():
+        pytest.skip(f"this build's {name} is not among the real outputs")
+    return path.read_text(encoding="utf-8")
+
+
+def labels(log: str) -> set[str]:
+    """The text of each info line up to its first colon or number: what a reader goes by."""
+    import re
+
+    found = re.findall(r"\[I\] ([A-Z][A-Za-z0-9 \-]+?)(?::| has| completed| = |$)", log, re.MULTILINE)
+    return set(found)
+
+
+@ALL
+def test_logs_have_the_lines_of_the_real_ones(
+    backend: TrtexecBackend, plan: Artifact, tmp_path: Path, version: str
+) -> None:
+    backend.measure(plan, make_spec(graph="0", spin="0"), replace(EXACT, scope="io"))
+    (log,) = (tmp_path / "run" / "trtexec").glob("trtexec-*/process-0/trtexec_stdout.log")
+    ours, theirs = log.read_text(encoding="utf-8"), real(version, "exact-50.stdout")
+    assert labels(ours) - labels(theirs) <= {"Setting persistentCacheLimit to 0 bytes."}
+    for name in ("Throughput", "Latency", "Enqueue Time", "GPU Compute Time", "Total Host Walltime", "CUDA Graph"):
+        assert name in labels(ours) & labels(theirs), name
+    shape = [line.split("]")[0] for line in (ours.splitlines()[1], theirs.splitlines()[0])]
+    assert shape[0] == shape[1]  # the banner up to the version
+
+
+@ALL
+def test_exports_have_the_keys_of_the_real_ones(
+    backend: TrtexecBackend, plan: Artifact, tmp_path: Path, version: str
+) -> None:
+    backend.measure(plan, make_spec(), EXACT)
+    backend.prove_precision(plan, make_spec())
+    home = tmp_path / "run" / "trtexec"
+    (times,) = home.glob("*/process-0/times.json")
+    (profile,) = home.glob("*/profile/profile.json")
+    (layers,) = home.glob("*/profile/layers.json")
+    assert keys(times.read_text())[0] == keys(real(version, "exact-50.times.json"))[0]
+    assert json.loads(layers.read_text()).keys() == json.loads(real(version, "load-export.layers.json")).keys()
+    if version.startswith("11"):
+        assert [sorted(entry) for entry in keys(profile.read_text())[:2]] == [
+            sorted(entry) for entry in keys(real(version, "load-export.profile.json"))[:2]
+        ]
+
+
+def keys(text: str) -> list[list[str]]:
+    return [list(entry) for entry in json.loads(text)]
+
+
+@ALL
+def test_bindings_of_real_logs(version: str) -> None:
+    inputs, outputs = read_bindings(real(version, "exact-50.stdout"))
+    assert [(s.name, s.dtype, s.shape) for s in inputs] == [("input", "float32", (1, 3, 224, 224))]
+    assert [(s.name, s.shape) for s in outputs] == [("logits", (1, 1000))]
+
+
+@ALL
+@pytest.mark.parametrize(
+    ("case", "words"),
+    [
+        ("build-fails-save", "Error Code 10"),
+        ("unsupported-op", "no importer registered"),
+        ("other-version-engine", "does not match"),
+        ("shapes-outside-profile", "outside of the profile|Error opening engine file: dynamic"),
+        ("device-fault", "Cuda failure"),
+        ("empty-engine", "Serialization|Engine blob is empty"),
+        ("save-unwritable", ""),
+    ],
+)
+def test_real_failures_are_explained(version: str, case: str, words: str) -> None:
+    import re
+
+    text = real(version, f"{case}.stdout") + real(version, f"{case}.stderr")
+    found = find_first_error(text)
+    assert found and re.search(words, found), found
+    assert "&&&& PASSED" not in text
+
+
+@ALL
+def test_real_readings(version: str, tmp_path: Path) -> None:
+    """Our reader on a real run: the samples are those of the file, and the log agrees with them."""
+    times, log = tmp_path / "times.json", tmp_path / "trtexec_stdout.log"
+    times.write_text(real(version, "exact-50.times.json"))
+    log.write_text(real(version, "exact-50.stdout"))
+    row = ToolFiles().read_times(times, log, batch=1, drop=0, keep=50)
+    assert len(row.latency_ns) == 50
+    assert "log_disagrees" not in {c.code for c in row.caveats}
+    raw: list[dict[str, Any]] = json.loads(times.read_text())
+    assert row.latency_ns[-1] == round(raw[-1]["latencyMs"] * 1e6)
+    with pytest.raises(MeasurementError, match="expected 60 or more"):
+        ToolFiles().read_times(times, log, batch=1, drop=0, keep=60)

@@ -1,0 +1,63 @@
+"""A stored run of a small network, and bundles of its rows; made once."""
+
+from __future__ import annotations
+
+import shutil
+import sys
+from collections.abc import Callable, Iterator
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from bundles import Silent, make_run, name
+from enginebench.workflow.verbs.deliver import deliver_row
+from environments import Environments
+
+ENGINES = ("pytorch", "ort", "openvino")
+
+
+@pytest.fixture(scope="session")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Rows in FP32: pytorch, ort, openvino; and fake, which cannot be delivered."""
+    return make_run(tmp_path_factory.mktemp("stored"), "--engines", ",".join((*ENGINES, "fake")))
+
+
+@pytest.fixture(scope="session")
+def delivered(run: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """A bundle of each row by its engine; not to be changed."""
+    folder = tmp_path_factory.mktemp("delivered")
+    for engine in ENGINES:
+        deliver_row(run, folder / engine, row=name(engine), forms=("triton", "kserve", "dockerfile"), reporter=Silent())
+    return {engine: folder / engine for engine in ENGINES}
+
+
+@pytest.fixture(scope="session")
+def environments(tmp_path_factory: pytest.TempPathFactory) -> Environments:
+    """Virtual environments, made as they are asked for."""
+    return Environments(tmp_path_factory.mktemp("environments"))
+
+
+@pytest.fixture
+def bundle(delivered: dict[str, Path], tmp_path: Path) -> Path:
+    """A copy of the bundle of ort, to be tampered with."""
+    return Path(shutil.copytree(delivered["ort"], tmp_path / "bundle"))
+
+
+@pytest.fixture
+def load_program(delivered: dict[str, Path], monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[str, str], Any]]:
+    """(engine, name) -> a program of that bundle, imported for the time of the test."""
+    before = set(sys.modules)
+    monkeypatch.setattr(sys, "dont_write_bytecode", True)
+    for variable in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
+        monkeypatch.setenv(variable, "1")
+
+    def load(engine: str, program: str) -> Any:
+        monkeypatch.syspath_prepend(str(delivered[engine]))
+        return import_module(program)
+
+    yield load
+    for module in set(sys.modules) - before:
+        if module in ("facts", "trial", "predict", "preprocess", "module"):
+            del sys.modules[module]

@@ -1,0 +1,50 @@
+"""Runs that are measured just enough to have rows, and bundles of those rows asked from outside."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+from processes import environment
+
+FAST = ("--threads", "1", "--warmup", "1", "--iters", "20", "--processes", "2")
+
+
+class Silent:
+    """Progress that nobody reads."""
+
+    def begin(self, total: int) -> None: ...
+    def say(self, text: str) -> None: ...
+    def step(self, text: str) -> None: ...
+    def advance(self) -> None: ...
+
+
+def make_run(folder: Path, *arguments: str) -> Path:
+    """The folder of a run of digits-mlp."""
+    command = [sys.executable, "-m", "enginebench", "run", "digits-mlp", *FAST, *arguments, "--out", "run"]
+    done = subprocess.run(
+        command, cwd=folder, env=environment(folder), capture_output=True, text=True, timeout=900, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    return folder / "run"
+
+
+def name(engine: str, precision: str = "fp32") -> str:
+    """The id of a row of `make_run`."""
+    return f"{engine}-{precision}-b1-compute-t1-hot"
+
+
+def ask(bundle: Path, *arguments: str, python: str = sys.executable) -> subprocess.CompletedProcess[str]:
+    """`predict.py ARGUMENTS` of a bundle, in a process that knows nothing of this package.
+
+    Nothing compiled is written into the bundle. An environment of its own keeps what it compiled beside itself: the
+    whole of PyTorch would be compiled anew for each question.
+    """
+    clean = {k: v for k, v in environment(bundle.parent).items() if k != "PYTHONPATH"}
+    if python != sys.executable:
+        clean |= {"PYTHONDONTWRITEBYTECODE": "", "PYTHONPYCACHEPREFIX": f"{Path(python).parent.parent / 'compiled'}"}
+    return subprocess.run(
+        [python, *(["-B"] if python == sys.executable else []), str(bundle / "predict.py"), *arguments],
+        cwd=bundle.parent, env=clean, capture_output=True, text=True, timeout=240, check=False,
+    )  # fmt: skip

@@ -1,0 +1,193 @@
+"""`bench --against` holds the answers of both sides against each other: what makes it say no, and what it then says."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+
+from processes import Cli
+
+FAST = ("--warmup", "2", "--iters", "20", "--processes", "1")
+GATED = ("--warmup", "2", "--iters", "50", "--processes", "6", "--gate")
+
+
+def make_scale(
+    path: Path,
+    factor: float,
+    *,
+    given: str = "x",
+    answer: str = "y",
+    shape: tuple[int | str, ...] = ("n", 4),
+    dtype: int = TensorProto.FLOAT,
+) -> Path:
+    """A graph y = factor * x."""
+    np_dtype = helper.tensor_dtype_to_np_dtype(dtype)
+    graph = helper.make_graph(
+        [helper.make_node("Mul", [given, "factor"], [answer])],
+        "scale",
+        [helper.make_tensor_value_info(given, dtype, shape)],
+        [helper.make_tensor_value_info(answer, dtype, shape)],
+        [numpy_helper.from_array(np.array(factor, np_dtype), "factor")],
+    )
+    return save(path, graph)
+
+
+def make_difference(path: Path, inputs: tuple[str, str]) -> Path:
+    """A graph y = a - b whose inputs are listed in the order given."""
+    shape = ("n", 4)
+    graph = helper.make_graph(
+        [helper.make_node("Sub", ["a", "b"], ["y"])],
+        "difference",
+        [helper.make_tensor_value_info(name, TensorProto.FLOAT, shape) for name in inputs],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, shape)],
+    )
+    return save(path, graph)
+
+
+def save(path: Path, graph: onnx.GraphProto) -> Path:
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    onnx.checker.check_model(model)
+    onnx.save(model, path)
+    return path
+
+
+def bench(cli: Cli, *args: object) -> dict[str, Any]:
+    done = cli("bench", *args, *FAST, "--json")
+    assert done.returncode == 0, done.stderr
+    document: dict[str, Any] = json.loads(done.stdout)
+    return document
+
+
+def test_two_models_that_answer_differently_are_told_apart(cli: Cli, tmp_path: Path) -> None:
+    same, other = make_scale(tmp_path / "a.onnx", 1), make_scale(tmp_path / "b.onnx", -5)
+    document = bench(cli, same, "--engine", "ort", "--against", f"ort@{other}")
+    comparison, row = document["comparison"], document["row"]
+    assert comparison["outputs_agree"] is row["outputs_agree"] is False
+    assert comparison["verdict"] == "not_comparable" and row["max_abs_diff"] > 1
+    (why,) = comparison["failures"]
+    # The power of -5 x against that of 6 x, and the smallest signal to noise that FP32 must keep.
+    assert "the answers differ beyond the limits: y: snr is -1.58362, the limit is 60" in why
+
+
+def test_the_same_function_in_two_files_agrees(cli: Cli, tmp_path: Path) -> None:
+    one = make_scale(tmp_path / "a.onnx", 3)
+    two = make_scale(tmp_path / "b.onnx", 3.0000001)
+    document = bench(cli, one, "--engine", "openvino", "--against", f"ort@{two}")
+    comparison = document["comparison"]
+    assert (comparison["outputs_agree"], comparison["failures"]) == (True, [])
+    assert document["row"]["max_abs_diff"] < 1e-5
+    # Nothing was compared with the side that is the reference but itself.
+    assert document["against"]["outputs_agree"] is document["against"]["max_abs_diff"] is None
+
+
+@pytest.mark.parametrize(
+    ("fields", "why"),
+    [
+        ({"given": "z"}, "input 'z' is missing from"),
+        ({"answer": "w"}, "output 'w' is missing from"),
+        ({"shape": ("n", 8)}, "input 'x' has shape [1, 8] against [1, 4]"),
+        ({"shape": ("n", 4, 1)}, "input 'x' has shape [1, 4, 1] against [1, 4]"),
+        # An open axis is fed with a length of its own.
+        ({"shape": ("n", "m")}, "input 'x' has shape [1, 16000] against [1, 4]"),
+        ({"dtype": TensorProto.DOUBLE}, "input 'x' has dtype float64 against float32"),
+    ],
+)
+def test_what_cannot_be_compared_says_why(cli: Cli, tmp_path: Path, fields: dict[str, Any], why: str) -> None:
+    target, other = make_scale(tmp_path / "a.onnx", 1), make_scale(tmp_path / "b.onnx", 1, **fields)
+    document = bench(cli, target, "--engine", "ort", "--against", f"ort@{other}")
+    comparison, row = document["comparison"], document["row"]
+    assert comparison["verdict"] == "not_comparable" and why in comparison["reasons"][0]
+    assert comparison["outputs_agree"] is row["outputs_agree"] is row["max_abs_diff"] is None
+    assert "outputs_not_compared" in {caveat["code"] for caveat in row["caveats"]}
+
+
+def test_the_gate_fails_on_other_answers_however_fast(cli: Cli, tiny_onnx: Path, tmp_path: Path) -> None:
+    sides = ("--engine", "fake:latency_us=50,bias=3", "--against", "fake:latency_us=2000")
+    files = ("--junit", "j.xml", "--summary", "s.md", "--out", "b.json")
+    done = cli("bench", tiny_onnx, *sides, *GATED, *files)
+    assert done.returncode == 4, done.stderr
+    comparison = json.loads((tmp_path / "b.json").read_text())["comparison"]
+    (why,) = comparison["failures"]
+    assert why.startswith("the answers differ beyond the limits: ") and "snr is " in why and "the limit is 60" in why
+    assert f"Verdict: not comparable: {why}" in " ".join(done.stdout.split())
+    assert why in done.stderr
+    failure = ElementTree.parse(tmp_path / "j.xml").getroot().find(".//failure")
+    assert failure is not None and failure.get("message") == why
+    summary = (tmp_path / "s.md").read_text()
+    assert "gate failed" in summary and "the answers differ beyond the limits" in summary and "snr is " in summary
+
+
+def test_the_gate_fails_where_nobody_can_compare(cli: Cli, tmp_path: Path) -> None:
+    target, other = make_scale(tmp_path / "a.onnx", 1), make_scale(tmp_path / "b.onnx", 1, given="z")
+    sides = ("--engine", "fake:latency_us=50", "--against", f"fake:latency_us=2000@{other}")
+    done = cli("bench", target, *sides, *GATED, "--junit", "j.xml")
+    assert done.returncode == 4 and "input 'z' is missing from" in done.stderr
+    failure = ElementTree.parse(tmp_path / "j.xml").getroot().find(".//failure")
+    assert failure is not None and "input 'z' is missing from" in (failure.text or "")
+
+
+def test_inputs_in_another_order_are_the_same_inputs(cli: Cli, tmp_path: Path) -> None:
+    target, other = make_difference(tmp_path / "ab.onnx", ("a", "b")), make_difference(tmp_path / "ba.onnx", ("b", "a"))
+    document = bench(cli, target, "--engine", "ort", "--against", f"ort@{other}")
+    assert document["comparison"]["outputs_agree"] is True
+
+
+def test_a_built_in_model_and_its_file_are_fed_alike(cli: Cli, tiny_onnx: Path) -> None:
+    """By its name `digits-mlp` is fed digits, its file random arrays; that must not look like other answers."""
+    for target, engine, other in (
+        (tiny_onnx, "ort", "pytorch@digits-mlp"),
+        ("digits-mlp", "pytorch", f"ort@{tiny_onnx}"),
+    ):
+        document = bench(cli, target, "--engine", engine, "--against", other)
+        assert document["comparison"]["outputs_agree"] is True, document["comparison"]
+        assert 0 < document["row"]["max_abs_diff"] < 1e-3
+
+
+def test_int8_is_held_against_fp32_by_the_limits_of_int8(cli: Cli, tmp_path: Path, tiny_onnx: Path) -> None:
+    sides = ("--precision", "int8", "--against", "ort", "--against-precision", "fp32")
+    document = bench(cli, tiny_onnx, "--engine", "ort", *sides)
+    assert document["comparison"]["outputs_agree"] is True and document["row"]["max_abs_diff"] > 0.01
+    turned = ("--precision", "fp32", "--against", "ort", "--against-precision", "int8")
+    document = bench(cli, tiny_onnx, "--engine", "ort", *turned)
+    assert document["comparison"]["outputs_agree"] is True and document["row"]["max_abs_diff"] > 0.01
+
+
+def test_a_stored_row_of_another_model_is_compared_with(cli: Cli, tmp_path: Path) -> None:
+    target, other = make_scale(tmp_path / "a.onnx", 1), make_scale(tmp_path / "b.onnx", -5)
+    assert cli("run", other, "--engines", "ort", *FAST, "--out", "r").returncode == 0
+    (row,) = (tmp_path / "r" / "rows").glob("ort-*.json")
+    document = bench(cli, target, "--engine", "ort", "--against", row)
+    assert document["comparison"]["outputs_agree"] is False
+    assert cli("run", target, "--engines", "ort", *FAST, "--out", "s").returncode == 0
+    (row,) = (tmp_path / "s" / "rows").glob("ort-*.json")
+    assert bench(cli, target, "--engine", "ort", "--against", row)["comparison"]["outputs_agree"] is True
+
+
+def test_one_side_alone_agrees_with_nobody(cli: Cli, tmp_path: Path) -> None:
+    row = bench(cli, make_scale(tmp_path / "a.onnx", 1), "--engine", "ort")["row"]
+    assert row["outputs_agree"] is row["max_abs_diff"] is row["cosine"] is None
+
+
+def test_the_report_of_a_comparison_names_no_winner_with_other_answers(cli: Cli, tmp_path: Path) -> None:
+    target = make_scale(tmp_path / "a.onnx", 1)
+    for other, note in (
+        (make_scale(tmp_path / "b.onnx", -5), "outputs do not agree"),
+        (make_scale(tmp_path / "c.onnx", 1, given="z"), "outputs were not compared"),
+    ):
+        sides = ("--engine", "fake:latency_us=50", "--against", f"fake:latency_us=200@{other}")
+        if note == "outputs do not agree":
+            sides = ("--engine", "fake:latency_us=50,bias=2", *sides[2:])
+        done = cli("bench", target, *sides, *FAST)
+        assert done.returncode == 0, done.stderr
+        folder = sorted((tmp_path / "results").iterdir())[-1]
+        assert cli("report", folder, "--format", "md,json").returncode == 0
+        document = json.loads((folder / "report.json").read_text())
+        assert document["fastest"] is None or document["fastest"]["id"].endswith("-against")
+        assert note in (folder / "report.md").read_text()

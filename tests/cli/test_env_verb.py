@@ -1,0 +1,102 @@
+"""`env`, `--env`, `doctor --env` and `bisect` as a user types them."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import sysconfig
+from pathlib import Path
+
+import pytest
+
+from processes import Cli
+
+SITE = Path(sysconfig.get_path("purelib"))
+FAST = ("--warmup", "2", "--iters", "10", "--processes", "2", "--time-limit", "1")
+
+
+@pytest.fixture
+def other(tmp_path: Path) -> Path:
+    """An environment in which a child can live, and no engine but `fake`."""
+    folder = tmp_path / "other environment"
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", folder], check=True)
+    site = next(folder.glob("lib/python*/site-packages"))
+    for package in ("numpy", "msgspec", "psutil"):
+        for path in SITE.glob(f"{package}*"):
+            (site / path.name).symlink_to(path)
+    return folder
+
+
+def test_rows_of_two_environments_stand_in_one_table(cli: Cli, tiny_onnx: Path, other: Path, tmp_path: Path) -> None:
+    engines = "fake:latency_us=50,fake:latency_us=50,env=two,ort:env=two"
+    done = cli("run", tiny_onnx, "--engines", engines, "--env", f"two={other}", *FAST, "--out", "r", "--json")
+    assert done.returncode == 0, done.stderr
+    rows = {row["id"]: row for row in json.loads(done.stdout)["rows"]}
+    here, there, absent = rows.values()
+    assert (here["status"], there["status"], absent["status"]) == ("ok", "ok", "skipped")
+    assert "environment two" in absent["reason"] and "onnxruntime" in absent["reason"]
+    assert there["engine"].endswith(":env=two,latency_us=50") and there["outputs_agree"]
+    stored = [json.loads((tmp_path / "r" / row["result"]).read_text()) for row in (here, there)]
+    assert "scipy" in stored[0]["machine"]["versions"]
+    assert set(stored[1]["machine"]["versions"]) == {"python", "numpy", "msgspec", "psutil"}
+    orders = [[m["order"] for m in row["measurements"]] for row in stored]
+    assert orders[0][0] < orders[1][0] < orders[0][1] < orders[1][1]
+    assert (tmp_path / "r" / "artefacts" / "env-two").is_dir()
+
+
+def test_a_run_goes_on_where_the_environment_is_named_again(
+    cli: Cli, tiny_onnx: Path, other: Path, tmp_path: Path
+) -> None:
+    run = ("run", tiny_onnx, "--engines", "fake,fake:env=two", *FAST, "--out", "r")
+    assert cli(*run, "--env", f"two={other}").returncode == 0
+    row = next((tmp_path / "r" / "rows").glob("fake-env*.json"))
+    row.unlink()
+    assert cli(*run, "--resume").returncode == 6  # the one row that is left has nothing beside it
+    row.unlink(missing_ok=True)
+    done = cli(*run, "--resume", "--env", f"two={other}", "--json")
+    assert done.returncode == 0, done.stderr
+    assert [r["status"] for r in json.loads(done.stdout)["rows"]] == ["ok", "ok"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "said"),
+    [
+        (("run", "digits-mlp", "--engines", "fake,fake:env=x", "--env", "x"), 2, "expected NAME=PATH"),
+        (("run", "digits-mlp", "--engines", "fake,fake:env=x", "--env", "x=nowhere"), 2, "nowhere does not exist"),
+        (("run", "digits-mlp", "--engines", "fake:env=x", *FAST), 3, "unknown environment 'x'; known: none"),
+        (("doctor", "--env", "x"), 2, "unknown environment 'x'"),
+        (("env", "remove", "x"), 2, "no environment 'x' was made here"),
+        (("env", "make", "a/b", "numpy"), 2, "no name of an environment"),
+        (("env", "make", "x", "--hash=1;rm"), 2, ""),
+        (("env", "make", "x", "numpy; rm"), 2, "no requirement"),
+        (("env", "make", "x"), 2, "Missing argument"),
+        (("bisect", "digits-mlp", "--package", "flask", "--good", "1", "--bad", "2"), 2, "name the engine"),
+        (("bisect", "digits-mlp", "--package", "torch", "--good", "1", "--bad", "2", "--margin", "x"), 2, "5%"),
+        (("bisect", "digits-mlp", "--package", "torch", "--good", "1"), 2, "--bad"),
+    ],
+)
+def test_what_cannot_be_is_refused(cli: Cli, arguments: tuple[str, ...], code: int, said: str) -> None:
+    done = cli(*arguments)
+    assert done.returncode == code, done.stderr
+    assert said in " ".join(done.stderr.split())
+
+
+def test_an_environment_is_made_asked_and_removed(cli: Cli, tmp_path: Path) -> None:
+    """From the package index, with its own error where a version does not exist."""
+    done = cli("env", "make", "old", "msgspec==0.20.0", "--json")
+    assert done.returncode == 0, done.stderr
+    (line,) = json.loads(done.stdout)["environments"]
+    assert line["packages"]["msgspec"] == "0.20.0" and {"numpy", "psutil"} <= set(line["packages"])
+    assert cli("env", "make", "old", "numpy").returncode == 2
+    assert "msgspec 0.20.0" in cli("env", "list").stdout
+    doctor = json.loads(cli("doctor", "--env", "old", "--json").stdout)
+    assert doctor["machine"]["versions"]["msgspec"] == "0.20.0"
+    ready = [engine["engine"] for engine in doctor["engines"] if engine["available"]]
+    assert ready[-1] == "fake" and "ort" not in ready
+    assert cli("env", "remove", "old").returncode == 0
+    assert json.loads(cli("env", "list", "--json").stdout)["environments"] == []
+    done = cli("env", "make", "never", "msgspec==0.0.7")
+    assert done.returncode == 3
+    assert "no version on the package index satisfies msgspec==0.0.7; the newest there are" in done.stderr
+    assert list((tmp_path / ".cache" / "enginebench" / "environments").iterdir()) == []

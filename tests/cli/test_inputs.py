@@ -1,0 +1,177 @@
+"""The user's inputs and shapes through whole commands: what was given is what is fed, timed, compared and told."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+
+from processes import Cli
+
+FAST = ("--warmup", 2, "--iters", 20, "--processes", 1)
+
+
+def write_lines(folder: Path, batch: int | str = "batch") -> Path:
+    """A convolution over lines of any width: OpenVINO refuses to compile it for a width of 1, where 3 is its least."""
+    weights = np.random.default_rng(0).standard_normal((4, 3, 8, 3)).astype(np.float32)
+    nodes = [
+        helper.make_node("Conv", ["x", "w"], ["c"]),
+        helper.make_node("Relu", ["c"], ["y"]),
+    ]
+    graph = helper.make_graph(
+        nodes,
+        "g",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, [batch, 3, 8, "wide"])],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, [batch, 4, 1, None])],
+        [numpy_helper.from_array(weights, "w")],
+    )
+    onnx.save(
+        helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9), folder / "lines.onnx"
+    )
+    return folder / "lines.onnx"
+
+
+def draw(n: int, width: int, seed: int = 0) -> Any:
+    return np.random.default_rng(seed).standard_normal((n, 3, 8, width)).astype(np.float32)
+
+
+def read_rows(folder: Path) -> dict[str, Any]:
+    return {path.stem: json.loads(path.read_text()) for path in (folder / "rows").glob("*.json")}
+
+
+def test_openvino_answers_arrays_of_whatever_length(cli: Cli, tmp_path: Path) -> None:
+    path = write_lines(tmp_path)
+    np.savez(tmp_path / "in.npz", x=draw(2, 11))
+    answers = []
+    for engine in ("openvino", "ort"):
+        done = cli("infer", path, "in.npz", "--engine", engine, "--out", f"{engine}.npz")
+        assert done.returncode == 0, done.stderr
+        answers.append(np.load(tmp_path / f"{engine}.npz")["y"])
+    assert answers[0].shape == (2, 4, 1, 9)
+    np.testing.assert_allclose(*answers, rtol=1e-4, atol=1e-4)
+    done = cli("drift", f"ort@{path}", f"openvino@{path}", "--inputs", "in.npz", "--json", "--limit", "cosine=0.999")
+    assert done.returncode == 0 and json.loads(done.stdout)["n"] == 2, done.stderr
+
+
+def test_the_users_entries_are_compared_and_timed_and_their_shapes_told(cli: Cli, tmp_path: Path) -> None:
+    """Three widths, five entries: all are compared, the first is timed; nothing is chosen, so no caveat says so."""
+    path = write_lines(tmp_path)
+    folder = tmp_path / "mine"
+    folder.mkdir()
+    for i, (n, width) in enumerate(((2, 11), (1, 7), (2, 11))):
+        np.savez(folder / f"{i}.npz", x=draw(n, width, i))
+    done = cli("run", path, "--engines", "ort,openvino", "--inputs", folder, "--out", "r", *FAST)
+    assert done.returncode == 0, done.stderr
+    assert "1x3x8x11" in done.stdout.replace("\n", "")
+    rows = read_rows(tmp_path / "r")
+    assert len(rows) == 2 and len(list((tmp_path / "r" / "artefacts" / "samples").glob("*.npz"))) == 5
+    for row in rows.values():
+        assert row["shapes"] == {"x": [1, 3, 8, 11]} and row["drift"]["n"] == 5
+        assert not any(c["code"] == "chosen_shapes" for artifact in row["artifacts"] for c in artifact["caveats"])
+    assert {row["engine"]["backend"]: row["axes"] for row in rows.values()} == {"ort": "open", "openvino": "fixed"}
+    for name in ("report.html", "report.md", "table.csv"):
+        assert "1x3x8x11" in (tmp_path / "r" / name).read_text(encoding="utf-8"), name
+
+
+def test_without_them_a_size_is_chosen_and_never_in_silence(cli: Cli, tmp_path: Path) -> None:
+    path = write_lines(tmp_path)
+    done = cli("run", path, "--engines", "ort,openvino", "--out", "r", *FAST)
+    assert done.returncode == 0, done.stderr
+    assert "--input-shape x:1x3x8x" in " ".join(done.stdout.split())
+    (shape,) = {tuple(row["shapes"]["x"]) for row in read_rows(tmp_path / "r").values()}
+    assert shape[3] > 3
+
+
+def test_a_wrong_array_is_refused_by_name_before_anything_is_built(cli: Cli, tmp_path: Path) -> None:
+    path = write_lines(tmp_path)
+    np.savez(tmp_path / "wrong.npz", x=draw(2, 11).astype(np.float64), y=draw(1, 4))
+    done = cli("run", path, "--engines", "ort", "--inputs", "wrong.npz", "--out", "r", *FAST)
+    assert done.returncode == 5 and "unknown input 'y'" in done.stderr and "dtype float64" in done.stderr
+    done = cli("run", path, "--engines", "ort", "--inputs", "absent", "--out", "s", *FAST)
+    assert done.returncode == 2 and "expected F.npz, a folder" in done.stderr
+    done = cli("infer", path)
+    assert done.returncode == 2 and "INPUT.npz, or --inputs" in done.stderr
+
+
+def test_each_shape_has_rows_and_references_of_its_own(cli: Cli, tmp_path: Path) -> None:
+    path = write_lines(tmp_path)
+    shapes = ("--input-shape", "x:1x3x8x9,1x3x8x33")
+    done = cli("run", path, "--engines", "ort,openvino", *shapes, "--out", "r", "--json", *FAST)
+    assert done.returncode == 0, done.stderr
+    rows = json.loads(done.stdout)["rows"]
+    assert [(row["engine"], row["shapes"]["x"][3]) for row in rows] == [
+        ("ort", 9),
+        ("openvino", 9),
+        ("ort", 33),
+        ("openvino", 33),
+    ]
+    assert [row["baseline"] for row in rows] == [rows[0]["id"]] * 2 + [rows[2]["id"]] * 2
+    assert len({row["id"] for row in rows}) == 4 and all(row["outputs_agree"] is not False for row in rows)
+    again = cli("run", path, "--resume", "--out", "r", "--json")
+    assert again.returncode == 0 and [r["id"] for r in json.loads(again.stdout)["rows"]] == [r["id"] for r in rows]
+
+
+def test_a_shape_that_the_graph_fixes_is_skipped_with_the_reason(cli: Cli, tmp_path: Path) -> None:
+    path = write_lines(tmp_path)
+    done = cli("run", path, "--engines", "ort", "--input-shape", "x:1x3x8x9,1x3x9x9", "--out", "r", "--json", *FAST)
+    rows = json.loads(done.stdout)["rows"]
+    assert [row["status"] for row in rows] == ["ok", "skipped"] and "the model takes" in rows[1]["reason"]
+
+
+def test_a_graph_of_batch_four_runs_at_four_where_no_batch_was_asked(cli: Cli, tmp_path: Path) -> None:
+    path = write_lines(tmp_path, batch=4)
+    np.savez(tmp_path / "in.npz", x=draw(8, 11))
+    done = cli("run", path, "--engines", "ort,openvino", "--inputs", "in.npz", "--out", "r", *FAST)
+    assert done.returncode == 0, done.stderr
+    for row in read_rows(tmp_path / "r").values():
+        assert row["engine"]["batch"] == 4 and row["shapes"]["x"] == [4, 3, 8, 11] and row["drift"]["n"] == 8
+    done = cli("run", path, "--engines", "ort", "--batch", 1, "--out", "s", *FAST)
+    assert done.returncode == 3 and "fixed batch of 4" in done.stderr + done.stdout
+
+
+def test_ranges_are_taken_from_the_users_entries(cli: Cli, tmp_path: Path) -> None:
+    path = write_lines(tmp_path)
+    np.savez(tmp_path / "in.npz", x=draw(6, 11) * 100)
+    done = cli("calibrate", path, "--inputs", "in.npz", "--out", "calib.json", "--json")
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["n"] == 6 and json.loads(done.stdout)["source"] == "in.npz"
+    ranges = json.loads((tmp_path / "calib.json").read_text())["ranges"]
+    assert ranges["x"]["high"] == pytest.approx(float((draw(6, 11) * 100).max()))
+    done = cli("quantize", path, "--to", "int8", "--inputs", "in.npz", "--out", "q.onnx")
+    assert done.returncode == 0, done.stderr
+    done = cli("calibrate", path, "--out", "calib.json")
+    assert done.returncode == 2 and "give --data or --inputs" in done.stderr
+
+
+def test_a_module_is_exported_and_checked_with_the_users_entries(cli: Cli, tmp_path: Path) -> None:
+    """Its factory brings no examples, and its ids must stay below seven: what is made up would leave the table."""
+    (tmp_path / "own_ids.py").write_text(
+        "import torch\n"
+        "class Words(torch.nn.Module):\n"
+        "    def __init__(self):\n"
+        "        super().__init__()\n"
+        "        self.table = torch.nn.Embedding(7, 4)\n"
+        "    def forward(self, ids):\n"
+        "        return self.table(ids).mean(1)\n"
+        "def make():\n"
+        "    torch.manual_seed(0)\n"
+        "    return Words()\n"
+    )
+    ids = np.random.default_rng(0).integers(0, 7, (5, 12))
+    np.savez(tmp_path / "ids.npz", input=ids)
+    done = cli("run", "own_ids:make", "--engines", "pytorch,ort", "--inputs", "ids.npz", "--out", "r", *FAST)
+    assert done.returncode == 0, done.stderr
+    for row in read_rows(tmp_path / "r").values():
+        assert row["shapes"] == {"input": [1, 12]} and row["drift"]["n"] == 5
+
+
+def test_inputs_that_nothing_would_be_fed_with_are_refused(cli: Cli, tmp_path: Path) -> None:
+    np.savez(tmp_path / "in.npz", x=draw(2, 11))
+    (tmp_path / "a.plan").write_bytes(b"a plan")
+    done = cli("bench", "a.plan", "--engine", "tensorrt", "--inputs", "in.npz")
+    assert done.returncode == 2 and "use infer or drift" in done.stderr

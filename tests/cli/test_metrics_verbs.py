@@ -1,0 +1,241 @@
+"""A model of one's own, judged by a metric of one's own: through `accuracy`, `run` and `diff`."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from enginebench.models.task import feed_digits, load_digits
+from enginebench.models.zoo import DATA_DIR
+from processes import Cli
+
+GRAPH = DATA_DIR / "digits-mlp.onnx"
+QUICK = ("--warmup", "1", "--iters", "3", "--processes", "1")
+METRICS = """
+import numpy as np
+
+def right(outputs, targets):
+    return outputs.argmax(axis=1) == targets
+
+def far(outputs, targets):
+    return float(np.abs(outputs.argmax(axis=1) - targets).mean())
+far.higher_is_better = False
+
+def boom(outputs, targets):
+    return outputs["logits"]
+"""
+
+
+@pytest.fixture
+def own(tmp_path: Path) -> Path:
+    """A graph that nobody knows, inputs for it, and the right answers in every form."""
+    digits = load_digits().select(held_out=True)
+    (tmp_path / "mine.onnx").write_bytes(GRAPH.read_bytes())
+    np.savez(tmp_path / "in.npz", input=feed_digits("digits-mlp", digits.images[:120]))
+    np.save(tmp_path / "t.npy", digits.labels[:120])
+    (tmp_path / "t.csv").write_text("label\n" + "\n".join(map(str, digits.labels[:120])))
+    (tmp_path / "my_metrics.py").write_text(METRICS)
+    return tmp_path
+
+
+def make_worse(own: Path) -> Path:
+    """The same graph with noise on its last weights: it still computes, and is wrong now and then."""
+    onnx = pytest.importorskip("onnx")
+    model = onnx.load(own / "mine.onnx")
+    tensor = next(t for t in model.graph.initializer if 10 in t.dims and len(t.dims) == 2)
+    weights = onnx.numpy_helper.to_array(tensor)
+    noise = np.random.default_rng(0).normal(0, weights.std() * 1.2, weights.shape).astype(weights.dtype)
+    tensor.CopyFrom(onnx.numpy_helper.from_array(weights + noise, tensor.name))
+    onnx.save(model, own / "worse.onnx")
+    return own / "worse.onnx"
+
+
+def ask(cli: Cli, *arguments: object) -> dict[str, Any]:
+    done = cli(*map(str, arguments), "--json")
+    assert done.returncode == 0, done.stderr
+    document: dict[str, Any] = json.loads(done.stdout)
+    return document
+
+
+def test_a_model_of_ones_own_is_scored_on_ones_own_inputs(cli: Cli, own: Path) -> None:
+    """The same share, whichever way the samples and the answers come."""
+    by_inputs = ask(cli, "accuracy", "ort@mine.onnx", "--inputs", "in.npz", "--targets", "t.csv")
+    by_data = ask(cli, "accuracy", "ort@mine.onnx", "--data", "in.npz", "--targets", "t.npy")
+    by_function = ask(
+        cli, "accuracy", "ort@mine.onnx", "--inputs", "in.npz", "--targets", "t.npy", "--metric", "my_metrics:right"
+    )
+    top1 = by_inputs["scores"][0]
+    assert by_inputs["n"] == 120 and top1["metric"] == "top1" and top1["value"]["value"] > 0.9
+    assert by_data["scores"] == by_inputs["scores"]
+    assert by_function["scores"][0]["value"] == top1["value"]
+    assert by_function["scores"][0]["metric"] == "my_metrics:right"
+
+
+def test_two_models_that_differ_on_purpose(cli: Cli, own: Path) -> None:
+    worse = make_worse(own)
+    given = ("--inputs", "in.npz", "--targets", "t.npy", "--metric", "my_metrics:far", "--metric", "top1")
+    found = ask(cli, "accuracy", f"ort@{worse}", *given, "--ref", "ort@mine.onnx")
+    far, top1 = found["scores"]
+    assert not far["higher_is_better"] and far["delta"]["low"] > 0
+    assert top1["delta"]["high"] < 0 and top1["mcnemar_p"] < 0.01
+    before = found["reference_scores"][1]["value"]["value"]
+    assert top1["value"]["value"] - before == pytest.approx(top1["delta"]["value"])
+    failed = cli("accuracy", f"ort@{worse}", *given, "--ref", "ort@mine.onnx", "--max-metric-drop", "0.01")
+    assert failed.returncode == 4 and "the gate failed. far went from" in failed.stderr
+    kept = cli("accuracy", "ort@mine.onnx", *given, "--ref", "ort@mine.onnx", "--max-metric-drop", "0")
+    assert kept.returncode == 0, kept.stderr
+
+
+def test_a_run_recommends_by_the_metric(cli: Cli, own: Path) -> None:
+    given = ("--inputs", "in.npz", "--targets", "t.npy", "--metric", "my_metrics:far", "--metric", "top1")
+    run = ("run", "mine.onnx", "--engines", "ort", "--precisions", "fp32,int8", *given, *QUICK)
+    document = ask(cli, *run, "--out", "r")
+    rows = {row["precision"]: row for row in document["rows"]}
+    assert [score["metric"] for score in rows["int8"]["scores"]] == ["my_metrics:far", "top1"]
+    assert all(row["scores"][0]["value"]["n"] == 120 for row in rows.values())
+    assert document["recommended_by"] == "metric"
+    assert not any(caveat["code"] == "random_inputs" for caveat in rows["int8"]["caveats"])
+    kept = np.load(next((own / "r" / "artefacts" / "outputs").glob("*int8*.labelled.npz")))
+    assert "counts/top1" in kept.files, "of answers that are counted one by one, none is kept"
+    shown = cli("report", "r", "--format", "md")
+    assert shown.returncode == 0, shown.stderr
+    assert "| far |" in (own / "r" / "report.md").read_text()
+    same = cli("diff", "r", "r", "--metric", "top1", "--max-metric-drop", "0")
+    assert same.returncode == 0, same.stderr
+    other = cli("diff", "r", "r", "--metric", "map")
+    assert other.returncode == 2 and "there are my_metrics:far, top1" in other.stderr
+
+
+INT8 = ("run", "mine.onnx", "--engines", "ort", "--precisions", "fp32,int8", *QUICK, "--out", "r")
+
+
+def list_doubts(document: dict[str, Any], precision: str) -> dict[str, str]:
+    return {
+        c["code"]: c["message"] for row in document["rows"] if row["precision"] == precision for c in row["caveats"]
+    }
+
+
+def test_eight_bits_judged_on_made_up_inputs_say_so(cli: Cli, own: Path) -> None:
+    document = ask(cli, *INT8)
+    assert "random_inputs" not in list_doubts(document, "fp32")
+    assert "smoke test" in list_doubts(document, "int8")["random_inputs"]
+
+
+def test_data_are_what_checks_are_made_on(cli: Cli, own: Path) -> None:
+    """Prepared arrays without labels: ranges and drift come from them, and nobody speaks of made-up inputs."""
+    document = ask(cli, *INT8, "--data", "in.npz")
+    assert not {"random_inputs", "random_calibration"} & set(list_doubts(document, "int8"))
+    assert len(list((own / "r" / "artefacts" / "samples").glob("*.npz"))) == 32
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "words"),
+    [
+        (["--inputs", "in.npz"], 2, "--inputs has no labels; give the right answers"),
+        (["--data", "in.npz"], 2, "has no labels; give the right answers, one for each sample, with --targets"),
+        ([], 2, "accuracy needs labelled samples"),
+        (["--inputs", "in.npz", "--targets", "nowhere.csv"], 5, "no such file"),
+        (["--inputs", "in.npz", "--targets", "few.txt"], 2, "--targets has 2 entries, and there are 120 samples"),
+        (["--inputs", "in.npz", "--targets", "t.npy", "--metric", "speed"], 2, "or one of top1, top5, f1"),
+        (
+            ["--inputs", "in.npz", "--targets", "t.npy", "--metric", "my_metrics:boom"],
+            2,
+            "my_metrics.py, line 12: return",
+        ),
+        (["--inputs", "in.npz", "--targets", "t.npy", "--max-metric-drop", "1"], 2, "name it with --ref SIDE"),
+        (["--data", "pictures"], 2, "--inputs F.npz with --targets F; or say --task classification"),
+    ],
+)
+def test_what_cannot_be_judged_is_explained(cli: Cli, own: Path, arguments: list[str], code: int, words: str) -> None:
+    (own / "few.txt").write_text("1\n2\n")
+    (own / "pictures" / "0").mkdir(parents=True)
+    done = cli("accuracy", "ort@mine.onnx", *arguments)
+    assert done.returncode == code, done.stderr
+    assert words in " ".join(done.stderr.split()) and "Traceback" not in done.stderr
+
+
+def test_a_run_with_a_wrong_metric_ends_before_anything_is_made(cli: Cli, own: Path) -> None:
+    given = ("--inputs", "in.npz", "--targets", "t.npy", *QUICK, "--out", "r")
+    for name, words in (("my_metrics:nothing", "has no 'nothing'"), ("speed", "expected package.module:function")):
+        done = cli("run", "mine.onnx", "--engines", "ort", "--metric", name, *given)
+        assert done.returncode == 2 and words in done.stderr, done.stderr
+        assert not (own / "r").exists()
+    done = cli("run", "mine.onnx", "--engines", "ort", "--metric", "top1", *QUICK, "--out", "r")
+    assert done.returncode == 2 and "a metric needs samples with right answers" in done.stderr
+
+
+def test_pictures_for_a_classifier_of_ones_own(cli: Cli, own: Path) -> None:
+    """They are prepared as ImageNet's are, which is said; these are no such pictures, so the share says nothing."""
+    onnx = pytest.importorskip("onnx")
+    from onnx import TensorProto, helper
+    from PIL import Image
+
+    nodes = [helper.make_node("ReduceMean", ["x"], ["y"], axes=[2, 3], keepdims=0)]
+    graph = helper.make_graph(
+        nodes,
+        "net",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, ["batch", 3, 16, 16])],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, ["batch", 3])],
+    )
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 13)], ir_version=8), own / "net.onnx")
+    for label, name in enumerate(("red", "green", "blue")):
+        (own / "pictures" / name).mkdir(parents=True)
+        for i in range(3):
+            colour = np.zeros((20, 24, 3), np.uint8)
+            colour[..., label] = 200 + 20 * i
+            Image.fromarray(colour).save(own / "pictures" / name / f"{i}.png")
+    (own / "pictures" / "classes.txt").write_text("red\ngreen\nblue\n")
+    found = ask(cli, "accuracy", "ort@net.onnx", "--data", "pictures", "--task", "classification")
+    assert found["scores"][0]["value"]["value"] == 1.0 and found["n"] == 9
+    assert any("prepared as ImageNet's" in caveat["message"] for caveat in found["caveats"])
+    rows = "".join(f"{name}/{i}.png,{label}\n" for label, name in enumerate(("red", "green", "blue")) for i in range(3))
+    (own / "wrong.csv").write_text("file,label\n" + rows.replace(",2", ",1"))
+    found = ask(
+        cli, "accuracy", "ort@net.onnx", "--data", "pictures", "--task", "classification", "--targets", "wrong.csv"
+    )
+    assert found["scores"][0]["value"]["value"] == pytest.approx(2 / 3)
+
+
+def save_mirror(path: Path, *shape: int | str) -> None:
+    """A graph that answers what it is given."""
+    onnx = pytest.importorskip("onnx")
+    from onnx import TensorProto, helper
+
+    named = [helper.make_tensor_value_info(name, TensorProto.FLOAT, list(shape)) for name in ("x", "y")]
+    graph = helper.make_graph([helper.make_node("Identity", ["x"], ["y"])], "net", named[:1], named[1:])
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 13)], ir_version=8), path)
+
+
+def test_text_is_decoded_and_its_errors_counted(cli: Cli, own: Path) -> None:
+    pytest.importorskip("jiwer")
+    save_mirror(own / "read.onnx", "batch", 4, 3)
+    lines = np.eye(3, dtype=np.float32)[np.array([[1, 1, 2, 0], [2, 0, 2, 1], [0, 0, 1, 0]])]
+    np.savez(own / "lines.npz", x=lines)
+    (own / "t.json").write_text(json.dumps({"targets": ["ab", "bba", "b"], "vocabulary": ["a", "b"]}))
+    given = ("ort@read.onnx", "--inputs", "lines.npz", "--targets", "t.json")
+    (score,) = ask(cli, "accuracy", *given, "--task", "text")["scores"]
+    assert (score["metric"], score["value"]["value"], score["higher_is_better"]) == ("cer", 1 / 6, False)
+    scores = ask(cli, "accuracy", *given, "--task", "asr")["scores"]
+    assert [(s["metric"], s["value"]["value"]) for s in scores] == [("wer", 1 / 3), ("cer", 1 / 6)]
+
+
+def test_boxes_are_scored_by_map(cli: Cli, own: Path) -> None:
+    pytest.importorskip("pycocotools")
+    save_mirror(own / "boxes.onnx", "batch", 5, 6)
+    rng = np.random.default_rng(0)
+    low = rng.uniform(0, 50, (20, 5, 2))
+    boxes, labels = np.concatenate([low, low + 20], axis=2), rng.integers(0, 3, (20, 5))
+    found = np.concatenate([boxes, rng.uniform(0.5, 1, (20, 5, 1)), labels[..., None]], axis=2).astype(np.float32)
+    np.savez(own / "found.npz", x=found)
+    found[::2, 0, :4] += 40
+    np.savez(own / "moved.npz", x=found)
+    np.savez(own / "t.npz", boxes=boxes, labels=labels)
+    given = ("--targets", "t.npz", "--task", "detection")
+    (score,) = ask(cli, "accuracy", "ort@boxes.onnx", "--inputs", "found.npz", *given)["scores"]
+    assert score["metric"] == "map" and score["value"]["value"] == pytest.approx(1.0)
+    (moved,) = ask(cli, "accuracy", "ort@boxes.onnx", "--inputs", "moved.npz", *given)["scores"]
+    assert 0.5 < moved["value"]["low"] < moved["value"]["value"] < moved["value"]["high"] < 1

@@ -1,0 +1,147 @@
+"""A doubt is its figures, and one template makes the sentence; of several rows, one sentence with ranges."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+from string import Formatter
+from typing import get_args
+
+import msgspec
+import pytest
+from msgspec.structs import replace
+
+import enginebench
+from enginebench.core.caveats import TEMPLATES, find_sentence, format_caveat, limit_to_processes, make_caveat
+from enginebench.core.records import Caveat, CaveatCode
+
+SOURCE = Path(enginebench.__file__).parent
+
+
+@cache
+def read_all_calls() -> list[tuple[str, ast.Call]]:
+    """Every call of a plain name in the sources, with the file that it stands in; read once for all tests."""
+    return [
+        (path.relative_to(SOURCE).as_posix(), node)
+        for path in SOURCE.rglob("*.py")
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name)
+    ]
+
+
+def read_calls(name: str) -> Iterator[tuple[str, ast.Call]]:
+    """Every call of `name`."""
+    return ((path, call) for path, call in read_all_calls() if getattr(call.func, "id", "") == name)
+
+
+def find_strings(node: ast.AST) -> set[str]:
+    return {n.value for n in ast.walk(node) if isinstance(n, ast.Constant) and isinstance(n.value, str)}
+
+
+def find_figures(text: str) -> set[str]:
+    return {name for _, name, _, _ in Formatter().parse(text) if name}
+
+
+def test_words_are_made_in_one_place() -> None:
+    assert {path for path, _ in read_calls("Caveat")} == {"core/caveats.py"}
+    own = [
+        path.relative_to(SOURCE).as_posix()
+        for path in SOURCE.rglob("*.py")
+        if "caveat.message}" in (text := path.read_text(encoding="utf-8")) or "c.message}" in text
+    ]
+    assert own == []
+
+
+def test_every_template_is_used_and_every_code_is_known() -> None:
+    used = set().union(*(find_strings(call.args[0]) for _, call in read_calls("make_caveat") if call.args))
+    marks = find_strings(ast.parse((SOURCE / "analyze" / "validity.py").read_text(encoding="utf-8")))
+    assert set(TEMPLATES) <= used | marks
+    assert {name.partition(".")[0] for name in TEMPLATES} <= set(get_args(CaveatCode))
+
+
+@pytest.mark.parametrize("name", TEMPLATES)
+def test_a_call_gives_every_figure_of_its_template(name: str) -> None:
+    template = TEMPLATES[name]
+    wanted = find_figures(template.message) | find_figures(template.advice)
+    assert find_figures(template.several or "") <= wanted
+    calls = [
+        call
+        for _, call in read_calls("make_caveat")
+        if name in find_strings(call.args[0]) and all(keyword.arg for keyword in call.keywords)
+    ]
+    for call in calls:
+        assert {keyword.arg for keyword in call.keywords} == wanted
+
+
+def test_several_rows_have_one_sentence() -> None:
+    slow, slower = (make_caveat("clock_drift.reference", ratio=ratio) for ratio in (1.2501, 1.3699))
+    assert slow.message == "the reference kernel was up to 1.25 times slower in some processes"
+    assert find_sentence(slow) == find_sentence(slower)
+    several = format_caveat(slow, slower)
+    assert several.startswith("the reference kernel was slower in some processes, at worst 1.25 to 1.37 times, depend")
+    assert format_caveat(slow, slow) == format_caveat(slow)
+
+
+def test_a_unit_stands_once_and_equal_figures_are_no_range() -> None:
+    a, b = (make_caveat("foreign_cpu", share=share) for share in (0.012, 0.0531))
+    assert format_caveat(b, a).startswith("other processes used the CPU during 1 to 5% of the samples. Stop them")
+    assert "during 1% of" in format_caveat(a, replace(a, figures={"share": 0.0121}))
+
+
+def test_texts_tell_doubts_apart_and_numbers_do_not() -> None:
+    first, second = (make_caveat("failed_proof", asked="fp16", failure=text) for text in ("killed", "no record"))
+    assert find_sentence(first) != find_sentence(second)
+    counts = [make_caveat("too_few_samples.p99", n=n, needed=368) for n in (128, 54, 138)]
+    assert len(set(map(find_sentence, counts))) == 1
+    assert format_caveat(*counts).startswith("54 to 138 samples cannot carry p99, which needs 368. Raise")
+
+
+def test_templates_of_one_code_are_not_merged() -> None:
+    one, other = make_caveat("throttled.clock", share=0.1), make_caveat("throttled.device", share=0.1)
+    assert one.code == other.code and find_sentence(one) != find_sentence(other)
+
+
+def test_number_of_processes_is_a_figure() -> None:
+    doubts = [limit_to_processes(make_caveat("no_foreign_cpu_figure"), count, 10) for count in (3, 4)]
+    assert doubts[0].message.endswith("(3 of 10 processes)")
+    assert format_caveat(*doubts).startswith("other processes' CPU use cannot be seen here (3 to 4 of 10 processes). M")
+    assert find_sentence(doubts[0]) != find_sentence(make_caveat("no_foreign_cpu_figure"))
+
+
+def test_an_older_doubt_keeps_its_words() -> None:
+    stored = b'{"code": "clock_drift", "message": "up to 1.25 times slower", "advice": "fix it"}'
+    old = msgspec.json.decode(stored, type=Caveat)
+    assert format_caveat(old) == "up to 1.25 times slower. Fix it"
+    assert find_sentence(old) != find_sentence(replace(old, message="up to 1.37 times slower"))
+    assert format_caveat(old, old) == format_caveat(old)
+
+
+@pytest.mark.parametrize(
+    "figures", [{}, {"ratio": "much"}, {"ratio": 2.0}, {"ratio": 1.25, "in_processes": 3}], ids=str
+)
+def test_figures_that_do_not_make_the_words_are_not_believed(figures: dict[str, float]) -> None:
+    doubt = make_caveat("clock_drift.reference", ratio=1.25)
+    damaged = replace(doubt, figures=figures)
+    assert find_sentence(damaged) == (doubt.code, doubt.message, doubt.advice)
+    assert format_caveat(damaged) == format_caveat(doubt)
+
+
+def test_a_text_in_braces_stays_text() -> None:
+    doubt = make_caveat("no_layer_times", failure="{0.__class__} {share:.0%}")
+    assert "{0.__class__} {share:.0%}" in format_caveat(doubt, doubt)
+
+
+def test_json_keeps_the_contract_and_adds_the_figures() -> None:
+    doubt = make_caveat("foreign_cpu", share=0.5)
+    fields = msgspec.json.decode(msgspec.json.encode(doubt))
+    assert fields == {
+        "code": "foreign_cpu",
+        "message": "other processes used the CPU during 50% of the samples",
+        "advice": "stop them, or measure again at a quiet time",
+        "template": "foreign_cpu",
+        "figures": {"share": 0.5},
+    }
+    assert msgspec.json.decode(msgspec.json.encode(doubt), type=Caveat) == doubt
+    assert len({doubt, replace(doubt)}) == 1

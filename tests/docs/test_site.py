@@ -1,0 +1,152 @@
+"""The documentation site: built strictly from the pages as they are, with every public name, and without a network."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from html.parser import HTMLParser
+from importlib import import_module
+from importlib.util import find_spec
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from processes import ROOT
+
+pytestmark = pytest.mark.skipif(
+    not (find_spec("mkdocs") and find_spec("material") and find_spec("mkdocstrings")),
+    reason="the site's tools are not installed: make docs installs them",
+)
+PAGES_OF_THE_SITE = (
+    "index.html",
+    "cli.html",
+    "api.html",
+    "architecture.html",
+    "CHANGELOG.html",
+    "CONTRIBUTING.html",
+    "benchmarks/index.html",
+    "results/h200/index.html",
+)
+
+
+def build_site(root: Path, out: Path) -> subprocess.CompletedProcess[str]:
+    """What `make docs` runs, in a checkout."""
+    command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", str(out)]
+    variables = {**os.environ, "NO_MKDOCS_2_WARNING": "1"}
+    return subprocess.run(command, cwd=root, env=variables, capture_output=True, text=True, check=False, timeout=240)
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    out = tmp_path_factory.mktemp("docs") / "site"
+    done = build_site(ROOT, out)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return out
+
+
+class Tags(HTMLParser):
+    """What the tags of a page hold: ids, and the addresses that a browser loads by itself."""
+
+    def __init__(self, page: Path) -> None:
+        super().__init__()
+        self.ids: set[str] = set()
+        self.loaded: list[str] = []
+        self.feed(page.read_text(encoding="utf-8"))
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        found = dict(attrs)
+        self.ids.add(found.get("id") or "")
+        address = found.get("src") or (found.get("href") if tag == "link" else None)
+        self.loaded += [address] if address else []
+
+
+@pytest.mark.parametrize("page", PAGES_OF_THE_SITE)
+def test_the_site_has_the_page(site: Path, page: str) -> None:
+    assert (site / page).is_file()
+
+
+def test_every_page_under_docs_is_in_the_menu(site: Path) -> None:
+    menu = (ROOT / "mkdocs.yml").read_text(encoding="utf-8")
+    assert [page.name for page in (ROOT / "docs").glob("*.md") if f": docs/{page.name}\n" not in menu] == []
+
+
+def test_no_page_loads_anything_from_elsewhere(site: Path) -> None:
+    pages = sorted(site.rglob("*.html"))
+    loaded = [(page.name, address) for page in pages for address in Tags(page).loaded]
+    assert len(loaded) > len(pages)
+    assert [(name, a) for name, a in loaded if "//" in a] == []
+    assert 'data-md-component="source"' not in (site / "index.html").read_text(encoding="utf-8")  # would ask GitHub
+
+
+def list_public_names(module: str) -> set[str]:
+    """`__all__`, else the records, protocols and errors that a module defines."""
+    found = import_module(module)
+    own = {n for n, v in vars(found).items() if isinstance(v, type) and v.__module__ == module and n[0] != "_"}
+    return set(getattr(found, "__all__", own))
+
+
+@pytest.mark.parametrize(
+    "module", ["enginebench", "enginebench.core.records", "enginebench.core.protocols", "enginebench.core.errors"]
+)
+def test_the_reference_has_every_public_name(site: Path, module: str) -> None:
+    ids = Tags(site / "api.html").ids
+    # Errors and records of the package stand once, in sections of their own.
+    places = (module, "enginebench.core.errors", "enginebench.core.records")
+    assert {n for n in list_public_names(module) if not any(f"{place}.{n}" in ids for place in places)} == set()
+
+
+def test_the_reference_has_the_fields_of_the_records(site: Path) -> None:
+    from enginebench.core.records import Result
+
+    ids = Tags(site / "api.html").ids
+    assert [
+        f.name for f in msgspec.structs.fields(Result) if f"enginebench.core.records.Result.{f.name}" not in ids
+    ] == []
+
+
+DEAD_LINKS = [
+    ("docs/cli.md", "nowhere.md"),
+    ("docs/cli.md", "engines.md#nothing"),
+    ("docs/cli.md", "#nothing"),
+    ("README.md", "docs/no-page.md"),
+    ("docs/results.md", "../results/no-page.md"),
+    ("docs/reports.md", "pictures/no-picture.png"),
+]
+
+
+def test_links_that_lead_nowhere_fail_the_build(small_site: Path) -> None:
+    for page, link in DEAD_LINKS:
+        with (small_site / page).open("a", encoding="utf-8") as file:
+            file.write(f"\n[a link]({link})\n")
+    done = build_site(small_site, small_site / "out")
+    said = done.stdout + done.stderr
+    assert done.returncode != 0
+    assert [(page, link) for page, link in DEAD_LINKS if f"'{page}' contains a link '{link}'" not in said] == []
+    assert f"Aborted with {len(DEAD_LINKS)} warnings in strict mode!" in said
+
+
+def test_make_docs_counts_warnings() -> None:
+    """MkDocs counts those that it prints: `--quiet --strict` accepts every dead link."""
+    (command,) = re.findall(r"^docs:.*\n\t(.*)$", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE)
+    assert "mkdocs build --strict" in command
+    assert not re.search(r" (?:-q|--quiet)\b", command)
+
+
+@pytest.fixture
+def small_site(tmp_path: Path) -> Path:
+    """The pages of the site alone, without the reference, whose sources take most of the time."""
+    sys.path.insert(0, str(ROOT / "tools"))
+    try:
+        outside = import_module("site_pages").OUTSIDE_OF_DOCS
+    finally:
+        sys.path.pop(0)
+    for path in ("mkdocs.yml", "tools/site_pages.py", *outside):
+        (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(ROOT / path, tmp_path / path)
+    shutil.copytree(ROOT / "docs", tmp_path / "docs")
+    (tmp_path / "docs" / "api.md").write_text("# The Python API\n", encoding="utf-8")
+    return tmp_path

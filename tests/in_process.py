@@ -1,0 +1,114 @@
+"""Children that do their jobs in this process: the real work, without the price of a process for each."""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, Generic
+
+import pytest
+from msgspec.structs import replace
+
+from enginebench.core.errors import ChildFailed, EngineBenchError
+from enginebench.workflow import campaign
+from enginebench.workflow.child import perform_measure
+from enginebench.workflow.child.jobs import Answer, Job, MeasureJob, PreloadJob, PrepareJob
+from enginebench.workflow.targets import sources
+
+
+class Children:
+    """All children of a test: `jobs` as they were asked for, `turns` as (seed of the fake engine, repetition, order).
+
+    `before` is called with each job ahead of it: what it raises is the child's failure.
+    """
+
+    def __init__(self) -> None:
+        self.jobs: list[Job[Any] | PreloadJob] = []
+        self.environments: list[Mapping[str, str]] = []
+        self.closed = 0
+        self.before: Callable[[Job[Any]], None] = lambda job: None
+
+    @property
+    def turns(self) -> list[tuple[str, int, int]]:
+        return [(j.engine.options.get("seed", "0"), j.repetition, j.order) for j in self.of(MeasureJob)]
+
+    def of(self, kind: type[Any]) -> list[Any]:
+        return [job for job in self.jobs if isinstance(job, kind)]
+
+    def start(self, environment: Mapping[str, str] | None = None, place: object = None) -> InProcess:
+        self.environments.append(environment or {})
+        return InProcess(self)
+
+    def run(self, job: Job[Answer], *, environment: Mapping[str, str], **_: object) -> Answer:
+        return self.start(environment).perform(job)
+
+
+class InProcess:
+    """What stands in for one `Child`."""
+
+    alive = True
+
+    def __init__(self, family: Children) -> None:
+        self.kept: Any = None
+        self._family = family
+
+    def __enter__(self) -> InProcess:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._family.closed += 1
+
+    def ask_to_preload(self, job: PreloadJob) -> None:
+        self._family.jobs.append(job)
+
+    def wait_until_ready(self, deadline: float) -> None: ...
+
+    def start(self, job: Job[Answer], **_: object) -> InProcessWork[Answer]:
+        return InProcessWork(self, job)
+
+    def perform(self, job: Job[Answer], **_: object) -> Answer:
+        self._family.jobs.append(job)
+        try:
+            self._family.before(job)
+            return settle_here(job).perform(lambda text: None, self._keep)
+        except EngineBenchError:
+            raise
+        except Exception as error:  # as a child answers
+            raise ChildFailed(f"{type(error).__name__}: {error}", "its last words") from error
+
+    def _keep(self, answer: object) -> None:
+        self.kept = answer
+
+
+class InProcessWork(Generic[Answer]):
+    """What stands in for one `Work`: it is done when it is asked for."""
+
+    sure = True
+
+    def __init__(self, child: InProcess, job: Job[Answer]) -> None:
+        self._child, self._job = child, job
+
+    def finish(self) -> Answer:
+        return self._child.perform(self._job)
+
+
+def settle_here(job: Job[Answer]) -> Job[Answer]:
+    """The same job on the CPU, which `fake` needs, without binding this process to a core of it."""
+    if isinstance(job, MeasureJob):
+        return replace(job, pin=False, engine=replace(job.engine, device="cpu"))
+    return replace(job, engine=replace(job.engine, device="cpu")) if isinstance(job, PrepareJob) else job
+
+
+@pytest.fixture
+def children(monkeypatch: pytest.MonkeyPatch) -> Iterator[Children]:
+    """Every child of a run is one of these; few labelled pictures and few runs of the reference are enough for it."""
+    family = Children()
+    monkeypatch.setattr(campaign, "Child", family.start)
+    monkeypatch.setattr(campaign, "run_child", family.run)
+    monkeypatch.setattr(campaign, "count_at_once", lambda machine: 1)  # whatever the machine of the test could do
+    monkeypatch.setattr(sources, "run_child", family.run)
+    monkeypatch.setattr(sources, "LABELLED_ENTRIES", 24)
+    monkeypatch.setattr(perform_measure, "REFERENCE_REPEATS", 1)
+    gc.freeze()  # before a measurement the garbage is collected, and this process holds far more than a child
+    yield family
+    gc.unfreeze()

@@ -1,0 +1,124 @@
+"""The server in simulated time, against what queueing theory knows, and its promises when there is too much to do."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from enginebench.analyze.queueing import (
+    LoadPoint,
+    Stamps,
+    describe_point,
+    mean_wait_md1,
+    system_quantile_mm1,
+    wait_quantile_md1,
+)
+from enginebench.measure.arrivals import DONE, DROPPED, MemoryBoard, schedule_constant, schedule_poisson
+from enginebench.measure.batching import Batcher
+from enginebench.measure.simulated import simulate
+
+MS = 1_000_000
+ARRIVALS = 200_000
+# Neighbours in a queue are alike: at utilisation 0.8 as many arrivals give p99 to about 3 %, one standard error.
+ERRORS = {0.5: 0.03, 0.8: 0.10}
+
+
+def read(board: MemoryBoard) -> Stamps:
+    return Stamps(board.scheduled, board.released, board.started, board.computed, board.done, board.status)
+
+
+def describe(board: MemoryBoard, busy_ns: int, rate: float) -> LoadPoint:
+    return describe_point(read(board), qps=rate, busy_ns=busy_ns)
+
+
+@pytest.mark.parametrize("rho", [0.5, 0.8])
+def test_a_fixed_service_is_m_d_1(rho: float) -> None:
+    rate = rho / 0.005
+    board, busy_ns = simulate(schedule_poisson(rate, ARRIVALS, seed=1), lambda n: 5 * MS)
+    point = describe(board, busy_ns, rate)
+    assert point.queue_ms == pytest.approx(1e3 * mean_wait_md1(rate, 0.005), rel=ERRORS[rho])
+    assert point.p99_ms == pytest.approx(1e3 * wait_quantile_md1(0.99, rate, 0.005), rel=ERRORS[rho])
+    assert point.utilisation == pytest.approx(rho, rel=0.01)
+    assert point.validity == "valid" and point.service_ms == 5.0
+
+
+@pytest.mark.parametrize("rho", [0.5, 0.8])
+def test_an_exponential_service_is_m_m_1(rho: float) -> None:
+    rate = rho / 0.005
+    services = np.random.default_rng(7).exponential(5 * MS, ARRIVALS).astype(np.int64)
+    draw = iter(services.tolist())
+    board, busy_ns = simulate(schedule_poisson(rate, ARRIVALS, seed=2), lambda n: next(draw))
+    point = describe(board, busy_ns, rate)
+    assert point.p99_ms == pytest.approx(1e3 * system_quantile_mm1(0.99, rate, 0.005), rel=ERRORS[rho])
+    assert point.mean_ms == pytest.approx(5 / (1 - rho), rel=ERRORS[rho])
+
+
+def test_littles_law_is_measured_over_the_window_and_holds_for_a_steady_queue() -> None:
+    board, busy_ns = simulate(schedule_poisson(150, 20_000, seed=3), lambda n: 5 * MS)
+    point = describe(board, busy_ns, 150)
+    assert point.in_system == pytest.approx(point.little, rel=0.02)
+
+
+def test_a_queue_that_grows_is_suspect() -> None:
+    board, busy_ns = simulate(schedule_poisson(250, 5_000, seed=3), lambda n: 5 * MS)
+    point = describe(board, busy_ns, 250)
+    assert point.validity == "suspect"
+    assert [caveat.code for caveat in point.caveats] == ["unsteady"]
+    assert point.in_system is not None and point.little is not None and point.in_system < 0.9 * point.little
+
+
+def test_latency_runs_from_the_scheduled_moment_whatever_the_generator_does() -> None:
+    on_time, _ = simulate(schedule_constant(10, 100), lambda n: MS)
+    late, _ = simulate(schedule_constant(10, 100), lambda n: MS, late_ns=20 * MS)
+    first, second = describe(on_time, 0, 10), describe(late, 0, 10)
+    assert (first.p50_ms, second.p50_ms) == (1.0, 21.0)
+    assert second.generator_late_ms == 20.0
+    assert second.validity == "suspect" and second.caveats[0].code == "generator_late"
+
+
+def test_a_stall_of_the_engine_is_seen_by_all_who_came_meanwhile() -> None:
+    """A closed loop would have asked once during the stall, and called the other ninety-nine fast."""
+    times = iter([100 * MS, *[MS] * 200])
+    board, _ = simulate(schedule_constant(1000, 101), lambda n: next(times))
+    latency = (board.done - board.scheduled)[:100]
+    assert latency.min() > 80 * MS and (latency > 50 * MS).all()
+
+
+def test_overload_ends_in_time_with_a_bounded_queue_and_counts_who_was_turned_away() -> None:
+    offsets = schedule_poisson(400, 4_000, seed=5)  # twice what the engine computes
+    deadline = int(offsets[-1]) + 1_000 * MS
+    board, busy_ns = simulate(offsets, lambda n: 5 * MS, batcher=Batcher(limit=50), deadline_ns=deadline)
+    point = describe(board, busy_ns, 400)
+    waiting = [
+        int(((board.scheduled <= moment) & (board.started > moment) & (board.status == DONE)).sum())
+        for moment in board.scheduled[::97]
+    ]
+    assert max(waiting) <= 50
+    assert board.done.max() <= deadline
+    assert point.completed + point.dropped == point.offered == 4_000
+    assert point.dropped == pytest.approx(2_000, rel=0.1)
+    assert point.p99_ms is None and "overload" in [caveat.code for caveat in point.caveats]
+
+
+def test_what_still_waits_at_the_deadline_is_dropped_not_served() -> None:
+    offsets = schedule_constant(1000, 1000)
+    board, _ = simulate(offsets, lambda n: 10 * MS, deadline_ns=int(offsets[-1]) + 100 * MS)
+    assert board.done.max() <= offsets[-1] + 110 * MS
+    assert set(board.status.tolist()) == {DONE, DROPPED}
+
+
+def test_streams_and_batches_share_the_work() -> None:
+    offsets = schedule_poisson(350, 20_000, seed=6)  # more than one stream carries
+    two, busy = simulate(offsets, lambda n: 5 * MS, streams=2)
+    point = describe_point(read(two), qps=350, busy_ns=busy, streams=2)
+    assert point.validity == "valid" and point.utilisation == pytest.approx(0.875, rel=0.02)
+    batched, _ = simulate(offsets, lambda n: 5 * MS, batcher=Batcher(max_batch=4))
+    joined = describe_point(read(batched), qps=350)
+    assert joined.validity == "valid" and joined.batch is not None and 1.3 < joined.batch < 4
+
+
+def test_a_batch_waits_for_others_no_longer_than_told() -> None:
+    board, _ = simulate(schedule_constant(100, 50), lambda n: MS, batcher=Batcher(max_batch=8, max_wait_ns=25 * MS))
+    queue = board.started - board.scheduled
+    assert queue.max() == 25 * MS
+    assert describe_point(read(board), qps=100).batch == pytest.approx(3, abs=0.2)

@@ -1,0 +1,243 @@
+"""PyTorch models that nobody here wrote, small and with random weights, as factories for MODEL; and a few odd ones."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import torch
+from torch import nn
+
+from enginebench.models.architectures import build_module
+from enginebench.models.zoo import resolve_model
+
+Made = tuple[nn.Module, Any]
+
+
+def _draw_ids(length: int = 12, rows: int = 60) -> torch.Tensor:
+    return torch.randint(0, rows, (1, length), generator=torch.Generator().manual_seed(0))
+
+
+def _make_tokens(length: int = 12) -> dict[str, torch.Tensor]:
+    ids = _draw_ids(length)
+    return {"input_ids": ids, "attention_mask": torch.ones_like(ids)}
+
+
+def make_bert() -> Made:
+    from transformers import BertConfig, BertForSequenceClassification
+
+    config = BertConfig(vocab_size=60, hidden_size=32, num_hidden_layers=2, num_attention_heads=2, intermediate_size=64)
+    return BertForSequenceClassification(config), _make_tokens()
+
+
+def make_gpt2() -> Made:
+    from transformers import GPT2Config, GPT2LMHeadModel
+
+    config = GPT2Config(vocab_size=60, n_positions=32, n_embd=32, n_layer=2, n_head=2, use_cache=False)
+    return GPT2LMHeadModel(config), _make_tokens()
+
+
+def make_t5_encoder() -> Made:
+    from transformers import T5Config, T5EncoderModel
+
+    config = T5Config(vocab_size=60, d_model=32, d_kv=16, d_ff=64, num_layers=2, num_heads=2)
+    return T5EncoderModel(config), _make_tokens()
+
+
+def make_vit() -> Made:
+    from transformers import ViTConfig, ViTForImageClassification
+
+    config = ViTConfig(hidden_size=32, num_hidden_layers=2, num_attention_heads=2, intermediate_size=64, image_size=32)
+    return ViTForImageClassification(config), {"pixel_values": torch.rand(1, 3, 32, 32)}
+
+
+def make_whisper_encoder() -> Made:
+    from transformers import WhisperConfig
+    from transformers.models.whisper.modeling_whisper import WhisperEncoder
+
+    sizes = {"d_model": 32, "encoder_layers": 2, "encoder_attention_heads": 2, "encoder_ffn_dim": 64}
+    config = WhisperConfig(num_mel_bins=16, max_source_positions=20, **sizes)
+    return WhisperEncoder(config), {"input_features": torch.rand(1, 16, 40)}
+
+
+def _make_detector(name: str, **more: Any) -> Made:
+    from torchvision.models import detection
+
+    module = getattr(detection, name)(weights=None, weights_backbone=None, num_classes=5, **more)
+    return module, ([torch.rand(3, 96, 96), torch.rand(3, 80, 112)],)
+
+
+def make_faster_rcnn() -> Made:
+    return _make_detector("fasterrcnn_mobilenet_v3_large_320_fpn", min_size=96, max_size=128)
+
+
+def make_retinanet() -> Made:
+    return _make_detector("retinanet_resnet50_fpn", min_size=96, max_size=128, score_thresh=0.001)
+
+
+def make_ssdlite() -> Made:
+    return _make_detector("ssdlite320_mobilenet_v3_large")
+
+
+def _make_segmenter(name: str) -> Made:
+    from torchvision.models import segmentation
+
+    module = getattr(segmentation, name)(weights=None, weights_backbone=None, num_classes=4)
+    return module, torch.rand(1, 3, 64, 64)
+
+
+def make_deeplab() -> Made:
+    return _make_segmenter("deeplabv3_mobilenet_v3_large")
+
+
+def make_lraspp() -> Made:
+    return _make_segmenter("lraspp_mobilenet_v3_large")
+
+
+def make_timm() -> Made:
+    import timm
+
+    return timm.create_model("test_vit", pretrained=False), torch.rand(1, 3, 160, 160)
+
+
+def make_lstm() -> Made:
+    return nn.LSTM(8, 16, batch_first=True), torch.randn(1, 10, 8)
+
+
+def make_gru() -> Made:
+    """With its state as a second input: its first axis is the layers'."""
+    return nn.GRU(8, 16, num_layers=2, batch_first=True), (torch.randn(1, 10, 8), torch.zeros(2, 1, 16))
+
+
+def make_transformer() -> Made:
+    return nn.Transformer(16, 2, 1, 1, 32, batch_first=True), (torch.randn(1, 6, 16), torch.randn(1, 5, 16))
+
+
+@dataclass
+class Found:
+    """An answer that is a dataclass, with what is no tensor."""
+
+    scores: torch.Tensor
+    parts: list[torch.Tensor]
+    note: str = "text"
+    nothing: torch.Tensor | None = None
+
+
+class Nested(nn.Module):
+    """Takes a dictionary and an option, answers with a dataclass."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.table = nn.Embedding(30, 8)
+
+    def forward(self, batch: dict[str, Any], scale: torch.Tensor | None = None) -> Found:
+        hidden = self.table(batch["ids"]) * batch["mask"].unsqueeze(-1)
+        scores = hidden.sum(-1) if scale is None else hidden.sum(-1) * scale
+        return Found(scores, [hidden, hidden.mean(1)])
+
+
+def make_nested() -> Made:
+    return Nested(), ({"ids": _draw_ids(6, 30), "mask": torch.ones(1, 6)},)
+
+
+def make_nested_with_option() -> tuple[nn.Module, Any, dict[str, Any]]:
+    module, given = make_nested()
+    return module, given, {"scale": torch.tensor([2.0])}
+
+
+class Points(nn.Module):
+    """How many rows it answers with depends on the values."""
+
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        return torch.nonzero(x > 1.0), x * 2
+
+
+def make_points() -> Made:
+    return Points(), torch.randn(1, 6, 6)
+
+
+class Counter(nn.Module):
+    """Counts its calls in a buffer that the answer depends on."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("calls", torch.zeros(1))
+        self.inner = nn.Linear(4, 4)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.calls += 1
+        answer: torch.Tensor = self.inner(x) + self.calls
+        return answer
+
+
+def make_counter() -> Made:
+    return Counter(), torch.randn(1, 4)
+
+
+class Writer(nn.Module):
+    """Writes into its input."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x.add_(1) * 2
+
+
+def make_writer() -> Made:
+    return Writer(), torch.randn(1, 4)
+
+
+class Untranslated(nn.Module):
+    """Calls what no ONNX operator does."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        inverse, _ = torch.linalg.inv_ex(x @ x.transpose(1, 2) + torch.eye(4))
+        values: torch.Tensor = torch.linalg.eigvalsh(inverse)
+        return values
+
+
+def make_untranslated() -> Made:
+    return Untranslated(), torch.randn(1, 4, 4)
+
+
+class Silent(nn.Module):
+    """Answers with no tensor."""
+
+    def forward(self, x: torch.Tensor) -> dict[str, Any]:
+        return {"text": "none", "nothing": None}
+
+
+def make_silent() -> Made:
+    return Silent(), torch.randn(1, 4)
+
+
+def make_raising() -> Made:
+    raise KeyError("no such checkpoint")
+
+
+def make_wrong_inputs() -> Made:
+    return nn.Linear(4, 4), torch.zeros(1, 4, dtype=torch.int64)
+
+
+def make_short(name: str, size: int) -> Made:
+    """A network of torchvision or timm in which each stage ends after its second block.
+
+    The others are equal to the second, so that every layer is there in every shape in which the whole network has it.
+    """
+    module, _ = build_module(resolve_model(name), size)
+    for parent in list(module.modules()):
+        for child, stage in list(parent.named_children()):
+            if isinstance(stage, nn.Sequential) and len(stage) > 2 and len(set(map(_describe, list(stage)[1:]))) == 1:
+                setattr(parent, child, stage[:2])
+    return module, torch.zeros(1, 3, size, size)
+
+
+def _describe(block: nn.Module) -> str:
+    """Its layers; how often a block is left out in training differs from block to block."""
+    return re.sub(r"StochasticDepth\(.*?\)|\(drop_path\d*\): \S+", "", str(block))
+
+
+make_short_resnet50 = partial(make_short, "resnet50", 64)
+make_short_efficientnet = partial(make_short, "efficientnet_b0", 64)
+make_short_vit = partial(make_short, "timm:vit_tiny_patch16_224", 32)
+make_short_convnext = partial(make_short, "timm:convnext_atto", 64)

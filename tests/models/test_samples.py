@@ -1,0 +1,109 @@
+"""The user's inputs: read, cut into entries, kept, and joined again; what does not fit is refused by name."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from enginebench.core.errors import FeedError, ModelError, ParseError, UsageError
+from enginebench.core.records import TensorSpec
+from enginebench.core.shapes import concrete_shape, find_batch_axes
+from enginebench.models.samples import (
+    cut_entries,
+    group_samples,
+    join_samples,
+    read_samples,
+    resolve_given,
+    take_sizes,
+    write_samples,
+)
+
+# As Silero VAD has them: entries on axis 0, on axis 1, and a rate that all share.
+SOUND = TensorSpec(name="input", dtype="float32", shape=("batch", "input_axis1"), sizes=(0, 512))
+STATE = TensorSpec(name="state", dtype="float32", shape=(2, "state_axis1", 128), sizes=(0, 0, 0))
+RATE = TensorSpec(name="sr", dtype="int64", shape=())
+VAD = (SOUND, STATE, RATE)
+
+
+def make_sounds(n: int, length: int = 512) -> dict[str, np.ndarray]:
+    return {
+        "input": np.arange(n * length, dtype=np.float32).reshape(n, length),
+        "state": np.arange(2 * n * 128, dtype=np.float32).reshape(2, n, 128),
+        "sr": np.array(16000),
+    }
+
+
+def test_entries_lie_on_the_axis_that_is_the_batch_of_each_input() -> None:
+    assert find_batch_axes(VAD) == {"input": 0, "state": 1, "sr": None}
+    given = make_sounds(3)
+    entries = cut_entries(given, VAD)
+    assert [entry["state"].shape for entry in entries] == [(2, 1, 128)] * 3
+    assert (entries[1]["state"] == given["state"][:, 1:2]).all() and entries[1]["sr"] == 16000
+    joined = join_samples(entries, VAD, 3)
+    assert all((joined[name] == given[name]).all() and joined[name].shape == given[name].shape for name in given)
+
+
+def test_entries_of_one_shape_are_fed_together_and_a_last_call_is_filled_up(tmp_path: Path) -> None:
+    calls = [make_sounds(2), make_sounds(1, 256), make_sounds(1)]
+    assert write_samples(calls, VAD, tmp_path / "samples") == 4
+    entries = read_samples(str(tmp_path / "samples"))
+    assert group_samples(entries, 2) == [[0, 1], [3], [2]]
+    assert (filled := join_samples([entries[3]], VAD, 2))["input"].shape == (2, 512)
+    assert (filled["input"][0] == filled["input"][1]).all()
+    assert len(read_samples(str(tmp_path / "samples"), 2)) == 2
+
+
+def test_a_graph_of_fixed_batch_gets_its_entries_back() -> None:
+    specs = (TensorSpec(name="x", dtype="float32", shape=(4, 3)), TensorSpec(name="table", dtype="float32", shape=(9,)))
+    given = {"x": np.arange(24, dtype=np.float32).reshape(8, 3), "table": np.zeros(9, np.float32)}
+    entries = cut_entries(given, specs)
+    assert len(entries) == 8 and entries[0]["table"].shape == (9,)
+    assert (join_samples(entries[4:], specs, 4)["x"] == given["x"][4:]).all()
+
+
+def test_open_axes_take_the_lengths_of_the_users_own() -> None:
+    (sound, state, rate) = take_sizes(VAD, make_sounds(1, 256))
+    assert sound.sizes == (0, 256) and state.sizes == (0, 0, 0) and rate.sizes == ()
+    assert concrete_shape(sound, 4) == (4, 256) and concrete_shape(state, 4) == (2, 4, 128)
+
+
+def test_what_does_not_fit_is_told_whole() -> None:
+    given = make_sounds(1) | {"input": np.zeros((1, 512)), "rate": np.array(1)}
+    del given["sr"]
+    with pytest.raises(FeedError) as seen:
+        cut_entries(given, VAD)
+    for words in ("unknown input 'rate'", "missing input 'sr'", "'input' has dtype float64, not float32"):
+        assert words in str(seen.value)
+    with pytest.raises(FeedError, match=r"different numbers of entries \(input: 2, state: 3\)"):
+        cut_entries(make_sounds(2) | {"state": np.zeros((2, 3, 128), np.float32)}, VAD)
+
+
+def test_files_folders_and_functions_give_calls(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = tmp_path / "many"
+    folder.mkdir()
+    for i in (1, 0):
+        np.savez(folder / f"{i}.npz", x=np.full((1, 2), i))
+    assert [int(call["x"][0, 0]) for call in resolve_given(str(folder))] == [0, 1]
+    assert resolve_given(str(folder / "1.npz"))[0]["x"].shape == (1, 2)
+    (tmp_path / "mine_here.py").write_text(
+        "import numpy as np\ndef one(): return {'x': np.ones(2)}\ndef many(): return (one() for _ in range(3))\n"
+        "def wrong(): return [1]\ndef none(): return []\ndef fails(): raise KeyError('no file')\n"
+    )
+    monkeypatch.chdir(tmp_path)
+    assert len(resolve_given("mine_here:one")) == 1 and len(resolve_given("mine_here:many")) == 3
+    for name, words in (("wrong", "returned a int"), ("none", "returned nothing"), ("fails", "KeyError"), ("no", "no")):
+        with pytest.raises(ModelError, match=words):
+            resolve_given(f"mine_here:{name}")
+
+
+def test_objects_and_damage_are_never_loaded(tmp_path: Path) -> None:
+    np.savez(tmp_path / "objects.npz", x=np.array([{}]))
+    (tmp_path / "damaged.npz").write_bytes(b"PK\x03\x04 nothing")
+    with pytest.raises(ParseError, match="Python objects, which are never loaded"):
+        resolve_given(str(tmp_path / "objects.npz"))
+    with pytest.raises(ParseError):
+        resolve_given(str(tmp_path / "damaged.npz"))
+    with pytest.raises(UsageError, match=r"no such folder; expected F\.npz"):
+        resolve_given(str(tmp_path / "absent"))

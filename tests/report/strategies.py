@@ -1,0 +1,156 @@
+"""Random results that a run could have stored: every status, clock, doubt, and every way to be compared or not."""
+
+from __future__ import annotations
+
+from typing import Any, get_args
+
+from hypothesis import strategies as st
+
+from enginebench.analyze.drift import default_limits
+from enginebench.analyze.effective import judge_precision
+from enginebench.analyze.metrics.shares import estimate_share
+from enginebench.core.precisions import OTHER, REORDER, UNKNOWN
+from enginebench.core.records import (
+    Block,
+    Caveat,
+    Clock,
+    Drift,
+    EngineSpec,
+    Measurement,
+    MeasureSpec,
+    OutputDrift,
+    Precision,
+    Result,
+    Score,
+    Status,
+)
+
+BACKENDS = ("pytorch", "pytorch", "ort", "openvino", "trtexec", "fpga-sim")
+SAMPLES = 32
+# A child that died before the last process leaves the samples of those before it.
+STATUSES: tuple[Status, ...] = ("ok", "ok", "ok", "ok", "partial", "failed", "skipped")
+MISSING = "a-row-that-is-not-there"
+FAILED = Caveat(code="failed_proof", message="the record that would prove it failed", advice="take it as asked")
+
+
+@st.composite
+def runs(draw: st.DrawFn, most: int = 5) -> list[Result]:
+    """The rows of one run, in the order of its plan."""
+    ids = [f"row-{i}" for i in range(draw(st.integers(1, most)))]
+    return [draw(results(i, ids)) for i in range(len(ids))]
+
+
+@st.composite
+def results(draw: st.DrawFn, place: int, ids: list[str]) -> Result:
+    """One row. Its option `i` makes its name in sentences its own."""
+    asked = draw(st.sampled_from(("fp32", "fp32", "tf32", "fp16", "int8")))
+    shares, doubts = draw(proofs())
+    ran, judged = (asked, doubts) if doubts else judge_precision(asked, shares)
+    backend = draw(st.sampled_from(BACKENDS))
+    status = draw(st.sampled_from(STATUSES))
+    return Result(
+        id=ids[place],
+        model=draw(st.sampled_from(("m", "m", "m", "another"))),
+        engine=EngineSpec(
+            backend=backend, options={"i": str(place)}, precision=ran, batch=draw(st.sampled_from((1, 1, 1, 8)))
+        ),
+        measure=MeasureSpec(scope=draw(st.sampled_from(("compute", "compute", "compute", "io")))),
+        requested_precision=asked,
+        status=status,
+        reason=None if status == "ok" else "the child died",
+        measurements=draw(_measured(status, "modelled" if backend == "fpga-sim" else "host")),
+        drift=draw(st.none() | drifts(asked, [*ids, ids[0], MISSING])),
+        scores=draw(st.just(()) | accuracies()),
+        effective_precision=shares,
+        caveats=judged,
+    )
+
+
+@st.composite
+def proofs(draw: st.DrawFn) -> tuple[dict[str, float] | None, tuple[Caveat, ...]]:
+    """(what the runtime's record says, the doubt that there is none because it failed)."""
+    kind = draw(st.sampled_from(("none", "failed", "shares", "shares")))
+    if kind != "shares":
+        return None, (FAILED,) if kind == "failed" else ()
+    names = draw(
+        st.lists(st.sampled_from((*get_args(Precision), OTHER, REORDER, UNKNOWN)), min_size=1, max_size=4, unique=True)
+    )
+    weights = draw(st.lists(st.integers(1, 100), min_size=len(names), max_size=len(names)))
+    return {name: weight / sum(weights) for name, weight in zip(names, weights, strict=True)}, ()
+
+
+@st.composite
+def drifts(draw: st.DrawFn, precision: Precision, references: list[str]) -> Drift:
+    """A comparison of none, a few or all of the samples, with a row that is there, or with none."""
+    n = draw(st.sampled_from((0, 1, 4, SAMPLES, SAMPLES)))
+    output = draw(_outputs(n))
+    passed = n > 0 and not output.nonfinite and draw(st.booleans())
+    return Drift(
+        n=n,
+        outputs=(output,),
+        limits=default_limits(precision),
+        passed=passed,
+        reference=draw(st.sampled_from(references)),
+    )
+
+
+@st.composite
+def _outputs(draw: st.DrawFn, n: int) -> OutputDrift:
+    share: st.SearchStrategy[float] = st.sampled_from((0.5, 0.9, 1.0))
+    figure = draw(share) if n else None
+    return OutputDrift(
+        name="logits",
+        mean_abs_diff=figure,
+        max_abs_diff=figure,
+        mean_rel_diff=figure,
+        cosine_mean=figure,
+        cosine_min=figure,
+        centred_cosine_mean=draw(share) if n > 1 else None,
+        snr_db=figure,
+        top1_agreement=figure,
+        top5_agreement=None,
+        nonfinite=draw(st.sampled_from((0, 0, 0, 3))) if n else 0,
+    )
+
+
+@st.composite
+def accuracies(draw: st.DrawFn) -> tuple[Score, ...]:
+    n = draw(st.sampled_from((10, 450, 450)))
+    return (Score(metric="top1", value=estimate_share(draw(st.integers(0, 10)) * n // 10, n), share=True),)
+
+
+@st.composite
+def _measured(draw: st.DrawFn, status: Status, clock: Clock) -> tuple[Measurement, ...]:
+    if status == "skipped":
+        return ()
+    least = 1 if status == "ok" else 0
+    processes = (
+        draw(st.sampled_from((1, 3, 6, 8)).filter(lambda k: k >= least))
+        if status == "ok"
+        else draw(st.sampled_from((0, 1, 7)))
+    )
+    median_ns = draw(st.sampled_from((1_000_000, 1_500_000, 4_000_000)))
+    clock = draw(st.sampled_from((clock, clock, clock, "tool")))
+    spoilt = draw(st.sampled_from((0, 0, 0, 1, 2)))  # blocks of three
+    length = draw(st.sampled_from((4, 130)))
+    return tuple(_make_measurement(i, median_ns + 997 * i, clock, spoilt, 3 * length) for i in range(processes))
+
+
+def _make_measurement(repetition: int, median_ns: int, clock: Clock, spoilt: int, n: int) -> Measurement:
+    third = n // 3
+    blocks = tuple(
+        Block(start=i * third, stop=(i + 1) * third, duration_ns=1, marks=("throttled",) if i < spoilt else ())
+        for i in range(3)
+    )
+    samples: list[int] = [median_ns + 31 * (i % 7) for i in range(n)]
+    fields: dict[str, Any] = {"device_ns": samples} if clock == "tool" else {}
+    return Measurement(
+        clock=clock,
+        latency_ns=samples,
+        blocks=blocks,
+        stop_rule="settled",
+        repetition=repetition,
+        warmup_settled=True,
+        reference_ns=[1_000_000, 1_000_100],
+        **fields,
+    )

@@ -1,0 +1,115 @@
+"""What `tune` says, as text and as a page, from documents made by hand."""
+
+from __future__ import annotations
+
+import io
+from typing import Any
+
+import pytest
+from msgspec.structs import replace
+from rich.console import Console
+
+from enginebench.core.records import Estimate, Machine
+from enginebench.report.tune.document import Candidate, Dropped, Finalist, FrontierPoint, TuneDocument, TuneRef
+from enginebench.report.tune.page import format_tune_page
+from enginebench.report.tune.terminal import print_tune
+from enginebench.workflow.search.describing import find_frontier
+
+MACHINE = Machine(
+    os="", arch="", cpu_model="", cpu_flags=(), cores_physical=2, cores_logical=2, cpus_allowed=(0, 1),
+    cpu_quota_cores=None, memory_bytes=1, memory_limit_bytes=None, governor=None, cpu_mhz=None, cpu_max_mhz=None,
+    load_1m=None, virtual=None, last_level_cache_bytes=None, default_threads=2, versions={},
+)  # fmt: skip
+
+
+def estimate(value: float, spread: float = 0.02) -> Estimate:
+    return Estimate(value=value, low=value * (1 - spread), high=value * (1 + spread), level=0.95, n=10, method="")
+
+
+def refer(name: str) -> TuneRef:
+    return TuneRef(id=name, candidate=name, engine=name, precision="fp32", batch=1, threads=2)
+
+
+def make_row(name: str, ratio: float | None = None, **more: Any) -> Finalist:
+    values = {"candidate": name, "id": name, "default": name != "new", "cost": estimate(3.0), "verdict": None}
+    values |= {"ratio": estimate(ratio), "verdict": "faster"} if ratio else {"ratio": None}
+    return Finalist(**values | more)
+
+
+DROPS = tuple(
+    Dropped(candidate=f"c{i}", generation=1 + i // 5, round=i % 3, reason=f"reason {i}", leader="new")
+    for i in range(12)
+)
+BEATEN = TuneDocument(
+    model="m", machine=MACHINE, goal="latency", unit="ms", winner=refer("new"), default=refer("a"),
+    challenger=refer("new"), beaten=True, verdict="faster", ratio=estimate(1.25), dropped=DROPS, frontier=(),
+    final=(make_row("new"), make_row("a", 1.25), make_row("b", 2.0)),
+    candidates=(Candidate(candidate="new", id="new", default=False, speed=1.0, processes=6, quality=0.99),),
+    quality_of="centred cosine", generations=3, processes=120, budget_s=1200, spent_s=1100, finished=True,
+)  # fmt: skip
+KEPT = replace(
+    BEATEN, beaten=False, winner=refer("a"), verdict="not_shown", ratio=estimate(1.01),
+    final=(make_row("new"), make_row("a", 1.01, verdict="not_shown"), make_row("b", cost=None, reason="it died")),
+)  # fmt: skip
+BROKEN = replace(BEATEN, beaten=False, default=None, final=(), verdict=None, ratio=None, finished=False)
+
+
+def show(document: TuneDocument, width: int = 80) -> str:
+    console = Console(file=io.StringIO(), width=width, highlight=False)
+    print_tune(document, console)
+    return console.file.getvalue()  # type: ignore[attr-defined]
+
+
+def flatten(text: str) -> str:
+    return " ".join(text.split())
+
+
+def test_a_winner_is_named_with_its_ratio_and_what_it_beat() -> None:
+    said = flatten(show(BEATEN))
+    assert "new is 1.25x (1.23 to 1.28) as fast as the best default, a." in said or "new is 1.25x" in said
+    assert "8 dropped in the race" in said and "4 dropped before the race" in said
+    assert "c11: round 2, reason 11" in said and "c3: " not in said and "tune.html has all of them" in said
+
+
+def test_a_default_that_was_not_beaten_is_the_answer() -> None:
+    said = flatten(show(KEPT))
+    assert "The default was not beaten: take a." in said
+    assert "The winner of the race, new, was 1.01x" in said and "not shown" in said and "it died" in said
+
+
+def test_a_search_that_did_not_end_names_who_leads() -> None:
+    said = flatten(show(BROKEN))
+    assert "So far new leads the race. It has not been measured against the defaults." in said
+    assert "(not finished)" in said
+    assert "No setting was measured." in show(replace(BROKEN, winner=None))
+
+
+@pytest.mark.parametrize("document", [BEATEN, KEPT, BROKEN])
+def test_it_fits_into_80_columns(document: TuneDocument) -> None:
+    assert max(map(len, show(document).splitlines())) <= 80
+
+
+@pytest.mark.parametrize("document", [BEATEN, KEPT, BROKEN])
+def test_the_page_has_everyone_who_was_dropped_when_and_why(document: TuneDocument) -> None:
+    page = format_tune_page(document)
+    for dropped in document.dropped:
+        assert dropped.reason in page and dropped.candidate in page
+    assert "before it raced" in page and "m tuned for latency" in page
+
+
+def test_what_a_child_said_reaches_page_and_terminal_as_text() -> None:
+    hostile = replace(DROPS[0], reason="<script>alert(1)</script>\x1b[31m")
+    document = replace(BEATEN, dropped=(hostile,))
+    assert "<script>alert" not in format_tune_page(document) and "\x1b" not in show(document)
+
+
+def test_the_frontier_is_what_nobody_beats_in_both() -> None:
+    def make(name: str, speed: float | None, quality: float | None) -> Candidate:
+        return Candidate(candidate=name, id=name, default=False, speed=speed, processes=2, quality=quality)
+
+    found = find_frontier(
+        [make("slow", 0.5, 0.9), make("fast", 1.0, 0.8), make("best", 0.4, 0.99), make("worse", 0.45, 0.85),
+         make("failed", None, None), make("rounds otherwise", 0.3, 0.99000001)]
+    )  # fmt: skip
+    assert [p.candidate for p in found] == ["fast", "slow", "best"]
+    assert isinstance(found[0], FrontierPoint)

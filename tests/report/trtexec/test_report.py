@@ -1,0 +1,307 @@
+"""Reports, files and pictures made from trtexec's artifacts."""
+
+from __future__ import annotations
+
+import csv
+import json
+import re
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import trtexec_artifacts as made
+from enginebench.analyze.trtexec.folder import read_folder
+from enginebench.analyze.trtexec.layer_diff import compare_layers
+from enginebench.analyze.trtexec.log import parse_log
+from enginebench.analyze.trtexec.plan_layers import parse_layers
+from enginebench.analyze.trtexec.profile import parse_profile
+from enginebench.analyze.trtexec.times import parse_times, select_timed
+from enginebench.analyze.trtexec.trace import read_trace
+from enginebench.core.errors import ArtifactError, EngineBenchError, MissingDependency
+from enginebench.report.charts import (
+    draw_histogram,
+    draw_layers,
+    draw_percentiles,
+    draw_series,
+    import_altair,
+    render_png,
+    shorten,
+)
+from enginebench.report.trtexec.files import write_layers, write_log, write_profile, write_series, write_times
+from enginebench.report.trtexec.page import format_trtexec_page
+from enginebench.report.trtexec.report import describe_cases, draw_case, format_report, render_trtexec_folder
+from trtexec_mutations import damage
+
+PICTURES = {"latency_hist.png", "percentiles.png", "latency_series.png", "per_layer_time.png"}
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """All artifacts of one run, in a folder whose name has a space and is not ASCII."""
+    folder = tmp_path / "ein ördner"
+    folder.mkdir()
+    (folder / "times.json").write_bytes(made.make_times(400))
+    (folder / "profile.json").write_bytes(made.make_profile())
+    (folder / "layers.json").write_bytes(made.make_layers())
+    (folder / "run.log").write_text(made.make_log(110100, 106, n=400))
+    return folder
+
+
+def read_csv(path: Path) -> list[dict[str, str]]:
+    with path.open(newline="") as file:
+        return list(csv.DictReader(file))
+
+
+def hold(chart: dict[str, Any]) -> int:
+    """How many rows of data a specification holds."""
+    datasets = [layer["data"]["values"] for layer in [chart, *chart.get("layer", [])] if "data" in layer]
+    return sum(map(len, datasets))
+
+
+def test_a_report_with_all_that_the_issue_names(folder: Path) -> None:
+    paths = render_trtexec_folder(folder)
+    assert {path.name for path in paths} == {*PICTURES, "report.md", "report.json"}
+    assert all(path.read_bytes().startswith(b"\x89PNG") for path in paths if path.suffix == ".png")
+    report = json.loads((folder / "report.json").read_text())
+    (case,) = report["cases"]
+    assert report["schema"] == "enginebench.report-trtexec/1"
+    assert (case["tensorrt_version"], case["gpu"], case["batch"], case["n"]) == ("11.1.0", "NVIDIA H200", 1, 400)
+    assert case["p50_ms"] == np.sort(made.sample_latencies(400)["latency"])[199]
+    assert case["top_layers"][0]["name"] == "/fc/Gemm" and case["contradictions"] == []
+    text = (folder / "report.md").read_text()
+    assert (
+        "| NVIDIA H200 |" in text
+        and "](latency_hist.png)" in text
+        and "Share of the time by precision (number of layers): " in text
+    )
+
+
+def test_a_contradiction_is_said_first(folder: Path) -> None:
+    (folder / "run.log").write_text(made.make_log(n=300))
+    render_trtexec_folder(folder, ["md", "json"])
+    text = (folder / "report.md").read_text()
+    assert "**contradiction**: the log has 300 timed queries, the timing file 400" in text
+    assert "figures are those of the timing file" in text
+    assert not list(folder.glob("*.png"))
+
+
+def test_the_second_report_does_not_read_the_first(folder: Path) -> None:
+    render_trtexec_folder(folder, ["md", "json"])
+    first = (folder / "report.json").read_bytes()
+    render_trtexec_folder(folder, ["md", "json"])
+    assert (folder / "report.json").read_bytes() == first
+
+
+def test_foreign_text_stays_text(folder: Path) -> None:
+    (folder / "profile.json").write_bytes(made.make_profile(["a|b <script>", "=1+1", "`x`", "\x1b[2J", "e"]))
+    (folder / "layers.json").unlink()
+    render_trtexec_folder(folder, ["md", "json"])
+    text = (folder / "report.md").read_text()
+    assert "<script>" not in text and "\x1b" not in text and "a|b" not in text
+
+
+def test_drift_is_shown(folder: Path) -> None:
+    drift = {"n": 3, "outputs": [{"name": "logits|x", "max_abs_diff": 0.5, "nonfinite": 0}, 7]}
+    (folder / "output_diff.json").write_text(json.dumps(drift))
+    render_trtexec_folder(folder, ["md", "json"])
+    assert "| logits&#124;x |  | 0.50000 |" in (folder / "report.md").read_text()
+    assert json.loads((folder / "report.json").read_text())["cases"][0]["drift"] == drift
+
+
+def test_several_runs_have_pictures_of_their_own(tmp_path: Path) -> None:
+    for stem in ("fp16", "int8"):
+        (tmp_path / f"{stem}.times.json").write_bytes(made.make_times(60))
+    names = {path.name for path in render_trtexec_folder(tmp_path)}
+    assert {"fp16.latency_hist.png", "int8.percentiles.png", "report.md"} <= names
+    assert len(json.loads((tmp_path / "report.json").read_text())["cases"]) == 2
+
+
+def test_a_failed_log_alone(tmp_path: Path) -> None:
+    (tmp_path / "x.log").write_text(made.make_log(verdict=None)[:400] + f"\n{made.STAMP} [E] Engine set up failed\n")
+    assert {path.name for path in render_trtexec_folder(tmp_path)} == {"report.md", "report.json"}
+    text = (tmp_path / "report.md").read_text()
+    assert "**failed**" in text and "Engine set up failed" in text
+
+
+def test_without_altair_the_report_says_how_to_get_pictures(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "altair", None)
+    with pytest.raises(MissingDependency, match=r'pip install "enginebench\[report\]"'):
+        import_altair()
+    assert {path.name for path in render_trtexec_folder(folder)} == {"report.md", "report.json"}
+    assert "no pictures" in (folder / "report.md").read_text()
+
+
+def test_without_vl_convert_there_is_no_png(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "vl_convert", None)
+    with pytest.raises(MissingDependency, match="vl-convert"):
+        render_png({})
+
+
+@pytest.mark.parametrize("n", [1, 2, 7, 339, 340, 341, 5000])
+def test_charts_of_any_number_of_queries(n: int) -> None:
+    values = made.sample_latencies(n)["latency"]
+    for draw in (draw_histogram, draw_percentiles, draw_series):
+        chart = draw(values, "title")
+        assert chart["$schema"].startswith("https://vega.github.io/schema/vega-lite/")
+        assert 0 < hold(chart) < 1100
+    equal = np.full(n, 0.5)
+    for draw in (draw_histogram, draw_percentiles, draw_series):
+        assert draw(equal, "title")
+
+
+def test_a_histogram_counts_every_query_that_it_draws() -> None:
+    values = np.concatenate([np.linspace(1, 2, 9_999), [1000.0]])
+    chart = draw_histogram(values, "t")
+    assert sum(bar["queries"] for bar in chart["layer"][0]["data"]["values"]) == 9_990
+    assert "10 above" in chart["title"]["subtitle"] and "slowest 1000.0 ms" in chart["title"]["subtitle"]
+
+
+def test_a_series_shows_the_slowest_of_its_neighbours() -> None:
+    values = np.ones(10_000)
+    values[5_000] = 9.0
+    buckets = draw_series(values, "t")["data"]["values"]
+    assert max(bucket["max"] for bucket in buckets) == 9.0 and {bucket["median"] for bucket in buckets} == {1.0}
+
+
+def test_layers_of_one_name_keep_bars_of_their_own(tmp_path: Path) -> None:
+    names = ["x" * 60 + str(i % 2) + "y" * 60 for i in range(40)]
+    path = tmp_path / "p.json"
+    path.write_bytes(made.make_profile([name + str(i) for i, name in enumerate(names)]))
+    bars = draw_layers(parse_profile(path), "t", topk=30)["data"]["values"]
+    assert len(bars) == 31 and bars[-1]["name"] == "(10 more layers)" and len({bar["rank"] for bar in bars}) == 31
+    assert bars[-1]["shown"] == pytest.approx(1.1 * bars[0]["ms"]) and bars[-1]["ms"] > bars[-1]["shown"]
+    assert bars[-1]["label"].endswith("%, bar cut off") and all(bar["shown"] == bar["ms"] for bar in bars[:-1])
+    assert len(shorten(names[0])) == 46
+    assert render_png(draw_layers(parse_profile(path), "t", topk=3)).startswith(b"\x89PNG")
+
+
+def test_times_as_files(folder: Path, tmp_path: Path) -> None:
+    path, out = folder / "times.json", tmp_path / "out"
+    document = parse_times(path, batch=2, model="=cmd()")
+    paths = write_times(document, select_timed(read_trace(path), path, None, None), out)
+    assert [path.name for path in paths] == [
+        "summary.json", "summary.csv", "latency_percentiles.csv", "latency_series.csv", "enqueue_series.csv",
+        "compute_series.csv",
+    ]  # fmt: skip
+    rows = read_csv(out / "summary.csv")
+    assert [row["row"] for row in rows] == ["latency_ms", "gpu_compute_ms", "h2d_ms", "d2h_ms", "enqueue_ms"]
+    assert rows[0]["model"] == "'=cmd()" and float(rows[0]["p99_ms"]) == document.latency_ms.percentiles["99"]
+    assert float(rows[0]["images_per_s"]) == document.images_per_s
+    assert float(rows[0]["p50_low_ms"]) <= float(rows[0]["p50_ms"]) <= float(rows[0]["p50_high_ms"])
+    assert float(rows[0]["cov"]) == document.cov["latency_ms"]
+    series = (out / "latency_series.csv").read_text().splitlines()
+    assert series[0] == "latency_ms" and len(series) == 401
+    assert [float(line) for line in series[1:]] == made.sample_latencies(400)["latency"].tolist()
+    curve = read_csv(out / "latency_percentiles.csv")
+    assert [row["percentile"] for row in curve][:2] == ["1.0", "5.0"] and curve[-1]["percentile"] == "100.0"
+    assert float(curve[-1]["nearest_rank_ms"]) == float(curve[-1]["trtexec_ms"]) == document.latency_ms.max
+
+
+def test_a_time_that_is_missing_is_an_empty_line(tmp_path: Path) -> None:
+    path = write_series(np.array([1.5, np.nan, 2e-7]), "x_ms", tmp_path / "s.csv")
+    assert path.read_text() == "x_ms\n1.5\n\n2e-7\n"
+
+
+def test_log_profile_and_layers_as_files(folder: Path, tmp_path: Path) -> None:
+    write_log(parse_log(folder / "run.log"), tmp_path / "log")
+    (row,) = read_csv(tmp_path / "log" / "summary.csv")
+    assert (row["status"], row["queries"]) == ("passed", "400")
+    profile = parse_profile(folder / "profile.json")
+    write_profile(profile, tmp_path / "profile")
+    layers = read_csv(tmp_path / "profile" / "per_layer_times.csv")
+    assert [row["layer"] for row in layers] == list(reversed(made.LAYERS))
+    engine = parse_layers(folder / "layers.json", profile=profile)
+    names = {path.name for path in write_layers(compare_layers(engine, engine), tmp_path / "layers")}
+    assert names == {"summary.json", "layers.csv", "layer_diff.csv"}
+    assert read_csv(tmp_path / "layers" / "layer_diff.csv")[0]["delta_ms"] == "0.0"
+    assert read_csv(tmp_path / "layers" / "layers.csv")[0]["onnx_nodes"] == "/stem/Conv + /stem/Relu"
+
+
+def test_an_unwritable_folder_is_named(folder: Path, tmp_path: Path) -> None:
+    blocked = tmp_path / "file"
+    blocked.write_text("")
+    with pytest.raises(ArtifactError, match="cannot write"):
+        write_log(parse_log(folder / "run.log"), blocked / "out")
+
+
+def test_no_cases_no_rows() -> None:
+    assert describe_cases([]).cases == ()
+
+
+@pytest.mark.parametrize("seed", range(0, 60, 5))
+def test_damaged_files_give_a_report_or_an_error_of_ours(tmp_path: Path, seed: int) -> None:
+    wholes = {"times.json": made.make_times(60), "profile.json": made.make_profile(), "layers.json": made.make_layers()}
+    wholes["run.log"] = made.make_log(n=60).encode()
+    for at in range(5):
+        for name, data in wholes.items():
+            (tmp_path / name).write_bytes(damage(data, seed + at))
+        try:
+            cases = read_folder(tmp_path)
+        except EngineBenchError:
+            continue
+        assert format_report(describe_cases(cases)).startswith("# trtexec report")
+        assert all(draw_case(case) is not None for case in cases)
+
+
+def test_the_table_of_a_log_has_the_percentiles_and_rows_of_the_log(tmp_path: Path) -> None:
+    old = (
+        made.make_log(8001)
+        .replace("percentile(90%)", "percentile(50%)")
+        .replace("percentile(99%)", "percentile(99.9%)")
+    )
+    row = re.search(r" Latency: (.*)", old)
+    (tmp_path / "a.log").write_text(old + made.make_log(seed=1))
+    write_log(parse_log(tmp_path / "a.log"), tmp_path / "out")
+    first, second = read_csv(tmp_path / "out" / "summary.csv")
+    assert row and f"percentile(99.9%) = {float(first['latency_p99.9_ms']):g} ms" in row[1]
+    assert (first["latency_p99_ms"], second["latency_p50_ms"]) == ("", "")
+    assert second["h2d_p99_ms"] and second["enqueue_mean_ms"] and second["host_walltime_s"]
+    assert not [name for name in first if not first[name] and not second[name] and name.endswith("_ms")]
+
+
+@pytest.mark.parametrize(("batch", "shape", "images"), [("Explicit", "8x3x224", 8), ("16", "3x224", 1)])
+def test_images_of_a_log_alone(tmp_path: Path, batch: str, shape: str, images: int) -> None:
+    text = made.make_log(8601, None).replace("Batch: Explicit", f"Batch: {batch}").replace("1x3x224", shape)
+    (tmp_path / "a.log").write_text(text)
+    (case,) = describe_cases(read_folder(tmp_path)).cases
+    assert case.throughput_qps is not None and case.images_per_s == images * case.throughput_qps
+
+
+def test_streams_are_noted_once(folder: Path) -> None:
+    text = (folder / "run.log").read_text().replace("Inference Streams: 1", "Inference Streams: 2")
+    (folder / "run.log").write_text(text)
+    (case,) = describe_cases(read_folder(folder)).cases
+    assert len([note for note in case.notes if note.startswith("2 streams")]) == 1
+
+
+def test_shares_say_what_they_are_of(folder: Path) -> None:
+    (folder / "profile.json").unlink()
+    report = describe_cases(read_folder(folder))
+    assert report.cases[0].shares_of == "layers"
+    assert "Share of the layers by precision (number of layers): fp32 100.0 % (5)." in format_report(report)
+
+
+def test_differences_beside_several_runs_have_a_section_and_no_row(folder: Path) -> None:
+    (folder / "second.log").write_text(made.make_log(seed=3))
+    (folder / "output_diff.json").write_text('{"n": 3, "outputs": [{"name": "logits", "max_abs_diff": 0.5}]}')
+    text = format_report(describe_cases(read_folder(folder)))
+    assert "## output_diff" in text.replace("\\", "") and "| logits |" in text
+    assert "| output" not in text.replace("\\", "")
+
+
+def test_the_page_has_what_the_markdown_has(folder: Path) -> None:
+    drift = {"outputs": [{"name": "logits<b>", "max_abs_diff": 0.5}]}
+    (folder / "output_diff.json").write_text(json.dumps(drift))
+    report = describe_cases(read_folder(folder))
+    page = format_trtexec_page(report, {}, None, "x")
+    text = format_report(report)
+    for part in (
+        "400 queries, figures from the timing file",
+        "Share of the time by precision",
+        "GPU time less the sum",
+    ):
+        assert part in page and part in text
+    assert "logits&lt;b&gt;" in page and "max_abs_diff" in page

@@ -1,0 +1,83 @@
+"""The words: help that shows how, docstrings that say what is checked, one spelling."""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import re
+import shlex
+from collections.abc import Iterator
+from importlib import import_module
+from pathlib import Path
+
+import click
+import pytest
+
+from enginebench.cli.door import VERBS, group
+from processes import ROOT
+
+SOURCES = sorted((ROOT / "src").rglob("*.py"))
+PROSE = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
+# The folder inside a run keeps the name that stored runs have: one constant, and the pages that show it.
+FOLDER = re.compile(r'^ARTIFACTS = "artefacts"|`artefacts/')
+FOREIGN = re.compile(r"\bparted (by|with)\b|artefact", re.IGNORECASE)
+
+
+def list_commands(command: click.Command, words: str) -> Iterator[tuple[str, click.Command]]:
+    """A command and those below it, by their words."""
+    yield words, command
+    if isinstance(command, click.Group):
+        for name, inner in command.commands.items():
+            yield from list_commands(inner, f"{words} {name}")
+
+
+COMMANDS = dict(pair for verb, (m, _) in VERBS.items() for pair in list_commands(import_module(m).command, verb))
+
+
+def find_command(words: list[str]) -> tuple[click.Command, list[str]]:
+    """The command that `words` call, and the arguments that it gets."""
+    command: click.Command = group
+    while isinstance(command, click.Group):
+        inner = command.get_command(click.Context(command), words[0])
+        assert inner is not None, words
+        command, words = inner, words[1:]
+    return command, words
+
+
+@pytest.mark.parametrize("words", ["", *COMMANDS])
+def test_help_is_a_sentence_and_then_an_example_that_parses(words: str) -> None:
+    command = COMMANDS[words] if words else group
+    sentence, example, *_ = inspect.cleandoc(command.help or "").split("\n\n")
+    assert re.fullmatch(r"[A-Z][^.]*(\.\w[^.]*)*\.", " ".join(sentence.split())), sentence
+    assert example.startswith("Example: enginebench ") and len(example) <= 78, example
+    called, arguments = find_command(shlex.split(example)[2:])
+    assert called is command or isinstance(command, click.Group)
+    called.make_context("enginebench", arguments)  # raises where an option or an argument does not exist
+
+
+@pytest.mark.parametrize("words", COMMANDS)
+def test_every_option_has_a_help_text(words: str) -> None:
+    options = [p for p in COMMANDS[words].params if isinstance(p, click.Option)]
+    assert [option.name for option in options if not option.help] == []
+    assert [option.help for option in options if re.match(r"Of |The same as ", option.help or "")] == []
+
+
+def find_docstrings(path: Path) -> Iterator[str]:
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
+            yield ast.get_docstring(node) or ""
+
+
+def test_docstrings_of_checks_say_what_is_checked() -> None:
+    found = [text for path in SOURCES for text in find_docstrings(path)]
+    assert [text.splitlines()[0] for text in found if re.match(r"Returns (if|unless)\b", text)] == []
+
+
+def test_one_spelling_in_code_and_pages() -> None:
+    lines = [(path, line) for path in (*SOURCES, *PROSE) for line in path.read_text(encoding="utf-8").splitlines()]
+    assert [f"{path.name}: {line}" for path, line in lines if FOREIGN.search(line) and not FOLDER.search(line)] == []
+
+
+def test_bold_openings_of_paragraphs_are_bold_and_no_more() -> None:
+    lines = [(path, line) for path in PROSE for line in path.read_text(encoding="utf-8").splitlines()]
+    assert [f"{path.name}: {line}" for path, line in lines if re.match(r"\*{3,}\w", line)] == []

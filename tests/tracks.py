@@ -1,0 +1,85 @@
+"""A track of scripted costs: no process, no clock but its own."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+
+import numpy as np
+
+from enginebench.core.records import Result
+from enginebench.workflow.search.space import Arm, Setting
+from enginebench.workflow.search.track import Lap
+
+# An engine with three knobs, and one with a single one; the default of every knob comes first.
+ARMS = [
+    Arm(
+        engine="x",
+        fixed={},
+        precision="fp32",
+        knobs={"threads": ("2", "1"), "mode": ("plain", "good", "bad"), "arena": ("own", "none")},
+    ),
+    Arm(engine="y", fixed={"kept": "1"}, precision="fp32", knobs={"threads": ("2", "1")}),
+]
+
+
+class Clock:
+    """A clock that stands still until it is moved."""
+
+    def __init__(self) -> None:
+        self.now_s = 0.0
+
+    def __call__(self) -> float:
+        return self.now_s
+
+
+class Scripted:
+    """Laps of known cost; `laps` is what is stored, and outlives an interrupted search."""
+
+    def __init__(self, clock: Clock | None = None, *, sd: float = 0.001, lap_s: float = 1.0) -> None:
+        self.clock, self.sd, self.lap_s = clock or Clock(), sd, lap_s
+        self.laps: dict[tuple[str, int, bool], Lap] = {}
+        self.order: list[tuple[str, int, bool]] = []
+        self.refusals: dict[str, str] = {}
+        self.checked: list[str] = []
+        self.before: Callable[[Setting, int, bool], None] = lambda setting, number, final: None
+
+    def find_cost(self, setting: Setting) -> float | None:
+        """`good` makes x the fastest, one thread costs half as much again, no arena nothing; `bad` crashes."""
+        if setting.options.get("mode") == "bad":
+            return None
+        cost = {"x": 1.0, "y": 1.2}[setting.engine] * (0.8 if setting.options.get("mode") == "good" else 1.0)
+        return cost * (1.5 if setting.threads == 1 else 1.0)
+
+    def check(self, settings: Sequence[Setting]) -> Mapping[str, str | None]:
+        self.checked += [setting.name for setting in settings if setting.name not in self.checked]
+        self.clock.now_s += self.lap_s * len(settings)
+        return {setting.name: self.refusals.get(setting.name) for setting in settings}
+
+    def holds(self, setting: Setting, round_number: int, *, final: bool = False) -> bool:
+        return (setting.name, round_number, final) in self.laps
+
+    def run(self, setting: Setting, round_number: int, *, final: bool = False) -> Lap:
+        key = (setting.name, round_number, final)
+        if key not in self.laps:
+            self.before(setting, round_number, final)
+            self.clock.now_s += self.lap_s
+            self.order.append(key)
+            self.laps[key] = self._measure(setting, key)
+        return self.laps[key]
+
+    def _measure(self, setting: Setting, key: tuple[str, int, bool]) -> Lap:
+        cost = self.find_cost(setting)
+        if cost is None:
+            return Lap(reason="the process was killed by SIGSEGV")
+        rng = np.random.default_rng([*map(ord, setting.name), key[1], key[2]])
+        return Lap(cost=cost * math.exp(self.sd * rng.standard_normal()))
+
+    def find_result(self, setting: Setting, *, final: bool = False) -> Result | None:
+        return None
+
+    def count_laps(self, setting: Setting) -> int:
+        return sum(name == setting.name and not final for name, _, final in self.laps)
+
+    def close(self, settings: Sequence[Setting]) -> tuple[str, ...]:
+        return tuple(setting.name for setting in settings)

@@ -1,0 +1,125 @@
+"""Answers as they come: what of them is kept for which metric."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from enginebench.analyze.metrics.metric import Targets
+from enginebench.core.errors import UsageError
+from enginebench.core.records import Task
+from enginebench.workflow.child.arrays import save_arrays
+from enginebench.workflow.child.collecting import Collector, score_answers, unpack_outputs
+from enginebench.workflow.child.jobs import ScoreJob
+
+CODE = """
+import numpy as np
+def each(outputs, targets):
+    return [float(o.argmax() == t) for o, t in zip(outputs, targets)]
+def whole(outputs, targets):
+    if len(targets) < 10:
+        raise ValueError("too few")
+    return float(np.mean([o.argmax() == t for o, t in zip(outputs, targets)]))
+def strict(outputs, targets):
+    if not np.isfinite(outputs).all():
+        raise ValueError("Input contains NaN")
+    return (outputs.argmax(1) == targets).astype(float)
+def shown(outputs, targets):
+    return float(sum((s > 0).sum() for s in outputs["scores"]))
+def read(outputs, targets):
+    return float(np.mean([o == t for o, t in zip(outputs, targets)]))
+"""
+
+
+@pytest.fixture(autouse=True)
+def own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "collected_metrics.py").write_text(CODE)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    monkeypatch.delitem(sys.modules, "collected_metrics", raising=False)
+
+
+def collect(
+    names: tuple[str, ...], outputs: dict[str, Any], values: Any, step: int = 4, task: Task | None = None, **more: Any
+) -> dict[str, Any]:
+    n = len(values)
+    collector = Collector(names, Targets(values=values, **more), n, task)
+    for start in range(0, n, step):
+        places = range(start, min(start + step, n))
+        collector.add(places, {name: array[start : start + step] for name, array in outputs.items()})
+    return collector.collect()
+
+
+LOGITS = np.random.default_rng(0).standard_normal((30, 7)).astype(np.float32)
+LABELS = np.random.default_rng(1).integers(0, 7, 30)
+
+
+def test_of_metrics_that_count_no_answer_is_kept() -> None:
+    kept = collect(("top1", "f1", "collected_metrics:each"), {"out": LOGITS}, LABELS)
+    assert sorted(kept) == ["counts/collected_metrics:each", "counts/f1", "counts/top1"]
+    hits = LOGITS.argmax(1) == LABELS
+    assert kept["counts/top1"][:, 0].tolist() == kept["counts/collected_metrics:each"][:, 0].tolist() == hits.tolist()
+
+
+@pytest.mark.parametrize("step", [1, 7, 30])
+def test_in_whatever_steps_they_come_the_counts_are_the_same(step: int) -> None:
+    kept = collect(("top1", "f1"), {"out": LOGITS}, LABELS, step)
+    assert all((kept[name] == collect(("top1", "f1"), {"out": LOGITS}, LABELS, 30)[name]).all() for name in kept)
+
+
+def test_a_metric_of_all_samples_gets_all_answers(tmp_path: Path) -> None:
+    kept = collect(("collected_metrics:whole",), {"out": LOGITS}, LABELS)
+    assert sorted(kept) == ["outputs/out", "targets"] and (kept["outputs/out"] == LOGITS).all()
+    save_arrays(tmp_path / "a.npz", kept)
+    score = score_answers(ScoreJob(metric="collected_metrics:whole", answers_path="a.npz", reference_path="a.npz"))
+    assert score.value.value == pytest.approx((LOGITS.argmax(1) == LABELS).mean())
+    assert score.delta is not None and score.delta.value == 0
+
+
+def test_shapes_may_differ_from_sample_to_sample(tmp_path: Path) -> None:
+    collector = Collector(("collected_metrics:whole",), Targets(values=LABELS[:12]), 12, None)
+    for i in reversed(range(12)):
+        collector.add([i], {"a/b": LOGITS[i : i + 1, : 3 + i % 4]})
+    save_arrays(tmp_path / "a.npz", collector.collect())
+    outputs = unpack_outputs(collector.collect())
+    assert [a.shape for a in outputs["a/b"]] == [(3 + i % 4,) for i in range(12)]
+    score_answers(ScoreJob(metric="collected_metrics:whole", answers_path="a.npz"))
+
+
+def test_one_engines_answers_may_be_too_much_for_a_metric() -> None:
+    broken = LOGITS.copy()
+    broken[20] = np.nan
+    kept = collect(("collected_metrics:strict", "top1"), {"out": broken}, LABELS)
+    assert "Input contains NaN (collected_metrics.py, line 11" in str(kept["failure/collected_metrics:strict"])
+    assert "counts/top1" in kept
+
+
+def test_a_task_makes_answers_small() -> None:
+    scores = np.random.default_rng(2).uniform(0, 1, (3, 84, 500))
+    boxes = [{"boxes": [], "labels": []}] * 3
+    kept = collect(("collected_metrics:shown",), {"out": scores}, boxes, task="detection")
+    assert kept["outputs/boxes"].shape == (3, 100, 4) and sum(a.nbytes for a in kept.values()) < scores.nbytes / 40
+
+
+def test_text_is_what_a_metric_of_text_gets(tmp_path: Path) -> None:
+    lines = np.eye(3)[np.array([[1, 1, 2], [2, 0, 0]])]
+    kept = collect(("collected_metrics:read",), {"out": lines}, ["ab", "b"], task="text", vocabulary=("-", "a", "b"))
+    assert kept["outputs/out"].tolist() == ["ab", "b"]
+    save_arrays(tmp_path / "a.npz", kept)
+    assert score_answers(ScoreJob(metric="collected_metrics:read", answers_path="a.npz")).value.value == 1.0
+
+
+def test_what_cannot_be_wrong_is_left_out() -> None:
+    kept = collect(("top1", "top5"), {"out": LOGITS[:, :5]}, LABELS % 5)
+    assert list(kept) == ["counts/top1"]
+    with pytest.raises(UsageError, match="--metric top5 cannot be wrong about so few classes"):
+        collect(("top5",), {"out": LOGITS[:, :5]}, LABELS % 5)
+
+
+def test_answers_that_do_not_fit_are_the_users_to_mend() -> None:
+    kept = collect(("top1",), {"out": LOGITS}, LABELS + 7)
+    assert "expected 0 to 6" in str(kept["failure/top1"]) and "counts/top1" not in kept

@@ -1,0 +1,175 @@
+"""Children that die, hang or answer nonsense, for real."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Mapping
+from contextlib import suppress
+from pathlib import Path
+
+import msgspec
+import psutil
+import pytest
+
+from enginebench.core.errors import ChildFailed, ModelError, UsageError
+from enginebench.core.records import Artifact, EngineSpec, MeasureSpec, ModelSource, TensorSpec
+from enginebench.workflow.child import isolate
+from enginebench.workflow.child.isolate import describe_exit, run_child
+from enginebench.workflow.child.jobs import MeasureJob, ProbeJob, SourceJob
+from enginebench.workflow.child.places import Place
+
+
+def make_job(tmp_path: Path, **options: str) -> MeasureJob:
+    path = tmp_path / "toy.onnx"
+    path.write_bytes(b"the fake engine never opens it")
+    artifact = Artifact(
+        kind="onnx",
+        model="toy",
+        path=str(path),
+        sha256="0" * 64,
+        files=(),
+        inputs=(TensorSpec(name="x", dtype="float32", shape=(1, 4)),),
+        outputs=(TensorSpec(name="y", dtype="float32", shape=(1, 2)),),
+    )
+    return MeasureJob(
+        model="toy",
+        artifact=artifact,
+        engine=EngineSpec(backend="fake", options=options),
+        measure=MeasureSpec(warmup=2, iters=20),
+        out_dir=str(tmp_path),
+        repetition=3,
+        order=7,
+    )
+
+
+def test_a_child_measures_and_answers(tmp_path: Path) -> None:
+    notes: list[str] = []
+    answer = run_child(make_job(tmp_path, latency_us="100"), timeout_s=60, on_note=notes.append)
+    measured = answer.measurement
+    assert len(measured.latency_ns) == 20
+    assert min(measured.latency_ns) >= 100_000
+    assert (measured.repetition, measured.order, measured.warmup_dropped) == (3, 7, 2)
+    assert len(measured.reference_ns) == 20
+    assert notes == ["timing"]
+
+
+@pytest.mark.parametrize(
+    ("fault", "reason"),
+    [
+        ("segfault", "killed by SIGSEGV"),
+        ("oom", "killed by SIGKILL, as the kernel does when memory runs out"),
+        ("exit", "ended with exit code 3 and without an answer"),
+        ("garbage", "something that is no answer"),
+        ("raise", "RuntimeError: the fake engine raised"),
+    ],
+)
+def test_a_fault_is_a_reason_with_the_last_words(tmp_path: Path, fault: str, reason: str) -> None:
+    with pytest.raises(ChildFailed, match=reason) as caught:
+        run_child(make_job(tmp_path, fault=fault, after="5"), timeout_s=60)
+    assert f"fault {fault}" in caught.value.stderr_tail
+
+
+def test_a_child_that_hangs_is_killed_at_the_time_out(tmp_path: Path) -> None:
+    with pytest.raises(ChildFailed, match="no answer within the time-out of 2 s"):
+        run_child(make_job(tmp_path, fault="hang"), timeout_s=2)
+    assert children_of(os.getpid()) == []
+
+
+def test_a_record_that_hangs_costs_no_times(tmp_path: Path) -> None:
+    job = msgspec.structs.replace(make_job(tmp_path, fault="hang", at="proof"), prove=True)
+    for timeout_s in (6, 60):  # the second for a machine on which even the times take longer than the first
+        with suppress(ChildFailed):
+            answer = run_child(job, timeout_s=timeout_s)
+            break
+    assert len(answer.measurement.latency_ns) == 20
+    assert answer.proof is not None and answer.proof.failure is not None
+    assert "no answer within the time-out" in answer.proof.failure
+    assert children_of(os.getpid()) == []
+
+
+def test_errors_raised_on_purpose_keep_their_class_and_exit_code(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="nonsense"):
+        run_child(make_job(tmp_path, nonsense="1"), timeout_s=60)
+    with pytest.raises(ModelError, match="no such file"):
+        run_child(SourceJob(source=ModelSource(model="absent.onnx"), out_dir=str(tmp_path)), timeout_s=60)
+
+
+def test_threads_wait_asleep_where_nothing_is_timed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("OMP_WAIT_POLICY")
+    started: list[dict[str, str]] = []
+
+    class Recorded(isolate.Child):
+        def __init__(self, environment: Mapping[str, str], place: Place | None) -> None:
+            started.append(dict(environment))
+            super().__init__(environment, place)
+
+    monkeypatch.setattr(isolate, "Child", Recorded)
+    run_child(ProbeJob(engine="fake"), timeout_s=60, environment={"OMP_NUM_THREADS": "2"})
+    run_child(make_job(tmp_path), timeout_s=60, environment={"OMP_NUM_THREADS": "2"})
+    assert started == [{"OMP_NUM_THREADS": "2", "OMP_WAIT_POLICY": "PASSIVE"}, {"OMP_NUM_THREADS": "2"}]
+
+
+def test_a_probe_answers() -> None:
+    answer = run_child(ProbeJob(engine="fake"), timeout_s=60)
+    assert answer.availability.available
+
+
+def test_nothing_survives_the_parent_however_it_dies(tmp_path: Path) -> None:
+    """kill -9 of the parent ends the child and what the child started, though the child holds no thread for it."""
+    parent = start_parent_of_hanging_child(tmp_path)
+    family = wait_for_family(parent.pid)
+    parent.kill()
+    parent.wait(timeout=30)
+    assert wait_for_end(family), [p.cmdline() for p in family if p.is_running()]
+
+
+def test_an_interrupted_parent_takes_the_child_along(tmp_path: Path) -> None:
+    parent = start_parent_of_hanging_child(tmp_path)
+    family = wait_for_family(parent.pid)
+    parent.send_signal(signal.SIGINT)
+    parent.wait(timeout=30)
+    assert wait_for_end(family)
+
+
+HANGING_PARENT = """
+import msgspec, sys
+from enginebench.workflow.child.isolate import run_child
+from enginebench.workflow.child.jobs import MeasureJob
+run_child(msgspec.json.decode(sys.argv[1], type=MeasureJob), timeout_s=60)
+"""
+
+
+def start_parent_of_hanging_child(tmp_path: Path) -> subprocess.Popen[bytes]:
+    job = msgspec.json.encode(make_job(tmp_path, fault="hang")).decode()
+    return subprocess.Popen([sys.executable, "-c", HANGING_PARENT, job], stderr=subprocess.DEVNULL)
+
+
+def children_of(pid: int) -> list[psutil.Process]:
+    return psutil.Process(pid).children(recursive=True)
+
+
+def wait_for_family(pid: int) -> list[psutil.Process]:
+    """The parent's descendants, once the child has taken its job and hangs."""
+    deadline = time.monotonic() + 30
+    while time.monotonic() < deadline:
+        family = children_of(pid)
+        if family and any(child.status() == psutil.STATUS_SLEEPING and child.num_threads() for child in family):
+            time.sleep(1.0)  # the child reads its job and arms the kernel's signal within a fraction of this
+            return children_of(pid)
+        time.sleep(0.05)
+    raise AssertionError("the child never started")
+
+
+def wait_for_end(family: list[psutil.Process]) -> bool:
+    _, alive = psutil.wait_procs(family, timeout=10)
+    return not [p for p in alive if p.status() != psutil.STATUS_ZOMBIE]
+
+
+def test_exit_states_are_put_into_words() -> None:
+    assert describe_exit(3) == "the process ended with exit code 3 and without an answer"
+    assert describe_exit(-signal.SIGSEGV) == "the process was killed by SIGSEGV"
+    assert describe_exit(-33) == "the process was killed by signal 33"

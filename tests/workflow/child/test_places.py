@@ -1,0 +1,204 @@
+"""Environments that children run in: good ones, and every way in which one can be broken."""
+
+from __future__ import annotations
+
+import ast
+import shutil
+import subprocess
+import sys
+import sysconfig
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import enginebench
+from enginebench.core.errors import BackendUnavailable, ChildFailed, MissingDependency, UsageError
+from enginebench.core.records import Artifact, EngineSpec, TensorSpec
+from enginebench.workflow.child import places
+from enginebench.workflow.child.elsewhere import find_available, probe_elsewhere
+from enginebench.workflow.child.isolate import run_child
+from enginebench.workflow.child.jobs import InferJob, ProbeJob
+from enginebench.workflow.child.places import describe_place, enter, find_place, list_versions, name_environments
+
+TOO_OLD = '{"python": [3, 8, 1], "arch": "x", "packages": {}}'
+SITE = Path(sysconfig.get_path("purelib"))
+
+
+@pytest.fixture(autouse=True)
+def nothing_known(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(places, "_named", {})
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    places._ask.cache_clear()
+
+
+def make_environment(folder: Path, *packages: str) -> Path:
+    """A virtual environment that has these packages of this one, and nothing else."""
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", folder], check=True)
+    site = next(folder.glob("lib/python*/site-packages"))
+    for package in packages:
+        for path in SITE.glob(f"{package}*"):
+            (site / path.name).symlink_to(path)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def lean(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """An environment in which a child can live, in a folder with a space, and no engine but `fake`."""
+    return make_environment(tmp_path_factory.mktemp("ümgebung mit") / "lean", "numpy", "msgspec", "psutil")
+
+
+def script(path: Path, text: str) -> Path:
+    path.write_text(text)
+    path.chmod(0o755)
+    return path
+
+
+def in_environment(**options: str) -> EngineSpec:
+    return EngineSpec(backend="fake", options={"env": "lean", **options})
+
+
+def test_a_child_runs_there_on_this_source(lean: Path) -> None:
+    name_environments([f"lean={lean}"])
+    place = describe_place("lean")
+    assert place.python == str(lean / "bin" / "python")
+    assert run_child(ProbeJob(engine="fake"), timeout_s=60, place=place).availability.available
+    assert probe_elsewhere(in_environment()).version == enginebench.__version__
+
+
+def test_nothing_of_this_environment_is_on_its_path(lean: Path) -> None:
+    """ONNX Runtime is installed here: a child there must not find it."""
+    pytest.importorskip("onnxruntime")
+    name_environments([f"lean={lean}"])
+    answer = find_available(EngineSpec(backend="ort", options={"env": "lean"}))
+    assert not answer.available
+    assert "environment lean" in str(answer.reason)
+    assert str(lean / "bin" / "python") in str(answer.fix) and "onnxruntime" in str(answer.fix)
+    assert find_available(EngineSpec(backend="ort")).available
+    assert [path.name for path in places.share_source().iterdir()] == ["enginebench"]
+
+
+def test_the_job_chooses_the_place_and_does_not_know_it(lean: Path, tmp_path: Path) -> None:
+    """The fake engine would refuse an option `env`."""
+    name_environments([f"lean={lean}"])
+    (tmp_path / "toy.onnx").write_bytes(b"the fake engine never opens it")
+    artifact = Artifact(
+        kind="onnx", model="toy", path=str(tmp_path / "toy.onnx"), sha256="0" * 64, files=(),
+        inputs=(TensorSpec(name="x", dtype="float32", shape=(1, 4)),),
+        outputs=(TensorSpec(name="y", dtype="float32", shape=(1, 2)),),
+    )  # fmt: skip
+    np.savez(tmp_path / "in.npz", x=np.zeros((1, 4), np.float32))
+    job = InferJob(
+        artifact=artifact, engine=in_environment(), out_dir=str(tmp_path),
+        inputs_path=str(tmp_path / "in.npz"), outputs_path=str(tmp_path / "out.npz"),
+    )  # fmt: skip
+    assert enter(job).engine.options == {}
+    assert job.engine.options == {"env": "lean"}
+    run_child(job, timeout_s=60)
+    assert np.load(tmp_path / "out.npz")["y"].shape == (1, 2)
+
+
+def test_versions_are_those_of_the_environment(lean: Path) -> None:
+    name_environments([f"lean={lean}"])
+    assert list_versions(describe_place("lean")).keys() == {"python", "numpy", "msgspec", "psutil"}
+
+
+def test_an_interpreter_that_is_gone_costs_the_job(tmp_path: Path) -> None:
+    folder = make_environment(tmp_path / "gone", "numpy", "msgspec", "psutil")
+    name_environments([f"gone={folder}"])
+    place = describe_place("gone")
+    shutil.rmtree(folder)
+    with pytest.raises(ChildFailed, match=r"environment gone: .*cannot be started any more"):
+        run_child(ProbeJob(engine="fake"), timeout_s=60, place=place)
+
+
+def test_what_every_child_needs_is_named(tmp_path: Path) -> None:
+    name_environments([f"bare={make_environment(tmp_path / 'bare', 'numpy')}"])
+    with pytest.raises(
+        MissingDependency, match="environment bare: msgspec and psutil, which every child needs"
+    ) as found:
+        describe_place("bare")
+    assert found.value.fix.endswith("install msgspec psutil")
+    answer = find_available(EngineSpec(backend="fake", options={"env": "bare"}))
+    assert not answer.available and "msgspec" in str(answer.reason)
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("#!/bin/sh\necho no python at all >&2\nexit 3\n", "no working python: no python at all"),
+        ("#!/bin/sh\necho '[1, 2]'\n", "no working python"),
+        (f"#!/bin/sh\necho '{TOO_OLD}'\n", "Python 3.8.1; children need 3.10"),
+        ("#!/nowhere/python\n", "cannot be started"),
+        ("\x7fELF\x02\x01\x01 of another machine", "Exec format error.*another architecture"),
+    ],
+)  # fmt: skip
+def test_a_broken_interpreter_is_a_sentence(tmp_path: Path, text: str, said: str) -> None:
+    name_environments([f"broken={script(tmp_path / 'python', text)}"])
+    with pytest.raises(BackendUnavailable, match=said):
+        describe_place("broken")
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("old", "expected NAME=PATH"),
+        ("old=", "expected NAME=PATH"),
+        ("=x", "no name of an environment"),
+        ("a/b=x", "no name of an environment"),
+        ("old=nowhere", "does not exist"),
+        ("old=empty", "no virtual environment"),
+        ("old=file.txt", "is no program"),
+    ],
+)
+def test_a_wrong_option_is_refused_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str, said: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("empty").mkdir()
+    Path("file.txt").write_text("x")
+    with pytest.raises(UsageError, match=said):
+        name_environments([text])
+
+
+def test_one_name_stands_for_one_environment(lean: Path) -> None:
+    with pytest.raises(UsageError, match="choose two names"):
+        name_environments([f"one={lean}", f"one={sys.executable}"])
+
+
+def test_an_unknown_name_says_what_is_known(lean: Path) -> None:
+    name_environments([f"lean={lean}"])
+    with pytest.raises(UsageError, match=r"unknown environment 'older'; known: lean.*--env older=PATH"):
+        find_place(EngineSpec(backend="ort", options={"env": "older"}))
+    assert find_place(EngineSpec(backend="ort")) is None
+
+
+# What a child imports may be run by an older Python than ours; none of these names exists in 3.10.
+CHILDREN = ("core", "backends", "measure", "models", "workflow/child")
+NEWER = {
+    ("datetime", "UTC"),
+    ("enum", "StrEnum"),
+    ("typing", "Self"),
+    ("typing", "assert_never"),
+    ("typing", "override"),
+}
+SOURCE = Path(enginebench.__file__).parent
+
+
+@pytest.mark.parametrize("path", sorted(p for room in CHILDREN for p in (SOURCE / room).rglob("*.py")), ids=str)
+def test_children_speak_the_oldest_python(path: Path) -> None:
+    tree = ast.parse(path.read_text("utf-8"), feature_version=places.OLDEST)
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ImportFrom):
+            assert not {(node.module, alias.name) for alias in node.names} & NEWER, path
+        if isinstance(node, ast.Import):
+            assert "tomllib" not in {alias.name for alias in node.names}, path
+
+
+def test_made_environments_need_no_option(lean: Path) -> None:
+    folder = places.environments_folder()
+    folder.mkdir(parents=True)
+    (folder / "made").symlink_to(lean)
+    (folder / ".unfinished-x").mkdir()
+    assert list(places.list_environments()) == ["made"]
+    assert find_place(EngineSpec(backend="fake", options={"env": "made"})) is not None

@@ -1,0 +1,192 @@
+"""Children that import before their turn: what they do ahead, and what becomes of those that fail."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+from msgspec.structs import replace
+
+from enginebench.core.errors import ChildFailed
+from enginebench.core.records import EngineSpec, MeasureSpec
+from enginebench.measure.machine import describe_machine
+from enginebench.models.onnx_source import read_packaged_onnx
+from enginebench.workflow import campaign
+from enginebench.workflow.child.isolate import Child
+from enginebench.workflow.child.jobs import MeasureAnswer, MeasureJob, PreloadJob
+from enginebench.workflow.child.preload import can_wait, count_at_once
+from enginebench.workflow.folder import RunRequest
+from enginebench.workflow.main_job import run_model
+from reporters import Silent
+
+SPEC = EngineSpec(backend="fake")
+
+
+@pytest.fixture
+def job(tmp_path: Path) -> MeasureJob:
+    return MeasureJob(
+        model="digits-mlp",
+        artifact=read_packaged_onnx("digits-mlp"),
+        engine=SPEC,
+        measure=MeasureSpec(warmup=1, iters=5),
+        out_dir=str(tmp_path),
+        repetition=2,
+        order=3,
+    )
+
+
+def ask(child: Child, job: MeasureJob) -> None:
+    child.ask_to_preload(PreloadJob(engine=job.engine, kind="onnx", out_dir=job.out_dir))
+
+
+def test_a_child_imports_waits_idle_and_measures(job: MeasureJob) -> None:
+    with Child() as child:
+        ask(child, job)
+        child.wait_until_ready(time.monotonic() + 60)
+        process = psutil.Process(child.pid)
+        assert any("numpy" in m.path for m in process.memory_maps())
+        before = process.cpu_times()
+        time.sleep(0.5)
+        after = process.cpu_times()
+        # One that asks again and again would use all of the half second; a tick may belong to what it did before.
+        assert after.user + after.system - before.user - before.system < 0.25
+        answer = child.perform(job, timeout_s=60)
+    assert len(answer.measurement.latency_ns) == 5
+    assert (answer.measurement.repetition, answer.measurement.order) == (2, 3)
+
+
+def test_a_child_whose_turn_never_comes_leaves_nothing_behind(job: MeasureJob) -> None:
+    with Child() as child:
+        ask(child, job)
+        child.wait_until_ready(time.monotonic() + 60)
+    child.close()
+    assert not psutil.pid_exists(child.pid)
+
+
+def test_a_child_that_dies_while_it_imports_is_told_when_its_turn_comes(job: MeasureJob) -> None:
+    with Child() as child:
+        os.kill(child.pid, signal.SIGSEGV)
+        ask(child, job)
+        child.wait_until_ready(time.monotonic() + 60)
+        with pytest.raises(ChildFailed, match="killed by SIGSEGV"):
+            child.perform(job, timeout_s=60)
+
+
+def test_a_child_ends_when_its_parent_is_gone_before_its_turn(job: MeasureJob) -> None:
+    with Child() as child:
+        ask(child, job)
+        child.wait_until_ready(time.monotonic() + 60)
+        child._conversation._stdin.close()
+        assert psutil.Process(child.pid).wait(10) == 0
+
+
+def test_only_engines_on_a_device_may_import_ahead() -> None:
+    assert not can_wait(SPEC)
+    assert can_wait(EngineSpec(backend="pytorch", device="cuda:0"))
+
+
+@pytest.mark.parametrize(
+    ("cpus", "free_gib", "quota", "limit_gib", "wanted"),
+    [
+        (2, 64, None, None, 2),
+        (16, 64, None, None, 16),
+        (64, 64, None, None, 16),
+        (16, 5, None, None, 2),
+        (16, 64, 2.5, None, 2),
+        (16, 64, 0.5, None, 1),
+        (16, 64, None, 4, 2),
+        (16, 64, None, 1, 1),
+    ],
+)
+def test_as_many_as_cpus_and_memory_allow(
+    cpus: int,
+    free_gib: int,
+    quota: float | None,
+    limit_gib: int | None,
+    wanted: int,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Also within a container, whose limits the system's own figures do not show."""
+    memory: Any = type("Memory", (), {"available": free_gib << 30})
+    monkeypatch.setattr(psutil, "virtual_memory", lambda: memory)
+    limit = None if limit_gib is None else limit_gib << 30
+    machine = replace(
+        describe_machine(), cpus_allowed=tuple(range(cpus)), cpu_quota_cores=quota, memory_limit_bytes=limit
+    )
+    assert count_at_once(machine) == wanted
+
+
+@pytest.mark.parametrize("at_once", [1, 4])
+def test_rows_take_turns_whether_started_ahead_or_not(
+    at_once: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(campaign, "count_at_once", lambda machine: at_once)
+    monkeypatch.setattr(campaign, "can_wait", lambda engine: True)
+    started: list[Child] = []
+    told: list[str] = []
+
+    class Listening(Child):
+        def __init__(self, environment: Any, place: Any = None) -> None:
+            super().__init__(environment, place)
+            started.append(self)
+
+        def ask_to_preload(self, job: Any) -> None:
+            told.append("ask")
+            super().ask_to_preload(job)
+
+        def wait_until_ready(self, deadline: float) -> None:
+            super().wait_until_ready(deadline)
+            told.append("ready")
+
+        def perform(self, job: Any, **how: Any) -> Any:
+            told.append("perform")
+            return super().perform(job, **how)
+
+    monkeypatch.setattr(campaign, "Child", Listening)
+    failing = {"fault": "raise", "after": "500"}  # beyond the runs of the check
+    request = RunRequest(
+        model="digits-mlp",
+        engines=(("fake", {}), ("fake", failing)),
+        measure=MeasureSpec(warmup=0, iters=600, processes=3),
+    )
+    reporter = Silent()
+    _, results = run_model(request, tmp_path / "run", reporter=reporter)
+    good, bad = results
+    assert good.status == "ok"
+    # Every turn keeps the place that the plan gave it, also if the other row fails meanwhile.
+    assert [(m.repetition, m.order) for m in good.measurements] == [(0, 0), (1, 2), (2, 4)]
+    assert bad.status == "failed" and "the fake engine raised" in (bad.reason or "") and bad.measurements == ()
+    turns = [step for step in reporter.steps if "process" in step]
+    assert [t.rpartition(": ")[2] for t in turns] == ["process 1 of 3"] * 2 + ["process 2 of 3", "process 3 of 3"]
+    assert not any(psutil.pid_exists(child.pid) for child in started)
+    # The two rows are built first; in the last of three turns one is left, which is a group of its own.
+    groups = [["ask"] * 2, ["ready"] * 2, ["ask"] * 4, ["ready"] * 4, ["perform"] * 3, ["perform"]]
+    assert told == (["perform"] * 4 if at_once == 1 else [step for group in groups for step in group])
+
+
+def test_a_child_that_dies_before_its_turn_is_replaced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(campaign, "count_at_once", lambda machine: 2)
+    monkeypatch.setattr(campaign, "can_wait", lambda engine: True)
+
+    class Dying(Child):
+        def wait_until_ready(self, deadline: float) -> None:
+            super().wait_until_ready(deadline)
+            os.kill(self.pid, signal.SIGKILL)
+            psutil.Process(self.pid).wait(10)
+
+    monkeypatch.setattr(campaign, "Child", Dying)
+    request = RunRequest(model="digits-mlp", engines=(("fake", {}),), measure=MeasureSpec(iters=5, processes=2))
+    _, (row,) = run_model(request, tmp_path / "run", reporter=Silent())
+    assert row.status == "ok" and len(row.measurements) == 2
+
+
+def test_a_child_that_is_late_still_measures(job: MeasureJob) -> None:
+    with Child() as child:
+        ask(child, job)
+        child.wait_until_ready(time.monotonic())
+        assert isinstance(child.perform(job, timeout_s=60), MeasureAnswer)

@@ -1,0 +1,162 @@
+"""When an engine is asked for its record, and what comes of it."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+from msgspec.structs import replace
+
+from enginebench.core.errors import MeasurementError
+from enginebench.core.records import Artifact, EngineSpec, LayerProfile, MeasureSpec, Result
+from enginebench.models.onnx_source import read_packaged_onnx
+from enginebench.workflow import campaign
+from enginebench.workflow.campaign import judge_proof, proves_when_timed
+from enginebench.workflow.child.isolate import Child
+from enginebench.workflow.child.jobs import MeasureJob, PrepareJob, Proof
+from enginebench.workflow.child.proving import prove_timed_engine
+from enginebench.workflow.folder import RunRequest
+from enginebench.workflow.main_job import run_model
+from enginebench.workflow.plan import PlannedRow
+from reporters import Silent
+
+SPEC = EngineSpec(backend="fake")
+MEASURE = MeasureSpec(warmup=1, iters=5, processes=1)
+
+
+@pytest.fixture(scope="module")
+def graph() -> Artifact:
+    return read_packaged_onnx("digits-mlp")
+
+
+@pytest.mark.parametrize("prove", [True, False])
+def test_a_row_is_proven_where_it_is_asked_to_be(graph: Artifact, tmp_path: Path, prove: bool) -> None:
+    built = PrepareJob(
+        model="digits-mlp",
+        artifact=graph,
+        engine=SPEC,
+        out_dir=str(tmp_path),
+        outputs_path=str(tmp_path / "out.npz"),
+        samples=2,
+        seed=0,
+        prove=not prove,
+    ).perform(print, lambda sure: None)
+    timed = MeasureJob(
+        model="digits-mlp",
+        artifact=graph,
+        engine=SPEC,
+        measure=MEASURE,
+        out_dir=str(tmp_path),
+        repetition=0,
+        order=0,
+        pin=False,
+        prove=prove,
+    ).perform(print, lambda sure: None)
+    proof, none = (timed.proof, built.proof) if prove else (built.proof, timed.proof)
+    assert none is None
+    assert proof is not None and proof.effective_precision == {"fp32": 1.0} and proof.layers
+    assert len(timed.measurement.latency_ns) == 5
+
+
+class Broken:
+    """An engine whose profiler fails."""
+
+    def effective_precision(self) -> dict[str, float]:
+        raise MeasurementError("the recorder is taken\nby another")
+
+    def profile_layers(self) -> LayerProfile:
+        raise AssertionError("asked for layers without a record")
+
+
+def test_a_record_that_fails_after_timing_costs_no_times() -> None:
+    engine: Any = Broken()
+    proof = prove_timed_engine(engine)
+    assert proof.effective_precision is None and proof.layers == () and proof.failure == "the recorder is taken"
+
+
+def run_proven_when_timed(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, options: dict[str, str], **more: Any
+) -> tuple[list[Result], list[tuple[int, bool]]]:
+    """The rows of a run whose engines are proven by the processes that time them, and which of those were asked."""
+    asked: list[tuple[int, bool]] = []
+
+    class Listening(Child):
+        def perform(self, job: Any, **how: Any) -> Any:
+            asked.append((job.repetition, job.prove))
+            if more.get("interrupt_at") == job.repetition:
+                raise KeyboardInterrupt
+            return super().perform(job, **how)
+
+    monkeypatch.setattr(campaign, "Child", Listening)
+    monkeypatch.setattr(campaign, "proves_when_timed", lambda row: True)
+    request = RunRequest(model="digits-mlp", engines=(("fake", options),), measure=replace(MEASURE, processes=4))
+    results: list[Result] = []
+    with suppress(KeyboardInterrupt):
+        results = run_model(request, folder, reporter=Silent(), resume=more.get("resume", False))[1]
+    return results, asked
+
+
+@pytest.mark.parametrize("fault", ["raise", "segfault", "exit"])
+def test_a_record_that_fails_or_kills_is_tried_twice_and_said(
+    fault: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (row,), asked = run_proven_when_timed(tmp_path / "r", monkeypatch, {"fault": fault, "at": "proof"})
+    assert asked == [(0, True), (1, True), (2, False), (3, False)]
+    assert row.status == "ok" and [len(m.latency_ns) for m in row.measurements] == [5] * 4
+    (doubt,) = row.caveats
+    assert doubt.code == "failed_proof" and doubt.message.startswith(
+        "asked fp32; the record that would prove it failed: "
+    )
+
+
+def test_only_the_first_process_proves_also_when_a_run_is_continued(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    options = {"ran": "int8"}
+    _, asked = run_proven_when_timed(tmp_path / "r", monkeypatch, options, interrupt_at=2)
+    assert asked == [(0, True), (1, False), (2, False)]
+    (row,), asked = run_proven_when_timed(tmp_path / "r", monkeypatch, options, resume=True)
+    assert asked == [(2, False), (3, False)]
+    assert row.status == "ok" and row.engine.precision == "int8" and row.effective_precision == {"int8": 1.0}
+    assert [c.code for c in row.caveats] == ["relabelled"] and len(row.measurements) == 4
+
+
+@pytest.mark.parametrize(("device", "when_timed"), [("cpu", False), ("cuda:0", True)])
+def test_rows_on_a_gpu_are_proven_by_the_process_that_times_them(device: str, when_timed: bool) -> None:
+    row = PlannedRow(
+        id="r",
+        model="m",
+        engine=replace(SPEC, device=device),
+        measure=MEASURE,
+        requested_precision="fp32",
+        source=None,
+        chain=(),
+    )
+    assert proves_when_timed(row) is when_timed
+
+
+def test_a_row_is_named_after_what_its_record_shows() -> None:
+    result = Result(
+        id="r",
+        model="m",
+        engine=replace(SPEC, precision="int8"),
+        measure=MEASURE,
+        requested_precision="int8",
+        machine=None,  # type: ignore[arg-type]
+        artifacts=(),
+        status="ok",
+    )
+    shown = judge_proof(result, Proof(effective_precision={"fp32": 1.0}))
+    assert shown.engine.precision == "fp32" and [c.code for c in shown.caveats] == ["relabelled"]
+    unknown = judge_proof(result, Proof())
+    assert unknown.engine.precision == "int8" and [c.code for c in unknown.caveats] == ["unproved_precision"]
+
+
+@pytest.mark.parametrize("fault", ["raise", "segfault"])
+def test_a_row_on_a_cpu_is_timed_whatever_becomes_of_its_proof(fault: str, tmp_path: Path) -> None:
+    request = RunRequest(model="digits-mlp", engines=(("fake", {"fault": fault, "at": "proof"}),), measure=MEASURE)
+    (row,) = run_model(request, tmp_path / "r", reporter=Silent())[1]
+    assert row.status == "ok" and [len(m.latency_ns) for m in row.measurements] == [5]
+    assert [c.code for c in row.caveats] == ["failed_proof"] and row.drift is not None and row.drift.n == 32

@@ -1,0 +1,55 @@
+"""The report on a sweep: what the files hold, at which price, and that foreign text stays text."""
+
+from __future__ import annotations
+
+import csv
+import json
+from pathlib import Path
+
+import pytest
+
+from enginebench.core.errors import EngineBenchError
+from enginebench.models.zoo import DATA_DIR
+from enginebench.workflow.fleet.reporting import read_prices, report_sweep
+from enginebench.workflow.fleet.spec import read_spec
+from enginebench.workflow.verbs.sweep import run_sweep
+from reporters import Silent
+
+SPEC = """
+engines = ["fake:latency_us=20", "fake:latency_us=10", "fake:fault=raise"]
+processes = 1
+iters = 3
+warmup = 1
+[[model]]
+name = "a<b>.onnx"
+"""
+
+
+@pytest.mark.usefixtures("children")
+def test_the_report_has_every_row_its_price_and_its_page(tmp_path: Path) -> None:
+    (tmp_path / "a<b>.onnx").write_bytes((DATA_DIR / "digits-mlp.onnx").read_bytes())
+    (tmp_path / "sweep.toml").write_text(SPEC)
+    (tmp_path / "prices.toml").write_text('currency = "EUR"\n[per_hour]\nlocal = 3.6\n')
+    store = tmp_path / "store"
+    run_sweep(read_spec(tmp_path / "sweep.toml"), str(store), reporter=Silent())
+    document, written = report_sweep(str(store), ("html", "csv", "json"), None, tmp_path / "prices.toml")
+    assert [path.name for path in written.paths] == ["report.html", "table.csv", "report.json"]
+    with (store / "table.csv").open(newline="") as file:
+        rows = list(csv.DictReader(file))
+    assert [row["status"] for row in rows] == ["ok", "ok", "failed"]
+    for row in rows[:2]:
+        assert float(row["cost_per_million"]) == pytest.approx(1000 / float(row["throughput_per_s"]))
+    assert json.loads((store / "report.json").read_bytes())["currency"] == "EUR" == document.currency
+    page = (store / "report.html").read_text()
+    (group,) = (store / "sweep-pages").iterdir()
+    assert group.name in page and "1: while it was built and checked" in page
+    assert "a<b>" not in page and "a<b>" not in group.read_text()
+
+
+@pytest.mark.parametrize(
+    "text", ["[per_hour]\nbox = -1\n", "[per_hour]\nbox = nan\n", "per_hour = 3\n", "x = 1\n", "["]
+)
+def test_a_price_is_a_number(tmp_path: Path, text: str) -> None:
+    (tmp_path / "p.toml").write_text(text)
+    with pytest.raises(EngineBenchError, match=r"p\.toml"):
+        read_prices(tmp_path / "p.toml")

@@ -1,0 +1,99 @@
+"""What a sweep asks for: its cells, its groups, and what is refused."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from enginebench.core.errors import EngineBenchError, ParseError, UsageError
+from enginebench.workflow.fleet.spec import MOST_CELLS, list_cells, list_groups, read_spec, show_model
+
+MATRIX = """
+engines = ["fake", "fake:latency_us=100", "ort"]
+precisions = ["fp32", "int8"]
+batches = [1, 8]
+[[model]]
+name = "digits-cnn"
+[[model]]
+name = "digits-mlp"
+max_metric_drop = 0.02
+[[machine]]
+kind = "big"
+[[machine]]
+kind = "small"
+threads = 1
+"""
+
+
+def write(tmp_path: Path, text: str) -> Path:
+    path = tmp_path / "sweep.toml"
+    path.write_text(text)
+    return path
+
+
+def test_the_matrix_is_the_product_of_its_axes(tmp_path: Path) -> None:
+    cells = list_cells(read_spec(write(tmp_path, MATRIX)))
+    assert len(cells) == 2 * 2 * 3 * 2 * 2 == len(set(cells))
+
+
+def test_an_exclude_takes_what_agrees_in_every_field(tmp_path: Path) -> None:
+    text = MATRIX + '[[exclude]]\nengine = "fake"\nmachine = "small"\nbatch = 8\n'
+    cells = list_cells(read_spec(write(tmp_path, text)))
+    assert len(cells) == 48 - 8  # both spellings of fake, two models, two precisions
+    assert not [c for c in cells if c.engine.startswith("fake") and c.machine == "small" and c.batch == 8]
+    assert [c for c in cells if c.engine.startswith("fake") and c.machine == "small" and c.batch == 1]
+
+
+def test_an_include_adds_beside_the_matrix_what_no_axis_has(tmp_path: Path) -> None:
+    text = MATRIX + '[[include]]\nmodel = "digits-mlp"\nengine = "openvino"\nbatch = 32\nprecision = "fp32"\n'
+    spec = read_spec(write(tmp_path, text))
+    added = [c for c in list_cells(spec) if c.engine == "openvino"]
+    assert [(c.model, c.machine, c.batch) for c in added] == [("digits-mlp", "big", 32), ("digits-mlp", "small", 32)]
+
+
+def test_a_group_has_the_rows_of_one_model_on_one_kind_and_its_own_settings(tmp_path: Path) -> None:
+    groups = list_groups(read_spec(write(tmp_path, MATRIX)))
+    assert [(g.model, g.machine.kind) for g in groups] == [
+        ("digits-cnn", "big"),
+        ("digits-cnn", "small"),
+        ("digits-mlp", "big"),
+        ("digits-mlp", "small"),
+    ]
+    assert len({g.id for g in groups}) == 4
+    assert [g.request.threads for g in groups] == [0, 1, 0, 1]
+    assert [g.request.max_metric_drop for g in groups] == [None, None, 0.02, 0.02]
+    assert all(len(g.request.wanted) == 12 == len(g.cells) for g in groups)
+
+
+def test_files_beside_the_specification_are_found_from_anywhere(tmp_path: Path, tiny_onnx: Path) -> None:
+    text = f'engines = ["fake"]\n[[model]]\nname = "{tiny_onnx.name}"\n'
+    (tiny_onnx.parent / "sweep.toml").write_text(text)
+    spec = read_spec(tiny_onnx.parent / "sweep.toml")
+    assert spec.model[0].name == str(tiny_onnx)
+    assert show_model(spec.model[0].name) == "tiny.onnx"
+    assert list_groups(spec)[0].id.startswith("tiny-")
+
+
+@pytest.mark.parametrize(
+    ("text", "error", "said"),
+    [
+        ("engines = [", ParseError, "expected TOML"),
+        ('engines = ["fake"]\n', ParseError, "model"),
+        (MATRIX + "colour = 1\n", ParseError, "colour"),
+        (MATRIX.replace('"ort"', '"orrt"'), UsageError, "orrt"),
+        (MATRIX.replace('"int8"', '"int4"'), UsageError, "int4"),
+        (MATRIX.replace("[1, 8]", "[0]"), UsageError, "above 0"),
+        (MATRIX.replace("[1, 8]", "[]"), UsageError, "batches of the sweep is empty"),
+        (MATRIX.replace("digits-mlp", "digits-cnn"), UsageError, "there twice"),
+        (MATRIX + '[[exclude]]\nengine = "openvino"\n', UsageError, "meets no cell"),
+        (MATRIX + '[[include]]\nmodel = "resnet18"\n', UsageError, "resnet18"),
+        (MATRIX + '[[include]]\nmachine = "huge"\n', UsageError, "huge"),
+        (MATRIX.replace("[1, 8]", str(list(range(1, MOST_CELLS // 20)))), UsageError, "Part it"),
+        ('steps = ["load"]\n' + MATRIX, UsageError, "load_p99_ms"),
+        ('baseline = "openvino"\n' + MATRIX, UsageError, "not among the engines"),
+    ],
+)
+def test_what_cannot_be_is_refused(tmp_path: Path, text: str, error: type[EngineBenchError], said: str) -> None:
+    with pytest.raises(error, match=said):
+        list_cells(read_spec(write(tmp_path, text)))

@@ -1,0 +1,351 @@
+"""A sweep with children in this process: what is measured, what a loss costs, and what the store then says."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from msgspec.structs import replace
+
+from enginebench.core.errors import ArtifactError, ChildFailed, UsageError
+from enginebench.core.records import Result
+from enginebench.models.zoo import DATA_DIR
+from enginebench.report.sweep.document import SweepDocument
+from enginebench.workflow.child.jobs import MeasureJob
+from enginebench.workflow.fleet import group as groups
+from enginebench.workflow.fleet.parts import list_parts
+from enginebench.workflow.fleet.reading import find_rows_folder, read_sweep
+from enginebench.workflow.fleet.records import Ended, GroupJob, SourcesJob
+from enginebench.workflow.fleet.schedule import MOST_LOSSES, LocalFleet, Lost, Schedule, perform
+from enginebench.workflow.fleet.spec import SweepSpec, list_groups, read_spec
+from enginebench.workflow.fleet.store import Store, open_store
+from enginebench.workflow.history import read_history
+from enginebench.workflow.verbs import sweep as verb
+from enginebench.workflow.verbs.sweep import plan_sweep, run_sweep, take_up
+from in_process import Children
+from reporters import Silent
+
+SPEC = """
+engines = ["fake:latency_us=20", "fake:latency_us=10", "fake:bias=1"]
+baseline = "fake:latency_us=20"
+batches = [1, 2]
+processes = {processes}
+iters = 3
+warmup = 1
+[[model]]
+name = "one.onnx"
+[[model]]
+name = "two.onnx"
+[[exclude]]
+engine = "fake:bias=1"
+batch = 2
+"""
+ROWS = 2 * 5
+Spec = Callable[..., SweepSpec]
+
+
+@pytest.fixture
+def spec(tmp_path: Path) -> Spec:
+    for name in ("one.onnx", "two.onnx"):
+        (tmp_path / name).write_bytes((DATA_DIR / "digits-mlp.onnx").read_bytes())
+
+    def make(processes: int = 2, more: str = "") -> SweepSpec:
+        (tmp_path / "sweep.toml").write_text(SPEC.format(processes=processes) + more)
+        return read_spec(tmp_path / "sweep.toml")
+
+    return make
+
+
+def sweep(spec: SweepSpec, store: object, **options: Any) -> SweepDocument:
+    return run_sweep(spec, str(store), reporter=Silent(), **options)
+
+
+def count_measured(children: Children) -> Counter[tuple[str, str, int, str, int]]:
+    """How often each repetition of each row was measured."""
+    return Counter(
+        (Path(str(job.model)).name, str(job.engine.options), job.engine.batch, job.measure.scope, job.repetition)
+        for job in children.of(MeasureJob)
+    )
+
+
+def read_rows(store: Store, spec: SweepSpec) -> list[Result]:
+    return [row for g in list_groups(spec) for part in list_parts(store, g.id) for row in part.results]
+
+
+def test_every_cell_is_measured_once_and_its_figures_stand_in_the_document(
+    children: Children, spec: Spec, tmp_path: Path
+) -> None:
+    document = sweep(spec(), tmp_path / "store")
+    assert len(document.cells) == ROWS and not document.failed and not document.unread
+    assert {cell.row.status for cell in document.cells if cell.row} == {"ok"}
+    assert set(count_measured(children).values()) == {1} and len(count_measured(children)) == 2 * ROWS
+    faster = [c.row for c in document.cells if c.engine == "fake:latency_us=10"]
+    assert all(row and row.speedup and row.speedup.value > 1 for row in faster)
+    assert [c.row.outputs_agree for c in document.cells if c.engine == "fake:bias=1" and c.row] == [False] * 2
+    (machine,) = document.machines
+    assert machine.rows == ROWS and machine.machine_kind == "local"
+    folder = find_rows_folder(str(tmp_path / "store"))
+    assert len(read_history(folder, tmp_path / "cache").rows) == ROWS
+
+
+def test_rows_of_a_group_take_turns(children: Children, spec: Spec, tmp_path: Path) -> None:
+    sweep(spec(), tmp_path / "store")
+    turns = [(job.model, job.repetition) for job in children.of(MeasureJob)]
+    assert turns == sorted(turns, key=lambda turn: (turns.index((turn[0], 0)), turn[1]))
+
+
+@pytest.mark.parametrize("at", [0, 7, 13])
+def test_a_sweep_that_was_killed_goes_on_from_the_store(
+    children: Children, spec: Spec, tmp_path: Path, at: int
+) -> None:
+    """Ctrl-C before the measurement with this number; a second run finishes, and measures none of them again."""
+
+    def stop(job: Any) -> None:
+        if isinstance(job, MeasureJob) and len(children.of(MeasureJob)) > at:
+            raise KeyboardInterrupt
+
+    children.before = stop
+    with pytest.raises(KeyboardInterrupt):
+        sweep(spec(), tmp_path / "store")
+    (stopped,) = children.of(MeasureJob)[at:]
+    children.jobs.remove(stopped)
+    children.before = lambda job: None
+    assert any(
+        cell.row is None or cell.row.status != "ok" for cell in read_sweep(open_store(str(tmp_path / "store"))).cells
+    )
+    with pytest.raises(UsageError, match="--resume"):
+        sweep(spec(), tmp_path / "store")
+    document = sweep(spec(), tmp_path / "store", resume=True)
+    assert {cell.row.status for cell in document.cells if cell.row} == {"ok"} and len(document.cells) == ROWS
+    assert set(count_measured(children).values()) == {1} and len(count_measured(children)) == 2 * ROWS
+    assert sweep(spec(), tmp_path / "store", resume=True) == document
+    assert len(children.of(MeasureJob)) == 2 * ROWS
+
+
+def test_another_specification_does_not_go_on_in_the_same_store(children: Children, spec: Spec, tmp_path: Path) -> None:
+    sweep(spec(1), tmp_path / "store")
+    with pytest.raises(UsageError, match="something else \\(processes\\)"):
+        sweep(spec(2), tmp_path / "store", resume=True)
+
+
+class Losing(LocalFleet):
+    """Machines that are lost before the measurements with these numbers."""
+
+    def __init__(self, children: Children, losses: set[int]) -> None:
+        super().__init__(Silent())
+        self._children = children
+        self._losses = losses
+        children.before = self._lose
+        self.lost: list[MeasureJob] = []
+
+    def _lose(self, job: Any) -> None:
+        number = len(self._children.of(MeasureJob)) - 1
+        if isinstance(job, MeasureJob) and number in self._losses:
+            self._losses.discard(number)
+            self.lost.append(job)
+            raise SystemExit
+
+    def wait(self) -> list[tuple[GroupJob | SourcesJob, Ended | Lost]]:
+        job = self._waiting.pop(0)
+        try:
+            return [(job, perform(job, self._reporter))]
+        except SystemExit:
+            return [(job, Lost(reason="the worker died"))]
+
+
+def run_losing(fleet: Losing, spec: SweepSpec, folder: Path) -> tuple[Store, Schedule]:
+    store = open_store(str(folder))
+    record = take_up(store, spec, resume=False)
+    schedule = Schedule(store, record.salt, fleet, Silent())
+    schedule.run(list_groups(spec))
+    return store, schedule
+
+
+def test_lost_workers_cost_what_they_were_at_and_nothing_else(children: Children, spec: Spec, tmp_path: Path) -> None:
+    fleet = Losing(children, {0, 4, 5, 11, 17})
+    store, schedule = run_losing(fleet, spec(), tmp_path / "store")
+    assert schedule.refused == {} and len(fleet.lost) == 5
+    for job in fleet.lost:
+        children.jobs.remove(job)
+    assert set(count_measured(children).values()) == {1} and len(count_measured(children)) == 2 * ROWS
+    rows = read_rows(store, spec())
+    assert len(rows) == ROWS and all([m.repetition for m in row.measurements] == [0, 1] for row in rows)
+
+
+def test_a_job_that_takes_its_worker_down_each_time_is_given_up(children: Children, spec: Spec, tmp_path: Path) -> None:
+    store, schedule = run_losing(Losing(children, set(range(1000))), spec(), tmp_path / "store")
+    assert len(schedule.refused) == 2
+    assert all(f"given up after {MOST_LOSSES} losses" in reason for reason in schedule.refused.values())
+    document = read_sweep(store, schedule.refused)
+    assert len(document.failed) == ROWS and "the worker died" in document.failed[0].reason
+
+
+def test_a_row_that_fails_costs_itself(children: Children, spec: Spec, tmp_path: Path) -> None:
+    def crash(job: Any) -> None:
+        if isinstance(job, MeasureJob) and job.engine.options.get("bias") == "1":
+            raise ChildFailed("killed by SIGSEGV")
+
+    children.before = crash
+    document = sweep(spec(), tmp_path / "store")
+    assert [cell.engine for cell in document.failed] == ["fake:bias=1"] * 2
+    assert "SIGSEGV" in document.failed[0].reason
+    assert sum(1 for cell in document.cells if cell.row and cell.row.status == "ok") == ROWS - 2
+
+
+def test_the_turn_in_which_the_machine_changed_is_compared_with_nothing(
+    children: Children, spec: Spec, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fleet = Losing(children, {7})  # in the second turn of the first model, after two of its five rows
+    tokens = iter(["first"] + ["second"] * 10)
+    monkeypatch.setattr(groups, "identify_machine", lambda salt: next(tokens))
+    store, _ = run_losing(fleet, spec(), tmp_path / "store")
+    machines = {row.id: [m.machine for m in row.measurements] for row in read_rows(store, spec())[:5]}
+    assert list(machines.values()).count(["first", "first"]) == 2
+    assert list(machines.values()).count(["first", "second"]) == 3
+    cells = read_sweep(store).cells[:5]
+    moved = [c.row for c in cells if c.row and c.row.machines == 2]
+    assert len(moved) == 3 and all(any(d.code == "several_machines" for d in row.caveats) for row in moved)
+    base, same, *_ = read_rows(store, spec())
+    other = next(row for row in read_rows(store, spec())[:5] if machines[row.id] == ["first", "second"])
+    from enginebench.analyze.compare import compare
+
+    assert compare(base.measurements, same.measurements).ratio.n == 2  # type: ignore[union-attr]
+    assert compare(base.measurements, other.measurements).ratio.n == 1  # type: ignore[union-attr]
+
+
+def test_other_versions_are_another_environment_and_finished_rows_stay(
+    children: Children, spec: Spec, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fleet = Losing(children, {7})
+    real = groups.describe_machine
+    described = iter([False, True])
+
+    def describe() -> Any:
+        machine = real()
+        moved = next(described, True)
+        return replace(machine, versions={**machine.versions, "numpy": "0.1"}) if moved else machine
+
+    monkeypatch.setattr(groups, "describe_machine", describe)
+    monkeypatch.setattr("enginebench.workflow.main_job.describe_machine", lambda: groups.list_parts and last(store))
+
+    def last(store: Store) -> Any:
+        return list_parts(store, list_groups(spec())[current()].id)[-1].record.machine
+
+    def current() -> int:
+        return 1 if list_parts(store, list_groups(spec())[1].id) else 0
+
+    store = open_store(str(tmp_path / "store"))
+    run_losing(fleet, spec(), tmp_path / "store")
+    first, second = list_parts(store, list_groups(spec())[0].id)
+    assert sum(row.status == "ok" for row in first.results) == 2
+    assert sum(row.status == "ok" for row in second.results) == 3
+    document = read_sweep(store)
+    assert not document.failed and len(document.cells) == ROWS
+    assert {machine.versions["numpy"] for machine in document.machines} >= {"0.1"}
+    assert len({cell.row.environment for cell in document.cells[:5] if cell.row}) == 2
+
+
+def test_an_attempt_that_was_taken_over_writes_nothing_more(children: Children, spec: Spec, tmp_path: Path) -> None:
+    store = open_store(str(tmp_path / "store"))
+
+    def take_over(job: Any) -> None:
+        if isinstance(job, MeasureJob) and len(children.of(MeasureJob)) == 4:
+            store.write(f"groups/{list_groups(spec())[0].id}/claim.json", b'{"attempt": "somebody else"}')
+
+    children.before = take_over
+    document = sweep(spec(), store.url)
+    assert "taken over by another attempt" in document.failed[0].reason
+    kept = list_parts(store, list_groups(spec())[0].id)[0].results
+    assert sum(len(row.measurements) for row in kept) == 3
+
+
+@pytest.mark.parametrize("damage", ["content", "path", "row", "record"])
+def test_damage_in_a_store_is_named_and_costs_its_group(
+    children: Children, spec: Spec, tmp_path: Path, damage: str
+) -> None:
+    children.before = lambda job: (_ for _ in ()).throw(KeyboardInterrupt) if len(children.of(MeasureJob)) > 5 else None
+    with pytest.raises(KeyboardInterrupt):
+        sweep(spec(), tmp_path / "store")
+    children.before = lambda job: None
+    first = list_groups(spec())[0].id
+    folder = tmp_path / "store" / "groups" / first
+    if damage == "content":
+        for path in (tmp_path / "store" / "artifacts").rglob("*"):
+            if path.is_file():
+                path.write_bytes(b"other")
+    elif damage == "path":
+        (folder / "files.json").write_text('{"files": {"../../evil": "' + "0" * 64 + '"}}')
+    elif damage == "row":
+        next((folder / "rows").glob("*.json")).write_text("{")
+    else:
+        (folder / "run.json").write_text("[]")
+    document = sweep(spec(), tmp_path / "store", resume=True)
+    reasons = {cell.reason for cell in document.failed if cell.model == "one.onnx"}
+    said = {"content": "not what its name says", "path": "no name of a file", "row": "rows/", "record": "run.json"}
+    assert reasons and all(said[damage] in reason for reason in reasons), reasons
+    if damage != "content":
+        assert all(cell.row and cell.row.status == "ok" for cell in document.cells if cell.model == "two.onnx")
+
+
+def test_what_company_costs_is_measured_with_the_machine_to_itself(
+    children: Children, spec: Spec, tmp_path: Path
+) -> None:
+    store = open_store(str(tmp_path / "store"))
+    record = take_up(store, spec(), resume=False, shared=True)
+    verb.measure_groups(store, record, LocalFleet(Silent()), Silent())
+    document = read_sweep(store)
+    assert [found.model for found in document.interference] == ["one.onnx", "two.onnx"]
+    assert all(found.ratio and 0.5 < found.ratio.value < 2 and found.ratio.n for found in document.interference)
+    alone = list_parts(store, f"{list_groups(spec())[0].id}-alone")[0].results
+    assert [row.id for row in alone] == [document.interference[0].row] and len(alone[0].measurements) == 2
+    assert len(document.cells) == ROWS, "those rows are no cells"
+
+
+def test_a_plan_counts_processes_and_bounds_their_time(spec: Spec) -> None:
+    plan = plan_sweep(spec(5, '[[machine]]\nkind = "a"\n[[machine]]\nkind = "b"\n'))
+    assert [(k.machine_kind, k.rows, k.processes) for k in plan.kinds] == [("a", ROWS, 5 * ROWS), ("b", ROWS, 5 * ROWS)]
+    assert plan.kinds[0].at_most_s == pytest.approx(5 * ROWS * 3.0 + 6 * ROWS * plan.start_s)
+
+
+def test_this_machine_measures_its_own_kind_alone(children: Children, spec: Spec, tmp_path: Path) -> None:
+    two = spec(1, '[[machine]]\nkind = "a"\n[[machine]]\nkind = "b"\n')
+    with pytest.raises(UsageError, match="--kind"):
+        sweep(two, tmp_path / "store")
+    with pytest.raises(UsageError, match="is not in the sweep"):
+        sweep(two, tmp_path / "store", kind="c")
+    document = sweep(two, tmp_path / "store", kind="b")
+    assert {cell.machine_kind for cell in document.failed} == {"a"}
+    assert "measured as b" in document.failed[0].reason
+    document = sweep(two, tmp_path / "store", kind="a", resume=True)
+    assert not document.failed and len(document.cells) == 2 * ROWS
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"on": "moon"}, "expected local, auto or ray://"),
+        ({"on": "auto", "kind": "local"}, "for --on local"),
+        ({"share_machine": True}, "--share-machine"),
+    ],
+)
+def test_what_cannot_be_is_refused(spec: Spec, tmp_path: Path, options: dict[str, Any], said: str) -> None:
+    with pytest.raises(UsageError, match=said):
+        sweep(spec(1), tmp_path / "store", **options)
+    assert not (tmp_path / "store").exists()
+
+
+def test_a_model_whose_graph_cannot_be_made_says_so_in_its_cells(
+    children: Children, spec: Spec, tmp_path: Path
+) -> None:
+    (tmp_path / "one.onnx").write_bytes(b"no graph")
+    document = sweep(spec(1), tmp_path / "store")
+    assert {cell.model for cell in document.failed} == {"one.onnx"} and len(document.failed) == ROWS // 2
+    assert all(cell.row and cell.row.status == "ok" for cell in document.cells if cell.model == "two.onnx")
+
+
+def test_a_content_that_is_gone_is_an_error_of_the_store(tmp_path: Path) -> None:
+    with pytest.raises(ArtifactError, match="holds no content"):
+        groups.take_content(open_store(str(tmp_path)), "a" * 64, tmp_path / "x")

@@ -1,0 +1,230 @@
+"""Precision by layer in a search: the line of graphs, what samples show of them, and a folder that goes on."""
+
+from __future__ import annotations
+
+import pytest
+from msgspec.structs import replace
+
+from enginebench.analyze.held_out import Held
+from enginebench.core.errors import BackendUnavailable, ChildFailed, ParseError
+from enginebench.core.groups import GroupHarm, Harm, NodeGroup
+from enginebench.core.names import name_mix
+from enginebench.core.records import Estimate, MeasureSpec
+from enginebench.measure.machine import describe_machine
+from enginebench.models.precision.exclusion import read_exclusion
+from enginebench.workflow.child.jobs import SensitivityAnswer, SensitivityJob
+from enginebench.workflow.child.perform_sensitivity import find_first
+from enginebench.workflow.folder import RunFolder, RunRecord, RunRequest
+from enginebench.workflow.scoring import judge_by
+from enginebench.workflow.search import mixed
+from enginebench.workflow.search.mixed import MIXED_FILE, MixedProposer, describe_held, describe_layering, read_mixed
+from enginebench.workflow.search.proposals import Tried
+from enginebench.workflow.search.records import Budget, SearchRecord, SearchRequest
+from enginebench.workflow.search.rows import Rows
+from enginebench.workflow.search.space import list_arms
+from enginebench.workflow.targets.sources import choose_labelled, gather_sources
+from enginebench.workflow.verbs.tune import _open as open_search
+from reporters import Silent
+
+GROUPS = tuple(NodeGroup(name=name, kind="Conv", nodes=(name,), originals=(name,)) for name in "abcdefg")
+
+
+def add_up(chosen):
+    """Each group adds a tenth; e adds one."""
+    return Harm(noise=sum(1.0 if group.name == "e" else 0.1 for group in chosen))
+
+
+@pytest.mark.parametrize(("allowed", "first"), [(0.05, "a"), (0.25, "c"), (0.9, "e"), (10.0, None), (None, None)])
+def test_the_first_group_that_breaks_the_answers_is_named(allowed, first):
+    assert find_first(GROUPS, add_up, allowed) == first
+
+
+def test_no_groups_break_nothing():
+    assert find_first((), add_up, 0.1) is None
+
+
+@pytest.fixture(scope="module")
+def search(tmp_path_factory):
+    """(request, arms, sources, folder) of a search over the small CNN, its line made."""
+    root = tmp_path_factory.mktemp("search")
+    run = RunRequest(
+        model="digits-cnn",
+        engines=(("ort", {}),),
+        precisions=(("fp32", None), ("int8", None)),
+        measure=MeasureSpec(processes=1, iters=20),
+    )
+    request = SearchRequest(run=run, limits={"centred_cosine": 0.95}, threads=1)
+    arms = list_arms(run, "latency", threads=(1,), streams=(1,))
+    folder = RunFolder(root)
+    folder.artifacts.mkdir(parents=True)
+    sources = gather_sources(run, folder.artifacts, Silent())
+    rows = Rows(run, sources, folder.artifacts, Silent())
+    proposer = MixedProposer(request, arms, rows, folder, Silent())
+    return request, arms, sources, folder, rows, proposer, proposer.propose(12, [])
+
+
+def test_graphs_are_proposed_and_each_is_a_row_of_its_own(search):
+    request, *_, rows, proposer, settings = search
+    (layering,) = proposer.document.layerings
+    assert layering.reason is None and len(layering.groups) == 5 and settings
+    assert all(one.harm is not None and one.harm.noise >= 0 for one in layering.groups)
+    assert sum(one.harm.noise for one in layering.groups) > 0.2 * layering.together.noise
+    planned = [rows.plan(setting, request.run.measure) for setting in settings]
+    assert [row.skip for row in planned] == [None] * len(settings)
+    assert len({row.id for row in planned}) == len(settings)
+    graphs = {graph.name: graph for graph in layering.graphs}
+    assert [s.recipe for s in settings if s.graph == mixed.CONTROLLED] == ["nncf"]
+    for setting, row in zip(settings, planned, strict=True):
+        if setting.graph == mixed.CONTROLLED:
+            continue  # it does not say what it left out
+        assert row.engine.mix == name_mix(graphs[setting.graph].excluded) != ""
+        assert row.source.excluded == graphs[setting.graph].excluded
+
+
+def test_each_graph_is_checked_on_held_out_samples_with_an_interval(search):
+    (layering,) = search[5].document.layerings
+    for graph in layering.graphs:
+        (held,) = graph.held
+        assert held.limit == "centred_cosine" and held.value.n == mixed.HELD_OUT
+        assert held.value.low <= held.value.value <= held.value.high
+    assert {one.graph for one in search[6]} == {graph.name for graph in layering.graphs if graph.kept}
+
+
+def test_with_labels_the_metric_is_held_with_its_interval(search, tmp_path):
+    request, arms, sources, folder, *_ = search
+    request = replace(request, limits=None)
+    judged = judge_by(choose_labelled(request.run), asked=False)
+    rows = Rows(request.run, sources, folder.artifacts, Silent())
+    proposer = MixedProposer(request, arms, rows, RunFolder(tmp_path), Silent(), judged)
+    planned = [rows.plan(arm.default, request.run.measure) for arm in arms]
+    reference = proposer._answer(planned[0], mixed.REFERENCE)
+    (held,) = proposer._hold(reference, planned[1], "int8", {})
+    assert held.limit == "change of top1" and held.bound == -0.01 and held.value.n == 450
+    assert held.value.low <= held.value.value <= held.value.high
+
+
+def test_the_lists_are_written_and_name_the_exported_nodes(search):
+    _, _, sources, folder, _, proposer, _ = search
+    graph = proposer.document.layerings[0].graphs[0]
+    assert read_exclusion(folder.root / mixed.LISTS / f"{graph.name}.txt") == graph.excluded
+    assert len(sources.artifacts) > 1
+
+
+def test_the_list_of_the_fastest_is_written(search):
+    folder, (proposer, settings) = search[3], search[5:]
+    assert proposer.write_best([Tried(setting=settings[0], cost=None)]) is None
+    lists = {graph.name: graph.excluded for graph in proposer.document.layerings[0].graphs}
+    control = next(setting for setting in settings if setting.graph == mixed.CONTROLLED)
+    assert proposer.write_best([Tried(setting=control, cost=0.1)]) is None  # NNCF does not say what it left out
+    tried = [Tried(setting=setting, cost=2.0 + i) for i, setting in enumerate(settings) if setting != control]
+    path = proposer.write_best([*tried[::-1], Tried(setting=control, cost=0.1)])
+    assert path == folder.root / mixed.BEST and read_exclusion(path) == lists[tried[0].setting.graph]
+
+
+def test_what_was_tried_is_not_proposed_again(search):
+    proposer, settings = search[5:]
+    rest = proposer.propose(12, [Tried(setting=settings[0], cost=1.0)])
+    assert rest == settings[1:]
+
+
+def test_an_interrupted_search_goes_on_without_measuring_again(search, monkeypatch):
+    request, arms, sources, folder, _, _, settings = search
+    rows = Rows(request.run, sources, folder.artifacts, Silent())
+    monkeypatch.setattr(mixed, "run_child", lambda *args, **kwargs: pytest.fail("a child was started"))
+    proposer = MixedProposer(request, arms, rows, folder, Silent())
+    assert proposer.propose(12, []) == settings
+    assert [rows.plan(setting, request.run.measure).skip for setting in settings] == [None] * len(settings)
+
+
+def test_a_graph_that_breaks_a_limit_is_not_proposed(search):
+    request, arms, sources, folder, _, proposer, _settings = search
+    broken = Held(limit="centred_cosine", bound=0.99, value=None, kept=False, shown=False)
+    (layering,) = proposer.document.layerings
+    graphs = tuple(replace(graph, held=(broken,)) if i == 0 else graph for i, graph in enumerate(layering.graphs))
+    other = MixedProposer(request, arms, Rows(request.run, sources, folder.artifacts, Silent()), folder, Silent())
+    other.document = replace(proposer.document, layerings=(replace(layering, graphs=graphs),))
+    assert graphs[0].name not in [setting.graph for setting in other.propose(12, [])]
+
+
+def test_a_child_that_dies_costs_the_line_and_nothing_else(search, tmp_path, monkeypatch):
+    request, arms, sources, *_ = search
+
+    def die(*args, **kwargs):
+        raise ChildFailed("the process was killed by signal 9")
+
+    monkeypatch.setattr(mixed, "run_child", die)
+    folder = RunFolder(tmp_path)
+    rows = Rows(request.run, sources, folder.artifacts, Silent())
+    proposer = MixedProposer(request, arms, rows, folder, Silent())
+    assert proposer.propose(12, []) == []
+    assert "signal 9" in str(read_mixed(folder).layerings[0].reason)
+
+
+def test_damage_is_told(tmp_path):
+    folder = RunFolder(tmp_path)
+    assert read_mixed(folder).layerings == ()
+    (tmp_path / MIXED_FILE).write_text('{"schema": "enginebench.mixed/9", "layerings": []}')
+    with pytest.raises(ParseError, match=r"enginebench\.mixed/1"):
+        read_mixed(folder)
+    (tmp_path / MIXED_FILE).write_text('{"schema": ')
+    with pytest.raises(ParseError):
+        read_mixed(folder)
+
+
+def test_the_layer_that_must_stay_in_fp32_is_named(search):
+    proposer = search[5]
+    (layering,) = proposer.document.layerings
+    assert proposer.describe() == ("ort int8@cpu: no node breaks the answers.",)
+    groups = (replace(layering.groups[0], harm=None), *layering.groups[1:])
+    broken = replace(layering, first="b", alone=("b", "c"), groups=groups)
+    assert describe_layering(broken) == (
+        "ort int8@cpu: b is the first node to break the answers, from the input on. By themselves b, c break them. "
+        "Time ran out before 1 of 5 groups; they stay in FP32."
+    )
+    assert describe_layering(replace(layering, reason="x")) == "ort int8@cpu: no precision by layer: x."
+
+
+def test_what_samples_show_is_put_into_words():
+    value = Estimate(value=0.97, low=0.94, high=0.98, level=0.95, n=64, method="", supported=True)
+    held = Held(limit="centred_cosine", bound=0.95, value=value, kept=True, shown=False)
+    assert describe_held([held]) == "centred_cosine 0.97 (0.94 to 0.98), limit 0.95 kept, but not shown to be"
+
+
+def test_a_line_for_which_there_is_no_time_ends(search, tmp_path, monkeypatch):
+    """The clock stands beyond half of the budget as soon as the sensitivity is known: no graph is made."""
+    request, arms, sources, *_ = search
+    clock = iter([0.0, *[1e9] * 100])
+    monkeypatch.setattr(mixed.time, "monotonic", lambda: next(clock))
+
+    def answer(job, **kwargs):
+        if isinstance(job, SensitivityJob):
+            harm = Harm(noise=1e-6)
+            groups = tuple(GroupHarm(group=group, harm=harm) for group in GROUPS)
+            return SensitivityAnswer(groups=groups, together=harm, first=None, homes={}, samples=4, seconds=1.0)
+        raise BackendUnavailable("no profile")
+
+    monkeypatch.setattr(mixed, "run_child", answer)
+    monkeypatch.setattr(MixedProposer, "_answer", lambda *args: {})
+    rows = Rows(request.run, sources, tmp_path, Silent())
+    proposer = MixedProposer(request, arms, rows, RunFolder(tmp_path), Silent())
+    assert proposer.propose(12, []) == []
+    (layering,) = proposer.document.layerings
+    assert layering.graphs == () and len(layering.groups) == 7 and layering.saved_ns == {}
+
+
+@pytest.mark.parametrize(
+    ("precisions", "first"), [((("fp32", None), ("int8", None)), "precision by layer"), ((("fp32", None),), None)]
+)
+def test_a_search_with_8_bits_asks_for_precision_by_layer_first(search, precisions, first):
+    request, _, sources, folder, *_ = search
+    request = replace(request, run=replace(request.run, precisions=precisions))
+    run = RunRecord(
+        request=request.run,
+        machine=describe_machine(),
+        started_utc="2026-11-22T12:00:00",
+        rows=(),
+        verb="tune",
+        sources=tuple(folder.relative(artifact) for artifact in sources.artifacts),
+    )
+    _, proposers = open_search(folder, run, SearchRecord(request=request), Budget(60.0), Silent())
+    assert (proposers[0].name == "precision by layer") == (first is not None)

@@ -1,0 +1,76 @@
+"""Rows of settings: which graph each starts from, and what makes two of them different."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from msgspec.structs import replace
+
+from enginebench.core.errors import ArtifactError
+from enginebench.core.records import Artifact, MeasureSpec, TensorSpec
+from enginebench.workflow.folder import RunRequest
+from enginebench.workflow.search import rows
+from enginebench.workflow.search.rows import Rows
+from enginebench.workflow.search.space import Setting
+from enginebench.workflow.targets.sources import Sources
+from reporters import Silent
+
+TENSOR = TensorSpec(name="x", dtype="float32", shape=("batch", 4))
+GRAPH = Artifact(kind="onnx", model="m", path="/m.onnx", sha256="0", files=(), inputs=(TENSOR,), outputs=(TENSOR,))
+INT8 = replace(GRAPH, precision="int8", recipe="cpu", sha256="8", parent_sha256="0")
+REQUEST = RunRequest(model="m", engines=(("ort", {}),), precisions=(("fp32", None), ("int8", None)))
+SETTING = Setting(engine="ort", precision="int8", recipe="cpu", threads=2)
+
+
+@pytest.fixture
+def made(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """The graphs that were asked for: (method, precision, recipe, folder)."""
+    asked: list[Any] = []
+
+    def make(request: RunRequest, graph: Artifact, precision: Any, recipe: Any, *_: Any, out: Path | None) -> Artifact:
+        asked.append((request.calibration_method, precision, recipe, out))
+        if recipe == "nncf":
+            raise ArtifactError("no such thing")
+        return replace(INT8, recipe=recipe, sha256=f"{request.calibration_method} {recipe}")
+
+    monkeypatch.setattr(rows, "make_graph", make)
+    return asked
+
+
+def make_rows(*artifacts: Artifact) -> Rows:
+    return Rows(REQUEST, Sources(artifacts=artifacts or (GRAPH, INT8)), Path("/place"), Silent())
+
+
+def test_the_graphs_of_the_request_serve_without_being_made_again(made: list[Any]) -> None:
+    row = make_rows().plan(SETTING, MeasureSpec(), "race")
+    assert row.source == INT8 and row.skip is None and row.engine.threads == 2 and not made
+    assert row.id == "ort-int8.cpu-b1-compute-t2-hot-race" and row.chain == (GRAPH, INT8)
+
+
+def test_another_method_has_a_graph_and_ranges_of_its_own_made_once(made: list[Any]) -> None:
+    found = make_rows()
+    entropy = replace(SETTING, method="entropy")
+    row, again = found.plan(entropy, MeasureSpec()), found.plan(replace(entropy, threads=1), MeasureSpec())
+    assert made == [("entropy", "int8", "cpu", Path("/place/entropy"))]
+    assert row.source is not None and row.source.sha256 == "entropy cpu" and again.source == row.source
+    assert row.id == "ort-int8.cpu-b1-compute-t2-hot-entropy"
+
+
+def test_another_recipe_is_made_when_it_is_needed_and_its_lack_costs_its_row(made: list[Any]) -> None:
+    found = make_rows()
+    row = found.plan(replace(SETTING, recipe="tensorrt"), MeasureSpec())
+    assert row.source is not None and row.source.sha256 == "minmax tensorrt" and made[0][3] is None
+    without = found.plan(replace(SETTING, recipe="nncf"), MeasureSpec())
+    assert without.skip == "no graph in int8@nncf: no such thing"
+    found.plan(replace(SETTING, recipe="nncf", threads=1), MeasureSpec())
+    assert len(made) == 2, "what cannot be made is not tried again"
+
+
+def test_a_graph_of_a_proposer_stands_in_for_that_of_its_precision(made: list[Any]) -> None:
+    found = make_rows()
+    found.graphs["half of it"] = replace(INT8, sha256="mixed")
+    row = found.plan(replace(SETTING, graph="half of it"), MeasureSpec())
+    assert row.source is not None and row.source.sha256 == "mixed" and not made
+    assert row.id != found.plan(SETTING, MeasureSpec()).id

@@ -1,0 +1,139 @@
+"""What may be set, and who proposes it."""
+
+from __future__ import annotations
+
+from importlib.util import find_spec
+from typing import Any
+
+import pytest
+
+from enginebench.backends.registry import ENTRIES, read_engines
+from enginebench.core.entry import Entry
+from enginebench.core.records import Precision, Recipe
+from enginebench.workflow.folder import RunRequest
+from enginebench.workflow.search import proposals
+from enginebench.workflow.search.proposals import Proposer, Tried, Walk, make_proposer
+from enginebench.workflow.search.space import Arm, list_arms, list_stream_counts, list_thread_counts
+from tracks import ARMS
+
+INT8: tuple[Precision, Recipe | None] = ("int8", None)
+FP32: tuple[Precision, Recipe | None] = ("fp32", None)
+
+
+def find_arms(engines: str, *precisions: tuple[Precision, Recipe | None], goal: Any = "latency") -> dict[str, Arm]:
+    request = RunRequest(model="m", engines=tuple(read_engines(engines)), precisions=precisions or (FP32,))
+    arms = list_arms(request, goal, threads=(2, 1), streams=(1, 2))
+    return {f"{arm.engine} {arm.precision}": arm for arm in arms}
+
+
+@pytest.mark.parametrize("entry", ENTRIES.values(), ids=lambda entry: entry.name)
+def test_every_value_that_may_be_tried_is_one_that_the_engine_takes(entry: Entry) -> None:
+    for name, option in {**entry.options, **entry.gpu_options}.items():
+        assert option.default not in option.search, name
+        assert len(set(option.search)) == len(option.search), name
+        assert not option.choices or set(option.search) <= set(option.choices), name
+        assert option.search or not (option.only_in or option.under_load), name
+
+
+def test_engines_with_settings_worth_trying_declare_them() -> None:
+    declared = {name for name, entry in ENTRIES.items() for o in (entry.options, entry.gpu_options)
+                if any(option.search for option in o.values())}  # fmt: skip
+    assert {"pytorch", "pytorch-compile", "ort", "ort-cuda", "openvino", "tensorrt", "tensorrt-rtx"} <= declared
+
+
+def test_the_default_of_an_arm_is_what_run_measures() -> None:
+    arm = find_arms("ort", FP32)["ort fp32"]
+    assert arm.default.options == {} and arm.default.threads == 2 and arm.default.name == "ort fp32 2 threads"
+    assert find_arms("ort", INT8)["ort int8"].default.name == "ort int8@cpu 2 threads"
+
+
+def test_engines_that_compile_for_long_come_last() -> None:
+    arms = find_arms("pytorch-compile,pytorch,ort", FP32, INT8)
+    assert list(arms) == ["pytorch fp32", "ort fp32", "ort int8", "pytorch-compile fp32"]
+
+
+def test_what_the_user_names_stays_as_it_is() -> None:
+    arm = find_arms("ort:spinning=never", FP32)["ort fp32"]
+    assert "spinning" not in arm.knobs and arm.set({"opt": "basic"}).options == {"spinning": "never", "opt": "basic"}
+    named = find_arms("ort", ("int8", "tensorrt"))["ort int8"]
+    assert all(value.startswith("tensorrt") for value in named.knobs["recipe"])
+
+
+def test_knobs_that_do_nothing_for_the_goal_or_the_precision_are_none() -> None:
+    assert "sessions" not in find_arms("ort", FP32)["ort fp32"].knobs
+    assert {"streams", "max_batch", "sessions"} <= find_arms("ort", FP32, goal="throughput")["ort fp32"].knobs.keys()
+    assert "recipe" not in find_arms("ort", FP32)["ort fp32"].knobs
+    arms = find_arms("pytorch", FP32, ("bf16", None))
+    assert "cast" not in arms["pytorch fp32"].knobs and "cast" in arms["pytorch bf16"].knobs
+    assert not find_arms("pytorch", INT8), "8 bits are a property of a graph"
+
+
+def test_streams_share_the_threads() -> None:
+    arm = find_arms("ort", FP32, goal="capacity")["ort fp32"]
+    setting = arm.set({"streams": "2", "max_batch": "8"})
+    assert (setting.threads, setting.streams, setting.max_batch) == (1, 2, 8)
+    assert setting.name == "ort fp32 1 thread 2 streams batch 8"
+
+
+@pytest.mark.parametrize("goal", ["latency", "throughput"])
+def test_a_setting_is_read_back_as_it_was_made(goal: str) -> None:
+    for arm in find_arms("ort:arena=none,openvino,pytorch-compile,fake", FP32, INT8, goal=goal).values():
+        for changes in range(3):
+            for chosen in proposals.list_choices(arm, changes, {name: v[0] for name, v in arm.knobs.items()}):
+                assert arm.read(arm.set(chosen)) == chosen
+
+
+def test_a_setting_of_another_arm_is_not_read() -> None:
+    x, y = ARMS
+    assert x.read(y.default) is None and y.read(x.default) is None
+    assert x.read(x.set({"mode": "unheard-of"})) is None
+
+
+def test_threads_and_streams_that_are_tried() -> None:
+    assert list_thread_counts(8, 16, None) == (8, 4, 2, 1, 16)
+    assert list_thread_counts(1, 1, None) == (1,)
+    assert list_thread_counts(8, 16, 3) == (3,)
+    assert list_stream_counts(6) == (1, 2, 4) and list_stream_counts(1) == (1,)
+
+
+def tried(setting: Any, cost: float | None) -> Tried:
+    return Tried(setting=setting, cost=cost)
+
+
+def test_a_walk_changes_one_thing_of_the_fastest_first_then_two() -> None:
+    x, y = ARMS
+    known = [tried(x.default, 1.0), tried(y.default, 1.2)]
+    found = Walk(ARMS).propose(100, known)
+    assert [s.name for s in found[:3]] == ["x fp32 1 thread", "x:mode=good fp32 2 threads", "y:kept=1 fp32 1 thread"]
+    assert len({s.name for s in found}) == len(found) == 9 + 1  # of x all but the default and those of three changes
+    assert not {s.name for s in found} & {x.default.name, y.default.name}
+
+
+def test_a_walk_starts_from_the_best_that_is_known() -> None:
+    x, _ = ARMS
+    known = [tried(x.default, 1.0), tried(x.set({"mode": "good"}), 0.8), tried(x.set({"mode": "bad"}), None)]
+    first = Walk([x]).propose(1, known)[0]
+    assert first == x.set({"mode": "good", "threads": "1"})
+    assert Walk([x]).propose(5, [tried(x.default, None)]) == [], "an engine that does not run is left alone"
+
+
+@pytest.mark.skipif(find_spec("optuna") is None, reason="Optuna is not installed")
+def test_optuna_proposes_untried_settings_the_same_each_time_and_learns() -> None:
+    known = [tried(arm.default, 1.0 + i) for i, arm in enumerate(ARMS)]
+    proposer: Proposer = make_proposer(ARMS, seed=1)
+    assert proposer.name.startswith("optuna ")
+    found = proposer.propose(6, known)
+    assert found == make_proposer(ARMS, seed=1).propose(6, known), "an interrupted search goes on alike"
+    assert len({s.name for s in found}) == 6 and not {s.name for s in found} & {one.setting.name for one in known}
+    everything = [tried(s, 1.0) for arm in ARMS for s in _list_all(arm)]
+    assert proposer.propose(6, everything) == []
+
+
+def _list_all(arm: Arm) -> list[Any]:
+    start = {name: values[0] for name, values in arm.knobs.items()}
+    return [arm.set(c) for n in range(len(arm.knobs) + 1) for c in proposals.list_choices(arm, n, start)]
+
+
+def test_without_optuna_settings_are_enumerated(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    assert isinstance(make_proposer(ARMS, seed=0), Walk)

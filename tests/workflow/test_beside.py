@@ -1,0 +1,228 @@
+"""Rows that are built and checked side by side: what may be, and that it changes nothing but the time it takes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+from msgspec.structs import replace
+
+from enginebench.core.errors import ChildFailed, UsageError
+from enginebench.core.names import row_id
+from enginebench.core.records import Artifact, EngineSpec, FileHash, Gpu, Machine, MeasureSpec, Result
+from enginebench.measure.machine import describe_machine
+from enginebench.models.onnx_source import read_packaged_onnx
+from enginebench.workflow import beside, campaign
+from enginebench.workflow.beside import split_runs
+from enginebench.workflow.campaign import Campaign
+from enginebench.workflow.child.isolate import Child, Work, wait_until_sure
+from enginebench.workflow.child.jobs import PrepareJob
+from enginebench.workflow.folder import RunFolder
+from enginebench.workflow.plan import PlannedRow
+from reporters import Silent
+
+GRAPH = read_packaged_onnx("digits-mlp")
+ONCE = MeasureSpec(warmup=0, iters=5, processes=1)
+GPU = Gpu(index=0, name="toy", driver="1", memory_bytes=9 << 30)
+MACHINE = replace(
+    describe_machine(), cpus_allowed=(0, 1, 2, 3), cpu_quota_cores=None, memory_limit_bytes=None, gpus=(GPU,)
+)
+
+
+def plan(engine: str = "fake", *, source: Artifact = GRAPH, **spec: Any) -> PlannedRow:
+    made = EngineSpec(backend=engine, **spec)
+    return PlannedRow(
+        id=row_id(made, "fp32", ONCE),
+        model="digits-mlp",
+        engine=made,
+        measure=ONCE,
+        requested_precision="fp32",
+        source=source,
+        chain=(source,),
+    )
+
+
+class TestWhichRows:
+    @pytest.fixture(autouse=True)
+    def memory(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        free = psutil.virtual_memory()._replace(available=64 << 30)
+        monkeypatch.setattr(beside.psutil, "virtual_memory", lambda: free)
+
+    def split(self, *rows: PlannedRow, machine: Machine = MACHINE) -> list[list[str]]:
+        return [[row.engine.backend + str(row.engine.batch) for row in run] for run in split_runs(rows, machine)]
+
+    def test_threads_count(self) -> None:
+        rows = [plan(batch=i, threads=threads) for i, threads in enumerate((2, 2, 2, 4, 1), 1)]
+        assert self.split(*rows) == [["fake1", "fake2"], ["fake3"], ["fake4"], ["fake5"]]
+        assert self.split(*rows[:2], machine=replace(MACHINE, cpu_quota_cores=3.5)) == [["fake1"], ["fake2"]]
+
+    def test_a_row_on_a_gpu_needs_one_cpu_and_room_on_the_gpu(self) -> None:
+        rows = [plan("pytorch", device="cuda:0", batch=i, threads=4) for i in range(1, 6)]
+        assert self.split(*rows[:4]) == [["pytorch1", "pytorch2", "pytorch3", "pytorch4"]]
+        small = replace(MACHINE, gpus=(replace(GPU, memory_bytes=7 << 30),))
+        assert self.split(*rows[:4], machine=small) == [["pytorch1", "pytorch2", "pytorch3"], ["pytorch4"]]
+
+    def test_a_large_model_needs_more_room(self) -> None:
+        files = (FileHash(path="m.onnx", sha256="0" * 64, size_bytes=4 << 30),)
+        rows = [plan(source=replace(GRAPH, files=files), batch=i) for i in (1, 2)]
+        assert self.split(*rows) == [["fake1"], ["fake2"]]
+        assert self.split(*rows, machine=replace(MACHINE, memory_limit_bytes=1 << 30)) == [["fake1"], ["fake2"]]
+
+    def test_builders_that_time_kernels_come_last_and_alone(self) -> None:
+        rows = [
+            plan(name, device="cuda:0") for name in ("tensorrt", "pytorch", "trtexec", "pytorch-compile", "ort-cuda")
+        ]
+        found = self.split(*rows)
+        assert found == [["pytorch1", "ort-cuda1"], ["tensorrt1"], ["trtexec1"], ["pytorch-compile1"]]
+
+
+class Family:
+    """Real children, and what was done with them in which order."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.children: list[Child] = []
+        self.told: list[str] = []
+        family = self
+
+        class Told(Child):
+            def __init__(self, environment: Any = None, place: Any = None) -> None:
+                super().__init__(environment, place)
+                family.children.append(self)
+
+            def start(self, job: Any, **how: Any) -> Any:
+                if isinstance(job, PrepareJob):
+                    family.told.append("start")
+                return super().start(job, **how)
+
+        def wait(works: Any) -> None:
+            wait_until_sure(works)
+            family.told.append("sure")
+
+        monkeypatch.setattr(campaign, "count_at_once", lambda machine: 4)
+        monkeypatch.setattr(campaign, "Child", Told)
+        monkeypatch.setattr(campaign, "wait_until_sure", wait)
+
+    def all_gone(self) -> bool:
+        return not any(psutil.pid_exists(child.pid) for child in self.children)
+
+
+@pytest.fixture
+def family(monkeypatch: pytest.MonkeyPatch) -> Family:
+    return Family(monkeypatch)
+
+
+def run(folder: Path, *rows: PlannedRow, timeout_s: float = 60) -> tuple[list[Result], list[str]]:
+    reporter = Silent()
+    results = Campaign(RunFolder(folder), rows, MACHINE, timeout_s=timeout_s, reporter=reporter).run()
+    return results, reporter.steps
+
+
+def forget_times(results: list[Result]) -> list[Result]:
+    return [replace(result, build_s=None, built_beside=0, measurements=(), layers=()) for result in results]
+
+
+def test_side_by_side_is_the_same_run(tmp_path: Path, family: Family, monkeypatch: pytest.MonkeyPatch) -> None:
+    rows = [
+        plan(options={"seed": "1"}),
+        plan("ort"),
+        plan(options={"seed": "2", "fault": "slow_build", "build_s": "1"}),
+    ]
+    found, steps = run(tmp_path / "beside", *rows)
+    assert family.told == ["start", "start", "start", "sure"]
+    assert [result.built_beside for result in found] == [2, 2, 2]
+    monkeypatch.setattr(campaign, "count_at_once", lambda machine: 1)
+    alone, steps_alone = run(tmp_path / "alone", *rows)
+    assert [result.built_beside for result in alone] == [0, 0, 0]
+    assert [r.status for r in found] == ["ok"] * 3
+    root = str(tmp_path / "alone")
+    moved = [
+        replace(
+            r, artifacts=tuple(replace(a, path=a.path.replace(root, str(tmp_path / "beside"))) for a in r.artifacts)
+        )
+        for r in alone
+    ]
+    assert forget_times(found) == forget_times(moved)
+    assert steps == ["building and checking 3 rows side by side", *steps_alone]
+    assert family.all_gone()
+
+
+def test_a_row_that_fails_beside_others_is_tried_again_alone(
+    tmp_path: Path, family: Family, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As where memory was enough for one, and not for two."""
+    crowded = Work.finish
+    lost: list[Any] = []
+
+    def finish(work: Work[Any]) -> Any:
+        answer = crowded(work)
+        if family.told[-1:] == ["sure"] and not lost:
+            lost.append(answer)
+            raise ChildFailed("killed by SIGKILL")
+        return answer
+
+    monkeypatch.setattr(Work, "finish", finish)
+    (first, second), _ = run(tmp_path / "r", plan(options={"seed": "1"}), plan(options={"seed": "2"}))
+    assert lost and (first.status, second.status) == ("ok", "ok")
+    assert (first.built_beside, second.built_beside) == (0, 1)
+
+
+def test_a_row_that_fails_alone_too_has_its_reason(tmp_path: Path, family: Family) -> None:
+    bad, good = plan(options={"fault": "segfault"}), plan()
+    (failed, fine), _ = run(tmp_path / "r", bad, good)
+    assert (failed.status, fine.status) == ("failed", "ok")
+    assert "killed by SIGSEGV" in (failed.reason or "")
+    assert family.all_gone()
+
+
+def test_a_row_that_hangs_costs_the_others_nothing_but_time(tmp_path: Path, family: Family) -> None:
+    (hung, fine), _ = run(tmp_path / "r", plan(options={"fault": "hang"}), plan(), timeout_s=8)
+    assert (hung.status, fine.status) == ("failed", "ok")
+    assert "no answer within the time-out of 8 s" in (hung.reason or "")
+    assert family.all_gone()
+
+
+def test_a_wrong_option_ends_all(tmp_path: Path, family: Family) -> None:
+    with pytest.raises(UsageError, match="nonsense"):
+        run(tmp_path / "r", plan(options={"fault": "slow_build", "build_s": "1"}), plan(options={"nonsense": "1"}))
+    assert family.all_gone()
+
+
+def test_an_interrupt_ends_all(tmp_path: Path, family: Family, monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupt(works: Any) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(campaign, "wait_until_sure", interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        run(tmp_path / "r", plan(options={"fault": "hang"}), plan(options={"seed": "2", "fault": "hang"}))
+    assert len(family.children) == 2 and family.all_gone()
+
+
+def test_records_are_made_one_after_another(tmp_path: Path) -> None:
+    """A child that is sure of its answer waits: shares of time that others had a part in would prove nothing."""
+
+    def describe(seed: str) -> PrepareJob:
+        return PrepareJob(
+            model="digits-mlp",
+            artifact=GRAPH,
+            engine=EngineSpec(backend="fake", options={"seed": seed}),
+            out_dir=str(tmp_path),
+            outputs_path=str(tmp_path / f"{seed}.npz"),
+            samples=2,
+            seed=0,
+        )
+
+    notes: list[str] = []
+    with Child() as one, Child() as two:
+        works = [
+            child.start(describe(seed), timeout_s=60, on_note=lambda text, seed=seed: notes.append(f"{seed}: {text}"))
+            for child, seed in ((one, "1"), (two, "2"))
+        ]
+        wait_until_sure(works)
+        assert all(work.sure for work in works) and one.alive and two.alive
+        assert not [note for note in notes if "asking" in note]
+        answers = [works[1].finish()]
+        assert [note for note in notes if "asking" in note] == ["2: asking which precisions ran"]
+        answers.append(works[0].finish())
+    assert all(a.proof is not None and a.proof.effective_precision == {"fp32": 1.0} for a in answers)

@@ -1,0 +1,68 @@
+"""A run beside stored ceilings: its rows get bounds, and whoever beats one is doubted."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from msgspec.structs import replace
+
+from enginebench.core.ceilings import UNITS, Ceiling, CeilingKind, Ceilings
+from enginebench.core.records import MeasureSpec, Precision
+from enginebench.measure.machine import describe_machine
+from enginebench.workflow.ceilings import store_ceilings
+from enginebench.workflow.folder import RunRequest, read_results
+from enginebench.workflow.main_job import run_model
+from enginebench.workflow.reporting import describe_stored
+from in_process import Children
+from reporters import Silent
+
+REQUEST = RunRequest(
+    model="digits-mlp", engines=(("fake", {"latency_us": "200"}),), measure=MeasureSpec(warmup=1, iters=5, processes=2)
+)
+
+
+def ceiling(kind: CeilingKind, value: float, precision: Precision | None = None) -> Ceiling:
+    return Ceiling(kind=kind, precision=precision, threads=1, value=value, unit=UNITS[kind], low=value, high=value)
+
+
+@pytest.fixture(autouse=True)
+def _store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ENGINEBENCH_CEILINGS", str(tmp_path / "store"))
+
+
+def store(rate: float) -> None:
+    known = (ceiling("gemm", rate, "fp32"), ceiling("memory", 10.0), ceiling("call", 1.0))
+    store_ceilings(Ceilings(machine=describe_machine(), ceilings=known))
+
+
+@pytest.mark.parametrize(("rate", "beaten"), [(40.0, False), (1e-3, True)])
+def test_a_row_gets_its_bound_and_beating_it_is_a_doubt(
+    tmp_path: Path, children: Children, rate: float, beaten: bool
+) -> None:
+    """At 1 MAC a nanosecond the network takes some microseconds; at a millionth of 40, longer than it took."""
+    store(rate)
+    run_model(REQUEST, tmp_path / "r", reporter=Silent())
+    record, results = read_results(tmp_path / "r")
+    (row,) = describe_stored(record, results).rows
+    assert row.bound_ms is not None and row.of_limit is not None and row.p50_ms is not None
+    assert row.of_limit == pytest.approx(row.bound_ms / row.p50_ms.value)
+    assert (row.of_limit > 1, "beats_bound" in {c.code for c in row.caveats}) == (beaten, beaten)
+    assert (row.validity == "suspect") or not beaten
+    assert (tmp_path / "r" / "ceilings.json").is_file(), "what the bounds were made of lies beside the rows"
+
+
+def test_without_ceilings_of_this_machine_the_run_says_how_to_get_them(tmp_path: Path, children: Children) -> None:
+    reporter = Silent()
+    run_model(REQUEST, tmp_path / "r", reporter=reporter)
+    assert any("no column" in text and "enginebench roofline" in text for text in reporter.said)
+    record, results = read_results(tmp_path / "r")
+    assert describe_stored(record, results).rows[0].bound_ms is None
+
+
+def test_a_row_without_a_graph_says_so(tmp_path: Path, children: Children) -> None:
+    store(40.0)
+    reporter = Silent()
+    request = replace(REQUEST, engines=(("pytorch", {}),))
+    run_model(request, tmp_path / "r", reporter=reporter)
+    assert any("made no ONNX graph" in text for text in reporter.said)

@@ -1,0 +1,61 @@
+"""An environment that is deleted while a run measures in it."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+import sysconfig
+from pathlib import Path
+
+import pytest
+
+from enginebench.core.names import row_id
+from enginebench.core.records import EngineSpec, MeasureSpec
+from enginebench.measure.machine import describe_machine
+from enginebench.models.onnx_source import read_packaged_onnx
+from enginebench.workflow.campaign import Campaign
+from enginebench.workflow.child import places
+from enginebench.workflow.folder import RunFolder
+from enginebench.workflow.plan import PlannedRow
+from reporters import Silent
+
+SITE = Path(sysconfig.get_path("purelib"))
+MEASURE = MeasureSpec(warmup=1, iters=5, processes=3)
+
+
+@pytest.fixture
+def other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An environment called `lost`, with what a child needs."""
+    folder = tmp_path / "other"
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", folder], check=True)
+    site = next(folder.glob("lib/python*/site-packages"))
+    for package in ("numpy", "msgspec", "psutil"):
+        for path in SITE.glob(f"{package}*"):
+            (site / path.name).symlink_to(path)
+    monkeypatch.setattr(places, "_named", {"lost": folder / "bin" / "python"})
+    return folder
+
+
+def test_an_environment_deleted_while_it_runs_costs_the_repetitions_that_were_left(other: Path, tmp_path: Path) -> None:
+    class Deleting(Silent):
+        def step(self, text: str) -> None:
+            if "env=lost" in text and "process 2 of 3" in text:
+                shutil.rmtree(other)
+
+    source = read_packaged_onnx("digits-mlp")
+    rows = []
+    for options in ({}, {"env": "lost"}):
+        engine = EngineSpec(backend="fake", options=options)
+        rows.append(
+            PlannedRow(
+                id=row_id(engine, "fp32", MEASURE), model="digits-mlp", engine=engine, measure=MEASURE,
+                requested_precision="fp32", source=source, chain=(source,),
+            )
+        )  # fmt: skip
+    here, there = Campaign(RunFolder(tmp_path / "r"), rows, describe_machine(), timeout_s=60, reporter=Deleting()).run()
+    assert (here.status, len(here.measurements)) == ("ok", 3)
+    assert (there.status, len(there.measurements)) == ("failed", 1), "what was measured is kept"
+    reason = there.reason or ""
+    assert "in process 2: environment lost: " in reason and "cannot be started any more" in reason
+    assert reason.count("\n") == 0

@@ -1,0 +1,212 @@
+"""A run from the request to its rows: what is stored when, who is told, and how it is continued."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from msgspec.structs import replace
+
+from enginebench.core.errors import ChildFailed, DeviceBusy, ModelError, UsageError
+from enginebench.core.records import Gpu, MeasureSpec, Result
+from enginebench.workflow.child.jobs import MeasureJob, PrepareJob, QuantizeJob, SourceJob
+from enginebench.workflow.folder import RunFolder, RunRecord, RunRequest, read_results
+from enginebench.workflow.lock import lock_device
+from enginebench.workflow.main_job import run_model
+from in_process import Children
+from reporters import Silent
+
+REQUEST = RunRequest(
+    model="digits-mlp",
+    engines=(("fake", {"seed": "1"}), ("fake", {"seed": "2"})),
+    measure=MeasureSpec(warmup=1, iters=5, processes=2),
+)
+
+
+class Told:
+    """What `on_results` was called with."""
+
+    def __init__(self) -> None:
+        self.calls: list[tuple[RunRecord, list[Result]]] = []
+
+    def __call__(self, record: RunRecord, results: list[Result]) -> None:
+        self.calls.append((record, results))
+
+
+def interrupt_in(children: Children, seed: str, repetition: int, error: BaseException) -> None:
+    def before(job: Any) -> None:
+        if isinstance(job, MeasureJob) and (job.engine.options["seed"], job.repetition) == (seed, repetition):
+            raise error
+
+    children.before = before
+
+
+def run(folder: Path, request: RunRequest = REQUEST, **more: Any) -> tuple[RunRecord, list[Result]]:
+    return run_model(request, folder, **{"reporter": Silent(), **more})
+
+
+def test_a_run_is_its_record_and_its_rows_and_all_of_it_is_stored(tmp_path: Path, children: Children) -> None:
+    told = Told()
+    record, results = run(tmp_path / "r", command=("enginebench", "run"), on_results=told)
+    assert [type(job) for job in children.jobs] == [SourceJob, *[PrepareJob] * 2, *[MeasureJob] * 4]
+    assert [r.status for r in results] == ["ok", "ok"] and record.command == ("enginebench", "run")
+    assert record.rows == tuple(r.id for r in results)
+    assert told.calls == [(record, results)], "once, with what is returned"
+    assert read_results(tmp_path / "r") == (record, results)
+    assert all(not Path(a.path).is_absolute() for a in record.sources), "the folder can be moved"
+
+
+def test_with_real_processes_it_is_the_same(tmp_path: Path) -> None:
+    """The other tests of this file do the children's jobs in this process."""
+    one = replace(REQUEST, measure=replace(REQUEST.measure, processes=1))
+    record, results = run(tmp_path / "r", one)
+    assert [(r.status, [len(m.latency_ns) for m in r.measurements]) for r in results] == [("ok", [5])] * 2
+    assert [r.drift.passed for r in results if r.drift] == [True, True]
+    assert [r.scores[0].value.n for r in results if r.scores] == [450, 450]
+    assert read_results(tmp_path / "r") == (record, results)
+
+
+def test_the_baseline_is_the_first_row_wherever_it_was_named(tmp_path: Path, children: Children) -> None:
+    record, results = run(tmp_path / "r", replace(REQUEST, baseline="fake:seed=2"))
+    assert [r.engine.options["seed"] for r in results] == ["2", "1"]
+    assert children.turns == [("2", 0, 0), ("1", 0, 1), ("2", 1, 2), ("1", 1, 3)]
+    assert {r.drift.reference for r in results if r.drift} == {record.rows[0]}
+
+
+def test_what_cannot_run_is_a_row_with_its_reason(tmp_path: Path, children: Children) -> None:
+    fixed = replace(REQUEST, measure=replace(REQUEST.measure, cache="cold"))
+    told = Told()
+    _, results = run(tmp_path / "r", fixed, on_results=told)
+    assert [r.status for r in results] == ["skipped", "skipped"] and "--cache cold" in str(results[0].reason)
+    assert len(told.calls) == 1 and children.turns == []
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt(), RuntimeError("a bug")])
+def test_what_was_measured_is_handed_on_however_the_run_ends(
+    error: BaseException, tmp_path: Path, children: Children
+) -> None:
+    if isinstance(error, RuntimeError):  # not in a child, whose errors are its row's
+
+        def stop(text: str) -> None:
+            if text.endswith("process 2 of 2"):
+                raise error
+
+        reporter: Any = Silent()
+        reporter.step = stop
+    else:
+        reporter = Silent()
+        interrupt_in(children, "1", 1, error)
+    told = Told()
+    with pytest.raises(type(error)):
+        run(tmp_path / "r", reporter=reporter, on_results=told)
+    ((record, results),) = told.calls
+    assert [(r.status, len(r.measurements)) for r in results] == [("partial", 1), ("partial", 1)]
+    assert read_results(tmp_path / "r") == (record, results)
+
+
+def test_a_run_is_continued_as_it_was_asked_for(tmp_path: Path, children: Children) -> None:
+    interrupt_in(children, "2", 0, KeyboardInterrupt())
+    with pytest.raises(KeyboardInterrupt):
+        run(tmp_path / "r")
+    children.jobs.clear()
+    children.before = lambda job: None
+    other = replace(REQUEST, engines=(("ort", {}),), measure=MeasureSpec(processes=9))
+    told = Told()
+    record, results = run(tmp_path / "r", other, resume=True, on_results=told)
+    assert record.request == REQUEST, "the stored request counts"
+    assert [type(job) for job in children.jobs] == [MeasureJob] * 3, "sources and engines are those that were made"
+    assert children.turns == [("2", 0, 1), ("1", 1, 2), ("2", 1, 3)]
+    assert [(r.status, [m.repetition for m in r.measurements]) for r in results] == [("ok", [0, 1])] * 2
+    assert told.calls == [(record, results)]
+
+
+@pytest.mark.parametrize(
+    ("change", "told"),
+    [
+        ({"cpu_model": "Another CPU"}, "processor was Another CPU, now "),
+        ({"versions": {"numpy": "1.0"}}, "numpy was 1.0, now "),
+        ({"gpus": (Gpu(index=0, name="NVIDIA H200", driver="580", memory_bytes=1),)}, "GPUs was NVIDIA H200, now none"),
+    ],
+)
+def test_a_run_of_another_machine_or_version_is_not_continued(
+    tmp_path: Path, children: Children, change: dict[str, Any], told: str
+) -> None:
+    record, _ = run(tmp_path / "r")
+    RunFolder(tmp_path / "r").write_record(replace(record, machine=replace(record.machine, **change)))
+    with pytest.raises(UsageError) as refused:
+        run(tmp_path / "r", resume=True)
+    assert told in str(refused.value)
+
+
+def test_a_run_of_another_model_is_not_continued(tmp_path: Path, children: Children) -> None:
+    run(tmp_path / "r")
+    with pytest.raises(UsageError, match="holds a run of digits-mlp, not of digits-cnn"):
+        run(tmp_path / "r", replace(REQUEST, model="digits-cnn"), resume=True)
+
+
+def test_a_run_whose_model_could_not_be_had_is_continued_from_the_start(tmp_path: Path, children: Children) -> None:
+    def refuse(job: Any) -> None:
+        raise ModelError("the weights cannot be downloaded")
+
+    children.before = refuse
+    told = Told()
+    with pytest.raises(ModelError, match="cannot be downloaded"):
+        run(tmp_path / "r", on_results=told)
+    assert told.calls == [], "there is no row to tell of"
+    assert RunFolder(tmp_path / "r").read_record().request == REQUEST
+    with pytest.raises(UsageError, match=r"of which no row was begun; .* delete the folder"):
+        run(tmp_path / "r")
+    children.before = lambda job: None
+    record, results = run(tmp_path / "r", resume=True)
+    assert len(record.rows) == 2 and [r.status for r in results] == ["ok", "ok"]
+
+
+def test_a_precision_that_cannot_be_made_is_remembered(tmp_path: Path, children: Children) -> None:
+    """Its rows are skipped with the reason, also when the run is continued, and nobody tries again."""
+
+    def refuse(job: Any) -> None:
+        if isinstance(job, QuantizeJob):
+            raise ChildFailed("killed by SIGKILL", "")
+
+    children.before = refuse
+    both = replace(REQUEST, precisions=(("fp32", None), ("int8", None)))
+    record, results = run(tmp_path / "r", both)
+    assert record.problems == {"int8@cpu": "killed by SIGKILL"}
+    assert [r.status for r in results] == ["ok", "ok", "skipped", "skipped"]
+    assert {r.reason for r in results[2:]} == {"no graph in int8@cpu: killed by SIGKILL"}
+    children.jobs.clear()
+    again = run(tmp_path / "r", resume=True)
+    assert children.jobs == [] and again == (record, results)
+
+
+def test_a_folder_that_holds_a_run_is_left_alone(tmp_path: Path, children: Children) -> None:
+    run(tmp_path / "r")
+    before = {p: p.read_bytes() for p in (tmp_path / "r").rglob("*.json")}
+    children.jobs.clear()
+    with pytest.raises(UsageError, match="holds a run already; continue it with --resume"):
+        run(tmp_path / "r")
+    assert {p: p.read_bytes() for p in (tmp_path / "r").rglob("*.json")} == before and children.jobs == []
+
+
+def test_a_busy_device_is_refused_before_anything_is_made(
+    tmp_path: Path, children: Children, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    told = Told()
+    with lock_device("cpu"), pytest.raises(DeviceBusy, match="another run is measuring on cpu"):
+        run(tmp_path / "r", wait=False, on_results=told)
+    assert children.jobs == [] and told.calls == []
+    _, results = run(tmp_path / "r", resume=True, wait=False)
+    assert [r.status for r in results] == ["ok", "ok"], "what was asked is stored"
+
+
+def test_the_device_is_free_again_however_the_run_ended(
+    tmp_path: Path, children: Children, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    interrupt_in(children, "1", 0, KeyboardInterrupt())
+    with pytest.raises(KeyboardInterrupt):
+        run(tmp_path / "r")
+    with lock_device("cpu", wait=False):
+        pass

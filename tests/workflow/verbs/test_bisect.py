@@ -1,0 +1,225 @@
+"""`bisect` around its measurements, and what it says of them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from msgspec.structs import replace
+
+from enginebench.analyze.compare import Comparison
+from enginebench.core.errors import MeasurementError, UsageError
+from enginebench.core.records import (
+    Block,
+    Drift,
+    EngineSpec,
+    Estimate,
+    LayerTime,
+    Measurement,
+    MeasureSpec,
+    OutputDrift,
+    Result,
+    Score,
+)
+from enginebench.workflow.folder import RunRequest
+from enginebench.workflow.targets.stored import Side
+from enginebench.workflow.verbs import bisect as verb
+from enginebench.workflow.verbs.bench import bench_sides
+from enginebench.workflow.verbs.bisect import (
+    BisectDocument,
+    bisect_package,
+    choose_judge,
+    cut_range,
+    find_engine_of,
+    judge_comparison,
+    judge_scores,
+    state_outcome,
+    tell_changes,
+)
+from in_process import Children
+from reporters import Silent
+
+VERSIONS = ["1.23.1", "1.24.0", "1.24.4", "1.25.0", "1.26.0", "1.27.0"]
+ROW = Result(
+    id="r", model="m", engine=EngineSpec(backend="fake"), measure=MeasureSpec(), requested_precision="fp32", status="ok"
+)
+
+
+def test_a_series_stands_for_its_newest() -> None:
+    assert cut_range(VERSIONS, "p", "1.24", "1.26") == ["1.24.4", "1.25.0", "1.26.0"]
+    assert cut_range(VERSIONS, "p", "1.24.0", "1.25") == ["1.24.0", "1.24.4", "1.25.0"]
+
+
+@pytest.mark.parametrize(
+    ("good", "bad", "said"),
+    [
+        ("1.26", "1.24", "not a later version"),
+        ("1.24", "1.24.4", "not a later version"),
+        ("1.9", "1.25", r"p 1.9 is not on the package index; there are 1.23.1"),
+        ("1.2", "1.25", "p 1.2 is not on"),  # 1.2 is not 1.23
+    ],
+)
+def test_versions_that_cannot_be_are_refused(good: str, bad: str, said: str) -> None:
+    with pytest.raises(UsageError, match=said):
+        cut_range(VERSIONS, "p", good, bad)
+
+
+@pytest.mark.parametrize(
+    ("verdict", "agree", "by_time", "by_drift"),
+    [
+        ("slower", True, "bad", "good"),
+        ("faster", False, "good", "bad"),
+        ("equivalent", None, "good", None),
+        ("not_shown", True, "not_shown", "good"),
+        ("not_comparable", True, None, "good"),
+    ],
+)
+def test_what_a_comparison_says(verdict: str, agree: bool | None, by_time: str | None, by_drift: str | None) -> None:
+    found = Comparison(verdict=verdict, ratio=None, margin=0.05, outputs_agree=agree)  # type: ignore[arg-type]
+    assert judge_comparison(found, "time") == by_time
+    assert judge_comparison(found, "drift") == by_drift
+
+
+def score(row: Result, value: float, n: int = 450) -> Result:
+    estimate = Estimate(value=value, low=None, high=None, level=0.95, n=n, method="counted")
+    return replace(row, scores=(Score(metric="top1", value=estimate, share=True),))
+
+
+def test_a_metric_judges_by_what_it_lost() -> None:
+    base = score(ROW, 0.98)
+    assert judge_scores(base, score(ROW, 0.96), "top1", None)[0] == "bad"
+    assert judge_scores(base, score(ROW, 0.975), "top1", None)[0] == "good"
+    assert judge_scores(base, score(ROW, 0.975), "top1", 0.001)[0] == "bad"
+    assert judge_scores(base, score(ROW, 0.99), "top1", None)[:2] == ("good", pytest.approx(0.01))
+    assert judge_scores(base, ROW, "top1", None)[0] is None
+    assert judge_scores(base, score(ROW, 0.98, n=30), "top1", None)[2] == "top1 was measured on 450 samples and on 30"
+    assert (choose_judge(True, ()), choose_judge(False, ("f1",)), choose_judge(False, ())) == (
+        "drift",
+        "metric",
+        "time",
+    )
+    with pytest.raises(UsageError, match="give one of them"):
+        choose_judge(True, ("f1",))
+
+
+def test_a_package_is_for_an_engine() -> None:
+    assert [find_engine_of(name) for name in ("onnxruntime", "openvino", "torch")] == ["ort", "openvino", "pytorch"]
+    with pytest.raises(UsageError, match="no engine needs the package flask; name the engine with --engine"):
+        find_engine_of("flask")
+
+
+def test_changes_of_the_record_are_told() -> None:
+    def row(shares: dict[str, float], **kinds: float) -> Result:
+        layers = tuple(LayerTime(name=kind, kind=kind, mean_ns=ms * 1e6) for kind, ms in kinds.items())
+        return replace(ROW, effective_precision=shares, layers=layers)
+
+    told = tell_changes(row({"int8": 0.9, "fp32": 0.1}, Conv=1.0), row({"int8": 0.2, "fp32": 0.8}, Conv=2.0, Cast=0.5))
+    assert told[:3] == (
+        "fp32: 10% of the time before, 80% now",
+        "int8: 90% of the time before, 20% now",
+        "layers: 1 before, 2 now",
+    )
+    assert told[3] == "Conv: 1 ms before, 2 ms now"
+    assert tell_changes(ROW, ROW) == ()
+
+
+REQUEST = RunRequest(model="digits-mlp", engines=(("fake", {}),), measure=MeasureSpec(processes=6))
+AGREES = Drift(
+    n=4,
+    outputs=(
+        OutputDrift(
+            name="y", mean_abs_diff=0.0, max_abs_diff=0.0, mean_rel_diff=0.0, cosine_mean=1.0, cosine_min=1.0,
+            centred_cosine_mean=1.0, snr_db=None, top1_agreement=1.0, top5_agreement=None, nonfinite=0,
+        ),
+    ),
+    reference="r0",
+)  # fmt: skip
+
+
+def measure(latency_us: float, repetition: int) -> Measurement:
+    """A process whose median is this latency, give or take a thousandth."""
+    latency_ns = round(latency_us * 1000 * (1 + (repetition % 3 - 1) / 1000))
+    block = Block(start=0, stop=100, duration_ns=100 * latency_ns)
+    times = [latency_ns] * 100
+    return Measurement(
+        clock="host", latency_ns=times, blocks=(block,), stop_rule="settled", repetition=repetition, order=repetition
+    )
+
+
+@pytest.fixture
+def measured(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, str, int]]:
+    """What was measured: versions are their own latencies in us; environments are names, and nothing is installed."""
+    asked: list[tuple[str, str, int]] = []
+
+    def pretend(request: RunRequest, side: Side, root: Path, *, reporter: object) -> list[Result]:
+        (_, cand), base = request.engines[0], side.engine[1]
+        versions = [options["env"].removeprefix("p-") for options in (base, cand)]
+        asked.append((*versions, request.measure.processes))  # type: ignore[arg-type]
+        rows = []
+        for i, version in enumerate(versions):
+            times = tuple(measure(float(version), repetition) for repetition in range(request.measure.processes))
+            status = "ok" if version != "666" else "failed"
+            rows.append(replace(ROW, id=f"r{i}", measurements=times, status=status, drift=AGREES))
+        return rows
+
+    monkeypatch.setattr(verb, "bench_sides", pretend)
+    monkeypatch.setattr(verb.Hunt, "provide", lambda self, version: f"p-{version}")
+    return asked
+
+
+def bisect(root: Path, versions: list[str], margin: float = 0.05) -> BisectDocument:
+    return bisect_package(
+        REQUEST, "p", versions[0], versions[-1], root,
+        by="time", margin=margin, reporter=Silent(), find_versions=lambda package: versions,
+    )  # fmt: skip
+
+
+def test_the_first_slow_version_is_found(measured: list[tuple[str, str, int]], tmp_path: Path) -> None:
+    document = bisect(tmp_path, ["200", "200.5", "201", "300", "301"])
+    assert (document.first_bad, document.last_good, document.verdict) == ("300", "201", "slower")
+    assert document.ratio is not None and document.ratio.value == pytest.approx(2 / 3, rel=0.01)
+    assert measured == [("200", "301", 6), ("200", "201", 6), ("200", "300", 6)]
+    assert "p 300 is the first that is slower" in state_outcome(document)[0]
+
+
+def test_nothing_is_blamed_where_nothing_is_slower(measured: list[tuple[str, str, int]], tmp_path: Path) -> None:
+    document = bisect(tmp_path, ["200", "200.05", "200.1"])
+    assert document.first_bad is None and document.verdict == "equivalent"
+    assert "It was not shown that p 200.1 is slower" in state_outcome(document)[0]
+    assert len(measured) == 1
+
+
+def test_what_cannot_be_compared_ends_with_the_reason(measured: list[tuple[str, str, int]], tmp_path: Path) -> None:
+    with pytest.raises(MeasurementError, match=r"p 666 cannot be compared with 200: .*failed"):
+        bisect(tmp_path, ["200", "666"])
+
+
+def test_the_first_version_that_is_worse_by_a_metric_is_found(
+    monkeypatch: pytest.MonkeyPatch, measured: list[tuple[str, str, int]], tmp_path: Path
+) -> None:
+    """All are as fast; from 201.2 on the accuracy is lower by two points."""
+    timed = verb.bench_sides
+
+    def pretend(request: RunRequest, side: Side, root: Path, *, reporter: object) -> list[Result]:
+        rows = timed(request, side, root, reporter=reporter)  # type: ignore[arg-type]
+        return [score(row, 0.96 if name >= "201.2" else 0.98) for row, name in zip(rows, measured[-1][:2], strict=True)]
+
+    monkeypatch.setattr(verb, "bench_sides", pretend)
+    versions = ["201.0", "201.1", "201.2", "201.3", "201.4"]
+    document = bisect_package(
+        replace(REQUEST, metrics=("top1",)), "p", versions[0], versions[-1], tmp_path,
+        by="metric", margin=0.05, reporter=Silent(), find_versions=lambda package: versions,
+    )  # fmt: skip
+    assert (document.first_bad, document.last_good, document.metric) == ("201.2", "201.1", "top1")
+    assert state_outcome(document)[0] == "p 201.2 is the first that is worse by top1 (-0.02); 201.1 is not."
+    assert all(judgement != "not_shown" for judgement in (tried.judgement for tried in document.tried))
+
+
+def test_sides_are_scored_where_a_metric_is_asked_for(tmp_path: Path, children: Children) -> None:
+    request = replace(
+        REQUEST, metrics=("top1",), measure=MeasureSpec(processes=1, warmup=1, iters=5), device="cpu", threads=1
+    )
+    side = Side(engine=("fake", {"bias": "1"}), target="digits-mlp", precision=("fp32", None))
+    rows = bench_sides(request, side, tmp_path / "b", reporter=Silent())
+    assert [row.scores[0].metric for row in rows] == ["top1", "top1"], [row.reason for row in rows]
+    assert judge_scores(rows[0], rows[1], "top1", None)[0] == "good", "a bias moves no label"

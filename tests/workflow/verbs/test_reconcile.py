@@ -1,0 +1,46 @@
+"""Why one plan has two times."""
+
+from __future__ import annotations
+
+from enginebench.core.records import Artifact, EngineSpec, MeasureSpec, Result
+from enginebench.workflow.verbs.reconcile import explain_difference
+
+
+def make_result(backend: str, plan: str = "p", scope: str = "compute", **options: str) -> Result:
+    artifact = Artifact(kind="plan", model="m", path="m.plan", sha256=plan, files=(), inputs=(), outputs=())
+    return Result(
+        id=backend,
+        model="m",
+        engine=EngineSpec(backend=backend, options=options),
+        measure=MeasureSpec(scope=scope),  # type: ignore[arg-type]
+        requested_precision="fp32",
+        status="ok",
+        artifacts=(artifact,),
+    )
+
+
+def messages(*results: Result) -> list[str]:
+    return [c.message for c in explain_difference(results)]
+
+
+def test_other_pairs_need_no_explanation() -> None:
+    assert messages(make_result("ort"), make_result("trtexec")) == []
+    assert messages(make_result("trtexec")) == []
+
+
+def test_different_plans_are_the_first_thing_to_say() -> None:
+    (only,) = messages(make_result("trtexec", "a"), make_result("tensorrt", "b"))
+    assert "different plans" in only
+
+
+def test_matched_switches_leave_the_clocks() -> None:
+    (only,) = messages(make_result("trtexec", graph="1"), make_result("tensorrt"))
+    assert "device's clock" in only
+    assert len(messages(make_result("trtexec", scope="io"), make_result("tensorrt", scope="io"))) == 2
+
+
+def test_each_switch_that_differs_is_named() -> None:
+    found = messages(make_result("trtexec", graph="0", streams="2"), make_result("tensorrt", spin="0"))
+    assert found[0] == "CUDA graph is 0 in trtexec and 1 in tensorrt"
+    assert found[1] == "spin-wait is 1 in trtexec and 0 in tensorrt"
+    assert "several streams" in found[2]

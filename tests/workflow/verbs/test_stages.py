@@ -1,0 +1,164 @@
+"""File to label: what is timed, how stages overlap, and what is refused."""
+
+from __future__ import annotations
+
+import io
+import itertools
+import json
+import threading
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from enginebench.analyze.stages import STAGES
+from enginebench.core.errors import UsageError
+from enginebench.core.records import EngineSpec, TensorSpec
+from enginebench.models.sample_images import make_photos
+from enginebench.models.task import Preprocess, preprocess_for
+from enginebench.workflow.child.perform_stages import (
+    MIN_BATCHES,
+    WARMUP_BATCHES,
+    choose_preprocess,
+    choose_waiting,
+    decode_photo,
+    rank_classes,
+    time_overlapped,
+    time_serial,
+)
+from processes import Cli
+
+SMALL = Preprocess(resize=8, crop=8, colour="RGB", scale=255.0, mean=(0.0,) * 3, std=(1.0,) * 3, layout="CHW")
+
+
+def make_jpeg(level: int) -> bytes:
+    buffer = io.BytesIO()
+    Image.new("RGB", (12, 10), (level, level, level)).save(buffer, "JPEG")
+    return buffer.getvalue()
+
+
+class Brightness:
+    """An engine that puts a picture into class `level // 16`; it remembers what it saw."""
+
+    inputs = (TensorSpec(name="x", dtype="float32", shape=("batch", 3, 8, 8)),)
+    outputs = (TensorSpec(name="y", dtype="float32", shape=("batch", 16)),)
+
+    def __init__(self, fail: bool = False) -> None:
+        self.fail, self.closed, self.batches = fail, False, 0
+
+    def bind(self, feeds: Any) -> None:
+        self.array = feeds["x"]
+
+    def run(self) -> None:
+        if self.fail:
+            raise RuntimeError("the GPU fell off the bus")
+        self.batches += 1
+
+    def fetch(self) -> dict[str, np.ndarray]:
+        level = (self.array.mean(axis=(1, 2, 3)) * 255 / 16).astype(int)
+        return {"y": 10 * np.eye(16, dtype=np.float32)[level]}
+
+    def __enter__(self) -> Brightness:
+        return self
+
+    def __exit__(self, *args: object) -> None:
+        self.closed = True
+
+
+def test_every_stage_of_every_batch_is_timed_to_its_end() -> None:
+    ticks = itertools.count(0, 1000)
+    found = time_serial(Brightness(), [make_jpeg(8), make_jpeg(200)], SMALL, 2, 0.0, clock=lambda: next(ticks))
+    assert tuple(found.stages_ns) == STAGES
+    assert all(times == [1000] * MIN_BATCHES for times in found.stages_ns.values())
+    assert found.device_ns == {}
+    assert found.top_classes == [0, 12]
+
+
+def test_warm_up_batches_leave_no_sample() -> None:
+    engine = Brightness()
+    time_serial(engine, [make_jpeg(8)], SMALL, 1, 0.0)
+    assert engine.batches == WARMUP_BATCHES + MIN_BATCHES
+
+
+@pytest.mark.parametrize("lanes", [1, 3])
+def test_lanes_share_the_pictures_and_close_their_engines(lanes: int) -> None:
+    made: list[Brightness] = []
+    threads: set[int] = set()
+
+    def load() -> Brightness:
+        threads.add(threading.get_ident())
+        made.append(Brightness())
+        return made[-1]
+
+    photos = [make_jpeg(level) for level in (0, 64, 128)]
+    rate = time_overlapped(load, photos, SMALL, batch=2, decoders=2, lanes=lanes, seconds=0.05)
+    assert rate > 0
+    assert len(made) == lanes == len(threads)
+    assert all(engine.closed for engine in made)
+    assert sum(engine.batches for engine in made) > WARMUP_BATCHES * lanes
+
+
+def test_the_error_of_a_lane_is_raised() -> None:
+    engines = iter([Brightness(), Brightness(fail=True)])
+    with pytest.raises(RuntimeError, match="fell off the bus"):
+        time_overlapped(lambda: next(engines), [make_jpeg(9)], SMALL, batch=1, decoders=1, lanes=2, seconds=30.0)
+
+
+def test_an_engine_that_cannot_be_loaded_ends_all_lanes() -> None:
+    def load() -> Brightness:
+        raise RuntimeError("no memory")
+
+    with pytest.raises(RuntimeError, match="no memory"):
+        time_overlapped(load, [make_jpeg(9)], SMALL, batch=1, decoders=1, lanes=2, seconds=30.0)
+
+
+def test_classes_are_ranked_with_their_probabilities() -> None:
+    classes, shares = rank_classes(np.log(np.array([[1.0, 5.0, 2.0, 1.5, 0.4, 0.1]])))
+    assert classes.tolist() == [[1, 2, 3, 0, 4]]
+    np.testing.assert_allclose(shares, [[0.5, 0.2, 0.15, 0.1, 0.04]], rtol=1e-6)
+    assert rank_classes(np.zeros((2, 3)))[0].shape == (2, 3)
+
+
+def test_overlapped_lanes_sleep_while_they_wait() -> None:
+    gpu = EngineSpec(backend="pytorch", device="cuda:0")
+    assert choose_waiting(gpu).options == {"wait": "block"}
+    asked = EngineSpec(backend="pytorch", device="cuda:0", options={"wait": "driver"})
+    assert choose_waiting(asked) == asked
+    cpu = EngineSpec(backend="pytorch")
+    assert choose_waiting(cpu) == cpu
+
+
+def test_a_model_without_known_preprocessing_is_refused() -> None:
+    assert choose_preprocess("resnet18", None) == preprocess_for("resnet18")
+    with pytest.raises(UsageError, match="how its pictures are prepared is not known"):
+        choose_preprocess("net.onnx", None)
+
+
+def test_a_photo_is_decoded_to_its_pixels() -> None:
+    assert decode_photo(make_photos(1)[0]).size == (500, 375)
+
+
+def test_the_verb_says_where_the_time_goes(cli: Cli, tmp_path: Path) -> None:
+    args = ("stages", "digits-cnn", "--engine", "ort", "--n", 8, "--batch", 4, "--time-limit", 0.2, "--threads", 1)
+    done = cli(*args, "--decoders", 2, "--save-images", "pictures", "--out", "stages.json", "--json")
+    assert done.returncode == 0, done.stderr
+    document = json.loads(done.stdout)
+    assert document == json.loads((tmp_path / "stages.json").read_text())
+    assert document["schema"] == "enginebench.stages/1"
+    assert [stage["name"] for stage in document["stages"]] == list(STAGES)
+    assert sum(stage["share"] for stage in document["stages"]) == pytest.approx(1.0)
+    assert document["overlapped_per_s"] > 0 and document["device_times"] is None
+    assert len(list((tmp_path / "pictures").glob("*.jpg"))) == 8
+
+    shown = cli(*args, "--images", "pictures", "--decoders", 1)
+    assert shown.returncode == 0, shown.stderr
+    words = " ".join(shown.stdout.split())  # where a line breaks depends on the figures
+    assert "file to label" in words and "the bound is" in words
+
+
+def test_fewer_pictures_than_a_batch_are_refused(cli: Cli) -> None:
+    done = cli("stages", "digits-cnn", "--n", 3, "--batch", 4)
+    assert done.returncode == 2
+    assert "less than a batch of 4" in done.stderr

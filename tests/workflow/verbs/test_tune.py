@@ -1,0 +1,249 @@
+"""`tune` from the request to its folder, with the fake engine in this process: no figure is looked at."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import msgspec
+import pytest
+from msgspec.structs import replace
+
+import enginebench
+from enginebench.core.errors import BackendUnavailable, ChildFailed, UsageError
+from enginebench.core.records import Capacity, MeasureSpec
+from enginebench.core.store import read_record
+from enginebench.measure.machine import describe_machine
+from enginebench.models.zoo import DATA_DIR
+from enginebench.report.tune.document import TuneDocument
+from enginebench.workflow.child.jobs import MeasureJob, PrepareJob
+from enginebench.workflow.folder import RunFolder, RunRequest, read_results
+from enginebench.workflow.rates import Prober
+from enginebench.workflow.reporting import Written
+from enginebench.workflow.request import Shared
+from enginebench.workflow.search.records import SearchRequest, read_search
+from enginebench.workflow.search.under_load import LoadTrack, StoredLap, describe_rate
+from enginebench.workflow.verbs import tune
+from enginebench.workflow.verbs.tune import find_arms, make_request, parse_budget, tune_model
+from in_process import Children
+from reporters import Silent
+
+MEASURE = MeasureSpec(warmup=1, iters=5, processes=6)
+REQUEST = SearchRequest(
+    run=RunRequest(model="digits-mlp", engines=(("fake", {"latency_us": "300"}),), measure=MEASURE, threads=2),
+    budget_s=600.0,
+    limits={"cosine": 0.99},
+    threads=2,
+)
+
+
+def search(folder: Path, request: SearchRequest = REQUEST, **more: Any) -> TuneDocument:
+    return tune_model(request, folder, reporter=Silent(), **more)[0]
+
+
+@pytest.fixture(autouse=True)
+def undrawn(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The reports of the final take longer to draw than all else together; one test has them drawn."""
+    if "drawn" not in request.keywords:
+        monkeypatch.setattr(tune, "write_reports", lambda *_, **__: Written(paths=()))
+
+
+@pytest.fixture
+def crash(children: Children) -> Children:
+    """The fake engine's trick `crash` would take this process along: here its child fails instead."""
+
+    def before(job: Any) -> None:
+        if isinstance(job, PrepareJob) and job.engine.options.get("trick") == "crash":
+            raise ChildFailed("the process was killed by SIGSEGV", "its last words")
+
+    children.before = before
+    return children
+
+
+def test_a_search_ends_as_a_document_a_page_and_a_run(tmp_path: Path, crash: Children) -> None:
+    folder = tmp_path / "t"
+    document = search(folder)
+    assert document.winner is not None and document.winner.id is not None and document.finished
+    reasons = {dropped.candidate: dropped for dropped in document.dropped}
+    assert "SIGSEGV" in reasons["fake:latency_us=300,trick=crash fp32 2 threads"].reason
+    wrong = reasons["fake:latency_us=300,trick=wrong fp32 2 threads"]
+    assert wrong.round == 0 and "cosine beyond 0.99" in wrong.reason
+    slow = reasons["fake:latency_us=300,trick=slow fp32 2 threads"]
+    assert slow.round >= 2 and slow.ratio is not None
+    stored = read_record(folder / "tune.json", TuneDocument)
+    assert stored == document == enginebench.read(folder / "tune.json")
+    page = (folder / "tune.html").read_text(encoding="utf-8")
+    assert "SIGSEGV" in page and "before it raced" in page and document.winner.candidate in page
+    record, results = read_results(folder)
+    assert record.verb == "tune" and {r.status for r in results} == {"ok"}
+    assert document.winner.id in record.rows
+    assert all(len(r.measurements) >= 6 for r in results)
+    assert "fake:latency_us=300 fp32 2 threads" in [row.candidate for row in document.final if row.default]
+    check_that_the_final_is_measured_anew(folder, document.winner.id)
+    check_that_a_finished_search_says_the_same_again(folder, document, crash)
+    check_that_another_model_is_refused(folder)
+
+
+def check_that_the_final_is_measured_anew(folder: Path, winner: str) -> None:
+    final, race = (json.loads((folder / "rows" / f"{name}.json").read_bytes()) for name in (winner, f"{winner}-race"))
+    taken = [{(m["started_utc"], tuple(m["latency_ns"])) for m in row["measurements"]} for row in (final, race)]
+    assert not taken[0] & taken[1]
+
+
+def check_that_a_finished_search_says_the_same_again(folder: Path, document: TuneDocument, children: Children) -> None:
+    done = len(children.jobs)
+    again = search(folder, resume=True)
+    assert len(children.jobs) == done
+    assert replace(again, spent_s=0) == replace(document, spent_s=0)
+
+
+def check_that_another_model_is_refused(folder: Path) -> None:
+    other = replace(REQUEST, run=replace(REQUEST.run, model="digits-cnn"))
+    with pytest.raises(UsageError, match="holds a search for digits-mlp, not for digits-cnn"):
+        search(folder, other, resume=True)
+    with pytest.raises(UsageError, match="holds a run already"):
+        search(folder)
+    with pytest.raises(UsageError, match="holds no search to continue"):
+        search(folder / "nothing", resume=True)
+
+
+class Interrupt:
+    """Ctrl-C in the n-th measurement, counted over everything."""
+
+    def __init__(self, children: Children, at: int) -> None:
+        self._wrapped, self._left = children.before, at
+        children.before = self
+
+    def __call__(self, job: Any) -> None:
+        self._wrapped(job)
+        if isinstance(job, MeasureJob):
+            self._left -= 1
+            if self._left < 0:
+                raise KeyboardInterrupt
+
+
+@pytest.mark.parametrize("at", [9])
+def test_ctrl_c_leaves_the_best_so_far_and_a_folder_that_goes_on(tmp_path: Path, crash: Children, at: int) -> None:
+    folder, seen = tmp_path / "t", list[TuneDocument]()
+    unbroken = crash.before
+    Interrupt(crash, at)
+    with pytest.raises(KeyboardInterrupt):
+        search(folder, on_partial=seen.append)
+    assert seen[0].winner is not None and not seen[0].finished
+    assert read_record(folder / "tune.json", TuneDocument) == seen[0]
+    before = len(crash.of(MeasureJob))
+    crash.before = unbroken
+    document = search(folder, resume=True)
+    assert document.finished and document.winner is not None
+    repeated = [(j.engine.options.get("trick"), j.measure.time_limit_s, j.repetition) for j in crash.of(MeasureJob)]
+    assert len(repeated) - len(set(repeated)) <= 1, "only what was interrupted is measured twice"
+    assert len(crash.of(MeasureJob)) > before
+    crashed = [j for j in crash.of(PrepareJob) if j.engine.options.get("trick") == "crash"]
+    assert len(crashed) == 1, "what crashed is not built again"
+
+
+def test_no_path_of_the_user_is_stored(tmp_path: Path, crash: Children, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    model = tmp_path / "mine.onnx"
+    model.write_bytes((DATA_DIR / "digits-mlp.onnx").read_bytes())
+    run = replace(REQUEST.run, model=str(model))
+    search(tmp_path / "t", replace(REQUEST, run=run, budget_s=8))
+    for name in ("search.json", "run.json", "tune.json"):
+        assert str(tmp_path) not in (tmp_path / "t" / name).read_text(encoding="utf-8"), name
+    assert read_search(tmp_path / "t").request.run.model == "~/mine.onnx"
+
+
+@pytest.mark.parametrize(("text", "seconds"), [("20m", 1200), ("90s", 90), ("1.5h", 5400), ("45", 45), (" 2 m ", 120)])
+def test_budgets(text: str, seconds: float) -> None:
+    assert parse_budget(text) == seconds
+
+
+@pytest.mark.parametrize("text", ["", "0", "-5", "20 minutes", "m", "1e3", "nan"])
+def test_what_is_no_budget(text: str) -> None:
+    with pytest.raises(UsageError, match="expected a time such as 20m"):
+        parse_budget(text)
+
+
+def ask(**changes: Any) -> SearchRequest:
+    usual: dict[str, Any] = {
+        "goal": "latency", "limits": None, "data": None, "p99_limit_ms": None, "batch": None, "processes": 10,
+        "input_size": None, "timeout_s": 60.0, "metrics": (), "targets": None, "task": None, "max_drop": None,
+        "resume": False,
+    }  # fmt: skip
+    return make_request(Shared(), "digits-mlp", [("fake", {})], [("fp32", None)], **usual | changes)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"goal": "capacity"}, "needs --p99-limit-ms"),
+        ({"p99_limit_ms": 5.0}, "no other goal takes it"),
+        ({"goal": "throughput", "batch": 8}, "leave --batch out"),
+        ({"processes": 5}, "needs 6"),
+        ({"resume": True}, "--resume needs --out"),
+    ],
+)
+def test_contradictions_are_refused(changes: dict[str, Any], message: str) -> None:
+    with pytest.raises(UsageError, match=message):
+        ask(**changes)
+
+
+def test_engines_that_cannot_run_here_are_left_out_and_alone_they_are_an_error() -> None:
+    machine = describe_machine()
+    run = replace(REQUEST.run, engines=(("fake", {}), ("tensorrt", {})))
+    assert [arm.engine for arm in find_arms(replace(REQUEST, run=run), machine)] == ["fake"]
+    with pytest.raises(BackendUnavailable, match="no engine can run here: tensorrt"):
+        find_arms(replace(REQUEST, run=replace(run, engines=(("tensorrt", {}),))), machine)
+
+
+@pytest.mark.parametrize(
+    ("ended", "said"), [("budget", "was found within 180 s"), ("nothing passes", "that was tried")]
+)
+def test_a_lap_without_a_rate_says_why(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ended: Any, said: str) -> None:
+    """The search for a capacity gets the time of one process, and no more."""
+    given: list[float] = []
+
+    def find(self: Prober, bench: Any, earlier: Any = ()) -> Capacity:
+        given.append(self._settings.time_budget_s)
+        return Capacity(
+            passes_qps=None, fails_qps=9.0, limit_ms=5.0, percentile=99, probes=(), ended=ended, suspect=False
+        )
+
+    monkeypatch.setattr(Prober, "search_capacity", find)
+    bench = SimpleNamespace(row=SimpleNamespace(id="a"))
+    monkeypatch.setattr(LoadTrack, "_make_bench", lambda self, setting: bench)
+    request = replace(REQUEST, goal="capacity", p99_limit_ms=5.0, budget_s=1200.0)
+    track = LoadTrack(request, SimpleNamespace(), RunFolder(tmp_path), Silent())  # type: ignore[arg-type]
+    lap = track.run(SimpleNamespace(name="a"), 0)  # type: ignore[arg-type]
+    assert lap.cost is None and said in lap.reason and given == [180.0]
+
+
+@pytest.mark.parametrize("goal", ["throughput", "capacity"])
+def test_under_load_streams_and_batches_race_and_laps_are_kept(
+    tmp_path: Path, children: Children, monkeypatch: pytest.MonkeyPatch, goal: Any
+) -> None:
+    """Rates are scripted: twice the streams carry more, a batch of 4 most of all."""
+    monkeypatch.setattr(tune, "default_threads", lambda: 4)
+    probed: list[str] = []
+
+    def probe(self: LoadTrack, setting: Any, number: int, final: bool) -> Any:
+        probed.append(setting.name)
+        rate = 100.0 * setting.streams**0.5 * {1: 1.0, 4: 2.0}.get(setting.max_batch, 1.5) * (1 + number % 3 / 1000)
+        return StoredLap(candidate=setting.name, round=number, final=final, lap=describe_rate(rate, ""))
+
+    monkeypatch.setattr(LoadTrack, "_probe", probe)
+    request = replace(
+        REQUEST, goal=goal, threads=None, limits=None, p99_limit_ms=5.0 if goal == "capacity" else None, candidates=40,
+        run=replace(REQUEST.run, engines=(("fake", {"latency_us": "300", "trick": "none"}),)),
+    )  # fmt: skip
+    document = search(tmp_path / "t", request)
+    assert document.winner is not None and (document.winner.streams, document.winner.max_batch) == (4, 4)
+    assert document.beaten and document.ratio is not None and document.ratio.value == pytest.approx(4, rel=0.02)
+    assert document.default is not None and document.default.streams == document.default.max_batch == 1
+    count = len(probed)
+    again = search(tmp_path / "t", request, resume=True)
+    assert len(probed) == count and again.winner == document.winner
+    assert msgspec.json.decode((tmp_path / "t" / "laps.json").read_bytes())["schema"] == "enginebench.laps/1"
+    assert len(read_results(tmp_path / "t")[1]) >= 1

@@ -1,0 +1,117 @@
+"""Writes anew what the stored runs of results/ look like, as tests/report/test_stored_results.py compares it.
+
+    python tools/render_stored.py [FOLDER]
+
+A file of tests/data/stored (or FOLDER) for each archive: the answer, the tables of the terminal and of markdown without
+what is said of notes, and a line for each row with a hash of its figures in the JSON document. Run it only where
+stored runs are meant to be shown otherwise, and read the difference before it is committed.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+import sys
+import tarfile
+from io import StringIO
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import msgspec
+from rich.console import Console
+
+from enginebench.report.run.answers import state_answer
+from enginebench.report.run.markdown import format_markdown
+from enginebench.report.run.rows import Row, RunDocument
+from enginebench.report.run.terminal import print_run
+from enginebench.workflow.folder import read_results
+from enginebench.workflow.reporting import describe_stored
+
+ROOT = Path(__file__).resolve().parent.parent
+GOLDEN = ROOT / "tests" / "data" / "stored"
+# The last digits of a mean depend on the order in which a library adds.
+DIGITS = 6
+# What stands below the tables of the terminal: a legend, notes of all rows, numbered ones, or nothing.
+NOTE = re.compile(r"\? |all:| *\d+ |$")
+
+
+def list_archives() -> list[Path]:
+    """The archives of stored runs."""
+    return sorted((ROOT / "results").glob("*/*.tar.xz"))
+
+
+def name_golden(archive: Path) -> str:
+    """The file that tells what a stored run looked like."""
+    return f"{archive.parent.name}-{archive.name.removesuffix('.tar.xz')}.txt"
+
+
+def render_archive(archive: Path) -> str:
+    """All that is compared of one stored run."""
+    with TemporaryDirectory() as folder, tarfile.open(archive) as stored:
+        stored.extractall(folder, filter="data")
+        (root,) = Path(folder).iterdir()
+        document = describe_stored(*read_results(root))
+    parts = {
+        "answer": state_answer(document),
+        "terminal": render_terminal(document),
+        "markdown": render_markdown(document),
+        "json": [f"{row.id} {hash_row(row)}" for row in document.rows],
+    }
+    return "\n".join(line.rstrip() for title, lines in parts.items() for line in (f"== {title}", *lines, ""))
+
+
+def render_terminal(document: RunDocument) -> list[str]:
+    """The tables at 80 columns, without the column of notes and what stands below the tables."""
+    text = StringIO()
+    console = Console(width=80, color_system=None, file=text)
+    print_run(document, console, answer=False)
+    lines: list[str] = []
+    end = None
+    for line in text.getvalue().splitlines():
+        if line.startswith(document.model):
+            end = None
+        elif line.startswith("engine ") and "notes" in line:
+            end = line.index("notes")
+        elif NOTE.match(line):
+            break
+        lines.append(line[:end])
+    return lines
+
+
+def render_markdown(document: RunDocument) -> list[str]:
+    """The page without its column of notes and without their text."""
+    lines = format_markdown(document).splitlines()
+    kept = [line for line in lines if not line.startswith(("- all rows:", "- note "))]
+    return [f"{line.rpartition(' | ')[0]} |" if line.startswith("| ") else line for line in kept]
+
+
+def hash_row(row: Row) -> str:
+    """A hash of a row's fields, and of code, message and advice of its caveats."""
+    fields = msgspec.to_builtins(row)
+    for caveat in fields["caveats"]:
+        for name in set(caveat) - {"code", "message", "advice"}:
+            del caveat[name]
+    return hashlib.sha256(json.dumps(round_all(fields), sort_keys=True).encode()).hexdigest()[:16]
+
+
+def round_all(value: Any) -> Any:
+    """`value` with every number in it rounded."""
+    if isinstance(value, float):
+        return f"{value:.{DIGITS}g}"
+    if isinstance(value, dict):
+        return {key: round_all(item) for key, item in value.items()}
+    return [round_all(item) for item in value] if isinstance(value, list | tuple) else value
+
+
+def main() -> int:
+    folder = Path(sys.argv[1]) if len(sys.argv) > 1 else GOLDEN
+    folder.mkdir(parents=True, exist_ok=True)
+    for archive in list_archives():
+        (folder / name_golden(archive)).write_text(render_archive(archive), "utf-8")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

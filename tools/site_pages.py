@@ -1,0 +1,38 @@
+"""A hook of MkDocs: pages keep their place in the repository, so that a link that GitHub can follow works in the site.
+
+MkDocs reads one folder, docs/. Here README.md and its like are added, and each file is known by its path from the
+root: `[engines](docs/engines.md)` in README.md is then right in both places, and checked.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from mkdocs.structure.files import File, Files
+
+if TYPE_CHECKING:
+    from mkdocs.config.defaults import MkDocsConfig
+
+ROOT = Path(__file__).resolve().parent.parent
+OUTSIDE_OF_DOCS = (
+    "README.md",
+    "CHANGELOG.md",
+    "CONTRIBUTING.md",
+    "benchmarks/README.md",
+    "results/h200/README.md",
+    "src/enginebench/models/data/README.md",
+)
+
+
+def on_files(files: Files, *, config: MkDocsConfig) -> Files:
+    """All files of the site by their paths in the repository; addresses of the pages in docs/ stay without `docs/`."""
+
+    def make(path: str, address: str | None = None) -> File:
+        return File(path, str(ROOT), config.site_dir, config.use_directory_urls, dest_uri=address)
+
+    docs = Path(config.docs_dir)
+    inside = {file.src_uri: file for file in files if file.src_dir == config.docs_dir}
+    moved = [make(f"{docs.name}/{path}", file.dest_uri) for path, file in inside.items()]
+    others = [file for file in files if file.src_uri not in inside]
+    return Files([*others, *moved, *map(make, OUTSIDE_OF_DOCS)])
