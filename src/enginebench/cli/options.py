@@ -26,7 +26,9 @@ class Common(Shared, frozen=True, kw_only=True):
 
 COMMON_OPTIONS = (
     click.option("--device", callback=read_device, default="cpu", show_default=True, help="cpu or cuda:N"),
-    click.option("--threads", type=click.IntRange(1, 4096), help="Threads per engine. [physical cores; tune searches them]"),
+    click.option(
+        "--threads", type=click.IntRange(1, 4096), help="Threads per engine. [physical cores; tune searches them]"
+    ),
     click.option(
         "--seed",
         type=click.IntRange(0, 2**32 - 1),

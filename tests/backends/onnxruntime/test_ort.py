@@ -173,3 +173,43 @@ def test_a_graph_that_is_optimised_ahead_is_a_build_of_its_own(tmp_path: Path) -
             answers.append(engine.fetch()["y"])
     np.testing.assert_array_equal(answers[0], answers[1])
     assert OrtBackend().build(artifact, SPEC, tmp_path) == artifact
+
+
+def refuse_exact_sums(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """ONNX Runtime as it meets signed activations on a CPU without VNNI; returns the settings of what it opened."""
+    opened: list[str] = []
+    real = onnxruntime.InferenceSession
+
+    def open_like_avx2(path: str, settings: Any, **others: Any) -> Any:
+        if settings.get_session_config_entry(ort.EXACT_SUMS) == "1":
+            raise NotImplementedError("QLinearMatMul is implemented only for tensor(int8)")
+        opened.append(settings.get_session_config_entry(ort.EXACT_SUMS))
+        return real(path, settings, **others)
+
+    monkeypatch.setattr(onnxruntime, "InferenceSession", open_like_avx2)
+    return opened
+
+
+def test_a_graph_without_exact_kernels_is_loaded_with_others(
+    onnx_artifact: Artifact, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    opened = refuse_exact_sums(monkeypatch)
+    engine = OrtBackend().load(onnx_artifact, EngineSpec(backend="ort"))
+    assert opened == ["0"]
+    engine.close()
+
+
+def test_a_damaged_file_is_told_in_the_words_of_the_first_refusal(
+    tmp_path: Path, onnx_artifact: Artifact, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    refuse_exact_sums(monkeypatch)
+    damaged = tmp_path / "damaged.onnx"
+    damaged.write_bytes(b"no graph")
+    with pytest.raises(NotImplementedError, match="only for tensor"):
+        ort.create_session(str(damaged), make_session_options(EngineSpec(backend="ort")))
+
+
+def test_exact_sums_are_asked_for_where_they_can_be_had(onnx_artifact: Artifact) -> None:
+    engine = OrtBackend().load(onnx_artifact, EngineSpec(backend="ort"))
+    assert engine.session.get_session_options().get_session_config_entry(ort.EXACT_SUMS) == "1"
+    engine.close()

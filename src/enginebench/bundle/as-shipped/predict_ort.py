@@ -51,7 +51,11 @@ class Predictor:
         onnxruntime.disable_telemetry_events()
         path = str(facts.HERE / bundle["artifact"]["path"])
         settings = make_settings(bundle["engine"])
-        session = onnxruntime.InferenceSession(path, settings, providers=["CPUExecutionProvider"])
+        try:
+            session = onnxruntime.InferenceSession(path, settings, providers=["CPUExecutionProvider"])
+        except Exception:  # without VNNI it has no exact kernels for signed activations: sums may saturate
+            settings.add_session_config_entry("session.x64quantprecision", "0")
+            session = onnxruntime.InferenceSession(path, settings, providers=["CPUExecutionProvider"])
         session.disable_fallback()
         self._binding = session.io_binding()
         self._specs, self._results = bundle["artifact"]["inputs"], bundle["artifact"]["outputs"]
