@@ -369,21 +369,25 @@ def open_page(page: Path) -> bool:
 GPU_MODELS = ("resnet18", "resnet50", "mobilenet_v3_small", "efficientnet_b0")
 
 
-def measure_gpus() -> bool:
+def measure_gpus(processes: int) -> bool:
     """Four models over all GPUs of this machine, in company, and the first row of each once more alone."""
     import ray
+    import torch
 
     with TemporaryDirectory(prefix="gpus-") as folder:
         place = Path(folder)
         spec = {
-            "engines": ["pytorch", "pytorch-cudagraph", "ort-cuda"],
+            "engines": ["pytorch", "pytorch-cudagraph"],
             "precisions": ["fp32", "fp16"],
             "baseline": "pytorch",
+            "processes": processes,
+            "time_limit_s": 1.0,
             "model": [{"name": name, "weights": "random"} for name in GPU_MODELS],
             "machine": [{"kind": KIND, "device": "cuda:0"}],
         }
         write_toml(place / "sweep.toml", spec)
-        ray.init(resources={"machine": 1, KIND: 1}, include_dashboard=False)
+        gpus = torch.cuda.device_count()
+        ray.init(num_gpus=gpus, resources={"machine": 1, KIND: 1}, include_dashboard=False)
         address = ray.get_runtime_context().gcs_address
         command = [sys.executable, "-m", "enginebench", "sweep", str(place / "sweep.toml"), "--on", "auto"]
         command += ["--share-machine", "--out", str(place / "store"), "--json"]
@@ -393,6 +397,8 @@ def measure_gpus() -> bool:
             print(done.stderr[-2000:])
             return False
         document = json.loads(done.stdout)
+    for cell in document["cells"]:
+        print(json.dumps(cell))
     for found in document["interference"]:
         ratio = found["ratio"]
         print(f"{found['model']:20} company / alone {ratio['value']:.3f} ({ratio['low']:.3f} to {ratio['high']:.3f})")
@@ -406,6 +412,7 @@ def main() -> None:
     parser.add_argument("--times", type=int, default=30)
     parser.add_argument("--count", type=int, default=100_000)
     parser.add_argument("--rows", type=int, default=200)
+    parser.add_argument("--processes", type=int, default=10, help="of each row of gpus")
     given = parser.parse_args()
     limit = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (min(limit[1], 65536), limit[1]))
@@ -413,7 +420,7 @@ def main() -> None:
         "faults": lambda: measure_faults(given.times),
         "overhead": lambda: measure_overhead(given.rows),
         "rows": lambda: measure_rows(given.count),
-        "gpus": measure_gpus,
+        "gpus": lambda: measure_gpus(given.processes),
     }[given.what]()
     sys.exit(0 if fine else 1)
 

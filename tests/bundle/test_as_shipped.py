@@ -60,8 +60,28 @@ def test_settings_of_ort_are_those_of_its_engine(load_program: Load, options: di
     fields = ["intra_op_num_threads", "inter_op_num_threads", "execution_mode", "graph_optimization_level"]
     fields += ["enable_cpu_mem_arena"]
     assert [getattr(ours, f) for f in fields] == [getattr(theirs, f) for f in fields]
-    for key in ("session.intra_op.allow_spinning", "session.force_spinning_stop", "session.x64quantprecision"):
+    for key in ("session.intra_op.allow_spinning", "session.force_spinning_stop"):
         assert ours.get_session_config_entry(key) == theirs.get_session_config_entry(key)
+
+
+@pytest.mark.parametrize(("flags", "saturate"), [("fma avx2", True), ("avx2 avx512_vnni", False), ("avx_vnni", False)])
+def test_sums_of_ort_are_as_exact_as_its_engines(
+    load_program: Load, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, flags: str, saturate: bool
+) -> None:
+    from enginebench.backends.onnxruntime.ort import make_session_options
+    from enginebench.core import sums
+
+    (tmp_path / "cpuinfo").write_text(f"processor : 0\nflags : {flags}\n")
+    program = load_program("ort", "predict")
+    monkeypatch.setattr(program.facts, "PROCESSOR", tmp_path / "cpuinfo")
+    monkeypatch.setattr(sums, "PROCESSOR", tmp_path / "cpuinfo")
+    spec = EngineSpec(backend="ort")
+    for settings in (make_session_options(spec), program.make_settings(to_builtins(spec))):
+        if saturate:
+            assert settings.get_session_config_entry(sums.EXACT_SUMS) == "1"
+        else:
+            with pytest.raises(RuntimeError, match="does not have"):
+                settings.get_session_config_entry(sums.EXACT_SUMS)
 
 
 @pytest.mark.parametrize("precision", ["fp32", "fp16", "bf16", "int8"])

@@ -4,6 +4,8 @@ import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper
 
+from enginebench.core.sums import keep_sums_exact, open_cpu_session
+
 SCALES = {"input": 1 / 255, "hidden": 0.02, "output": 0.1}
 
 
@@ -89,6 +91,6 @@ def run_ort(path, inputs):
 
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = 1
-    options.add_session_config_entry("session.x64quantprecision", "1")  # exact sums, as the engine has them
-    session = onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
+    keep_sums_exact(options)  # as the engine has them
+    session = open_cpu_session(str(path), options)
     return session.run(None, {session.get_inputs()[0].name: inputs})[0]

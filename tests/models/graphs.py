@@ -11,6 +11,8 @@ import onnx
 import onnxruntime
 from onnx import ModelProto, NodeProto, TensorProto, helper, numpy_helper
 
+from enginebench.core.sums import keep_sums_exact, open_cpu_session
+
 
 def build_graph(
     nodes: Sequence[NodeProto],
@@ -102,11 +104,10 @@ def run_graph(path: Path, feeds: Mapping[str, Any], *, optimize: bool = True) ->
     options = onnxruntime.SessionOptions()
     options.log_severity_level = 3
     options.intra_op_num_threads = 1
-    options.add_session_config_entry("session.x64quantprecision", "1")  # as the engine has it
+    keep_sums_exact(options)  # as the engine has them
     if not optimize:
         options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
-    session = onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
-    return session.run(None, dict(feeds))[0]
+    return open_cpu_session(str(path), options).run(None, dict(feeds))[0]
 
 
 def count_ops(path: Path) -> dict[str, int]:

@@ -46,11 +46,11 @@ MODELS: list[tuple[str, int | None, dict[str, int]]] = [
     ("digits-cnn", None, {}),
     ("digits-mlp", None, {}),
     ("resnet18", 64, {"fp8": 1}),
-    ("factories:make_short_resnet50", None, {"fp8": 1}),
+    ("short_models:make_short_resnet50", None, {"fp8": 1}),
     ("mobilenet_v3_small", 64, {}),
-    ("factories:make_short_efficientnet", None, {"int8": 1}),
-    ("factories:make_short_vit", None, {"fp8": 1}),
-    ("factories:make_short_convnext", None, {"fp8": 8}),
+    ("short_models:make_short_efficientnet", None, {"int8": 1}),
+    ("short_models:make_short_vit", None, {"fp8": 1}),
+    ("short_models:make_short_convnext", None, {"fp8": 8}),
     ("encoder", None, {}),
 ]
 

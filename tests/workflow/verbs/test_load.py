@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import time
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -28,7 +29,7 @@ from enginebench.measure.arrivals import read_trace, schedule_constant, schedule
 from enginebench.measure.pin import share_cpus
 from enginebench.report.load.document import LoadDocument
 from enginebench.workflow import main_job
-from enginebench.workflow.rates import make_bench, name_row, widen_profile
+from enginebench.workflow.rates import LoadSettings, make_bench, name_row, widen_profile
 from enginebench.workflow.request import Shared
 from enginebench.workflow.verbs.load import load_target, make_request, make_settings, write_load
 from processes import Cli, environment
@@ -242,6 +243,8 @@ def test_a_run_adds_the_capacity_of_the_rows_that_won(tmp_path: Path, monkeypatc
         "describe_stored",
         lambda record, results: SimpleNamespace(fastest=SimpleNamespace(id=results[-1].id), recommended=None),
     )
+    # As fine as usual, the search would take minutes.
+    monkeypatch.setattr(main_job, "LoadSettings", partial(LoadSettings, resolution=1.5, time_budget_s=30.0))
     engines = ["fake:latency_us=9000,waiting=asleep", "fake:latency_us=3000,waiting=asleep"]
     done = enginebench.run("digits-mlp", engines=engines, quick=True, threads=1, load_p99_ms=300, out=tmp_path / "r")
     slow, fast = done.rows

@@ -37,6 +37,7 @@ from enginebench.core.precisions import REORDER
 from enginebench.core.records import TEXT, Artifact, Availability, EngineSpec, LayerProfile, Precision, TensorSpec
 from enginebench.core.store import hash_files
 from enginebench.core.streams import Clock, Ended, StreamsSpec, collect_ended, fail_request
+from enginebench.core.sums import keep_sums_exact, open_cpu_session
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -62,10 +63,6 @@ SPINNING = {
     "always": {"session.intra_op.allow_spinning": "1", "session.force_spinning_stop": "0"},
     "never": {"session.intra_op.allow_spinning": "0", "session.force_spinning_stop": "1"},
 }
-
-# On x86-64 without VNNI the 8-bit kernels add pairs of products in 16 bits, which overflow; with this they take slower
-# ones that do not. It changes nothing elsewhere. Source: onnxruntime_session_options_config_keys.h of ONNX Runtime.
-EXACT_SUMS = "session.x64quantprecision"
 
 OPTIMISATION = {
     "all": onnxruntime.GraphOptimizationLevel.ORT_ENABLE_ALL,
@@ -176,8 +173,9 @@ def make_session_options(spec: EngineSpec) -> Any:
     # What was optimised ahead must not be optimised again: its operators are the kernels of this processor already.
     settings.graph_optimization_level = OPTIMISATION["none" if options["ahead"] == "1" else options["opt"]]
     settings.log_severity_level = ERRORS_ONLY
-    for key, value in {**SPINNING[options["spinning"]], EXACT_SUMS: "1"}.items():
+    for key, value in SPINNING[options["spinning"]].items():
         settings.add_session_config_entry(key, value)
+    keep_sums_exact(settings)
     settings.enable_cpu_mem_arena = options["arena"] != "none"
     if options["arena"] == "shared":
         share_arena()
@@ -225,30 +223,13 @@ def open_session(artifact: Artifact, settings: Any) -> Any:
     onnxruntime.disable_telemetry_events()
     register_operators(settings, artifact.operator_libraries)
     try:
-        session = create_session(artifact.path, settings)
+        session = open_cpu_session(artifact.path, settings)
     except Exception as error:
         raise explain_refusal(f"ONNX Runtime cannot load {artifact.path}", error) from error
     session.disable_fallback()
     if session.get_providers() != [PROVIDER]:
         raise BackendUnavailable(f"asked ONNX Runtime for {PROVIDER}, got {', '.join(session.get_providers())}")
     return session
-
-
-def create_session(path: str, settings: Any) -> Any:
-    """A session that adds 8-bit products exactly, or one that may not where ONNX Runtime has no such kernels.
-
-    Without VNNI the setting makes weights unsigned, also those of a `QLinearMatMul` whose activations are signed, and
-    for these ONNX Runtime 1.31 has no kernel: "implemented only for tensor(int8)". Whether its other kernels saturate
-    there is told by the drift of the row.
-    """
-    try:
-        return onnxruntime.InferenceSession(path, settings, providers=[PROVIDER])
-    except Exception as refusal:
-        settings.add_session_config_entry(EXACT_SUMS, "0")
-        try:
-            return onnxruntime.InferenceSession(path, settings, providers=[PROVIDER])
-        except Exception:
-            raise refusal from None
 
 
 def check_interface(specs: tuple[TensorSpec, ...], found: list[Any], path: str) -> None:

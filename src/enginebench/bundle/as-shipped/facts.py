@@ -15,6 +15,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
+PROCESSOR = Path("/proc/cpuinfo")
 HERE = Path(__file__).resolve().parent
 PLAIN_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.+-]*")
 GO_ON = "To go on all the same: --force, or load(force=True)"
@@ -87,13 +88,18 @@ def find_version(name: str) -> str | None:
         return None
 
 
+def read_instructions() -> list[str]:
+    """The processor's instruction sets as Linux spells them; none where it is another system."""
+    told = PROCESSOR.read_text() if PROCESSOR.is_file() else ""
+    line = re.search(r"^(?:flags|Features)\s*:(.*)$", told, re.MULTILINE)
+    return line[1].split() if line else []
+
+
 def find_missing_instructions() -> Iterator[str]:
     """A sentence if the processor lacks instructions with which the row computed; nothing where Linux does not say."""
-    info = Path("/proc/cpuinfo")
-    if not BUNDLE["instructions"] or not info.is_file():
+    present = read_instructions()
+    if not BUNDLE["instructions"] or not present:
         return
-    line = re.search(r"^(?:flags|Features)\s*:(.*)$", info.read_text(), re.MULTILINE)
-    present = line[1].split() if line else []
     missing = [flag for flag in BUNDLE["instructions"] if flag not in present]
     if missing:
         precision = BUNDLE["engine"]["precision"]

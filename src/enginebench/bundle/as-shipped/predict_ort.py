@@ -23,6 +23,7 @@ import trial
 
 Arrays = dict[str, np.ndarray[Any, Any]]
 LEVELS = {"all": "ENABLE_ALL", "extended": "ENABLE_EXTENDED", "basic": "ENABLE_BASIC", "none": "DISABLE_ALL"}
+WIDE_SUMS = {"avx512_vnni", "avx_vnni", "amx_int8"}
 # (workers spin within a run, and stop at its end)
 SPINNING = {"run": ("1", "1"), "always": ("1", "0"), "never": ("0", "1")}
 
@@ -39,7 +40,8 @@ def make_settings(engine: dict[str, Any]) -> Any:
     spin, stop = SPINNING[engine["options"].get("spinning", "run")]
     settings.add_session_config_entry("session.intra_op.allow_spinning", spin)
     settings.add_session_config_entry("session.force_spinning_stop", stop)
-    settings.add_session_config_entry("session.x64quantprecision", "1")  # no 8-bit sum overflows on an older CPU
+    if not WIDE_SUMS.intersection(facts.read_instructions()):  # an older CPU, where 8-bit sums would saturate
+        settings.add_session_config_entry("session.x64quantprecision", "1")
     settings.enable_cpu_mem_arena = engine["options"].get("arena", "own") != "none"
     return settings
 

@@ -16,6 +16,7 @@ from onnx import ModelProto, NodeProto
 from enginebench.core.errors import ArtifactError
 from enginebench.core.groups import NodeGroup
 from enginebench.core.operators import register_operators
+from enginebench.core.sums import keep_sums_exact, open_cpu_session
 from enginebench.models.precision.exclusion import find_originals
 from enginebench.models.precision.graph import make_consumers, make_producers, sort_nodes
 from enginebench.models.precision.macs import count_macs
@@ -213,9 +214,9 @@ def answer(model: ModelProto, feeds: Feeds, threads: int, libraries: Sequence[st
     register_operators(options, libraries)
     options.intra_op_num_threads = threads
     options.log_severity_level = 3
-    options.add_session_config_entry("session.x64quantprecision", "1")  # as the engine has it
+    keep_sums_exact(options)  # as the engine has them
     try:
-        session = onnxruntime.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
+        session = open_cpu_session(model.SerializeToString(), options)
         fixed = session.get_inputs()[0].shape[0]
         step = fixed if isinstance(fixed, int) else STEP
         n = min(len(array) for array in feeds.values())

@@ -1,0 +1,96 @@
+"""8-bit sums that do not saturate are asked for where they would, and nowhere else."""
+
+from __future__ import annotations
+
+import platform
+from pathlib import Path
+from typing import Any
+
+import onnxruntime
+import pytest
+from onnx import TensorProto, helper
+
+from enginebench.core import sums
+
+
+@pytest.fixture
+def old_processor(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
+    """An x86-64 with AVX2 and nothing after it."""
+    info = tmp_path / "cpuinfo"
+    info.write_text("processor\t: 0\nflags\t\t: fpu fma avx2\n")
+    monkeypatch.setattr(sums, "PROCESSOR", info)
+    monkeypatch.setattr(platform, "machine", lambda: "x86_64")
+    return info
+
+
+@pytest.mark.parametrize("flag", sorted(sums.WIDE_SUMS))
+def test_processors_that_add_in_32_bits_keep_their_fast_kernels(old_processor: Path, flag: str) -> None:
+    assert sums.sums_saturate()
+    old_processor.write_text(f"flags : avx2 {flag} f16c\n")
+    assert not sums.sums_saturate()
+
+
+def test_what_is_no_x86_has_no_such_kernels(old_processor: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(platform, "machine", lambda: "aarch64")
+    assert not sums.sums_saturate()
+
+
+def test_an_x86_that_does_not_tell_its_instructions_is_taken_for_an_old_one(old_processor: Path) -> None:
+    old_processor.write_text("processor : 0\n")
+    assert sums.sums_saturate()
+    old_processor.unlink()
+    assert sums.sums_saturate()
+
+
+def test_the_setting_is_made_where_sums_saturate(old_processor: Path) -> None:
+    settings = onnxruntime.SessionOptions()
+    sums.keep_sums_exact(settings)
+    assert settings.get_session_config_entry(sums.EXACT_SUMS) == "1"
+    old_processor.write_text("flags : avx2 avx512_vnni\n")
+    others = onnxruntime.SessionOptions()
+    sums.keep_sums_exact(others)
+    with pytest.raises(RuntimeError, match="does not have"):
+        others.get_session_config_entry(sums.EXACT_SUMS)
+
+
+def make_graph() -> bytes:
+    value = [helper.make_tensor_value_info(name, TensorProto.FLOAT, [1]) for name in "xy"]
+    graph = helper.make_graph([helper.make_node("Relu", ["x"], ["y"])], "g", value[:1], value[1:])
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    return bytes(model.SerializeToString())
+
+
+def refuse_exact_sums(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """ONNX Runtime as it meets signed activations on a CPU without VNNI; returns the settings of what it opened."""
+    opened: list[str] = []
+    real = onnxruntime.InferenceSession
+
+    def open_like_avx2(model: str, settings: Any, **others: Any) -> Any:
+        if settings.get_session_config_entry(sums.EXACT_SUMS) == "1":
+            raise NotImplementedError("QLinearMatMul is implemented only for tensor(int8)")
+        opened.append(settings.get_session_config_entry(sums.EXACT_SUMS))
+        return real(model, settings, **others)
+
+    monkeypatch.setattr(onnxruntime, "InferenceSession", open_like_avx2)
+    return opened
+
+
+def test_a_graph_without_exact_kernels_is_loaded_with_others(
+    old_processor: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings = onnxruntime.SessionOptions()
+    sums.keep_sums_exact(settings)
+    opened = refuse_exact_sums(monkeypatch)
+    assert sums.open_cpu_session(make_graph(), settings).get_providers() == ["CPUExecutionProvider"]
+    assert opened == ["0"]
+
+
+def test_a_damaged_file_is_told_in_the_words_of_the_first_refusal(
+    old_processor: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings = onnxruntime.SessionOptions()
+    sums.keep_sums_exact(settings)
+    refuse_exact_sums(monkeypatch)
+    (tmp_path / "damaged.onnx").write_bytes(b"no graph")
+    with pytest.raises(NotImplementedError, match="only for tensor"):
+        sums.open_cpu_session(str(tmp_path / "damaged.onnx"), settings)
