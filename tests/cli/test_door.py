@@ -10,7 +10,9 @@ from pathlib import Path
 
 import pytest
 
+from enginebench.cli.doctor import describe_state
 from enginebench.cli.door import VERBS
+from enginebench.core.records import Availability
 from processes import Cli, environment
 
 HEAVY = ("torch", "onnxruntime", "openvino", "onnx", "scipy", "altair", "vl_convert", "numpy", "rich", "nncf")
@@ -79,6 +81,18 @@ def test_doctor_names_every_engine_and_never_fails(cli: Cli) -> None:
     shown = cli("doctor")
     assert shown.returncode == 0
     assert max(map(len, shown.stdout.splitlines())) <= 80
+
+
+@pytest.mark.parametrize(
+    ("engine", "state"),
+    [
+        (Availability(engine="e", available=True, version="1.2", devices=("cpu", "cuda:0")), "ready   1.2 cpu cuda:0"),
+        (Availability(engine="e", available=False, version="1.2", reason="there is no GPU here"), "not ready   1.2"),
+        (Availability(engine="e", available=False, fix="pip install e"), "missing"),
+    ],
+)
+def test_doctor_tells_what_cannot_run_here_from_what_is_missing(engine: Availability, state: str) -> None:
+    assert describe_state(engine) == state
 
 
 def test_models_lists_the_zoo(cli: Cli) -> None:

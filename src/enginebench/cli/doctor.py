@@ -108,8 +108,7 @@ def _describe_clock(machine: Machine) -> str:
 
 
 def _print_engine(console: Console, engine: Availability) -> None:
-    state = f"ready   {engine.version or ''} {' '.join(engine.devices)}" if engine.available else "missing"
-    _print_pair(console, engine.engine, state.rstrip())
+    _print_pair(console, engine.engine, describe_state(engine))
     for name, text in (
         ("from", engine.package),
         ("why", engine.reason),
@@ -118,6 +117,13 @@ def _print_engine(console: Console, engine: Availability) -> None:
     ):
         if text:
             _print_pair(console, "", f"{name}: {text}")
+
+
+def describe_state(engine: Availability) -> str:
+    """`ready` with version and devices; `not ready`: installed, but this machine cannot run it; else `missing`."""
+    if engine.available:
+        return f"ready   {engine.version or ''} {' '.join(engine.devices)}".rstrip()
+    return f"not ready   {engine.version}" if engine.version else "missing"
 
 
 def _print_pair(console: Console, name: str, text: str) -> None:
