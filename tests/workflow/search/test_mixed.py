@@ -17,7 +17,14 @@ from enginebench.workflow.child.perform_sensitivity import find_first
 from enginebench.workflow.folder import RunFolder, RunRecord, RunRequest
 from enginebench.workflow.scoring import judge_by
 from enginebench.workflow.search import mixed
-from enginebench.workflow.search.mixed import MIXED_FILE, MixedProposer, describe_held, describe_layering, read_mixed
+from enginebench.workflow.search.mixed import (
+    MIXED_FILE,
+    MixedProposer,
+    describe_held,
+    describe_layering,
+    explain_hopeless,
+    read_mixed,
+)
 from enginebench.workflow.search.proposals import Tried
 from enginebench.workflow.search.records import Budget, SearchRecord, SearchRequest
 from enginebench.workflow.search.rows import Rows
@@ -158,6 +165,34 @@ def test_a_child_that_dies_costs_the_line_and_nothing_else(search, tmp_path, mon
     proposer = MixedProposer(request, arms, rows, folder, Silent())
     assert proposer.propose(12, []) == []
     assert "signal 9" in str(read_mixed(folder).layerings[0].reason)
+
+
+@pytest.mark.parametrize(
+    ("fp32", "int8", "hopeless"),
+    [
+        ((8.0, 9.0), (3.3,), True),  # far behind in both
+        ((8.0,), (1.9,), False),
+        ((1.0,), (4.0,), False),  # FP32 leads: a few nodes in 8 bits may help
+        ((8.0,), (None,), False),  # 8 bits throughout broke a limit
+        ((), (3.3,), False),
+    ],
+)
+def test_an_engine_that_is_far_behind_gets_no_line(search, fp32, int8, hopeless):
+    whole = next(arm.default for arm in search[1] if arm.precision == "int8")
+    base = replace(whole, precision="fp32", recipe=None)
+    tried = [Tried(setting=base, cost=cost) for cost in fp32] + [Tried(setting=whole, cost=cost) for cost in int8]
+    tried.append(Tried(setting=replace(whole, engine="openvino"), cost=1.0))  # another engine's says nothing
+    assert bool(explain_hopeless(whole, tried)) == hopeless
+
+
+def test_a_line_that_was_not_made_says_why(search, tmp_path, monkeypatch):
+    request, arms, sources, *_ = search
+    monkeypatch.setattr(mixed, "run_child", lambda *args, **kwargs: pytest.fail("a child was started"))
+    folder = RunFolder(tmp_path)
+    proposer = MixedProposer(request, arms, Rows(request.run, sources, folder.artifacts, Silent()), folder, Silent())
+    assert proposer.propose(12, [Tried(setting=arm.default, cost=3.3) for arm in arms]) == []
+    (line,) = proposer.describe()
+    assert "both take at least 3.3 times what the leader takes" in line and "search ort alone" in line
 
 
 def test_damage_is_told(tmp_path):

@@ -56,6 +56,9 @@ LINE_SHARE = 0.5
 CONTROLLED = "nncf-control"
 REFERENCE = "reference"
 LEAST_PATIENCE_S = 60.0
+# An engine that takes so many times what the leader takes, in FP32 as well as in 8 bits, gets no line of graphs: one in
+# between would have to be twice as fast as the faster of the two, and making the line takes minutes.
+HOPELESS = 2.0
 # Seconds of timed calls before each profile.
 PROFILED_S = 0.5
 
@@ -144,7 +147,7 @@ class MixedProposer:
         """The graphs of every line that keep the limits and were not tried; they are made on the first call."""
         for setting in self._settings:
             if all(one.setting != setting for one in self.document.layerings):
-                self._add(self._lay(setting))
+                self._add(self._lay(setting, tried))
         seen = {one.setting.name for one in tried}
         found = [
             replace(layering.setting, graph=graph.name, recipe=graph.recipe or layering.setting.recipe)
@@ -177,7 +180,7 @@ class MixedProposer:
         self.document = replace(self.document, layerings=(*self.document.layerings, layering))
         write_atomic(self._folder.root / MIXED_FILE, encode(self.document, indent=2))
 
-    def _lay(self, setting: Setting) -> Layering:
+    def _lay(self, setting: Setting, tried: Sequence[Tried]) -> Layering:
         """The layering of one setting; one that fails says why, and costs the search nothing else."""
         measure = replace(self._request.run.measure, time_limit_s=PROFILED_S)
         base = self._rows.plan(replace(setting, precision="fp32", recipe=None, method=""), measure)
@@ -187,6 +190,9 @@ class MixedProposer:
         for row in (base, full):
             if row.skip is not None or row.source is None:
                 return self._give_up(setting, label, row.skip or "there is no graph")
+        if reason := explain_hopeless(setting, tried):
+            self._reporter.say(f"{label}: no precision by layer: {reason}")
+            return self._give_up(setting, label, reason)
         try:
             return self._follow(setting, label, base, full)
         except EngineBenchError as error:
@@ -444,6 +450,26 @@ def _make_part(one: GroupHarm, saved_ns: Mapping[str, float], *, by_labels: bool
     harm = one.harm
     weight = None if harm is None else harm.kl_nats if by_labels and harm.kl_nats is not None else harm.noise
     return Part(name=one.group.name, noise=weight, saved_ns=saved_ns.get(one.group.name))
+
+
+def explain_hopeless(setting: Setting, tried: Sequence[Tried]) -> str:
+    """Why no graph between FP32 and 8 bits can be expected to win; empty where one can, or nobody knows.
+
+    Args:
+        setting: of an engine in 8 bits.
+        tried: what was found out so far. A setting that broke a limit has no cost: in between there may be a fast one.
+    """
+    costs: dict[str, list[float]] = {"fp32": [], setting.precision: []}
+    for one in tried:
+        known = costs.get(one.setting.precision)
+        if known is not None and one.setting.engine == setting.engine and one.cost is not None:
+            known.append(one.cost)
+    if not all(costs.values()) or (best := min(map(min, costs.values()))) < HOPELESS:
+        return ""
+    return (
+        f"FP32 and 8 bits both take at least {best:.1f} times what the leader takes. To see its layers all the same, "
+        f"search {setting.engine} alone"
+    )
 
 
 def describe_layering(layering: Layering) -> str:
