@@ -38,8 +38,8 @@ def open_cpu_session(model: str | bytes, settings: Any) -> Any:
     """A session on ONNX Runtime's CPU provider, with the exact sums that were asked for where it has kernels for them.
 
     The setting makes weights unsigned, also those of a `QLinearMatMul` whose activations are signed, and for these ONNX
-    Runtime 1.31 has no kernel: "implemented only for tensor(int8)"; it also fails where two nodes share a weight. Such
-    a graph is loaded without it, and its drift tells whether sums saturate.
+    Runtime 1.31 has no kernel: "implemented only for tensor(int8)"; other graphs end in "Attempt to
+    replace the existing tensor". They are loaded without it, and their drift tells whether sums saturate.
 
     Raises:
         Exception: ONNX Runtime's own, which has a class for every kind of failure.
