@@ -49,7 +49,7 @@ def test_entries_of_one_shape_are_fed_together_and_a_last_call_is_filled_up(tmp_
     calls = [make_sounds(2), make_sounds(1, 256), make_sounds(1)]
     assert write_samples(calls, VAD, tmp_path / "samples") == 4
     entries = read_samples(str(tmp_path / "samples"))
-    assert group_samples(entries, 2) == [[0, 1], [3], [2]]
+    assert group_samples(entries, 2, VAD) == [[0, 1], [3], [2]]
     assert (filled := join_samples([entries[3]], VAD, 2))["input"].shape == (2, 512)
     assert (filled["input"][0] == filled["input"][1]).all()
     assert len(read_samples(str(tmp_path / "samples"), 2)) == 2
@@ -107,3 +107,24 @@ def test_objects_and_damage_are_never_loaded(tmp_path: Path) -> None:
         resolve_given(str(tmp_path / "damaged.npz"))
     with pytest.raises(UsageError, match=r"no such folder; expected F\.npz"):
         resolve_given(str(tmp_path / "absent"))
+
+
+def test_entries_that_share_other_values_are_not_joined() -> None:
+    """A sampling rate belongs to every entry of its file: those of two files with different ones are two calls."""
+    specs = (
+        TensorSpec(name="x", dtype="float32", shape=("batch", 2)),
+        TensorSpec(name="rate", dtype="int64", shape=()),
+    )
+    entries = [
+        entry
+        for rate in (8, 16, 8)
+        for entry in cut_entries({"x": np.zeros((2, 2), np.float32), "rate": np.array(rate)}, specs)
+    ]
+    assert group_samples(entries, 4, specs) == [[0, 1, 4, 5], [2, 3]]
+    assert [int(join_samples([entries[i] for i in group], specs, 4)["rate"]) for group in [[0, 1], [2, 3]]] == [8, 16]
+
+
+def test_files_without_a_batch_axis_are_calls_of_their_own() -> None:
+    specs = (TensorSpec(name="x", dtype="float32", shape=("length", 2), sizes=(3, 2)),)
+    entries = [{"x": np.full((3, 2), i, np.float32)} for i in range(3)]
+    assert group_samples(entries, 8, specs) == [[0], [1], [2]]

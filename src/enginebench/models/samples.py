@@ -204,11 +204,20 @@ def read_samples(folder: str, n: int | None = None) -> list[dict[str, Array]]:
     return [_read_file(path) for path in list_samples(folder)[:n]]
 
 
-def group_samples(samples: Sequence[Mapping[str, Array]], batch: int) -> list[list[int]]:
-    """The places of the entries that go into each call: at most `batch`, all of one shape, in the order they came."""
+def group_samples(samples: Sequence[Mapping[str, Array]], batch: int, specs: Sequence[TensorSpec]) -> list[list[int]]:
+    """The places of the entries that go into each call: at most `batch`, in the order they came.
+
+    Those of one call have one shape, and the same values in every input that they share; where the model has no batch
+    axis at all, each is a call of its own.
+    """
+    axes = find_batch_axes(specs)
+    shared = [name for name, axis in axes.items() if axis is None]
     groups: dict[tuple[object, ...], list[int]] = {}
     for place, sample in enumerate(samples):
-        groups.setdefault(tuple(sorted((name, array.shape) for name, array in sample.items())), []).append(place)
+        shapes = tuple(sorted((name, array.shape) for name, array in sample.items()))
+        values = tuple(sample[name].tobytes() for name in shared if name in sample)
+        alone = place if len(shared) == len(axes) else None
+        groups.setdefault((shapes, values, alone), []).append(place)
     return [group[i : i + batch] for group in groups.values() for i in range(0, len(group), batch)]
 
 

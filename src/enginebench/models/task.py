@@ -242,7 +242,7 @@ def sample_feeds(
     if samples is not None:
         step = find_batch(artifact_inputs, batch)
         entries = read_samples(samples, step * count)
-        groups = group_samples(entries, step)[:count]
+        groups = group_samples(entries, step, artifact_inputs)[:count]
         return [join_samples([entries[i] for i in group], artifact_inputs, step) for group in groups]
     card = BUILTIN.get(model)
     if card is None or card.task != "digits" or len(artifact_inputs) != 1:

@@ -24,7 +24,7 @@ from enginebench.models.precision.calibration import (
     write_calibration,
     write_calibration_cache,
 )
-from enginebench.models.precision.calibration_data import open_arrays, open_data
+from enginebench.models.precision.calibration_data import keep_batches, open_arrays, open_data, open_given
 from enginebench.models.precision.graph import load_whole_graph, name_nodes, prepare_graph
 from enginebench.models.zoo import packaged_onnx
 
@@ -395,3 +395,26 @@ def test_a_graph_with_branches_can_be_watched(tmp_path):
     found = calibrate(artifact, open_arrays(tmp_path / "x.npy", artifact.inputs, 3), threads=1)
     assert found.ranges["y"] == TensorRange(low=1, high=1)
     assert onnx.load(path).graph.node[2].op_type == "If"
+
+
+def test_every_file_counts_where_entries_share_an_input(tmp_path):
+    """Scales differ from file to file: taken together, all would have had the first one's, in silence."""
+    x, scale, y = (
+        helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, shape)
+        for name, shape in (("x", ["batch", 2]), ("scale", [1]), ("y", ["batch", 2]))
+    )
+    graph = helper.make_graph([helper.make_node("Mul", ["x", "scale"], ["y"])], "g", [x, scale], [y])
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9)
+    artifact = read_onnx(save(model, tmp_path / "scaled.onnx"))
+    folder = tmp_path / "given"
+    folder.mkdir()
+    for i, size in enumerate((1, 10, 2)):
+        np.savez(folder / f"{i}.npz", x=np.array([[1, -3], [2, 0]], np.float32), scale=np.array([size], np.float32))
+    data = open_given(str(folder), artifact.inputs)
+    assert data.apart and data.n == 6
+    found = calibrate(artifact, data, method="minmax", threads=1)
+    assert (found.n, found.ranges["y"].low, found.ranges["y"].high) == (6, -30, 20)
+    again = calibrate(artifact, open_given(str(folder), artifact.inputs), method="entropy", threads=1)
+    assert again.data_sha256 == found.data_sha256
+    with pytest.raises(UsageError, match="--keep-batches"):
+        keep_batches(data, tmp_path / "kept.npz")

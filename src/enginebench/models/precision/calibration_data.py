@@ -20,6 +20,7 @@ from enginebench.core.errors import ArtifactError, FeedError, MissingDependency,
 from enginebench.core.feeds import random_feeds
 from enginebench.core.preprocess import EXTERNAL
 from enginebench.core.records import Caveat, Task, TensorSpec
+from enginebench.core.shapes import find_batch_axes
 from enginebench.models.precision.calibration import explain_external
 from enginebench.models.samples import cut_entries, group_samples, join_samples, name_only, resolve_given
 from enginebench.models.task import (
@@ -60,9 +61,11 @@ class CalibrationData(Struct, frozen=True, kw_only=True, eq=False):
     caveats: tuple[Caveat, ...] = ()
     label: Callable[[int | None], Any] | None = None  # number of classes -> int64 [n]
     names: tuple[str, ...] | None = None  # of pictures: their paths in the folder
+    apart: bool = False  # entries have no first axis to lie along: `read` gives one at a time
 
     def batches(self, size: int) -> Iterator[dict[str, Array]]:
-        """The entries in steps of `size`; the last step may be shorter."""
+        """The entries in steps of `size`, one at a time where they cannot be joined; the last step may be shorter."""
+        size = 1 if self.apart else size
         for start in range(0, self.n, size):
             yield self.read(start, min(start + size, self.n))
 
@@ -354,8 +357,21 @@ def open_given(text: str, inputs: Sequence[TensorSpec], n: int | None = None) ->
 def use_samples(
     samples: Sequence[Mapping[str, Array]], inputs: Sequence[TensorSpec], source: str = "--inputs"
 ) -> CalibrationData:
-    """The user's entries as data: those of the first one's shapes, since a step has one shape."""
-    kept = [samples[place] for place in group_samples(samples, len(samples))[0]]
+    """The user's entries as data: those of the first one's shapes, since a step has one shape.
+
+    Where inputs have no first axis along which entries lie (a recording as a whole, states with their layers first, a
+    sampling rate), all entries serve, one at a time.
+    """
+    if any(axis != 0 for axis in find_batch_axes(inputs).values()):
+        return CalibrationData(
+            source=source,
+            n=len(samples),
+            read=lambda start, _: {s.name: np.asarray(samples[start][s.name], dtype=s.dtype) for s in inputs},
+            preprocess_sha256=EXTERNAL,
+            caveats=(explain_external(f"inputs come from {source}"),),
+            apart=True,
+        )
+    kept = [samples[place] for place in group_samples(samples, len(samples), inputs)[0]]
     return CalibrationData(
         source=source,
         n=len(kept),
@@ -437,8 +453,14 @@ def keep_batches(data: CalibrationData, path: Path) -> None:
     """Writes all entries into an .npz that `open_data` reads back, with where they came from.
 
     Raises:
+        UsageError: entries do not lie along the first axis of every input.
         ArtifactError: the file cannot be written.
     """
+    if data.apart:
+        raise UsageError(
+            f"{path}: arrays are kept along their first axis, and not every input of this model has its entries there. "
+            "Leave --keep-batches out; --inputs takes them as they are"
+        )
     arrays: dict[str, Any] = {}
     for i, feeds in enumerate(data.batches(1)):
         for name, array in feeds.items():
@@ -477,7 +499,8 @@ def hash_while_reading(data: CalibrationData) -> tuple[CalibrationData, Callable
         feeds = data.read(start, stop)
         for entry in range(stop - start):
             for name in sorted(feeds):
-                digest.update(name.encode() + b"\0" + np.ascontiguousarray(feeds[name][entry]).tobytes())
+                own = feeds[name] if data.apart else feeds[name][entry]
+                digest.update(name.encode() + b"\0" + np.ascontiguousarray(own).tobytes())
         return feeds
 
     return msgspec.structs.replace(data, read=read), digest.hexdigest

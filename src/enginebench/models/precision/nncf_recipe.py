@@ -45,7 +45,7 @@ def quantize_with_nncf(
     given = ModelProto()
     given.CopyFrom(model)
     axis = next(iter(model.graph.input)).type.tensor_type.shape.dim[0]
-    size = axis.dim_value or 1
+    size = 1 if data.apart else axis.dim_value or 1
     steps = data.n // size
     dataset = nncf.Dataset(_Entries(data, size, steps))
     try:

@@ -72,7 +72,7 @@ class Observer:
             UsageError: fewer entries than the graph's fixed batch.
             ArtifactError: the graph does not run on this data.
         """
-        fixed, n = self._fixed_batch(), self.count_entries(data)
+        fixed, n = 1 if data.apart else self._fixed_batch(), self.count_entries(data)
         wanted = self._names if names is None else list(names)
         size = fixed or 1
         start = 0
@@ -91,7 +91,7 @@ class Observer:
         Raises:
             UsageError: none, as they do not fill its fixed batch.
         """
-        fixed = self._fixed_batch() or 1
+        fixed = 1 if data.apart else self._fixed_batch() or 1
         if data.n < fixed:
             raise UsageError(
                 f"{data.n} entries of data; the graph has a fixed batch of {fixed}. Give --n {fixed} or more"

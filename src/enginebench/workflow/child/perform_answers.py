@@ -83,7 +83,7 @@ def run_entries(
 ) -> dict[str, Array]:
     """As `run_steps`, of entries that are cut already."""
     rows: dict[int, Mapping[str, Array]] = {}
-    for places in group_samples(entries, step):
+    for places in group_samples(entries, step, specs):
         answer = ask(join_samples([entries[i] for i in places], specs, step))
         for i, place in enumerate(places):
             rows[place] = {name: _take_row(name, array, i, step) for name, array in answer.items()}
@@ -200,7 +200,7 @@ def open_labelled(job: PrepareJob | AnswerJob) -> Entries:
     samples = [entry for arrays in calls for entry in cut_entries(arrays, specs)][: job.labelled.n]
     return Entries(
         n=len(samples),
-        group=partial(group_samples, samples),
+        group=lambda step: group_samples(samples, step, specs),
         feed=lambda places, step: join_samples([samples[i] for i in places], specs, step),
         label=_refuse_labels,
         preprocess_sha256=EXTERNAL,

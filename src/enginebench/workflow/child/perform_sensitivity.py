@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from enginebench.analyze.harm import measure_harm
+from enginebench.core.errors import UsageError
 from enginebench.core.groups import GroupHarm, Harm, NodeGroup
 from enginebench.models.samples import read_samples
 from enginebench.workflow.child.jobs import NoteCall, SensitivityAnswer, SensitivityJob
@@ -31,6 +32,8 @@ def measure_sensitivity(job: SensitivityJob, note: NoteCall) -> SensitivityAnswe
     given = load_whole_graph(Path(job.artifact.path))
     prepared, quantized = prepare_graph(given, libraries), load_whole_graph(Path(job.quantized.path))
     data = _open_samples(job)
+    if data.apart:
+        raise UsageError("its samples have no common batch axis, and are not compared group by group")
     feeds = data.read(0, data.n)
     groups = find_groups(given, prepared, quantized)
     reference = answer(prepared, feeds, job.threads, libraries)

@@ -206,7 +206,7 @@ def _take_given(text: str, specs: Sequence[TensorSpec], n: int | None) -> Inputs
 
 def save_inputs(entries: Sequence[Mapping[str, Any]], specs: Sequence[TensorSpec], place: Path) -> Path:
     """Keeps the entries in one file `place`.npz, joined; in a folder of files, if their shapes differ. Says where."""
-    if len(group_samples(entries, len(entries))) > 1:
+    if len(group_samples(entries, len(entries), specs)) > 1:
         write_samples(entries, specs, place)
         return place
     path = place.with_suffix(".npz")
