@@ -80,7 +80,6 @@ def test_every_schema_that_is_written_is_known() -> None:
         "enginebench.dry-run/1",
         "enginebench.search/1",
         "enginebench.laps/1",
-        "enginebench.mixed/1",
         "enginebench.sweep-plan/1",
         "enginebench.sweep-record/1",
         "enginebench.models/1",

@@ -53,6 +53,7 @@ from enginebench.workflow.fleet.reporting import report_sweep
 from enginebench.workflow.history import read_history, select_rows
 from enginebench.workflow.reporting import FORMATS, Written, check_formats, report_folder, report_trtexec
 from enginebench.workflow.request import choose_drop
+from enginebench.workflow.search.mixed import MIXED_SCHEMA, MixedDocument
 from enginebench.workflow.verbs import parse
 from enginebench.workflow.verbs.bisect import BisectDocument
 from enginebench.workflow.verbs.build import BuildDocument
@@ -85,6 +86,7 @@ Document: TypeAlias = (
     | CalibrateDocument
     | QuantizeDocument
     | TuneDocument
+    | MixedDocument
     | Calibration
     | DoctorDocument
     | DeliverDocument
@@ -118,6 +120,7 @@ DOCUMENTS: dict[str, type[Struct]] = {
     "enginebench.deliver/1": DeliverDocument,
     "enginebench.load/1": LoadDocument,
     TUNE_SCHEMA: TuneDocument,
+    MIXED_SCHEMA: MixedDocument,
     "enginebench.env/1": EnvironmentsDocument,
     "enginebench.bisect/1": BisectDocument,
     SWEEP_SCHEMA: SweepDocument,

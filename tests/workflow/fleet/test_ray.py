@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import shutil
+import socket
 import tempfile
 import threading
 import time
@@ -11,7 +13,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from click.testing import CliRunner
 
+from enginebench.cli.doctor import command as doctor
 from enginebench.core.errors import BackendUnavailable
 from enginebench.models.zoo import DATA_DIR
 from enginebench.workflow.fleet import ray_fleet
@@ -20,6 +24,7 @@ from enginebench.workflow.fleet.ray_fleet import MACHINE, is_of_kind, name_resou
 from enginebench.workflow.fleet.spec import MachineEntry, SweepSpec, list_groups, read_spec
 from enginebench.workflow.fleet.store import open_store
 from enginebench.workflow.fleet.worker import answer_group, answer_sources
+from enginebench.workflow.verbs.doctor import read_answer
 from enginebench.workflow.verbs.sweep import run_sweep
 from processes import ROOT
 from reporters import Silent
@@ -45,9 +50,10 @@ kind = "moon"
 class Nodes:
     """A cluster of processes on this machine, each node with a folder for temporary files of its own."""
 
-    def __init__(self, folder: Path, cluster: Any) -> None:
+    def __init__(self, folder: Path, cluster: Any, port: int) -> None:
         self._folder = folder
         self.cluster = cluster
+        self.outside = f"ray://127.0.0.1:{port}"
         self.running: list[Any] = []
 
     def add(self) -> None:
@@ -65,10 +71,14 @@ def nodes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Nodes]:
     (tmp_path / "nodes").mkdir()
     short = tempfile.mkdtemp(prefix="eb-", dir="/tmp")  # the path of a socket has 107 bytes at most
     monkeypatch.setenv("RAY_TMPDIR", short)
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
     head = {"num_cpus": 0, "include_dashboard": False, "object_store_memory": OBJECT_STORE_BYTES}
-    cluster = cluster_utils.Cluster(initialize_head=True, head_node_args=head)
+    monkeypatch.setenv("PYTHONPATH", str(ROOT / "src"))  # of the head's own workers
+    cluster = cluster_utils.Cluster(initialize_head=True, head_node_args={**head, "ray_client_server_port": port})
     monkeypatch.setenv("RAY_ADDRESS", cluster.address)
-    found = Nodes(tmp_path / "nodes", cluster)
+    found = Nodes(tmp_path / "nodes", cluster, port)
     found.add()
     found.add()
     yield found
@@ -102,6 +112,29 @@ def test_a_node_that_goes_in_the_middle_costs_no_row(nodes: Nodes, tmp_path: Pat
     assert "is of the kind 'moon'" in document.failed[0].reason
     rows = [row for g in list_groups(spec) for p in list_parts(open_store(str(folder)), g.id) for row in p.results]
     assert len(rows) == 8 and all(row.status == "ok" and len(row.measurements) == 1 for row in rows)
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore")  # Ray's own
+def test_a_cluster_is_reached_from_outside(nodes: Nodes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As ray://HOST:PORT, by somebody who is not of the cluster: every node answers, and a sweep is measured."""
+    monkeypatch.delenv("RAY_ADDRESS")
+    told = CliRunner().invoke(doctor, ["--on", nodes.outside, "--json"])
+    assert told.exception is None, told.stderr
+    answers = json.loads(told.stdout)["nodes"]
+    assert len(answers) == 3 and [one["reason"] for one in answers if one["document"] is None] == []
+    assert sum("box" in one["node"] for one in answers) == 2
+    assert all("fake" in [engine["engine"] for engine in one["document"]["engines"]] for one in answers)
+    spec = write_spec(tmp_path)
+    document = run_sweep(spec, str(tmp_path / "store"), on=nodes.outside, reporter=Silent())
+    assert {cell.machine_kind for cell in document.failed} == {"moon"}
+    assert [cell.row.status for cell in document.cells if cell.row] == ["ok"] * 8
+
+
+def test_what_is_no_answer_of_a_node_is_its_reason() -> None:
+    for told, said in ((b"{", "cannot be read"), ("it is gone", "it is gone")):
+        answer = read_answer("node", told)
+        assert answer.document is None and said in answer.reason
 
 
 def test_what_is_no_cluster_says_so() -> None:

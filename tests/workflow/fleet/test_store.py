@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import os
-import warnings
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -22,25 +20,6 @@ from enginebench.workflow.fleet.store import (
     take_content,
     write_document,
 )
-
-
-@pytest.fixture(scope="module")
-def s3() -> Iterator[str]:
-    """The address of an empty bucket on a server of our own."""
-    with warnings.catch_warnings(), pytest.MonkeyPatch.context() as patch:
-        warnings.simplefilter("ignore")
-        server = pytest.importorskip("moto.server").ThreadedMotoServer(port=0, verbose=False)
-        server.start()
-        host, port = server.get_host_and_port()
-        patch.setenv("AWS_ENDPOINT_URL", f"http://{host}:{port}")
-        for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
-            patch.setenv(name, "testing")
-        patch.setenv("AWS_DEFAULT_REGION", "us-east-1")
-        import s3fs
-
-        s3fs.S3FileSystem(skip_instance_cache=True).mkdir("sweeps")
-        yield "s3://sweeps"
-        server.stop()
 
 
 @pytest.fixture(params=["folder", "s3"])

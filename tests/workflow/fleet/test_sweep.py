@@ -19,6 +19,7 @@ from enginebench.workflow.fleet import group as groups
 from enginebench.workflow.fleet.parts import list_parts
 from enginebench.workflow.fleet.reading import find_rows_folder, read_sweep
 from enginebench.workflow.fleet.records import Ended, GroupJob, SourcesJob
+from enginebench.workflow.fleet.reporting import report_sweep
 from enginebench.workflow.fleet.schedule import MOST_LOSSES, LocalFleet, Lost, Schedule, perform
 from enginebench.workflow.fleet.spec import SweepSpec, list_groups, read_spec
 from enginebench.workflow.fleet.store import Store, open_store
@@ -302,6 +303,46 @@ def test_what_company_costs_is_measured_with_the_machine_to_itself(
     alone = list_parts(store, f"{list_groups(spec())[0].id}-alone")[0].results
     assert [row.id for row in alone] == [document.interference[0].row] and len(alone[0].measurements) == 2
     assert len(document.cells) == ROWS, "those rows are no cells"
+
+
+def test_company_is_held_against_the_same_row(children: Children, spec: Spec, tmp_path: Path) -> None:
+    """A group begins with its baseline, whatever was asked for first: two engines are not each other's company."""
+    text = SPEC.replace("latency_us=10", "latency_us=4000")
+    text = text.replace('baseline = "fake:latency_us=20"', 'baseline = "fake:latency_us=4000"')
+    spec()
+    (tmp_path / "sweep.toml").write_text(text.format(processes=2))
+    store = open_store(str(tmp_path / "store"))
+    record = take_up(store, read_spec(tmp_path / "sweep.toml"), resume=False, shared=True)
+    assert record.spec.engines[0] != record.spec.baseline
+    verb.measure_groups(store, record, LocalFleet(Silent()), Silent())
+    found = read_sweep(store).interference
+    assert len(found) == 2 and all("latency-us-20-" in one.row for one in found)
+    assert all(one.ratio and one.ratio.value < 20 for one in found), "the other engine takes 200 times as long"
+
+
+@pytest.mark.parametrize("at", [7])
+def test_a_sweep_on_s3_goes_on_from_there(children: Children, spec: Spec, s3: str, tmp_path: Path, at: int) -> None:
+    """All of it through an object store: measured, cut off, taken up elsewhere, reported, followed."""
+    url = f"{s3}/whole"
+
+    def stop(job: Any) -> None:
+        if isinstance(job, MeasureJob) and len(children.of(MeasureJob)) > at:
+            raise KeyboardInterrupt
+
+    children.before = stop
+    with pytest.raises(KeyboardInterrupt):
+        sweep(spec(), url)
+    (stopped,) = children.of(MeasureJob)[at:]
+    children.jobs.remove(stopped)
+    children.before = lambda job: None
+    document = sweep(spec(), url, resume=True)
+    assert {cell.row.status for cell in document.cells if cell.row} == {"ok"} and len(document.cells) == ROWS
+    assert set(count_measured(children).values()) == {1} and len(count_measured(children)) == 2 * ROWS
+    again, written = report_sweep(url, ("html", "csv", "json"), tmp_path / "page")
+    assert again == document and all(path.is_file() for path in written.paths)
+    with pytest.raises(UsageError, match="--out DIR is missing"):
+        report_sweep(url, ("html",))
+    assert len(read_history(find_rows_folder(url), tmp_path / "cache").rows) == ROWS
 
 
 def test_a_plan_counts_processes_and_bounds_their_time(spec: Spec) -> None:

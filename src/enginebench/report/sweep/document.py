@@ -94,6 +94,27 @@ class Interference(Struct, frozen=True, kw_only=True):
     reasons: tuple[str, ...] = ()
 
 
+class Tuned(Struct, frozen=True, kw_only=True):
+    """What a search over settings came to, of one model and batch on one kind of machine.
+
+    `ratio` is the speed of the setting that won the race over that of the best default, in the final. The winner is
+    that default itself where the other was not shown to be faster: then `beaten` is false.
+    """
+
+    model: str
+    machine_kind: str
+    batch: int
+    winner: str = ""
+    default: str = ""
+    beaten: bool = False
+    verdict: Verdict | None = None
+    ratio: Estimate | None = None
+    processes: int = 0
+    spent_s: float = 0.0
+    page: str = ""  # below the store; `tune.json` lies beside it
+    reason: str = ""  # why there is no answer
+
+
 class SweepDocument(Struct, frozen=True, kw_only=True):
     """The JSON document of `sweep`, and of `report` on its store."""
 
@@ -103,6 +124,7 @@ class SweepDocument(Struct, frozen=True, kw_only=True):
     failed: tuple[FailedCell, ...]
     machines: tuple[Environment, ...] = ()
     interference: tuple[Interference, ...] = ()
+    tuned: tuple[Tuned, ...] = ()
     unread: tuple[str, ...] = ()
     currency: str = ""
 

@@ -19,7 +19,7 @@ from enginebench.report.numbers import format_interval, format_range, format_sig
 from enginebench.report.page_frame import assemble_page, wrap_table
 from enginebench.report.scores import describe_score, format_figure
 from enginebench.report.sweep.document import Environment, SweepCell, SweepDocument, SweepRow
-from enginebench.report.sweep.terminal import count_reasons, show_speedup
+from enginebench.report.sweep.terminal import count_reasons, describe_tuned, show_speedup
 
 # The folder of the groups' pages, beside the matrix.
 PAGES = "sweep-pages"
@@ -49,6 +49,7 @@ def format_sweep_page(document: SweepDocument) -> str:
         _format_matrix((*HEADINGS, *MORE)),
         element("h2", "Machines"),
         machines,
+        *_format_tuned(document),
         *_format_interference(document),
         *_format_failed(document),
         embed_json("sweep", {"lines": lines, "numbers": NUMBERS}),
@@ -246,6 +247,17 @@ def _format_interference(document: SweepDocument) -> list[Html]:
         element("p", note, class_="facts"),
         _format_table(("model", "machine", "time in company over time alone", "verdict"), rows, "Company"),
     ]
+
+
+def _format_tuned(document: SweepDocument) -> list[Html]:
+    """What the searches over settings came to; the page of each lies in the store."""
+    if not document.tuned:
+        return []
+    items = [
+        element("li", describe_tuned(tuned), *([f"; see {tuned.page}"] if tuned.page else []))
+        for tuned in document.tuned
+    ]
+    return [element("h2", "Tuned"), element("ul", *items, class_="notes")]
 
 
 def _format_failed(document: SweepDocument) -> list[Html]:

@@ -11,7 +11,7 @@ from rich.text import Text
 
 from enginebench.core.text import clean_text
 from enginebench.report.numbers import format_interval, format_range, format_significant
-from enginebench.report.sweep.document import SweepCell, SweepDocument, SweepRow
+from enginebench.report.sweep.document import SweepCell, SweepDocument, SweepRow, Tuned
 
 # More rows than anybody reads in a terminal; the page has them all.
 MOST_SHOWN = 60
@@ -31,7 +31,22 @@ def print_sweep(document: SweepDocument, console: Console) -> None:
     for found in document.interference:
         ratio = format_range(found.ratio, "x") if found.ratio else found.verdict
         console.print(_clean(f"company on {found.machine_kind}: {found.model} takes {ratio} of its time alone"))
+    for tuned in document.tuned:
+        console.print(_clean(describe_tuned(tuned)))
     _print_failed(document, console)
+
+
+def describe_tuned(tuned: Tuned) -> str:
+    """What a search over settings came to, as one sentence."""
+    where = f"tuned on {tuned.machine_kind}: {tuned.model.rpartition('/')[2]}, batch {tuned.batch}"
+    if tuned.reason:
+        return f"{where}: no answer: {tuned.reason}"
+    if tuned.beaten and tuned.ratio:
+        return (
+            f"{where}: {tuned.winner} is {format_range(tuned.ratio, 'x')} as fast as the best default, {tuned.default}"
+        )
+    ratio = f" (best other setting: {format_range(tuned.ratio, 'x')})" if tuned.ratio else ""
+    return f"{where}: the best default, {tuned.default}, was not beaten{ratio}"
 
 
 def _list_cells(cell: SweepCell) -> list[str]:

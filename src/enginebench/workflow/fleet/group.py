@@ -43,6 +43,7 @@ from enginebench.workflow.fleet.store import (
     take_content,
     write_document,
 )
+from enginebench.workflow.fleet.tuning import tune_group
 from enginebench.workflow.folder import ARTIFACTS, RunFolder, RunRecord, RunRequest, Wanted
 from enginebench.workflow.main_job import list_changes, run_model
 from enginebench.workflow.plan import plan_rows
@@ -193,6 +194,8 @@ def _run_group(job: GroupJob, reporter: Reporter) -> int:
             folder.begin()
             _measure(job, folder, replace(job.group.request, wanted=wanted), machine, reporter)
         parts = list_parts(store, job.group.id)
+    if job.group.tune_budget_s is not None:
+        tune_group(job, store, machine, reporter)
     return finish_group(store, job.group, parts)
 
 

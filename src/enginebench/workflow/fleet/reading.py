@@ -21,12 +21,14 @@ from enginebench.report.sweep.document import (
     Interference,
     SweepCell,
     SweepDocument,
+    Tuned,
     price,
 )
 from enginebench.workflow.fleet.parts import describe_group, list_parts
 from enginebench.workflow.fleet.records import GROUPS, RECORD, SWEEP_RECORD_SCHEMA, Finished, SweepRecord
 from enginebench.workflow.fleet.spec import Group, list_groups, show_model
 from enginebench.workflow.fleet.store import FolderStore, Store, open_store, read_document
+from enginebench.workflow.fleet.tuning import name_answer
 
 # A group's first row measured again, with the machine to itself.
 ALONE = "-alone"
@@ -84,6 +86,7 @@ def read_sweep(store: Store, reasons: dict[str, str] | None = None) -> SweepDocu
         failed=tuple(failed),
         machines=tuple(machines.values()),
         interference=tuple(_list_interference(store, groups)) if record.shared else (),
+        tuned=tuple(_list_tuned(store, groups)),
         unread=tuple(unread),
     )
     prices = {m.kind: m.price_per_hour for m in record.spec.machine if m.price_per_hour is not None}
@@ -128,9 +131,11 @@ def _join(machines: dict[tuple[str, str], Environment], new: Environment) -> Non
 
 
 def _list_interference(store: Store, groups: tuple[Group, ...]) -> Iterator[Interference]:
-    """What company cost the first row of each group that was measured in company, and once more alone."""
+    """What company cost the row of each group that was measured in company, and once more alone."""
     for group in groups:
-        shared, alone = _first_row(store, group.id), _first_row(store, f"{group.id}{ALONE}")
+        alone = next(_list_rows(store, f"{group.id}{ALONE}"), None)
+        # The row of the same id: a group's own order has its baseline first, whatever was asked for first.
+        shared = next((row for row in _list_rows(store, group.id) if alone and row.id == alone.id), None)
         if shared is None or alone is None:
             continue
         found = compare_apart(shared.measurements, alone.measurements)
@@ -144,9 +149,17 @@ def _list_interference(store: Store, groups: tuple[Group, ...]) -> Iterator[Inte
         )
 
 
-def _first_row(store: Store, group: str) -> Result | None:
-    rows = [row for part in list_parts(store, group) for row in part.results if row.status == "ok"]
-    return rows[0] if rows else None
+def _list_rows(store: Store, group: str) -> Iterator[Result]:
+    return (row for part in list_parts(store, group) for row in part.results if row.status == "ok")
+
+
+def _list_tuned(store: Store, groups: tuple[Group, ...]) -> Iterator[Tuned]:
+    """What the searches came to, of the groups that have one."""
+    for group in groups:
+        if group.tune_budget_s is not None:
+            for batch in group.request.batches or (1,):
+                found = read_document(store, name_answer(group.id, batch), Tuned)
+                yield from [found] if found else []
 
 
 def find_rows_folder(url: str) -> Path:

@@ -11,6 +11,7 @@ import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
+from enginebench.analyze.compare import MIN_REPETITIONS
 from enginebench.backends.registry import read_engine
 from enginebench.core.errors import ParseError, UsageError
 from enginebench.core.names import format_options, parse_precision, slug
@@ -115,6 +116,7 @@ class Group(Struct, frozen=True, kw_only=True):
     machine: MachineEntry
     request: RunRequest
     cells: tuple[Cell, ...]
+    tune_budget_s: float | None = None  # of a search over settings, after the rows; None: nobody asked for one
 
 
 def read_spec(path: Path) -> SweepSpec:
@@ -161,7 +163,7 @@ def check_spec(spec: SweepSpec) -> SweepSpec:
     if spec.baseline is not None and spell_engine(spec.baseline) not in engines:
         raise UsageError(f"baseline {spec.baseline} is not among the engines of the sweep: {', '.join(spec.engines)}")
     if "tune" in spec.steps:
-        raise UsageError("steps: tune is not there yet in a sweep; measure and load are")
+        check_tune(spec)
     if "load" in spec.steps and spec.load_p99_ms is None and all(m.load_p99_ms is None for m in spec.model):
         raise UsageError('steps has "load", which needs load_p99_ms: the limit that requests are to meet')
     machines = spec.machine or (MachineEntry(kind=HERE),)
@@ -172,6 +174,24 @@ def check_spec(spec: SweepSpec) -> SweepSpec:
         if not slug(machine.kind) or machine.kind.startswith("-"):
             raise UsageError(f"machine kind {machine.kind!r}: expected letters and digits, such as h200")
     return replace(spec, engines=engines, machine=machines, batches=tuple(dict.fromkeys(spec.batches)))
+
+
+def check_tune(spec: SweepSpec) -> None:
+    """Checks that a search can be had.
+
+    Raises:
+        UsageError: its final would have too few processes, or it would have no time.
+    """
+    processes = 1 if spec.quick else spec.processes
+    if processes < MIN_REPETITIONS:
+        raise UsageError(
+            f'steps has "tune", whose final gives a verdict, which needs {MIN_REPETITIONS} processes of each row: '
+            f"{'leave quick out' if spec.quick else f'raise processes, now {processes}'}"
+        )
+    if not (math.isfinite(spec.tune_budget_s) and spec.tune_budget_s > 0):
+        raise UsageError(f"tune_budget_s of the sweep is {spec.tune_budget_s:g}; expected a number above 0")
+    if set(spec.scopes) != {"compute"}:
+        raise UsageError('steps has "tune", which searches in the scope compute alone: leave scopes out')
 
 
 def spell_engine(text: str) -> str:
@@ -317,6 +337,7 @@ def list_groups(spec: SweepSpec) -> tuple[Group, ...]:
             machine=kinds[kind],
             request=make_request(spec, entries[model], kinds[kind], cells),
             cells=tuple(cells),
+            tune_budget_s=spec.tune_budget_s if "tune" in spec.steps else None,
         )
         for (model, kind), cells in found.items()
     )

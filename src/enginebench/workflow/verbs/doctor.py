@@ -83,12 +83,13 @@ def examine_fleet(address: str) -> FleetDoctorDocument:
     """
     return FleetDoctorDocument(
         nodes=tuple(
-            _read_answer(name, told) for name, told in ask_nodes(address, examine_here, timeout_s=FLEET_TIMEOUT_S)
+            read_answer(name, told) for name, told in ask_nodes(address, examine_here, timeout_s=FLEET_TIMEOUT_S)
         )
     )
 
 
-def _read_answer(name: str, told: bytes | str) -> NodeAnswer:
+def read_answer(name: str, told: bytes | str) -> NodeAnswer:
+    """What a node says of itself; the reason in words where that is no document."""
     if isinstance(told, str):
         return NodeAnswer(node=name, document=None, reason=told)
     try:

@@ -32,7 +32,7 @@ class KindPlan(Struct, frozen=True, kw_only=True):
     groups: int
     rows: int
     processes: int
-    at_most_s: float  # of timed calls, and of the starts of processes; imports and builds of engines come on top
+    at_most_s: float  # timed calls, searches, and the starts of processes; imports and builds of engines come on top
 
 
 class SweepPlan(Struct, frozen=True, kw_only=True):
@@ -67,13 +67,14 @@ def _plan_kind(kind: str, groups: list[Group], start_s: float) -> KindPlan:
     rows = sum(len(group.cells) for group in groups)
     processes = sum(len(group.cells) * group.request.measure.processes for group in groups)
     timed = sum(len(g.cells) * g.request.measure.processes * g.request.measure.time_limit_s for g in groups)
+    tuned = sum(len(g.request.batches or (1,)) * (g.tune_budget_s or 0.0) for g in groups)
     # A row is built and checked in one more process, and its time grows with that of no other.
     return KindPlan(
         machine_kind=kind,
         groups=len(groups),
         rows=rows,
         processes=processes,
-        at_most_s=timed + (processes + rows) * start_s,
+        at_most_s=timed + (processes + rows) * start_s + tuned,
     )
 
 
@@ -108,6 +109,8 @@ def run_sweep(
     kind = choose_kind(spec, on, kind)
     if share_machine and on == "local":
         raise UsageError("--share-machine parts a machine among the tasks of Ray; local runs one at a time")
+    if share_machine and "tune" in spec.steps:
+        raise UsageError('--share-machine and steps with "tune": a search needs the machine to itself; leave one out')
     record = take_up(store, spec, resume=resume, shared=share_machine, command=command)
     with RayFleet(on, shared=share_machine) if on != "local" else nullcontext(LocalFleet(reporter, kind)) as fleet:
         reasons = measure_groups(store, record, fleet, reporter)
@@ -128,7 +131,7 @@ def measure_groups(store: Store, record: SweepRecord, fleet: Fleet, reporter: Re
 def cut_alone(group: Group) -> Group:
     """The first row of a group as a group of its own, to be measured without company."""
     request = replace(group.request, wanted=group.request.wanted[:1])
-    return replace(group, id=f"{group.id}{ALONE}", request=request, cells=group.cells[:1])
+    return replace(group, id=f"{group.id}{ALONE}", request=request, cells=group.cells[:1], tune_budget_s=None)
 
 
 def choose_kind(spec: SweepSpec, on: str, kind: str | None) -> str | None:
