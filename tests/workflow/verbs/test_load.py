@@ -18,6 +18,8 @@ import msgspec
 import numpy as np
 import pytest
 from click.testing import CliRunner
+from graphs import build_graph, save
+from onnx import helper
 
 import enginebench
 from enginebench.cli.report import command as report
@@ -54,10 +56,12 @@ EMPTY = LoadDocument(
 )
 
 
-def load(folder: Path, engine: str, *, inputs: str | None = None, **given: Any) -> LoadDocument:
+def load(
+    folder: Path, engine: str, *, model: str = "digits-mlp", inputs: str | None = None, **given: Any
+) -> LoadDocument:
     request = make_request(
         Shared(threads=1, inputs=inputs),
-        "digits-mlp",
+        model,
         [parse_engine(engine)],
         [("fp32", None)],
         input_size=None,
@@ -174,13 +178,21 @@ def test_overload_turns_away_and_ends(tmp_path: Path) -> None:
     assert {"overload", "unsteady"} <= {caveat.code for caveat in point.caveats}
 
 
-def test_shapes_may_differ_from_request_to_request(tmp_path: Path) -> None:
+@pytest.mark.parametrize("engine", ["ort", "openvino"])
+def test_shapes_may_differ_from_request_to_request(tmp_path: Path, engine: str) -> None:
+    """Lengths of their own, most of them joined into batches with others of the same length."""
+    node = helper.make_node("ReduceSum", ["x", "axis"], ["y"], keepdims=1)
+    graph = build_graph([node], {"axis": np.array([1])}, ("batch", "length"), ("batch", 1))
     inputs = tmp_path / "given"
     inputs.mkdir()
-    for i in range(5):
-        np.savez(inputs / f"{i}.npz", input=np.full((1, 64), i, np.float32))
-    (point,) = load(tmp_path / "out", "ort", qps=100, inputs=str(inputs)).points
-    assert point.completed == 50
+    for i, length in enumerate((3, 16, 7, 16, 3)):
+        np.savez(inputs / f"{i}.npz", x=np.full((1, length), i, np.float32))
+    path = save(graph, tmp_path / "lengths.onnx")
+    (point,) = load(
+        tmp_path / "out", engine, model=str(path), qps=100, inputs=str(inputs), max_batches=(4,), max_wait_ms=30.0
+    ).points
+    assert (point.completed, point.failed, point.offered) == (50, 0, 50)
+    assert point.batch is not None and point.batch > 1
 
 
 @pytest.mark.alone  # rates that a disturbed machine cannot hold
