@@ -20,9 +20,10 @@ import shutil
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -30,7 +31,7 @@ from typing import Any
 import msgspec
 import psutil
 
-from enginebench.core.records import Estimate
+from enginebench.core.records import Estimate, Result
 from enginebench.core.store import encode, write_atomic
 from enginebench.models.zoo import DATA_DIR
 from enginebench.report.sweep.document import SweepCell, SweepRow, describe_environment
@@ -52,7 +53,7 @@ class Nodes:
     def __init__(self, root: Path) -> None:
         from ray.cluster_utils import Cluster
 
-        self._root = root
+        self.root = root
         self._count = 0
         head = {"num_cpus": 0, "include_dashboard": False, "object_store_memory": OBJECT_STORE_BYTES}
         self._cluster = Cluster(initialize_head=True, head_node_args=head)
@@ -60,7 +61,7 @@ class Nodes:
 
     def add(self, gpus: int = 0) -> None:
         self._count += 1
-        place = self._root / f"node-{self._count}"
+        place = self.root / f"node-{self._count}"
         place.mkdir(parents=True)
         self.running.append(
             self._cluster.add_node(
@@ -144,35 +145,97 @@ def list_workers(root: Path) -> list[psutil.Process]:
     return found
 
 
-def disturb_once(seed: int) -> str:
-    """One sweep of 60 rows on three nodes, disturbed three times; what was wrong at the end, or nothing."""
+class Watched:
+    """The repetitions in a store, looked at while the sweep is at work: one that is replaced by another was lost.
+
+    The store at the end would not show it: a row that was measured again and written over its first figures has one
+    repetition, too.
+    """
+
+    def __init__(self, store: Path) -> None:
+        self._store = store
+        self._seen: dict[tuple[str, str], list[int]] = {}  # (model, row) -> times of its first repetition
+        self._stamps: dict[Path, int] = {}
+        self._over = threading.Event()
+        self._thread = threading.Thread(target=self._watch, daemon=True)
+        self.replaced: set[str] = set()
+
+    def __enter__(self) -> Watched:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._over.set()
+        self._thread.join()
+        self._look()
+
+    def count(self) -> int:
+        return len(self._seen)
+
+    def _watch(self) -> None:
+        while not self._over.wait(0.05):
+            self._look()
+
+    def _look(self) -> None:
+        for path in self._store.glob("groups/*/rows/*.json"):
+            with suppress(OSError, msgspec.DecodeError):
+                stamp = path.stat().st_mtime_ns
+                if self._stamps.get(path) == stamp:
+                    continue
+                row = msgspec.json.decode(path.read_bytes(), type=Result)
+                self._stamps[path] = stamp
+                key = (row.model, row.id)
+                if row.measurements:
+                    times = row.measurements[0].latency_ns
+                    if self._seen.setdefault(key, times) != times:
+                        self.replaced.add(" ".join(key))
+
+
+def disturb_once(seed: int) -> tuple[str, Sequence[str]]:
+    """(what was wrong at the end, or nothing; the faults that met it) of one sweep of 60 rows on three nodes."""
     rng = random.Random(seed)
     with open_nodes(3) as nodes, TemporaryDirectory(prefix="sweep-") as folder:
         place, store = Path(folder), Path(folder) / "store"
         engines = [f"fake:latency_us={n},waiting=asleep" for n in range(2000, 2010)]
         spec = write_spec(place, 6, engines, processes=1, iters=5, warmup=1)
-        log = place / "log"
+        log, met = place / "log", []
         driver = start_driver(spec, store, nodes.address, log)
         deadline = time.monotonic() + PATIENCE_S
-        for what in rng.sample(["worker", "node", "driver"], 3):
-            time.sleep(rng.uniform(1, 12))
-            if driver.poll() is not None:
-                break
-            if what == "worker" and (workers := list_workers(nodes._root)):
-                rng.choice(workers).kill()
-            elif what == "node":
-                nodes.stop(rng.choice(nodes.running))
-                nodes.add()
-            elif what == "driver":
-                driver.send_signal(signal.SIGKILL)
-                driver.wait()
-                driver = start_driver(spec, store, nodes.address, log)
-        try:
-            code = driver.wait(max(1.0, deadline - time.monotonic()))
-        except subprocess.TimeoutExpired:
-            driver.kill()
-            return f"seed {seed}: did not end within {PATIENCE_S:.0f} s: {log.read_text()[-600:]}"
-        return check_rows(store, read_spec(spec), code, log)
+        with Watched(store) as watched:
+            for what in rng.sample(["worker", "node", "driver"], 3):
+                # Between the first row and the last, so that each meets a sweep at work.
+                wait_for_rows(watched, driver, rng.randrange(1, 50), deadline)
+                if driver.poll() is not None:
+                    break
+                before = watched.count()
+                if what == "worker" and (workers := list_workers(nodes.root)):
+                    rng.choice(workers).kill()
+                elif what == "node":
+                    nodes.stop(rng.choice(nodes.running))
+                    nodes.add()
+                elif what == "driver":
+                    driver.send_signal(signal.SIGKILL)
+                    driver.wait()
+                    driver = start_driver(spec, store, nodes.address, log)
+                else:
+                    continue
+                met.append(f"{what} at row {before}")
+            try:
+                code = driver.wait(max(1.0, deadline - time.monotonic()))
+            except subprocess.TimeoutExpired:
+                driver.kill()
+                return f"did not end within {PATIENCE_S:.0f} s: {log.read_text()[-600:]}", met
+        wrong = check_rows(store, read_spec(spec), code, log)
+        if watched.replaced:
+            wrong = "; ".join(filter(None, [wrong, f"measured twice: {sorted(watched.replaced)}"]))
+        return wrong, met
+
+
+def wait_for_rows(watched: Watched, driver: subprocess.Popen[bytes], more: int, deadline: float) -> None:
+    """Waits until some more rows are there, of those that are left, or the sweep has ended."""
+    wanted = watched.count() + max(1, min(more, (58 - watched.count()) // 2))
+    while watched.count() < wanted and driver.poll() is None and time.monotonic() < deadline:
+        time.sleep(0.02)
 
 
 def check_rows(store: Path, spec: SweepSpec, code: int, log: Path) -> str:
@@ -194,14 +257,16 @@ def check_rows(store: Path, spec: SweepSpec, code: int, log: Path) -> str:
     return "; ".join(wrong)
 
 
-def measure_faults(times: int) -> bool:
-    wrong = 0
-    for seed in range(times):
+def measure_faults(times: int, first: int) -> bool:
+    wrong = faults = 0
+    for seed in range(first, first + times):
         began = time.monotonic()
-        said = disturb_once(seed)
+        said, met = disturb_once(seed)
         wrong += bool(said)
-        print(f"  seed {seed:2}: {said or 'every row once, none lost'} ({time.monotonic() - began:.0f} s)", flush=True)
-    print(f"{times - wrong} of {times} sweeps of 60 rows have every row once, none lost")
+        faults += len(met)
+        told = f"{said or 'every row once, none lost'} ({', '.join(met)}; {time.monotonic() - began:.0f} s)"
+        print(f"  seed {seed:2}: {told}", flush=True)
+    print(f"{times - wrong} of {times} sweeps of 60 rows, met by {faults} faults, have every row once, none lost")
     return not wrong
 
 
@@ -377,7 +442,7 @@ def measure_gpus(processes: int) -> bool:
     with TemporaryDirectory(prefix="gpus-") as folder:
         place = Path(folder)
         spec = {
-            "engines": ["pytorch", "pytorch-cudagraph"],
+            "engines": ["pytorch-cudagraph", "pytorch"],
             "precisions": ["fp32", "fp16"],
             "baseline": "pytorch",
             "processes": processes,
@@ -410,6 +475,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("what", choices=["faults", "overhead", "rows", "gpus"])
     parser.add_argument("--times", type=int, default=30)
+    parser.add_argument("--first", type=int, default=0, help="seed of the first of the disturbed sweeps")
     parser.add_argument("--count", type=int, default=100_000)
     parser.add_argument("--rows", type=int, default=200)
     parser.add_argument("--processes", type=int, default=10, help="of each row of gpus")
@@ -417,7 +483,7 @@ def main() -> None:
     limit = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (min(limit[1], 65536), limit[1]))
     fine = {
-        "faults": lambda: measure_faults(given.times),
+        "faults": lambda: measure_faults(given.times, given.first),
         "overhead": lambda: measure_overhead(given.rows),
         "rows": lambda: measure_rows(given.count),
         "gpus": lambda: measure_gpus(given.processes),

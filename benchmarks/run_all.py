@@ -40,6 +40,8 @@ BENCHMARKS = {
     "import_cost": ["import_cost.py"],
     "main_job": ["main_job.py"],
     "deliver": ["deliver.py"],
+    "trained": ["trained.py"],
+    "zoo": ["zoo.py"],
     "fpga": ["fpga.py"],
 }
 

@@ -8,7 +8,7 @@ import json
 import os
 import wave
 import zipfile
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -45,11 +45,11 @@ def draw_line(text: str, size: int = 34) -> Image.Image:
     return picture
 
 
-def draw_lines() -> np.ndarray[Any, Any]:
-    """All lines as PP-OCR's recognizer takes them: [lines, 3, 48, 320], -1 to 1, filled up on the right."""
-    lines = np.zeros((len(LINES), 3, LINE_HEIGHT, LINE_WIDTH), np.float32)
-    for i, text in enumerate(LINES):
-        picture = draw_line(text)
+def draw_lines(texts: Sequence[str] = LINES, draw: Callable[[str], Image.Image] = draw_line) -> np.ndarray[Any, Any]:
+    """Lines as PP-OCR's recognizer takes them: [lines, 3, 48, 320], -1 to 1, filled up on the right."""
+    lines = np.zeros((len(texts), 3, LINE_HEIGHT, LINE_WIDTH), np.float32)
+    for i, text in enumerate(texts):
+        picture = draw(text)
         width = min(LINE_WIDTH, picture.width)
         pixels = np.asarray(picture.resize((width, LINE_HEIGHT)), np.float32)[:, :, ::-1]
         lines[i, :, :, :width] = (pixels.transpose(2, 0, 1) / 255 - 0.5) / 0.5
@@ -136,13 +136,16 @@ def speak(text: str) -> np.ndarray[Any, Any]:
     return np.interp(places, np.arange(len(sound)), sound).astype(np.float32)
 
 
-def record_talk() -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
+TALK = ("The engine is warm now.", "Please measure it again.", "Seven, eight, nine.", "Good night.")
+
+
+def record_talk(
+    texts: Sequence[str] = TALK, rng: np.random.Generator | None = None
+) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
     """(chunks [n, 576] with their context, whether most of each is speech): sentences between noise and hum."""
-    rng = np.random.default_rng(0)
+    rng = rng or np.random.default_rng(0)
     sound, truth = [], []
-    for i, text in enumerate(
-        ("The engine is warm now.", "Please measure it again.", "Seven, eight, nine.", "Good night.")
-    ):
+    for i, text in enumerate(texts):
         quiet = rng.normal(0, 0.003 * (1 + i), RATE).astype(np.float32)
         hum = (0.05 * np.sin(2 * np.pi * 100 * np.arange(RATE // 2) / RATE)).astype(np.float32)
         voice = speak(text)
