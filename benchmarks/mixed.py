@@ -21,7 +21,8 @@ from enginebench.report.tune.document import Candidate, TuneDocument
 from enginebench.workflow.folder import RunFolder, RunRequest
 from enginebench.workflow.search.mixed import Layering, read_mixed
 from enginebench.workflow.search.records import SearchRequest
-from enginebench.workflow.verbs.tune import parse_budget, tune_model
+from enginebench.workflow.search.sitting import tune_model
+from enginebench.workflow.verbs.tune import parse_budget
 
 LIMIT = "centred_cosine"
 

@@ -45,7 +45,15 @@ from enginebench.report.drift import DriftDocument
 from enginebench.report.history.table import HistoryDocument
 from enginebench.report.load.document import LoadDocument, LoadRow
 from enginebench.report.run.rows import Row, RunDocument
-from enginebench.report.sweep.document import Environment, FailedCell, Interference, SweepCell, SweepDocument, SweepRow
+from enginebench.report.sweep.document import (
+    Environment,
+    FailedCell,
+    Interference,
+    SweepCell,
+    SweepDocument,
+    SweepRow,
+    Tuned,
+)
 from enginebench.report.tune.document import (
     Candidate,
     Dropped,
@@ -135,6 +143,7 @@ PARTS: dict[str, type[msgspec.Struct]] = {
     "failed cell of `sweep`": FailedCell,
     "machine of `sweep`": Environment,
     "interference of `sweep`": Interference,
+    "tuned model of `sweep`": Tuned,
     "kind of `sweep --dry-run`": KindPlan,
 }
 

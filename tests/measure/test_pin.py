@@ -11,6 +11,7 @@ import pytest
 from machines import AMD_V2, INTEL_HYBRID, INTEL_V1, LayOut
 
 from enginebench.core.errors import UsageError
+from enginebench.measure import pin
 from enginebench.measure.pin import choose_cpus, default_threads, pin_process
 
 
@@ -82,3 +83,11 @@ def test_where_pinning_is_forbidden_the_answer_is_none(monkeypatch: pytest.Monke
 def test_no_threads_is_an_error() -> None:
     with pytest.raises(UsageError, match="threads is 0"):
         pin_process(0)
+
+
+@pytest.mark.parametrize(("cores", "streams", "threads"), [(8, 1, 7), (8, 2, 3), (2, 1, 1), (1, 4, 1)])
+def test_streams_share_the_cores_that_the_generator_leaves(
+    monkeypatch: pytest.MonkeyPatch, cores: int, streams: int, threads: int
+) -> None:
+    monkeypatch.setattr(pin, "default_threads", lambda: cores)
+    assert pin.count_stream_threads(streams) == threads

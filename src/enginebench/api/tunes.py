@@ -13,9 +13,10 @@ from enginebench.core.records import Task
 from enginebench.report.tune.document import TuneDocument
 from enginebench.workflow.folder import default_folder
 from enginebench.workflow.request import choose_drop, name_default_engines
+from enginebench.workflow.search.sitting import tune_model
 from enginebench.workflow.search.space import Goal
 from enginebench.workflow.verbs.drift import check_limits
-from enginebench.workflow.verbs.tune import deliver_winner, make_request, parse_budget, tune_model
+from enginebench.workflow.verbs.tune import deliver_winner, make_request, parse_budget
 
 
 def tune(

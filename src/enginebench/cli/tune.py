@@ -102,8 +102,9 @@ def command(
     from enginebench.core.store import encode
     from enginebench.report.tune.terminal import print_tune
     from enginebench.workflow.folder import default_folder
+    from enginebench.workflow.search.sitting import tune_model
     from enginebench.workflow.verbs.drift import parse_limits
-    from enginebench.workflow.verbs.tune import deliver_winner, make_request, parse_budget, tune_model
+    from enginebench.workflow.verbs.tune import deliver_winner, make_request, parse_budget
 
     if deliver is not None:
         check_free(deliver)

@@ -88,3 +88,8 @@ def share_cpus(
     if len(cores) < 2 or threads > len(cpus) - len(cores[0]):
         return cpus, cpus
     return choose_cpus(threads, [cpu for cpu in cpus if cpu not in cores[0]], root), cores[0]
+
+
+def count_stream_threads(streams: int) -> int:
+    """Threads of each stream where none are named: all cores but that of the generator of requests."""
+    return max(1, (default_threads() - 1) // streams)

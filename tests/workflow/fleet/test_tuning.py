@@ -17,7 +17,7 @@ from enginebench.report.tune.document import TuneDocument
 from enginebench.workflow.child.jobs import MeasureJob
 from enginebench.workflow.fleet.spec import SweepSpec, read_spec
 from enginebench.workflow.reporting import Written
-from enginebench.workflow.verbs import tune
+from enginebench.workflow.search import sitting
 from enginebench.workflow.verbs.sweep import plan_sweep, run_sweep
 from in_process import Children
 from reporters import Silent
@@ -38,7 +38,7 @@ name = "one.onnx"
 @pytest.fixture(autouse=True)
 def undrawn(monkeypatch: pytest.MonkeyPatch) -> None:
     """The reports of the final take longer to draw than all else together."""
-    monkeypatch.setattr(tune, "write_reports", lambda *_, **__: Written(paths=()))
+    monkeypatch.setattr(sitting, "write_reports", lambda *_, **__: Written(paths=()))
 
 
 def read(folder: Path, text: str = SPEC) -> SweepSpec:

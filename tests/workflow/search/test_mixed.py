@@ -28,9 +28,9 @@ from enginebench.workflow.search.mixed import (
 from enginebench.workflow.search.proposals import Tried
 from enginebench.workflow.search.records import Budget, SearchRecord, SearchRequest
 from enginebench.workflow.search.rows import Rows
+from enginebench.workflow.search.sitting import _open as open_search
 from enginebench.workflow.search.space import list_arms
 from enginebench.workflow.targets.sources import choose_labelled, gather_sources
-from enginebench.workflow.verbs.tune import _open as open_search
 from reporters import Silent
 
 GROUPS = tuple(NodeGroup(name=name, kind="Conv", nodes=(name,), originals=(name,)) for name in "abcdefg")

@@ -23,10 +23,11 @@ from enginebench.workflow.folder import RunFolder, RunRequest, read_results
 from enginebench.workflow.rates import Prober
 from enginebench.workflow.reporting import Written
 from enginebench.workflow.request import Shared
+from enginebench.workflow.search import sitting
 from enginebench.workflow.search.records import SearchRequest, read_search
+from enginebench.workflow.search.sitting import find_arms, tune_model
 from enginebench.workflow.search.under_load import LoadTrack, StoredLap, describe_rate
-from enginebench.workflow.verbs import tune
-from enginebench.workflow.verbs.tune import find_arms, make_request, parse_budget, tune_model
+from enginebench.workflow.verbs.tune import make_request, parse_budget
 from in_process import Children
 from reporters import Silent
 
@@ -47,7 +48,7 @@ def search(folder: Path, request: SearchRequest = REQUEST, **more: Any) -> TuneD
 def undrawn(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """The reports of the final take longer to draw than all else together; one test has them drawn."""
     if "drawn" not in request.keywords:
-        monkeypatch.setattr(tune, "write_reports", lambda *_, **__: Written(paths=()))
+        monkeypatch.setattr(sitting, "write_reports", lambda *_, **__: Written(paths=()))
 
 
 @pytest.fixture
@@ -225,7 +226,7 @@ def test_under_load_streams_and_batches_race_and_laps_are_kept(
     tmp_path: Path, children: Children, monkeypatch: pytest.MonkeyPatch, goal: Any
 ) -> None:
     """Rates are scripted: twice the streams carry more, a batch of 4 most of all."""
-    monkeypatch.setattr(tune, "default_threads", lambda: 4)
+    monkeypatch.setattr(sitting, "default_threads", lambda: 4)
     probed: list[str] = []
 
     def probe(self: LoadTrack, setting: Any, number: int, final: bool) -> Any:

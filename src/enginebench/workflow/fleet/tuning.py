@@ -19,7 +19,7 @@ from enginebench.workflow.fleet.store import Store, check_name, read_document, t
 from enginebench.workflow.folder import RunFolder, RunRecord, RunRequest
 from enginebench.workflow.progress import Reporter
 from enginebench.workflow.search.records import SearchRecord, SearchRequest, write_search
-from enginebench.workflow.verbs.tune import TUNE_FILE, TUNE_PAGE, tune_model
+from enginebench.workflow.search.sitting import TUNE_FILE, TUNE_PAGE, tune_model
 
 
 def tune_group(job: GroupJob, store: Store, machine: Machine, reporter: Reporter) -> None:

@@ -23,7 +23,7 @@ from enginebench.core.errors import (
 from enginebench.core.records import Artifact, EngineSpec, MeasureSpec, Precision, Recipe
 from enginebench.core.store import encode, read_record, write_atomic
 from enginebench.measure.machine import describe_machine
-from enginebench.measure.pin import default_threads, share_cpus
+from enginebench.measure.pin import count_stream_threads, share_cpus
 from enginebench.models.samples import find_samples
 from enginebench.report.bundle import load_bundle
 from enginebench.report.charts import render_png
@@ -303,7 +303,7 @@ def make_request(
     Raises:
         UsageError: a shape is malformed.
     """
-    return replace(shared, threads=shared.threads or count_threads(streams)).make_request(
+    return replace(shared, threads=shared.threads or count_stream_threads(streams)).make_request(
         target,
         engines=engines,
         precisions=precisions,
@@ -360,8 +360,3 @@ def make_settings(
         time_budget_s=time_budget_s,
         loadgen=loadgen,
     )
-
-
-def count_threads(streams: int) -> int:
-    """Threads of each stream where none are named: all cores but that of the generator."""
-    return max(1, (default_threads() - 1) // streams)

@@ -1,0 +1,214 @@
+"""One sitting of a search: begun or taken up, run within its budget, written down as documents and as a run."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import UTC, datetime
+from pathlib import Path
+
+from msgspec.structs import replace
+
+from enginebench.backends.registry import find_installed
+from enginebench.core.errors import BackendUnavailable, MissingDependency, UsageError
+from enginebench.core.records import Machine
+from enginebench.core.store import encode, write_atomic
+from enginebench.measure.machine import describe_machine
+from enginebench.measure.pin import count_stream_threads, default_threads
+from enginebench.report.bundle import load_bundle
+from enginebench.report.charts import render_png
+from enginebench.report.tune.document import TuneDocument
+from enginebench.report.tune.frontier import draw_frontier
+from enginebench.report.tune.page import format_tune_page
+from enginebench.workflow.campaign import Campaign
+from enginebench.workflow.folder import RunFolder, RunRecord, read_results
+from enginebench.workflow.lock import lock_devices
+from enginebench.workflow.main_job import list_changes
+from enginebench.workflow.plan import list_devices
+from enginebench.workflow.progress import Reporter
+from enginebench.workflow.reporting import describe_stored, write_reports
+from enginebench.workflow.scoring import judge_by
+from enginebench.workflow.search.describing import describe_search
+from enginebench.workflow.search.mixed import MixedProposer
+from enginebench.workflow.search.proposals import Proposer, make_proposer
+from enginebench.workflow.search.records import (
+    Budget,
+    SearchRecord,
+    SearchRequest,
+    read_search,
+    write_search,
+)
+from enginebench.workflow.search.rows import Rows
+from enginebench.workflow.search.search import Search
+from enginebench.workflow.search.space import Arm, list_arms, list_stream_counts, list_thread_counts
+from enginebench.workflow.search.track import TimedTrack
+from enginebench.workflow.search.under_load import LoadTrack
+from enginebench.workflow.targets.sources import Sources, choose_labelled, gather_sources
+
+TUNE_FILE, TUNE_PAGE, PICTURE = "tune.json", "tune.html", "frontier.png"
+
+
+def tune_model(
+    request: SearchRequest,
+    root: Path,
+    *,
+    reporter: Reporter,
+    resume: bool = False,
+    budget_s: float | None = None,
+    wait: bool = True,
+    command: tuple[str, ...] = (),
+    on_partial: Callable[[TuneDocument], None] = lambda document: None,
+) -> tuple[TuneDocument, tuple[str, ...]]:
+    """The winner of a search over the settings of every engine, measured anew against their defaults.
+
+    Args:
+        request: what is searched; with `resume` the stored one is taken, which must be of the same model.
+        root: folder of the search. Its final is a run, which `report`, `diff` and `deliver` take.
+        reporter: where progress goes.
+        resume: continue the search that `root` holds.
+        budget_s: seconds in all, in place of those that the continued search was given.
+        wait: if another run holds one of the devices, wait for it or refuse.
+        command: the command line, stored.
+        on_partial: gets the document if somebody interrupts.
+
+    Raises:
+        UsageError: there is nothing to continue, or it is of another model or machine.
+        MeasurementError: no candidate could race, or nothing was measured within the budget.
+        EngineBenchError: the model cannot be exported, no engine can run here, ...
+    """
+    folder = RunFolder(root)
+    run, record = _take_up(folder, request) if resume else _begin(folder, request, command)
+    if budget_s is not None:
+        record = replace(record, request=replace(record.request, budget_s=budget_s))
+    with lock_devices(list_devices(record.request.run), wait=wait, on_wait=reporter.say):
+        budget = Budget(record.request.budget_s, record.spent_s)
+        search, proposers = _open(folder, run, record, budget, reporter)
+
+        def describe() -> TuneDocument:
+            document = describe_search(search, run.machine, proposed_by=[p.name for p in proposers])
+            lines = (p.describe() for p in proposers if isinstance(p, MixedProposer))
+            return replace(document, notes=tuple(line for found in lines for line in found))
+
+        try:
+            search.run()
+        except KeyboardInterrupt:
+            document = describe()
+            write_tune(root, document)
+            on_partial(document)
+            raise
+    for proposer in proposers:
+        if isinstance(proposer, MixedProposer) and (path := proposer.write_best(search.tried)) is not None:
+            reporter.say(f"{path}: the nodes that stay in FP32 in the fastest graph of mixed precision")
+    stored = replace(folder.read_record(), rows=search.final_rows)
+    folder.write_record(stored)
+    document = describe()
+    return document, write_tune(root, document, stored)
+
+
+def _begin(folder: RunFolder, request: SearchRequest, command: tuple[str, ...]) -> tuple[RunRecord, SearchRecord]:
+    run = RunRecord(
+        request=request.run,
+        machine=describe_machine(),
+        started_utc=datetime.now(UTC).isoformat(timespec="seconds"),
+        rows=(),
+        verb="tune",
+        command=command,
+    )
+    folder.create(run)
+    record = SearchRecord(request=request)
+    write_search(folder.root, record)
+    return run, record
+
+
+def _take_up(folder: RunFolder, request: SearchRequest) -> tuple[RunRecord, SearchRecord]:
+    record, run = read_search(folder.root), folder.read_record()
+    if Path(request.run.model).name != Path(run.request.model).name:
+        raise UsageError(f"{folder.root} holds a search for {run.request.model}, not for {request.run.model}")
+    if changed := list_changes(run.machine, describe_machine()):
+        raise UsageError(
+            f"{folder.root} cannot be continued here, since its rows would not compare: {'; '.join(changed)}. "
+            "Start a new search"
+        )
+    # Paths stand in run.json in a form that says nothing about the user.
+    return run, replace(record, request=replace(record.request, run=run.request))
+
+
+def _open(
+    folder: RunFolder, run: RunRecord, record: SearchRecord, budget: Budget, reporter: Reporter
+) -> tuple[Search, list[Proposer]]:
+    """The search, ready to begin or to go on."""
+    request = record.request
+    sources = _find_sources(folder, run, reporter)
+    asked = bool(request.run.metrics or request.run.targets or request.run.task)
+    judged = judge_by(choose_labelled(request.run), asked=asked)
+    campaign = Campaign(
+        folder,
+        [],
+        run.machine,
+        timeout_s=request.child_s,
+        reporter=reporter,
+        judged=judged,
+        task=request.run.task,
+    )
+    rows = Rows(request.run, sources, folder.artifacts, reporter)
+    arms = find_arms(request, run.machine)
+    proposers: list[Proposer] = [make_proposer(arms, request.run.measure.seed)]
+    if any(arm.precision in ("int8", "fp8") for arm in arms):
+        proposers.insert(0, MixedProposer(request, arms, rows, folder, reporter, judged))
+    timed = TimedTrack(request, rows, campaign)
+    track = timed if request.goal == "latency" else LoadTrack(request, timed, folder, reporter)
+
+    def store(record: SearchRecord) -> None:
+        write_search(folder.root, record)
+
+    return Search(record, arms, track, proposers, budget, reporter, store=store), proposers
+
+
+def find_arms(request: SearchRequest, machine: Machine) -> list[Arm]:
+    """Every engine that can run here, in every precision.
+
+    Raises:
+        BackendUnavailable: none can; says why.
+    """
+    found = {name: find_installed(name) for name, _ in request.run.engines}
+    engines = tuple((name, options) for name, options in request.run.engines if found[name].available)
+    if not engines:
+        reasons = "; ".join(f"{name}: {one.reason}" for name, one in found.items())
+        raise BackendUnavailable(f"no engine can run here: {reasons}")
+    cores = default_threads()
+    threads = list_thread_counts(cores, len(machine.cpus_allowed), request.threads)
+    if request.goal != "latency" and request.threads is None:
+        threads = (count_stream_threads(1),)  # the generator has a core of its own, where one is to spare
+    streams = list_stream_counts(cores)
+    return list_arms(replace(request.run, engines=engines), request.goal, threads=threads, streams=streams)
+
+
+def _find_sources(folder: RunFolder, run: RunRecord, reporter: Reporter) -> Sources:
+    """The artifacts to start from: those of the stored search, else made now and stored."""
+    if run.sources:
+        artifacts = tuple(folder.absolute(a) for a in run.sources)
+        for artifact in artifacts:
+            folder.verify(artifact)
+        return Sources(artifacts=artifacts, problems=run.problems)
+    found = gather_sources(run.request, folder.artifacts, reporter)
+    folder.write_record(
+        replace(run, sources=tuple(folder.relative(a) for a in found.artifacts), problems=found.problems)
+    )
+    return found
+
+
+def write_tune(root: Path, document: TuneDocument, record: RunRecord | None = None) -> tuple[str, ...]:
+    """Writes `tune.json` and its page, and the reports of the final if there is one; notes say what is missing."""
+    write_atomic(root / TUNE_FILE, encode(document, indent=2))
+    notes: tuple[str, ...] = ()
+    picture = bundle = None
+    if len(document.frontier) > 1:
+        try:
+            picture, bundle = draw_frontier(document), load_bundle()
+            write_atomic(root / PICTURE, render_png(picture))
+        except MissingDependency as error:
+            notes = (f"no picture of the frontier: {error}",)
+    write_atomic(root / TUNE_PAGE, format_tune_page(document, picture if bundle else None, bundle).encode())
+    if record is None or not record.rows:
+        return notes
+    results = read_results(root)[1]
+    return (*notes, *write_reports(root, describe_stored(record, results), record=record, results=results).notes)
