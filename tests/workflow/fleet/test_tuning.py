@@ -6,8 +6,10 @@ from pathlib import Path
 
 import msgspec
 import pytest
+from msgspec.structs import replace
 
 from enginebench.core.errors import UsageError
+from enginebench.core.records import Estimate
 from enginebench.core.store import read_record
 from enginebench.models.zoo import DATA_DIR
 from enginebench.report.sweep.document import SweepDocument, Tuned
@@ -86,8 +88,14 @@ def test_the_time_of_searches_is_planned(tmp_path: Path) -> None:
 
 
 def test_what_was_not_beaten_is_said_as_such() -> None:
-    found = Tuned(model="m", machine_kind="box", batch=4, winner="ort", default="ort", verdict="equivalent")
+    found = Tuned(model="m", machine_kind="box", batch=4, winner="ort", default="ort", challenger="x", finished=True)
     assert describe_tuned(found) == "tuned on box: m, batch 4: the best default, ort, was not beaten"
+    ratio = Estimate(value=1.3, low=1.2, high=1.4, level=0.95, n=5, method="t")
+    cut = replace(found, finished=False, ratio=ratio, verdict="not_shown")
+    assert "x was 1.30x (1.20 to 1.40) as fast when it was measured anew: not shown. Raise" in describe_tuned(cut)
+    assert describe_tuned(replace(found, finished=False)).endswith("x led the race. Raise tune_budget_s")
+    beaten = describe_tuned(replace(cut, finished=True, beaten=True, winner="x"))
+    assert beaten == "tuned on box: m, batch 4: x is 1.30x (1.20 to 1.40) as fast as the best default, ort"
     assert msgspec.json.decode(msgspec.json.encode(found), type=Tuned) == found
 
 

@@ -106,7 +106,9 @@ class Tuned(Struct, frozen=True, kw_only=True):
     batch: int
     winner: str = ""
     default: str = ""
+    challenger: str = ""  # who won the race
     beaten: bool = False
+    finished: bool = False  # else its budget ended before the final did
     verdict: Verdict | None = None
     ratio: Estimate | None = None
     processes: int = 0

@@ -45,8 +45,14 @@ def describe_tuned(tuned: Tuned) -> str:
         return (
             f"{where}: {tuned.winner} is {format_range(tuned.ratio, 'x')} as fast as the best default, {tuned.default}"
         )
-    ratio = f" (best other setting: {format_range(tuned.ratio, 'x')})" if tuned.ratio else ""
-    return f"{where}: the best default, {tuned.default}, was not beaten{ratio}"
+    anew = ""
+    if tuned.ratio and tuned.verdict:
+        ratio, verdict = format_range(tuned.ratio, "x"), tuned.verdict.replace("_", " ")
+        anew = f"; {tuned.challenger} was {ratio} as fast when it was measured anew: {verdict}"
+    if not tuned.finished:
+        last = anew or f"; {tuned.challenger or tuned.winner or 'nobody'} led the race"
+        return f"{where}: not finished, its budget ended before the final gave a verdict{last}. Raise tune_budget_s"
+    return f"{where}: the best default, {tuned.default}, was not beaten{anew}"
 
 
 def _list_cells(cell: SweepCell) -> list[str]:
