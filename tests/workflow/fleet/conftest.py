@@ -9,7 +9,7 @@ from collections.abc import Iterator
 import pytest
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")  # clients are cached by their process, with the address of the first server
 def s3() -> Iterator[str]:
     """The address of an empty bucket on a server of our own."""
     with warnings.catch_warnings(), pytest.MonkeyPatch.context() as patch:
