@@ -434,16 +434,16 @@ def open_page(page: Path) -> bool:
 GPU_MODELS = ("resnet18", "resnet50", "mobilenet_v3_small", "efficientnet_b0")
 
 
-def measure_gpus(processes: int) -> bool:
-    """Four models over all GPUs of this machine, in company, and the first row of each once more alone."""
+def measure_gpus(processes: int, engines: str, precisions: str) -> bool:
+    """Four models over all GPUs of this machine, in company; of each the row named first once more alone."""
     import ray
     import torch
 
     with TemporaryDirectory(prefix="gpus-") as folder:
         place = Path(folder)
         spec = {
-            "engines": ["pytorch-cudagraph", "pytorch"],
-            "precisions": ["fp32", "fp16"],
+            "engines": engines.split(","),
+            "precisions": precisions.split(","),
             "baseline": "pytorch",
             "processes": processes,
             "time_limit_s": 1.0,
@@ -479,6 +479,10 @@ def main() -> None:
     parser.add_argument("--count", type=int, default=100_000)
     parser.add_argument("--rows", type=int, default=200)
     parser.add_argument("--processes", type=int, default=10, help="of each row of gpus")
+    parser.add_argument(
+        "--engines", default="pytorch,pytorch-cudagraph", help="of gpus; the first is measured alone, too"
+    )
+    parser.add_argument("--precisions", default="fp32,fp16", help="of gpus")
     given = parser.parse_args()
     limit = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (min(limit[1], 65536), limit[1]))
@@ -486,7 +490,7 @@ def main() -> None:
         "faults": lambda: measure_faults(given.times, given.first),
         "overhead": lambda: measure_overhead(given.rows),
         "rows": lambda: measure_rows(given.count),
-        "gpus": lambda: measure_gpus(given.processes),
+        "gpus": lambda: measure_gpus(given.processes, given.engines, given.precisions),
     }[given.what]()
     sys.exit(0 if fine else 1)
 

@@ -51,7 +51,7 @@ def tune_group(job: GroupJob, store: Store, machine: Machine, reporter: Reporter
                 folder = f"{GROUPS}/{group.id}/tune-b{batch}"
                 for file in (TUNE_FILE, TUNE_PAGE):
                     store.write(f"{folder}/{file}", (root / file).read_bytes())
-                answer = describe_tuned(blank, document, f"{folder}/{TUNE_PAGE}")
+                answer = _fill(blank, document, f"{folder}/{TUNE_PAGE}")
         write_document(store, name, answer)
 
 
@@ -60,7 +60,7 @@ def name_answer(group: str, batch: int) -> str:
     return f"{GROUPS}/{group}/tuned-b{batch}.json"
 
 
-def describe_tuned(blank: Tuned, document: TuneDocument, page: str) -> Tuned:
+def _fill(blank: Tuned, document: TuneDocument, page: str) -> Tuned:
     """What a search came to, in the words of its document."""
     return replace(
         blank,

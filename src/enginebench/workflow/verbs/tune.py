@@ -14,9 +14,7 @@ from enginebench.core.records import MeasureSpec, Precision, Recipe, Task
 from enginebench.report.tune.document import TuneDocument
 from enginebench.workflow.progress import Reporter
 from enginebench.workflow.request import Shared
-from enginebench.workflow.search.records import (
-    SearchRequest,
-)
+from enginebench.workflow.search.records import SearchRequest
 from enginebench.workflow.search.space import Goal
 from enginebench.workflow.verbs.deliver import DeliverDocument, deliver_row
 
