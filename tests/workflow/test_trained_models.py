@@ -106,6 +106,32 @@ def test_a_detector_of_speech_hears_it_in_every_precision(tmp_path: Path) -> Non
     assert scores["int8"] > scores["fp32"] - 0.05
 
 
+def test_a_sampling_rate_chooses_the_branch_in_openvino_too(tmp_path: Path) -> None:
+    model = find_file("silero_vad", "data", "silero_vad.onnx")  # OpenVINO refuses its branches as they are
+    chunks, _ = record_talk()
+    state = np.zeros((2, 1, 128), np.float32)
+    seen = []
+    with enginebench.load_engine(model, "openvino") as ours, enginebench.load_engine(model, "ort") as theirs:
+        for rate, length in ((16000, 512), (8000, 256), (16000, 512)):
+            talk = np.ascontiguousarray(chunks.reshape(1, -1)[:, 40_000 : 40_000 + length])
+            feeds = {"input": talk, "state": state, "sr": np.array(rate)}
+            for engine in (ours, theirs):
+                engine.bind(feeds)
+                engine.run()
+            found, wanted = ours.fetch(), theirs.fetch()
+            for name, array in wanted.items():
+                np.testing.assert_allclose(found[name], array, atol=1e-4)
+            seen.append(wanted["stateN"])
+    assert np.abs(seen[0] - seen[1]).max() > 0.1  # the two branches do not answer alike
+    inputs = {"input": chunks.reshape(1, -1)[:, :512], "state": state, "sr": np.array(16000)}
+    run = run_on(model, inputs, tmp_path, engines="ort,openvino", precisions="fp32")
+    check_rows(run, 2)
+    (row,) = [row for row in run.rows if row.engine == "openvino"]
+    assert "rewritten_graph" in {caveat.code for caveat in row.caveats}
+    with pytest.raises(enginebench.EngineBenchError, match="only rewritten"):
+        run.deliver(tmp_path / "bundle", row=row.id)
+
+
 def test_types_of_files_are_told_in_every_precision(tmp_path: Path) -> None:
     model = find_file("magika", "models", "standard_v3_3", "model.onnx")
     labels = json.loads((model.parent / "config.min.json").read_text())["target_labels_space"]

@@ -78,6 +78,11 @@ def explain_refusal(result: Result) -> str | None:
         return (
             f"a row of {engine.backend} on {engine.device} cannot be delivered: no program for a bundle belongs to it"
         )
+    if any(caveat.code == "rewritten_graph" for caveat in result.caveats):
+        return (
+            f"the row {result.id} cannot be delivered: {engine.backend} reads its graph only rewritten for each set of "
+            "shapes, which a bundle does not do; deliver a row of ort"
+        )
     if result.status != "ok":
         return (
             f"the row {result.id} is {result.status}{f' ({result.reason})' if result.reason else ''}: it has no figures"

@@ -278,6 +278,11 @@ TEMPLATES: dict[str, Template] = {
     "relabelled.fp32": Template(
         "{record} The row is {ran}", "something makes FP32 shorter here: a setting, or the graph itself"
     ),
+    "rewritten_graph": Template(
+        "the engine does not read this graph as it is ({operator}): it ran one that was rewritten for these shapes, "
+        "branches settled",
+        "a bundle cannot do that: deliver a row of ort, or export the model without what is named",
+    ),
     "several_machines": Template(
         "its repetitions come from {count:.0f} machines of one kind, since the sweep went on elsewhere",
         "medians hold the difference of the machines; ratios leave out the turn that both began, since only "

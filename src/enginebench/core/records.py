@@ -65,6 +65,7 @@ CaveatCode = Literal[
     "random_inputs",
     "random_weights",
     "relabelled",
+    "rewritten_graph",  # the engine does not read the graph as it is
     "several_machines",  # a sweep went on elsewhere in the middle of this row
     "shared_cores",  # the generator of a load has no core of its own
     "single_process",
@@ -421,6 +422,7 @@ class LayerProfile(Struct, frozen=True, kw_only=True):
     runs: int  # that the means are over
     profiler: str  # whose record it is
     notes: tuple[str, ...] = ()  # what a reader of these layers must know
+    caveats: tuple[Caveat, ...] = ()  # of the row
 
 
 class Probe(Struct, frozen=True, kw_only=True):

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-import tempfile
 import time
 from pathlib import Path
 from queue import SimpleQueue
 from types import MappingProxyType, TracebackType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 import openvino
 from msgspec.structs import replace
 
 from enginebench.backends.openvino.entries import OPENVINO
+from enginebench.backends.openvino.graphs import GraphSource, list_fed, read_model, save_model
 from enginebench.backends.openvino.settings import (
     CAPABILITIES,
     HINTS,
@@ -33,10 +33,9 @@ from enginebench.backends.request import (
     explain_unbound,
     read_options,
 )
-from enginebench.core.errors import ArtifactError, BackendUnavailable
+from enginebench.core.errors import BackendUnavailable
 from enginebench.core.feeds import check_feeds, choose_buckets, cut_entries, join_samples, sum_entries
 from enginebench.core.records import (
-    TEXT,
     Artifact,
     ArtifactKind,
     Availability,
@@ -53,6 +52,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from enginebench.core.protocols import Array, Feeds, RunCall
+
+# Shapes and values that a graph was compiled for.
+StreamKey: TypeAlias = "tuple[tuple[tuple[int, ...], ...], tuple[int, ...]]"
 
 NAME, OPTIONS = OPENVINO.name, OPENVINO.options
 KINDS: tuple[ArtifactKind, ...] = ("onnx", "openvino")
@@ -114,23 +116,15 @@ class OpenvinoBackend:
             UsageError: an option is unknown.
         """
         options = check_openvino_request(artifact, spec)
-        model = read_model(artifact.path)
-        check_interface(artifact, model)
-        return OpenvinoEngine(
-            model,
-            artifact,
-            settings=make_settings(spec),
-            batch=spec.batch,
-            static=options["shapes"] == "static",
-        )
+        graph = GraphSource(artifact, static=options["shapes"] == "static")
+        return OpenvinoEngine(graph, artifact, settings=make_settings(spec), batch=spec.batch)
 
     def open_streams(self, artifact: Artifact, spec: EngineSpec, wanted: StreamsSpec, clock: Clock) -> OpenvinoStreams:
         """Infer requests of one compiled graph, or of one for each shape; raises as `load` does."""
         options = check_openvino_request(artifact, spec)
-        model = read_model(artifact.path)
-        check_interface(artifact, model)
+        graph = GraphSource(artifact, static=options["shapes"] == "static")
         settings = make_settings(spec, wanted.streams, options["hint"])
-        return OpenvinoStreams(artifact, settings, wanted, clock, static=options["shapes"] == "static")
+        return OpenvinoStreams(graph, artifact, settings, wanted, clock)
 
 
 def create_backend() -> OpenvinoBackend:
@@ -174,29 +168,6 @@ def make_settings(spec: EngineSpec, streams: int = 1, hint: str = "latency") -> 
     return settings
 
 
-def read_model(path: str) -> Any:
-    """The graph of a file."""
-    try:
-        return openvino.Core().read_model(path)
-    except Exception as error:
-        raise explain_refusal(f"OpenVINO cannot read {path}", error) from error
-
-
-def save_model(model: Any, target: Path) -> None:
-    """Writes the graph with its weights as they are (the default would halve them).
-
-    The files get their names once they are whole: rows of several batches share them, and a build may be killed.
-    """
-    try:
-        target.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(dir=target.parent, prefix=".openvino-", suffix=".tmp") as made:
-            openvino.save_model(model, str(Path(made) / target.name), compress_to_fp16=False)
-            for file in sorted(Path(made).iterdir()):  # the weights before the graph that needs them
-                file.replace(target.with_name(file.name))
-    except Exception as error:
-        raise explain_refusal(f"OpenVINO cannot write {target}", error) from error
-
-
 def compile_model(model: Any, settings: dict[str, Any]) -> Any:
     """The compiled graph, with every setting read back.
 
@@ -229,24 +200,6 @@ def show_property(value: Any) -> str:
     if isinstance(value, openvino.Type):
         return str(value.to_string())
     return ",".join(value) if isinstance(value, (list, tuple, set)) else str(value)
-
-
-def check_interface(artifact: Artifact, model: Any) -> None:
-    """Checks that the graph's inputs and outputs are those of the artifact.
-
-    Raises:
-        ArtifactError: a name or a dtype differs.
-    """
-    for specs, ports in ((artifact.inputs, model.inputs), (artifact.outputs, model.outputs)):
-        found = {name: name_dtype(port.element_type) for port in ports for name in port.get_names()}
-        wrong = [s.name for s in specs if found.get(s.name) != s.dtype]
-        if wrong or len(specs) != len(ports):
-            raise ArtifactError(f"{artifact.path} has {found}; its artifact says {[(s.name, s.dtype) for s in specs]}")
-
-
-def name_dtype(element: Any) -> str:
-    """Our name of an element type: NumPy's, or that of text."""
-    return TEXT if element == openvino.Type.string else str(np.dtype(element.to_dtype()))
 
 
 def record_profile(compiled: Any, feeds: Feeds) -> list[list[Any]]:
@@ -310,30 +263,23 @@ def read_node_times(
 class OpenvinoEngine:
     """A compiled graph, one request, and input tensors that OpenVINO allocated (and aligned) itself."""
 
-    def __init__(
-        self,
-        model: Any,
-        artifact: Artifact,
-        *,
-        settings: dict[str, Any],
-        batch: int,
-        static: bool,
-    ) -> None:
+    def __init__(self, graph: GraphSource, artifact: Artifact, *, settings: dict[str, Any], batch: int) -> None:
         self.inputs = artifact.inputs
         self.outputs = artifact.outputs
-        self._path = artifact.path
-        self._model = model
+        self._graph: GraphSource | None = graph
         self._settings = settings
-        self._static = static
+        self._values: dict[str, int] = {}  # of the inputs that the compiled graph has no other value for
         self._compiled: Any = None
         self._request: Any = None
         self._infer: Callable[..., object] | None = None
         self._views: dict[str, Array] = {}
         self._bound = False
         self._watched: list[list[Operator]] = []  # runs under the counters, on what is bound
-        # Where nothing says how long an open axis is, the arrays do when they are bound: 1 would be a guess.
-        if all(s.sizes or all(isinstance(axis, int) for axis in s.shape[1:]) for s in self.inputs):
-            self._compile({s.name: concrete_shape(s, batch) for s in self.inputs})
+        # Where nothing says how long an open axis is, or which branch is taken, the arrays do when they are bound.
+        if not graph.deciders and all(
+            s.sizes or all(isinstance(axis, int) for axis in s.shape[1:]) for s in self.inputs
+        ):
+            self._compile({s.name: concrete_shape(s, batch) for s in self.inputs}, {})
 
     @property
     def threads(self) -> int:
@@ -351,10 +297,13 @@ class OpenvinoEngine:
 
     def bind(self, feeds: Feeds) -> None:
         """Copies the arrays into the request's tensors; new shapes get new ones, and a new graph if it is static."""
-        self._check_open()
+        graph = self._check_open()
         check_feeds(self.inputs, feeds)
-        if any(name not in self._views or self._views[name].shape != array.shape for name, array in feeds.items()):
-            self._compile({name: array.shape for name, array in feeds.items()})
+        shapes, values = {name: array.shape for name, array in feeds.items()}, graph.read_values(feeds)
+        if values != self._values or any(
+            name not in self._views or self._views[name].shape != shapes[name] for name in shapes
+        ):
+            self._compile(shapes, values)
         for name, view in self._views.items():
             np.copyto(view, feeds[name])
         self._bound, self._watched = True, []
@@ -370,12 +319,13 @@ class OpenvinoEngine:
 
     def profile_layers(self) -> LayerProfile:
         """The nodes as layers, from the same record as the proof of precision."""
-        return summarize_layers(self._watch(), PROFILER)
+        profile = summarize_layers(self._watch(), PROFILER)
+        return replace(profile, caveats=self._check_open().caveats)
 
     def close(self) -> None:
         """Frees graph and request; may be called twice."""
         self._views = {}
-        self._model = self._compiled = self._request = self._infer = None
+        self._graph = self._compiled = self._request = self._infer = None
 
     def __enter__(self) -> OpenvinoEngine:
         return self
@@ -389,19 +339,20 @@ class OpenvinoEngine:
         """A few runs of a compiled graph that counts; the one that is timed is not touched."""
         self._check_bound()
         if not self._watched:
-            model, feeds = read_model(self._path), {name: view.copy() for name, view in self._views.items()}
-            if self._static:
-                model.reshape({name: list(array.shape) for name, array in feeds.items()})
+            shapes = {name: view.shape for name, view in self._views.items()}
+            model = self._check_open().open(shapes, self._values)
             compiled = compile_model(model, self._settings | COUNT)
-            runs = record_profile(compiled, feeds)
+            fed = list_fed(compiled)
+            runs = record_profile(compiled, {name: view.copy() for name, view in self._views.items() if name in fed})
             boolean, originals = list_boolean(model), list_originals(compiled)
             named = [list(read_node_times(counters, boolean, originals)) for counters in runs]
             self._watched = [settle_moves(choose_calm_window(named))]
         return self._watched
 
-    def _check_open(self) -> None:
-        if self._model is None:
+    def _check_open(self) -> GraphSource:
+        if self._graph is None:
             raise explain_closed(NAME)
+        return self._graph
 
     def _check_bound(self) -> None:
         self._check_open()
@@ -412,20 +363,22 @@ class OpenvinoEngine:
         # No inputs: the tensors are in place. True: outputs are views, so that nothing is copied in the timed call.
         self._infer({}, True, False)  # type: ignore[misc]  # closed engines hand out no run
 
-    def _compile(self, shapes: Mapping[str, tuple[int, ...]]) -> None:
-        if self._compiled is None or self._static:
-            if self._static:
-                self._model.reshape({name: list(shape) for name, shape in shapes.items()})
-            self._compiled = compile_model(self._model, self._settings)
+    def _compile(self, shapes: Mapping[str, tuple[int, ...]], values: dict[str, int]) -> None:
+        graph = self._check_open()
+        if self._compiled is None or graph.static:
+            self._compiled = compile_model(graph.open(shapes, values), self._settings)
             self._request = self._compiled.create_infer_request()
             # Not request.infer: that wrapper checks its arguments in Python, which costs 1 us a call.
             self._infer = super(openvino.InferRequest, self._request).infer  # type: ignore[misc]  # no stubs
-        self._views = {s.name: self._set_tensor(s, shapes[s.name]) for s in self.inputs}
+        fed = list_fed(self._compiled)
+        self._values = values
+        self._views = {s.name: self._make_tensor(s, shapes[s.name], bound=s.name in fed) for s in self.inputs}
 
-    def _set_tensor(self, spec: TensorSpec, shape: tuple[int, ...]) -> Array:
-        """Gives the request a tensor of its own; returns the view by which it is filled."""
+    def _make_tensor(self, spec: TensorSpec, shape: tuple[int, ...], *, bound: bool) -> Array:
+        """The view by which a tensor is filled; `bound`: the request computes from it."""
         tensor = openvino.Tensor(openvino.Type(np.dtype(spec.dtype)), list(shape))
-        self._request.set_tensor(spec.name, tensor)
+        if bound:
+            self._request.set_tensor(spec.name, tensor)
         view: Array = tensor.data
         return view
 
@@ -434,29 +387,29 @@ class OpenvinoStreams:
     """The infer requests of compiled graphs, which give themselves back by a call from a thread of the plugin."""
 
     def __init__(
-        self, artifact: Artifact, settings: dict[str, Any], wanted: StreamsSpec, clock: Clock, *, static: bool
+        self, graph: GraphSource, artifact: Artifact, settings: dict[str, Any], wanted: StreamsSpec, clock: Clock
     ) -> None:
-        self._artifact, self._settings, self._clock = artifact, settings, clock
-        self._static, self._buckets = static, choose_buckets(wanted.max_batch)
-        self._queues: dict[tuple[tuple[int, ...], ...], Any] = {}
+        self._graph, self._artifact, self._settings, self._clock = graph, artifact, settings, clock
+        self._buckets = choose_buckets(wanted.max_batch)
+        self._queues: dict[StreamKey, Any] = {}
         self._ended: SimpleQueue[Ended] = SimpleQueue()
-        self._compiled: dict[tuple[tuple[int, ...], ...], Any] = {}
+        self._compiled: dict[StreamKey, Any] = {}
         self.depth = wanted.streams
         if "NUM_STREAMS" not in settings:
             shapes = {s.name: concrete_shape(s, self._buckets[-1]) for s in artifact.inputs}
-            self.depth = int(self._compile(shapes).get_property("OPTIMAL_NUMBER_OF_INFER_REQUESTS"))
+            values = dict.fromkeys(graph.deciders, 0)  # any: the number depends on the CPU and the graph's size
+            self.depth = int(self._compile(shapes, values).get_property("OPTIMAL_NUMBER_OF_INFER_REQUESTS"))
 
     def submit(self, ticket: int, samples: Sequence[Feeds]) -> None:
         """Copies the samples into the tensors of an idle request and begins it."""
         started_ns = self._clock()
         try:
             entries = sum_entries(samples)
-            size = next((b for b in self._buckets if b >= entries), entries) if self._static else entries
+            size = next((b for b in self._buckets if b >= entries), entries) if self._graph.static else entries
             feeds = join_samples(samples, size)
             check_feeds(self._artifact.inputs, feeds)
-            self._find_queue({name: array.shape for name, array in feeds.items()}).start_async(
-                feeds, (ticket, started_ns, entries, size)
-            )
+            queue, fed = self._find_queue(feeds)
+            queue.start_async({name: feeds[name] for name in fed}, (ticket, started_ns, entries, size))
         except Exception as error:  # each runtime has its own
             self._ended.put(fail_request(ticket, started_ns, self._clock(), error))
 
@@ -477,19 +430,23 @@ class OpenvinoStreams:
         else:
             self._ended.put(Ended(ticket, started_ns, computed_ns, self._clock(), cut_entries(arrays, entries, size)))
 
-    def _find_queue(self, shapes: Mapping[str, tuple[int, ...]]) -> Any:
-        key = tuple(shapes.values()) if self._static else ()
+    def _find_queue(self, feeds: Feeds) -> tuple[Any, frozenset[str]]:
+        """(queue, names that its graph takes) of arrays like these."""
+        shapes, values = {name: array.shape for name, array in feeds.items()}, self._graph.read_values(feeds)
+        key = self._name_graph(shapes, values)
         if key not in self._queues:
-            queue = openvino.AsyncInferQueue(self._compile(shapes), self.depth)
+            compiled = self._compile(shapes, values)
+            queue = openvino.AsyncInferQueue(compiled, self.depth)
             queue.set_callback(self._finish)
-            self._queues[key] = queue
-        return self._queues[key]
+            self._queues[key] = queue, list_fed(compiled)
+        found: tuple[Any, frozenset[str]] = self._queues[key]
+        return found
 
-    def _compile(self, shapes: Mapping[str, tuple[int, ...]]) -> Any:
-        key = tuple(shapes.values()) if self._static else ()
+    def _name_graph(self, shapes: Mapping[str, tuple[int, ...]], values: Mapping[str, int]) -> StreamKey:
+        return (tuple(shapes.values()), tuple(values.values())) if self._graph.static else ((), ())
+
+    def _compile(self, shapes: Mapping[str, tuple[int, ...]], values: Mapping[str, int]) -> Any:
+        key = self._name_graph(shapes, values)
         if key not in self._compiled:
-            model = read_model(self._artifact.path)
-            if self._static:
-                model.reshape({name: list(shape) for name, shape in shapes.items()})
-            self._compiled[key] = compile_model(model, self._settings)
+            self._compiled[key] = compile_model(self._graph.open(shapes, values), self._settings)
         return self._compiled[key]
