@@ -32,6 +32,7 @@ ROWS = [
     ("openvino", "int8", "cpu", {}),
     ("openvino", "int8", "tensorrt", {}),
     ("openvino", "int8", None, {"shapes": "dynamic"}),
+    ("openvino", "int8", None, {"floats": "bf16", "force": "1"}),
     ("pytorch", "bf16", None, {"force": "1"}),
     ("pytorch", "bf16", None, {"force": "1", "cast": "autocast"}),
     ("pytorch", "fp16", None, {"force": "1"}),

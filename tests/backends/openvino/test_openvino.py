@@ -13,12 +13,13 @@ from msgspec.structs import replace
 from enginebench.backends.openvino import openvino as backend_file
 from enginebench.backends.openvino.openvino import (
     OpenvinoBackend,
+    check_openvino_request,
     compile_model,
     make_settings,
     read_model,
     show_property,
 )
-from enginebench.core.errors import ArtifactError, BackendUnavailable
+from enginebench.core.errors import ArtifactError, BackendUnavailable, UsageError
 from enginebench.core.feeds import random_feeds
 from enginebench.core.records import Artifact, EngineSpec
 from enginebench.core.store import hash_files
@@ -59,6 +60,22 @@ def test_setting_that_was_not_taken_is_an_error(
     monkeypatch.setattr(backend_file.openvino, "Core", Core)
     with pytest.raises(BackendUnavailable, match=message):
         compile_model(model, make_settings(SPEC))
+
+
+def test_floats_of_an_int8_graph_can_be_bf16_and_no_other_graph_takes_that(
+    onnx_artifact: Artifact, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    spec = replace(SPEC, options={"floats": "bf16"})
+    with pytest.raises(UsageError, match="ask for the precision bf16"):
+        OpenvinoBackend().load(onnx_artifact, spec)
+    int8 = replace(spec, precision="int8")
+    monkeypatch.setattr(backend_file, "read_capabilities", lambda: ("FP32", "INT8"))
+    with pytest.raises(BackendUnavailable, match="no BF16 instructions"):
+        check_openvino_request(replace(onnx_artifact, precision="int8"), int8)
+    monkeypatch.setattr(backend_file, "read_capabilities", lambda: ("FP32", "INT8", "BF16"))
+    assert check_openvino_request(replace(onnx_artifact, precision="int8"), int8)["floats"] == "bf16"
+    assert make_settings(int8)["INFERENCE_PRECISION_HINT"] == "bf16"
+    assert make_settings(replace(SPEC, precision="int8"))["INFERENCE_PRECISION_HINT"] == "f32"
 
 
 def test_more_threads_than_the_machine_has_are_refused(onnx_artifact: Artifact) -> None:

@@ -26,6 +26,13 @@ OPENVINO = Entry(
             under_load=True,
             meaning="under load: streams and threads as asked for, or OpenVINO's own choice for throughput",
         ),
+        "floats": Option(
+            default="fp32",
+            choices=("fp32", "bf16"),
+            search=("bf16",),
+            only_in=("int8",),
+            meaning="INT8 graphs: what is not INT8 in them computes in FP32, or in BF16",
+        ),
         "force": FORCE,
     },
     recipe="nncf",

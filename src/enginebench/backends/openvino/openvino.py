@@ -33,7 +33,7 @@ from enginebench.backends.request import (
     explain_unbound,
     read_options,
 )
-from enginebench.core.errors import BackendUnavailable
+from enginebench.core.errors import BackendUnavailable, UsageError
 from enginebench.core.feeds import check_feeds, choose_buckets, cut_entries, join_samples, sum_entries
 from enginebench.core.records import (
     Artifact,
@@ -141,14 +141,21 @@ def check_openvino_request(artifact: Artifact, spec: EngineSpec) -> dict[str, st
     check_request(artifact, spec, KINDS, tuple(HINTS))
     check_graph_precision(artifact, spec)
     options = read_options(spec, OPTIONS)
-    if spec.precision == "bf16":
-        check_instructions(spec, "BF16" in read_capabilities(), options["force"] == "1")
+    if options["floats"] == "bf16" and spec.precision != "int8":
+        raise UsageError(f"{NAME}:floats=bf16 is for INT8 graphs; for all of this one ask for the precision bf16")
+    if find_floats(spec) == "bf16":
+        check_instructions(replace(spec, precision="bf16"), "BF16" in read_capabilities(), options["force"] == "1")
     return options
 
 
 def read_capabilities() -> tuple[str, ...]:
     """What the CPU plugin says it computes in here: FP32, INT8, BF16, ..."""
     return tuple(openvino.Core().get_property("CPU", "OPTIMIZATION_CAPABILITIES"))
+
+
+def find_floats(spec: EngineSpec) -> Precision:
+    """The precision of what is not INT8 in the graph."""
+    return "bf16" if spec.options.get("floats") == "bf16" else spec.precision
 
 
 def choose_hint(precision: Precision) -> str:
@@ -161,7 +168,7 @@ def make_settings(spec: EngineSpec, streams: int = 1, hint: str = "latency") -> 
 
     With the hint `throughput` the plugin chooses the number of streams for the threads of all together.
     """
-    settings = list_settings(replace(spec, threads=streams * spec.threads), choose_hint(spec.precision))
+    settings = list_settings(replace(spec, threads=streams * spec.threads), choose_hint(find_floats(spec)))
     settings |= {"NUM_STREAMS": str(streams), "PERFORMANCE_HINT": hint.upper()}
     if hint == "throughput":
         del settings["NUM_STREAMS"]

@@ -29,7 +29,7 @@ NEEDS = {"fp16": "FP16", "bf16": "BF16"}
 def make_settings(engine: dict[str, Any]) -> dict[str, Any]:
     """The plugin's settings of the row: one request at a time, on its threads and in its precision."""
     able = openvino.Core().get_property("CPU", "OPTIMIZATION_CAPABILITIES")
-    precision = engine["precision"]
+    precision = "bf16" if engine["options"].get("floats") == "bf16" else engine["precision"]
     return {
         # Asked for what it has no instructions for, the plugin would compute in another precision, silently.
         "INFERENCE_PRECISION_HINT": HINTS[precision] if NEEDS.get(precision, "FP32") in able else "f32",
