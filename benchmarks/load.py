@@ -18,8 +18,8 @@ from typing import Any
 
 import numpy as np
 
-from enginebench.analyze.capacity import CapacitySearch
-from enginebench.analyze.queueing import (
+from enginebench.analyze.load.capacity import CapacitySearch
+from enginebench.analyze.load.queueing import (
     Limit,
     LoadPoint,
     Stamps,

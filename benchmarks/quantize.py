@@ -85,7 +85,7 @@ def quantize_digits(model: str, recipe: str, method: str, scratch: Path) -> tupl
     from enginebench.analyze.metrics.metric import Targets
     from enginebench.analyze.metrics.scores import score_counts
     from enginebench.analyze.metrics.tasks import BUILTIN
-    from enginebench.models.onnx_source import read_onnx
+    from enginebench.models.onnx.source import read_onnx
     from enginebench.models.precision.calibrate import calibrate
     from enginebench.models.precision.calibration_data import open_data
     from enginebench.models.precision.quantize import quantize
@@ -151,8 +151,8 @@ def find_missed(digits: list[Row], resources: list[Row]) -> list[str]:
 
 
 def export_model(scratch: Path) -> Path:
-    from enginebench.models.export import export_onnx
-    from enginebench.models.torch_source import make_torch_artifact
+    from enginebench.models.torch.export import export_onnx
+    from enginebench.models.torch.source import make_torch_artifact
 
     source = make_torch_artifact(MODEL, scratch, weights="random")
     export_onnx(source, scratch / "model.onnx", dynamic_batch=True)
@@ -180,7 +180,7 @@ def spawn_case(case: str, path: Path, n: int, scratch: Path) -> dict[str, float]
 def run_case(case: str, path: Path, n: int, scratch: Path) -> dict[str, float]:
     """Calibrates and quantizes once: seconds, and the largest memory that this process ever held."""
     from enginebench.measure.machine import peak_memory_bytes
-    from enginebench.models.onnx_source import read_onnx
+    from enginebench.models.onnx.source import read_onnx
     from enginebench.models.precision.calibrate import calibrate
     from enginebench.models.precision.calibration_data import open_data
     from enginebench.models.precision.quantize import quantize

@@ -2,9 +2,9 @@
 
     python benchmarks/refusals.py [--models resnet18,timm:vit_tiny_patch16_224] [--before REVISION] [--json]
 
-The small graphs of tests/models/refusal_graphs.py, one trait each; then models in every recipe: those named, the digits
-models, a transformer encoder, opsets 13 to 26. With --before the rules of an earlier revision are counted beside them.
-No GPU is needed; TensorRT for RTX parses and builds, in a process of its own, since some graphs end it.
+The small graphs of tests/models/helpers/refusal_graphs.py, one trait each; then models in every recipe: those named,
+the digits models, a transformer encoder, opsets 13 to 26. With --before the rules of an earlier revision are counted
+beside them. No GPU is needed; TensorRT for RTX parses and builds, in a process of its own, since some graphs end it.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 ROOT = Path(__file__).resolve().parent.parent
-sys.path[:0] = [str(ROOT / "tests" / "models"), str(ROOT / "src")]
+sys.path[:0] = [str(ROOT / "tests" / "models" / "helpers"), str(ROOT / "src")]
 
 import onnx  # noqa: E402
 from refusal_graphs import judge_agreement, list_cases, list_crashing  # noqa: E402

@@ -12,7 +12,7 @@ import argparse
 import sys
 
 import enginebench
-from enginebench.analyze.layers import EngineLayerTime, EngineProfileDocument
+from enginebench.analyze.limits.layers import EngineLayerTime, EngineProfileDocument
 from enginebench.backends.registry import find_installed
 from enginebench.core.errors import EngineBenchError
 

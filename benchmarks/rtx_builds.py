@@ -91,7 +91,7 @@ def build_once(graph: Path, capability: str, folder: str) -> Row:
     """One build, as `enginebench build` does it, or why there is none."""
     from enginebench.core.errors import EngineBenchError
     from enginebench.core.records import EngineSpec
-    from enginebench.models.onnx_source import read_onnx
+    from enginebench.models.onnx.source import read_onnx
     from enginebench.workflow.child.opening import open_for
 
     spec = EngineSpec(

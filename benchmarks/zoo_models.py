@@ -78,7 +78,7 @@ def lstm() -> tuple[Any, tuple[Any, ...]]:
 
 def _prepare_torchvision() -> None:
     """Lets a torchvision be imported that was built for another PyTorch than is installed."""
-    from enginebench.models.torchvision_import import import_torchvision
+    from enginebench.models.torch.torchvision_import import import_torchvision
 
     import_torchvision()
 

@@ -11,8 +11,8 @@ from msgspec.structs import replace
 
 from enginebench.core.errors import ChildFailed, EngineBenchError
 from enginebench.workflow import campaign
-from enginebench.workflow.child import perform_measure
 from enginebench.workflow.child.jobs import Answer, Job, MeasureJob, PreloadJob, PrepareJob
+from enginebench.workflow.child.perform import measure as perform_measure
 from enginebench.workflow.targets import sources
 
 

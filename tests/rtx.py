@@ -72,7 +72,7 @@ def answer(folder: str, path: str, precision: Any, options: dict[str, str]) -> d
     """What the child says to one line."""
     from enginebench.core.errors import EngineBenchError
     from enginebench.core.records import EngineSpec
-    from enginebench.models.onnx_source import read_onnx
+    from enginebench.models.onnx.source import read_onnx
     from enginebench.workflow.child.opening import build_graph, open_for
 
     spec = EngineSpec(backend="tensorrt-rtx", device="cuda:0", precision=precision, options=options)

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from enginebench.backends.registry import ENTRIES
-from rooms import PAGE, SOURCE, Floor, find_faults, find_imports, read_drawing, read_floor
+from rooms import PAGE, SOURCE, Floor, find_faults, find_imports, list_rooms, read_drawing, read_floor
 
 # Heading of the page -> the folder that the drawing below it shows.
 DRAWINGS = {
@@ -47,6 +47,17 @@ def test_the_seam_is_at_most_ten_protocols() -> None:
 @pytest.mark.parametrize("package", PACKAGES, ids=lambda path: path.relative_to(SOURCE.parent).as_posix())
 def test_every_room_says_what_it_is(package: Path) -> None:
     assert ast.get_docstring(ast.parse((package / "__init__.py").read_text(encoding="utf-8")))
+
+
+def test_a_room_fits_a_screen() -> None:
+    """24 lines, as a terminal has: what is more needs rooms of its own. A folder of verbs is as long as the help is."""
+    counts = {path: len(list_rooms(SOURCE, path)) for path in map(name_folder, PACKAGES)}
+    assert {path: count for path, count in counts.items() if count > 24 and path.rpartition(".")[2] != "verbs"} == {}
+    assert counts["cli.verbs"] > 24  # the count sees what is there
+
+
+def name_folder(package: Path) -> str:
+    return "" if package == SOURCE else ".".join(package.relative_to(SOURCE).parts)
 
 
 FLOORS = [

@@ -16,10 +16,10 @@ from sklearn.datasets import load_digits as load_bundled_digits
 from sklearn.model_selection import train_test_split
 from torch import nn
 
-from enginebench.models.digits_modules import DIGITS_MODULES
-from enginebench.models.export import export_onnx
 from enginebench.models.task import feed_digits, load_digits
-from enginebench.models.torch_source import make_torch_artifact, write_state
+from enginebench.models.torch.digits_modules import DIGITS_MODULES
+from enginebench.models.torch.export import export_onnx
+from enginebench.models.torch.source import make_torch_artifact, write_state
 from enginebench.models.zoo import DATA_DIR
 
 SEED = 0

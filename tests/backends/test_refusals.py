@@ -17,7 +17,7 @@ from enginebench.backends.refusals import explain_refusal, find_operator, shorte
 from enginebench.core.errors import ArtifactError, UnsupportedOperator
 from enginebench.core.protocols import Loadable
 from enginebench.core.records import EngineSpec
-from enginebench.models.onnx_source import read_onnx
+from enginebench.models.onnx.source import read_onnx
 
 
 def make_model(op_type: str, element: int = TensorProto.FLOAT, domain: str = "", opset: int = 17) -> ModelProto:

@@ -18,7 +18,7 @@ from enginebench.core.records import Artifact, EngineSpec
 from enginebench.core.streams import Ended, Streams
 from enginebench.testing import ATOL, INPUT, OUTPUT, RTOL
 from enginebench.workflow.child.jobs import ServeJob
-from enginebench.workflow.child.perform_load import open_streams, warm_up
+from enginebench.workflow.child.perform.load import open_streams, warm_up
 
 # Each as it is opened under load, with the batches that requests may be joined to.
 ENGINES = [

@@ -85,10 +85,13 @@ def test_sums_of_ort_are_as_exact_as_its_engines(
 
 
 @pytest.mark.parametrize("precision", ["fp32", "fp16", "bf16", "int8"])
-def test_settings_of_openvino_are_those_of_its_engine(load_program: Load, precision: Precision) -> None:
+@pytest.mark.parametrize("floats", ["fp32", "bf16"])
+def test_settings_of_openvino_are_those_of_its_engine(
+    load_program: Load, precision: Precision, floats: Precision
+) -> None:
     from enginebench.backends.openvino.openvino import make_settings
 
-    spec = EngineSpec(backend="openvino", precision=precision, threads=3)
+    spec = EngineSpec(backend="openvino", precision=precision, threads=3, options={"floats": floats})
     assert load_program("openvino", "predict").make_settings(to_builtins(spec)) == make_settings(spec)
 
 

@@ -6,7 +6,7 @@ import pytest
 from click.testing import CliRunner
 from msgspec.structs import replace
 
-from enginebench.cli.budget import command
+from enginebench.cli.verbs.budget import command
 from enginebench.core.errors import ParseError, UsageError
 from enginebench.core.records import Block, EngineSpec, Measurement, MeasureSpec, Result
 from enginebench.core.store import encode

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from enginebench.cli.doctor import describe_state
 from enginebench.cli.door import VERBS
+from enginebench.cli.verbs.doctor import describe_state
 from enginebench.core.records import Availability
 from processes import Cli, environment
 

@@ -22,7 +22,7 @@ FIELDS = {
 @pytest.fixture(scope="module")
 def int8(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The shipped MLP in INT8."""
-    from enginebench.models.onnx_source import read_packaged_onnx
+    from enginebench.models.onnx.source import read_packaged_onnx
     from enginebench.models.precision.calibrate import calibrate
     from enginebench.models.precision.calibration_data import open_data
     from enginebench.models.precision.quantize import quantize

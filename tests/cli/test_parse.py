@@ -10,7 +10,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 import trtexec_artifacts as made
-from enginebench.cli.parse import parse
+from enginebench.cli.verbs.parse import parse
 from enginebench.core.errors import EngineBenchError, ParseError
 
 

@@ -18,7 +18,7 @@ FAST = ("--quick", "--warmup", "1", "--iters", "5", "--json", "--out", "r")
 
 def run(cli: Cli, folder: Path, model: str, *more: str, code: int = 0) -> list[dict[str, Any]]:
     variables = environment(folder)
-    variables["PYTHONPATH"] = os.pathsep.join((variables["PYTHONPATH"], str(ROOT / "tests/models")))
+    variables["PYTHONPATH"] = os.pathsep.join((variables["PYTHONPATH"], str(ROOT / "tests/models/helpers")))
     done = cli("run", model, *FAST, *more, env=variables)
     assert done.returncode == code, done.stderr
     rows: list[dict[str, Any]] = json.loads(done.stdout)["rows"]
@@ -45,7 +45,7 @@ def test_an_operator_that_no_graph_has_costs_the_rows_of_graphs_alone(cli: Cli, 
 @pytest.mark.slow
 def test_where_only_graphs_were_asked_for_a_failed_export_ends_the_run(cli: Cli, tmp_path: Path) -> None:
     variables = environment(tmp_path)
-    variables["PYTHONPATH"] = os.pathsep.join((variables["PYTHONPATH"], str(ROOT / "tests/models")))
+    variables["PYTHONPATH"] = os.pathsep.join((variables["PYTHONPATH"], str(ROOT / "tests/models/helpers")))
     done = cli("run", "factories:make_untranslated", *FAST, "--engines", "ort,openvino", env=variables)
     assert done.returncode == 5 and done.stderr.count("has no ONNX translation") == 1
 
@@ -74,7 +74,7 @@ def test_the_graph_has_the_names_and_answers_of_the_module(
 ) -> None:
     """The export compares both on seeded inputs; in this process, where PyTorch need not be imported again."""
     pytest.importorskip("transformers")
-    monkeypatch.syspath_prepend(str(ROOT / "tests/models"))
+    monkeypatch.syspath_prepend(str(ROOT / "tests/models/helpers"))
     job = SourceJob(source=ModelSource(model=f"factories:{factory}"), out_dir=str(tmp_path), onnx=True)
     answer = job.perform(lambda text: None, lambda answer: None)
     module, graph = answer.artifacts
@@ -125,7 +125,7 @@ def test_axes_that_stay_open_are_open_in_the_graph_and_as_long_as_the_example(cl
 def test_a_bundle_calls_the_module_as_its_factory_says(cli: Cli, tmp_path: Path) -> None:
     rows = run(cli, tmp_path, "factories:make_nested_with_option", "--engines", "pytorch,pytorch:channels_last=1")
     variables = environment(tmp_path)
-    variables["PYTHONPATH"] = os.pathsep.join((variables["PYTHONPATH"], str(ROOT / "tests/models")))
+    variables["PYTHONPATH"] = os.pathsep.join((variables["PYTHONPATH"], str(ROOT / "tests/models/helpers")))
     done = cli("deliver", "r", "--row", rows[0]["id"], "--out", "bundle", "--json", env=variables)
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout)["checked"] is True
@@ -142,6 +142,6 @@ def test_a_bundle_calls_the_module_as_its_factory_says(cli: Cli, tmp_path: Path)
 )
 def test_faults_of_a_model_are_one_sentence(factory: str, message: str, cli: Cli, tmp_path: Path) -> None:
     variables = environment(tmp_path)
-    variables["PYTHONPATH"] = os.pathsep.join((variables["PYTHONPATH"], str(ROOT / "tests/models")))
+    variables["PYTHONPATH"] = os.pathsep.join((variables["PYTHONPATH"], str(ROOT / "tests/models/helpers")))
     done = cli("run", f"factories:{factory}", *FAST, "--engines", "pytorch,ort", env=variables)
     assert done.returncode == 5 and message in done.stderr and "Traceback" not in done.stderr

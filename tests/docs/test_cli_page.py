@@ -11,13 +11,12 @@ import msgspec
 import pytest
 from pages import Table, find_code, find_section, find_tables, read_page
 
-from enginebench.analyze.builds import BuildEffect
-from enginebench.analyze.capacity import CapacityVerdict
 from enginebench.analyze.compare import Comparison
 from enginebench.analyze.diff import DiffDocument, DiffRow
-from enginebench.analyze.layers import EngineLayerTime, EngineProfileDocument
-from enginebench.analyze.loadgen import LoadgenPoint
-from enginebench.analyze.queueing import LoadPoint
+from enginebench.analyze.limits.layers import EngineLayerTime, EngineProfileDocument
+from enginebench.analyze.load.capacity import CapacityVerdict
+from enginebench.analyze.load.loadgen import LoadgenPoint
+from enginebench.analyze.load.queueing import LoadPoint
 from enginebench.analyze.ranking import Ref
 from enginebench.analyze.stages import StagesDocument
 from enginebench.analyze.trtexec.records import (
@@ -30,7 +29,8 @@ from enginebench.analyze.trtexec.records import (
     Stat,
     TimesDocument,
 )
-from enginebench.analyze.upgrade import Change
+from enginebench.analyze.versions.builds import BuildEffect
+from enginebench.analyze.versions.upgrade import Change
 from enginebench.cli.door import INTERRUPTED, VERBS
 from enginebench.cli.options import common_options
 from enginebench.core import errors

@@ -18,7 +18,7 @@ from enginebench.core.errors import BackendUnavailable
 from enginebench.core.names import parse_precision
 from enginebench.core.records import Artifact, Availability, EngineSpec, Precision
 from enginebench.core.store import hash_files
-from enginebench.models.onnx_source import read_onnx
+from enginebench.models.onnx.source import read_onnx
 from enginebench.models.zoo import DATA_DIR
 from enginebench.workflow.folder import RunRequest
 from enginebench.workflow.plan import list_transforms, plan_rows

@@ -18,7 +18,7 @@ from enginebench.core.errors import ArtifactError
 from enginebench.core.feeds import random_feeds
 from enginebench.core.protocols import Loadable
 from enginebench.core.records import EngineSpec
-from enginebench.models.onnx_source import read_onnx
+from enginebench.models.onnx.source import read_onnx
 
 SECTION = find_section(read_page("models.md"), "## ONNX models")
 ENGINES: dict[str, Loadable] = {"ort": OrtBackend(), "openvino": OpenvinoBackend()}

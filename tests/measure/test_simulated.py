@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from enginebench.analyze.queueing import (
+from enginebench.analyze.load.queueing import (
     LoadPoint,
     Stamps,
     describe_point,

@@ -11,7 +11,7 @@ from enginebench.core.errors import ArtifactError, FeedError, ParseError
 from enginebench.core.records import TensorSpec
 from enginebench.models import task
 from enginebench.models.task import feed_digits, hash_preprocess, load_digits, preprocess_for, sample_feeds
-from enginebench.models.torchvision_import import import_torchvision
+from enginebench.models.torch.torchvision_import import import_torchvision
 from enginebench.models.zoo import BUILTIN
 
 IMAGENET_MODELS = [name for name, card in BUILTIN.items() if card.task == "imagenet"]
@@ -37,7 +37,7 @@ def test_preprocess_equals_the_transforms_of_the_weights(name: str, picture: Ima
 
 
 def test_preprocess_of_timm_equals_timms_transform(picture: Image.Image) -> None:
-    from enginebench.models.architectures import import_timm
+    from enginebench.models.torch.architectures import import_timm
 
     import_timm()
     from timm.data import create_transform, resolve_data_config

@@ -9,7 +9,7 @@ import torch
 from torch.utils.flop_counter import FlopCounterMode
 
 from enginebench.core.errors import ModelError, UsageError
-from enginebench.models.architectures import build_module
+from enginebench.models.torch.architectures import build_module
 from enginebench.models.zoo import BUILTIN, packaged_onnx, resolve_model
 
 
@@ -91,7 +91,8 @@ def _run_python(blocked: list[str], code: str) -> subprocess.CompletedProcess[st
 
 def test_zoo_task_and_onnx_source_need_no_pytorch() -> None:
     code = """
-from enginebench.models import zoo, task, onnx_source
+from enginebench.models import zoo, task
+from enginebench.models.onnx import source as onnx_source
 artifact = onnx_source.read_packaged_onnx("digits-cnn")
 print(len(task.sample_feeds(artifact.inputs, "digits-cnn", 2, 0, 3)), task.hash_preprocess("resnet18") is not None)
 """
@@ -102,10 +103,10 @@ print(len(task.sample_feeds(artifact.inputs, "digits-cnn", 2, 0, 3)), task.hash_
 @pytest.mark.parametrize(
     ("blocked", "module", "command"),
     [
-        ("torch", "torch_source", 'pip install "enginebench[torch]"'),
-        ("torch", "export", 'pip install "enginebench[torch]"'),
-        ("onnx", "export", 'pip install "enginebench[torch]"'),
-        ("onnx", "onnx_source", 'pip install "enginebench[ort]"'),
+        ("torch", "torch.source", 'pip install "enginebench[torch]"'),
+        ("torch", "torch.export", 'pip install "enginebench[torch]"'),
+        ("onnx", "torch.export", 'pip install "enginebench[torch]"'),
+        ("onnx", "onnx.source", 'pip install "enginebench[ort]"'),
     ],
 )
 def test_absent_packages_name_the_command(blocked: str, module: str, command: str) -> None:

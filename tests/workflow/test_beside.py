@@ -13,7 +13,7 @@ from enginebench.core.errors import ChildFailed, UsageError
 from enginebench.core.names import row_id
 from enginebench.core.records import Artifact, EngineSpec, FileHash, Gpu, Machine, MeasureSpec, Result
 from enginebench.measure.machine import describe_machine
-from enginebench.models.onnx_source import read_packaged_onnx
+from enginebench.models.onnx.source import read_packaged_onnx
 from enginebench.workflow import beside, campaign
 from enginebench.workflow.beside import split_runs
 from enginebench.workflow.campaign import Campaign

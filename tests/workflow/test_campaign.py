@@ -21,7 +21,7 @@ from enginebench.core.names import row_id
 from enginebench.core.records import Artifact, EngineSpec, MeasureSpec, TensorSpec
 from enginebench.core.store import hash_files
 from enginebench.measure.machine import describe_machine
-from enginebench.models.onnx_source import read_packaged_onnx
+from enginebench.models.onnx.source import read_packaged_onnx
 from enginebench.workflow import campaign as module
 from enginebench.workflow.builds import cut_common
 from enginebench.workflow.campaign import Campaign, judge_outcome, judge_precisions, label

@@ -13,7 +13,7 @@ import pytest
 from enginebench.core.names import row_id
 from enginebench.core.records import EngineSpec, MeasureSpec
 from enginebench.measure.machine import describe_machine
-from enginebench.models.onnx_source import read_packaged_onnx
+from enginebench.models.onnx.source import read_packaged_onnx
 from enginebench.workflow.campaign import Campaign
 from enginebench.workflow.child import places
 from enginebench.workflow.folder import RunFolder

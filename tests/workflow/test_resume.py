@@ -30,8 +30,8 @@ from enginebench.core.records import MeasureSpec, Result
 from enginebench.core.store import write_atomic
 from enginebench.measure import reference
 from enginebench.workflow import campaign, main_job
-from enginebench.workflow.child import perform_sources
 from enginebench.workflow.child.jobs import MeasureJob, PrepareJob
+from enginebench.workflow.child.perform import sources as perform_sources
 from enginebench.workflow.folder import RunFolder, RunRequest, read_results
 from enginebench.workflow.main_job import run_model
 from enginebench.workflow.plan import PlannedRow

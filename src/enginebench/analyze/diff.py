@@ -13,8 +13,8 @@ from enginebench.analyze.alike import judge_answers
 from enginebench.analyze.compare import Comparison, Unit, comparable, compare, compare_apart
 from enginebench.analyze.metrics.scores import find_drop, find_score, loses_too_much, measure_loss
 from enginebench.analyze.metrics.tasks import name_metric
-from enginebench.analyze.upgrade import Change
 from enginebench.analyze.validity import judge
+from enginebench.analyze.versions.upgrade import Change
 from enginebench.core.errors import UsageError
 from enginebench.core.limits import MARGIN
 from enginebench.core.names import format_engine, format_precision

@@ -139,7 +139,7 @@ def take_model(model: Model, example_inputs: object = None) -> Iterator[TakenMod
             )
         yield TakenModel(text=os.fspath(model), name=os.fspath(model))
         return
-    from enginebench.models.object_source import offer_module
+    from enginebench.models.torch.object_source import offer_module
 
     with offer_module(model, example_inputs) as offered:
         yield TakenModel(text=offered.text, name=type(model).__name__, batch=offered.batch)

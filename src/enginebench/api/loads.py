@@ -6,7 +6,7 @@ import os
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from enginebench.analyze.loadgen import Scenario
+from enginebench.analyze.load.loadgen import Scenario
 from enginebench.api import given
 from enginebench.api.given import Model, PathLike, Shapes
 from enginebench.api.progress import open_progress

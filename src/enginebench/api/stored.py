@@ -11,7 +11,7 @@ from typing import TypeAlias
 from msgspec import Struct
 
 from enginebench.analyze.diff import DIFF_SCHEMA, DiffDocument, diff_results
-from enginebench.analyze.layers import EngineProfileDocument
+from enginebench.analyze.limits.layers import EngineProfileDocument
 from enginebench.analyze.stages import StagesDocument
 from enginebench.analyze.trtexec.folder import Kind, is_trtexec_folder, read_folder, sniff_kind
 from enginebench.analyze.trtexec.log import parse_log as read_log

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from enginebench.analyze.layers import EngineProfileDocument
+from enginebench.analyze.limits.layers import EngineProfileDocument
 from enginebench.analyze.stages import StagesDocument
 from enginebench.api import given
 from enginebench.api.given import Model, PathLike, Shapes

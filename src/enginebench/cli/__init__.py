@@ -1,4 +1,4 @@
-"""The door: one file a verb, no logic."""
+"""The door: arguments into requests, errors into messages and exit codes; `verbs` has one file a verb. No logic."""
 
 from enginebench.cli.door import main
 

@@ -16,36 +16,38 @@ from enginebench.core.text import clean_lines
 
 INTERRUPTED = 130
 
-# verb -> (module, what it does). The texts are here so that --help imports no verb; a test checks them.
-VERBS = {
-    "run": ("enginebench.cli.run", "Find the fastest engine for a model that still gives the same answers."),
-    "deliver": ("enginebench.cli.deliver", "Write a row of a run as a folder that runs without EngineBench."),
-    "tune": ("enginebench.cli.tune", "Search the settings of every engine for the fastest with the same answers."),
-    "bench": ("enginebench.cli.bench", "Measure one engine; with --against, compare it with another."),
-    "load": ("enginebench.cli.load", "Measure latency under arrivals, and the rate at which a limit breaks."),
-    "build": ("enginebench.cli.build", "Build an engine file from an ONNX file."),
-    "export": ("enginebench.cli.export", "Export a PyTorch model to ONNX and check it against PyTorch."),
-    "calibrate": ("enginebench.cli.calibrate", "Find the range of every tensor of a model over real inputs."),
-    "quantize": ("enginebench.cli.quantize", "Convert an ONNX graph to another precision."),
-    "drift": ("enginebench.cli.drift", "Compare the answers that two engines give to the same inputs."),
-    "accuracy": ("enginebench.cli.accuracy", "Measure accuracy on labelled data, with intervals."),
-    "profile": ("enginebench.cli.profile", "Show where an engine spends its time, layer by layer."),
-    "infer": ("enginebench.cli.infer", "Run one engine on your own arrays."),
-    "budget": ("enginebench.cli.budget", "Bound the speed-up of an accelerator behind a link."),
-    "fpga": ("enginebench.cli.fpga", "Simulate, synthesize or serve an INT8 network behind a UART."),
-    "models": ("enginebench.cli.models", "List the built-in models."),
-    "stages": ("enginebench.cli.stages", "Time every stage from JPEG file to label."),
-    "roofline": ("enginebench.cli.roofline", "Measure what this machine can do at best, for run and profile."),
-    "doctor": ("enginebench.cli.doctor", "Show which engines can run here and how to get the others."),
-    "env": ("enginebench.cli.env", "Make environments with other versions of a runtime, to compare them."),
-    "bisect": ("enginebench.cli.bisect", "Find the first version of a package that is slower or answers otherwise."),
-    "sweep": ("enginebench.cli.sweep", "Measure many models on many machines, here or on a Ray cluster."),
-    "report": ("enginebench.cli.report", "Write a report on a stored run or on trtexec's files."),
-    "diff": ("enginebench.cli.diff", "Compare two stored runs, row by row; --gate is for CI."),
-    "baseline": ("enginebench.cli.baseline", "Save runs under a name, to compare later runs with."),
-    "history": ("enginebench.cli.history", "Show every run under a folder, as a table and as trends."),
-    "parse": ("enginebench.cli.parse", "Read the logs, times, profiles and layers of trtexec 7 to 11."),
+# What each verb does. The texts are here so that --help imports no verb; a test checks them.
+SENTENCES = {
+    "run": "Find the fastest engine for a model that still gives the same answers.",
+    "deliver": "Write a row of a run as a folder that runs without EngineBench.",
+    "tune": "Search the settings of every engine for the fastest with the same answers.",
+    "bench": "Measure one engine; with --against, compare it with another.",
+    "load": "Measure latency under arrivals, and the rate at which a limit breaks.",
+    "build": "Build an engine file from an ONNX file.",
+    "export": "Export a PyTorch model to ONNX and check it against PyTorch.",
+    "calibrate": "Find the range of every tensor of a model over real inputs.",
+    "quantize": "Convert an ONNX graph to another precision.",
+    "drift": "Compare the answers that two engines give to the same inputs.",
+    "accuracy": "Measure accuracy on labelled data, with intervals.",
+    "profile": "Show where an engine spends its time, layer by layer.",
+    "infer": "Run one engine on your own arrays.",
+    "budget": "Bound the speed-up of an accelerator behind a link.",
+    "fpga": "Simulate, synthesize or serve an INT8 network behind a UART.",
+    "models": "List the built-in models.",
+    "stages": "Time every stage from JPEG file to label.",
+    "roofline": "Measure what this machine can do at best, for run and profile.",
+    "doctor": "Show which engines can run here and how to get the others.",
+    "env": "Make environments with other versions of a runtime, to compare them.",
+    "bisect": "Find the first version of a package that is slower or answers otherwise.",
+    "sweep": "Measure many models on many machines, here or on a Ray cluster.",
+    "report": "Write a report on a stored run or on trtexec's files.",
+    "diff": "Compare two stored runs, row by row; --gate is for CI.",
+    "baseline": "Save runs under a name, to compare later runs with.",
+    "history": "Show every run under a folder, as a table and as trends.",
+    "parse": "Read the logs, times, profiles and layers of trtexec 7 to 11.",
 }
+# verb -> (its file, which is imported when it is called; what it does)
+VERBS = {verb: (f"enginebench.cli.verbs.{verb}", sentence) for verb, sentence in SENTENCES.items()}
 
 
 class LazyGroup(click.Group):

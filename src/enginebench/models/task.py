@@ -169,7 +169,7 @@ def _preprocess_imagenet(
 
 
 def _preprocess_timm(name: str, input_size: int | None) -> Preprocess | None:
-    from enginebench.models.architectures import import_timm  # PyTorch: only where a timm model is asked for
+    from enginebench.models.torch.architectures import import_timm  # PyTorch: only where a timm model is asked for
 
     config = import_timm().get_pretrained_cfg(name)
     if config is None or config.interpolation not in ("bilinear", "bicubic"):

@@ -7,7 +7,7 @@ from pathlib import Path
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from enginebench.analyze.layers import EngineProfileDocument
+from enginebench.analyze.limits.layers import EngineProfileDocument
 from enginebench.analyze.trtexec.records import ProfileDocument
 from enginebench.core.caveats import format_caveat
 from enginebench.core.text import clean_text

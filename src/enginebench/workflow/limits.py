@@ -8,8 +8,8 @@ from pathlib import Path
 from msgspec import Struct
 from msgspec.structs import replace
 
-from enginebench.analyze.bounds import BoundModel, bound_layers, bound_whole, choose_limits
-from enginebench.analyze.joining import join_layers
+from enginebench.analyze.limits.bounds import BoundModel, bound_layers, bound_whole, choose_limits
+from enginebench.analyze.limits.joining import join_layers
 from enginebench.core.ceilings import Ceilings
 from enginebench.core.errors import ArtifactError, EngineBenchError
 from enginebench.core.records import Artifact, Bound, EngineSpec, LayerTime, Result

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from msgspec.structs import replace
 
-from enginebench.analyze.queueing import Limit
+from enginebench.analyze.load.queueing import Limit
 from enginebench.backends.registry import find_installed, takes
 from enginebench.core.errors import EngineBenchError, UsageError
 from enginebench.core.records import Machine, Result

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from msgspec import Struct
 from msgspec.structs import replace
 
-from enginebench.analyze.queueing import Limit, LoadPoint, Stamps, describe_point
+from enginebench.analyze.load.queueing import Limit, LoadPoint, Stamps, describe_point
 from enginebench.core.caveats import make_caveat
 from enginebench.core.errors import ChildFailed, EngineBenchError
 from enginebench.core.records import Caveat

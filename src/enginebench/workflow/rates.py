@@ -12,7 +12,7 @@ import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
 
-from enginebench.analyze.capacity import (
+from enginebench.analyze.load.capacity import (
     RESOLUTION,
     SHORT_STRIDE,
     CapacitySearch,
@@ -20,8 +20,8 @@ from enginebench.analyze.capacity import (
     compare_capacities,
     join_capacities,
 )
-from enginebench.analyze.loadgen import Scenario
-from enginebench.analyze.queueing import Limit, LoadPoint, judge_point
+from enginebench.analyze.load.loadgen import Scenario
+from enginebench.analyze.load.queueing import Limit, LoadPoint, judge_point
 from enginebench.analyze.tails import strict_min_samples
 from enginebench.backends.registry import find_entry
 from enginebench.core.errors import MeasurementError, UsageError

@@ -21,7 +21,7 @@ from enginebench.core.errors import ArtifactError, BackendUnavailable, FeedError
 from enginebench.core.feeds import random_feeds
 from enginebench.core.protocols import Backend, Loadable
 from enginebench.core.records import Artifact, EngineSpec
-from enginebench.models.onnx_source import read_onnx
+from enginebench.models.onnx.source import read_onnx
 
 REAL = onnxruntime.InferenceSession
 

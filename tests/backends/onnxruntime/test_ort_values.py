@@ -15,8 +15,8 @@ from enginebench.backends.onnxruntime.values import flatten_answer
 from enginebench.core.errors import ArtifactError, MissingDependency, UsageError
 from enginebench.core.feeds import check_feeds, random_feeds
 from enginebench.core.records import EngineSpec
-from enginebench.models.onnx_head import read_onnx_head
-from enginebench.models.onnx_source import read_onnx
+from enginebench.models.onnx.head import read_onnx_head
+from enginebench.models.onnx.source import read_onnx
 
 SPEC = EngineSpec(backend="ort", batch=2)
 

@@ -22,7 +22,7 @@ from enginebench.backends.registry import probe
 from enginebench.core.errors import BackendUnavailable, UsageError
 from enginebench.core.feeds import random_feeds
 from enginebench.core.records import Artifact, EngineSpec
-from enginebench.models.onnx_source import read_onnx
+from enginebench.models.onnx.source import read_onnx
 from intel import needs_intel_cpu
 from processes import Cli, environment
 

@@ -21,7 +21,7 @@ from enginebench.backends.openvino.rewriting import Rewritable, find_deciders
 from enginebench.core.errors import ArtifactError, UnsupportedOperator
 from enginebench.core.records import Artifact, EngineSpec
 from enginebench.core.streams import StreamsSpec
-from enginebench.models.onnx_source import read_onnx
+from enginebench.models.onnx.source import read_onnx
 
 if TYPE_CHECKING:
     from enginebench.core.protocols import Feeds

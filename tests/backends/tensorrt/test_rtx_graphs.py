@@ -16,9 +16,9 @@ import pytest
 import torch
 
 import enginebench
-from enginebench.models.export import export_onnx
 from enginebench.models.precision.macs import list_quantized_products
-from enginebench.models.torch_source import make_torch_artifact
+from enginebench.models.torch.export import export_onnx
+from enginebench.models.torch.source import make_torch_artifact
 from enginebench.models.zoo import DATA_DIR
 from rtx import Judge, needs_rtx
 

@@ -14,7 +14,7 @@ import pytest
 from enginebench.core.errors import ArtifactError, BackendUnavailable, MissingDependency, UsageError
 from enginebench.core.feeds import random_feeds
 from enginebench.core.records import Artifact, EngineSpec
-from enginebench.models.onnx_source import read_onnx
+from enginebench.models.onnx.source import read_onnx
 from enginebench.models.zoo import DATA_DIR
 from enginebench.workflow.child.tool_files import ToolFiles
 from fakes.tensorrt_modules import forget_modules, use_rtx

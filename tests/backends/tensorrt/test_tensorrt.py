@@ -25,7 +25,7 @@ from enginebench.core.errors import (
 from enginebench.core.feeds import random_feeds
 from enginebench.core.protocols import Backend, CacheFlusher, DeviceClock, LayerProfiler, Loadable, PrecisionProof
 from enginebench.core.records import Artifact, EngineSpec, MeasureSpec
-from enginebench.models.onnx_source import read_onnx
+from enginebench.models.onnx.source import read_onnx
 from enginebench.models.zoo import DATA_DIR
 from enginebench.workflow.child.tool_files import ToolFiles
 from fakes.tensorrt_modules import LEAN, MODULES, VERSIONS, forget_modules, use_fakes, use_lean

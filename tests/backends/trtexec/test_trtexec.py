@@ -33,7 +33,7 @@ from enginebench.core.feeds import random_feeds
 from enginebench.core.names import row_id
 from enginebench.core.protocols import Backend, SelfTimed
 from enginebench.core.records import Artifact, EngineSpec, MeasureSpec, ShapeRange
-from enginebench.models.onnx_source import read_onnx
+from enginebench.models.onnx.source import read_onnx
 from enginebench.models.zoo import DATA_DIR
 from enginebench.workflow.child.tool_files import ToolFiles
 from fakes.trtexec_shim import VERSIONS, install_trtexec

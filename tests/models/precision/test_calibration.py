@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from onnx import helper
 
 from enginebench.core.errors import ArtifactError, ParseError, UsageError
-from enginebench.models.onnx_source import read_onnx
+from enginebench.models.onnx.source import read_onnx
 from enginebench.models.precision import observe
 from enginebench.models.precision.calibrate import calibrate
 from enginebench.models.precision.calibration import (

@@ -14,8 +14,8 @@ from onnx import helper
 from enginebench.core.errors import ArtifactError, UsageError
 from enginebench.core.names import format_precision, name_mix, row_id
 from enginebench.core.records import Availability, EngineSpec, MeasureSpec
-from enginebench.models.onnx_head import read_onnx_head
-from enginebench.models.onnx_source import read_onnx
+from enginebench.models.onnx.head import read_onnx_head
+from enginebench.models.onnx.source import read_onnx
 from enginebench.models.precision.calibrate import calibrate
 from enginebench.models.precision.calibration_data import open_arrays, open_data
 from enginebench.models.precision.exclusion import (

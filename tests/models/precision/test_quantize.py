@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from onnx import TensorProto, helper, numpy_helper
 
 from enginebench.core.errors import ArtifactError, UsageError
-from enginebench.models.onnx_source import read_onnx
+from enginebench.models.onnx.source import read_onnx
 from enginebench.models.precision.calibrate import calibrate
 from enginebench.models.precision.calibration import TensorRange
 from enginebench.models.precision.calibration_data import open_arrays, open_data

@@ -9,9 +9,9 @@ import pytest
 from graphs import build_residual, save
 from msgspec.structs import replace
 
-from enginebench.analyze.harm import measure_harm
+from enginebench.analyze.search.harm import measure_harm
 from enginebench.core.errors import ArtifactError
-from enginebench.models.onnx_source import read_onnx
+from enginebench.models.onnx.source import read_onnx
 from enginebench.models.precision.calibrate import calibrate
 from enginebench.models.precision.calibration_data import open_arrays, open_data
 from enginebench.models.precision.graph import count_quantizers, load_whole_graph, prepare_graph

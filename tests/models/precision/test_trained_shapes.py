@@ -8,7 +8,7 @@ import pytest
 from graphs import build_graph, run_graph, save
 from onnx import TensorProto, helper, numpy_helper
 
-from enginebench.models.onnx_source import read_onnx
+from enginebench.models.onnx.source import read_onnx
 from enginebench.models.precision.calibrate import calibrate
 from enginebench.models.precision.calibration_data import open_data
 from enginebench.models.precision.cast import find_index_arithmetic

@@ -21,7 +21,7 @@ from enginebench.core.errors import (
     UsageError,
 )
 from enginebench.core.records import EngineSpec
-from enginebench.models.onnx_source import read_packaged_onnx
+from enginebench.models.onnx.source import read_packaged_onnx
 from enginebench.workflow.child.errors_across import describe_error, rebuild_error
 from enginebench.workflow.child.isolate import run_child
 from enginebench.workflow.child.jobs import BuildJob, ErrorAnswer, InferJob

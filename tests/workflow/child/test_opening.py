@@ -10,7 +10,7 @@ import pytest
 
 from enginebench.core.errors import ArtifactError
 from enginebench.core.records import Artifact, EngineSpec, Recipe
-from enginebench.models.onnx_source import read_packaged_onnx
+from enginebench.models.onnx.source import read_packaged_onnx
 from enginebench.models.precision.calibrate import calibrate
 from enginebench.models.precision.calibration_data import open_data
 from enginebench.models.precision.quantize import quantize

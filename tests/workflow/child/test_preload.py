@@ -15,7 +15,7 @@ from msgspec.structs import replace
 from enginebench.core.errors import ChildFailed
 from enginebench.core.records import EngineSpec, MeasureSpec
 from enginebench.measure.machine import describe_machine
-from enginebench.models.onnx_source import read_packaged_onnx
+from enginebench.models.onnx.source import read_packaged_onnx
 from enginebench.workflow import campaign
 from enginebench.workflow.child.isolate import Child
 from enginebench.workflow.child.jobs import MeasureAnswer, MeasureJob, PreloadJob

@@ -9,8 +9,8 @@ from enginebench.backends.trtexec.trtexec import TrtexecBackend
 from enginebench.core.errors import BackendUnavailable
 from enginebench.core.protocols import Engine
 from enginebench.core.records import Artifact, Availability, EngineSpec
-from enginebench.workflow.child import perform_profile
-from enginebench.workflow.child.perform_profile import check_profiler, times_layers
+from enginebench.workflow.child.perform import profile as perform_profile
+from enginebench.workflow.child.perform.profile import check_profiler, times_layers
 
 
 class Silent:

@@ -11,7 +11,7 @@ from msgspec.structs import replace
 
 from enginebench.core.errors import MeasurementError
 from enginebench.core.records import Artifact, EngineSpec, LayerProfile, MeasureSpec, Result
-from enginebench.models.onnx_source import read_packaged_onnx
+from enginebench.models.onnx.source import read_packaged_onnx
 from enginebench.workflow import campaign
 from enginebench.workflow.campaign import judge_proof, proves_when_timed
 from enginebench.workflow.child.isolate import Child

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-from enginebench.cli.doctor import command as doctor
+from enginebench.cli.verbs.doctor import command as doctor
 from enginebench.core.errors import BackendUnavailable
 from enginebench.models.zoo import DATA_DIR
 from enginebench.workflow.fleet import ray_fleet

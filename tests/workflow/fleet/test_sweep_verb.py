@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from enginebench.cli.history import command as history
-from enginebench.cli.report import command as report
-from enginebench.cli.sweep import command as sweep
+from enginebench.cli.verbs.history import command as history
+from enginebench.cli.verbs.report import command as report
+from enginebench.cli.verbs.sweep import command as sweep
 from enginebench.core.errors import MeasurementError, UsageError
 from enginebench.models.zoo import DATA_DIR
 from in_process import Children

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from msgspec.structs import replace
 
-from enginebench.analyze.held_out import Held
+from enginebench.analyze.search.held_out import Held
 from enginebench.core.errors import BackendUnavailable, ChildFailed, ParseError
 from enginebench.core.groups import GroupHarm, Harm, NodeGroup
 from enginebench.core.names import name_mix
@@ -13,7 +13,7 @@ from enginebench.core.records import Estimate, MeasureSpec
 from enginebench.measure.machine import describe_machine
 from enginebench.models.precision.exclusion import read_exclusion
 from enginebench.workflow.child.jobs import SensitivityAnswer, SensitivityJob
-from enginebench.workflow.child.perform_sensitivity import find_first
+from enginebench.workflow.child.perform.sensitivity import find_first
 from enginebench.workflow.folder import RunFolder, RunRecord, RunRequest
 from enginebench.workflow.scoring import judge_by
 from enginebench.workflow.search import mixed

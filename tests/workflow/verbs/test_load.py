@@ -22,7 +22,7 @@ from graphs import build_graph, save
 from onnx import helper
 
 import enginebench
-from enginebench.cli.report import command as report
+from enginebench.cli.verbs.report import command as report
 from enginebench.core.errors import ArtifactError, ChildFailed, ParseError, UsageError
 from enginebench.core.names import parse_engine
 from enginebench.core.records import Artifact, EngineSpec, TensorSpec

@@ -18,7 +18,7 @@ from enginebench.core.errors import UsageError
 from enginebench.core.records import EngineSpec, TensorSpec
 from enginebench.models.sample_images import make_photos
 from enginebench.models.task import Preprocess, preprocess_for
-from enginebench.workflow.child.perform_stages import (
+from enginebench.workflow.child.perform.stages import (
     MIN_BATCHES,
     WARMUP_BATCHES,
     choose_preprocess,

@@ -9,7 +9,7 @@ import pytest
 from msgspec.structs import replace
 
 from enginebench.analyze.diff import DiffDocument
-from enginebench.analyze.upgrade import join_layers, list_changed
+from enginebench.analyze.versions.upgrade import join_layers, list_changed
 from enginebench.core.errors import UsageError
 from enginebench.core.names import row_id
 from enginebench.core.records import Artifact, LayerTime, Result, TensorSpec

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from enginebench.core.errors import ArtifactError, MissingDependency
 from enginebench.core.store import write_atomic
-from enginebench.models.onnx_source import (
+from enginebench.models.onnx.source import (
     LARGEST_PROTOBUF_BYTES,
     find_external_data,
     load_external_data,

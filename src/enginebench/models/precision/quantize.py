@@ -17,8 +17,8 @@ from enginebench.core.errors import ArtifactError, UsageError
 from enginebench.core.names import format_precision
 from enginebench.core.records import Artifact, Caveat, Precision, Recipe
 from enginebench.core.shapes import carry_specs
-from enginebench.models.onnx_source import read_metadata, read_onnx, read_precision
-from enginebench.models.origin import KEPT_KEY, describe_origin
+from enginebench.models.onnx.origin import KEPT_KEY, describe_origin
+from enginebench.models.onnx.source import read_metadata, read_onnx, read_precision
 from enginebench.models.precision.calibration import Calibration, TensorRange, check_preprocess
 from enginebench.models.precision.calibration_data import CalibrationData, make_fake
 from enginebench.models.precision.cast import cast_to_bf16, cast_to_fp16, find_overflowing

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
-from enginebench.analyze.queueing import LoadPoint
+from enginebench.analyze.load.queueing import LoadPoint
 from enginebench.report.charts import GREY, ORANGE, Row, Spec, finish, import_altair, read_rows
 from enginebench.report.load.document import LoadDocument, describe_row
 from enginebench.report.run.charts import PALETTE

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from msgspec import Struct
 
-from enginebench.analyze.capacity import CapacityVerdict
-from enginebench.analyze.loadgen import LoadgenPoint, Scenario
-from enginebench.analyze.queueing import LoadPoint
+from enginebench.analyze.load.capacity import CapacityVerdict
+from enginebench.analyze.load.loadgen import LoadgenPoint, Scenario
+from enginebench.analyze.load.queueing import LoadPoint
 from enginebench.core.names import format_engine, format_precision
 from enginebench.core.records import Capacity, Caveat, EngineSpec, Machine
 

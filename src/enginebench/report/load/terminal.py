@@ -9,7 +9,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from enginebench.analyze.queueing import LoadPoint
+from enginebench.analyze.load.queueing import LoadPoint
 from enginebench.core.caveats import find_sentence, format_caveat
 from enginebench.core.records import Capacity, Caveat
 from enginebench.core.text import clean_text

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from enginebench.analyze.builds import BestBuild, BuildEffect
+from enginebench.analyze.versions.builds import BestBuild, BuildEffect
 from enginebench.core.names import format_precision
 from enginebench.core.records import Estimate
 from enginebench.report.numbers import format_significant, format_small

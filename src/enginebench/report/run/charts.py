@@ -10,7 +10,7 @@ from typing import Any
 
 from msgspec import Struct
 
-from enginebench.analyze.layers import make_layers, make_profile
+from enginebench.analyze.limits.layers import make_layers, make_profile
 from enginebench.analyze.stages import StagesDocument
 from enginebench.core.records import Result
 from enginebench.report.charts import (

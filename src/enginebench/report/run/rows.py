@@ -8,16 +8,16 @@ from typing import Any
 from msgspec import Struct
 from msgspec.structs import asdict as to_fields
 
-from enginebench.analyze.bounds import doubt_row, share_of_limit
-from enginebench.analyze.builds import BuildEffect, describe_builds, doubt_builds
 from enginebench.analyze.compare import NOUNS, Unit
 from enginebench.analyze.drift import doubt_samples
-from enginebench.analyze.layers import doubt_kernel_times
+from enginebench.analyze.limits.bounds import doubt_row, share_of_limit
+from enginebench.analyze.limits.layers import doubt_kernel_times
 from enginebench.analyze.metrics.scores import find_value
 from enginebench.analyze.quantiles import median
 from enginebench.analyze.ranking import RecommendedBy, Ref, rank_results
 from enginebench.analyze.standing import Standing
 from enginebench.analyze.summary import Summary
+from enginebench.analyze.versions.builds import BuildEffect, describe_builds, doubt_builds
 from enginebench.core.caveats import limit_to_processes, make_caveat
 from enginebench.core.limits import MARGIN
 from enginebench.core.names import format_engine

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from enginebench.analyze.diff import DiffDocument
 from enginebench.analyze.trtexec.records import LayerDelta
-from enginebench.analyze.upgrade import Change, Pair
+from enginebench.analyze.versions.upgrade import Change, Pair
 from enginebench.report.numbers import format_significant, format_small
 
 # Layers that are named beside a row: enough to see where a change lies; the JSON document has all.

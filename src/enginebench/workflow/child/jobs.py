@@ -95,7 +95,7 @@ class SourceJob(Job[SourceAnswer], frozen=True, kw_only=True, tag="source"):
     task: Task | None = None
 
     def perform(self, note: NoteCall, keep: KeepCall[SourceAnswer]) -> SourceAnswer:
-        from enginebench.workflow.child.perform_sources import make_source
+        from enginebench.workflow.child.perform.sources import make_source
 
         return make_source(self, note)
 
@@ -126,7 +126,7 @@ class QuantizeJob(Job[QuantizeAnswer], frozen=True, kw_only=True, tag="quantize"
     keep_cosine: float | None = None  # of recipe nncf: what its accuracy control is to keep
 
     def perform(self, note: NoteCall, keep: KeepCall[QuantizeAnswer]) -> QuantizeAnswer:
-        from enginebench.workflow.child.perform_sources import quantize_graph
+        from enginebench.workflow.child.perform.sources import quantize_graph
 
         return quantize_graph(self, note)
 
@@ -163,7 +163,7 @@ class SensitivityJob(Job[SensitivityAnswer], frozen=True, kw_only=True, tag="sen
     inputs: str | None = None  # folder of the user's inputs, which take the place of `data`
 
     def perform(self, note: NoteCall, keep: KeepCall[SensitivityAnswer]) -> SensitivityAnswer:
-        from enginebench.workflow.child.perform_sensitivity import measure_sensitivity
+        from enginebench.workflow.child.perform.sensitivity import measure_sensitivity
 
         return measure_sensitivity(self, note)
 
@@ -207,7 +207,7 @@ class PrepareJob(Job[PrepareAnswer], frozen=True, kw_only=True, tag="prepare"):
     inputs: str | None = None  # folder of the user's inputs
 
     def perform(self, note: NoteCall, keep: KeepCall[PrepareAnswer]) -> PrepareAnswer:
-        from enginebench.workflow.child.perform_build import prepare_engine
+        from enginebench.workflow.child.perform.build import prepare_engine
 
         return prepare_engine(self, note, keep)
 
@@ -235,7 +235,7 @@ class MeasureJob(Job[MeasureAnswer], frozen=True, kw_only=True, tag="measure"):
     inputs: str | None = None  # folder of the user's inputs
 
     def perform(self, note: NoteCall, keep: KeepCall[MeasureAnswer]) -> MeasureAnswer:
-        from enginebench.workflow.child.perform_measure import measure_repetition
+        from enginebench.workflow.child.perform.measure import measure_repetition
 
         return measure_repetition(self, note, keep)
 
@@ -257,7 +257,7 @@ class BuildJob(Job[BuildAnswer], frozen=True, kw_only=True, tag="build"):
     prove: bool = True
 
     def perform(self, note: NoteCall, keep: KeepCall[BuildAnswer]) -> BuildAnswer:
-        from enginebench.workflow.child.perform_build import build_file
+        from enginebench.workflow.child.perform.build import build_file
 
         return build_file(self, note, keep)
 
@@ -273,7 +273,7 @@ class ProbeJob(Job[ProbeAnswer], frozen=True, kw_only=True, tag="probe"):
     to_profile: bool = False  # refuse one that cannot time its layers
 
     def perform(self, note: NoteCall, keep: KeepCall[ProbeAnswer]) -> ProbeAnswer:
-        from enginebench.workflow.child.perform_build import probe_engine
+        from enginebench.workflow.child.perform.build import probe_engine
 
         return probe_engine(self)
 
@@ -303,7 +303,7 @@ class StagesJob(Job[StagesAnswer], frozen=True, kw_only=True, tag="stages"):
     input_size: int | None = None
 
     def perform(self, note: NoteCall, keep: KeepCall[StagesAnswer]) -> StagesAnswer:
-        from enginebench.workflow.child.perform_stages import perform_stages
+        from enginebench.workflow.child.perform.stages import perform_stages
 
         return perform_stages(self, note)
 
@@ -331,7 +331,7 @@ class ProfileJob(Job[ProfileAnswer], frozen=True, kw_only=True, tag="profile"):
     inputs: str | None = None  # folder of the user's inputs
 
     def perform(self, note: NoteCall, keep: KeepCall[ProfileAnswer]) -> ProfileAnswer:
-        from enginebench.workflow.child.perform_profile import perform_profile
+        from enginebench.workflow.child.perform.profile import perform_profile
 
         return perform_profile(self, note)
 
@@ -351,7 +351,7 @@ class InferJob(Job[InferAnswer], frozen=True, kw_only=True, tag="infer"):
     step: int | None = None
 
     def perform(self, note: NoteCall, keep: KeepCall[InferAnswer]) -> InferAnswer:
-        from enginebench.workflow.child.perform_answers import infer_arrays
+        from enginebench.workflow.child.perform.answers import infer_arrays
 
         return infer_arrays(self, note)
 
@@ -375,7 +375,7 @@ class AnswerJob(Job[LabelledAnswer], frozen=True, kw_only=True, tag="answer"):
     inputs: str | None = None  # of the user, as `--inputs` names them
 
     def perform(self, note: NoteCall, keep: KeepCall[LabelledAnswer]) -> LabelledAnswer:
-        from enginebench.workflow.child.perform_answers import answer_labelled
+        from enginebench.workflow.child.perform.answers import answer_labelled
 
         return answer_labelled(self, note)
 
@@ -413,7 +413,7 @@ class ServeJob(Job[ServeAnswer], frozen=True, kw_only=True, tag="serve"):
     grace_s: float = 1.0  # after the last arrival, for what still waits
 
     def perform(self, note: NoteCall, keep: KeepCall[ServeAnswer]) -> ServeAnswer:
-        from enginebench.workflow.child.perform_load import serve_board
+        from enginebench.workflow.child.perform.load import serve_board
 
         return serve_board(self, note)
 
@@ -431,7 +431,7 @@ class ArriveJob(Job[ArriveAnswer], frozen=True, kw_only=True, tag="arrive"):
     spin: bool = True
 
     def perform(self, note: NoteCall, keep: KeepCall[ArriveAnswer]) -> ArriveAnswer:
-        from enginebench.workflow.child.perform_load import release_board
+        from enginebench.workflow.child.perform.load import release_board
 
         return release_board(self)
 
@@ -454,7 +454,7 @@ class LoadgenJob(Job[LoadgenAnswer], frozen=True, kw_only=True, tag="loadgen"):
     min_queries: int
 
     def perform(self, note: NoteCall, keep: KeepCall[LoadgenAnswer]) -> LoadgenAnswer:
-        from enginebench.workflow.child.perform_loadgen import drive_loadgen
+        from enginebench.workflow.child.perform.loadgen import drive_loadgen
 
         return drive_loadgen(self, note)
 
@@ -510,7 +510,7 @@ class CeilingsJob(Job[CeilingsAnswer], frozen=True, kw_only=True, tag="ceilings"
     quick: bool = False
 
     def perform(self, note: NoteCall, keep: KeepCall[CeilingsAnswer]) -> CeilingsAnswer:
-        from enginebench.workflow.child.perform_ceilings import perform_ceilings
+        from enginebench.workflow.child.perform.ceilings import perform_ceilings
 
         return perform_ceilings(self, note)
 
@@ -527,7 +527,7 @@ class WorkJob(Job[WorkAnswer], frozen=True, kw_only=True, tag="work"):
     batch: int = 1  # of inputs whose shapes are not given
 
     def perform(self, note: NoteCall, keep: KeepCall[WorkAnswer]) -> WorkAnswer:
-        from enginebench.models.work import count_work
+        from enginebench.models.onnx.work import count_work
 
         return WorkAnswer(work=count_work(self.path, self.shapes, self.batch))
 

@@ -25,7 +25,7 @@ LISTED = 8
 
 def load_module(artifact: Artifact) -> object:
     """The PyTorch module of an artifact; PyTorch is imported by this call, not before."""
-    from enginebench.models.torch_source import load_module as load
+    from enginebench.models.torch.source import load_module as load
 
     return load(artifact)
 

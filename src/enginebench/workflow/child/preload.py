@@ -18,7 +18,7 @@ from enginebench.workflow.child.places import OPTION
 
 # What a measurement imports on its way, whatever the engine.
 MODULES = (
-    "enginebench.workflow.child.perform_build",
+    "enginebench.workflow.child.perform.build",
     "enginebench.measure.loop",
     "enginebench.measure.machine",
     "enginebench.measure.nvml",
@@ -27,7 +27,7 @@ MODULES = (
     "enginebench.measure.rotation",
     "enginebench.measure.watch",
     "enginebench.models.task",
-    "enginebench.workflow.child.perform_measure",
+    "enginebench.workflow.child.perform.measure",
     "enginebench.workflow.child.watching",
 )
 # An import keeps one CPU busy. All wait for the slowest, torch.compile's: the fewer groups the better.
@@ -40,7 +40,7 @@ def preload(job: PreloadJob) -> None:
     """Imports what the job will need. What fails here fails again when the job is done, and is told then."""
     from enginebench.workflow.child.opening import open_for
 
-    for module in (*MODULES, *(["enginebench.models.torch_source"] if job.kind == "torch" else [])):
+    for module in (*MODULES, *(["enginebench.models.torch.source"] if job.kind == "torch" else [])):
         with suppress(Exception):
             import_module(module)
     with suppress(Exception):

@@ -16,10 +16,10 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from enginebench.analyze.drift import limits_between
-from enginebench.analyze.frontier import Cut, Part, cut_line, time_groups
-from enginebench.analyze.harm import allow_noise
-from enginebench.analyze.held_out import Held, hold_out, hold_score
 from enginebench.analyze.metrics.scores import find_drop
+from enginebench.analyze.search.frontier import Cut, Part, cut_line, time_groups
+from enginebench.analyze.search.harm import allow_noise
+from enginebench.analyze.search.held_out import Held, hold_out, hold_score
 from enginebench.backends.registry import takes
 from enginebench.core.errors import DependencyError, EngineBenchError, ParseError
 from enginebench.core.groups import GroupHarm, Harm

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Sequence
 from msgspec import Struct
 from msgspec.structs import replace
 
-from enginebench.analyze.race import LOOKS, Drop, Final, Race
+from enginebench.analyze.search.race import LOOKS, Drop, Final, Race
 from enginebench.core.errors import MeasurementError
 from enginebench.workflow.progress import Reporter
 from enginebench.workflow.search.proposals import Proposer, Tried

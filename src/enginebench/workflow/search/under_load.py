@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 from msgspec import Struct
 from msgspec.structs import replace
 
-from enginebench.analyze.capacity import find_middle
-from enginebench.analyze.queueing import Limit
+from enginebench.analyze.load.capacity import find_middle
+from enginebench.analyze.load.queueing import Limit
 from enginebench.core.errors import EngineBenchError, UsageError
 from enginebench.core.records import Capacity, Result
 from enginebench.core.store import encode, read_record, write_atomic

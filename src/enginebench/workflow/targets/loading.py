@@ -16,7 +16,7 @@ from enginebench.core.records import EngineSpec
 from enginebench.workflow.child.isolate import run_child
 from enginebench.workflow.child.jobs import BuildJob
 from enginebench.workflow.child.opening import build_graph, open_for
-from enginebench.workflow.child.perform_sources import take_file
+from enginebench.workflow.child.perform.sources import take_file
 from enginebench.workflow.targets.bundles import LoadedBundle, load_bundle
 from enginebench.workflow.targets.scratch import open_scratch
 

@@ -58,7 +58,7 @@ def find_module(artifact: Artifact) -> FoundModule:
     if ref.kind == "builtin":
         from enginebench.models import zoo
 
-        source = Path(zoo.__file__).with_name("digits_modules.py")
+        source = Path(zoo.__file__).parent / "torch" / "digits_modules.py"
         return FoundModule(module=Module(kind="source", name=DIGITS[ref.name], file=source.name), source=source)
     return _find_factory(ref)
 
@@ -69,7 +69,7 @@ def _list_versions(*names: str) -> dict[str, str]:
 
 def _find_timm_arguments(ref: ModelRef, artifact: Artifact) -> dict[str, int]:
     """Transformers of timm are made for a size; all others take any."""
-    from enginebench.models.architectures import import_timm
+    from enginebench.models.torch.architectures import import_timm
 
     config = import_timm().get_pretrained_cfg(ref.name)
     size = artifact.inputs[0].shape[-1]

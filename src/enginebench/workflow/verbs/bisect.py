@@ -10,9 +10,9 @@ from typing import Literal
 from msgspec import Struct
 from msgspec.structs import replace
 
-from enginebench.analyze.bisection import Judgement, bisect_versions
 from enginebench.analyze.compare import Comparison
 from enginebench.analyze.metrics.scores import find_score, loses_too_much
+from enginebench.analyze.versions.bisection import Judgement, bisect_versions
 from enginebench.backends.registry import ENTRIES
 from enginebench.core.errors import MeasurementError, UsageError
 from enginebench.core.records import Estimate, Result, Verdict

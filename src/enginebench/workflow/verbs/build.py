@@ -18,7 +18,7 @@ from enginebench.core.errors import ArtifactError, UsageError
 from enginebench.core.names import parse_precision
 from enginebench.core.records import AheadOfTime, Artifact, Caveat, EngineSpec, Precision
 from enginebench.core.store import copy_file
-from enginebench.models.onnx_head import read_onnx_head, take_head
+from enginebench.models.onnx.head import read_onnx_head, take_head
 from enginebench.workflow.child.isolate import child_environment, run_child
 from enginebench.workflow.child.jobs import BuildAnswer, BuildJob, Proof
 from enginebench.workflow.child.places import enter
@@ -214,7 +214,7 @@ def judge_ranges(artifact: Artifact, calib: Path | None, calib_cache: Path | Non
     """
     from enginebench.models.precision.calibration import explain_external
     from enginebench.models.precision.calibration_data import open_arrays
-    from enginebench.workflow.child.perform_answers import check_prepared_alike
+    from enginebench.workflow.child.perform.answers import check_prepared_alike
 
     if calib_cache is not None and (calib is None or calib_cache.exists()):  # else the build writes it
         return (explain_external(f"ranges come from TensorRT's cache {calib_cache.name}"),)

@@ -13,7 +13,7 @@ from enginebench.backends.registry import find_entry, find_installed, open_backe
 from enginebench.core.errors import UsageError
 from enginebench.core.names import PLAN_SUFFIXES
 from enginebench.core.records import Artifact, EngineSpec, MeasureSpec
-from enginebench.models.onnx_head import take_head
+from enginebench.models.onnx.head import take_head
 
 if TYPE_CHECKING:
     pass

@@ -85,7 +85,7 @@ def quantize_default(out_dir: Path) -> Path:
     Raises:
         MissingDependency: onnxruntime or onnx is not installed.
     """
-    from enginebench.models.onnx_source import read_onnx
+    from enginebench.models.onnx.source import read_onnx
     from enginebench.models.precision.calibrate import calibrate
     from enginebench.models.precision.calibration_data import open_data
     from enginebench.models.precision.quantize import quantize
@@ -196,7 +196,7 @@ def _run_onnxruntime(source: _Source) -> NDArray[np.float32] | None:
     """ONNX Runtime's answers to the same inputs; None if it is not installed."""
     from enginebench.backends.registry import open_backend
     from enginebench.core.protocols import Loadable
-    from enginebench.models.onnx_source import read_onnx
+    from enginebench.models.onnx.source import read_onnx
 
     try:
         backend = open_backend("ort")

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 from msgspec.structs import replace
 
-from enginebench.analyze.loadgen import DETAIL, LoadgenPoint, Scenario, describe_loadgen, read_detail
-from enginebench.analyze.queueing import Limit, LoadPoint
+from enginebench.analyze.load.loadgen import DETAIL, LoadgenPoint, Scenario, describe_loadgen, read_detail
+from enginebench.analyze.load.queueing import Limit, LoadPoint
 from enginebench.analyze.tails import strict_min_samples
 from enginebench.backends.registry import find_installed, takes
 from enginebench.bundle.reading import is_bundle

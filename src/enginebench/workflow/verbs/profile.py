@@ -11,7 +11,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from enginebench.analyze.effective import judge_precision
-from enginebench.analyze.layers import EngineProfileDocument, describe_profile
+from enginebench.analyze.limits.layers import EngineProfileDocument, describe_profile
 from enginebench.backends.registry import find_entry
 from enginebench.core.errors import ChildFailed
 from enginebench.core.records import LayerProfile

@@ -214,7 +214,7 @@ def quantize_file(
     Raises:
         UsageError, ArtifactError, MissingDependency: as `quantize` says.
     """
-    from enginebench.models.onnx_source import read_onnx
+    from enginebench.models.onnx.source import read_onnx
     from enginebench.models.precision.exclusion import read_exclusion
     from enginebench.models.precision.quantize import quantize
 

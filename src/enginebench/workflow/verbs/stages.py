@@ -1,6 +1,6 @@
 """The verb `stages`: the time from JPEG file to label, first one stage after another and then overlapped.
 
-The timing runs in a child process (`perform_stages`); the parent makes the pictures, the graph and the document.
+The timing runs in a child process (`child/perform/stages`); the parent makes the pictures, the graph and the document.
 """
 
 from __future__ import annotations

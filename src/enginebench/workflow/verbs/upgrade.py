@@ -11,7 +11,7 @@ from enginebench.analyze.alike import compare_questions
 from enginebench.analyze.diff import DiffDocument, DiffRow, diff_results, join_documents
 from enginebench.analyze.drift import limits_between, list_unlike, measure_drift, refuse_drift
 from enginebench.analyze.open_lengths import fill_lengths
-from enginebench.analyze.upgrade import describe_change
+from enginebench.analyze.versions.upgrade import describe_change
 from enginebench.core.errors import ArtifactError, UsageError
 from enginebench.core.names import format_engine, format_precision, row_id
 from enginebench.core.records import Result, Task

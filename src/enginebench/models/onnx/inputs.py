@@ -1,0 +1,352 @@
+"""What an ONNX graph says of its inputs: values that its operators accept, and lengths for the axes it leaves open.
+
+Read from the graph first (embeddings, comparisons, recurrent states, names), then tried on the CPU until every operator
+accepts.
+"""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import onnx
+from msgspec import Struct
+from msgspec.structs import replace
+from onnx import ModelProto, NodeProto, TensorProto
+
+from enginebench.core.caveats import make_caveat
+from enginebench.core.feeds import random_feeds
+from enginebench.core.operators import register_operators
+from enginebench.core.records import Artifact, TensorSpec
+from enginebench.core.shapes import concrete_shape, format_shapes, match_axes
+from enginebench.models.onnx.input_sizes import Sizes, find_batches, list_knobs, list_sizes, set_sizes, split_words
+from enginebench.models.onnx.source import load_graph, read_metadata, walk_nodes
+
+if TYPE_CHECKING:
+    from enginebench.core.protocols import Array
+
+Values = tuple[float, float]
+
+# Operators that hand their first input on, whatever they do to its shape or type.
+PASSING = frozenset(
+    {"Cast", "Identity", "Reshape", "Unsqueeze", "Squeeze", "Flatten", "Transpose", "Slice", "Expand", "Tile", "Split"}
+)
+RECURRENT = frozenset({"LSTM", "GRU", "RNN", "DynamicQuantizeLSTM"})
+# Which inputs index which tables. Source: ONNX operators, and those of ONNX Runtime (com.microsoft).
+INDEXED = {"Gather": {1: 0}, "GatherElements": {1: 0}, "EmbedLayerNormalization": {0: 2, 1: 4}}
+# Operators that not every number may go into.
+PARTIAL = frozenset({"Log", "Sqrt", "Pow", "Reciprocal", "Div", "Acos", "Asin", "Acosh", "Atanh"})
+STATE_WORDS = frozenset({"state", "states", "h", "c", "h0", "c0", "hn", "cn", "cell", "past", "cache"})
+RATE_WORDS = frozenset({"sr", "rate", "samplerate"})
+SAMPLE_RATE = 16000  # of speech, which nearly every model that asks for a rate was made for
+# For floats of which nothing is known, after standard normal ones gave answers that are not finite.
+TAMER: tuple[Values, ...] = ((0.0, 1.0), (0.01, 1.0), (1.0, 2.0))
+# For integers of which nothing is known, after 0 to 99 left a table.
+SMALLER: tuple[Values, ...] = ((0, 1), (0, 0))
+# Trying ends after this long: a graph that needs seconds for each call has been seen to run by then.
+TRIED_S = 60.0
+ONLY_ERRORS = 4  # fatal ones: each refusal is expected here
+
+
+class _Tried(Struct, frozen=True, kw_only=True):
+    """What one call answered, or why it did not."""
+
+    outputs: dict[str, Any] = {}
+    refusal: str = ""
+
+    @property
+    def finite(self) -> bool:
+        return all(np.isfinite(a).all() for a in self.outputs.values() if a.dtype.kind == "f")
+
+
+def settle_inputs(artifact: Artifact, shapes: Mapping[str, tuple[int, ...]] | None = None) -> Artifact:
+    """The artifact with what its inputs are like where nobody gives one; with a caveat on each length that is chosen.
+
+    Args:
+        artifact: of kind "onnx".
+        shapes: input name to whole shape, as the user gave them; they win.
+
+    Raises:
+        UsageError: the shapes contradict the graph.
+    """
+    model = load_graph(Path(artifact.path))
+    reader = _Reader(model)
+    specs = reader.guess_all(artifact.inputs)
+    batches = find_batches(specs)
+    given = match_axes(artifact.inputs, shapes or {}, batches)
+    states = any(spec.values == (0, 0) for spec in specs)
+    knobs = list_knobs(
+        _fix(specs, given),
+        batches,
+        imgsz=_read_imgsz(model),
+        classifies=[len(spec.shape) for spec in artifact.outputs] == [2],
+        streams=states,
+    )
+    candidates = [given | sizes for sizes in list_sizes(knobs)] or [given]
+    if not knobs and not given and not _is_doubtful(reader, specs):
+        return replace(artifact, inputs=specs)
+    found, tried = _try_sizes(artifact, specs, batches, candidates)
+    outputs = _mend_outputs(artifact.outputs, found, tried)
+    chosen = {
+        spec.name: concrete_shape(spec, 1)
+        for spec in found
+        if any(axis in spec.shape for knob in knobs for axis in knob.axes)
+    }
+    return replace(artifact, inputs=found, outputs=outputs, caveats=(*artifact.caveats, *_explain(chosen, tried)))
+
+
+def guess_values(artifact: Artifact) -> tuple[TensorSpec, ...]:
+    """The inputs of a graph with the values that it says they have; nothing is tried."""
+    return _Reader(load_graph(Path(artifact.path))).guess_all(artifact.inputs)
+
+
+def _fix(specs: Sequence[TensorSpec], given: Mapping[str, int]) -> tuple[TensorSpec, ...]:
+    """The specs with the lengths that the user gave, so that only the others are open."""
+    return tuple(
+        replace(spec, shape=tuple(given.get(axis, axis) if isinstance(axis, str) else axis for axis in spec.shape))
+        for spec in specs
+    )
+
+
+def _explain(chosen: Mapping[str, tuple[int, ...]], tried: _Tried | None) -> list[Any]:
+    if not chosen:
+        return []
+    told = ", ".join(f"{name} {'x'.join(map(str, shape))}" for name, shape in chosen.items())
+    if tried is not None and tried.refusal:
+        return [make_caveat("chosen_shapes.refused", shapes=told, option=format_shapes(chosen), why=tried.refusal)]
+    return [make_caveat("chosen_shapes", shapes=told, option=format_shapes(chosen))]
+
+
+def _is_doubtful(reader: _Reader, specs: Sequence[TensorSpec]) -> bool:
+    """Whether the graph could refuse what is made up for it, or answer with what is not finite."""
+    unknown = any(spec.values is None and not spec.dtype.startswith(("float", "bfloat")) for spec in specs)
+    return unknown or bool(reader.operators & PARTIAL)
+
+
+def _try_sizes(
+    artifact: Artifact, specs: tuple[TensorSpec, ...], batches: Mapping[str, int | None], candidates: Sequence[Sizes]
+) -> tuple[tuple[TensorSpec, ...], _Tried | None]:
+    """The specs of the first candidate that the graph accepts, and what it answered; None: nothing can be tried."""
+    sized = [_fill_lengths(set_sizes(specs, batches, sizes)) for sizes in candidates]
+    session = _open_session(artifact)
+    if session is None:
+        return sized[0], None
+    deadline, first = time.monotonic() + TRIED_S, None
+    for trial in sized:
+        for spec_set in _vary(trial):
+            tried = _call(session, spec_set)
+            if not tried.refusal and tried.finite:
+                return spec_set, tried
+            first = first or (trial, tried)
+            if not _helps_to_vary(tried, trial) or time.monotonic() > deadline:
+                break
+        if not tried.refusal:
+            return trial, tried  # it runs; nothing that was tried makes its answers finite
+        if time.monotonic() > deadline:
+            break
+    assert first is not None
+    return first
+
+
+def _vary(specs: tuple[TensorSpec, ...]) -> Iterator[tuple[TensorSpec, ...]]:
+    """The specs as they are; then with tamer values for the inputs of which nothing is known."""
+    yield specs
+    for floats, whole in zip(TAMER, (*SMALLER, SMALLER[-1]), strict=True):
+        yield tuple(
+            spec
+            if spec.values is not None or spec.dtype == "bool"
+            else replace(spec, values=floats if spec.dtype.startswith("float") else whole)
+            for spec in specs
+        )
+
+
+def _helps_to_vary(tried: _Tried, specs: Sequence[TensorSpec]) -> bool:
+    """Whether other values may be the cure: an index was too large, or an answer is not finite."""
+    unknown = any(spec.values is None for spec in specs)
+    return unknown and (not tried.refusal or bool(re.search(r"out of (data )?(bounds|range)|indices", tried.refusal)))
+
+
+def _open_session(artifact: Artifact) -> Any:
+    if find_spec("onnxruntime") is None:
+        return None
+    import onnxruntime
+
+    options = onnxruntime.SessionOptions()
+    options.log_severity_level = ONLY_ERRORS
+    try:
+        register_operators(options, artifact.operator_libraries)
+        return onnxruntime.InferenceSession(artifact.path, options, providers=["CPUExecutionProvider"])
+    except Exception:  # an operator that this runtime lacks: the rows will say which
+        return None
+
+
+def _call(session: Any, specs: Sequence[TensorSpec]) -> _Tried:
+    try:
+        answers = session.run(None, random_feeds(specs, 1, seed=0))
+    except Exception as error:  # a class of its own for every kind of failure
+        return _Tried(refusal=(str(error).strip().splitlines() or [type(error).__name__])[0][:200])
+    names = [output.name for output in session.get_outputs()]
+    return _Tried(outputs={n: a for n, a in zip(names, answers, strict=True) if isinstance(a, np.ndarray)})
+
+
+def _fill_lengths(specs: tuple[TensorSpec, ...]) -> tuple[TensorSpec, ...]:
+    """The specs with inputs that name a length set to that of the longest axis among the others."""
+    longest = [concrete_shape(spec, 1)[1] for spec in specs if len(spec.shape) in (2, 3) and spec.values != (0, 0)]
+    if not longest:
+        return specs
+    length = min(longest)
+    return tuple(
+        replace(spec, values=(length, length)) if spec.values is None and _names_length(spec) else spec
+        for spec in specs
+    )
+
+
+def _names_length(spec: TensorSpec) -> bool:
+    words = split_words(spec.name)
+    whole = spec.dtype.startswith(("int", "uint"))
+    return whole and len(spec.shape) <= 1 and bool({"length", "lengths", "len", "lens"} & {*words})
+
+
+def _mend_outputs(
+    outputs: tuple[TensorSpec, ...], inputs: Sequence[TensorSpec], tried: _Tried | None
+) -> tuple[TensorSpec, ...]:
+    """The outputs, without axis names that say something else than what was answered: such an axis gets its own."""
+    if tried is None or tried.refusal:
+        return outputs
+    lengths = {
+        axis: length
+        for spec in inputs
+        for axis, length in zip(spec.shape, concrete_shape(spec, 1), strict=True)
+        if isinstance(axis, str)
+    }
+
+    def mend(spec: TensorSpec) -> TensorSpec:
+        answer = tried.outputs.get(spec.name)
+        if answer is None or answer.ndim != len(spec.shape):
+            return spec
+        pairs = enumerate(zip(spec.shape, answer.shape, strict=True))
+        return replace(
+            spec,
+            shape=tuple(
+                f"{spec.name}_axis{i}" if isinstance(axis, str) and lengths.get(axis, length) != length else axis
+                for i, (axis, length) in pairs
+            ),
+        )
+
+    return tuple(map(mend, outputs))
+
+
+def _read_imgsz(model: ModelProto) -> tuple[int, int] | None:
+    """Height and width that the exporter of a detector noted. Source: ultralytics, metadata `imgsz`."""
+    numbers = [int(n) for n in re.findall(r"\d+", read_metadata(model).get("imgsz", ""))]
+    if not numbers or min(numbers) < 1:
+        return None
+    return numbers[0], numbers[-1]
+
+
+class _Reader:
+    """Where the values of a graph go, by name; names in inner graphs are those of the outer one where they are seen."""
+
+    def __init__(self, model: ModelProto) -> None:
+        nodes = list(walk_nodes(model.graph.node))
+        self.operators = {node.op_type for node in nodes}
+        self._stored = {tensor.name: tensor for tensor in _list_stored(model, nodes)}
+        self._made = {name: node for node in nodes for name in node.output if name}
+        self._used: dict[str, list[tuple[NodeProto, int]]] = {}
+        for node in nodes:
+            for place, name in enumerate(node.input):
+                self._used.setdefault(name, []).append((node, place))
+
+    def guess_all(self, specs: Sequence[TensorSpec]) -> tuple[TensorSpec, ...]:
+        """The specs, each with its values."""
+        return tuple(replace(spec, values=self.guess_values(spec)) for spec in specs)
+
+    def guess_values(self, spec: TensorSpec) -> Values | None:
+        """The lowest and highest value that an input should have; None where any will do."""
+        uses = list(self._follow(spec.name))
+        words, whole = {*split_words(spec.name)}, spec.dtype.startswith(("int", "uint"))
+        rows = [n for node, place in uses if (n := self._count_rows(node, place)) is not None]
+        if rows:
+            return 0, max(min(rows) - 1, 0)
+        single = all(axis == 1 for axis in spec.shape) or len(spec.shape) <= 1
+        if single and (told := self._find_compared(uses)):
+            return (SAMPLE_RATE, SAMPLE_RATE) if SAMPLE_RATE in told else (told[0], told[0])
+        if single and words & RATE_WORDS:
+            return SAMPLE_RATE, SAMPLE_RATE
+        if not whole and spec.dtype != "bool" and self._is_state(spec, uses, words):
+            return 0, 0
+        if "mask" in words or "mask" in spec.name.lower():
+            return 1, 1
+        if spec.dtype == "bool":
+            return (0, 0) if single else None
+        if spec.dtype == "uint8":
+            return 0, 255
+        if not whole and not spec.shape:
+            return (0.5, 0.5) if words & {"threshold", "iou", "score", "conf"} else (1, 1)
+        return (1, 1) if "scale" in words and len(spec.shape) <= 2 else None
+
+    def _follow(self, name: str) -> Iterator[tuple[NodeProto, int]]:
+        """The nodes that get the values of `name`, also behind others that only hand them on."""
+        seen, waiting = {name}, [name]
+        while waiting:
+            for node, place in self._used.get(waiting.pop(), []):
+                yield node, place
+                if (node.op_type in PASSING and place == 0) or node.op_type == "Concat":
+                    fresh = [out for out in node.output if out and out not in seen]
+                    seen.update(fresh)
+                    waiting += fresh
+
+    def _count_rows(self, node: NodeProto, place: int) -> int | None:
+        """Rows of the table that a node looks up at this input; None if it is no index there."""
+        if node.op_type == "OneHot" and place == 0:
+            depth = self._read(node.input[1])
+            return None if depth is None else int(depth.reshape(-1)[0])
+        table = INDEXED.get(node.op_type, {}).get(place)
+        dims = self._find_dims(node.input[table]) if table is not None and table < len(node.input) else None
+        axis = next((a.i for a in node.attribute if a.name == "axis"), 0)
+        return dims[axis] if dims else None
+
+    def _find_dims(self, name: str) -> tuple[int, ...] | None:
+        """The shape of a stored tensor, also behind a cast or a dequantization."""
+        while name not in self._stored:
+            node = self._made.get(name)
+            if node is None or node.op_type not in ("Identity", "Cast", "DequantizeLinear"):
+                return None
+            name = node.input[0]
+        return tuple(self._stored[name].dims)
+
+    def _read(self, name: str) -> Array | None:
+        tensor = self._stored.get(name)
+        if tensor is None or tensor.data_location == TensorProto.EXTERNAL:
+            return None
+        values: Array = onnx.numpy_helper.to_array(tensor)
+        return values
+
+    def _find_compared(self, uses: Iterable[tuple[NodeProto, int]]) -> list[float]:
+        """The single numbers that a value is compared with."""
+        others = (node.input[1 - place] for node, place in uses if node.op_type == "Equal")
+        read = (self._read(name) for name in others)
+        return [float(values.reshape(-1)[0]) for values in read if values is not None and values.size == 1]
+
+    def _is_state(self, spec: TensorSpec, uses: Sequence[tuple[NodeProto, int]], words: set[str]) -> bool:
+        if any(node.op_type in RECURRENT and place in (5, 6) for node, place in uses):
+            return True
+        return bool(words & STATE_WORDS) and "hidden" not in words and len(spec.shape) >= 2
+
+
+def _list_stored(model: ModelProto, nodes: Iterable[NodeProto]) -> Iterator[TensorProto]:
+    """Initializers of all graphs, and constants under the name of what they make."""
+    yield from model.graph.initializer
+    for node in nodes:
+        for attribute in node.attribute:
+            yield from attribute.g.initializer
+            if node.op_type == "Constant" and attribute.name == "value":
+                tensor = TensorProto()
+                tensor.CopyFrom(attribute.t)
+                tensor.name = node.output[0]
+                yield tensor

@@ -1,0 +1,403 @@
+"""Any ONNX file to an artifact: its inputs and outputs, its precision read from the graph, every file hashed."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from pathlib import Path, PurePosixPath, PureWindowsPath
+from typing import Any
+
+import msgspec
+
+from enginebench.core.errors import ArtifactError, MissingDependency, ParseError
+from enginebench.core.records import TEXT, Artifact, Precision, Recipe, TensorSpec
+from enginebench.core.shapes import name_axes
+from enginebench.core.store import hash_files
+
+try:
+    import onnx
+except ModuleNotFoundError as missing:
+    raise MissingDependency("onnx", 'pip install "enginebench[ort]"') from missing
+from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
+from onnx import AttributeProto, GraphProto, ModelProto, NodeProto, TensorProto, ValueInfoProto
+
+from enginebench.models.onnx.origin import read_origin, read_recipe
+from enginebench.models.task import hash_preprocess
+from enginebench.models.zoo import packaged_onnx
+
+# A protobuf message cannot be larger; larger models keep their weights in a second file.
+# Source: https://protobuf.dev/programming-guides/encoding/#size-limit
+LARGEST_PROTOBUF_BYTES = 2**31 - 1
+UNKNOWN_RANK = "unknown_rank"
+
+QUANTIZED_OPS = frozenset(
+    {
+        "QuantizeLinear",
+        "DequantizeLinear",
+        "QLinearConv",
+        "QLinearMatMul",
+        "ConvInteger",
+        "MatMulInteger",
+        "DynamicQuantizeLinear",
+    }
+)
+FLOAT8_TYPES = frozenset(
+    {
+        TensorProto.FLOAT8E4M3FN,
+        TensorProto.FLOAT8E4M3FNUZ,
+        TensorProto.FLOAT8E5M2,
+        TensorProto.FLOAT8E5M2FNUZ,
+    }
+)
+FLOAT_PRECISIONS: dict[int, Precision] = {
+    TensorProto.FLOAT: "fp32",
+    TensorProto.FLOAT16: "fp16",
+    TensorProto.BFLOAT16: "bf16",
+}
+
+
+def read_onnx(path: Path) -> Artifact:
+    """The artifact of an ONNX file, external data included. The weights themselves are hashed, not loaded.
+
+    Raises:
+        ParseError: empty, truncated, too large, no ONNX model, or with metadata of ours that is damaged.
+        ArtifactError: not there, no regular file, external data missing, too short or outside the model's folder,
+            or an input that is no tensor of numbers.
+    """
+    model = load_graph(path)
+    data_files = find_external_data(model, path)
+    precision, recipe = read_precision(model)
+    origin = read_origin(read_metadata(model), path)
+    sha256, files = hash_files([path, *data_files], path.parent)
+    return Artifact(
+        kind="onnx",
+        model=str(path),
+        path=str(path),
+        sha256=sha256,
+        files=files,
+        inputs=read_inputs(model.graph, path),
+        outputs=tuple(_describe_value(value, path) for value in model.graph.output),
+        precision=precision,
+        recipe=recipe,
+        weights="in-graph",
+        preprocess_sha256=origin.preprocess_sha256,
+        excluded=origin.excluded,
+        made_by=_read_producer(model),
+        caveats=origin.caveats,
+        opset=read_opset(model),
+    )
+
+
+def read_packaged_onnx(name: str) -> Artifact:
+    """The artifact of a built-in model's packaged ONNX file, batch axis open. It needs no PyTorch.
+
+    Raises:
+        ArtifactError: no file ships for this model.
+    """
+    path = packaged_onnx(name)
+    if path is None:
+        raise ArtifactError(f"{name} does not ship as ONNX; digits-cnn and digits-mlp do. Install enginebench[torch]")
+    made = read_onnx(path)
+    return msgspec.structs.replace(made, model=name, weights="trained", preprocess_sha256=hash_preprocess(name))
+
+
+def load_graph(path: Path) -> ModelProto:
+    """The model without its external data.
+
+    Raises:
+        ParseError: empty, truncated, too large, or no ONNX model.
+        ArtifactError: not there, no regular file, or not readable.
+    """
+    data = _read_file(path)
+    model = ModelProto()
+    try:
+        model.ParseFromString(data)
+    except (DecodeError, ValueError) as error:
+        raise ParseError(
+            path, f"{len(data)} bytes", "no complete protobuf message", "an ONNX model", "Copy or export it again"
+        ) from error
+    _require_model(model, path)
+    return model
+
+
+def _read_file(path: Path) -> bytes:
+    try:
+        if path.exists() and not path.is_file():
+            raise ArtifactError(f"{path} is not a regular file; expected an ONNX file")
+        size = path.stat().st_size
+        if size > LARGEST_PROTOBUF_BYTES:
+            raise ParseError(
+                path, "", f"{size} bytes", "at most 2 GiB", "Larger models keep their weights in external data"
+            )
+        data = path.read_bytes()
+    except OSError as error:
+        raise ArtifactError(f"{path} cannot be read: {error.strerror}. Check the path") from error
+    if not data:
+        raise ParseError(path, "", "an empty file", "an ONNX model")
+    return data
+
+
+def _require_model(model: ModelProto, path: Path) -> None:
+    """Random bytes can be a protobuf message by chance; a model has operators, and outputs that come from somewhere."""
+    graph = model.graph
+    if not model.ir_version or not model.opset_import or not graph.output:
+        missing = [
+            name
+            for name, there in (
+                ("IR version", model.ir_version),
+                ("operator set", model.opset_import),
+                ("output", graph.output),
+            )
+            if not there
+        ]
+        raise ParseError(path, "", f"no {' and no '.join(missing)}", "an ONNX model", "Copy or export it again")
+    _require_text(path, (model.producer_name, model.producer_version))
+    made = {name for node in graph.node for name in node.output}
+    made |= {value.name for value in graph.input} | _initializer_names(graph)
+    if orphans := [value.name for value in graph.output if value.name not in made]:
+        raise ParseError(path, f"output {orphans[0]!r}", "no node that makes it", "a complete graph")
+
+
+def _require_text(path: Path, strings: Iterable[object]) -> None:
+    """Protobuf hands out bytes where a string of the file is not UTF-8."""
+    for string in strings:
+        if not isinstance(string, str):
+            raise ParseError(path, "", f"a name that is not UTF-8 ({string!r:.80})", "text", "Copy or export it again")
+
+
+def _initializer_names(graph: GraphProto) -> set[str]:
+    return {t.name for t in graph.initializer} | {t.values.name for t in graph.sparse_initializer}
+
+
+def read_inputs(graph: GraphProto, path: Path) -> tuple[TensorSpec, ...]:
+    """The inputs that a caller must feed: initializers, which old files list too, are none.
+
+    Raises:
+        ArtifactError: an input is no tensor, or its rank is unknown.
+    """
+    names = _initializer_names(graph)
+    given = [value for value in graph.input if value.name not in names]
+    for value in given:
+        kind = value.type.WhichOneof("value")
+        if kind != "tensor_type":
+            raise ArtifactError(f"{path}, input {value.name!r}: {_name_kind(kind)}; expected a tensor")
+    specs = tuple(_describe_value(value, path) for value in given)
+    for spec in specs:
+        if UNKNOWN_RANK in spec.shape:
+            raise ArtifactError(f"{path}, input {spec.name!r}: no shape; expected one. Run shape inference on the file")
+    return specs
+
+
+def _describe_value(value: ValueInfoProto, path: Path) -> TensorSpec:
+    _require_text(path, (value.name, *(axis.dim_param for axis in value.type.tensor_type.shape.dim)))
+    kind = value.type.WhichOneof("value")
+    tensor = _find_tensor(value.type)
+    if tensor is None:
+        raise ArtifactError(f"{path}, {value.name!r}: {_name_kind(kind)}; expected a tensor, or several")
+    dtype = _name_dtype(value.name, tensor.elem_type, path)
+    if kind != "tensor_type":  # how an engine hands it out as one array: a row of values for each sample
+        return TensorSpec(name=value.name, dtype=dtype, shape=("batch", f"{value.name}_values"))
+    if not tensor.HasField("shape"):
+        return TensorSpec(name=value.name, dtype=dtype, shape=(UNKNOWN_RANK,))
+    return TensorSpec(name=value.name, dtype=dtype, shape=_describe_shape(value.name, tensor.shape.dim))
+
+
+def _find_tensor(kind: Any) -> Any | None:
+    """The type of the tensors in a value: a tensor itself, those of a sequence or map, or that of an optional value."""
+    match kind.WhichOneof("value"):
+        case "tensor_type":
+            return kind.tensor_type
+        case "sequence_type":
+            return _find_tensor(kind.sequence_type.elem_type)
+        case "map_type":
+            return _find_tensor(kind.map_type.value_type)
+        case "optional_type":
+            return _find_tensor(kind.optional_type.elem_type)
+    return None
+
+
+def _name_kind(kind: str | None) -> str:
+    return f"a {kind.removesuffix('_type').replace('_', ' ')}" if kind else "no type"
+
+
+def _name_dtype(name: str, element: int, path: Path) -> str:
+    if element == TensorProto.STRING:
+        return TEXT
+    try:
+        return str(onnx.helper.tensor_dtype_to_np_dtype(element).name)
+    except (KeyError, ValueError) as error:
+        raise ParseError(path, repr(name), f"element type {element}", "a type of ONNX") from error
+
+
+def _describe_shape(name: str, axes: Iterable[Any]) -> tuple[int | str, ...]:
+    """Numbers and names."""
+    return name_axes(name, [axis.dim_value if axis.dim_value > 0 else axis.dim_param for axis in axes])
+
+
+def read_opset(model: ModelProto) -> int | None:
+    """The version of ONNX's own operator set, or None if the model uses none of it."""
+    return next((o.version for o in model.opset_import if o.domain in ("", "ai.onnx")), None)
+
+
+def read_precision(model: ModelProto) -> tuple[Precision, Recipe | None]:
+    """The precision that the graph itself asks for: "int8" or "fp8" with Q/DQ nodes, else that of most of its weights.
+
+    A graph that was quantized here names its recipe in its metadata; any other with quantized nodes has "qat".
+    """
+    nodes = list(_walk_nodes(model))
+    if any(node.op_type in QUANTIZED_OPS for node in nodes):
+        types = {t.data_type for t in _walk_tensors(model, nodes)}
+        precision: Precision = "fp8" if types & FLOAT8_TYPES else "int8"
+        explicit = any(node.op_type == "DequantizeLinear" for node in nodes)
+        return precision, read_recipe(read_metadata(model), precision) if explicit else "qat"
+    sizes: Counter[int] = Counter()
+    for tensor in _walk_tensors(model, nodes):
+        if tensor.data_type in FLOAT_PRECISIONS:
+            sizes[tensor.data_type] += math.prod(tensor.dims)
+    if not sizes:
+        sizes.update(v.type.tensor_type.elem_type for v in (*model.graph.input, *model.graph.output))
+    return next((FLOAT_PRECISIONS[t] for t, _ in sizes.most_common() if t in FLOAT_PRECISIONS), "fp32"), None
+
+
+def read_metadata(model: ModelProto) -> dict[str, str]:
+    """The entries of the model's metadata that are text."""
+    return {p.key: p.value for p in model.metadata_props if isinstance(p.key, str) and isinstance(p.value, str)}
+
+
+def _walk_nodes(model: ModelProto) -> Iterator[NodeProto]:
+    yield from walk_nodes(model.graph.node)
+    for function in model.functions:
+        yield from walk_nodes(function.node)
+
+
+def walk_nodes(nodes: Iterable[NodeProto]) -> Iterator[NodeProto]:
+    """The nodes, each followed by those of its own graphs."""
+    for node in nodes:
+        yield node
+        for graph in _graphs_of(node):
+            yield from walk_nodes(graph.node)
+
+
+def _graphs_of(node: NodeProto) -> Iterator[GraphProto]:
+    for attribute in node.attribute:
+        if attribute.type == AttributeProto.GRAPH:
+            yield attribute.g
+        yield from attribute.graphs
+
+
+def _walk_tensors(model: ModelProto, nodes: Iterable[NodeProto]) -> Iterator[TensorProto]:
+    """Every stored tensor: initializers of all graphs, and constants in attributes."""
+    yield from _stored_tensors(model.graph)
+    for node in nodes:
+        for attribute in node.attribute:
+            if attribute.type == AttributeProto.TENSOR:
+                yield attribute.t
+            yield from attribute.tensors
+        for graph in _graphs_of(node):
+            yield from _stored_tensors(graph)
+
+
+def _stored_tensors(graph: GraphProto) -> Iterator[TensorProto]:
+    yield from graph.initializer
+    for sparse in graph.sparse_initializer:
+        yield from (sparse.values, sparse.indices)
+
+
+def find_external_data(model: ModelProto, path: Path) -> list[Path]:
+    """The files beside the model that hold its weights, sorted; each is there and long enough.
+
+    Raises:
+        ArtifactError: a file is missing, too short, or lies outside the model's folder (also through a link).
+    """
+    needed: dict[str, int] = {}
+    for tensor in _external_tensors(model):
+        location, offset, length = _read_location(tensor, path)
+        needed[location] = max(offset + length, needed.get(location, 0))
+    return [_check_data_file(path, location, end) for location, end in sorted(needed.items())]
+
+
+def load_external_data(model: ModelProto, path: Path) -> None:
+    """Puts the weights that lie beside the model into it; `find_external_data` has passed them.
+
+    Read here, not by `onnx`: since 1.23 it refuses a file that has several links, as every copy by `cp --link`, a
+    backup or a data version control has, although its content is in order.
+
+    Raises:
+        ArtifactError: a file cannot be read, or has become too short.
+    """
+    for tensor in _external_tensors(model):
+        location, offset, length = _read_location(tensor, path)
+        tensor.raw_data = _read_range(path.parent / location, offset, length)
+        tensor.data_location = TensorProto.DEFAULT
+        del tensor.external_data[:]
+
+
+def _external_tensors(model: ModelProto) -> Iterator[TensorProto]:
+    for tensor in _walk_tensors(model, _walk_nodes(model)):
+        if tensor.data_location == TensorProto.EXTERNAL:
+            yield tensor
+
+
+def _read_range(path: Path, offset: int, length: int) -> bytes:
+    try:
+        with path.open("rb") as file:
+            file.seek(offset)
+            data = file.read(length)
+    except OSError as error:
+        raise ArtifactError(f"{path} cannot be read: {error.strerror}. Check its permissions") from error
+    if len(data) < length:
+        raise ArtifactError(f"{path} ends at byte {offset + len(data)}; expected {offset + length}. Copy it again")
+    return data
+
+
+def _read_location(tensor: TensorProto, path: Path) -> tuple[str, int, int]:
+    """(file name, first byte, number of bytes) of a tensor in external data."""
+    entries = {entry.key: entry.value for entry in tensor.external_data}
+    _require_text(path, (tensor.name, *entries, *entries.values()))
+    location = entries.get("location", "")
+    try:
+        offset = int(entries.get("offset") or 0)
+        length = int(entries.get("length") or _count_bytes(tensor))
+    except (ValueError, KeyError) as error:
+        raise ParseError(
+            path, f"tensor {tensor.name!r}", f"external data {entries}", "numbers for offset and length"
+        ) from error
+    if not location or offset < 0 or length < 0:
+        raise ParseError(path, f"tensor {tensor.name!r}", f"external data {entries}", "a file and a range in it")
+    return location, offset, length
+
+
+def _count_bytes(tensor: TensorProto) -> int:
+    size = int(onnx.helper.tensor_dtype_to_np_dtype(tensor.data_type).itemsize)
+    return size * int(math.prod(tensor.dims))
+
+
+def _check_data_file(path: Path, location: str, end: int) -> Path:
+    data = path.parent / location
+    try:
+        if _escapes(location) or not data.resolve().is_relative_to(path.parent.resolve()):
+            raise ArtifactError(
+                f"{path}: external data {location!r} lies outside the model's folder; expected a file in it. "
+                "Copy model and data into one folder, without links"
+            )
+        size = data.stat().st_size if data.is_file() else None
+    except (OSError, RuntimeError) as error:  # RuntimeError: a link that leads to itself
+        raise ArtifactError(f"{path}: external data {location[:80]!r} cannot be accessed: {error}") from error
+    if size is None:
+        raise ArtifactError(f"{path}: external data file {data} is missing. Copy it beside the model")
+    if size < end:
+        raise ArtifactError(
+            f"{path}: external data file {data} has {size} bytes; expected at least {end}. Copy it again"
+        )
+    return data
+
+
+def _escapes(location: str) -> bool:
+    """Whether the location is absolute or climbs, by the rules of either family of systems."""
+    posix, windows = PurePosixPath(location), PureWindowsPath(location)
+    return posix.is_absolute() or bool(windows.anchor) or ".." in (*posix.parts, *windows.parts) or "\0" in location
+
+
+def _read_producer(model: ModelProto) -> dict[str, str]:
+    return {model.producer_name: model.producer_version} if model.producer_name else {}

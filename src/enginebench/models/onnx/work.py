@@ -1,0 +1,251 @@
+"""What an ONNX graph has to do: multiply-accumulates and tensors of every node, shapes inferred for real inputs."""
+
+from __future__ import annotations
+
+import ast
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from enginebench.core.errors import ArtifactError, MissingDependency
+from enginebench.core.work import GraphWork, NodeWork, TensorWork, Unit
+from enginebench.models.onnx.source import load_graph
+
+try:
+    import onnx
+except ModuleNotFoundError as missing:
+    raise MissingDependency(str(missing.name), 'pip install "enginebench[ort]"') from missing
+from onnx import AttributeProto, ModelProto, NodeProto, TensorProto
+
+Shape = tuple[int, ...]
+
+# Whose result can be a view of what goes in, or be written in place by whoever makes that: not a byte need be touched.
+MOVES = frozenset(
+    (
+        *("Reshape", "Flatten", "Squeeze", "Unsqueeze", "Identity", "Dropout", "Transpose", "Slice", "Split", "Concat"),
+        *("Expand", "Shape", "Size", "Constant", "ConstantOfShape", "Range", "Cast", "CastLike", "DepthToSpace"),
+        *("SpaceToDepth", "Tile", "Pad"),
+    )
+)
+# Quantizing and its inverse are done by whoever makes the values, or takes them.
+QUANTIZERS = frozenset(("QuantizeLinear", "DequantizeLinear", "DynamicQuantizeLinear"))
+# Operators with multiply-accumulates, and the ceiling that theirs are held against.
+UNITS: dict[str, Unit] = {
+    **dict.fromkeys(("Conv", "ConvTranspose", "ConvInteger", "QLinearConv", "DeformConv"), "conv"),
+    **dict.fromkeys(("Gemm", "MatMul", "Einsum", "MatMulInteger", "QLinearMatMul", "QGemm", "FusedGemm"), "gemm"),
+    **dict.fromkeys(("Attention", "LSTM", "GRU", "RNN"), "gemm"),
+}
+# Of what such an operator takes, the two that are multiplied.
+_FACTORS = {"QLinearConv": (0, 3), "QLinearMatMul": (0, 3), "QGemm": (0, 3)}
+# Gates of a recurrent cell: each is a product with the input and one with the state.
+_GATES = {"LSTM": 4, "GRU": 3, "RNN": 1}
+_SCOPES = "pkg.torch.onnx.name_scopes"
+# Bits of types that are not whole bytes.
+_BITS = {"INT4": 4, "UINT4": 4, "FLOAT4E2M1": 4, "INT2": 2, "UINT2": 2}
+_FLOATS = frozenset((TensorProto.FLOAT, TensorProto.FLOAT16, TensorProto.BFLOAT16, TensorProto.DOUBLE))
+
+
+def count_work(path: str | Path, shapes: Mapping[str, Shape], batch: int = 1) -> GraphWork:
+    """The work of a graph in a file.
+
+    Args:
+        path: an ONNX file; its external data is not read.
+        shapes: of its inputs; an input that is not among them has `batch` on its first axis if that is open.
+        batch: see `shapes`.
+
+    Raises:
+        ArtifactError: the file cannot be read.
+    """
+    return describe_work(load_graph(Path(path)), shapes, batch)
+
+
+def describe_work(model: ModelProto, shapes: Mapping[str, Shape], batch: int = 1) -> GraphWork:
+    """As `count_work`, of a graph in memory. Nodes inside of branches and loops are not counted.
+
+    Source of the counts: the operators' definitions in the ONNX specification; one multiply-accumulate for each product
+    that the plain definition sums, whatever algorithm (Winograd, FFT) does with fewer.
+    """
+    known = infer_tensors(fix_inputs(model, shapes, batch))
+    nodes = [_describe_node(node, name, known) for node, name in zip(model.graph.node, name_all(model), strict=True)]
+    unknown = sum(
+        any(name and name not in known for name in node.output) and node.op_type not in MOVES
+        for node in model.graph.node
+    )
+    return GraphWork(
+        nodes=tuple(nodes),
+        tensors={name: tensor for name, (tensor, _) in known.items()},
+        outputs=tuple(value.name for value in model.graph.output),
+        unknown=unknown,
+    )
+
+
+def name_all(model: ModelProto) -> list[str]:
+    """The name of every node; one without is called after its first output, as runtimes do."""
+    return [node.name or (node.output[0] if node.output else node.op_type) for node in model.graph.node]
+
+
+def fix_inputs(model: ModelProto, shapes: Mapping[str, Shape], batch: int) -> ModelProto:
+    """A copy whose inputs have these shapes, without what is known of others, and without large weights."""
+    fixed = ModelProto()
+    fixed.CopyFrom(model)
+    del fixed.graph.value_info[:]
+    constants = {tensor.name for tensor in model.graph.initializer}
+    for value in fixed.graph.input:
+        tensor = value.type.tensor_type
+        if value.name in constants or not tensor.HasField("shape"):
+            continue
+        for index, axis in enumerate(tensor.shape.dim):
+            given = shapes.get(value.name)
+            axis.dim_value = (
+                given[index] if given and index < len(given) else axis.dim_value or (batch if not index else 1)
+            )
+    for value in fixed.graph.output:
+        value.type.tensor_type.ClearField("shape")
+    return fixed
+
+
+def infer_tensors(model: ModelProto) -> dict[str, tuple[TensorWork, Shape]]:
+    """Every tensor whose type and shape are known, with its shape."""
+    try:
+        inferred = onnx.shape_inference.infer_shapes(model, data_prop=True)
+    except Exception as error:  # shape inference and protobuf have their own; a graph beyond 2 GB cannot be copied
+        raise ArtifactError(f"shapes of the graph cannot be inferred: {str(error)[:300]}") from error
+    found: dict[str, tuple[TensorWork, Shape]] = {}
+    for value in (*inferred.graph.input, *inferred.graph.value_info, *inferred.graph.output):
+        shape = _read_shape(value)
+        if shape is not None:
+            found[value.name] = (_describe_tensor(value.type.tensor_type.elem_type, shape), shape)
+    for tensor in inferred.graph.initializer:
+        shape = tuple(tensor.dims)
+        found[tensor.name] = (_describe_tensor(tensor.data_type, shape, constant=True), shape)
+    for node in inferred.graph.node:
+        if node.op_type == "Constant" and node.output and node.output[0] in found:
+            tensor_work, shape = found[node.output[0]]
+            found[node.output[0]] = (_make_constant(tensor_work), shape)
+    return found
+
+
+def _make_constant(tensor: TensorWork) -> TensorWork:
+    return TensorWork(values=tensor.values, bytes_each=tensor.bytes_each, constant=True, floating=tensor.floating)
+
+
+def _read_shape(value: Any) -> Shape | None:
+    tensor = value.type.tensor_type
+    if not tensor.HasField("shape") or not all(axis.HasField("dim_value") for axis in tensor.shape.dim):
+        return None
+    return tuple(axis.dim_value for axis in tensor.shape.dim)
+
+
+def _describe_tensor(kind: int, shape: Shape, *, constant: bool = False) -> TensorWork:
+    bits = _BITS.get(TensorProto.DataType.Name(kind))
+    try:
+        each = bits / 8 if bits else float(onnx.helper.tensor_dtype_to_np_dtype(kind).itemsize)
+    except (KeyError, ValueError, TypeError):
+        each = 0.0
+    each = 2.0 if kind == TensorProto.BFLOAT16 else each
+    return TensorWork(values=math.prod(shape), bytes_each=each, constant=constant, floating=kind in _FLOATS)
+
+
+def _describe_node(node: NodeProto, name: str, known: Mapping[str, tuple[TensorWork, Shape]]) -> NodeWork:
+    shapes = {tensor: shape for tensor, (_, shape) in known.items()}
+    macs = count_macs(node, shapes)
+    return NodeWork(
+        name=name,
+        op=node.op_type,
+        inputs=tuple(filter(None, node.input)),
+        outputs=tuple(filter(None, node.output)),
+        macs=macs,
+        unit=UNITS.get(node.op_type) if macs else None,
+        moves=node.op_type in MOVES or node.op_type in QUANTIZERS,
+        read_shares=dict(_list_read_shares(node, shapes)),
+        scopes=_read_scopes(node),
+    )
+
+
+def count_macs(node: NodeProto, shapes: Mapping[str, Shape]) -> int:
+    """Multiply-accumulates of a node; 0 where it has none, or a shape is not known."""
+    first, second = _FACTORS.get(node.op_type, (0, 1))
+    if node.op_type not in UNITS or len(node.input) <= second or not node.output:
+        return 0
+    data, weights, output = (shapes.get(n) for n in (node.input[first], node.input[second], node.output[0]))
+    if node.op_type == "Einsum":
+        return _count_einsum(node, [shapes.get(name) for name in node.input])
+    if data is None or weights is None or output is None:
+        return 0
+    match node.op_type:
+        case "Conv" | "ConvInteger" | "QLinearConv" | "DeformConv":  # [out, in / group, kernel...]
+            return math.prod(output) * math.prod(weights[1:])
+        case "ConvTranspose":  # [in, out / group, kernel...]: each value that goes in goes into so many
+            return math.prod(data) * math.prod(weights[1:])
+        case "Gemm" | "QGemm" | "FusedGemm":
+            return math.prod(output) * data[0 if _read_int(node, "transA", 0) else -1]
+        case "MatMul" | "MatMulInteger" | "QLinearMatMul":
+            return math.prod(output) * (data[-1] if data else 1)
+        case "Attention":
+            return _count_attention(node, data, weights, output)
+        case _:  # recurrent: input [steps, batch, in], weights [directions, gates * hidden, in]
+            steps = math.prod(data[:-1])
+            hidden = weights[1] // _GATES[node.op_type]
+            return steps * weights[0] * weights[1] * (data[-1] + hidden)
+
+
+def _count_attention(node: NodeProto, query: Shape, key: Shape, output: Shape) -> int:
+    """Queries by keys, and their weights by values: of the standard operator with [batch, heads, length, depth]."""
+    if len(query) == 4 and len(key) == 4:
+        return math.prod(query) * key[2] + math.prod(output) * key[2]
+    if len(query) == 3 and len(key) == 3:
+        return math.prod(query) * key[1] + math.prod(output) * key[1]
+    return 0
+
+
+def _count_einsum(node: NodeProto, shapes: Sequence[Shape | None]) -> int:
+    """The product of the lengths of all letters, for two operands; 0 of others, which may be done in several orders."""
+    equation = next((a.s.decode() for a in node.attribute if a.name == "equation"), "")
+    terms = equation.replace(" ", "").partition("->")[0].split(",")
+    if len(terms) != 2 or "." in equation or None in shapes:
+        return 0
+    sizes = {
+        letter: size
+        for term, shape in zip(terms, shapes, strict=False)
+        for letter, size in zip(term, shape or (), strict=False)
+    }
+    return math.prod(sizes.values())
+
+
+def _list_read_shares(node: NodeProto, shapes: Mapping[str, Shape]) -> Iterator[tuple[str, float]]:
+    """Inputs of which a part alone must be read: strides that leave rows out, rows that are picked."""
+    output = shapes.get(node.output[0]) if node.output else None
+    data = shapes.get(node.input[0]) if node.input else None
+    if not data or output is None:
+        return
+    if node.op_type in ("Gather", "GatherElements", "GatherND", "TopK", "EmbeddingBag"):
+        yield node.input[0], min(1.0, math.prod(output) / max(1, math.prod(data)))
+    strides = _read_ints(node, "strides")
+    if strides and node.op_type in ("Conv", "ConvInteger", "QLinearConv", "MaxPool", "AveragePool"):
+        weights = shapes.get(node.input[_FACTORS.get(node.op_type, (0, 1))[1]]) if len(node.input) > 1 else None
+        kernel = _read_ints(node, "kernel_shape") or (list(weights[2:]) if weights else [])
+        share = math.prod(min(1.0, k / s) for k, s in zip(kernel, strides, strict=False))
+        if kernel and share < 1:
+            yield node.input[0], share
+
+
+def _read_ints(node: NodeProto, name: str) -> list[int]:
+    return next((list(a.ints) for a in node.attribute if a.name == name), [])
+
+
+def _read_int(node: NodeProto, name: str, default: int) -> int:
+    return next((a.i for a in node.attribute if a.name == name and a.type == AttributeProto.INT), default)
+
+
+def _read_scopes(node: NodeProto) -> tuple[str, ...]:
+    """Paths of the modules around the operator that a node was exported from, outermost first.
+
+    Source: what PyTorch's exporter (2.5 and newer) keeps in `metadata_props`; the last scope is the operator itself.
+    """
+    text = next((p.value for p in node.metadata_props if p.key == _SCOPES), "")
+    try:
+        scopes = ast.literal_eval(text) if text else []
+    except (ValueError, SyntaxError):
+        return ()
+    return tuple(str(scope) for scope in scopes[:-1] if scope) if isinstance(scopes, list) else ()

@@ -1,0 +1,336 @@
+"""A ModelRef to a PyTorch module: built-in, from timm, or from the user's own factory. Weights come later."""
+
+from __future__ import annotations
+
+import difflib
+import importlib
+import math
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from msgspec.structs import replace
+from torch import nn
+
+from enginebench.core.errors import BackendUnavailable, MissingDependency, ModelError, UsageError
+from enginebench.core.records import TensorSpec
+from enginebench.core.trees import HOLE, INPUT, list_leaves, name_answer, split_made
+from enginebench.models.torch.digits_modules import DIGITS_MODULES
+from enginebench.models.torch.flat import Flat, flatten
+from enginebench.models.torch.torchvision_import import import_torchvision, with_torchvision
+from enginebench.models.zoo import BUILTIN, ModelRef
+
+
+def build_module(ref: ModelRef, input_size: int | None = None) -> tuple[nn.Module, tuple[torch.Tensor, ...]]:
+    """(module in eval mode, example inputs), with whatever weights its constructor gives it.
+
+    The example inputs are () where a factory brings none.
+
+    Args:
+        ref: a built-in, or of timm, transformers or a factory.
+        input_size: height and width in pixels in place of the model's own; image models only.
+
+    Raises:
+        UsageError: `input_size` is given for a model whose size is fixed or that takes no images.
+        ModelError: timm does not know the name, or the factory cannot be imported, fails, or returns something else.
+        MissingDependency: torchvision or timm is not installed.
+    """
+    if ref.kind == "factory":
+        refuse_input_size(ref, input_size)
+        return call_factory(ref)
+    if ref.kind == "hf":
+        from enginebench.models.torch.hugging_face import build_hf
+
+        refuse_input_size(ref, input_size)
+        return build_hf(ref)
+    module, shape = _build_timm(ref, input_size) if ref.kind == "timm" else _build_builtin(ref, input_size)
+    return module.eval(), (torch.zeros(1, *shape),)
+
+
+def refuse_input_size(ref: ModelRef, input_size: int | None) -> None:
+    if input_size is not None:
+        raise UsageError(f"--input-size does not apply to {ref.text}; use --input-shape name:1x3x224x224")
+
+
+def _build_builtin(ref: ModelRef, input_size: int | None) -> tuple[nn.Module, tuple[int, ...]]:
+    card = BUILTIN[ref.name]
+    if ref.name in DIGITS_MODULES:
+        if input_size not in (None, 8):
+            raise UsageError(f"{ref.name} takes only 8x8 images; leave out --input-size {input_size}")
+        return DIGITS_MODULES[ref.name](), card.input_shape
+    import_torchvision()
+    from torchvision.models import get_model
+
+    module = get_model(ref.name, weights=None)
+    return module, (3, input_size, input_size) if input_size else card.input_shape
+
+
+def _build_timm(ref: ModelRef, input_size: int | None) -> tuple[nn.Module, tuple[int, ...]]:
+    timm = import_timm()
+    known_as = check_timm_name(timm, ref)
+    config = timm.get_pretrained_cfg(known_as)
+    shape = tuple(config.input_size) if config else (3, 224, 224)
+    # Transformers bake the size into their position embedding, and take it as an argument.
+    fixed = bool(config and config.fixed_input_size)
+    arguments = {"img_size": input_size} if fixed and input_size not in (None, shape[-1]) else {}
+    try:
+        module = timm.create_model(known_as, pretrained=False, **arguments)
+    except (RuntimeError, TypeError, ValueError) as error:
+        raise ModelError(f"{ref.text} cannot be built: {error}") from error
+    return module, (shape[0], input_size, input_size) if input_size else shape
+
+
+def import_timm() -> Any:
+    """The package timm.
+
+    Raises:
+        MissingDependency: it, or torchvision below it, is not installed.
+        BackendUnavailable: it is installed and does not import.
+    """
+    import_torchvision()
+    try:
+        import timm
+    except ModuleNotFoundError as error:
+        if error.name != "timm":
+            raise BackendUnavailable(f"timm does not import: {error}") from error
+        raise MissingDependency("timm", 'pip install "enginebench[torch,timm]"') from error
+    return timm
+
+
+def check_timm_name(timm: Any, ref: ModelRef) -> str:
+    """The name by which timm knows the model.
+
+    Raises:
+        ModelError: it knows none such; near names are listed.
+    """
+    if timm.is_model(ref.name):
+        return ref.name
+    near = difflib.get_close_matches(ref.name, timm.list_models(), n=3)
+    hint = f"; did you mean {' or '.join('timm:' + n for n in near)}?" if near else ""
+    raise ModelError(f"{ref.text}: timm {timm.__version__} has no model {ref.name!r}{hint}")
+
+
+def call_factory(ref: ModelRef) -> tuple[Flat, tuple[torch.Tensor, ...]]:
+    """What the user's `package.module:factory` returns: (module, flat and in eval mode; example inputs or ()).
+
+    Raises:
+        ModelError: the import or the call fails (chained), or the answer is neither a module nor one with inputs.
+    """
+    factory = _import_factory(ref)
+    try:
+        made = with_torchvision(factory)
+    except Exception as error:
+        raise ModelError(f"{ref.text}: the factory failed: {type(error).__name__}: {error}") from error
+    module, given, further = split_made(made)
+    if not isinstance(module, nn.Module):
+        raise ModelError(
+            f"{ref.text} returned {_describe(made)}; expected a torch.nn.Module, or (module, example inputs)"
+        )
+    if given is None:
+        return Flat(module.cpu()).eval(), ()
+    try:
+        flat, examples = flatten(module.cpu(), given, further)
+    except ValueError as error:
+        raise ModelError(
+            f"{ref.text}: the example inputs are {_describe(given)}, and they cannot be used: {error}"
+        ) from error
+    return flat.eval(), examples
+
+
+def _describe(value: object) -> str:
+    if isinstance(value, tuple):
+        return f"({', '.join(type(part).__name__ for part in value)})"
+    return type(value).__name__
+
+
+def _import_factory(ref: ModelRef) -> Callable[[], object]:
+    name, _, attribute = ref.name.partition(":")
+    here = str(Path.cwd())
+    if here not in sys.path:  # as `python -m` has it, so that a file beside the user is found
+        sys.path.insert(0, here)
+    try:
+        found: Any = with_torchvision(lambda: importlib.import_module(name))
+    except Exception as error:  # user code: anything can come out of it
+        meant = f"{name.removesuffix('.py')}:{attribute}"
+        hint = f". A module is meant, not its file: {meant}" if name.endswith(".py") else ""
+        raise ModelError(f"{ref.text}: cannot import {name}: {type(error).__name__}: {error}{hint}") from error
+    for part in attribute.split("."):
+        if not hasattr(found, part):
+            raise ModelError(f"{ref.text}: {name} has no {attribute!r}{_near_attributes(found, part)}")
+        found = getattr(found, part)
+    if not callable(found):
+        raise ModelError(f"{ref.text}: {attribute} is a {type(found).__name__}; expected a function without arguments")
+    return found  # type: ignore[no-any-return]
+
+
+def _near_attributes(found: object, part: str) -> str:
+    near = difflib.get_close_matches(part, [n for n in dir(found) if not n.startswith("_")], n=3)
+    return f"; did you mean {' or '.join(near)}?" if near else ""
+
+
+def name_inputs(module: nn.Module, count: int) -> list[str]:
+    """Names of `count` inputs, as `core/trees.py` gives them; the models known by name take one."""
+    return module.name_inputs(count) if isinstance(module, Flat) else [INPUT]
+
+
+def examples_of_shapes(
+    module: nn.Module, examples: Sequence[torch.Tensor], shapes: Mapping[str, tuple[int, ...]]
+) -> tuple[torch.Tensor, ...]:
+    """The examples in the given shapes; zeros where there are none, in the order of `forward`'s parameters.
+
+    Args:
+        module: the module.
+        examples: what it brings itself; where there are any, names and number of the shapes must agree with them.
+        shapes: input name to shape, batch axis first.
+
+    Raises:
+        UsageError: a name that the module does not have, or a shape with an axis below 1.
+    """
+    for name, shape in shapes.items():
+        if any(axis < 1 for axis in shape):
+            raise UsageError(f"--input-shape {name}:{'x'.join(map(str, shape))} has an axis below 1")
+    names = name_inputs(module, len(examples) or len(shapes))
+    known = set(names) if examples or len(shapes) > 1 else set(shapes)
+    if unknown := [name for name in shapes if name not in known]:
+        raise UsageError(f"--input-shape names {', '.join(unknown)}; the inputs are {', '.join(names)}")
+    if not examples:
+        return tuple(torch.zeros(shapes[name]) for name in (names if len(shapes) > 1 else shapes))
+    return tuple(
+        _repeat_values(example, shapes[name]) if name in shapes else example
+        for name, example in zip(names, examples, strict=True)
+    )
+
+
+def _repeat_values(example: torch.Tensor, shape: tuple[int, ...]) -> torch.Tensor:
+    """The example's own values in another shape: token ids stay within the vocabulary, a full mask stays full."""
+    places = torch.arange(math.prod(shape)) % max(1, example.numel())
+    return example.reshape(-1)[places].reshape(shape) if example.numel() else example.new_zeros(shape)
+
+
+def stands_in_list(module: nn.Module) -> bool:
+    """Whether tensors reach the module in a list: there each is an entry of its own, without a batch axis."""
+    call = module.call if isinstance(module, Flat) else None
+    if call is None:
+        return False
+    parts = [*call[0], *call[1].values()]
+    return any(isinstance(part, list) and HOLE in [leaf for _, leaf in list_leaves(part)] for part in parts)
+
+
+def set_batch(examples: Sequence[torch.Tensor], batch: int) -> tuple[torch.Tensor, ...]:
+    """The examples with `batch` entries on axis 0, where that axis is the batch: as long as the first input's."""
+    length = examples[0].shape[0] if examples and examples[0].ndim else 0
+    return tuple(
+        e if e.ndim == 0 or e.shape[0] != length else e[:1].repeat(batch, *[1] * (e.ndim - 1)) for e in examples
+    )
+
+
+def describe_tensors(names: Sequence[str], tensors: Sequence[torch.Tensor]) -> tuple[TensorSpec, ...]:
+    """Specs of tensors, every axis static."""
+    return tuple(
+        TensorSpec(name=name, dtype=str(tensor.dtype).removeprefix("torch."), shape=tuple(tensor.shape))
+        for name, tensor in zip(names, tensors, strict=True)
+    )
+
+
+def describe_inputs(
+    module: nn.Module, examples: Sequence[torch.Tensor], *, fixed: bool = False
+) -> tuple[TensorSpec, ...]:
+    """Specs of the inputs, with the range of values that their examples show.
+
+    Args:
+        module: the module.
+        examples: its inputs.
+        fixed: no axis of theirs is a batch. Then the first one has a name and a size of its own.
+    """
+    specs = describe_tensors(name_inputs(module, len(examples)), examples)
+    limits = _find_table_rows(module, examples)
+    varied = any(_is_varied(example) for example in examples)
+    specs = tuple(
+        replace(spec, values=_find_values(example, limits.get(i), varied))
+        for i, (spec, example) in enumerate(zip(specs, examples, strict=True))
+    )
+    if not fixed or not specs[0].shape:
+        return specs
+    length, *rest = specs[0].shape
+    sizes = (int(length), *[0] * len(rest))
+    return (replace(specs[0], shape=(f"{specs[0].name}_0", *rest), sizes=sizes), *specs[1:])
+
+
+def _is_varied(example: torch.Tensor) -> bool:
+    return example.numel() > 1 and bool((example != example.reshape(-1)[0]).any())
+
+
+def _find_values(example: torch.Tensor, rows: int | None, varied: bool) -> tuple[float, float] | None:
+    """(lowest, highest) of the values that may stand in for the example's; None: any that are usual for the type.
+
+    A constant beside inputs that vary is meant: a full mask, a sampling rate. An example that is all zeros, alone, says
+    its shape only. What looks up a table stays within it.
+    """
+    if not example.numel():
+        return None
+    if not example.is_floating_point() and example.dtype != torch.bool and rows and not _is_varied(example):
+        return 0, rows - 1
+    low, high = float(example.min()), float(example.max())
+    if low == high:
+        return (low, high) if varied or (low and not example.is_floating_point()) else None
+    if (low, high) == (0, 1) and not example.is_floating_point():  # a mask: whole
+        return 1, 1
+    return (low, high) if low >= 0 or not example.is_floating_point() else None
+
+
+def _find_table_rows(module: nn.Module, examples: Sequence[torch.Tensor]) -> dict[int, int]:
+    """{place of an input: rows of the smallest table that it looks up directly}."""
+    places = {(example.data_ptr(), example.shape): i for i, example in enumerate(examples) if example.numel()}
+    rows: dict[int, int] = {}
+
+    def watch(layer: nn.Embedding, given: tuple[Any, ...]) -> None:
+        if given and (place := places.get((given[0].data_ptr(), given[0].shape))) is not None:
+            rows[place] = min(layer.num_embeddings, rows.get(place, layer.num_embeddings))
+
+    hooks = [m.register_forward_pre_hook(watch) for m in module.modules() if isinstance(m, nn.Embedding)]
+    try:
+        if hooks:
+            with torch.inference_mode():
+                module(*examples)
+    finally:
+        for hook in hooks:
+            hook.remove()
+    return rows
+
+
+def describe_outputs(module: nn.Module, examples: Sequence[torch.Tensor], model: str) -> tuple[TensorSpec, ...]:
+    """Specs of what the module answers to the examples: "output" for a tensor, else `outputs.logits`, `outputs.0`, ...
+
+    Raises:
+        ModelError: the forward pass fails on these shapes, changes its inputs, or answers with no tensor.
+    """
+    with torch.inference_mode(False):
+        examples = tuple(example.clone() for example in examples)
+    versions = [example._version for example in examples]  # PyTorch counts what is written into a tensor
+    try:
+        with torch.inference_mode():
+            answer = module.answer(*examples) if isinstance(module, Flat) else module(*examples)
+    except Exception as error:  # user code, or shapes that the layers refuse
+        shapes = ", ".join("x".join(map(str, e.shape)) for e in examples)
+        raise ModelError(
+            f"{model} does not run on inputs of shape {shapes}: {type(error).__name__}: {error}"
+        ) from error
+    _refuse_changed_inputs(module, versions, examples, model)
+    leaves = [leaf for _, leaf in list_leaves(answer) if isinstance(leaf, torch.Tensor)]
+    if not leaves:
+        raise ModelError(f"{model} returns no tensor ({_describe(answer)}); expected at least one")
+    return describe_tensors(name_answer(answer, lambda leaf: isinstance(leaf, torch.Tensor)), leaves)
+
+
+def _refuse_changed_inputs(
+    module: nn.Module, versions: Sequence[int], examples: Sequence[torch.Tensor], model: str
+) -> None:
+    pairs = zip(name_inputs(module, len(examples)), versions, examples, strict=True)
+    changed = [name for name, version, example in pairs if example._version != version]
+    if changed:
+        raise ModelError(
+            f"{model} writes into its input {changed[0]!r}, so that every call would see what the call before left. "
+            "Begin forward with a copy: x = x.clone()"
+        )

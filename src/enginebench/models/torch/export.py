@@ -1,0 +1,410 @@
+"""PyTorch to ONNX, checked against PyTorch."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import re
+import sys
+import tempfile
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+import msgspec
+import numpy as np
+
+from enginebench.core.errors import ArtifactError, MissingDependency, ModelError, UsageError
+from enginebench.core.feeds import random_feeds
+from enginebench.core.records import Artifact, ExportCheck, TensorSpec
+from enginebench.core.shapes import concrete_shape, find_batch_axes, show_shape
+
+try:
+    import onnx
+    import torch
+except ModuleNotFoundError as missing:
+    raise MissingDependency(f"{missing.name}, which export needs,", 'pip install "enginebench[torch]"') from missing
+from torch import nn
+from torch.nn.attention import SDPBackend, sdpa_kernel
+
+from enginebench.models.onnx.origin import describe_origin
+from enginebench.models.onnx.source import load_graph, read_onnx
+from enginebench.models.torch.blame import find_line
+from enginebench.models.torch.flat import Flat
+from enginebench.models.torch.source import load_module
+
+if TYPE_CHECKING:
+    from enginebench.core.protocols import Array
+
+BATCH_AXIS = "batch"
+# {input: {axis: name}} of what stays open.
+Axes: TypeAlias = dict[str, dict[int, str]]
+# Bytes of weights up to which the model is one file: protobuf ends at 2 GiB, and the graph needs room beside them.
+SINGLE_FILE_BYTES = 2_000_000_000
+# torch.export turns lengths of 0 and 1 into constants, so that a dynamic axis needs an example of at least 2.
+SMALLEST_DYNAMIC_EXAMPLE = 2
+# The second batch of the numeric check: odd and prime, so that no reshape fits it by chance.
+SECOND_BATCH = 5
+# A difference above this share of the largest output is a wrong graph, not rounding. FP32 networks differ by 1e-7 to
+# 3e-5 (the built-in ones, of which resnet50 differs most); half precision has 2^13 times the rounding step.
+GROSS_DIFFERENCE = {"float32": 1e-3, "float64": 1e-3}
+GROSS_DIFFERENCE_HALF = 5e-2
+UNTRANSLATED = "has no ONNX translation"
+FIX_BATCH = ". Export with --batch N, without --dynamic-batch"
+# The dynamo exporter's translations are written for opset 18; it cannot make an older graph from them.
+SMALLEST_OPSET = 18
+
+
+def export_onnx(
+    artifact: Artifact,
+    out: Path,
+    *,
+    batch: int = 1,
+    dynamic_batch: bool = False,
+    dynamic_axes: Mapping[str, Sequence[int]] | None = None,
+    opset: int | None = None,
+    seed: int = 0,
+) -> Artifact:
+    """The `onnx` artifact of a `torch` artifact: valid by ONNX's checker, its answers compared with PyTorch's.
+
+    The comparison runs in ONNX Runtime on two seeded inputs: two batch sizes where the batch is dynamic, two inputs of
+    the one batch size where it is static; `export_check.batches` says which.
+
+    Args:
+        artifact: of kind "torch".
+        out: the file to write; weights beyond 2 GB go to `out` + ".data" beside it.
+        batch: length of axis 0 of the inputs, ignored where `dynamic_batch`.
+        dynamic_batch: leave axis 0 open, under the name "batch".
+        dynamic_axes: input name to further axes that stay open; axes that are equally long share one name.
+        opset: version of the operator set; None is the exporter's own choice.
+        seed: of the inputs that are compared.
+
+    Raises:
+        UsageError: an impossible batch, opset or axis.
+        ModelError: an operator without a translation (named), a model that cannot be traced or has a fixed batch, or
+            answers that differ grossly.
+        MissingDependency: onnxscript or onnxruntime is not installed.
+        ArtifactError: the file cannot be written.
+    """
+    _check_arguments(batch, opset)
+    module = load_module(artifact)
+    batches = (SMALLEST_DYNAMIC_EXAMPLE, SECOND_BATCH) if dynamic_batch else (batch, batch)
+    opened = name_axes(artifact.inputs, dynamic_axes or {})
+    inputs = _lengthen(set_batch_axes(artifact.inputs, batches[0]), opened)
+    with _sibling_folder(out) as folder:
+        made = folder / out.name
+        _write_graph(module, artifact, inputs, made, _add_batch(inputs, opened) if dynamic_batch else opened, opset)
+        _check_graph(made, opset, artifact.model)
+        check = compare_with_torch(module, made, inputs, batches, seed, artifact.model, opened)
+        _move_files(folder, out.parent)
+    return _describe(artifact, out, check)
+
+
+def _check_arguments(batch: int, opset: int | None) -> None:
+    if batch < 1:
+        raise UsageError(f"batch {batch} must be at least 1")
+    newest = onnx.defs.onnx_opset_version()
+    if opset is not None and not SMALLEST_OPSET <= opset <= newest:
+        raise UsageError(f"opset {opset} cannot be written; expected {SMALLEST_OPSET} to {newest}")
+
+
+def set_batch_axes(inputs: Sequence[TensorSpec], batch: int) -> tuple[TensorSpec, ...]:
+    """The inputs with every axis at its length, and `batch` on axis 0, where that axis is the batch."""
+    batched = find_batch_axes(inputs)
+    shapes = [concrete_shape(spec, batch) for spec in inputs]
+    return tuple(
+        msgspec.structs.replace(spec, shape=shape if batched[spec.name] is None else (batch, *shape[1:]), sizes=())
+        for spec, shape in zip(inputs, shapes, strict=True)
+    )
+
+
+def name_axes(inputs: Sequence[TensorSpec], asked: Mapping[str, Sequence[int]]) -> Axes:
+    """{input: {axis: name}} of the axes that are to stay open; equally long ones share the name of the first.
+
+    Raises:
+        UsageError: there is no such input or axis, or it is the batch.
+    """
+    known, batched = {spec.name: concrete_shape(spec, 1) for spec in inputs}, find_batch_axes(inputs)
+    names: dict[int, str] = {}
+    opened: Axes = {}
+    for name, axes in asked.items():
+        for axis in axes:
+            text = f"--dynamic-axes {name}:{axis}"
+            if name not in known:
+                raise UsageError(f"{text}: no such input; the inputs are {', '.join(known)}")
+            if not 0 <= axis < len(known[name]):
+                raise UsageError(f"{text}: {name} has the shape {show_shape(known[name])}; axes count from 0")
+            if batched[name] == axis:
+                raise UsageError(f"{text}: that is the batch, which --dynamic-batch leaves open, and `run` in any case")
+            symbol = names.setdefault(known[name][axis], re.sub(r"\W", "_", f"{name}_{axis}"))
+            opened.setdefault(name, {})[axis] = symbol
+    return opened
+
+
+def _lengthen(inputs: Sequence[TensorSpec], opened: Axes, by: int = 0) -> tuple[TensorSpec, ...]:
+    """The inputs with their open axes long enough to be traced as such; `by` makes them another length."""
+
+    def change(spec: TensorSpec) -> TensorSpec:
+        axes = opened.get(spec.name, {})
+        shape = tuple(max(SMALLEST_DYNAMIC_EXAMPLE, int(n)) + by if i in axes else n for i, n in enumerate(spec.shape))
+        return msgspec.structs.replace(spec, shape=shape)
+
+    return tuple(map(change, inputs))
+
+
+def _add_batch(inputs: Sequence[TensorSpec], opened: Axes) -> Axes:
+    batched = [name for name, axis in find_batch_axes(inputs).items() if axis == 0]
+    return {
+        spec.name: {**({0: BATCH_AXIS} if spec.name in batched else {}), **opened.get(spec.name, {})} for spec in inputs
+    }
+
+
+@contextlib.contextmanager
+def _sibling_folder(out: Path) -> Iterator[Path]:
+    """A folder on the disk of `out`: files are complete before they get their name, and failures leave none."""
+    try:
+        out.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=out.parent, prefix=".export-", suffix=".tmp") as folder:
+            yield Path(folder)
+    except OSError as error:
+        raise ArtifactError(
+            f"cannot write {out}: {error.strerror or error}. Free space or choose another --out"
+        ) from error
+
+
+def _move_files(folder: Path, target: Path) -> None:
+    for file in sorted(folder.iterdir(), reverse=True):  # F.onnx.data before F.onnx
+        file.replace(target / file.name)
+
+
+def _write_graph(
+    module: nn.Module,
+    artifact: Artifact,
+    inputs: Sequence[TensorSpec],
+    path: Path,
+    opened: Axes,
+    opset: int | None,
+) -> None:
+    examples = _to_tensors(random_feeds(inputs, 1, seed=0), inputs)
+    try:
+        # In PyTorch 2.13 a trace of a fused attention kernel has strides that the decomposed graph then lacks.
+        with _quiet_exporter(), sdpa_kernel(SDPBackend.MATH):
+            program: Any = torch.onnx.export(
+                module,
+                examples,
+                dynamo=True,
+                verbose=False,
+                opset_version=opset,
+                input_names=[spec.name for spec in artifact.inputs],
+                output_names=[spec.name for spec in artifact.outputs],
+                dynamic_shapes=_describe_dynamic(module, inputs, opened) if opened else None,
+            )
+            _strip_traces(program)
+            program.model.metadata_props.update(_describe_origin(artifact))
+            program.save(path, external_data=_count_weight_bytes(module) > SINGLE_FILE_BYTES)
+    except ModuleNotFoundError as error:
+        raise MissingDependency(error.name or "onnxscript", 'pip install "enginebench[torch]"') from error
+    except OSError:
+        raise
+    except Exception as error:  # the exporter has a dozen kinds, most of them private
+        raise ModelError(explain_export_error(error, artifact.model, bool(opened))) from error
+
+
+def _describe_origin(artifact: Artifact) -> dict[str, str]:
+    """What the graph is to say of itself; what is empty is left out."""
+    entries = describe_origin(
+        artifact.precision,
+        artifact.recipe,
+        parent_sha256=artifact.sha256,
+        preprocess_sha256=artifact.preprocess_sha256,
+        caveats=artifact.caveats,
+    )
+    return {key: value for key, value in entries.items() if value}
+
+
+def _to_tensors(feeds: dict[str, Array], specs: Sequence[TensorSpec]) -> tuple[torch.Tensor, ...]:
+    return tuple(torch.from_numpy(feeds[spec.name].copy()) for spec in specs)
+
+
+def _describe_dynamic(module: nn.Module, inputs: Sequence[TensorSpec], opened: Axes) -> Any:
+    symbols = dict.fromkeys(name for axes in opened.values() for name in axes.values())
+    dims = {name: torch.export.Dim(name) for name in symbols}
+    shapes = tuple({i: dims[name] for i, name in opened.get(spec.name, {}).items()} for spec in inputs)
+    return (shapes,) if isinstance(module, Flat) else shapes  # *inputs is one argument to torch.export
+
+
+def _count_weight_bytes(module: nn.Module) -> int:
+    return sum(t.numel() * t.element_size() for t in module.state_dict().values())
+
+
+@contextlib.contextmanager
+def _quiet_exporter() -> Iterator[None]:
+    """The exporter's progress goes to stderr; its warnings and its logs, which hold whole graphs, nowhere."""
+    disabled = logging.root.manager.disable
+    logging.disable(logging.CRITICAL)
+    try:
+        with contextlib.redirect_stdout(sys.stderr), warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        logging.disable(disabled)
+
+
+def _strip_traces(program: Any) -> None:
+    """Removes the stack traces that the exporter stores with every node: they hold paths of this machine."""
+    for node in program.model.graph.all_nodes():
+        node.metadata_props.pop("pkg.torch.onnx.stack_trace", None)
+
+
+def explain_export_error(error: BaseException, model: str, dynamic_batch: bool) -> str:
+    """One sentence for a failed export; names the operator where one has no translation, and the line that calls it.
+
+    Args:
+        error: what the exporter raised, its causes chained.
+        model: MODEL.
+        dynamic_batch: whether the batch axis was to stay open.
+    """
+    text = "\n".join(str(link) for link in _chain(error))
+    place = find_line(error)
+    where = f" ({place})" if place else ""
+    if found := re.search(r"No ONNX function found for (?:<OpOverload\(op='([^']+)'|(\S+))", text):
+        name = found[1] or found[2]
+        return f"{model} cannot be exported: operator {name} {UNTRANSLATED}{where}. Replace it in the model"
+    if dynamic_batch and re.search(r"Constraints violated|specialized|Not all values of", text):
+        return f"{model} cannot be exported with an open batch axis: it fixes the batch itself{where}{FIX_BATCH}"
+    if "data-dependent" in text:
+        return (
+            f"{model} cannot be exported: it branches on the values of a tensor{where}. Use torch.where or torch.cond "
+            "there"
+        )
+    if found := re.search(r"Error when translating node .*?call_function\[target=([^\]]+)\]", text):
+        reason = _first_line(list(_chain(error))[-1])
+        return f"{model} cannot be exported: operator {found[1]}{where} cannot be translated: {reason}"
+    return f"{model} cannot be exported{where}: {_first_line(list(_chain(error))[-1])}"
+
+
+def _first_line(error: BaseException) -> str:
+    return next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)
+
+
+def _chain(error: BaseException) -> Iterator[BaseException]:
+    link: BaseException | None = error
+    while link is not None:
+        yield link
+        link = link.__cause__ or link.__context__
+
+
+def _check_graph(path: Path, opset: int | None, model: str) -> None:
+    try:
+        onnx.checker.check_model(str(path), full_check=True)
+    except (onnx.checker.ValidationError, onnx.shape_inference.InferenceError) as error:
+        raise ModelError(f"{model} was exported to a graph that ONNX's checker refuses: {error}") from error
+    written = {o.domain: o.version for o in load_graph(path).opset_import}.get("")
+    if opset is not None and written != opset:
+        raise ModelError(f"{model} cannot be written in opset {opset}: the exporter made opset {written}")
+
+
+def compare_with_torch(
+    module: nn.Module,
+    path: Path,
+    inputs: Sequence[TensorSpec],
+    batches: Sequence[int],
+    seed: int,
+    model: str,
+    opened: Axes | None = None,
+) -> ExportCheck:
+    """Largest differences between module and graph over one seeded input for each entry of `batches`.
+
+    The relative difference of an output is its largest absolute difference over its largest absolute value.
+
+    Raises:
+        ModelError: a difference too large to be rounding, or values that are not finite on one side only.
+        MissingDependency: onnxruntime is not installed.
+    """
+    session = _open_session(path)
+    differences = []
+    for i, batch in enumerate(batches):
+        specs = _lengthen(set_batch_axes(inputs, batch), opened or {}, by=i)  # open axes have another length each time
+        feeds = random_feeds(specs, batch, seed + i)
+        try:
+            expected, found = _answer(module, _to_tensors(feeds, specs)), session.run(None, feeds)
+        except Exception as error:  # the model's own code, or one of the runtime's kinds
+            raise ModelError(
+                f"{model} was exported, but batch {batch} fails: {_first_line(error)}{FIX_BATCH}"
+            ) from error
+        differences += [_compare(e, f, model) for e, f in zip(expected, found, strict=True)]
+    return ExportCheck(
+        batches=tuple(batches),
+        max_abs_diff=max(absolute for absolute, _ in differences),
+        max_rel_diff=max(relative for _, relative in differences),
+        seed=seed,
+    )
+
+
+def _answer(module: nn.Module, inputs: Sequence[torch.Tensor]) -> list[Array]:
+    with torch.inference_mode():
+        answer = module(*inputs)
+    return [tensor.numpy() for tensor in ((answer,) if isinstance(answer, torch.Tensor) else answer)]
+
+
+def _open_session(path: Path) -> Any:
+    try:
+        import onnxruntime
+    except ModuleNotFoundError as error:
+        raise MissingDependency("onnxruntime, which checks exports,", 'pip install "enginebench[ort]"') from error
+    options = onnxruntime.SessionOptions()
+    options.log_severity_level = 3  # errors; warnings about unused initializers concern nobody here
+    return onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
+
+
+def _compare(expected: Array, found: Array, model: str) -> tuple[float, float]:
+    """(largest absolute, largest relative) difference of one output."""
+    if expected.shape != found.shape:
+        raise ModelError(f"{model}: the exported graph answers with shape {found.shape}, PyTorch with {expected.shape}")
+    if not np.array_equal(np.isfinite(expected), np.isfinite(found)):
+        raise ModelError(f"{model}: PyTorch and the exported graph differ in which values are finite")
+    want, have = (np.where(np.isfinite(a), a, 0).astype(np.float64) for a in (expected, found))
+    absolute = float(np.max(np.abs(want - have), initial=0.0))
+    largest = float(np.max(np.abs(want), initial=0.0))
+    relative = absolute / largest if largest else absolute
+    limit = GROSS_DIFFERENCE.get(str(expected.dtype), GROSS_DIFFERENCE_HALF)
+    if relative > limit:
+        raise ModelError(
+            f"{model}: the exported graph's answers differ from PyTorch's by {absolute:.3g}, {relative:.2g} of the "
+            f"largest value; expected at most {limit:g} of it. Does the model draw random numbers?"
+        )
+    return absolute, relative
+
+
+def _describe(parent: Artifact, out: Path, check: ExportCheck) -> Artifact:
+    from importlib.metadata import version
+
+    versions = {name: version(name) for name in ("onnx", "onnxscript", "onnxruntime")}
+    made = read_onnx(out)
+    return msgspec.structs.replace(
+        made,
+        inputs=_carry(parent.inputs, made.inputs),
+        model=parent.model,
+        weights=parent.weights,
+        parent_sha256=parent.sha256,
+        preprocess_sha256=parent.preprocess_sha256,
+        made_by={"torch": str(torch.__version__), **versions},
+        export_check=check,
+        caveats=parent.caveats,
+    )
+
+
+def _carry(parents: Sequence[TensorSpec], made: Sequence[TensorSpec]) -> tuple[TensorSpec, ...]:
+    """The graph's inputs, with the values of the module's, and as long on open axes as those are."""
+    known = {spec.name: spec for spec in parents}
+
+    def carry(spec: TensorSpec) -> TensorSpec:
+        lengths = concrete_shape(known[spec.name], 1)
+        sizes = tuple(
+            n if isinstance(axis, str) and axis != BATCH_AXIS else 0
+            for axis, n in zip(spec.shape, lengths, strict=True)
+        )
+        return msgspec.structs.replace(spec, values=known[spec.name].values, sizes=sizes if any(sizes) else ())
+
+    return tuple(carry(spec) if spec.name in known else spec for spec in made)

@@ -1,0 +1,66 @@
+"""A `.pt2` file, as `torch.export.save` writes it, to a module with its example inputs."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch.utils import _pytree as pytree
+
+from enginebench.core.errors import ModelError
+from enginebench.models.torch.flat import Flat, flatten
+
+# PyTorch then opens what is pickled in the file as weights only. Source: torch/serialization.py.
+WEIGHTS_ONLY = "TORCH_FORCE_WEIGHTS_ONLY_LOAD"
+
+
+def open_program(path: Path, text: str) -> tuple[Flat, tuple[torch.Tensor, ...]]:
+    """(the module, flat; the example inputs that it was exported with, else zeros of their shapes).
+
+    Raises:
+        ModelError: the file holds no program that this PyTorch can open.
+    """
+    try:
+        with _weights_only():
+            program = torch.export.load(path)
+    except Exception as error:  # zip, JSON, versions: each of its own kind
+        reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
+        raise ModelError(
+            f"{text} cannot be opened as an exported program by PyTorch {torch.__version__}: {reason}. Expected a file "
+            "that torch.export.save wrote, by this version or an older one"
+        ) from error
+    positional, keywords = program.example_inputs or _make_inputs(program)
+    module = program.module()
+    for method in ("train", "eval"):  # they only say that a program has one mode; it stays in that
+        vars(module).pop(method, None)
+    return flatten(module, positional, keywords)
+
+
+@contextmanager
+def _weights_only() -> Iterator[None]:
+    before = os.environ.get(WEIGHTS_ONLY)
+    os.environ[WEIGHTS_ONLY] = "1"
+    try:
+        yield
+    finally:
+        if before is None:
+            del os.environ[WEIGHTS_ONLY]
+        else:
+            os.environ[WEIGHTS_ONLY] = before
+
+
+def _make_inputs(program: Any) -> Any:
+    """(positional, keyword) zeros in the shapes that the program was exported with."""
+    names = set(program.graph_signature.user_inputs)
+    values = [node.meta["val"] for node in program.graph.nodes if node.op == "placeholder" and node.name in names]
+    zeros = [torch.zeros([_read_length(axis) for axis in v.shape], dtype=v.dtype) for v in values]
+    return pytree.tree_unflatten(zeros, program.call_spec.in_spec)
+
+
+def _read_length(axis: Any) -> int:
+    """The length of an axis, that of an open one as it was exported."""
+    return axis if isinstance(axis, int) else int(axis.node.hint or 2)

@@ -1,0 +1,199 @@
+"""Models by transformers: `hf:NAME` from the Hugging Face Hub, `hf:./folder` from a folder in the Hub's form.
+
+The class is the one that the model's `config.json` names; code of the model's own is never run. What the module is
+called with is made from the configuration, since a checkpoint brings no inputs.
+"""
+
+from __future__ import annotations
+
+import inspect
+import json
+from pathlib import Path
+from typing import Any
+
+from enginebench.core.errors import MissingDependency, ModelError
+
+try:
+    import torch
+except ModuleNotFoundError as missing:
+    raise MissingDependency("PyTorch", 'pip install "enginebench[torch]"') from missing
+from torch import nn
+
+from enginebench.models.torch.flat import Flat, flatten
+from enginebench.models.torch.pretrained import DownloadFailed, State, ask_server, download_errors, stall_limit
+from enginebench.models.torch.torchvision_import import with_torchvision
+from enginebench.models.zoo import ModelRef
+
+# Tokens of a sequence where nobody says more: enough for attention to be work, within every model's positions.
+SEQUENCE = 128
+# A second of sound, for models that take samples.
+SOUND_SAMPLES = 16_000
+# Names of files with weights. Source: transformers.utils, SAFE_WEIGHTS_NAME and WEIGHTS_NAME, and their shards.
+WEIGHT_FILES = ("*.safetensors", "pytorch_model*.bin")
+
+
+def import_transformers() -> Any:
+    """The package transformers.
+
+    Raises:
+        MissingDependency: it is not installed.
+    """
+    try:
+        import transformers
+    except ModuleNotFoundError as error:
+        raise MissingDependency(
+            f"{error.name}, which hf: models need,", 'pip install "enginebench[torch,hf]"'
+        ) from error
+    transformers.utils.logging.disable_progress_bar()
+    return transformers
+
+
+def build_hf(ref: ModelRef) -> tuple[Flat, tuple[torch.Tensor, ...]]:
+    """(the module with fresh weights, flat and in eval mode; example inputs) of what the configuration says.
+
+    Raises:
+        ModelError: the configuration cannot be had, or the model is of no class of transformers.
+    """
+    return build_from_config(_read_config(ref), ref.text)
+
+
+def build_from_config(config: Any, text: str) -> tuple[Flat, tuple[torch.Tensor, ...]]:
+    """As `build_hf`, of a configuration."""
+    config.use_cache = False  # keys and values of a first pass would be outputs that nobody compares
+    module = with_torchvision(lambda: _find_class(config, text)(config))
+    flat, examples = flatten(module, {}, make_inputs(module, text))
+    return flat.eval(), examples
+
+
+def restore_hf(stored: str, text: str) -> Flat:
+    """The module of a configuration as `describe_config` wrote it."""
+    transformers = import_transformers()
+    fields = json.loads(stored)
+    return build_from_config(transformers.AutoConfig.for_model(**fields), text)[0]
+
+
+def describe_config(module: nn.Module) -> str:
+    """The configuration of a module of transformers, complete, as JSON."""
+    return str(module.config.to_json_string(use_diff=False))
+
+
+def fetch_hf(ref: ModelRef) -> State:
+    """The state dict of the checkpoint, in FP32.
+
+    Raises:
+        DownloadFailed: there is none: in the folder, or because the Hub cannot be reached.
+    """
+    folder = Path(ref.name)
+    if folder.is_dir() and not any(found for pattern in WEIGHT_FILES for found in folder.glob(pattern)):
+        raise DownloadFailed(f"{folder} holds no weights")
+    config = _read_config(ref)
+    with download_errors(), stall_limit():
+        made = with_torchvision(
+            lambda: _find_class(config, ref.text).from_pretrained(ref.name, config=config, dtype=torch.float32)
+        )
+    state: State = made.state_dict()
+    return state
+
+
+def _read_config(ref: ModelRef) -> Any:
+    transformers = import_transformers()
+    if not Path(ref.name).is_dir():
+        _require_hub(ref)
+    try:
+        with stall_limit():
+            return transformers.AutoConfig.from_pretrained(ref.name, trust_remote_code=False)
+    except Exception as error:  # OSError, ValueError, and those of the Hub's client
+        raise ModelError(
+            f"{ref.text}: its config.json cannot be read: {_first_line(error)}. Expected a name on the Hugging Face "
+            "Hub, or a folder that holds config.json"
+        ) from error
+
+
+def _require_hub(ref: ModelRef) -> None:
+    """Checks that the Hub answers where the configuration is not in its cache: its own client retries for minutes."""
+    from huggingface_hub import hf_hub_url, try_to_load_from_cache
+
+    try:
+        if isinstance(try_to_load_from_cache(ref.name, "config.json"), str):
+            return
+        ask_server(str(hf_hub_url(ref.name, "config.json")))
+    except (DownloadFailed, ValueError) as error:
+        raise ModelError(
+            f"{ref.text} cannot be had from the Hugging Face Hub: {_first_line(error)}. Go online, or name a folder "
+            "that holds it: hf:./FOLDER, as `hf download NAME --local-dir FOLDER` makes one"
+        ) from error
+
+
+def _find_class(config: Any, text: str) -> Any:
+    """The class that the configuration names; of a bare one, the backbone of its kind."""
+    transformers = import_transformers()
+    names = list(getattr(config, "architectures", None) or ())
+    if not names:
+        return transformers.AutoModel.from_config
+    found = getattr(transformers, names[0], None)
+    if found is None:
+        raise ModelError(
+            f"{text} is a {names[0]}, which transformers {transformers.__version__} does not have: it needs newer "
+            "transformers, or code of its own, which is not run. Give MODEL as package.module:factory"
+        )
+    return found
+
+
+def make_inputs(module: nn.Module, text: str) -> dict[str, torch.Tensor]:
+    """Example inputs by name: token ids within the vocabulary with a full mask, pixels, or sound.
+
+    Raises:
+        ModelError: the module takes something else first.
+    """
+    config, main = module.config, str(module.main_input_name)
+    generator = torch.Generator().manual_seed(0)
+    makers = {
+        "input_ids": _make_tokens,
+        "pixel_values": _make_pixels,
+        "input_features": _make_spectrum,
+        "input_values": _make_sound,
+    }
+    if main not in makers:
+        raise ModelError(
+            f"{text} takes {main}, which cannot be made up from its configuration. Give MODEL as "
+            "package.module:factory, which returns (module, {name: tensor})"
+        )
+    taken = inspect.signature(module.forward).parameters
+    inputs = makers[main](config, generator)
+    if "pixel_values" in taken and main == "input_ids" and hasattr(config, "vision_config"):
+        inputs |= _make_pixels(config.vision_config, generator)
+    if "decoder_input_ids" in taken and config.is_encoder_decoder:
+        inputs["decoder_input_ids"] = _draw_tokens(config, generator)
+    return inputs
+
+
+def _make_tokens(config: Any, generator: torch.Generator) -> dict[str, torch.Tensor]:
+    ids = _draw_tokens(config, generator)
+    return {"input_ids": ids, "attention_mask": torch.ones_like(ids)}
+
+
+def _draw_tokens(config: Any, generator: torch.Generator) -> torch.Tensor:
+    text = config.get_text_config()
+    longest = getattr(text, "max_position_embeddings", None) or getattr(text, "max_target_positions", None) or SEQUENCE
+    return torch.randint(0, text.vocab_size, (1, min(SEQUENCE, longest)), generator=generator)
+
+
+def _make_pixels(config: Any, generator: torch.Generator) -> dict[str, torch.Tensor]:
+    size = getattr(config, "image_size", None) or 224
+    height, width = size if isinstance(size, (list, tuple)) else (size, size)
+    shape = (1, getattr(config, "num_channels", None) or 3, height, width)
+    return {"pixel_values": torch.randn(shape, generator=generator)}
+
+
+def _make_spectrum(config: Any, generator: torch.Generator) -> dict[str, torch.Tensor]:
+    # The two convolutions at the front of Whisper halve the frames.
+    shape = (1, config.num_mel_bins, 2 * config.max_source_positions)
+    return {"input_features": torch.randn(shape, generator=generator)}
+
+
+def _make_sound(config: Any, generator: torch.Generator) -> dict[str, torch.Tensor]:
+    return {"input_values": torch.randn((1, SOUND_SAMPLES), generator=generator)}
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error).strip().splitlines() or [type(error).__name__])[0]

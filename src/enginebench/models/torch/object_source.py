@@ -1,0 +1,215 @@
+"""A user's PyTorch module to a file that a child process can rebuild it from, and back.
+
+Whatever can be imported travels as a reference; what is defined in `__main__`, in a notebook or inside of a function
+travels by value. Tensors keep their values, their types and what they share; they arrive on the CPU.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import re
+import sys
+import tempfile
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from importlib.machinery import ModuleSpec
+from pathlib import Path
+from types import FunctionType
+
+from msgspec import Struct
+
+from enginebench.core.errors import MissingDependency, ModelError, UsageError
+from enginebench.core.store import write_atomic
+from enginebench.models.objects import WrittenObject, allow_object, extend_import_paths
+
+try:
+    import cloudpickle
+    import torch
+except ModuleNotFoundError as missing:
+    raise MissingDependency(f"{missing.name}, which modules need,", 'pip install "enginebench[torch]"') from missing
+from torch import nn
+
+from enginebench.models.torch.flat import Flat, flatten
+
+# Digits of the pickle's SHA-256 in the name of a MODEL: they keep apart two modules of one class.
+DIGITS = 12
+ADVICE = "Take it out of the module before the call, or give MODEL as package.module:factory, which makes it anew"
+
+# cloudpickle keeps one list, for all threads, of the modules whose contents travel by value.
+_registering = threading.Lock()
+
+
+class Offered(Struct, frozen=True, kw_only=True):
+    """A module that children can have by `text`, a MODEL. `batch`: the first axis that all example inputs have."""
+
+    text: str
+    batch: int | None
+
+
+@contextmanager
+def offer_module(module: object, example_inputs: object) -> Iterator[Offered]:
+    """The module as children can have it while the block runs. The module itself is left as it is.
+
+    Args:
+        module: a `torch.nn.Module`, in any mode and on any device; children get a copy, in eval mode and on the CPU.
+        example_inputs: a tensor or array, several of them, or {parameter of `forward`: tensor}.
+
+    Raises:
+        UsageError: it is no module, or the example inputs are not tensors.
+        ModelError: something in the module cannot leave this process; names it.
+    """
+    if not isinstance(module, nn.Module):
+        raise UsageError(
+            f"model is a {type(module).__name__}; expected a name, a path, or a torch.nn.Module with example_inputs"
+        )
+    flat, examples = read_examples(module, example_inputs)
+    data = pack_module(flat, examples)
+    sha256 = hashlib.sha256(data).hexdigest()
+    with tempfile.TemporaryDirectory(prefix="enginebench-") as folder:
+        path = Path(folder) / "module.pkl"
+        write_atomic(path, data)
+        text = f"{re.sub(r'[^A-Za-z0-9_]', '_', type(module).__name__)}@{sha256[:DIGITS]}"
+        with allow_object(WrittenObject(text=text, path=str(path), sha256=sha256)):
+            yield Offered(text=text, batch=_find_batch(examples))
+
+
+def read_examples(module: nn.Module, given: object) -> tuple[Flat, tuple[torch.Tensor, ...]]:
+    """(the module, flat; its example inputs), on the CPU and without history.
+
+    Raises:
+        UsageError: there are none, or one of them is no tensor.
+    """
+    if given is None:
+        raise UsageError("a module needs example_inputs: a tensor as forward takes it, a tuple of them, or a mapping")
+    try:
+        return flatten(module, given)
+    except ValueError as error:
+        raise UsageError(f"the example inputs cannot be used: {error}") from error
+
+
+def _find_batch(examples: tuple[torch.Tensor, ...]) -> int | None:
+    firsts = {example.shape[0] for example in examples if example.ndim}
+    return firsts.pop() if len(firsts) == 1 else None
+
+
+def pack_module(flat: Flat, examples: tuple[torch.Tensor, ...]) -> bytes:
+    """The module with its example inputs as bytes; the same object gives the same bytes within one process.
+
+    Raises:
+        ModelError: something in it cannot be pickled; names the attribute.
+    """
+    module = flat.module
+    if hasattr(module, "_orig_mod"):
+        raise ModelError(
+            "the module is the result of torch.compile, which belongs to this process. Give the module that it was "
+            "made from; the engine pytorch-compile compiles it"
+        )
+    with _by_value(module):
+        try:
+            return _pickle({"module": module, "call": flat.call, "names": flat.names, "examples": examples})
+        except Exception as error:  # user code: anything can come out of pickling it
+            raise ModelError(_explain(module, error)) from error
+
+
+def _pickle(value: object) -> bytes:
+    buffer = io.BytesIO()  # given a path, torch.save stores the file's name inside
+    torch.save(value, buffer, pickle_module=cloudpickle)
+    return buffer.getvalue()
+
+
+@contextmanager
+def _by_value(module: nn.Module) -> Iterator[None]:
+    """Classes of layers whose module a child could not import travel by value inside of the block."""
+    with _registering:
+        known = set(cloudpickle.list_registry_pickle_by_value())
+        found = {type(part).__module__ for part in module.modules()} - known
+        added = [sys.modules[name] for name in sorted(found) if name in sys.modules and not can_be_imported(name)]
+        for one in added:
+            cloudpickle.register_pickle_by_value(one)
+        try:
+            yield
+        finally:
+            for one in added:
+                cloudpickle.unregister_pickle_by_value(one)
+
+
+def can_be_imported(name: str) -> bool:
+    """Whether a new process that imports `name` reads the file that this one has. (`__main__` is another one there.)"""
+    spec = _find_anew(name) if name != "__main__" else None
+    return spec is not None and spec.origin is not None and spec.origin == getattr(sys.modules[name], "__file__", None)
+
+
+def _find_anew(name: str) -> ModuleSpec | None:
+    """What the finders say. `importlib.util.find_spec` asks `sys.modules` first, where a module may be made by hand."""
+    parent = name.rpartition(".")[0]
+    paths = getattr(sys.modules.get(parent), "__path__", None) if parent else None
+    finds = (find for finder in sys.meta_path if (find := getattr(finder, "find_spec", None)))
+    return next((spec for find in finds if (spec := find(name, paths, None)) is not None), None)
+
+
+def _explain(module: nn.Module, error: Exception) -> str:
+    reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
+    where = next(_find_faults(module), None)
+    named = f"{where} cannot leave this process" if where else "something in it cannot leave this process"
+    return f"{type(module).__name__}: {named}: {reason}. {ADVICE}"
+
+
+def _find_faults(module: nn.Module) -> Iterator[str]:
+    """What cannot be pickled: attributes of the module and its layers, then what their methods refer to."""
+    for path, part in module.named_modules():
+        for name, value in _list_attributes(part):
+            if not _travels(value):
+                yield f"attribute {'.'.join(filter(None, (path, name)))!r} ({type(value).__name__})"
+    for kind in dict.fromkeys(type(part) for part in module.modules()):
+        for function in vars(kind).values():
+            for name, value in _list_references(function):
+                if not _travels(value):
+                    yield f"{name!r} ({type(value).__name__}), which {kind.__name__}.{function.__name__} uses,"
+
+
+def _list_attributes(part: nn.Module) -> Iterator[tuple[str, object]]:
+    for name, value in vars(part).items():
+        if name in ("_parameters", "_buffers"):
+            yield from value.items()
+        elif name != "_modules":
+            yield name, value
+
+
+def _list_references(function: object) -> Iterator[tuple[str, object]]:
+    """Globals and variables of enclosing functions that a function's code names."""
+    if not isinstance(function, FunctionType):
+        return
+    for name in function.__code__.co_names:
+        if name in function.__globals__:
+            yield name, function.__globals__[name]
+    for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=True):
+        if name != "__class__":
+            yield name, cell.cell_contents
+
+
+def _travels(value: object) -> bool:
+    try:
+        _pickle(value)
+    except Exception:
+        return False
+    return True
+
+
+def unpack_module(path: Path, text: str) -> tuple[Flat, tuple[torch.Tensor, ...]]:
+    """(module in eval mode on the CPU, example inputs) of a pickle that the caller knows to be ours.
+
+    Raises:
+        ModelError: it cannot be rebuilt here, as when a package of its class cannot be imported.
+    """
+    extend_import_paths()
+    try:
+        packed = torch.load(path, map_location="cpu", weights_only=False)
+    except Exception as error:  # user code, imports, versions: each of its own kind
+        raise ModelError(
+            f"{text} cannot be rebuilt in another process: {type(error).__name__}: {error}. Its class must be one "
+            "that can be imported there, or that the script or notebook itself defines; or give MODEL as "
+            "package.module:factory"
+        ) from error
+    return Flat(packed["module"], packed["call"], packed["names"]).eval(), packed["examples"]

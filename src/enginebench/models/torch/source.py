@@ -1,0 +1,485 @@
+"""A MODEL to a `torch` artifact (model text and state dict), and back to the module in any process."""
+
+from __future__ import annotations
+
+import io
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import msgspec
+import numpy as np
+
+from enginebench.core.caveats import make_caveat
+from enginebench.core.errors import ArtifactError, FeedError, MissingDependency, ModelError, UsageError
+from enginebench.core.feeds import random_feeds
+from enginebench.core.names import slug
+from enginebench.core.records import Artifact, Caveat, Precision, TensorSpec, Weights
+from enginebench.core.shapes import concrete_shape, format_shapes, show_shape
+from enginebench.core.store import copy_file, hash_file, hash_files, write_atomic
+
+try:
+    import torch
+except ModuleNotFoundError as missing:
+    raise MissingDependency("PyTorch", 'pip install "enginebench[torch]"') from missing
+from torch import nn
+
+from enginebench.models.objects import find_object, may_open
+from enginebench.models.samples import ONLY
+from enginebench.models.task import hash_preprocess
+from enginebench.models.torch.architectures import (
+    build_module,
+    describe_inputs,
+    describe_outputs,
+    examples_of_shapes,
+    name_inputs,
+    refuse_input_size,
+    set_batch,
+    stands_in_list,
+)
+from enginebench.models.torch.flat import Flat, find_state
+from enginebench.models.torch.pretrained import DownloadFailed, State, fetch_pretrained
+from enginebench.models.torch.random_weights import calibrate_batch_norm, reset_parameters, seed_torch
+from enginebench.models.torch.torchvision_import import has_stand_in
+from enginebench.models.zoo import BUILTIN, DATA_DIR, HF_PREFIX, ModelRef, resolve_model
+
+if TYPE_CHECKING:
+    from enginebench.core.protocols import Array
+
+PRECISIONS: dict[torch.dtype, Precision] = {
+    torch.float32: "fp32",
+    torch.float16: "fp16",
+    torch.bfloat16: "bf16",
+}
+# Where the configuration of a model of transformers stands in its file, beside the state dict.
+CONFIG = "config"
+# Made-up inputs on which the lengths of the answers are looked at again.
+OTHER_SEEDS = (1, 2)
+NUMPY_TYPES = frozenset(
+    {"bool", "uint8", "int8", "int16", "int32", "int64", "float16", "float32", "float64"},
+)
+
+
+class _Filled(msgspec.Struct, frozen=True):
+    """Where the weights in a module came from."""
+
+    weights: Weights
+    caveats: tuple[Caveat, ...] = ()
+
+
+def make_torch_artifact(
+    model: str,
+    out_dir: Path,
+    *,
+    weights: str = "default",
+    seed: int = 0,
+    input_size: int | None = None,
+    batch: int = 1,
+    input_shapes: Mapping[str, tuple[int, ...]] | None = None,
+    given: Mapping[str, Array] | None = None,
+) -> Artifact:
+    """The `torch` artifact of a model; its state dict is written into `out_dir`.
+
+    Args:
+        model: a built-in name, `timm:NAME`, `hf:NAME`, a .pt2 file, `package.module:factory`, or the text of an object
+            that was offered.
+        out_dir: folder of the state dict; made if it is not there.
+        weights: "default" (trained, pretrained, or the factory's own), "random", or the path of a state dict.
+        seed: of everything random: initial weights, and the inputs that calibrate BatchNorm.
+        input_size: height and width in pixels, for image models.
+        batch: length of axis 0 of the inputs.
+        input_shapes: input name to whole shape, in place of the model's own; wins over `batch`.
+        given: the user's inputs for one call, in place of the model's own examples.
+
+    Raises:
+        UsageError: an unknown model, option or combination.
+        ModelError: the model cannot be built or run, or the weights do not fit it.
+        MissingDependency: a package is not installed.
+    """
+    ref = _resolve_for_torch(model)
+    if batch < 1 or (input_size is not None and input_size < 1):
+        raise UsageError(f"batch {batch} and input size {input_size} must be at least 1")
+    if ref.kind in ("object", "pt2"):
+        refuse_input_size(ref, input_size)
+        if weights != "default":
+            raise UsageError(f"--weights {weights} does not apply to {ref.text}, which brings its own")
+        return _take_whole(ref, out_dir, batch, input_shapes or {}, given)
+    with seed_torch(seed):
+        module, examples = build_module(ref, input_size)
+    examples = take_given(module, given, model) if given else examples
+    examples, fixed = _choose_examples(module, examples, input_shapes or {}, batch, model)
+    doubts = _keep_state(module, examples)
+    draft = _describe(module, ref, examples, input_size, fixed)
+    if ref.kind == "hf" and not given and not input_shapes:
+        doubts = (*doubts, _doubt_shapes(draft.inputs))
+    filled = _fill_weights(module, ref, examples, weights, seed)
+    path = out_dir / f"{slug(model)}.pt"
+    write_state(module, path, _describe_config(module) if ref.kind == "hf" else None)
+    sha256, files = hash_files([path], out_dir)
+    return msgspec.structs.replace(
+        draft,
+        path=str(path),
+        sha256=sha256,
+        files=files,
+        weights=filled.weights,
+        caveats=(*filled.caveats, *doubts, *_doubt_stand_ins()),
+    )
+
+
+def _take_whole(
+    ref: ModelRef,
+    out_dir: Path,
+    batch: int,
+    input_shapes: Mapping[str, tuple[int, ...]],
+    given: Mapping[str, Array] | None,
+) -> Artifact:
+    """The artifact of a file that holds a module, weights and all: the file, copied into `out_dir`."""
+    written = ref.path if ref.kind == "pt2" else Path(find_object(ref.text).path)
+    path = out_dir / (f"{slug(ref.text)}.pt2" if ref.kind == "pt2" else f"{ref.text.replace('@', '-')}.pkl")
+    copy_file(written, path)
+    sha256, files = hash_files([path], out_dir)
+    module, examples = _open_whole(ref, path, sha256)
+    examples = take_given(module, given, ref.text) if given else examples
+    examples, fixed = _choose_examples(module, examples, input_shapes, batch, ref.text)
+    caveats = _keep_state(module, examples)
+    draft = _describe(module, ref, examples, None, fixed)
+    caveats = (*caveats, *_doubt_stand_ins())
+    return msgspec.structs.replace(draft, path=str(path), sha256=sha256, files=files, weights="file", caveats=caveats)
+
+
+def _keep_state(module: nn.Module, examples: tuple[torch.Tensor, ...]) -> tuple[Caveat, ...]:
+    """Lets every call of a module with a state begin with the same one, and says so."""
+    if not isinstance(module, Flat):
+        return ()
+    try:
+        state = find_state(module, examples)
+    except Exception:  # user code: whoever describes the outputs says what is wrong
+        return ()
+    if not state:
+        return ()
+    module.begin_anew(state)
+    return (make_caveat("state_restored", buffers=", ".join(state)),)
+
+
+def read_state_names(caveats: Sequence[Caveat]) -> tuple[str, ...]:
+    """The buffers that `_keep_state` found."""
+    found = [str(c.figures["buffers"]) for c in caveats if c.template == "state_restored"]
+    return tuple(found[0].split(", ")) if found else ()
+
+
+def _doubt_shapes(inputs: Sequence[TensorSpec]) -> Caveat:
+    shapes = {spec.name: concrete_shape(spec, 1) for spec in inputs}
+    told = ", ".join(f"{name} {show_shape(shape)}" for name, shape in shapes.items())
+    return make_caveat("chosen_shapes.made", shapes=told, option=format_shapes(shapes))
+
+
+def _doubt_stand_ins() -> tuple[Caveat, ...]:
+    return (make_caveat("environment.torchvision"),) if has_stand_in() else ()
+
+
+def _open_whole(ref: ModelRef, path: Path, sha256: str) -> tuple[Flat, tuple[torch.Tensor, ...]]:
+    """(the module of such a file, its example inputs)."""
+    if ref.kind == "pt2":
+        from enginebench.models.torch.exported_program import open_program
+
+        return open_program(path, ref.text)
+    from enginebench.models.torch.object_source import unpack_module
+
+    _require_own(sha256, path)
+    return unpack_module(path, ref.text)
+
+
+def _require_own(sha256: str, path: Path) -> None:
+    """Checks that this process or its parent wrote the pickle: opening one runs the code in it.
+
+    Raises:
+        ModelError: it was not.
+    """
+    if not may_open(sha256):
+        raise ModelError(
+            f"{path} is a pickle that this program did not write. It is not opened, since that would run the code in "
+            "it. Start a new run of the module itself, or of package.module:factory"
+        )
+
+
+def load_module(artifact: Artifact) -> nn.Module:
+    """The module of a `torch` artifact, in eval mode on the CPU.
+
+    It takes the artifact's inputs in their order, as positional arguments, and answers with one tensor, or with a tuple
+    of tensors in the order of the artifact's outputs. Every call begins with the state that the module had first.
+
+    Raises:
+        ArtifactError: the artifact is of another kind, or its state dict is missing or was changed.
+        ModelError: the module can no longer be built, or the weights do not fit it.
+    """
+    module = _load(artifact)
+    if state := read_state_names(artifact.caveats):
+        assert isinstance(module, Flat)  # state is looked for in no other
+        module.begin_anew(state)
+    return module
+
+
+def _load(artifact: Artifact) -> nn.Module:
+    """The module itself."""
+    if artifact.kind != "torch":
+        raise ArtifactError(f"{artifact.path} is of kind {artifact.kind!r}; expected 'torch'")
+    path = Path(artifact.path)
+    if not path.is_file():
+        raise ArtifactError(f"state dict {path} of {artifact.model} does not exist. Make the artifact again")
+    if hash_file(path) != artifact.sha256:
+        raise ArtifactError(f"state dict {path} of {artifact.model} was changed since it was made. Make it again")
+    if artifact.model.startswith(HF_PREFIX):
+        return _restore_hf(artifact)
+    if path.suffix == ".pt2":  # the file in the run's folder: the user's own may be gone
+        return _open_whole(ModelRef(kind="pt2", text=artifact.model, name=str(path)), path, artifact.sha256)[0]
+    ref = _resolve_for_torch(artifact.model)
+    if ref.kind == "object":
+        return _open_whole(ref, path, artifact.sha256)[0].eval()
+    with seed_torch(0):  # initial weights are drawn and then replaced; the caller's generator stays as it is
+        module, _ = build_module(ref, _built_size(ref, artifact))
+    _load_state(module, _read_state(path), str(path))
+    return module.eval()
+
+
+def _describe_config(module: nn.Module) -> str:
+    from enginebench.models.torch.hugging_face import describe_config
+
+    return describe_config(module.module)
+
+
+def _restore_hf(artifact: Artifact) -> nn.Module:
+    """The module of transformers; its configuration stands beside its weights, so that no network is needed."""
+    from enginebench.models.torch.hugging_face import restore_hf
+
+    stored = torch.load(artifact.path, map_location="cpu", weights_only=True)
+    with seed_torch(0):
+        module = restore_hf(stored[CONFIG], artifact.model)
+    _load_state(module, stored["state_dict"], artifact.path)
+    return module.eval()
+
+
+def _resolve_for_torch(model: str) -> ModelRef:
+    ref = resolve_model(model)
+    if ref.kind == "onnx":
+        raise UsageError(f"{model} is an ONNX file: there is no PyTorch module of it")
+    return ref
+
+
+def _built_size(ref: ModelRef, artifact: Artifact) -> int | None:
+    """The input size to rebuild with; only timm's transformers depend on it."""
+    axis = artifact.inputs[0].shape[-1]
+    return axis if ref.kind == "timm" and isinstance(axis, int) else None
+
+
+def _choose_examples(
+    module: nn.Module,
+    examples: tuple[torch.Tensor, ...],
+    shapes: Mapping[str, tuple[int, ...]],
+    batch: int,
+    model: str,
+) -> tuple[tuple[torch.Tensor, ...], bool]:
+    """(the examples in the shapes and the batch asked for; whether no axis of theirs can be a batch)."""
+    if not examples and not shapes:
+        raise UsageError(
+            f"{model} brings no example inputs: return (module, (example, ...)) or give --input-shape name:1x3x224x224"
+        )
+    if stands_in_list(module):
+        return examples_of_shapes(module, examples, shapes) if shapes else examples, True
+    changed = set_batch(examples, batch)
+    if shapes:
+        return examples_of_shapes(module, changed, shapes), False
+    same = all(a.shape == b.shape for a, b in zip(examples, changed, strict=True))
+    if same or batch > 1 or _runs(module, changed):
+        return changed, False
+    return examples, True
+
+
+def _runs(module: nn.Module, examples: tuple[torch.Tensor, ...]) -> bool:
+    try:
+        with torch.inference_mode():
+            module(*(example.clone() for example in examples))
+    except Exception:  # user code, or shapes that the layers refuse
+        return False
+    return True
+
+
+def take_given(module: nn.Module, given: Mapping[str, Array], model: str) -> tuple[torch.Tensor, ...]:
+    """The user's arrays as example inputs, in the order of the module's.
+
+    Raises:
+        FeedError: the names are not those of the inputs.
+    """
+    names = name_inputs(module, len(given))
+    known = {names[0]: given[ONLY]} if set(given) == {ONLY} else given
+    if set(names) != set(known):
+        raise FeedError(f"{model} takes {', '.join(names)}; --inputs holds {', '.join(given)}. Name the arrays so")
+    return tuple(torch.from_numpy(np.array(known[name])) for name in names)
+
+
+def _fill_weights(
+    module: nn.Module, ref: ModelRef, examples: tuple[torch.Tensor, ...], weights: str, seed: int
+) -> _Filled:
+    if weights == "random":
+        if ref.kind == "factory":  # it may have loaded weights of its own
+            reset_parameters(module, seed)
+        return _randomize(module, examples, seed, "because of --weights random")
+    if weights != "default":
+        _load_state(module, _read_state(Path(weights)), weights)
+        return _Filled("file")
+    if ref.kind == "factory":
+        return _Filled("file")
+    if ref.kind == "builtin" and BUILTIN[ref.name].task == "digits":
+        _load_state(module, _read_state(DATA_DIR / f"{ref.name}.pt"), ref.name)
+        return _Filled("trained")
+    try:
+        _load_state(module, _fetch(ref), ref.text)
+    except DownloadFailed as error:
+        return _randomize(module, examples, seed, f"no pretrained ones: {error}")
+    return _Filled("pretrained")
+
+
+def _fetch(ref: ModelRef) -> State:
+    if ref.kind != "hf":
+        return fetch_pretrained(ref)
+    from enginebench.models.torch.hugging_face import fetch_hf
+
+    return fetch_hf(ref)
+
+
+def _randomize(module: nn.Module, examples: tuple[torch.Tensor, ...], seed: int, reason: str) -> _Filled:
+    try:
+        layers = calibrate_batch_norm(module, examples, seed)
+    except Exception as error:  # user code: it ran on one batch before, but may not take this one
+        raise ModelError(f"BatchNorm cannot be calibrated, the module fails on a batch of 8: {error}") from error
+    calibrated = f"; statistics of {layers} BatchNorm layers calibrated on random inputs" if layers else ""
+    return _Filled("random", (make_caveat("random_weights", seed=seed, reason=f"{reason}{calibrated}"),))
+
+
+def write_state(module: nn.Module, path: Path, config: str | None = None) -> None:
+    """Writes the module's state dict; the same weights give the same bytes, whatever the file is called.
+
+    With `config`, the text that the module can be made of is written beside it.
+
+    Raises:
+        ArtifactError: the file cannot be written.
+    """
+    inner = module.module if isinstance(module, Flat) else module
+    state = inner.state_dict()
+    buffer = io.BytesIO()  # given a path, torch.save stores the file's name inside
+    torch.save(state if config is None else {"state_dict": state, CONFIG: config}, buffer)
+    write_atomic(path, buffer.getvalue())
+
+
+def _read_state(path: Path) -> State:
+    """The tensors of a state dict file; nothing in it is executed.
+
+    Raises:
+        ModelError: the file does not exist, or it is not a state dict.
+    """
+    try:
+        if path.suffix == ".npz":  # of a bundle, which holds no pickle
+            with np.load(path, allow_pickle=False) as stored:
+                return {name: torch.from_numpy(stored[name]) for name in stored.files}
+        state = torch.load(path, map_location="cpu", weights_only=True)
+    except FileNotFoundError as error:
+        raise ModelError(f"weights {path}: no such file; expected default, random, or a state dict") from error
+    except Exception as error:  # unpickling, zip, end of file, permission: each of its own kind
+        reason = str(error).strip().partition("\n")[0]
+        raise ModelError(
+            f"weights {path} cannot be read as a state dict: {reason}. Make one with torch.save(m.state_dict(), path)"
+        ) from error
+    # Training scripts often wrap it: {"state_dict": ..., "epoch": ...}.
+    state = state.get("state_dict", state) if isinstance(state, dict) else state
+    if not isinstance(state, dict) or not all(isinstance(v, torch.Tensor) for v in state.values()):
+        raise ModelError(f"weights {path} hold a {type(state).__name__} of other things; expected names to tensors")
+    return state
+
+
+def _load_state(module: nn.Module, state: State, source: str) -> None:
+    inner = module.module if isinstance(module, Flat) else module
+    try:
+        inner.load_state_dict(state, strict=True)
+    except RuntimeError as error:
+        lines = [line.strip() for line in str(error).splitlines()[1:4]]
+        raise ModelError(f"weights of {source} do not fit the module: {' '.join(lines)[:400]}") from error
+
+
+def _describe(
+    module: nn.Module, ref: ModelRef, examples: tuple[torch.Tensor, ...], input_size: int | None, fixed: bool
+) -> Artifact:
+    """All but the weights: what it takes and answers, found by running it."""
+    outputs = describe_outputs(module, examples, ref.text)
+    inputs = describe_inputs(module, examples, fixed=fixed)
+    outputs = _open_lengths(module, inputs, outputs, [tuple(example.shape) for example in examples])
+    _require_numpy_types(ref, (*inputs, *outputs))
+    return Artifact(
+        kind="torch",
+        model=ref.text,
+        path="",
+        sha256="",
+        files=(),
+        inputs=inputs,
+        outputs=outputs,
+        precision=read_module_precision(module),
+        preprocess_sha256=hash_preprocess(ref.text, input_size),
+        made_by=_read_versions(ref),
+    )
+
+
+def _open_lengths(
+    module: nn.Module,
+    inputs: tuple[TensorSpec, ...],
+    outputs: tuple[TensorSpec, ...],
+    shapes: Sequence[tuple[int, ...]],
+) -> tuple[TensorSpec, ...]:
+    """The outputs with a name for each axis that is of another length on other values."""
+    fixed = [msgspec.structs.replace(spec, shape=shape) for spec, shape in zip(inputs, shapes, strict=True)]
+    for seed in OTHER_SEEDS:
+        feeds = random_feeds(fixed, 1, seed)
+        try:
+            with torch.inference_mode():
+                answer = module(*(torch.from_numpy(feeds[spec.name]) for spec in inputs))
+        except Exception:  # made-up values: a module may refuse them, and that says nothing
+            return outputs
+        found = [tuple(t.shape) for t in ((answer,) if isinstance(answer, torch.Tensor) else answer)]
+        if [len(shape) for shape in found] != [len(spec.shape) for spec in outputs]:
+            return outputs
+        outputs = tuple(_open_axes(spec, shape) for spec, shape in zip(outputs, found, strict=True))
+    return outputs
+
+
+def _open_axes(spec: TensorSpec, found: tuple[int, ...]) -> TensorSpec:
+    axes = enumerate(zip(spec.shape, found, strict=True))
+    return msgspec.structs.replace(
+        spec, shape=tuple(axis if axis == n else f"{spec.name}_{i}" for i, (axis, n) in axes)
+    )
+
+
+def _require_numpy_types(ref: ModelRef, specs: Sequence[TensorSpec]) -> None:
+    for spec in specs:
+        if spec.dtype not in NUMPY_TYPES:
+            raise ModelError(
+                f"{ref.text}: {spec.name!r} has dtype {spec.dtype}; expected one that NumPy has. Cast it in the model"
+            )
+
+
+def read_module_precision(module: nn.Module) -> Precision:
+    """The precision of most of the module's parameters; "fp32" where it has none."""
+    sizes: Counter[torch.dtype] = Counter()
+    for parameter in module.parameters():
+        sizes[parameter.dtype] += parameter.numel()
+    return next((PRECISIONS[dtype] for dtype, _ in sizes.most_common() if dtype in PRECISIONS), "fp32")
+
+
+def _read_versions(ref: ModelRef) -> dict[str, str]:
+    from importlib.metadata import version
+
+    versions = {"torch": str(torch.__version__)}
+    if ref.kind == "timm":
+        versions |= {"timm": version("timm"), "torchvision": version("torchvision")}
+    elif ref.kind == "hf":
+        versions["transformers"] = version("transformers")
+    elif ref.kind == "builtin" and BUILTIN[ref.name].task == "imagenet":
+        versions["torchvision"] = version("torchvision")
+    return versions

@@ -1,0 +1,152 @@
+"""What a child does to an engine before it is timed: build and check it, build it to a file, ask whether it works."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from msgspec.structs import replace
+
+from enginebench.backends.abilities import Answering, LeavesCode
+from enginebench.core.protocols import Backend, Loadable
+from enginebench.core.records import Artifact
+from enginebench.models.samples import find_batch, read_samples
+from enginebench.workflow.child.arrays import count_values, limit_calls, save_answers, save_arrays
+from enginebench.workflow.child.jobs import (
+    BuildAnswer,
+    BuildJob,
+    KeepCall,
+    NoteCall,
+    PrepareAnswer,
+    PrepareJob,
+    ProbeAnswer,
+    ProbeJob,
+    Proof,
+)
+from enginebench.workflow.child.opening import build_graph, build_row, open_for, pass_notes
+from enginebench.workflow.child.perform.answers import (
+    ask_engine,
+    collect_answers,
+    open_labelled,
+    run_entries,
+    run_feeds,
+)
+from enginebench.workflow.child.perform.sources import take_file
+from enginebench.workflow.child.proving import attempt_proof, prove_file, prove_plan, prove_timed_engine
+
+if TYPE_CHECKING:
+    from enginebench.core.protocols import Array, Engine, Feeds
+
+# A tool that starts anew for each answer loads its engine each time: a row's check makes do with as many calls as show
+# a wrong engine.
+CHECKED_CALLS = 4
+
+
+def prepare_engine(job: PrepareJob, note: NoteCall, keep: KeepCall[PrepareAnswer]) -> PrepareAnswer:
+    """Builds the engine, saves its outputs for the check inputs, and asks it for its record.
+
+    A tool that answers anew for each input is asked for a few; `keep` gets the answer before the record is made.
+    """
+    backend = open_for(job.engine, job.out_dir)
+    start = time.perf_counter()
+    artifact = build_row(backend, job.artifact, job.engine, job.out_dir, note)
+    feeds = _check_inputs(job, artifact)
+
+    def complete(build_s: float) -> PrepareAnswer:
+        return PrepareAnswer(
+            artifact=artifact,
+            fingerprint=hash_build(backend, artifact, job.artifact),
+            engine_version=backend.probe().version,
+            build_s=build_s,
+            size_bytes=sum(f.size_bytes for f in artifact.files) or None,
+            samples=len(feeds) * job.engine.batch,
+        )
+
+    if isinstance(backend, Loadable):
+        with backend.load(artifact, job.engine) as engine:
+            sure = complete(time.perf_counter() - start)
+            note("checking outputs")
+            save_answers(Path(job.outputs_path), *_check_outputs(engine, job, feeds))
+            sure = replace(sure, fingerprint=hash_build(backend, artifact, job.artifact))  # some compile only now
+            if job.labelled is not None:
+                note(f"answering {job.labelled.data or 'the inputs that were given'}")
+                answers = collect_answers(engine, job.engine.batch, open_labelled(job), job.labelled)
+                save_arrays(Path(job.answers_path), answers)
+            if not job.prove:
+                return sure
+            keep(sure)
+            note("asking which precisions ran")
+            return replace(sure, proof=prove_timed_engine(engine))
+    sure = complete(time.perf_counter() - start)
+    if isinstance(backend, Answering):
+        note("checking outputs")
+        few = feeds[:CHECKED_CALLS]
+        save_answers(Path(job.outputs_path), backend.answer(artifact, job.engine, few), len(few))
+    keep(sure)
+    return replace(sure, proof=attempt_proof(lambda: prove_plan(backend, artifact, job.engine, note)))
+
+
+def hash_build(backend: Backend, built: Artifact, source: Artifact) -> str | None:
+    """The same for builds that are alike: of the code that was left, else of the files; None of an unchanged source."""
+    if isinstance(backend, LeavesCode):
+        return backend.hash_code()
+    return built.sha256 if built.sha256 != source.sha256 else None
+
+
+def _check_outputs(engine: Engine, job: PrepareJob, feeds: Sequence[Feeds]) -> tuple[dict[str, Array], int]:
+    """(the answers to the check inputs, of how many calls); of the user's inputs one for each entry, in their order.
+
+    Of large answers there are fewer.
+    """
+    calls = limit_calls(len(feeds), count_values(ask_engine(engine, feeds[0])))
+    if job.inputs is None:
+        return run_feeds(engine, feeds[:calls]), calls
+    step = find_batch(engine.inputs, job.engine.batch)
+    entries = read_samples(job.inputs, min(job.samples, calls * step))
+    return run_entries(partial(ask_engine, engine), entries, engine.inputs, step), -(-len(entries) // step)
+
+
+def _check_inputs(job: PrepareJob, artifact: Artifact) -> list[dict[str, Array]]:
+    from enginebench.models.task import sample_feeds
+
+    count = -(-job.samples // job.engine.batch)
+    return sample_feeds(artifact.inputs, job.model, job.engine.batch, job.seed, count, job.inputs)
+
+
+def build_file(job: BuildJob, note: NoteCall, keep: KeepCall[BuildAnswer]) -> BuildAnswer:
+    """The engine file of an ONNX file, and in which precisions it spends its time; `keep` gets the file before that."""
+    (source,) = take_file(Path(job.source), Path(job.out_dir))
+    backend = open_for(job.engine, job.out_dir)
+    note("building")
+    pass_notes(backend, note)
+    start = time.perf_counter()
+    artifact = build_graph(backend, source, job.engine, job.out_dir, note)
+    sure = BuildAnswer(
+        artifact=artifact,
+        engine_version=artifact.made_by.get("tensorrt") or artifact.made_by.get(job.engine.backend),
+        build_s=time.perf_counter() - start,
+    )
+    if not job.prove:
+        return sure
+    keep(sure)
+    if artifact.ahead_of_time is not None:  # no GPU was asked: there is nothing that ran
+        return replace(sure, proof=Proof())
+    return replace(sure, proof=attempt_proof(lambda: prove_file(backend, artifact, job.engine, note)))
+
+
+def probe_engine(job: ProbeJob) -> ProbeAnswer:
+    """Whether an engine can run here, found out by importing its runtime.
+
+    Raises:
+        BackendUnavailable: it was to be profiled, and cannot time its layers.
+    """
+    from enginebench.backends.registry import probe
+
+    if job.to_profile:
+        from enginebench.workflow.child.perform.profile import check_profiler
+
+        check_profiler(job.engine)
+    return ProbeAnswer(availability=probe(job.engine))

@@ -1,0 +1,140 @@
+"""Layers joined to nodes, by the names that runtimes were seen to give."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from enginebench.analyze.limits.joining import join_layers
+from enginebench.analyze.trtexec.plan_layers import parse_layers
+from enginebench.core.errors import ParseError
+from enginebench.core.records import LayerTime
+from enginebench.core.work import GraphWork, NodeWork, Unit
+from trtexec_artifacts import find_real_artifacts
+
+
+def node(
+    name: str, op: str, inputs: str, output: str, unit: Unit | None = None, scopes: tuple[str, ...] = ()
+) -> NodeWork:
+    moves = op in ("Reshape", "QuantizeLinear", "DequantizeLinear", "Transpose")
+    return NodeWork(
+        name=name, op=op, inputs=tuple(inputs.split()), outputs=(output,), macs=1000 if unit else 0, unit=unit,
+        moves=moves, scopes=scopes,
+    )  # fmt: skip
+
+
+# Two convolutions with a residual addition, then attention, then a product: as PyTorch's exporter names them.
+GRAPH = GraphWork(
+    nodes=(
+        node("node_Conv_1", "Conv", "x stem.conv.weight", "getitem", "conv", ("stem", "stem.bn")),
+        node("node_relu", "Relu", "getitem", "relu", scopes=("stem", "stem.relu")),
+        node("node_Conv_10", "Conv", "relu block.conv.weight", "getitem_3", "conv", ("block", "block.bn")),
+        node("node_add", "Add", "getitem_3 relu", "add", scopes=("block",)),
+        node("node_MatMul_20", "MatMul", "add q.weight", "q", "gemm"),
+        node("node_MatMul_21", "MatMul", "add k.weight", "k", "gemm"),
+        node("node_MatMul_22", "MatMul", "q k", "qk", "gemm"),
+        node("node_softmax", "Softmax", "qk", "p"),
+        node("node_MatMul_23", "MatMul", "p add", "pv", "gemm"),
+        node("node_transpose", "Transpose", "pv", "t"),
+        node("node_gemm", "Gemm", "t fc.weight", "y", "gemm", ("fc",)),
+    ),
+    tensors={},
+    outputs=("y",),
+)
+
+
+def join(*names: str | LayerTime) -> dict[str, tuple[str, ...]]:
+    layers = [n if isinstance(n, LayerTime) else LayerTime(name=n, mean_ns=10, kind="Conv") for n in names]
+    return {one.layer.name: one.nodes for one in join_layers(layers, GRAPH).layers}
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "node_Conv_10", "node_Conv_10_token_13", "node_Conv_10/WithoutBiases", "node_Conv_10_nchwc",
+        "node_Conv_10/WithoutBiases/DequantizationMultiply", "node_Conv_10/MatMulScaleFusion//MatmulTransposeFusion/",
+        "getitem_3_nchwc", "block.conv", "node_Conv_10 + node_add", "PWN(node_Conv_10, node_add)",
+    ],
+)  # fmt: skip
+def test_endings_of_runtimes_are_taken_off(name: str) -> None:
+    """And `node_Conv_1`, whose name is the beginning of the other one, is left alone."""
+    found = join(name)[name]
+    assert {"node_Conv_10", "node_add"} <= set(found)
+    assert "node_Conv_1" not in found
+
+
+def test_a_name_that_only_begins_like_another_is_not_it() -> None:
+    joining = join_layers([LayerTime(name="node_Conv_99", mean_ns=30), LayerTime(name="node_gemm", mean_ns=10)], GRAPH)
+    assert joining.layers[0].nodes == ()
+    assert joining.unmapped_share == 0.75
+    assert "node_Conv_1" in joining.left and "node_Conv_10" in joining.left
+
+
+def test_a_fusion_named_after_its_activation_has_the_convolution() -> None:
+    """ONNX Runtime's blocked convolutions are called after the tensor that comes out of the ReLU."""
+    assert join("relu_nchwc", "node_Conv_10")["relu_nchwc"] == ("node_Conv_1", "node_relu")
+    told = LayerTime(name="relu_nchwc", mean_ns=1, kind="Relu")  # a ReLU of its own did no convolution
+    assert join(told, "node_Conv_10")["relu_nchwc"] == ("node_relu",)
+
+
+def test_a_residual_addition_goes_with_the_last_of_what_it_adds() -> None:
+    assert join("node_Conv_1", "node_Conv_10") == {
+        "node_Conv_1": ("node_Conv_1", "node_relu"), "node_Conv_10": ("node_Conv_10", "node_add"),
+    }  # fmt: skip
+
+
+def test_a_region_named_after_its_end_has_the_products_inside() -> None:
+    region = LayerTime(name="node_transpose", mean_ns=1, kind="Subgraph")
+    found = join("node_Conv_1", "node_Conv_10", "node_MatMul_20", "node_MatMul_21", region)
+    assert found["node_transpose"] == ("node_MatMul_22", "node_softmax", "node_MatMul_23", "node_transpose")
+    assert found["node_MatMul_20"] == ("node_MatMul_20",)
+
+
+def test_a_compilers_region_is_what_lies_between_its_ends() -> None:
+    name = "{ForeignNode[node_MatMul_20...node_transpose]}"
+    assert join("node_Conv_1", "node_Conv_10", name)[name] == (
+        "node_MatMul_20", "node_MatMul_22", "node_softmax", "node_MatMul_23", "node_transpose",
+    )  # fmt: skip
+
+
+def test_the_runtimes_own_word_comes_first() -> None:
+    said = LayerTime(name="Multiply_7", mean_ns=1, kind="Subgraph", onnx_nodes=("node_softmax", "Constant_3"))
+    assert join("node_MatMul_22", "node_MatMul_23", said)["Multiply_7"] == ("node_softmax",)
+
+
+def test_what_moves_values_shares_the_node_that_it_moves_them_for() -> None:
+    moved = LayerTime(name="x_abcd_acdb_node_Conv_1/WithoutBiases", mean_ns=1, precision="reorder")
+    (first, second) = join_layers([moved, LayerTime(name="node_Conv_1", mean_ns=1)], GRAPH).layers
+    assert first.shares and first.nodes == ("node_Conv_1",)
+    assert not second.shares and second.nodes[0] == "node_Conv_1"
+
+
+def test_modules_are_found_by_their_weights_and_scopes() -> None:
+    found = join("stem.conv", "stem.relu", "block.conv", "block: add", "fc")
+    assert found["stem.conv"] == ("node_Conv_1",)
+    assert found["stem.relu"] == ("node_relu",)
+    assert found["block: add"] == ("node_add",)
+    assert "node_gemm" in found["fc"]
+
+
+def test_layers_of_real_plans_name_their_operators() -> None:
+    """Each layer of a real trtexec's JSON that names nodes is joined to one of them."""
+    files = sorted((find_real_artifacts() / "trtexec-gpu").glob("*/*.layers.json"))
+    joined = [_join_plan(file) for file in files if '"Metadata"' in file.read_text(errors="replace")]
+    assert sum(joined) > 10
+
+
+def _join_plan(file: Path) -> int:
+    """How many layers of a plan were joined to nodes that they name."""
+    try:
+        layers = parse_layers(file).layers
+    except ParseError:  # a file that trtexec was kept from finishing
+        return 0
+    names = list(dict.fromkeys(name for layer in layers for name in layer.onnx_nodes))
+    nodes = tuple(node(name, "Op", f"t{i}", f"t{i + 1}") for i, name in enumerate(names))
+    times = [LayerTime(name=n.name, mean_ns=1, kind=n.type, onnx_nodes=n.onnx_nodes) for n in layers]
+    graph = GraphWork(nodes=nodes, tensors={}, outputs=())
+    named = [one for one in join_layers(times, graph).layers if one.layer.onnx_nodes]
+    assert all(set(one.nodes) & set(one.layer.onnx_nodes) for one in named), file
+    return len(named)

@@ -1,0 +1,117 @@
+"""The search for a capacity: where it ends, what it does not believe, and what its verdicts say."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+
+from enginebench.analyze.load.capacity import (
+    CapacitySearch,
+    compare_capacities,
+    join_capacities,
+)
+from enginebench.analyze.load.queueing import Limit
+from enginebench.core.records import Capacity
+
+LIMIT = Limit(ms=10.0)
+
+
+def search(first: float, true: float, *, lies: dict[int, bool] | None = None, most: int = 60) -> CapacitySearch:
+    """A search on an engine that carries `true`; the probe of a number in `lies` answers that instead."""
+    found = CapacitySearch(first, LIMIT)
+    while (rate := found.next_rate()) is not None and len(found.probes) < most:
+        number = len(found.probes)
+        found.add(rate, (lies or {}).get(number, rate <= true))
+    assert len(found.probes) < most
+    return found
+
+
+@pytest.mark.parametrize("first", [1.0, 60.0, 99.0, 101.0, 5000.0])
+def test_the_ends_hold_the_truth_and_lie_within_five_per_cent(first: float) -> None:
+    found = search(first, 100.0).describe(ended_early=False)
+    assert found.passes_qps is not None and found.fails_qps is not None
+    assert found.passes_qps <= 100.0 < found.fails_qps <= 1.05 * found.passes_qps
+    assert found.ended == "settled"
+
+
+def test_both_ends_are_asked_twice() -> None:
+    found = search(60.0, 100.0)
+    counts = [sum(probe.qps == end for probe in found.probes) for end in found.find_ends()]
+    assert counts == [2, 2]
+
+
+def test_few_probes_are_needed() -> None:
+    assert len(search(60.0, 100.0).probes) <= 12
+
+
+@pytest.mark.parametrize("liar", range(8))
+def test_one_probe_that_lies_is_repeated_and_not_believed(liar: int) -> None:
+    """A burst of a neighbour fails a rate that holds, or a lucky minute passes one that does not."""
+    honest = search(60.0, 100.0)
+    wrong = not honest.probes[liar].passed
+    found = search(60.0, 100.0, lies={liar: wrong})
+    passes, fails = found.find_ends()
+    assert passes is not None and fails is not None
+    assert passes <= 100.0 < fails <= 1.06 * passes, found.probes
+
+
+def test_rates_that_contradict_each_other_are_asked_again() -> None:
+    found = CapacitySearch(100.0, LIMIT)
+    found.add(100.0, False)
+    found.add(200.0, True)
+    assert found.next_rate() in (100.0, 200.0)
+
+
+def test_an_engine_that_holds_at_no_rate_ends_the_search() -> None:
+    found = search(100.0, 0.0).describe(ended_early=False)
+    assert found.passes_qps is None and found.ended == "nothing passes"
+
+
+def test_time_that_runs_out_leaves_the_ends_as_they_stand() -> None:
+    found = CapacitySearch(60.0, LIMIT)
+    found.add(60.0, True)
+    ended = found.describe(ended_early=True)
+    assert (ended.passes_qps, ended.fails_qps, ended.ended) == (60.0, None, "budget")
+
+
+def test_a_late_generator_at_an_end_is_told() -> None:
+    found = CapacitySearch(60.0, LIMIT)
+    found.add(60.0, True, suspect=True)
+    assert found.describe(ended_early=True).suspect
+    found.add(90.0, True)
+    assert not found.describe(ended_early=True).suspect
+
+
+def make_rounds(middles: list[float]) -> list[Capacity]:
+    return [Capacity(passes_qps=m / 1.02, fails_qps=m * 1.02, limit_ms=10.0, percentile=99.0) for m in middles]
+
+
+def test_six_rounds_show_what_is_faster_equivalent_or_not_shown() -> None:
+    rng = np.random.default_rng(3)
+    base = [100 * math.exp(0.01 * x) for x in rng.standard_normal(6)]
+    like = [100 * math.exp(0.01 * x) for x in rng.standard_normal(6)]
+    names = ("a", "b")
+
+    def judge(candidate: list[float], count: int = 6) -> str:
+        return compare_capacities(make_rounds(base[:count]), make_rounds(candidate[:count]), names).verdict
+
+    assert judge([1.3 * x for x in like]) == "faster"
+    assert judge([0.7 * x for x in like]) == "slower"
+    assert judge(like) == "equivalent"
+    assert judge([x * f for x, f in zip(like, (0.8, 1.3, 1.0, 0.9, 1.2, 1.05), strict=True)]) == "not_shown"
+    few = compare_capacities(make_rounds(base[:2]), make_rounds(like[:2]), names)
+    assert few.verdict == "not_shown" and few.repetitions_needed == 6
+
+
+def test_where_no_rate_passes_there_is_nothing_to_compare() -> None:
+    nothing = [Capacity(passes_qps=None, fails_qps=1.0, limit_ms=10.0, percentile=99.0)]
+    found = compare_capacities(nothing, make_rounds([100.0]), ("a", "b"))
+    assert found.verdict == "not_comparable" and found.ratio is None
+
+
+def test_rounds_are_joined_to_what_passed_in_all_and_failed_in_all() -> None:
+    joined = join_capacities(make_rounds([100.0, 110.0]))
+    assert joined is not None and joined.passes_qps == pytest.approx(100 / 1.02)
+    assert joined.fails_qps == pytest.approx(110 * 1.02)

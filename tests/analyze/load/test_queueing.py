@@ -1,0 +1,117 @@
+"""Points from stamps, the rule that believes a percentile, and queueing theory against what is known of it."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from enginebench.analyze.load.queueing import (
+    DONE,
+    DROPPED,
+    FAILED,
+    Limit,
+    Stamps,
+    compare_little,
+    describe_point,
+    join_queries,
+    judge_point,
+    mean_wait_md1,
+    system_quantile_mm1,
+    wait_quantile_md1,
+)
+from enginebench.analyze.tails import strict_min_samples
+
+MS = 1_000_000
+
+
+def make_stamps(latencies_ms: list[float], *, gap_ms: float = 10.0, status: list[int] | None = None) -> Stamps:
+    """Requests at equal distances, half of whose latency is waiting."""
+    n = len(latencies_ms)
+    scheduled = (np.arange(1, n + 1) * gap_ms * MS).astype(np.int64)
+    latency = (np.asarray(latencies_ms) * MS).astype(np.int64)
+    done = scheduled + latency
+    return Stamps(
+        scheduled=scheduled,
+        released=scheduled.copy(),
+        started=scheduled + latency // 2,
+        computed=done - 1,
+        done=done,
+        status=np.asarray(status or [DONE] * n),
+    )
+
+
+@pytest.mark.parametrize(("late", "needed"), [(0, 459), (1, 662), (10, 2010), (50, 6898)])
+def test_early_stopping_asks_for_as_many_requests_as_loadgen(late: int, needed: int) -> None:
+    assert strict_min_samples(0.99, late) == needed
+    limit = Limit(ms=5.0)
+    enough = describe_point(make_stamps([10.0] * late + [1.0] * (needed - late)), qps=100, limit=limit)
+    short = describe_point(make_stamps([10.0] * late + [1.0] * (needed - late - 1)), qps=100, limit=limit)
+    assert enough.late == short.late == late
+    assert judge_point(enough, limit) is True
+    assert judge_point(short, limit) is not True
+
+
+def test_a_limit_fails_where_more_are_late_than_the_percentile_leaves_and_is_open_between() -> None:
+    limit = Limit(ms=5.0)
+    point = describe_point(make_stamps([10.0] * 7 + [1.0] * 655), qps=100, limit=limit)
+    assert judge_point(point, limit) is False
+    assert judge_point(describe_point(make_stamps([10.0] * 4 + [1.0] * 658), qps=100, limit=limit), limit) is None
+
+
+def test_queue_and_service_add_up_to_the_mean() -> None:
+    point = describe_point(make_stamps([2.0, 4.0, 6.0]), qps=100)
+    assert point.mean_ms == pytest.approx(4.0)
+    assert point.queue_ms is not None and point.service_ms is not None
+    assert point.queue_ms + point.service_ms == pytest.approx(4.0)
+
+
+def test_requests_that_never_ended_are_later_than_any() -> None:
+    status = [DONE] * 90 + [DROPPED] * 6 + [FAILED] * 4
+    point = describe_point(make_stamps([1.0] * 100, status=status), qps=100, limit=Limit(ms=5.0), reason="no memory")
+    assert (point.completed, point.dropped, point.failed, point.late) == (90, 6, 4, 10)
+    assert point.p50_ms == point.p90_ms == 1.0
+    assert point.p99_ms is None and point.max_ms is None
+    assert {caveat.code for caveat in point.caveats} == {"overload", "failed_requests", "too_few_samples"}
+    assert "no memory" in next(c for c in point.caveats if c.code == "failed_requests").message
+
+
+def test_requests_that_were_not_released_do_not_count() -> None:
+    stamps = make_stamps([1.0] * 10)
+    stamps.released[6:] = 0
+    assert describe_point(stamps, qps=100).offered == 6
+
+
+def test_a_late_generator_makes_a_point_suspect_only_against_the_limit() -> None:
+    stamps = make_stamps([30.0] * 500)
+    stamps.released[:] += MS // 2
+    assert describe_point(stamps, qps=100, limit=Limit(ms=100.0)).validity == "valid"
+    suspect = describe_point(stamps, qps=100, limit=Limit(ms=40.0))
+    assert suspect.validity == "suspect" and suspect.generator_late_ms == 0.5
+    assert [caveat.code for caveat in suspect.caveats] == ["generator_late"]
+
+
+def test_little_holds_for_requests_that_leave_within_the_window_and_not_for_those_that_do_not() -> None:
+    steady = compare_little(make_stamps([5.0] * 1000))
+    assert steady[0] == pytest.approx(steady[1], rel=0.01)
+    growing = compare_little(make_stamps([float(i) for i in range(1000)]))
+    assert growing[0] is not None and growing[1] is not None and growing[0] < 0.98 * growing[1]
+
+
+def test_a_query_of_several_samples_ends_with_its_last() -> None:
+    stamps = make_stamps([1.0, 9.0, 2.0, 3.0, 7.0], gap_ms=0.0, status=[DONE, DONE, DONE, FAILED, DONE])
+    joined = join_queries(stamps, 2)
+    assert (joined.done - joined.scheduled).tolist() == [9 * MS, 3 * MS]
+    assert joined.status.tolist() == [DONE, FAILED]
+
+
+def test_theory_is_what_is_known_of_it() -> None:
+    # M/M/1 at utilisation 0.5: twice the service on average, p50 = ln 2 times that.
+    assert system_quantile_mm1(0.5, 100.0, 0.005) == pytest.approx(0.01 * np.log(2))
+    assert mean_wait_md1(100.0, 0.005) == pytest.approx(0.0025)
+    # M/D/1: an arrival finds the server idle with probability 1 - rho, and then stays for one service.
+    assert wait_quantile_md1(0.2, 160.0, 0.005) == pytest.approx(0.005, rel=1e-6)
+    # The tail falls like exp(-theta t), theta (1 - rho) service... where rho (exp(theta s) - 1) = theta s: 86.2 at 0.8.
+    tail = [wait_quantile_md1(q, 160.0, 0.005) for q in (0.99, 0.999)]
+    assert (tail[1] - tail[0]) == pytest.approx(np.log(10) / 86.2, rel=0.001)
+    with pytest.raises(ValueError, match="no steady state"):
+        wait_quantile_md1(0.99, 200.0, 0.005)

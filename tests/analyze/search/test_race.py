@@ -1,0 +1,180 @@
+"""Who drops out of a race and when, and when a final says that the default was beaten: scripted costs, no clock."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+
+from enginebench.analyze.intervals import measure_spread
+from enginebench.analyze.search.race import LOOKS, Final, Race
+from enginebench.analyze.versions.moderated import moderate_spreads
+
+
+def run_race(race: Race, costs: dict[str, float], sd: float = 0.0, seed: int = 0) -> Race:
+    rng = np.random.default_rng(seed)
+    while not race.over:
+        race.add_round({name: costs[name] * math.exp(sd * rng.standard_normal()) for name in race.list_turns()})
+    return race
+
+
+def test_who_is_far_behind_drops_out_at_the_first_look_and_the_drop_says_why() -> None:
+    race = run_race(Race(["slow", "fast", "middle"]), {"slow": 3.0, "fast": 1.0, "middle": 1.5}, sd=0.01)
+    assert race.leader == "fast" and race.alive == ["fast"] and race.rounds == 2
+    first = next(drop for drop in race.drops if drop.candidate == "slow")
+    assert first.round == 1 and first.leader == "fast" and "slower than the leader: 0.3" in first.reason
+    assert first.ratio is not None and first.ratio.high is not None and first.ratio.high < 1
+
+
+def test_a_single_figure_drops_nobody() -> None:
+    race = Race(["a", "b"])
+    race.add_round({"a": 1.0, "b": 100.0})
+    assert race.alive == ["a", "b"] and not race.drops and not race.over
+
+
+def test_where_processes_differ_as_much_as_candidates_nobody_is_dropped() -> None:
+    race = Race(["a", "b"])
+    for costs in ({"a": 1.0, "b": 1.3}, {"a": 1.3, "b": 1.1}, {"a": 1.1, "b": 1.2}):
+        race.add_round(costs)
+    assert race.alive == ["a", "b"]
+
+
+def test_equals_drop_out_as_not_faster_by_more_than_the_margin() -> None:
+    race = run_race(Race([f"c{i}" for i in range(8)]), {f"c{i}": 1.0 for i in range(8)}, sd=0.002)
+    assert race.rounds == 2 and len(race.alive) == 1
+    assert any("not faster than the leader by more than 2.0%" in drop.reason for drop in race.drops)
+
+
+def test_a_candidate_that_may_still_be_faster_by_more_than_the_margin_stays() -> None:
+    """The best one was unlucky in the first round: two rounds of 5 % noise cannot tell, so it is not dropped."""
+    race = Race(["lucky", "best", "other"])
+    race.add_round({"lucky": 0.97, "best": 1.02, "other": 1.0})
+    race.add_round({"lucky": 1.03, "best": 0.93, "other": 1.04})
+    assert "best" in race.alive
+
+
+def test_a_race_ends_after_the_last_look_however_many_are_left() -> None:
+    race = run_race(Race(["a", "b"]), {"a": 1.0, "b": 1.0}, sd=0.5)
+    assert race.rounds == LOOKS[-1] and race.over
+
+
+def test_rounds_go_back_and_forth_so_that_a_drift_favours_nobody() -> None:
+    race = Race(["a", "b", "c"], looks=(6,))
+    tick = 0
+    while not race.over:
+        costs = {}
+        for name in race.list_turns():  # the machine becomes 2 % slower with every process
+            tick += 1
+            costs[name] = 1.02**tick
+        race.add_round(costs)
+    assert race.compare("a").mean == pytest.approx(0) and race.compare("c").mean == pytest.approx(0)
+
+
+def test_who_fails_costs_itself() -> None:
+    race = Race(["a", "b", "c"], first=7)
+    race.add_round({"a": 1.0, "b": 2.0, "c": 1.1})
+    race.fail("a", "the process was killed by SIGSEGV")
+    race.add_round({"b": 2.0, "c": 1.1})
+    assert race.drops[0].candidate == "a" and race.drops[0].round == 8 and race.leader == "c"
+    assert race.drops[0].ratio is None and race.next_round == 9
+    race.fail("c", "x")
+    assert race.leader is None and race.over and race.measure_leads() == {}
+
+
+def test_who_failed_has_no_place_among_those_that_ran() -> None:
+    race = Race(["a", "b"])
+    race.add_round({"a": 1.0, "b": 2.0})
+    race.fail("a", "x")
+    assert race.measure_leads() == {"b": 1.0}
+
+
+def test_leads_are_over_the_rounds_that_both_ran() -> None:
+    race = run_race(Race(["a", "b"]), {"a": 1.0, "b": 4.0}, sd=1e-6)
+    assert race.measure_leads() == {"a": pytest.approx(1.0), "b": pytest.approx(4.0, rel=1e-4)}
+
+
+def test_variances_that_agree_become_one_with_the_degrees_of_freedom_of_all() -> None:
+    spreads = [measure_spread([x, x + 0.01]) for x in (0.0, 1.0, 2.0)]
+    for spread, before in zip(moderate_spreads(spreads), spreads, strict=True):
+        assert spread.mean == before.mean and spread.error == pytest.approx(before.error)
+        assert spread.freedom == 3
+
+
+def test_moderation_is_that_of_smyth() -> None:
+    """Variances that truly differ: drawn from a prior of 8 degrees of freedom around 4, which must be found again."""
+    rng = np.random.default_rng(3)
+    truth = 4 * 8 / rng.chisquare(8, 4000)
+    own = truth * rng.chisquare(5, 4000) / 5
+    spreads = [measure_spread(_with_variance(v)) for v in own]
+    found = moderate_spreads(spreads)
+    after = np.array([(s.error or 0) ** 2 * s.n for s in found])
+    freedom = found[0].freedom - 5
+    assert freedom == pytest.approx(8, rel=0.25)
+    assert np.mean((np.log(after) - np.log(truth)) ** 2) < 0.6 * np.mean((np.log(own) - np.log(truth)) ** 2)
+
+
+def _with_variance(variance: float) -> list[float]:
+    values = np.array([-2.0, -1.0, 0.0, 0.0, 1.0, 2.0])
+    return list(values * math.sqrt(variance / values.var(ddof=1)))
+
+
+def test_one_variance_or_none_is_left_as_it_is() -> None:
+    alone = [measure_spread([1.0, 2.0, 4.0])]
+    assert moderate_spreads(alone) == alone
+    assert moderate_spreads([]) == []
+    still = [measure_spread([1.0, 1.0]), measure_spread([2.0, 2.0])]
+    assert moderate_spreads(still) == still
+    single = [measure_spread([1.0]), measure_spread([2.0])]
+    assert moderate_spreads(single) == single
+
+
+def run_final(final: Final, costs: dict[str, float], sd: float = 0.005, seed: int = 0) -> Final:
+    rng = np.random.default_rng(seed)
+    while not final.over:
+        final.add_round({name: costs[name] * math.exp(sd * rng.standard_normal()) for name in final.alive})
+    return final
+
+
+def test_a_challenger_that_is_ahead_beats_the_best_default() -> None:
+    final = run_final(Final("new", ["a", "b"], length=10), {"new": 1.0, "a": 1.2, "b": 1.1})
+    assert final.best_default == "b" and final.beaten and final.winner == "new" and final.rounds == 10
+    found = final.compare("b")
+    assert found is not None and found.ratio is not None and found.ratio.value == pytest.approx(1.1, rel=0.02)
+
+
+def test_a_challenger_that_was_lucky_leaves_the_default_as_the_winner() -> None:
+    final = run_final(Final("new", ["a", "b"], length=10), {"new": 1.0, "a": 1.0, "b": 1.1})
+    assert not final.beaten and final.winner == "a" == final.best_default and final.rounds == 10
+
+
+def test_a_final_goes_on_where_the_default_may_still_be_beaten() -> None:
+    final = Final("new", ["a"], length=6)
+    while not final.over:
+        final.add_round({"new": 1.0, "a": 1.01 if final.rounds % 2 else 1.14})
+    assert 6 < final.rounds <= 24 and final.beaten
+
+
+def test_a_default_that_won_the_race_is_measured_and_not_beaten() -> None:
+    final = run_final(Final("a", ["a", "b"], length=6), {"a": 1.0, "b": 1.3})
+    assert final.winner == "a" and not final.beaten and final.compare("a") is None
+    alone = run_final(Final("a", ["a"], length=6), {"a": 1.0})
+    assert alone.winner == "a" and alone.rounds == 6 and alone.estimate("a") is not None
+
+
+def test_a_challenger_that_fails_in_the_final_has_not_won() -> None:
+    final = Final("new", ["a"], length=6)
+    for _ in range(5):
+        final.add_round({"new": 1.0, "a": 2.0})
+    final.fail("new", "the process was killed by SIGSEGV")
+    final.add_round({"a": 2.0})
+    assert final.over and not final.beaten and final.winner == "a"
+
+
+def test_where_no_default_runs_the_challenger_is_all_there_is() -> None:
+    final = Final("new", ["a"], length=6)
+    final.fail("a", "x")
+    run_final(final, {"new": 1.0})
+    assert final.winner == "new" and not final.beaten
+    nobody = Final("new", ["a"], length=6)
+    assert nobody.winner is None and nobody.estimate("new") is None

@@ -1,0 +1,180 @@
+"""Several builds of one engine: deviations apart, the best of them told honestly, and the build as the unit."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from enginebench.analyze.compare import compare, compare_apart
+from enginebench.analyze.intervals import join_builds
+from enginebench.analyze.summary import estimate_p50
+from enginebench.analyze.versions.builds import describe_builds, doubt_builds, estimate_between, group_logs, tell_best
+from enginebench.core.records import Artifact, Build, EngineSpec, Measurement, MeasureSpec, Result
+
+
+def draw(rng: np.random.Generator, builds: int, processes: int, between: float, within: float) -> list[list[float]]:
+    """Logs of process medians of each build."""
+    effects = between * rng.standard_normal(builds)
+    return [list(effect + within * rng.standard_normal(processes)) for effect in effects]
+
+
+def measure(groups: Sequence[Sequence[float]], scale: float = 1.0) -> list[Measurement]:
+    """Process i times build i modulo K, as a run does."""
+    turns = [(build, log) for logs in zip(*groups, strict=True) for build, log in enumerate(logs)]
+    return [
+        Measurement(
+            clock="host",
+            latency_ns=[round(1e8 * scale * math.exp(log))] * 3,
+            blocks=(),
+            stop_rule="settled",
+            repetition=place,
+            build=build if len(groups) > 1 else None,
+        )
+        for place, (build, log) in enumerate(turns)
+    ]
+
+
+def make_row(groups: Sequence[Sequence[float]], hashes: Sequence[str | None], seconds: float = 10.0) -> Result:
+    artifact = Artifact(kind="plan", model="m", path="p", sha256="0", files=(), inputs=(), outputs=())
+    return Result(
+        id="row",
+        model="m",
+        engine=EngineSpec(backend="fake"),
+        measure=MeasureSpec(builds=len(groups)),
+        requested_precision="fp32",
+        status="ok",
+        measurements=tuple(measure(groups)),
+        builds=tuple(Build(artifact=artifact, build_s=seconds, fingerprint=text, max_abs_diff=0.0) for text in hashes),
+    )
+
+
+def test_deviations_are_those_of_the_textbook() -> None:
+    """One-way ANOVA by SciPy; the F of the interval's ends gives back the chance that they were made for."""
+    groups = draw(np.random.default_rng(3), 5, 4, 0.05, 0.01)
+    found, within = estimate_between(groups)
+    assert found is not None and within is not None
+    f = stats.f_oneway(*groups).statistic
+    assert within == pytest.approx(math.sqrt(np.mean([np.var(group, ddof=1) for group in groups])))
+    assert found.value == pytest.approx(within * math.sqrt((f - 1) / 4))
+    for end, p in ((found.low, 0.975), (found.high, 0.025)):
+        expected = within**2 * 4 * (f - stats.f.ppf(p, 4, 15)) / (4 * stats.chi2.ppf(p, 4))
+        assert end == pytest.approx(math.sqrt(expected))
+
+
+@pytest.mark.parametrize(("between", "k", "n"), [(0.0, 8, 3), (0.01, 8, 3), (0.03, 5, 2), (0.02, 4, 4)])
+def test_the_interval_covers_what_it_says(between: float, k: int, n: int) -> None:
+    rng = np.random.default_rng(11)
+    covered = 0
+    for _ in range(800):
+        found, _within = estimate_between(draw(rng, k, n, between, 0.01))
+        assert found is not None and found.low is not None and found.high is not None
+        covered += found.low <= between <= found.high
+    assert covered >= 0.935 * 800
+
+
+def test_builds_that_lost_processes_are_still_covered() -> None:
+    rng, covered = np.random.default_rng(2), 0
+    for _ in range(300):
+        groups = draw(rng, 6, 4, 0.02, 0.01)
+        found, _within = estimate_between([group[: 2 + i % 3] for i, group in enumerate(groups)])
+        assert found is not None and found.low is not None and found.high is not None
+        covered += found.low <= 0.02 <= found.high
+    assert covered >= 0.92 * 300
+
+
+@pytest.mark.parametrize("groups", [[[0.0, 0.1]], [[0.0], [0.1]], [[0.0, 0.1], []]])
+def test_too_few_processes_say_nothing(groups: list[list[float]]) -> None:
+    assert estimate_between(groups) == (None, None)
+    assert tell_best(groups, [1.0] * len(groups)) is None
+
+
+def test_the_best_of_builds_that_are_alike_gains_nothing() -> None:
+    """Who told by the processes that chose would find 1 % here; half of them tells, and finds none."""
+    rng = np.random.default_rng(4)
+    drawn = [draw(rng, 8, 4, 0.0, 0.01) for _ in range(300)]
+    gains = [tell_best(groups, [10.0] * 8) for groups in drawn]
+    naive = [np.mean(groups) - min(np.mean(group) for group in groups) for groups in drawn]
+    assert abs(np.mean([g.gain.value for g in gains if g])) < 0.001 < 0.006 < np.mean(naive)
+    assert np.mean([(g.gain.low or 0) <= 0 <= (g.gain.high or 0) for g in gains if g]) >= 0.93
+
+
+def test_the_best_of_builds_that_differ_gains_and_pays() -> None:
+    groups = [[-0.05, -0.05], [0.0, 0.0], [0.05, 0.05]]
+    best = tell_best(groups, [10.0, 10.0, 10.0])
+    assert best is not None and best.cost_s == pytest.approx(20)
+    assert best.gain.value == pytest.approx(1 - math.exp(-0.05))
+    assert best.pays_after == math.ceil(20 / (best.gain.value * 1e-9))
+    worse = tell_best([[0.05, -0.1], [0.0, 0.0], [-0.05, 0.1]], [None, 1.0, 1.0])
+    assert worse is not None and worse.cost_s is None and worse.pays_after is None
+
+
+def test_a_row_tells_of_its_builds_and_doubts_one_of_them() -> None:
+    effect = describe_builds(make_row(draw(np.random.default_rng(5), 6, 3, 0.05, 0.002), "aabbcc"))
+    assert effect is not None and effect.shown and effect.best is not None
+    assert (effect.builds, effect.processes, effect.distinct, effect.max_abs_diff) == (6, 18, 3, 0.0)
+    assert len(effect.medians_ms) == 6 and effect.medians_ms[0] == pytest.approx(100, rel=0.2)
+    (doubt,) = doubt_builds(effect)
+    assert doubt.code == "builds_differ" and "6 builds of this engine differ by" in doubt.message
+    alike = describe_builds(make_row(draw(np.random.default_rng(6), 6, 3, 0.0, 0.01), [None] * 6))
+    assert alike is not None and not alike.shown and alike.distinct is None and not doubt_builds(alike)
+    assert describe_builds(make_row([[0.0, 0.1]], [None])) is None and not doubt_builds(None)
+
+
+def test_the_build_is_the_unit_of_a_comparison() -> None:
+    """Five processes of each of three builds are three values: no verdict, whatever the processes would say."""
+    rng = np.random.default_rng(7)
+    base, cand = draw(rng, 3, 5, 0.03, 0.001), draw(rng, 3, 5, 0.03, 0.001)
+    found = compare(measure(base), measure(cand, 0.5))
+    assert (found.verdict, found.unit) == ("not_shown", "build")
+    assert found.ratio is not None and found.ratio.n == 3 and "3 of the 6 builds" in found.reasons[0]
+    assert "3 builds of 15 neighbouring repetitions" in found.ratio.method
+    values = [np.mean(b) - np.mean(c) for b, c in zip(base, cand, strict=True)]
+    assert found.ratio.value == pytest.approx(2 * math.exp(np.mean(values)), rel=1e-6)
+    apart = compare_apart(measure(base), measure(cand, 0.5))
+    assert apart.unit == "build" and apart.ratio is not None and apart.ratio.n == 3
+    assert estimate_p50(measure(base)).n == 3
+
+
+def test_one_side_without_builds_is_held_against_the_builds_of_the_other() -> None:
+    rng = np.random.default_rng(8)
+    built = measure(draw(rng, 6, 2, 0.02, 0.001))
+    plain = measure([list(0.001 * rng.standard_normal(12))], 0.5)
+    for base, cand in ((built, plain), (plain, built)):
+        found = compare(base, cand)
+        assert found.ratio is not None and (found.ratio.n, found.unit) == (6, "build")
+    assert compare(built, plain).verdict == "faster"
+
+
+def test_builds_that_differ_raise_no_false_alarm() -> None:
+    """The same engine against itself, its builds apart by 3 %: taken by processes, most would be called different."""
+    rng = np.random.default_rng(9)
+
+    def judge(as_processes: bool) -> str:
+        base, cand = (measure(draw(rng, 6, 8, 0.03, 0.002)) for _ in range(2))
+        if as_processes:
+            base, cand = ([_forget(m) for m in side] for side in (base, cand))
+        return compare(base, cand, margin=0.01).verdict
+
+    wrong = {kind: sum(judge(kind) in ("faster", "slower") for _ in range(150)) for kind in (False, True)}
+    assert wrong[False] <= 10 < 40 < wrong[True], wrong
+
+
+def _forget(measurement: Measurement) -> Measurement:
+    return Measurement(
+        clock="host",
+        latency_ns=measurement.latency_ns,
+        blocks=(),
+        stop_rule="settled",
+        repetition=measurement.repetition,
+    )
+
+
+def test_logs_are_grouped_by_build_in_the_order_of_the_processes() -> None:
+    groups = [[0.0, 0.1], [0.2, 0.3]]
+    found = group_logs(measure(groups)[::-1])
+    assert [[round(x - math.log(1e8), 6) for x in group] for group in found] == groups
+    assert join_builds([1.0, 2.0, 3.0, 5.0], [0, None, 0, None]) == [2.0, 2.0, 5.0]

@@ -1,0 +1,320 @@
+"""Modules that a program gives: what reaches another process, what stays as it was, and what is refused."""
+
+from __future__ import annotations
+
+import io
+import os
+import pickle
+import subprocess
+import sys
+import threading
+import types
+from collections.abc import Callable
+from pathlib import Path
+
+import cloudpickle
+import pytest
+import torch
+from msgspec.structs import replace
+from torch import nn
+
+from enginebench.core.errors import ArtifactError, ModelError, UsageError
+from enginebench.core.store import hash_files
+from enginebench.models import objects
+from enginebench.models.objects import find_object, list_variables, may_open
+from enginebench.models.torch.flat import Flat
+from enginebench.models.torch.object_source import can_be_imported, offer_module, pack_module, read_examples
+from enginebench.models.torch.source import load_module, make_torch_artifact
+from enginebench.workflow.targets.modules import find_module
+from processes import environment
+
+FACTOR = 3.0
+
+# What another process makes of the modules that it is offered: their answers, without anything of this one.
+READER = """
+import sys, torch
+from pathlib import Path
+from enginebench.models.torch.source import load_module, make_torch_artifact
+out = Path(sys.argv[1])
+answers = {}
+for text in sys.argv[2:]:
+    artifact = make_torch_artifact(text, out, batch=2)
+    module = load_module(artifact)
+    torch.manual_seed(0)
+    inputs = [torch.randn(spec.shape, dtype=getattr(torch, spec.dtype)) for spec in artifact.inputs]
+    with torch.inference_mode():
+        answers[text] = (inputs, module(*inputs), not module.training, [s.name for s in artifact.inputs])
+torch.save(answers, out / "answers.pt")
+"""
+
+
+class Plain(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(4, 3)
+        self.drop = nn.Dropout(0.5)
+        self.norm = nn.BatchNorm1d(3)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.norm(self.drop(self.layer(x))) * FACTOR
+
+
+class Called(nn.Module):
+    def __init__(self, function: Callable[[torch.Tensor], torch.Tensor]) -> None:
+        super().__init__()
+        self.function = function
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.function(x)
+
+
+class Buffered(nn.Module):
+    """Its buffers are in no state dict, and are changed once it is made."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("shift", torch.zeros(4), persistent=False)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x + self.shift
+
+
+class Tied(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = nn.Linear(4, 4), nn.Linear(4, 4)
+        self.second.weight = self.first.weight
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        assert self.second.weight is self.first.weight
+        return self.second(self.first(x))
+
+
+class Keywords(nn.Module):
+    def forward(self, x: torch.Tensor, *, scale: torch.Tensor, shift: torch.Tensor) -> dict[str, torch.Tensor]:
+        return {"sum": x * scale + shift, "x": x}
+
+
+def make_closure(offset: float) -> Callable[[torch.Tensor], torch.Tensor]:
+    def add(x: torch.Tensor) -> torch.Tensor:
+        return x + offset
+
+    return add
+
+
+def make_buffered() -> nn.Module:
+    module = Buffered()
+    module.shift += 7
+    return module
+
+
+MODULES: dict[str, tuple[Callable[[], nn.Module], object]] = {
+    "in train mode": (lambda: Plain().train(), torch.zeros(5, 4)),
+    "a lambda": (lambda: Called(lambda x: x * FACTOR), torch.zeros(5, 4)),
+    "a closure": (lambda: Called(make_closure(2.5)), (torch.zeros(5, 4),)),
+    "a buffer changed": (make_buffered, torch.zeros(5, 4)),
+    "tied weights": (Tied, [torch.zeros(5, 4)]),
+    "keyword inputs": (
+        Keywords,
+        {"shift": torch.zeros(5, 4), "scale": torch.zeros(5, 1), "x": torch.zeros(5, 4)},
+    ),
+    "half precision": (lambda: nn.Linear(4, 2).half(), torch.zeros(5, 4, dtype=torch.float16)),
+    "a hook": (lambda: add_hook(nn.Linear(4, 2)), torch.zeros(5, 4)),
+    "importable layers": (lambda: nn.Sequential(nn.Linear(4, 2), nn.ReLU()), torch.zeros(5, 4).numpy()),
+}
+
+
+def add_hook(module: nn.Module) -> nn.Module:
+    module.register_forward_hook(lambda module, inputs, output: output * 2)
+    return module
+
+
+def test_modules_answer_in_another_process_as_they_do_here(tmp_path: Path) -> None:
+    made = {name: (make(), examples) for name, (make, examples) in MODULES.items()}
+    texts: dict[str, str] = {}
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(objects, "_written", {})
+        offers = [(name, offer_module(module, examples)) for name, (module, examples) in made.items()]
+        for name, offer in offers:
+            texts[name] = offer.__enter__().text
+        variables = {**environment(tmp_path), **list_variables()}
+        done = subprocess.run(
+            [sys.executable, "-c", READER, str(tmp_path), *texts.values()],
+            env=variables, cwd=tmp_path, capture_output=True, text=True, check=False,
+        )  # fmt: skip
+        for _, offer in offers:
+            offer.__exit__(None, None, None)
+        assert list_variables() == {}, "nothing may be opened once the offer is over"
+    assert done.returncode == 0, done.stderr
+    answers = torch.load(tmp_path / "answers.pt", weights_only=True)
+    for name, text in texts.items():
+        inputs, got, evaluated, names = answers[text]
+        module = made[name][0]
+        here = module.eval()
+        wanted = here(**dict(zip(names, inputs, strict=True))) if name == "keyword inputs" else here(*inputs)
+        wanted = tuple(wanted.values()) if isinstance(wanted, dict) else (wanted,)
+        got = got if isinstance(got, tuple) else (got,)
+        assert evaluated, name
+        assert all(torch.equal(a, b) for a, b in zip(wanted, got, strict=True)), name
+    assert answers[texts["keyword inputs"]][3] == ["shift", "scale", "x"]
+
+
+def test_the_module_itself_is_left_as_it_is() -> None:
+    module = Plain().train()
+    module.layer.weight.requires_grad_(False)
+    module.norm.eval()
+    module(torch.randn(4, 4)).sum().backward()  # grads, and running statistics that would move
+    before = {name: (id(t), t.clone(), t.requires_grad) for name, t in module.state_dict(keep_vars=True).items()}
+    modes = [part.training for part in module.modules()]
+    example = torch.randn(2, 4, requires_grad=True)
+    with offer_module(module, example) as offered:
+        find_object(offered.text)
+    assert [part.training for part in module.modules()] == modes
+    after = module.state_dict(keep_vars=True)
+    for name, (identity, value, grad) in before.items():
+        assert (id(after[name]), after[name].requires_grad) == (identity, grad)
+        assert torch.equal(after[name], value)
+    assert module.norm.weight.grad is not None
+    assert example.requires_grad and example.grad is None
+
+
+def test_the_same_module_has_one_name_and_another_has_another() -> None:
+    module, other = Plain(), Plain()
+    texts = []
+    for one in (module, module, other):
+        with offer_module(one, torch.zeros(1, 4)) as offered:
+            texts.append(offered.text)
+    assert texts[0] == texts[1] != texts[2]
+    assert texts[0].startswith("Plain@")
+
+
+def test_the_batch_is_the_first_axis_of_all_examples() -> None:
+    for examples, batch in (((torch.zeros(5, 4),), 5), ((torch.zeros(5, 4), torch.zeros(3)), None)):
+        with offer_module(nn.Identity(), examples) as offered:
+            assert offered.batch == batch
+
+
+@pytest.mark.parametrize(
+    ("examples", "message"),
+    [
+        (None, "a module needs example_inputs"),
+        ("text", "there is no tensor among them"),
+        ((torch.zeros(1), object()), "'input_1' is a object; expected a tensor, an array, a number, a text or None"),
+        ({"x": {"ids": torch.zeros(1), "names": {1}}}, r"'x.names' is a set; expected a tensor"),
+    ],
+)
+def test_examples_that_are_no_tensors_are_refused(examples: object, message: str) -> None:
+    with pytest.raises(UsageError, match=message):
+        read_examples(Plain(), examples)
+
+
+LOCK = threading.Lock()
+
+
+def make_user_of_lock() -> nn.Module:
+    class UsesGlobal(nn.Module):  # of a function, so that it travels by value
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            with LOCK:
+                return x
+
+    return UsesGlobal()
+
+
+def make_holder(name: str, value: object) -> nn.Module:
+    outer = nn.Sequential(nn.Identity())
+    setattr(outer[0], name, value)
+    return outer
+
+
+@pytest.mark.parametrize(
+    ("make", "named"),
+    [
+        (lambda: make_holder("log", open(os.devnull, "w")), r"attribute '0.log' \(TextIOWrapper\)"),  # noqa: SIM115, PTH123
+        (lambda: make_holder("guard", threading.Lock()), r"attribute '0.guard' \(lock\)"),
+        (lambda: make_holder("items", (i for i in range(3))), r"attribute '0.items' \(generator\)"),
+        (lambda: Called(lambda x: x if LOCK.locked() else -x), r"attribute 'function' \(function\)"),
+        (make_user_of_lock, r"'LOCK' \(lock\), which UsesGlobal.forward uses,"),
+    ],
+)
+@pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::pytest.PytestUnraisableExceptionWarning")
+def test_what_cannot_travel_is_named_with_what_to_do(make: Callable[[], nn.Module], named: str) -> None:
+    with pytest.raises(ModelError, match=rf"{named} cannot leave this process: .*package.module:factory"):
+        pack_module(Flat(make()), (torch.zeros(1, 4),))
+
+
+def test_the_list_of_modules_that_travel_by_value_is_given_back() -> None:
+    before = cloudpickle.list_registry_pickle_by_value()
+    pack_module(Flat(Plain()), ())
+    with pytest.raises(ModelError):
+        pack_module(Flat(make_holder("guard", threading.Lock())), ())
+    assert cloudpickle.list_registry_pickle_by_value() == before
+
+
+def test_what_a_new_process_would_import_is_known(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert can_be_imported("torch.nn.modules.linear")
+    assert not can_be_imported("__main__")
+    made = types.ModuleType("made_by_hand")
+    monkeypatch.setitem(sys.modules, "made_by_hand", made)
+    assert not can_be_imported("made_by_hand")
+    (tmp_path / "beside_a_script.py").write_text("")
+    monkeypatch.syspath_prepend(tmp_path)
+    __import__("beside_a_script")
+    assert can_be_imported("beside_a_script")
+    sys.modules["beside_a_script"].__file__ = str(tmp_path / "another.py")
+    assert not can_be_imported("beside_a_script"), "another file would be read"
+    del sys.modules["beside_a_script"]
+
+
+class Bomb:
+    """Opening its pickle makes a file."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def __reduce__(self) -> tuple[Callable[..., object], tuple[object, ...]]:
+        return open, (str(self.path), "w")
+
+
+def test_a_pickle_of_another_program_is_never_opened(tmp_path: Path) -> None:
+    buffer = io.BytesIO()
+    torch.save({"module": Bomb(tmp_path / "went off")}, buffer, pickle_module=pickle)
+    with offer_module(Plain(), torch.zeros(1, 4)) as offered:
+        artifact = make_torch_artifact(offered.text, tmp_path)
+        assert load_module(artifact)(torch.zeros(1, 4)).shape == (1, 3)
+        Path(artifact.path).write_bytes(buffer.getvalue())
+        with pytest.raises(ArtifactError, match="was changed since it was made"):
+            load_module(artifact)
+        sha256, files = hash_files([Path(artifact.path)], tmp_path)  # as a stranger's folder would say
+        with pytest.raises(ModelError, match="a pickle that this program did not write"):
+            load_module(replace(artifact, sha256=sha256, files=files))
+    assert not (tmp_path / "went off").exists()
+    assert not may_open(artifact.sha256), "the offer is over"
+
+
+def test_a_name_of_another_program_says_so(tmp_path: Path) -> None:
+    with pytest.raises(ModelError, match="Net@0123456789ab is a Python object of another program"):
+        make_torch_artifact("Net@0123456789ab", tmp_path)
+
+
+@pytest.mark.parametrize("arguments", [{"weights": "random"}, {"input_size": 32}])
+def test_a_module_brings_weights_and_size(arguments: dict[str, object], tmp_path: Path) -> None:
+    with (
+        offer_module(Plain(), torch.zeros(1, 4)) as offered,
+        pytest.raises(UsageError, match="does not apply to Plain@"),
+    ):
+        make_torch_artifact(offered.text, tmp_path, **arguments)
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of PyTorch's own import
+def test_a_compiled_module_is_not_taken() -> None:
+    with pytest.raises(ModelError, match=r"result of torch\.compile"):
+        pack_module(Flat(torch.compile(Plain())), ())
+
+
+def test_a_bundle_of_an_object_is_refused_with_what_to_do(tmp_path: Path) -> None:
+    with offer_module(Plain(), torch.zeros(1, 4)) as offered:
+        artifact = make_torch_artifact(offered.text, tmp_path)
+    with pytest.raises(
+        ArtifactError, match=r"Plain@\w+ is a module that a program handed over: .*package\.module:factory"
+    ):
+        find_module(artifact)

@@ -1,0 +1,153 @@
+"""The download path, without a network: files behind file:// addresses, openers that fail, servers that hang."""
+
+from __future__ import annotations
+
+import io
+import shutil
+import socket
+import threading
+import urllib.error
+import urllib.request
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from enginebench.core.store import hash_file
+from enginebench.models.torch import pretrained
+from enginebench.models.torch.pretrained import DownloadFailed, ask_server, fetch_pretrained, fetch_url, torchvision_url
+from enginebench.models.torch.source import make_torch_artifact
+from enginebench.models.zoo import ModelRef
+
+RESNET = ModelRef(kind="builtin", text="resnet18", name="resnet18")
+TIMM = ModelRef(kind="timm", text="timm:mobilenetv3_small_100", name="mobilenetv3_small_100")
+
+
+@pytest.fixture
+def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("TORCH_HOME", str(tmp_path / "cache"))
+    monkeypatch.setattr(torch.hub, "_hub_dir", None)
+    return tmp_path / "cache" / "hub" / "checkpoints"
+
+
+def _publish(folder: Path, data: bytes | None = None) -> tuple[str, dict[str, torch.Tensor]]:
+    """A state dict under an address that ends in its hash, as torchvision's do."""
+    state = {"weight": torch.arange(6.0).reshape(2, 3)}
+    folder.mkdir()
+    torch.save(state, folder / "raw.pth")
+    path = folder / f"small-{hash_file(folder / 'raw.pth')[:8]}.pth"
+    shutil.move(folder / "raw.pth", path)
+    if data is not None:
+        path.write_bytes(data)
+    return path.as_uri(), state
+
+
+def test_weights_are_downloaded_checked_and_cached(tmp_path: Path, hub: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    url, state = _publish(tmp_path / "server")
+    monkeypatch.setattr(pretrained, "torchvision_url", lambda name: url)
+    assert torch.equal(fetch_pretrained(RESNET)["weight"], state["weight"])
+    assert (hub / Path(url).name).is_file()
+    shutil.rmtree(tmp_path / "server")  # from now on only the cache can answer
+    assert torch.equal(fetch_pretrained(RESNET)["weight"], state["weight"])
+
+
+@pytest.mark.usefixtures("hub")
+def test_damaged_downloads_are_refused(tmp_path: Path) -> None:
+    url, _ = _publish(tmp_path / "server", data=b"an error page of some proxy")
+    with pytest.raises(DownloadFailed, match="download failed"):
+        fetch_url(url)
+
+
+@pytest.mark.usefixtures("hub")
+def test_offline_falls_back_to_random_weights(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    absent = (tmp_path / "nowhere" / "small-00000000.pth").as_uri()
+    monkeypatch.setattr(pretrained, "torchvision_url", lambda name: absent)
+    artifact = make_torch_artifact("mobilenet_v3_small", tmp_path, input_size=32)
+    assert artifact.weights == "random"
+    assert "No such file or directory" in artifact.caveats[0].message
+    assert str(tmp_path) not in artifact.caveats[0].message
+
+
+def test_torchvision_names_where_its_weights_lie() -> None:
+    assert torchvision_url("resnet50").rpartition("/")[2].startswith("resnet50-")
+
+
+class _Answer(io.BytesIO):
+    pass
+
+
+def test_a_server_that_answers_is_enough_whatever_the_status() -> None:
+    asked = []
+
+    def answer(request: urllib.request.Request, timeout: float) -> _Answer:
+        asked.append((request.get_method(), timeout))
+        return _Answer()
+
+    def refuse(request: urllib.request.Request, timeout: float) -> _Answer:
+        raise urllib.error.HTTPError(request.full_url, 403, "Forbidden", None, None)  # type: ignore[arg-type]
+
+    ask_server("https://example.invalid/a.pth", answer, timeout_s=3.0)
+    ask_server("https://example.invalid/a.pth", refuse)
+    assert asked == [("HEAD", 3.0)]
+
+
+@pytest.mark.parametrize(
+    ("error", "expected"),
+    [
+        (urllib.error.URLError(socket.gaierror(-2, "Name or service not known")), "Name or service not known"),
+        (urllib.error.URLError("unknown url type"), "download failed"),
+        (ConnectionRefusedError(111, "Connection refused"), "Connection refused"),
+        (TimeoutError("timed out"), "TimeoutError"),
+    ],
+)
+def test_no_answer_is_explained_without_addresses(error: Exception, expected: str) -> None:
+    def fail(request: urllib.request.Request, timeout: float) -> Any:
+        raise error
+
+    with pytest.raises(DownloadFailed, match=expected) as caught:
+        ask_server("https://example.invalid/a.pth", fail)
+    assert "example.invalid" not in str(caught.value)
+
+
+def test_a_hanging_name_lookup_is_given_up() -> None:
+    release = threading.Event()
+
+    def hang(request: urllib.request.Request, timeout: float) -> _Answer:
+        release.wait(60)
+        return _Answer()
+
+    try:
+        with pytest.raises(DownloadFailed, match=r"did not answer within 0\.01 s"):
+            ask_server("https://example.invalid/a.pth", hang, timeout_s=0.01)
+    finally:
+        release.set()
+
+
+def test_timm_asks_the_server_first_and_downloads_then(monkeypatch: pytest.MonkeyPatch) -> None:
+    timm = pretrained.import_timm()
+    asked: list[str] = []
+    real = timm.create_model
+
+    def create(name: str, pretrained: bool) -> torch.nn.Module:
+        assert pretrained and asked and socket.getdefaulttimeout() is not None
+        module: torch.nn.Module = real(name, pretrained=False)
+        return module
+
+    monkeypatch.setattr(timm, "create_model", create)
+    monkeypatch.setattr(pretrained, "ask_server", asked.append)
+    assert "conv_stem.weight" in fetch_pretrained(TIMM)
+    assert "mobilenetv3_small_100" in asked[0]
+    assert socket.getdefaulttimeout() is None
+
+    def refuse(url: str) -> None:
+        raise DownloadFailed("offline")
+
+    monkeypatch.setattr(pretrained, "ask_server", refuse)
+    with pytest.raises(DownloadFailed, match="offline"):
+        fetch_pretrained(TIMM)
+
+
+def test_timm_models_without_weights_say_so() -> None:
+    with pytest.raises(DownloadFailed, match="no pretrained weights"):
+        fetch_pretrained(ModelRef(kind="timm", text="timm:test", name="vit_base_patch32_plus_256"))

@@ -1,0 +1,416 @@
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import msgspec
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from enginebench.core.errors import ArtifactError, BackendUnavailable, MissingDependency, ModelError, UsageError
+from enginebench.core.records import Artifact, TensorSpec
+from enginebench.core.store import encode, hash_file
+from enginebench.models.task import feed_digits, hash_preprocess, load_digits
+from enginebench.models.torch import source as torch_source
+from enginebench.models.torch import torchvision_import
+from enginebench.models.torch.pretrained import DownloadFailed
+from enginebench.models.torch.random_weights import calibrate_batch_norm
+from enginebench.models.torch.source import load_module, make_torch_artifact
+from enginebench.models.zoo import DATA_DIR
+
+WriteModule = Callable[[str, str], None]
+
+
+@pytest.fixture
+def offline(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(ref: object) -> None:
+        raise DownloadFailed("download failed: no route to host")
+
+    monkeypatch.setattr(torch_source, "fetch_pretrained", refuse)
+
+
+@pytest.mark.parametrize(("name", "top1"), [("digits-cnn", 0.9978), ("digits-mlp", 0.9733)])
+def test_trained_digits_reach_their_accuracy(name: str, top1: float, tmp_path: Path) -> None:
+    artifact = make_torch_artifact(name, tmp_path)
+    assert (artifact.kind, artifact.weights, artifact.caveats, artifact.precision) == ("torch", "trained", (), "fp32")
+    assert artifact.preprocess_sha256 == hash_preprocess(name)
+    held_out = load_digits().select(held_out=True)
+    with torch.inference_mode():
+        logits = load_module(artifact)(torch.from_numpy(feed_digits(name, held_out.images)))
+    # One digit is 0.0022: another machine's rounding may move one that lies on the edge.
+    assert np.mean(logits.argmax(1).numpy() == held_out.labels) == pytest.approx(top1, abs=0.003)
+
+
+def test_artifact_describes_file_inputs_and_outputs(tmp_path: Path) -> None:
+    folder = tmp_path / "Läufe 1"
+    artifact = make_torch_artifact("digits-cnn", folder, batch=3)
+    assert artifact.inputs == (TensorSpec(name="input", dtype="float32", shape=(3, 1, 8, 8)),)
+    assert artifact.outputs == (TensorSpec(name="output", dtype="float32", shape=(3, 10)),)
+    assert artifact.path == str(folder / "digits-cnn.pt")
+    assert artifact.sha256 == artifact.files[0].sha256 == hash_file(folder / "digits-cnn.pt")
+    assert artifact.files[0].path == "digits-cnn.pt"
+    assert artifact.made_by["torch"] == str(torch.__version__)
+
+
+def test_the_module_is_rebuilt_in_another_process_from_the_stored_artifact(tmp_path: Path) -> None:
+    artifact = make_torch_artifact("digits-cnn", tmp_path)
+    (tmp_path / "artifact.json").write_bytes(encode(artifact))
+    code = """
+import sys, torch
+from pathlib import Path
+from enginebench.core.records import Artifact
+from enginebench.core.store import read_record
+from enginebench.models.torch.source import load_module
+module = load_module(read_record(Path(sys.argv[1]), Artifact))
+print(module.training, module(torch.ones(1, 1, 8, 8)).tolist())
+"""
+    command = [sys.executable, "-c", code, str(tmp_path / "artifact.json")]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True)
+    expected = load_module(artifact)(torch.ones(1, 1, 8, 8))
+    training, _, values = done.stdout.strip().partition(" ")
+    assert training == "False"
+    torch.testing.assert_close(torch.tensor(json.loads(values)), expected)
+
+
+def test_random_weights_are_seeded_calibrated_and_marked(tmp_path: Path) -> None:
+    def make(seed: int, folder: str) -> Artifact:
+        return make_torch_artifact("mobilenet_v3_small", tmp_path / folder, weights="random", seed=seed, input_size=64)
+
+    first, again, other = make(0, "a"), make(0, "b"), make(1, "c")
+    assert first.sha256 == again.sha256 != other.sha256
+    assert first.weights == "random"
+    assert [c.code for c in first.caveats] == ["random_weights"]
+    assert "34 BatchNorm layers calibrated" in first.caveats[0].message
+    assert first.inputs[0].shape == (1, 3, 64, 64)
+    module = load_module(first)
+    with torch.inference_mode():
+        outputs = module(torch.randn(2, 3, 64, 64, generator=torch.Generator().manual_seed(5)))
+    # Without calibration it is 6.5e-10: rounding noise. The bound lies between the two by orders of magnitude.
+    assert float(outputs.std()) > 1e-4
+
+
+def test_making_and_loading_leave_the_callers_generator_alone(tmp_path: Path) -> None:
+    torch.manual_seed(7)
+    expected = torch.rand(3)
+    torch.manual_seed(7)
+    load_module(make_torch_artifact("digits-cnn", tmp_path, weights="random"))
+    assert torch.equal(torch.rand(3), expected)
+
+
+def test_calibrated_statistics_are_those_of_the_inputs() -> None:
+    layer = nn.BatchNorm1d(4)
+    module = nn.Sequential(nn.Linear(4, 4), layer, nn.Dropout(0.9)).eval()
+    with torch.no_grad():
+        module[0].weight.copy_(3 * torch.eye(4))
+        module[0].bias.fill_(2)
+    assert calibrate_batch_norm(module, [torch.zeros(1, 4)], seed=0) == 1
+    # 64 standard normal draws: the mean of 3x + 2 lies within 5 standard errors (3 / 8), the variance near 9.
+    assert torch.allclose(layer.running_mean, torch.tensor(2.0), atol=5 * 3 / 8)
+    assert torch.all((layer.running_var > 3) & (layer.running_var < 20))
+    assert (layer.momentum, layer.training, module[2].training) == (0.1, False, False)
+    assert calibrate_batch_norm(nn.Linear(2, 2), [torch.zeros(1, 2)], seed=0) == 0
+
+
+@pytest.mark.usefixtures("offline")
+def test_without_pretrained_weights_random_ones_say_why(tmp_path: Path) -> None:
+    artifact = make_torch_artifact("timm:mobilenetv3_small_100", tmp_path, input_size=32)
+    assert artifact.weights == "random"
+    assert "no route to host" in artifact.caveats[0].message
+    assert "--weights FILE" in artifact.caveats[0].advice
+
+
+def test_pretrained_weights_are_used_where_they_can_be_had(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    given = make_torch_artifact("mobilenet_v3_small", tmp_path / "a", weights="random", seed=3, input_size=32)
+    state = torch.load(given.path, weights_only=True)
+    monkeypatch.setattr(torch_source, "fetch_pretrained", lambda ref: state)
+    artifact = make_torch_artifact("mobilenet_v3_small", tmp_path / "b", input_size=32)
+    assert (artifact.weights, artifact.caveats, artifact.sha256) == ("pretrained", (), given.sha256)
+
+
+def test_timm_is_built_with_its_own_and_with_another_size(tmp_path: Path) -> None:
+    artifact = make_torch_artifact("timm:mobilenetv3_small_100", tmp_path, weights="random", input_size=48, batch=2)
+    assert (artifact.inputs[0].shape, artifact.outputs[0].shape) == ((2, 3, 48, 48), (2, 1000))
+    assert set(artifact.made_by) == {"torch", "timm", "torchvision"}
+    assert artifact.preprocess_sha256 == hash_preprocess("timm:mobilenetv3_small_100", 48)
+    assert load_module(artifact)(torch.zeros(2, 3, 48, 48)).shape == (2, 1000)
+    transformer = make_torch_artifact("timm:vit_tiny_patch16_224", tmp_path, weights="random", input_size=32)
+    assert load_module(transformer)(torch.zeros(1, 3, 32, 32)).shape == (1, 1000)
+
+
+def test_an_unknown_timm_name_lists_near_ones(tmp_path: Path) -> None:
+    with pytest.raises(ModelError, match="did you mean timm:resnet18"):
+        make_torch_artifact("timm:resnet1", tmp_path)
+
+
+def test_weights_from_a_file_plain_or_wrapped(tmp_path: Path) -> None:
+    plain = torch.load(DATA_DIR / "digits-mlp.pt", weights_only=True)
+    torch.save({"state_dict": plain, "epoch": 3}, tmp_path / "Gewichte ü.pt")
+    artifact = make_torch_artifact("digits-mlp", tmp_path / "out", weights=str(tmp_path / "Gewichte ü.pt"))
+    assert artifact.weights == "file"
+    assert artifact.sha256 == make_torch_artifact("digits-mlp", tmp_path / "other").sha256
+
+
+def test_unusable_weights_are_model_errors(tmp_path: Path) -> None:
+    def message(weights: Path) -> str:
+        with pytest.raises(ModelError) as caught:
+            make_torch_artifact("digits-mlp", tmp_path / "out", weights=str(weights))
+        assert caught.value.exit_code == 5
+        return str(caught.value)
+
+    assert "no such file" in message(tmp_path / "absent.pt")
+    (tmp_path / "empty.pt").touch()
+    assert "cannot be read as a state dict" in message(tmp_path / "empty.pt")
+    (tmp_path / "cut.pt").write_bytes((DATA_DIR / "digits-mlp.pt").read_bytes()[:5000])
+    assert "cannot be read as a state dict" in message(tmp_path / "cut.pt")
+    torch.save(nn.Linear(2, 2), tmp_path / "module.pt")
+    assert "cannot be read as a state dict" in message(tmp_path / "module.pt")
+    torch.save([1, 2], tmp_path / "list.pt")
+    assert "expected names to tensors" in message(tmp_path / "list.pt")
+    assert "do not fit" in message(DATA_DIR / "digits-cnn.pt")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        ({"model": "resnet18", "batch": 0}, "at least 1"),
+        ({"model": "digits-cnn", "input_size": 9}, "only 8x8 images"),
+        ({"model": "digits-cnn", "input_shapes": {"x": (1, 1, 8, 8)}}, "the inputs are input"),
+        ({"model": "digits-cnn", "input_shapes": {"input": (0, 1, 8, 8)}}, "axis below 1"),
+        ({"model": "rsnet18"}, "did you mean resnet18"),
+    ],
+)
+def test_impossible_requests_are_usage_errors(arguments: dict[str, object], expected: str, tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match=expected):
+        make_torch_artifact(out_dir=tmp_path, **arguments)  # type: ignore[arg-type]
+
+
+def test_a_size_that_the_layers_refuse_is_a_model_error(tmp_path: Path) -> None:
+    with pytest.raises(ModelError, match="does not run on inputs of shape 1x1x7x8"):
+        make_torch_artifact("digits-cnn", tmp_path, input_shapes={"input": (1, 1, 7, 8)})
+
+
+def test_shapes_are_checked_before_weights_are_downloaded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch_source, "fetch_pretrained", lambda ref: pytest.fail("asked for weights"))
+    with pytest.raises(ModelError, match="does not run on inputs of shape 1x4x32x32"):
+        make_torch_artifact("mobilenet_v3_small", tmp_path, input_shapes={"input": (1, 4, 32, 32)})
+
+
+def test_a_module_of_fixed_batch_cannot_be_calibrated(write_user_module: WriteModule, tmp_path: Path) -> None:
+    write_user_module("user_models", FACTORIES)
+    with pytest.raises(ModelError, match="fails on a batch of 8"):
+        make_torch_artifact("user_models:fixed", tmp_path, weights="random")
+
+
+def test_onnx_files_have_no_module(tmp_path: Path) -> None:
+    path = DATA_DIR / "digits-cnn.onnx"
+    with pytest.raises(UsageError, match="no PyTorch module"):
+        make_torch_artifact(str(path), tmp_path)
+
+
+def test_a_changed_or_missing_state_dict_is_noticed(tmp_path: Path) -> None:
+    artifact = make_torch_artifact("digits-mlp", tmp_path)
+    path = Path(artifact.path)
+    data = bytearray(path.read_bytes())
+    data[len(data) // 2] ^= 1
+    path.write_bytes(data)
+    with pytest.raises(ArtifactError, match="was changed"):
+        load_module(artifact)
+    path.unlink()
+    with pytest.raises(ArtifactError, match="does not exist"):
+        load_module(artifact)
+    with pytest.raises(ArtifactError, match="expected 'torch'"):
+        load_module(msgspec.structs.replace(artifact, kind="onnx"))
+
+
+def test_a_folder_that_cannot_be_written_is_named(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(ArtifactError, match="cannot write"):
+        make_torch_artifact("digits-mlp", tmp_path / "file" / "below")
+
+
+FACTORIES = """
+import torch
+from torch import nn
+
+class Two(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.table = nn.Embedding(30, 4)
+        self.head = nn.Linear(4, 2)
+    def forward(self, ids, mask):
+        hidden = self.table(ids) * mask
+        return {"logits": self.head(hidden), "extra": [hidden.sum(-1)], "note": None}
+
+def pair():
+    return Two(), (torch.zeros(2, 5, dtype=torch.int64), torch.ones(2, 5, 1))
+
+def alone():
+    return nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4))
+
+def half():
+    return nn.Linear(3, 2).half(), (torch.zeros(1, 3).half(),)
+
+def brain():
+    return nn.Linear(3, 2).bfloat16(), (torch.zeros(1, 3).bfloat16(),)
+
+def zeros():
+    module = nn.Linear(3, 2)
+    nn.init.zeros_(module.weight)
+    return module, torch.zeros(1, 3)
+
+def breaks():
+    raise KeyError("no such checkpoint")
+
+def returns_text():
+    return "a module"
+
+def bad_examples():
+    return nn.Linear(3, 2), ([1, 2, 3],)
+
+class Fixed(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.norm = nn.BatchNorm1d(3)
+    def forward(self, x):
+        return self.norm(x.reshape(1, 3))
+
+def fixed():
+    return Fixed(), torch.zeros(1, 3)
+
+number = 3
+"""
+
+
+def test_factory_with_two_inputs_and_a_dictionary_of_outputs(write_user_module: WriteModule, tmp_path: Path) -> None:
+    write_user_module("user_models", FACTORIES)
+    artifact = make_torch_artifact("user_models:pair", tmp_path / "out", batch=3)
+    assert [(s.name, s.dtype, s.shape) for s in artifact.inputs] == [
+        ("ids", "int64", (3, 5)),
+        ("mask", "float32", (3, 5, 1)),
+    ]
+    assert [(s.name, s.shape) for s in artifact.outputs] == [("outputs.logits", (3, 5, 2)), ("outputs.extra.0", (3, 5))]
+    assert (artifact.weights, artifact.preprocess_sha256) == ("file", None)
+    first = load_module(artifact)(torch.ones(1, 5, dtype=torch.int64), torch.ones(1, 5, 1))
+    again = load_module(artifact)(torch.ones(1, 5, dtype=torch.int64), torch.ones(1, 5, 1))
+    assert isinstance(first, tuple) and len(first) == 2
+    assert torch.equal(first[0], again[0])  # the state was stored: a second call of the factory changes nothing
+
+
+def test_factory_without_examples_needs_shapes(write_user_module: WriteModule, tmp_path: Path) -> None:
+    write_user_module("user_models", FACTORIES)
+    with pytest.raises(UsageError, match="--input-shape"):
+        make_torch_artifact("user_models:alone", tmp_path)
+    artifact = make_torch_artifact("user_models:alone", tmp_path, input_shapes={"image": (2, 3, 9, 9)})
+    assert (artifact.inputs[0].name, artifact.inputs[0].shape) == ("input", (2, 3, 9, 9))
+    assert artifact.outputs[0].shape == (2, 4, 7, 7)
+    with pytest.raises(UsageError, match="--input-size does not apply"):
+        make_torch_artifact("user_models:alone", tmp_path, input_size=32)
+
+
+def test_shapes_replace_those_of_the_examples_by_name(write_user_module: WriteModule, tmp_path: Path) -> None:
+    write_user_module("user_models", FACTORIES)
+    shapes = {"mask": (2, 7, 1), "ids": (2, 7)}
+    artifact = make_torch_artifact("user_models:pair", tmp_path, input_shapes=shapes)
+    assert [(s.name, s.dtype, s.shape) for s in artifact.inputs] == [
+        ("ids", "int64", (2, 7)),
+        ("mask", "float32", (2, 7, 1)),
+    ]
+
+
+def test_precision_is_that_of_the_parameters(write_user_module: WriteModule, tmp_path: Path) -> None:
+    write_user_module("user_models", FACTORIES)
+    artifact = make_torch_artifact("user_models:half", tmp_path)
+    assert (artifact.precision, artifact.inputs[0].dtype) == ("fp16", "float16")
+    with pytest.raises(ModelError, match="dtype bfloat16; expected one that NumPy has"):
+        make_torch_artifact("user_models:brain", tmp_path)
+
+
+def test_random_weights_replace_those_of_a_factory(write_user_module: WriteModule, tmp_path: Path) -> None:
+    write_user_module("user_models", FACTORIES)
+    own = load_module(make_torch_artifact("user_models:zeros", tmp_path))
+    drawn = load_module(make_torch_artifact("user_models:zeros", tmp_path, weights="random"))
+    assert own.module.weight.abs().sum() == 0 and drawn.module.weight.abs().sum() > 0
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("user_models:par", "did you mean pair"),
+        ("user_models:number", "number is a int; expected a function"),
+        ("user_models:breaks", "the factory failed: KeyError: 'no such checkpoint'"),
+        ("user_models:returns_text", "returned str; expected a torch.nn.Module"),
+        ("user_models:bad_examples", "the example inputs are (list), and they cannot be used: there is no tensor"),
+        ("no_such_module_at_all:factory", "cannot import no_such_module_at_all: ModuleNotFoundError"),
+        ("user_broken:factory", "cannot import user_broken: SyntaxError"),
+        ("user_broken.py:factory", "A module is meant, not its file: user_broken:factory"),
+    ],
+)
+def test_bad_factories_are_named(text: str, expected: str, write_user_module: WriteModule, tmp_path: Path) -> None:
+    write_user_module("user_models", FACTORIES)
+    write_user_module("user_broken", "def factory(:")
+    with pytest.raises(ModelError) as caught:
+        make_torch_artifact(text, tmp_path)
+    assert expected in str(caught.value)
+
+
+def test_torchvision_comes_without_the_compiler_and_leaves_it_whole() -> None:
+    code = """
+import sys
+from enginebench.models.torch.torchvision_import import import_torchvision
+vision = import_torchvision()
+assert callable(vision.models.resnet18)
+assert not [name for name in sys.modules if name.startswith("torch._dynamo")]
+import torch
+from torch._dynamo.utils import is_compile_supported
+assert is_compile_supported("cpu") is not None and callable(torch._dynamo.reset)
+"""
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=240)
+
+
+def test_torchvision_failures_are_told_apart(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail_with(error: Exception) -> None:
+        def fail(name: str) -> None:
+            raise error
+
+        monkeypatch.setattr(torchvision_import.importlib, "import_module", fail)
+
+    fail_with(ModuleNotFoundError("No module named 'torchvision'", name="torchvision"))
+    with pytest.raises(MissingDependency, match="pip install"):
+        torchvision_import.import_torchvision()
+    fail_with(ModuleNotFoundError("No module named 'PIL'", name="PIL"))
+    with pytest.raises(BackendUnavailable, match="PIL"):
+        torchvision_import.import_torchvision()
+    fail_with(RuntimeError("something else is broken"))
+    with pytest.raises(BackendUnavailable, match="matching version"):
+        torchvision_import.import_torchvision()
+
+
+def test_torchvision_operators_are_declared_only_where_the_import_needs_it() -> None:
+    code = """
+import importlib, sys
+from types import ModuleType
+from enginebench.models.torch import torchvision_import as t
+good = ModuleType("torchvision")
+real = importlib.import_module
+def matching(name): return good
+t.importlib.import_module = matching
+assert t.import_torchvision() is good and not t._libraries
+def half(name):
+    if not t._libraries:
+        sys.modules["torchvision.ops"] = ModuleType("torchvision.ops")
+        raise RuntimeError("operator torchvision::nms does not exist")
+    assert "torchvision.ops" not in sys.modules
+    part = ModuleType(name)
+    part._roi_align = None
+    return good if name == "torchvision" else part
+t.importlib.import_module = half
+assert t.import_torchvision() is good and len(t._libraries) == 1
+print("done")
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=False)
+    assert (done.stdout.strip(), done.stderr) == ("done", "")
