@@ -15,13 +15,14 @@ from msgspec.structs import replace
 from enginebench.analyze.load.capacity import (
     RESOLUTION,
     SHORT_STRIDE,
+    VOTES,
     CapacitySearch,
     CapacityVerdict,
     compare_capacities,
     join_capacities,
 )
 from enginebench.analyze.load.loadgen import Scenario
-from enginebench.analyze.load.queueing import Limit, LoadPoint, judge_point
+from enginebench.analyze.load.queueing import Limit, LoadPoint, judge_point, seems_to_hold
 from enginebench.analyze.tails import strict_min_samples
 from enginebench.backends.registry import find_entry
 from enginebench.core.errors import MeasurementError, UsageError
@@ -54,6 +55,8 @@ POINT_S, PROBE_S = 10.0, 3.0
 LIMITS_A_PROBE = 60
 # A probe has requests for one late among them; if that does not decide, for ten.
 PROBE_LATE = (1, 10)
+# Of a search that need not be strict, each probe has requests for so many late ones at the limit, and is asked once.
+ROUGH_LATE = 2
 # The search begins at this share of what the engine computes when all requests are there at once.
 FIRST_SHARE = 0.6
 # Batches on each stream by which that is found.
@@ -78,6 +81,7 @@ class LoadSettings(Struct, frozen=True, kw_only=True):
     rounds: int = 1  # searches of each configuration, in turns; a verdict needs six
     time_budget_s: float = 900.0  # of all searches together
     resolution: float = RESOLUTION  # fails over passes at which a search ends
+    strict: bool = True  # a rate passes only where its requests show that it does; False: where most say so
     loadgen: bool = False
 
 
@@ -304,7 +308,12 @@ class Prober:
         self.rows[bench.row.id] = replace(self.rows[bench.row.id], offline_per_s=point.achieved_per_s)
         if point.achieved_per_s is None:
             raise MeasurementError(f"{bench.row.id} answered none of {point.offered} requests that came at once")
-        return CapacitySearch(FIRST_SHARE * point.achieved_per_s, limit, resolution=self._settings.resolution)
+        return CapacitySearch(
+            FIRST_SHARE * point.achieved_per_s,
+            limit,
+            resolution=self._settings.resolution,
+            votes=VOTES if self._settings.strict else 1,
+        )
 
     def _count_offline(self, bench: Bench) -> int:
         """Requests that keep all streams at full batches for a while."""
@@ -319,12 +328,13 @@ class Prober:
         assert limit is not None
         held: bool | None = None
         late = False
-        for allowed in PROBE_LATE:
-            least_s = max(self._settings.duration_s or PROBE_S, LIMITS_A_PROBE * limit.ms / 1e3)
-            count = max(strict_min_samples(limit.share, allowed), count_arrivals(rate, least_s))
+        least_s = max(self._settings.duration_s or PROBE_S, LIMITS_A_PROBE * limit.ms / 1e3)
+        rough = math.ceil(ROUGH_LATE / (1 - limit.share))
+        for least in (strict_min_samples(limit.share, n) for n in PROBE_LATE) if self._settings.strict else (rough,):
+            count = max(least, count_arrivals(rate, least_s))
             point = self._probe_rate(bench, self._schedule(rate, count), rate)
             self.points.append(point)
-            held = judge_point(point, limit)
+            held = judge_point(point, limit) if self._settings.strict else seems_to_hold(point, limit)
             late = any(caveat.code == "generator_late" for caveat in point.caveats)
             if held is not None:
                 break

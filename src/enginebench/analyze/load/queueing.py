@@ -272,6 +272,11 @@ def judge_point(point: LoadPoint, limit: Limit) -> bool | None:
     return None
 
 
+def seems_to_hold(point: LoadPoint, limit: Limit) -> bool:
+    """Whether no more requests were late than the percentile leaves: a guess, which few requests cannot prove."""
+    return (point.late or 0) <= (1 - limit.share) * point.offered
+
+
 def wait_quantile_md1(q: float, arrivals_per_s: float, service_s: float) -> float:
     """The q-quantile of the time in the system of M/D/1 in seconds: one server, fixed service, Poisson arrivals.
 

@@ -219,13 +219,20 @@ class Search:
             final.add_round({name: laps[name].cost or 0.0 for name in final.alive})
             self._keep(self.record)
         if final.winner is None:
-            reasons = dict.fromkeys(final.failed.values()) or {
-                f"the budget of {self.record.request.budget_s:g} s was spent on building and checking; give more with "
-                "--time-budget": None
-            }
+            reasons = dict.fromkeys(final.failed.values()) or {self._explain_spent(): None}
             raise MeasurementError(f"nothing was measured: {'; '.join(reasons)}")
         self.final_rows = self.track.close(list(settings.values()))
         self._keep(replace(self.record, finished=final.over))
+
+    def _explain_spent(self) -> str:
+        """On what the budget was spent, where no round of the final was."""
+        budget = f"the budget of {self.record.request.budget_s:g} s was spent on"
+        if not self._lap_s:
+            return f"{budget} building and checking; give more with --time-budget"
+        return (
+            f"{budget} {len(self._lap_s)} measurements, the longest of {max(self._lap_s):.0f} s; give more with "
+            "--time-budget, or name fewer engines and precisions"
+        )
 
     def _list_defaults(self) -> list[Setting]:
         """The default setting of every engine, in the precision in which it was fastest, as far as that is known."""

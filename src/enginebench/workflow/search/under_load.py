@@ -22,8 +22,9 @@ from enginebench.workflow.search.track import Lap, TimedTrack
 
 LAPS_FILE = "laps.json"
 NS = 1e9
-# Seconds of a probe of a capacity in the race, and the rate that fails over that which passes at its end: coarser than
-# `load`, since the race repeats it. The final takes what `load` takes.
+# Seconds of a probe of a capacity in the race, and the rate that fails over that which passes at its end. Coarser than
+# `load`, and guesses where `load` asks for proof: the race repeats it, and drops nobody before an interval says so. The
+# final takes what `load` takes.
 RACE_PROBE_S, RACE_RESOLUTION = 1.0, 1.1
 
 
@@ -122,7 +123,7 @@ class LoadTrack:
             time_budget_s=request.child_s,  # a lap is a whole search, and it must not cost the others theirs
         )
         if not final:
-            settings = replace(settings, duration_s=RACE_PROBE_S, resolution=RACE_RESOLUTION)
+            settings = replace(settings, duration_s=RACE_PROBE_S, resolution=RACE_RESOLUTION, strict=False)
         seed, timeout_s = request.run.measure.seed, request.child_s
         return Prober(settings, seed=seed + len(self._laps), timeout_s=timeout_s, reporter=self._reporter)
 

@@ -1,0 +1,55 @@
+"""The search for a rate on simulated processes: what it finds against theory, and what a rough search saves."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import pytest
+
+from enginebench.analyze.load.queueing import Limit, LoadPoint, Stamps, describe_point, wait_quantile_md1
+from enginebench.core.records import Artifact, Capacity, EngineSpec
+from enginebench.measure.simulated import simulate
+from enginebench.workflow.child.jobs import ServeJob
+from enginebench.workflow.probe import Plan
+from enginebench.workflow.rates import Bench, LoadSettings, Prober, name_row
+from reporters import Silent
+
+SERVICE_NS = 5_000_000
+TRUE_QPS = 160.0
+LIMIT = Limit(ms=1e3 * wait_quantile_md1(0.99, TRUE_QPS, SERVICE_NS / 1e9))
+
+
+def probe(plan: Plan, offsets: Any, samples: Any) -> LoadPoint:
+    board, busy_ns = simulate(offsets, lambda requests: SERVICE_NS)
+    stamps = Stamps(board.scheduled, board.released, board.started, board.computed, board.done, board.status)
+    return describe_point(stamps, qps=plan.qps, limit=plan.limit, busy_ns=busy_ns, row=plan.row)
+
+
+def search(seed: int, *, strict: bool) -> tuple[Capacity, int]:
+    """(what one search finds, requests that its probes took)."""
+    settings = LoadSettings(limit=LIMIT, find_capacity=True, duration_s=1.0, resolution=1.1, strict=strict)
+    row = name_row(EngineSpec(backend="fake"), streams=1, max_batch=1, max_wait_ms=0.0)
+    artifact = Artifact(kind="onnx", model="m", path="", sha256="", files=(), inputs=(), outputs=())
+    job = ServeJob(model="m", artifact=artifact, engine=row.engine, out_dir="", board="", bell="")
+    prober = Prober(settings, seed=100 * seed, timeout_s=1.0, reporter=Silent(), probe=probe)
+    prober.rows = {row.id: row}
+    found = prober.search_capacity(Bench(row=row, job=job))
+    return found, sum(point.offered for point in prober.points)
+
+
+@pytest.mark.parametrize("strict", [True, False])
+def test_searches_find_what_theory_says(strict: bool) -> None:
+    logs = []
+    for seed in range(12):
+        found, _ = search(seed, strict=strict)
+        assert found.ended == "settled" and found.passes_qps and found.fails_qps
+        assert found.passes_qps < found.fails_qps <= 1.1 * found.passes_qps * (1 + 1e-9)
+        logs.append(math.log(math.sqrt(found.passes_qps * found.fails_qps) / TRUE_QPS))
+    # A rough one guesses from two late requests; proof keeps below the truth. Neither may be off as a rule.
+    assert abs(sum(logs) / len(logs)) < 0.06
+
+
+def test_a_rough_search_takes_a_fraction_of_the_requests() -> None:
+    strict, rough = (sum(search(seed, strict=strict)[1] for seed in range(6)) for strict in (True, False))
+    assert rough < strict / 2
