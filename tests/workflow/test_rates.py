@@ -29,13 +29,18 @@ def probe(plan: Plan, offsets: Any, samples: Any) -> LoadPoint:
 def search(seed: int, *, strict: bool) -> tuple[Capacity, int]:
     """(what one search finds, requests that its probes took)."""
     settings = LoadSettings(limit=LIMIT, find_capacity=True, duration_s=1.0, resolution=1.1, strict=strict)
+    found, prober = begin(settings, seed)
+    return found, sum(point.offered for point in prober.points)
+
+
+def begin(settings: LoadSettings, seed: int) -> tuple[Capacity, Prober]:
+    """(what one search finds, the prober with its points)."""
     row = name_row(EngineSpec(backend="fake"), streams=1, max_batch=1, max_wait_ms=0.0)
     artifact = Artifact(kind="onnx", model="m", path="", sha256="", files=(), inputs=(), outputs=())
     job = ServeJob(model="m", artifact=artifact, engine=row.engine, out_dir="", board="", bell="")
     prober = Prober(settings, seed=100 * seed, timeout_s=1.0, reporter=Silent(), probe=probe)
     prober.rows = {row.id: row}
-    found = prober.search_capacity(Bench(row=row, job=job))
-    return found, sum(point.offered for point in prober.points)
+    return prober.search_capacity(Bench(row=row, job=job)), prober
 
 
 @pytest.mark.parametrize("strict", [True, False])
@@ -48,6 +53,13 @@ def test_searches_find_what_theory_says(strict: bool) -> None:
         logs.append(math.log(math.sqrt(found.passes_qps * found.fails_qps) / TRUE_QPS))
     # A rough one guesses from two late requests; proof keeps below the truth. Neither may be off as a rule.
     assert abs(sum(logs) / len(logs)) < 0.06
+
+
+def test_a_limit_that_no_rate_holds_costs_a_rough_search_seconds() -> None:
+    settings = LoadSettings(limit=Limit(ms=4.0), find_capacity=True, duration_s=1.0, resolution=1.1, strict=False)
+    found, prober = begin(settings, seed=1)
+    assert found.passes_qps is None and found.ended == "nothing passes"
+    assert sum(point.offered / point.qps for point in prober.points if point.qps) < 60
 
 
 def test_a_rough_search_takes_a_fraction_of_the_requests() -> None:

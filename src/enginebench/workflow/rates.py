@@ -13,6 +13,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from enginebench.analyze.load.capacity import (
+    LOWEST_SHARE,
     RESOLUTION,
     SHORT_STRIDE,
     VOTES,
@@ -57,6 +58,8 @@ LIMITS_A_PROBE = 60
 PROBE_LATE = (1, 10)
 # Of a search that need not be strict, each probe has requests for so many late ones at the limit, and is asked once.
 ROUGH_LATE = 2
+# It also gives up earlier: a setting that does not hold the limit at a tenth of the first rate wins no race.
+ROUGH_LOWEST_SHARE = 0.1
 # The search begins at this share of what the engine computes when all requests are there at once.
 FIRST_SHARE = 0.6
 # Batches on each stream by which that is found.
@@ -313,6 +316,7 @@ class Prober:
             limit,
             resolution=self._settings.resolution,
             votes=VOTES if self._settings.strict else 1,
+            lowest_share=LOWEST_SHARE if self._settings.strict else ROUGH_LOWEST_SHARE,
         )
 
     def _count_offline(self, bench: Bench) -> int:

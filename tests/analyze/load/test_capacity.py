@@ -36,6 +36,16 @@ def test_the_ends_hold_the_truth_and_lie_within_five_per_cent(first: float) -> N
     assert found.ended == "settled"
 
 
+def test_an_engine_that_holds_the_limit_nowhere_is_asked_down_to_idleness_and_no_further() -> None:
+    found = search(100.0, 0.0)
+    assert min(probe.qps for probe in found.probes) == pytest.approx(1.0)
+    rough = CapacitySearch(100.0, LIMIT, votes=1, lowest_share=0.1)
+    while (rate := rough.next_rate()) is not None:
+        rough.add(rate, False)
+    assert min(probe.qps for probe in rough.probes) == pytest.approx(10.0)
+    assert rough.describe(ended_early=False).ended == "nothing passes"
+
+
 def test_both_ends_are_asked_twice() -> None:
     found = search(60.0, 100.0)
     counts = [sum(probe.qps == end for probe in found.probes) for end in found.find_ends()]

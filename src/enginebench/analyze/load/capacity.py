@@ -21,8 +21,9 @@ STRIDE, SHORT_STRIDE = 1.5, 1.1
 VOTES = 2
 # Capacities are intervals of 5 %, so a verdict on a smaller difference would be one on their edges.
 CAPACITY_MARGIN = RESOLUTION - 1
-# Below this share of the first guess the engine cannot hold the limit even when it is nearly idle.
-LOWEST_SHARE = 1e-3
+# At this share of the first guess an engine is idle: where the limit does not hold there, it holds nowhere. And a
+# percentile takes as many requests at every rate, so that each lower one would take longer.
+LOWEST_SHARE = 0.01
 
 
 class CapacitySearch:
@@ -34,6 +35,7 @@ class CapacitySearch:
         resolution: fails over passes at which the search ends.
         stride: the first step away from the guess, each further one in the same direction is longer by it.
         votes: how often the ends are asked.
+        lowest_share: of the guess, below which nothing is tried.
     """
 
     def __init__(
@@ -44,9 +46,10 @@ class CapacitySearch:
         resolution: float = RESOLUTION,
         stride: float = STRIDE,
         votes: int = VOTES,
+        lowest_share: float = LOWEST_SHARE,
     ) -> None:
         self._first, self._limit, self._resolution = first_qps, limit, resolution
-        self._stride, self._wanted = stride, votes
+        self._stride, self._wanted, self._lowest = stride, votes, lowest_share * first_qps
         self.probes: list[Probe] = []
 
     def add(self, qps: float, passed: bool, suspect: bool = False) -> None:
@@ -62,7 +65,8 @@ class CapacitySearch:
             return doubtful
         if passes is None:
             assert fails is not None
-            return None if fails <= LOWEST_SHARE * self._first else fails / self._stride ** len(self._rates(False))
+            lower = max(self._lowest, fails / self._stride ** len(self._rates(False)))
+            return None if fails <= self._lowest else lower
         if fails is None:
             return passes * self._stride ** len(self._rates(True))
         if fails / passes > self._resolution:

@@ -66,8 +66,8 @@ class Rewritable:
         for graph in list_graphs(model.graph):
             replace_nodes(graph, expand_quantized)
             replace_nodes(graph, make_condition_scalar)
-        settled: ModelProto = optimizer.optimize(model, onnx_shape_inference=True)
-        return settled.SerializeToString()
+        settled: bytes = optimizer.optimize(model, onnx_shape_inference=True).SerializeToString()
+        return settled
 
 
 def list_graphs(graph: GraphProto) -> Iterator[GraphProto]:
