@@ -78,7 +78,7 @@ def explain_refusal(result: Result) -> str | None:
         return (
             f"a row of {engine.backend} on {engine.device} cannot be delivered: no program for a bundle belongs to it"
         )
-    if any(caveat.code == "rewritten_graph" for caveat in result.caveats):
+    if any(caveat.code == "rewritten_graph" for artifact in result.artifacts for caveat in artifact.caveats):
         return (
             f"the row {result.id} cannot be delivered: {engine.backend} reads its graph only rewritten for each set of "
             "shapes, which a bundle does not do; deliver a row of ort"

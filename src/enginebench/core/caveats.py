@@ -279,8 +279,7 @@ TEMPLATES: dict[str, Template] = {
         "{record} The row is {ran}", "something makes FP32 shorter here: a setting, or the graph itself"
     ),
     "rewritten_graph": Template(
-        "the engine does not read this graph as it is ({operator}): it ran one that was rewritten for these shapes, "
-        "branches settled",
+        "the engine does not read this graph as it is ({operator}): it ran one that was rewritten for these shapes",
         "a bundle cannot do that: deliver a row of ort, or export the model without what is named",
     ),
     "several_machines": Template(

@@ -422,7 +422,6 @@ class LayerProfile(Struct, frozen=True, kw_only=True):
     runs: int  # that the means are over
     profiler: str  # whose record it is
     notes: tuple[str, ...] = ()  # what a reader of these layers must know
-    caveats: tuple[Caveat, ...] = ()  # of the row
 
 
 class Probe(Struct, frozen=True, kw_only=True):

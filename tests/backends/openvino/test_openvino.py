@@ -11,12 +11,12 @@ import pytest
 from msgspec.structs import replace
 
 from enginebench.backends.openvino import openvino as backend_file
+from enginebench.backends.openvino.graphs import read_model
 from enginebench.backends.openvino.openvino import (
     OpenvinoBackend,
     check_openvino_request,
     compile_model,
     make_settings,
-    read_model,
     show_property,
 )
 from enginebench.core.errors import ArtifactError, BackendUnavailable, UsageError

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import openvino
 
-from enginebench.backends.refusals import explain_refusal, find_operator
+from enginebench.backends.refusals import explain_refusal
 from enginebench.core.caveats import make_caveat
 from enginebench.core.errors import ArtifactError, MissingDependency, UnsupportedOperator
 from enginebench.core.records import TEXT, Artifact, Caveat
@@ -37,20 +37,20 @@ class GraphSource:
     def __init__(self, artifact: Artifact, *, static: bool) -> None:
         self.static = static
         self.caveats: tuple[Caveat, ...] = ()
+        self.whole: Any = None  # OpenVINO's model of the file as it is; None: it is rewritten for each call
         self._artifact = artifact
-        self._model: Any = None
         self._rewritable: Rewritable | None = None
         try:
-            self._model = read_model(artifact.path)
+            self.whole = read_model(artifact.path)
         except ArtifactError as refusal:
             self._refusal = refusal
             if not static or artifact.kind != "onnx":
                 raise
             self._rewritable = open_rewritable(artifact.path, refusal)
-            operator = find_operator(refusal.log) or "a node"
+            operator = str(refusal).partition(":")[0] if isinstance(refusal, UnsupportedOperator) else "a node"
             self.caveats = (make_caveat("rewritten_graph", operator=operator),)
         else:
-            check_interface(artifact, self._model)
+            check_interface(artifact, self.whole)
 
     @property
     def deciders(self) -> frozenset[str]:
@@ -69,8 +69,8 @@ class GraphSource:
         """
         if self._rewritable is None:
             if self.static:
-                self._model.reshape({name: list(shape) for name, shape in shapes.items()})
-            return self._model
+                self.whole.reshape({name: list(shape) for name, shape in shapes.items()})
+            return self.whole
         try:
             model = openvino.Core().read_model(self._rewritable.rewrite(shapes, values))
         except Exception:  # of onnx, its optimizer or OpenVINO: what it said of the file itself is what helps

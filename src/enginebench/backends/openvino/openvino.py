@@ -13,7 +13,7 @@ import openvino
 from msgspec.structs import replace
 
 from enginebench.backends.openvino.entries import OPENVINO
-from enginebench.backends.openvino.graphs import GraphSource, list_fed, read_model, save_model
+from enginebench.backends.openvino.graphs import GraphSource, list_fed, save_model
 from enginebench.backends.openvino.settings import (
     CAPABILITIES,
     HINTS,
@@ -87,15 +87,20 @@ class OpenvinoBackend:
     def build(self, artifact: Artifact, spec: EngineSpec, out_dir: Path) -> Artifact:
         """The graph in OpenVINO's own form (`.xml` and `.bin`, weights not shortened), written to `out_dir`.
 
+        A graph that OpenVINO reads only rewritten stays as it is: `load` rewrites it, for the shapes of each call.
+
         Raises:
             ArtifactError: the graph cannot be read or is in another precision, or the files cannot be written.
             BackendUnavailable: the precision is not available here.
         """
-        check_openvino_request(artifact, spec)
+        options = check_openvino_request(artifact, spec)
         if artifact.kind == "openvino":
             return artifact
+        graph = GraphSource(artifact, static=options["shapes"] == "static")
+        if graph.whole is None:
+            return replace(artifact, caveats=tuple(dict.fromkeys((*artifact.caveats, *graph.caveats))))
         target = out_dir / f"{Path(artifact.path).stem}.xml"
-        save_model(read_model(artifact.path), target)
+        save_model(graph.whole, target)
         sha256, files = hash_files([target, target.with_suffix(".bin")], out_dir)
         return replace(
             artifact,
@@ -326,8 +331,7 @@ class OpenvinoEngine:
 
     def profile_layers(self) -> LayerProfile:
         """The nodes as layers, from the same record as the proof of precision."""
-        profile = summarize_layers(self._watch(), PROFILER)
-        return replace(profile, caveats=self._check_open().caveats)
+        return summarize_layers(self._watch(), PROFILER)
 
     def close(self) -> None:
         """Frees graph and request; may be called twice."""

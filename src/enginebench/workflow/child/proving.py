@@ -51,7 +51,7 @@ def prove_plan(backend: object, artifact: Artifact, spec: EngineSpec, note: Note
 
 
 def list_layers(profile: Callable[[], LayerProfile] | None) -> tuple[tuple[LayerTime, ...], tuple[Caveat, ...]]:
-    """(layers, doubts of the engine); a profiler that fails is a doubt, since nothing else of a row depends on it.
+    """(layers, doubts): a profiler that fails is a doubt, since nothing else of a row depends on it.
 
     Args:
         profile: asks the engine, which by then has its record, since the proof of precision is made of it; None where
@@ -60,10 +60,9 @@ def list_layers(profile: Callable[[], LayerProfile] | None) -> tuple[tuple[Layer
     if profile is None:
         return (), ()
     try:
-        found = profile()
+        return profile().layers, ()
     except Exception as error:
         return (), (make_caveat("no_layer_times", failure=_find_reason(error)),)
-    return found.layers, found.caveats
 
 
 def _find_reason(error: Exception) -> str:
