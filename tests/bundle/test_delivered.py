@@ -16,12 +16,14 @@ from msgspec.structs import replace
 
 import enginebench
 from bundles import Silent, ask, name
+from enginebench.bundle.contents import find_instructions
 from enginebench.bundle.reading import read_bundle
 from enginebench.bundle.writing import copy_model
 from enginebench.cli.closing import describe_delivery
 from enginebench.core.errors import ArtifactError, UsageError
-from enginebench.core.records import Artifact
+from enginebench.core.records import Artifact, EngineSpec
 from enginebench.core.store import hash_files
+from enginebench.measure.machine import describe_machine
 from enginebench.models.task import feed_digits, load_digits
 from enginebench.workflow.folder import RunFolder
 from enginebench.workflow.targets.loading import load_engine
@@ -245,3 +247,12 @@ def test_a_file_that_a_model_mentions_by_an_odd_name_is_refused(tmp_path: Path) 
                         inputs=(), outputs=())  # fmt: skip
     with pytest.raises(ArtifactError, match=r"'model/my weights.data' cannot be the name of a file in a bundle"):
         copy_model(tmp_path / "stage", artifact)
+
+
+def test_an_int8_graph_whose_floats_are_bf16_needs_the_instructions_of_both() -> None:
+    machine = replace(describe_machine(), cpu_flags=("avx512_vnni", "avx512_bf16", "avx2"))
+    engine = EngineSpec(backend="openvino", precision="int8")
+    assert find_instructions("int8", machine, engine) == ("avx512_vnni",)
+    floats = replace(engine, options={"floats": "bf16"})
+    assert find_instructions("int8", machine, floats) == ("avx512_vnni", "avx512_bf16")
+    assert find_instructions("int8", machine, replace(floats, device="cuda:0")) == ()

@@ -5,9 +5,17 @@ from __future__ import annotations
 import math
 from typing import Any
 
+import numpy as np
 import pytest
 
-from enginebench.analyze.load.queueing import Limit, LoadPoint, Stamps, describe_point, wait_quantile_md1
+from enginebench.analyze.load.queueing import (
+    Limit,
+    LoadPoint,
+    Stamps,
+    describe_point,
+    seems_to_hold,
+    wait_quantile_md1,
+)
 from enginebench.core.records import Artifact, Capacity, EngineSpec
 from enginebench.measure.simulated import simulate
 from enginebench.workflow.child.jobs import ServeJob
@@ -53,6 +61,22 @@ def test_searches_find_what_theory_says(strict: bool) -> None:
         logs.append(math.log(math.sqrt(found.passes_qps * found.fails_qps) / TRUE_QPS))
     # A rough one guesses from two late requests; proof keeps below the truth. Neither may be off as a rule.
     assert abs(sum(logs) / len(logs)) < 0.06
+    assert sum(map(abs, logs)) / len(logs) < 0.12
+
+
+def test_a_probe_that_was_cut_short_holds_nothing() -> None:
+    job = ServeJob(
+        model="m",
+        artifact=Artifact(kind="onnx", model="m", path="", sha256="", files=(), inputs=(), outputs=()),
+        engine=EngineSpec(backend="fake"),
+        out_dir="",
+        board="",
+        bell="",
+    )
+    offsets = np.arange(5, dtype=np.int64) * 100_000_000
+    point = probe(Plan(job=job, row="r", qps=10.0, limit=LIMIT), offsets, np.zeros(5, np.int64))
+    assert point.late == 0
+    assert seems_to_hold(point, LIMIT, 5) and not seems_to_hold(point, LIMIT, 200)
 
 
 def test_a_limit_that_no_rate_holds_costs_a_rough_search_seconds() -> None:

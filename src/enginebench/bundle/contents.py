@@ -92,11 +92,20 @@ def explain_refusal(result: Result) -> str | None:
     return None
 
 
-def find_instructions(precision: Precision, machine: Machine | None, device: str) -> tuple[str, ...]:
-    """The instructions that the measuring CPU has for a precision; none for FP32 and for GPUs."""
-    if machine is None or device != "cpu":
+def find_instructions(precision: Precision, machine: Machine | None, engine: EngineSpec) -> tuple[str, ...]:
+    """The instructions that the measuring CPU has for what a row computes in; none for FP32 and for GPUs.
+
+    Args:
+        precision: that of the row.
+        machine: that it was measured on.
+        engine: what ran; an INT8 graph whose floats are BF16 needs both.
+    """
+    if machine is None or engine.device != "cpu":
         return ()
-    return tuple(flag for flag in INSTRUCTIONS.get(precision, ()) if flag in machine.cpu_flags)
+    wanted = list(INSTRUCTIONS.get(precision, ()))
+    if engine.options.get("floats") == "bf16":
+        wanted += INSTRUCTIONS["bf16"]
+    return tuple(flag for flag in wanted if flag in machine.cpu_flags)
 
 
 def find_versions(names: tuple[str, ...], versions: Mapping[str, str]) -> dict[str, str]:

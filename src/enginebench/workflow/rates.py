@@ -58,7 +58,7 @@ LIMITS_A_PROBE = 60
 PROBE_LATE = (1, 10)
 # Of a search that need not be strict, each probe has requests for so many late ones at the limit, and is asked once.
 ROUGH_LATE = 2
-# It also gives up earlier: a setting that does not hold the limit at a tenth of the first rate wins no race.
+# It also gives up earlier: at a tenth of the first rate nearly every request finds the engine idle.
 ROUGH_LOWEST_SHARE = 0.1
 # The search begins at this share of what the engine computes when all requests are there at once.
 FIRST_SHARE = 0.6
@@ -84,7 +84,7 @@ class LoadSettings(Struct, frozen=True, kw_only=True):
     rounds: int = 1  # searches of each configuration, in turns; a verdict needs six
     time_budget_s: float = 900.0  # of all searches together
     resolution: float = RESOLUTION  # fails over passes at which a search ends
-    strict: bool = True  # a rate passes only where its requests show that it does; False: where most say so
+    strict: bool = True  # a rate passes only where its requests show that it does; False: where few enough were late
     loadgen: bool = False
 
 
@@ -338,7 +338,7 @@ class Prober:
             count = max(least, count_arrivals(rate, least_s))
             point = self._probe_rate(bench, self._schedule(rate, count), rate)
             self.points.append(point)
-            held = judge_point(point, limit) if self._settings.strict else seems_to_hold(point, limit)
+            held = judge_point(point, limit) if self._settings.strict else seems_to_hold(point, limit, count)
             late = any(caveat.code == "generator_late" for caveat in point.caveats)
             if held is not None:
                 break

@@ -213,12 +213,68 @@ def test_a_scale_for_the_whole_tensor_is_read_as_it_is(tmp_path: Path) -> None:
     assert not is_misread(tmp_path / "broken.onnx")
 
 
+@pytest.mark.parametrize("opset", [10, 12])
+def test_scales_by_output_channel_of_older_opsets(tmp_path: Path, opset: int) -> None:
+    """`DequantizeLinear` had no axis then."""
+    path = tmp_path / "old.onnx"
+    onnx.save(make_convolution(opset), path)
+    x = np.random.default_rng(1).integers(0, 100, (1, 3, 5, 5)).astype(np.uint8)
+    with OpenvinoBackend().load(read_onnx(path), EngineSpec(backend="openvino", precision="int8")) as engine:
+        engine.bind({"x": x})
+        engine.run()
+        wanted = answer_as_ort(read_onnx(path), {"x": x})["y"]
+        assert np.ptp(wanted) > 20
+        assert np.abs(engine.fetch()["y"].astype(int) - wanted.astype(int)).max() <= 1
+
+
+def make_convolution(opset: int) -> onnx.ModelProto:
+    """One `QLinearConv` with three inputs, three outputs and a scale for each."""
+    rng = np.random.default_rng(0)
+    arrays = {
+        "xs": np.float32(0.1),
+        "xz": np.uint8(7),
+        "w": rng.integers(-50, 50, (3, 3, 1, 1)).astype(np.int8),
+        "ws": np.float32([0.02, 0.05, 0.01]),
+        "wz": np.zeros(3, np.int8),
+        "ys": np.float32(0.5),
+        "yz": np.uint8(100),
+    }
+    node = onnx.helper.make_node("QLinearConv", ["x", *arrays], ["y"])
+    values = [onnx.helper.make_tensor_value_info(n, onnx.TensorProto.UINT8, [1, 3, 5, 5]) for n in ("x", "y")]
+    stored = [onnx.numpy_helper.from_array(np.asarray(array), name) for name, array in arrays.items()]
+    graph = onnx.helper.make_graph([node], "g", values[:1], values[1:], stored)
+    return onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", opset)], ir_version=8)
+
+
+def test_a_convolution_within_a_branch_is_not_misread_either(tmp_path: Path) -> None:
+    inner = make_convolution(17)
+    branches = []
+    for name, kind in (("then_branch", "Identity"), ("else_branch", "Identity")):
+        end = onnx.helper.make_node(kind, ["y"], [f"{name}/y"])
+        made = onnx.helper.make_tensor_value_info(f"{name}/y", onnx.TensorProto.UINT8, [1, 3, 5, 5])
+        branches.append(onnx.helper.make_graph([*inner.graph.node, end], name, [], [made], inner.graph.initializer))
+    choice = onnx.helper.make_node("If", ["flag"], ["out"], then_branch=branches[0], else_branch=branches[1])
+    flag = onnx.helper.make_tensor_value_info("flag", onnx.TensorProto.BOOL, [])
+    out = onnx.helper.make_tensor_value_info("out", onnx.TensorProto.UINT8, [1, 3, 5, 5])
+    graph = onnx.helper.make_graph([choice], "g", [*inner.graph.input, flag], [out])
+    path = tmp_path / "branch.onnx"
+    onnx.save(onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", 17)], ir_version=8), path)
+    assert is_misread(path)
+    feeds = {"x": np.random.default_rng(1).integers(0, 100, (1, 3, 5, 5)).astype(np.uint8), "flag": np.array(True)}
+    with OpenvinoBackend().load(read_onnx(path), EngineSpec(backend="openvino", precision="int8")) as engine:
+        engine.bind(feeds)
+        engine.run()
+        wanted = answer_as_ort(read_onnx(path), feeds)["out"]
+        assert np.abs(engine.fetch()["out"].astype(int) - wanted.astype(int)).max() <= 1
+
+
 def test_what_cannot_be_rewritten_is_refused_in_openvinos_words(write: Callable[[str], Artifact]) -> None:
     artifact = write(
         '<ir_version: 8, opset_import: ["" : 17, "mine" : 1]> g (float[2] x) => (float[2] y) { y = mine.Odd (x) }'
     )
-    with pytest.raises(UnsupportedOperator, match=r"mine.Odd: OpenVINO cannot read"):
-        OpenvinoBackend().load(artifact, SPEC)
+    for take in (OpenvinoBackend().load, lambda a, s: OpenvinoBackend().build(a, s, Path(a.path).parent / "built")):
+        with pytest.raises(UnsupportedOperator, match=r"mine.Odd: OpenVINO cannot read"):
+            take(artifact, SPEC)
 
 
 def test_one_graph_for_all_shapes_is_not_rewritten(write: Callable[[str], Artifact]) -> None:
@@ -249,6 +305,18 @@ def test_streams_take_each_value_with_its_own_graph(
             (ended,) = streams.collect(wait=True)
             assert ended.error is None
             np.testing.assert_allclose(ended.outputs["y"], answer_as_ort(artifact, feeds)["y"], rtol=1e-5)
+    finally:
+        streams.close()
+
+
+def test_streams_of_a_graph_whose_input_has_a_second_name(write: Callable[[str], Artifact]) -> None:
+    artifact = write(f"{HEAD} g (float[1, 2] x) => (float[1, 2] y) {{ h = Identity (x) y = Relu (h) }}")
+    streams = OpenvinoBackend().open_streams(artifact, SPEC, StreamsSpec(streams=1, max_batch=1), lambda: 0)
+    try:
+        streams.submit(0, [{"x": np.float32([[1, -1]])}])
+        (ended,) = streams.collect(wait=True)
+        assert ended.error is None and ended.outputs is not None
+        np.testing.assert_array_equal(ended.outputs["y"], [[1, 0]])
     finally:
         streams.close()
 

@@ -21,8 +21,8 @@ STRIDE, SHORT_STRIDE = 1.5, 1.1
 VOTES = 2
 # Capacities are intervals of 5 %, so a verdict on a smaller difference would be one on their edges.
 CAPACITY_MARGIN = RESOLUTION - 1
-# At this share of the first guess an engine is idle: where the limit does not hold there, it holds nowhere. And a
-# percentile takes as many requests at every rate, so that each lower one would take longer.
+# At this share of the first guess nearly every request finds the engine idle: a limit that does not hold there leaves
+# it no use. And a percentile takes as many requests at every rate, so that each lower one would take longer.
 LOWEST_SHARE = 0.01
 
 

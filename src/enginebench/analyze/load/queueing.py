@@ -272,9 +272,12 @@ def judge_point(point: LoadPoint, limit: Limit) -> bool | None:
     return None
 
 
-def seems_to_hold(point: LoadPoint, limit: Limit) -> bool:
-    """Whether no more requests were late than the percentile leaves: a guess, which few requests cannot prove."""
-    return (point.late or 0) <= (1 - limit.share) * point.offered
+def seems_to_hold(point: LoadPoint, limit: Limit, planned: int) -> bool:
+    """Whether no more requests were late than the percentile leaves: a guess, which few requests cannot prove.
+
+    A probe that ended before all that were planned had come holds nothing.
+    """
+    return point.offered >= planned and (point.late or 0) <= (1 - limit.share) * point.offered
 
 
 def wait_quantile_md1(q: float, arrivals_per_s: float, service_s: float) -> float:

@@ -14,10 +14,13 @@ import openvino
 from enginebench.backends.refusals import explain_refusal
 from enginebench.core.caveats import make_caveat
 from enginebench.core.errors import ArtifactError, MissingDependency, UnsupportedOperator
+from enginebench.core.feeds import random_feeds
 from enginebench.core.records import TEXT, Artifact, Caveat
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping
+    from collections.abc import Collection, Iterator, Mapping
+
+    from onnx import GraphProto
 
     from enginebench.backends.openvino.rewriting import Rewritable
     from enginebench.core.protocols import Feeds
@@ -43,14 +46,30 @@ class GraphSource:
         try:
             self.whole = read_model(artifact.path)
         except ArtifactError as refusal:
-            self._refusal = refusal
             if not static or artifact.kind != "onnx":
                 raise
+            self._refusal = refusal.with_traceback(None)  # else its frames would keep the weights
             self._rewritable = open_rewritable(artifact.path, refusal)
+            self._try_one()
             operator = str(refusal).partition(":")[0] if isinstance(refusal, UnsupportedOperator) else "a node"
             self.caveats = (make_caveat("rewritten_graph", operator=operator),)
         else:
             check_interface(artifact, self.whole)
+
+    def _try_one(self) -> None:
+        """Has OpenVINO read the graph once for inputs as they are expected, if their shapes are known.
+
+        Raises:
+            ArtifactError: it does not read that either.
+        """
+        specs = self._artifact.inputs
+        if all(s.sizes or all(isinstance(axis, int) for axis in s.shape[1:]) for s in specs):
+            feeds = random_feeds(specs, 1, seed=0)
+            self.open({name: array.shape for name, array in feeds.items()}, self.read_values(feeds))
+
+    def close(self) -> None:
+        """Frees the graph; may be called twice."""
+        self.whole = self._rewritable = None
 
     @property
     def deciders(self) -> frozenset[str]:
@@ -127,14 +146,27 @@ def is_misread(path: Path) -> bool:
                 return False
     except (OSError, ValueError):
         return False  # not there, or empty: OpenVINO says so
-    import onnx
-
     try:
-        graph = onnx.load(path, load_external_data=False).graph
+        import onnx
+    except ModuleNotFoundError as missing:
+        raise MissingDependency("onnx", 'pip install "enginebench[openvino]"') from missing
+    try:
+        model = onnx.load(path, load_external_data=False)
     except Exception:  # protobuf has its own
         return False
-    lengths = {tensor.name: math.prod(tensor.dims) for tensor in graph.initializer}
-    return any(node.op_type == "QLinearConv" and lengths.get(node.input[4], 2) > 1 for node in graph.node)
+    graphs = list(list_graphs(model.graph))
+    lengths = {tensor.name: math.prod(tensor.dims) for graph in graphs for tensor in graph.initializer}
+    nodes = [node for holder in (*graphs, *model.functions) for node in holder.node]
+    return any(node.op_type == "QLinearConv" and lengths.get(node.input[4], 2) > 1 for node in nodes)
+
+
+def list_graphs(graph: GraphProto) -> Iterator[GraphProto]:
+    """The graph, then all within its nodes."""
+    yield graph
+    for node in graph.node:
+        for attribute in node.attribute:
+            if attribute.HasField("g"):
+                yield from list_graphs(attribute.g)
 
 
 def save_model(model: Any, target: Path) -> None:

@@ -34,7 +34,7 @@ from enginebench.backends.request import (
     read_options,
 )
 from enginebench.core.errors import BackendUnavailable, UsageError
-from enginebench.core.feeds import check_feeds, choose_buckets, cut_entries, join_samples, sum_entries
+from enginebench.core.feeds import check_feeds, choose_buckets, cut_entries, join_samples, random_feeds, sum_entries
 from enginebench.core.records import (
     Artifact,
     ArtifactKind,
@@ -336,6 +336,8 @@ class OpenvinoEngine:
     def close(self) -> None:
         """Frees graph and request; may be called twice."""
         self._views = {}
+        if self._graph is not None:
+            self._graph.close()
         self._graph = self._compiled = self._request = self._infer = None
 
     def __enter__(self) -> OpenvinoEngine:
@@ -407,9 +409,10 @@ class OpenvinoStreams:
         self._compiled: dict[StreamKey, Any] = {}
         self.depth = wanted.streams
         if "NUM_STREAMS" not in settings:
-            shapes = {s.name: concrete_shape(s, self._buckets[-1]) for s in artifact.inputs}
-            values = dict.fromkeys(graph.deciders, 0)  # any: the number depends on the CPU and the graph's size
-            self.depth = int(self._compile(shapes, values).get_property("OPTIMAL_NUMBER_OF_INFER_REQUESTS"))
+            feeds = random_feeds(artifact.inputs, self._buckets[-1], seed=0)
+            shapes = {name: array.shape for name, array in feeds.items()}
+            compiled = self._compile(shapes, graph.read_values(feeds))
+            self.depth = int(compiled.get_property("OPTIMAL_NUMBER_OF_INFER_REQUESTS"))
 
     def submit(self, ticket: int, samples: Sequence[Feeds]) -> None:
         """Copies the samples into the tensors of an idle request and begins it."""
@@ -420,7 +423,8 @@ class OpenvinoStreams:
             feeds = join_samples(samples, size)
             check_feeds(self._artifact.inputs, feeds)
             queue, fed = self._find_queue(feeds)
-            queue.start_async({name: feeds[name] for name in fed}, (ticket, started_ns, entries, size))
+            taken = {name: array for name, array in feeds.items() if name in fed}
+            queue.start_async(taken, (ticket, started_ns, entries, size))
         except Exception as error:  # each runtime has its own
             self._ended.put(fail_request(ticket, started_ns, self._clock(), error))
 
@@ -430,6 +434,7 @@ class OpenvinoStreams:
     def close(self) -> None:
         """Frees the graphs; may be called twice."""
         self._queues, self._compiled = {}, {}
+        self._graph.close()
 
     def _finish(self, request: Any, begun: tuple[int, int, int, int]) -> None:
         ticket, started_ns, entries, size = begun

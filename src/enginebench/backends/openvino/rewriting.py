@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from enginebench.backends.openvino.graphs import list_graphs
 from enginebench.core.errors import MissingDependency
 
 try:
@@ -17,7 +18,7 @@ try:
     from onnxscript import optimizer
 except ModuleNotFoundError as missing:
     raise MissingDependency(str(missing.name), 'pip install "enginebench[openvino]"') from missing
-from onnx import GraphProto, ModelProto, NodeProto, TensorProto, helper
+from onnx import GraphProto, ModelProto, NodeProto, TensorProto, helper, inliner, version_converter
 
 if TYPE_CHECKING:
     from enginebench.core.protocols import Array
@@ -34,6 +35,8 @@ POINTWISE = {
 }
 # The same of products with weights: the places of their bias, and of the answer's scale.
 PRODUCTS = {"QLinearConv": ("Conv", 8, 6), "QGemm": ("Gemm", 6, 7)}
+# `DequantizeLinear` has an axis, which scales by channel need. Source: ONNX operator changelog.
+AXIS_OPSET = 13
 # What only ONNX Runtime's operators have; the layout that it stands for is the default one where it is 0.
 CHANNELS_LAST = "channels_last"
 INTEGERS = frozenset({TensorProto.INT64, TensorProto.INT32, TensorProto.BOOL})
@@ -61,6 +64,10 @@ class Rewritable:
         """
         model = ModelProto()
         model.CopyFrom(self._model)
+        if model.functions:
+            model = inliner.inline_local_functions(model)
+        if any(domain.domain == "" and domain.version < AXIS_OPSET for domain in model.opset_import):
+            model = version_converter.convert_version(model, AXIS_OPSET)
         fix_shapes(model.graph, shapes)
         fix_values(model.graph, values)
         for graph in list_graphs(model.graph):
@@ -68,15 +75,6 @@ class Rewritable:
             replace_nodes(graph, make_condition_scalar)
         settled: bytes = optimizer.optimize(model, onnx_shape_inference=True).SerializeToString()
         return settled
-
-
-def list_graphs(graph: GraphProto) -> Iterator[GraphProto]:
-    """The graph, then all within its nodes."""
-    yield graph
-    for node in graph.node:
-        for attribute in node.attribute:
-            if attribute.HasField("g"):
-                yield from list_graphs(attribute.g)
 
 
 def find_deciders(graph: GraphProto) -> Iterator[str]:
@@ -155,6 +153,8 @@ def expand_quantized(node: NodeProto, graph: GraphProto) -> list[NodeProto]:
     last = attributes.pop(CHANNELS_LAST, None)
     if last is not None and last.i:
         return [node]
+    if "alpha" in attributes and node.op_type == "QGemm" and attributes["alpha"].f != 1:
+        return [node]  # its bias is in units of alpha, too
     if node.op_type in PRODUCTS:
         return _expand_product(node, attributes)
     if node.op_type not in POINTWISE:

@@ -180,9 +180,10 @@ class Search:
             go_on = self._budget.left_s > 0 if final else self._has_time()
             if not go_on and not self.track.holds(settings[name], number, final=final):
                 return None
-            before_s = self._budget.spent_s
+            known, before_s = self.track.holds(settings[name], number, final=final), self._budget.spent_s
             laps[name] = self.track.run(settings[name], number, final=final)
-            self._lap_s.append(self._budget.spent_s - before_s)
+            if not known:
+                self._lap_s.append(self._budget.spent_s - before_s)
             self.processes += 1
         return laps
 

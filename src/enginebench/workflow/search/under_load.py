@@ -23,8 +23,8 @@ from enginebench.workflow.search.track import Lap, TimedTrack
 LAPS_FILE = "laps.json"
 NS = 1e9
 # Seconds of a probe of a capacity in the race, and the rate that fails over that which passes at its end. Coarser than
-# `load`, and guesses where `load` asks for proof: the race repeats it, and drops nobody before an interval says so. The
-# final takes what `load` takes.
+# `load`, and guesses where `load` asks for proof, since the race repeats it; who finds no rate at all is out. The final
+# takes what `load` takes.
 RACE_PROBE_S, RACE_RESOLUTION = 1.0, 1.1
 
 
@@ -111,7 +111,11 @@ class LoadTrack:
         """Why a search has no rate."""
         if capacity.ended == "budget":
             return f"no rate that holds {capacity.limit_ms:g} ms was found within {self._request.child_s:g} s"
-        return f"no rate that was tried holds {capacity.limit_ms:g} ms"
+        lowest = min((probe.qps for probe in capacity.probes), default=0.0)
+        return (
+            f"no rate that was tried holds {capacity.limit_ms:g} ms, down to {lowest:.3g} requests a second; "
+            "enginebench load --find-capacity looks lower"
+        )
 
     def _make_prober(self, final: bool) -> Prober:
         request = self._request

@@ -209,7 +209,7 @@ def describe_bundle(
         pinned_cpus=result.measurements[0].pinned_cpus,
         runtime=runtime,
         requirements=requirements,
-        instructions=find_instructions(result.engine.precision, machine, spec.device),
+        instructions=find_instructions(result.engine.precision, machine, spec),
         gpu=find_gpu(machine, spec.device),
         limits=default_limits(result.requested_precision),
         check_seed=result.measure.seed,

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING
 from msgspec.structs import replace
 
 from enginebench.backends.abilities import Answering, LeavesCode
-from enginebench.core.errors import ArtifactError
 from enginebench.core.protocols import Backend, Loadable
 from enginebench.core.records import Artifact
 from enginebench.models.samples import find_batch, read_samples
@@ -125,11 +124,6 @@ def build_file(job: BuildJob, note: NoteCall, keep: KeepCall[BuildAnswer]) -> Bu
     pass_notes(backend, note)
     start = time.perf_counter()
     artifact = build_graph(backend, source, job.engine, job.out_dir, note)
-    if any(caveat.code == "rewritten_graph" for caveat in artifact.caveats):
-        raise ArtifactError(
-            f"{job.engine.backend} cannot build a file of {job.source}: it reads that graph only rewritten for the "
-            "shapes of each call, as run and bench do. Build it with another engine"
-        )
     sure = BuildAnswer(
         artifact=artifact,
         engine_version=artifact.made_by.get("tensorrt") or artifact.made_by.get(job.engine.backend),
