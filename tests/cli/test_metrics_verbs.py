@@ -106,6 +106,27 @@ def test_a_run_recommends_by_the_metric(cli: Cli, own: Path) -> None:
     assert "| far |" in (own / "r" / "report.md").read_text()
     same = cli("diff", "r", "r", "--metric", "top1", "--max-metric-drop", "0")
     assert same.returncode == 0, same.stderr
+    check_runs_that_are_asked_again(cli, own)
+
+
+def check_runs_that_are_asked_again(cli: Cli, own: Path) -> None:
+    """Whatever the two runs stored, `diff --targets` has both answer the same samples now."""
+    ask(cli, "run", make_worse(own), "--engines", "ort", "--precisions", "fp32", *QUICK, "--out", "w")
+    now = ("--targets", "t.npy", "--gate", "--allow-not-comparable", "--json")
+    unknown = cli("diff", "r", "w", "--metric", "my_metrics:far", "--gate")
+    assert unknown.returncode == 4 and "the candidate has none" in unknown.stdout + unknown.stderr
+    worse = cli("diff", "r", "w", "--metric", "my_metrics:far", "--inputs", "in.npz", *now)
+    assert worse.returncode == 4, worse.stderr
+    (row,) = [row for row in json.loads(worse.stdout)["rows"] if row["metric"]]
+    assert row["metric"] == "my_metrics:far" and row["metric_change"] > 0
+    assert any("far went from" in failure for failure in row["failures"])
+    better = cli("diff", "w", "r", "--metric", "f1", *now)  # the inputs are those of r
+    (row,) = [row for row in json.loads(better.stdout)["rows"] if row["metric"]]
+    assert row["metric"] == "f1" and row["metric_change"] > 0 and row["failures"] == [], better.stderr
+    made_up = cli("diff", "r", "w", "--metric", "my_metrics:far", *now)
+    assert made_up.returncode == 2 and "inputs that were made up" in made_up.stderr
+    both = cli("diff", "r", "--between", "old", "--targets", "t.npy")
+    assert both.returncode == 2 and "leave out --targets" in both.stderr
     other = cli("diff", "r", "r", "--metric", "map")
     assert other.returncode == 2 and "there are my_metrics:far, top1" in other.stderr
 

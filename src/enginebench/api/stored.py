@@ -28,12 +28,13 @@ from enginebench.analyze.trtexec.records import (
 from enginebench.api import given
 from enginebench.api.benches import Bench
 from enginebench.api.given import PathLike
+from enginebench.api.progress import open_progress
 from enginebench.api.runs import Run
 from enginebench.bundle.record import BUNDLE_SCHEMA, Bundle
 from enginebench.core.ceilings import CEILINGS_SCHEMA, Ceilings
 from enginebench.core.errors import GateFailed, ParseError, UsageError
 from enginebench.core.limits import MARGIN
-from enginebench.core.records import Result
+from enginebench.core.records import Result, Task
 from enginebench.core.store import is_result, read_record, read_result, read_schema
 from enginebench.fpga.budget import Budget
 from enginebench.models.precision.calibration import CALIBRATION_SCHEMA, Calibration, read_calibration
@@ -58,6 +59,7 @@ from enginebench.workflow.verbs import parse
 from enginebench.workflow.verbs.bisect import BisectDocument
 from enginebench.workflow.verbs.build import BuildDocument
 from enginebench.workflow.verbs.deliver import DeliverDocument
+from enginebench.workflow.verbs.diff import Question, ask_again
 from enginebench.workflow.verbs.doctor import DoctorDocument, FleetDoctorDocument
 from enginebench.workflow.verbs.environments import EnvironmentsDocument
 from enginebench.workflow.verbs.export import ExportDocument
@@ -311,13 +313,19 @@ def diff(
     gate: bool = False,
     allow_not_comparable: bool = False,
     metric: str | None = None,
+    targets: PathLike | None = None,
+    inputs: PathLike | None = None,
+    data: PathLike | None = None,
+    task: Task | None = None,
     max_metric_drop: float | None = None,
     max_top1_drop: float | None = None,
     store: PathLike | None = None,
+    progress: bool | None = None,
 ) -> DiffDocument:
     """Of each row of `cand` whether it is faster than in `base`, slower, equivalent, or not comparable.
 
-    With `between` an upgrade report: the rows of one environment against those of another, in the same runs.
+    With `between` an upgrade report: the rows of one environment against those of another, in the same runs. With
+    `targets` the engines of both answer the same samples now, and are judged by `metric`, whatever the runs stored.
 
     Args:
         base: a `Run`, the folder of one, the file of a stored row, or the name of a saved baseline. With `between` a
@@ -327,22 +335,36 @@ def diff(
         margin: of the verdicts, as a share.
         gate: raise GateFailed if a row is slower, worse, or cannot be compared.
         allow_not_comparable: let rows that cannot be compared pass.
-        metric: that both stored; by default the first one.
+        metric: that both stored, or that they are asked for now; by default the first one.
+        targets: the file of right answers, one for each sample.
+        inputs: the samples; by default those that `cand` was measured on.
+        data: the same: a folder with one folder for each class, prepared arrays, or "digits".
+        task: what the model is for: how its answers are read, and its metric.
         max_metric_drop: what a row may lose of it, in its own unit; by default 0.01 of a share, 1 % of anything else.
         max_top1_drop: the same of top-1 accuracy, in points.
         store: where named baselines lie.
+        progress: None: a bar in a notebook, silence elsewhere. True: also on stderr. False: never.
 
     Raises:
-        UsageError: two sides are not what was given, or a run has no rows of an environment.
+        UsageError: two sides are not what was given, a run has no rows of an environment, or a metric fails.
         ArtifactError: a side is none of these, or damaged.
         GateFailed: under `gate`.
     """
-    given.check(margin=margin, max_metric_drop=max_metric_drop, max_top1_drop=max_top1_drop)
+    given.check(margin=margin, task=task, max_metric_drop=max_metric_drop, max_top1_drop=max_top1_drop)
     sides = [base] if isinstance(base, Run | str | os.PathLike) else list(base)
-    drop = choose_drop(max_metric_drop, max_top1_drop, (metric,) if metric else ())
+    named = (metric,) if metric else ()
+    drop = choose_drop(max_metric_drop, max_top1_drop, named)
+    samples = [None if one is None else os.fspath(one) for one in (targets, data, inputs)]
+    question = Question(metrics=named, targets=samples[0], data=samples[1], inputs=samples[2], task=task)
+    if question.asked and between is not None:
+        raise UsageError("`between` compares what the runs stored; leave out targets, inputs, data and task")
     if between is not None and cand is None:
         folders = [side.folder if isinstance(side, Run) else Path(side) for side in sides]
         compare = partial(diff_environments, folders, parse_between(between))
+    elif between is None and cand is not None and len(sides) == 1 and question.asked:
+        with open_progress(progress) as reporter:
+            rows = ask_again(_find_side(sides[0], store), _find_side(cand, store), question, reporter)
+        compare = partial(diff_results, *rows)
     elif between is None and cand is not None and len(sides) == 1:
         compare = partial(diff_results, _list_results(sides[0], store), _list_results(cand, store))
     else:
@@ -352,6 +374,10 @@ def diff(
         failed = "; ".join(f"{row.id}: {', '.join(row.failures)}" for row in document.rows if row.failures)
         raise GateFailed(f"the gate failed. {failed or document.verdict}")
     return document
+
+
+def _find_side(side: Run | PathLike, store: PathLike | None) -> Path:
+    return side.folder if isinstance(side, Run) else baselines.find_side(os.fspath(side), given.to_path(store))
 
 
 def _list_results(side: Run | PathLike, store: PathLike | None) -> list[Result]:

@@ -132,11 +132,12 @@ TASK_OPTION = click.option(
     type=click.Choice(get_args(Task)),
     help="What the model is for: how its answers are read, the metric, and what drift means.",
 )
+TARGETS_OPTION = click.option(
+    "--targets", metavar="F", help="Right answers, one for each sample: an .npz, .npy, .json, .csv or .txt file."
+)
 JUDGING_OPTIONS = (
     METRIC_OPTION,
-    click.option(
-        "--targets", metavar="F", help="Right answers, one for each sample: an .npz, .npy, .json, .csv or .txt file."
-    ),
+    TARGETS_OPTION,
     TASK_OPTION,
     MAX_METRIC_DROP_OPTION,
     MAX_TOP1_DROP_OPTION,

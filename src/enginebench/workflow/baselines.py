@@ -14,7 +14,6 @@ from msgspec.structs import replace
 from enginebench.core.errors import ArtifactError, EngineBenchError, UsageError
 from enginebench.core.names import slug
 from enginebench.core.records import Result
-from enginebench.core.store import read_result
 from enginebench.workflow.folder import RunFolder, RunRecord, read_results, read_rows
 
 BASELINE_SCHEMA = "enginebench.baseline/1"
@@ -119,21 +118,24 @@ def remove_baseline(name: str, store: Path | None = None) -> Path:
 
 
 def read_side(text: str, store: Path | None = None) -> list[Result]:
-    """The rows that `text` names: those of a run's folder, a stored row's file, or a baseline.
+    """The rows that `text` names; raises as `find_side` does, and if they are damaged."""
+    return read_rows(find_side(text, store))
+
+
+def find_side(text: str, store: Path | None = None) -> Path:
+    """What `text` names: the folder of a run, the file of a stored row, or the folder of a baseline.
 
     An existing path takes precedence over a baseline of the same name.
 
     Raises:
-        ArtifactError: it is none of these, or it is damaged.
+        ArtifactError: it is none of these.
     """
     path = Path(text)
-    if path.is_dir():
-        return read_rows(path)
     if path.exists():
-        return [read_result(path)]
+        return path
     place = find_store(store) / text
     if slug(text) == text and (place / "run.json").exists():
-        return read_rows(place)
+        return place
     raise ArtifactError(f"{text!r} is neither a run's folder nor a stored row nor a baseline; {_list_known(store)}")
 
 
