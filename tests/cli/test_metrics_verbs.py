@@ -123,6 +123,7 @@ def check_runs_that_are_asked_again(cli: Cli, own: Path) -> None:
     better = cli("diff", "w", "r", "--metric", "f1", *now)  # the inputs are those of r
     (row,) = [row for row in json.loads(better.stdout)["rows"] if row["metric"]]
     assert row["metric"] == "f1" and row["metric_change"] > 0 and row["failures"] == [], better.stderr
+    assert "F1 +0." in " ".join(cli("diff", "w", "r", "--metric", "f1", *now[:2]).stdout.split())
     made_up = cli("diff", "r", "w", "--metric", "my_metrics:far", *now)
     assert made_up.returncode == 2 and "inputs that were made up" in made_up.stderr
     both = cli("diff", "r", "--between", "old", "--targets", "t.npy")

@@ -306,8 +306,10 @@ def _join(names: Sequence[str]) -> str:
 
 
 def explain_diff_row(row: DiffRow) -> str:
-    """Why a row has its verdict, and what would decide an open one."""
+    """Why a row has its verdict, what would decide an open one, and by how much a metric changed."""
     why = list(row.reasons)
+    if row.metric and row.metric_change and not any(name_metric(row.metric) in text for text in row.failures):
+        why.append(f"{name_metric(row.metric)} {row.metric_change:+.4g}")
     if row.repetitions_needed:
         why.append(f"about {row.repetitions_needed} {NOUNS[row.unit]} would show it")
     why += [text for text in row.failures if text not in ("slower", "not comparable", *row.reasons)]
