@@ -155,6 +155,7 @@ def run_model(name: str, model: str, option: list[str], options: argparse.Namesp
             env={**os.environ, "PYTHONPATH": path},
         )
     found = judge(done, options.precisions.split(",")[0], find_open_axes(model))
+    found["sentence"] = found["sentence"].replace(f"{out}/", "")
     return {**found, "option": "", "seconds": round(time.perf_counter() - start, 1)}
 
 
