@@ -131,6 +131,19 @@ def test_a_cluster_is_reached_from_outside(nodes: Nodes, tmp_path: Path, monkeyp
     assert [cell.row.status for cell in document.cells if cell.row] == ["ok"] * 8
 
 
+def test_a_server_that_gives_up_on_a_client_once_is_asked_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    import ray
+
+    def init(**settings: object) -> None:
+        asked.append(settings["address"])
+        if len(asked) == 1:
+            raise ConnectionAbortedError("Initialization failure from server:")
+
+    asked: list[object] = []
+    monkeypatch.setattr(ray, "init", init)
+    assert ray_fleet.connect("auto") is ray and asked == ["auto", "auto"]
+
+
 def test_what_is_no_answer_of_a_node_is_its_reason() -> None:
     for told, said in ((b"{", "cannot be read"), ("it is gone", "it is gone")):
         answer = read_answer("node", told)

@@ -40,6 +40,18 @@ START = (
 )
 
 
+def _join(ray: Any, address: str) -> None:
+    """Joins a cluster, at the second try if need be.
+
+    A server of ray:// starts a process for each client, and gives up on it after 30 s, which a busy machine may take.
+    """
+    settings = {"address": address, "log_to_driver": False, "configure_logging": False, "ignore_reinit_error": True}
+    try:
+        ray.init(**settings)
+    except ConnectionAbortedError:
+        ray.init(**settings)
+
+
 def connect(address: str) -> Any:
     """Ray, connected to the cluster at `auto` or ray://HOST:PORT.
 
@@ -53,7 +65,7 @@ def connect(address: str) -> Any:
         raise MissingDependency("Ray", INSTALL) from error
     try:
         check_port(address)
-        ray.init(address=address, log_to_driver=False, configure_logging=False, ignore_reinit_error=True)
+        _join(ray, address)
     except Exception as error:  # ConnectionError, RuntimeError, ImportError of grpc, ...
         told = (str(error).strip().splitlines() or [""])[0]
         raise BackendUnavailable(
