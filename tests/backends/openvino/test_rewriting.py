@@ -131,6 +131,24 @@ def test_a_branch_that_a_value_decides_is_taken_anew_when_the_value_changes(
     assert set(find_deciders(onnx.load(artifact.path).graph)) == {"rate"}
 
 
+def test_a_branch_that_does_not_fit_the_shapes_costs_only_the_values_that_take_it(
+    write: Callable[[str], Artifact], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As Silero VAD at a length of the other sampling rate."""
+    text = BY_VALUE.replace("float[batch, length] x", "float[1, 4] x").replace(
+        "float[2, 1, 1] {3, 4}", "float[1, 1, 9] {0}"
+    )
+    artifact = write(text.replace("{0}", "{0, 1, 2, 3, 4, 5, 6, 7, 8}"))
+    refuse(monkeypatch)
+    x = np.float32([[1, 2, 3, 4]])
+    with OpenvinoBackend().load(artifact, SPEC) as engine:
+        with pytest.raises(UnsupportedOperator, match="cannot read"):
+            engine.bind({"x": x, "rate": np.array(8000)})
+        engine.bind({"x": x, "rate": np.array(16000)})
+        engine.run()
+        np.testing.assert_allclose(engine.fetch()["y"], [[[5, 8, 11]]])
+
+
 def refuse(monkeypatch: pytest.MonkeyPatch) -> None:
     """Has OpenVINO refuse every file."""
 

@@ -59,11 +59,14 @@ class GraphSource:
     def _try_one(self) -> None:
         """Has OpenVINO read the graph once for inputs as they are expected, if their shapes are known.
 
+        A value that nobody names might take a branch that does not fit the shapes; such a graph is read when it is fed.
+
         Raises:
             ArtifactError: it does not read that either.
         """
         specs = self._artifact.inputs
-        if all(s.sizes or all(isinstance(axis, int) for axis in s.shape[1:]) for s in specs):
+        shaped = all(s.sizes or all(isinstance(axis, int) for axis in s.shape[1:]) for s in specs)
+        if shaped and all(s.values is not None for s in specs if s.name in self.deciders):
             feeds = random_feeds(specs, 1, seed=0)
             self.open({name: array.shape for name, array in feeds.items()}, self.read_values(feeds))
 
