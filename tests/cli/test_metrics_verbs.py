@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+import enginebench
 from enginebench.models.task import feed_digits, load_digits
 from enginebench.models.zoo import DATA_DIR
 from processes import Cli
@@ -124,6 +125,10 @@ def check_runs_that_are_asked_again(cli: Cli, own: Path) -> None:
     (row,) = [row for row in json.loads(better.stdout)["rows"] if row["metric"]]
     assert row["metric"] == "f1" and row["metric_change"] > 0 and row["failures"] == [], better.stderr
     assert "F1 +0." in " ".join(cli("diff", "w", "r", "--metric", "f1", *now[:2]).stdout.split())
+    document = enginebench.diff(own / "w", own / "r", metric="f1", targets=own / "t.npy")
+    assert [r.metric_change for r in document.rows if r.metric] == [pytest.approx(row["metric_change"])]
+    with pytest.raises(enginebench.UsageError, match="leave out targets"):
+        enginebench.diff(own / "w", between="old", targets=own / "t.npy")
     made_up = cli("diff", "r", "w", "--metric", "my_metrics:far", *now)
     assert made_up.returncode == 2 and "inputs that were made up" in made_up.stderr
     both = cli("diff", "r", "--between", "old", "--targets", "t.npy")
