@@ -412,6 +412,7 @@ class LayerTime(Struct, frozen=True, kw_only=True):
     kind: str | None = None  # operator type, as the runtime calls it
     median_ns: float | None = None
     onnx_nodes: tuple[str, ...] = ()  # that it stands for: as the runtime itself says, then as it was joined
+    kernels: tuple[str, ...] = ()  # of a GPU that did its work, longest first, where they are told apart
     bound: Bound | None = None  # None where no ceilings are known, or nothing that it does must be done
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from enginebench.backends.proof.layer_records import summarize_layers
 from enginebench.backends.proof.precision import Operator
-from enginebench.backends.torch.engine import mark_modules, name_modules, read_operator_times
+from enginebench.backends.torch.operators import mark_modules, name_modules, read_operator_times
 from enginebench.core.errors import MeasurementError
 from enginebench.core.feeds import random_feeds
 from enginebench.core.protocols import LayerProfiler

@@ -26,7 +26,7 @@ from enginebench.backends.proof.precision import (
     settle_moves,
     share_times,
 )
-from enginebench.backends.torch.engine import find_operator_dtype, read_operator_times, split_runs
+from enginebench.backends.torch.operators import find_operator_dtype, read_operator_times, split_runs
 from enginebench.core.errors import UsageError
 from enginebench.core.feeds import random_feeds
 from enginebench.core.protocols import PrecisionProof

@@ -30,6 +30,7 @@ from enginebench.core.errors import (
 )
 from enginebench.core.protocols import CacheFlusher, CopyClock, DeviceClock
 from enginebench.core.records import Artifact, EngineSpec, TensorSpec
+from enginebench.testing import make_module
 
 pytestmark = pytest.mark.filterwarnings("ignore:`torch.jit.script_method` is deprecated:DeprecationWarning")
 
@@ -292,3 +293,26 @@ def test_engines_on_a_gpu_answer_like_the_truth(
         shares = engine.effective_precision()
         assert sum(shares.values()) == pytest.approx(1.0)
         assert shares.get("tf32", 0.0) == 0.0 or precision == "tf32"
+
+
+@gpu
+@needs_gpu
+@pytest.mark.filterwarnings("ignore:TensorFloat32", "ignore:Warning. Profiler clears", "ignore:The CUDA Graph is empty")
+@pytest.mark.parametrize("name", ["pytorch", "pytorch-cudagraph", "pytorch-compile:default", "pytorch-compile:reduce"])
+def test_layers_on_a_gpu_are_modules(name: str, load_engine: Callable[..., Any]) -> None:
+    backend, _, mode = name.partition(":")
+    options = {"mode": "reduce-overhead"} if mode == "reduce" else {}
+    engine = load_engine(backend, device="cuda:0", precision="fp16", options=options, batch=4)
+    with engine:
+        engine.bind({"image": np.random.default_rng(0).standard_normal((4, 3, 8, 8)).astype(np.float32)})
+        engine.run()
+        before = engine.fetch()["scores"]
+        profile = engine.profile_layers()
+        np.testing.assert_array_equal(engine.fetch()["scores"], before)
+    modules = {path for path, module in make_module(None).named_modules() if path and not list(module.children())}
+    told = [part for layer in profile.layers for part in layer.name.split(" + ")]
+    assert len(modules & set(told)) >= 2 and all(told.count(path) <= 1 for path in modules), profile
+    joined = [layer for layer in profile.layers if set(layer.name.split(" + ")) & modules]
+    assert all(layer.kernels and layer.mean_ns > 0 for layer in joined)
+    total = sum(layer.mean_ns for layer in profile.layers)
+    assert sum(layer.mean_ns for layer in joined) > 0.6 * total, profile

@@ -39,6 +39,7 @@ class EngineLayerTime(Struct, frozen=True, kw_only=True):
     median_ms: float | None
     share: float | None
     onnx_nodes: tuple[str, ...] = ()  # whose work it does, as far as that is known
+    kernels: tuple[str, ...] = ()  # of a GPU that did it, longest first, where they are told apart
     bound_ms: float | None = (
         None  # the least time by this machine's ceilings; None: none are known, or nothing must be done
     )
@@ -153,7 +154,7 @@ def doubt_kernel_times(layers: Sequence[LayerTime], device_ns: float | None) -> 
         layers: of a row.
         device_ns: median device time of the runs that were timed; None where no device timed them.
     """
-    if not layers or not device_ns or any(layer.kind != "kernel" for layer in layers):
+    if not layers or not device_ns or any(layer.kind != "kernel" and not layer.kernels for layer in layers):
         return ()
     factor = sum_times(layers) / device_ns
     if factor <= DISTURBED_FACTOR:
@@ -233,6 +234,7 @@ def _describe_layer(layer: LayerTime, runs: int, total_ns: float) -> EngineLayer
         median_ms=None if layer.median_ns is None else layer.median_ns / NS_PER_MS,
         share=layer.mean_ns / total_ns if total_ns else None,
         onnx_nodes=layer.onnx_nodes,
+        kernels=layer.kernels,
         bound_ms=layer.bound.bound_ms if layer.bound else None,
         of_limit=share_of_limit(layer.bound, layer.mean_ns / NS_PER_MS),
         bound_by=layer.bound.bound_by if layer.bound else None,

@@ -27,8 +27,8 @@ def watch_kernels(run: RunCall) -> list[list[Operator]]:
 
 
 def summarize_kernels(runs: Sequence[Sequence[Operator]]) -> LayerProfile:
-    """The kernels as layers: launches of one kernel are one layer, since a GPU knows no others."""
-    return summarize_layers(runs, PROFILER, (KERNELS,))
+    """The kernels as layers: launches of one kernel are one layer."""
+    return summarize_layers(runs, PROFILER, (f"{KERNELS}, since a GPU knows no others",))
 
 
 def record_kernels(run: RunCall) -> list[list[Any]]:

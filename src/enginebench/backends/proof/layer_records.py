@@ -53,9 +53,22 @@ def _summarize(name: str, operators: Sequence[Operator], times_ns: Sequence[floa
         mean_ns=fmean(times_ns),
         median_ns=median(times_ns),
         precision=_find_precision(operators),
-        kind=operators[0].kind or None,
+        kind=_find_longest(operators).kind or None,
         onnx_nodes=operators[0].nodes,
+        kernels=_list_kernels(operators),
     )
+
+
+def _find_longest(operators: Sequence[Operator]) -> Operator:
+    return max(operators, key=lambda operator: operator.time_ns)
+
+
+def _list_kernels(operators: Sequence[Operator]) -> tuple[str, ...]:
+    sums: defaultdict[str, float] = defaultdict(float)
+    for operator in operators:
+        if operator.kernel:
+            sums[operator.kernel] += operator.time_ns
+    return tuple(sorted(sums, key=lambda kernel: -sums[kernel]))
 
 
 def _find_precision(operators: Sequence[Operator]) -> str | None:

@@ -50,6 +50,7 @@ class Operator(NamedTuple):
     name: str = ""
     kind: str = ""  # operator type, as the runtime calls it
     nodes: tuple[str, ...] = ()  # of the graph that was loaded: those that it stands for, where the runtime says so
+    kernel: str = ""  # of a GPU that did it, where that is not its name already
 
 
 def settle_moves(run: Sequence[Operator]) -> list[Operator]:

@@ -11,12 +11,14 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 import torch
 
-from enginebench.backends.proof.kernels import summarize_kernels, watch_kernels
+from enginebench.backends.proof.kernels import KERNELS, PROFILER, watch_kernels
+from enginebench.backends.proof.layer_records import summarize_layers
 from enginebench.backends.proof.precision import Operator, prove_precision
 from enginebench.backends.request import check_request, explain_closed, explain_unbound, read_options
 from enginebench.backends.torch.cast import REASONS
-from enginebench.backends.torch.engine import flatten_tensors, prepare_torch
+from enginebench.backends.torch.engine import COMPILED_NOTE, EAGER_NOTE, flatten_tensors, prepare_torch
 from enginebench.backends.torch.module import load_ready_module
+from enginebench.backends.torch.operators import name_kernels, name_modules, record_launches
 from enginebench.core.entry import Option
 from enginebench.core.errors import ArtifactError, BackendUnavailable, MeasurementError, ModelError, UsageError
 from enginebench.core.feeds import check_feeds
@@ -24,6 +26,7 @@ from enginebench.core.records import Artifact, Availability, EngineSpec, LayerPr
 from enginebench.core.shapes import concrete_shape
 
 if TYPE_CHECKING:
+    from enginebench.backends.torch.generated import GeneratedCode
     from enginebench.core.protocols import Array, Feeds, ModuleLoader, RunCall
 
 PRECISIONS: tuple[Precision, ...] = ("fp32", "tf32", "fp16", "bf16")
@@ -265,6 +268,7 @@ class CudaTorchEngine:
         channels_last: four-dimensional inputs lie in the GPU's memory with their channels last.
         prepare: called with a run whenever there are buffers of new shapes (a compiler compiles then, not in `run`).
         graph: what a call does is captured, and `run` launches the capture.
+        generated: what the compiler said of its code; None where nothing is compiled.
     """
 
     def __init__(
@@ -279,11 +283,13 @@ class CudaTorchEngine:
         channels_last: bool = False,
         prepare: Callable[[RunCall], None] | None = None,
         graph: bool = False,
+        generated: GeneratedCode | None = None,
     ) -> None:
         self.inputs, self.outputs = inputs, outputs
         self._name, self._lane = name, lane
         self._call: Callable[..., Any] | None = call
         self._channels_last, self._prepare, self._graph = channels_last, prepare, graph
+        self._generated = generated
         self._answer: Any = None
         self._flush: Callable[[], None] | None = None
         self._bound = self._copying = False
@@ -383,8 +389,33 @@ class CudaTorchEngine:
         return prove_precision(self._watch())
 
     def profile_layers(self) -> LayerProfile:
-        """The kernels as layers, from the same record as the proof of precision."""
-        return summarize_kernels(self._watch())
+        """Modules as layers, from the kernels of the same record as the proof of precision; kernels where it cannot
+        be told which module launched them.
+        """
+        runs = self._watch()
+        named, note = self._name_compiled(runs) if self._generated else self._name_launched(runs)
+        return summarize_layers(named, PROFILER, (note,))
+
+    def _name_compiled(self, runs: list[list[Operator]]) -> tuple[list[list[Operator]], str]:
+        assert self._generated is not None
+        self._lane.enter()
+        named, why = self._generated.name_layers(runs, tuple(self._tensors.values()))
+        return named, f"{KERNELS}: {why}" if why else COMPILED_NOTE
+
+    def _name_launched(self, runs: list[list[Operator]]) -> tuple[list[list[Operator]], str]:
+        """The layers of kernels, from one more run that launches them one by one under the profiler."""
+        try:
+            named = name_kernels(runs, record_launches(self._call_once, name_modules(self._call)))
+        except torch.OutOfMemoryError:
+            return runs, f"{KERNELS}: there is no memory for a run outside of the graph"
+        return (named, EAGER_NOTE) if named else (runs, f"{KERNELS}: module by module, others are launched")
+
+    def _call_once(self) -> None:
+        """Calls the module and waits; the answer of the last run stays what it is."""
+        self._lane.enter()
+        with torch.inference_mode():
+            self._call(*self._tensors.values())  # type: ignore[misc]  # `_check_bound` was called
+        self._lane.synchronize()
 
     def _watch(self) -> list[list[Operator]]:
         self._check_bound()
@@ -395,7 +426,7 @@ class CudaTorchEngine:
         """Frees module and tensors; may be called twice."""
         if self._call is not None:
             self._lane.synchronize()
-        self._call = self._prepare = self._answer = self._flush = None
+        self._call = self._prepare = self._generated = self._answer = self._flush = None
         self._pinned, self._landings, self._tensors, self._views, self._answers = {}, {}, {}, {}, ()
         self._run = self._launch = _refuse
 

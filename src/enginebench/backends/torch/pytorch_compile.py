@@ -9,6 +9,7 @@ import shutil
 import sysconfig
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -30,6 +31,7 @@ from enginebench.backends.torch.cuda_engine import (
 )
 from enginebench.backends.torch.engine import TorchEngine, prepare_torch
 from enginebench.backends.torch.entries import PYTORCH_COMPILE
+from enginebench.backends.torch.generated import GeneratedCode
 from enginebench.backends.torch.isa import trust_instructions
 from enginebench.backends.torch.module import load_ready_module
 from enginebench.backends.torch.plain_path import is_one_word, reach_by_plain_path
@@ -131,14 +133,17 @@ class PytorchCompileBackend:
             trust_instructions(self._cache_dir / CACHE_NAME if self._cache_dir else None)
         # Compiling in this process leaves no worker processes behind that would share the cores with the timed loop.
         inductor.compile_threads = 1
+        module = load_ready_module(artifact, spec, options, self._loader)
+        generated = GeneratedCode(module, fullgraph=options["fullgraph"] == "1")
         return TorchEngine(
-            compile_module(load_ready_module(artifact, spec, options, self._loader), options),
+            compile_module(module, options),
             artifact.inputs,
             artifact.outputs,
             name=NAME,
             batch=spec.batch,
             channels_last=options["channels_last"] == "1",
-            prepare=self._compile,
+            prepare=partial(self._compile, generated),
+            generated=generated,
         )
 
     def _load_cuda(self, artifact: Artifact, spec: EngineSpec) -> CudaTorchEngine:
@@ -147,18 +152,21 @@ class PytorchCompileBackend:
         prepare_cuda(spec, options)
         inductor.freezing = options["freezing"] == "1"
         lane = CudaLane(read_device_index(spec), options["wait"])
+        module = load_ready_module(artifact, spec, options, self._loader, spec.device)
+        generated = GeneratedCode(module, fullgraph=options["fullgraph"] == "1")
         return CudaTorchEngine(
-            compile_module(load_ready_module(artifact, spec, options, self._loader, spec.device), options),
+            compile_module(module, options),
             artifact.inputs,
             artifact.outputs,
             name=NAME,
             batch=spec.batch,
             lane=lane,
             channels_last=options["channels_last"] == "1",
-            prepare=lambda run: self._compile_for_gpu(run, self._find_stamp(artifact, spec)),
+            prepare=partial(self._compile_for_gpu, generated, self._find_stamp(artifact, spec)),
+            generated=generated,
         )
 
-    def _compile_for_gpu(self, run: RunCall, stamp: Path | None) -> None:
+    def _compile_for_gpu(self, generated: GeneratedCode, stamp: Path | None, run: RunCall) -> None:
         """Compiles by several workers the first time, and from the cache, without any, once there is a stamp.
 
         Workers take as long to start as a network from the cache takes altogether, and would share the cores with the
@@ -167,7 +175,7 @@ class PytorchCompileBackend:
         known = stamp is not None and stamp.exists()
         inductor.compile_threads = 1 if known else len(os.sched_getaffinity(0))
         for _ in range(COMPILING_CALLS):
-            self._compile(run)
+            self._compile(generated, run)
         if not known:
             shutdown_compile_workers()
         if stamp is not None and not known:
@@ -181,9 +189,9 @@ class PytorchCompileBackend:
         name = hashlib.sha256(msgspec.json.encode((artifact.sha256, spec, str(torch.__version__)))).hexdigest()[:16]
         return self._cache_dir / CACHE_NAME / f"{name}.stamp"
 
-    def _compile(self, run: RunCall) -> None:
+    def _compile(self, generated: GeneratedCode, run: RunCall) -> None:
         """Runs once, and thereby compiles, with the cache in its place."""
-        with use_cache(self._cache_dir):
+        with use_cache(self._cache_dir), generated.listen():
             try:
                 run()
             except torch.OutOfMemoryError:

@@ -1,0 +1,257 @@
+"""Operators of a PyTorch module as its profiler recorded them, each with the layer of the model that it is of."""
+
+from __future__ import annotations
+
+import re
+import time
+from bisect import bisect_right
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+
+import torch
+
+from enginebench.backends.proof.kernels import is_device_event
+from enginebench.backends.proof.precision import NAMES, Operator, count_watched_runs
+from enginebench.core.precisions import REORDER
+
+if TYPE_CHECKING:
+    from enginebench.core.protocols import RunCall
+
+# How the profiler's events of a compiled graph begin. Source: PyTorch 2.13, torch/_inductor/output_code.py.
+COMPILED_GRAPH = "## Call CompiledFxGraph"
+GENERATED = "generated code"
+# How the profiler names what goes through PyTorch's dispatcher: a library, then an operator of it.
+_OPERATOR = re.compile(r"[a-z]\w*::\w+$")
+
+# The span around each run that is watched.
+WATCHED_RUN = "enginebench run"
+# The beginning of the span around each call of a module while it is watched; its path follows.
+WATCHED_MODULE = "enginebench module "
+# The beginning of the span around each call of a generated kernel while it is watched; its name follows.
+WATCHED_KERNEL = "enginebench kernel "
+# The only child of the wrappers in `torch_cast`.
+CAST_CHILD = "_module"
+
+# Outermost operators that bring values from one type or layout to another, as the profiler names them.
+CONVERSIONS = ("aten::to", "aten::_to_copy", "aten::copy_", "aten::contiguous")
+# Parts of the names of operators that oneDNN may compute in a shorter format than their inputs have.
+PRODUCTS = ("conv", "linear", "matmul", "mm", "lstm", "gru")
+# Settings of such operators, the newer ones and the older ones, that mean something else than their own name.
+FP32_MODES = {"none": "fp32", "ieee": "fp32", "highest": "fp32", "high": "tf32", "medium": "bf16"}
+
+
+def record_profile(run: RunCall) -> list[list[Any]]:
+    """The events of each of a few runs, after one that is not counted, as PyTorch's profiler (Kineto) recorded them."""
+    start = time.perf_counter()
+    run()
+    count = count_watched_runs(time.perf_counter() - start)
+    # What torch.profiler wraps; the wrapper imports the whole of torch.compile, which takes a second or more.
+    with torch.autograd.profiler.profile(use_kineto=True, record_shapes=True) as profiler:
+        for _ in range(count):
+            with torch.profiler.record_function(WATCHED_RUN):
+                run()
+    return split_runs(list(profiler.kineto_results.events()))
+
+
+def split_runs(events: list[Any]) -> list[list[Any]]:
+    """The events inside of each span that is named `WATCHED_RUN`."""
+    starts = sorted(e.start_ns() for e in events if e.name() == WATCHED_RUN)
+    runs: list[list[Any]] = [[] for _ in starts]
+    for event in events:
+        run = bisect_right(starts, event.start_ns()) - 1
+        if run >= 0 and event.name() != WATCHED_RUN:
+            runs[run].append(event)
+    return runs
+
+
+def name_modules(call: Any) -> dict[str, Any]:
+    """Path -> module, of every module in `call` that takes hooks; none where it is no module."""
+    found = dict(call.named_modules()) if isinstance(call, torch.nn.Module) else {}
+    # The wrapper that casts inputs is no part of the user's model.
+    if all(path.partition(".")[0] == CAST_CHILD for path in found if path):
+        found = {path.removeprefix(CAST_CHILD).removeprefix("."): module for path, module in found.items()}
+    return {path: module for path, module in found.items() if not isinstance(module, torch.jit.ScriptModule)}
+
+
+def describe_modules(modules: Mapping[str, Any]) -> dict[str, str]:
+    """Path -> class of those modules that have no children: the layers of a model."""
+    return {path: type(module).__name__ for path, module in modules.items() if path and not any(module.children())}
+
+
+def record_launches(run: RunCall, modules: Mapping[str, Any]) -> list[Launch]:
+    """The kernels of one run that launches them one by one, each with its layer.
+
+    Args:
+        run: returns when the GPU has done it.
+        modules: path -> module, as `name_modules` has them.
+    """
+    run()
+    with mark_modules(modules), torch.autograd.profiler.profile(use_kineto=True, use_device="cuda") as profiler:
+        run()
+    return read_launches(list(profiler.kineto_results.events()), describe_modules(modules))
+
+
+@contextmanager
+def mark_modules(modules: Mapping[str, Any]) -> Iterator[None]:
+    """Meanwhile every call of these modules stands in the profiler's record as a span with its path."""
+    spans: list[Any] = []
+
+    def open_span(path: str) -> None:
+        spans.append(torch.profiler.record_function(WATCHED_MODULE + path))
+        spans[-1].__enter__()
+
+    with ExitStack() as hooks:
+        for path, module in modules.items():
+            before = module.register_forward_pre_hook(lambda module, inputs, path=path: open_span(path))
+            hooks.callback(before.remove)
+            after = module.register_forward_hook(lambda *_: spans.pop().__exit__(None, None, None))
+            hooks.callback(after.remove)
+        yield
+
+
+def read_operator_times(events: Sequence[Any], kinds: Mapping[str, str] | None = None) -> Iterator[Operator]:
+    """Every outermost operator, named after its module, every generated kernel that was marked, and what a compiled
+    graph spends outside of them.
+
+    Args:
+        events: of one run.
+        kinds: path -> class of the modules that are layers; operators of others are layers of their own.
+    """
+    graphs = list(_list_graphs(events))
+    inside_ns = 0
+    for event, name, kind in list_outermost(events, kinds or {}):
+        duration_ns = event.duration_ns()
+        inside_ns += duration_ns if any(start <= event.start_ns() < end for start, end in graphs) else 0
+        if event.name().startswith(WATCHED_KERNEL):
+            yield Operator(GENERATED, float(duration_ns), name, kind)
+        else:
+            dtype = find_operator_dtype(event.name(), (event.dtypes() or [""])[0])
+            yield Operator(dtype, float(duration_ns), name, kind)
+    if graphs:
+        graph_ns = sum(end - start for start, end in graphs)
+        yield Operator(GENERATED, float(max(0, graph_ns - inside_ns)), GENERATED, "fused")
+
+
+def _list_graphs(events: Sequence[Any]) -> Iterator[tuple[int, int]]:
+    """(start, end) of each compiled graph that is inside of no other."""
+    last = 0
+    for event in _sort(events):
+        if event.name().startswith(COMPILED_GRAPH) and event.start_ns() >= last:
+            last = event.start_ns() + event.duration_ns()
+            yield event.start_ns(), last
+
+
+def list_outermost(events: Sequence[Any], kinds: Mapping[str, str]) -> Iterator[tuple[Any, str, str]]:
+    """(event, name of its layer, type) of each operator or marked kernel that is inside of no other, in their order."""
+    namer, last = _Namer(kinds), 0
+    for event in _sort(events):
+        start_ns, end_ns = event.start_ns(), event.start_ns() + event.duration_ns()
+        if event.name().startswith(WATCHED_MODULE):
+            namer.enter(event.name().removeprefix(WATCHED_MODULE), start_ns, end_ns)
+        elif start_ns < last:
+            continue
+        elif event.name().startswith(WATCHED_KERNEL):
+            last = end_ns
+            yield event, event.name().removeprefix(WATCHED_KERNEL), GENERATED
+        elif _OPERATOR.match(event.name()):
+            last = end_ns
+            yield event, *namer.name(event.name(), start_ns)
+
+
+def name_kernels(runs: Sequence[Sequence[Operator]], launches: Sequence[Launch]) -> list[list[Operator]] | None:
+    """The kernels of runs, each under the layer that launched it; None where the runs launched something else.
+
+    Args:
+        runs: kernels in the order in which they ran, as `proof/kernels.py` reads them.
+        launches: of one run of the same module.
+    """
+    if any([kernel.name for kernel in run] != [launch.kernel for launch in launches] for run in runs):
+        return None
+    return [
+        [
+            kernel._replace(name=launch.layer, kind=launch.kind, kernel=kernel.name)
+            for kernel, launch in zip(run, launches, strict=True)
+        ]
+        for run in runs
+    ]
+
+
+def _sort(events: Sequence[Any]) -> list[Any]:
+    return sorted(events, key=lambda e: (e.start_ns(), -e.duration_ns()))
+
+
+class Launch(NamedTuple):
+    """A kernel of a GPU, and the layer of the model that launched it."""
+
+    kernel: str
+    layer: str
+    kind: str
+
+
+def read_launches(events: Sequence[Any], kinds: Mapping[str, str]) -> list[Launch]:
+    """The kernels of one run in the order of their start, each with the outermost operator that launched it.
+
+    Args:
+        events: of the host and of the device. A kernel knows the operator that launched it by a number of the profiler.
+        kinds: as for `read_operator_times`.
+    """
+    host = [event for event in events if not is_device_event(event)]
+    outermost = list(list_outermost(host, kinds))
+    starts = [event.start_ns() for event, _, _ in outermost]
+    begun = {event.correlation_id(): event.start_ns() for event in host if _OPERATOR.match(event.name())}
+    found = []
+    for event in _sort([event for event in events if is_device_event(event) and event.name() != WATCHED_RUN]):
+        at = begun.get(event.linked_correlation_id())
+        place = bisect_right(starts, at) - 1 if at is not None else -1
+        layer, kind = outermost[place][1:] if place >= 0 else (event.name(), "kernel")
+        found.append(Launch(event.name(), layer, kind))
+    return found
+
+
+class _Namer:
+    """Finds the layer of an operator: the module around it, or itself with the number of its occurrence."""
+
+    def __init__(self, kinds: Mapping[str, str]) -> None:
+        self._kinds = kinds
+        self._open: list[tuple[str, int]] = []
+        self._seen: Counter[tuple[str, str]] = Counter()
+
+    def enter(self, path: str, start_ns: int, end_ns: int) -> None:
+        """A call of a module begins."""
+        self._leave(start_ns)
+        self._open.append((path, end_ns))
+
+    def name(self, operator: str, start_ns: int) -> tuple[str, str]:
+        """(name, type) of the layer of an operator that starts now."""
+        self._leave(start_ns)
+        path = self._open[-1][0] if self._open else ""
+        if path in self._kinds:
+            return path, self._kinds[path]
+        kind = operator.partition("::")[2]
+        self._seen[path, kind] += 1
+        count = self._seen[path, kind]
+        return f"{path}: {kind}".removeprefix(": ") + (f" {count}" if count > 1 else ""), kind
+
+    def _leave(self, now_ns: int) -> None:
+        while self._open and self._open[-1][1] <= now_ns:
+            self._open.pop()
+
+
+def find_operator_dtype(name: str, dtype: str) -> str:
+    """The type in which an operator computes: that of its first input, unless FP32 is set to be something shorter."""
+    if name in CONVERSIONS:
+        return REORDER
+    is_product = any(part in name for part in PRODUCTS)
+    return (
+        read_fp32_mode("conv" if "conv" in name else "matmul") if is_product and NAMES.get(dtype) == "fp32" else dtype
+    )
+
+
+def read_fp32_mode(kind: Literal["conv", "matmul"]) -> str:
+    """In what PyTorch computes FP32 convolutions or products on the CPU just now: "fp32", unless somebody set it."""
+    settings = getattr(torch.backends.mkldnn, kind, None)
+    if settings is not None:  # since PyTorch 2.9
+        return FP32_MODES.get(settings.fp32_precision, str(settings.fp32_precision))
+    return FP32_MODES[torch.get_float32_matmul_precision()] if kind == "matmul" else "fp32"

@@ -1,0 +1,337 @@
+"""Kernels that torch.compile generated, each under the layers whose work it does."""
+
+from __future__ import annotations
+
+import json
+import logging
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+
+from enginebench.backends.proof.precision import Operator
+from enginebench.backends.torch.engine import TorchEngine
+from enginebench.backends.torch.generated import (
+    BETWEEN,
+    GENERATED,
+    MAPPING,
+    TRACE,
+    UNTOLD,
+    GeneratedCode,
+    NamedCall,
+    TracedNode,
+    find_operator,
+    find_path,
+    list_wrappers,
+    name_call,
+    name_run,
+    read_calls,
+    settle_origins,
+    trace_modules,
+)
+from enginebench.backends.torch.operators import WATCHED_KERNEL
+from enginebench.core.records import TensorSpec
+
+pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")
+
+
+class Block(torch.nn.Module):
+    """A residual block whose one ReLU is called twice."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv1, self.conv2 = (torch.nn.Conv2d(4, 4, 3, padding=1) for _ in range(2))
+        self.bn = torch.nn.BatchNorm2d(4)
+        self.relu = torch.nn.ReLU()
+
+    def forward(self, x: Any) -> Any:
+        y = self.conv2(self.relu(self.bn(self.conv1(x))))
+        y += x
+        return self.relu(y)
+
+
+class Net(torch.nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.block = Block()
+        self.fc = torch.nn.Linear(4, 3)
+
+    def forward(self, x: Any) -> Any:
+        return torch.softmax(self.fc(self.block(x).mean((2, 3))), 1)
+
+
+LAYERS = [
+    "block.conv1",
+    "block.bn",
+    "block.relu: relu",
+    "block.conv2",
+    "block: add",
+    "block.relu: relu 2",
+    "mean",
+    "fc",
+    "softmax",
+]
+PRODUCTS = {"block.conv1", "block.conv2", "fc"}
+IMAGE = torch.zeros(1, 4, 8, 8)
+
+
+def test_a_trace_tells_the_layers_and_two_calls_of_one_module_apart() -> None:
+    (graph,) = trace_modules(Net().eval(), [IMAGE], fullgraph=True)
+    assert [node.layer for node in graph.values()] == LAYERS
+    assert {node.layer for node in graph.values() if node.product} == PRODUCTS
+    add = next(node for node in graph.values() if node.layer == "block: add")
+    assert "block.conv2" in {graph[name].layer for name in add.inputs if name in graph}
+
+
+def test_a_break_of_the_graph_makes_two() -> None:
+    class Broken(torch.nn.Module):
+        def forward(self, x: Any) -> Any:
+            x = torch.relu(x)
+            torch._dynamo.graph_break()
+            return torch.sigmoid(x)
+
+    graphs = trace_modules(Broken(), [IMAGE], fullgraph=False)
+    assert [[node.layer for node in graph.values()] for graph in graphs] == [["relu"], ["sigmoid"]]
+
+
+def test_generated_code_is_joined_to_modules() -> None:
+    """With the real compiler: each layer is told once, and every kernel was timed."""
+    module = Net().eval()
+    code = GeneratedCode(module, fullgraph=True)
+    compiled = torch.compile(module, dynamic=False, fullgraph=True)
+
+    def prepare(run: Any) -> None:
+        with code.listen():
+            run()
+
+    engine = TorchEngine(
+        compiled,
+        (TensorSpec(name="x", dtype="float32", shape=(1, 4, 8, 8)),),
+        (TensorSpec(name="y", dtype="float32", shape=(1, 3)),),
+        name="pytorch-compile",
+        batch=1,
+        prepare=prepare,
+        generated=code,
+    )
+    engine.bind({"x": IMAGE.numpy()})
+    profile = engine.profile_layers()
+    told = [part for layer in profile.layers for part in layer.name.split(" + ")]
+    assert set(LAYERS) <= set(told) and all(told.count(name) == 1 for name in LAYERS)
+    assert BETWEEN in told and GENERATED not in told
+    assert {"block.conv1", "block.conv2"} <= {layer.name for layer in profile.layers}
+    assert all(layer.mean_ns > 0 for layer in profile.layers if layer.name != BETWEEN)
+    marked = [name for wrapper in list_wrappers() for name in vars(wrapper) if name.startswith("cpp_fused")]
+    assert marked and "not what" not in profile.notes[0]
+    assert not [value for wrapper in list_wrappers() for value in vars(wrapper).values() if _is_marked(value)]
+
+
+def _is_marked(value: Any) -> bool:
+    return WATCHED_KERNEL in str(getattr(value, "args", ""))
+
+
+def test_nobody_listens_for_longer_than_a_compilation() -> None:
+    before = list(logging.getLogger(TRACE).handlers)
+    code = GeneratedCode(Net(), fullgraph=True)
+    with pytest.raises(ZeroDivisionError), code.listen():
+        assert len(logging.getLogger(TRACE).handlers) == len(before) + 1
+        raise ZeroDivisionError
+    assert logging.getLogger(TRACE).handlers == before
+
+
+def test_without_word_from_the_compiler_the_runs_stay_as_they_are() -> None:
+    runs = [[Operator("", 1.0, "relu", "relu")]]
+    assert GeneratedCode(Net(), fullgraph=True).name_layers(runs, [IMAGE]) == (runs, UNTOLD)
+
+
+def tell(code: GeneratedCode, *mappings: dict[str, Any]) -> None:
+    """Says what the compiler says."""
+    with code.listen():
+        for mapping in mappings:
+            metadata = {"artifact": {"name": MAPPING}}
+            logging.getLogger(TRACE).debug("", extra={"metadata": metadata, "payload": json.dumps(mapping)})
+
+
+RELU = {"cppCodeToPost": {"cpp_fused_relu_0:1": ["relu"]}, "postToPre": {"relu": ["x"]}}
+
+
+@pytest.mark.parametrize(
+    ("mappings", "ran", "why"),
+    [
+        ([RELU, RELU], "cpp_fused_relu_0", "the module was traced into 1 graphs and compiled into 2"),
+        ([RELU], "cpp_fused_relu_7", "what ran is not what the compiler says that it wrote"),
+    ],
+)
+def test_what_does_not_fit_is_not_joined(mappings: list[dict[str, Any]], ran: str, why: str) -> None:
+    code = GeneratedCode(torch.nn.Sequential(torch.nn.ReLU()).eval(), fullgraph=True)
+    tell(code, *mappings)
+    runs = [[Operator(GENERATED, 1.0, ran, GENERATED)]]
+    assert code.name_layers(runs, [IMAGE]) == (runs, why)
+
+
+def test_a_module_that_cannot_be_traced_again_is_no_failure() -> None:
+    class Spent(torch.nn.Module):
+        def forward(self, x: Any) -> Any:
+            raise ValueError("once only")
+
+    code = GeneratedCode(Spent(), fullgraph=True)
+    tell(code, RELU)
+    runs = [[Operator("", 1.0, "relu", "relu")]]
+    named, why = code.name_layers(runs, [IMAGE])
+    assert named == runs and why is not None and why.startswith("the module could not be traced again")
+
+
+# A graph as a GPU's compiler told it: conv2's weight is laid out anew (`pack`) in the kernel that finishes the first
+# block, and both kernels name conv2's producers, whose values were never stored.
+GRAPH = {
+    "conv1": TracedNode("conv1", ("x",), True),
+    "bn1": TracedNode("bn1", ("conv1",), False),
+    "relu1": TracedNode("relu: relu", ("bn1",), False),
+    "conv2": TracedNode("conv2", ("relu1",), True),
+    "bn2": TracedNode("bn2", ("conv2",), False),
+    "add": TracedNode("add", ("bn2", "relu1"), False),
+    "relu2": TracedNode("relu: relu 2", ("add",), False),
+}
+BEFORE = {name: [name] for name in GRAPH}
+
+
+def settle(calls: dict[str, list[str]]) -> list[tuple[str, str]]:
+    mapping = json.dumps({"cppCodeToPost": calls, "postToPre": BEFORE})
+    settled = settle_origins(read_calls(mapping), GRAPH)
+    return [(call.kernel, name_call(call, GRAPH).layer) for call in settled]
+
+
+def test_what_a_kernel_only_reads_is_not_its_work() -> None:
+    assert settle(
+        {
+            "extern_kernels.convolution:1": ["conv1"],
+            "triton_bn_relu:2": ["relu1", "bn1", "conv1"],
+            "triton_pack:3": ["conv2", "relu1", "bn1", "conv1"],
+            "extern_kernels.convolution:4": ["conv2", "relu1", "bn1"],
+            "triton_last:5": ["relu2", "add", "bn2", "conv2", "relu1", "unknown"],
+        }
+    ) == [
+        ("extern_kernels.convolution", "conv1"),
+        ("triton_bn_relu", "bn1 + relu: relu"),
+        ("triton_pack", "conv2"),
+        ("extern_kernels.convolution", "conv2"),
+        ("triton_last", "bn2 + add + relu: relu 2"),
+    ]
+
+
+def test_nothing_is_worked_on_before_it_can_be() -> None:
+    """A kernel that also lays out a later weight names all that this one's layer is for."""
+    assert settle(
+        {
+            "extern_kernels.convolution:1": ["conv1"],
+            "cpp_relu_and_pack:2": ["relu1", "bn1", "conv1", "conv2", "bn2", "add"],
+            "extern_kernels.convolution:3": ["conv2"],
+            "cpp_last:4": ["relu2", "add", "bn2", "conv2"],
+        }
+    )[1::2] == [("cpp_relu_and_pack", "bn1 + relu: relu"), ("cpp_last", "bn2 + add + relu: relu 2")]
+
+
+def test_a_product_that_is_named_after_what_was_fused_behind_it() -> None:
+    assert settle(
+        {
+            "torch.ops.mkldnn._convolution_pointwise.default:1": ["relu1"],
+            "torch.ops.mkldnn._convolution_pointwise_.binary:2": ["relu2"],
+        }
+    ) == [
+        ("torch.ops.mkldnn._convolution_pointwise.default", "conv1 + bn1 + relu: relu"),
+        ("torch.ops.mkldnn._convolution_pointwise_.binary", "conv2 + bn2 + add + relu: relu 2"),
+    ]
+
+
+def test_nobody_guesses_which_of_two_products_a_call_is() -> None:
+    calls = {"torch.ops.mkldnn._convolution_pointwise_.binary:1": ["relu2"], "cpp_other:2": []}
+    graph = {**GRAPH, "relu1": TracedNode("relu", ("x",), False), "bn2": TracedNode("bn2", ("conv1", "conv2"), False)}
+    mapping = json.dumps({"cppCodeToPost": calls, "postToPre": BEFORE})
+    assert [name_call(call, graph).layer for call in settle_origins(read_calls(mapping), graph)] == ["", ""]
+
+
+def kernels(*names: str) -> list[Operator]:
+    return [Operator("fp16", 1.0, name, "kernel") for name in names]
+
+
+CALLS = [
+    NamedCall("triton_a", False, "a"),
+    NamedCall("extern_kernels.convolution", True, "conv1"),
+    NamedCall("extern_kernels.convolution", True, "conv2"),
+    NamedCall("triton_b", False, "b"),
+]
+
+
+@pytest.mark.parametrize(
+    ("ran", "layers"),
+    [
+        (["triton_a", "sgemm", "wgrad", "triton_b"], ["a", "conv1", "conv2", "b"]),
+        (
+            ["triton_a", "sgemm", "Memset (Device)", "wgrad", "triton_b"],
+            ["a", "conv1", "Memset (Device)", "conv2", "b"],
+        ),
+        (["triton_a", "pack", "sgemm", "wgrad", "triton_b"], ["a", *3 * ["conv1 + conv2"], "b"]),
+        (
+            ["multi_tensor_apply_kernel", "triton_a", "triton_b", "copy"],
+            ["multi_tensor_apply_kernel", "a", "b", "copy"],
+        ),
+        (["triton_b", "triton_a"], None),
+        (["triton_a", "sgemm", "wgrad"], None),
+        (["triton_a", "triton_b", "triton_b"], None),
+    ],
+)
+def test_library_kernels_belong_to_the_calls_that_stand_where_they_ran(
+    ran: list[str], layers: list[str] | None
+) -> None:
+    named = name_run(kernels(*ran), CALLS)
+    assert (None if named is None else [one.name for one in named]) == layers
+
+
+def test_a_renamed_kernel_keeps_its_name_beside_the_layer() -> None:
+    named = name_run(kernels("triton_a", "sgemm", "wgrad", "triton_b"), CALLS)
+    assert named is not None and named[1][2:] == ("conv1", "convolution", (), "sgemm")
+
+
+def test_operators_of_the_host_are_known_by_their_name() -> None:
+    run = [
+        Operator("", 1.0, "empty", "empty"),
+        Operator("fp32", 1.0, "addmm", "addmm"),
+        Operator(GENERATED, 1.0, GENERATED, "fused"),
+    ]
+    named = name_run(run, [NamedCall("extern_kernels.addmm", True, "fc")])
+    assert named is not None and [one.name for one in named] == ["empty", "fc", BETWEEN]
+
+
+@pytest.mark.parametrize(
+    ("said", "path"),
+    [
+        ("L['self'].layer1.0.conv1", "layer1.0.conv1"),
+        ("L['self']._modules['layer1']._modules['0']", "layer1.0"),
+        ("L['s']._module.fc", "fc"),
+        ("L['self'].relu@1", "relu"),
+        ("L['self']", ""),
+    ],
+)
+def test_paths_are_those_of_named_modules(said: str, path: str) -> None:
+    assert find_path({"outer": ("L['self'].other", None), "inner": (said, None)}) == path
+    assert find_path({}) == find_path(None) == ""
+
+
+@pytest.mark.parametrize(
+    ("kernel", "operator"),
+    [
+        ("extern_kernels.addmm", "addmm"),
+        ("torch.ops.mkldnn._convolution_pointwise_.binary", "_convolution_pointwise_"),
+        ("torch.ops.aten.mm.default", "mm"),
+        ("aten.bmm", "bmm"),
+    ],
+)
+def test_the_operator_of_a_library_call(kernel: str, operator: str) -> None:
+    assert find_operator(kernel) == operator
+
+
+def test_older_versions_that_tell_nothing_compile_all_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("enginebench.backends.torch.generated.inductor", SimpleNamespace(trace=SimpleNamespace()))
+    code = GeneratedCode(Net(), fullgraph=True)
+    tell(code, RELU)
+    assert code.name_layers([], [IMAGE]) == ([], UNTOLD)

@@ -1,0 +1,84 @@
+"""Kernels of a GPU, each under the module that launched it."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+from enginebench.backends.proof.precision import Operator
+from enginebench.backends.torch.operators import (
+    WATCHED_MODULE,
+    Launch,
+    list_outermost,
+    name_kernels,
+    read_launches,
+    read_operator_times,
+)
+
+
+def make_event(name: str, start_ns: int, duration_ns: int, number: int = 0, of: int = 0, device: str = "CPU") -> Any:
+    values = {
+        "name": name,
+        "start_ns": start_ns,
+        "duration_ns": duration_ns,
+        "correlation_id": number,
+        "linked_correlation_id": of,
+        "device_type": f"DeviceType.{device}",
+        "dtypes": ["float"],
+    }
+    return SimpleNamespace(**{key: lambda value=value: value for key, value in values.items()})
+
+
+EVENTS = [
+    make_event(WATCHED_MODULE, 0, 1000),
+    make_event(f"{WATCHED_MODULE}conv", 10, 90),
+    make_event("aten::conv2d", 20, 60, 1),
+    make_event("aten::cudnn_convolution", 30, 40, 2),
+    make_event("cudaLaunchKernel", 40, 5, 77, 2),
+    make_event("aten::relu", 110, 20, 3),
+    make_event("aten::relu", 150, 20, 4),
+    # The GPU is behind: it starts the first kernel when the host is at the last operator.
+    make_event("nchwToNhwcKernel", 160, 5, 77, 2, "CUDA"),
+    make_event("sgemm", 170, 50, 78, 2, "CUDA"),
+    make_event("clamp", 230, 3, 79, 3, "CUDA"),
+    make_event("clamp", 240, 3, 80, 4, "CUDA"),
+    make_event("Memset (Device)", 250, 3, 81, 0, "CUDA"),
+]
+LAUNCHES = [
+    Launch("nchwToNhwcKernel", "conv", "Conv2d"),
+    Launch("sgemm", "conv", "Conv2d"),
+    Launch("clamp", "relu", "relu"),
+    Launch("clamp", "relu 2", "relu"),
+    Launch("Memset (Device)", "Memset (Device)", "kernel"),
+]
+
+
+def test_kernels_belong_to_the_operator_that_launched_them_not_to_the_one_at_their_time() -> None:
+    assert read_launches(EVENTS, {"conv": "Conv2d"}) == LAUNCHES
+
+
+def test_operators_of_any_library_count_and_nothing_else_does() -> None:
+    names = ["mkldnn::_convolution_pointwise", "torchvision::nms", "void at::native::copy<1>", "cudaLaunchKernel"]
+    events = [make_event(name, 10 * i, 5) for i, name in enumerate(names)]
+    assert [(name, kind) for _, name, kind in list_outermost(events, {})] == [
+        ("_convolution_pointwise", "_convolution_pointwise"),
+        ("nms", "nms"),
+    ]
+    assert [one.dtype for one in read_operator_times(events)] == ["fp32", "float"]
+
+
+def test_a_replay_is_named_after_the_launches_one_by_one() -> None:
+    run = [Operator("fp32", float(i), launch.kernel, "kernel") for i, launch in enumerate(LAUNCHES)]
+    named = name_kernels([run, run], LAUNCHES)
+    assert named is not None and named[0] == named[1]
+    assert [(one.name, one.kind, one.kernel, one.time_ns) for one in named[0]][1:3] == [
+        ("conv", "Conv2d", "sgemm", 1.0),
+        ("relu", "relu", "clamp", 2.0),
+    ]
+
+
+def test_a_replay_of_other_kernels_is_not_named() -> None:
+    run = [Operator("fp32", 1.0, launch.kernel, "kernel") for launch in LAUNCHES]
+    other = [run[0]._replace(name="winograd"), *run[1:]]
+    assert name_kernels([run, other], LAUNCHES) is None
+    assert name_kernels([run[:-1]], LAUNCHES) is None
