@@ -139,9 +139,19 @@ def test_nobody_listens_for_longer_than_a_compilation() -> None:
     assert logging.getLogger(TRACE).handlers == before
 
 
+def test_what_another_alike_was_compiled_for_holds_here() -> None:
+    tell(GeneratedCode(torch.nn.Sequential(torch.nn.ReLU()).eval(), fullgraph=True), RELU)
+    code = GeneratedCode(torch.nn.Sequential(torch.nn.ReLU()).eval(), fullgraph=True)
+    named, why = code.name_layers([[Operator(GENERATED, 1.0, "cpp_fused_relu_0", GENERATED)]], [IMAGE])
+    assert why is None and [one.name for one in named[0]] == ["0"]
+
+
 def test_without_word_from_the_compiler_the_runs_stay_as_they_are() -> None:
     runs = [[Operator("", 1.0, "relu", "relu")]]
-    assert GeneratedCode(Net(), fullgraph=True).name_layers(runs, [IMAGE]) == (runs, UNTOLD)
+    assert GeneratedCode(torch.nn.Tanh(), fullgraph=True).name_layers(runs, [IMAGE]) == (runs, UNTOLD)
+
+
+RELU = {"cppCodeToPost": {"cpp_fused_relu_0:1": ["relu"]}, "postToPre": {"relu": ["input_1"]}}
 
 
 def tell(code: GeneratedCode, *mappings: dict[str, Any]) -> None:
@@ -150,9 +160,6 @@ def tell(code: GeneratedCode, *mappings: dict[str, Any]) -> None:
         for mapping in mappings:
             metadata = {"artifact": {"name": MAPPING}}
             logging.getLogger(TRACE).debug("", extra={"metadata": metadata, "payload": json.dumps(mapping)})
-
-
-RELU = {"cppCodeToPost": {"cpp_fused_relu_0:1": ["relu"]}, "postToPre": {"relu": ["x"]}}
 
 
 @pytest.mark.parametrize(
@@ -332,6 +339,6 @@ def test_the_operator_of_a_library_call(kernel: str, operator: str) -> None:
 
 def test_older_versions_that_tell_nothing_compile_all_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("enginebench.backends.torch.generated.inductor", SimpleNamespace(trace=SimpleNamespace()))
-    code = GeneratedCode(Net(), fullgraph=True)
+    code = GeneratedCode(torch.nn.Sigmoid(), fullgraph=True)
     tell(code, RELU)
     assert code.name_layers([], [IMAGE]) == ([], UNTOLD)

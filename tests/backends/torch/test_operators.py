@@ -39,6 +39,7 @@ EVENTS = [
     make_event("aten::relu", 150, 20, 4),
     # The GPU is behind: it starts the first kernel when the host is at the last operator.
     make_event("nchwToNhwcKernel", 160, 5, 77, 2, "CUDA"),
+    make_event(f"{WATCHED_MODULE}conv", 160, 60, 0, 0, "CUDA"),  # the host's span, as the profiler repeats it
     make_event("sgemm", 170, 50, 78, 2, "CUDA"),
     make_event("clamp", 230, 3, 79, 3, "CUDA"),
     make_event("clamp", 240, 3, 80, 4, "CUDA"),
@@ -70,10 +71,20 @@ def test_operators_of_any_library_count_and_nothing_else_does() -> None:
 def test_a_replay_is_named_after_the_launches_one_by_one() -> None:
     run = [Operator("fp32", float(i), launch.kernel, "kernel") for i, launch in enumerate(LAUNCHES)]
     named = name_kernels([run, run], LAUNCHES)
-    assert named is not None and named[0] == named[1]
+    assert named is not None and named[0] == named[1] and named[0][-1] == run[-1]
     assert [(one.name, one.kind, one.kernel, one.time_ns) for one in named[0]][1:3] == [
         ("conv", "Conv2d", "sgemm", 1.0),
         ("relu", "relu", "clamp", 2.0),
+    ]
+
+
+def test_memory_is_cleared_under_another_name_in_a_graph_or_not_at_all() -> None:
+    run = [Operator("fp32", 1.0, launch.kernel, "kernel") for launch in LAUNCHES[:-1]]
+    other = [run[0], Operator("reorder", 1.0, "memset32", "kernel"), *run[1:]]
+    named = name_kernels([run, other], LAUNCHES)
+    assert named is not None and [[one.name for one in run] for run in named] == [
+        ["conv", "conv", "relu", "relu 2"],
+        ["conv", "memset32", "conv", "relu", "relu 2"],
     ]
 
 
@@ -81,4 +92,4 @@ def test_a_replay_of_other_kernels_is_not_named() -> None:
     run = [Operator("fp32", 1.0, launch.kernel, "kernel") for launch in LAUNCHES]
     other = [run[0]._replace(name="winograd"), *run[1:]]
     assert name_kernels([run, other], LAUNCHES) is None
-    assert name_kernels([run[:-1]], LAUNCHES) is None
+    assert name_kernels([run[:-2]], LAUNCHES) is None

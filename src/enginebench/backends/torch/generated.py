@@ -21,7 +21,7 @@ import torch
 import torch._inductor.config as inductor
 
 from enginebench.backends.proof.precision import Operator
-from enginebench.backends.torch.operators import GENERATED, WATCHED_KERNEL, describe_modules, name_modules
+from enginebench.backends.torch.operators import GENERATED, WATCHED_KERNEL, describe_modules, moves_memory, name_modules
 
 # The logger to which PyTorch writes what its compiler did, one record a finding, and the finding that is wanted.
 TRACE = "torch.__trace"
@@ -30,8 +30,8 @@ MAPPING = "inductor_provenance_tracking_node_mappings"
 LIBRARY = ("extern_kernels.", "torch.ops.", "aten.")
 # What a compiled graph spends outside of what it calls: Python, and memory.
 BETWEEN = "between the kernels"
-# Parts of the names of kernels that copy what a graph of launches is given, or clear memory.
-COPIES = ("Memcpy", "Memset", "multi_tensor_apply")
+# Part of the name of the kernel that copies what a graph of launches is given.
+FEEDING = "multi_tensor_apply"
 UNTOLD = "this version of PyTorch does not tell what its generated code is for"
 # Names of operators that multiply.
 _PRODUCTS = re.compile(r"conv|linear|mm$|mm_|matmul|einsum|attention|lstm|gru")
@@ -62,6 +62,11 @@ class Findings(logging.Handler):
             self.found.append(getattr(record, "payload", None) or "{}")
 
 
+# By the code of a module: what was said when it was compiled. PyTorch compiles code once in a process for all modules
+# that run it and are alike.
+_SAID: dict[Any, list[str]] = {}
+
+
 class GeneratedCode:
     """What was compiled for one engine.
 
@@ -72,7 +77,7 @@ class GeneratedCode:
 
     def __init__(self, module: Any, *, fullgraph: bool) -> None:
         self._module, self._fullgraph = module, fullgraph
-        self._mappings: list[str] = []
+        self._code = getattr(type(module).forward, "__code__", type(module))
 
     @contextmanager
     def listen(self) -> Iterator[None]:
@@ -84,7 +89,12 @@ class GeneratedCode:
                 log.addHandler(handler)
                 after.callback(log.removeHandler, handler)
             yield
-        self._mappings = handler.found or self._mappings
+        if handler.found:
+            _SAID[self._code] = handler.found
+
+    @property
+    def _mappings(self) -> list[str]:
+        return _SAID.get(self._code, [])
 
     @contextmanager
     def mark(self) -> Iterator[None]:
@@ -373,7 +383,7 @@ def _name_library(named: list[Operator], waiting: Sequence[int], calls: Sequence
 def _is_of_library(ran: Operator, calls: Sequence[NamedCall]) -> bool:
     """Whether a call can have led to it: a kernel of a GPU, unless it moves bytes; of operators, those of its name."""
     if ran.kind == "kernel":
-        return bool(calls) and not any(part in ran.name for part in COPIES)
+        return bool(calls) and not moves_memory(ran.name) and FEEDING not in ran.name
     return ran.kind in {call.kind for call in calls}
 
 

@@ -163,19 +163,31 @@ def list_outermost(events: Sequence[Any], kinds: Mapping[str, str]) -> Iterator[
 def name_kernels(runs: Sequence[Sequence[Operator]], launches: Sequence[Launch]) -> list[list[Operator]] | None:
     """The kernels of runs, each under the layer that launched it; None where the runs launched something else.
 
+    What only clears or copies memory keeps its name: in a graph it has another one than outside, or is not there.
+
     Args:
         runs: kernels in the order in which they ran, as `proof/kernels.py` reads them.
         launches: of one run of the same module.
     """
-    if any([kernel.name for kernel in run] != [launch.kernel for launch in launches] for run in runs):
+    working = [launch for launch in launches if not moves_memory(launch.kernel)]
+    if any([k.name for k in run if not moves_memory(k.name)] != [one.kernel for one in working] for run in runs):
         return None
-    return [
-        [
-            kernel._replace(name=launch.layer, kind=launch.kind, kernel=kernel.name)
-            for kernel, launch in zip(run, launches, strict=True)
-        ]
-        for run in runs
-    ]
+    return [list(_name_run(run, working)) for run in runs]
+
+
+def _name_run(run: Sequence[Operator], launches: Sequence[Launch]) -> Iterator[Operator]:
+    ahead = iter(launches)
+    for kernel in run:
+        if moves_memory(kernel.name):
+            yield kernel
+        else:
+            launch = next(ahead)
+            yield kernel._replace(name=launch.layer, kind=launch.kind, kernel=kernel.name)
+
+
+def moves_memory(kernel: str) -> bool:
+    """Whether what ran on a GPU only clears or copies memory, by its name: `Memset (Device)`, `memset32`, `Memcpy`."""
+    return kernel.lower().startswith(("memset", "memcpy"))
 
 
 def _sort(events: Sequence[Any]) -> list[Any]:
@@ -202,7 +214,8 @@ def read_launches(events: Sequence[Any], kinds: Mapping[str, str]) -> list[Launc
     starts = [event.start_ns() for event, _, _ in outermost]
     begun = {event.correlation_id(): event.start_ns() for event in host if _OPERATOR.match(event.name())}
     found = []
-    for event in _sort([event for event in events if is_device_event(event) and event.name() != WATCHED_RUN]):
+    device = [event for event in events if is_device_event(event) and not event.name().startswith(WATCHED_MODULE)]
+    for event in _sort(device):  # the profiler repeats the host's spans among them
         at = begun.get(event.linked_correlation_id())
         place = bisect_right(starts, at) - 1 if at is not None else -1
         layer, kind = outermost[place][1:] if place >= 0 else (event.name(), "kernel")
