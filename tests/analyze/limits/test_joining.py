@@ -138,3 +138,13 @@ def _join_plan(file: Path) -> int:
     named = [one for one in join_layers(times, graph).layers if one.layer.onnx_nodes]
     assert all(set(one.nodes) & set(one.layer.onnx_nodes) for one in named), file
     return len(named)
+
+
+def test_a_folded_batch_norm_does_not_get_the_convolution_of_another_layer() -> None:
+    """The exporter's node stands in the scope of the BatchNorm; an eager BatchNorm still takes time of its own."""
+    found = join("stem.bn", "stem.conv", "stem.relu", "block.bn + block: add", "block.conv")
+    assert found["stem.conv"] == ("node_Conv_1",) and found["block.conv"] == ("node_Conv_10",)
+    layers = [LayerTime(name=name, mean_ns=10) for name in ("stem.bn", "stem.conv")]
+    assert [one.shares for one in join_layers(layers, GRAPH).layers] == [True, False]
+    fused = LayerTime(name="block.bn + block: add", mean_ns=10, kind="generated code")
+    assert join(fused, "block.conv")[fused.name] == ("node_add",)

@@ -104,3 +104,14 @@ def test_operators_belong_to_the_innermost_module_around_them() -> None:
         ("block: add 2", "add", 3.0),
         ("flatten", "flatten", 1.0),
     ]
+
+
+def test_a_layer_that_mostly_changes_layouts_is_one_that_computes_all_the_same() -> None:
+    run = [
+        Operator("reorder", 9.0, "conv1", "Conv2d", kernel="nchwToNhwcKernel"),
+        Operator("c10::Half", 1.0, "conv1", "Conv2d", kernel="fprop"),
+        Operator("reorder", 2.0, "to", "to"),
+    ]
+    conv, moved = summarize_layers([run], "a profiler").layers
+    assert (conv.precision, moved.precision) == ("fp16", "reorder")
+    assert (conv.mean_ns, conv.kernels) == (10.0, ("nchwToNhwcKernel", "fprop"))

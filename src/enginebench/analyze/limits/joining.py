@@ -59,6 +59,9 @@ def join_layers(layers: Sequence[LayerTime], graph: GraphWork) -> Joining:
     index = _Index(graph)
     told = [tuple(index.find(layer)) for layer in layers]
     owner: dict[str, int] = {}
+    for number, layer in enumerate(layers):
+        if not _only_moves(layer):
+            owner.update({name: number for name in index.list_weighted(layer) if name not in owner})
     for number in sorted(range(len(layers)), key=lambda i: (_only_moves(layers[i]), not _works(told[i], index))):
         if not _only_moves(layers[number]):
             for name in told[number]:
@@ -110,6 +113,15 @@ class _Index:
         """The nodes that a layer names, each once."""
         said = [node for name in layer.onnx_nodes for node in self._find_one(name)]
         yield from dict.fromkeys(said or self._find_any(layer.name, layer))
+
+    def list_weighted(self, layer: LayerTime) -> Iterator[str]:
+        """The nodes that multiply by the weights of modules that a layer names: theirs before anybody else's.
+
+        An exporter that folds a BatchNorm into a convolution leaves a node that stands in the scope of the BatchNorm.
+        """
+        for name in layer.onnx_nodes or (layer.name, *_PARTS.split(layer.name)):
+            if name.strip() in self._weights:
+                yield self._weights[name.strip()]
 
     def _find_any(self, name: str, layer: LayerTime) -> Iterator[str]:
         if found := self._find_one(name):

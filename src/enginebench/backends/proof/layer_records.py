@@ -8,7 +8,7 @@ from statistics import fmean, median
 
 from enginebench.backends.proof.precision import Operator, choose_calm_runs, name_precision
 from enginebench.core.errors import MeasurementError
-from enginebench.core.precisions import OTHER, UNKNOWN
+from enginebench.core.precisions import OTHER, REORDER, UNKNOWN
 from enginebench.core.records import LayerProfile, LayerTime
 
 
@@ -72,9 +72,13 @@ def _list_kernels(operators: Sequence[Operator]) -> tuple[str, ...]:
 
 
 def _find_precision(operators: Sequence[Operator]) -> str | None:
-    """The precision of most of a layer's time; None where its record has no type that computes."""
+    """The precision of most of a layer's time; None where its record has no type that computes.
+
+    A layer that also brings values from one layout to another is one that computes, however long that takes.
+    """
     sums: defaultdict[str, float] = defaultdict(float)
     for operator in operators:
         sums[name_precision(operator.dtype)] += operator.time_ns
-    longest = max(sums, key=lambda precision: sums[precision])
+    working = {precision: time_ns for precision, time_ns in sums.items() if precision != REORDER} or sums
+    longest = max(working, key=lambda precision: working[precision])
     return None if longest in (OTHER, UNKNOWN) else longest
