@@ -147,4 +147,4 @@ def test_a_folded_batch_norm_does_not_get_the_convolution_of_another_layer() -> 
     layers = [LayerTime(name=name, mean_ns=10) for name in ("stem.bn", "stem.conv")]
     assert [one.shares for one in join_layers(layers, GRAPH).layers] == [True, False]
     fused = LayerTime(name="block.bn + block: add", mean_ns=10, kind="generated code")
-    assert join(fused, "block.conv")[fused.name] == ("node_add",)
+    assert join("stem.conv", "stem.relu", "block.conv", fused)[fused.name] == ("node_add",)
