@@ -8,6 +8,7 @@ import pytest
 from msgspec.structs import replace
 
 from enginebench.core.ceilings import UNITS, Ceiling, CeilingKind, Ceilings
+from enginebench.core.errors import ModelError
 from enginebench.core.records import MeasureSpec, Precision
 from enginebench.measure.machine import describe_machine
 from enginebench.workflow.ceilings import store_ceilings
@@ -60,9 +61,25 @@ def test_without_ceilings_of_this_machine_the_run_says_how_to_get_them(tmp_path:
     assert describe_stored(record, results).rows[0].bound_ms is None
 
 
-def test_a_row_without_a_graph_says_so(tmp_path: Path, children: Children) -> None:
+def test_a_run_whose_engines_need_no_graph_has_one_counted(tmp_path: Path, children: Children) -> None:
     store(40.0)
+    run_model(replace(REQUEST, engines=(("pytorch", {}),)), tmp_path / "r", reporter=Silent())
+    record, results = read_results(tmp_path / "r")
+    assert [source.kind for source in record.sources] == ["torch"]
+    assert describe_stored(record, results).rows[0].bound_ms is not None
+    assert not list((tmp_path / "r").rglob("*.onnx")), "the graph was made to be counted, and is no artifact of the run"
+
+
+def test_a_row_whose_graph_cannot_be_made_says_so(
+    tmp_path: Path, children: Children, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object, **__: object) -> None:
+        raise ModelError("its branches depend on its inputs")
+
+    store(40.0)
+    monkeypatch.setattr("enginebench.workflow.limits.make_sources", fail)
     reporter = Silent()
-    request = replace(REQUEST, engines=(("pytorch", {}),))
-    run_model(request, tmp_path / "r", reporter=reporter)
-    assert any("made no ONNX graph" in text for text in reporter.said)
+    run_model(replace(REQUEST, engines=(("pytorch", {}),)), tmp_path / "r", reporter=reporter)
+    assert any("none can be exported: its branches depend on its inputs" in text for text in reporter.said)
+    record, results = read_results(tmp_path / "r")
+    assert describe_stored(record, results).rows[0].bound_ms is None

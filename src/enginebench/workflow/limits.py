@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -113,8 +114,18 @@ def _note_unknown(work: GraphWork) -> tuple[str, ...]:
 
 
 def _export(request: RunRequest, place: Path, reporter: Reporter) -> Artifact:
-    """The ONNX graph of a model whose engine needs none."""
-    job = SourceJob(source=request.source, out_dir=str(place.absolute()), batch=request.batches[0], data=request.data)
+    """The ONNX graph of a model whose engine needs none.
+
+    Raises:
+        EngineBenchError: it cannot be exported.
+    """
+    job = SourceJob(
+        source=request.source,
+        out_dir=str(place.absolute()),
+        batch=request.batches[0],
+        dynamic_axes=request.dynamic_axes,
+        data=request.data,
+    )
     made = make_sources(job, threads=request.threads, timeout_s=request.timeout_s, reporter=reporter)
     return next(artifact for artifact in made if artifact.kind == "onnx")
 
@@ -133,26 +144,45 @@ def bound_results(folder: RunFolder, record: RunRecord, results: dict[str, Resul
         return
     write_atomic(folder.root / FILE, encode(found.ceilings, indent=2))
     works, told = Works(), set[str]()
-    for result in measured:
-        try:
-            bounded = _bound_result(folder, record, result, found.ceilings, works)
-        except EngineBenchError as error:
-            told.add(f"{result.model} has no bound: {error}")
-            continue
-        if bounded is not None:
-            results[result.id] = replace(result, bound=bounded.bound, layers=bounded.layers or result.layers)
-            folder.write_result(results[result.id])
+    with TemporaryDirectory() as place:
+        graphs = _Graphs(folder, record, Path(place), reporter)
+        for result in measured:
+            try:
+                work = works.count(graphs.find(result), result.engine, result.shapes)
+            except EngineBenchError as error:
+                told.add(f"{result.model} has no bound: {error}")
+                continue
+            bounded = bound_engine(found.ceilings, result.engine, work, result.layers)
+            if bounded is not None:
+                results[result.id] = replace(result, bound=bounded.bound, layers=bounded.layers or result.layers)
+                folder.write_result(results[result.id])
     for text in sorted(told):
         reporter.say(text)
 
 
-def _bound_result(
-    folder: RunFolder, record: RunRecord, result: Result, ceilings: Ceilings, works: Works
-) -> BoundModel | None:
-    graph = find_graph(result, [folder.absolute(source) for source in record.sources])
-    if graph is None:
-        raise ArtifactError("the run made no ONNX graph, whose work could be counted: add an engine such as ort")
-    return bound_engine(ceilings, result.engine, works.count(graph, result.engine, result.shapes), result.layers)
+class _Graphs:
+    """The ONNX graph whose work a row did. Of a run whose engines needed none, one is exported to be counted."""
+
+    def __init__(self, folder: RunFolder, record: RunRecord, place: Path, reporter: Reporter) -> None:
+        self._sources = [folder.absolute(source) for source in record.sources]
+        self._request, self._place, self._reporter = record.request, place, reporter
+        self._exported: Artifact | EngineBenchError | None = None
+
+    def find(self, result: Result) -> Artifact:
+        """Raises:
+        EngineBenchError: there is none, and none can be exported.
+        """
+        found = find_graph(result, self._sources)
+        if found is not None:
+            return found
+        if self._exported is None:
+            try:
+                self._exported = _export(self._request, self._place, self._reporter)
+            except EngineBenchError as error:
+                self._exported = ArtifactError(f"no engine needed an ONNX graph, and none can be exported: {error}")
+        if isinstance(self._exported, EngineBenchError):
+            raise self._exported
+        return self._exported
 
 
 def find_graph(result: Result, sources: Sequence[Artifact]) -> Artifact | None:
