@@ -13,6 +13,7 @@ import numpy as np
 
 from enginebench.core.errors import MissingDependency
 from enginebench.core.text import clean_text
+from enginebench.report.layer_names import fold_name
 from enginebench.report.numbers import format_significant
 
 if TYPE_CHECKING:
@@ -256,7 +257,10 @@ def scale_to_iteration(profile: ProfileDocument, total_ms: float) -> float:
 def list_bars(profile: ProfileDocument, topk: int, kinds: dict[str, str]) -> list[Row]:
     """A row for each of the slowest layers, and one for all others."""
     timed = [layer for layer in profile.layers if layer.total_ms is not None]
-    rows = [(shorten(layer.name), layer.total_ms or 0.0, kinds.get(layer.name, "other")) for layer in timed[:topk]]
+    rows = [
+        (shorten(fold_name(layer.name)), layer.total_ms or 0.0, kinds.get(layer.name, "other"))
+        for layer in timed[:topk]
+    ]
     rest = timed[topk:]
     if rest:
         rows.append((f"({len(rest)} more layers)", sum(layer.total_ms or 0.0 for layer in rest), "other"))

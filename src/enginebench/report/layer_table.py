@@ -11,6 +11,7 @@ from enginebench.analyze.limits.layers import EngineProfileDocument
 from enginebench.analyze.trtexec.records import ProfileDocument
 from enginebench.core.caveats import format_caveat
 from enginebench.core.text import clean_text
+from enginebench.report.layer_names import fold_name
 from enginebench.report.numbers import format_significant
 from enginebench.report.trtexec.files import write_document, write_layer_times
 from enginebench.report.trtexec.terminal import build_groups, format_share, make_table, say
@@ -36,7 +37,7 @@ def render_engine_profile(document: EngineProfileDocument, topk: int) -> Rendera
     table.columns[0].max_width = _NAME_WIDTH - (_LIMIT_WIDTH if limited else 0)
     table.columns[1].max_width = _TYPE_WIDTH
     for layer in document.layers[:topk]:
-        texts = [layer.name, layer.type or "-", layer.precision or "-"]
+        texts = [fold_name(layer.name), layer.type or "-", layer.precision or "-"]
         cells = [_format_ms(layer.average_ms), format_share(layer.share)]
         table.add_row(*map(say, texts), *cells, *([format_limit(layer.of_limit, layer.bound_by)] if limited else []))
     if document.unmapped_share is not None:

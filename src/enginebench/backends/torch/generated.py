@@ -355,7 +355,7 @@ def name_run(run: Sequence[Operator], calls: Sequence[NamedCall]) -> list[Operat
     generated = {call.kernel for call in calls if not call.library}
     for i, operator_ in enumerate(run):
         if operator_.name == GENERATED:
-            named[i] = operator_._replace(name=BETWEEN)
+            named[i] = operator_._replace(name=BETWEEN, kind="host")
             continue
         if operator_.name not in generated:
             waiting.append(i)
