@@ -44,6 +44,13 @@ COLOURS = {
     "other": "#6b7280",
     "overhead": "#b8bdc6",
 }
+# Of every chart, beside the missing frame; in the form of Vega-Lite's `config`.
+LOOK = {
+    "font": "Inter, Helvetica, Arial, sans-serif",
+    "lineBreak": LINE_BREAK,
+    "title": {"fontSize": 15, "subtitleColor": GREY, "subtitleFontSize": 12},
+    "axis": {"grid": True, "gridColor": "#e5e7eb", "labelFontSize": 11, "titleFontSize": 12, "titleColor": GREY},
+}
 # Bars wide enough to be seen on WIDTH pixels; buckets of one or two pixels.
 _BINS = 64
 _BUCKETS = 340
@@ -323,15 +330,14 @@ def finish(chart: Any, title: str, subtitle: str, height: int) -> Spec:
 
 def style_chart(chart: Any, title: str, subtitle: str) -> Spec:
     """The specification of a chart, also of one in panels, with title and the look that all charts share."""
-    alt = import_altair()
-    heading = alt.TitleParams(clean_text(title), subtitle=clean_text(subtitle), anchor="start", offset=10)
-    styled = (
-        chart.properties(title=heading, padding=12, background="white")
-        .configure(font="Inter, Helvetica, Arial, sans-serif", lineBreak=LINE_BREAK)
-        .configure_title(fontSize=15, subtitleColor=GREY, subtitleFontSize=12)
-        .configure_axis(grid=True, gridColor="#e5e7eb", labelFontSize=11, titleFontSize=12, titleColor=GREY)
-        .configure_view(stroke=None)
-    )
-    # Tests hold every kind of chart against the schema; here that would cost more than drawing.
-    spec: Spec = styled.to_dict(validate=False)
-    return spec
+    # Tests hold every kind of chart against the schema; here that would cost more than drawing. What all charts share
+    # is put in last: each step of altair's copies all that was there before.
+    spec: Spec = chart.to_dict(validate=False)
+    config = spec.get("config", {})
+    heading = {"text": clean_text(title), "subtitle": clean_text(subtitle), "anchor": "start", "offset": 10}
+    return spec | {
+        "title": heading,
+        "padding": 12,
+        "background": "white",
+        "config": config | LOOK | {"view": config.get("view", {}) | {"stroke": None}},
+    }
