@@ -12,7 +12,6 @@ from enginebench.analyze.intervals import (
     estimate_geometric,
     measure_difference,
     measure_spread,
-    quantile_of_t,
     take_logs,
 )
 from enginebench.core.errors import MeasurementError
@@ -52,11 +51,6 @@ def test_one_value_has_no_interval() -> None:
     assert estimate.value == pytest.approx(3)
     assert (estimate.low, estimate.high, estimate.supported) == (None, None, False)
     assert "single process" in estimate.method
-
-
-def test_quantile_of_t_agrees_with_scipy() -> None:
-    for p, freedom in ((0.975, 9), (0.95, 5), (0.8, 2.7)):
-        assert quantile_of_t(p, freedom) == pytest.approx(stats.t.ppf(p, freedom))
 
 
 def test_no_values_and_no_time_are_errors() -> None:

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from functools import lru_cache
 
 from msgspec import Struct
 
+from enginebench.analyze.distributions import quantile_of_t
 from enginebench.core.errors import MeasurementError
 from enginebench.core.records import Estimate
 
@@ -30,15 +30,6 @@ class Spread(Struct, frozen=True, kw_only=True):
             return None
         half = quantile_of_t((1 + level) / 2, self.freedom) * self.error
         return self.mean - half, self.mean + half
-
-
-@lru_cache(maxsize=4096)
-def quantile_of_t(p: float, freedom: float) -> float:
-    """The p-quantile of Student's t distribution with `freedom` degrees of freedom."""
-    # scipy is slow to import, and most verbs need no interval.
-    from scipy.special import stdtrit
-
-    return float(stdtrit(freedom, p))
 
 
 def measure_spread(values: Sequence[float]) -> Spread:

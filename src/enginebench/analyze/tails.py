@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from enginebench.analyze.intervals import quantile_of_t
+from enginebench.analyze.distributions import quantile_of_t, share_of_normal
 from enginebench.analyze.quantiles import find_rank, nearest_rank
 from enginebench.core.errors import MeasurementError, UsageError
 from enginebench.core.records import Estimate
@@ -125,8 +125,10 @@ def _correlations(centred: list[Floats]) -> Floats | None:
     products, pairs = np.zeros(longest), np.zeros(longest)
     for part in centred:
         n = len(part)
-        spectrum = np.fft.rfft(part, 2 * n)
-        products[:n] += np.fft.irfft(spectrum * np.conj(spectrum), 2 * n)[:n]
+        # At least 2 n, so that the end does not meet the beginning; twice a large prime takes five times as long.
+        length = 1 << (2 * n - 1).bit_length()
+        spectrum = np.fft.rfft(part, length)
+        products[:n] += np.fft.irfft(spectrum * np.conj(spectrum), length)[:n]
         pairs[:n] += np.arange(n, 0, -1)
     covariance = products / pairs
     # Equal times give 1e-32 here, not 0: a relative spread of 1e-12 is far below one nanosecond in a second.
@@ -223,10 +225,8 @@ def _expand_tail(blocks: int, level: float) -> float:
     Source: T. Hesterberg, "What teachers should know about the bootstrap", The American Statistician 69 (2015),
         section 3.4: the expanded percentile interval.
     """
-    from scipy.special import ndtr
-
     reach = quantile_of_t((1 + level) / 2, blocks - 1) * math.sqrt(blocks / (blocks - 1))
-    return float(ndtr(-reach))
+    return share_of_normal(-reach)
 
 
 def _grid_ranks(n: int, q: float) -> NDArray[np.intp]:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from msgspec.structs import replace
 
+from enginebench.analyze.distributions import quantile_of_normal, share_of_normal
 from enginebench.analyze.metrics.metric import Ask, Facts, Finish, Metric, divide
 from enginebench.analyze.metrics.shares import (
     LEVEL,
@@ -145,17 +146,15 @@ def _draw_sums(counts: Floats) -> Floats:
 
 def _bound(value: float, drawn: Floats, left_out: Floats, n: int) -> tuple[float, float] | None:
     """Bounds of the figure; None where the draws do not differ, so that they say nothing."""
-    from scipy.special import ndtr, ndtri
-
     if n < 2 or len(drawn) < (1 - LOST_DRAWS) * RESAMPLES or np.ptp(drawn) == 0:
         return None
     below = ((drawn < value).mean() + (drawn <= value).mean()) / 2
-    bias = ndtri(np.clip(below, 0.5 / len(drawn), 1 - 0.5 / len(drawn)))
+    bias = quantile_of_normal(float(np.clip(below, 0.5 / len(drawn), 1 - 0.5 / len(drawn))))
     pull = left_out.mean() - left_out
     spread = (pull**2).sum()
     acceleration = (pull**3).sum() / (6 * spread**1.5) if spread > 0 else 0.0
-    ends = bias + ndtri(np.array([(1 - LEVEL) / 2, (1 + LEVEL) / 2]))
-    low, high = np.quantile(drawn, ndtr(bias + ends / (1 - acceleration * ends)))
+    ends = [bias + quantile_of_normal(p) for p in ((1 - LEVEL) / 2, (1 + LEVEL) / 2)]
+    low, high = np.quantile(drawn, [share_of_normal(bias + end / (1 - acceleration * end)) for end in ends])
     return float(low), float(high)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 
+from enginebench.analyze.distributions import quantile_of_normal
 from enginebench.core.records import Estimate
 
 LEVEL = 0.95
@@ -15,7 +16,7 @@ def estimate_share(hits: int, n: int, level: float = LEVEL) -> Estimate:
     Source: E. B. Wilson, "Probable inference, the law of succession, and statistical inference", Journal of the
         American Statistical Association 22 (1927).
     """
-    z = _quantile_of_normal(level)
+    z = quantile_of_normal((1 + level) / 2)
     share = hits / n
     centre = (share + z * z / (2 * n)) / (1 + z * z / n)
     half = z / (1 + z * z / n) * math.sqrt(share * (1 - share) / n + z * z / (4 * n * n))
@@ -44,7 +45,7 @@ def estimate_paired_difference(gained: int, lost: int, n: int, level: float = LE
     Source: A. Agresti and Y. Min, "Simple improved confidence intervals for comparing matched proportions", Statistics
         in Medicine 24 (2005).
     """
-    z = _quantile_of_normal(level)
+    z = quantile_of_normal((1 + level) / 2)
     b, c, total = gained + 0.5, lost + 0.5, n + 2
     centre = (b - c) / total
     half = z * math.sqrt((b + c) - (b - c) ** 2 / total) / total
@@ -66,14 +67,10 @@ def compute_mcnemar_p(gained: int, lost: int) -> float:
     Source: Q. McNemar, "Note on the sampling error of the difference between correlated proportions or percentages",
         Psychometrika 12 (1947); exact by the binomial distribution with one half.
     """
-    # scipy is slow to import, and most verbs need none of it.
+    changed = gained + lost
+    if changed == 0:
+        return 1.0
+    # scipy is slow to import, and where no answer changed none of it is needed.
     from scipy.special import bdtr
 
-    changed = gained + lost
-    return 1.0 if changed == 0 else min(1.0, 2 * float(bdtr(min(gained, lost), changed, 0.5)))
-
-
-def _quantile_of_normal(level: float) -> float:
-    from scipy.special import ndtri
-
-    return float(ndtri((1 + level) / 2))
+    return min(1.0, 2 * float(bdtr(min(gained, lost), changed, 0.5)))
