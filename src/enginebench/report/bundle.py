@@ -29,12 +29,17 @@ def load_bundle(cache: Path | None = None) -> str:
         import vl_convert
     except ImportError as error:
         raise MissingDependency("vl-convert, which holds the charts' JavaScript,", INSTALL) from error
-    path = (cache or find_cache()) / f"vega-{version('vl-convert-python')}.js"
+    path = bundle_path(cache or find_cache())
     if (stored := _read(path)) is not None:
         return stored
     bundle: str = vl_convert.javascript_bundle(snippet=_SNIPPET) + _END
     _keep(path, bundle)
     return bundle
+
+
+def bundle_path(cache: Path) -> Path:
+    """Where the bundle lies in a folder of the cache."""
+    return cache / f"vega-{version('vl-convert-python')}.js"
 
 
 def find_cache() -> Path:
