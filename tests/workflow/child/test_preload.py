@@ -16,6 +16,7 @@ from enginebench.core.errors import ChildFailed
 from enginebench.core.records import EngineSpec, MeasureSpec
 from enginebench.measure.machine import describe_machine
 from enginebench.models.onnx.source import read_packaged_onnx
+from enginebench.models.zoo import DATA_DIR
 from enginebench.workflow import campaign
 from enginebench.workflow.child.isolate import Child
 from enginebench.workflow.child.jobs import MeasureAnswer, MeasureJob, PreloadJob
@@ -25,6 +26,8 @@ from enginebench.workflow.main_job import run_model
 from reporters import Silent
 
 SPEC = EngineSpec(backend="fake")
+# A graph is ready to be measured; by its name the model would be exported first.
+GRAPH = str(DATA_DIR / "digits-mlp.onnx")
 
 
 @pytest.fixture
@@ -150,7 +153,7 @@ def test_rows_take_turns_whether_started_ahead_or_not(
     monkeypatch.setattr(campaign, "Child", Listening)
     failing = {"fault": "raise", "after": "500"}  # beyond the runs of the check
     request = RunRequest(
-        model="digits-mlp",
+        model=GRAPH,
         engines=(("fake", {}), ("fake", failing)),
         measure=MeasureSpec(warmup=0, iters=600, processes=3),
     )
@@ -180,7 +183,7 @@ def test_a_child_that_dies_before_its_turn_is_replaced(tmp_path: Path, monkeypat
             psutil.Process(self.pid).wait(10)
 
     monkeypatch.setattr(campaign, "Child", Dying)
-    request = RunRequest(model="digits-mlp", engines=(("fake", {}),), measure=MeasureSpec(iters=5, processes=2))
+    request = RunRequest(model=GRAPH, engines=(("fake", {}),), measure=MeasureSpec(iters=5, processes=2))
     _, (row,) = run_model(request, tmp_path / "run", reporter=Silent())
     assert row.status == "ok" and len(row.measurements) == 2
 

@@ -12,6 +12,7 @@ from msgspec.structs import replace
 from enginebench.core.errors import MeasurementError
 from enginebench.core.records import Artifact, EngineSpec, LayerProfile, MeasureSpec, Result
 from enginebench.models.onnx.source import read_packaged_onnx
+from enginebench.models.zoo import DATA_DIR
 from enginebench.workflow import campaign
 from enginebench.workflow.campaign import judge_proof, proves_when_timed
 from enginebench.workflow.child.isolate import Child
@@ -23,6 +24,8 @@ from enginebench.workflow.plan import PlannedRow
 from reporters import Silent
 
 SPEC = EngineSpec(backend="fake")
+# A graph is ready to be measured; by its name the model would be exported first.
+GRAPH = str(DATA_DIR / "digits-mlp.onnx")
 MEASURE = MeasureSpec(warmup=1, iters=5, processes=1)
 
 
@@ -91,7 +94,7 @@ def run_proven_when_timed(
 
     monkeypatch.setattr(campaign, "Child", Listening)
     monkeypatch.setattr(campaign, "proves_when_timed", lambda row: True)
-    request = RunRequest(model="digits-mlp", engines=(("fake", options),), measure=replace(MEASURE, processes=4))
+    request = RunRequest(model=GRAPH, engines=(("fake", options),), measure=replace(MEASURE, processes=4))
     results: list[Result] = []
     with suppress(KeyboardInterrupt):
         results = run_model(request, folder, reporter=Silent(), resume=more.get("resume", False))[1]
@@ -156,7 +159,7 @@ def test_a_row_is_named_after_what_its_record_shows() -> None:
 
 @pytest.mark.parametrize("fault", ["raise", "segfault"])
 def test_a_row_on_a_cpu_is_timed_whatever_becomes_of_its_proof(fault: str, tmp_path: Path) -> None:
-    request = RunRequest(model="digits-mlp", engines=(("fake", {"fault": fault, "at": "proof"}),), measure=MEASURE)
+    request = RunRequest(model=GRAPH, engines=(("fake", {"fault": fault, "at": "proof"}),), measure=MEASURE)
     (row,) = run_model(request, tmp_path / "r", reporter=Silent())[1]
     assert row.status == "ok" and [len(m.latency_ns) for m in row.measurements] == [5]
     assert [c.code for c in row.caveats] == ["failed_proof"] and row.drift is not None and row.drift.n == 32
