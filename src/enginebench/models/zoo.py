@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import difflib
 import re
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Literal
 
@@ -169,7 +169,7 @@ def _near_files(path: Path) -> str:
         names = [p.name for p in path.parent.glob(f"*{path.suffix}")]
     except OSError:
         return ""
-    near = difflib.get_close_matches(path.name, names, n=3)
+    near = _find_near(path.name, names)
     return f" (in the same folder: {', '.join(near)})" if near else ""
 
 
@@ -184,10 +184,17 @@ def _resolve_factory(text: str) -> ModelRef:
 def _advise(text: str) -> str:
     if advice := FOREIGN_SUFFIXES.get(Path(text).suffix.lower()):
         return advice
-    near = difflib.get_close_matches(text.lower().replace("-", "_"), [n.replace("-", "_") for n in BUILTIN], n=3)
+    near = _find_near(text.lower().replace("-", "_"), [n.replace("-", "_") for n in BUILTIN])
     names = [name for name in BUILTIN if name.replace("-", "_") in near]
     hint = f"did you mean {' or '.join(names)}? " if names else ""
     return (
         f"{hint}Expected one of {', '.join(BUILTIN)}; timm:NAME; hf:NAME; a path to an .onnx or .pt2 file; or "
         "package.module:factory"
     )
+
+
+def _find_near(name: str, known: Sequence[str]) -> list[str]:
+    """Up to three known names like a mistyped one."""
+    from difflib import get_close_matches  # only somebody who mistyped has a use for it
+
+    return get_close_matches(name, known, n=3)

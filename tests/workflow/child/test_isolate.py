@@ -21,6 +21,7 @@ from enginebench.workflow.child import isolate
 from enginebench.workflow.child.isolate import describe_exit, run_child
 from enginebench.workflow.child.jobs import MeasureJob, ProbeJob, SourceJob
 from enginebench.workflow.child.places import Place
+from processes import environment
 
 
 def make_job(tmp_path: Path, **options: str) -> MeasureJob:
@@ -173,3 +174,9 @@ def test_exit_states_are_put_into_words() -> None:
     assert describe_exit(3) == "the process ended with exit code 3 and without an answer"
     assert describe_exit(-signal.SIGSEGV) == "the process was killed by SIGSEGV"
     assert describe_exit(-33) == "the process was killed by signal 33"
+
+
+def test_a_child_imports_nothing_that_its_parent_needs_alone(tmp_path: Path) -> None:
+    """Every repetition of every row pays for it."""
+    code = "import sys, enginebench.workflow.child.__main__; sys.exit('multiprocessing' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], env=environment(tmp_path), check=False).returncode == 0

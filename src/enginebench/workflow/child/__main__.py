@@ -17,8 +17,8 @@ import msgspec
 
 from enginebench.core.errors import ChildFailed, EngineBenchError
 from enginebench.workflow.child.errors_across import describe_error
-from enginebench.workflow.child.isolate import RESULT_FD, TURN_FD
 from enginebench.workflow.child.jobs import Answered, Job, Kept, Note, PreloadJob, Ready, read_job
+from enginebench.workflow.child.pipes import RESULT_FD, TURN_FD
 
 if TYPE_CHECKING:
     from enginebench.workflow.child.jobs import ErrorAnswer, Message

@@ -38,14 +38,12 @@ from enginebench.workflow.child.jobs import (
     find_answer,
     read_message,
 )
+from enginebench.workflow.child.pipes import RESULT_FD, TURN_FD
 from enginebench.workflow.child.places import Place, enter, find_place, get_engine
 
 # OpenMP's threads wait by spinning. In a child that times nothing they sleep: such children work side by side, and two
 # that spin on the same cores take twice as long.
 PATIENCE = {"OMP_WAIT_POLICY": "PASSIVE"}
-RESULT_FD = "ENGINEBENCH_RESULT_FD"
-# On it a child that is sure of its answer is told when it may make the record: others may still be at work.
-TURN_FD = "ENGINEBENCH_TURN_FD"
 # Enough for the last traceback and the messages of a native library before it.
 STDERR_TAIL_BYTES = 8192
 # A million samples with device times are about 20 MB; an answer beyond this is a fault.
