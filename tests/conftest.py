@@ -23,6 +23,8 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # Tests share cores. OpenMP's threads wait by spinning, which on a shared core keeps the one that has the work from it.
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+# Those of OpenBLAS, which NumPy starts when it is imported, spin for 2^26 cycles; this is the least that it takes.
+os.environ.setdefault("OPENBLAS_THREAD_TIMEOUT", "4")
 
 # A worker holds millions of objects that stay: PyTorch, and 5,000 tests. Looking for garbage among them again and again
 # took a sixth of the collection; children do the same (`workflow/child/__main__.py: GC_THRESHOLD`).
