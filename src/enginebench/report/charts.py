@@ -1,6 +1,7 @@
 """Charts as Vega-Lite specifications: one function a picture, with its data inside, for PNG and for HTML pages.
 
-Data is thinned before it goes into a specification: a million queries become a few hundred marks.
+Data is thinned before it goes into a specification: a million queries become a few hundred marks. A channel is an
+object of altair's, `alt.X("ms:Q")`, never a text: for a text altair hashes all of its schema.
 """
 
 from __future__ import annotations
@@ -105,13 +106,13 @@ def draw_histogram(values_ms: Floats, title: str, what: str = "latency") -> Spec
     bars, subtitle = bin_times(ascending)
     x = alt.X("from:Q", title=f"{what} (ms)", scale=alt.Scale(zero=False, nice=False)).bin("binned")
     y = alt.Y("queries:Q", title="queries")
-    bar = read_rows(bars).mark_bar(color=BLUE, binSpacing=1).encode(x=x, x2="to:Q", y=y)
+    bar = read_rows(bars).mark_bar(color=BLUE, binSpacing=1).encode(x=x, x2=alt.X2("to:Q"), y=y)
     marks = read_rows(mark_percentiles(ascending, (0.5, 0.95, 0.99)))
-    rule = marks.mark_rule(color=ORANGE, strokeWidth=1.5).encode(x="ms:Q")
+    rule = marks.mark_rule(color=ORANGE, strokeWidth=1.5).encode(x=alt.X("ms:Q"))
     # Close percentiles would print over each other: each has a height of its own.
     height = alt.Y("row:O", axis=None, scale=alt.Scale(range=[8, 40]))
     text = marks.mark_text(align="left", dx=4, color=ORANGE, fontWeight="bold").encode(
-        x="ms:Q", y=height, text="name:N"
+        x=alt.X("ms:Q"), y=height, text=alt.Text("name:N")
     )
     return finish(alt.layer(bar, rule, text).resolve_scale(y="independent"), title, subtitle, height=280)
 
@@ -161,7 +162,7 @@ def draw_percentiles(values_ms: Floats, title: str, what: str = "latency") -> Sp
     # The median stands at the left edge, so its label goes to the other side.
     left = [write_labels(marks[:1], align="left", dx=8, dy=12)]
     right = [write_labels(marks[1:], align="right", dx=-6, dy=-10)] if len(marks) > 1 else []
-    dots = read_rows(marks).mark_point(color=ORANGE, filled=True, size=50).encode(x="rarity:Q", y="ms:Q")
+    dots = read_rows(marks).mark_point(color=ORANGE, filled=True, size=50).encode(x=alt.X("rarity:Q"), y=alt.Y("ms:Q"))
     return finish(alt.layer(line, dots, *left, *right), title, f"{len(ascending):,} queries, nearest rank", height=280)
 
 
@@ -178,10 +179,11 @@ def follow_tail(ascending: Floats) -> tuple[list[Row], list[Row]]:
 
 def write_labels(marks: list[Row], **place: Any) -> Any:
     """The layer of labels beside the named points."""
+    alt = import_altair()
     return (
         read_rows(marks)
         .mark_text(color=ORANGE, fontWeight="bold", **place)
-        .encode(x="rarity:Q", y="ms:Q", text="label:N")
+        .encode(x=alt.X("rarity:Q"), y=alt.Y("ms:Q"), text=alt.Text("label:N"))
     )
 
 
@@ -203,8 +205,8 @@ def draw_series(values_ms: Floats, title: str, what: str = "latency", seconds: F
     if each == 1:
         line = base.mark_line(color=BLUE, point=alt.OverlayMarkDef(size=12)).encode(y=alt.Y("median:Q", **y))
         return finish(line, title, f"{len(values_ms):,} queries", height=240)
-    band = base.mark_area(color=BLUE, opacity=0.25).encode(y=alt.Y("min:Q", **y), y2="max:Q")
-    line = base.mark_line(color=BLUE, strokeWidth=1.2).encode(y="median:Q")
+    band = base.mark_area(color=BLUE, opacity=0.25).encode(y=alt.Y("min:Q", **y), y2=alt.Y2("max:Q"))
+    line = base.mark_line(color=BLUE, strokeWidth=1.2).encode(y=alt.Y("median:Q"))
     subtitle = f"{len(values_ms):,} queries; line: median, band: fastest to slowest of {each:,} neighbouring queries"
     return finish(alt.layer(band, line), title, subtitle, height=240)
 
@@ -241,7 +243,7 @@ def draw_layers(profile: ProfileDocument, title: str, topk: int = 30, layers: La
     # With the default verbosity of a build no precision is known: one colour, no legend.
     told = any(bar["kind"] != "other" for bar in bars)
     bar = base.mark_bar().encode(color=colour_kinds(bars)) if told else base.mark_bar(color=BLUE)
-    text = base.mark_text(align="left", dx=4, color=GREY).encode(text="label:N")
+    text = base.mark_text(align="left", dx=4, color=GREY).encode(text=alt.Text("label:N"))
     subtitle = (
         f"{len(profile.layers)} layers, {format_significant(scale_to_iteration(profile, profile.total_ms), 4)} ms"
     )

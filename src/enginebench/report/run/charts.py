@@ -99,10 +99,10 @@ def _draw_speedups(points: list[Point], document: RunDocument) -> Chart | None:
     base = _read("speedups").transform_filter(_SHOWN).encode(y=y)
     tooltip = _tips(row="row", verdict="verdict", speedup="speed-up", low="95 % from", high="to")
     bars = base.mark_bar(size=_BAR - 4).encode(x=x, color=_colour_precisions(points), tooltip=tooltip)
-    rules = base.mark_rule(strokeWidth=2, color="#1f2937").encode(x="low:Q", x2="high:Q")
-    texts = base.mark_text(align="left", dx=6, color=GREY).encode(x=alt.X("end:Q"), text="text:N")
+    rules = base.mark_rule(strokeWidth=2, color="#1f2937").encode(x=alt.X("low:Q"), x2=alt.X2("high:Q"))
+    texts = base.mark_text(align="left", dx=6, color=GREY).encode(x=alt.X("end:Q"), text=alt.Text("text:N"))
     texts = texts.transform_calculate(end="max(datum.speedup, datum.high || 0)")
-    one = alt.Chart(alt.Data(values=[{"one": 1}])).mark_rule(strokeDash=[4, 3], color=GREY).encode(x="one:Q")
+    one = alt.Chart(alt.Data(values=[{"one": 1}])).mark_rule(strokeDash=[4, 3], color=GREY).encode(x=alt.X("one:Q"))
     subtitle = "ratio of medians of neighbouring repetitions; lines are 95 % intervals over processes"
     spec = finish(alt.layer(bars, rules, texts, one), "Speed-up", subtitle, height=_fit_rows(points, least=3))
     fastest = max(points, key=lambda p: p["speedup"])
@@ -129,9 +129,9 @@ def _draw_batches(points: list[Point]) -> Chart | None:
             color=_colour_rows("engine"),
         )
     )
-    line = base.mark_line().encode(detail="engine:N", order="batch:Q")
+    line = base.mark_line().encode(detail=alt.Detail("engine:N"), order=alt.Order("batch:Q"))
     dots = base.mark_point(filled=True, size=60, opacity=1).encode(tooltip=tooltip)
-    texts = base.mark_text(dy=-10, fontSize=10).encode(text="text:N")
+    texts = base.mark_text(dy=-10, fontSize=10).encode(text=alt.Text("text:N"))
     spec = finish(alt.layer(line, dots, texts), "Latency against throughput", "numbers are batch sizes", height=300)
     return Chart(
         name="throughput",
@@ -153,7 +153,7 @@ def _draw_histogram(bars: list[Point], medians: list[Point]) -> Chart | None:
         .mark_rect(color=COLOURS["fp32"])
         .encode(
             x=x,
-            x2="to:Q",
+            x2=alt.X2("to:Q"),
             y=alt.Y("calls:Q", title=None, axis=None, scale=alt.Scale(zero=True)),
             y2=alt.datum(0),
             tooltip=_tips(**{"row": "row", "from": "from (ms)", "to": "to (ms)", "calls": "calls"}),
@@ -196,7 +196,9 @@ def _draw_percentiles(curves: list[Point], thin: list[Point]) -> Chart | None:
     y = alt.Y("ms:Q", title="latency (ms), log axis", scale=alt.Scale(type="log", nice=False, padding=8))
     lines = _read("curves").transform_filter(_SHOWN).encode(x=x, y=y, color=_colour_rows("row"))
     each = _read("thin").transform_filter(_SHOWN).encode(x=x, y=y, color=_colour_rows("row"))
-    each = each.mark_line(strokeWidth=0.7, opacity=0.35, interpolate="step-before").encode(detail=["row:N", "line:N"])
+    each = each.mark_line(strokeWidth=0.7, opacity=0.35, interpolate="step-before").encode(
+        detail=[alt.Detail("row:N"), alt.Detail("line:N")]
+    )
     tooltip = [
         alt.Tooltip("row:N"),
         alt.Tooltip("share:N", title="calls no slower"),
@@ -238,7 +240,7 @@ def _draw_drift(points: list[Point], referenced: bool) -> Chart | None:
         color=COLOURS["int8"], filled=True, size=34, opacity=1
     )
     hover = base.mark_point(opacity=0, size=40).encode(tooltip=tooltip)
-    layers = alt.layer(line.encode(detail="line:N"), reference.encode(tooltip=tooltip), marked, hover)
+    layers = alt.layer(line.encode(detail=alt.Detail("line:N")), reference.encode(tooltip=tooltip), marked, hover)
     also = "; grey: the fixed reference kernel, which shows the machine alone" if referenced else ""
     subtitle = f"medians of neighbouring calls over the row's median; orange: disturbed blocks{also}"
     spec = _draw_panels(layers, "series", points, "Latency over time", subtitle, same_height=True)
@@ -263,8 +265,10 @@ def _draw_quality(points: list[Point], quality: str) -> Chart | None:
     base = _read("points").transform_filter(_SHOWN).encode(x=x, y=y)
     tooltip = _tips(row="row", per_s="images/s", quality=quality, low="95 % from", high="to", precision="precision")
     front = base.transform_filter("datum.pareto").mark_line(color=GREY, strokeDash=[5, 3])
-    front = front.encode(detail="front:N", order="per_s:Q")
-    rules = base.transform_filter("isValid(datum.low)").mark_rule(opacity=0.5).encode(y="low:Q", y2="high:Q")
+    front = front.encode(detail=alt.Detail("front:N"), order=alt.Order("per_s:Q"))
+    rules = (
+        base.transform_filter("isValid(datum.low)").mark_rule(opacity=0.5).encode(y=alt.Y("low:Q"), y2=alt.Y2("high:Q"))
+    )
     dots = base.mark_point(filled=True, size=90, opacity=1).encode(
         color=_colour_precisions(points),
         shape=alt.Shape("pareto:N", legend=None, scale=alt.Scale(domain=[True, False], range=["diamond", "circle"])),
@@ -273,10 +277,13 @@ def _draw_quality(points: list[Point], quality: str) -> Chart | None:
     names = base.transform_filter("datum.pareto").mark_text(align="right", dx=-8, dy=10, color=GREY, fontSize=10)
     # Of the rows on the front the name says it.
     doubtful = base.transform_filter("datum.doubt != '' && !datum.pareto")
-    doubts = doubtful.mark_text(align="right", dx=-8, dy=10, color=GREY, fontSize=10).encode(text="doubt:N")
+    doubts = doubtful.mark_text(align="right", dx=-8, dy=10, color=GREY, fontSize=10).encode(text=alt.Text("doubt:N"))
     subtitle = "no other row is both faster and better than those on the dashed line"
     spec = finish(
-        alt.layer(front, rules, dots, names.encode(text="row:N"), doubts), f"Speed against {quality}", subtitle, 300
+        alt.layer(front, rules, dots, names.encode(text=alt.Text("row:N")), doubts),
+        f"Speed against {quality}",
+        subtitle,
+        300,
     )
     best = [p["row"] for p in points if p["pareto"]]
     return Chart(
@@ -303,7 +310,7 @@ def _draw_stages(points: list[Point]) -> Chart | None:
             y=alt.Y("row:N", sort=None, title=None, axis=_label_bars()),
             x=alt.X("ms:Q", title="p50 of each stage (ms)"),
             color=colour,
-            order="order:Q",
+            order=alt.Order("order:Q"),
             tooltip=_tips(row="row", stage="stage", ms="p50 (ms)", share="share"),
         )
     )
