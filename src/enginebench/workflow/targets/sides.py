@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TypeAlias
 
+import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
@@ -27,6 +29,8 @@ SIDE_TIMEOUT_S = 1800.0
 STEP_TIMEOUT_S = 60.0
 # Entries per call if a graph takes any number: enough to keep an engine busy, few enough for 1 GB.
 STEP = 16
+# What sides start from, by the job that made it.
+MadeSources: TypeAlias = dict[bytes, tuple[Artifact, ...]]
 
 
 class SideRequest(Struct, frozen=True, kw_only=True):
@@ -52,11 +56,20 @@ class OpenSide(Struct, frozen=True, kw_only=True):
         return f"{format_engine(spec)} {format_precision(spec.precision, spec.recipe)} on {self.model}"
 
 
-def open_side(text: str, request: SideRequest, scratch: Path, reporter: Reporter) -> OpenSide:
+def open_side(
+    text: str, request: SideRequest, scratch: Path, reporter: Reporter, made: MadeSources | None = None
+) -> OpenSide:
     """The side that `text` names: `ENGINE@TARGET`, the file of a stored row, or a bundle.
 
     A graph is run in the precision that it is in; a PyTorch model in FP32. A stored row is run on the very artifact
     that it was measured on, a bundle on its own.
+
+    Args:
+        text: the SIDE.
+        request: what both sides have in common.
+        scratch: folder of what is made for it.
+        reporter: progress.
+        made: what sides before it start from; this one takes the same where it would make the same, and adds its own.
 
     Raises:
         UsageError: it is neither.
@@ -72,7 +85,11 @@ def open_side(text: str, request: SideRequest, scratch: Path, reporter: Reporter
         out_dir=str(scratch),
         onnx=takes(name) == "onnx",
     )
-    sources = make_sources(job, threads=request.threads, timeout_s=SIDE_TIMEOUT_S, reporter=reporter)
+    made = {} if made is None else made
+    same = msgspec.json.encode(replace(job, out_dir=""))
+    if same not in made:
+        made[same] = make_sources(job, threads=request.threads, timeout_s=SIDE_TIMEOUT_S, reporter=reporter)
+    sources = made[same]
     spec = EngineSpec(backend=name, options=options, device=find_device(name, request.device), threads=request.threads)
     artifact = choose_source(sources, spec, takes(name))
     options = _add_profile(add_shapes(options, artifact, request.source.input_shapes), name, request)

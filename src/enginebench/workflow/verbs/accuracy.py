@@ -21,7 +21,7 @@ from enginebench.workflow.lock import lock_devices
 from enginebench.workflow.progress import Reporter
 from enginebench.workflow.scoring import choose_metrics, judge_by, score_file
 from enginebench.workflow.targets.scratch import open_scratch
-from enginebench.workflow.targets.sides import OpenSide, SideRequest, check_side, choose_step, open_side
+from enginebench.workflow.targets.sides import MadeSources, OpenSide, SideRequest, check_side, choose_step, open_side
 
 # 50,000 images of ImageNet take hours on a slow engine and are worth waiting for.
 ACCURACY_TIMEOUT_S = 6 * 3600.0
@@ -81,8 +81,9 @@ def measure_side_accuracy(
     judged = judge_by(labelled)
     assert judged is not None  # there are labelled samples
     with open_scratch() as place:
-        own = open_side(side, request, place / "side", reporter)
-        other = open_side(reference, request, place / "reference", reporter) if reference is not None else None
+        made: MadeSources = {}
+        own = open_side(side, request, place / "side", reporter, made)
+        other = open_side(reference, request, place / "reference", reporter, made) if reference is not None else None
         model = model or _find_model(own, other, labelled)
         answer = _answer(own, labelled, model, request, place / "side", reporter)
         before = place / "reference" / ANSWERS if other is not None else None

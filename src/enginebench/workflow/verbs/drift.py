@@ -38,6 +38,7 @@ from enginebench.workflow.lock import lock_devices
 from enginebench.workflow.progress import Reporter
 from enginebench.workflow.targets.scratch import open_scratch
 from enginebench.workflow.targets.sides import (
+    MadeSources,
     OpenSide,
     SideRequest,
     check_side,
@@ -115,8 +116,9 @@ def measure_sides(
     for text in (reference, candidate):
         check_side(text)
     with open_scratch() as place:
-        ref = open_side(reference, request, place / "reference", reporter)
-        cand = open_side(candidate, request, place / "candidate", reporter)
+        made: MadeSources = {}
+        ref = open_side(reference, request, place / "reference", reporter, made)
+        cand = open_side(candidate, request, place / "candidate", reporter, made)
         _check_profile_index(request, (ref, cand))
         check_sides(ref, cand)
         step = choose_step((ref, cand), request)
