@@ -8,7 +8,7 @@ from pathlib import Path
 from msgspec.structs import replace
 
 from enginebench.backends.abilities import KeepsLog
-from enginebench.backends.registry import find_device, find_entry, find_installed, open_backend, takes
+from enginebench.backends.registry import check_options, find_device, find_entry, find_installed, open_backend, takes
 from enginebench.bundle.reading import is_bundle
 from enginebench.core.errors import UsageError
 from enginebench.core.records import Artifact, EngineSpec, Result
@@ -16,6 +16,7 @@ from enginebench.core.store import bring_files, write_atomic
 from enginebench.measure.machine import describe_machine
 from enginebench.workflow.campaign import Campaign
 from enginebench.workflow.child.elsewhere import find_available
+from enginebench.workflow.child.places import enter
 from enginebench.workflow.folder import ARTIFACTS, RunFolder, RunRecord, RunRequest
 from enginebench.workflow.lock import lock_devices
 from enginebench.workflow.plan import PlannedRow, list_devices, plan_rows, plan_stored, with_suffix
@@ -80,10 +81,11 @@ def bench_sides(
 
 
 def _check_side(request: RunRequest) -> None:
-    """Checks what can be checked before anything is built: the command of a tool that times itself."""
+    """Checks what can be checked before anything is built: options, and the command of a tool that times itself."""
     ((name, options),), ((precision, recipe),) = request.engines, request.precisions
     device, batch = find_device(name, request.device), request.batches[0]
     spec = EngineSpec(backend=name, options=options, device=device, precision=precision, recipe=recipe, batch=batch)
+    check_options(enter(spec))
     check_command(spec, request.measure)
 
 
