@@ -33,7 +33,6 @@ from enginebench.models.onnx.source import load_graph, read_onnx
 from enginebench.models.torch.blame import find_line
 from enginebench.models.torch.flat import Flat
 from enginebench.models.torch.source import load_module
-from enginebench.models.torch.translations import leave_translations_unparsed
 
 if TYPE_CHECKING:
     from enginebench.core.protocols import Array
@@ -190,7 +189,7 @@ def _write_graph(
     examples = _to_tensors(random_feeds(inputs, 1, seed=0), inputs)
     try:
         # In PyTorch 2.13 a trace of a fused attention kernel has strides that the decomposed graph then lacks.
-        with _quiet_exporter(), leave_translations_unparsed(), sdpa_kernel(SDPBackend.MATH):
+        with _quiet_exporter(), sdpa_kernel(SDPBackend.MATH):
             program: Any = torch.onnx.export(
                 module,
                 examples,
