@@ -5,14 +5,20 @@ from __future__ import annotations
 from types import SimpleNamespace
 from typing import Any
 
+import torch
+
 from enginebench.backends.proof.precision import Operator
 from enginebench.backends.torch.operators import (
     WATCHED_MODULE,
     Launch,
+    describe_modules,
     list_outermost,
+    mark_modules,
     name_kernels,
+    name_modules,
     read_launches,
     read_operator_times,
+    record_profile,
 )
 
 
@@ -93,3 +99,47 @@ def test_a_replay_of_other_kernels_is_not_named() -> None:
     other = [run[0]._replace(name="winograd"), *run[1:]]
     assert name_kernels([run, other], LAUNCHES) is None
     assert name_kernels([run[:-2]], LAUNCHES) is None
+
+
+class Encoder(torch.nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = torch.nn.TransformerEncoderLayer(8, 2, 16, batch_first=True)
+        self.head = torch.nn.Linear(8, 2)
+
+    def forward(self, x: Any) -> Any:
+        return self.head(self.layer(x))
+
+
+def test_watching_modules_does_not_change_what_runs() -> None:
+    """An encoder layer of PyTorch leaves its fast path where one of its modules has a hook; it is one operator."""
+    module = Encoder().eval()
+    modules = name_modules(module)
+
+    def run() -> None:
+        with torch.inference_mode():
+            module(torch.zeros(1, 4, 8))
+
+    with mark_modules(modules):
+        assert not any(m._forward_hooks or m._forward_pre_hooks for m in modules.values())
+        runs = record_profile(run)
+    names = [name for _, name, _ in list_outermost(runs[0], describe_modules(modules))]
+    assert "layer" in names and "head" in names
+    assert not [name for name in names if name.startswith("layer.")]
+    with torch.autograd.profiler.profile(use_kineto=True) as profiler:
+        run()
+    assert not [e for e in profiler.kineto_results.events() if e.name().startswith(WATCHED_MODULE)]
+
+
+def test_a_module_with_more_than_one_operator_in_a_call_is_no_layer() -> None:
+    events = [
+        make_event(f"{WATCHED_MODULE}a", 0, 10),
+        make_event("aten::add", 1, 2),
+        make_event(f"{WATCHED_MODULE}b", 20, 30),
+        make_event("aten::add", 21, 2),
+        make_event(f"{WATCHED_MODULE}b.conv", 30, 10),
+        make_event("aten::conv2d", 31, 2),
+        make_event(f"{WATCHED_MODULE}a", 60, 10),
+        make_event("aten::add", 61, 2),
+    ]
+    assert [name for _, name, _ in list_outermost(events, {"b.conv": "Conv2d"})] == ["a", "b: add", "b.conv", "a"]

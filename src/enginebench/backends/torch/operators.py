@@ -8,9 +8,11 @@ from bisect import bisect_right
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import torch
+from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
 
 from enginebench.backends.proof.kernels import is_device_event
 from enginebench.backends.proof.precision import NAMES, Operator, count_watched_runs
@@ -95,19 +97,27 @@ def record_launches(run: RunCall, modules: Mapping[str, Any]) -> list[Launch]:
 
 @contextmanager
 def mark_modules(modules: Mapping[str, Any]) -> Iterator[None]:
-    """Meanwhile every call of these modules stands in the profiler's record as a span with its path."""
-    spans: list[Any] = []
+    """Meanwhile every call of these modules stands in the profiler's record as a span with its path.
 
-    def open_span(path: str) -> None:
-        spans.append(torch.profiler.record_function(WATCHED_MODULE + path))
-        spans[-1].__enter__()
+    The hooks are those for all modules, not the modules' own: `TransformerEncoderLayer` leaves its fast path where
+    one of its modules has a hook. Source: PyTorch 2.13, torch/nn/modules/transformer.py.
+    """
+    spans: list[Any] = []
+    paths = {id(module): path for path, module in modules.items()}
+
+    def open_span(module: Any, _: Any) -> None:
+        if id(module) in paths:
+            spans.append(torch.profiler.record_function(WATCHED_MODULE + paths[id(module)]))
+            spans[-1].__enter__()
+
+    def close_span(module: Any, *_: Any) -> None:
+        if id(module) in paths:
+            spans.pop().__exit__(None, None, None)
 
     with ExitStack() as hooks:
-        for path, module in modules.items():
-            before = module.register_forward_pre_hook(lambda module, inputs, path=path: open_span(path))
-            hooks.callback(before.remove)
-            after = module.register_forward_hook(lambda *_: spans.pop().__exit__(None, None, None))
-            hooks.callback(after.remove)
+        if paths:
+            hooks.callback(register_module_forward_pre_hook(open_span).remove)
+            hooks.callback(register_module_forward_hook(close_span).remove)
         yield
 
 
@@ -145,7 +155,7 @@ def _list_graphs(events: Sequence[Any]) -> Iterator[tuple[int, int]]:
 
 def list_outermost(events: Sequence[Any], kinds: Mapping[str, str]) -> Iterator[tuple[Any, str, str]]:
     """(event, name of its layer, type) of each operator or marked kernel that is inside of no other, in their order."""
-    namer, last = _Namer(kinds), 0
+    namer, last, found = _Namer(kinds), 0, list[tuple[Any, str, str, _ModuleCall | None]]()
     for event in _sort(events):
         start_ns, end_ns = event.start_ns(), event.start_ns() + event.duration_ns()
         if event.name().startswith(WATCHED_MODULE):
@@ -154,10 +164,12 @@ def list_outermost(events: Sequence[Any], kinds: Mapping[str, str]) -> Iterator[
             continue
         elif event.name().startswith(WATCHED_KERNEL):
             last = end_ns
-            yield event, event.name().removeprefix(WATCHED_KERNEL), GENERATED
+            found.append((event, event.name().removeprefix(WATCHED_KERNEL), GENERATED, None))
         elif _OPERATOR.match(event.name()):
             last = end_ns
-            yield event, *namer.name(event.name(), start_ns)
+            found.append((event, *namer.name(event.name(), start_ns)))
+    for event, name, kind, call in found:
+        yield event, call.path if call is not None and namer.is_whole(call.path) else name, kind
 
 
 def name_kernels(runs: Sequence[Sequence[Operator]], launches: Sequence[Launch]) -> list[list[Operator]] | None:
@@ -223,32 +235,51 @@ def read_launches(events: Sequence[Any], kinds: Mapping[str, str]) -> list[Launc
     return found
 
 
+@dataclass
+class _ModuleCall:
+    """A call of a module, and how many operators ran in it."""
+
+    path: str
+    end_ns: int
+    count: int = 0
+
+
 class _Namer:
     """Finds the layer of an operator: the module around it, or itself with the number of its occurrence."""
 
     def __init__(self, kinds: Mapping[str, str]) -> None:
         self._kinds = kinds
-        self._open: list[tuple[str, int]] = []
+        self._open: list[_ModuleCall] = []
+        self._calls: dict[str, list[_ModuleCall]] = {}
         self._seen: Counter[tuple[str, str]] = Counter()
 
     def enter(self, path: str, start_ns: int, end_ns: int) -> None:
         """A call of a module begins."""
         self._leave(start_ns)
-        self._open.append((path, end_ns))
+        self._open.append(_ModuleCall(path, end_ns))
+        self._calls.setdefault(path, []).append(self._open[-1])
 
-    def name(self, operator: str, start_ns: int) -> tuple[str, str]:
-        """(name, type) of the layer of an operator that starts now."""
+    def name(self, operator: str, start_ns: int) -> tuple[str, str, _ModuleCall | None]:
+        """(name, type, call of the module around it) of the layer of an operator that starts now."""
         self._leave(start_ns)
-        path = self._open[-1][0] if self._open else ""
+        for call in self._open:
+            call.count += 1
+        around = self._open[-1] if self._open else None
+        path = around.path if around else ""
         if path in self._kinds:
-            return path, self._kinds[path]
+            return path, self._kinds[path], around
         kind = operator.partition("::")[2]
         self._seen[path, kind] += 1
         count = self._seen[path, kind]
-        return f"{path}: {kind}".removeprefix(": ") + (f" {count}" if count > 1 else ""), kind
+        name = f"{path}: {kind}".removeprefix(": ") + (f" {count}" if count > 1 else "")
+        return name, kind, around if path else None
+
+    def is_whole(self, path: str) -> bool:
+        """Whether each call of a module was a single operator, which then did all of its work, its children's too."""
+        return all(call.count == 1 for call in self._calls[path])
 
     def _leave(self, now_ns: int) -> None:
-        while self._open and self._open[-1][1] <= now_ns:
+        while self._open and self._open[-1].end_ns <= now_ns:
             self._open.pop()
 
 
