@@ -342,3 +342,59 @@ def test_older_versions_that_tell_nothing_compile_all_the_same(monkeypatch: pyte
     code = GeneratedCode(torch.nn.Sigmoid(), fullgraph=True)
     tell(code, RELU)
     assert code.name_layers([], [IMAGE]) == ([], UNTOLD)
+
+
+class Wrapper(torch.nn.Module):
+    """As every module of a user is wrapped."""
+
+    def __init__(self, inner: Any) -> None:
+        super().__init__()
+        self.inner = inner
+
+    def forward(self, x: Any) -> Any:
+        return self.inner(x)
+
+
+def test_modules_in_one_wrapper_keep_what_was_said_of_each() -> None:
+    relu, tanh = (Wrapper(make()).eval() for make in (torch.nn.ReLU, torch.nn.Tanh))
+    first, second = (GeneratedCode(module, fullgraph=True) for module in (relu, tanh))
+    (node,) = trace_modules(relu, [IMAGE], fullgraph=True)[0]
+    tell(first, RELU | {"postToPre": {"relu": [node]}})
+    assert second.name_layers([[]], [IMAGE]) == ([[]], UNTOLD)
+    tell(second, {"cppCodeToPost": {"cpp_fused_tanh_0:1": ["tanh"]}, "postToPre": {"tanh": ["elsewhere"]}})
+    named, why = first.name_layers([[Operator(GENERATED, 1.0, "cpp_fused_relu_0", GENERATED)]], [IMAGE])
+    assert why is None and [one.name for one in named[0]] == ["inner"]
+
+
+def test_operators_are_counted_through_all_graphs() -> None:
+    class Broken(torch.nn.Module):
+        def forward(self, x: Any) -> Any:
+            x = torch.relu(x)
+            torch._dynamo.graph_break()
+            return torch.relu(x - 1)
+
+    graphs = trace_modules(Broken(), [IMAGE], fullgraph=False)
+    assert [[node.layer for node in graph.values()] for graph in graphs] == [["relu"], ["sub", "relu 2"]]
+
+
+def test_a_module_whose_children_one_operator_replaces_is_a_layer() -> None:
+    class Replaced(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.child = torch.nn.Linear(8, 8)
+
+        def forward(self, x: Any) -> Any:
+            return torch.nn.functional.linear(x, self.child.weight)
+
+    (graph,) = trace_modules(torch.nn.Sequential(Replaced(), torch.nn.ReLU()).eval(), [IMAGE], fullgraph=True)
+    assert [node.layer for node in graph.values()] == ["0", "1"]
+
+
+def test_two_calls_of_one_kernel_for_one_node_are_one_layer() -> None:
+    """Each layer of an LSTM is a call of its own."""
+    kernel = "torch.ops.mkldnn.mkldnn_rnn_layer.default"
+    calls = {f"{kernel}:1": ["lstm"], f"{kernel}:2": ["lstm"], "extern_kernels.addmm:3": ["fc"]}
+    graph = {"lstm": TracedNode("rnn: lstm", ("x",), True), "fc": TracedNode("fc", ("lstm",), True)}
+    mapping = json.dumps({"cppCodeToPost": calls, "postToPre": {name: [name] for name in graph}})
+    settled = settle_origins(read_calls(mapping), graph)
+    assert [name_call(call, graph).layer for call in settled] == ["rnn: lstm", "rnn: lstm", "fc"]

@@ -62,8 +62,8 @@ class Findings(logging.Handler):
             self.found.append(getattr(record, "payload", None) or "{}")
 
 
-# By the code of a module: what was said when it was compiled. PyTorch compiles code once in a process for all modules
-# that run it and are alike.
+# By what makes modules alike: what was said when one of them was compiled. PyTorch compiles code once in a process for
+# all modules that run it and are alike.
 _SAID: dict[Any, list[str]] = {}
 
 
@@ -77,7 +77,8 @@ class GeneratedCode:
 
     def __init__(self, module: Any, *, fullgraph: bool) -> None:
         self._module, self._fullgraph = module, fullgraph
-        self._code = getattr(type(module).forward, "__code__", type(module))
+        self._alike = _describe_likeness(module)
+        self._said: list[str] = []
 
     @contextmanager
     def listen(self) -> Iterator[None]:
@@ -90,11 +91,11 @@ class GeneratedCode:
                 after.callback(log.removeHandler, handler)
             yield
         if handler.found:
-            _SAID[self._code] = handler.found
+            self._said = _SAID[self._alike] = handler.found
 
     @property
     def _mappings(self) -> list[str]:
-        return _SAID.get(self._code, [])
+        return self._said or _SAID.get(self._alike, [])
 
     @contextmanager
     def mark(self) -> Iterator[None]:
@@ -136,6 +137,18 @@ class GeneratedCode:
         if any(run is None for run in named):
             return plain, "what ran is not what the compiler says that it wrote"
         return [run for run in named if run is not None], None
+
+
+def _describe_likeness(module: Any) -> Any:
+    """Its code, and that of all modules in it, with the shapes of their parameters.
+
+    One class wraps every module of a user, so that its own code says nothing.
+    """
+    if not isinstance(module, torch.nn.Module):
+        return module
+    classes = tuple((path, type(one)) for path, one in module.named_modules())
+    parameters = tuple((path, tuple(one.shape)) for path, one in module.named_parameters())
+    return classes, parameters
 
 
 def _call_marked(span: str, kernel: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
@@ -211,9 +224,15 @@ def settle_origins(calls: Sequence[RawCall], graph: Mapping[str, TracedNode]) ->
     settled = []
     for call in calls:
         own = tuple(name for name in graph if owner.get(name) == call.number)
-        helps = call.origins[0][0] if call.origins and not own and not call.library else ""
+        helps = call.origins[0][0] if call.origins and not own and _can_help(call, calls, owner) else ""
         settled.append(Call(call.kernel, call.library, own, helps))
     return _settle_helpers(settled)
+
+
+def _can_help(call: RawCall, calls: Sequence[RawCall], owner: Mapping[str, int]) -> bool:
+    """A generated kernel can; a library's call where one of the same kernel has its node: each layer of an LSTM."""
+    last = owner.get(call.origins[0][0])
+    return not call.library or any(one.number == last and one.kernel == call.kernel for one in calls)
 
 
 def _find_product(call: RawCall, graph: Mapping[str, TracedNode], owner: dict[str, int]) -> None:
@@ -264,14 +283,15 @@ def _settle_helpers(calls: Sequence[Call]) -> list[Call]:
 def trace_modules(module: Any, tensors: Sequence[Any], *, fullgraph: bool) -> list[dict[str, TracedNode]]:
     """The nodes by name, of each graph into which a module is traced, in their order.
 
-    A module without children is a layer, if it is one node; any other node is a layer of its own, as `path: operator`
-    or `path: operator 2`.
+    A module is a layer, if it is one node; any other node is a layer of its own, as `path: operator` or
+    `path: operator 2`.
     """
     kinds = describe_modules(name_modules(module))
     graphs: list[dict[str, TracedNode]] = []
+    seen = Counter[tuple[str, str]]()
 
     def record(graph: Any, _: Any) -> Any:
-        graphs.append(name_nodes(graph.graph.nodes, kinds))
+        graphs.append(name_nodes(graph.graph.nodes, kinds, seen))
         return graph.forward
 
     with torch.inference_mode():
@@ -279,26 +299,38 @@ def trace_modules(module: Any, tensors: Sequence[Any], *, fullgraph: bool) -> li
     return graphs
 
 
-def name_nodes(nodes: Iterable[Any], kinds: Mapping[str, str]) -> dict[str, TracedNode]:
+def name_nodes(
+    nodes: Iterable[Any], kinds: Mapping[str, str], seen: Counter[tuple[str, str]] | None = None
+) -> dict[str, TracedNode]:
     """The nodes of a traced graph that compute, by name.
 
     Args:
         nodes: of torch.fx.
         kinds: path -> class of the modules that have no children.
+        seen: (path, operator) -> how many of them the graphs before had; those of this one are added.
     """
+    seen = Counter() if seen is None else seen
     working = [node for node in nodes if node.op in ("call_function", "call_method", "call_module")]
     paths = {node.name: find_path(node.meta.get("nn_module_stack")) for node in working}
-    together, seen = Counter(paths.values()), Counter[tuple[str, str]]()
+    together = Counter(paths.values())
+    within = Counter(outer for path in paths.values() for outer in _list_outer(path))
     found = {}
     for node in working:
         path, kind = paths[node.name], find_kind(node)
         seen[path, kind] += 1
-        alone = path in kinds and together[path] == 1
+        alone = together[path] == 1 if path in kinds else within[path] == 1
         count = f" {seen[path, kind]}" if seen[path, kind] > 1 else ""
         layer = path if alone else f"{path}: {kind}{count}".removeprefix(": ")
         inputs = tuple(other.name for other in node.all_input_nodes)
         found[node.name] = TracedNode(layer, inputs, bool(_PRODUCTS.search(kind)))
     return found
+
+
+def _list_outer(path: str) -> Iterator[str]:
+    """A path and those of the modules around it, without the model itself."""
+    while path:
+        yield path
+        path = path.rpartition(".")[0]
 
 
 def find_kind(node: Any) -> str:
