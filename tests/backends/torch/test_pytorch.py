@@ -360,6 +360,17 @@ def test_compiled_code_is_kept_in_a_folder_whose_path_has_a_space_and_a_quote(tm
     assert list(folder.rglob("*.so"))
 
 
+def test_each_of_many_batches_is_compiled(tmp_path: Path) -> None:
+    """PyTorch gives up after eight, and without fullgraph goes on eagerly."""
+    artifact, batches = describe("y"), 10
+    torch.compiler.reset()
+    with PytorchCompileBackend(lambda artifact: Wrapped(torch.relu), tmp_path).load(artifact, COMPILE) as engine:
+        for batch in range(1, batches + 1):
+            engine.bind({"x": np.full((batch, 2), -1.0, np.float32)})
+            engine.run()
+        assert engine.fetch()["y"].shape == (batches, 2)
+
+
 @pytest.mark.parametrize(
     ("text", "wanted"),
     [

@@ -56,6 +56,10 @@ _TIMES = re.compile(r'"(?:time_taken_ms|found_by_coordesc)":[^,}]*,?|"triton_cac
 # With CUDA graphs the first call runs, the second captures and the third is the first to be launched as a graph.
 # Source: PyTorch, torch/_inductor/cudagraph_trees.py.
 COMPILING_CALLS = 3
+# After how many compilations of one function PyTorch gives up, or goes on eagerly without a word; names since 2.6 and
+# before. Source: torch/_dynamo/config.py.
+LIMITS = ("recompile_limit", "accumulated_recompile_limit", "cache_size_limit", "accumulated_cache_size_limit")
+MOST_COMPILATIONS = 10_000
 
 
 class PytorchCompileBackend:
@@ -230,6 +234,10 @@ def compile_module(module: Any, options: dict[str, str]) -> Any:
     mode = None if options["mode"] == "default" else options["mode"]
     if hasattr(dynamo, "allow_rnn"):  # since PyTorch 2.8; without it a module that holds an LSTM is refused whole
         dynamo.allow_rnn = True
+    # Every batch that is bound is compiled, and every model: one class wraps them all, and PyTorch counts by its code.
+    for name in LIMITS:
+        if hasattr(dynamo, name):
+            setattr(dynamo, name, max(MOST_COMPILATIONS, getattr(dynamo, name)))
     return torch.compile(module, mode=mode, dynamic=False, fullgraph=options["fullgraph"] == "1")
 
 
