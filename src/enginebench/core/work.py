@@ -41,6 +41,7 @@ class NodeWork(Struct, frozen=True, kw_only=True):
     moves: bool = False
     read_shares: dict[str, float] = {}
     scopes: tuple[str, ...] = ()  # of the PyTorch modules that it was exported from, outermost first
+    operator: str = ""  # of PyTorch that it was exported from, `add_2`: several nodes where the exporter took it apart
 
 
 class GraphWork(Struct, frozen=True, kw_only=True):

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from enginebench.analyze.limits.joining import join_layers
 from enginebench.analyze.trtexec.plan_layers import parse_layers
@@ -148,3 +149,63 @@ def test_a_folded_batch_norm_does_not_get_the_convolution_of_another_layer() -> 
     assert [one.shares for one in join_layers(layers, GRAPH).layers] == [True, False]
     fused = LayerTime(name="block.bn + block: add", mean_ns=10, kind="generated code")
     assert join("stem.conv", "stem.relu", "block.conv", fused)[fused.name] == ("node_add",)
+
+
+def exported(name: str, op: str, inputs: str, operator: str, unit: Unit | None = None, path: str = "block") -> NodeWork:
+    return replace(node(name, op, inputs, name, unit, (path,)), operator=operator)
+
+
+# A SiLU that the exporter took apart, two products of a module that is called twice, two additions.
+EXPORTED = GraphWork(
+    nodes=(
+        exported("sigmoid", "Sigmoid", "x", "silu"),
+        exported("times", "Mul", "sigmoid x", "silu"),
+        exported("scaled", "Mul", "times s", "mul"),
+        exported("first", "Gemm", "scaled a.weight", "linear", "gemm", "a"),
+        exported("second", "Gemm", "first a.weight", "linear_1", "gemm", "a"),
+        exported("ratio", "Div", "second s", "div"),
+        exported("sum", "Add", "ratio x", "add_3"),
+    ),
+    tensors={},
+    outputs=("sum",),
+)
+
+
+@pytest.mark.parametrize(
+    ("names", "nodes"),
+    [
+        (["block: silu", "block: mul"], {"block: silu": ("sigmoid", "times"), "block: mul": ("scaled",)}),
+        (["a: linear", "a: linear 2"], {"a: linear": ("first",), "a: linear 2": ("second",)}),
+        (["block: truediv + block: add"], {"block: truediv + block: add": ("ratio", "sum")}),
+        # One of two additions is not in the graph any more, and nobody knows which.
+        (["block: add", "a + block: add 2"], {"block: add": (), "a + block: add 2": ("first", "second")}),
+    ],
+)
+def test_operators_are_found_by_what_the_exporter_says(names: list[str], nodes: dict[str, tuple[str, ...]]) -> None:
+    others = [node.name for node in EXPORTED.nodes if node.name not in sum(nodes.values(), ())]
+    layers = [LayerTime(name=name, mean_ns=10) for name in (*names, *others)]
+    joined = {one.layer.name: one.nodes for one in join_layers(layers, EXPORTED).layers}
+    assert {name: joined[name] for name in names} == nodes
+
+
+def test_an_operator_of_the_model_itself_is_not_the_first_of_its_kind_anywhere() -> None:
+    """Its name is also that of the tensor that the first one in the graph makes."""
+    nodes = (
+        replace(node("node_relu", "Relu", "x", "relu", scopes=("features.2",)), operator="relu"),
+        node("node_linear", "Gemm", "relu hidden.weight", "linear", "gemm", ("hidden",)),
+        replace(node("node_relu_1", "Relu", "linear", "relu_1"), operator="relu_1"),
+    )
+    graph = GraphWork(nodes=nodes, tensors={}, outputs=("relu_1",))
+    layers = [
+        LayerTime(name="features.2", mean_ns=10, kind="ReLU"),
+        LayerTime(name="hidden", mean_ns=10, kind="addmm"),
+        LayerTime(name="relu", mean_ns=10, kind="generated code"),
+    ]
+    joined = {one.layer.name: one.nodes for one in join_layers(layers, graph).layers}
+    assert joined == {"features.2": ("node_relu",), "hidden": ("node_linear",), "relu": ("node_relu_1",)}
+
+
+def test_a_module_that_is_called_twice_has_both_products() -> None:
+    layers = [LayerTime(name=name, mean_ns=10, kind="Linear") for name in ("a", "sum")]
+    joined = {one.layer.name: one.nodes for one in join_layers(layers, EXPORTED).layers}
+    assert {"first", "second"} <= set(joined["a"])

@@ -77,3 +77,10 @@ def test_a_damaged_file_is_refused(tmp_path: pytest.TempPathFactory) -> None:
     path.write_bytes(b"no graph")
     with pytest.raises(ArtifactError, match="damaged"):
         count_work(path, {})
+
+
+def test_a_node_says_which_modules_and_which_operator_it_was_exported_from() -> None:
+    relu = helper.make_node("Relu", ["x"], ["y"])
+    relu.metadata_props.add(key="pkg.torch.onnx.name_scopes", value="['', 'block', 'block.act', 'relu_1']")
+    (node,) = describe([relu], [2, 8], {}).nodes
+    assert node.scopes == ("block", "block.act") and node.operator == "relu_1"

@@ -30,6 +30,9 @@ _REGIONS = re.compile(r"attention|subgraph|mha|myelin|fused", re.IGNORECASE)
 _MOVED = re.compile(r"_[a-zA-Z]{2,6}_[a-zA-Z]{2,6}_")
 _PARTS = re.compile(r"[,;&]| \+ | \|\| ")
 _MODULE_OPERATOR = ": "
+_OWN_OPERATOR = re.compile(r"[a-z_]\w*(?: \d+)?")
+# How the exporter calls what Python does by another name.
+_EXPORTED = {"truediv": "div", "floordiv": "floor_divide", "concat": "cat"}
 
 
 class JoinedLayer(Struct, frozen=True, kw_only=True):
@@ -56,7 +59,7 @@ def join_layers(layers: Sequence[LayerTime], graph: GraphWork) -> Joining:
         layers: as the engine's profiler names them; those that name their nodes themselves are taken at their word.
         graph: that the engine's own was made of.
     """
-    index = _Index(graph)
+    index = _Index(graph, layers)
     told = [tuple(index.find(layer)) for layer in layers]
     owner: dict[str, int] = {}
     for number, layer in enumerate(layers):
@@ -101,18 +104,34 @@ def _works(names: Iterable[str], index: _Index) -> bool:
 class _Index:
     """Everything by which a name can be found: nodes, tensors that they make, modules that they were exported from."""
 
-    def __init__(self, graph: GraphWork) -> None:
+    def __init__(self, graph: GraphWork, layers: Sequence[LayerTime]) -> None:
         self.nodes = {node.name: node for node in graph.nodes}
         self._makers = {tensor: node.name for node in graph.nodes for tensor in node.outputs}
         self._all_readers: dict[str, set[str]] = {t: set(names) for t, names in _list_readers(graph).items()}
         self._readers = {tensor: names[0] for tensor, names in _list_readers(graph).items()}
-        self._weights = dict(_index_weights(graph))
+        self._weights = _index_weights(graph)
         self._scopes = _index_scopes(graph)
+        self._scopes[""] = [node.name for node in graph.nodes if node.operator and not node.scopes]
+        self._exported = any(node.operator for node in graph.nodes)
+        self._counts = _count_operators(layers)
 
     def find(self, layer: LayerTime) -> Iterator[str]:
         """The nodes that a layer names, each once."""
         said = [node for name in layer.onnx_nodes for node in self._find_one(name)]
+        if not said and self._exported and _is_pytorch(layer):
+            parts = [part.strip() for part in _PARTS.split(layer.name)]
+            if any(self._is_own_operator(part) for part in parts):
+                found = [self._find_own(p) if self._is_own_operator(p) else self._find_one(p) for p in parts]
+                yield from dict.fromkeys(node for nodes in found for node in nodes)
+                return
         yield from dict.fromkeys(said or self._find_any(layer.name, layer))
+
+    def _is_own_operator(self, part: str) -> bool:
+        """Whether a part of a layer's name is an operator of the model itself, which PyTorch names without a path."""
+        return bool(_OWN_OPERATOR.fullmatch(part)) and part not in self._scopes and part not in self._weights
+
+    def _find_own(self, part: str) -> tuple[str, ...]:
+        return self._find_operator("", *_split_operator(part))
 
     def list_weighted(self, layer: LayerTime) -> Iterator[str]:
         """The nodes that multiply by the weights of modules that a layer names: theirs before anybody else's.
@@ -121,7 +140,7 @@ class _Index:
         """
         for name in layer.onnx_nodes or (layer.name, *_PARTS.split(layer.name)):
             if name.strip() in self._weights:
-                yield self._weights[name.strip()]
+                yield from self._weights[name.strip()]
 
     def _find_any(self, name: str, layer: LayerTime) -> Iterator[str]:
         if found := self._find_one(name):
@@ -165,13 +184,22 @@ class _Index:
         """Nodes of a PyTorch module by its path; `path: operator 2` is the second operator of that kind there."""
         path, _, operator = name.partition(_MODULE_OPERATOR)
         if name in self._weights:
-            return (self._weights[name],)
+            return tuple(self._weights[name])
         if not operator:
             return tuple(self._scopes.get(name, ()))
-        kind, _, count = operator.partition(" ")
-        alike = [node for node in self._scopes.get(path, ()) if _is_alike(self.nodes[node], kind, path)]
-        place = int(count) - 1 if count.isdigit() else 0
-        return (alike[place],) if place < len(alike) else ()
+        return self._find_operator(path, *_split_operator(operator))
+
+    def _find_operator(self, path: str, kind: str, count: int) -> tuple[str, ...]:
+        """Nodes of one of a module's operators; of none where the graph has fewer than there are layers: it may have
+        dropped any of them."""
+        alike: dict[str, list[str]] = {}
+        for name in self._scopes.get(path, ()):
+            node = self.nodes[name]
+            if (node.scopes[-1] if node.scopes else "") == path and _is_alike(node, kind):
+                alike.setdefault(node.operator or name, []).append(name)
+        if max(count, self._counts.get((path, kind), 0)) > len(alike):
+            return ()
+        return tuple(list(alike.values())[count - 1])
 
     def _find_moved(self, name: str) -> tuple[str, ...]:
         """The node for which values are moved: `input_abcd_acdb_node`, `Reformatting CopyNode for ... to node`."""
@@ -183,18 +211,50 @@ class _Index:
         return ()
 
 
-def _is_alike(node: NodeWork, operator: str, path: str) -> bool:
-    """Whether a node is what PyTorch's operator became, in this module and in none inside of it."""
-    plain = operator.strip("_").lower().replace("_", "")
-    return (node.scopes[-1] if node.scopes else "") == path and plain.startswith(node.op.lower()[: len(plain)] or "?")
+def _split_operator(operator: str) -> tuple[str, int]:
+    """(kind, number) of `add 2`, of `add`."""
+    kind, _, count = operator.partition(" ")
+    return kind, max(1, int(count)) if count.isdigit() else 1
 
 
-def _index_weights(graph: GraphWork) -> Iterator[tuple[str, str]]:
-    """Path of a module -> the node that multiplies by its weight, as exporters name parameters after their module."""
+def _count_operators(layers: Iterable[LayerTime]) -> dict[tuple[str, str], int]:
+    """(path, kind) -> how many operators of that kind the layers name there."""
+    found: dict[tuple[str, str], int] = {}
+    for layer in layers:
+        for part in (part.strip() for part in _PARTS.split(layer.name)):
+            path, _, operator = part.rpartition(_MODULE_OPERATOR)
+            if path or (_is_pytorch(layer) and _OWN_OPERATOR.fullmatch(part)):
+                kind, count = _split_operator(operator)
+                found[path, kind] = max(count, found.get((path, kind), 0))
+    return found
+
+
+def _is_pytorch(layer: LayerTime) -> bool:
+    """Whether a layer is of operators that PyTorch named: other runtimes write their types with capitals."""
+    return layer.kind is not None and layer.kind.islower() and layer.kind != "kernel"
+
+
+def _is_alike(node: NodeWork, kind: str) -> bool:
+    """Whether a node is of an operator that PyTorch calls so: by what the exporter says, else by what it became."""
+    plain = kind.strip("_")
+    exported = re.sub(r"_\d+$", "", node.operator).strip("_")
+    if exported and not node.operator.startswith(("_", "getitem")):
+        return exported == _EXPORTED.get(plain, plain)
+    short = plain.lower().replace("_", "")
+    return short.startswith(node.op.lower()[: len(short)] or "?")
+
+
+def _index_weights(graph: GraphWork) -> dict[str, list[str]]:
+    """Path of a module -> the nodes that multiply by its weight, one for each time that it is called.
+
+    Exporters name parameters after their module.
+    """
+    found: dict[str, list[str]] = {}
     for node in graph.nodes:
         for tensor in node.inputs[1:2]:
             if node.macs:
-                yield re.sub(r"\.weight(?:_\w+)?$", "", tensor), node.name
+                found.setdefault(re.sub(r"\.weight(?:_\w+)?$", "", tensor), []).append(node.name)
+    return found
 
 
 def _index_scopes(graph: GraphWork) -> dict[str, list[str]]:

@@ -150,6 +150,7 @@ def _describe_tensor(kind: int, shape: Shape, *, constant: bool = False) -> Tens
 def _describe_node(node: NodeProto, name: str, known: Mapping[str, tuple[TensorWork, Shape]]) -> NodeWork:
     shapes = {tensor: shape for tensor, (_, shape) in known.items()}
     macs = count_macs(node, shapes)
+    scopes = _read_scopes(node)
     return NodeWork(
         name=name,
         op=node.op_type,
@@ -159,7 +160,8 @@ def _describe_node(node: NodeProto, name: str, known: Mapping[str, tuple[TensorW
         unit=UNITS.get(node.op_type) if macs else None,
         moves=node.op_type in MOVES or node.op_type in QUANTIZERS,
         read_shares=dict(_list_read_shares(node, shapes)),
-        scopes=_read_scopes(node),
+        scopes=tuple(scope for scope in scopes[:-1] if scope),
+        operator=scopes[-1] if scopes else "",
     )
 
 
@@ -248,4 +250,4 @@ def _read_scopes(node: NodeProto) -> tuple[str, ...]:
         scopes = ast.literal_eval(text) if text else []
     except (ValueError, SyntaxError):
         return ()
-    return tuple(str(scope) for scope in scopes[:-1] if scope) if isinstance(scopes, list) else ()
+    return tuple(str(scope) for scope in scopes) if isinstance(scopes, list) else ()
