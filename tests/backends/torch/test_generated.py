@@ -398,3 +398,29 @@ def test_two_calls_of_one_kernel_for_one_node_are_one_layer() -> None:
     mapping = json.dumps({"cppCodeToPost": calls, "postToPre": {name: [name] for name in graph}})
     settled = settle_origins(read_calls(mapping), graph)
     assert [name_call(call, graph).layer for call in settled] == ["rnn: lstm", "rnn: lstm", "fc"]
+
+
+def test_after_a_break_paths_are_still_those_of_the_whole() -> None:
+    """The model may have a module of the same name as its block has."""
+
+    class Broken(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.fc = torch.nn.Linear(8, 8)
+
+        def forward(self, x: Any) -> Any:
+            x = torch.relu(x)
+            torch._dynamo.graph_break()
+            return self.fc(x)
+
+    class Outer(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.block, self.fc = Broken(), torch.nn.Linear(8, 8)
+
+        def forward(self, x: Any) -> Any:
+            x = self.block(x)
+            return self.fc(x)
+
+    graphs = trace_modules(Outer().eval(), [IMAGE], fullgraph=False)
+    assert [node.layer for graph in graphs for node in graph.values()] == ["block: relu", "block.fc", "fc"]

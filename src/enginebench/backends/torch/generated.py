@@ -7,6 +7,7 @@ torch/_inductor/debug.py and torch/_inductor/compile_fx.py, where it is called p
 
 from __future__ import annotations
 
+import inspect
 import json
 import logging
 import operator
@@ -286,21 +287,42 @@ def trace_modules(module: Any, tensors: Sequence[Any], *, fullgraph: bool) -> li
     A module is a layer, if it is one node; any other node is a layer of its own, as `path: operator` or
     `path: operator 2`.
     """
-    kinds = describe_modules(name_modules(module))
-    graphs: list[dict[str, TracedNode]] = []
+    named = name_modules(module)
+    kinds, places = describe_modules(named), {id(one): path for path, one in named.items()}
+    graphs: list[tuple[list[Any], str]] = []
     seen = Counter[tuple[str, str]]()
 
     def record(graph: Any, _: Any) -> Any:
-        graphs.append(name_nodes(graph.graph.nodes, kinds, seen))
+        graphs.append((list(graph.graph.nodes), find_running(places)))
         return graph.forward
 
     with torch.inference_mode():
         torch.compile(module, backend=record, dynamic=False, fullgraph=fullgraph)(*tensors)
-    return graphs
+    broken = len(graphs) > 1
+    return [name_nodes(nodes, kinds, seen, within, broken=broken) for nodes, within in graphs]
+
+
+def find_running(places: Mapping[int, str]) -> str:
+    """The path of the innermost module whose call is under way: after a break PyTorch traces its code, not the model's.
+
+    Args:
+        places: id of each module -> its path.
+    """
+    frame = inspect.currentframe()
+    while frame is not None:
+        if frame.f_code.co_name == "_call_impl" and id(frame.f_locals.get("self")) in places:
+            return places[id(frame.f_locals["self"])]
+        frame = frame.f_back
+    return ""
 
 
 def name_nodes(
-    nodes: Iterable[Any], kinds: Mapping[str, str], seen: Counter[tuple[str, str]] | None = None
+    nodes: Iterable[Any],
+    kinds: Mapping[str, str],
+    seen: Counter[tuple[str, str]] | None = None,
+    within: str = "",
+    *,
+    broken: bool = False,
 ) -> dict[str, TracedNode]:
     """The nodes of a traced graph that compute, by name.
 
@@ -308,17 +330,21 @@ def name_nodes(
         nodes: of torch.fx.
         kinds: path -> class of the modules that have no children.
         seen: (path, operator) -> how many of them the graphs before had; those of this one are added.
+        within: path of the module whose code was traced, from which the nodes' own paths start.
+        broken: there are other graphs, in which a module with children may have more than what is seen here.
     """
     seen = Counter() if seen is None else seen
     working = [node for node in nodes if node.op in ("call_function", "call_method", "call_module")]
-    paths = {node.name: find_path(node.meta.get("nn_module_stack")) for node in working}
+    paths = {
+        node.name: ".".join(filter(None, (within, find_path(node.meta.get("nn_module_stack"))))) for node in working
+    }
     together = Counter(paths.values())
-    within = Counter(outer for path in paths.values() for outer in _list_outer(path))
+    inside = Counter(outer for path in paths.values() for outer in _list_outer(path))
     found = {}
     for node in working:
         path, kind = paths[node.name], find_kind(node)
         seen[path, kind] += 1
-        alone = together[path] == 1 if path in kinds else within[path] == 1
+        alone = together[path] == 1 if path in kinds else inside[path] == 1 and not broken
         count = f" {seen[path, kind]}" if seen[path, kind] > 1 else ""
         layer = path if alone else f"{path}: {kind}{count}".removeprefix(": ")
         inputs = tuple(other.name for other in node.all_input_nodes)
