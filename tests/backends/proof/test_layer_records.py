@@ -9,7 +9,7 @@ import pytest
 
 from enginebench.backends.proof.layer_records import summarize_layers
 from enginebench.backends.proof.precision import Operator
-from enginebench.backends.torch.operators import mark_modules, name_modules, read_operator_times
+from enginebench.backends.torch.operators import WATCHED_MODULE, mark_modules, name_modules, read_operator_times
 from enginebench.core.errors import MeasurementError
 from enginebench.core.feeds import random_feeds
 from enginebench.core.protocols import LayerProfiler
@@ -61,10 +61,14 @@ def test_eager_layers_are_modules_and_leave_no_hooks() -> None:
     model = torch.nn.Sequential(torch.nn.Linear(2, 2), torch.nn.ReLU())
     modules = name_modules(model)
     assert list(modules) == ["", "0", "1"] and name_modules(lambda x: x) == {}
-    with mark_modules(modules):
-        assert all(m._forward_hooks and m._forward_pre_hooks for m in modules.values())
-        model(torch.zeros(1, 2))
-    assert not any(m._forward_hooks or m._forward_pre_hooks for m in modules.values())
+    hooks = torch.nn.modules.module
+    with torch.autograd.profiler.profile(use_kineto=True) as profiler, mark_modules(modules):
+        assert hooks._global_forward_pre_hooks and hooks._global_forward_hooks
+        assert not any(m._forward_hooks or m._forward_pre_hooks for m in modules.values())
+        torch.nn.Tanh()(model(torch.zeros(1, 2)))  # another's module is none of ours
+    spans = [e.name() for e in profiler.kineto_results.events() if e.name().startswith(WATCHED_MODULE)]
+    assert sorted(spans) == [WATCHED_MODULE + path for path in ("", "0", "1")]
+    assert not hooks._global_forward_pre_hooks and not hooks._global_forward_hooks
 
 
 @pytest.mark.filterwarnings("ignore:`torch.jit.script` is deprecated:DeprecationWarning")

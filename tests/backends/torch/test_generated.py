@@ -250,6 +250,21 @@ def test_a_product_that_is_named_after_what_was_fused_behind_it() -> None:
     ]
 
 
+def test_all_that_one_node_became_is_one_layer() -> None:
+    """Attention is a single node of the trace; a library does its products, and a generated kernel what is between."""
+    graph = {"attend": TracedNode("attention", ("x",), True), "add": TracedNode("add", ("attend",), False)}
+    calls = {
+        "extern_kernels.addmm:1": ["addmm"],
+        "triton_softmax:2": ["softmax", "bmm"],
+        "extern_kernels.bmm:3": ["bmm"],
+        "triton_add:4": ["add", "bmm"],
+    }
+    before = {"addmm": ["attend"], "softmax": ["attend"], "bmm": ["attend"], "add": ["add"]}
+    mapping = json.dumps({"cppCodeToPost": calls, "postToPre": before})
+    layers = [name_call(call, graph).layer for call in settle_origins(read_calls(mapping), graph)]
+    assert layers == ["attention", "attention", "attention", "add"]
+
+
 def test_nobody_guesses_which_of_two_products_a_call_is() -> None:
     calls = {"torch.ops.mkldnn._convolution_pointwise_.binary:1": ["relu2"], "cpp_other:2": []}
     graph = {**GRAPH, "relu1": TracedNode("relu", ("x",), False), "bn2": TracedNode("bn2", ("conv1", "conv2"), False)}

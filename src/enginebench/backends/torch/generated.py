@@ -225,15 +225,16 @@ def settle_origins(calls: Sequence[RawCall], graph: Mapping[str, TracedNode]) ->
     settled = []
     for call in calls:
         own = tuple(name for name in graph if owner.get(name) == call.number)
-        helps = call.origins[0][0] if call.origins and not own and _can_help(call, calls, owner) else ""
+        helps = call.origins[0][0] if call.origins and not own and _can_help(call) else ""
         settled.append(Call(call.kernel, call.library, own, helps))
     return _settle_helpers(settled)
 
 
-def _can_help(call: RawCall, calls: Sequence[RawCall], owner: Mapping[str, int]) -> bool:
-    """A generated kernel can; a library's call where one of the same kernel has its node: each layer of an LSTM."""
-    last = owner.get(call.origins[0][0])
-    return not call.library or any(one.number == last and one.kernel == call.kernel for one in calls)
+def _can_help(call: RawCall) -> bool:
+    """Whether a call that has no node of its own works for the one that it is for: one of several that a single node
+    became, an attention or the layers of an LSTM. Of oneDNN's fused products the node may be another one's.
+    """
+    return not call.library or "pointwise" not in call.kernel
 
 
 def _find_product(call: RawCall, graph: Mapping[str, TracedNode], owner: dict[str, int]) -> None:
