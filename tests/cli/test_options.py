@@ -53,12 +53,18 @@ def test_quick_is_one_process_of_at_most_two_seconds() -> None:
 
 
 def test_a_row_is_asked_for_with_all_that_was_given() -> None:
-    request = COMMON.make_row_request("m", "ort:a=b", "int8@cpu", 2, time_limit_s=1.5, input_size=64)
-    assert (request.model, request.engines, request.batches) == ("m", (("ort", {"a": "b"}),), (2,))
+    request = COMMON.make_row_request("m", "ort:opt=basic", "int8@cpu", 2, time_limit_s=1.5, input_size=64)
+    assert (request.model, request.engines, request.batches) == ("m", (("ort", {"opt": "basic"}),), (2,))
     assert request.precisions == (("int8", "cpu"),)
     assert request.measure == MeasureSpec(seed=7, time_limit_s=1.5, processes=1)
     given = (request.device, request.threads, request.weights, request.input_size, request.input_shapes)
     assert given == ("cpu", 3, "random", 64, {"x": (1, 4)})
+
+
+@pytest.mark.parametrize("engine", ["ort:speed=9", "ort:opt=some", "ort:env=nowhere,speed=9"])
+def test_a_wrong_option_is_refused_before_there_is_a_request(engine: str) -> None:
+    with pytest.raises(UsageError, match=r"has no option 'speed'|must be one of: all, extended"):
+        COMMON.make_row_request("m", engine, "fp32", 1, time_limit_s=1.0, input_size=None)
 
 
 def test_sides_are_asked_for_with_all_that_was_given() -> None:

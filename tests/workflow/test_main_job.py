@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from enginebench.core.errors import ChildFailed, DeviceBusy, ModelError, UsageError
+from enginebench.core.errors import BackendUnavailable, ChildFailed, DeviceBusy, ModelError, UsageError
 from enginebench.core.records import Gpu, MeasureSpec, Result
 from enginebench.workflow.child.jobs import MeasureJob, PrepareJob, QuantizeJob, SourceJob
 from enginebench.workflow.folder import RunFolder, RunRecord, RunRequest, read_results
@@ -55,6 +55,15 @@ def test_a_run_is_its_record_and_its_rows_and_all_of_it_is_stored(tmp_path: Path
     assert told.calls == [(record, results)], "once, with what is returned"
     assert read_results(tmp_path / "r") == (record, results)
     assert all(not Path(a.path).is_absolute() for a in record.sources), "the folder can be moved"
+
+
+def test_a_run_of_environments_that_there_are_not_loads_no_model(tmp_path: Path, children: Children) -> None:
+    request = replace(REQUEST, engines=(("fake", {"env": "nowhere"}), ("ort", {"env": "nowhere"})))
+    with pytest.raises(BackendUnavailable, match=r"^no row can run here: unknown environment 'nowhere'; known: [^;]*$"):
+        run(tmp_path / "r", request)
+    assert not children.jobs and not (tmp_path / "r").exists()
+    _, results = run(tmp_path / "r", replace(REQUEST, engines=(*REQUEST.engines, ("ort", {"env": "nowhere"}))))
+    assert [r.status for r in results] == ["ok", "ok", "skipped"], "one of several engines costs its own rows"
 
 
 def test_with_real_processes_it_is_the_same(tmp_path: Path) -> None:

@@ -10,10 +10,11 @@ from msgspec.structs import replace
 
 from enginebench.analyze.load.queueing import Limit
 from enginebench.backends.registry import find_installed, takes
-from enginebench.core.errors import EngineBenchError, UsageError
+from enginebench.core.errors import BackendUnavailable, EngineBenchError, UsageError
 from enginebench.core.records import Machine, Result
 from enginebench.measure.machine import describe_machine
 from enginebench.workflow.campaign import Campaign
+from enginebench.workflow.child.places import OPTION, describe_place
 from enginebench.workflow.folder import RunFolder, RunRecord, RunRequest
 from enginebench.workflow.limits import bound_results
 from enginebench.workflow.lock import lock_devices
@@ -51,6 +52,7 @@ def run_model(
 
     Raises:
         UsageError: the run to continue has another model, machine or version.
+        BackendUnavailable: every engine is to run in an environment, and there is none of them.
         DeviceBusy: another run holds a device of a row and `wait` is false.
         EngineBenchError: the model cannot be exported, the folder cannot be used, ...
     """
@@ -59,6 +61,8 @@ def run_model(
     wanted = known.request if known else request
     asked = bool(wanted.metrics or wanted.targets or wanted.task)
     judged = judge_by(choose_labelled(wanted), asked=asked)
+    if known is None:
+        _check_places(request)
     record = known or _begin(folder, request, command)
     devices = list_devices(record.request) if locks is None else locks
     with lock_devices(devices, wait=wait, on_wait=reporter.say):
@@ -97,6 +101,26 @@ def list_changes(then: Machine, now: Machine) -> list[str]:
         *((name, then.versions.get(name), now.versions.get(name)) for name in {**then.versions, **now.versions}),
     ]
     return [f"{what} was {old or 'none'}, now {new or 'none'}" for what, old, new in parts if old != new]
+
+
+def _check_places(request: RunRequest) -> None:
+    """Checks, before the model is loaded, that some engine is to run here or in an environment that there is.
+
+    Raises:
+        BackendUnavailable: each is to run in an environment that cannot be entered.
+    """
+    reasons = []
+    for _, options in request.engines:
+        if OPTION not in options:
+            return
+        try:
+            describe_place(options[OPTION])
+        except EngineBenchError as error:
+            reasons.append(str(error))
+        else:
+            return
+    if reasons:
+        raise BackendUnavailable(f"no row can run here: {'; '.join(dict.fromkeys(reasons))}")
 
 
 def _begin(folder: RunFolder, request: RunRequest, command: tuple[str, ...]) -> RunRecord:

@@ -8,11 +8,19 @@ from typing import TYPE_CHECKING, get_args
 
 from msgspec import Struct
 
-from enginebench.backends.registry import choose_executable, choose_graph_engine, list_unasked, read_engine
+from enginebench.backends.registry import (
+    check_options,
+    choose_executable,
+    choose_graph_engine,
+    find_device,
+    list_unasked,
+    read_engine,
+)
 from enginebench.core.entry import DeviceKind, find_kind
 from enginebench.core.errors import UsageError
 from enginebench.core.names import parse_precision
-from enginebench.core.records import Cache, MeasureSpec, ModelSource, Precision, Recipe, Scope
+from enginebench.core.records import Cache, EngineSpec, MeasureSpec, ModelSource, Precision, Recipe, Scope
+from enginebench.workflow.child.places import enter
 from enginebench.workflow.folder import RunRequest
 
 if TYPE_CHECKING:
@@ -98,13 +106,17 @@ class Shared(Struct, frozen=True, kw_only=True):
             batches: the values of --batch; None if it was not given.
 
         Raises:
-            UsageError: a shape is malformed, or its first axis contradicts --batch.
+            UsageError: a shape is malformed, its first axis contradicts --batch, or an engine does not have an option.
         """
+        engines = tuple(engines)
+        for name, options in engines:
+            place = find_device(name, self.device)
+            check_options(enter(EngineSpec(backend=name, options=options, device=place, precision="fp32", batch=1)))
         buckets = self.read_buckets()
         chosen = dict.fromkeys(batch for shapes in buckets or (None,) for batch in choose_batches(batches, shapes))
         return RunRequest(
             model=model,
-            engines=tuple(engines),
+            engines=engines,
             precisions=tuple(precisions),
             batches=tuple(chosen),
             any_batch=batches is None and not self.input_shape,
