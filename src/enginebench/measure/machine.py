@@ -117,10 +117,17 @@ def read_versions() -> dict[str, str]:
     versions = {"python": platform.python_version(), "enginebench": enginebench.__version__}
     for package in PACKAGES:
         try:
-            versions[package] = metadata.version(package)
+            versions[package] = _read_version(metadata.distribution(package))
         except metadata.PackageNotFoundError:
             continue
     return versions
+
+
+def _read_version(package: metadata.Distribution) -> str:
+    """The version in the head of its METADATA; `Distribution.version` parses all of it, long descriptions included."""
+    head = (package.read_text("METADATA") or "").partition("\n\n")[0]
+    match = re.search(r"^Version: *(\S+)", head, re.MULTILINE)
+    return match[1] if match else package.version
 
 
 def _describe_linux(root: Path, cpus: tuple[int, ...]) -> Machine:
