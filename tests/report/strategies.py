@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cache, lru_cache
 from typing import Any, get_args
 
 from hypothesis import strategies as st
@@ -33,6 +34,12 @@ MISSING = "a-row-that-is-not-there"
 FAILED = Caveat(code="failed_proof", message="the record that would prove it failed", advice="take it as asked")
 
 
+@lru_cache(maxsize=None, typed=True)
+def one_of(*values: Any) -> st.SearchStrategy[Any]:
+    """`sampled_from`, made once for all draws: each strategy is checked when it is drawn from for the first time."""
+    return st.sampled_from(values)
+
+
 @st.composite
 def runs(draw: st.DrawFn, most: int = 5) -> list[Result]:
     """The rows of one run, in the order of its plan."""
@@ -43,38 +50,35 @@ def runs(draw: st.DrawFn, most: int = 5) -> list[Result]:
 @st.composite
 def results(draw: st.DrawFn, place: int, ids: list[str]) -> Result:
     """One row. Its option `i` makes its name in sentences its own."""
-    asked = draw(st.sampled_from(("fp32", "fp32", "tf32", "fp16", "int8")))
+    asked = draw(one_of("fp32", "fp32", "tf32", "fp16", "int8"))
     shares, doubts = draw(proofs())
     ran, judged = (asked, doubts) if doubts else judge_precision(asked, shares)
-    backend = draw(st.sampled_from(BACKENDS))
-    status = draw(st.sampled_from(STATUSES))
+    backend = draw(one_of(*BACKENDS))
+    status = draw(one_of(*STATUSES))
     return Result(
         id=ids[place],
-        model=draw(st.sampled_from(("m", "m", "m", "another"))),
-        engine=EngineSpec(
-            backend=backend, options={"i": str(place)}, precision=ran, batch=draw(st.sampled_from((1, 1, 1, 8)))
-        ),
-        measure=MeasureSpec(scope=draw(st.sampled_from(("compute", "compute", "compute", "io")))),
+        model=draw(one_of("m", "m", "m", "another")),
+        engine=EngineSpec(backend=backend, options={"i": str(place)}, precision=ran, batch=draw(one_of(1, 1, 1, 8))),
+        measure=MeasureSpec(scope=draw(one_of("compute", "compute", "compute", "io"))),
         requested_precision=asked,
         status=status,
         reason=None if status == "ok" else "the child died",
         measurements=draw(_measured(status, "modelled" if backend == "fpga-sim" else "host")),
         drift=draw(st.none() | drifts(asked, [*ids, ids[0], MISSING])),
-        scores=draw(st.just(()) | accuracies()),
+        scores=draw(_scores()),
         effective_precision=shares,
         caveats=judged,
     )
 
 
+@cache
 @st.composite
 def proofs(draw: st.DrawFn) -> tuple[dict[str, float] | None, tuple[Caveat, ...]]:
     """(what the runtime's record says, the doubt that there is none because it failed)."""
-    kind = draw(st.sampled_from(("none", "failed", "shares", "shares")))
+    kind = draw(one_of("none", "failed", "shares", "shares"))
     if kind != "shares":
         return None, (FAILED,) if kind == "failed" else ()
-    names = draw(
-        st.lists(st.sampled_from((*get_args(Precision), OTHER, REORDER, UNKNOWN)), min_size=1, max_size=4, unique=True)
-    )
+    names = draw(st.lists(one_of(*get_args(Precision), OTHER, REORDER, UNKNOWN), min_size=1, max_size=4, unique=True))
     weights = draw(st.lists(st.integers(1, 100), min_size=len(names), max_size=len(names)))
     return {name: weight / sum(weights) for name, weight in zip(names, weights, strict=True)}, ()
 
@@ -82,7 +86,7 @@ def proofs(draw: st.DrawFn) -> tuple[dict[str, float] | None, tuple[Caveat, ...]
 @st.composite
 def drifts(draw: st.DrawFn, precision: Precision, references: list[str]) -> Drift:
     """A comparison of none, a few or all of the samples, with a row that is there, or with none."""
-    n = draw(st.sampled_from((0, 1, 4, SAMPLES, SAMPLES)))
+    n = draw(one_of(0, 1, 4, SAMPLES, SAMPLES))
     output = draw(_outputs(n))
     passed = n > 0 and not output.nonfinite and draw(st.booleans())
     return Drift(
@@ -90,13 +94,14 @@ def drifts(draw: st.DrawFn, precision: Precision, references: list[str]) -> Drif
         outputs=(output,),
         limits=default_limits(precision),
         passed=passed,
-        reference=draw(st.sampled_from(references)),
+        reference=draw(one_of(*references)),
     )
 
 
+@cache
 @st.composite
 def _outputs(draw: st.DrawFn, n: int) -> OutputDrift:
-    share: st.SearchStrategy[float] = st.sampled_from((0.5, 0.9, 1.0))
+    share = one_of(0.5, 0.9, 1.0)
     figure = draw(share) if n else None
     return OutputDrift(
         name="logits",
@@ -109,30 +114,32 @@ def _outputs(draw: st.DrawFn, n: int) -> OutputDrift:
         snr_db=figure,
         top1_agreement=figure,
         top5_agreement=None,
-        nonfinite=draw(st.sampled_from((0, 0, 0, 3))) if n else 0,
+        nonfinite=draw(one_of(0, 0, 0, 3)) if n else 0,
     )
 
 
+@cache
+def _scores() -> st.SearchStrategy[tuple[Score, ...]]:
+    return st.just(()) | accuracies()
+
+
+@cache
 @st.composite
 def accuracies(draw: st.DrawFn) -> tuple[Score, ...]:
-    n = draw(st.sampled_from((10, 450, 450)))
+    n = draw(one_of(10, 450, 450))
     return (Score(metric="top1", value=estimate_share(draw(st.integers(0, 10)) * n // 10, n), share=True),)
 
 
+@cache
 @st.composite
 def _measured(draw: st.DrawFn, status: Status, clock: Clock) -> tuple[Measurement, ...]:
     if status == "skipped":
         return ()
-    least = 1 if status == "ok" else 0
-    processes = (
-        draw(st.sampled_from((1, 3, 6, 8)).filter(lambda k: k >= least))
-        if status == "ok"
-        else draw(st.sampled_from((0, 1, 7)))
-    )
-    median_ns = draw(st.sampled_from((1_000_000, 1_500_000, 4_000_000)))
-    clock = draw(st.sampled_from((clock, clock, clock, "tool")))
-    spoilt = draw(st.sampled_from((0, 0, 0, 1, 2)))  # blocks of three
-    length = draw(st.sampled_from((4, 130)))
+    processes = draw(one_of(1, 3, 6, 8) if status == "ok" else one_of(0, 1, 7))
+    median_ns = draw(one_of(1_000_000, 1_500_000, 4_000_000))
+    clock = draw(one_of(clock, clock, clock, "tool"))
+    spoilt = draw(one_of(0, 0, 0, 1, 2))  # blocks of three
+    length = draw(one_of(4, 130))
     return tuple(_make_measurement(i, median_ns + 997 * i, clock, spoilt, 3 * length) for i in range(processes))
 
 
