@@ -25,6 +25,8 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 # Those of OpenBLAS, which NumPy starts when it is imported, spin for 2^26 cycles; this is the least that it takes.
 os.environ.setdefault("OPENBLAS_THREAD_TIMEOUT", "4")
+# Of matrices as small as those of a report, two threads take twice the CPU and no less time.
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
 # A worker holds millions of objects that stay: PyTorch, and 5,000 tests. Looking for garbage among them again and again
 # took a sixth of the collection; children do the same (`workflow/child/__main__.py: GC_THRESHOLD`).

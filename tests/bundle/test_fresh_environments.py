@@ -41,6 +41,7 @@ def test_the_check_passes_with_the_requirements_alone(
     run = run_family(tmp_path, engines)
     # What the run compiled is found again; whether it can be compiled is not what is asked here.
     monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(run / "artefacts" / "cache" / "inductor-cache"))
+    monkeypatch.setenv("INDUCTOR_PROVENANCE", "1")  # as the run compiled it: the cache knows the two apart
     rows = json.loads((run / "run.json").read_text("utf-8"))["rows"]
     pythons = set()  # one, unless the precisions need different packages
     for engine in engines:
