@@ -41,7 +41,7 @@ def ask(bundle: Path, *arguments: str, python: str = sys.executable) -> subproce
     Nothing compiled is written into the bundle. An environment of its own keeps what it compiled beside itself: the
     whole of PyTorch would be compiled anew for each question.
     """
-    clean = {k: v for k, v in environment(bundle.parent).items() if k != "PYTHONPATH"}
+    clean = {k: v for k, v in environment(bundle.parent, draws=False).items() if k != "PYTHONPATH"}
     if python != sys.executable:
         clean |= {"PYTHONDONTWRITEBYTECODE": "", "PYTHONPYCACHEPREFIX": f"{Path(python).parent.parent / 'compiled'}"}
     return subprocess.run(

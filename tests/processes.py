@@ -16,9 +16,9 @@ ROOT = Path(__file__).resolve().parent.parent
 Cli = Callable[..., subprocess.CompletedProcess[str]]
 
 
-def environment(folder: Path) -> dict[str, str]:
+def environment(folder: Path, *, draws: bool = True) -> dict[str, str]:
     """Variables of a process that finds the sources, locks and stores in `folder`, and writes 80 columns."""
-    if folder != ROOT:
+    if draws and folder != ROOT:
         lend_chart_bundle(folder)
     own = {"PYTHONPATH": str(ROOT / "src"), "TMPDIR": str(folder), "HOME": str(folder), "COLUMNS": "80"}
     return {**os.environ, **own}
