@@ -12,6 +12,7 @@ from enginebench.backends.torch.operators import (
     WATCHED_MODULE,
     Launch,
     describe_modules,
+    is_product,
     list_outermost,
     mark_modules,
     name_kernels,
@@ -72,6 +73,11 @@ def test_operators_of_any_library_count_and_nothing_else_does() -> None:
         ("nms", "nms"),
     ]
     assert [one.dtype for one in read_operator_times(events)] == ["fp32", "float"]
+
+
+def test_operators_that_multiply_are_known_by_name() -> None:
+    names = ["aten::addmm", "aten::_int_mm", "aten::baddbmm_", "conv2d", "aten::lgamma", "aten::layer_norm", "add"]
+    assert [name for name in names if is_product(name)] == names[:4]
 
 
 def test_a_replay_is_named_after_the_launches_one_by_one() -> None:

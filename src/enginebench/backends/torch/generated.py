@@ -22,7 +22,14 @@ import torch
 import torch._inductor.config as inductor
 
 from enginebench.backends.proof.precision import Operator
-from enginebench.backends.torch.operators import GENERATED, WATCHED_KERNEL, describe_modules, moves_memory, name_modules
+from enginebench.backends.torch.operators import (
+    GENERATED,
+    WATCHED_KERNEL,
+    describe_modules,
+    is_product,
+    moves_memory,
+    name_modules,
+)
 
 # The logger to which PyTorch writes what its compiler did, one record a finding, and the finding that is wanted.
 TRACE = "torch.__trace"
@@ -34,8 +41,6 @@ BETWEEN = "between the kernels"
 # Part of the name of the kernel that copies what a graph of launches is given.
 FEEDING = "multi_tensor_apply"
 UNTOLD = "this version of PyTorch does not tell what its generated code is for"
-# Names of operators that multiply.
-_PRODUCTS = re.compile(r"conv|linear|mm$|mm_|matmul|einsum|attention|lstm|gru")
 # What PyTorch's operators are called that Python writes as `a += b`.
 _IN_PLACE = {operator.iadd: "add", operator.isub: "sub", operator.imul: "mul", operator.itruediv: "div"}
 
@@ -46,7 +51,7 @@ class Call(NamedTuple):
     kernel: str
     library: bool
     origins: tuple[str, ...]  # nodes of the traced graph whose work it does
-    helps: str = ""  # where it does none: the node for which it moves values
+    helps: str = ""  # where it has none of its own: the node that it prepares, finishes or is a part of
 
 
 class Findings(logging.Handler):
@@ -243,7 +248,7 @@ def _find_product(call: RawCall, graph: Mapping[str, TracedNode], owner: dict[st
     If several fit, or none does, nobody knows what the call is for.
     """
     own = [name for name in call.origins[0] if owner.get(name) == call.number and name in graph]
-    if not own or any(graph[name].product for name in own) or not _PRODUCTS.search(find_operator(call.kernel)):
+    if not own or any(graph[name].product for name in own) or not is_product(find_operator(call.kernel)):
         return
     between, products, pending = list(own), list[str](), list(own)
     while pending:
@@ -349,7 +354,7 @@ def name_nodes(
         count = f" {seen[path, kind]}" if seen[path, kind] > 1 else ""
         layer = path if alone else f"{path}: {kind}{count}".removeprefix(": ")
         inputs = tuple(other.name for other in node.all_input_nodes)
-        found[node.name] = TracedNode(layer, inputs, bool(_PRODUCTS.search(kind)))
+        found[node.name] = TracedNode(layer, inputs, is_product(kind))
     return found
 
 

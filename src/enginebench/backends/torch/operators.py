@@ -38,8 +38,8 @@ CAST_CHILD = "_module"
 
 # Outermost operators that bring values from one type or layout to another, as the profiler names them.
 CONVERSIONS = ("aten::to", "aten::_to_copy", "aten::copy_", "aten::contiguous")
-# Parts of the names of operators that oneDNN may compute in a shorter format than their inputs have.
-PRODUCTS = ("conv", "linear", "matmul", "mm", "lstm", "gru")
+# Operators that multiply, which oneDNN may compute in a shorter format than their inputs have. `lgamma` is none.
+_PRODUCTS = re.compile(r"conv|linear|mm$|mm_|matmul|einsum|attention|lstm|gru")
 # Settings of such operators, the newer ones and the older ones, that mean something else than their own name.
 FP32_MODES = {"none": "fp32", "ieee": "fp32", "highest": "fp32", "high": "tf32", "medium": "bf16"}
 
@@ -287,10 +287,14 @@ def find_operator_dtype(name: str, dtype: str) -> str:
     """The type in which an operator computes: that of its first input, unless FP32 is set to be something shorter."""
     if name in CONVERSIONS:
         return REORDER
-    is_product = any(part in name for part in PRODUCTS)
-    return (
-        read_fp32_mode("conv" if "conv" in name else "matmul") if is_product and NAMES.get(dtype) == "fp32" else dtype
-    )
+    if is_product(name) and NAMES.get(dtype) == "fp32":
+        return read_fp32_mode("conv" if "conv" in name else "matmul")
+    return dtype
+
+
+def is_product(operator: str) -> bool:
+    """Whether an operator of PyTorch multiplies matrices, by its name."""
+    return _PRODUCTS.search(operator) is not None
 
 
 def read_fp32_mode(kind: Literal["conv", "matmul"]) -> str:
