@@ -20,6 +20,7 @@ from enginebench.core.errors import EngineBenchError
 GPU_ENGINES = (
     "tensorrt",
     "trtexec",
+    "pytorch-cudagraph",
     "pytorch:channels_last=1",
     "pytorch-cudagraph:channels_last=1",
     "pytorch-compile:mode=reduce-overhead",

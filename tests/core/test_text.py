@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from enginebench.core.text import clean_lines, clean_text
+import pytest
+
+from enginebench.core.text import clean_lines, clean_text, count_of
 
 
 def test_control_characters_cannot_reach_the_terminal() -> None:
@@ -11,3 +13,19 @@ def test_control_characters_cannot_reach_the_terminal() -> None:
 
 def test_one_line_stays_one_line() -> None:
     assert clean_text("a\nb\tc\u2028d\x00") == "a b c d"
+
+
+@pytest.mark.parametrize(
+    ("n", "things", "said"),
+    [
+        (1, "layers", "1 layer"),
+        (0, "layers", "0 layers"),
+        (2, "processes", "2 processes"),
+        (1, "processes", "1 process"),
+        (1, "entries", "1 entry"),
+        (1, "batches", "1 batch"),
+        (1, "samples", "1 sample"),
+    ],
+)
+def test_one_of_them_has_no_plural(n: int, things: str, said: str) -> None:
+    assert count_of(n, things) == said

@@ -17,3 +17,20 @@ def clean_lines(text: str) -> str:
 def clean_text(text: str) -> str:
     """`text` on one line without control characters; line ends and tabs become spaces."""
     return clean_lines("".join(" " if c in "\n\r\t\v\f\x85\u2028\u2029" else c for c in text))
+
+
+def count_of(n: int, things: str) -> str:
+    """`1 layer`, `2 layers`: a number with its word.
+
+    Args:
+        n: how many.
+        things: the word for many of them.
+    """
+    return f"{n} {things if n != 1 else _name_one(things)}"
+
+
+def _name_one(things: str) -> str:
+    for many, one in (("ies", "y"), ("sses", "ss"), ("ches", "ch")):
+        if things.endswith(many):
+            return things.removesuffix(many) + one
+    return things.removesuffix("s")

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from enginebench.core.errors import MissingDependency
-from enginebench.core.text import clean_text
-from enginebench.report.layer_names import fold_name
+from enginebench.core.text import clean_text, count_of
+from enginebench.report.layer_names import fold_names
 from enginebench.report.numbers import format_significant
 
 if TYPE_CHECKING:
@@ -244,9 +244,8 @@ def draw_layers(profile: ProfileDocument, title: str, topk: int = 30, layers: La
     told = any(bar["kind"] != "other" for bar in bars)
     bar = base.mark_bar().encode(color=colour_kinds(bars)) if told else base.mark_bar(color=BLUE)
     text = base.mark_text(align="left", dx=4, color=GREY).encode(text=alt.Text("label:N"))
-    subtitle = (
-        f"{len(profile.layers)} layers, {format_significant(scale_to_iteration(profile, profile.total_ms), 4)} ms"
-    )
+    whole_ms = format_significant(scale_to_iteration(profile, profile.total_ms), 4)
+    subtitle = f"{count_of(len(profile.layers), 'layers')}, {whole_ms} ms"
     spec = finish(alt.layer(bar, text), title, subtitle, height=18 * max(len(bars), 4))
     return spec | {"data": {"values": bars}}  # put in last: altair would copy and check each number
 
@@ -266,9 +265,10 @@ def scale_to_iteration(profile: ProfileDocument, total_ms: float) -> float:
 def list_bars(profile: ProfileDocument, topk: int, kinds: dict[str, str]) -> list[Row]:
     """A row for each of the slowest layers, and one for all others."""
     timed = [layer for layer in profile.layers if layer.total_ms is not None]
+    names = fold_names([layer.name for layer in timed[:topk]])
     rows = [
-        (shorten(fold_name(layer.name)), layer.total_ms or 0.0, kinds.get(layer.name, "other"))
-        for layer in timed[:topk]
+        (shorten(name), layer.total_ms or 0.0, kinds.get(layer.name, "other"))
+        for layer, name in zip(timed, names, strict=False)
     ]
     rest = timed[topk:]
     if rest:

@@ -11,7 +11,7 @@ from rich.text import Text
 from enginebench.analyze.drift import LIMITS, SampleDrift
 from enginebench.core.caveats import format_caveat
 from enginebench.core.records import Caveat, EngineSpec, OutputDrift
-from enginebench.core.text import clean_text
+from enginebench.core.text import clean_text, count_of
 
 MISSING = "-"
 
@@ -59,7 +59,7 @@ def print_drift(document: DriftDocument, console: Console) -> None:
     """Prints a table of the outputs, then the verdict."""
     asked = "" if document.n >= document.n_asked else f" of {document.n_asked} that were asked for"
     sides = f"{document.candidate.text} against {document.reference.text}"
-    console.print(_line(f"{sides}, {document.n} samples{asked}", "bold"))
+    console.print(_line(f"{sides}, {count_of(document.n, 'samples')}{asked}", "bold"))
     table = Table(box=box.SIMPLE, pad_edge=False)
     table.add_column("figure")
     for output in document.outputs:

@@ -1,12 +1,81 @@
-"""Names of layers as a reader wants them: what a fusion is made of, without the path that all of it shares."""
+"""Names of layers as a reader wants them: of a fusion its parts, of a kernel what tells it from the others."""
 
 from __future__ import annotations
 
 import re
+from collections import Counter
+from collections.abc import Iterator, Sequence
 from itertools import groupby
 
 # The path of a module, or an operator in it; names of nodes have slashes.
 _PART = re.compile(r"[\w.]+(?:: \w+(?: \d+)?)?")
+# A demangled function of C++ with its arguments; TensorRT's `PWN(a, b)` is none.
+_SIGNATURE = re.compile(r"^void\s|^std::enable_if|::[^()]*\(|>\s?\(")
+# A function that has no name stands in the one around it: `copy(Tensor&)::{lambda(float)#2}::operator()(float) const`.
+_LAMBDA = re.compile(r"::\{lambda#?(\d*)\}")
+_NOISE = re.compile(r"::operator\b|\s*\bconst\b|\(anonymous namespace\)::")
+_NAMESPACE = re.compile(r"\b(?:[A-Za-z_]\w*::)+(?=[A-Za-z_])")
+
+
+def fold_names(names: Sequence[str]) -> list[str]:
+    """The names, each shortened as far as no two that differ become one.
+
+    Args:
+        names: of layers, in any engine's words.
+    """
+    forms = [list(_list_forms(name)) for name in names]
+    while True:
+        owners = Counter(short for short, _ in {(form[0], name) for form, name in zip(forms, names, strict=True)})
+        clashing = [form for form in forms if owners[form[0]] > 1 and len(form) > 1]
+        if not clashing:
+            return [form[0] for form in forms]
+        for form in clashing:
+            del form[0]
+
+
+def _list_forms(name: str) -> Iterator[str]:
+    """A name's forms, the shortest first; the last is the name itself."""
+    if _SIGNATURE.search(name):
+        yield shorten_kernel(name)
+        yield shorten_kernel(name, lambdas=True)
+    else:
+        yield fold_name(name)
+    yield name
+
+
+def shorten_kernel(name: str, *, lambdas: bool = False) -> str:
+    """`reduce_kernel<4, Sum<Half>>` for `void at::native::reduce_kernel<4, at::native::Sum<c10::Half> >(c10::Half*)`: a
+    kernel without namespaces, arguments and the type of its result.
+
+    Args:
+        name: as a profiler demangled it; the end may have been cut off.
+        lambdas: whether functions without a name keep their number, which may be all that tells two kernels apart.
+    """
+    text = _drop_arguments(_NOISE.sub("", name))
+    text = _LAMBDA.sub(r"#\1" if lambdas else "", _NOISE.sub("", text))
+    text = re.sub(r"\s*([<>])\s*", r"\1", _NAMESPACE.sub("", text)).strip()
+    return text[_find_name(text) :] or name
+
+
+def _drop_arguments(text: str) -> str:
+    """A text without what stands in parentheses; one that nobody closes goes on to the end."""
+    depth, kept = 0, []
+    for letter in text:
+        depth += letter == "("
+        if not depth:
+            kept.append(letter)
+        depth -= letter == ")" and depth > 0
+    return "".join(kept)
+
+
+def _find_name(text: str) -> int:
+    """Where the name begins behind the type of the result: after the last space outside of `<` and `>`."""
+    depth, start = 0, 0
+    for i, letter in enumerate(text):
+        depth += (letter == "<") - (letter == ">")
+        if letter == " " and not depth:
+            start = i + 1
+    return start
 
 
 def fold_name(name: str) -> str:

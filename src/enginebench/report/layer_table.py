@@ -10,8 +10,8 @@ from rich.text import Text
 from enginebench.analyze.limits.layers import EngineProfileDocument
 from enginebench.analyze.trtexec.records import ProfileDocument
 from enginebench.core.caveats import format_caveat
-from enginebench.core.text import clean_text
-from enginebench.report.layer_names import fold_name
+from enginebench.core.text import clean_text, count_of
+from enginebench.report.layer_names import fold_names
 from enginebench.report.numbers import format_significant
 from enginebench.report.trtexec.files import write_document, write_layer_times
 from enginebench.report.trtexec.terminal import build_groups, format_share, make_table, say
@@ -36,8 +36,9 @@ def render_engine_profile(document: EngineProfileDocument, topk: int) -> Rendera
     table = make_table(["layer", "type", "precision"], ["ms", "share", *(["of limit"] if limited else [])])
     table.columns[0].max_width = _NAME_WIDTH - (_LIMIT_WIDTH if limited else 0)
     table.columns[1].max_width = _TYPE_WIDTH
-    for layer in document.layers[:topk]:
-        texts = [fold_name(layer.name), layer.type or "-", layer.precision or "-"]
+    shown = document.layers[:topk]
+    for layer, name in zip(shown, fold_names([layer.name for layer in shown]), strict=True):
+        texts = [name, layer.type or "-", layer.precision or "-"]
         cells = [_format_ms(layer.average_ms), format_share(layer.share)]
         table.add_row(*map(say, texts), *cells, *([format_limit(layer.of_limit, layer.bound_by)] if limited else []))
     if document.unmapped_share is not None:
@@ -56,7 +57,7 @@ def render_engine_profile(document: EngineProfileDocument, topk: int) -> Rendera
 def describe_times(document: EngineProfileDocument, topk: int) -> list[str]:
     """Sentences: how many layers in how many runs, and their sum against a run without the profiler."""
     hidden = len(document.layers) - topk
-    shown = f"; {hidden} layers not shown" if hidden > 0 else ""
+    shown = f"; {count_of(hidden, 'layers')} not shown" if hidden > 0 else ""
     share = document.remainder_ms / document.end_to_end_ms if document.end_to_end_ms else None
     unexplained = f"{_format_ms(document.remainder_ms)} ms ({format_share(share)}) lie in no layer"
     cost = f"{_format_ms(-document.remainder_ms)} ms less than under the profiler"
@@ -67,8 +68,9 @@ def describe_times(document: EngineProfileDocument, topk: int) -> list[str]:
             f"{format_limit(document.of_limit, document.bound_by)}"
         ]
     return [
-        f"{len(document.layers)} layers, {_format_ms(document.average_ms)} ms in one run by {document.profiler}, "
-        f"mean of {document.count} runs{shown}",
+        f"{count_of(len(document.layers), 'layers')}, "
+        f"{_format_ms(document.average_ms)} ms in one run by {document.profiler}, "
+        f"mean of {count_of(document.count, 'runs')}{shown}",
         f"without the profiler {_format_ms(document.end_to_end_ms)} ms (median, {document.end_to_end_clock} clock): "
         + (unexplained if document.remainder_ms >= 0 else cost),
         *limit,

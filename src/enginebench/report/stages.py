@@ -8,7 +8,7 @@ from rich.table import Table
 from rich.text import Text
 
 from enginebench.analyze.stages import StagesDocument
-from enginebench.core.text import clean_text
+from enginebench.core.text import clean_text, count_of
 from enginebench.report.numbers import format_significant
 
 NAMES = {
@@ -49,7 +49,7 @@ def describe_rates(document: StagesDocument) -> list[str]:
     sizes = document.image_bytes
     bounds = document.bounds_per_s
     slower = min(bounds, key=lambda name: bounds[name])
-    lanes = f"{document.lanes} batches on their way" if document.lanes > 1 else "one batch at a time"
+    lanes = f"{count_of(document.lanes, 'batches')} on their way" if document.lanes > 1 else "one batch at a time"
     sentences = [
         f"{document.n_images} pictures ({document.images}), {sizes['min'] // 1000} to {sizes['max'] // 1000} kB.",
         f"One stage after another: {document.serial_per_s:.0f} pictures a second.",

@@ -35,6 +35,8 @@ PRECISIONS: tuple[Precision, ...] = ("fp32", "tf32", "fp16", "bf16")
 # with TF32", environment variable NVIDIA_TF32_OVERRIDE.
 TF32_OVERRIDE = "NVIDIA_TF32_OVERRIDE"
 
+OTHER_LAUNCHES = "those of a run outside of the graph are others, which leaves their modules unknown"
+
 # Calls before a capture: cuDNN and cuBLAS make their handles and choose their kernels, which no graph can hold.
 # Source: PyTorch's notes on CUDA semantics, "CUDA Graphs", whose example makes three.
 CALLS_BEFORE_CAPTURE = 3
@@ -408,7 +410,7 @@ class CudaTorchEngine:
             named = name_kernels(runs, record_launches(self._call_once, name_modules(self._call)))
         except torch.OutOfMemoryError:
             return runs, f"{KERNELS}: there is no memory for a run outside of the graph"
-        return (named, EAGER_NOTE) if named else (runs, f"{KERNELS}: module by module, others are launched")
+        return (named, EAGER_NOTE) if named else (runs, f"{KERNELS}: {OTHER_LAUNCHES}")
 
     def _call_once(self) -> None:
         """Calls the module and waits; the answer of the last run stays what it is."""

@@ -8,6 +8,8 @@ from typing import Any, TypeVar
 
 import click
 
+from enginebench.core.text import count_of
+
 F = TypeVar("F", bound=Callable[..., Any])
 FOLDER = click.Path(path_type=Path, file_okay=False)
 
@@ -52,7 +54,11 @@ def save_verb(name: str, run: Path, force: bool, store: Path | None, as_json: bo
 
     saved = save_baseline(name, run, store, force=force)
     document = BaselineList(store=str(find_store(store)), baselines=(saved,))
-    click.echo(encode(document).decode() if as_json else f"saved {saved.rows} rows of {saved.model} in {saved.path}")
+    click.echo(
+        encode(document).decode()
+        if as_json
+        else f"saved {count_of(saved.rows, 'rows')} of {saved.model} in {saved.path}"
+    )
 
 
 @command.command("list")

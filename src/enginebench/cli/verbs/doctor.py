@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING
 
 import click
 
+from enginebench.core.text import count_of
+
 if TYPE_CHECKING:
     from rich.console import Console
 
@@ -79,7 +81,8 @@ def _show_fleet(address: str, as_json: bool) -> None:
 def _print_machine(console: Console, machine: Machine) -> None:
     from enginebench.core.caveats import format_caveat
 
-    cores = f"{machine.cores_physical} cores, {machine.cores_logical} threads, {len(machine.cpus_allowed)} allowed"
+    counts = count_of(machine.cores_physical, "cores"), count_of(machine.cores_logical, "threads")
+    cores = f"{', '.join(counts)}, {len(machine.cpus_allowed)} allowed"
     quota = f", quota {machine.cpu_quota_cores:g}" if machine.cpu_quota_cores else ""
     _print_pair(console, "CPU", machine.cpu_model)
     _print_pair(console, "cores", f"{cores}{quota}; default: --threads {machine.default_threads}")

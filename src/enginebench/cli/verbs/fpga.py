@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
+from enginebench.core.text import count_of
+
 if TYPE_CHECKING:
     from enginebench.fpga.network import Network
     from enginebench.fpga.synth import Synthesis
@@ -157,7 +159,7 @@ def verilog(model: str | None, lanes: int, divisor: int, multiplier_bits: int, o
     from enginebench.workflow.verbs.fpga import write_verilog
 
     lines = write_verilog(model, _make_options(lanes, divisor), multiplier_bits, out)
-    click.echo(f"{out}: {lines} lines", err=True)
+    click.echo(f"{out}: {count_of(lines, 'lines')}", err=True)
 
 
 @command.command("synth", short_help="Synthesize, place and route; show Fmax and cells.")
@@ -214,7 +216,7 @@ def describe_synthesis(document: Synthesis) -> list[str]:
     if document.fits and document.fmax_mhz is not None and document.fmax_best_mhz is not None:
         lines.append(
             f"Fmax after routing: median {document.fmax_mhz:.1f} MHz, best {document.fmax_best_mhz:.1f} MHz "
-            f"({len(document.placements)} seeds)"
+            f"({count_of(len(document.placements), 'seeds')})"
         )
     else:
         lines.append(f"does not fit: {document.placements[0].reason}")

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING
 
 import click
 
+from enginebench.core.text import count_of
+
 if TYPE_CHECKING:
     from enginebench.report.history.table import HistoryDocument
 
@@ -73,4 +75,4 @@ def _export(document: HistoryDocument, parquet: Path | None, mlflow: str | None,
         click.echo(str(parquet), err=True)
     if mlflow is not None:
         new, known = export_mlflow(document.rows, mlflow, experiment)
-        click.echo(f"MLflow {mlflow}: {new} runs written, {known} were there already", err=True)
+        click.echo(f"MLflow {mlflow}: {count_of(new, 'runs')} written, {known} were there already", err=True)

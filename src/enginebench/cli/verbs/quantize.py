@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING
 
 import click
 
+from enginebench.core.text import count_of
+
 if TYPE_CHECKING:
     from enginebench.workflow.verbs.quantize import QuantizeDocument
 
@@ -116,7 +118,8 @@ def _print_document(document: QuantizeDocument) -> None:
     if document.tensorrt_refusals:
         first = document.tensorrt_refusals[0]
         click.echo(
-            f"TensorRT would refuse {len(document.tensorrt_refusals)} nodes, the first {first.node}: {first.reason}"
+            f"TensorRT would refuse {count_of(len(document.tensorrt_refusals), 'nodes')}, "
+            f"the first {first.node}: {first.reason}"
         )
     for caveat in artifact.caveats:
         click.echo(format_caveat(caveat))

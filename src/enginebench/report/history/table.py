@@ -14,7 +14,7 @@ from rich.table import Table
 from rich.text import Text
 
 from enginebench.core.names import format_precision
-from enginebench.core.text import clean_text
+from enginebench.core.text import clean_text, count_of
 from enginebench.report.csv_table import format_cell
 from enginebench.report.numbers import format_significant
 
@@ -115,7 +115,7 @@ def print_history(document: HistoryDocument, console: Console, last: int) -> Non
         table.add_row(*cells)
     console.print(table)
     hidden = max(0, len(document.rows) - last)
-    console.print(Text(f"{len(document.rows)} rows" + (f", the latest {last} shown" if hidden else "")))
+    console.print(Text(f"{count_of(len(document.rows), 'rows')}" + (f", the latest {last} shown" if hidden else "")))
     for unread in document.unread[:10]:
         console.print(Text(clean_text(f"not read: {unread.path}: {unread.reason}")))
     if len(document.unread) > 10:

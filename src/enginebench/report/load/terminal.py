@@ -12,7 +12,7 @@ from rich.text import Text
 from enginebench.analyze.load.queueing import LoadPoint
 from enginebench.core.caveats import find_sentence, format_caveat
 from enginebench.core.records import Capacity, Caveat
-from enginebench.core.text import clean_text
+from enginebench.core.text import clean_text, count_of
 from enginebench.report.load.document import LoadDocument, describe_row
 from enginebench.report.numbers import format_significant
 
@@ -105,6 +105,6 @@ def describe_doubts(document: LoadDocument) -> Iterator[str]:
         for caveat in [caveat for point in points for caveat in point.caveats]:
             alike.setdefault(find_sentence(caveat), []).append(caveat)
         for found in alike.values():
-            where = f" ({len(found)} of {len(points)} points)" if len(points) > 1 else ""
+            where = f" ({len(found)} of {count_of(len(points), 'points')})" if len(points) > 1 else ""
             yield f"{describe_row(row)}{where}: {format_caveat(*found)}"
     yield from (format_caveat(caveat) for caveat in document.caveats)

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from enginebench.analyze.versions.builds import BestBuild, BuildEffect
 from enginebench.core.names import format_precision
 from enginebench.core.records import Estimate
+from enginebench.core.text import count_of
 from enginebench.report.numbers import format_significant, format_small
 from enginebench.report.run.answers import name_row
 from enginebench.report.run.rows import Row
@@ -52,12 +53,12 @@ def state_builds(rows: Sequence[Row]) -> list[str]:
 
 def _state(name: str, effect: BuildEffect) -> list[str]:
     if effect.distinct == 1:
-        alike = f"{name}: all {effect.builds} builds are identical by their hash."
+        alike = f"{name}: all {count_of(effect.builds, 'builds')} are identical by their hash."
         return [alike]
     if effect.between is None or effect.within is None:
         return [f"{name}: {effect.builds} builds, of which too few have two processes; nothing is said of them."]
     seen = "differ" if effect.shown else "were not shown to differ"
-    told = f"{name}: its {effect.builds} builds {seen}: {_show_share(effect.between)} from one to the next"
+    told = f"{name}: its {count_of(effect.builds, 'builds')} {seen}: {_show_share(effect.between)} from one to the next"
     told = f"{told}, beside {effect.within:.2%} between processes of one build."
     return [told, *([_state_best(effect.builds, effect.best)] if effect.best else [])]
 

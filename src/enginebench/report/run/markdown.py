@@ -10,7 +10,7 @@ from enginebench.analyze.diff import DiffDocument
 from enginebench.analyze.metrics.tasks import name_metric
 from enginebench.core.names import format_precision
 from enginebench.core.records import Machine
-from enginebench.core.text import clean_text
+from enginebench.core.text import clean_text, count_of
 from enginebench.report.numbers import (
     UNITS_PER_MS,
     TimeUnit,
@@ -176,7 +176,7 @@ def _format_machine(machine: Machine | None) -> list[str]:
         return []
     gpus = [f"{gpu.name} (driver {gpu.driver})" for gpu in machine.gpus]
     facts = {
-        "CPU": f"{machine.cpu_model}, {machine.cores_physical} cores, {len(machine.cpus_allowed)} usable",
+        "CPU": f"{machine.cpu_model}, {count_of(machine.cores_physical, 'cores')}, {len(machine.cpus_allowed)} usable",
         "flags": ", ".join(machine.cpu_flags),
         "GPU": ", ".join(gpus),
         "system": f"{machine.os}, {machine.arch}" + (f", {machine.virtual}" if machine.virtual else ""),

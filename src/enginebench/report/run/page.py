@@ -11,7 +11,7 @@ from enginebench.analyze.metrics.scores import find_score
 from enginebench.analyze.metrics.tasks import name_metric
 from enginebench.core.names import format_precision
 from enginebench.core.records import CaveatCode, Estimate, Machine
-from enginebench.core.text import clean_text
+from enginebench.core.text import clean_text, count_of
 from enginebench.report.html import Html, element, join
 from enginebench.report.numbers import (
     UNITS_PER_MS,
@@ -148,7 +148,7 @@ def _format_head(document: RunDocument, started_utc: str) -> Html:
     first, *others = state_answer(document)
     limit = document.spec.get("p99_limit_ms")
     others += describe_limit(list_batches(document.rows, limit), limit)
-    counts = f"{len(document.rows)} rows, {sum(row.n for row in document.rows):,} calls"
+    counts = f"{count_of(len(document.rows), 'rows')}, {sum(row.n for row in document.rows):,} calls"
     shapes = dict.fromkeys(show_shapes(row.shapes) for row in document.rows if row.shapes)
     facts = [counts, "; ".join(shapes), document.machine.cpu_model if document.machine else "", started_utc]
     return element(
@@ -182,7 +182,7 @@ def _format_filters(document: RunDocument) -> Html:
         "batch": list(dict.fromkeys(str(row.batch) for row in document.rows)),
     }
     fields = [_format_group(name, values) for name, values in groups.items() if len(values) > 1]
-    count = element("p", f"{len(document.rows)} rows", id="count", role="status")
+    count = element("p", f"{count_of(len(document.rows), 'rows')}", id="count", role="status")
     return element("form", *fields, count, class_="filters", id="filters", aria_label="Filter rows and charts")
 
 
@@ -441,7 +441,7 @@ def _format_machine(machine: Machine | None) -> list[Html]:
     if machine is None:
         return []
     facts = {
-        "CPU": f"{machine.cpu_model}, {machine.cores_physical} cores, {len(machine.cpus_allowed)} usable",
+        "CPU": f"{machine.cpu_model}, {count_of(machine.cores_physical, 'cores')}, {len(machine.cpus_allowed)} usable",
         "flags": ", ".join(machine.cpu_flags),
         "memory": f"{machine.memory_bytes / 2**30:.1f} GiB",
         "GPU": ", ".join(f"{gpu.name} (driver {gpu.driver})" for gpu in machine.gpus),

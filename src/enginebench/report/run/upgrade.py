@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from enginebench.analyze.diff import DiffDocument
 from enginebench.analyze.trtexec.records import LayerDelta
 from enginebench.analyze.versions.upgrade import Change, Pair
+from enginebench.core.text import count_of
 from enginebench.report.numbers import format_significant, format_small
 
 # Layers that are named beside a row: enough to see where a change lies; the JSON document has all.
@@ -32,7 +33,7 @@ def _state_change(change: Change) -> str:
 def _state_answers(change: Change) -> str:
     if change.max_abs_diff is None:
         return "answers not compared"
-    return f"answers differ by at most {format_small(change.max_abs_diff)} over {change.samples} samples"
+    return f"answers differ by at most {format_small(change.max_abs_diff)} over {count_of(change.samples, 'samples')}"
 
 
 def _state_figures(change: Change) -> Iterator[str]:

@@ -13,7 +13,7 @@ from enginebench.analyze.metrics.tasks import name_metric
 from enginebench.core.caveats import format_caveat
 from enginebench.core.names import slug
 from enginebench.core.records import Estimate
-from enginebench.core.text import clean_text
+from enginebench.core.text import clean_text, count_of
 from enginebench.report.html import Html, element, embed_json
 from enginebench.report.numbers import format_interval, format_range, format_significant
 from enginebench.report.page_frame import assemble_page, wrap_table
@@ -38,7 +38,9 @@ def format_sweep_page(document: SweepDocument) -> str:
     kinds = len({cell.machine_kind for cell in document.cells})
     parts = [
         element("p", "EngineBench sweep", class_="brand"),
-        element("h1", f"{len(document.cells)} rows on {kinds} {'kind' if kinds == 1 else 'kinds'} of machine"),
+        element(
+            "h1", f"{count_of(len(document.cells), 'rows')} on {kinds} {'kind' if kinds == 1 else 'kinds'} of machine"
+        ),
         element(
             "p",
             "A line is the fastest row of an engine that is valid and whose answers agree. Speed-ups are against the "
@@ -175,7 +177,7 @@ def _describe_details(cell: SweepCell, row: SweepRow) -> dict[str, Any]:
         ("validity", row.validity),
         ("p50", format_range(row.p50_ms, " ms") if row.p50_ms else ""),
         ("p99", format_range(row.p99_ms, " ms") if row.p99_ms else ""),
-        ("samples", f"{row.n} in {row.processes} processes"),
+        ("samples", f"{row.n} in {count_of(row.processes, 'processes')}"),
         ("throughput", f"{format_significant(row.throughput_per_s)} inferences/s" if row.throughput_per_s else ""),
         ("speed-up", f"{format_range(row.speedup, 'x')} {row.verdict or ''}" if row.speedup else ""),
         ("answers", _tell_answers(row)),

@@ -9,7 +9,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from enginebench.core.text import clean_text
+from enginebench.core.text import clean_text, count_of
 from enginebench.report.numbers import format_interval, format_range, format_significant
 from enginebench.report.sweep.document import SweepCell, SweepDocument, SweepRow, Tuned
 
@@ -25,7 +25,7 @@ def print_sweep(document: SweepDocument, console: Console) -> None:
         table.add_row(*map(_clean, _list_cells(cell)))
     console.print(table)
     if len(measured) > MOST_SHOWN:
-        console.print(Text(f"{len(measured)} rows, the first {MOST_SHOWN} shown"))
+        console.print(Text(f"{count_of(len(measured), 'rows')}, the first {MOST_SHOWN} shown"))
     console.print()
     _print_machines(document, console)
     for found in document.interference:
@@ -108,7 +108,9 @@ def print_cells(cells: Sequence[tuple[str, ...]], console: Console) -> None:
     for cell in cells[:MOST_SHOWN]:
         table.add_row(*map(_clean, (cell[0].rpartition("/")[2], *cell[1:])))
     console.print(table)
-    console.print(Text(f"{len(cells)} rows" + (f", the first {MOST_SHOWN} shown" if len(cells) > MOST_SHOWN else "")))
+    console.print(
+        Text(f"{count_of(len(cells), 'rows')}" + (f", the first {MOST_SHOWN} shown" if len(cells) > MOST_SHOWN else ""))
+    )
 
 
 def print_kinds(kinds: Sequence[tuple[str, int, int, int, float]], start_s: float, console: Console) -> None:

@@ -19,7 +19,7 @@ from enginebench.analyze.trtexec.records import (
     TimesDocument,
 )
 from enginebench.core.caveats import format_caveat
-from enginebench.core.text import clean_text
+from enginebench.core.text import clean_text, count_of
 from enginebench.report.numbers import format_significant, read_label
 
 _ROWS = {
@@ -130,8 +130,11 @@ def render_profile(document: ProfileDocument, topk: int) -> RenderableType:
         table.add_row(say(layer.name), *map(format_cell, values), format_share(layer.share))
     hidden = len(document.layers) - topk
     count = f"profiled {document.count} times, " if document.count is not None else ""
-    total = f"{count}{len(document.layers)} layers, {format_cell(document.average_ms)} ms in one iteration"
-    parts: list[RenderableType] = [table, say(total + (f"; {hidden} layers not shown" if hidden > 0 else ""))]
+    total = f"{count}{count_of(len(document.layers), 'layers')}, {format_cell(document.average_ms)} ms in one iteration"
+    parts: list[RenderableType] = [
+        table,
+        say(total + (f"; {count_of(hidden, 'layers')} not shown" if hidden > 0 else "")),
+    ]
     if document.remainder_ms is not None:
         text = f"GPU time without the profiler {format_cell(document.end_to_end_ms)} ms, unexplained "
         text += f"{format_cell(document.remainder_ms)} ms"
@@ -145,7 +148,7 @@ def render_layers(document: LayersDocument, topk: int) -> RenderableType:
     for title, groups in (("precision", document.by_precision), ("type", document.by_type)):
         parts += [build_groups(title, groups), Text("")]
     overhead = document.overhead
-    text = f"reformats, casts and copies: {overhead.layers} layers, {format_share(overhead.share)}"
+    text = f"reformats, casts and copies: {count_of(overhead.layers, 'layers')}, {format_share(overhead.share)}"
     parts.append(say(f"{text} of the {'time' if document.shares_of == 'time' else 'layers'}"))
     if document.diff is None:
         parts += [Text(""), build_layers(document, topk)]

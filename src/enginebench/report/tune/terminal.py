@@ -9,7 +9,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from enginebench.core.text import clean_text
+from enginebench.core.text import clean_text, count_of
 from enginebench.report.numbers import format_range
 from enginebench.report.tune.document import Finalist, TuneDocument
 
@@ -68,8 +68,8 @@ def state_answer(document: TuneDocument) -> Iterator[str]:
     counts = Counter("before the race" if one.round == 0 else "in the race" for one in document.dropped)
     told = ", ".join(f"{count} dropped {when}" for when, count in counts.items())
     yield (
-        f"{len(document.candidates)} settings in {document.generations} generations"
-        f"{f', {told}' if told else ''}; {document.processes} measurements in {document.spent_s:.0f} s"
+        f"{count_of(len(document.candidates), 'settings')} in {document.generations} generations"
+        f"{f', {told}' if told else ''}; {count_of(document.processes, 'measurements')} in {document.spent_s:.0f} s"
         f"{'' if document.finished else ' (not finished)'}."
     )
 
