@@ -325,17 +325,20 @@ def test_operators_of_the_host_are_known_by_their_name() -> None:
 
 
 @pytest.mark.parametrize(
-    ("said", "path"),
+    ("said", "wrapped", "path"),
     [
-        ("L['self'].layer1.0.conv1", "layer1.0.conv1"),
-        ("L['self']._modules['layer1']._modules['0']", "layer1.0"),
-        ("L['s']._module.fc", "fc"),
-        ("L['self'].relu@1", "relu"),
-        ("L['self']", ""),
+        ("L['self'].layer1.0.conv1", "", "layer1.0.conv1"),
+        ("L['self']._modules['layer1']._modules['0']", "", "layer1.0"),
+        ("L['s']._module.fc", "_module.", "fc"),
+        ("L['s']._module.module.fc.module", "_module.module.", "fc.module"),
+        ("L['self'].module", "module.", ""),
+        ("L['self'].module.fc", "", "module.fc"),
+        ("L['self'].relu@1", "", "relu"),
+        ("L['self']", "", ""),
     ],
 )
-def test_paths_are_those_of_named_modules(said: str, path: str) -> None:
-    assert find_path({"outer": ("L['self'].other", None), "inner": (said, None)}) == path
+def test_paths_are_those_of_named_modules(said: str, wrapped: str, path: str) -> None:
+    assert find_path({"outer": ("L['self'].other", None), "inner": (said, None)}, wrapped) == path
     assert find_path({}) == find_path(None) == ""
 
 

@@ -14,6 +14,7 @@ from torch import nn
 from enginebench.core.errors import ArtifactError, MissingDependency, ModelError, UsageError
 from enginebench.core.records import Artifact, TensorSpec
 from enginebench.models.onnx.source import read_onnx, read_packaged_onnx
+from enginebench.models.onnx.work import describe_work
 from enginebench.models.task import feed_digits, load_digits
 from enginebench.models.torch import export
 from enginebench.models.torch.export import compare_with_torch, explain_export_error, export_onnx, set_batch_axes
@@ -138,6 +139,17 @@ class Two(nn.Module):
         hidden = self.table(ids) * mask
         return {"hidden": hidden, "sums": [hidden.sum(-1) * scale]}
 
+class Nested(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.module = nn.Linear(3, 3)
+        self.inner = nn.Sequential(nn.Linear(3, 4), nn.Module())
+        self.inner[1].module = nn.Linear(4, 2)
+        self.x = nn.Parameter(torch.ones(3))
+    def forward(self, x, y):
+        return self.inner[1].module(self.inner[0](self.module(x * self.x).tanh() + y))
+
+def nested(): return Nested(), (torch.zeros(1, 3), torch.zeros(1, 3))
 def strange(): return Strange(), torch.zeros(1, 3)
 def fixed(): return FixedBatch(), torch.zeros(2, 3)
 def random(): return Random(), torch.zeros(1, 3)
@@ -195,6 +207,21 @@ def test_several_inputs_and_outputs_keep_names_and_order(user_model: Callable[[s
         ("outputs.hidden", ("batch", 5, 4)),
         ("outputs.sums.0", ("batch", 5)),
     ]
+
+
+def test_the_graph_has_the_names_of_the_users_module(user_model: Callable[[str], Artifact], tmp_path: Path) -> None:
+    artifact = user_model("nested")
+    graph = onnx.load(str(export_onnx(artifact, tmp_path / "a.onnx").path))
+    names = {tensor.name for tensor in graph.graph.initializer}
+    state = load_module(artifact).state_dict()
+    own = {name.removeprefix("module.") for name in state}
+    assert own == {"x", "module.weight", "module.bias"} | {
+        f"inner.{path}.{kind}" for path in ("0", "1.module") for kind in ("weight", "bias")
+    }
+    assert own - names == {"x"} and {"module.x"} <= names  # its input is called x, too
+    assert "flat.Flat" not in str(graph)
+    scopes = {scope for node in describe_work(graph, {}).nodes for scope in node.scopes}
+    assert scopes == {"module", "inner.0", "inner.1.module"}
 
 
 def test_half_precision_goes_through_as_it_is(user_model: Callable[[str], Artifact], tmp_path: Path) -> None:

@@ -62,6 +62,8 @@ def cast_module(module: Any, artifact: Artifact, precision: Precision, autocast:
 class _CastModule(torch.nn.Module):  # type: ignore[misc]
     """A module whose weights are cast: inputs follow them on the way in, outputs come back on the way out."""
 
+    enginebench_wraps = "_module"
+
     def __init__(self, module: Any, dtype: Any, outputs: list[Any]) -> None:
         super().__init__()
         self._module = module

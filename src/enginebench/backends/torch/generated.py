@@ -26,6 +26,7 @@ from enginebench.backends.torch.operators import (
     GENERATED,
     WATCHED_KERNEL,
     describe_modules,
+    find_wrapped,
     is_product,
     moves_memory,
     name_modules,
@@ -305,7 +306,8 @@ def trace_modules(module: Any, tensors: Sequence[Any], *, fullgraph: bool) -> li
     with torch.inference_mode():
         torch.compile(module, backend=record, dynamic=False, fullgraph=fullgraph)(*tensors)
     broken = len(graphs) > 1
-    return [name_nodes(nodes, kinds, seen, within, broken=broken) for nodes, within in graphs]
+    wrapped = find_wrapped(module)
+    return [name_nodes(nodes, kinds, seen, within, wrapped=wrapped, broken=broken) for nodes, within in graphs]
 
 
 def find_running(places: Mapping[int, str]) -> str:
@@ -328,6 +330,7 @@ def name_nodes(
     seen: Counter[tuple[str, str]] | None = None,
     within: str = "",
     *,
+    wrapped: str = "",
     broken: bool = False,
 ) -> dict[str, TracedNode]:
     """The nodes of a traced graph that compute, by name.
@@ -337,13 +340,13 @@ def name_nodes(
         kinds: path -> class of the modules that have no children.
         seen: (path, operator) -> how many of them the graphs before had; those of this one are added.
         within: path of the module whose code was traced, from which the nodes' own paths start.
+        wrapped: what those paths begin with and a layer's name does not, as `find_wrapped` has it.
         broken: there are other graphs, in which a module with children may have more than what is seen here.
     """
     seen = Counter() if seen is None else seen
     working = [node for node in nodes if node.op in ("call_function", "call_method", "call_module")]
-    paths = {
-        node.name: ".".join(filter(None, (within, find_path(node.meta.get("nn_module_stack"))))) for node in working
-    }
+    stacks = {node.name: node.meta.get("nn_module_stack") for node in working}
+    paths = {name: ".".join(filter(None, (within, find_path(stack, wrapped)))) for name, stack in stacks.items()}
     together = Counter(paths.values())
     inside = Counter(outer for path in paths.values() for outer in _list_outer(path))
     found = {}
@@ -372,8 +375,8 @@ def find_kind(node: Any) -> str:
     return _IN_PLACE.get(node.target) or str(getattr(node.target, "__name__", node.name))
 
 
-def find_path(stack: Mapping[str, Any] | None) -> str:
-    """The path of the innermost module of a node's stack, as `named_modules` has it; empty: the model itself.
+def find_path(stack: Mapping[str, Any] | None, wrapped: str = "") -> str:
+    """The path of the innermost module of a node's stack, as `name_modules` has it; empty: the model itself.
 
     The stack says `L['self'].layer1.0.conv1`, older versions `L['self']._modules['layer1']._modules['0']`.
     """
@@ -381,7 +384,8 @@ def find_path(stack: Mapping[str, Any] | None) -> str:
         return ""
     said = str(list(stack.values())[-1][0])
     words = re.findall(r"\w+", re.sub(r"^L\['\w+'\]|@\d+$", "", said))
-    return ".".join(word for word in words if word != "_modules").removeprefix("_module.")
+    path = "".join(f"{word}." for word in words if word != "_modules")
+    return path.removeprefix(wrapped).removesuffix(".")
 
 
 class NamedCall(NamedTuple):

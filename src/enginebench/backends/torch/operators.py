@@ -33,8 +33,8 @@ WATCHED_RUN = "enginebench run"
 WATCHED_MODULE = "enginebench module "
 # The beginning of the span around each call of a generated kernel while it is watched; its name follows.
 WATCHED_KERNEL = "enginebench kernel "
-# The only child of the wrappers in `torch_cast`.
-CAST_CHILD = "_module"
+# The attribute by which a wrapper of ours names the child that it wraps; it is no part of the user's model itself.
+WRAPS = "enginebench_wraps"
 
 # Outermost operators that bring values from one type or layout to another, as the profiler names them.
 CONVERSIONS = ("aten::to", "aten::_to_copy", "aten::copy_", "aten::contiguous")
@@ -69,12 +69,22 @@ def split_runs(events: list[Any]) -> list[list[Any]]:
 
 
 def name_modules(call: Any) -> dict[str, Any]:
-    """Path -> module, of every module in `call` that takes hooks; none where it is no module."""
+    """Path -> module, of every module of the user's that takes hooks; none where `call` is no module."""
     found = dict(call.named_modules()) if isinstance(call, torch.nn.Module) else {}
-    # The wrapper that casts inputs is no part of the user's model.
-    if all(path.partition(".")[0] == CAST_CHILD for path in found if path):
-        found = {path.removeprefix(CAST_CHILD).removeprefix("."): module for path, module in found.items()}
-    return {path: module for path, module in found.items() if not isinstance(module, torch.jit.ScriptModule)}
+    wrapped = find_wrapped(call)
+    return {
+        f"{path}.".removeprefix(wrapped).removesuffix("."): module
+        for path, module in found.items()
+        if f"{path}.".startswith(wrapped) and not isinstance(module, torch.jit.ScriptModule)
+    }
+
+
+def find_wrapped(call: Any) -> str:
+    """The path of the user's module inside of wrappers of ours, a dot behind it; empty where there are none."""
+    path = ""
+    while isinstance(child := getattr(call, WRAPS, None), str):
+        path, call = f"{path}{child}.", getattr(call, child)
+    return path
 
 
 def describe_modules(modules: Mapping[str, Any]) -> dict[str, str]:

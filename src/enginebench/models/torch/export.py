@@ -33,6 +33,7 @@ from enginebench.models.onnx.source import load_graph, read_onnx
 from enginebench.models.torch.blame import find_line
 from enginebench.models.torch.flat import Flat
 from enginebench.models.torch.source import load_module
+from enginebench.models.torch.unwrap import drop_wrapper
 
 if TYPE_CHECKING:
     from enginebench.core.protocols import Array
@@ -201,6 +202,8 @@ def _write_graph(
                 dynamic_shapes=_describe_dynamic(module, inputs, opened) if opened else None,
             )
             _strip_traces(program)
+            if isinstance(module, Flat):
+                drop_wrapper(program.model, module.enginebench_wraps)
             program.model.metadata_props.update(_describe_origin(artifact))
             program.save(path, external_data=_count_weight_bytes(module) > SINGLE_FILE_BYTES)
     except ModuleNotFoundError as error:
