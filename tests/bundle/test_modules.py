@@ -50,6 +50,34 @@ def test_a_module_of_ones_own_goes_along(cli: Cli, tmp_path: Path) -> None:
     assert pair.tolist() == [[0.0, 0.0]]
 
 
+RECURRENT = """
+import torch
+
+class Heard(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.ear, self.memory = torch.nn.Conv1d(3, 4, 3), torch.nn.GRU(4, 4, batch_first=True)
+
+    def forward(self, sound):
+        kept, _ = self.memory(self.ear(sound).relu().transpose(1, 2))
+        return kept.mean(1).tanh()
+
+def make():
+    torch.manual_seed(3)
+    return Heard(), torch.zeros(1, 3, 8)
+"""
+
+
+@pytest.mark.slow
+def test_a_recurrent_module_is_compiled_as_the_row_was(cli: Cli, tmp_path: Path) -> None:
+    (tmp_path / "own_net.py").write_text(RECURRENT)
+    done = cli("run", "own_net:make", "--engines", "pytorch-compile", *FAST, "--out", "run")
+    assert done.returncode == 0, done.stderr
+    done = cli("deliver", "run", "--row", "pytorch-compile-fp32-b1-compute-t1-hot", "--out", "bundle", "--json")
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["checked"] is True
+
+
 def test_a_module_that_needs_other_files_says_so(cli: Cli, tmp_path: Path) -> None:
     (tmp_path / "parts.py").write_text("")
     (tmp_path / "own_net.py").write_text(OWN.format(imports="import parts"))

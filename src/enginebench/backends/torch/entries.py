@@ -55,6 +55,11 @@ COMPILE_OPTIONS = {
     "fullgraph": Option(
         default="1", choices=("0", "1"), meaning="0 lets parts that cannot be compiled run eagerly, without a message"
     ),
+    "rnn": Option(
+        default="eager",
+        choices=("eager", "unroll"),
+        meaning="LSTM, GRU and RNN by PyTorch's own kernels, or compiled with a copy of their code for each step",
+    ),
 }
 
 # A loop in Python that asks whether the GPU is done would keep the interpreter from the other streams.

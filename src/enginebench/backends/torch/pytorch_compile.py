@@ -7,8 +7,8 @@ import os
 import re
 import shutil
 import sysconfig
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, nullcontext
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
@@ -32,6 +32,7 @@ from enginebench.backends.torch.cuda_engine import (
 from enginebench.backends.torch.engine import TorchEngine, prepare_torch
 from enginebench.backends.torch.entries import PYTORCH_COMPILE
 from enginebench.backends.torch.generated import GeneratedCode
+from enginebench.backends.torch.graph_breaks import compiles_whole, leave_recurrent, refuse_breaks
 from enginebench.backends.torch.isa import trust_instructions
 from enginebench.backends.torch.module import load_ready_module
 from enginebench.backends.torch.plain_path import is_one_word, reach_by_plain_path
@@ -138,7 +139,7 @@ class PytorchCompileBackend:
         # Compiling in this process leaves no worker processes behind that would share the cores with the timed loop.
         inductor.compile_threads = 1
         module = load_ready_module(artifact, spec, options, self._loader)
-        generated = GeneratedCode(module, fullgraph=options["fullgraph"] == "1")
+        generated = GeneratedCode(module, fullgraph=compiles_whole(module, options))
         return TorchEngine(
             compile_module(module, options),
             artifact.inputs,
@@ -146,7 +147,7 @@ class PytorchCompileBackend:
             name=NAME,
             batch=spec.batch,
             channels_last=options["channels_last"] == "1",
-            prepare=partial(self._compile, generated),
+            prepare=partial(self._compile, generated, options),
             generated=generated,
         )
 
@@ -157,7 +158,7 @@ class PytorchCompileBackend:
         inductor.freezing = options["freezing"] == "1"
         lane = CudaLane(read_device_index(spec), options["wait"])
         module = load_ready_module(artifact, spec, options, self._loader, spec.device)
-        generated = GeneratedCode(module, fullgraph=options["fullgraph"] == "1")
+        generated = GeneratedCode(module, fullgraph=compiles_whole(module, options))
         return CudaTorchEngine(
             compile_module(module, options),
             artifact.inputs,
@@ -166,11 +167,13 @@ class PytorchCompileBackend:
             batch=spec.batch,
             lane=lane,
             channels_last=options["channels_last"] == "1",
-            prepare=partial(self._compile_for_gpu, generated, self._find_stamp(artifact, spec)),
+            prepare=partial(self._compile_for_gpu, generated, options, self._find_stamp(artifact, spec)),
             generated=generated,
         )
 
-    def _compile_for_gpu(self, generated: GeneratedCode, stamp: Path | None, run: RunCall) -> None:
+    def _compile_for_gpu(
+        self, generated: GeneratedCode, options: Mapping[str, str], stamp: Path | None, run: RunCall
+    ) -> None:
         """Compiles by several workers the first time, and from the cache, without any, once there is a stamp.
 
         Workers take as long to start as a network from the cache takes altogether, and would share the cores with the
@@ -179,7 +182,7 @@ class PytorchCompileBackend:
         known = stamp is not None and stamp.exists()
         inductor.compile_threads = 1 if known else len(os.sched_getaffinity(0))
         for _ in range(COMPILING_CALLS):
-            self._compile(generated, run)
+            self._compile(generated, options, run)
         if not known:
             shutdown_compile_workers()
         if stamp is not None and not known:
@@ -193,11 +196,12 @@ class PytorchCompileBackend:
         name = hashlib.sha256(msgspec.json.encode((artifact.sha256, spec, str(torch.__version__)))).hexdigest()[:16]
         return self._cache_dir / CACHE_NAME / f"{name}.stamp"
 
-    def _compile(self, generated: GeneratedCode, run: RunCall) -> None:
+    def _compile(self, generated: GeneratedCode, options: Mapping[str, str], run: RunCall) -> None:
         """Runs once, and thereby compiles, with the cache in its place."""
         with use_cache(self._cache_dir), generated.listen():
             try:
-                run()
+                with refuse_breaks() if options["fullgraph"] == "1" else nullcontext():
+                    run()
             except torch.OutOfMemoryError:
                 raise
             except Exception as error:
@@ -232,13 +236,15 @@ def compile_module(module: Any, options: dict[str, str]) -> Any:
     import torch._dynamo.config as dynamo
 
     mode = None if options["mode"] == "default" else options["mode"]
-    if hasattr(dynamo, "allow_rnn"):  # since PyTorch 2.8; without it a module that holds an LSTM is refused whole
+    if hasattr(dynamo, "allow_rnn"):  # since PyTorch 2.8; without it all that comes behind such a layer runs eagerly
         dynamo.allow_rnn = True
+    if options["rnn"] == "eager":
+        leave_recurrent(module)
     # Every batch that is bound is compiled, and every model: one class wraps them all, and PyTorch counts by its code.
     for name in LIMITS:
         if hasattr(dynamo, name):
             setattr(dynamo, name, max(MOST_COMPILATIONS, getattr(dynamo, name)))
-    return torch.compile(module, mode=mode, dynamic=False, fullgraph=options["fullgraph"] == "1")
+    return torch.compile(module, mode=mode, dynamic=False, fullgraph=compiles_whole(module, options))
 
 
 @contextmanager

@@ -60,11 +60,19 @@ def set_precision(engine: dict[str, Any]) -> None:
 
 def compile_module(ready: Any, options: dict[str, str]) -> Any:
     """The module as torch.compile wraps it; it compiles at the first call of each shape."""
+    import torch._dynamo.config as dynamo
     import torch._inductor.config as inductor
 
+    if hasattr(dynamo, "allow_rnn"):
+        dynamo.allow_rnn = True
+    recurrent = [one for one in ready.modules() if isinstance(one, torch.nn.RNNBase)]
+    left = options.get("rnn") != "unroll"
+    for layer in recurrent if left else ():  # they run by PyTorch's own kernels
+        layer.forward = torch.compiler.disable(layer.forward)
     inductor.freezing = options.get("freezing") == "1"
     inductor.compile_threads = 1  # workers would stay, and share the cores with the calls
     mode, full = options.get("mode", "default"), options.get("fullgraph", "1") == "1"
+    full = full and not (left and recurrent)
     return torch.compile(ready, mode=None if mode == "default" else mode, dynamic=False, fullgraph=full)
 
 
