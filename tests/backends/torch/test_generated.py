@@ -14,6 +14,7 @@ from enginebench.backends.proof.precision import Operator
 from enginebench.backends.torch.engine import TorchEngine
 from enginebench.backends.torch.generated import (
     BETWEEN,
+    EAGER,
     GENERATED,
     MAPPING,
     TRACE,
@@ -30,6 +31,7 @@ from enginebench.backends.torch.generated import (
     settle_origins,
     trace_modules,
 )
+from enginebench.backends.torch.graph_breaks import list_left
 from enginebench.backends.torch.operators import WATCHED_KERNEL
 from enginebench.core.records import TensorSpec
 
@@ -307,6 +309,34 @@ def test_library_kernels_belong_to_the_calls_that_stand_where_they_ran(
 ) -> None:
     named = name_run(kernels(*ran), CALLS)
     assert (None if named is None else [one.name for one in named]) == layers
+
+
+@pytest.mark.parametrize(
+    ("ran", "layers"),
+    [
+        (["triton_a", "rnn_blocks", "rnn_bias", "triton_b"], ["a", "gru", "gru", "b"]),
+        # How many of them are the eager layer's nobody says: as many kernels as calls are no proof.
+        (["triton_a", "gemm", "rnn", "triton_b"], ["a", "gru", "gru", "b"]),
+        (["triton_a", "rnn_blocks", "triton_b", "gemm", "rnn"], ["a", "gru", "b", *2 * ["fc"]]),
+    ],
+)
+def test_what_runs_between_two_graphs_is_never_the_work_of_a_compiled_layer(ran: list[str], layers: list[str]) -> None:
+    eager = NamedCall(EAGER, True, "gru")
+    calls = [NamedCall("triton_a", False, "a"), eager, NamedCall("triton_b", False, "b")]
+    own = NamedCall("extern_kernels.addmm", True, "fc")
+    named = name_run(kernels(*ran), [*calls, *([own] if "fc" in layers else [])])
+    assert named is not None and [one.name for one in named] == layers
+    shared = name_run(kernels("triton_a", "rnn", "gemm", "triton_b"), [calls[0], eager, own, calls[2]])
+    assert shared is not None and [one.name for one in shared] == ["a", "gru + fc", "gru + fc", "b"]
+    on_host = name_run([Operator("fp32", 1.0, "addmm", "addmm"), Operator("fp32", 1.0, "gru", "gru")], [eager, own])
+    assert on_host is not None and [one.name for one in on_host] == ["fc", "gru"]
+
+
+def test_layers_that_are_left_to_run_eagerly_are_named_where_they_run() -> None:
+    module = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.GRU(4, 4, batch_first=True)).eval()
+    options = {"fullgraph": "1", "rnn": "eager"}
+    assert list_left(module, options) == ["1"]
+    assert list_left(module, options | {"fullgraph": "0"}) == list_left(module, options | {"rnn": "unroll"}) == []
 
 
 def test_a_renamed_kernel_keeps_its_name_beside_the_layer() -> None:

@@ -100,6 +100,18 @@ def test_memory_is_cleared_under_another_name_in_a_graph_or_not_at_all() -> None
     ]
 
 
+def test_the_kernels_of_one_layer_may_change_their_order_in_a_replay_and_no_others() -> None:
+    run = [Operator("fp32", 1.0, launch.kernel, "kernel") for launch in LAUNCHES]
+    assert (LAUNCHES[0].layer, LAUNCHES[1].layer, LAUNCHES[2].layer) == ("conv", "conv", "relu")
+    named = name_kernels([[run[1], run[0], *run[2:]]], LAUNCHES)
+    assert named is not None and [(one.name, one.kernel) for one in named[0]][:2] == [
+        ("conv", run[1].name),
+        ("conv", run[0].name),
+    ]
+    assert name_kernels([[run[0], run[2], run[1], *run[3:]]], LAUNCHES) is None
+    assert name_kernels([[*run, run[0]]], LAUNCHES) is None
+
+
 def test_a_replay_of_other_kernels_is_not_named() -> None:
     run = [Operator("fp32", 1.0, launch.kernel, "kernel") for launch in LAUNCHES]
     other = [run[0]._replace(name="winograd"), *run[1:]]

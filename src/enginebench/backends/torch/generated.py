@@ -39,6 +39,9 @@ MAPPING = "inductor_provenance_tracking_node_mappings"
 LIBRARY = ("extern_kernels.", "torch.ops.", "aten.")
 # What a compiled graph spends outside of what it calls: Python, and memory.
 BETWEEN = "between the kernels"
+# Between two graphs runs what PyTorch does not compile; what that is called where nobody knows.
+EAGER = "eager.module"
+EAGER_CODE = "eager code"
 # Part of the name of the kernel that copies what a graph of launches is given.
 FEEDING = "multi_tensor_apply"
 UNTOLD = "this version of PyTorch does not tell what its generated code is for"
@@ -80,10 +83,12 @@ class GeneratedCode:
     Args:
         module: as it was before `torch.compile`.
         fullgraph: as for `torch.compile`.
+        between: the layers that run eagerly between two compiled graphs, as far as that is known.
     """
 
-    def __init__(self, module: Any, *, fullgraph: bool) -> None:
+    def __init__(self, module: Any, *, fullgraph: bool, between: Sequence[str] = ()) -> None:
         self._module, self._fullgraph = module, fullgraph
+        self._between = NamedCall(EAGER, True, " + ".join(between) or EAGER_CODE)
         self._alike = _describe_likeness(module)
         self._said: list[str] = []
 
@@ -135,11 +140,11 @@ class GeneratedCode:
             return plain, f"the module could not be traced again: {type(error).__name__}"
         if len(graphs) != len(self._mappings):
             return plain, f"the module was traced into {len(graphs)} graphs and compiled into {len(self._mappings)}"
-        calls = [
-            name_call(call, graph)
+        of_graphs = [
+            [name_call(call, graph) for call in settle_origins(read_calls(mapping), graph)]
             for mapping, graph in zip(self._mappings, graphs, strict=True)
-            for call in settle_origins(read_calls(mapping), graph)
         ]
+        calls = [call for i, own in enumerate(of_graphs) for call in (*([self._between] if i else []), *own)]
         named = [name_run(run, calls) for run in plain]
         if any(run is None for run in named):
             return plain, "what ran is not what the compiler says that it wrote"
@@ -442,9 +447,13 @@ def name_run(run: Sequence[Operator], calls: Sequence[NamedCall]) -> list[Operat
 
 def _name_library(named: list[Operator], waiting: Sequence[int], calls: Sequence[NamedCall]) -> None:
     """Names what ran between two generated kernels."""
+    if any(named[i].kind != "kernel" for i in waiting):  # on the host, what runs eagerly has names of its own
+        calls = [call for call in calls if call.kernel != EAGER]
     alike = [i for i in waiting if _is_of_library(named[i], calls)]
+    # What runs eagerly between two graphs may be any number of kernels.
+    each = len(alike) == len(calls) and all(call.kernel != EAGER for call in calls)
     for k, i in enumerate(alike):
-        own = [calls[k]] if len(alike) == len(calls) else calls
+        own = [calls[k]] if each else calls
         named[i] = _rename(named[i], own)
 
 

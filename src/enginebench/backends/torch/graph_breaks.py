@@ -14,6 +14,8 @@ from typing import Any
 
 import torch
 
+from enginebench.backends.torch.operators import name_modules
+
 _REASON = "recurrent layers run by PyTorch's own kernels"
 # How a break is told that `leave_recurrent` made. Source: PyTorch 2.6 to 2.13, torch/_dynamo/variables/functions.py;
 # versions before 2.8 cannot even pass by such a layer. Source: torch/_dynamo/variables/builder.py.
@@ -34,6 +36,13 @@ def find_recurrent(module: Any) -> Iterator[Any]:
     """PyTorch's LSTM, GRU and RNN layers in a module."""
     if isinstance(module, torch.nn.Module):
         yield from (one for one in module.modules() if isinstance(one, torch.nn.RNNBase))
+
+
+def list_left(module: Any, options: Mapping[str, str]) -> list[str]:
+    """The paths of all that is left to run eagerly; empty where that is not known, or nothing."""
+    if options["fullgraph"] == "0" or options["rnn"] == "unroll":
+        return []
+    return [path for path, one in name_modules(module).items() if isinstance(one, torch.nn.RNNBase)]
 
 
 def leave_recurrent(module: Any) -> None:

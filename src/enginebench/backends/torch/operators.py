@@ -9,6 +9,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from itertools import groupby
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import torch
@@ -186,15 +187,27 @@ def name_kernels(runs: Sequence[Sequence[Operator]], launches: Sequence[Launch])
     """The kernels of runs, each under the layer that launched it; None where the runs launched something else.
 
     What only clears or copies memory keeps its name: in a graph it has another one than outside, or is not there.
+    The kernels of one layer may run in another order, as cuDNN's do that are captured from several streams.
 
     Args:
         runs: kernels in the order in which they ran, as `proof/kernels.py` reads them.
         launches: of one run of the same module.
     """
     working = [launch for launch in launches if not moves_memory(launch.kernel)]
-    if any([k.name for k in run if not moves_memory(k.name)] != [one.kernel for one in working] for run in runs):
-        return None
-    return [list(_name_run(run, working)) for run in runs]
+    if all(_is_same_work([k.name for k in run if not moves_memory(k.name)], working) for run in runs):
+        return [list(_name_run(run, working)) for run in runs]
+    return None
+
+
+def _is_same_work(kernels: Sequence[str], launches: Sequence[Launch]) -> bool:
+    """Whether kernels are those of the launches, layer by layer."""
+    start = 0
+    for _, group in groupby(launches, key=lambda launch: launch.layer):
+        own = [launch.kernel for launch in group]
+        if Counter(kernels[start : start + len(own)]) != Counter(own):
+            return False
+        start += len(own)
+    return start == len(kernels)
 
 
 def _name_run(run: Sequence[Operator], launches: Sequence[Launch]) -> Iterator[Operator]:
