@@ -31,7 +31,7 @@ from enginebench.backends.torch.generated import (
     settle_origins,
     trace_modules,
 )
-from enginebench.backends.torch.graph_breaks import list_left
+from enginebench.backends.torch.graph_breaks import leave_recurrent
 from enginebench.backends.torch.operators import WATCHED_KERNEL
 from enginebench.core.records import TensorSpec
 
@@ -332,11 +332,25 @@ def test_what_runs_between_two_graphs_is_never_the_work_of_a_compiled_layer(ran:
     assert on_host is not None and [one.name for one in on_host] == ["fc", "gru"]
 
 
+class Twice(torch.nn.Module):
+    """Two graphs around a recurrent layer, in a module that is a graph of its own before and behind it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.RNN(4, 4, batch_first=True))
+
+    def forward(self, x: Any) -> Any:
+        return self.inner(x * 2)[0].tanh()
+
+
 def test_layers_that_are_left_to_run_eagerly_are_named_where_they_run() -> None:
-    module = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.GRU(4, 4, batch_first=True)).eval()
-    options = {"fullgraph": "1", "rnn": "eager"}
-    assert list_left(module, options) == ["1"]
-    assert list_left(module, options | {"fullgraph": "0"}) == list_left(module, options | {"rnn": "unroll"}) == []
+    module = Twice().eval()
+    leave_recurrent(module)
+    torch.compiler.reset()
+    left: list[tuple[int, str]] = []
+    graphs = trace_modules(module, [torch.zeros(1, 2, 4)], fullgraph=False, left=left)
+    assert left == [(len(graphs) - 1, "inner.1")] and len(graphs) >= 2
+    assert [node.layer for node in graphs[-1].values()] == ["tanh"]
 
 
 def test_a_renamed_kernel_keeps_its_name_beside_the_layer() -> None:

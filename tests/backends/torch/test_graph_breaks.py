@@ -12,7 +12,13 @@ from msgspec.structs import replace
 from torch import nn
 from torch._dynamo.utils import counters
 
-from enginebench.backends.torch.graph_breaks import compiles_whole, find_recurrent, leave_recurrent, refuse_breaks
+from enginebench.backends.torch.graph_breaks import (
+    compiles_whole,
+    find_recurrent,
+    leave_recurrent,
+    listen_to_left,
+    refuse_breaks,
+)
 from enginebench.backends.torch.pytorch_compile import PytorchCompileBackend
 from enginebench.core.errors import ModelError
 from enginebench.core.records import Artifact, EngineSpec, TensorSpec
@@ -130,6 +136,10 @@ def test_a_break_counts_only_inside_of_the_block() -> None:
 def test_older_versions_of_pytorch_take_no_reason(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.compiler, "disable", lambda forward: ("left", forward))
     module = nn.Sequential(nn.GRU(1, 1))
-    forward = module[0].forward
     leave_recurrent(module)
-    assert module[0].forward == ("left", forward)
+    kind, forward = module[0].forward
+    heard: list[Any] = []
+    with listen_to_left(heard.append):
+        answer, _ = forward(torch.ones(2, 1))
+    forward(torch.ones(2, 1))
+    assert kind == "left" and answer.shape == (2, 1) and heard == [module[0]]

@@ -22,6 +22,7 @@ import torch
 import torch._inductor.config as inductor
 
 from enginebench.backends.proof.precision import Operator
+from enginebench.backends.torch.graph_breaks import listen_to_left
 from enginebench.backends.torch.operators import (
     GENERATED,
     WATCHED_KERNEL,
@@ -83,12 +84,11 @@ class GeneratedCode:
     Args:
         module: as it was before `torch.compile`.
         fullgraph: as for `torch.compile`.
-        between: the layers that run eagerly between two compiled graphs, as far as that is known.
+        strict: whether nothing runs eagerly between two graphs but recurrent layers.
     """
 
-    def __init__(self, module: Any, *, fullgraph: bool, between: Sequence[str] = ()) -> None:
-        self._module, self._fullgraph = module, fullgraph
-        self._between = NamedCall(EAGER, True, " + ".join(between) or EAGER_CODE)
+    def __init__(self, module: Any, *, fullgraph: bool, strict: bool = True) -> None:
+        self._module, self._fullgraph, self._strict = module, fullgraph, strict
         self._alike = _describe_likeness(module)
         self._said: list[str] = []
 
@@ -134,17 +134,19 @@ class GeneratedCode:
         plain = [list(run) for run in runs]
         if not self._mappings:
             return plain, UNTOLD
+        left: list[tuple[int, str]] = []
         try:
-            graphs = trace_modules(self._module, tensors, fullgraph=self._fullgraph)
+            graphs = trace_modules(self._module, tensors, fullgraph=self._fullgraph, left=left)
         except Exception as error:  # whatever a user's module does when it is traced again
             return plain, f"the module could not be traced again: {type(error).__name__}"
         if len(graphs) != len(self._mappings):
             return plain, f"the module was traced into {len(graphs)} graphs and compiled into {len(self._mappings)}"
-        of_graphs = [
-            [name_call(call, graph) for call in settle_origins(read_calls(mapping), graph)]
-            for mapping, graph in zip(self._mappings, graphs, strict=True)
-        ]
-        calls = [call for i, own in enumerate(of_graphs) for call in (*([self._between] if i else []), *own)]
+        eager = left if self._strict else [(i, EAGER_CODE) for i in range(1, len(graphs))]
+        calls = list[NamedCall]()
+        for i, (mapping, graph) in enumerate(zip(self._mappings, graphs, strict=True)):
+            calls += _list_eager(eager, i)
+            calls += [name_call(call, graph) for call in settle_origins(read_calls(mapping), graph)]
+        calls += _list_eager(eager, len(graphs))
         named = [name_run(run, calls) for run in plain]
         if any(run is None for run in named):
             return plain, "what ran is not what the compiler says that it wrote"
@@ -293,11 +295,24 @@ def _settle_helpers(calls: Sequence[Call]) -> list[Call]:
     return [call._replace(origins=whole.get(call.helps, ())) if call.helps else call for call in calls]
 
 
-def trace_modules(module: Any, tensors: Sequence[Any], *, fullgraph: bool) -> list[dict[str, TracedNode]]:
+def _list_eager(eager: Sequence[tuple[int, str]], before: int) -> list[NamedCall]:
+    """What runs eagerly before the graph of a number, behind the one before it."""
+    return [NamedCall(EAGER, True, layer) for i, layer in eager if i == before]
+
+
+def trace_modules(
+    module: Any, tensors: Sequence[Any], *, fullgraph: bool, left: list[tuple[int, str]] | None = None
+) -> list[dict[str, TracedNode]]:
     """The nodes by name, of each graph into which a module is traced, in their order.
 
     A module is a layer, if it is one node; any other node is a layer of its own, as `path: operator` or
     `path: operator 2`.
+
+    Args:
+        module: the user's, or a wrapper around it.
+        tensors: that it is called with.
+        fullgraph: as for `torch.compile`.
+        left: gets (number of graphs before it, path) of each recurrent layer that runs eagerly.
     """
     named = name_modules(module)
     kinds, places = describe_modules(named), {id(one): path for path, one in named.items()}
@@ -308,7 +323,11 @@ def trace_modules(module: Any, tensors: Sequence[Any], *, fullgraph: bool) -> li
         graphs.append((list(graph.graph.nodes), find_running(places)))
         return graph.forward
 
-    with torch.inference_mode():
+    def note(layer: Any) -> None:
+        if left is not None:
+            left.append((len(graphs), places.get(id(layer), EAGER_CODE)))
+
+    with torch.inference_mode(), listen_to_left(note):
         torch.compile(module, backend=record, dynamic=False, fullgraph=fullgraph)(*tensors)
     broken = len(graphs) > 1
     wrapped = find_wrapped(module)

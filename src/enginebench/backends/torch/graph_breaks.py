@@ -8,15 +8,16 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from functools import partial, update_wrapper
 from typing import Any
 
 import torch
 
-from enginebench.backends.torch.operators import name_modules
-
 _REASON = "recurrent layers run by PyTorch's own kernels"
+# Who wants to know when a layer runs that was left.
+_LISTENING: list[Callable[[Any], None]] = []
 # How a break is told that `leave_recurrent` made. Source: PyTorch 2.6 to 2.13, torch/_dynamo/variables/functions.py;
 # versions before 2.8 cannot even pass by such a layer. Source: torch/_dynamo/variables/builder.py.
 _MEANT = re.compile(rf"{_REASON}|disable.*<function (?:RNN|LSTM|GRU)\.forward|RNN, GRU,? (?:or )?LSTM", re.DOTALL)
@@ -38,20 +39,31 @@ def find_recurrent(module: Any) -> Iterator[Any]:
         yield from (one for one in module.modules() if isinstance(one, torch.nn.RNNBase))
 
 
-def list_left(module: Any, options: Mapping[str, str]) -> list[str]:
-    """The paths of all that is left to run eagerly; empty where that is not known, or nothing."""
-    if options["fullgraph"] == "0" or options["rnn"] == "unroll":
-        return []
-    return [path for path, one in name_modules(module).items() if isinstance(one, torch.nn.RNNBase)]
-
-
 def leave_recurrent(module: Any) -> None:
     """Has torch.compile leave the recurrent layers of a module as they are, and compile what is around them."""
     for layer in find_recurrent(module):
+        call = partial(_call_left, layer, layer.forward)
+        update_wrapper(call, layer.forward)
         try:
-            layer.forward = torch.compiler.disable(layer.forward, reason=_REASON)
+            layer.forward = torch.compiler.disable(call, reason=_REASON)
         except TypeError:  # before PyTorch 2.8
-            layer.forward = torch.compiler.disable(layer.forward)
+            layer.forward = torch.compiler.disable(call)
+
+
+def _call_left(layer: Any, forward: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    for tell in _LISTENING:
+        tell(layer)
+    return forward(*args, **kwargs)
+
+
+@contextmanager
+def listen_to_left(tell: Callable[[Any], None]) -> Iterator[None]:
+    """Meanwhile `tell` is called with each layer that was left, just before it runs."""
+    _LISTENING.append(tell)
+    try:
+        yield
+    finally:
+        _LISTENING.remove(tell)
 
 
 @contextmanager

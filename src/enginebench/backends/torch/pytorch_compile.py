@@ -32,7 +32,7 @@ from enginebench.backends.torch.cuda_engine import (
 from enginebench.backends.torch.engine import TorchEngine, prepare_torch
 from enginebench.backends.torch.entries import PYTORCH_COMPILE
 from enginebench.backends.torch.generated import GeneratedCode
-from enginebench.backends.torch.graph_breaks import compiles_whole, leave_recurrent, list_left, refuse_breaks
+from enginebench.backends.torch.graph_breaks import compiles_whole, leave_recurrent, refuse_breaks
 from enginebench.backends.torch.isa import trust_instructions
 from enginebench.backends.torch.module import load_ready_module
 from enginebench.backends.torch.plain_path import is_one_word, reach_by_plain_path
@@ -139,7 +139,7 @@ class PytorchCompileBackend:
         # Compiling in this process leaves no worker processes behind that would share the cores with the timed loop.
         inductor.compile_threads = 1
         module = load_ready_module(artifact, spec, options, self._loader)
-        generated = GeneratedCode(module, fullgraph=compiles_whole(module, options), between=list_left(module, options))
+        generated = GeneratedCode(module, fullgraph=compiles_whole(module, options), strict=options["fullgraph"] == "1")
         return TorchEngine(
             compile_module(module, options),
             artifact.inputs,
@@ -158,7 +158,7 @@ class PytorchCompileBackend:
         inductor.freezing = options["freezing"] == "1"
         lane = CudaLane(read_device_index(spec), options["wait"])
         module = load_ready_module(artifact, spec, options, self._loader, spec.device)
-        generated = GeneratedCode(module, fullgraph=compiles_whole(module, options), between=list_left(module, options))
+        generated = GeneratedCode(module, fullgraph=compiles_whole(module, options), strict=options["fullgraph"] == "1")
         return CudaTorchEngine(
             compile_module(module, options),
             artifact.inputs,
