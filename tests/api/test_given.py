@@ -9,6 +9,7 @@ import pytest
 
 import enginebench
 from enginebench import UsageError
+from enginebench.api.given import OPEN_RANGES, RANGES, check
 
 
 @pytest.mark.parametrize(
@@ -24,7 +25,7 @@ from enginebench import UsageError
         ({"processes": 0}, "processes=0: expected a whole number, at least 1 and at most 1000"),
         ({"processes": True}, "processes=True"),
         ({"iters": 2.5}, "iters=2.5: expected a whole number"),
-        ({"time_limit": 0}, "time_limit=0: expected a number, more than 0"),
+        ({"time_limit": 0}, "time_limit=0: expected a finite number, more than 0"),
         ({"time_limit": float("nan")}, "time_limit=nan"),
         ({"scope": "all"}, "scope='all': expected one of compute, io"),
         ({"device": "gpu"}, "'gpu' is neither cpu nor cuda:N"),
@@ -64,3 +65,10 @@ def test_plans_are_built_on_a_gpu(tmp_path: Path) -> None:
 def test_limits_are_checked_before_anything_is_opened() -> None:
     with pytest.raises(UsageError, match=r"'cosines=0\.9': expected NAME=VALUE"):
         enginebench.drift("fake@a.onnx", "fake@b.onnx", limit={"cosines": 0.9})
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), float("-inf")])
+def test_no_limit_is_without_an_end(value: float) -> None:
+    for name in (*RANGES, *OPEN_RANGES):
+        with pytest.raises(UsageError, match=f"{name}={value}"):
+            check(**{name: value})

@@ -142,7 +142,7 @@ def test_two_runs_are_compared_with_and_without_a_gate(folder: Path, tmp_path: P
     slow = write_run(tmp_path / "slow", [make_result("ort", status="ok")])
     with pytest.raises(GateFailed, match="the gate failed"):
         enginebench.diff(folder, slow, gate=True)
-    with pytest.raises(UsageError, match="margin=2: expected a number, more than 0 and at most 1"):
+    with pytest.raises(UsageError, match="margin=2: expected a finite number, more than 0 and at most 1"):
         enginebench.diff(run, run, margin=2)
 
 

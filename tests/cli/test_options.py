@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from importlib import import_module
+
 import click
 import pytest
 from msgspec.structs import replace
 
 from enginebench.cli.device import read_gpu
-from enginebench.cli.options import Common, Timing, common_options, measure_options
+from enginebench.cli.door import VERBS
+from enginebench.cli.options import Common, FiniteRange, Timing, common_options, measure_options
 from enginebench.core.errors import UsageError
 from enginebench.core.records import MeasureSpec
 from enginebench.workflow.request import choose_batches, merge_options
@@ -126,3 +130,45 @@ def test_plans_are_built_on_a_gpu() -> None:
 )
 def test_the_engine_fits_the_device_unless_it_is_named(engine: str | None, device: str, wanted: str) -> None:
     assert replace(COMMON, device=device).name_engine(engine) == wanted
+
+
+def walk_options(command: click.Command) -> Iterator[click.Option]:
+    """Every option of a verb, and of the verbs under it."""
+    yield from (p for p in command.params if isinstance(p, click.Option))
+    for member in command.commands.values() if isinstance(command, click.Group) else ():
+        yield from walk_options(member)
+
+
+OPTIONS = [
+    (verb, option) for verb, (module, _) in VERBS.items() for option in walk_options(import_module(module).command)
+]
+
+
+@pytest.mark.parametrize("text", ["nan", "NaN", "inf", "-inf", "1e999"])
+def test_no_option_of_any_verb_takes_what_is_not_a_finite_number(text: str) -> None:
+    taken = []
+    for verb, option in OPTIONS:
+        if option.callback is not None or isinstance(option.type, click.Path | click.File):
+            continue
+        try:
+            value = option.type.convert(text, option, click.Context(click.Command(verb)))
+        except click.BadParameter as error:
+            assert option.opts[0] in error.format_message()
+            continue
+        if isinstance(value, float):
+            taken.append(f"{verb} {option.opts[0]}")
+    assert taken == []
+
+
+def test_the_walk_finds_the_options_of_all_verbs() -> None:
+    found = {f"{verb} {option.opts[-1]}" for verb, option in OPTIONS if isinstance(option.type, FiniteRange)}
+    assert {"diff --max-metric-drop", "load --qps", "fpga --clock-mhz", "parse --warmup-ms"} <= found
+
+
+def test_nan_passes_no_range_and_the_sentence_says_so() -> None:
+    with pytest.raises(
+        click.BadParameter, match="nan is without an end or no number; expected a finite number"
+    ) as caught:
+        collect("--time-limit", "nan")
+    assert "'--time-limit'" in caught.value.format_message()
+    assert caught.value.exit_code == 2

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -95,7 +96,7 @@ def check(**given: Any) -> None:
 
 def _check_range(name: str, value: Any) -> None:
     low, high = RANGES[name] if name in RANGES else OPEN_RANGES[name]
-    number = isinstance(value, int | float) and not isinstance(value, bool)
+    number = isinstance(value, int | float) and not isinstance(value, bool) and abs(value) < math.inf
     whole = name not in OPEN_RANGES and name not in (
         "timeout",
         "warmup_ms",
@@ -106,7 +107,7 @@ def _check_range(name: str, value: Any) -> None:
     fits = number and (low < value if name in OPEN_RANGES else low <= value) and (high is None or value <= high)
     if not fits or (whole and not isinstance(value, int)):
         least = f"more than {low:g}" if name in OPEN_RANGES else f"at least {low:g}"
-        kind = "a whole number" if whole else "a number"
+        kind = "a whole number" if whole else "a finite number"
         most = f" and at most {high:.0f}" if high is not None else ""
         raise UsageError(f"{name}={value!r}: expected {kind}, {least}{most}")
 

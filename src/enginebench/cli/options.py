@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar, get_args
 
@@ -16,6 +17,17 @@ from enginebench.workflow.request import Shared, Timing, choose_drop
 
 F = TypeVar("F", bound=Callable[..., Any])
 Body = Callable[..., None]
+
+
+class FiniteRange(click.FloatRange):
+    """A range of floats without nan, which passes every comparison of a range, and without infinity."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        """The number, if it is one and lies in the range."""
+        number = float(super().convert(value, param, ctx))
+        if not math.isfinite(number):
+            self.fail(f"{value} is without an end or no number; expected a finite number", param, ctx)
+        return number
 
 
 class Common(Shared, frozen=True, kw_only=True):
@@ -63,7 +75,7 @@ MEASURE_OPTIONS = (
     click.option("--iters", type=click.IntRange(1), help="Exact number of timed calls. [until settled]"),
     click.option(
         "--time-limit",
-        type=click.FloatRange(0, min_open=True),
+        type=FiniteRange(0, min_open=True),
         default=3.0,
         show_default=True,
         metavar="S",
@@ -117,13 +129,13 @@ METRIC_OPTION = click.option(
 )
 MAX_METRIC_DROP_OPTION = click.option(
     "--max-metric-drop",
-    type=click.FloatRange(0),
+    type=FiniteRange(0),
     metavar="X",
     help="What a row may lose of the metric, in its own unit. [0.01 of a share, 1% of anything else]",
 )
 MAX_TOP1_DROP_OPTION = click.option(
     "--max-top1-drop",
-    type=click.FloatRange(0),
+    type=FiniteRange(0),
     metavar="POINTS",
     help="The same of top-1 accuracy, in points: 1 is --max-metric-drop 0.01.",
 )

@@ -10,6 +10,7 @@ import click
 
 from enginebench.cli.options import (
     Common,
+    FiniteRange,
     builds_option,
     common_options,
     env_option,
@@ -41,7 +42,7 @@ if TYPE_CHECKING:
 )
 @click.option(
     "--margin",
-    type=click.FloatRange(0, 1, min_open=True),
+    type=FiniteRange(0, 1, min_open=True),
     default=MARGIN,
     show_default=True,
     help="Relative difference that matters.",
@@ -53,7 +54,7 @@ if TYPE_CHECKING:
 )
 @click.option("--input-size", type=click.IntRange(1), help="Height and width of the model's images.")
 @click.option(
-    "--timeout", type=click.FloatRange(1), default=900.0, show_default=True, help="Seconds that one process may take."
+    "--timeout", type=FiniteRange(1), default=900.0, show_default=True, help="Seconds that one process may take."
 )
 @click.option(
     "--wait/--no-wait", default=True, help="If another run holds the device: wait for it, as by default, or refuse."

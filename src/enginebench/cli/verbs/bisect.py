@@ -7,7 +7,15 @@ from typing import TYPE_CHECKING
 
 import click
 
-from enginebench.cli.options import Common, Judging, Share, common_options, judging_options, measure_options
+from enginebench.cli.options import (
+    Common,
+    FiniteRange,
+    Judging,
+    Share,
+    common_options,
+    judging_options,
+    measure_options,
+)
 from enginebench.core.limits import REGRESSION_MARGIN
 from enginebench.workflow.request import Timing
 
@@ -34,7 +42,7 @@ if TYPE_CHECKING:
 @click.option("--precision", default="fp32", show_default=True, help="Precision, with a recipe as in int8@cpu.")
 @click.option("--batch", type=click.IntRange(1), help="Batch size. [that of --input-shape, else 1]")
 @click.option(
-    "--timeout", type=click.FloatRange(1), default=900.0, show_default=True, help="Seconds that one process may take."
+    "--timeout", type=FiniteRange(1), default=900.0, show_default=True, help="Seconds that one process may take."
 )
 @click.option(
     "--out", type=click.Path(path_type=Path, file_okay=False), help="Folder of the measurements. [results/bisect-...]"

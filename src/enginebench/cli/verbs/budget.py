@@ -7,10 +7,12 @@ from typing import TYPE_CHECKING
 
 import click
 
+from enginebench.cli.options import FiniteRange
+
 if TYPE_CHECKING:
     from enginebench.fpga.budget import Budget
 
-TIME = click.FloatRange(0)
+TIME = FiniteRange(0)
 BYTES = click.IntRange(0)
 FILE = click.Path(path_type=Path, dir_okay=False)
 
@@ -33,7 +35,7 @@ FILE = click.Path(path_type=Path, dir_okay=False)
 @click.option("--from", "source", type=FILE, help="Take terms from a stored row, or from the JSON of bench or stages.")
 @click.option(
     "--baseline-ms",
-    type=click.FloatRange(0, min_open=True),
+    type=FiniteRange(0, min_open=True),
     help="Time per item of what the accelerator would replace.",
 )
 @click.option("--baseline-from", type=FILE, help="The same, from a stored result.")

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from enginebench.cli.device import read_gpu
-from enginebench.cli.options import trtexec_option
+from enginebench.cli.options import FiniteRange, trtexec_option
 
 if TYPE_CHECKING:
     from enginebench.core.records import EngineSpec
@@ -82,7 +82,7 @@ if TYPE_CHECKING:
 )
 @click.option("--device", callback=read_gpu, default="cuda:0", show_default=True, help="The GPU: cuda:N.")
 @click.option(
-    "--timeout", type=click.FloatRange(1), default=7200.0, show_default=True, help="Seconds that the build may take."
+    "--timeout", type=FiniteRange(1), default=7200.0, show_default=True, help="Seconds that the build may take."
 )
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document on stdout and nothing else.")
 def command(

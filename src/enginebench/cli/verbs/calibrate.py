@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from enginebench.cli.options import Common, common_options
+from enginebench.cli.options import Common, FiniteRange, common_options
 
 
 @click.command("calibrate")
@@ -27,7 +27,7 @@ from enginebench.cli.options import Common, common_options
     help="How a range is taken from the values.",
 )
 @click.option(
-    "--percentile", type=click.FloatRange(50, 100, min_open=True), help="The percentile of --method percentile. [99.99]"
+    "--percentile", type=FiniteRange(50, 100, min_open=True), help="The percentile of --method percentile. [99.99]"
 )
 @click.option(
     "--out",

@@ -6,7 +6,13 @@ from pathlib import Path
 
 import click
 
-from enginebench.cli.options import MAX_METRIC_DROP_OPTION, MAX_TOP1_DROP_OPTION, TARGETS_OPTION, TASK_OPTION
+from enginebench.cli.options import (
+    MAX_METRIC_DROP_OPTION,
+    MAX_TOP1_DROP_OPTION,
+    TARGETS_OPTION,
+    TASK_OPTION,
+    FiniteRange,
+)
 from enginebench.core.limits import MARGIN
 from enginebench.core.records import Task
 
@@ -24,7 +30,7 @@ FOLDER = click.Path(path_type=Path, file_okay=False)
 )
 @click.option(
     "--margin",
-    type=click.FloatRange(0, 1, min_open=True),
+    type=FiniteRange(0, 1, min_open=True),
     default=MARGIN,
     show_default=True,
     help="Relative difference that matters.",

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
+from enginebench.cli.options import FiniteRange
 from enginebench.core.text import count_of
 
 if TYPE_CHECKING:
@@ -75,7 +76,7 @@ def command() -> None:
 )
 @click.option(
     "--clock-mhz",
-    type=click.FloatRange(0, 1e4, min_open=True),
+    type=FiniteRange(0, 1e4, min_open=True),
     default=12.0,
     show_default=True,
     help="Clock of the device.",
@@ -227,7 +228,7 @@ def describe_synthesis(document: Synthesis) -> list[str]:
 @design_options
 @click.option(
     "--clock-mhz",
-    type=click.FloatRange(0, 1e4, min_open=True),
+    type=FiniteRange(0, 1e4, min_open=True),
     default=12.0,
     show_default=True,
     help="Clock of the device.",

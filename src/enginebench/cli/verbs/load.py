@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from enginebench.cli.options import Common, common_options
+from enginebench.cli.options import Common, FiniteRange, common_options
 
 if TYPE_CHECKING:
     from enginebench.analyze.load.loadgen import Scenario
@@ -26,14 +26,14 @@ if TYPE_CHECKING:
     show_default=True,
     help="One request at a time, eight at a time, requests at a rate, or all at once.",
 )
-@click.option("--qps", type=click.FloatRange(0, min_open=True), metavar="N", help="Requests a second.")
+@click.option("--qps", type=FiniteRange(0, min_open=True), metavar="N", help="Requests a second.")
 @click.option("--find-capacity", is_flag=True, help="Look for the highest rate at which --p99-limit-ms holds.")
 @click.option(
-    "--p99-limit-ms", type=click.FloatRange(0, min_open=True), metavar="X", help="Limit on the --percentile of latency."
+    "--p99-limit-ms", type=FiniteRange(0, min_open=True), metavar="X", help="Limit on the --percentile of latency."
 )
 @click.option(
     "--percentile",
-    type=click.FloatRange(50, 100, min_open=True, max_open=True),
+    type=FiniteRange(50, 100, min_open=True, max_open=True),
     default=99.0,
     show_default=True,
     help="The percentile that the limit is on.",
@@ -46,7 +46,7 @@ if TYPE_CHECKING:
     help="poisson, constant, or a file with one time in seconds on each line.",
 )
 @click.option(
-    "--duration", type=click.FloatRange(0, min_open=True), metavar="S", help="Seconds of a point. [10; of a probe 3]"
+    "--duration", type=FiniteRange(0, min_open=True), metavar="S", help="Seconds of a point. [10; of a probe 3]"
 )
 @click.option(
     "--rounds",
@@ -57,7 +57,7 @@ if TYPE_CHECKING:
 )
 @click.option(
     "--time-budget",
-    type=click.FloatRange(0, min_open=True),
+    type=FiniteRange(0, min_open=True),
     default=900.0,
     show_default=True,
     metavar="S",
@@ -67,7 +67,7 @@ if TYPE_CHECKING:
 @click.option("--max-batch", metavar="B", help="Requests computed together at most; several by commas. [1]")
 @click.option(
     "--max-wait-ms",
-    type=click.FloatRange(0),
+    type=FiniteRange(0),
     default=0.0,
     show_default=True,
     help="How long a request waits for others to fill its batch.",

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
+from enginebench.cli.options import FiniteRange
+
 if TYPE_CHECKING:
     import msgspec
     from rich.console import RenderableType
@@ -66,9 +68,7 @@ def parse_log_verb(
 
 @parse.command("times")
 @artifact_options
-@click.option(
-    "--warmup-ms", type=click.FloatRange(0), help="Count queries that begin earlier as warm-up. [from the file]"
-)
+@click.option("--warmup-ms", type=FiniteRange(0), help="Count queries that begin earlier as warm-up. [from the file]")
 @click.option(
     "--log", "log_file", type=FILE, metavar="F", help="Log of the same run; it shows which queries are warm-up."
 )

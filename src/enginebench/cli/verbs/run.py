@@ -9,6 +9,7 @@ import click
 
 from enginebench.cli.options import (
     Common,
+    FiniteRange,
     Judging,
     axes_option,
     builds_option,
@@ -54,13 +55,13 @@ from enginebench.workflow.request import (
 )
 @click.option(
     "--p99-limit-ms",
-    type=click.FloatRange(0, min_open=True),
+    type=FiniteRange(0, min_open=True),
     metavar="X",
     help="Highest p99 that the recommended row may have.",
 )
 @click.option(
     "--load-p99-ms",
-    type=click.FloatRange(0, min_open=True),
+    type=FiniteRange(0, min_open=True),
     metavar="X",
     help="Look for the rate at which the rows that won hold this p99 under arrivals.",
 )
@@ -70,7 +71,7 @@ from enginebench.workflow.request import (
 @click.option("--input-size", type=click.IntRange(1), help="Height and width of the model's images.")
 @axes_option
 @click.option(
-    "--timeout", type=click.FloatRange(1), default=900.0, show_default=True, help="Seconds that one process may take."
+    "--timeout", type=FiniteRange(1), default=900.0, show_default=True, help="Seconds that one process may take."
 )
 @trtexec_option
 @env_option

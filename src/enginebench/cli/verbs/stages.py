@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from enginebench.cli.options import Common, common_options
+from enginebench.cli.options import Common, FiniteRange, common_options
 
 
 @click.command("stages")
@@ -28,7 +28,7 @@ from enginebench.cli.options import Common, common_options
 )
 @click.option(
     "--time-limit",
-    type=click.FloatRange(0, min_open=True),
+    type=FiniteRange(0, min_open=True),
     default=3.0,
     show_default=True,
     metavar="S",

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from enginebench.cli.options import Common, Judging, common_options, env_option, judging_options
+from enginebench.cli.options import Common, FiniteRange, Judging, common_options, env_option, judging_options
 from enginebench.workflow.request import DEFAULT_ENGINES, name_default_engines
 
 if TYPE_CHECKING:
@@ -44,9 +44,7 @@ if TYPE_CHECKING:
     "--limit", multiple=True, metavar="NAME=VALUE", help="What answers must keep to: cosine=0.99,top1=0.98, as in drift"
 )
 @click.option("--data", metavar="DIR|digits", help="Labelled data, for accuracy and for the ranges of 8-bit graphs.")
-@click.option(
-    "--p99-limit-ms", type=click.FloatRange(0, min_open=True), metavar="X", help="The limit of the goal capacity."
-)
+@click.option("--p99-limit-ms", type=FiniteRange(0, min_open=True), metavar="X", help="The limit of the goal capacity.")
 @click.option("--batch", type=click.IntRange(1), help="Batch size of the goal latency. [that of --input-shape, else 1]")
 @click.option(
     "--processes",
@@ -57,7 +55,7 @@ if TYPE_CHECKING:
 )
 @click.option("--input-size", type=click.IntRange(1), help="Height and width of the model's images.")
 @click.option(
-    "--timeout", type=click.FloatRange(1), default=900.0, show_default=True, help="Seconds that one process may take."
+    "--timeout", type=FiniteRange(1), default=900.0, show_default=True, help="Seconds that one process may take."
 )
 @env_option
 @click.option("--resume", is_flag=True, help="Continue the search in --out.")

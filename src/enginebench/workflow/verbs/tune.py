@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Sequence
 from pathlib import Path
@@ -30,7 +31,7 @@ def parse_budget(text: str) -> float:
     """
     found = _TIME.fullmatch(text.strip())
     seconds = float(found[1]) * UNITS_OF_TIME[found[2]] if found else 0.0
-    if seconds <= 0:
+    if not 0 < seconds < math.inf:
         raise UsageError(f"--time-budget {text!r}: expected a time such as 20m, 90s or 1.5h")
     return seconds
 
