@@ -13,6 +13,7 @@ from platform import node
 import numpy as np
 import pytest
 from msgspec.structs import replace
+from stored_run import make_final
 
 import enginebench
 from bundles import Silent, ask, name
@@ -25,7 +26,8 @@ from enginebench.core.records import Artifact, EngineSpec
 from enginebench.core.store import hash_files
 from enginebench.measure.machine import describe_machine
 from enginebench.models.task import feed_digits, load_digits
-from enginebench.workflow.folder import RunFolder
+from enginebench.workflow.folder import RunFolder, read_results
+from enginebench.workflow.reporting import describe_stored
 from enginebench.workflow.targets.loading import load_engine
 from enginebench.workflow.verbs.deliver import DeliverDocument, deliver_row
 from processes import Cli
@@ -186,6 +188,14 @@ def test_a_row_in_doubt_wants_to_be_named_and_carries_its_doubt(run: Path, tmp_p
     document = deliver_row(folder.root, tmp_path / "out", row=name("ort"), reporter=Silent())
     assert document.notes[0] == "the row's outputs do not agree with the reference of its run"
     assert read_bundle(tmp_path / "out").figures.outputs_agree is False
+
+
+def test_the_winner_of_a_search_is_delivered_and_not_the_lowest_median(run: Path, tmp_path: Path) -> None:
+    folder = copy_run(run, tmp_path)
+    before = describe_stored(*read_results(run)).recommended
+    winner = next(name(engine) for engine in ENGINES if before is None or name(engine) != before.id)
+    make_final(folder.root, winner, before.id if before else "")
+    assert deliver_row(folder.root, tmp_path / "out", reporter=Silent()).row == winner
 
 
 def test_a_bundle_that_answers_otherwise_is_not_handed_over(run: Path, tmp_path: Path) -> None:

@@ -19,7 +19,9 @@ if __name__ == "__main__":
 from samples import make_drift, make_machine, make_measurements, make_result
 
 from enginebench.core.records import Block, Caveat, LayerTime, Measurement, Result, StageTime
-from enginebench.workflow.folder import RunFolder, RunRecord, RunRequest
+from enginebench.core.store import encode
+from enginebench.report.tune.document import TuneDocument, TuneRef
+from enginebench.workflow.folder import TUNE_FILE, RunFolder, RunRecord, RunRequest
 
 # Names that a model, an engine option, a layer or a log could carry.
 EVIL = '<img src=x onerror="window.hacked=1"></script><script>window.hacked=1</script>{{7*7}} & "quoted"'
@@ -115,6 +117,24 @@ def write_run(root: Path, results: list[Result], command: tuple[str, ...] = COMM
     folder.create(record)
     for result in results:
         folder.write_result(result)
+    return root
+
+
+def make_final(root: Path, winner: str | None, challenger: str) -> Path:
+    """The run in `root` as the final of a search whose answer is `winner`."""
+    folder = RunFolder(root)
+    folder.write_record(replace(folder.read_record(), verb="tune"))
+
+    def refer(name: str) -> TuneRef:
+        return TuneRef(id=name, candidate=name, engine=name, precision="fp32", batch=1, threads=1)
+
+    document = TuneDocument(
+        model="m", machine=make_machine(), goal="latency", unit="ms", winner=refer(winner) if winner else None,
+        default=None, challenger=refer(challenger), beaten=winner == challenger, verdict="not_shown", ratio=None,
+        dropped=(), frontier=(), final=(), candidates=(), quality_of="", generations=1, processes=12, budget_s=9,
+        spent_s=9, finished=True,
+    )  # fmt: skip
+    (root / TUNE_FILE).write_bytes(encode(document))
     return root
 
 

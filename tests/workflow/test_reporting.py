@@ -8,14 +8,18 @@ import sys
 from pathlib import Path
 
 import pytest
-from stored_run import make_results, write_run
+from msgspec.structs import replace
+from samples import make_drift, make_result
+from stored_run import make_final, make_results, write_run
 
 from enginebench.analyze.stages import STAGES, describe_stages
 from enginebench.core.errors import ArtifactError, ParseError, UsageError
 from enginebench.core.records import EngineSpec
 from enginebench.core.store import encode
+from enginebench.report.run.rows import RunDocument
 from enginebench.workflow.folder import check_inside, read_results
-from enginebench.workflow.reporting import FORMATS, check_formats, report_folder
+from enginebench.workflow.reporting import FORMATS, check_formats, describe_stored, report_folder
+from enginebench.workflow.verbs.deliver import choose_row
 from processes import Cli, environment
 
 STORED = sorted((Path(__file__).parent.parent / "data").glob("result-*"))
@@ -178,3 +182,58 @@ def test_a_folder_that_cannot_be_written(run: Path) -> None:
     run.chmod(0o500)
     with pytest.raises(ArtifactError, match="cannot write"):
         report_folder(run, ("md",))
+
+
+def write_final(root: Path, winner: str | None, challenger_ms: float = 4.7) -> Path:
+    """The final of a search: a setting of ort against the defaults of ort and of PyTorch, which is far slower."""
+    alike = make_drift(1e-6)
+    rows = [
+        make_result("ort:spinning=never", median_ms=challenger_ms, sd=0.1, seed=1, drift=alike, identity="challenger"),
+        make_result("pytorch", median_ms=10.0, seed=2, identity="pytorch-fp32-b1"),
+        make_result("ort", median_ms=5.0, seed=3, drift=alike, identity="default"),
+    ]
+    return make_final(write_run(root, rows), winner, "challenger")
+
+
+def describe_folder(root: Path) -> RunDocument:
+    return describe_stored(*read_results(root))
+
+
+@pytest.mark.parametrize(("winner", "challenger_ms"), [("default", 4.7), ("challenger", 3.0)])
+def test_the_final_of_a_search_recommends_what_the_search_says_to_take(
+    tmp_path: Path, winner: str, challenger_ms: float
+) -> None:
+    root = write_final(tmp_path / "t", winner, challenger_ms)
+    record, results = read_results(root)
+    document = describe_stored(record, results)
+    assert (document.recommended.id, document.recommended_by) == (winner, "search")  # type: ignore[union-attr]
+    assert {row.baseline for row in document.rows} == {winner} and document.rows[0].id == winner
+    assert choose_row(document, results, None)[0].id == winner
+    assert choose_row(document, results, "challenger")[0].id == "challenger"
+    report_folder(root, ("html", "md", "json"))
+    for name in ("report.html", "report.md"):
+        text = (root / name).read_text()
+        assert f"The search that measured these rows says to take {winner}" in text.replace("\\", "")
+        assert "Fastest engine whose outputs agree: ort:spinning" not in text
+    assert json.loads((root / "report.json").read_text())["recommended"]["id"] == winner
+    assert json.loads((root / "run.json").read_text())["winner"] is None, "its own document says it"
+
+
+def test_the_same_rows_of_a_run_have_the_fastest_median_recommended(tmp_path: Path) -> None:
+    """What the test above would see if nobody asked the search."""
+    root = write_final(tmp_path / "t", "default")
+    record, results = read_results(root)
+    document = describe_stored(replace(record, verb="run"), results)
+    assert document.recommended is not None and document.recommended.id == "challenger"
+    assert document.rows[0].baseline == "pytorch-fp32-b1"
+
+
+@pytest.mark.parametrize("lose", [False, True])
+def test_a_search_that_named_no_winner_recommends_none(tmp_path: Path, lose: bool) -> None:
+    root = write_final(tmp_path / "t", None)
+    if lose:
+        (root / "tune.json").unlink()
+    document = describe_folder(root)
+    assert document.recommended is None
+    with pytest.raises(UsageError, match=r"the search named no winner.*continue it with --resume"):
+        choose_row(document, read_results(root)[1], None)

@@ -18,7 +18,7 @@ from enginebench.core.records import Precision, Result, Score, Verdict
 # Outputs of different FP32 kernels differ in the sixth digit; that must not decide which row is on the Pareto front.
 QUALITY_DIGITS = 4
 
-RecommendedBy = Literal["metric", "drift"]
+RecommendedBy = Literal["metric", "drift", "search"]  # "search": by the search whose final the rows are
 
 
 class Ref(Struct, frozen=True, kw_only=True):

@@ -19,8 +19,10 @@ from enginebench.core.errors import ArtifactError, ParseError, UsageError
 from enginebench.core.names import slug
 from enginebench.core.records import Artifact, Machine, MeasureSpec, ModelSource, Precision, Recipe, Result, Scope, Task
 from enginebench.core.store import encode, hash_file, read_record, read_result, write_atomic
+from enginebench.report.tune.document import TuneDocument
 
 RUN_SCHEMA = "enginebench.run-record/1"
+TUNE_FILE = "tune.json"  # the document of a search, in its folder
 ARTIFACTS = "artefacts"  # the name on disk: stored runs have it, so its spelling stays
 
 
@@ -90,6 +92,7 @@ class RunRecord(Struct, frozen=True, kw_only=True):
     command: tuple[str, ...] = ()
     sources: tuple[Artifact, ...] = ()
     problems: dict[str, str] = {}  # PRECISION -> why no graph could be made in it
+    winner: str | None = None  # the row that a search says to take; stands in its own document, not in `run.json`
 
 
 def hide_home(text: str) -> str:
@@ -221,6 +224,19 @@ class RunFolder:
             raise ParseError(path, "$.id", repr(result.id), repr(row_id), "Was the file renamed?")
         return self._change_paths(result, self.absolute)
 
+    def read_winner(self) -> str | None:
+        """The id of the row that the folder's search says to take; None if it named none yet.
+
+        Raises:
+            ParseError: the document of the search is damaged.
+        """
+        path = self.root / TUNE_FILE
+        check_inside(self.root, path)
+        if not path.exists():
+            return None
+        found = read_record(path, TuneDocument).winner
+        return found.id if found else None
+
     @staticmethod
     def _change_paths(result: Result, change: Callable[[Artifact], Artifact]) -> Result:
         artifacts = tuple(map(change, result.artifacts))
@@ -277,9 +293,14 @@ def holds_run(root: Path) -> bool:
 
 
 def read_results(root: Path) -> tuple[RunRecord, list[Result]]:
-    """A stored run: its record and every row that was begun, in the run's order."""
+    """A stored run: its record and every row that was begun, in the run's order.
+
+    The record of a search names its winner.
+    """
     folder = RunFolder(root)
     record = folder.read_record()
+    if record.verb == "tune":
+        record = replace(record, winner=folder.read_winner())
     rows = [folder.read_result(row_id) for row_id in record.rows]
     return record, [row for row in rows if row is not None]
 

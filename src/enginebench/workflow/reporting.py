@@ -7,7 +7,9 @@ from pathlib import Path
 
 import msgspec
 from msgspec import Struct
+from msgspec.structs import replace
 
+from enginebench.analyze.ranking import Ref
 from enginebench.analyze.stages import StagesDocument
 from enginebench.bundle.contents import explain_refusal
 from enginebench.core.errors import MissingDependency, UsageError
@@ -39,18 +41,34 @@ class Written(Struct, frozen=True, kw_only=True):
 
 
 def describe_stored(record: RunRecord, results: Sequence[Result], margin: float = MARGIN) -> RunDocument:
-    """The document of a run from its stored rows."""
-    request = record.request
-    return describe_run(
+    """The document of a run from its stored rows.
+
+    The final of a search recommends what the search says to take, and has its rows against that one: the search has
+    proof that nothing in the final is faster, or none that something is.
+    """
+    request, searched = record.request, record.verb == "tune"
+    results = sorted(results, key=lambda result: result.id != record.winner) if searched else results
+    document = describe_run(
         model=results[0].model if results else Path(request.model).name,
         machine=record.machine,
         spec=msgspec.to_builtins(request),
         results=results,
-        baseline_engine=request.baseline or "pytorch",
+        baseline_engine="" if searched else request.baseline or "pytorch",  # without a name it is the first row
         margin=margin,
         max_metric_drop=request.max_metric_drop,
         p99_limit_ms=request.p99_limit_ms,
     )
+    return _recommend(document, record.winner) if searched else document
+
+
+def _recommend(document: RunDocument, winner: str | None) -> RunDocument:
+    """The document with the row that a search says to take as the recommended one."""
+    row = next((row for row in document.rows if row.id == winner), None)
+    if row is None:
+        return replace(document, recommended=None, recommended_by="search")
+    speedup = row.speedup.value if row.speedup else None
+    ref = Ref(id=row.id, engine=row.engine, precision=row.precision, batch=row.batch, speedup=speedup)
+    return replace(document, recommended=ref, recommended_by="search")
 
 
 def write_reports(

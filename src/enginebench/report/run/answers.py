@@ -32,10 +32,11 @@ def name_row(row: Row) -> str:
 def state_answer(document: RunDocument) -> list[str]:
     """The closing sentences: the fastest engine whose outputs agree, and what else must be said beside it."""
     rows = {row.id: row for row in document.rows}
+    sentences = _state_searched(document, rows)
     if document.fastest is None:
-        return [_state_nothing(document)]
+        return [*sentences, _state_nothing(document)]
     fastest = rows[document.fastest.id]
-    sentences = [_state_fastest(document, document.fastest, fastest, rows)]
+    sentences += [_state_fastest(document, document.fastest, fastest, rows)]
     sentences += _state_disagreement(document, fastest)
     sentences += _state_default_settings(document, fastest)
     sentences += _state_recommended(document, rows)
@@ -43,6 +44,14 @@ def state_answer(document: RunDocument) -> list[str]:
     sentences += _state_batch(document, fastest)
     sentences += _state_slower_precisions(document)
     return sentences
+
+
+def _state_searched(document: RunDocument, rows: dict[str, Row]) -> list[str]:
+    """What a search says to take, whose proof stands in its own document."""
+    if document.recommended_by != "search" or document.recommended is None:
+        return []
+    row = rows[document.recommended.id]
+    return [f"The search that measured these rows says to take {row.id}{_qualify(row)}."]
 
 
 def _state_nothing(document: RunDocument) -> str:
@@ -156,6 +165,8 @@ def _kind(row: Row) -> tuple[int, str, str, str]:
 
 def _state_recommended(document: RunDocument, rows: dict[str, Row]) -> list[str]:
     ref, limits = document.recommended, _list_limits(document)
+    if document.recommended_by == "search":
+        return []
     if ref is None:
         return [f"No row keeps to the {limits}."]
     row, p99 = rows[ref.id], rows[ref.id].p99_ms

@@ -20,7 +20,7 @@ from enginebench.report.tune.document import TuneDocument
 from enginebench.report.tune.frontier import draw_frontier
 from enginebench.report.tune.page import format_tune_page
 from enginebench.workflow.campaign import Campaign
-from enginebench.workflow.folder import RunFolder, RunRecord, read_results
+from enginebench.workflow.folder import TUNE_FILE, RunFolder, RunRecord, read_results
 from enginebench.workflow.lock import lock_devices
 from enginebench.workflow.main_job import list_changes
 from enginebench.workflow.plan import list_devices
@@ -44,7 +44,7 @@ from enginebench.workflow.search.track import TimedTrack
 from enginebench.workflow.search.under_load import LoadTrack
 from enginebench.workflow.targets.sources import Sources, choose_labelled, gather_sources
 
-TUNE_FILE, TUNE_PAGE, PICTURE = "tune.json", "tune.html", "frontier.png"
+TUNE_PAGE, PICTURE = "tune.html", "frontier.png"
 
 
 def tune_model(
@@ -210,5 +210,5 @@ def write_tune(root: Path, document: TuneDocument, record: RunRecord | None = No
     write_atomic(root / TUNE_PAGE, format_tune_page(document, picture if bundle else None, bundle).encode())
     if record is None or not record.rows:
         return notes
-    results = read_results(root)[1]
+    record, results = read_results(root)
     return (*notes, *write_reports(root, describe_stored(record, results), record=record, results=results).notes)

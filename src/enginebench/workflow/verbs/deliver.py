@@ -54,6 +54,7 @@ from enginebench.workflow.targets.stored import open_stored
 from enginebench.workflow.targets.stored_row import Stored
 
 CHECK_TIMEOUT_S = 1800.0
+NO_WINNER = "the search named no winner, so that there is nothing to deliver; continue it with --resume"
 
 
 class DeliverDocument(Struct, frozen=True, kw_only=True):
@@ -81,7 +82,7 @@ def deliver_row(
     Args:
         root: folder of a run.
         out: folder of the bundle; made, and left as it was if anything goes wrong.
-        row: id; None: the row that the run recommends.
+        row: id; None: the row that the run recommends, or that a search says to take.
         forms: what to write beside the bundle itself, of `servers.FORMS`.
         force: hand the bundle over even if it does not pass its own check here.
         reporter: where progress goes.
@@ -124,6 +125,8 @@ def choose_row(document: RunDocument, results: Sequence[Result], row: str | None
         UsageError: there is none, or it cannot.
     """
     by_id = {result.id: result for result in results}
+    if row is None and document.recommended is None and document.recommended_by == "search":
+        raise UsageError(NO_WINNER)
     if row is None and document.recommended is None:
         raise UsageError(
             "the run recommends no row: each is invalid, or not known to give the same answers within its limits. Read "

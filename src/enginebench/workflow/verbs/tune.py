@@ -17,7 +17,7 @@ from enginebench.workflow.progress import Reporter
 from enginebench.workflow.request import Shared
 from enginebench.workflow.search.records import SearchRequest
 from enginebench.workflow.search.space import Goal
-from enginebench.workflow.verbs.deliver import DeliverDocument, deliver_row
+from enginebench.workflow.verbs.deliver import NO_WINNER, DeliverDocument, deliver_row
 
 UNITS_OF_TIME = {"": 1.0, "s": 1.0, "m": 60.0, "h": 3600.0}
 _TIME = re.compile(r"(\d+(?:\.\d+)?)\s*([smh]?)")
@@ -93,5 +93,5 @@ def deliver_winner(root: Path, document: TuneDocument, out: Path, *, reporter: R
         ArtifactError: the bundle does not answer like its row.
     """
     if document.winner is None or document.winner.id is None:
-        raise UsageError("the search named no winner, so that there is nothing to deliver; continue it with --resume")
+        raise UsageError(NO_WINNER)
     return deliver_row(root, out, row=document.winner.id, reporter=reporter)
