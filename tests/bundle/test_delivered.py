@@ -190,6 +190,13 @@ def test_a_row_in_doubt_wants_to_be_named_and_carries_its_doubt(run: Path, tmp_p
     assert read_bundle(tmp_path / "out").figures.outputs_agree is False
 
 
+def test_a_row_that_was_lost_is_named_beside_the_one_that_is_delivered(run: Path, tmp_path: Path) -> None:
+    folder = copy_run(run, tmp_path)
+    folder.row_path(name("openvino")).unlink()
+    document = deliver_row(folder.root, tmp_path / "out", row=name("ort"), reporter=Silent())
+    assert f"Nothing is stored of 1 row, which could change this answer: {name('openvino')}." in document.notes[0]
+
+
 def test_the_winner_of_a_search_is_delivered_and_not_the_lowest_median(run: Path, tmp_path: Path) -> None:
     folder = copy_run(run, tmp_path)
     before = describe_stored(*read_results(run)).recommended

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 import json
 import os
 import sys
@@ -16,6 +17,7 @@ from enginebench.analyze.stages import STAGES, describe_stages
 from enginebench.core.errors import ArtifactError, ParseError, UsageError
 from enginebench.core.records import EngineSpec
 from enginebench.core.store import encode
+from enginebench.core.text import count_of
 from enginebench.report.run.rows import RunDocument
 from enginebench.workflow.folder import check_inside, read_results
 from enginebench.workflow.reporting import FORMATS, check_formats, describe_stored, report_folder
@@ -237,3 +239,22 @@ def test_a_search_that_named_no_winner_recommends_none(tmp_path: Path, lose: boo
     assert document.recommended is None
     with pytest.raises(UsageError, match=r"the search named no winner.*continue it with --resume"):
         choose_row(document, read_results(root)[1], None)
+
+
+@pytest.mark.parametrize("lost", [["openvino-int8@nncf-b1"], ["ort-fp32-b1", "openvino-int8@nncf-b1"]])
+def test_rows_of_which_nothing_is_stored_are_named(cli: Cli, run: Path, lost: list[str]) -> None:
+    assert describe_folder(run).missing == ()
+    for name in lost:
+        (run / "rows" / f"{name}.json").unlink()
+    done = cli("report", run, "--format", "html,md,json")
+    said = f"Nothing is stored of {count_of(len(lost), 'rows')}, which could change this answer: {', '.join(lost)}."
+    assert said in " ".join(done.stdout.split())
+    assert said in html.unescape((run / "report.html").read_text())
+    assert said in html.unescape((run / "report.md").read_text()).replace("\\", "")
+    assert json.loads((run / "report.json").read_text())["missing"] == lost
+
+
+def test_a_run_that_lost_all_rows_says_so(cli: Cli, run: Path) -> None:
+    (run / "rows").rename(run / "elsewhere")
+    said = " ".join(cli("report", run, "--format", "md").stdout.split())
+    assert "Nothing was measured" in said and "Nothing is stored of 6 rows" in said and "pytorch-fp32-b1" in said

@@ -48,6 +48,7 @@ def describe_stored(record: RunRecord, results: Sequence[Result], margin: float 
     """
     request, searched = record.request, record.verb == "tune"
     results = sorted(results, key=lambda result: result.id != record.winner) if searched else results
+    known = {result.id for result in results}
     document = describe_run(
         model=results[0].model if results else Path(request.model).name,
         machine=record.machine,
@@ -58,6 +59,7 @@ def describe_stored(record: RunRecord, results: Sequence[Result], margin: float 
         max_metric_drop=request.max_metric_drop,
         p99_limit_ms=request.p99_limit_ms,
     )
+    document = replace(document, missing=tuple(row for row in record.rows if row not in known))
     return _recommend(document, record.winner) if searched else document
 
 

@@ -15,6 +15,7 @@ from enginebench.core.caveats import find_sentence, format_caveat
 from enginebench.core.names import format_precision
 from enginebench.core.precisions import REORDER, UNKNOWN
 from enginebench.core.records import Caveat
+from enginebench.core.text import count_of
 from enginebench.report.numbers import format_range, format_significant
 from enginebench.report.run.rows import Row, RunDocument
 from enginebench.report.scores import find_metric
@@ -33,10 +34,15 @@ def state_answer(document: RunDocument) -> list[str]:
     """The closing sentences: the fastest engine whose outputs agree, and what else must be said beside it."""
     rows = {row.id: row for row in document.rows}
     sentences = _state_searched(document, rows)
+    return [*sentences, *_state_ranked(document, rows), *state_missing(document)]
+
+
+def _state_ranked(document: RunDocument, rows: dict[str, Row]) -> list[str]:
+    """What the ranking of the rows says."""
     if document.fastest is None:
-        return [*sentences, _state_nothing(document)]
+        return [_state_nothing(document)]
     fastest = rows[document.fastest.id]
-    sentences += [_state_fastest(document, document.fastest, fastest, rows)]
+    sentences = [_state_fastest(document, document.fastest, fastest, rows)]
     sentences += _state_disagreement(document, fastest)
     sentences += _state_default_settings(document, fastest)
     sentences += _state_recommended(document, rows)
@@ -44,6 +50,17 @@ def state_answer(document: RunDocument) -> list[str]:
     sentences += _state_batch(document, fastest)
     sentences += _state_slower_precisions(document)
     return sentences
+
+
+def state_missing(document: RunDocument) -> list[str]:
+    """The rows that the answer knows nothing of, so that another one may stand first."""
+    if not document.missing:
+        return []
+    told = count_of(len(document.missing), "rows")
+    return [
+        f"Nothing is stored of {told}, which could change this answer: {', '.join(document.missing)}. Never begun, or "
+        "gone from rows/: put the files back, or measure again with --resume."
+    ]
 
 
 def _state_searched(document: RunDocument, rows: dict[str, Row]) -> list[str]:

@@ -138,6 +138,7 @@ class RunDocument(Struct, frozen=True, kw_only=True):
     margin: float = MARGIN
     recommended_by: RecommendedBy = "drift"
     p99_limit_ms: float | None = None  # that `recommended` keeps to
+    missing: tuple[str, ...] = ()  # ids of rows that the run names and of which nothing is stored
 
 
 def describe_row(standing: Standing, path: str = "") -> Row:

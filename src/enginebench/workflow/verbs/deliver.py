@@ -42,6 +42,7 @@ from enginebench.core.records import Artifact, Machine, Result
 from enginebench.core.store import encode, write_atomic
 from enginebench.models.labels import find_labels
 from enginebench.models.task import preprocess_for, sample_feeds
+from enginebench.report.run.answers import state_missing
 from enginebench.report.run.rows import Row, RunDocument
 from enginebench.workflow.campaign import CHECK_SAMPLES
 from enginebench.workflow.child.arrays import load_answers
@@ -114,7 +115,7 @@ def deliver_row(
         row=result.id,
         files=("bundle.json", *(file.path for file in bundle.files)),
         checked=reason is None,
-        notes=(*([reason] if reason else []), *doubts),
+        notes=(*([reason] if reason else []), *state_missing(document), *doubts),
     )
 
 
