@@ -7,10 +7,14 @@ from typing import Any
 
 import pytest
 from msgspec.structs import replace
+from samples import make_machine
 
+from enginebench.analyze.search.race import Final
 from enginebench.core.errors import MeasurementError
 from enginebench.core.records import MeasureSpec
+from enginebench.report.tune.terminal import list_cells, state_answer
 from enginebench.workflow.folder import RunRequest
+from enginebench.workflow.search.describing import describe_search
 from enginebench.workflow.search.proposals import Tried, Walk
 from enginebench.workflow.search.records import Budget, SearchRecord, SearchRequest
 from enginebench.workflow.search.search import Search
@@ -23,6 +27,9 @@ REQUEST = SearchRequest(
     budget_s=10_000.0,
     candidates=4,
 )
+
+
+MACHINE = make_machine()
 
 
 class Stored:
@@ -84,6 +91,26 @@ def test_where_all_are_equal_the_default_is_not_beaten() -> None:
     search = run(track)
     assert search.final is not None and not search.final.beaten
     assert name(search) in search.final.defaults
+
+
+@pytest.mark.parametrize(
+    ("rounds", "reason"), [(3, "3 of the 6 repetitions that a verdict needs"), (6, "reaches across the margin of 2.0%")]
+)
+def test_a_final_without_a_verdict_says_why(rounds: int, reason: str) -> None:
+    """Twice as fast in each of three processes, which are too few; in six, sometimes faster, sometimes slower."""
+    search = run(Scripted())
+    assert search.final is not None
+    challenger, (default, other) = search.final.challenger, search.final.defaults
+    search.final = Final(challenger, [default, other], length=rounds)
+    for i in range(rounds):
+        cost = 1.0 + i / 1000 if rounds < 6 else 2.0 + (i % 2) / 5
+        search.final.add_round({challenger: cost, default: 2.0 + (i % 3) / 1000, other: 9.0})
+    document = describe_search(search, MACHINE, proposed_by=[])
+    (row,) = [row for row in document.final if row.candidate == default]
+    assert row.verdict == document.verdict == "not_shown" and row.reason is not None and reason in row.reason
+    assert (row.ratio is not None and (row.ratio.low or 0) > 1) or rounds == 6
+    assert f"not shown ({row.reason})." in " ".join(state_answer(document))
+    assert list_cells(document, row)[3].endswith(f"not shown: {row.reason}")
 
 
 def test_nothing_is_tried_twice_and_the_end_comes_when_nothing_is_left() -> None:

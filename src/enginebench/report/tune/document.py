@@ -57,7 +57,7 @@ class Finalist(Struct, frozen=True, kw_only=True):
     cost: Estimate | None
     verdict: Verdict | None
     ratio: Estimate | None
-    reason: str | None = None  # why it was not measured
+    reason: str | None = None  # why it was not measured, or why there is no verdict
 
 
 class FrontierPoint(Struct, frozen=True, kw_only=True):

@@ -151,5 +151,5 @@ def _describe_finalist(search: Search, setting: Setting) -> Finalist:
         cost=final.estimate(setting.name, MS) if final else None,
         verdict=found.verdict if found else None,
         ratio=found.ratio if found else None,
-        reason=final.failed.get(setting.name) if final else None,
+        reason=(final and final.failed.get(setting.name)) or ("; ".join(found.reasons) if found else None) or None,
     )
