@@ -16,10 +16,10 @@ from enginebench.report.tune.document import TuneDocument, TuneRef
 from enginebench.workflow.fleet.records import GROUPS, SOURCES, GroupJob, StoredSources
 from enginebench.workflow.fleet.spec import show_model
 from enginebench.workflow.fleet.store import Store, check_name, read_document, take_content, write_document
-from enginebench.workflow.folder import RunFolder, RunRecord, RunRequest
+from enginebench.workflow.folder import TUNE_FILE, RunFolder, RunRecord, RunRequest
 from enginebench.workflow.progress import Reporter
 from enginebench.workflow.search.records import SearchRecord, SearchRequest, write_search
-from enginebench.workflow.search.sitting import TUNE_FILE, TUNE_PAGE, tune_model
+from enginebench.workflow.search.sitting import TUNE_PAGE, tune_model
 
 
 def tune_group(job: GroupJob, store: Store, machine: Machine, reporter: Reporter) -> None:
