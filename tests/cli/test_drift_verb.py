@@ -145,6 +145,8 @@ def test_a_stored_row_is_run_on_its_own_artifact(cli: Cli, tiny_onnx: Path, tmp_
         (["ort@MODEL", "ort@MODEL", "--limit", "cosine=high"], 2, "'high' is not a number"),
         (["ort@MODEL", "ort@MODEL", "--limit", "cosine=nan"], 2, "nan"),
         (["ort@MODEL", "ort@MODEL", "--limit", "cosine=1,cosine=2"], 2, "each NAME once"),
+        (["ort@MODEL", "ort@MODEL", "--limit", "cosine=2"], 2, "cosine is at most 1, so that no answers keep to it"),
+        (["ort@MODEL", "ort@MODEL", "--limit", "max_abs=-1"], 2, "max_abs is at least 0"),
         (["ort@MODEL", "warp@MODEL"], 2, "neither ENGINE@TARGET"),
         (["ort", "ort@MODEL"], 2, "names no target"),
         (["ort@MODEL", "absent.json"], 2, "neither ENGINE@TARGET"),

@@ -515,6 +515,16 @@ def find_exceeded(drift: Drift) -> tuple[str, ...]:
     return tuple(sentences)
 
 
+def tell_broken(output: OutputDrift, limits: Mapping[str, float]) -> list[str]:
+    """`snr 38.2 below 60`, `max_abs 0.5 above 0.1`: the limits that an output does not keep."""
+    found = [(*_find_figure(output, name), name, limit) for name, limit in limits.items()]
+    return [
+        f"{figure} {value:.6g} {'below' if LIMITS[name][1] else 'above'} {limit:g}"
+        for figure, value, name, limit in found
+        if not _keeps(name, value, limit)
+    ]
+
+
 def holds_values(output: OutputDrift) -> bool:
     """Whether there was anything in an output that could be compared."""
     return bool(output.nonfinite) or output.max_abs_diff is not None or output.agreement is not None

@@ -37,7 +37,7 @@ def make_row(
     [
         (make_row(status="failed"), "it broke"),
         (make_row(status="skipped"), "it broke"),
-        (make_row(passed=False, cosine=0.7), "differ too much: centred_cosine beyond 0.9 (centred cosine 0.7000)"),
+        (make_row(passed=False, cosine=0.7), "differ too much: centred_cosine 0.7 below 0.9"),
         (make_row(nonfinite=3, passed=False), "not finite"),
         (make_row(passed=False, unlike=("other inputs",)), "cannot be compared: other inputs"),
     ],
@@ -64,6 +64,19 @@ def test_with_labels_the_score_decides() -> None:
 def test_limits_that_are_named_hold_beside_the_score_and_in_place_of_the_usual_ones() -> None:
     base = make_row("r", score=0.76)
     limits = {"centred_cosine": 0.95}
-    assert "centred_cosine beyond 0.95" in str(find_refusal(make_row(score=0.76, cosine=0.92), base, limits=limits))
+    assert "centred_cosine 0.92 below 0.95" in str(find_refusal(make_row(score=0.76, cosine=0.92), base, limits=limits))
     assert find_refusal(make_row(cosine=0.92), make_row("r"), limits={"centred_cosine": 0.9}) is None
     assert find_refusal(make_row(cosine=0.8, passed=False), make_row("r"), limits={"centred_cosine": 0.7}) is None
+
+
+@pytest.mark.parametrize(
+    ("limits", "said"),
+    [
+        ({"snr": 60.0}, "snr 40 below 60 (centred cosine 0.9990)"),
+        ({"max_abs": 0.1}, "max_abs 0.2 above 0.1 (centred cosine 0.9990)"),
+        ({"max_abs": 0.1, "top1": 1.0}, "max_abs 0.2 above 0.1, top1 0.99 below 1 (centred cosine 0.9990)"),
+        ({"mean_abs": 0.2, "centred_cosine": 1.0}, "centred_cosine 0.999 below 1"),
+    ],
+)
+def test_a_least_is_missed_below_and_a_most_above(limits: dict[str, float], said: str) -> None:
+    assert find_refusal(make_row(), make_row("r"), limits=limits) == f"its answers differ too much: {said}"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from enginebench.analyze.drift import keeps_limits
+from enginebench.analyze.drift import keeps_limits, tell_broken
 from enginebench.analyze.metrics.scores import find_drop, find_score, loses_too_much, measure_loss
 from enginebench.core.records import Drift, Result
 from enginebench.workflow.campaign import has_answered
@@ -69,12 +69,11 @@ def _find_drift(drift: Drift | None, limits: Mapping[str, float] | None, *, by_s
 
 
 def _describe(drift: Drift, limits: Mapping[str, float]) -> str:
-    """The limits that an output does not keep."""
-    broken = dict.fromkeys(
-        f"{name} beyond {limit:g}"
-        for name, limit in limits.items()
-        if not all(keeps_limits(output, {name: limit}) for output in drift.outputs)
-    )
+    """The limits that an output does not keep, and the figure that was held against each."""
+    several = len(drift.outputs) > 1
+    broken = [f"{o.name}: {text}" if several else text for o in drift.outputs for text in tell_broken(o, limits)]
+    if any("centred_cosine" in text for text in broken):
+        return ", ".join(broken)
     centred = [o.centred_cosine_mean for o in drift.outputs if o.centred_cosine_mean is not None]
     seen = f" (centred cosine {min(centred):.4f})" if centred else ""
     return f"{', '.join(broken) or 'the limits'}{seen}"

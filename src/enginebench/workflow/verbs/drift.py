@@ -53,14 +53,14 @@ def parse_limits(texts: tuple[str, ...]) -> dict[str, float]:
     """The limits of `cosine=0.99,top1=0.98`.
 
     Raises:
-        UsageError: a name is unknown or given twice, or a value is not a number.
+        UsageError: a name is unknown or given twice, or a value is not a number or beyond every figure.
     """
     limits: dict[str, float] = {}
     for piece in (piece.strip() for text in texts for piece in text.split(",")):
         name, sep, value = piece.partition("=")
         if name not in LIMITS or not sep or name in limits:
             raise UsageError(f"--limit {piece!r}: expected NAME=VALUE, each NAME once and one of {', '.join(LIMITS)}")
-        limits[name] = _parse_value(piece, value)
+        limits[name] = _parse_value(piece, name, value)
     return limits
 
 
@@ -73,13 +73,18 @@ def check_limits(limits: Mapping[str, float]) -> dict[str, float]:
     return parse_limits(tuple(f"{name}={value}" for name, value in limits.items()))
 
 
-def _parse_value(piece: str, text: str) -> float:
+def _parse_value(piece: str, name: str, text: str) -> float:
     try:
         value = float(text)
     except ValueError as error:
         raise UsageError(f"--limit {piece!r}: {text!r} is not a number") from error
     if value != value:
         raise UsageError(f"--limit {piece!r}: nan is not a limit; give a number")
+    least = LIMITS[name][1]
+    if least and name != "snr" and value > 1:
+        raise UsageError(f"--limit {piece!r}: {name} is at most 1, so that no answers keep to it; give 1 or less")
+    if not least and value < 0:
+        raise UsageError(f"--limit {piece!r}: {name} is at least 0, so that no answers keep to it; give 0 or more")
     return value
 
 
