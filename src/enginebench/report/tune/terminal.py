@@ -63,7 +63,9 @@ def state_answer(document: TuneDocument) -> Iterator[str]:
     if winner is None:
         yield "No setting was measured."
     elif default is None:
-        yield f"So far {winner.candidate} leads the race. It has not been measured against the defaults."
+        is_default = any(one.default and one.candidate == winner.candidate for one in document.candidates)
+        missing = "No final has measured it anew" if is_default else "It has not been measured against the defaults"
+        yield f"So far {winner.candidate}{', a default,' if is_default else ''} leads the race. {missing}."
     elif document.beaten and document.ratio is not None:
         ratio = format_range(document.ratio, "x")
         yield f"{winner.candidate} is {ratio} as fast as the best default, {default.candidate}."
