@@ -131,6 +131,14 @@ def test_the_budget_is_kept_and_the_final_gets_its_share(budget_s: float) -> Non
     assert search.final is not None and search.final.rounds >= 6
 
 
+def test_a_budget_that_ends_before_anything_was_built_says_what_to_give() -> None:
+    track = Scripted()
+    search = make_search(track, replace(REQUEST, budget_s=1.0))
+    track.clock.now_s += 0.9  # for the export
+    with pytest.raises(MeasurementError, match=r"the budget of 1 s is too short.*--time-budget, such as 5m"):
+        search.run()
+
+
 def test_a_budget_that_ends_before_anything_was_measured_says_so() -> None:
     with pytest.raises(MeasurementError, match="the budget of 1 s was spent on building and checking"):
         run(Scripted(), replace(REQUEST, budget_s=1.0))

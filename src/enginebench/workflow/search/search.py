@@ -207,6 +207,12 @@ class Search:
         """The final: the leader against the default of each engine, in fresh processes."""
         if self.leader is None:
             reasons = dict.fromkeys(f"{lost.setting.name}: {lost.drop.reason}" for lost in self.lost)
+            if not reasons:
+                budget = f"the budget of {self.record.request.budget_s:g} s is too short"
+                raise MeasurementError(
+                    f"nothing was measured: {budget}, and was spent before a setting was built; give minutes with "
+                    "--time-budget, such as 5m"
+                )
             raise MeasurementError(f"no setting can race. {'; '.join(reasons)}")
         finalists = self.record.finalists or (self.leader, *self._list_defaults())
         self._keep(replace(self.record, finalists=finalists))
