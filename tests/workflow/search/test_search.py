@@ -139,6 +139,16 @@ def test_a_budget_that_ends_before_anything_was_built_says_what_to_give() -> Non
         search.run()
 
 
+def test_one_round_of_one_candidate_is_not_called_many() -> None:
+    said = Silent()
+    stored = Stored(SearchRecord(request=REQUEST))
+    track = Scripted()
+    track.refusals["y:kept=1 fp32 2 threads"] = "wrong"
+    budget = Budget(REQUEST.budget_s, clock=track.clock)
+    Search(stored.record, ARMS, track, [], budget, said, store=stored).run()
+    assert "leader: x fp32 2 threads, after 0 rounds of 1 candidate" in said.said
+
+
 def test_a_budget_that_ends_before_anything_was_measured_says_so() -> None:
     with pytest.raises(MeasurementError, match="the budget of 1 s was spent on building and checking"):
         run(Scripted(), replace(REQUEST, budget_s=1.0))

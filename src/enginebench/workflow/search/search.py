@@ -14,6 +14,7 @@ from msgspec.structs import replace
 
 from enginebench.analyze.search.race import LOOKS, Drop, Final, Race
 from enginebench.core.errors import MeasurementError
+from enginebench.core.text import count_of
 from enginebench.workflow.progress import Reporter
 from enginebench.workflow.search.proposals import Proposer, Tried
 from enginebench.workflow.search.records import Budget, Generation, SearchRecord
@@ -201,7 +202,8 @@ class Search:
         }
         self._tried |= {name: Tried(setting=settings[name], cost=cost) for name, cost in leads.items()}
         self.leader = settings[race.leader]
-        self._reporter.say(f"leader: {race.leader}, after {race.rounds} rounds of {len(settings)} candidates")
+        told = f"{count_of(race.rounds, 'rounds')} of {count_of(len(settings), 'candidates')}"
+        self._reporter.say(f"leader: {race.leader}, after {told}")
 
     def _finish(self) -> None:
         """The final: the leader against the default of each engine, in fresh processes."""
