@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from msgspec.structs import replace
 from samples import make_result
 
 from enginebench.analyze.alike import judge_answers
@@ -10,6 +11,7 @@ from enginebench.analyze.drift import (
     default_limits,
     find_exceeded,
     limits_between,
+    limits_undecided,
     measure_drift,
     measure_samples,
 )
@@ -113,6 +115,62 @@ def test_boxes_are_matched_before_they_are_compared():
     assert found.agreement == 0 and found.decided == 36 and not passed
     nonsense = shuffled | {"scores": np.full_like(shuffled["scores"], np.nan)}
     assert not measure(reference, nonsense)[1]
+
+
+def make_scene(n: int = 3, boxes: int = 6) -> dict[str, np.ndarray]:
+    """Boxes with a mask each, and a figure of the whole picture."""
+    rng = np.random.default_rng(3)
+    low = rng.uniform(0, 80, (n, boxes, 2))
+    return {
+        "boxes": np.concatenate([low, low + 15], axis=2),
+        "scores": rng.uniform(0.5, 1, (n, boxes)),
+        "labels": rng.integers(0, 4, (n, boxes)),
+        "masks": rng.standard_normal((n, boxes, 4, 4)),
+        "depth": rng.standard_normal((n, 9)),
+    }
+
+
+def reorder(scene: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+    order = np.random.default_rng(5).permutation(scene["scores"].shape[1])
+    return {name: array[:, order] if name != "depth" else array for name, array in scene.items()}
+
+
+@pytest.mark.parametrize("task", [None, "detection"])
+@pytest.mark.parametrize("other", ["masks", "depth"])
+def test_what_stands_beside_boxes_is_compared_too(other, task):
+    """The same boxes in another order; then with masks, or a figure of the picture, of another network."""
+    reference = make_scene()
+    for precision in ("fp32", "int8"):
+        limits, undecided = limits_between("fp32", precision, task), limits_undecided("fp32", precision, task)
+        same = measure_drift(reference, reorder(reference), limits, task=task, undecided=undecided)
+        assert same.passed and [o.name for o in same.outputs] == ["boxes", "masks", "depth"]
+        assert [o.max_abs_diff for o in same.outputs] == [0, 0, 0]
+        wrong = reorder(reference)
+        wrong[other] = np.random.default_rng(6).standard_normal(wrong[other].shape)
+        drift = measure_drift(reference, wrong, limits, task=task, undecided=undecided)
+        assert not drift.passed and any(text.startswith(f"{other}: snr is") for text in find_exceeded(drift))
+        row = make_result("ort", precision, drift=replace(drift, reference="pytorch-fp32-b1"))
+        assert judge_answers(make_result(), row)[0] is False
+    assert not measure_drift(reference, wrong, {"max_abs": 1e-4}, task=task).passed
+
+
+def test_masks_are_compared_between_partners():
+    """A box that only the reference shows takes its mask with it; that box is the difference."""
+    reference = make_scene(1)
+    fewer = {name: array.copy() for name, array in reference.items()}
+    fewer["scores"][0, 2], fewer["masks"][0, 2] = 0, 99
+    boxes, masks, _ = measure_drift(reference, fewer, {}).outputs
+    assert (boxes.agreement, masks.max_abs_diff) == (5 / 6, 0)
+    assert measure_drift(reference, fewer, {"agreement": 0.8, "max_abs": 0}).passed
+    alone = measure_drift(reference, fewer, {"max_abs": 0})
+    assert not alone.passed
+    assert find_exceeded(alone) == (
+        "boxes: 5 of 6 boxes have a partner; of the others no difference can be told, give a limit of agreement",
+    )
+    whole = {name: array[0] for name, array in reference.items()}
+    assert measure_drift(whole, {n: a[0] for n, a in reorder(reference).items()}, {"max_abs": 0}).passed
+    fewer["masks"][0, 2] = np.nan
+    assert not measure_drift(reference, fewer, {"agreement": 0.8}).passed
 
 
 def test_two_axes_of_a_regression_are_no_classes():

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from msgspec.structs import replace
 
 from enginebench.analyze.compare import find_preprocess
-from enginebench.analyze.drift import LIMITS, find_exceeded
+from enginebench.analyze.drift import LIMITS, choose_limits, find_exceeded
 from enginebench.core.preprocess import differ, shorten
 from enginebench.core.records import Drift, OutputDrift, Result, TensorSpec
 from enginebench.core.shapes import concrete_shape
@@ -88,4 +88,6 @@ def judge_answers(base: Result, cand: Result) -> tuple[bool | None, str]:
 
 def _is_held(output: OutputDrift, drift: Drift) -> bool:
     """Whether a limit was applied to an output: a figure that it does not have keeps every limit."""
-    return output.max_abs_diff == 0 or any(getattr(output, LIMITS[name][0]) is not None for name in drift.limits)
+    return output.max_abs_diff == 0 or any(
+        getattr(output, LIMITS[name][0]) is not None for name in choose_limits(output, drift)
+    )

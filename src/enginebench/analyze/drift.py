@@ -14,7 +14,7 @@ import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
 
-from enginebench.analyze.metrics.boxes import holds_boxes, match_boxes, read_boxes
+from enginebench.analyze.metrics.boxes import NAMED, Boxes, Matches, holds_boxes, match_boxes, read_boxes
 from enginebench.analyze.metrics.sequences import decode_tokens
 from enginebench.analyze.metrics.tasks import SEQUENTIAL, read_map
 from enginebench.core.caveats import make_caveat
@@ -139,6 +139,11 @@ def limits_between(a: Precision, b: Precision, task: Task | None = None) -> dict
     return {"agreement": limits["agreement"]} if task in DECIDING else limits
 
 
+def limits_undecided(a: Precision, b: Precision, task: Task | None = None) -> dict[str, float]:
+    """The limits, beside `limits_between`, of outputs that decide nothing, such as masks beside boxes; else empty."""
+    return limits_between(a, b) if task in DECIDING else {}
+
+
 def measure_drift(
     reference: Mapping[str, Array],
     candidate: Mapping[str, Array],
@@ -147,6 +152,7 @@ def measure_drift(
     reference_id: str = "",
     asked: int | None = None,
     task: Task | None = None,
+    undecided: Mapping[str, float] | None = None,
 ) -> Drift:
     """What `candidate` answered, against `reference`, output by output.
 
@@ -158,6 +164,7 @@ def measure_drift(
         reference_id: of the row that is taken as the truth.
         asked: samples that were to be compared; None: those that there are.
         task: what the answers mean: boxes are matched, maps of classes and sequences decoded before they are compared.
+        undecided: limits of the outputs that decide nothing, in place of `limits`; None: those are for all.
 
     Raises:
         FeedError: names, shapes or dtypes differ; lists every difference.
@@ -171,10 +178,21 @@ def measure_drift(
     outputs = _measure_outputs(reference, candidate, task)
     n = min((len(np.atleast_1d(array)) for array in reference.values()), default=0)
     compared = n > 0 and any(array.size for array in reference.values())
-    passed = compared and all(keeps_limits(output, limits) for output in outputs)
-    decided = any(output.agreement is not None for output in outputs)
-    held = {name: limit for name, limit in limits.items() if decided or name != "agreement"}
-    return Drift(n=n, asked=asked, outputs=outputs, limits=held, passed=passed, reference=reference_id)
+    decided = [output.agreement is not None for output in outputs]
+    drift = Drift(
+        n=n,
+        asked=asked,
+        outputs=outputs,
+        limits={name: limit for name, limit in limits.items() if any(decided) or name != "agreement"},
+        undecided={
+            name: limit for name, limit in (undecided or {}).items() if not all(decided) and name != "agreement"
+        },
+        reference=reference_id,
+    )
+    passed = compared and all(
+        keeps_limits(o, choose_limits(o, drift)) and not _lacks_partners(o, drift) for o in outputs
+    )
+    return replace(drift, passed=passed)
 
 
 def score_words(
@@ -224,22 +242,60 @@ def _measure_outputs(
     reference: Mapping[str, Array], candidate: Mapping[str, Array], task: Task | None
 ) -> tuple[OutputDrift, ...]:
     if task == "detection" or (task is None and holds_boxes(reference)):
-        return (_measure_boxes(reference, candidate),)
+        boxes = read_boxes(reference), read_boxes(candidate)
+        found = match_boxes(*boxes)
+        read = NAMED if holds_boxes(reference) else tuple(reference)
+        return (
+            _measure_boxes(
+                {name: reference[name] for name in read}, {name: candidate[name] for name in read}, boxes, found
+            ),
+            *(_measure_beside(n, reference, candidate, task, boxes, found) for n in reference if n not in read),
+        )
     return tuple(_measure_output(name, reference[name], candidate[name], task) for name in reference)
 
 
-def _measure_boxes(reference: Mapping[str, Array], candidate: Mapping[str, Array]) -> OutputDrift:
+def _measure_boxes(
+    reference: Mapping[str, Array], candidate: Mapping[str, Array], boxes: tuple[Boxes, Boxes], found: Matches
+) -> OutputDrift:
     """The boxes of both sides, matched: the differences are those of the partners' scores."""
-    found = match_boxes(read_boxes(reference), read_boxes(candidate))
-    sides = [a for side in (reference, candidate) for a in side.values() if a.dtype.kind == "f"]
+    sample, own, other = found.pairs.T
     return OutputDrift(
         name="boxes",
-        **_nothing() | _measure_differences(np.array(found.score_diffs), np.zeros(len(found.score_diffs))),
-        nonfinite=sum(int(np.count_nonzero(~np.isfinite(array))) for array in sides),
+        **_nothing() | _measure_differences(boxes[0].scores[sample, own], boxes[1].scores[sample, other]),
+        nonfinite=sum(map(_count_nonfinite, (*reference.values(), *candidate.values()))),
         decisions="boxes",
         decided=found.decided,
         agreement=found.shared / found.decided if found.decided else 1.0,
     )
+
+
+def _measure_beside(
+    name: str,
+    reference: Mapping[str, Array],
+    candidate: Mapping[str, Array],
+    task: Task | None,
+    boxes: tuple[Boxes, Boxes],
+    found: Matches,
+) -> OutputDrift:
+    """An output beside the boxes; one with an entry for each of them, such as masks, is compared between partners.
+
+    What belongs to a box without a partner has nothing to be compared with: that box is itself a difference.
+    """
+    ref, cand, axes = reference[name], candidate[name], reference["scores"].ndim
+    if ref.shape[:axes] != reference["scores"].shape:
+        return _measure_output(name, ref, cand, task)
+    sample, own, other = found.pairs.T
+    places = boxes[0].places[sample, own], boxes[1].places[sample, other]
+    if axes == 2:  # the second axis stays, so that an answer keeps its number of axes
+        partners = ref[sample, places[0]][:, None], cand[sample, places[1]][:, None]
+    else:  # of one sample, without an axis of samples
+        partners = ref[places[0]], cand[places[1]]
+    drift = _measure_output(name, *partners, task)
+    return replace(drift, nonfinite=_count_nonfinite(ref) + _count_nonfinite(cand))
+
+
+def _count_nonfinite(array: Array) -> int:
+    return int(np.count_nonzero(~np.isfinite(array))) if array.dtype.kind == "f" else 0
 
 
 def _measure_output(name: str, reference: Array, candidate: Array, task: Task | None = None) -> OutputDrift:
@@ -506,10 +562,17 @@ def find_exceeded(drift: Drift) -> tuple[str, ...]:
     """Why a drift did not pass: a sentence for each output and limit that was not kept."""
     sentences = [f"{o.name}: {o.nonfinite} values are not finite" for o in drift.outputs if o.nonfinite]
     for output in drift.outputs:
-        for name, limit in drift.limits.items():
+        for name, limit in choose_limits(output, drift).items():
             figure, value = _find_figure(output, name)
             if not _keeps(name, value, limit):
                 sentences.append(f"{output.name}: {figure} is {value:.6g}; the limit is {limit:g}")
+        if _lacks_partners(output, drift):
+            shared = (
+                f"{round((output.agreement or 0) * (output.decided or 0))} of {output.decided} boxes have a partner"
+            )
+            sentences.append(
+                f"{output.name}: {shared}; of the others no difference can be told, give a limit of agreement"
+            )
     if not any(holds_values(o) for o in drift.outputs):
         sentences.append("the outputs hold no values, so that nothing was compared")
     return tuple(sentences)
@@ -542,6 +605,17 @@ def _find_figure(output: OutputDrift, limit: str) -> tuple[str, float | None]:
     if value is None and limit == "snr" and output.max_abs_diff:
         return limit, -math.inf
     return limit, value
+
+
+def choose_limits(output: OutputDrift, drift: Drift) -> dict[str, float]:
+    """The limits that an output is held to: where decisions are compared, one that takes none has its own."""
+    return drift.undecided if drift.undecided and output.agreement is None else drift.limits
+
+
+def _lacks_partners(output: OutputDrift, drift: Drift) -> bool:
+    """Whether a box has no partner and no limit says how many may: differences are those of partners alone."""
+    limited = drift.limits and "agreement" not in drift.limits
+    return output.decisions == "boxes" and bool(limited) and output.agreement != 1
 
 
 def keeps_limits(output: OutputDrift, limits: Mapping[str, float]) -> bool:

@@ -313,6 +313,7 @@ class Drift(Struct, frozen=True, kw_only=True):
     asked: int | None = None  # samples that were to be compared, where that is known
     outputs: tuple[OutputDrift, ...]
     limits: dict[str, float] = {}
+    undecided: dict[str, float] = {}  # limits of outputs that decide nothing, in place of the others; none: the same
     passed: bool = True
     reference: str = ""  # id of the row (or SIDE) that was taken as the truth
     unlike: tuple[str, ...] = ()  # why nothing could be held against the reference; then `passed` is False

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from msgspec import Struct
 from rich import box
 from rich.console import Console
@@ -45,6 +47,7 @@ class DriftDocument(Struct, frozen=True, kw_only=True):
     preprocess_sha256: str | None = None  # of the inputs; "external" for the user's own arrays
     exceeded: tuple[str, ...] = ()  # sentences: which limit of which output was not kept
     caveats: tuple[Caveat, ...] = ()
+    undecided: dict[str, float] = {}  # limits of outputs that decide nothing, in place of the others; none: the same
 
 
 class SamplesDocument(Struct, frozen=True, kw_only=True):
@@ -97,12 +100,17 @@ FIGURES = {
 
 def state_verdict(document: DriftDocument) -> str:
     """One sentence: whether the limits are kept."""
-    signs = {name: ">=" if LIMITS[name][1] else "<=" for name in document.limits}
-    limits = ", ".join(f"{name} {signs[name]} {value:g}" for name, value in document.limits.items())
+    limits = _list_limits(document.limits)
+    if document.undecided:
+        limits = ", ".join(filter(None, (limits, f"without decisions {_list_limits(document.undecided)}")))
     if document.n < document.n_asked:
         return f"NOT passed: {document.n} of {document.n_asked} samples were compared ({limits or 'no limits'})."
     whose = "yours" if document.gate else "the usual ones of the shorter precision"
     return f"{'Within' if document.passed else 'NOT within'} the limits ({limits or 'none'}; {whose})."
+
+
+def _list_limits(limits: Mapping[str, float]) -> str:
+    return ", ".join(f"{name} {'>=' if LIMITS[name][1] else '<='} {value:g}" for name, value in limits.items())
 
 
 def _format(value: float | int | None) -> str:

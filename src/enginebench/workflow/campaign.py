@@ -16,7 +16,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from enginebench.analyze.alike import compare_questions
-from enginebench.analyze.drift import limits_between, list_unlike, measure_drift, refuse_drift
+from enginebench.analyze.drift import limits_between, limits_undecided, list_unlike, measure_drift, refuse_drift
 from enginebench.analyze.effective import judge_precision
 from enginebench.analyze.open_lengths import fill_lengths
 from enginebench.core.caveats import make_caveat
@@ -456,10 +456,11 @@ class Campaign:
         # The two sides may be different models, and nobody claimed that they are alike.
         if row.fed_as is not None and (unlike := compare_questions(base, result) or list_unlike(wanted, answers)):
             return replace(result, drift=refuse_drift(reference_id, unlike))
-        limits = limits_between(base.requested_precision, result.requested_precision, self._task)
+        between = base.requested_precision, result.requested_precision, self._task
+        limits, undecided = limits_between(*between), limits_undecided(*between)
         try:
             asked = self._count_asked(result, outputs, calls)
-            drift = measure_drift(wanted, answers, limits, asked=asked, task=self._task)
+            drift = measure_drift(wanted, answers, limits, asked=asked, task=self._task, undecided=undecided)
         except ArtifactError as error:
             return self._failed(result, "when its outputs were compared", error)
         result = replace(result, drift=replace(drift, reference=reference_id))

@@ -91,7 +91,8 @@ def test_partners_are_found_whatever_the_order():
     candidate = make_boxes(([20, 20, 30, 31], 0.95, 2), ([0, 0, 10, 10], 0.7, 1))
     found = match_boxes(reference, candidate)
     assert (found.decided, found.shared) == (2, 2)
-    assert found.score_diffs == (pytest.approx(0.2), pytest.approx(0.15))
+    assert found.pairs.tolist() == [[0, 0, 1], [0, 1, 0]]  # the candidate's entries in the order of their scores
+    assert (reference.places[0, :2].tolist(), candidate.places[0, :2].tolist()) == ([0, 1], [0, 1])
     assert found.overlap_mean == pytest.approx((1 + 10 / 11) / 2)
 
 

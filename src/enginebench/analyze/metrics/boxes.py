@@ -32,14 +32,17 @@ OVERLAP = 0.7
 SHOWN_SCORE = 0.25
 PARTNER = 0.5
 NOTHING = -1
+# What torchvision's detectors call it.
+NAMED = ("boxes", "scores", "labels")
 
 
 class Boxes(Struct, frozen=True, kw_only=True, eq=False):
-    """Detections: boxes [samples, boxes, 4], scores and labels [samples, boxes]; a label of -1 fills up."""
+    """Detections: boxes [samples, boxes, 4], the rest [samples, boxes]; a label of -1 fills up."""
 
     boxes: Floats
     scores: Floats
     labels: NDArray[np.int64]
+    places: NDArray[np.int64]  # where each stood among those of its sample that were read
 
     def as_outputs(self) -> dict[str, Array]:
         return {"boxes": self.boxes.astype(np.float32), "scores": self.scores.astype(np.float32), "labels": self.labels}
@@ -47,7 +50,7 @@ class Boxes(Struct, frozen=True, kw_only=True, eq=False):
 
 def holds_boxes(outputs: Outputs) -> bool:
     """Whether outputs are named as torchvision's detectors name theirs."""
-    return {"boxes", "scores", "labels"} <= set(outputs)
+    return set(NAMED) <= set(outputs)
 
 
 def read_boxes(outputs: Outputs) -> Boxes:
@@ -80,7 +83,7 @@ def read_boxes(outputs: Outputs) -> Boxes:
 
 
 def _read_named(arrays: dict[str, Array]) -> Boxes:
-    boxes, scores, labels = (arrays[name] for name in ("boxes", "scores", "labels"))
+    boxes, scores, labels = (arrays[name] for name in NAMED)
     if boxes.ndim == 2:
         boxes, scores, labels = boxes[None], scores[None], labels[None]
     rows = zip(boxes.astype(np.float64), scores.astype(np.float64), labels.astype(np.int64), strict=True)
@@ -124,12 +127,12 @@ def _suppress(boxes: Floats, scores: Floats, labels: NDArray[np.int64]) -> tuple
 def _stack(rows: list[tuple[Floats, Floats, NDArray[np.int64]]]) -> Boxes:
     """The best boxes of every sample, equally many of each."""
     boxes, scores = np.zeros((len(rows), MOST, 4)), np.zeros((len(rows), MOST))
-    labels = np.full((len(rows), MOST), NOTHING, np.int64)
+    labels, places = np.full((len(rows), MOST), NOTHING, np.int64), np.zeros((len(rows), MOST), np.int64)
     for i, (b, s, c) in enumerate(rows):
         best = [place for place in np.argsort(-s, kind="stable")[:MOST] if s[place] > 0 and c[place] != NOTHING]
         n = len(best)
-        boxes[i, :n], scores[i, :n], labels[i, :n] = b[best], s[best], c[best]
-    return Boxes(boxes=boxes, scores=scores, labels=labels)
+        boxes[i, :n], scores[i, :n], labels[i, :n], places[i, :n] = b[best], s[best], c[best], best
+    return Boxes(boxes=boxes, scores=scores, labels=labels, places=places)
 
 
 def measure_overlaps(first: Floats, second: Floats) -> Floats:
@@ -144,12 +147,15 @@ def measure_overlaps(first: Floats, second: Floats) -> Floats:
 
 
 class Matches(Struct, frozen=True, kw_only=True):
-    """How the shown boxes of two sides go together; `decided`: those of the reference and those that only one has."""
+    """How the shown boxes of two sides go together; `decided`: partners count once, and those that only one side has.
+
+    `pairs` [partners, 3]: sample, entry of the reference's `Boxes`, entry of the candidate's.
+    """
 
     decided: int
     shared: int
     overlap_mean: float | None
-    score_diffs: tuple[float, ...]
+    pairs: NDArray[np.int64]
 
 
 def match_boxes(reference: Boxes, candidate: Boxes) -> Matches:
@@ -159,19 +165,23 @@ def match_boxes(reference: Boxes, candidate: Boxes) -> Matches:
     0.251 to 0.249 is no other answer.
     """
     found = [_match_sample(reference, candidate, i) for i in range(len(reference.labels))]
-    overlaps = [o for sample in found for o, _ in sample[1]]
-    diffs = tuple(d for sample in found for _, d in sample[1])
-    mean = float(np.mean(overlaps)) if overlaps else None
-    return Matches(decided=sum(s[0] for s in found), shared=len(overlaps), overlap_mean=mean, score_diffs=diffs)
+    overlaps = [overlap for _, pairs in found for _, _, overlap in pairs]
+    pairs = [(i, own, other) for i, (_, sample) in enumerate(found) for own, other, _ in sample]
+    return Matches(
+        decided=sum(decided for decided, _ in found),
+        shared=len(pairs),
+        overlap_mean=float(np.mean(overlaps)) if overlaps else None,
+        pairs=np.array(pairs, np.int64).reshape(-1, 3),
+    )
 
 
-def _match_sample(reference: Boxes, candidate: Boxes, i: int) -> tuple[int, list[tuple[float, float]]]:
-    """(boxes that either side shows, partners counted once; overlap and difference of scores of every pair)."""
+def _match_sample(reference: Boxes, candidate: Boxes, i: int) -> tuple[int, list[tuple[int, int, float]]]:
+    """(boxes that either side shows, partners counted once; both entries and the overlap of every pair)."""
     overlaps = measure_overlaps(reference.boxes[i], candidate.boxes[i])
     alike = reference.labels[i][:, None] == candidate.labels[i][None]
     free = alike & (overlaps >= PARTNER) & (candidate.labels[i] != NOTHING)[None]
     shown = [(side.scores[i] >= SHOWN_SCORE) & (side.labels[i] != NOTHING) for side in (reference, candidate)]
-    pairs: list[tuple[float, float]] = []
+    pairs: list[tuple[int, int, float]] = []
     alone = 0
     for place in range(len(free)):
         partner = int(np.where(free[place], overlaps[place], -1).argmax())
@@ -180,8 +190,7 @@ def _match_sample(reference: Boxes, candidate: Boxes, i: int) -> tuple[int, list
             continue
         free[:, partner] = False
         if shown[0][place] or shown[1][partner]:
-            difference = abs(reference.scores[i, place] - candidate.scores[i, partner])
-            pairs.append((float(overlaps[place, partner]), float(difference)))
+            pairs.append((place, partner, float(overlaps[place, partner])))
         shown[1][partner] = False
     alone += int(shown[1].sum())
     return len(pairs) + alone, pairs

@@ -109,6 +109,8 @@ def _estimate(
 ) -> Estimate | None:
     if getattr(output, LIMITS[name][0]) is None or output.nonfinite:
         return None
+    if output.decisions == "boxes" and name not in ("max_abs", "cosine_min"):  # samples are not matched one by one
+        return None
     if name == "snr":
         columns = _add_powers(reference[output.name], answers[output.name])
         return score_counts(Metric(name=name, share=False, finish=_take_decibels), columns).value

@@ -13,6 +13,7 @@ from enginebench.analyze.drift import (
     doubt_samples,
     find_exceeded,
     limits_between,
+    limits_undecided,
     measure_drift,
     measure_samples,
 )
@@ -144,8 +145,11 @@ def measure_sides(
                     reporter=reporter,
                 )
         answers = cut_common(load_arrays(samples / "reference.npz"), load_arrays(samples / "candidate.npz"))
-    chosen = dict(limits_between(ref.engine.precision, cand.engine.precision, task) if limits is None else limits)
-    drift = measure_drift(*answers, chosen, reference_id=reference, asked=n or entries, task=task)
+    between = ref.engine.precision, cand.engine.precision, task
+    chosen = dict(limits_between(*between) if limits is None else limits)
+    undecided = limits_undecided(*between) if limits is None else None
+    asked = n or entries
+    drift = measure_drift(*answers, chosen, reference_id=reference, asked=asked, task=task, undecided=undecided)
     _check_gate(drift, limits)
     document = _describe(drift, ref, cand, given, request.source.seed, limits is not None)
     if out is not None:
@@ -267,6 +271,7 @@ def _describe(drift: Drift, ref: OpenSide, cand: OpenSide, given: Inputs, seed: 
         n_asked=drift.asked or drift.n,
         outputs=drift.outputs,
         limits=drift.limits,
+        undecided=drift.undecided,
         passed=drift.passed and whole,
         gate=gate,
         reference=_describe_side(ref),

@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 from enginebench.analyze.alike import compare_questions
 from enginebench.analyze.diff import DiffDocument, DiffRow, diff_results, join_documents
-from enginebench.analyze.drift import limits_between, list_unlike, measure_drift, refuse_drift
+from enginebench.analyze.drift import limits_between, limits_undecided, list_unlike, measure_drift, refuse_drift
 from enginebench.analyze.open_lengths import fill_lengths
 from enginebench.analyze.versions.upgrade import describe_change
 from enginebench.core.errors import ArtifactError, UsageError
@@ -121,9 +121,11 @@ def hold_against(folder: RunFolder, base: Result | None, cand: Result | None, ta
     wanted, answers = map(dict, cut_common(*fill_lengths(wanted, answers, opened)))
     if unlike := compare_questions(base, cand) or list_unlike(wanted, answers):
         return replace(cand, drift=refuse_drift(base.id, unlike))
-    limits = limits_between(base.requested_precision, cand.requested_precision, task)
+    asked = base.requested_precision, cand.requested_precision, task
+    limits, undecided = limits_between(*asked), limits_undecided(*asked)
     try:
-        return replace(cand, drift=replace(measure_drift(wanted, answers, limits, task=task), reference=base.id))
+        drift = measure_drift(wanted, answers, limits, reference_id=base.id, task=task, undecided=undecided)
+        return replace(cand, drift=drift)
     except ArtifactError as error:
         return replace(cand, drift=refuse_drift(base.id, [str(error)]))
 
