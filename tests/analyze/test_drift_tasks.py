@@ -15,6 +15,7 @@ from enginebench.analyze.drift import (
     measure_drift,
     measure_samples,
 )
+from enginebench.analyze.search.held_out import hold_out
 from enginebench.core.records import OutputDrift
 
 INT8 = default_limits("int8")
@@ -117,9 +118,9 @@ def test_boxes_are_matched_before_they_are_compared():
     assert not measure(reference, nonsense)[1]
 
 
-def make_scene(n: int = 3, boxes: int = 6) -> dict[str, np.ndarray]:
+def make_scene(n: int = 3, boxes: int = 6, seed: int = 3) -> dict[str, np.ndarray]:
     """Boxes with a mask each, and a figure of the whole picture."""
-    rng = np.random.default_rng(3)
+    rng = np.random.default_rng(seed)
     low = rng.uniform(0, 80, (n, boxes, 2))
     return {
         "boxes": np.concatenate([low, low + 15], axis=2),
@@ -171,6 +172,26 @@ def test_masks_are_compared_between_partners():
     assert measure_drift(whole, {n: a[0] for n, a in reorder(reference).items()}, {"max_abs": 0}).passed
     fewer["masks"][0, 2] = np.nan
     assert not measure_drift(reference, fewer, {"agreement": 0.8}).passed
+
+
+@pytest.mark.parametrize("task", [None, "detection"])
+def test_detectors_that_show_nothing_are_compared_by_their_numbers(task):
+    """All scores lie below what a user sees, so that no decision can agree."""
+    limits, undecided = limits_between("fp32", "fp32", task), limits_undecided("fp32", "fp32", task)
+    one, other = make_scene(), make_scene(seed=8)
+    one["scores"], other["scores"] = one["scores"] / 5, other["scores"] / 5
+    ask = {"task": task, "undecided": undecided}
+    same = measure_drift(one, one, limits, **ask)
+    assert same.passed and [o.name for o in same.outputs] == list(one) and same.outputs[0].decisions is None
+    assert judge_answers(make_result(), make_result("ort", drift=replace(same, reference="pytorch-fp32-b1")))[0]
+    drift = measure_drift(one, other, limits, **ask)
+    assert not drift.passed and any("boxes: snr is" in text for text in find_exceeded(drift))
+    rows = [np.concatenate([s["boxes"], s["scores"][..., None], s["labels"][..., None]], axis=2) for s in (one, other)]
+    drift = measure_drift({"out": rows[0]}, {"out": rows[1]}, limits, **ask)
+    assert not drift.passed and measure_drift({"out": rows[0]}, {"out": rows[0]}, limits, **ask).passed
+    if task:
+        (held,) = hold_out({"out": rows[0]}, {"out": rows[1]}, limits, task)
+        assert (held.limit, held.value, held.kept, held.shown) == ("agreement", None, False, False)
 
 
 def test_two_axes_of_a_regression_are_no_classes():

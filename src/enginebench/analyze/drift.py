@@ -244,28 +244,25 @@ def _measure_outputs(
     if task == "detection" or (task is None and holds_boxes(reference)):
         boxes = read_boxes(reference), read_boxes(candidate)
         found = match_boxes(*boxes)
-        read = NAMED if holds_boxes(reference) else tuple(reference)
-        return (
-            _measure_boxes(
-                {name: reference[name] for name in read}, {name: candidate[name] for name in read}, boxes, found
-            ),
-            *(_measure_beside(n, reference, candidate, task, boxes, found) for n in reference if n not in read),
-        )
+        if found.decided:  # where neither side shows a box, nothing is decided, and the numbers have to do
+            read = NAMED if holds_boxes(reference) else tuple(reference)
+            return (
+                _measure_boxes([side[name] for side in (reference, candidate) for name in read], boxes, found),
+                *(_measure_beside(n, reference, candidate, task, boxes, found) for n in reference if n not in read),
+            )
     return tuple(_measure_output(name, reference[name], candidate[name], task) for name in reference)
 
 
-def _measure_boxes(
-    reference: Mapping[str, Array], candidate: Mapping[str, Array], boxes: tuple[Boxes, Boxes], found: Matches
-) -> OutputDrift:
+def _measure_boxes(arrays: Sequence[Array], boxes: tuple[Boxes, Boxes], found: Matches) -> OutputDrift:
     """The boxes of both sides, matched: the differences are those of the partners' scores."""
     sample, own, other = found.pairs.T
     return OutputDrift(
         name="boxes",
         **_nothing() | _measure_differences(boxes[0].scores[sample, own], boxes[1].scores[sample, other]),
-        nonfinite=sum(map(_count_nonfinite, (*reference.values(), *candidate.values()))),
+        nonfinite=sum(map(_count_nonfinite, arrays)),
         decisions="boxes",
         decided=found.decided,
-        agreement=found.shared / found.decided if found.decided else 1.0,
+        agreement=found.shared / found.decided,
     )
 
 

@@ -89,7 +89,8 @@ def _hold(
     reference: Mapping[str, Array],
     answers: Mapping[str, Array],
 ) -> Held:
-    kept = all(keeps_limits(output, {name: bound}) for output in outputs)
+    decided = name != "agreement" or any(output.agreement is not None for output in outputs)
+    kept = decided and all(keeps_limits(output, {name: bound}) for output in outputs)
     more_is_better = LIMITS[name][1]
     found = [
         estimate for output in outputs if (estimate := _estimate(name, output, samples, reference, answers)) is not None
