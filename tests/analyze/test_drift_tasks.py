@@ -174,6 +174,21 @@ def test_masks_are_compared_between_partners():
     assert not measure_drift(reference, fewer, {"agreement": 0.8}).passed
 
 
+def test_partners_differ_by_their_coordinates_and_by_their_scores():
+    reference = make_scene()
+    moved = reorder(reference | {"boxes": reference["boxes"] + [2, 0, 2, 0]})
+    boxes = measure_drift(reference, moved, {}).outputs[0]
+    assert (boxes.agreement, boxes.max_abs_diff, boxes.mean_abs_diff) == (1, pytest.approx(2), pytest.approx(1))
+    assert boxes.snr_db == pytest.approx(10 * np.log10((reference["boxes"] ** 2).sum() / (18 * 8)))
+    assert not measure_drift(reference, moved, limits_between("fp32", "fp32")).passed
+    assert not measure_drift(reference, moved, {"max_abs": 1.0}).passed
+    unsure = reorder(reference | {"scores": reference["scores"] * 0.9})
+    boxes = measure_drift(reference, unsure, {}).outputs[0]
+    assert boxes.snr_db == pytest.approx(20) and boxes.agreement == 1
+    assert boxes.max_abs_diff == pytest.approx(reference["scores"].max() / 10)
+    assert not measure_drift(reference, unsure, limits_between("fp32", "fp32")).passed
+
+
 @pytest.mark.parametrize("task", [None, "detection"])
 def test_detectors_that_show_nothing_are_compared_by_their_numbers(task):
     """All scores lie below what a user sees, so that no decision can agree."""

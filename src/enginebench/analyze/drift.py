@@ -254,11 +254,17 @@ def _measure_outputs(
 
 
 def _measure_boxes(arrays: Sequence[Array], boxes: tuple[Boxes, Boxes], found: Matches) -> OutputDrift:
-    """The boxes of both sides, matched: the differences are those of the partners' scores."""
+    """The boxes of both sides, matched: of each figure the worse of the partners' coordinates and of their scores.
+
+    Coordinates are in pixels and scores below 1, so that together the one would hide the other.
+    """
     sample, own, other = found.pairs.T
+    pairs = [(getattr(boxes[0], n)[sample, own], getattr(boxes[1], n)[sample, other]) for n in ("boxes", "scores")]
+    parts = [_measure_differences(*pair) | {"snr_db": _measure_snr(*pair)} for pair in pairs]
+    known = {name: [part[name] for part in parts if part[name] is not None] for name in parts[0]}
     return OutputDrift(
         name="boxes",
-        **_nothing() | _measure_differences(boxes[0].scores[sample, own], boxes[1].scores[sample, other]),
+        **_nothing() | {n: (min if n == "snr_db" else max)(v, default=None) for n, v in known.items()},
         nonfinite=sum(map(_count_nonfinite, arrays)),
         decisions="boxes",
         decided=found.decided,

@@ -74,6 +74,8 @@ def test_another_layout_says_what_to_do():
 def test_overlaps_by_hand():
     found = measure_overlaps(np.array([[0.0, 0, 2, 2]]), np.array([[1.0, 1, 3, 3], [0, 0, 2, 2], [5, 5, 6, 6]]))
     assert found.tolist() == [[pytest.approx(1 / 7), 1.0, 0.0]]
+    flat = np.array([[1.0, 1, 1, 4], [1, 1, 1, 5]])
+    assert measure_overlaps(flat, flat).tolist() == [[1, 0], [0, 1]]
 
 
 def make_boxes(*rows: tuple[list[float], float, int]) -> Boxes:
@@ -115,6 +117,26 @@ def test_a_box_that_only_the_candidate_shows_counts():
         make_boxes(([0, 0, 10, 10], 0.9, 1)), make_boxes(([0, 0, 10, 10], 0.9, 1), ([50, 50, 60, 60], 0.5, 1))
     )
     assert (found.shared, found.decided) == (1, 2)
+
+
+CENTRES = ([70.0, 80, 8, 6], 0.9, 1), ([80.0, 80, 8, 6], 0.8, 1), ([30.0, 20, 5, 9], 0.7, 2)
+
+
+def test_boxes_of_centre_and_size_are_matched_as_such():
+    """As corners they have no area; and two beside each other are no partners, however alike their numbers are."""
+    found = match_boxes(make_boxes(*CENTRES), make_boxes(*CENTRES))
+    assert (found.shared, found.decided, found.overlap_mean) == (3, 3, 1)
+    near = match_boxes(make_boxes(*CENTRES), make_boxes(*((list(np.add(b, 0.01)), s, c) for b, s, c in CENTRES)))
+    assert (near.shared, near.decided) == (3, 3)
+    apart = match_boxes(make_boxes(CENTRES[0]), make_boxes(CENTRES[1]))
+    assert (apart.shared, apart.decided) == (0, 2)
+
+
+@pytest.mark.parametrize("box", [[5.0, 5, 5, 9], [3.0, 3, 3, 3], [9.0, 9, -2, -4], [0.0, 9, 4, 2]])
+def test_a_box_that_is_no_box_agrees_with_itself(box):
+    sure = ([10.0, 10, 20, 20], 0.9, 1)
+    found = match_boxes(make_boxes(sure, (box, 0.8, 1)), make_boxes(sure, (box, 0.8, 1)))
+    assert (found.shared, found.decided, found.overlap_mean) == (2, 2, 1)
 
 
 def make_scene(seed: int, images: int = 30):

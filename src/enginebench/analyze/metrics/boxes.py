@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import io
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -136,14 +137,28 @@ def _stack(rows: list[tuple[Floats, Floats, NDArray[np.int64]]]) -> Boxes:
 
 
 def measure_overlaps(first: Floats, second: Floats) -> Floats:
-    """Intersection over union of every box with every other, [first, second]."""
+    """Intersection over union of every box with every other, [first, second]; 1 of equal boxes without an area."""
     low = np.maximum(first[:, None, :2], second[None, :, :2])
     high = np.minimum(first[:, None, 2:], second[None, :, 2:])
     common = np.clip(high - low, 0, None).prod(axis=2)
     sizes = [np.clip(b[:, 2:] - b[:, :2], 0, None).prod(axis=1) for b in (first, second)]
     union = sizes[0][:, None] + sizes[1][None] - common
-    shares: Floats = np.divide(common, union, out=np.zeros_like(common), where=union > 0)
+    equal = (first[:, None] == second[None]).all(axis=2).astype(np.float64)
+    shares: Floats = np.divide(common, union, out=equal, where=union > 0)
     return shares
+
+
+def _take_corners(sides: Sequence[Boxes]) -> list[Floats]:
+    """The boxes of both sides as corners, the lower one first, whatever their four numbers are.
+
+    No model has its corners mostly the wrong way round: such boxes are read as centre and size.
+    """
+    every = np.concatenate([side.boxes[side.labels != NOTHING] for side in sides])
+    turned = (every[:, 2:] < every[:, :2]).any(axis=1)
+    if 2 * int(turned.sum()) > len(every) and (every[:, 2:] >= 0).all():
+        return [_from_centres(side.boxes) for side in sides]
+    ends = [(side.boxes[..., :2], side.boxes[..., 2:]) for side in sides]
+    return [np.concatenate([np.minimum(a, b), np.maximum(a, b)], axis=-1) for a, b in ends]
 
 
 class Matches(Struct, frozen=True, kw_only=True):
@@ -164,9 +179,12 @@ def match_boxes(reference: Boxes, candidate: Boxes) -> Matches:
     A box counts as shown from a score of 0.25 on; a partner may lie a little below it, since a score that moves from
     0.251 to 0.249 is no other answer.
     """
-    found = [_match_sample(reference, candidate, i) for i in range(len(reference.labels))]
+    own, other = _take_corners((reference, candidate))
+    found = [
+        _match_sample(reference, candidate, measure_overlaps(own[i], other[i]), i) for i in range(len(reference.labels))
+    ]
     overlaps = [overlap for _, pairs in found for _, _, overlap in pairs]
-    pairs = [(i, own, other) for i, (_, sample) in enumerate(found) for own, other, _ in sample]
+    pairs = [(i, place, partner) for i, (_, sample) in enumerate(found) for place, partner, _ in sample]
     return Matches(
         decided=sum(decided for decided, _ in found),
         shared=len(pairs),
@@ -175,9 +193,10 @@ def match_boxes(reference: Boxes, candidate: Boxes) -> Matches:
     )
 
 
-def _match_sample(reference: Boxes, candidate: Boxes, i: int) -> tuple[int, list[tuple[int, int, float]]]:
+def _match_sample(
+    reference: Boxes, candidate: Boxes, overlaps: Floats, i: int
+) -> tuple[int, list[tuple[int, int, float]]]:
     """(boxes that either side shows, partners counted once; both entries and the overlap of every pair)."""
-    overlaps = measure_overlaps(reference.boxes[i], candidate.boxes[i])
     alike = reference.labels[i][:, None] == candidate.labels[i][None]
     free = alike & (overlaps >= PARTNER) & (candidate.labels[i] != NOTHING)[None]
     shown = [(side.scores[i] >= SHOWN_SCORE) & (side.labels[i] != NOTHING) for side in (reference, candidate)]
