@@ -91,6 +91,36 @@ def test_two_models_that_differ_on_purpose(cli: Cli, own: Path) -> None:
     assert kept.returncode == 0, kept.stderr
 
 
+def save_roots(path: Path) -> None:
+    """A graph whose answers hold a NaN wherever an input is negative; the first class is as likely as it was."""
+    onnx = pytest.importorskip("onnx")
+    from onnx import TensorProto, helper
+
+    named = [helper.make_tensor_value_info(name, TensorProto.FLOAT, ["batch", 3]) for name in ("x", "y")]
+    graph = helper.make_graph([helper.make_node("Sqrt", ["x"], ["y"])], "net", named[:1], named[1:])
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 13)], ir_version=8), path)
+
+
+def test_answers_that_are_not_finite_are_told_and_pass_no_gate(cli: Cli, own: Path) -> None:
+    """Both sides are the same graph, so that nothing is lost; and a limit that allows any loss."""
+    save_roots(own / "roots.onnx")
+    inputs = np.ones((20, 3), np.float32)
+    inputs[:6, 2] = -1
+    np.savez(own / "x.npz", x=inputs)
+    np.save(own / "y.npy", np.zeros(20, np.int64))
+    given = ("accuracy", "ort@roots.onnx", "--inputs", "x.npz", "--targets", "y.npy", "--metric", "top1")
+    told = "ort@roots.onnx: the answers to 6 of 20 samples hold values that are not finite"
+    alone = ask(cli, *given)
+    assert alone["nonfinite"] == 6 and alone["failures"] == [told]
+    shown = cli(*given, "--ref", "ort@roots.onnx")
+    assert shown.returncode == 0 and shown.stdout.count(told) == 2, "of the side, and of the reference"
+    for limit in (("--max-metric-drop", "0"), ("--max-top1-drop", "100")):
+        gate = cli(*given, "--ref", "ort@roots.onnx", *limit)
+        assert gate.returncode == 4 and f"the gate failed. {told}" in gate.stderr
+    np.savez(own / "x.npz", x=np.abs(inputs))
+    assert cli(*given, "--ref", "ort@roots.onnx", "--max-metric-drop", "0").returncode == 0
+
+
 def test_a_run_recommends_by_the_metric(cli: Cli, own: Path) -> None:
     given = ("--inputs", "in.npz", "--targets", "t.npy", "--metric", "my_metrics:far", "--metric", "top1")
     run = ("run", "mine.onnx", "--engines", "ort", "--precisions", "fp32,int8", *given, *QUICK)

@@ -9,7 +9,7 @@ from rich.text import Text
 from enginebench.core.caveats import format_caveat
 from enginebench.core.names import format_engine, format_precision
 from enginebench.core.records import Caveat, EngineSpec, Estimate, Score, Task
-from enginebench.core.text import clean_text
+from enginebench.core.text import clean_text, count_of
 from enginebench.report.scores import describe_delta, describe_score
 
 
@@ -35,8 +35,10 @@ class AccuracyDocument(Struct, frozen=True, kw_only=True):
     reference_engine: EngineSpec | None = None
     reference_scores: tuple[Score, ...] = ()
     max_metric_drop: float | None = None  # where given, a gate
-    failures: tuple[str, ...] = ()  # why the gate failed
+    failures: tuple[str, ...] = ()  # what fails a gate
     caveats: tuple[Caveat, ...] = ()
+    nonfinite: int = 0  # samples whose answers are not all finite; of any, a gate does not pass
+    reference_nonfinite: int = 0
 
 
 def print_accuracy(document: AccuracyDocument, console: Console) -> None:
@@ -52,7 +54,14 @@ def describe_accuracy(document: AccuracyDocument) -> list[str]:
     for score, before in zip(document.scores, document.reference_scores, strict=False):
         lines.append(f"reference {document.reference}: {describe_score(before)}")
         lines += filter(None, [describe_delta(score)])
+    if document.reference is not None and document.reference_nonfinite:
+        lines.append(tell_nonfinite(document.reference, document.reference_nonfinite, document.n))
     return [*lines, *document.failures, *map(format_caveat, document.caveats)]
+
+
+def tell_nonfinite(side: str, nonfinite: int, n: int) -> str:
+    """How many of a side's answers are not finite."""
+    return f"{side}: the answers to {nonfinite} of {count_of(n, 'samples')} hold values that are not finite"
 
 
 def _name(engine: EngineSpec) -> str:

@@ -358,6 +358,7 @@ class InferJob(Job[InferAnswer], frozen=True, kw_only=True, tag="infer"):
 
 class LabelledAnswer(Struct, frozen=True, kw_only=True):
     n: int
+    nonfinite: int = 0  # samples whose answers are not all finite
     preprocess_sha256: str | None
     caveats: tuple[Caveat, ...] = ()
 

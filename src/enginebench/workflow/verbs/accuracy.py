@@ -14,7 +14,7 @@ from enginebench.core.errors import GateFailed, UsageError
 from enginebench.core.records import Caveat, Task
 from enginebench.models.precision.calibration_data import PICTURE_TASKS
 from enginebench.models.zoo import BUILTIN, TIMM_PREFIX
-from enginebench.report.accuracy import AccuracyDocument
+from enginebench.report.accuracy import AccuracyDocument, tell_nonfinite
 from enginebench.workflow.child.isolate import child_environment, run_child
 from enginebench.workflow.child.jobs import AnswerJob, Labelled, LabelledAnswer
 from enginebench.workflow.lock import lock_devices
@@ -87,11 +87,13 @@ def measure_side_accuracy(
         model = model or _find_model(own, other, labelled)
         answer = _answer(own, labelled, model, request, place / "side", reporter)
         before = place / "reference" / ANSWERS if other is not None else None
-        if other is not None:
-            _answer(other, labelled, model, request, place / "reference", reporter)
+        asked = _answer(other, labelled, model, request, place / "reference", reporter) if other is not None else None
         scores = score_file(judged.metrics, place / "side" / ANSWERS, before)
         reference_scores = score_file(judged.metrics, before, None) if before is not None else ()
     lost = reference_scores and loses_too_much(reference_scores[0], scores[0], max_metric_drop)
+    failures = [tell_loss(reference_scores[0], scores[0], max_metric_drop)] if lost else []
+    if answer.nonfinite:
+        failures.append(tell_nonfinite(side, answer.nonfinite, answer.n))
     top1 = find_score(scores, "top1")
     return AccuracyDocument(
         n=answer.n,
@@ -112,7 +114,9 @@ def measure_side_accuracy(
         reference_engine=other.engine if other is not None else None,
         reference_scores=reference_scores,
         max_metric_drop=max_metric_drop,
-        failures=(tell_loss(reference_scores[0], scores[0], max_metric_drop),) if lost else (),
+        nonfinite=answer.nonfinite,
+        reference_nonfinite=asked.nonfinite if asked is not None else 0,
+        failures=tuple(failures),
         caveats=(
             *dict.fromkeys(c for s in (own, other) if s is not None for c in s.artifact.caveats),
             *answer.caveats,
@@ -122,7 +126,7 @@ def measure_side_accuracy(
 
 
 def gate_accuracy(document: AccuracyDocument) -> None:
-    """Fails where more was lost than a limit of the user's own allows.
+    """Fails where more was lost than a limit of the user's own allows, or answers are not finite.
 
     Raises:
         GateFailed: it was.

@@ -166,9 +166,11 @@ def answer_labelled(job: AnswerJob, note: NoteCall) -> LabelledAnswer:
     note(f"answering {job.labelled.data or job.inputs}")
     with backend.load(artifact, job.engine) as engine:
         entries = open_labelled(job)
-        answers = collect_answers(engine, job.engine.batch, entries, job.labelled)
+        answers, nonfinite = collect_answers(engine, job.engine.batch, entries, job.labelled)
     save_arrays(Path(job.answers_path), answers)
-    return LabelledAnswer(n=entries.n, preprocess_sha256=entries.preprocess_sha256, caveats=entries.caveats)
+    return LabelledAnswer(
+        n=entries.n, nonfinite=nonfinite, preprocess_sha256=entries.preprocess_sha256, caveats=entries.caveats
+    )
 
 
 class Entries(Struct, frozen=True, kw_only=True, eq=False):
@@ -244,13 +246,16 @@ def _open_data(job: PrepareJob | AnswerJob, labelled: Labelled, text: str) -> En
     )
 
 
-def collect_answers(engine: Engine, batch: int, entries: Entries, labelled: Labelled) -> dict[str, Array]:
-    """What the metrics need of the engine's answers to the samples; the last call is filled up and cut again.
+def collect_answers(engine: Engine, batch: int, entries: Entries, labelled: Labelled) -> tuple[dict[str, Array], int]:
+    """What the metrics need of the engine's answers, and the number of samples with a value that is not finite.
+
+    The last call is filled up, and its answers cut again.
 
     Raises:
         UsageError: the data have no labels, or an output has not one answer for each sample.
     """
     collector: Collector | None = None
+    nonfinite = 0
     step = find_batch(engine.inputs, batch)
     for places in entries.group(step):
         answer = ask_engine(engine, entries.feed(places, step))
@@ -259,8 +264,17 @@ def collect_answers(engine: Engine, batch: int, entries: Entries, labelled: Labe
             targets = find_targets(entries, labelled, next(iter(rows.values())))
             collector = Collector(labelled.metrics, targets, entries.n, labelled.task)
         collector.add(places, rows)
+        nonfinite += count_nonfinite(rows.values())
     assert collector is not None  # there is at least one sample
-    return collector.collect()
+    return collector.collect(), nonfinite
+
+
+def count_nonfinite(arrays: Iterable[Array]) -> int:
+    """How many samples, along the first axis, have a value in any of the arrays that is not finite."""
+    import numpy as np
+
+    whole = [np.isfinite(a).all(axis=tuple(range(1, a.ndim))) for a in arrays if a.dtype.kind == "f"]
+    return int((~np.logical_and.reduce(whole)).sum()) if whole else 0
 
 
 def _take_rows(name: str, array: Array, count: int, step: int) -> Array:

@@ -73,7 +73,7 @@ def prepare_engine(job: PrepareJob, note: NoteCall, keep: KeepCall[PrepareAnswer
             sure = replace(sure, fingerprint=hash_build(backend, artifact, job.artifact))  # some compile only now
             if job.labelled is not None:
                 note(f"answering {job.labelled.data or 'the inputs that were given'}")
-                answers = collect_answers(engine, job.engine.batch, open_labelled(job), job.labelled)
+                answers, _ = collect_answers(engine, job.engine.batch, open_labelled(job), job.labelled)
                 save_arrays(Path(job.answers_path), answers)
             if not job.prove:
                 return sure
