@@ -80,6 +80,22 @@ def test_zeros_are_alike_and_unlike_anything_else() -> None:
     assert (out.cosine_mean, out.snr_db, out.mean_rel_diff) == (0.0, None, None)
 
 
+@pytest.mark.parametrize("size", [1e-200, 1e-310, 1e200])
+def test_the_size_of_the_answers_says_nothing(size: float) -> None:
+    """Squares of such numbers are 0 or infinite; two networks differ as they do at a size of one."""
+    rng = np.random.default_rng(0)
+    one, other = rng.standard_normal((2, 16, 8))
+    _, found = measure(one, other)
+    drift, scaled = measure(one * size, other * size, **default_limits("fp32"))
+    assert not drift.passed and measure(one * size, one * size, **default_limits("fp32"))[0].passed
+    # Of numbers near 1e-310 some 13 digits are left.
+    for name in ("snr_db", "cosine_mean", "cosine_min", "centred_cosine_mean"):
+        assert getattr(scaled, name) == pytest.approx(getattr(found, name), rel=1e-9)
+    assert (scaled.flips, scaled.near_ties) == (found.flips, found.near_ties)
+    nothing, out = measure(np.zeros((2, 8)), np.full((2, 8), size), **default_limits("fp32"))
+    assert (nothing.passed, out.cosine_mean) == (False, 0.0)
+
+
 @pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
 @pytest.mark.parametrize("both", [True, False])
 def test_anything_non_finite_never_passes(bad: float, both: bool) -> None:

@@ -396,7 +396,8 @@ def _find_centre(ref: Floats) -> Floats | None:
     if len(ref) < 2:
         return None
     centre: Floats = ref.mean(axis=0)
-    return centre if np.linalg.norm(ref - centre) > CONSTANT * np.linalg.norm(ref) else None
+    around, whole = scale_alike(ref - centre, ref)
+    return centre if np.linalg.norm(around) > CONSTANT * np.linalg.norm(whole) else None
 
 
 def measure_samples(
@@ -498,7 +499,9 @@ def _measure_noise(ref: Floats, cand: Floats) -> float:
     difference = cand - ref
     if not difference.size:
         return 0.0
-    return float(np.sqrt(np.mean((difference - difference.mean(axis=1, keepdims=True)) ** 2)))
+    within = difference - difference.mean(axis=1, keepdims=True)
+    size = float(np.abs(within).max())
+    return size * float(np.sqrt(np.mean((within / size) ** 2))) if size else 0.0
 
 
 def _as_rows(array: Array) -> Floats:
@@ -520,8 +523,21 @@ def _measure_differences(ref: Floats, cand: Floats) -> dict[str, Any]:
     }
 
 
+def scale_alike(a: Floats, b: Floats) -> tuple[Floats, Floats]:
+    """Both over the largest size in either: of numbers near 1e-200 the squares are 0, and of 1e200 infinite."""
+    size = max(np.abs(a).max(initial=0), np.abs(b).max(initial=0)) or 1.0
+    return a / size, b / size
+
+
+def _scale_rows(a: Floats) -> Floats:
+    size = np.abs(a).max(axis=1, initial=0, keepdims=True)
+    rows: Floats = a / np.where(size > 0, size, 1)
+    return rows
+
+
 def _cosines(a: Floats, b: Floats) -> Floats:
     """Cosine of every sample: of two answers that are nothing but zeros 1, of one such answer 0."""
+    a, b = _scale_rows(a), _scale_rows(b)
     size_a, size_b = np.linalg.norm(a, axis=1), np.linalg.norm(b, axis=1)
     with np.errstate(invalid="ignore", divide="ignore"):
         cosines = np.einsum("ij,ij->i", a / size_a[:, None], b / size_b[:, None])
@@ -532,6 +548,7 @@ def _cosines(a: Floats, b: Floats) -> Floats:
 
 def _measure_snr(ref: Floats, cand: Floats) -> float | None:
     """10 log10(signal power / power of the difference), at most `SNR_CEILING_DB`; None without a signal."""
+    ref, cand = scale_alike(ref, cand)
     signal, noise = float(np.sum(ref**2)), float(np.sum((ref - cand) ** 2))
     if noise == 0:
         return SNR_CEILING_DB if ref.size else None

@@ -45,6 +45,13 @@ def test_every_kind_of_limit_has_its_side():
     assert not broken.kept and not broken.shown
 
 
+def test_decibels_do_not_depend_on_the_size_of_the_answers():
+    (found,) = hold_out(REFERENCE, add_noise(0.1), {"snr": 5.0})
+    sides = ({"y": side["y"].astype(np.float64) * 1e-200} for side in (REFERENCE, add_noise(0.1)))
+    (tiny,) = hold_out(*sides, {"snr": 5.0})
+    assert tiny.shown and tiny.value.value == pytest.approx(found.value.value)
+
+
 def test_the_same_answers_keep_everything():
     assert all(one.kept and one.value.value == 1.0 for one in hold_out(REFERENCE, REFERENCE, {"centred_cosine": 1.0}))
 

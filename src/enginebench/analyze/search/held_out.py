@@ -8,7 +8,14 @@ from typing import TYPE_CHECKING
 import numpy as np
 from msgspec import Struct
 
-from enginebench.analyze.drift import LIMITS, SampleDrift, keeps_limits, measure_drift, measure_samples
+from enginebench.analyze.drift import (
+    LIMITS,
+    SampleDrift,
+    keeps_limits,
+    measure_drift,
+    measure_samples,
+    scale_alike,
+)
 from enginebench.analyze.metrics.metric import Metric, average
 from enginebench.analyze.metrics.scores import score_counts
 from enginebench.core.records import Estimate, OutputDrift, Score, Task
@@ -125,7 +132,7 @@ def _estimate(
 
 def _add_powers(reference: Array, answers: Array) -> NDArray[np.float64]:
     """Power of the signal and of the difference, sample by sample."""
-    ref, cand = (np.asarray(a, np.float64).reshape(len(a), -1) for a in (reference, answers))
+    ref, cand = scale_alike(*(np.asarray(a, np.float64).reshape(len(a), -1) for a in (reference, answers)))
     return np.stack([(ref**2).sum(axis=1), ((ref - cand) ** 2).sum(axis=1)], axis=1)
 
 
