@@ -97,7 +97,7 @@ def test_f1_is_that_of_scikit_learn(classes, shape):
 
 
 def test_one_score_is_yes_from_a_half_on():
-    assert read_labels(np.array([[0.5], [0.49]]), (2,)).tolist() == [1, 0]
+    assert read_labels(np.array([[0.5], [0.49]]), np.zeros(2), Targets(values=[0, 0])).tolist() == [1, 0]
     assert measure("f1", np.array([[0.9], [0.2], [0.7], [0.1]]), [1, 0, 0, 1]).value.value == pytest.approx(0.5)
 
 

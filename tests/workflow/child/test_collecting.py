@@ -120,6 +120,19 @@ def test_what_cannot_be_wrong_is_left_out() -> None:
         collect(("top5",), {"out": LOGITS[:, :5]}, LABELS % 5)
 
 
+@pytest.mark.parametrize(
+    ("metric", "values", "said"),
+    [
+        ("top1", np.zeros((30, 2), int), "labels of shape (30, 2); expected (30,), one for each sample"),
+        ("f1", np.zeros((30, 2), int), "outputs have shape [30, 7], targets [30, 2]"),
+        ("mae", np.zeros((30, 2)), "outputs have shape [30, 7], targets [30, 2]"),
+    ],
+)
+def test_shapes_are_told_of_all_samples_not_of_those_that_came_together(metric: str, values: Any, said: str) -> None:
+    kept = collect((metric,), {"out": LOGITS}, values, step=4)
+    assert said in str(kept[f"failure/{metric}"])
+
+
 def test_answers_that_do_not_fit_are_the_users_to_mend() -> None:
     kept = collect(("top1",), {"out": LOGITS}, LABELS + 7)
     assert "expected 0 to 6" in str(kept["failure/top1"]) and "counts/top1" not in kept

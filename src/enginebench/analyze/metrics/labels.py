@@ -82,7 +82,7 @@ def count_top(k: int) -> Count:
         if answers.dtype.kind in "biu" and answers.size == len(labels):  # the graph has named the class itself
             return average(answers.reshape(-1) == labels) if k == 1 else None
         logits = answers.reshape(len(answers), -1) if answers.size == answers.shape[0] * answers.shape[-1] else answers
-        _check_logits(logits, labels)
+        _check_logits(logits, labels, targets)
         return average(rank_labels(logits, labels) < k) if logits.shape[1] > k else None
 
     return count
@@ -108,30 +108,35 @@ def squeeze_labels(labels: Any, ndim: int) -> Any:
     return labels
 
 
-def _check_logits(logits: Array, labels: Array) -> None:
+def _check_logits(logits: Array, labels: Array, targets: Targets) -> None:
     if logits.ndim != 2 or 0 in logits.shape:
-        raise FeedError(f"answers of shape {logits.shape}; expected [samples, classes], at least one of each")
+        raise FeedError(
+            f"answers of shape {targets.tell_shape(logits)}; expected [samples, classes], at least one of each"
+        )
     n, classes = logits.shape
     if labels.shape != (n,):
-        raise FeedError(f"labels of shape {labels.shape}; expected ({n},)")
+        shape = targets.tell_shape(labels)
+        raise FeedError(f"labels of shape {shape}; expected {shape[:1]}, one for each sample")
     if labels.min() < 0 or labels.max() >= classes:
         raise FeedError(f"labels from {labels.min()} to {labels.max()}; expected 0 to {classes - 1}")
 
 
-def read_labels(answers: Any, shape: tuple[int, ...], axes: tuple[int, ...] = (-1, 1)) -> Labels:
-    """Answers as class ids of this shape.
+def read_labels(answers: Any, right: Any, targets: Targets, axes: tuple[int, ...] = (-1, 1)) -> Labels:
+    """Answers as class ids in the shape of the right ones.
 
     Whole numbers are class ids already. Scores with one axis more are classes along that axis, the last or the second;
     scores of the same shape are one class, yes from 0.5 on.
 
     Args:
         answers: [samples, ...].
-        shape: of the targets.
+        right: the right class ids.
+        targets: that they were taken from, for the message.
         axes: where the classes may be; of two that fit the first is taken.
 
     Raises:
         FeedError: they are neither.
     """
+    shape = right.shape
     while answers.ndim > len(shape) and answers.shape[-1] == 1:
         answers = answers[..., 0]
     if answers.shape == shape:
@@ -140,7 +145,7 @@ def read_labels(answers: Any, shape: tuple[int, ...], axes: tuple[int, ...] = (-
     for axis in axes:
         if answers.ndim == len(shape) + 1 and np.delete(answers.shape, axis).tolist() == list(shape):
             return np.asarray(answers.argmax(axis=axis), np.int64)
-    told = f"outputs have shape {list(answers.shape)}, targets {list(shape)}"
+    told = f"outputs have shape {list(targets.tell_shape(answers))}, targets {list(targets.tell_shape(right))}"
     raise FeedError(f"{told}; expected the same shape, or one axis more for the classes")
 
 
@@ -156,7 +161,7 @@ def make_f1(targets: Targets) -> Metric:
     def count(outputs: Outputs, targets: Targets) -> Floats:
         answers, right = read_arrays(outputs, targets)
         right = squeeze_labels(right, 1)
-        found, classes = read_labels(answers, right.shape), max(2, _count_classes(answers, right, known))
+        found, classes = read_labels(answers, right, targets), max(2, _count_classes(answers, right, known))
         return _count_confusions(found, right, classes, right >= 0)
 
     return Metric(name="f1", count=count, finish=_finish_f1)
@@ -210,7 +215,7 @@ def make_miou(targets: Targets) -> Metric:
         if right.ndim == 4 and right.shape[1] == 1:
             right = right[:, 0]
         right = squeeze_labels(right, 3)
-        found, classes = read_labels(answers, right.shape, (1, -1)), _count_classes(answers, right, known)
+        found, classes = read_labels(answers, right, targets, (1, -1)), _count_classes(answers, right, known)
         return _count_confusions(found, right, classes, (right >= 0) & (right != UNLABELLED))
 
     return Metric(name="miou", count=count, finish=_finish_iou)

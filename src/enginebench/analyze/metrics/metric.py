@@ -30,13 +30,23 @@ class Targets(Struct, frozen=True, kw_only=True, eq=False):
     names: tuple[str, ...] | None = None  # of the samples, where the file names them
     vocabulary: tuple[str, ...] | None = None
     blank: int | None = 0
+    whole: int | None = None  # how many all are that these were picked from; None: these
 
     def __len__(self) -> int:
         return len(self.values)
 
     def pick(self, places: slice | Picks) -> Targets:
         """Those of some samples."""
-        return Targets(values=pick_samples(self.values, places), vocabulary=self.vocabulary, blank=self.blank)
+        return Targets(
+            values=pick_samples(self.values, places),
+            vocabulary=self.vocabulary,
+            blank=self.blank,
+            whole=self.whole or count_samples(self.values),
+        )
+
+    def tell_shape(self, part: Array) -> tuple[int, ...]:
+        """The shape that answers or targets of all samples have, by those of these: which come together is chance."""
+        return (self.whole or len(part), *part.shape[1:])
 
 
 def pick_samples(values: Any, places: slice | Picks) -> Any:

@@ -22,7 +22,8 @@ def _read_pairs(outputs: Outputs, targets: Targets) -> tuple[Floats, Floats]:
     """
     answers, right = read_arrays(outputs, targets)
     if answers.size != right.size:
-        raise FeedError(f"outputs have shape {list(answers.shape)}, targets {list(right.shape)}; expected the same")
+        told = (list(targets.tell_shape(part)) for part in (answers, right))
+        raise FeedError("outputs have shape {}, targets {}; expected the same".format(*told))
     n = len(answers)
     return answers.reshape(n, -1).astype(np.float64), right.reshape(n, -1).astype(np.float64)
 
