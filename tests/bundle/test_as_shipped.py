@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 from msgspec import to_builtins
+from onnx import TensorProto, helper, save
 
 from enginebench.analyze.drift import default_limits, measure_drift
 from enginebench.bundle.contents import PROGRAMS
@@ -82,6 +83,25 @@ def test_sums_of_ort_are_as_exact_as_its_engines(
         else:
             with pytest.raises(RuntimeError, match="does not have"):
                 settings.get_session_config_entry(sums.EXACT_SUMS)
+
+
+def test_ort_answers_an_input_that_is_handed_on(
+    load_program: Load, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    x, y = ({"name": name, "dtype": "int64", "shape": ["batch", 4]} for name in "xy")
+    values = [helper.make_tensor_value_info(s["name"], TensorProto.INT64, s["shape"]) for s in (x, y)]
+    graph = helper.make_graph([helper.make_node("Neg", ["x"], ["y"])], "g", values[:1], values)
+    made = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 20)], ir_version=10)
+    save(made, str(tmp_path / "model.onnx"))
+    program = load_program("ort", "predict")
+    artifact = {"path": "model.onnx", "inputs": [x], "outputs": [x, y]}
+    monkeypatch.setattr(program.facts, "HERE", tmp_path)
+    monkeypatch.setitem(program.facts.BUNDLE, "artifact", artifact)
+    predict = program.Predictor({"engine": to_builtins(EngineSpec(backend="ort")), "artifact": artifact})
+    for batch in (1, 1, 2):
+        feeds = {"x": np.random.default_rng(batch).integers(1, 9, (batch, 4))}
+        answer = predict(feeds)
+        assert np.array_equal(answer["x"], feeds["x"]) and np.array_equal(answer["y"], -feeds["x"])
 
 
 @pytest.mark.parametrize("precision", ["fp32", "fp16", "bf16", "int8"])

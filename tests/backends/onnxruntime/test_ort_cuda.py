@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator
+from importlib import import_module
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
@@ -11,11 +12,15 @@ from typing import Any
 import numpy as np
 import onnxruntime
 import pytest
+from msgspec import to_builtins
 from msgspec.structs import replace
+from onnx import TensorProto, helper, save
 
+from enginebench.bundle.contents import PROGRAMS
 from enginebench.core.errors import ArtifactError, BackendUnavailable, FeedError, MeasurementError, UsageError
 from enginebench.core.protocols import CacheFlusher, CopyClock, DeviceClock
 from enginebench.core.records import Artifact, EngineSpec, TensorSpec
+from enginebench.core.store import hash_files
 
 MODULES = Path(__file__).parents[2] / "fakes" / "modules"
 OURS = ("enginebench.backends.cuda", "enginebench.backends.onnxruntime.ort_cuda")
@@ -129,6 +134,50 @@ def test_outputs_are_those_of_the_graph(ort_cuda: Any, onnx_artifact: Artifact, 
             engine.bind(feeds)
             engine.run()
             np.testing.assert_allclose(engine.fetch()["scores"], expect(feeds["image"]), rtol=1e-4, atol=1e-5)
+
+
+@pytest.fixture
+def handing_on(tmp_path: Path) -> Artifact:
+    """y = -x, and its input x among its outputs."""
+    x, y = (TensorSpec(name=name, dtype="float32", shape=("batch", 4)) for name in "xy")
+    values = [helper.make_tensor_value_info(s.name, TensorProto.FLOAT, s.shape) for s in (x, y)]
+    graph = helper.make_graph([helper.make_node("Neg", ["x"], ["y"])], "g", values[:1], values)
+    path = tmp_path / "model.onnx"
+    save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 20)], ir_version=10), str(path))
+    sha256, files = hash_files([path], tmp_path)
+    return Artifact(kind="onnx", model="m", path=str(path), sha256=sha256, files=files, inputs=(x,), outputs=(x, y))
+
+
+def test_an_input_that_is_handed_on_keeps_its_buffers(ort_cuda: Any, handing_on: Artifact) -> None:
+    """That they are freed, too, the fixture checks."""
+    with load(ort_cuda, handing_on) as engine:
+        for seed in range(2):
+            x = np.random.default_rng(seed).standard_normal((2, 4), np.float32)
+            engine.bind({"x": x})
+            engine.run()
+            np.testing.assert_array_equal(engine.fetch()["x"], x)
+            np.testing.assert_array_equal(engine.fetch()["y"], -x)
+
+
+@pytest.mark.usefixtures("ort_cuda")
+def test_so_does_the_program_of_a_bundle(handing_on: Artifact, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    document = {"engine": to_builtins(SPEC), "artifact": to_builtins(handing_on) | {"path": "model.onnx"}}
+    facts = SimpleNamespace(HERE=tmp_path, check_feeds=lambda feeds: None)
+    for name, module in (("facts", facts), ("trial", SimpleNamespace()), ("gpu", None), ("predict_ort_cuda", None)):
+        monkeypatch.setitem(sys.modules, name, module)
+    for name in ("gpu", "predict_ort_cuda"):
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.syspath_prepend(str(PROGRAMS))
+    monkeypatch.setattr(sys, "dont_write_bytecode", True)
+    predict = import_module("predict_ort_cuda").Predictor(document)
+    for seed in range(2):
+        x = np.random.default_rng(seed).standard_normal((2, 4), np.float32)
+        answer = predict({"x": x})
+        np.testing.assert_array_equal(answer["x"], x)
+        np.testing.assert_array_equal(answer["y"], -x)
+    while predict._buffers:
+        predict._buffers.popitem()[1].close()
+    sys.modules["cuda.bindings.runtime"].live.clear()  # its stream ends with its process
 
 
 def test_tf32_is_always_said(ort_cuda: Any, onnx_artifact: Artifact) -> None:

@@ -373,6 +373,7 @@ class OrtEngine:
             self._answers = dict.fromkeys(self._answers)
             self._late = list(self._answers)
             self._run_afresh()
+        self._drop_unwritten()
         if self._late:
             try:
                 self._run()
@@ -380,6 +381,16 @@ class OrtEngine:
                 self._misdeclared = True
                 self._run_afresh()
         self._settled = True
+
+    def _drop_unwritten(self) -> None:
+        """Takes outputs from the runtime where it put a buffer of its own in place of ours, which it did not write.
+
+        ONNX Runtime 1.31 does so with an output that is an input of the graph: it hands out the input itself.
+        """
+        for (name, answer), value in zip(self._answers.items(), self._binding.get_outputs(), strict=True):
+            if answer is not None and value.data_ptr() != answer.ctypes.data:
+                self._answers[name] = None
+                self._late.append(name)
 
     def _run_afresh(self) -> None:
         assert self._run is not None

@@ -98,10 +98,10 @@ class Predictor:
             buffers = self._buffers[spec["name"]] = gpu.Buffers(feeds[spec["name"]].shape, spec["dtype"])
             axes |= {a: n for a, n in zip(spec["shape"], buffers.host.shape, strict=True) if isinstance(a, str)}
             binding.bind_input(spec["name"], "cuda", self._index, *buffers.place)
-        for spec in self._outputs:
-            shape = tuple(axes.get(axis, axis) for axis in spec["shape"])
-            buffers = self._buffers[spec["name"]] = gpu.Buffers(shape, spec["dtype"])
-            binding.bind_output(spec["name"], "cuda", self._index, *buffers.place)
+        for name, dtype, shape in ((s["name"], s["dtype"], s["shape"]) for s in self._outputs):
+            if name not in self._buffers:  # no run writes an input that is handed on: its own buffers hold the answer
+                self._buffers[name] = gpu.Buffers(tuple(axes.get(axis, axis) for axis in shape), dtype)
+            binding.bind_output(name, "cuda", self._index, *self._buffers[name].place)
         settings = onnxruntime.RunOptions()
         settings.add_run_config_entry("disable_synchronize_execution_providers", "1")
         self.run = self._stream.make_run(partial(self._session._sess.run_with_iobinding, binding._iobinding, settings))
