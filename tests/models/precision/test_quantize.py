@@ -562,6 +562,52 @@ def test_refuses_what_is_no_fp32_graph(residual, tmp_path):
         quantize(read_onnx(tmp_path / "half.onnx"), "bf16", None, tmp_path / "q.onnx")
 
 
+@pytest.mark.parametrize("to", ["fp16", "bf16", "int8", "fp8"])
+def test_a_graph_in_fp64_is_refused(tmp_path, to):
+    graph = helper.make_graph(
+        [helper.make_node("MatMul", ["x", "w"], ["y"], "product")],
+        "g",
+        [helper.make_tensor_value_info("x", TensorProto.DOUBLE, ["batch", 4])],
+        [helper.make_tensor_value_info("y", TensorProto.DOUBLE, ["batch", 3])],
+        [numpy_helper.from_array(np.ones((4, 3)), "w")],
+    )
+    artifact = read_onnx(save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)]), tmp_path / "d"))
+    with pytest.raises(UsageError, match=f"nothing in the graph is FP32; {to}"):
+        quantize(artifact, to, None, tmp_path / "q.onnx")
+    with pytest.raises(UsageError, match="ranges are taken from an FP32 graph"):
+        calibrate(artifact, open_data("fake", model="m", inputs=artifact.inputs, n=4), threads=1)
+
+
+def test_floats_of_a_branch_alone_are_cast(tmp_path):
+    def declare(name, kind, shape):
+        return helper.make_tensor_value_info(name, kind, shape)
+
+    half = numpy_helper.from_array(np.float32(0.5), "half")
+    branch = helper.make_graph(
+        [
+            helper.make_node("Cast", ["x"], ["f"], "in", to=TensorProto.FLOAT),
+            helper.make_node("Mul", ["f", "half"], ["g"], "half"),
+            helper.make_node("Cast", ["g"], ["i"], "out", to=TensorProto.INT64),
+        ],
+        "halved",
+        [],
+        [declare("i", TensorProto.INT64, [1, 4])],
+        [half],
+    )
+    other = helper.make_graph(
+        [helper.make_node("Neg", ["x"], ["n"])], "n", [], [declare("n", TensorProto.INT64, [1, 4])]
+    )
+    node = helper.make_node("If", ["c"], ["y"], "if", then_branch=branch, else_branch=other)
+    inputs = [declare("x", TensorProto.INT64, [1, 4]), declare("c", TensorProto.BOOL, [])]
+    graph = helper.make_graph([node], "g", inputs, [declare("y", TensorProto.INT64, [1, 4])])
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9)
+    quantize(read_onnx(save(model, tmp_path / "m.onnx")), "fp16", None, tmp_path / "q.onnx")
+    feeds = {"x": np.array([[2, 4, -6, 8]]), "c": np.array(True)}
+    np.testing.assert_array_equal(run_graph(tmp_path / "q.onnx", feeds), [[1, 2, -3, 4]])
+    (chosen,) = nodes_of(tmp_path / "q.onnx", "If")
+    assert [t.data_type for t in chosen.attribute[0].g.initializer] == [TensorProto.FLOAT16]
+
+
 def test_a_place_that_cannot_be_written(residual, tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(ArtifactError, match="cannot write"):

@@ -59,7 +59,7 @@ def calibrate(
         threads: of ONNX Runtime; 0 is its own choice.
 
     Raises:
-        UsageError: an unknown method, or a percentile without use or out of range.
+        UsageError: an unknown method, a percentile without use or out of range, or no FP32 in the graph.
         ArtifactError: the data was prepared for another model, the graph does not run on it, or a value is NaN.
     """
     cut = _check_request(artifact, method, percentile, batch)
@@ -67,7 +67,13 @@ def calibrate(
     weights = hash_weights(model)
     prepared = prepare_graph(model, artifact.operator_libraries)
     del model
-    observer = Observer(prepared, find_activations(prepared), threads, artifact.operator_libraries)
+    watched = find_activations(prepared)
+    if not watched:
+        raise UsageError(
+            f"{artifact.path}: nothing that the graph computes is FP32; ranges are taken from an FP32 graph. "
+            "Export the model in float32"
+        )
+    observer = Observer(prepared, watched, threads, artifact.operator_libraries)
     hashed, read_hash = hash_while_reading(data)
     seen, infinite = observe_ranges(observer, hashed, batch)
     data_sha256 = read_hash()

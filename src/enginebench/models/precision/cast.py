@@ -99,12 +99,12 @@ def cast_to_bf16(model: ModelProto, blocked: Iterable[str], keep_io: bool) -> tu
 def _cast(model: ModelProto, to: int, blocked: set[str], keep_io: bool) -> tuple[ModelProto, list[str]]:
     cast = onnx.shape_inference.infer_shapes(model)  # of branches, too
     name_nodes(cast)
-    graphs = list(_walk_graphs(cast.graph))
+    graphs = list(walk_graphs(cast.graph))
     arithmetic = {name for graph in graphs for name in find_index_arithmetic(graph)}
     untyped = {name for graph in graphs for name in _find_untyped(graph)}
     caster = _Caster(cast, to, blocked | arithmetic | untyped)
     caster.cast(cast.graph, {}, to, FP32 if keep_io else to)
-    for graph in _walk_graphs(cast.graph):
+    for graph in walk_graphs(cast.graph):
         del graph.value_info[:]
     return onnx.shape_inference.infer_shapes(cast), [name for name in caster.kept if name not in arithmetic]
 
@@ -116,11 +116,12 @@ def _find_untyped(graph: GraphProto) -> set[str]:
     return {node.name for node in graph.node if unknown.intersection((*node.input, *node.output))}
 
 
-def _walk_graphs(graph: GraphProto) -> Iterator[GraphProto]:
+def walk_graphs(graph: GraphProto) -> Iterator[GraphProto]:
+    """The graph, and those of its branches and loops."""
     yield graph
     for node in graph.node:
         for inner in read_graphs(node):
-            yield from _walk_graphs(inner)
+            yield from walk_graphs(inner)
 
 
 def find_index_arithmetic(graph: GraphProto) -> set[str]:

@@ -21,7 +21,13 @@ from enginebench.models.onnx.origin import KEPT_KEY, describe_origin
 from enginebench.models.onnx.source import read_metadata, read_onnx, read_precision
 from enginebench.models.precision.calibration import Calibration, TensorRange, check_preprocess
 from enginebench.models.precision.calibration_data import CalibrationData, make_fake
-from enginebench.models.precision.cast import cast_to_bf16, cast_to_fp16, find_overflowing
+from enginebench.models.precision.cast import (
+    cast_to_bf16,
+    cast_to_fp16,
+    find_floats,
+    find_overflowing,
+    walk_graphs,
+)
 from enginebench.models.precision.exclusion import resolve_exclusion
 from enginebench.models.precision.graph import (
     count_quantizers,
@@ -123,6 +129,7 @@ def quantize(
         _check_data(data, artifact)
     prepared = prepare_graph(model, artifact.operator_libraries)
     left_out = resolve_exclusion(exclude, model, prepared)
+    _require_floats(prepared, artifact, format_precision(to, recipe))
     match to:
         case "fp16":
             change = _to_fp16(prepared, artifact, calibration, io_types, left_out, threads)
@@ -163,6 +170,14 @@ def _check_request(artifact: Artifact, to: Precision, recipe: Recipe | None, io_
     if artifact.precision != "fp32":
         raise UsageError(f"{artifact.path} is {artifact.precision} already; {wanted} is made from an FP32 graph")
     return (recipe or "tensorrt") if to in known else None
+
+
+def _require_floats(prepared: ModelProto, artifact: Artifact, wanted: str) -> None:
+    if not any(map(find_floats, walk_graphs(prepared.graph))):
+        raise UsageError(
+            f"{artifact.path}: nothing in the graph is FP32; {wanted} is made from an FP32 graph. "
+            "Export the model in float32"
+        )
 
 
 def _check_calibration(calibration: Calibration, artifact: Artifact, model: ModelProto) -> None:
@@ -232,8 +247,11 @@ def _look_for_ranges(prepared: ModelProto, artifact: Artifact, threads: int) -> 
     axis = artifact.inputs[0].shape[0] if artifact.inputs and artifact.inputs[0].shape else None
     if axis is None:
         return {}
+    watched = find_activations(prepared)
+    if not watched:  # the floats are those of branches
+        return {}
     data = make_fake(artifact.inputs, max(OVERFLOW_ENTRIES, axis if isinstance(axis, int) else 0), seed=0)
-    observer = Observer(prepared, find_activations(prepared), threads, artifact.operator_libraries)
+    observer = Observer(prepared, watched, threads, artifact.operator_libraries)
     found, _ = observe_ranges(observer, data, OVERFLOW_ENTRIES)  # an infinity that is meant is one in FP16, too
     return {name: TensorRange(low=low, high=high) for name, (low, high) in found.items()}
 
