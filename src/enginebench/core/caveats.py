@@ -81,6 +81,10 @@ TEMPLATES: dict[str, Template] = {
         "under the profiler the kernels took {factor:.2f} times the run that was timed",
         "shares by precision and layer are rough, since others may have used the GPU. Profile the row alone",
     ),
+    "double_precision": Template(
+        "most floats of the model are FP64, which has no name here: its rows are called {precision}",
+        "export the model in float32; engines differ in what they make of FP64: OpenVINO computes it in FP32",
+    ),
     "enqueue_bound.share": Template(
         "enqueueing takes {share:.0%} of the device time: the GPU waits for the host",
         "a CUDA graph (pytorch-cudagraph, mode=reduce-overhead) or a larger --batch",

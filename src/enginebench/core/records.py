@@ -37,6 +37,7 @@ CaveatCode = Literal[
     "clock_drift",
     "cut_short",  # a load ended before all its requests had come
     "cuda_graph_failed",
+    "double_precision",  # the model computes in FP64, which no precision is named after
     "disturbed_profile",  # kernels took longer under the profiler than the run that was timed
     "enqueue_bound",
     "environment",  # something about the machine makes numbers doubtful (no pinning, power saving)

@@ -90,6 +90,23 @@ def test_a_graph_without_weights_has_the_precision_of_its_inputs(tmp_path: Path)
         assert (read_onnx_head(path).precision, read_onnx(path).precision) == (precision, precision), (kind, other)
 
 
+def test_a_graph_in_fp64_is_doubted(tmp_path: Path) -> None:
+    def is_doubted(weight: int, size: int, end: int) -> bool:
+        values = [helper.make_tensor_value_info(name, end, [size]) for name in ("x", "y")]
+        weights = [helper.make_tensor("w", weight, [size], [1.0] * size)] if size else []
+        graph = helper.make_graph([helper.make_node("Neg", ["x"], ["y"])], "g", values[:1], values[1:], weights)
+        path = tmp_path / "g.onnx"
+        onnx.save(helper.make_model(graph), path)
+        head, full = read_onnx_head(path), read_onnx(path)
+        assert (head.caveats, head.precision) == (full.caveats, "fp32") and full.precision == "fp32"
+        return [caveat.code for caveat in full.caveats] == ["double_precision"]
+
+    double, single = TensorProto.DOUBLE, TensorProto.FLOAT
+    assert is_doubted(double, 4, double) and is_doubted(double, 4, single) and is_doubted(single, 0, double)
+    assert not is_doubted(single, 4, double) and not is_doubted(double, 1, single)
+    assert not is_doubted(single, 4, single) and not is_doubted(single, 0, TensorProto.INT64)
+
+
 @pytest.mark.parametrize("data", [b"", b"\x00", b"hello", b"\xff" * 40, b"\x3a\x7f"])
 def test_what_is_no_model(tmp_path: Path, data: bytes) -> None:
     path = tmp_path / "x.onnx"

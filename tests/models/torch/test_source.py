@@ -46,6 +46,33 @@ def test_trained_digits_reach_their_accuracy(name: str, top1: float, tmp_path: P
     assert np.mean(logits.argmax(1).numpy() == held_out.labels) == pytest.approx(top1, abs=0.003)
 
 
+@pytest.mark.parametrize("dtypes", ["float64 float64", "float32 float64", "float64 float32", "float32 float32"])
+def test_a_module_in_fp64_is_doubted(write_user_module: WriteModule, tmp_path: Path, dtypes: str) -> None:
+    large, small = dtypes.split()
+    write_user_module(
+        "doubles",
+        f"""
+        import torch
+        from torch import nn
+
+        class Sum(nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.large = nn.Parameter(torch.ones(4, dtype=torch.{large}))
+                self.small = nn.Parameter(torch.ones(1, dtype=torch.{small}))
+
+            def forward(self, x):
+                return x + self.large * self.small
+
+        def make():
+            return Sum(), torch.ones(1, 4, dtype=torch.{large})
+        """,
+    )
+    artifact = make_torch_artifact("doubles:make", tmp_path)
+    codes = [caveat.code for caveat in artifact.caveats if caveat.code == "double_precision"]
+    assert codes == ["double_precision"] * (large == "float64") and artifact.precision == "fp32"
+
+
 def test_artifact_describes_file_inputs_and_outputs(tmp_path: Path) -> None:
     folder = tmp_path / "Läufe 1"
     artifact = make_torch_artifact("digits-cnn", folder, batch=3)

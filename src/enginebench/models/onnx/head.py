@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 import mmap
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TypeAlias
@@ -19,7 +20,7 @@ from msgspec import Struct
 from enginebench.core.errors import ParseError
 from enginebench.core.records import TEXT, Artifact, Caveat, Precision, Recipe, TensorSpec
 from enginebench.core.shapes import name_axes
-from enginebench.models.onnx.origin import Origin, read_origin, read_recipe
+from enginebench.models.onnx.origin import Origin, choose_float, read_origin, read_recipe
 
 # Field numbers of onnx.proto.
 MODEL_GRAPH, MODEL_METADATA = 7, 14
@@ -51,7 +52,6 @@ DTYPES = {
     16: "bfloat16",
 }
 FLOAT8 = (17, 18, 19, 20)
-FLOATS: dict[int, Precision] = {1: "fp32", 10: "fp16", 16: "bf16"}
 QUANTIZED = {"QuantizeLinear", "DequantizeLinear", "QLinearConv", "QLinearMatMul", "DynamicQuantizeLinear"}
 
 VARINT, FIXED64, BYTES, FIXED32 = 0, 1, 2, 5
@@ -116,7 +116,8 @@ def _read_graph(data: Bytes, metadata: Mapping[str, str], origin: Origin) -> Onn
         elif number == GRAPH_INITIALIZER:
             name, kind, size = _read_weight(value)
             weights[name] = kind, size
-    precision = _choose_precision(operators, list(weights.values()), [spec.dtype for spec in (*inputs, *outputs)])
+    dtypes = [spec.dtype for spec in (*inputs, *outputs)]
+    precision, doubts = _choose_precision(operators, list(weights.values()), dtypes)
     explicit = "DequantizeLinear" in operators
     return OnnxHead(
         inputs=tuple(spec for spec in inputs if spec.name not in weights),
@@ -125,7 +126,7 @@ def _read_graph(data: Bytes, metadata: Mapping[str, str], origin: Origin) -> Onn
         recipe=(read_recipe(metadata, precision) if explicit else "qat") if operators & QUANTIZED else None,
         preprocess_sha256=origin.preprocess_sha256,
         excluded=origin.excluded,
-        caveats=origin.caveats,
+        caveats=tuple(dict.fromkeys((*origin.caveats, *doubts))),
     )
 
 
@@ -149,18 +150,16 @@ def _read_packed(data: Bytes) -> Iterator[int]:
         yield value
 
 
-def _choose_precision(operators: set[str], weights: list[tuple[int, int]], dtypes: list[str]) -> Precision:
-    """As `source.read_precision`: Q/DQ nodes decide, else the type of most weights, else of inputs and outputs."""
+def _choose_precision(
+    operators: set[str], weights: list[tuple[int, int]], dtypes: list[str]
+) -> tuple[Precision, tuple[Caveat, ...]]:
+    """As `source.read_precision` and `source.read_onnx` say: Q/DQ nodes decide, else `choose_float`."""
     if operators & QUANTIZED:
-        return "fp8" if any(kind in FLOAT8 for kind, _ in weights) else "int8"
-    sizes: dict[int, int] = {}
+        return ("fp8" if any(kind in FLOAT8 for kind, _ in weights) else "int8"), ()
+    sizes: Counter[int] = Counter()
     for kind, size in weights:
-        if kind in FLOATS:
-            sizes[kind] = sizes.get(kind, 0) + size
-    if not sizes:
-        found = [kind for dtype in dtypes for kind in FLOATS if DTYPES[kind] == dtype]
-        sizes = {kind: found.count(kind) for kind in found}
-    return FLOATS[max(sizes, key=lambda kind: sizes[kind])] if sizes else "fp32"
+        sizes[kind] += size
+    return choose_float(sizes, [kind for dtype in dtypes for kind in DTYPES if DTYPES[kind] == dtype])
 
 
 def _read_value(data: Bytes) -> TensorSpec:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 import msgspec
 from msgspec import Struct
 
+from enginebench.core.caveats import make_caveat
 from enginebench.core.errors import ParseError
 from enginebench.core.names import format_precision
 from enginebench.core.records import Caveat, Precision, Recipe
@@ -20,6 +22,9 @@ PARENT_KEY = "enginebench.parent_sha256"
 KEPT_KEY = "enginebench.kept_fp32"
 EXCLUDED_KEY = "enginebench.excluded"
 
+# TensorProto.DataType
+FLOATS: dict[int, Precision] = {1: "fp32", 10: "fp16", 16: "bf16"}
+FP64 = 11
 # Recipes that a graph can be made by. "weak" has no graph of its own, and "qat" is what is left.
 RECIPES: tuple[Recipe, ...] = ("tensorrt", "cpu", "nncf")
 # A hash, or the word for an array that the user prepared.
@@ -53,6 +58,22 @@ def describe_origin(
         PREPROCESS_KEY: preprocess_sha256 or "",
         CAVEATS_KEY: msgspec.json.encode(caveats).decode() if caveats else "",
     }
+
+
+def choose_float(weights: Mapping[int, int], ends: Iterable[int]) -> tuple[Precision, tuple[Caveat, ...]]:
+    """(the precision of a graph without quantized nodes, the doubt that most of it is FP64).
+
+    It is the type of most weights, else that of most inputs and outputs.
+
+    Args:
+        weights: number of elements by element type.
+        ends: element types of the inputs and outputs.
+    """
+    known = Counter({kind: size for kind, size in weights.items() if kind in FLOATS})
+    counted = known or Counter(kind for kind in ends if kind in (*FLOATS, FP64))
+    precision: Precision = next((FLOATS[kind] for kind, _ in counted.most_common() if kind in FLOATS), "fp32")
+    doubles = weights.get(FP64, 0) + counted.pop(FP64, 0)
+    return precision, (make_caveat("double_precision", precision=precision),) if doubles > counted.total() else ()
 
 
 def read_recipe(metadata: Mapping[str, str], precision: Precision) -> Recipe:

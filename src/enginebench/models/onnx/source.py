@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 
 from enginebench.core.errors import ArtifactError, MissingDependency, ParseError
-from enginebench.core.records import TEXT, Artifact, Precision, Recipe, TensorSpec
+from enginebench.core.records import TEXT, Artifact, Caveat, Precision, Recipe, TensorSpec
 from enginebench.core.shapes import name_axes
 from enginebench.core.store import hash_files
 
@@ -22,7 +22,7 @@ except ModuleNotFoundError as missing:
 from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
 from onnx import AttributeProto, GraphProto, ModelProto, NodeProto, TensorProto, ValueInfoProto
 
-from enginebench.models.onnx.origin import read_origin, read_recipe
+from enginebench.models.onnx.origin import choose_float, read_origin, read_recipe
 from enginebench.models.task import hash_preprocess
 from enginebench.models.zoo import packaged_onnx
 
@@ -50,11 +50,6 @@ FLOAT8_TYPES = frozenset(
         TensorProto.FLOAT8E5M2FNUZ,
     }
 )
-FLOAT_PRECISIONS: dict[int, Precision] = {
-    TensorProto.FLOAT: "fp32",
-    TensorProto.FLOAT16: "fp16",
-    TensorProto.BFLOAT16: "bf16",
-}
 
 
 def read_onnx(path: Path) -> Artifact:
@@ -68,6 +63,7 @@ def read_onnx(path: Path) -> Artifact:
     model = load_graph(path)
     data_files = find_external_data(model, path)
     precision, recipe = read_precision(model)
+    doubts = () if recipe else _read_floats(model)[1]
     origin = read_origin(read_metadata(model), path)
     sha256, files = hash_files([path, *data_files], path.parent)
     return Artifact(
@@ -84,7 +80,7 @@ def read_onnx(path: Path) -> Artifact:
         preprocess_sha256=origin.preprocess_sha256,
         excluded=origin.excluded,
         made_by=_read_producer(model),
-        caveats=origin.caveats,
+        caveats=tuple(dict.fromkeys((*origin.caveats, *doubts))),
         opset=read_opset(model),
     )
 
@@ -241,7 +237,7 @@ def read_opset(model: ModelProto) -> int | None:
 
 
 def read_precision(model: ModelProto) -> tuple[Precision, Recipe | None]:
-    """The precision that the graph itself asks for: "int8" or "fp8" with Q/DQ nodes, else that of most of its weights.
+    """The precision that the graph asks for: "int8" or "fp8" with Q/DQ nodes, else that of `choose_float`.
 
     A graph that was quantized here names its recipe in its metadata; any other with quantized nodes has "qat".
     """
@@ -251,13 +247,15 @@ def read_precision(model: ModelProto) -> tuple[Precision, Recipe | None]:
         precision: Precision = "fp8" if types & FLOAT8_TYPES else "int8"
         explicit = any(node.op_type == "DequantizeLinear" for node in nodes)
         return precision, read_recipe(read_metadata(model), precision) if explicit else "qat"
+    return _read_floats(model)[0], None
+
+
+def _read_floats(model: ModelProto) -> tuple[Precision, tuple[Caveat, ...]]:
     sizes: Counter[int] = Counter()
-    for tensor in _walk_tensors(model, nodes):
-        if tensor.data_type in FLOAT_PRECISIONS:
-            sizes[tensor.data_type] += math.prod(tensor.dims)
-    if not sizes:
-        sizes.update(v.type.tensor_type.elem_type for v in (*model.graph.input, *model.graph.output))
-    return next((FLOAT_PRECISIONS[t] for t, _ in sizes.most_common() if t in FLOAT_PRECISIONS), "fp32"), None
+    for tensor in _walk_tensors(model, _walk_nodes(model)):
+        sizes[tensor.data_type] += math.prod(tensor.dims)
+    ends = [value.type.tensor_type.elem_type for value in (*model.graph.input, *model.graph.output)]
+    return choose_float(sizes, ends)
 
 
 def read_metadata(model: ModelProto) -> dict[str, str]:

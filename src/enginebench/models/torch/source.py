@@ -123,7 +123,7 @@ def make_torch_artifact(
         sha256=sha256,
         files=files,
         weights=filled.weights,
-        caveats=(*filled.caveats, *doubts, *_doubt_stand_ins()),
+        caveats=(*filled.caveats, *draft.caveats, *doubts, *_doubt_stand_ins()),
     )
 
 
@@ -144,7 +144,7 @@ def _take_whole(
     examples, fixed = _choose_examples(module, examples, input_shapes, batch, ref.text)
     caveats = _keep_state(module, examples)
     draft = _describe(module, ref, examples, None, fixed)
-    caveats = (*caveats, *_doubt_stand_ins())
+    caveats = (*draft.caveats, *caveats, *_doubt_stand_ins())
     return msgspec.structs.replace(draft, path=str(path), sha256=sha256, files=files, weights="file", caveats=caveats)
 
 
@@ -424,6 +424,7 @@ def _describe(
         precision=read_module_precision(module),
         preprocess_sha256=hash_preprocess(ref.text, input_size),
         made_by=_read_versions(ref),
+        caveats=_doubt_doubles(module, (*inputs, *outputs)),
     )
 
 
@@ -470,6 +471,16 @@ def read_module_precision(module: nn.Module) -> Precision:
     for parameter in module.parameters():
         sizes[parameter.dtype] += parameter.numel()
     return next((PRECISIONS[dtype] for dtype, _ in sizes.most_common() if dtype in PRECISIONS), "fp32")
+
+
+def _doubt_doubles(module: nn.Module, ends: Sequence[TensorSpec]) -> tuple[Caveat, ...]:
+    """The doubt that most floats are FP64: those of the parameters or, without any, of the inputs and outputs."""
+    sizes = [(str(p.dtype), p.numel()) for p in module.parameters() if p.is_floating_point()]
+    sizes = sizes or [(f"torch.{spec.dtype}", 1) for spec in ends if spec.dtype.startswith("float")]
+    doubles = sum(size for dtype, size in sizes if dtype == "torch.float64")
+    if 2 * doubles <= sum(size for _, size in sizes):
+        return ()
+    return (make_caveat("double_precision", precision=read_module_precision(module)),)
 
 
 def _read_versions(ref: ModelRef) -> dict[str, str]:

@@ -78,6 +78,7 @@ _PLACES: dict[CaveatCode, str] = {
     "random_inputs": "quality",
     "random_weights": "quality",
     "disturbed_profile": "proof",
+    "double_precision": "proof",
     "failed_proof": "proof",
     "fallback": "proof",
     "low_coverage": "proof",
