@@ -107,6 +107,25 @@ def test_a_graph_in_fp64_is_doubted(tmp_path: Path) -> None:
     assert not is_doubted(single, 4, single) and not is_doubted(single, 0, TensorProto.INT64)
 
 
+@pytest.mark.parametrize(
+    ("named", "precision"), [("fp16", "fp16"), ("bf16", "bf16"), ("int8@cpu", "fp32"), ("", "fp32")]
+)
+def test_a_graph_that_does_not_tell_is_what_its_file_says(tmp_path: Path, named: str, precision: str) -> None:
+    """A cast graph keeps inputs and outputs in FP32, and may have no weights."""
+    path = tmp_path / "g.onnx"
+    for kind, weights, found in (
+        (TensorProto.FLOAT, [], precision),
+        (TensorProto.FLOAT16, [], "fp16"),
+        (TensorProto.FLOAT, [helper.make_tensor("w", TensorProto.FLOAT, [1], [1.0])], "fp32"),
+    ):
+        values = [helper.make_tensor_value_info(name, kind, [2]) for name in ("x", "y")]
+        graph = helper.make_graph([helper.make_node("Neg", ["x"], ["y"])], "g", values[:1], values[1:], weights)
+        model = helper.make_model(graph)
+        helper.set_model_props(model, {"enginebench.precision": named})
+        onnx.save(model, path)
+        assert (read_onnx_head(path).precision, read_onnx(path).precision) == (found, found)
+
+
 @pytest.mark.parametrize("data", [b"", b"\x00", b"hello", b"\xff" * 40, b"\x3a\x7f"])
 def test_what_is_no_model(tmp_path: Path, data: bytes) -> None:
     path = tmp_path / "x.onnx"

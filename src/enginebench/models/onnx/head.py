@@ -117,7 +117,7 @@ def _read_graph(data: Bytes, metadata: Mapping[str, str], origin: Origin) -> Onn
             name, kind, size = _read_weight(value)
             weights[name] = kind, size
     dtypes = [spec.dtype for spec in (*inputs, *outputs)]
-    precision, doubts = _choose_precision(operators, list(weights.values()), dtypes)
+    precision, doubts = _choose_precision(operators, list(weights.values()), dtypes, metadata)
     explicit = "DequantizeLinear" in operators
     return OnnxHead(
         inputs=tuple(spec for spec in inputs if spec.name not in weights),
@@ -151,7 +151,7 @@ def _read_packed(data: Bytes) -> Iterator[int]:
 
 
 def _choose_precision(
-    operators: set[str], weights: list[tuple[int, int]], dtypes: list[str]
+    operators: set[str], weights: list[tuple[int, int]], dtypes: list[str], metadata: Mapping[str, str]
 ) -> tuple[Precision, tuple[Caveat, ...]]:
     """As `source.read_precision` and `source.read_onnx` say: Q/DQ nodes decide, else `choose_float`."""
     if operators & QUANTIZED:
@@ -159,7 +159,7 @@ def _choose_precision(
     sizes: Counter[int] = Counter()
     for kind, size in weights:
         sizes[kind] += size
-    return choose_float(sizes, [kind for dtype in dtypes for kind in DTYPES if DTYPES[kind] == dtype])
+    return choose_float(sizes, [kind for dtype in dtypes for kind in DTYPES if DTYPES[kind] == dtype], metadata)
 
 
 def _read_value(data: Bytes) -> TensorSpec:

@@ -60,18 +60,24 @@ def describe_origin(
     }
 
 
-def choose_float(weights: Mapping[int, int], ends: Iterable[int]) -> tuple[Precision, tuple[Caveat, ...]]:
+def choose_float(
+    weights: Mapping[int, int], ends: Iterable[int], metadata: Mapping[str, str]
+) -> tuple[Precision, tuple[Caveat, ...]]:
     """(the precision of a graph without quantized nodes, the doubt that most of it is FP64).
 
-    It is the type of most weights, else that of most inputs and outputs.
+    It is the type of most weights, else that of most inputs and outputs. Where these tell nothing shorter than FP32,
+    it is what the file says that it was made as: a transform may leave inputs and outputs as they were.
 
     Args:
         weights: number of elements by element type.
         ends: element types of the inputs and outputs.
+        metadata: of the graph.
     """
     known = Counter({kind: size for kind, size in weights.items() if kind in FLOATS})
     counted = known or Counter(kind for kind in ends if kind in (*FLOATS, FP64))
     precision: Precision = next((FLOATS[kind] for kind, _ in counted.most_common() if kind in FLOATS), "fp32")
+    if not known and precision == "fp32":
+        precision = next((p for p in FLOATS.values() if p == metadata.get(PRECISION_KEY)), precision)
     doubles = weights.get(FP64, 0) + counted.pop(FP64, 0)
     return precision, (make_caveat("double_precision", precision=precision),) if doubles > counted.total() else ()
 

@@ -255,7 +255,7 @@ def _read_floats(model: ModelProto) -> tuple[Precision, tuple[Caveat, ...]]:
     for tensor in _walk_tensors(model, _walk_nodes(model)):
         sizes[tensor.data_type] += math.prod(tensor.dims)
     ends = [value.type.tensor_type.elem_type for value in (*model.graph.input, *model.graph.output)]
-    return choose_float(sizes, ends)
+    return choose_float(sizes, ends, read_metadata(model))
 
 
 def read_metadata(model: ModelProto) -> dict[str, str]:
