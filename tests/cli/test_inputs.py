@@ -98,6 +98,19 @@ def test_a_wrong_array_is_refused_by_name_before_anything_is_built(cli: Cli, tmp
     assert done.returncode == 2 and "INPUT.npz, or --inputs" in done.stderr
 
 
+@pytest.mark.parametrize("verb", ["run", "profile", "infer"])
+def test_a_graph_without_inputs_is_refused_before_anything_is_built(cli: Cli, tmp_path: Path, verb: str) -> None:
+    values = helper.make_tensor_value_info("y", TensorProto.FLOAT, [3])
+    weights = numpy_helper.from_array(np.ones(3, np.float32), "w")
+    graph = helper.make_graph([helper.make_node("Neg", ["w"], ["y"])], "g", [], [values], [weights])
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9), tmp_path / "m.onnx")
+    np.savez(tmp_path / "in.npz", x=np.ones(3, np.float32))
+    engine = {"run": "--engines"}.get(verb, "--engine")
+    done = cli(verb, "m.onnx", *["in.npz"] * (verb == "infer"), engine, "ort")
+    assert done.returncode == 5 and "m.onnx: the graph has no inputs; expected at least one" in done.stderr
+    assert "building" not in done.stderr
+
+
 def test_each_shape_has_rows_and_references_of_its_own(cli: Cli, tmp_path: Path) -> None:
     path = write_lines(tmp_path)
     shapes = ("--input-shape", "x:1x3x8x9,1x3x8x33")

@@ -183,13 +183,23 @@ def take_file(path: Path, out_dir: Path, libraries: Sequence[str] = ()) -> tuple
         path: the file.
         out_dir: where what it needs is brought to.
         libraries: of the custom operators in a graph.
+
+    Raises:
+        ArtifactError: a graph has no inputs, or a file cannot be used.
     """
     if path.suffix.lower() in PLAN_SUFFIXES:
         return (_take_plan(path, out_dir),)
     if find_spec("onnx") is not None:
-        return _take_onnx(path, out_dir, libraries)
-    sha256, files = hash_files([path], path.parent)
-    return (replace(take_head(path), path=str(path), sha256=sha256, files=files),)
+        taken = _take_onnx(path, out_dir, libraries)
+    else:
+        sha256, files = hash_files([path], path.parent)
+        taken = (replace(take_head(path), path=str(path), sha256=sha256, files=files),)
+    if not all(artifact.inputs for artifact in taken):
+        raise ArtifactError(
+            f"{path}: the graph has no inputs; expected at least one, for calls to differ in. "
+            "Export the model with what it computes on as an input"
+        )
+    return taken
 
 
 def _take_plan(path: Path, out_dir: Path) -> Artifact:
