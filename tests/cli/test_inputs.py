@@ -111,6 +111,12 @@ def test_a_graph_without_inputs_is_refused_before_anything_is_built(cli: Cli, tm
     assert "building" not in done.stderr
 
 
+def test_a_file_without_arrays_is_a_file_that_cannot_be_used(cli: Cli, tmp_path: Path) -> None:
+    np.savez(tmp_path / "empty.npz")
+    done = cli("infer", write_lines(tmp_path), "empty.npz", "--engine", "ort")
+    assert done.returncode == 5 and "empty.npz: found no array; expected one array for each input" in done.stderr
+
+
 def test_each_shape_has_rows_and_references_of_its_own(cli: Cli, tmp_path: Path) -> None:
     path = write_lines(tmp_path)
     shapes = ("--input-shape", "x:1x3x8x9,1x3x8x33")

@@ -100,13 +100,35 @@ def test_files_folders_and_functions_give_calls(tmp_path: Path, monkeypatch: pyt
 
 def test_objects_and_damage_are_never_loaded(tmp_path: Path) -> None:
     np.savez(tmp_path / "objects.npz", x=np.array([{}]))
+    np.save(tmp_path / "objects.npy", np.array([{}]))
     (tmp_path / "damaged.npz").write_bytes(b"PK\x03\x04 nothing")
-    with pytest.raises(ParseError, match="Python objects, which are never loaded"):
-        resolve_given(str(tmp_path / "objects.npz"))
-    with pytest.raises(ParseError):
-        resolve_given(str(tmp_path / "damaged.npz"))
+    (tmp_path / "text.npz").write_text("0.5 1.5\n")
+    (tmp_path / "text.npy").write_text("0.5 1.5\n")
+    (tmp_path / "bare.npz").touch()
+    for name, words in (
+        ("objects.npz", "found Python objects, which are never loaded"),
+        ("objects.npy", "found Python objects, which are never loaded"),
+        ("damaged.npz", "not a zip file"),
+        ("text.npz", r"found neither an \.npz nor an \.npy file"),
+        ("text.npy", r"found neither an \.npz nor an \.npy file"),
+        ("bare.npz", "found an empty file"),
+        ("absent.npz", r"absent\.npz: found no such file"),
+    ):
+        with pytest.raises(ParseError, match=words):
+            resolve_given(str(tmp_path / name))
     with pytest.raises(UsageError, match=r"no such folder; expected F\.npz"):
         resolve_given(str(tmp_path / "absent"))
+
+
+def test_a_length_of_zero_is_told_as_such() -> None:
+    specs = (TensorSpec(name="x", dtype="float32", shape=("batch", "wide", 3)),)
+    for shape, words in (
+        ((0, 4, 3), r"has shape 0x4x3: a batch of 0 has nothing to compute\. Expected x"),
+        ((2, 0, 3), "has shape 2x0x3: an axis of 0 has nothing to compute"),
+        ((0, 4, 2), "has shape 0x4x2, not batchxwidex3"),
+    ):
+        with pytest.raises(FeedError, match=words):
+            cut_entries({"x": np.zeros(shape, np.float32)}, specs)
 
 
 def test_entries_that_share_other_values_are_not_joined() -> None:

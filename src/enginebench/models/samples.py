@@ -35,7 +35,7 @@ def resolve_given(text: str) -> list[dict[str, Array]]:
 
     Raises:
         UsageError: it is none of these, or holds nothing.
-        ParseError: a file is damaged, or holds Python objects, which are never loaded.
+        ParseError: a file is not there, is damaged, or holds Python objects, which are never loaded.
         ModelError: the function cannot be imported, fails, or returns something else.
     """
     path = Path(text)
@@ -62,9 +62,21 @@ def _read_file(path: Path) -> dict[str, Array]:
                 return {ONLY: stored}
             return {name: stored[name] for name in stored.files if not name.startswith("__")}
     except (OSError, ValueError, EOFError, zipfile.BadZipFile, KeyError) as error:
-        reason = getattr(error, "strerror", None) or str(error)
-        found = "Python objects, which are never loaded" if "pickle" in reason else reason
-        raise ParseError(path, "", found, "one array for each input, as numpy.savez writes them") from error
+        raise explain_unread(path, error, "one array for each input, as numpy.savez writes them") from error
+
+
+def explain_unread(path: Path, error: Exception, expected: str) -> ParseError:
+    """The error to raise where NumPy cannot read a file."""
+    found = getattr(error, "strerror", None) or str(error)
+    if isinstance(error, FileNotFoundError):
+        found = "no such file"
+    elif "Object arrays" in found:
+        found = "Python objects, which are never loaded"
+    elif "pickle" in found:  # NumPy's guess about a file that does not begin as its own do
+        found = "neither an .npz nor an .npy file"
+    elif "No data left" in found:
+        found = "an empty file"
+    return ParseError(path, "", found, expected)
 
 
 def _call_function(text: str, module: str, attribute: str) -> list[dict[str, Array]]:
@@ -163,7 +175,12 @@ def check_given(arrays: Mapping[str, Array], specs: Sequence[TensorSpec], axes: 
         free = tuple("batch" if i == axes[spec.name] else axis for i, axis in enumerate(spec.shape))
         if array.dtype != np.dtype(spec.dtype):
             problems.append(f"input {spec.name!r} has dtype {array.dtype}, not {spec.dtype}")
-        if not fits_shape(free, array.shape) or 0 in array.shape:
+        if 0 in array.shape and fits_shape(free, array.shape):
+            empty = "a batch" if array.shape.index(0) == axes[spec.name] else "an axis"
+            problems.append(
+                f"input {spec.name!r} has shape {show_shape(array.shape)}: {empty} of 0 has nothing to compute"
+            )
+        elif not fits_shape(free, array.shape):
             problems.append(f"input {spec.name!r} has shape {show_shape(array.shape)}, not {show_shape(free)}")
     if problems:
         expected = ", ".join(f"{s.name}: {s.dtype}[{show_shape(s.shape)}]" for s in specs)

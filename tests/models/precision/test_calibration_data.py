@@ -261,7 +261,7 @@ def test_damaged_array_files(tmp_path, name, content):
 
 
 def test_missing_and_pickled_array_files(tmp_path):
-    with pytest.raises(ParseError, match="No such file"):
+    with pytest.raises(ParseError, match="no such file"):
         open_arrays(tmp_path / "no.npy", DIGITS, 10)
     np.save(tmp_path / "x.npy", np.array([{"a": 1}], object), allow_pickle=True)
     with pytest.raises(ParseError):

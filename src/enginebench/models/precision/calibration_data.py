@@ -22,7 +22,14 @@ from enginebench.core.preprocess import EXTERNAL
 from enginebench.core.records import Caveat, Task, TensorSpec
 from enginebench.core.shapes import find_batch_axes
 from enginebench.models.precision.calibration import explain_external
-from enginebench.models.samples import cut_entries, group_samples, join_samples, name_only, resolve_given
+from enginebench.models.samples import (
+    cut_entries,
+    explain_unread,
+    group_samples,
+    join_samples,
+    name_only,
+    resolve_given,
+)
 from enginebench.models.task import (
     IMAGENET_CROP,
     Preprocess,
@@ -419,8 +426,7 @@ def _load_arrays(path: Path, inputs: Sequence[TensorSpec]) -> tuple[dict[str, An
             origin = str(stored[ORIGIN_KEY]) if ORIGIN_KEY in stored.files else None
             return {name: stored[name] for name in names}, origin
     except (OSError, ValueError, EOFError, zipfile.BadZipFile) as error:
-        reason = getattr(error, "strerror", None) or str(error)
-        raise ParseError(path, "", reason, "NumPy arrays without Python objects") from error
+        raise explain_unread(path, error, "NumPy arrays without Python objects") from error
 
 
 def _check_arrays(path: Path, arrays: Mapping[str, Any], inputs: Sequence[TensorSpec]) -> None:

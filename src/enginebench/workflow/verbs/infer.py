@@ -9,7 +9,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from enginebench.backends.registry import find_device, find_entry, takes
-from enginebench.core.errors import UsageError
+from enginebench.core.errors import ParseError
 from enginebench.core.feeds import check_feeds
 from enginebench.core.records import EngineSpec, ModelSource, TensorSpec
 from enginebench.core.shapes import format_shapes
@@ -61,7 +61,7 @@ def infer_file(
     calls = resolve_given(source.inputs)
     first = next(iter(calls[0].values()), None)
     if first is None:
-        raise UsageError(f"{source.inputs}: expected one array per input")
+        raise ParseError(str(source.inputs), "", "no array", "one array for each input")
     name, options = engine
     device = find_device(name, device)
     batch = int(first.shape[0]) if first.ndim else 1
