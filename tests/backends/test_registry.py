@@ -96,7 +96,7 @@ def test_an_engine_is_handed_what_its_factory_names_and_nothing_else(monkeypatch
     ("module", "words"),
     [
         (SimpleNamespace(), "its module enginebench.backends.fake has no create_backend"),
-        (SimpleNamespace(create_backend=lambda: 7), "gives a int; expected something with name, probe and build"),
+        (SimpleNamespace(create_backend=lambda: 7), "gives an int; expected something with name, probe and build"),
     ],
 )
 def test_a_factory_that_is_none_is_told_apart(module: Any, words: str, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from enginebench.core.text import clean_lines, clean_text, count_of
+from enginebench.core.text import clean_lines, clean_text, count_of, name_type
 
 
 def test_control_characters_cannot_reach_the_terminal() -> None:
@@ -29,3 +29,7 @@ def test_one_line_stays_one_line() -> None:
 )
 def test_one_of_them_has_no_plural(n: int, things: str, said: str) -> None:
     assert count_of(n, things) == said
+
+
+def test_a_type_has_its_article() -> None:
+    assert [name_type(value) for value in (1, {}, object(), 0.5)] == ["an int", "a dict", "an object", "a float"]

@@ -93,7 +93,12 @@ def test_files_folders_and_functions_give_calls(tmp_path: Path, monkeypatch: pyt
     )
     monkeypatch.chdir(tmp_path)
     assert len(resolve_given("mine_here:one")) == 1 and len(resolve_given("mine_here:many")) == 3
-    for name, words in (("wrong", "returned a int"), ("none", "returned nothing"), ("fails", "KeyError"), ("no", "no")):
+    for name, words in (
+        ("wrong", "returned an int"),
+        ("none", "returned nothing"),
+        ("fails", "KeyError"),
+        ("no", "no"),
+    ):
         with pytest.raises(ModelError, match=words):
             resolve_given(f"mine_here:{name}")
 

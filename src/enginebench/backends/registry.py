@@ -25,6 +25,7 @@ from enginebench.core.errors import BackendUnavailable, EngineBenchError, Missin
 from enginebench.core.names import format_options, parse_engine, parse_engines
 from enginebench.core.protocols import Backend, ModuleLoader
 from enginebench.core.records import Artifact, ArtifactKind, Availability, EngineSpec
+from enginebench.core.text import name_type
 
 if TYPE_CHECKING:
     from enginebench.backends.fpga_sim import BoardMaker, SimulatedBoard
@@ -110,7 +111,7 @@ def open_backend(
     backend = create(**{key: value for key, value in handed.items() if key in wanted})
     if not isinstance(backend, Backend):
         raise BackendUnavailable(
-            f"engine {name}: create_backend of {entry.module} gives a {type(backend).__name__}; expected something "
+            f"engine {name}: create_backend of {entry.module} gives {name_type(backend)}; expected something "
             "with name, probe and build"
         )
     return backend
@@ -142,7 +143,7 @@ def probe(name: str) -> Availability:
     try:
         answer = open_backend(name, make_board=_refuse_board).probe()
         if not isinstance(answer, Availability):  # of a plug-in, which no type checker has seen
-            raise BackendUnavailable(f"its probe gives a {type(answer).__name__}; expected an Availability")
+            raise BackendUnavailable(f"its probe gives {name_type(answer)}; expected an Availability")
         version = answer.version or next(iter(find_versions(entry.distributions).values()), None)
         answer = _add_conflict(replace(answer, version=version, verified_on=entry.verified_on))
     except EngineBenchError as error:

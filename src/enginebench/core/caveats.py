@@ -161,11 +161,11 @@ TEMPLATES: dict[str, Template] = {
         "leave it a core of its own: fewer --threads or --streams, or stop what else runs",
     ),
     "kept_fp32": Template(
-        "{count} nodes stay in FP32, as {reason}: {names}",
+        "nodes that stay in FP32, as {reason}: {count} ({names})",
         "the file's metadata, enginebench.kept_fp32, lists all of them",
     ),
     "kept_fp32.excluded": Template(
-        "{count} nodes stay in FP32, as the list of exclusions says: {names}",
+        "nodes that stay in FP32, as the list of exclusions says: {count} ({names})",
         "the file's metadata, enginebench.excluded, lists all of them",
     ),
     "log_disagrees.median": Template(

@@ -29,6 +29,12 @@ def count_of(n: int, things: str) -> str:
     return f"{n} {things if n != 1 else _name_one(things)}"
 
 
+def name_type(value: object) -> str:
+    """`a dict`, `an int`: the type of a value, with its article."""
+    name = type(value).__name__
+    return f"{'an' if name[0].lower() in 'aeio' else 'a'} {name}"
+
+
 def _name_one(things: str) -> str:
     for many, one in (("ies", "y"), ("sses", "ss"), ("ches", "ch")):
         if things.endswith(many):

@@ -16,6 +16,7 @@ from msgspec.structs import replace
 from enginebench.core.errors import FeedError, ModelError, ParseError, UsageError
 from enginebench.core.records import TensorSpec
 from enginebench.core.shapes import find_batch_axes, fits_shape, show_shape
+from enginebench.core.text import name_type
 
 if TYPE_CHECKING:
     from enginebench.core.protocols import Array
@@ -101,7 +102,7 @@ def _call_function(text: str, module: str, attribute: str) -> list[dict[str, Arr
 def _take_arrays(text: str, entry: object) -> dict[str, Array]:
     if not isinstance(entry, Mapping):
         raise ModelError(
-            f"--inputs {text} returned a {type(entry).__name__}; expected {{input name: array}}, or several of these"
+            f"--inputs {text} returned {name_type(entry)}; expected {{input name: array}}, or several of these"
         )
     return {str(name): np.asarray(value) for name, value in entry.items()}
 

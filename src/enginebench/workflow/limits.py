@@ -15,6 +15,7 @@ from enginebench.core.ceilings import Ceilings
 from enginebench.core.errors import ArtifactError, EngineBenchError
 from enginebench.core.records import Artifact, Bound, EngineSpec, LayerTime, Result
 from enginebench.core.store import encode, write_atomic
+from enginebench.core.text import count_of
 from enginebench.core.work import GraphWork
 from enginebench.measure.machine import describe_machine
 from enginebench.workflow.ceilings import FILE, find_ceilings
@@ -110,7 +111,7 @@ def limit_layers(
 def _note_unknown(work: GraphWork) -> tuple[str, ...]:
     if not work.unknown:
         return ()
-    return (f"the shapes of {work.unknown} nodes cannot be inferred; they count as no work",)
+    return (f"the shapes of {count_of(work.unknown, 'nodes')} cannot be inferred; they count as no work",)
 
 
 def _export(request: RunRequest, place: Path, reporter: Reporter) -> Artifact:

@@ -34,8 +34,9 @@ def test_operators_of_one_name_are_one_layer_of_the_calm_runs() -> None:
 def test_a_layer_whose_record_names_no_precision_has_none() -> None:
     (layer,) = summarize_layers([[Operator("int64", 1.0, "shape", "Shape")]], "p").layers
     assert layer.precision is None
-    with pytest.raises(MeasurementError, match="recorded no layer"):
-        summarize_layers([[], []], "p")
+    for runs, told in (([[]], "1 run"), ([[], []], "2 runs")):
+        with pytest.raises(MeasurementError, match=f"p recorded no layer in {told}$"):
+            summarize_layers(runs, "p")
 
 
 @pytest.mark.parametrize("name", ["pytorch", "ort", "openvino"])

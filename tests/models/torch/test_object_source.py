@@ -199,7 +199,7 @@ def test_the_batch_is_the_first_axis_of_all_examples() -> None:
     [
         (None, "a module needs example_inputs"),
         ("text", "there is no tensor among them"),
-        ((torch.zeros(1), object()), "'input_1' is a object; expected a tensor, an array, a number, a text or None"),
+        ((torch.zeros(1), object()), "'input_1' is an object; expected a tensor, an array, a number, a text or None"),
         ({"x": {"ids": torch.zeros(1), "names": {1}}}, r"'x.names' is a set; expected a tensor"),
     ],
 )

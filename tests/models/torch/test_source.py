@@ -368,7 +368,7 @@ def test_random_weights_replace_those_of_a_factory(write_user_module: WriteModul
     ("text", "expected"),
     [
         ("user_models:par", "did you mean pair"),
-        ("user_models:number", "number is a int; expected a function"),
+        ("user_models:number", "number is an int; expected a function"),
         ("user_models:breaks", "the factory failed: KeyError: 'no such checkpoint'"),
         ("user_models:returns_text", "returned str; expected a torch.nn.Module"),
         ("user_models:bad_examples", "the example inputs are (list), and they cannot be used: there is no tensor"),

@@ -107,7 +107,7 @@ def test_a_sample_without_a_number_is_counted() -> None:
     [
         ("own_metrics:missing", "own_metrics has no 'missing'"),
         ("not_there:f", "cannot import not_there: ModuleNotFoundError"),
-        ("own_metrics:number", r"number is a int; expected f\(outputs, targets\)"),
+        ("own_metrics:number", r"number is an int; expected f\(outputs, targets\)"),
         ("own_metrics:held", "higher_is_better is 'yes'; expected True or False"),
     ],
 )

@@ -10,6 +10,7 @@ from enginebench.backends.proof.precision import Operator, choose_calm_runs, nam
 from enginebench.core.errors import MeasurementError
 from enginebench.core.precisions import OTHER, REORDER, UNKNOWN
 from enginebench.core.records import LayerProfile, LayerTime
+from enginebench.core.text import count_of
 
 
 def summarize_layers(runs: Sequence[Sequence[Operator]], profiler: str, notes: tuple[str, ...] = ()) -> LayerProfile:
@@ -28,7 +29,7 @@ def summarize_layers(runs: Sequence[Sequence[Operator]], profiler: str, notes: t
     for operator in (operator for run in calm for operator in run if operator.name):
         layers.setdefault(operator.name, []).append(operator)
     if not layers:
-        raise MeasurementError(f"{profiler} recorded no layer in {len(runs)} runs")
+        raise MeasurementError(f"{profiler} recorded no layer in {count_of(len(runs), 'runs')}")
     times = [_add_times(run) for run in calm]
     return LayerProfile(
         layers=tuple(

@@ -16,6 +16,7 @@ from torch import nn
 
 from enginebench.core.errors import BackendUnavailable, MissingDependency, ModelError, UsageError
 from enginebench.core.records import TensorSpec
+from enginebench.core.text import name_type
 from enginebench.core.trees import HOLE, INPUT, list_leaves, name_answer, split_made
 from enginebench.models.torch.digits_modules import DIGITS_MODULES
 from enginebench.models.torch.flat import Flat, flatten
@@ -161,7 +162,7 @@ def _import_factory(ref: ModelRef) -> Callable[[], object]:
             raise ModelError(f"{ref.text}: {name} has no {attribute!r}{_near_attributes(found, part)}")
         found = getattr(found, part)
     if not callable(found):
-        raise ModelError(f"{ref.text}: {attribute} is a {type(found).__name__}; expected a function without arguments")
+        raise ModelError(f"{ref.text}: {attribute} is {name_type(found)}; expected a function without arguments")
     return found  # type: ignore[no-any-return]
 
 

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from enginebench.core.text import name_type
 from enginebench.core.trees import (
     HOLE,
     Call,
@@ -135,4 +136,4 @@ def _read_leaf(name: str, leaf: Any) -> Any:
             raise ValueError(f"{name!r} cannot be made a tensor: {error}") from error
     if isinstance(leaf, CONSTANTS):
         return leaf
-    raise ValueError(f"{name!r} is a {type(leaf).__name__}; expected a tensor, an array, a number, a text or None")
+    raise ValueError(f"{name!r} is {name_type(leaf)}; expected a tensor, an array, a number, a text or None")

@@ -22,6 +22,7 @@ from msgspec import Struct
 
 from enginebench.core.errors import MissingDependency, ModelError, UsageError
 from enginebench.core.store import write_atomic
+from enginebench.core.text import name_type
 from enginebench.models.objects import WrittenObject, allow_object, extend_import_paths
 
 try:
@@ -62,7 +63,7 @@ def offer_module(module: object, example_inputs: object) -> Iterator[Offered]:
     """
     if not isinstance(module, nn.Module):
         raise UsageError(
-            f"model is a {type(module).__name__}; expected a name, a path, or a torch.nn.Module with example_inputs"
+            f"model is {name_type(module)}; expected a name, a path, or a torch.nn.Module with example_inputs"
         )
     flat, examples = read_examples(module, example_inputs)
     data = pack_module(flat, examples)

@@ -16,6 +16,7 @@ from msgspec import Struct
 
 from enginebench.analyze.metrics.metric import Ask, Metric, Outputs, Targets, count_samples, pick_samples
 from enginebench.core.errors import UsageError
+from enginebench.core.text import name_type
 
 if TYPE_CHECKING:
     from enginebench.analyze.metrics.metric import Floats, Picks
@@ -46,12 +47,12 @@ class UserMetric(Struct, frozen=True, kw_only=True, eq=False):
 
     def _read(self, found: Any, n: int) -> float | Floats:
         if isinstance(found, str | bytes | Mapping) or found is None:
-            told = repr(found) if isinstance(found, str) else f"a {type(found).__name__}"
+            told = repr(found) if isinstance(found, str) else name_type(found)
             raise UsageError(f"--metric {self.text} returned {told}; {EXPECTED}")
         try:
             values = np.asarray(found, np.float64)
         except (TypeError, ValueError, RuntimeError) as error:
-            raise UsageError(f"--metric {self.text} returned a {type(found).__name__} ({error}); {EXPECTED}") from error
+            raise UsageError(f"--metric {self.text} returned {name_type(found)} ({error}); {EXPECTED}") from error
         if values.ndim == 0:
             return float(values)
         if values.shape != (n,):
@@ -108,7 +109,7 @@ def load_metric(text: str) -> UserMetric:
             raise UsageError(f"--metric {text}: {module} has no {attribute!r}")
         found = getattr(found, part)
     if not callable(found):
-        raise UsageError(f"--metric {text}: {attribute} is a {type(found).__name__}; expected f(outputs, targets)")
+        raise UsageError(f"--metric {text}: {attribute} is {name_type(found)}; expected f(outputs, targets)")
     higher = getattr(found, "higher_is_better", True)
     if not isinstance(higher, bool):
         raise UsageError(f"--metric {text}: higher_is_better is {higher!r}; expected True or False")
