@@ -16,6 +16,7 @@ from rich.text import Text
 from enginebench.core.names import format_precision
 from enginebench.core.text import clean_text, count_of
 from enginebench.report.csv_table import format_cell
+from enginebench.report.narrow import Fitted
 from enginebench.report.numbers import format_significant
 
 HISTORY_SCHEMA = "enginebench.history/1"
@@ -113,7 +114,7 @@ def print_history(document: HistoryDocument, console: Console, last: int) -> Non
         if doubt := name_doubt(row):
             cells[5].append(f"\n{doubt}", style="bold")  # at the p50
         table.add_row(*cells)
-    console.print(table)
+    console.print(Fitted(table, [7, 6, 4, 0]))  # n, p99, batch, started
     hidden = max(0, len(document.rows) - last)
     console.print(Text(f"{count_of(len(document.rows), 'rows')}" + (f", the latest {last} shown" if hidden else "")))
     for unread in document.unread[:10]:

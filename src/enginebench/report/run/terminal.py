@@ -14,6 +14,7 @@ from enginebench.analyze.diff import DiffDocument
 from enginebench.analyze.metrics.tasks import name_metric
 from enginebench.core.names import format_precision
 from enginebench.core.text import clean_text
+from enginebench.report.narrow import Fitted
 from enginebench.report.numbers import (
     UNITS_PER_MS,
     TimeUnit,
@@ -67,7 +68,7 @@ def render_run(document: RunDocument, *, ascii_only: bool = False, answer: bool 
         rows, numbers = zip(*members, strict=True)
         parts += [
             Text(clean_text(f"{document.model}, {name_table(title, rows)}"), style="bold"),
-            _build_table(rows, numbers, "+-" if ascii_only else "±"),
+            _fit_table(_build_table(rows, numbers, "+-" if ascii_only else "±")),
         ]
     parts += [*_render_legend(document.rows), *_render_notes(notes), Text("")]
     limit = document.spec.get("p99_limit_ms")
@@ -76,6 +77,15 @@ def render_run(document: RunDocument, *, ascii_only: bool = False, answer: bool 
     if answer:
         parts += [Text(clean_text(sentence), style="bold") for sentence in state_answer(document)]
     return Group(*parts)
+
+
+def _fit_table(table: Table) -> Fitted:
+    """The table, which gives up all between p50 and the notes but one figure after another; the speed-up last."""
+    places = {str(column.header): place for place, column in enumerate(table.columns)}
+    first = [places[name] for name in ("of\nlimit", "images\n/s", "max\ndiff") if name in places]
+    last = places["speed-up"]
+    others = range(places["notes"] - 1, places["speed-up"] - 3, -1)  # the capacity, a score of accuracy, p99
+    return Fitted(table, [*first, *(place for place in others if place not in (*first, last)), last])
 
 
 def _build_table(rows: Sequence[Row], numbers: Sequence[Sequence[int]], plus_minus: str) -> Table:
@@ -162,4 +172,4 @@ def render_diff(document: DiffDocument) -> RenderableType:
     gate = "failed" if document.gate_failed else "passed"
     verdict = f"{document.verdict.replace('_', ' ')} (margin {document.margin:.1%}, gate {gate})"
     changes = [Text(clean_text(sentence)) for sentence in state_changes(document)]
-    return Group(table, Text(""), *changes, *([Text("")] if changes else []), Text(verdict, style="bold"))
+    return Group(Fitted(table, [2]), Text(""), *changes, *([Text("")] if changes else []), Text(verdict, style="bold"))
