@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from rich import box
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from enginebench.core.caveats import find_sentence, format_caveat
+from enginebench.core.records import Caveat, Estimate
 from enginebench.core.text import clean_text, count_of
+from enginebench.report.narrow import Fitted
 from enginebench.report.numbers import format_interval, format_range, format_significant
 from enginebench.report.sweep.document import SweepCell, SweepDocument, SweepRow, Tuned
 
@@ -22,10 +25,12 @@ def print_sweep(document: SweepDocument, console: Console) -> None:
     measured = [cell for cell in document.cells if cell.row is not None and cell.row.status == "ok"]
     table = _make_table(("model", "machine", "engine", "prec."), ("batch", "p50 ms", "p99 ms", "speed-up"))
     for cell in measured[:MOST_SHOWN]:
-        table.add_row(*map(_clean, _list_cells(cell)))
-    console.print(table)
+        table.add_row(*_list_cells(cell))
+    console.print(Fitted(table, [6, 4, 7]))  # p99, batch, speed-up
     if len(measured) > MOST_SHOWN:
         console.print(Text(f"{count_of(len(measured), 'rows')}, the first {MOST_SHOWN} shown"))
+    for line in describe_doubts([cell.row for cell in measured if cell.row]):
+        console.print(_clean(line))
     console.print()
     _print_machines(document, console)
     for found in document.interference:
@@ -55,17 +60,30 @@ def describe_tuned(tuned: Tuned) -> str:
     return f"{where}: the best default, {tuned.default}, was not beaten{anew}"
 
 
-def _list_cells(cell: SweepCell) -> list[str]:
+def describe_doubts(rows: Sequence[SweepRow]) -> Iterator[str]:
+    """What the marks in the table stand for, then every doubt with the number of its rows, the commonest first."""
+    if any(e is not None and not e.supported for row in rows for e in (row.p50_ms, row.p99_ms, row.speedup)):
+        yield "? a single process, or too few samples for this percentile"
+    alike: dict[object, list[Caveat]] = {}
+    for caveat in (caveat for row in rows for caveat in row.caveats):
+        alike.setdefault(find_sentence(caveat), []).append(caveat)
+    for found in sorted(alike.values(), key=len, reverse=True):
+        yield f"{len(found)} of {count_of(len(rows), 'rows')}: {format_caveat(*found)}"
+
+
+def _list_cells(cell: SweepCell) -> list[Text]:
     row = cell.row
     assert row is not None
-    figures = (show_p50(row), format_interval(row.p99_ms) if row.p99_ms else "", show_speedup(row))
-    return [cell.model.rpartition("/")[2], cell.machine_kind, cell.engine, cell.precision, str(cell.batch), *figures]
+    names = (cell.model.rpartition("/")[2], cell.machine_kind, cell.engine, cell.precision, str(cell.batch))
+    texts = [*map(_clean, names), _show(row.p50_ms), _show(row.p99_ms), _show(row.speedup, "x")]
+    if row.validity != "valid":
+        texts[5].append(f"\n{row.validity}", style="bold")  # at the p50, as in the table of a run
+    return texts
 
 
-def show_p50(row: SweepRow) -> str:
-    """The median with its interval, and the doubt if there is one."""
-    text = format_interval(row.p50_ms) if row.p50_ms else row.status
-    return f"{text} {row.validity}" if row.validity != "valid" else text
+def _show(figure: Estimate | None, unit: str = "") -> Text:
+    """With a question mark where its samples or processes cannot carry it."""
+    return Text("" if figure is None else format_interval(figure, unit=unit) + ("" if figure.supported else "?"))
 
 
 def show_speedup(row: SweepRow) -> str:
@@ -82,7 +100,7 @@ def _print_machines(document: SweepDocument, console: Console) -> None:
         table.add_row(
             *map(_clean, (machine.machine_kind, machine.id, device, str(machine.rows), kernel, price)),
         )
-    console.print(table)
+    console.print(Fitted(table, [5, 4, 3, 1]))
     if len(document.machines) > 1:
         console.print(Text("Rows of two machines, or of two environments, are shown beside each other, not compared."))
 
@@ -107,7 +125,7 @@ def print_cells(cells: Sequence[tuple[str, ...]], console: Console) -> None:
     table = _make_table(("model", "machine", "engine", "prec."), ("batch", "scope"))
     for cell in cells[:MOST_SHOWN]:
         table.add_row(*map(_clean, (cell[0].rpartition("/")[2], *cell[1:])))
-    console.print(table)
+    console.print(Fitted(table, [5]))
     console.print(
         Text(f"{count_of(len(cells), 'rows')}" + (f", the first {MOST_SHOWN} shown" if len(cells) > MOST_SHOWN else ""))
     )
@@ -118,7 +136,7 @@ def print_kinds(kinds: Sequence[tuple[str, int, int, int, float]], start_s: floa
     table = _make_table(("machine",), ("models", "rows", "processes", "at most"))
     for name, groups, rows, processes, seconds in kinds:
         table.add_row(*map(_clean, (name, str(groups), str(rows), str(processes), show_duration(seconds))))
-    console.print(table)
+    console.print(Fitted(table, [1, 2, 3]))
     console.print(
         Text(
             f"Time of one machine of the kind: all timed calls at their limit, and {start_s:.1f} s for the start of a "
@@ -139,7 +157,7 @@ def _make_table(left: Sequence[str], right: Sequence[str]) -> Table:
     for heading in left:
         table.add_column(heading, overflow="fold")
     for heading in right:
-        table.add_column(heading, justify="right")
+        table.add_column(heading, justify="right", no_wrap=True)
     return table
 
 
