@@ -77,7 +77,8 @@ def read_photos(folder: Path, n: int) -> list[bytes]:
     """The first `n` JPEG files of a folder, by name, its subfolders included.
 
     Raises:
-        ArtifactError: there is no such folder, it holds no JPEG file, or one cannot be read.
+        ArtifactError: there is no such folder, it holds no JPEG file, or one cannot be read or decoded.
+        MissingDependency: Pillow is not installed.
     """
     if not folder.is_dir():
         raise ArtifactError(f"--images {folder}: no such folder")
@@ -85,9 +86,24 @@ def read_photos(folder: Path, n: int) -> list[bytes]:
     if not paths:
         raise ArtifactError(f"--images {folder}: no file in it ends in .jpg or .jpeg")
     try:
-        return [path.read_bytes() for path in paths[:n]]
+        photos = [path.read_bytes() for path in paths[:n]]
     except OSError as error:
         raise ArtifactError(f"--images {folder}: {error.filename} cannot be read ({error.strerror})") from error
+    for path in paths[:n]:
+        _check_decodes(path)
+    return photos
+
+
+def _check_decodes(path: Path) -> None:
+    try:
+        from PIL import Image
+    except ModuleNotFoundError as error:
+        raise MissingDependency("Pillow", 'pip install "pillow>=10"') from error
+    try:
+        with Image.open(path) as picture:
+            picture.load()  # opening alone reads the header only
+    except Exception as error:  # the decoders raise whatever they run into
+        raise ArtifactError(f"picture {path} cannot be decoded: {error}. Remove it or replace it") from error
 
 
 def _draw_field(rng: np.random.Generator, width: int, height: int, exponent: float) -> NDArray[np.float64]:

@@ -158,6 +158,28 @@ def test_the_verb_says_where_the_time_goes(cli: Cli, tmp_path: Path) -> None:
     assert "file to label" in words and "the bound is" in words
 
 
+@pytest.mark.parametrize("engine", [(), ("--engine", "ort")])
+@pytest.mark.parametrize(
+    ("model", "why"), [("nope", "unknown model 'nope'"), ("net.onnx", "how its pictures are prepared is not known")]
+)
+def test_a_model_is_refused_before_pictures_are_made(
+    cli: Cli, tmp_path: Path, model: str, why: str, engine: tuple[str, ...]
+) -> None:
+    (tmp_path / "net.onnx").write_bytes(b"not opened")
+    done = cli("stages", model, *engine)
+    assert (done.returncode, "generating" in done.stderr) == (2, False) and why in done.stderr
+
+
+def test_a_picture_that_cannot_be_decoded_is_named(cli: Cli, tmp_path: Path) -> None:
+    (tmp_path / "im").mkdir()
+    (tmp_path / "im" / "a.jpg").write_bytes(make_jpeg(8))
+    (tmp_path / "im" / "x.jpg").write_bytes(make_jpeg(8)[:-200])  # its header is whole
+    done = cli("stages", "digits-cnn", "--engine", "ort", "--images", "im", "--n", 2)
+    assert done.returncode == 5, done.stderr
+    assert "picture im/x.jpg cannot be decoded" in done.stderr and "Remove it or replace it" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
 def test_fewer_pictures_than_a_batch_are_refused(cli: Cli) -> None:
     done = cli("stages", "digits-cnn", "--n", 3, "--batch", 4)
     assert done.returncode == 2

@@ -56,7 +56,11 @@ def measure_stages(
         ArtifactError: the pictures cannot be read.
     """
     from enginebench.models.sample_images import write_photos
+    from enginebench.models.zoo import resolve_model
+    from enginebench.workflow.child.perform.stages import choose_preprocess
 
+    resolve_model(request.model)
+    choose_preprocess(request.model, request.input_size)  # refused before pictures and graphs are made
     (batch,) = request.batches
     if n < batch:
         raise UsageError(f"--n {n} is less than a batch of {batch}; use a larger --n or a smaller --batch")
