@@ -60,7 +60,12 @@ def make_sweep() -> SweepDocument:
     single, sure = make_estimate(0.0139), make_estimate(0.00631, 0.0062, 0.0064)
     rows = [
         SweepRow(
-            id="a", status="ok", validity="suspect", p50_ms=sure, p99_ms=make_estimate(0.00968), speedup=make_estimate(1.5, 1.45, 1.55)
+            id="a",
+            status="ok",
+            validity="suspect",
+            p50_ms=sure,
+            p99_ms=make_estimate(0.00968),
+            speedup=make_estimate(1.5, 1.45, 1.55),
         ),
         SweepRow(
             id="b",

@@ -534,9 +534,28 @@ def test_a_calibration_of_other_weights_is_refused(residual, tmp_path):
 
 
 @pytest.mark.parametrize(
+    ("value", "said"),
+    [(0.0, "all ranges of the calibration are 0"), (1e-320, "too small for FP32"), (1e308, "FP32 cannot hold")],
+)
+def test_ranges_that_no_graph_has_are_refused(residual, tmp_path, value, said):
+    artifact, calibration, _ = residual
+    ranges = {name: TensorRange(low=0.0, high=value) for name in calibration.ranges}
+    with pytest.raises(ArtifactError, match=said) as caught:
+        quantize(artifact, "int8", "cpu", tmp_path / "q.onnx", calibration=replace(calibration, ranges=ranges))
+    assert next(iter(ranges)) in str(caught.value)
+
+
+def test_one_tensor_may_be_always_0(residual, tmp_path):
+    artifact, calibration, _ = residual
+    ranges = {**calibration.ranges, next(iter(calibration.ranges)): TensorRange(low=0.0, high=0.0)}
+    made = quantize(artifact, "int8", "cpu", tmp_path / "q.onnx", calibration=replace(calibration, ranges=ranges))
+    assert made.precision == "int8"
+
+
+@pytest.mark.parametrize(
     ("to", "recipe", "options", "said"),
     [
-        ("fp32", None, {}, "not a precision to quantize to"),
+        ("fp32", None, {}, "not a precision to quantize to: it is what the graph has"),
         ("tf32", None, {}, "setting of the engine"),
         ("fp16", "cpu", {}, "fp16 has no recipes"),
         ("int8", "weak", {}, "recipes of int8: tensorrt, cpu, nncf"),

@@ -7,6 +7,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Literal
 
+import numpy as np
 import onnx
 from msgspec import Struct
 from msgspec.structs import replace
@@ -158,9 +159,8 @@ def _check_request(artifact: Artifact, to: Precision, recipe: Recipe | None, io_
     wanted = format_precision(to, recipe)
     known: dict[str, tuple[Recipe, ...]] = {"int8": ("tensorrt", "cpu", "nncf"), "fp8": ("tensorrt",)}
     if to in ("fp32", "tf32"):
-        raise UsageError(
-            f"{wanted} is not a precision to quantize to: tf32 is a setting of the engine. Known: fp16, bf16, int8, fp8"
-        )
+        why = "it is a setting of the engine" if to == "tf32" else "it is what the graph has"
+        raise UsageError(f"{wanted} is not a precision to quantize to: {why}. Known: fp16, bf16, int8, fp8")
     if to not in known and recipe is not None:
         raise UsageError(f"{to} has no recipes; ask for {to} instead of {wanted}")
     if to in known and recipe is not None and recipe not in known[to]:
@@ -180,7 +180,29 @@ def _require_floats(prepared: ModelProto, artifact: Artifact, wanted: str) -> No
         )
 
 
+def _check_ranges(calibration: Calibration) -> None:
+    """Refuses ranges that no FP32 graph can have; a tensor or two that are always 0 are no fault."""
+    most, least = float(np.finfo(np.float32).max), float(np.finfo(np.float32).tiny)
+    largest = {name: found.largest for name, found in calibration.ranges.items()}
+    if beyond := [name for name, value in largest.items() if value > most]:
+        raise ArtifactError(
+            f"the calibration has ranges that FP32 cannot hold, up to {max(largest.values()):.3g}: {_list(beyond)}. "
+            "Calibrate the model again"
+        )
+    if largest and all(value < least for value in largest.values()):
+        raise ArtifactError(
+            f"all ranges of the calibration are 0, or too small for FP32: {_list(list(largest))}. Calibrate the model "
+            "again, with inputs that are not all 0"
+        )
+
+
+def _list(names: Sequence[str]) -> str:
+    more = len(names) - LISTED
+    return ", ".join(names[:LISTED]) + (f" and {more} more" if more > 0 else "")
+
+
 def _check_calibration(calibration: Calibration, artifact: Artifact, model: ModelProto) -> None:
+    _check_ranges(calibration)
     check_preprocess(calibration, artifact.model, artifact.preprocess_sha256)
     known = calibration.weights_sha256
     if known is not None and calibration.model_sha256 != artifact.sha256 and known != hash_weights(model):
