@@ -62,7 +62,7 @@ def report_sweep(
         prices: TOML file with the price of an hour of each machine kind.
 
     Raises:
-        UsageError: it holds no sweep, or nobody said where the files go.
+        UsageError: it holds no sweep, nobody said where the files go, or a price is of a kind that it does not have.
     """
     store = open_store(url)
     folder = out or (store.root if isinstance(store, FolderStore) else None)
@@ -71,6 +71,9 @@ def report_sweep(
     document = read_sweep(store)
     if prices is not None:
         given = read_prices(prices)
+        kinds = dict.fromkeys(cell.machine_kind for cell in document.cells)
+        if unknown := [kind for kind in given.per_hour if kind not in kinds]:
+            raise UsageError(f"--prices {prices}: no machine kind {unknown[0]}; there are: {', '.join(kinds)}")
         document = price(document, given.per_hour, given.currency)
     paths = list(_write(document, folder, formats))
     left = [name for name in formats if name in ("md", "png")]
