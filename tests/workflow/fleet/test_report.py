@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import csv
 import json
+import re
 from pathlib import Path
 
 import pytest
 
-from enginebench.core.errors import EngineBenchError
+from enginebench.core.errors import EngineBenchError, UsageError
 from enginebench.models.zoo import DATA_DIR
+from enginebench.report.progress import PlainReporter
 from enginebench.workflow.fleet.reporting import read_prices, report_sweep
 from enginebench.workflow.fleet.spec import read_spec
 from enginebench.workflow.verbs.sweep import run_sweep
-from reporters import Silent
 
 SPEC = """
 engines = ["fake:latency_us=20", "fake:latency_us=10", "fake:fault=raise"]
@@ -26,12 +27,15 @@ name = "a<b>.onnx"
 
 
 @pytest.mark.usefixtures("children")
-def test_the_report_has_every_row_its_price_and_its_page(tmp_path: Path) -> None:
+def test_the_report_has_every_row_its_price_and_its_page(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "a<b>.onnx").write_bytes((DATA_DIR / "digits-mlp.onnx").read_bytes())
     (tmp_path / "sweep.toml").write_text(SPEC)
     (tmp_path / "prices.toml").write_text('currency = "EUR"\n[per_hour]\nlocal = 3.6\n')
     store = tmp_path / "store"
-    run_sweep(read_spec(tmp_path / "sweep.toml"), str(store), reporter=Silent())
+    reporter = PlainReporter()
+    run_sweep(read_spec(tmp_path / "sweep.toml"), str(store), reporter=reporter)
+    counted = [(int(done), int(total)) for done, total in re.findall(r"\[(\d+)/(\d+)\]", capsys.readouterr().err)]
+    assert counted[-1] == (1, 1) and all(done <= total for done, total in counted)
     document, written = report_sweep(str(store), ("html", "csv", "json"), None, tmp_path / "prices.toml")
     assert [path.name for path in written.paths] == ["report.html", "table.csv", "report.json"]
     with (store / "table.csv").open(newline="") as file:
@@ -40,6 +44,9 @@ def test_the_report_has_every_row_its_price_and_its_page(tmp_path: Path) -> None
     for row in rows[:2]:
         assert float(row["cost_per_million"]) == pytest.approx(1000 / float(row["throughput_per_s"]))
     assert json.loads((store / "report.json").read_bytes())["currency"] == "EUR" == document.currency
+    (tmp_path / "other.toml").write_text("[per_hour]\nlocal = 1\nnolocal = 2\n")
+    with pytest.raises(UsageError, match="no machine kind nolocal; there are: local"):
+        report_sweep(str(store), ("csv",), None, tmp_path / "other.toml")
     page = (store / "report.html").read_text()
     (group,) = (store / "sweep-pages").iterdir()
     assert group.name in page and "1: while it was built and checked" in page

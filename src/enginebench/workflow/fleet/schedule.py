@@ -82,12 +82,14 @@ class Schedule:
         self._progress: dict[str, int] = {}
         self._blocked: dict[str, list[GroupJob]] = {}
         self._running = 0
+        self._total = self._ended = 0
         self.refused: dict[str, str] = {}  # id of a group -> why nobody measures it
 
     def run(self, groups: Sequence[Group]) -> None:
         """Returns once every group has ended, one way or another; what came of it lies in the store."""
         left = [group for group in groups if not self._is_done(group)]
-        self._reporter.begin(len(left))
+        self._total = len(left)
+        self._reporter.begin(self._total)
         for group in left:
             if reason := self._fleet.refuse(group):
                 self.refused[group.id] = reason
@@ -144,7 +146,10 @@ class Schedule:
             for blocked in self._blocked.pop(job.key):
                 self._start(blocked if outcome.ok else replace(blocked, sources=""))
             return
-        self._reporter.advance()
+        self._ended += 1
+        self._reporter.begin(self._total)  # a group that was measured here has counted its own steps
+        for _ in range(self._ended):
+            self._reporter.advance()
         self._reporter.step(f"{name}: {outcome.rows} rows" if outcome.ok else f"{name}: {outcome.reason}")
         if not outcome.ok:
             self.refused[name] = outcome.reason
