@@ -300,6 +300,11 @@ def test_loadgen_drives_the_same_engine_and_says_alike(scenario: str, tmp_path: 
         ({"find_capacity": True}, "add --p99-limit-ms"),
         ({"find_capacity": True, "limit_ms": 5.0, "qps": 3.0}, "leave out --qps"),
         ({"qps": 5.0, "arrivals": "trace.txt"}, "leave out --qps"),
+        (
+            {"qps": 0.1, "duration_s": 1.0},
+            r"--qps 0\.1 for 1 s is less than one request: give --duration 10 or more",
+        ),
+        ({"qps": 1e-9, "duration_s": None}, "for 10 s is less than one request"),
     ],
 )
 def test_what_contradicts_itself_is_refused(given: dict[str, Any], message: str) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -345,6 +346,12 @@ def make_settings(
         raise UsageError("--scenario server needs a rate: --qps N, --find-capacity, or a file of --arrivals")
     if trace and qps:
         raise UsageError(f"the file {arrivals} says when requests come: leave out --qps")
+    seconds = duration_s or POINT_S
+    if qps and qps * seconds < 1:
+        raise UsageError(
+            f"--qps {qps:g} for {seconds:g} s is less than one request: give --duration {math.ceil(1 / qps)} or more, "
+            f"or --qps {1 / seconds:.3g} or more"
+        )
     return LoadSettings(
         scenario=scenario,
         qps=qps,
