@@ -27,6 +27,7 @@ from enginebench.workflow.verbs import bisect as verb
 from enginebench.workflow.verbs.bench import bench_sides
 from enginebench.workflow.verbs.bisect import (
     BisectDocument,
+    TriedVersion,
     bisect_package,
     choose_judge,
     cut_range,
@@ -100,6 +101,39 @@ def test_a_metric_judges_by_what_it_lost() -> None:
     )
     with pytest.raises(UsageError, match="give one of them"):
         choose_judge(True, ("f1",))
+
+
+def test_a_list_that_is_cut_says_so() -> None:
+    versions = [f"1.{minor}" for minor in range(10, 21)]
+    with pytest.raises(UsageError, match=r"there are 1\.13, .*1\.20 and 3 earlier ones$"):
+        cut_range(versions, "p", "99", "1.20")
+
+
+@pytest.mark.parametrize(
+    ("agree", "said"),
+    [(True, "The answers of p 2 agree with those of 1."), (None, "It was not shown that p 2")],
+)
+def test_a_ratio_of_times_says_nothing_about_answers(agree: bool | None, said: str) -> None:
+    ratio = Estimate(value=0.945, low=0.9, high=0.99, level=0.95, n=6, method="m")
+    tried = TriedVersion(
+        version="2", judgement="good", repetitions=6, verdict="not_shown", ratio=ratio, outputs_agree=agree
+    )
+    document = BisectDocument(
+        package="p",
+        engine="ort",
+        by="drift",
+        good="1",
+        bad="2",
+        first_bad=None,
+        last_good=None,
+        undecided=(),
+        verdict="not_shown",
+        ratio=ratio,
+        changed=(),
+        tried=(tried,),
+    )
+    (line,) = state_outcome(document)
+    assert line.startswith(said) and "0.945" not in line
 
 
 def test_a_package_is_for_an_engine() -> None:

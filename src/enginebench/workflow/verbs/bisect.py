@@ -226,6 +226,8 @@ def state_outcome(document: BisectDocument) -> list[str]:
     what = {"time": "is slower", "drift": "answers otherwise", "metric": f"is worse by {document.metric}"}[document.by]
     was = "does not" if document.by == "drift" else "is not"
     ratio = f" ({format_range(document.ratio, 'x')} as fast)" if document.ratio else ""
+    if document.by == "drift":
+        ratio = ""  # a ratio of times says nothing about answers
     if document.by == "metric" and document.tried:
         change = find_shown(document.tried, document.first_bad or document.bad).metric_change
         ratio = f" ({change:+.4g})" if change is not None else ""
@@ -234,6 +236,8 @@ def state_outcome(document: BisectDocument) -> list[str]:
     elif document.undecided:
         named = ", ".join(document.undecided)
         lines = [f"The first that {what} is among {named}: those between could not be told. Raise --processes."]
+    elif document.by == "drift" and document.tried and find_shown(document.tried, bad).outputs_agree:
+        lines = [f"The answers of {package} {bad} agree with those of {document.good}."]
     else:
         lines = [f"It was not shown that {package} {bad} {what}{ratio}: verdict {document.verdict.replace('_', ' ')}."]
     return [*lines, *(f"What the record shows otherwise: {line}." for line in document.changed)]
@@ -272,7 +276,9 @@ def _find(versions: Sequence[str], package: str, text: str) -> int:
         return versions.index(text)
     series = [i for i, version in enumerate(versions) if re.match(rf"{re.escape(text)}\.", version)]
     if not series:
-        raise UsageError(f"{package} {text} is not on the package index; there are {', '.join(versions[-8:])}")
+        left = len(versions) - 8
+        rest = f" and {left} earlier ones" if left > 0 else ""
+        raise UsageError(f"{package} {text} is not on the package index; there are {', '.join(versions[-8:])}{rest}")
     return series[-1]
 
 
