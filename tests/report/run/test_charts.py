@@ -14,7 +14,7 @@ from stored_run import EVIL, make_results
 from enginebench.core.errors import MissingDependency
 from enginebench.core.records import Result
 from enginebench.report.charts import render_png
-from enginebench.report.run.charts import Chart, draw_run
+from enginebench.report.run.charts import Chart, _draw_quality, draw_run
 from enginebench.report.run.rows import describe_run
 
 NAMES = [
@@ -121,3 +121,11 @@ def find_values(node: Any) -> list[list[dict[str, Any]]]:
         for value in node:
             found += [v for v in find_values(value) if v not in found]
     return found
+
+
+def test_the_caption_speaks_of_a_line_where_one_is_drawn() -> None:
+    point = {"per_s": 1.0, "quality": 0.9, "doubt": "", "precision": "fp32", "front": "a", "low": None, "high": None}
+    for second, said in ((True, "those on the dashed line"), (False, "those with a diamond")):
+        points = [{**point, "row": "a", "pareto": True}, {**point, "row": "b", "pareto": second}]
+        chart = _draw_quality(points, "top-1")
+        assert chart is not None and said in str(chart.spec)

@@ -5,6 +5,7 @@ Every chart hides the rows whose labels stand in its parameter `hidden`: the pag
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
@@ -278,7 +279,9 @@ def _draw_quality(points: list[Point], quality: str) -> Chart | None:
     # Of the rows on the front the name says it.
     doubtful = base.transform_filter("datum.doubt != '' && !datum.pareto")
     doubts = doubtful.mark_text(align="right", dx=-8, dy=10, color=GREY, fontSize=10).encode(text=alt.Text("doubt:N"))
-    subtitle = "no other row is both faster and better than those on the dashed line"
+    fronts = Counter(p["front"] for p in points if p["pareto"])
+    where = "on the dashed line" if any(count > 1 for count in fronts.values()) else "with a diamond"
+    subtitle = f"no other row is both faster and better than those {where}"
     spec = finish(
         alt.layer(front, rules, dots, names.encode(text=alt.Text("row:N")), doubts),
         f"Speed against {quality}",

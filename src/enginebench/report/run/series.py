@@ -226,7 +226,7 @@ def _trace(measurement: Measurement, place: int, centre: float, label: str) -> l
         points.append(
             {
                 "row": label,
-                "at": _round(place + (i + 0.5) / len(parts)),
+                "at": _round(place + 0.5 + (i + 0.5) / len(parts)),  # repetition k lies around k: its tick
                 "line": place,
                 "what": "latency",
                 "relative": _round(value / centre),
@@ -251,7 +251,7 @@ def _trace_reference(kept: Sequence[Measurement], label: str) -> list[Point]:
     return [
         {
             "row": label,
-            "at": place + 0.5,
+            "at": place + 1,
             "line": -1,
             "what": "reference kernel",
             "relative": _round(value / centre),
