@@ -299,6 +299,15 @@ def _hardware(base: Machine, cand: Machine) -> list[tuple[str, object, object]]:
     return fields
 
 
+def _explain_moved(base: Result, cand: Result) -> str:
+    """What it says about the machine that the reference kernel took another time."""
+    sides = ([m.started_utc for m in row.measurements if m.started_utc] for row in (base, cand))
+    first, second = sorted((min(times), max(times)) if times else ("", "") for times in sides)
+    if first[1] and second[0] < first[1]:  # one began before the other had ended
+        return "it changed while both were measured in turns; measure again on a quiet machine"
+    return "the machine was not the same; measure both together (--against)"
+
+
 def _compare_references(base: Result, cand: Result, margin: float) -> str:
     """Why the reference kernel forbids a comparison, or ""."""
     medians = [[median(m.reference_ns) for m in r.measurements if m.reference_ns] for r in (base, cand)]
@@ -310,5 +319,5 @@ def _compare_references(base: Result, cand: Result, margin: float) -> str:
         return ""
     return (
         f"the reference kernel took {math.exp(moved):.3f} times as long on the candidate's side, more than the "
-        f"margin of {margin:.1%}: the machine was not the same; measure both together (--against)"
+        f"margin of {margin:.1%}: {_explain_moved(base, cand)}"
     )

@@ -120,16 +120,18 @@ def finish_bench(
         if result.status != "ok":
             raise MeasurementError(f"{result.id}: {result.reason or result.status}")
     if any(verdict_files):
-        _write_verdict(results, margin, verdict_files)
+        _write_verdict(results, margin, verdict_files, gate)
     if gate and document.comparison is not None and document.comparison.failures:
         raise GateFailed(f"the gate failed. {state_verdict(document.comparison)}")
 
 
-def _write_verdict(results: Sequence[Result], margin: float, files: tuple[Path | None, Path | None]) -> None:
+def _write_verdict(
+    results: Sequence[Result], margin: float, files: tuple[Path | None, Path | None], gate: bool
+) -> None:
     from enginebench.analyze.diff import diff_results
     from enginebench.cli.verdict import write_verdict
 
-    write_verdict(diff_results(results[:1], results[1:], margin, neighbours=True, fed_alike=True), *files)
+    write_verdict(diff_results(results[:1], results[1:], margin, neighbours=True, fed_alike=True), *files, gate=gate)
 
 
 def deliver_recommended(root: Path, out: Path) -> None:

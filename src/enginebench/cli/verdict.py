@@ -26,13 +26,13 @@ def finish_diff(document: DiffDocument, *, gate: bool, junit: Path | None, summa
     if as_json:
         click.echo(encode(document).decode())
     else:
-        print_diff(document, Console(highlight=False))
-    write_verdict(document, junit, summary)
+        print_diff(document, Console(highlight=False), gate=gate)
+    write_verdict(document, junit, summary, gate=gate)
     if gate:
         check_gate(document)
 
 
-def write_verdict(document: DiffDocument, junit: Path | None, summary: Path | None) -> None:
+def write_verdict(document: DiffDocument, junit: Path | None, summary: Path | None, *, gate: bool) -> None:
     """Writes JUnit XML and appends the markdown to the summary, as CI servers expect."""
     from enginebench.core.errors import ArtifactError
     from enginebench.core.store import write_atomic
@@ -45,7 +45,7 @@ def write_verdict(document: DiffDocument, junit: Path | None, summary: Path | No
         try:
             summary.parent.mkdir(parents=True, exist_ok=True)
             with summary.open("a", encoding="utf-8") as file:
-                file.write(format_diff_markdown(document))
+                file.write(format_diff_markdown(document, gate=gate))
         except OSError as error:
             raise ArtifactError(f"cannot write {summary}: {error.strerror}. Choose another --summary") from error
 

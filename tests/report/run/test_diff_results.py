@@ -6,10 +6,12 @@ import io
 
 import msgspec
 import pytest
+from msgspec.structs import replace
 from rich.console import Console
 from samples import make_result
 
 from enginebench.analyze.diff import diff_results, pair_results
+from enginebench.core.records import Result
 from enginebench.core.store import encode
 from enginebench.report.run.markdown import format_diff_markdown
 from enginebench.report.run.terminal import print_diff
@@ -84,5 +86,26 @@ def test_documents_read() -> None:
     assert "died &#124; &lt;b&gt;" in page and "| ort-fp32-b1 | faster |" in page
     out = io.StringIO()
     print_diff(document, Console(file=out, width=80))
+    assert "(margin 2.0%)" in out.getvalue() and "gate" not in out.getvalue() + page
+    out = io.StringIO()
+    print_diff(document, Console(file=out, width=80), gate=True)
+    assert "gate failed" in format_diff_markdown(document, gate=True)
     assert max(map(len, out.getvalue().splitlines())) <= 80
     assert "not comparable (margin 2.0%, gate failed)" in out.getvalue()
+
+
+def test_rows_that_were_measured_in_turns_had_the_same_machine() -> None:
+    def at(kernel_ns: int, begin: int) -> Result:
+        row = make_result("ort")
+        turns = [
+            replace(m, reference_ns=[kernel_ns] * 5, started_utc=f"2026-11-23T06:{begin + i:02}:00Z")
+            for i, m in enumerate(row.measurements)
+        ]
+        return replace(row, measurements=tuple(turns))
+
+    said = {}
+    for begin in (0, 30):
+        document = diff_results([at(1000, 0)], [at(1500, begin)])
+        said[begin] = "; ".join(document.rows[0].reasons)
+    assert "it changed while both were measured in turns" in said[0] and "not the same" not in said[0]
+    assert "the machine was not the same" in said[30]

@@ -238,3 +238,13 @@ def test_notes_of_one_row_name_its_doubts() -> None:
     tool = replace(tool, measurements=tuple(replace(m, clock="device") for m in tool.measurements))
     text = " ".join(show(describe_run(model="m", machine=None, spec={}, results=[make_result(), tool])).split())
     assert "times are of the device clock" in text and "no speed-up: clocks differ" in text
+
+
+def test_what_is_said_of_all_rows_is_not_said_of_a_skipped_one() -> None:
+    document = make_run()
+    rows = [replace(row, validity="suspect") if row.n else row for row in document.rows]
+    assert any(not row.n for row in rows)
+    said = " ".join(show(replace(document, rows=tuple(rows))).split())
+    assert "suspect: do not rely on any row that was measured" in said and "rely on this row" not in said
+    measured = " ".join(show(replace(document, rows=tuple(row for row in rows if row.n))).split())
+    assert "suspect: do not rely on this row" in measured

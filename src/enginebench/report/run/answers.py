@@ -7,7 +7,7 @@ from collections.abc import Hashable, Iterable, Sequence
 from msgspec import Struct
 
 from enginebench.analyze.compare import NOUNS
-from enginebench.analyze.diff import DiffRow
+from enginebench.analyze.diff import DiffDocument, DiffRow
 from enginebench.analyze.effective import list_shares
 from enginebench.analyze.metrics.tasks import name_metric
 from enginebench.analyze.ranking import Ref
@@ -266,6 +266,10 @@ def _has_same_engine(a: Row, b: Row) -> bool:
     )
 
 
+# Of a row whose validity is not "valid".
+_NOT_RELIED = "do not rely on this row"
+
+
 class Notes(Struct, frozen=True, kw_only=True):
     """What must be said beside the table: notes of some rows, numbered from 1, and notes of every measured row."""
 
@@ -290,6 +294,8 @@ def collect_notes(rows: Sequence[Row]) -> Notes:
     index: dict[Hashable, int] = {}
     numbers = [tuple(index.setdefault(key, len(index) + 1) for key in keys if key not in shared) for keys in named]
     common = [wording[key] for key in wording if key in shared]
+    if len(measured) < len(rows):  # a row that was skipped has no figures to rely on
+        common = [text.replace(_NOT_RELIED, "do not rely on any row that was measured") for text in common]
     return Notes(numbers=tuple(numbers), numbered=tuple(wording[key] for key in index), common=tuple(common))
 
 
@@ -325,12 +331,17 @@ def _list_notes(row: Row) -> list[Note]:
     if row.speedup_reason:
         notes.append(f"no speed-up: {row.speedup_reason}")
     if row.n and row.validity != "valid":
-        notes.append(f"{row.validity}: do not rely on this row")
+        notes.append(f"{row.validity}: {_NOT_RELIED}")
     return [*notes, *row.caveats]
 
 
 def _join(names: Sequence[str]) -> str:
     return " and ".join([", ".join(names[:-1]), names[-1]] if len(names) > 1 else names)
+
+
+def tell_gate(document: DiffDocument, gate: bool) -> str:
+    """How the gate ended, behind the margin; nothing where nobody asked for one."""
+    return f", gate {'failed' if document.gate_failed else 'passed'}" if gate else ""
 
 
 def explain_diff_row(row: DiffRow) -> str:

@@ -20,7 +20,7 @@ from enginebench.report.numbers import (
     format_significant,
     format_small,
 )
-from enginebench.report.run.answers import collect_notes, explain_diff_row, state_answer
+from enginebench.report.run.answers import collect_notes, explain_diff_row, state_answer, tell_gate
 from enginebench.report.run.batches import HEADINGS, describe_limit, list_batches, list_cells
 from enginebench.report.run.builds import HEADINGS as BUILD_HEADINGS
 from enginebench.report.run.builds import list_builds, state_builds
@@ -186,11 +186,15 @@ def _format_machine(machine: Machine | None) -> list[str]:
     return ["## Machine", "", *(f"- {name}: {escape(text)}" for name, text in facts.items() if text)]
 
 
-def format_diff_markdown(document: DiffDocument) -> str:
-    """A comparison of two runs as a page: the verdict, then every row with its ratio, interval and reasons."""
-    gate = "failed" if document.gate_failed else "passed"
+def format_diff_markdown(document: DiffDocument, *, gate: bool = False) -> str:
+    """A comparison of two runs as a page: the verdict, then every row with its ratio, interval and reasons.
+
+    Args:
+        document: what was compared.
+        gate: whether there is a gate, so that the page says how it ended.
+    """
     lines = [
-        f"**{document.verdict.replace('_', ' ')}** (margin {document.margin:.1%}, gate {gate})",
+        f"**{document.verdict.replace('_', ' ')}** (margin {document.margin:.1%}{tell_gate(document, gate)})",
         "",
         _join_cells(["row", "verdict", "ratio (base / candidate)", "why"]),
         _join_cells(["---", "---", "---:", "---"]),

@@ -24,7 +24,7 @@ from enginebench.report.numbers import (
     format_significant,
     format_small,
 )
-from enginebench.report.run.answers import Notes, collect_notes, explain_diff_row, state_answer
+from enginebench.report.run.answers import Notes, collect_notes, explain_diff_row, state_answer, tell_gate
 from enginebench.report.run.batches import describe_limit, list_batches
 from enginebench.report.run.builds import state_builds
 from enginebench.report.run.cells import (
@@ -153,12 +153,12 @@ def _render_notes(notes: Notes) -> Iterator[Table]:
         yield table
 
 
-def print_diff(document: DiffDocument, console: Console) -> None:
-    """Prints the comparison of two runs, the verdict last."""
-    console.print(render_diff(document))
+def print_diff(document: DiffDocument, console: Console, *, gate: bool = False) -> None:
+    """Prints the comparison of two runs, the verdict last; of the gate it speaks where there is one."""
+    console.print(render_diff(document, gate=gate))
 
 
-def render_diff(document: DiffDocument) -> RenderableType:
+def render_diff(document: DiffDocument, *, gate: bool = False) -> RenderableType:
     """Every row with its verdict, ratio, interval and reasons; then the verdict over all of them."""
     table = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=0)
     table.add_column("row", overflow="fold", max_width=30)
@@ -169,7 +169,6 @@ def render_diff(document: DiffDocument) -> RenderableType:
         ratio = format_range(row.ratio, "x") if row.ratio else MISSING
         cells = (row.id, row.verdict.replace("_", " "), ratio, explain_diff_row(row))
         table.add_row(*(Text(clean_text(cell)) for cell in cells))
-    gate = "failed" if document.gate_failed else "passed"
-    verdict = f"{document.verdict.replace('_', ' ')} (margin {document.margin:.1%}, gate {gate})"
+    verdict = f"{document.verdict.replace('_', ' ')} (margin {document.margin:.1%}{tell_gate(document, gate)})"
     changes = [Text(clean_text(sentence)) for sentence in state_changes(document)]
     return Group(Fitted(table, [2]), Text(""), *changes, *([Text("")] if changes else []), Text(verdict, style="bold"))
