@@ -123,9 +123,11 @@ def report_trtexec(folder: Path, formats: Sequence[str]) -> Written:
     """Writes the reports of a folder with files of trtexec.
 
     Raises:
-        UsageError: it holds no file of trtexec.
+        UsageError: it holds no file of trtexec, or none of the formats is one of such a report.
         ParseError: nothing in it can be read.
     """
+    if not {"html", "md", "json", "png"} & set(formats):
+        raise UsageError(f"--format {','.join(formats)}: of trtexec's files there are html, md, json and png")
     paths = render_trtexec_folder(folder, formats) if set(formats) - {"html"} else []
     try:
         page = [write_trtexec_page(folder)] if "html" in formats else []

@@ -324,3 +324,10 @@ def test_a_graph_without_a_batch_axis(inputs):
 def test_n_must_be_positive():
     with pytest.raises(UsageError, match="at least 1"):
         open_data("fake", model="m", inputs=DIGITS, n=0)
+
+
+def test_a_file_of_another_kind_is_not_called_missing(tmp_path):
+    (tmp_path / "data.txt").write_text("1 2 3")
+    inputs = (TensorSpec(name="x", dtype="float32", shape=(1, 4)),)
+    with pytest.raises(UsageError, match="a file of another kind; expected a folder of images"):
+        open_data(str(tmp_path / "data.txt"), model="m", inputs=inputs, n=1)

@@ -20,7 +20,7 @@ from enginebench.analyze.trtexec.plan_layers import parse_layers
 from enginebench.analyze.trtexec.profile import parse_profile
 from enginebench.analyze.trtexec.times import parse_times, select_timed
 from enginebench.analyze.trtexec.trace import read_trace
-from enginebench.core.errors import ArtifactError, EngineBenchError, MissingDependency
+from enginebench.core.errors import ArtifactError, EngineBenchError, MissingDependency, UsageError
 from enginebench.report.charts import (
     draw_histogram,
     draw_layers,
@@ -33,6 +33,7 @@ from enginebench.report.charts import (
 from enginebench.report.trtexec.files import write_layers, write_log, write_profile, write_series, write_times
 from enginebench.report.trtexec.page import format_trtexec_page
 from enginebench.report.trtexec.report import describe_cases, draw_case, format_report, render_trtexec_folder
+from enginebench.workflow.reporting import report_trtexec
 from trtexec_mutations import damage
 
 PICTURES = {"latency_hist.png", "percentiles.png", "latency_series.png", "per_layer_time.png"}
@@ -305,3 +306,8 @@ def test_the_page_has_what_the_markdown_has(folder: Path) -> None:
     ):
         assert part in page and part in text
     assert "logits&lt;b&gt;" in page and "max_abs_diff" in page
+
+
+def test_a_format_that_there_is_none_in_is_refused(folder: Path) -> None:
+    with pytest.raises(UsageError, match="--format csv: of trtexec's files there are html, md, json and png"):
+        report_trtexec(folder, ("csv",))

@@ -130,9 +130,8 @@ def open_data(
     if path.suffix.lower() in (".npy", ".npz"):
         return open_arrays(path, inputs, n)
     if not path.is_dir():
-        raise UsageError(
-            f"--data {text!r}: no such folder; expected a folder of images, an .npy or .npz file, digits or fake"
-        )
+        fault = "a file of another kind" if path.exists() else "no such folder"
+        raise UsageError(f"--data {text!r}: {fault}; expected a folder of images, an .npy or .npz file, digits or fake")
     data = open_images(path, _find_preprocess(model, input_size, inputs, task), inputs, n, seed)
     if preprocess_for(model, input_size) is not None:
         return data
