@@ -78,10 +78,9 @@ def open_stored(path: Path) -> Stored:
         )
     folder = RunFolder(path.absolute().parent.parent)
     chain = tuple(folder.absolute(artifact) for artifact in result.artifacts[: places[-1] + 1])
-    if not Path(chain[-1].path).is_absolute() or not Path(chain[-1].path).is_file():
-        raise ArtifactError(
-            f"{path}: its artifact {chain[-1].path} does not lie in the run's folder. Name ENGINE@TARGET in place of "
-            "the row"
-        )
+    place = Path(chain[-1].path)
+    if not place.is_absolute() or not place.is_file():
+        fault = "is no longer there" if place.is_absolute() else "does not lie in the run's folder"
+        raise ArtifactError(f"{path}: its artifact {place} {fault}. Name ENGINE@TARGET in place of the row")
     folder.verify(chain[-1])
     return Stored(result=result, chain=chain)
