@@ -128,3 +128,8 @@ def test_picture_is_written(tmp_path, suffix, start):
     path = tmp_path / f"budget{suffix}"
     ask(*LINK, "--baseline-ms", 1, "--picture", path)
     assert path.read_bytes().startswith(start)
+
+
+def test_copies_are_many():
+    assert "(copies set the pace)" in CliRunner().invoke(command, ["--link", "usb2", "--bytes-in", "1000000"]).output
+    assert "(compute sets the pace)" in CliRunner().invoke(command, ["--t-compute-ms", "3"]).output

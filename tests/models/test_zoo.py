@@ -48,7 +48,7 @@ def test_resolve_onnx_path_with_spaces_and_umlauts(tmp_path: Path) -> None:
         ("digits_cnn", "did you mean digits-cnn"),
         ("mobilenet-v3-small", "did you mean mobilenet_v3_small"),
         ("nothing like it", "package.module:factory"),
-        ("", "Expected one of"),
+        ("", "unknown model ''; expected one of"),
         ("weights.pth", "--weights FILE"),
         ("model.plan", "TARGET"),
         ("my-package.mod:factory", "package.module:factory"),

@@ -186,9 +186,9 @@ def _advise(text: str) -> str:
         return advice
     near = _find_near(text.lower().replace("-", "_"), [n.replace("-", "_") for n in BUILTIN])
     names = [name for name in BUILTIN if name.replace("-", "_") in near]
-    hint = f"did you mean {' or '.join(names)}? " if names else ""
+    hint = f"did you mean {' or '.join(names)}? Expected" if names else "expected"
     return (
-        f"{hint}Expected one of {', '.join(BUILTIN)}; timm:NAME; hf:NAME; a path to an .onnx or .pt2 file; or "
+        f"{hint} one of {', '.join(BUILTIN)}; timm:NAME; hf:NAME; a path to an .onnx or .pt2 file; or "
         "package.module:factory"
     )
 

@@ -131,9 +131,10 @@ def describe_budget(budget: Budget) -> list[str]:
     """What follows from the terms, one sentence each."""
     lines = []
     if budget.throughput_serial_per_s and budget.throughput_pipelined_per_s:
+        verb = "set" if budget.bottleneck == "copies" else "sets"
         lines.append(
             f"throughput: {budget.throughput_serial_per_s:.4g}/s with one call after another, "
-            f"{budget.throughput_pipelined_per_s:.4g}/s pipelined ({budget.bottleneck} sets the pace)"
+            f"{budget.throughput_pipelined_per_s:.4g}/s pipelined ({budget.bottleneck} {verb} the pace)"
         )
     if budget.compute_gain_bound is not None:
         lines.append(f"if compute took no time: {budget.compute_gain_bound:.4g}x faster than now")

@@ -129,7 +129,7 @@ def render_profile(document: ProfileDocument, topk: int) -> RenderableType:
         values = [layer.total_ms, layer.average_ms, layer.median_ms]
         table.add_row(say(layer.name), *map(format_cell, values), format_share(layer.share))
     hidden = len(document.layers) - topk
-    count = f"profiled {document.count} times, " if document.count is not None else ""
+    count = f"profiled {count_of(document.count, 'times')}, " if document.count is not None else ""
     total = f"{count}{count_of(len(document.layers), 'layers')}, {format_cell(document.average_ms)} ms in one iteration"
     parts: list[RenderableType] = [
         table,

@@ -12,6 +12,7 @@ from enginebench.core.ceilings import UNITS, Ceiling, CeilingKind, Ceilings
 from enginebench.core.errors import DependencyError, EngineBenchError, UsageError
 from enginebench.core.names import parse_precision
 from enginebench.core.records import Machine, Precision
+from enginebench.core.text import count_of
 from enginebench.measure.machine import describe_machine
 from enginebench.workflow.child.isolate import child_environment, run_child
 from enginebench.workflow.child.jobs import CeilingsAnswer, CeilingsJob
@@ -143,7 +144,7 @@ def _measure(job: CeilingsJob, processes: int, reporter: Reporter) -> Measured:
     answers = []
     try:
         for repetition in range(processes):
-            reporter.step(f"{job.device}, {job.threads} threads, process {repetition + 1} of {processes}")
+            reporter.step(f"{job.device}, {count_of(job.threads, 'threads')}, process {repetition + 1} of {processes}")
             environment = child_environment(job.threads, repetition)
             answers.append(run_child(job, timeout_s=TIMEOUT_S, environment=environment, on_note=reporter.step))
     except (UsageError, DependencyError) as error:
