@@ -13,7 +13,7 @@ from enginebench.workflow.targets.stored import open_stored
 
 
 def test_an_artifact_that_is_gone_is_not_called_foreign(tmp_path: Path) -> None:
-    graph = Artifact(kind="onnx", path="artefacts/m.onnx", sha256="0" * 64, model="m", precision="fp32")
+    graph = Artifact(kind="onnx", path="artefacts/m.onnx", sha256="0" * 64, model="m", files=(), inputs=(), outputs=())
     row = Result(
         id="r",
         model="m",
