@@ -43,7 +43,7 @@ def export(
         out: the ONNX file to write.
         example_inputs: of a module: a tensor as `forward` takes it, a tuple of them, or {parameter: tensor}.
         input_size: height and width of the model's images.
-        batch: by default that of the example inputs, else 1.
+        batch: by default that of the example inputs or the only one that the model takes, else 1.
         dynamic_batch: leave the batch open.
         dynamic_axes: {input: axes} that stay open, too, or texts as on the command line.
         opset: ONNX operator set; by default the exporter's own.
@@ -65,7 +65,7 @@ def export(
         return export_model(
             shared.make_source(taken.text, input_size),
             Path(out),
-            batch=batch or taken.batch or 1,
+            batch=batch or taken.batch,
             dynamic_batch=dynamic_batch,
             dynamic_axes=given.read_axes(dynamic_axes),
             opset=opset,

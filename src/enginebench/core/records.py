@@ -198,7 +198,8 @@ class Artifact(Struct, frozen=True, kw_only=True):
     opset: int | None = None
     # Of custom operators in the graph: shared libraries, or modules whose `get_library_path` names one.
     operator_libraries: tuple[str, ...] = ()
-    allowed: dict[str, ShapeRange] = {}  # of a plan: its open inputs, in the chosen profile
+    # Of a plan: its open inputs, in the chosen profile. Of a PyTorch model that takes one batch: those that have it.
+    allowed: dict[str, ShapeRange] = {}
     ahead_of_time: AheadOfTime | None = None  # of a plan whose builder asks no GPU
     caveats: tuple[Caveat, ...] = ()
 

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from msgspec.structs import replace
 
 from enginebench.core.errors import UsageError
-from enginebench.core.records import EngineSpec, TensorSpec
+from enginebench.core.records import Artifact, EngineSpec, TensorSpec
 
 # The name of a first axis that takes any number of entries.
 BATCH_AXIS = "batch"
@@ -37,6 +37,11 @@ def find_batch_axes(specs: Sequence[TensorSpec]) -> dict[str, int | None]:
         return opened
     length = next((spec.shape[0] for spec in specs if spec.shape), None)
     return {spec.name: 0 if isinstance(length, int) and spec.shape[:1] == (length,) else None for spec in specs}
+
+
+def find_own_batch(module: Artifact) -> int | None:
+    """The only batch that a PyTorch model takes; None if it takes others, or has no batch."""
+    return next((shapes.smallest[0] for shapes in module.allowed.values()), None) if module.kind == "torch" else None
 
 
 def find_open_outputs(inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec]) -> set[str]:

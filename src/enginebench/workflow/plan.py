@@ -21,7 +21,7 @@ from enginebench.core.records import (
     Recipe,
     TensorSpec,
 )
-from enginebench.core.shapes import find_batch_axes, format_shapes, size_axes
+from enginebench.core.shapes import find_batch_axes, find_own_batch, format_shapes, size_axes
 from enginebench.workflow.child.elsewhere import probe_elsewhere
 from enginebench.workflow.child.places import OPTION
 from enginebench.workflow.folder import RunRequest
@@ -151,12 +151,12 @@ def _find_mix(sources: Sequence[Artifact], precision: Precision, kind: ArtifactK
 
 
 def list_sizes(request: RunRequest, sources: Sequence[Artifact]) -> list[tuple[dict[str, tuple[int, ...]], int]]:
-    """(shapes, batch) of every row: the batches asked for; where nobody asked, that which the user's graph fixes.
+    """(shapes, batch) of every row: the batches asked for; where nobody asked, that which the user's model fixes.
 
     Shapes only where there are several; each with the batch that stands in it, or with those of --batch.
     """
-    graph = next((a for a in sources if a.kind == "onnx"), None)
-    fixed = find_fixed_batch(graph) if graph is not None and request.any_batch else None
+    given = next((a for a in sources if a.kind == "onnx" or find_own_batch(a)), None)
+    fixed = find_fixed_batch(given) if given is not None and request.any_batch else None
     batches = request.batches if fixed is None else (fixed,)
     if not request.buckets:
         return [({}, batch) for batch in batches]
@@ -228,6 +228,9 @@ def _plan_row(
             problem = str(error)
     if source is not None:
         spec = replace(spec, options=add_shapes(spec.options, source, request.input_shapes))
+    own = find_own_batch(sources[0]) if sources else None
+    if own not in (None, spec.batch):
+        problem = f"{sources[0].model} takes a batch of {own} only, not {spec.batch}: give --batch {own}"
     return PlannedRow(
         id=row_id(spec, spec.precision, request.measure),
         model=sources[0].model if sources else request.model,
@@ -365,6 +368,8 @@ def find_fixed_batch(graph: Artifact) -> int | None:
     The first axis of its inputs; where these differ, that which an output has too: a recurrent state has its layers
     there. A graph that has no batch at all takes one entry.
     """
+    if own := find_own_batch(graph):
+        return own
     places = find_batch_axes(graph.inputs)
     if not graph.inputs or any((i := places[s.name]) is not None and isinstance(s.shape[i], str) for s in graph.inputs):
         return None

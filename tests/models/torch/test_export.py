@@ -9,6 +9,7 @@ import onnx
 import onnxruntime
 import pytest
 import torch
+from msgspec.structs import replace
 from torch import nn
 
 from enginebench.core.errors import ArtifactError, MissingDependency, ModelError, UsageError
@@ -17,7 +18,13 @@ from enginebench.models.onnx.source import read_onnx, read_packaged_onnx
 from enginebench.models.onnx.work import describe_work
 from enginebench.models.task import feed_digits, load_digits
 from enginebench.models.torch import export
-from enginebench.models.torch.export import compare_with_torch, explain_export_error, export_onnx, set_batch_axes
+from enginebench.models.torch.export import (
+    FixesBatch,
+    compare_with_torch,
+    explain_export_error,
+    export_onnx,
+    set_batch_axes,
+)
 from enginebench.models.torch.source import load_module, make_torch_artifact
 
 WriteModule = Callable[[str, str], None]
@@ -177,9 +184,12 @@ def test_an_operator_without_translation_is_named(user_model: Callable[[str], Ar
 
 
 def test_a_fixed_batch_cannot_be_opened(user_model: Callable[[str], Artifact], tmp_path: Path) -> None:
-    with pytest.raises(ModelError, match=r"batch 5 fails: .* must match the size.* Export with --batch N"):
-        export_onnx(user_model("fixed"), tmp_path / "a.onnx", dynamic_batch=True)
-    assert export_onnx(user_model("fixed"), tmp_path / "a.onnx", batch=2).inputs[0].shape == (2, 3)
+    artifact = user_model("fixed")
+    with pytest.raises(FixesBatch, match=r"with an open batch axis: it takes a batch of 2 only$"):
+        export_onnx(artifact, tmp_path / "a.onnx", dynamic_batch=True)
+    with pytest.raises(FixesBatch, match=r"batch 5 fails: .* must match the size .*dimension 0$"):
+        export_onnx(replace(artifact, allowed={}), tmp_path / "a.onnx", dynamic_batch=True)  # it looks open
+    assert export_onnx(artifact, tmp_path / "a.onnx", batch=2).inputs[0].shape == (2, 3)
 
 
 def test_answers_that_differ_grossly_are_refused(user_model: Callable[[str], Artifact], tmp_path: Path) -> None:
@@ -289,5 +299,5 @@ def test_error_sentences() -> None:
     outer.__cause__ = inner
     assert "operator aten.fft_fft has no ONNX translation" in explain_export_error(outer, "m", False)
     fixed = RuntimeError("Constraints violated (batch)! For more information")
-    assert "--batch N" in explain_export_error(fixed, "m", True)
+    assert explain_export_error(fixed, "m", True).endswith("it fixes the batch itself")
     assert explain_export_error(RuntimeError(""), "m", False) == "m cannot be exported: RuntimeError"

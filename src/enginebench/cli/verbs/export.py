@@ -13,7 +13,7 @@ from enginebench.cli.options import Common, axes_option, common_options
 @click.argument("model")
 @click.option("--out", type=click.Path(path_type=Path, dir_okay=False), help="The ONNX file. [MODEL.onnx]")
 @click.option("--input-size", type=click.IntRange(1), help="Height and width of the model's images.")
-@click.option("--batch", type=click.IntRange(1), default=1, show_default=True, help="Fixed batch size.")
+@click.option("--batch", type=click.IntRange(1), help="Fixed batch size. [1, or the only one that the model takes]")
 @click.option("--dynamic-batch", is_flag=True, help="Leave the batch axis open.")
 @axes_option
 @click.option("--opset", type=click.IntRange(18), help="Version of the ONNX operator set. [the exporter's default]")
@@ -22,7 +22,7 @@ def command(
     model: str,
     out: Path | None,
     input_size: int | None,
-    batch: int,
+    batch: int | None,
     dynamic_batch: bool,
     dynamic_axes: tuple[str, ...],
     opset: int | None,

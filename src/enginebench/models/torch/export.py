@@ -18,7 +18,7 @@ import numpy as np
 from enginebench.core.errors import ArtifactError, MissingDependency, ModelError, UsageError
 from enginebench.core.feeds import random_feeds
 from enginebench.core.records import Artifact, ExportCheck, TensorSpec
-from enginebench.core.shapes import concrete_shape, find_batch_axes, show_shape
+from enginebench.core.shapes import concrete_shape, find_batch_axes, find_own_batch, show_shape
 
 try:
     import onnx
@@ -52,9 +52,13 @@ SECOND_BATCH = 5
 GROSS_DIFFERENCE = {"float32": 1e-3, "float64": 1e-3}
 GROSS_DIFFERENCE_HALF = 5e-2
 UNTRANSLATED = "has no ONNX translation"
-FIX_BATCH = ". Export with --batch N, without --dynamic-batch"
+FIXED = "it fixes the batch itself"
 # The dynamo exporter's translations are written for opset 18; it cannot make an older graph from them.
 SMALLEST_OPSET = 18
+
+
+class FixesBatch(ModelError):
+    """The batch axis of a graph cannot stay open: the model runs with one batch."""
 
 
 def export_onnx(
@@ -83,12 +87,15 @@ def export_onnx(
 
     Raises:
         UsageError: an impossible batch, opset or axis.
-        ModelError: an operator without a translation (named), a model that cannot be traced or has a fixed batch, or
-            answers that differ grossly.
+        FixesBatch: a batch that was to stay open cannot.
+        ModelError: an operator without a translation (named), a model that cannot be traced, or answers that differ
+            grossly.
         MissingDependency: onnxscript or onnxruntime is not installed.
         ArtifactError: the file cannot be written.
     """
     _check_arguments(batch, opset)
+    if dynamic_batch and (own := find_own_batch(artifact)):
+        raise FixesBatch(f"{artifact.model} cannot be exported with an open batch axis: it takes a batch of {own} only")
     module = load_module(artifact)
     batches = (SMALLEST_DYNAMIC_EXAMPLE, SECOND_BATCH) if dynamic_batch else (batch, batch)
     opened = name_axes(artifact.inputs, dynamic_axes or {})
@@ -211,7 +218,8 @@ def _write_graph(
     except OSError:
         raise
     except Exception as error:  # the exporter has a dozen kinds, most of them private
-        raise ModelError(explain_export_error(error, artifact.model, bool(opened))) from error
+        text = explain_export_error(error, artifact.model, bool(opened))
+        raise (FixesBatch if FIXED in text else ModelError)(text) from error
 
 
 def _describe_origin(artifact: Artifact) -> dict[str, str]:
@@ -275,7 +283,7 @@ def explain_export_error(error: BaseException, model: str, dynamic_batch: bool) 
         name = found[1] or found[2]
         return f"{model} cannot be exported: operator {name} {UNTRANSLATED}{where}. Replace it in the model"
     if dynamic_batch and re.search(r"Constraints violated|specialized|Not all values of", text):
-        return f"{model} cannot be exported with an open batch axis: it fixes the batch itself{where}{FIX_BATCH}"
+        return f"{model} cannot be exported with an open batch axis: {FIXED}{where}"
     if "data-dependent" in text:
         return (
             f"{model} cannot be exported: it branches on the values of a tensor{where}. Use torch.where or torch.cond "
@@ -333,9 +341,8 @@ def compare_with_torch(
         try:
             expected, found = _answer(module, _to_tensors(feeds, specs)), session.run(None, feeds)
         except Exception as error:  # the model's own code, or one of the runtime's kinds
-            raise ModelError(
-                f"{model} was exported, but batch {batch} fails: {_first_line(error)}{FIX_BATCH}"
-            ) from error
+            kind = FixesBatch if len(set(batches)) > 1 else ModelError
+            raise kind(f"{model} was exported, but batch {batch} fails: {_first_line(error)}") from error
         differences += [_compare(e, f, model) for e, f in zip(expected, found, strict=True)]
     return ExportCheck(
         batches=tuple(batches),

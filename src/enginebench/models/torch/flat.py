@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -99,6 +100,20 @@ def flatten(
     template = make_template(call)
     plain = not template[1] and all(part is HOLE for part in template[0])
     return Flat(module, None if plain else template, tuple(tensors)), tuple(tensors.values())
+
+
+@contextmanager
+def keep_buffers(module: nn.Module) -> Iterator[None]:
+    """Whatever is called inside of the block, the buffers hold again what they held before it."""
+    before = {name: buffer.detach().clone() for name, buffer in module.named_buffers()}
+    try:
+        yield
+    finally:
+        now = dict(module.named_buffers())
+        for name, first in before.items():
+            if not _is_same(now[name], first):
+                owner, _, last = name.rpartition(".")
+                setattr(module.get_submodule(owner), last, first)
 
 
 def find_state(module: Flat, examples: tuple[torch.Tensor, ...]) -> tuple[str, ...]:

@@ -6,7 +6,7 @@ import io
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal, TypeAlias
 
 import msgspec
 import numpy as np
@@ -15,8 +15,8 @@ from enginebench.core.caveats import make_caveat
 from enginebench.core.errors import ArtifactError, FeedError, MissingDependency, ModelError, UsageError
 from enginebench.core.feeds import random_feeds
 from enginebench.core.names import slug
-from enginebench.core.records import Artifact, Caveat, Precision, TensorSpec, Weights
-from enginebench.core.shapes import concrete_shape, format_shapes, show_shape
+from enginebench.core.records import Artifact, Caveat, Precision, ShapeRange, TensorSpec, Weights
+from enginebench.core.shapes import concrete_shape, find_batch_axes, format_shapes, show_shape
 from enginebench.core.store import copy_file, hash_file, hash_files, write_atomic
 
 try:
@@ -38,7 +38,7 @@ from enginebench.models.torch.architectures import (
     set_batch,
     stands_in_list,
 )
-from enginebench.models.torch.flat import Flat, find_state
+from enginebench.models.torch.flat import Flat, find_state, keep_buffers
 from enginebench.models.torch.pretrained import DownloadFailed, State, fetch_pretrained
 from enginebench.models.torch.random_weights import calibrate_batch_norm, reset_parameters, seed_torch
 from enginebench.models.torch.torchvision_import import has_stand_in
@@ -59,6 +59,10 @@ OTHER_SEEDS = (1, 2)
 NUMPY_TYPES = frozenset(
     {"bool", "uint8", "int8", "int16", "int32", "int64", "float16", "float32", "float64"},
 )
+
+# What the first axis of the examples is: a batch of any length or of this one alone, or no batch, so that they are run
+# as they are.
+_First: TypeAlias = Literal["open", "fixed", "whole"]
 
 
 class _Filled(msgspec.Struct, frozen=True):
@@ -88,7 +92,7 @@ def make_torch_artifact(
         weights: "default" (trained, pretrained, or the factory's own), "random", or the path of a state dict.
         seed: of everything random: initial weights, and the inputs that calibrate BatchNorm.
         input_size: height and width in pixels, for image models.
-        batch: length of axis 0 of the inputs.
+        batch: length of axis 0 of the inputs; that of the examples where the module takes no other.
         input_shapes: input name to whole shape, in place of the model's own; wins over `batch`.
         given: the user's inputs for one call, in place of the model's own examples.
 
@@ -106,11 +110,11 @@ def make_torch_artifact(
             raise UsageError(f"--weights {weights} does not apply to {ref.text}, which brings its own")
         return _take_whole(ref, out_dir, batch, input_shapes or {}, given)
     with seed_torch(seed):
-        module, examples = build_module(ref, input_size)
-    examples = take_given(module, given, model) if given else examples
-    examples, fixed = _choose_examples(module, examples, input_shapes or {}, batch, model)
+        module, own = build_module(ref, input_size)
+    examples = take_given(module, given, model) if given else own
+    examples, first = _choose_examples(module, examples, own, input_shapes or {}, batch, model)
     doubts = _keep_state(module, examples)
-    draft = _describe(module, ref, examples, input_size, fixed)
+    draft = _describe(module, ref, examples, input_size, first)
     if ref.kind == "hf" and not given and not input_shapes:
         doubts = (*doubts, _doubt_shapes(draft.inputs))
     filled = _fill_weights(module, ref, examples, weights, seed)
@@ -139,11 +143,11 @@ def _take_whole(
     path = out_dir / (f"{slug(ref.text)}.pt2" if ref.kind == "pt2" else f"{ref.text.replace('@', '-')}.pkl")
     copy_file(written, path)
     sha256, files = hash_files([path], out_dir)
-    module, examples = _open_whole(ref, path, sha256)
-    examples = take_given(module, given, ref.text) if given else examples
-    examples, fixed = _choose_examples(module, examples, input_shapes, batch, ref.text)
+    module, own = _open_whole(ref, path, sha256)
+    examples = take_given(module, given, ref.text) if given else own
+    examples, first = _choose_examples(module, examples, own, input_shapes, batch, ref.text)
     caveats = _keep_state(module, examples)
-    draft = _describe(module, ref, examples, None, fixed)
+    draft = _describe(module, ref, examples, None, first)
     caveats = (*draft.caveats, *caveats, *_doubt_stand_ins())
     return msgspec.structs.replace(draft, path=str(path), sha256=sha256, files=files, weights="file", caveats=caveats)
 
@@ -275,33 +279,50 @@ def _built_size(ref: ModelRef, artifact: Artifact) -> int | None:
 def _choose_examples(
     module: nn.Module,
     examples: tuple[torch.Tensor, ...],
+    own: tuple[torch.Tensor, ...],
     shapes: Mapping[str, tuple[int, ...]],
     batch: int,
     model: str,
-) -> tuple[tuple[torch.Tensor, ...], bool]:
-    """(the examples in the shapes and the batch asked for; whether no axis of theirs can be a batch)."""
+) -> tuple[tuple[torch.Tensor, ...], _First]:
+    """(the examples in the shapes and the batch asked for, else in those that the module takes; their first axis).
+
+    `own` are the module's own examples, where the user's inputs have taken their place.
+    """
     if not examples and not shapes:
         raise UsageError(
             f"{model} brings no example inputs: return (module, (example, ...)) or give --input-shape name:1x3x224x224"
         )
     if stands_in_list(module):
-        return examples_of_shapes(module, examples, shapes) if shapes else examples, True
+        return examples_of_shapes(module, examples, shapes) if shapes else examples, "whole"
     changed = set_batch(examples, batch)
     if shapes:
-        return examples_of_shapes(module, changed, shapes), False
+        return examples_of_shapes(module, changed, shapes), "open"
     same = all(a.shape == b.shape for a, b in zip(examples, changed, strict=True))
-    if same or batch > 1 or _runs(module, changed):
-        return changed, False
-    return examples, True
+    if not examples[0].ndim or (same and not isinstance(module, Flat)):
+        return changed, "open"
+    if not same and _run(module, changed) is not None:
+        return changed, "open"
+    for tried in (examples, set_batch(examples, own[0].shape[0]) if own and own[0].ndim else examples):
+        answers = _run(module, tried)
+        if answers is None:
+            continue
+        length = tried[0].shape[0]
+        if _run(module, set_batch(tried, length + 1)) is not None:  # what it refuses is not another batch
+            return (tried, "whole") if batch == 1 and not same else (changed, "open")
+        if any(shape[:1] == (length,) for shape in answers):
+            return tried, "fixed"
+        return tried, "open" if same else "whole"
+    return examples, "whole"  # whoever describes the outputs says what is wrong
 
 
-def _runs(module: nn.Module, examples: tuple[torch.Tensor, ...]) -> bool:
+def _run(module: nn.Module, examples: tuple[torch.Tensor, ...]) -> list[tuple[int, ...]] | None:
+    """The shapes of the answers; None where the module does not run on such examples."""
     try:
-        with torch.inference_mode():
-            module(*(example.clone() for example in examples))
+        with keep_buffers(module), torch.inference_mode():
+            answer = module(*(example.clone() for example in examples))
     except Exception:  # user code, or shapes that the layers refuse
-        return False
-    return True
+        return None
+    return [tuple(tensor.shape) for tensor in ((answer,) if isinstance(answer, torch.Tensor) else answer)]
 
 
 def take_given(module: nn.Module, given: Mapping[str, Array], model: str) -> tuple[torch.Tensor, ...]:
@@ -406,11 +427,11 @@ def _load_state(module: nn.Module, state: State, source: str) -> None:
 
 
 def _describe(
-    module: nn.Module, ref: ModelRef, examples: tuple[torch.Tensor, ...], input_size: int | None, fixed: bool
+    module: nn.Module, ref: ModelRef, examples: tuple[torch.Tensor, ...], input_size: int | None, first: _First
 ) -> Artifact:
     """All but the weights: what it takes and answers, found by running it."""
     outputs = describe_outputs(module, examples, ref.text)
-    inputs = describe_inputs(module, examples, fixed=fixed)
+    inputs = describe_inputs(module, examples, fixed=first == "whole")
     outputs = _open_lengths(module, inputs, outputs, [tuple(example.shape) for example in examples])
     _require_numpy_types(ref, (*inputs, *outputs))
     return Artifact(
@@ -422,10 +443,18 @@ def _describe(
         inputs=inputs,
         outputs=outputs,
         precision=read_module_precision(module),
+        allowed=_allow(inputs) if first == "fixed" else {},
         preprocess_sha256=hash_preprocess(ref.text, input_size),
         made_by=_read_versions(ref),
         caveats=_doubt_doubles(module, (*inputs, *outputs)),
     )
+
+
+def _allow(inputs: tuple[TensorSpec, ...]) -> dict[str, ShapeRange]:
+    """The shapes of the inputs that have the batch: that one alone."""
+    batched = find_batch_axes(inputs)
+    shapes = {spec.name: concrete_shape(spec, 1) for spec in inputs if batched[spec.name] is not None}
+    return {name: ShapeRange(smallest=shape, largest=shape) for name, shape in shapes.items()}
 
 
 def _open_lengths(

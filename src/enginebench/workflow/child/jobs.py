@@ -85,6 +85,7 @@ class SourceJob(Job[SourceAnswer], frozen=True, kw_only=True, tag="source"):
     source: ModelSource
     out_dir: str
     batch: int = 1
+    any_batch: bool = False  # nobody asked for it: a graph that is wanted as a file has the one that the model takes
     onnx: bool = True
     needs_onnx: bool = True
     onnx_out: str | None = None

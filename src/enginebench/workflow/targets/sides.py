@@ -15,7 +15,7 @@ from enginebench.bundle.reading import is_bundle
 from enginebench.core.errors import FeedError, UsageError
 from enginebench.core.names import format_engine, format_precision
 from enginebench.core.records import Artifact, EngineSpec, ModelSource, TensorSpec
-from enginebench.core.shapes import BATCH_AXIS, find_batch_axes
+from enginebench.core.shapes import BATCH_AXIS, find_batch_axes, find_own_batch
 from enginebench.workflow.child.isolate import child_environment, run_child
 from enginebench.workflow.child.jobs import BuildJob, InferJob, SourceJob
 from enginebench.workflow.plan import add_shapes, find_fixed_batch
@@ -145,11 +145,11 @@ def _add_profile(options: dict[str, str], backend: str, request: SideRequest) ->
 
 
 def free_batch(artifact: Artifact) -> Artifact:
-    """The artifact; a PyTorch one takes any batch, whatever it was built with."""
+    """The artifact; a PyTorch one takes any batch, whatever it was built with, unless it fixes one."""
     if artifact.kind != "torch" or not artifact.inputs or not artifact.inputs[0].shape:
         return artifact
     built = artifact.inputs[0].shape[0]
-    if isinstance(built, str):  # no axis of its inputs is a batch
+    if isinstance(built, str) or find_own_batch(artifact):  # no axis of its inputs is a batch, or it takes one alone
         return artifact
 
     def free(specs: tuple[TensorSpec, ...]) -> tuple[TensorSpec, ...]:

@@ -33,7 +33,7 @@ def export_model(
     source: ModelSource,
     out: Path,
     *,
-    batch: int = 1,
+    batch: int | None = None,
     dynamic_batch: bool = False,
     dynamic_axes: Mapping[str, tuple[int, ...]] | None = None,
     opset: int | None = None,
@@ -41,6 +41,8 @@ def export_model(
     reporter: Reporter,
 ) -> ExportDocument:
     """Exports the model to `out` and returns the artifact, checked against PyTorch.
+
+    Without `batch` it is 1, or the only one that the model takes.
 
     Raises:
         UsageError: MODEL is an ONNX file already.
@@ -53,7 +55,8 @@ def export_model(
         job = SourceJob(
             source=source,
             out_dir=scratch,
-            batch=batch,
+            batch=batch or 1,
+            any_batch=batch is None,
             onnx_out=str(out.absolute()),
             dynamic_batch=dynamic_batch,
             dynamic_axes=dict(dynamic_axes or {}),

@@ -13,7 +13,7 @@ from msgspec.structs import replace
 from enginebench.core.errors import ArtifactError, DependencyError, MissingDependency, ModelError, UsageError
 from enginebench.core.names import PLAN_SUFFIXES
 from enginebench.core.records import Artifact
-from enginebench.core.shapes import match_axes
+from enginebench.core.shapes import find_own_batch, match_axes
 from enginebench.core.store import bring_files, copy_file, hash_files
 from enginebench.models.onnx.head import take_head
 from enginebench.models.onnx.input_sizes import find_batches, guess_sizes
@@ -131,24 +131,34 @@ def _make_from_torch(
 
 
 def _export_graph(job: SourceJob, made: Artifact, note: NoteCall) -> Artifact:
-    """The graph, its batch open; or at the batch of the job, where the model fixes it and nobody asked for another."""
-    from enginebench.models.torch.export import UNTRANSLATED, export_onnx
+    """The graph, its batch open; or at the batch of the job, or that which the model fixes.
 
+    Raises:
+        ModelError: it cannot be exported, or a graph that was asked for as a file cannot have the batch asked for.
+    """
+    from enginebench.models.torch.export import UNTRANSLATED, FixesBatch, export_onnx
+
+    own = find_own_batch(made)
+    if job.onnx_out and own not in (None, job.batch) and not job.any_batch:
+        raise ModelError(f"{made.model} takes a batch of {own} only, not {job.batch}: give --batch {own}")
+    batch = own or job.batch
     out = Path(job.onnx_out) if job.onnx_out else Path(job.out_dir) / "model.onnx"
     wishes: dict[str, Any] = {
-        "batch": job.batch,
+        "batch": batch,
         "dynamic_axes": job.dynamic_axes,
         "opset": job.opset,
         "seed": job.source.seed,
     }
-    if not job.dynamic_batch or job.onnx_out:
-        return export_onnx(made, out, dynamic_batch=job.dynamic_batch, **wishes)
+    if not job.dynamic_batch:
+        return export_onnx(made, out, dynamic_batch=False, **wishes)
     try:
         return export_onnx(made, out, dynamic_batch=True, **wishes)
     except ModelError as error:
-        if UNTRANSLATED in str(error):  # at any batch
+        if job.onnx_out and isinstance(error, FixesBatch):
+            raise ModelError(f"{error}. Export it with --batch {batch}, without --dynamic-batch") from error
+        if job.onnx_out or UNTRANSLATED in str(error):  # at any batch
             raise
-        note(f"no graph with an open batch, so one of batch {job.batch}: {error}")
+        note(f"no graph with an open batch, so one of batch {batch}: {error}")
         return export_onnx(made, out, dynamic_batch=False, **wishes)
 
 
