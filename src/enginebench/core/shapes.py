@@ -44,6 +44,13 @@ def find_own_batch(module: Artifact) -> int | None:
     return next((shapes.smallest[0] for shapes in module.allowed.values()), None) if module.kind == "torch" else None
 
 
+def takes_whole(inputs: Sequence[TensorSpec]) -> bool:
+    """Whether the inputs have no batch, so that they are fed in the lengths of their examples."""
+    return any(isinstance(spec.shape[0], str) for spec in inputs[:1] if spec.shape) and not any(
+        axis is not None for axis in find_batch_axes(inputs).values()
+    )
+
+
 def find_open_outputs(inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec]) -> set[str]:
     """The outputs with an axis whose length no input shows: it depends on the values."""
     known = {BATCH_AXIS, *(axis for spec in inputs for axis in spec.shape)}
@@ -78,12 +85,14 @@ def size_axes(specs: Sequence[TensorSpec], shapes: Mapping[str, tuple[int, ...]]
 def carry_specs(parent: Sequence[TensorSpec], made: Sequence[TensorSpec]) -> tuple[TensorSpec, ...]:
     """The specs of a graph that was made of another, with what is known of the other's: axis names, sizes, values."""
     known = {spec.name: spec for spec in parent}
+    whole = parent[0].name if takes_whole(parent) else None  # its first axis is no batch in what was made either
 
     def carry(spec: TensorSpec) -> TensorSpec:
         old = known.get(spec.name)
         if old is None or len(old.shape) != len(spec.shape):
             return spec
-        pairs = zip(old.shape, spec.shape, strict=True)
+        kept = old.shape[: int(spec.name == whole)]
+        pairs = zip(old.shape, (*kept, *spec.shape[len(kept) :]), strict=True)
         shape = tuple(was if isinstance(was, str) and isinstance(now, str) else now for was, now in pairs)
         return replace(spec, shape=shape, sizes=old.sizes, values=old.values)
 

@@ -21,7 +21,7 @@ from enginebench.core.records import (
     Recipe,
     TensorSpec,
 )
-from enginebench.core.shapes import find_batch_axes, find_own_batch, format_shapes, size_axes
+from enginebench.core.shapes import find_batch_axes, find_own_batch, format_shapes, size_axes, takes_whole
 from enginebench.workflow.child.elsewhere import probe_elsewhere
 from enginebench.workflow.child.places import OPTION
 from enginebench.workflow.folder import RunRequest
@@ -300,17 +300,12 @@ def _reason_to_skip(
     if source is None:
         needs = "a PyTorch model; MODEL is a graph" if kind == "torch" else f"a graph in {label}"
         return f"{format_engine(spec)} needs {needs}"
-    if kind == "torch" and _is_fixed(source) and spec.batch not in (1, source.inputs[0].sizes[0]):
-        return f"no axis of the example inputs can be a batch of {spec.batch}; leave --batch out"
+    if takes_whole(source.inputs) and spec.batch != 1:
+        return f"no axis of the inputs can be a batch of {spec.batch}; leave --batch out"
     static = find_fixed_batch(source) if source.kind == "onnx" else None
     if static not in (None, spec.batch):
         return f"the graph has a fixed batch of {static}; batch {spec.batch} needs one exported with --dynamic-batch"
     return None
-
-
-def _is_fixed(source: Artifact) -> bool:
-    """Whether no axis of a PyTorch model's inputs is a batch: the first then has a size of its own."""
-    return source.kind == "torch" and any(source.inputs[0].sizes[:1] if source.inputs else ())
 
 
 def _with_batch(source: Artifact, batch: int) -> Artifact:
@@ -318,7 +313,7 @@ def _with_batch(source: Artifact, batch: int) -> Artifact:
     if source.kind != "torch" or not source.inputs or not source.inputs[0].shape:
         return source
     built = source.inputs[0].shape[0]
-    if _is_fixed(source):
+    if takes_whole(source.inputs):
         return source
 
     def rebatch(specs: tuple[TensorSpec, ...]) -> tuple[TensorSpec, ...]:
@@ -370,6 +365,8 @@ def find_fixed_batch(graph: Artifact) -> int | None:
     """
     if own := find_own_batch(graph):
         return own
+    if takes_whole(graph.inputs):
+        return 1
     places = find_batch_axes(graph.inputs)
     if not graph.inputs or any((i := places[s.name]) is not None and isinstance(s.shape[i], str) for s in graph.inputs):
         return None

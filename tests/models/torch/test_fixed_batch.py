@@ -11,7 +11,10 @@ import torch
 
 from enginebench.core.errors import ModelError
 from enginebench.core.records import Artifact, Availability, ModelSource
+from enginebench.core.shapes import concrete_shape
+from enginebench.models.precision.quantize import quantize
 from enginebench.models.torch.flat import keep_buffers
+from enginebench.models.torch.object_source import offer_module
 from enginebench.models.torch.source import make_torch_artifact
 from enginebench.workflow.child.jobs import SourceAnswer, SourceJob
 from enginebench.workflow.folder import RunRequest
@@ -30,11 +33,24 @@ class Three(nn.Module):
         self.calls += 1
         return self.inner(x.view(3, 8)) + self.calls
 
+class Joined(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.inner = nn.Linear(8, 4)
+    def forward(self, parts):
+        return self.inner(torch.cat(parts))
+
+def listed(): return Joined(), ([torch.randn(3, 8), torch.randn(3, 8)],)
 def three(): return Three(), torch.randn(3, 8)
 def free(): return nn.Linear(8, 4), torch.randn(3, 8)
 def picture(): return nn.Conv2d(3, 5, 3), torch.randn(3, 9, 9)
 def state(): return nn.GRU(8, 6, num_layers=2, batch_first=True), (torch.randn(1, 5, 8), torch.zeros(2, 1, 6))
 """
+
+
+class Joined(torch.nn.Module):
+    def forward(self, parts: list[torch.Tensor]) -> torch.Tensor:
+        return torch.cat(parts)
 
 
 @pytest.fixture(autouse=True)
@@ -118,6 +134,28 @@ def test_an_export_has_the_only_batch_where_none_was_asked_for(tmp_path: Path) -
     graph = make("three", tmp_path, **wishes).artifacts[-1]
     assert graph.inputs[0].shape == (3, 8)
     assert graph.export_check is not None and graph.export_check.batches == (3, 3)
+
+
+def test_tensors_in_a_list_are_one_call_in_the_lengths_of_the_example(tmp_path: Path) -> None:
+    artifacts = make("listed", tmp_path).artifacts
+    for artifact in artifacts:
+        assert [concrete_shape(spec, 1) for spec in artifact.inputs] == [(3, 8), (3, 8)]
+    assert [(row.engine.batch, row.skip) for row in plan(artifacts)] == [(1, None)] * 2
+    assert [row.skip for row in plan(artifacts, 3)] == [
+        "no axis of the inputs can be a batch of 3; leave --batch out"
+    ] * 2
+    graph = artifacts[-1]
+    assert graph.export_check is not None and graph.export_check.batches == (1, 1)
+    made = quantize(graph, "fp16", None, tmp_path / "half.onnx")
+    assert made.inputs == graph.inputs
+
+
+def test_a_list_of_tensors_says_no_batch() -> None:
+    module = torch.nn.Linear(8, 4)
+    with offer_module(module, torch.randn(3, 8)) as offered:
+        assert offered.batch == 3
+    with offer_module(Joined(), ([torch.randn(3, 8), torch.randn(3, 8)],)) as offered:
+        assert offered.batch is None
 
 
 @pytest.mark.filterwarnings("ignore")

@@ -20,7 +20,7 @@ from enginebench.core.errors import ArtifactError, FeedError, MissingDependency,
 from enginebench.core.feeds import random_feeds
 from enginebench.core.preprocess import EXTERNAL
 from enginebench.core.records import Caveat, Task, TensorSpec
-from enginebench.core.shapes import find_batch_axes
+from enginebench.core.shapes import find_batch_axes, takes_whole
 from enginebench.models.precision.calibration import explain_external
 from enginebench.models.samples import (
     cut_entries,
@@ -167,8 +167,19 @@ def make_fake(inputs: Sequence[TensorSpec], n: int, seed: int) -> CalibrationDat
         entries = [random_feeds(singles, 1, seed + i) for i in range(start, stop)]
         return {spec.name: np.concatenate([entry[spec.name] for entry in entries]) for spec in inputs}
 
-    caveat = make_caveat("random_calibration.inputs", seed=seed)
-    return CalibrationData(source="fake", n=n, read=read, preprocess_sha256=None, seed=seed, caveats=(caveat,))
+    def read_whole(start: int, stop: int) -> dict[str, Any]:
+        return random_feeds(inputs, 1, seed + start)
+
+    whole = takes_whole(inputs)
+    return CalibrationData(
+        source="fake",
+        n=n,
+        read=read_whole if whole else read,
+        preprocess_sha256=None,
+        seed=seed,
+        caveats=(make_caveat("random_calibration.inputs", seed=seed),),
+        apart=whole,
+    )
 
 
 def _open_digits(model: str, inputs: Sequence[TensorSpec], n: int, seed: int, split: Split) -> CalibrationData:

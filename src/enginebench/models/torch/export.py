@@ -18,7 +18,7 @@ import numpy as np
 from enginebench.core.errors import ArtifactError, MissingDependency, ModelError, UsageError
 from enginebench.core.feeds import random_feeds
 from enginebench.core.records import Artifact, ExportCheck, TensorSpec
-from enginebench.core.shapes import concrete_shape, find_batch_axes, find_own_batch, show_shape
+from enginebench.core.shapes import concrete_shape, find_batch_axes, find_own_batch, show_shape, takes_whole
 
 try:
     import onnx
@@ -96,6 +96,8 @@ def export_onnx(
     _check_arguments(batch, opset)
     if dynamic_batch and (own := find_own_batch(artifact)):
         raise FixesBatch(f"{artifact.model} cannot be exported with an open batch axis: it takes a batch of {own} only")
+    if dynamic_batch and takes_whole(artifact.inputs):
+        raise FixesBatch(f"{artifact.model} has no batch axis that could stay open: its example is run as it is")
     module = load_module(artifact)
     batches = (SMALLEST_DYNAMIC_EXAMPLE, SECOND_BATCH) if dynamic_batch else (batch, batch)
     opened = name_axes(artifact.inputs, dynamic_axes or {})
@@ -104,7 +106,7 @@ def export_onnx(
         made = folder / out.name
         _write_graph(module, artifact, inputs, made, _add_batch(inputs, opened) if dynamic_batch else opened, opset)
         _check_graph(made, opset, artifact.model)
-        check = compare_with_torch(module, made, inputs, batches, seed, artifact.model, opened)
+        check = compare_with_torch(module, made, artifact.inputs, batches, seed, artifact.model, opened)
         _move_files(folder, out.parent)
     return _describe(artifact, out, check)
 
@@ -408,8 +410,11 @@ def _describe(parent: Artifact, out: Path, check: ExportCheck) -> Artifact:
 def _carry(parents: Sequence[TensorSpec], made: Sequence[TensorSpec]) -> tuple[TensorSpec, ...]:
     """The graph's inputs, with the values of the module's, and as long on open axes as those are."""
     known = {spec.name: spec for spec in parents}
+    whole = parents[0] if takes_whole(parents) else None
 
     def carry(spec: TensorSpec) -> TensorSpec:
+        if whole is not None and spec.name == whole.name:  # its first axis is no batch here either
+            spec = msgspec.structs.replace(spec, shape=(*whole.shape[:1], *spec.shape[1:]))
         lengths = concrete_shape(known[spec.name], 1)
         sizes = tuple(
             n if isinstance(axis, str) and axis != BATCH_AXIS else 0

@@ -32,6 +32,7 @@ except ModuleNotFoundError as missing:
     raise MissingDependency(f"{missing.name}, which modules need,", 'pip install "enginebench[torch]"') from missing
 from torch import nn
 
+from enginebench.models.torch.architectures import stands_in_list
 from enginebench.models.torch.flat import Flat, flatten
 
 # Digits of the pickle's SHA-256 in the name of a MODEL: they keep apart two modules of one class.
@@ -73,7 +74,7 @@ def offer_module(module: object, example_inputs: object) -> Iterator[Offered]:
         write_atomic(path, data)
         text = f"{re.sub(r'[^A-Za-z0-9_]', '_', type(module).__name__)}@{sha256[:DIGITS]}"
         with allow_object(WrittenObject(text=text, path=str(path), sha256=sha256)):
-            yield Offered(text=text, batch=_find_batch(examples))
+            yield Offered(text=text, batch=None if stands_in_list(flat) else _find_batch(examples))
 
 
 def read_examples(module: nn.Module, given: object) -> tuple[Flat, tuple[torch.Tensor, ...]]:
