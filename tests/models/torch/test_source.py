@@ -285,6 +285,13 @@ def half():
 def brain():
     return nn.Linear(3, 2).bfloat16(), (torch.zeros(1, 3).bfloat16(),)
 
+class Inside(nn.Module):
+    def forward(self, x):
+        return x.float() * 2
+
+def brain_inside():
+    return Inside(), (torch.zeros(1, 3).bfloat16(),)
+
 def zeros():
     module = nn.Linear(3, 2)
     nn.init.zeros_(module.weight)
@@ -355,6 +362,8 @@ def test_precision_is_that_of_the_parameters(write_user_module: WriteModule, tmp
     assert (artifact.precision, artifact.inputs[0].dtype) == ("fp16", "float16")
     with pytest.raises(ModelError, match="dtype bfloat16; expected one that NumPy has"):
         make_torch_artifact("user_models:brain", tmp_path)
+    with pytest.raises(ModelError, match="'input' has dtype bfloat16; expected one that NumPy has"):
+        make_torch_artifact("user_models:brain_inside", tmp_path)
 
 
 def test_random_weights_replace_those_of_a_factory(write_user_module: WriteModule, tmp_path: Path) -> None:

@@ -432,8 +432,8 @@ def _describe(
     """All but the weights: what it takes and answers, found by running it."""
     outputs = describe_outputs(module, examples, ref.text)
     inputs = describe_inputs(module, examples, fixed=first == "whole")
-    outputs = _open_lengths(module, inputs, outputs, [tuple(example.shape) for example in examples])
     _require_numpy_types(ref, (*inputs, *outputs))
+    outputs = _open_lengths(module, inputs, outputs, [tuple(example.shape) for example in examples])
     return Artifact(
         kind="torch",
         model=ref.text,
