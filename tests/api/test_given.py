@@ -9,7 +9,7 @@ import pytest
 
 import enginebench
 from enginebench import UsageError
-from enginebench.api.given import OPEN_RANGES, RANGES, check
+from enginebench.api.given import OPEN_RANGES, RANGES, check, read_batches
 
 
 @pytest.mark.parametrize(
@@ -22,6 +22,9 @@ from enginebench.api.given import OPEN_RANGES, RANGES, check
         ({"batch": 0}, "batch=0: expected a whole number, at least 1"),
         ({"batch": [1, 1]}, r"batch=\[1, 1\]: expected different positive numbers"),
         ({"batch": 1.5}, "batch"),
+        ({"batch": "1,x"}, "batch='1,x': expected positive whole numbers, separated by commas"),
+        ({"batch": "0"}, "batch=0: expected a whole number, at least 1"),
+        ({"batch": "2,2"}, "batch='2,2': expected different positive numbers"),
         ({"processes": 0}, "processes=0: expected a whole number, at least 1 and at most 1000"),
         ({"processes": True}, "processes=True"),
         ({"iters": 2.5}, "iters=2.5: expected a whole number"),
@@ -50,6 +53,11 @@ def test_run_refuses(arguments: dict[str, Any], message: str, tmp_path: Path) ->
 def test_what_is_no_model_is_named(model: Any) -> None:
     with pytest.raises(UsageError, match=f"model is a {type(model).__name__}; expected a name, a path, or a torch.nn"):
         enginebench.run(model, engines="fake")
+
+
+@pytest.mark.parametrize("given", ["1, 8", [1, 8], (1, 8)])
+def test_a_list_of_batches_may_be_text(given: str | list[int]) -> None:
+    assert read_batches(given, None) == (1, 8) and read_batches("4", None) == (4,)
 
 
 def test_a_gate_needs_two_sides() -> None:

@@ -190,15 +190,21 @@ def read_precisions(given: str | Iterable[str]) -> list[tuple[Precision, Recipe 
     return [parse_precision(text) for text in list_texts(given)]
 
 
-def read_batches(given: int | Iterable[int] | None, default: int | None) -> tuple[int, ...] | None:
-    """The batches asked for, else that of the example inputs; None if neither says one.
+def read_batches(given: int | str | Iterable[int] | None, default: int | None) -> tuple[int, ...] | None:
+    """The batches asked for, as numbers or as `1,8`, else that of the example inputs; None if neither says one.
 
     Raises:
         UsageError: one is below 1, or given twice.
     """
     if given is None:
         return None if default is None else (default,)
-    batches = tuple(given) if isinstance(given, Iterable) else (given,)
+    if isinstance(given, str):
+        pieces = list_texts(given)
+        if not all(piece.isdecimal() for piece in pieces):
+            raise UsageError(f"batch={given!r}: expected positive whole numbers, separated by commas")
+        batches = tuple(map(int, pieces))
+    else:
+        batches = tuple(given) if isinstance(given, Iterable) else (given,)
     for batch in batches:
         check(batch=batch)
     if not batches or len(set(batches)) != len(batches):

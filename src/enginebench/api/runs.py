@@ -138,7 +138,7 @@ def run(
     example_inputs: object = None,
     engines: str | Iterable[str] | None = None,
     precisions: str | Iterable[str] = "fp32",
-    batch: int | Sequence[int] | None = None,
+    batch: int | str | Sequence[int] | None = None,
     quick: bool = False,
     baseline: str | None = None,
     data: PathLike | None = None,
