@@ -162,6 +162,7 @@ def fixed(): return FixedBatch(), torch.zeros(2, 3)
 def random(): return Random(), torch.zeros(1, 3)
 def branching(): return Branching(), torch.zeros(1, 3)
 def two(): return Two(), (torch.zeros(1, 5, dtype=torch.int64), torch.ones(1, 5, 1), torch.tensor(2.0))
+def traced(): return torch.jit.trace(nn.Linear(8, 4), torch.zeros(2, 8)), torch.zeros(1, 8)
 def half(): return nn.Linear(8, 4).half(), torch.zeros(1, 8).half()
 """
 
@@ -232,6 +233,16 @@ def test_the_graph_has_the_names_of_the_users_module(user_model: Callable[[str],
     assert "flat.Flat" not in str(graph)
     scopes = {scope for node in describe_work(graph, {}).nodes for scope in node.scopes}
     assert scopes == {"module", "inner.0", "inner.1.module"}
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # TorchScript is
+def test_a_traced_module_runs_and_says_why_it_has_no_graph(
+    user_model: Callable[[str], Artifact], tmp_path: Path
+) -> None:
+    artifact = user_model("traced")
+    assert load_module(artifact)(torch.zeros(5, 8)).shape == (5, 4)
+    with pytest.raises(ModelError, match=r"scripted or traced .* engine pytorch runs it\. For a graph, give"):
+        export_onnx(artifact, tmp_path / "a.onnx")
 
 
 def test_half_precision_goes_through_as_it_is(user_model: Callable[[str], Artifact], tmp_path: Path) -> None:

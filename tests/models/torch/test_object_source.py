@@ -311,6 +311,18 @@ def test_a_compiled_module_is_not_taken() -> None:
         pack_module(Flat(torch.compile(Plain())), ())
 
 
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # TorchScript is
+@pytest.mark.parametrize("wrapped", [False, True])
+def test_a_scripted_module_is_refused_with_what_to_give(wrapped: bool) -> None:
+    scripted = torch.jit.script(nn.Linear(4, 2))
+    module = nn.Sequential(scripted) if wrapped else scripted
+    with (
+        pytest.raises(ModelError, match=r"scripted or traced .* this process: give the nn\.Module .*\.pt2"),
+        offer_module(module, torch.zeros(1, 4)),
+    ):
+        pass
+
+
 def test_a_bundle_of_an_object_is_refused_with_what_to_do(tmp_path: Path) -> None:
     with offer_module(Plain(), torch.zeros(1, 4)) as offered:
         artifact = make_torch_artifact(offered.text, tmp_path)

@@ -31,7 +31,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from enginebench.models.onnx.origin import describe_origin
 from enginebench.models.onnx.source import load_graph, read_onnx
 from enginebench.models.torch.blame import find_line
-from enginebench.models.torch.flat import Flat
+from enginebench.models.torch.flat import NOT_SCRIPTED, Flat, holds_script
 from enginebench.models.torch.source import load_module
 from enginebench.models.torch.unwrap import drop_wrapper
 
@@ -99,6 +99,11 @@ def export_onnx(
     if dynamic_batch and takes_whole(artifact.inputs):
         raise FixesBatch(f"{artifact.model} has no batch axis that could stay open: its example is run as it is")
     module = load_module(artifact)
+    if holds_script(module):
+        raise ModelError(
+            f"{artifact.model} cannot be exported: it is a scripted or traced module (TorchScript), or holds one, and "
+            f"torch.export does not read these. The engine pytorch runs it. For a graph, {NOT_SCRIPTED}"
+        )
     batches = (SMALLEST_DYNAMIC_EXAMPLE, SECOND_BATCH) if dynamic_batch else (batch, batch)
     opened = name_axes(artifact.inputs, dynamic_axes or {})
     inputs = _lengthen(set_batch_axes(artifact.inputs, batches[0]), opened)

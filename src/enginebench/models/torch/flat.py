@@ -25,6 +25,9 @@ from enginebench.core.trees import (
 # Leaves that stay as they are in every call.
 CONSTANTS = (type(None), bool, int, float, complex, str, torch.dtype, torch.device)
 
+# What to give in place of a scripted or traced module.
+NOT_SCRIPTED = "give the nn.Module that it was made from, or a .pt2 file of torch.export.save"
+
 
 class Flat(nn.Module):  # type: ignore[misc]  # PyTorch is not followed by mypy
     """The user's module with its tensors in a row: one argument each, and one tensor or a tuple of them as the answer.
@@ -76,6 +79,11 @@ class Flat(nn.Module):  # type: ignore[misc]  # PyTorch is not followed by mypy
     def name_inputs(self, count: int) -> list[str]:
         """The names of `count` inputs."""
         return list(self.names) if self.names else name_positional(self.module.forward, count)
+
+
+def holds_script(module: nn.Module) -> bool:
+    """Whether the module, or one inside of it, is scripted or traced."""
+    return any(isinstance(part, torch.jit.ScriptModule) for part in module.modules())
 
 
 def flatten(

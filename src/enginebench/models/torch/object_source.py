@@ -33,7 +33,7 @@ except ModuleNotFoundError as missing:
 from torch import nn
 
 from enginebench.models.torch.architectures import stands_in_list
-from enginebench.models.torch.flat import Flat, flatten
+from enginebench.models.torch.flat import NOT_SCRIPTED, Flat, flatten, holds_script
 
 # Digits of the pickle's SHA-256 in the name of a MODEL: they keep apart two modules of one class.
 DIGITS = 12
@@ -107,6 +107,11 @@ def pack_module(flat: Flat, examples: tuple[torch.Tensor, ...]) -> bytes:
         raise ModelError(
             "the module is the result of torch.compile, which belongs to this process. Give the module that it was "
             "made from; the engine pytorch-compile compiles it"
+        )
+    if holds_script(module):
+        raise ModelError(
+            f"{type(module).__name__} is a scripted or traced module (TorchScript), or holds one, which cannot leave "
+            f"this process: {NOT_SCRIPTED}"
         )
     with _by_value(module):
         try:
