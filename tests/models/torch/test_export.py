@@ -163,6 +163,14 @@ def random(): return Random(), torch.zeros(1, 3)
 def branching(): return Branching(), torch.zeros(1, 3)
 def two(): return Two(), (torch.zeros(1, 5, dtype=torch.int64), torch.ones(1, 5, 1), torch.tensor(2.0))
 def traced(): return torch.jit.trace(nn.Linear(8, 4), torch.zeros(2, 8)), torch.zeros(1, 8)
+class BrainInside(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.inner = nn.Linear(8, 4).bfloat16()
+    def forward(self, x):
+        return self.inner(x.bfloat16()).float()
+
+def brain_inside(): return BrainInside(), torch.zeros(1, 8)
 def half(): return nn.Linear(8, 4).half(), torch.zeros(1, 8).half()
 """
 
@@ -243,6 +251,24 @@ def test_a_traced_module_runs_and_says_why_it_has_no_graph(
     assert load_module(artifact)(torch.zeros(5, 8)).shape == (5, 4)
     with pytest.raises(ModelError, match=r"scripted or traced .* engine pytorch runs it\. For a graph, give"):
         export_onnx(artifact, tmp_path / "a.onnx")
+
+
+def test_what_the_runtime_lacks_in_bf16_is_named(user_model: Callable[[str], Artifact], tmp_path: Path) -> None:
+    with pytest.raises(
+        ModelError, match=r"ONNX Runtime, which checks the export, has no Gemm in BF16 .* \(module\.float\(\)"
+    ):
+        export_onnx(user_model("brain_inside"), tmp_path / "a.onnx")
+
+
+def test_a_graph_that_the_runtime_does_not_open_is_an_error(
+    mlp: Artifact, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(path: Path) -> None:
+        raise RuntimeError("no memory\nfor it")
+
+    monkeypatch.setattr(export, "_open_session", refuse)
+    with pytest.raises(ModelError, match=r"which checks the export, cannot open it: no memory$"):
+        export_onnx(mlp, tmp_path / "a.onnx")
 
 
 def test_half_precision_goes_through_as_it_is(user_model: Callable[[str], Artifact], tmp_path: Path) -> None:

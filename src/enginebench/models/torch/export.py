@@ -337,10 +337,16 @@ def compare_with_torch(
     The relative difference of an output is its largest absolute difference over its largest absolute value.
 
     Raises:
-        ModelError: a difference too large to be rounding, or values that are not finite on one side only.
+        ModelError: ONNX Runtime does not run the graph, a difference is too large to be rounding, or values are not
+            finite on one side only.
         MissingDependency: onnxruntime is not installed.
     """
-    session = _open_session(path)
+    try:
+        session = _open_session(path)
+    except MissingDependency:
+        raise
+    except Exception as error:  # one of the runtime's kinds
+        raise ModelError(_explain_refusal(error, module, model)) from error
     differences = []
     for i, batch in enumerate(batches):
         specs = _lengthen(set_batch_axes(inputs, batch), opened or {}, by=i)  # open axes have another length each time
@@ -357,6 +363,18 @@ def compare_with_torch(
         max_rel_diff=max(relative for _, relative in differences),
         seed=seed,
     )
+
+
+def _explain_refusal(error: Exception, module: nn.Module, model: str) -> str:
+    """Why ONNX Runtime does not open the graph: most often it lacks an operator for BF16."""
+    found = re.search(r"Could not find an implementation for (\w+)\(\d+\) node with name '([^']*)'", str(error))
+    checker = f"{model} was exported, but ONNX Runtime, which checks the export,"
+    if found and any(tensor.dtype == torch.bfloat16 for tensor in module.state_dict().values()):
+        return (
+            f"{checker} has no {found[1]} in BF16 on a CPU ({found[2]}). Give the model in FP32 (module.float(), "
+            "without casts to BF16); graphs in BF16 are made of that, with --precisions bf16"
+        )
+    return f"{checker} cannot open it: {_first_line(error)}"
 
 
 def _answer(module: nn.Module, inputs: Sequence[torch.Tensor]) -> list[Array]:
