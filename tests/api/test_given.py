@@ -51,7 +51,9 @@ def test_run_refuses(arguments: dict[str, Any], message: str, tmp_path: Path) ->
 
 @pytest.mark.parametrize("model", [3, None, object(), print, b"digits-mlp"])
 def test_what_is_no_model_is_named(model: Any) -> None:
-    with pytest.raises(UsageError, match=f"model is a {type(model).__name__}; expected a name, a path, or a torch.nn"):
+    with pytest.raises(
+        UsageError, match=rf"model is an? {type(model).__name__}; expected a name, a path, or a torch.nn"
+    ):
         enginebench.run(model, engines="fake")
 
 

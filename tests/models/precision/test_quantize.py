@@ -211,7 +211,7 @@ def test_a_dead_tensor_has_a_scale_above_zero(tmp_path):
         ["batch", 4, 2, 2],
     )
     artifact = read_onnx(save(model, tmp_path / "m.onnx"))
-    np.save(tmp_path / "x.npy", np.zeros((2, 3, 2, 2), np.float32))
+    np.save(tmp_path / "x.npy", np.ones((2, 3, 2, 2), np.float32))
     calibration = calibrate(artifact, open_arrays(tmp_path / "x.npy", artifact.inputs, 2), threads=1)
     quantize(artifact, "int8", "tensorrt", tmp_path / "q.onnx", calibration=calibration)
     assert check_for_tensorrt(tmp_path / "q.onnx") == []
