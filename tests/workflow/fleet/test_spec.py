@@ -25,6 +25,8 @@ kind = "small"
 threads = 1
 """
 
+ONE = 'engines = ["fake"]\n[[model]]\nname = "digits-cnn"\n{}\n'
+
 
 def write(tmp_path: Path, text: str) -> Path:
     path = tmp_path / "sweep.toml"
@@ -92,6 +94,15 @@ def test_files_beside_the_specification_are_found_from_anywhere(tmp_path: Path, 
         (MATRIX.replace("[1, 8]", str(list(range(1, MOST_CELLS // 20)))), UsageError, "Part it"),
         ('steps = ["load"]\n' + MATRIX, UsageError, "load_p99_ms"),
         ('baseline = "openvino"\n' + MATRIX, UsageError, "not among the engines"),
+        (
+            "load_p99_ms = nan\n" + MATRIX,
+            UsageError,
+            "load_p99_ms of the sweep is nan; expected a finite number above 0",
+        ),
+        (ONE.format("max_metric_drop = nan"), UsageError, "max_metric_drop of digits-cnn is nan"),
+        (ONE.format("max_metric_drop = -1"), UsageError, "a finite number from 0 on"),
+        (ONE.format("p99_limit_ms = 0"), UsageError, "p99_limit_ms of digits-cnn is 0"),
+        (ONE.format("load_p99_ms = inf"), UsageError, "load_p99_ms of digits-cnn is inf"),
     ],
 )
 def test_what_cannot_be_is_refused(tmp_path: Path, text: str, error: type[EngineBenchError], said: str) -> None:

@@ -160,6 +160,7 @@ def check_spec(spec: SweepSpec) -> SweepSpec:
     for name, value in positive.items():
         if not (math.isfinite(value) and value > 0):
             raise UsageError(f"{name} of the sweep is {value:g}; expected a number above 0")
+    _check_limits(spec)
     if spec.baseline is not None and spell_engine(spec.baseline) not in engines:
         raise UsageError(f"baseline {spec.baseline} is not among the engines of the sweep: {', '.join(spec.engines)}")
     if "tune" in spec.steps:
@@ -174,6 +175,19 @@ def check_spec(spec: SweepSpec) -> SweepSpec:
         if not slug(machine.kind) or machine.kind.startswith("-"):
             raise UsageError(f"machine kind {machine.kind!r}: expected letters and digits, such as h200")
     return replace(spec, engines=engines, machine=machines, batches=tuple(dict.fromkeys(spec.batches)))
+
+
+def _check_limits(spec: SweepSpec) -> None:
+    """Refuses limits that nothing can be held against; a model may allow its metric no drop at all."""
+    given = [("load_p99_ms of the sweep", spec.load_p99_ms, False)]
+    for model in spec.model:
+        given += [
+            (f"{name} of {model.name}", getattr(model, name), name == "max_metric_drop")
+            for name in ("max_metric_drop", "p99_limit_ms", "load_p99_ms")
+        ]
+    for name, value, zero in given:
+        if value is not None and not (math.isfinite(value) and (value > 0 or (zero and value == 0))):
+            raise UsageError(f"{name} is {value:g}; expected a finite number {'from 0 on' if zero else 'above 0'}")
 
 
 def check_tune(spec: SweepSpec) -> None:
