@@ -14,6 +14,7 @@ from enginebench.backends.openvino import openvino as openvino_file
 from enginebench.backends.openvino.openvino import choose_hint
 from enginebench.backends.registry import open_backend, takes
 from enginebench.backends.torch import cast as torch_cast
+from enginebench.backends.verified import FORCE
 from enginebench.core.errors import ArtifactError, BackendUnavailable, UsageError
 from enginebench.core.feeds import random_feeds
 from enginebench.core.names import format_precision
@@ -246,3 +247,18 @@ def test_casts_keep_integers_and_every_output() -> None:
 def test_unknown_casts_are_refused(load_engine: Any) -> None:
     with pytest.raises(UsageError, match="module, autocast"):
         load_engine("pytorch", precision="bf16", options={"cast": "half", "force": "1"})
+
+
+def test_a_module_runs_in_its_own_precision_without_instructions_and_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    import torch
+
+    monkeypatch.setattr(torch_cast, "has_instructions", lambda precision: False)
+    own = Artifact(kind="torch", model="m", path="", sha256="", files=(), inputs=(), outputs=(), precision="fp16")
+    spec = EngineSpec(backend="pytorch", precision="fp16")
+    known = {"force": FORCE}
+    assert torch_cast.check_torch_request(own, spec, known)["force"] == "0"
+    with pytest.raises(BackendUnavailable, match="finds no FP16 instructions"):
+        torch_cast.check_torch_request(msgspec.structs.replace(own, precision="fp32"), spec, known)
+    module = torch.nn.Sequential(torch.nn.Linear(2, 2).half(), torch.nn.Linear(2, 2))
+    assert torch_cast.cast_module(module, own, "fp16", autocast=False) is module
+    assert module[1].weight.dtype == torch.float32

@@ -60,3 +60,26 @@ def test_a_graph_that_could_not_be_made_costs_the_rows_of_graph_engines_alone(
         problems={problem: "operator x"},
     )
     assert [row.skip for row in rows] == [None, reason, reason]
+
+
+@pytest.mark.parametrize(
+    ("module", "graph", "rows"),
+    [
+        ("fp16", "fp16", ["fp16", "fp16"]),
+        ("fp32", "fp32", ["fp32", "fp32"]),
+        ("bf16", "bf16", ["bf16", "bf16"]),
+        ("fp16", None, ["fp16", "fp16"]),
+        ("bf16", None, ["bf16", "bf16"]),
+    ],
+)
+def test_a_module_keeps_its_precision_as_a_graph_does(module: str, graph: str | None, rows: list[str]) -> None:
+    sources = [replace(GRAPH, kind="torch", precision=module, inputs=(TensorSpec(name="x", dtype="f", shape=(1, 4)),))]
+    sources += [replace(GRAPH, precision=graph)] if graph else []
+    planned = plan_rows(
+        RunRequest(model="toy", engines=(("pytorch", {}), ("ort", {}))),
+        sources,
+        probe=lambda name: Availability(engine=name, available=True),
+        takes=lambda name: "torch" if name == "pytorch" else "onnx",
+    )
+    assert [row.requested_precision for row in planned] == rows
+    assert [row.skip is None for row in planned] == [True, graph is not None]

@@ -170,11 +170,11 @@ def list_sizes(request: RunRequest, sources: Sequence[Artifact]) -> list[tuple[d
 
 
 def _list_precisions(request: RunRequest, sources: Sequence[Artifact]) -> Sequence[tuple[Precision, Recipe | None]]:
-    """The precisions asked for; a user's graph that is not in FP32 keeps its own."""
-    given = sources[0] if sources else None
-    if given is not None and given.kind == "onnx" and given.precision != "fp32":
-        return [(given.precision, given.recipe)]
-    return request.precisions
+    """The precisions asked for; a user's graph or module that is not in FP32 keeps its own."""
+    given = next((a for a in sources if a.kind == "onnx"), sources[0] if sources else None)
+    if given is None or given.kind == "plan" or given.precision == "fp32":
+        return request.precisions
+    return [(given.precision, given.recipe)]
 
 
 def _choose_recipe(

@@ -29,7 +29,7 @@ def check_torch_request(artifact: Artifact, spec: EngineSpec, known: Mapping[str
     """
     check_request(artifact, spec, ("torch",), PRECISIONS, reasons=REASONS)
     options = read_options(spec, known)
-    if spec.precision in DTYPES:
+    if spec.precision in DTYPES and spec.precision != artifact.precision:  # its own is run as it is, emulated or not
         check_instructions(spec, has_instructions(spec.precision), options["force"] == "1")
     return options
 
@@ -53,7 +53,7 @@ def cast_module(module: Any, artifact: Artifact, precision: Precision, autocast:
 
     That is what a caller with FP32 images pays, and what a graph that keeps its input types does, too.
     """
-    if precision not in DTYPES:
+    if precision not in DTYPES or (precision == artifact.precision and not autocast):
         return module
     dtype, outputs = DTYPES[precision], [getattr(torch, s.dtype) for s in artifact.outputs]
     return _AutocastModule(module, dtype, outputs) if autocast else _CastModule(module.to(dtype), dtype, outputs)
