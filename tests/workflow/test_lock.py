@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from msgspec.structs import replace
 
 from enginebench.core.errors import DeviceBusy
 from enginebench.core.records import Availability, EngineSpec, MeasureSpec, ModelSource
@@ -118,7 +119,9 @@ VERBS: dict[str, tuple[Any, Callable[[Path], object], set[str]]] = {
     ),
     "stages": (
         stages,
-        lambda d: stages.measure_stages(ask("trtexec"), images=None, n=1, decoders=1, reporter=QUIET),
+        lambda d: stages.measure_stages(
+            replace(ask("trtexec"), model="resnet18"), images=None, n=1, decoders=1, reporter=QUIET
+        ),
         {"cuda:0"},
     ),
     "drift": (
