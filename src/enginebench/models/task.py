@@ -11,7 +11,7 @@ import msgspec
 import numpy as np
 from msgspec import Struct
 
-from enginebench.core.errors import ArtifactError, FeedError, MissingDependency, ParseError
+from enginebench.core.errors import ArtifactError, FeedError, MissingDependency, ParseError, UsageError
 from enginebench.core.feeds import random_feeds
 from enginebench.core.records import TensorSpec
 from enginebench.core.shapes import concrete_shape
@@ -130,6 +130,18 @@ def preprocess_for(model: str, input_size: int | None = None) -> Preprocess | No
     resize, interpolation = IMAGENET_RESIZE[model]
     crop = input_size or IMAGENET_CROP
     return _preprocess_imagenet(round(resize * crop / IMAGENET_CROP), crop, interpolation)
+
+
+def choose_preprocess(model: str, input_size: int | None) -> Preprocess:
+    """How the model wants its pictures.
+
+    Raises:
+        UsageError: only its owner knows.
+    """
+    preprocess = preprocess_for(model, input_size)
+    if preprocess is None:
+        raise UsageError(f"{model}: how its pictures are prepared is not known; stages needs a built-in or timm model")
+    return preprocess
 
 
 def hash_preprocess(model: str, input_size: int | None = None) -> str | None:

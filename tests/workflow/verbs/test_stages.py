@@ -17,11 +17,10 @@ from enginebench.analyze.stages import STAGES
 from enginebench.core.errors import UsageError
 from enginebench.core.records import EngineSpec, TensorSpec
 from enginebench.models.sample_images import make_photos
-from enginebench.models.task import Preprocess, preprocess_for
+from enginebench.models.task import Preprocess, choose_preprocess, preprocess_for
 from enginebench.workflow.child.perform.stages import (
     MIN_BATCHES,
     WARMUP_BATCHES,
-    choose_preprocess,
     choose_waiting,
     decode_photo,
     rank_classes,

@@ -56,8 +56,8 @@ def measure_stages(
         ArtifactError: the pictures cannot be read.
     """
     from enginebench.models.sample_images import write_photos
+    from enginebench.models.task import choose_preprocess
     from enginebench.models.zoo import resolve_model
-    from enginebench.workflow.child.perform.stages import choose_preprocess
 
     resolve_model(request.model)
     choose_preprocess(request.model, request.input_size)  # refused before pictures and graphs are made

@@ -47,6 +47,8 @@ def perform_stages(job: StagesJob, note: NoteCall) -> StagesAnswer:
     from enginebench.workflow.child.perform.answers import check_prepared_alike
 
     photos = read_photos(Path(job.images_dir), job.n)
+    from enginebench.models.task import choose_preprocess
+
     preprocess = choose_preprocess(job.model, job.input_size)
     check_prepared_alike(job.artifact, preprocess.sha256())
     backend = open_for(job.engine, job.out_dir)
@@ -70,20 +72,6 @@ def perform_stages(job: StagesJob, note: NoteCall) -> StagesAnswer:
         seconds=job.time_limit_s,
     )
     return replace(serial, overlapped_per_s=rate, engine_version=backend.probe().version)
-
-
-def choose_preprocess(model: str, input_size: int | None) -> Preprocess:
-    """How the model wants its pictures.
-
-    Raises:
-        UsageError: only its owner knows.
-    """
-    from enginebench.models.task import preprocess_for
-
-    preprocess = preprocess_for(model, input_size)
-    if preprocess is None:
-        raise UsageError(f"{model}: how its pictures are prepared is not known; stages needs a built-in or timm model")
-    return preprocess
 
 
 def choose_waiting(spec: EngineSpec) -> EngineSpec:
