@@ -598,14 +598,14 @@ def find_exceeded(drift: Drift) -> tuple[str, ...]:
     return tuple(sentences)
 
 
-def tell_broken(output: OutputDrift, limits: Mapping[str, float]) -> list[str]:
-    """`snr 38.2 below 60`, `max_abs 0.5 above 0.1`: the limits that an output does not keep."""
+def tell_broken(output: OutputDrift, limits: Mapping[str, float]) -> dict[str, str]:
+    """`snr 38.2 below 60`, `max_abs 0.5 above 0.1`: the limits that an output does not keep, by the figure's name."""
     found = [(*_find_figure(output, name), name, limit) for name, limit in limits.items()]
-    return [
-        f"{figure} {value:.6g} {'below' if LIMITS[name][1] else 'above'} {limit:g}"
+    return {
+        figure: f"{figure} {value:.6g} {'below' if LIMITS[name][1] else 'above'} {limit:g}"
         for figure, value, name, limit in found
         if not _keeps(name, value, limit)
-    ]
+    }
 
 
 def holds_values(output: OutputDrift) -> bool:

@@ -266,10 +266,6 @@ def _has_same_engine(a: Row, b: Row) -> bool:
     )
 
 
-# Of a row whose validity is not "valid".
-_NOT_RELIED = "do not rely on this row"
-
-
 class Notes(Struct, frozen=True, kw_only=True):
     """What must be said beside the table: notes of some rows, numbered from 1, and notes of every measured row."""
 
@@ -278,7 +274,17 @@ class Notes(Struct, frozen=True, kw_only=True):
     common: tuple[str, ...]
 
 
-Note = str | Caveat
+class Distrust(Struct, frozen=True):
+    """That the figures of a row are not valid."""
+
+    validity: str
+
+    def tell(self, rows: str = "this row") -> str:
+        """The note."""
+        return f"{self.validity}: do not rely on {rows}"
+
+
+Note = str | Caveat | Distrust
 
 
 def collect_notes(rows: Sequence[Row]) -> Notes:
@@ -293,15 +299,15 @@ def collect_notes(rows: Sequence[Row]) -> Notes:
     shared = set.intersection(*measured) if len(measured) > 1 else set()
     index: dict[Hashable, int] = {}
     numbers = [tuple(index.setdefault(key, len(index) + 1) for key in keys if key not in shared) for keys in named]
-    common = [wording[key] for key in wording if key in shared]
     if len(measured) < len(rows):  # a row that was skipped has no figures to rely on
-        common = [text.replace(_NOT_RELIED, "do not rely on any row that was measured") for text in common]
-    return Notes(numbers=tuple(numbers), numbered=tuple(wording[key] for key in index), common=tuple(common))
+        wording |= {key: key.tell("any row that was measured") for key in shared if isinstance(key, Distrust)}
+    common = tuple(wording[key] for key in wording if key in shared)
+    return Notes(numbers=tuple(numbers), numbered=tuple(wording[key] for key in index), common=common)
 
 
 def find_key(note: Note) -> Hashable:
     """Equal for notes that one sentence tells."""
-    return note if isinstance(note, str) else find_sentence(note)
+    return find_sentence(note) if isinstance(note, Caveat) else note
 
 
 def word_notes(notes: Iterable[Note]) -> dict[Hashable, str]:
@@ -313,8 +319,11 @@ def word_notes(notes: Iterable[Note]) -> dict[Hashable, str]:
 
 
 def _word(alike: Sequence[Note]) -> str:
+    first = alike[0]
+    if isinstance(first, Distrust):
+        return first.tell()
     doubts = [note for note in alike if isinstance(note, Caveat)]
-    return format_caveat(*doubts) if doubts else str(alike[0])
+    return format_caveat(*doubts) if doubts else str(first)
 
 
 def _list_notes(row: Row) -> list[Note]:
@@ -331,7 +340,7 @@ def _list_notes(row: Row) -> list[Note]:
     if row.speedup_reason:
         notes.append(f"no speed-up: {row.speedup_reason}")
     if row.n and row.validity != "valid":
-        notes.append(f"{row.validity}: {_NOT_RELIED}")
+        notes.append(Distrust(row.validity))
     return [*notes, *row.caveats]
 
 

@@ -70,10 +70,11 @@ def _find_drift(drift: Drift | None, limits: Mapping[str, float] | None, *, by_s
 
 def _describe(drift: Drift, limits: Mapping[str, float]) -> str:
     """The limits that an output does not keep, and the figure that was held against each."""
+    broken = [(output, tell_broken(output, limits)) for output in drift.outputs]
     several = len(drift.outputs) > 1
-    broken = [f"{o.name}: {text}" if several else text for o in drift.outputs for text in tell_broken(o, limits)]
-    if any("centred_cosine" in text for text in broken):
-        return ", ".join(broken)
+    told = [f"{o.name}: {text}" if several else text for o, texts in broken for text in texts.values()]
+    if any("centred_cosine" in texts for _, texts in broken):
+        return ", ".join(told)
     centred = [o.centred_cosine_mean for o in drift.outputs if o.centred_cosine_mean is not None]
     seen = f" (centred cosine {min(centred):.4f})" if centred else ""
-    return f"{', '.join(broken) or 'the limits'}{seen}"
+    return f"{', '.join(told) or 'the limits'}{seen}"
