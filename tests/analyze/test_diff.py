@@ -113,3 +113,24 @@ def test_a_missing_row_fails_for_that_reason_alone() -> None:
     document = diff_results([make_row(), make_row(id="b")], [make_row(), other])
     assert [row.failures for row in document.rows] == [(), ("not comparable",), ("not comparable",)]
     assert not diff_results([make_row(), make_row(id="b")], [make_row()], allow_not_comparable=True).gate_failed
+
+
+def test_a_row_that_no_engine_takes_fails_no_gate() -> None:
+    gone = make_row(id="pytorch", status="skipped", reason="8 bits are of graphs", measurements=())
+    document = diff_results([make_row(), gone], [make_row(), gone])
+    assert not document.gate_failed and document.verdict == "equivalent"
+    row = next(row for row in document.rows if row.id == "pytorch")
+    assert row.skipped and row.reasons == ("skipped on both sides: 8 bits are of graphs",)
+
+
+def test_a_row_that_was_measured_before_may_not_be_skipped_now() -> None:
+    gone = make_row(status="skipped", reason="not installed", measurements=())
+    assert gate(gone).failures[0] == "not comparable"
+    assert gate(make_row(status="failed", reason="no", measurements=())).failures[0] == "not comparable"
+
+
+def test_nothing_but_skipped_rows_is_no_pass() -> None:
+    gone = make_row(status="skipped", reason="no", measurements=())
+    document = diff_results([gone], [gone])
+    assert document.gate_failed and document.verdict == "not_comparable"
+    assert not diff_results([gone], [gone], allow_not_comparable=True).gate_failed

@@ -43,6 +43,7 @@ class DiffRow(Struct, frozen=True, kw_only=True):
     # Of the two sides with each other; None: nobody compared them, as in runs that were made apart.
     outputs_agree: bool | None = None
     change: Change | None = None  # beside the time, of the same row in two environments
+    skipped: bool = False  # on both sides: what no engine takes is lost by nobody, and decides nothing
 
 
 Pair = TypeVar("Pair", Comparison, DiffRow)
@@ -74,7 +75,7 @@ def diff_results(
 
     Rows are partners by their id; what is left over, by engine and precision (so that a row with another batch is
     `not_comparable` for that reason); and where both sides are a single row, these two. A row without a partner is
-    `not_comparable`.
+    `not_comparable`. One that was skipped on both sides is so, too, but decides nothing where there are others.
 
     Args:
         base: rows that are compared to.
@@ -98,21 +99,21 @@ def diff_results(
     rows = tuple(
         _gate(_diff_pair(b, c, margin, neighbours, fed_alike), b, c, allow_not_comparable, limit) for b, c in pairs
     )
-    failed = any(row.failures for row in rows) or (not rows and not allow_not_comparable)
+    failed = any(row.failures for row in rows) or (all(row.skipped for row in rows) and not allow_not_comparable)
     verdict = find_worst(rows)
     return DiffDocument(rows=rows, verdict=verdict, gate_failed=failed, margin=margin, max_metric_drop=max_metric_drop)
 
 
 def find_worst(rows: Sequence[DiffRow]) -> Verdict:
-    """The verdict over several rows; without any, nothing is comparable."""
-    found = {row.verdict for row in rows}
+    """The verdict over several rows; without any that was tried, nothing is comparable."""
+    found = {row.verdict for row in rows if not row.skipped}
     return next((verdict for verdict in WORST_FIRST if verdict in found), "not_comparable")
 
 
 def join_documents(documents: Sequence[DiffDocument], margin: float, max_metric_drop: float | None) -> DiffDocument:
     """The rows of several comparisons, and the verdict over all of them."""
     rows = tuple(row for document in documents for row in document.rows)
-    failed = not rows or any(document.gate_failed for document in documents)
+    failed = all(row.skipped for row in rows) or any(document.gate_failed for document in documents)
     verdict = find_worst(rows)
     return DiffDocument(rows=rows, verdict=verdict, gate_failed=failed, margin=margin, max_metric_drop=max_metric_drop)
 
@@ -143,7 +144,7 @@ class MetricLimit(Struct, frozen=True, kw_only=True):
 
 def _gate(row: DiffRow, base: Result | None, cand: Result | None, allow: bool, limit: MetricLimit) -> DiffRow:
     """The row with what fails the gate: slower, not comparable, worse answers, another precision."""
-    failures = _find_failures(row, allow)
+    failures = _find_failures(row, allow or row.skipped)
     if base is None or cand is None:
         return replace(row, failures=failures)
     failures += find_losses(base, cand, limit)
@@ -298,6 +299,9 @@ def _diff_pair(base: Result | None, cand: Result | None, margin: float, neighbou
 
 def _time_pair(name: str, base: Result, cand: Result, margin: float, neighbours: bool) -> DiffRow:
     """The verdict by the times alone."""
+    if base.status == cand.status == "skipped":
+        whys = dict.fromkeys(result.reason or "no reason recorded" for result in (base, cand))
+        return replace(_refuse(name, [f"skipped on both sides: {why}" for why in whys]), skipped=True)
     obstacles = _find_obstacles(base, "base") + _find_obstacles(cand, "candidate")
     obstacles = obstacles or comparable(base, cand, margin, neighbours=neighbours)
     if obstacles:

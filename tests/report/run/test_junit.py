@@ -51,3 +51,11 @@ def test_names_are_text() -> None:
     evil = 'a"]]><x>\x1b\x00&'
     (case,) = parse([replace(make_result(), id=evil)], [make_result(status="failed", reason=evil)])
     assert (case.get("name") or "").startswith('a"]]><x>&')
+
+
+def test_nothing_but_skipped_rows_is_a_failure_beside_them() -> None:
+    gone = [make_result("ort", status="skipped", reason="no")]
+    suite = parse(gone, gone)
+    assert (suite.get("tests"), suite.get("skipped"), suite.get("failures")) == ("2", "1", "1")
+    row, nothing = suite
+    assert row.find("skipped") is not None and nothing.find("failure") is not None
