@@ -8,6 +8,9 @@ import numpy as np
 from msgspec import Struct
 
 from enginebench.analyze.quantiles import median, nearest_rank
+from enginebench.analyze.tails import min_samples
+from enginebench.core.caveats import make_caveat
+from enginebench.core.limits import MARGIN
 from enginebench.core.names import format_engine, format_precision
 from enginebench.core.records import Caveat, EngineSpec
 
@@ -91,13 +94,14 @@ def describe_stages(
         image_bytes: size of each picture's file.
         top_classes: the best class of each picture of the first batch.
         engine_version: of the runtime.
-        caveats: of the artifact.
+        caveats: of the artifact; doubts about the times come behind them.
     """
     batch = engine.batch
     means_ms = {name: float(np.mean(stages_ns[name])) / NS_PER_MS for name in STAGES}
     totals_ms = sorted(sum(times) / NS_PER_MS for times in zip(*(stages_ns[name] for name in STAGES), strict=True))
     total_ms, sizes = sum(means_ms.values()), sorted(image_bytes)
     serial_per_s = batch * 1000 / total_ms
+    bounds = bound_rates(means_ms, batch, decoders)
     return StagesDocument(
         model=model,
         engine=format_engine(engine),
@@ -117,12 +121,22 @@ def describe_stages(
         overlap_gain=overlapped_per_s / serial_per_s,
         decoders=decoders,
         lanes=lanes,
-        bounds_per_s=bound_rates(means_ms, batch, decoders),
+        bounds_per_s=bounds,
         device_times=_describe_device(device_ns),
         top_classes=tuple(top_classes),
         engine_version=engine_version,
-        caveats=caveats,
+        caveats=(*caveats, *_doubt_times(len(totals_ms), overlapped_per_s / min(bounds.values()))),
     )
+
+
+def _doubt_times(n: int, of_bound: float) -> list[Caveat]:
+    """The doubts about a p99 of `n` batches, and about a pipeline that outran its slower side."""
+    doubts = []
+    if n < (needed := min_samples(0.99)):
+        doubts.append(make_caveat("too_few_samples.batches", n=n, needed=needed))
+    if of_bound > 1 + MARGIN:
+        doubts.append(make_caveat("beats_bound.pipeline", ratio=of_bound))
+    return doubts
 
 
 def bound_rates(means_ms: Mapping[str, float], batch: int, decoders: int) -> dict[str, float]:

@@ -34,6 +34,10 @@ TEMPLATES: dict[str, Template] = {
         "{count} layers took less time than their bounds, {worst} the least: its bound is {share:.0%} of its time",
         "the ceilings are too low: run enginebench roofline again while nothing else runs, without --quick",
     ),
+    "beats_bound.pipeline": Template(
+        "overlapped, {ratio:.2f} times as many pictures came as the stages alone allow",
+        "the machine was slower while the stages ran one by one: measure again while nothing else runs",
+    ),
     "beats_bound.row": Template(
         "the median is shorter than the machine's best rates allow: the bound is {share:.0%} of it",
         "the ceiling or the time is wrong: run enginebench roofline again while nothing else runs, without --quick",
@@ -310,6 +314,7 @@ TEMPLATES: dict[str, Template] = {
     "throttled.device": Template(
         "the device was throttled during {share:.0%} of the samples", "cool it or lower the load, then measure again"
     ),
+    "too_few_samples.batches": Template("{n} batches cannot carry p99, which needs {needed}", "raise --time-limit"),
     "too_few_samples.none": Template("no process has a sample", "see the reason of the row"),
     "too_few_samples.p99": Template(
         "{n} samples cannot carry p99, which needs {needed}", "raise --time-limit, --iters or --processes"

@@ -8,6 +8,7 @@ from rich.table import Table
 from rich.text import Text
 
 from enginebench.analyze.stages import StagesDocument
+from enginebench.core.caveats import format_caveat
 from enginebench.core.text import clean_text, count_of
 from enginebench.report.numbers import format_significant
 
@@ -23,10 +24,11 @@ BAR_WIDTH = 24
 
 
 def print_stages(document: StagesDocument, console: Console) -> None:
-    """Prints the table of stages, the rates, and what bounds them."""
+    """Prints the table of stages, the rates, what bounds them, and what is doubtful."""
     title = f"{document.model}, {document.engine} {document.precision}, {document.device}, batch {document.batch}"
     table = build_stages_table(document)
-    sentences = [Text(clean_text(sentence)) for sentence in describe_rates(document)]
+    doubts = map(format_caveat, document.caveats)
+    sentences = [Text(clean_text(sentence)) for sentence in (*describe_rates(document), *doubts)]
     console.print(Group(Text(clean_text(title), style="bold"), table, *sentences))
 
 
