@@ -129,3 +129,7 @@ def test_the_caption_speaks_of_a_line_where_one_is_drawn() -> None:
         points = [{**point, "row": "a", "pareto": True}, {**point, "row": "b", "pareto": second}]
         chart = _draw_quality(points, "top-1")
         assert chart is not None and said in str(chart.spec)
+    none = _draw_quality([{**point, "row": name, "pareto": False} for name in "ab"], "top-1")
+    assert (
+        none is not None and "no row can be relied on" in str(none.spec) and "diamond'" not in str(none.spec["title"])
+    )

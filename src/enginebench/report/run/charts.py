@@ -25,6 +25,7 @@ from enginebench.report.charts import (
     import_altair,
     style_chart,
 )
+from enginebench.report.run.placing import LINE, place_names
 from enginebench.report.run.rows import RunDocument
 from enginebench.report.run.series import (
     Point,
@@ -46,6 +47,9 @@ _PANEL = 44
 # A bar and the space around it; a line of its label, and the space between two labels.
 _BAR, _LINE, _GAP = 24, 13, 8
 _MOST_LINES = 12
+# The height of a picture of points, and the width between its axes for which their names are placed: pages are narrower
+# than files.
+_SCATTER, _NARROW = 300, 520
 # Labels of rows on the tail axis: the share of calls that are no slower.
 _SHARES = "datum.value == 0 ? 'min' : format(100 - 100 / pow(10, datum.value), '.6~g') + ' %'"
 _SHOWN = "indexof(hidden, datum.row) < 0"
@@ -261,7 +265,9 @@ def _draw_quality(points: list[Point], quality: str) -> Chart | None:
     x = alt.X(
         "per_s:Q", title="images per second at p50, log axis", scale=alt.Scale(type="log", padding=30, nice=False)
     )
-    percent = alt.Axis(format=".2%") if quality.startswith("top-1") else alt.Axis(format=".6~g")
+    # Room around a share of 100 % reaches beyond it, where no share lies.
+    percent = alt.Axis(format=".2%", labelExpr="datum.value > 1 ? '' : datum.label")
+    percent = percent if quality.startswith("top-1") else alt.Axis(format=".6~g")
     y = alt.Y("quality:Q", title=quality, scale=alt.Scale(zero=False, padding=12), axis=percent)
     base = _read("points").transform_filter(_SHOWN).encode(x=x, y=y)
     tooltip = _tips(row="row", per_s="images/s", quality=quality, low="95 % from", high="to", precision="precision")
@@ -275,18 +281,17 @@ def _draw_quality(points: list[Point], quality: str) -> Chart | None:
         shape=alt.Shape("pareto:N", legend=None, scale=alt.Scale(domain=[True, False], range=["diamond", "circle"])),
         tooltip=tooltip,
     )
-    names = base.transform_filter("datum.pareto").mark_text(align="right", dx=-8, dy=10, color=GREY, fontSize=10)
-    # Of the rows on the front the name says it.
-    doubtful = base.transform_filter("datum.doubt != '' && !datum.pareto")
-    doubts = doubtful.mark_text(align="right", dx=-8, dy=10, color=GREY, fontSize=10).encode(text=alt.Text("doubt:N"))
+    place = {name: alt.expr(f"datum.{name}") for name in ("align", "dx", "dy")}
+    names = base.mark_text(**place, baseline="top", lineHeight=LINE, color=GREY, fontSize=10)
+    names = names.encode(text=alt.Text("row:N"))
     fronts = Counter(p["front"] for p in points if p["pareto"])
     where = "on the dashed line" if any(count > 1 for count in fronts.values()) else "with a diamond"
-    subtitle = f"no other row is both faster and better than those {where}"
+    subtitle = f"no other row is both faster and better than those {where}" if fronts else "no row can be relied on"
     spec = finish(
-        alt.layer(front, rules, dots, names.encode(text=alt.Text("row:N")), doubts),
+        alt.layer(front, rules, dots, names),
         f"Speed against {quality}",
         subtitle,
-        300,
+        _SCATTER,
     )
     best = [p["row"] for p in points if p["pareto"]]
     return Chart(
@@ -294,7 +299,7 @@ def _draw_quality(points: list[Point], quality: str) -> Chart | None:
         section="quality",
         title=f"Speed against {quality}",
         description=f"A point for each row. On the Pareto front: {', '.join(best) or 'none'}.",
-        spec=_fill(spec, points=points),
+        spec=_fill(spec, points=place_names(points, _NARROW, _SCATTER)),
     )
 
 
