@@ -31,6 +31,8 @@ INSTALL = 'pip install "enginebench[report]"'
 WIDTH = 680
 # Where a label goes on in a new line. Text around pictures shows it as one space, and it is no control character.
 LINE_BREAK = "  "
+# Pixels: the mean width of a letter beside a mark.
+LETTER = 5.6
 # Of times in text: runs differ in the fourth digit.
 DIGITS = 5
 # Okabe-Ito colours: told apart by readers with colour-blindness. Source: M. Okabe, K. Ito, "Color Universal Design".
@@ -237,8 +239,12 @@ def draw_layers(profile: ProfileDocument, title: str, topk: int = 30, layers: La
     kinds = {layer.name: name_kind(layer) for layer in layers.layers} if layers else {}
     bars = list_bars(profile, topk, kinds)
     axis = alt.Axis(labelExpr=label_ranks(bars), labelLimit=330, ticks=False, domain=False, grid=False)
-    ticks = alt.Axis(tickCount=8, labelOverlap=True)
-    x = alt.X("shown:Q", title="ms in one iteration, with the profiler on", axis=ticks)
+    # Where names leave little room for bars, the title begins under the names.
+    ticks = alt.Axis(tickCount=8, labelOverlap=True, titleAnchor="end")
+    room = leave_room(
+        max((bar["shown"] for bar in bars), default=0.0), max((len(bar["label"]) for bar in bars), default=0)
+    )
+    x = alt.X("shown:Q", title="ms in one iteration, with the profiler on", axis=ticks, scale=room)
     base = read_rows([]).encode(y=alt.Y("rank:O", title=None, axis=axis), x=x)
     # With the default verbosity of a build no precision is known: one colour, no legend.
     told = any(bar["kind"] != "other" for bar in bars)
@@ -248,6 +254,21 @@ def draw_layers(profile: ProfileDocument, title: str, topk: int = 30, layers: La
     subtitle = f"{count_of(len(profile.layers), 'layers')}, {whole_ms} ms"
     spec = finish(alt.layer(bar, text), title, subtitle, height=18 * max(len(bars), 4))
     return spec | {"data": {"values": bars}}  # put in last: altair would copy and check each number
+
+
+def leave_room(longest: float, letters: int) -> Any:
+    """The scale of bars that leaves room for the text behind the longest, whatever the width of the picture.
+
+    Args:
+        longest: the value of the longest bar.
+        letters: of the longest text.
+    """
+    alt = import_altair()
+    room = round(LETTER * letters) + 16
+    if longest <= 0:
+        return alt.Scale()
+    end = alt.expr(f"{longest!r} * width / max(width - {room}, {room})")
+    return alt.Scale(domainMin=0, domainMax=end, nice=False)
 
 
 def name_kind(layer: EngineLayer) -> str:

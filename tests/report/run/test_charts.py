@@ -13,7 +13,7 @@ from stored_run import EVIL, make_results
 
 from enginebench.core.errors import MissingDependency
 from enginebench.core.records import Result
-from enginebench.report.charts import render_png
+from enginebench.report.charts import leave_room, render_png
 from enginebench.report.run.charts import Chart, _draw_quality, draw_run
 from enginebench.report.run.rows import describe_run
 
@@ -133,3 +133,9 @@ def test_the_caption_speaks_of_a_line_where_one_is_drawn() -> None:
     assert (
         none is not None and "no row can be relied on" in str(none.spec) and "diamond'" not in str(none.spec["title"])
     )
+
+
+def test_the_longest_bar_leaves_room_for_its_text() -> None:
+    scale = leave_room(13.2, 14).to_dict()
+    assert scale["domainMin"] == 0 and scale["domainMax"] == {"expr": "13.2 * width / max(width - 94, 94)"}
+    assert leave_room(0.0, 3).to_dict() == {}  # bars of nothing have no longest

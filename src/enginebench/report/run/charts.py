@@ -23,6 +23,7 @@ from enginebench.report.charts import (
     draw_layers,
     finish,
     import_altair,
+    leave_room,
     style_chart,
 )
 from enginebench.report.run.placing import LINE, place_names
@@ -100,7 +101,9 @@ def _draw_speedups(points: list[Point], document: RunDocument) -> Chart | None:
         return None
     alt = import_altair()
     y = alt.Y("row:N", sort=None, title=None, axis=_label_bars(domain=False))
-    x = alt.X("speedup:Q", title="times as fast as the baseline", axis=alt.Axis(tickCount=8))
+    longest = max(max(p["speedup"], p["high"] or 0) for p in points)
+    room = leave_room(longest, max(len(p["text"]) for p in points))
+    x = alt.X("speedup:Q", title="times as fast as the baseline", axis=alt.Axis(tickCount=8), scale=room)
     base = _read("speedups").transform_filter(_SHOWN).encode(y=y)
     tooltip = _tips(row="row", verdict="verdict", speedup="speed-up", low="95 % from", high="to")
     bars = base.mark_bar(size=_BAR - 4).encode(x=x, color=_colour_precisions(points), tooltip=tooltip)

@@ -7,13 +7,12 @@ from collections.abc import Callable, Sequence
 
 from msgspec import Struct
 
-from enginebench.report.charts import LINE_BREAK
+from enginebench.report.charts import LETTER, LINE_BREAK
 from enginebench.report.run.series import Point
 
-# Pixels. Of a letter the mean width: a name is one line or a few, set in ten points.
-_LETTER, LINE = 5.6, 12
-# Between a point and its name, and between the middle of a point and what may not be covered around it.
-ASIDE, _BELOW, _DOT = 8, 4, 5
+# Pixels: of a line of a name; between a point and its name; from the middle of a point to where a name may begin.
+LINE = 12
+_ASIDE, _BELOW, _DOT = 8, 4, 5
 # Places further from the point than this many lines are nobody's.
 _FURTHEST = 24
 
@@ -51,15 +50,15 @@ def place_names(points: Sequence[Point], width: float, height: float) -> list[Po
     placed = []
     for point, (x, y) in zip(points, middles, strict=True):
         lines = point["row"].split(LINE_BREAK)
-        wide, high = _LETTER * max(map(len, lines)), LINE * len(lines)
+        wide, high = LETTER * max(map(len, lines)), LINE * len(lines)
         left, down = x > width / 2, y <= height / 2
-        start = x - ASIDE - wide if left else x + ASIDE
+        start = x - _ASIDE - wide if left else x + _ASIDE
         steps = range(0, _FURTHEST * LINE, LINE)
         offsets = [_BELOW + step if down else -_BELOW - step - high for step in steps]
         boxes = [Box(start, y + offset, start + wide, y + offset + high) for offset in offsets]
         free = next((i for i, box in enumerate(boxes) if not any(map(box.touches, taken))), 0)
         taken.append(boxes[free])
-        place = {"align": "right" if left else "left", "dx": -ASIDE if left else ASIDE, "dy": offsets[free]}
+        place = {"align": "right" if left else "left", "dx": -_ASIDE if left else _ASIDE, "dy": offsets[free]}
         placed.append({**point, **place})
     return placed
 
