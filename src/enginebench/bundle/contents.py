@@ -50,7 +50,7 @@ TORCH_GPU = {"predict_torch_cuda.py": "predict.py", **MODULE}
 GPU = {
     "pytorch": Contents(programs=TORCH_GPU, runtime=("torch",)),
     "ort-cuda": Contents(
-        programs={"predict_ort_cuda.py": "predict.py", "gpu.py": "gpu.py"},
+        programs={"predict_ort_cuda.py": "predict.py", "session.py": "session.py", "gpu.py": "gpu.py"},
         runtime=("onnxruntime-gpu",),
         others=("cuda-python", "numpy"),
     ),

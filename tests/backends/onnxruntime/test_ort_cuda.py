@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from ctypes import c_byte
 from importlib import import_module
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
@@ -75,6 +76,7 @@ class GpuSession:
     made: list[GpuSession] = []
     dropped, kept = False, {}
     fail: str | None = None
+    host_inputs: tuple[str, ...] = ()  # that a node reads on the CPU
 
     def __init__(self, path: str, settings: Any, providers: Any) -> None:
         if self.fail:
@@ -99,10 +101,22 @@ class GpuSession:
     def io_binding(self) -> Any:
         inner = Binding(self.real.io_binding())
 
-        def bind(side: str) -> Any:
-            return lambda name, device, index, *rest: getattr(inner.real, side)(name, "cpu", index, *rest)
+        def bind_input(name: str, device: str, index: int, dtype: Any, shape: Any, address: int) -> None:
+            """What is bound where it is not wanted is copied there and then, as ONNX Runtime does."""
+            if (device == "cpu") != (name in self.host_inputs):
+                memory = (c_byte * (np.prod(shape, dtype=int) * np.dtype(dtype).itemsize)).from_address(address)
+                inner.copied[name] = np.frombuffer(bytes(memory), dtype).reshape(shape)
+                address = inner.copied[name].ctypes.data
+            inner.real.bind_input(name, "cpu", index, dtype, shape, address)
 
-        return SimpleNamespace(_iobinding=inner, bind_input=bind("bind_input"), bind_output=bind("bind_output"))
+        def bind_output(name: str, device: str, index: int, *rest: Any) -> None:
+            inner.real.bind_output(name, "cpu", index, *rest)
+
+        return SimpleNamespace(_iobinding=inner, bind_input=bind_input, bind_output=bind_output)
+
+    def get_input_memory_infos(self) -> list[SimpleNamespace]:
+        kinds = ("Cpu" if value.name in self.host_inputs else "Cuda" for value in self.real.get_inputs())
+        return [SimpleNamespace(name=kind) for kind in kinds]
 
     def run_with_iobinding(self, binding: Any, settings: Any) -> None:
         self.runs += 1
@@ -114,6 +128,7 @@ class Binding:
 
     def __init__(self, real: Any) -> None:
         self.real = real
+        self.copied: dict[str, np.ndarray] = {}
 
 
 def draw(batch: int = 2, seed: int = 0) -> dict[str, np.ndarray]:
@@ -159,25 +174,100 @@ def test_an_input_that_is_handed_on_keeps_its_buffers(ort_cuda: Any, handing_on:
             np.testing.assert_array_equal(engine.fetch()["y"], -x)
 
 
-@pytest.mark.usefixtures("ort_cuda")
-def test_so_does_the_program_of_a_bundle(handing_on: Artifact, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    document = {"engine": to_builtins(SPEC), "artifact": to_builtins(handing_on) | {"path": "model.onnx"}}
+@pytest.fixture
+def chosen(tmp_path: Path) -> Artifact:
+    """y = x, or -x where the first of `flip` is true: a condition, which the CPU reads."""
+    x, y = (TensorSpec(name=name, dtype="float32", shape=("batch", 4)) for name in "xy")
+    flip = TensorSpec(name="flip", dtype="bool", shape=(1,))
+    values = [helper.make_tensor_value_info(s.name, TensorProto.FLOAT, s.shape) for s in (x, y)]
+    flips = helper.make_tensor_value_info("flip", TensorProto.BOOL, (1,))
+    branches = {}
+    for branch, operator in (("then_branch", "Neg"), ("else_branch", "Identity")):
+        out = helper.make_tensor_value_info(operator, TensorProto.FLOAT, x.shape)
+        branches[branch] = helper.make_graph([helper.make_node(operator, ["x"], [operator])], operator, [], [out])
+    graph = helper.make_graph(
+        [helper.make_node("If", ["flip"], ["y"], **branches)], "g", [values[0], flips], values[1:]
+    )
+    path = tmp_path / "model.onnx"
+    save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 20)], ir_version=10), str(path))
+    sha256, files = hash_files([path], tmp_path)
+    return Artifact(kind="onnx", model="m", path=str(path), sha256=sha256, files=files, inputs=(x, flip), outputs=(y,))
+
+
+@pytest.mark.parametrize("told", [True, False])
+def test_an_input_that_the_cpu_reads_is_read_for_each_sample(
+    ort_cuda: Any, chosen: Artifact, told: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """ONNX Runtime copies it when it is bound; what came later was not seen."""
+    monkeypatch.setattr(GpuSession, "host_inputs", ("flip",))
+    if not told:  # before 1.23 ONNX Runtime does not say
+        monkeypatch.setattr(GpuSession, "get_input_memory_infos", None)
+    with load(ort_cuda, chosen) as engine:
+        for seed, flip in enumerate((False, True, True, False)):
+            x = np.random.default_rng(seed).standard_normal((2, 4), np.float32)
+            engine.bind({"x": x, "flip": np.array([flip])})
+            engine.run()
+            np.testing.assert_array_equal(engine.fetch()["y"], -x if flip else x)
+
+
+def test_a_captured_run_would_keep_what_the_cpu_read(
+    ort_cuda: Any, chosen: Artifact, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(GpuSession, "host_inputs", ("flip",))
+    with pytest.raises(BackendUnavailable, match="the first values of flip, which the CPU reads; give cuda_graph=0"):
+        load(ort_cuda, chosen, options={"cuda_graph": "1"})
+    monkeypatch.setattr(GpuSession, "get_input_memory_infos", None)
+    with pytest.raises(BackendUnavailable, match="cuda_graph=1 needs ONNX Runtime"):
+        load(ort_cuda, chosen, options={"cuda_graph": "1"})
+
+
+@pytest.fixture
+def open_bundle(ort_cuda: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Callable[[Artifact], Any]]:
+    """The program of a bundle over the same stand-ins; its buffers are freed."""
+    opened = []
     facts = SimpleNamespace(HERE=tmp_path, check_feeds=lambda feeds: None)
-    for name, module in (("facts", facts), ("trial", SimpleNamespace()), ("gpu", None), ("predict_ort_cuda", None)):
+    for name, module in (("facts", facts), ("trial", SimpleNamespace())):
         monkeypatch.setitem(sys.modules, name, module)
-    for name in ("gpu", "predict_ort_cuda"):
+    for name in ("gpu", "session", "predict_ort_cuda"):
+        monkeypatch.setitem(sys.modules, name, None)
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.syspath_prepend(str(PROGRAMS))
     monkeypatch.setattr(sys, "dont_write_bytecode", True)
-    predict = import_module("predict_ort_cuda").Predictor(document)
+
+    def make(artifact: Artifact) -> Any:
+        document = {"engine": to_builtins(SPEC), "artifact": to_builtins(artifact) | {"path": "model.onnx"}}
+        opened.append(import_module("predict_ort_cuda").Predictor(document))
+        return opened[-1]
+
+    yield make
+    for predict in opened:
+        while predict._buffers:
+            predict._buffers.popitem()[1].close()
+        runtime = sys.modules["cuda.bindings.runtime"]  # the end of its process frees the rest
+        runtime.cudaStreamDestroy(predict._stream.raw)
+        runtime.cudaEventDestroy(predict._stream._end)
+
+
+def test_so_does_the_program_of_a_bundle(handing_on: Artifact, open_bundle: Callable[[Artifact], Any]) -> None:
+    predict = open_bundle(handing_on)
     for seed in range(2):
         x = np.random.default_rng(seed).standard_normal((2, 4), np.float32)
         answer = predict({"x": x})
         np.testing.assert_array_equal(answer["x"], x)
         np.testing.assert_array_equal(answer["y"], -x)
-    while predict._buffers:
-        predict._buffers.popitem()[1].close()
-    sys.modules["cuda.bindings.runtime"].live.clear()  # its stream ends with its process
+
+
+@pytest.mark.parametrize("told", [True, False])
+def test_and_reads_what_the_cpu_reads_for_each_sample(
+    chosen: Artifact, open_bundle: Callable[[Artifact], Any], told: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(GpuSession, "host_inputs", ("flip",))
+    if not told:
+        monkeypatch.setattr(GpuSession, "get_input_memory_infos", None)
+    predict = open_bundle(chosen)
+    for flip in (False, True, True, False):
+        x = np.arange(8, dtype=np.float32).reshape(2, 4)
+        np.testing.assert_array_equal(predict({"x": x, "flip": np.array([flip])})["y"], -x if flip else x)
 
 
 def test_tf32_is_always_said(ort_cuda: Any, onnx_artifact: Artifact) -> None:

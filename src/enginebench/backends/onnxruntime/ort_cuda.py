@@ -91,10 +91,11 @@ class OrtCudaBackend:
             session = open_session(artifact, spec, options, stream)
             check_interface(artifact.inputs, session.get_inputs(), artifact.path)
             check_interface(artifact.outputs, session.get_outputs(), artifact.path)
+            by_host = find_host_inputs(session, graph=options["cuda_graph"] == "1")
         except BaseException:
             stream.close()
             raise
-        return OrtCudaEngine(session, stream, artifact, index, options)
+        return OrtCudaEngine(session, stream, artifact, index, options, by_host)
 
 
 def create_backend() -> OrtCudaBackend:
@@ -210,13 +211,53 @@ def check_provider(session: Any, wanted: dict[str, str]) -> None:
             raise BackendUnavailable(f"ONNX Runtime was given {name}={wanted[name]} and kept {kept[name]}")
 
 
+def find_host_inputs(session: Any, *, graph: bool) -> tuple[str, ...]:
+    """The inputs that ONNX Runtime wants in host memory: of CPU nodes, of shapes and conditions, of no node at all.
+
+    What is bound elsewhere is copied there at once, and what comes later into the same buffer is not seen: such inputs
+    are bound anew for each sample. Before ONNX Runtime 1.23, which does not say, these are all inputs.
+    Source: onnxruntime, core/session/IOBinding.cc (BindInput).
+
+    Args:
+        session: on the CUDA provider.
+        graph: whether runs are to be captured.
+
+    Raises:
+        BackendUnavailable: a captured run would keep the first values of such an input, or nobody knows.
+    """
+    told = getattr(session, "get_input_memory_infos", None)
+    names = [value.name for value in session.get_inputs()]
+    if told is None:
+        if graph:
+            raise BackendUnavailable(
+                f"{NAME}:cuda_graph=1 needs ONNX Runtime 1.23 or later: {onnxruntime.__version__} does not say which "
+                "inputs the CPU reads, whose first values a captured run keeps"
+            )
+        return tuple(names)
+    found = tuple(name for name, memory in zip(names, told(), strict=True) if memory.name != "Cuda")
+    if found and graph:
+        raise BackendUnavailable(
+            f"{NAME}:cuda_graph=1 would keep the first values of {', '.join(found)}, which the CPU reads; "
+            "give cuda_graph=0"
+        )
+    return found
+
+
 class OrtCudaEngine:
     """A session bound to memory on the device. `run` returns when the stream has done what the session enqueued."""
 
     def __init__(
-        self, session: Any, stream: cuda.Stream, artifact: Artifact, index: int, options: dict[str, str]
+        self,
+        session: Any,
+        stream: cuda.Stream,
+        artifact: Artifact,
+        index: int,
+        options: dict[str, str],
+        by_host: tuple[str, ...],
     ) -> None:
         self.inputs, self.outputs = artifact.inputs, artifact.outputs
+        self._by_host = by_host
+        self._binding: Any = None
         self._session: Any = session
         self._stream: cuda.Stream | None = stream
         self._index, self._options = index, options
@@ -258,6 +299,8 @@ class OrtCudaEngine:
         self._copying = True
         if self._timed is None:
             self._prepare(feeds)
+        else:
+            self._bind_by_host()
         self._staging_in_ns = time.perf_counter_ns() - begin
 
     def fetch(self) -> dict[str, Array]:
@@ -403,7 +446,7 @@ class OrtCudaEngine:
     def _free_buffers(self) -> None:
         if self._timed is not None:
             self._timed.close()
-        self._timed = None
+        self._timed = self._binding = None
         for pinned in self._host.values():
             pinned.close()
         for buffer in self._device.values():  # where the GPU was full, one less than there are arrays
@@ -413,10 +456,11 @@ class OrtCudaEngine:
     def _prepare(self, feeds: Feeds) -> None:
         """Binds the buffers, and runs until a graph, if there is to be one, is launched rather than captured."""
         stream = self._open_stream()
-        binding = self._session.io_binding()
-        for spec in self.inputs:
-            array, buffer = self._host[spec.name].array, self._device[spec.name]
-            binding.bind_input(spec.name, "cuda", self._index, array.dtype.type, array.shape, buffer.address)
+        self._binding = binding = self._session.io_binding()
+        for name in (spec.name for spec in self.inputs if spec.name not in self._by_host):
+            array, buffer = self._host[name].array, self._device[name]
+            binding.bind_input(name, "cuda", self._index, array.dtype.type, array.shape, buffer.address)
+        self._bind_by_host()
         for spec in self.outputs:
             array, buffer = self._host[spec.name].array, self._device[spec.name]
             binding.bind_output(spec.name, "cuda", self._index, array.dtype.type, array.shape, buffer.address)
@@ -435,6 +479,11 @@ class OrtCudaEngine:
             raise MeasurementError(
                 f"ONNX Runtime cannot run the graph on the GPU with {_name_shapes(feeds)}: {reason}"
             ) from error
+
+    def _bind_by_host(self) -> None:
+        for name in self._by_host:
+            array = self._host[name].array
+            self._binding.bind_input(name, "cpu", 0, array.dtype.type, array.shape, array.ctypes.data)
 
 
 def _name_shapes(feeds: Feeds) -> str:

@@ -161,18 +161,18 @@ class OrtTensorRtEngine:
         return partial(self._session.run_with_iobinding, self._binding)
 
     def bind(self, feeds: Feeds) -> None:
-        """Copies the arrays into buffers that the session reads; the first call also checks who runs the nodes."""
+        """Copies the arrays, and binds them anew; the first call also checks who runs the nodes."""
         if self._session is None:
             raise explain_closed(NAME)
         check_feeds(self.inputs, feeds)
         if any(name not in self._feeds or self._feeds[name].shape != feeds[name].shape for name in feeds):
             self._feeds = {name: np.array(array) for name, array in feeds.items()}
-            for name, buffer in self._feeds.items():
-                self._binding.bind_input(name, "cpu", 0, buffer.dtype.type, buffer.shape, buffer.ctypes.data)
             for spec in self.outputs:
                 self._binding.bind_output(spec.name, "cpu")
         for name, buffer in self._feeds.items():
             np.copyto(buffer, feeds[name])
+            # Copied to the GPU there and then; later values in the same buffer are not seen.
+            self._binding.bind_input(name, "cpu", 0, buffer.dtype.type, buffer.shape, buffer.ctypes.data)
         if not self._checked:
             self._checked = True
             require_tensorrt(self.find_providers())

@@ -255,6 +255,13 @@ def name_machine(machine: Machine | None, device: str) -> str:
     return find_gpu(machine, device) or f"{machine.cpu_model}, {machine.cores_physical} cores"
 
 
+def _find_fault(done: subprocess.CompletedProcess[str]) -> str:
+    """What failed: the outputs that are not those of the row, else the last line of the error."""
+    broken = [line for line in done.stdout.splitlines() if "NOT within" in line]
+    last = (done.stderr.strip() or done.stdout.strip()).splitlines()[-1:] or ["no word"]
+    return "; ".join(broken) or last[0]
+
+
 def check_bundle(stage: Path, bundle: Bundle, *, force: bool) -> str | None:
     """None if the bundle's own program gives the row's outputs; else why it was not asked, or what it said.
 
@@ -274,8 +281,7 @@ def check_bundle(stage: Path, bundle: Bundle, *, force: bool) -> str | None:
         raise ArtifactError(f"the bundle of {bundle.row} did not answer within {CHECK_TIMEOUT_S:g} s") from error
     if done.returncode == 0:
         return None
-    said = (done.stderr.strip() or done.stdout.strip()).splitlines()[-1:] or ["no word"]
-    reason = f"the bundle of {bundle.row} does not pass its own check here: {said[0]}"
+    reason = f"the bundle of {bundle.row} does not pass its own check here: {_find_fault(done)}"
     if force:
         return reason
     raise ArtifactError(f"{reason}. Deliver where the row was measured, or hand it over all the same with --force")
