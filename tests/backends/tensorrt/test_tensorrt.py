@@ -265,6 +265,29 @@ def test_a_graph_that_cannot_be_captured_is_refused_by_name(
         engine.run()
 
 
+def test_a_graph_would_keep_what_the_host_read(
+    backend: Any, graph: Artifact, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The bounds of a slice, for one: TensorRT reads them while it enqueues, which a captured run no longer does."""
+    trt = importlib.import_module("tensorrt")
+    plan = backend.build(graph, make_spec(), tmp_path)
+    name = graph.inputs[0].name
+    location = trt.TensorLocation
+    monkeypatch.setattr(
+        trt.ICudaEngine,
+        "get_tensor_location",
+        lambda self, tensor: location.HOST if tensor == name else location.DEVICE,
+    )
+    with (
+        backend.load(plan, make_spec()) as engine,
+        pytest.raises(ArtifactError, match=f"first values of {name}, which"),
+    ):
+        engine.bind(random_feeds(graph.inputs, 4, 0))
+    with backend.load(plan, make_spec(graph="0")) as engine:
+        engine.bind(random_feeds(graph.inputs, 4, 0))
+        engine.run()
+
+
 def test_damaged_plans_and_graphs(backend: Any, graph: Artifact, tmp_path: Path, version: str) -> None:
     broken = tmp_path / "bröken plan.plan"
     broken.write_bytes(b"no plan")

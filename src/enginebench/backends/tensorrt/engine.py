@@ -354,9 +354,18 @@ class PlanEngine:
         self._library.require(enqueue(), "cannot run the plan", MeasurementError)
         stream.synchronize()
         if self._options["graph"] == "1":
+            self._refuse_host_inputs()
             self._graph = self._capture(stream, enqueue)
             enqueue = cuda.make_graph_launch(self._graph, stream)
         self._timed = cuda.TimedRun(stream, enqueue, spin=self._options["spin"] == "1")
+
+    def _refuse_host_inputs(self) -> None:
+        """Checks that every input is read on the GPU: a graph would keep the first values of those the host reads."""
+        kept = ", ".join(spec.name for spec in self.inputs if spec.name not in self._device)
+        if kept:
+            raise ArtifactError(
+                f"{self._name}:graph=1 would keep the first values of {kept}, which the host reads; give graph=0"
+            )
 
     def _capture(self, stream: cuda.Stream, enqueue: Callable[[], object]) -> cuda.Graph:
         what = f"cannot capture this plan as a CUDA graph; use {self._name}:graph=0, on every side of a comparison"
