@@ -7,8 +7,10 @@ TORCH  ?= $(shell $(PYTHON) tools/choose_torch.py)
 # The protocol wants ten blocks of 100 ms in each process; calls of microseconds need no more than that.
 LIMIT   = $(if $(filter digits-%,$(MODEL)),--time-limit 1)
 RUN     = $(VENV)/bin/python -m enginebench run $(MODEL) --precisions fp32,int8 $(LIMIT) $(ARGS)
-# Tests run side by side, a worker for each CPU, of which eight are enough; those marked `alone` have their turn alone.
-BESIDE  = -n logical --maxprocesses 8 --dist worksteal
+# Tests run side by side, a worker for each CPU, but no fewer than four: many wait (for traffic, a cluster, a
+# turn), while others have work. Eight are enough; those marked `alone` have their turn alone.
+WORKERS ?= $(shell $(PYTHON) -c "import os; print(min(8, max(4, os.cpu_count() or 1)))")
+BESIDE  = -n $(WORKERS) --dist worksteal
 
 .PHONY: run test check bench docs clean
 
