@@ -119,7 +119,7 @@ def test_scope_io_is_another_row(cli: Cli, tiny_onnx: Path) -> None:
 
 
 @pytest.mark.alone
-def test_diff_of_a_run_with_itself_and_the_gate(cli: Cli, tiny_onnx: Path) -> None:
+def test_diff_of_a_run_with_itself_and_the_gate(cli: Cli, tiny_onnx: Path, tmp_path: Path) -> None:
     for name, latency in (("a", 200), ("c", 400)):
         engines = f"fake:latency_us={latency}"
         done = cli("run", tiny_onnx, "--engines", f"{engines},fake:seed=3", "--warmup", "2", "--iters", "100",
@@ -131,6 +131,17 @@ def test_diff_of_a_run_with_itself_and_the_gate(cli: Cli, tiny_onnx: Path) -> No
     done = cli("diff", "a", "c", "--gate")
     assert done.returncode == 4
     assert "not comparable" in done.stdout or "slower" in done.stdout
+    one, other = sorted((tmp_path / "a" / "rows").glob("*.json"))
+    row = json.loads(other.read_text())
+    for measured in row["measurements"]:
+        measured["reference_ns"] = [
+            3 * ns for ns in measured["reference_ns"]
+        ]  # made apart, that would be another state
+    for path in (other, tmp_path / "apart.json"):
+        path.write_text(json.dumps(row))
+    beside, apart = (json.loads(cli("diff", one, path, "--json").stdout)["rows"][0] for path in (other, path))
+    assert beside["verdict"] != "not_comparable" and beside["ratio"]
+    assert apart["verdict"] == "not_comparable"
 
 
 def test_report_writes_what_it_is_asked_for(cli: Cli, copy_run: Callable[[str], Path], tmp_path: Path) -> None:

@@ -8,7 +8,14 @@ import pytest
 from stored_run import make_results, write_run
 
 from enginebench.core.errors import ArtifactError, UsageError
-from enginebench.workflow.baselines import find_store, list_baselines, read_side, remove_baseline, save_baseline
+from enginebench.workflow.baselines import (
+    are_neighbours,
+    find_store,
+    list_baselines,
+    read_side,
+    remove_baseline,
+    save_baseline,
+)
 
 
 @pytest.fixture
@@ -72,3 +79,14 @@ def test_the_store_can_be_set(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setenv("ENGINEBENCH_BASELINES", str(tmp_path))
     assert find_store() == tmp_path
     assert find_store(Path("x")) == Path("x")
+
+
+def test_rows_of_one_run_are_neighbours(run: Path, tmp_path: Path) -> None:
+    one, other = sorted((run / "rows").glob("*.json"))[:2]
+    save_baseline("main", run, tmp_path / "store")
+    assert are_neighbours(str(one), str(other))
+    copied = tmp_path / "store" / "main" / "rows" / other.name
+    for apart in (str(copied), "main", str(run)):
+        assert not are_neighbours(str(one), apart, tmp_path / "store")
+    with pytest.raises(ArtifactError, match="baselines: main"):
+        are_neighbours(str(one), "mian", tmp_path / "store")

@@ -122,6 +122,12 @@ def read_side(text: str, store: Path | None = None) -> list[Result]:
     return read_rows(find_side(text, store))
 
 
+def are_neighbours(base: str, cand: str, store: Path | None = None) -> bool:
+    """Whether the two name rows of one run, which were measured in turns; raises as `find_side` does."""
+    one, other = find_side(base, store), find_side(cand, store)
+    return one.is_file() and other.is_file() and one.resolve().parent == other.resolve().parent
+
+
 def find_side(text: str, store: Path | None = None) -> Path:
     """What `text` names: the folder of a run, the file of a stored row, or the folder of a baseline.
 

@@ -85,7 +85,8 @@ def command(
 
     BASE and CAND are folders of runs, files of stored rows, or names of saved baselines. Runs made at different times
     compare only if the machine was in the same state: the fixed reference kernel, timed in every process, must have
-    taken as long. For a gate in CI, prefer `enginebench bench --against`, which measures both sides now.
+    taken as long. Two rows of one run were measured in turns and need no such proof. For a gate in CI, prefer
+    `enginebench bench --against`, which measures both sides now.
 
     With --between it is an upgrade report: each RUN measured the same rows in two environments (run --engines
     ort:env=old,ort), and each row tells time, answers, memory, build and size before and after, and which layers
@@ -102,7 +103,7 @@ def command(
     from enginebench.analyze.diff import diff_results
     from enginebench.cli.progress import open_reporter
     from enginebench.cli.verdict import finish_diff
-    from enginebench.workflow.baselines import find_side, read_side
+    from enginebench.workflow.baselines import are_neighbours, find_side, read_side
     from enginebench.workflow.request import choose_drop
     from enginebench.workflow.verbs.diff import Question, ask_again
     from enginebench.workflow.verbs.upgrade import diff_environments, parse_between
@@ -124,6 +125,7 @@ def command(
             rows = ask_again(find_side(sides[0], store), find_side(sides[1], store), question, reporter)
         compare = partial(diff_results, *rows)
     else:
-        compare = partial(diff_results, read_side(sides[0], store), read_side(sides[1], store))
+        neighbours = are_neighbours(sides[0], sides[1], store)
+        compare = partial(diff_results, read_side(sides[0], store), read_side(sides[1], store), neighbours=neighbours)
     document = compare(margin, allow_not_comparable=allow_not_comparable, metric=metric, max_metric_drop=drop)
     finish_diff(document, gate=gate, junit=junit, summary=summary, as_json=as_json)
