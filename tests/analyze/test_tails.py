@@ -12,7 +12,6 @@ from enginebench.analyze.tails import (
     min_samples,
     split_blocks,
     strict_min_samples,
-    strict_percentile,
 )
 from enginebench.core.errors import MeasurementError, UsageError
 
@@ -40,12 +39,6 @@ def test_min_samples(q: float, n: int) -> None:
 def test_strict_rule_is_that_of_loadgen(q: float, exceedances: int, n: int) -> None:
     assert strict_min_samples(q, exceedances) == n
     assert stats.binom.cdf(exceedances, n, 1 - q) <= 0.01 < stats.binom.cdf(exceedances, n - 1, 1 - q)
-
-
-def test_strict_percentile_leaves_out_only_what_is_allowed() -> None:
-    assert strict_percentile(range(458), 0.99) is None
-    assert strict_percentile(range(459), 0.99) == 458
-    assert strict_percentile(range(662), 0.99) == 660
 
 
 @pytest.mark.parametrize(("correlation", "expected"), [(0.0, 1.0), (0.5, 3.0), (0.9, 19.0)])

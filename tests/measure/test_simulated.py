@@ -9,13 +9,11 @@ from enginebench.analyze.load.queueing import (
     LoadPoint,
     Stamps,
     describe_point,
-    mean_wait_md1,
-    system_quantile_mm1,
-    wait_quantile_md1,
 )
 from enginebench.measure.arrivals import DONE, DROPPED, MemoryBoard, schedule_constant, schedule_poisson
 from enginebench.measure.batching import Batcher
 from enginebench.measure.simulated import simulate
+from queues import mean_wait_md1, system_quantile_mm1, wait_quantile_md1
 
 MS = 1_000_000
 ARRIVALS = 200_000

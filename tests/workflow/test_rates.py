@@ -14,13 +14,13 @@ from enginebench.analyze.load.queueing import (
     Stamps,
     describe_point,
     seems_to_hold,
-    wait_quantile_md1,
 )
 from enginebench.core.records import Artifact, Capacity, EngineSpec
 from enginebench.measure.simulated import simulate
 from enginebench.workflow.child.jobs import ServeJob
 from enginebench.workflow.probe import Plan
 from enginebench.workflow.rates import Bench, LoadSettings, Prober, name_row
+from queues import wait_quantile_md1
 from reporters import Silent
 
 SERVICE_NS = 5_000_000

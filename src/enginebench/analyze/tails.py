@@ -75,23 +75,6 @@ def strict_min_samples(q: float, exceedances: int = 1, confidence: float = 0.99)
     return low
 
 
-def strict_percentile(sorted_values: Sequence[float] | Floats, q: float, confidence: float = 0.99) -> float | None:
-    """The smallest sample that the q-quantile does not exceed at that confidence, or None where n cannot say.
-
-    Args:
-        sorted_values: ascending, any unit.
-        q: share.
-        confidence: one-sided.
-
-    Source: as `strict_min_samples`.
-    """
-    n = len(sorted_values)
-    allowed = -1
-    while n >= strict_min_samples(q, allowed + 1, confidence):
-        allowed += 1
-    return None if allowed < 0 else float(sorted_values[n - 1 - allowed])
-
-
 def autocorrelation_time(series: Sequence[Floats]) -> float:
     """How many neighbouring samples carry the news of one: 1 for independent samples, in samples.
 

@@ -15,11 +15,9 @@ from enginebench.analyze.load.queueing import (
     describe_point,
     join_queries,
     judge_point,
-    mean_wait_md1,
-    system_quantile_mm1,
-    wait_quantile_md1,
 )
 from enginebench.analyze.tails import strict_min_samples
+from queues import mean_wait_md1, system_quantile_mm1, wait_quantile_md1
 
 MS = 1_000_000
 
