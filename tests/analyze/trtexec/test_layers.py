@@ -252,6 +252,12 @@ def test_other_files_are_refused(text: str, found: str) -> None:
         summarize(text)
 
 
+def test_an_engine_without_layers_says_so() -> None:
+    assert summarize('{"Layers": [], "Bindings": []}').notes == (
+        "the file lists no layers: nothing can be said about them",
+    )
+
+
 def test_from_disk(tmp_path: Path) -> None:
     path = tmp_path / "l.json"
     path.write_bytes(made.make_layers())

@@ -106,6 +106,16 @@ def test_gzip(tmp_path: Path) -> None:
     assert parse_log(path).runs[0].queries == 50
 
 
+def test_members_of_a_gzip_file_are_read_one_behind_the_other(tmp_path: Path) -> None:
+    path = tmp_path / "run.log.gz"
+    members = [gzip.compress(made.make_log(command=f"trtexec --onnx={name}.onnx").encode()) for name in "ab"]
+    path.write_bytes(b"".join(members) + bytes(512))
+    assert [run.queries for run in parse_log(path).runs] == [50, 50]
+    path.write_bytes(members[0] + b"more")
+    with pytest.raises(ParseError, match="damaged gzip data"):
+        parse_log(path)
+
+
 def test_plugin_prints_inside_and_before_lines_do_no_harm() -> None:
     lines = made.make_log().splitlines()
     noisy = [f"[plugin] working{line}" if i % 3 == 0 else line for i, line in enumerate(lines)]
@@ -147,6 +157,17 @@ def test_cut_anywhere_it_still_reads(share: int) -> None:
 def test_scientific_inf_and_nan(printed: str, value: float | None, noted: tuple[str, ...]) -> None:
     run = read_one(f"{made.STAMP} [I] Throughput: {printed} qps\n")
     assert (run.throughput_qps, run.nonfinite) == (value, noted)
+
+
+@pytest.mark.parametrize(
+    ("figure", "written"), [("0.5 ms", "0,5 ms"), ("0.5 ms", "500 us"), ("2579 qps", "2579,1 qps")]
+)
+def test_a_summary_row_that_cannot_be_read_is_no_empty_column(figure: str, written: str) -> None:
+    head = f"{made.STAMP} [I] "
+    text = f"{head}Throughput: 2579 qps\n{head}Latency: min = 0.5 ms, max = 2 ms\n"
+    assert read_one(text).notes == ()
+    (note,) = read_one(text.replace(figure, written)).notes
+    assert "1 row of the summary could not be read whole" in note and written in note
 
 
 def test_failure_lines_and_a_message_over_two_lines() -> None:

@@ -94,6 +94,13 @@ def test_nan_where_nothing_was_timed(word: str) -> None:
     assert rewritten.total_ms == 1
 
 
+def test_a_sum_without_a_layer_says_so() -> None:
+    text = '[{"name": "a", "timeMs": 2, "averageMs": nan}, {"name": "b", "timeMs": 2, "averageMs": 1}]'
+    document = summarize(text)
+    assert document.average_ms == 1
+    assert document.notes == ("1 layer with a time that is nan or inf, which the sums leave out",)
+
+
 def test_one_iteration_of_the_8_4_era_is_noted() -> None:
     assert "single iteration" in summarize(made.make_profile(count=1)).notes[0]
 

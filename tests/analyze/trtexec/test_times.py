@@ -234,6 +234,20 @@ def test_a_time_that_trtexec_cannot_hold_names_its_entry() -> None:
         summarize('[{"latencyMs": 1}, {"latencyMs": 1e300}]')
 
 
+def test_joined_runs_have_no_throughput() -> None:
+    entries = json.loads(made.make_times(20))
+    one, both = summarize(json.dumps(entries)), summarize(json.dumps(entries + entries))
+    assert one.throughput_qps is not None
+    assert (both.n, both.throughput_qps, both.host_walltime_s) == (40, None, None)
+    assert "several runs in one file" in both.notes[0]
+
+
+def test_times_below_zero_are_told() -> None:
+    entries = json.loads(made.make_times(20))
+    entries[3] |= {"latencyMs": -1, "d2hMs": -2}
+    assert summarize(json.dumps(entries)).notes[0].startswith("2 times below zero")
+
+
 def test_enqueue_times_say_how_coarse_they_are() -> None:
     document = summarize(made.make_times(50, start_ms=1500))
     assert document.enqueue_ms is not None

@@ -13,6 +13,7 @@ from enginebench.analyze.trtexec.lines import Line, RunLines, decode_version, sp
 from enginebench.analyze.trtexec.records import LogDocument, LogRun, RunStatus, Stat
 from enginebench.analyze.trtexec.source import decode_text, read_text
 from enginebench.core.errors import ParseError
+from enginebench.core.text import count_of
 
 # As C++ streams print a float: 6 digits, "inf", "nan", "-nan", and "nan(ind)" from the Windows runtime.
 _NUMBER = r"[-+]?(?:\d{1,40}(?:\.\d{0,40})?(?:[eE][-+]?\d{1,4})?|inf|nan(?:\([a-z]{1,8}\))?)"
@@ -37,6 +38,8 @@ _SCALARS = (
     ("load_s", re.compile(rf"^Engine (?:loaded|deserialized) in ({_NUMBER}) sec")),
     ("warmup_ms", re.compile(rf"^Warmup completed \d{{1,18}} queries over ({_NUMBER}) ms")),
 )
+# Rows of the summary that hold one figure.
+_TOTALS = re.compile(r"^(?:Throughput|Total Host Walltime|Total GPU Compute Time): \S")
 _COUNTS = (
     ("queries", re.compile(r"^Timing trace has (\d{1,18}) queries over")),
     ("warmup_queries", re.compile(r"^Warmup completed (\d{1,18}) queries over")),
@@ -154,7 +157,7 @@ def read_run(run: RunLines, known: dict[str, Any]) -> LogRun:
         warnings=warnings,
         errors=errors,
         nonfinite=nonfinite,
-        notes=(*read_notes(run, fields, options), *((_ROUNDED,) if rounded else ())),
+        notes=(*read_notes(run, fields, options), *((_ROUNDED,) if rounded else ()), *note_unread(said)),
         first_line=run.first_line,
         parent=run.parent,
         **fields,
@@ -242,6 +245,21 @@ def read_row(text: str, fields: dict[str, Any], nonfinite: list[str]) -> None:
             values[item[1]] = value
     if values or percentiles:
         fields[_FIELD_OF_ROW[row[1]]] = Stat(**values, percentiles=percentiles)
+
+
+def note_unread(lines: list[Line]) -> tuple[str, ...]:
+    """A note where a row of the summary holds what is none of trtexec's figures: a decimal comma, another unit."""
+    unread = [line.text for line in lines if _is_unread(line.text)]
+    if not unread:
+        return ()
+    rows = count_of(len(unread), "rows")
+    return (f"{rows} of the summary could not be read whole (expected as in 0.154719 ms): {unread[0][:80]!r}",)
+
+
+def _is_unread(text: str) -> bool:
+    if row := _ROW.match(text):
+        return row[2].count(" = ") > len(_ITEM.findall(row[2]))
+    return _TOTALS.match(text) is not None and not any(pattern.search(text) for _, pattern in _SCALARS)
 
 
 def read_blocks7(lines: list[Line], nonfinite: list[str]) -> dict[str, Stat]:

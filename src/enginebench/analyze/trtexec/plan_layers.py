@@ -367,7 +367,7 @@ def as_list(value: Any) -> list[Any]:
 
 def list_notes(layers: list[EngineLayer]) -> list[str]:
     """What limits the reading."""
-    notes = []
+    notes = [] if layers else ["the file lists no layers: nothing can be said about them"]
     if layers and all(layer.type is None for layer in layers):
         notes.append("names only: build with --profilingVerbosity=detailed for types, precisions and tactics")
     repeated = [name for name, count in Counter(layer.name for layer in layers).items() if count > 1]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -14,6 +14,7 @@ from enginebench.analyze.trtexec.records import ProfiledLayer, ProfileDocument
 from enginebench.analyze.trtexec.source import DECODE_ERRORS, read_text
 from enginebench.analyze.trtexec.trace import list_keys
 from enginebench.core.errors import ParseError
+from enginebench.core.text import count_of
 
 # trtexec does not escape names, so a quote makes invalid JSON and "\\b" a control character. But only these figures
 # can follow a name. Source: Profiler::exportJSONProfile in samples/common/sampleReporting.cpp.
@@ -109,7 +110,7 @@ def summarize_profile(
         duplicates_merged=duplicates,
         names_repaired=raw.strange,
         nonfinite=sum(not math.isfinite(value) for layer in merged for value in layer[1:3]),
-        notes=list_notes(raw, total),
+        notes=list_notes(raw, merged, total),
     )
 
 
@@ -293,7 +294,7 @@ def finish_layer(layer: RawLayer, total_ms: float, position: int) -> ProfiledLay
     )
 
 
-def list_notes(raw: RawProfile, total_ms: float) -> tuple[str, ...]:
+def list_notes(raw: RawProfile, layers: Sequence[RawLayer], total_ms: float) -> tuple[str, ...]:
     """What a reader of the profile should know."""
     notes = []
     if raw.iterations == 1:
@@ -302,6 +303,9 @@ def list_notes(raw: RawProfile, total_ms: float) -> tuple[str, ...]:
         notes.append("the file has averages only: totals and shares are those of one iteration")
     if total_ms == 0:
         notes.append("all times are 0: no shares")
+    lost = sum(not (math.isfinite(layer.total_ms) and math.isfinite(layer.average_ms)) for layer in layers)
+    if lost and total_ms != 0:
+        notes.append(f"{count_of(lost, 'layers')} with a time that is nan or inf, which the sums leave out")
     if raw.strange:
         notes.append(
             f"{raw.strange} names hold quotes or backslashes, which trtexec does not escape; read as they stand"

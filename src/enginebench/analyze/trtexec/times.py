@@ -17,6 +17,7 @@ from enginebench.analyze.trtexec.trace import Column, Trace, read_trace
 from enginebench.core.caveats import make_caveat
 from enginebench.core.errors import ParseError
 from enginebench.core.records import Caveat, Estimate
+from enginebench.core.text import count_of
 
 # label -> share; shares stand here as decimals because 99.9 / 100 is not 0.999 in binary.
 PERCENTILES = {"50": 0.5, "90": 0.9, "95": 0.95, "99": 0.99, "99.9": 0.999}
@@ -119,7 +120,7 @@ def summarize_trace(
         intervals={"latency_ms": estimate_row(rows["latency_ms"], finite["latency_ms"])} if intervals else {},
         nonfinite=nonfinite,
         layout=trace.layout,
-        notes=(*trace.notes, *note_resolution(timed.columns), *note_streams(log)),
+        notes=(*trace.notes, *note_damage(timed.columns), *note_resolution(timed.columns), *note_streams(log)),
         caveats=tuple(list_doubts(n, nonfinite)),
     )
 
@@ -209,10 +210,27 @@ def measure_walltime(columns: dict[Quantity, Column]) -> float | None:
 
     Source: walltime in printPerformanceReport, samples/common/sampleReporting.cpp.
     """
-    if "start_h2d" not in columns or "end_d2h" not in columns:
+    if "start_h2d" not in columns or "end_d2h" not in columns or not is_in_order(columns):
         return None
     span = float(columns["end_d2h"][-1] - columns["start_h2d"][0]) / 1e3
     return span if math.isfinite(span) and span > 0 else None
+
+
+def is_in_order(columns: dict[Quantity, Column]) -> bool:
+    """Whether no query begins before the one that stands before it; trtexec sorts them, over all streams."""
+    starts = columns.get("start_h2d")
+    return starts is None or not bool(np.any(np.diff(starts) < 0))
+
+
+def note_damage(columns: dict[Quantity, Column]) -> tuple[str, ...]:
+    """Notes on what no run of trtexec leaves: queries out of order, times below zero."""
+    notes = []
+    if not is_in_order(columns):
+        notes.append("queries do not begin one after the other: several runs in one file? No walltime, no throughput")
+    negative = sum(int(np.sum(columns[quantity] < 0)) for quantity in ROWS.values() if quantity in columns)
+    if negative:
+        notes.append(f"{count_of(negative, 'times')} below zero, which no clock gives: the figures contain them")
+    return tuple(notes)
 
 
 def total_compute(columns: dict[Quantity, Column]) -> float | None:
