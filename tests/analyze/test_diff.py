@@ -129,6 +129,17 @@ def test_a_row_that_was_measured_before_may_not_be_skipped_now() -> None:
     assert gate(make_row(status="failed", reason="no", measurements=())).failures[0] == "not comparable"
 
 
+def test_a_row_that_fails_now_fails_the_gate_whatever_is_allowed() -> None:
+    failed = make_row(status="failed", reason="no", measurements=())
+    assert gate(failed, allow_not_comparable=True).failures == ("the base was measured, the candidate failed",)
+    assert not diff_results([failed], [failed], allow_not_comparable=True).gate_failed
+
+
+def test_another_model_is_told() -> None:
+    assert gate(make_row()).reasons == ()
+    assert gate(make_row(model="n")).reasons == ("the models differ: m against n",)
+
+
 def test_nothing_but_skipped_rows_is_no_pass() -> None:
     gone = make_row(status="skipped", reason="no", measurements=())
     document = diff_results([gone], [gone])

@@ -148,6 +148,9 @@ def _gate(row: DiffRow, base: Result | None, cand: Result | None, allow: bool, l
     if base is None or cand is None:
         return replace(row, failures=failures)
     failures += find_losses(base, cand, limit)
+    if not failures and base.status == "ok" and cand.status == "failed":
+        # `allow` is for machines and settings that differ, not for an engine that no longer runs.
+        failures = ("the base was measured, the candidate failed",)
     reasons = (*row.reasons, *_doubt_answers(base, cand, limit))
     before, now = limit.find(base, cand)
     change = now.value.value - before.value.value if before and now and before.value.n == now.value.n else None
@@ -294,7 +297,11 @@ def _diff_pair(base: Result | None, cand: Result | None, margin: float, neighbou
         return _refuse(only.id if only else "", [f"only the {side} has this row"])
     name = cand.id if base.id == cand.id else f"{base.id} -> {cand.id}"
     row = _time_pair(name, base, cand, margin, neighbours)
-    return hold_answers(row, base, cand) if fed_alike else row
+    if fed_alike:
+        return hold_answers(row, base, cand)
+    if base.model == cand.model:
+        return row
+    return replace(row, reasons=(*row.reasons, f"the models differ: {base.model} against {cand.model}"))
 
 
 def _time_pair(name: str, base: Result, cand: Result, margin: float, neighbours: bool) -> DiffRow:
