@@ -172,6 +172,6 @@ def read_node_times(events: list[dict[str, Any]]) -> list[list[Operator]]:
             dtype = find_node_dtype(kind, args.get("ov_exec_type", ""))
             node = Operator(dtype, 1e3 * event["dur"], event["name"].removeprefix(NODE), kind)
             runs.setdefault(args.get("ort_correlation_id", ""), []).append(node)
-    nodes = choose_calm_window(list(runs.values())) if runs else []
+    nodes = choose_calm_window(list(runs.values()))[0] if runs else []
     others = [e for e in events if (e.get("args") or {}).get("provider") != PROVIDER_NAME]
     return [settle_moves([*nodes, *kernels]) for kernels in read_kernel_times(others)]

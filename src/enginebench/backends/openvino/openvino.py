@@ -21,6 +21,7 @@ from enginebench.backends.openvino.settings import (
     find_hint,
     find_node_dtype,
     list_settings,
+    note_clock,
 )
 from enginebench.backends.proof.layer_records import summarize_layers
 from enginebench.backends.proof.precision import Operator, count_watched_runs, prove_precision, settle_moves
@@ -286,7 +287,8 @@ class OpenvinoEngine:
         self._infer: Callable[..., object] | None = None
         self._views: dict[str, Array] = {}
         self._bound = False
-        self._watched: list[list[Operator]] = []  # runs under the counters, on what is bound
+        self._watched: list[list[Operator]] = []  # the mean of runs under the counters, on what is bound
+        self._averaged = 0  # how many runs that are
         # Where nothing says how long an open axis is, or which branch is taken, the arrays do when they are bound.
         if not graph.deciders and all(
             s.sizes or all(isinstance(axis, int) for axis in s.shape[1:]) for s in self.inputs
@@ -331,7 +333,8 @@ class OpenvinoEngine:
 
     def profile_layers(self) -> LayerProfile:
         """The nodes as layers, from the same record as the proof of precision."""
-        return summarize_layers(self._watch(), PROFILER)
+        watched = self._watch()
+        return replace(summarize_layers(watched, PROFILER, note_clock(watched[0])), runs=self._averaged)
 
     def close(self) -> None:
         """Frees graph and request; may be called twice."""
@@ -359,7 +362,8 @@ class OpenvinoEngine:
             runs = record_profile(compiled, {name: view.copy() for name, view in self._views.items() if name in fed})
             boolean, originals = list_boolean(model), list_originals(compiled)
             named = [list(read_node_times(counters, boolean, originals)) for counters in runs]
-            self._watched = [settle_moves(choose_calm_window(named))]
+            calm, self._averaged = choose_calm_window(named)
+            self._watched = [settle_moves(calm)]
         return self._watched
 
     def _check_open(self) -> GraphSource:

@@ -8,6 +8,7 @@ from typing import Any
 from enginebench.backends.proof.precision import Operator
 from enginebench.core.precisions import REORDER, UNKNOWN
 from enginebench.core.records import EngineSpec, Precision
+from enginebench.core.text import count_of
 
 # OpenVINO's inference precision for each of ours. Without it the plugin takes the shortest that the CPU knows
 # (bfloat16 with AMX, half on Arm), and FP32 would be a label only. INT8 lies in the graph; the hint is for the rest.
@@ -22,6 +23,8 @@ CONVERSIONS = ("Reorder", "Convert", "FakeQuantize")
 # Nodes that run graphs of their own, whose nodes have no counters. Their type is that of their first input: an `If` of
 # FP32 work ends in "I8", after its condition, a `Loop` in "i32", after its count.
 CONTAINERS = ("If", "Loop", "TensorIterator")
+# What a node may have taken beyond the time that is read out of its counters: see `note_clock`.
+CUT_NS = 3e3
 # How an `exec_type` begins where the plugin does not know which implementation ran.
 NO_IMPLEMENTATION = "unknown"
 
@@ -58,25 +61,40 @@ def find_node_dtype(node_type: str, exec_type: str) -> str:
     return UNKNOWN if node_type in CONTAINERS or implementation in ("", NO_IMPLEMENTATION) else dtype
 
 
-def choose_calm_window(runs: Sequence[Sequence[Operator]]) -> list[Operator]:
-    """The nodes with their mean times over the calmest half of the runs, in a row and without the first.
+def choose_calm_window(runs: Sequence[Sequence[Operator]]) -> tuple[list[Operator], int]:
+    """(the nodes with their mean times over the calmest half of the runs, in a row and without the first; its length).
 
-    The first run prepares weights and memory, and an interruption may be longer than all the rest.
+    The first run prepares weights and memory, and an interruption may be longer than all the rest. A node whose mean
+    falls below a microsecond is no longer said to have run; it did, in a time that the counter cannot tell.
 
     Args:
         runs: the counters after each run. Each says the mean over all runs so far, in whole microseconds.
 
-    Source: `Graph::GetPerfData` of OpenVINO's CPU plugin, 2026.4, which gives the average of a node's counter.
+    Source: `Graph::GetPerfData` of OpenVINO's CPU plugin, 2026.4, which gives the average of a node's counter, and
+        calls a node executed where that is above zero.
     """
-    sums = [{(o.name, o.kind): count * o.time_ns for o in run} for count, run in enumerate(runs, start=1)]
     length = max(1, (len(runs) - 1) // 2)
     if len(runs) < 2:
-        return list(runs[0])
+        return list(runs[0]), length
+    sums = [{(o.name, o.kind): count * o.time_ns for o in run} for count, run in enumerate(runs, start=1)]
     totals = [sum(after.values()) for after in sums]
     start = min(range(len(runs) - length), key=lambda i: totals[i + length] - totals[i])
     before, after = sums[start], sums[start + length]
-    return [
-        o._replace(time_ns=max(0.0, after[key] - before.get(key, 0.0)) / length)
-        for o in runs[start + length]
-        if (key := (o.name, o.kind)) in after
-    ]
+    nodes = {(o.name, o.kind): o for run in (*runs, runs[start + length]) for o in run}
+    times = {key: max(0.0, after.get(key, 0.0) - before.get(key, 0.0)) / length for key in nodes}
+    return [node._replace(time_ns=times[key]) for key, node in nodes.items()], length
+
+
+def note_clock(nodes: Sequence[Operator]) -> tuple[str, ...]:
+    """A note where nodes are so short that the counters' whole microseconds are much of their times.
+
+    Each run is cut to whole microseconds, and so are the two averages whose difference a time is, the later of them
+    over twice as many runs as lie between them: up to one and two microseconds.
+    """
+    low_us = CUT_NS / 1e3
+    short = sum(node.time_ns < 10 * CUT_NS for node in nodes)
+    if not short:
+        return ()
+    return (
+        f"{count_of(short, 'layers')} under {10 * low_us:g} us: times are cut to whole us, up to {low_us:g} us low",
+    )

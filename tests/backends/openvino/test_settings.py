@@ -1,0 +1,40 @@
+"""Mean times of nodes out of counters that tell whole microseconds, averaged over all runs so far."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from enginebench.backends.openvino.settings import choose_calm_window, note_clock
+from enginebench.backends.proof.precision import Operator
+
+
+def count(name: str, times_us: Sequence[int]) -> list[Operator | None]:
+    """The counter of a node after each run; None where its average is below a microsecond: it "did not run"."""
+    means = [sum(times_us[:n]) // n for n in range(1, len(times_us) + 1)]
+    return [Operator("f32", 1000.0 * mean, name, "FullyConnected") if mean else None for mean in means]
+
+
+def test_a_node_below_a_microsecond_has_run() -> None:
+    columns = [count("long", [40] + [6] * 20), count("short", [5] + [0] * 20)]
+    nodes, length = choose_calm_window([[o for o in run if o is not None] for run in zip(*columns, strict=True)])
+    assert length == 10
+    times = {node.name: node.time_ns for node in nodes}
+    assert list(times) == ["long", "short"]
+    assert times["short"] == 0 and 4000 <= times["long"] <= 6000
+
+
+def test_an_interruption_is_left_out() -> None:
+    columns = [count("a", [90] + [50] * 10 + [9000] + [50] * 9)]
+    (node,), _ = choose_calm_window([[o for o in run if o is not None] for run in zip(*columns, strict=True)])
+    assert 46_000 <= node.time_ns <= 54_000
+
+
+def test_a_single_run_is_what_it_is() -> None:
+    nodes, length = choose_calm_window([[Operator("f32", 7000.0, "a", "Add")]])
+    assert (nodes[0].time_ns, length) == (7000.0, 1)
+
+
+def test_times_near_the_clock_are_told() -> None:
+    short, long = (Operator("f32", us * 1000.0, "a", "Add") for us in (29, 31))
+    assert note_clock([long]) == ()
+    assert note_clock([short, long]) == ("1 layer under 30 us: times are cut to whole us, up to 3 us low",)
