@@ -242,6 +242,17 @@ def test_neighbours_need_no_reference_kernel() -> None:
     assert comparable(make_result(), make_result(measurements=tuple(make_side(CAND))), neighbours=True) == []
 
 
+def test_neighbours_are_of_one_processor() -> None:
+    for change, told in (
+        ({"cpu_model": "EPYC"}, ["cpu model: Xeon against EPYC"]),
+        ({"cores_physical": 1 + MACHINE.cores_physical}, [f"cores physical: {MACHINE.cores_physical} against"]),
+        ({"governor": "powersave"}, []),  # that may be changed while a run goes on
+    ):
+        other = make_result(machine=replace(MACHINE, **change))
+        found = comparable(make_result(), other, neighbours=True)
+        assert [reason[: len(text)] for reason, text in zip(found, told, strict=True)] == told
+
+
 def test_reference_within_the_margin_is_the_same_machine() -> None:
     moved = make_result(measurements=tuple(make_side(BASE, reference_ns=[1015])))
     assert comparable(make_result(), moved, 0.02) == []

@@ -250,15 +250,17 @@ def comparable(base: Result, cand: Result, margin: float = MARGIN, *, neighbours
         base: the row that is compared to.
         cand: the row in question.
         margin: largest relative difference of the reference kernel between runs made at different times.
-        neighbours: the rows were measured interleaved, in one run: the machine was the same, and the reference kernel
-            need not say so.
+        neighbours: the rows were measured interleaved, in one run: the reference kernel need not say that the machine
+            was the same.
     """
     reasons = [f"{name}: {a} against {b}" for name, a, b in _settings(base, cand) if a != b]
     _, times, why_not = choose_clock(base.measurements, cand.measurements)
     if times is None:
         reasons.append(why_not)
-    if base.machine and cand.machine and not neighbours:
-        reasons += [f"{name}: {a} against {b}" for name, a, b in _hardware(base.machine, cand.machine) if a != b]
+    if base.machine and cand.machine:
+        # A row of another machine may have been put into the folder of a run.
+        list_fields = _processor if neighbours else _hardware
+        reasons += [f"{name}: {a} against {b}" for name, a, b in list_fields(base.machine, cand.machine) if a != b]
     if not neighbours and (moved := _compare_references(base, cand, margin)):
         reasons.append(moved)
     return reasons
@@ -290,9 +292,17 @@ def find_preprocess(result: Result) -> str:
     return hashes[-1] if hashes else ""
 
 
+def _processor(base: Machine, cand: Machine) -> list[tuple[str, object, object]]:
+    """What no machine changes while it runs."""
+    return _list_fields(base, cand, ("arch", "cpu_model", "cores_physical"))
+
+
+def _list_fields(base: Machine, cand: Machine, names: Sequence[str]) -> list[tuple[str, object, object]]:
+    return [(name.replace("_", " "), getattr(base, name), getattr(cand, name)) for name in names]
+
+
 def _hardware(base: Machine, cand: Machine) -> list[tuple[str, object, object]]:
-    names = ("arch", "cpu_model", "cores_physical", "cpu_quota_cores", "governor", "jetson")
-    fields = [(name.replace("_", " "), getattr(base, name), getattr(cand, name)) for name in names]
+    fields = _processor(base, cand) + _list_fields(base, cand, ("cpu_quota_cores", "governor", "jetson"))
     fields.append(("CPUs allowed", len(base.cpus_allowed), len(cand.cpus_allowed)))
     fields.append(("GPUs", [g.name for g in base.gpus], [g.name for g in cand.gpus]))
     fields.append(("GPU power limits", [g.power_limit_w for g in base.gpus], [g.power_limit_w for g in cand.gpus]))
