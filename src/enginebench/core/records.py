@@ -426,6 +426,8 @@ class LayerProfile(Struct, frozen=True, kw_only=True):
     runs: int  # that the means are over
     profiler: str  # whose record it is
     notes: tuple[str, ...] = ()  # what a reader of these layers must know
+    # How much longer than it says a layer may have taken: profilers of runtimes on a CPU count in whole microseconds.
+    tick_ns: float = 1e3
 
 
 class Probe(Struct, frozen=True, kw_only=True):

@@ -21,8 +21,6 @@ from enginebench.core.work import GraphWork, NodeWork, Unit
 
 # Bytes of a value in each precision: an engine may keep tensors in the one in which it computes.
 WIDTHS = {"fp32": 4.0, "tf32": 4.0, "fp16": 2.0, "bf16": 2.0, "int8": 1.0, "fp8": 1.0}
-# Profilers of runtimes on a CPU count in whole microseconds: a layer may have taken so much longer than it says.
-TICK_NS = 1e3
 
 
 class Limits(Struct, frozen=True, kw_only=True):
@@ -230,12 +228,12 @@ def share_of_limit(bound: Bound | None, time_ms: float | None) -> float | None:
     return bound.bound_ms / time_ms if bound and time_ms and time_ms > 0 else None
 
 
-def doubt_layers(layers: Iterable[LayerTime]) -> tuple[Caveat, ...]:
-    """The doubt about layers that took less than their bound, by more than a profiler's clock can tell."""
+def doubt_layers(layers: Iterable[LayerTime], tick_ns: float) -> tuple[Caveat, ...]:
+    """The doubt about layers that took less than their bound, by more than `tick_ns`: what the profiler cannot tell."""
     beaten = [
-        (layer.bound.bound_ms * 1e6 / max(layer.mean_ns, TICK_NS), layer.name)
+        (layer.bound.bound_ms * 1e6 / max(layer.mean_ns, tick_ns), layer.name)
         for layer in layers
-        if layer.bound and layer.bound.bound_ms * 1e6 > layer.mean_ns + TICK_NS
+        if layer.bound and layer.bound.bound_ms * 1e6 > layer.mean_ns + tick_ns
     ]
     if not beaten:
         return ()

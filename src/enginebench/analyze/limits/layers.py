@@ -128,7 +128,7 @@ def describe_profile(
         effective_precision=dict(effective_precision) if effective_precision else None,
         engine_version=engine_version,
         notes=(*profile.notes, *explain_remainder(average_ms, end_to_end_ms), *notes),
-        caveats=(*caveats, *doubt_row(bound, end_to_end_ms), *doubt_layers(profile.layers)),
+        caveats=(*caveats, *doubt_row(bound, end_to_end_ms), *doubt_layers(profile.layers, profile.tick_ns)),
         bound_ms=bound.bound_ms if bound else None,
         of_limit=share_of_limit(bound, end_to_end_ms),
         bound_by=bound.bound_by if bound else None,

@@ -16,6 +16,7 @@ from enginebench.backends.openvino.entries import OPENVINO
 from enginebench.backends.openvino.graphs import GraphSource, list_fed, save_model
 from enginebench.backends.openvino.settings import (
     CAPABILITIES,
+    CUT_NS,
     HINTS,
     choose_calm_window,
     find_hint,
@@ -334,7 +335,8 @@ class OpenvinoEngine:
     def profile_layers(self) -> LayerProfile:
         """The nodes as layers, from the same record as the proof of precision."""
         watched = self._watch()
-        return replace(summarize_layers(watched, PROFILER, note_clock(watched[0])), runs=self._averaged)
+        found = summarize_layers(watched, PROFILER, note_clock(watched[0]))
+        return replace(found, runs=self._averaged, tick_ns=CUT_NS)
 
     def close(self) -> None:
         """Frees graph and request; may be called twice."""
