@@ -36,7 +36,11 @@ FOLDER = click.Path(path_type=Path, file_okay=False)
     help="Relative difference that matters.",
 )
 @click.option("--gate", is_flag=True, help="Exit with code 4 if a row is slower, less accurate, or cannot be compared.")
-@click.option("--allow-not-comparable", is_flag=True, help="With --gate, let rows that cannot be compared pass.")
+@click.option(
+    "--allow-not-comparable",
+    is_flag=True,
+    help="With --gate, let rows that cannot be compared pass, but none that failed.",
+)
 @click.option(
     "--metric",
     metavar="NAME|package.module:function",
