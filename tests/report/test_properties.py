@@ -216,9 +216,10 @@ def test_a_limit_that_turned_rows_away_is_the_one_named(results: list[Result]) -
 @given(runs(3), runs(3))
 def test_a_comparison_passes_only_what_it_compared(base: list[Result], cand: list[Result]) -> None:
     document = diff_results(base, cand, neighbours=True)
-    cases = fromstring(format_junit(document)).iter("testcase")
+    cases = list(fromstring(format_junit(document)).iter("testcase"))
+    assert len(cases) == len(document.rows) + all(row.skipped for row in document.rows)  # that nothing was compared
     sides = {r.id: r for r in base}, {r.id: r for r in cand}
-    for row, case in zip(document.rows, cases, strict=True):
+    for row, case in zip(document.rows, cases, strict=False):
         names = row.id.split(" -> ")
         old, new = sides[0].get(names[0]), sides[1].get(names[-1])
         passed = case.find("failure") is None and case.find("skipped") is None
