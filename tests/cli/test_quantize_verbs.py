@@ -91,6 +91,27 @@ def test_casts_need_no_calibration(folder: Path) -> None:
     assert onnx.load("mlp.fp16.onnx").graph.input[0].type.tensor_type.elem_type == onnx.TensorProto.FLOAT16
 
 
+def test_overflow_is_looked_for_with_inputs_that_the_graph_takes(folder: Path) -> None:
+    """A vocabulary of 20 words, and pictures of any size that a window of 5 must fit into."""
+    lengths = {"words": ["batch", "length"], "picture": ["batch", 1, "height", "width"]}
+    constants = {"table": np.ones((20, 4), np.float32), "kernel": np.ones((1, 1, 5, 5), np.float32)}
+    for name, node, kind in (
+        ("words", onnx.helper.make_node("Gather", ["table", "words"], ["y"]), onnx.TensorProto.INT64),
+        ("picture", onnx.helper.make_node("Conv", ["picture", "kernel"], ["y"]), onnx.TensorProto.FLOAT),
+    ):
+        graph = onnx.helper.make_graph(
+            [node],
+            "g",
+            [onnx.helper.make_tensor_value_info(name, kind, lengths[name])],
+            [onnx.helper.make_tensor_value_info("y", onnx.TensorProto.FLOAT, None)],
+            [onnx.numpy_helper.from_array(array, key) for key, array in constants.items() if key in node.input],
+        )
+        model = onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", 17)], ir_version=9)
+        onnx.save(model, f"{name}.onnx")
+        made = call_json(quantize, f"{name}.onnx", "--to", "fp16", "--out", "q.onnx")
+        assert made["artifact"]["precision"] == "fp16"
+
+
 def test_prints_what_was_done(folder: Path) -> None:
     said = call(
         calibrate, "mlp.onnx", "--data", "fake", "--n", "8", "--method", "percentile", "--percentile", "99"

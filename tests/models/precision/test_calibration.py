@@ -397,6 +397,21 @@ def test_a_graph_with_branches_can_be_watched(tmp_path):
     assert onnx.load(path).graph.node[2].op_type == "If"
 
 
+@pytest.mark.parametrize("shape", [[3, "batch", 2], [3, 1, 2]])
+def test_random_entries_have_the_shapes_that_the_graph_wants(tmp_path, shape):
+    """Not every input has its entries along the first axis: a step of joined ones would not run."""
+    x, state, y = (
+        helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, axes)
+        for name, axes in (("x", [5, *shape[1:]]), ("state", shape), ("y", None))
+    )
+    graph = helper.make_graph([helper.make_node("Concat", ["x", "state"], ["y"], axis=0)], "g", [x, state], [y])
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9)
+    artifact = read_onnx(save(model, tmp_path / "states.onnx"))
+    found = calibrate(artifact, open_data("fake", model="m", inputs=artifact.inputs, n=3), threads=1)
+    assert found.n == 3 and set(found.ranges) == {"x", "state", "y"}
+    assert found.ranges["y"].high == max(found.ranges["x"].high, found.ranges["state"].high)
+
+
 def test_every_file_counts_where_entries_share_an_input(tmp_path):
     """Scales differ from file to file: taken together, all would have had the first one's, in silence."""
     x, scale, y = (

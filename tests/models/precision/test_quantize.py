@@ -239,6 +239,29 @@ def test_cpu_recipe_gives_float_outputs_from_the_last_kernel(residual, tmp_path)
     assert made_by["y"] == "Gemm"
 
 
+@pytest.mark.parametrize("tail", [["Relu"], ["Clip"], ["Relu", "Clip"]])
+def test_what_cuts_the_answers_off_stays_where_they_leave_as_floats(tmp_path, tail):
+    """The quantizer leaves it to the levels behind it, which the last kernel has none of."""
+    nodes = [helper.make_node("MatMul", ["x", "w"], ["t0"], "product")]
+    for i, op_type in enumerate(tail, start=1):
+        operands = [f"t{i - 1}", *(["low", "high"] if op_type == "Clip" else [])]
+        nodes.append(helper.make_node(op_type, operands, [f"t{i}"], op_type))
+    nodes[-1].output[0] = "y"
+    constants = {
+        "w": np.random.default_rng(0).standard_normal((8, 8)).astype(np.float32),
+        "low": np.array(-0.5, np.float32),
+        "high": np.array(1, np.float32),
+    }
+    artifact = read_onnx(save(build_graph(nodes, constants, ["batch", 8], ["batch", 8]), tmp_path / "m.onnx"))
+    np.save(tmp_path / "x.npy", np.random.default_rng(1).standard_normal((32, 8), dtype=np.float32))
+    data = open_arrays(tmp_path / "x.npy", artifact.inputs, 32)
+    quantize(artifact, "int8", "cpu", tmp_path / "q.onnx", calibration=calibrate(artifact, data, threads=1))
+    assert onnx.load(tmp_path / "q.onnx").graph.node[-1].op_type == tail[-1]
+    was, now = (run_graph(tmp_path / name, data.read(0, 32)) for name in ("m.onnx", "q.onnx"))
+    assert measure_centred_cosine(now, was) > 0.99
+    assert now.min() >= was.min() - 1e-6 and ("Clip" not in tail or now.max() <= 1)
+
+
 def test_reduced_range_keeps_weights_in_seven_bits(residual, tmp_path):
     artifact, calibration, _ = residual
     quantize(artifact, "int8", "cpu", tmp_path / "q.onnx", calibration=calibration, reduce_range=True)
@@ -309,6 +332,29 @@ def test_nodes_that_overflow_stay_in_fp32(tmp_path, factor, kept):
         assert "blow_up, shrink" in made.caveats[0].message
     x = np.random.default_rng(1).standard_normal((3, 4), dtype=np.float32)
     assert np.allclose(run_graph(tmp_path / "q.onnx", {"x": x}), x, rtol=2e-3, atol=2e-3)
+
+
+def test_overflow_is_found_behind_inputs_of_other_first_axes(tmp_path):
+    """Time comes first, as in a network of states; and a number without axes is the first input."""
+    made = {}
+    for name, first in (("steps", [5]), ("number", [])):
+        nodes = [
+            helper.make_node("Mul", ["x", "large"], ["a"], "blow_up"),
+            helper.make_node("Div", ["a", "large"], ["b"], "shrink"),
+            helper.make_node("Add", ["b", "state"], ["c"], "sum"),
+            helper.make_node("ReduceMean", ["given"], ["m"], "mean", keepdims=0),
+            helper.make_node("Add", ["c", "m"], ["y"], "shift"),
+        ]
+        shapes = {"given": first, "x": [5, 1, 4], "state": [1, 1, 4]}
+        inputs = [helper.make_tensor_value_info(key, TensorProto.FLOAT, shape) for key, shape in shapes.items()]
+        outputs = [helper.make_tensor_value_info("y", TensorProto.FLOAT, [5, 1, 4])]
+        constants = [numpy_helper.from_array(np.array(40_000, np.float32), "large")]
+        graph = helper.make_graph(nodes, "g", inputs, outputs, constants)
+        model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9)
+        artifact = read_onnx(save(model, tmp_path / f"{name}.onnx"))
+        quantize(artifact, "fp16", None, tmp_path / "q.onnx")
+        made[name] = [p.value for p in onnx.load(tmp_path / "q.onnx").metadata_props if p.key.endswith("kept_fp32")]
+    assert made == {"steps": ["blow_up\nshrink"], "number": ["blow_up\nshrink"]}
 
 
 def test_ranges_of_a_calibration_find_overflow_that_random_inputs_do_not(tmp_path):
@@ -406,6 +452,27 @@ def test_an_old_opset_is_raised(tmp_path):
     assert quantize(artifact, "int8", "tensorrt", tmp_path / "a.onnx", calibration=calibration).opset >= 13
     assert quantize(artifact, "fp8", None, tmp_path / "b.onnx", calibration=calibration).opset >= 19
     assert quantize(artifact, "bf16", None, tmp_path / "c.onnx").opset == 22
+
+
+@pytest.mark.parametrize("version", [3, 8])
+def test_constants_that_are_listed_as_inputs(tmp_path, version):
+    """As old exporters wrote them; those of the file's version 3 had to."""
+    model = build_residual()
+    listed = [helper.make_tensor_value_info(t.name, t.data_type, t.dims) for t in model.graph.initializer]
+    model.graph.input.extend(listed)
+    model.ir_version = version
+    artifact = read_onnx(save(model, tmp_path / "old.onnx"))
+    np.save(tmp_path / "x.npy", np.random.default_rng(0).standard_normal((8, 3, 8, 8), dtype=np.float32))
+    data = open_arrays(tmp_path / "x.npy", artifact.inputs, 8)
+    calibration = calibrate(artifact, data, threads=1)
+    feeds = data.read(0, 8)
+    for to, recipe in (("int8", "tensorrt"), ("int8", "cpu"), ("fp16", None), ("bf16", None), ("fp8", None)):
+        path = tmp_path / f"{to}.onnx"
+        made = quantize(artifact, to, recipe, path, calibration=calibration)
+        assert [spec.name for spec in made.inputs] == ["x"] == [v.name for v in onnx.load(path).graph.input]
+        assert not nodes_of(path, "BatchNormalization")  # folded, as of any other file
+        if to in ("int8", "fp16"):
+            assert measure_centred_cosine(run_graph(path, feeds), run_graph(artifact.path, feeds)) > 0.99
 
 
 def test_a_weight_of_rank_three_is_scaled_along_its_last_axis(tmp_path):

@@ -20,7 +20,7 @@ from enginebench.core.errors import ArtifactError, FeedError, MissingDependency,
 from enginebench.core.feeds import random_feeds
 from enginebench.core.preprocess import EXTERNAL
 from enginebench.core.records import Caveat, Task, TensorSpec
-from enginebench.core.shapes import find_batch_axes, takes_whole
+from enginebench.core.shapes import find_batch_axes
 from enginebench.models.precision.calibration import explain_external
 from enginebench.models.samples import (
     cut_entries,
@@ -170,7 +170,7 @@ def make_fake(inputs: Sequence[TensorSpec], n: int, seed: int) -> CalibrationDat
     def read_whole(start: int, stop: int) -> dict[str, Any]:
         return random_feeds(inputs, 1, seed + start)
 
-    whole = takes_whole(inputs)
+    whole = _lie_apart(inputs)
     return CalibrationData(
         source="fake",
         n=n,
@@ -379,7 +379,7 @@ def use_samples(
     Where inputs have no first axis along which entries lie (a recording as a whole, states with their layers first, a
     sampling rate), all entries serve, one at a time.
     """
-    if any(axis != 0 for axis in find_batch_axes(inputs).values()):
+    if _lie_apart(inputs):
         return CalibrationData(
             source=source,
             n=len(samples),
@@ -396,6 +396,11 @@ def use_samples(
         preprocess_sha256=EXTERNAL,
         caveats=(explain_external(f"inputs come from {source}"),),
     )
+
+
+def _lie_apart(inputs: Sequence[TensorSpec]) -> bool:
+    """Whether an input has no first axis along which entries lie: they cannot be joined to one step."""
+    return any(axis != 0 for axis in find_batch_axes(inputs).values())
 
 
 class _Origin(Struct, frozen=True, kw_only=True):

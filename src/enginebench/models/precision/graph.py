@@ -65,7 +65,7 @@ def prepare_graph(model: ModelProto, libraries: Sequence[str] = ()) -> ModelProt
     try:
         with tempfile.TemporaryDirectory(prefix="enginebench-") as folder, quiet_logging():
             given, made = Path(folder) / "given.onnx", Path(folder) / "prepared.onnx"
-            given.write_bytes(raise_opset(model, SMALLEST_OPSET).SerializeToString())
+            given.write_bytes(raise_opset(_fix_constants(model), SMALLEST_OPSET).SerializeToString())
             quant_pre_process(given, made, skip_symbolic_shape=True, skip_optimization=bool(libraries))
             prepared = onnx.load(made)
     except ArtifactError:
@@ -75,6 +75,23 @@ def prepare_graph(model: ModelProto, libraries: Sequence[str] = ()) -> ModelProt
     drop_unused_opsets(prepared)
     name_nodes(prepared)
     return prepared
+
+
+def _fix_constants(model: ModelProto) -> ModelProto:
+    """The model without the inputs that only list its constants, as old exporters wrote them.
+
+    The file's version 3 wants every constant listed, those too that folding and quantizing add; later ones let a caller
+    replace what is listed, so that it cannot be folded. Ranges and rounded weights hold for the stored values alone.
+    """
+    stored = {tensor.name for tensor in model.graph.initializer}
+    if stored.isdisjoint(value.name for value in model.graph.input):
+        return model
+    fixed = ModelProto()
+    fixed.CopyFrom(model)
+    del fixed.graph.input[:]
+    fixed.graph.input.extend(value for value in model.graph.input if value.name not in stored)
+    fixed.ir_version = max(fixed.ir_version, onnx.IR_VERSION_2019_1_22)  # the first without that rule
+    return fixed
 
 
 def correct_outputs(model: ModelProto) -> None:

@@ -330,8 +330,14 @@ def _drop_unread_pairs(model: ModelProto) -> None:
     drop_unused_constants(model)
 
 
-def release_outputs(model: ModelProto) -> None:
-    """Removes the pair before every output of the graph: the last kernel gives floats, and 8 bits of logits are few."""
+def release_outputs(model: ModelProto, prepared: ModelProto) -> None:
+    """Removes the pair before every output of the graph: the last kernel gives floats, and 8 bits of logits are few.
+
+    Args:
+        model: with Q/DQ nodes.
+        prepared: the same graph before it got them. The quantizer takes a ReLU or Clip away where the levels behind it
+            cut the same values off; without the levels it must stand there again.
+    """
     producers, consumers = make_producers(model), make_consumers(model)
     for value in model.graph.output:
         dequantizer = producers.get(value.name)
@@ -347,10 +353,34 @@ def release_outputs(model: ModelProto) -> None:
             continue
         maker = producers.get(quantizer.input[0])
         if maker is not None:
-            maker.output[list(maker.output).index(quantizer.input[0])] = value.name
             model.graph.node.remove(quantizer)
             model.graph.node.remove(dequantizer)
+            if not _put_back(model, prepared, quantizer.input[0], value.name):
+                maker.output[list(maker.output).index(quantizer.input[0])] = value.name
     drop_unused_constants(model)
+
+
+def _put_back(model: ModelProto, prepared: ModelProto, source: str, output: str) -> bool:
+    """Adds what the quantizer took away before an output, between `source` and it; whether there was anything."""
+    removed = _find_removed(output, make_producers(prepared), {node.name for node in model.graph.node})
+    stored = {tensor.name for tensor in model.graph.initializer}
+    for node in removed:
+        node.input[0], source = source, node.output[0]
+        model.graph.node.append(node)
+        limits = [t for t in prepared.graph.initializer if t.name in node.input[1:] and t.name not in stored]
+        model.graph.initializer.extend(limits)
+        stored.update(tensor.name for tensor in limits)
+    return bool(removed)
+
+
+def _find_removed(tensor: str, producers: Mapping[str, NodeProto], present: set[str]) -> list[NodeProto]:
+    """Copies of the activations that made a tensor and are not present, the first first."""
+    found: list[NodeProto] = []
+    node = producers.get(tensor)
+    while node is not None and node.op_type in ("Relu", "Clip") and node.name not in present:
+        found.insert(0, NodeProto.FromString(node.SerializeToString()))
+        node = producers.get(node.input[0])
+    return found
 
 
 def drop_unused_constants(model: ModelProto) -> None:

@@ -266,12 +266,10 @@ def _to_fp16(
 
 def _look_for_ranges(prepared: ModelProto, artifact: Artifact, threads: int) -> dict[str, TensorRange]:
     """Ranges over a few random entries: enough to see what overflows by orders of magnitude."""
-    axis = artifact.inputs[0].shape[0] if artifact.inputs and artifact.inputs[0].shape else None
-    if axis is None:
-        return {}
     watched = find_activations(prepared)
-    if not watched:  # the floats are those of branches
+    if not (watched and artifact.inputs):  # the floats are those of branches, or of constants alone
         return {}
+    axis = next((spec.shape[0] for spec in artifact.inputs if spec.shape), None)
     data = make_fake(artifact.inputs, max(OVERFLOW_ENTRIES, axis if isinstance(axis, int) else 0), seed=0)
     observer = Observer(prepared, watched, threads, artifact.operator_libraries)
     found, _ = observe_ranges(observer, data, OVERFLOW_ENTRIES)  # an infinity that is meant is one in FP16, too
@@ -300,7 +298,7 @@ def _to_eight_bits(
             prepared, calibration.ranges, scheme, reduce_range=reduce_range, exclude=left_out
         )
         release_excluded(made, left_out)
-        release_outputs(made)
+        release_outputs(made, prepared)
     elif to == "int8":
         made, left = _by_tensorrt_recipe(prepared, calibration, left_out)
     else:

@@ -225,6 +225,8 @@ def quantize_file(
     if out.resolve() == path.resolve():
         raise UsageError(f"--out {out} is the file to be quantized; choose another --out")
     artifact = replace(read_onnx(path), operator_libraries=libraries)
+    if recipe == "nncf" or (to == "fp16" and calib is None and calib_cache is None):
+        artifact = _settle(artifact)
     if inputs is None:
         calibration, data = _find_ranges(artifact, recipe, calib, calib_cache, threads, reporter)
     else:
@@ -242,6 +244,13 @@ def quantize_file(
         threads=threads,
     )
     return _describe_quantized(artifact, made, out, time.perf_counter() - start)
+
+
+def _settle(artifact: Artifact) -> Artifact:
+    """The graph with what its inputs are like where nobody gives one, as `calibrate` makes them up."""
+    from enginebench.models.onnx.inputs import settle_inputs
+
+    return replace(artifact, inputs=settle_inputs(artifact).inputs)
 
 
 def _find_ranges(
