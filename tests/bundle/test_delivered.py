@@ -22,7 +22,7 @@ from enginebench.bundle.reading import read_bundle
 from enginebench.bundle.writing import copy_model
 from enginebench.cli.closing import describe_delivery
 from enginebench.core.errors import ArtifactError, UsageError
-from enginebench.core.records import Artifact, EngineSpec
+from enginebench.core.records import TEXT, Artifact, EngineSpec, TensorSpec
 from enginebench.core.store import hash_files
 from enginebench.measure.machine import describe_machine
 from enginebench.models.task import feed_digits, load_digits
@@ -273,3 +273,16 @@ def test_an_int8_graph_whose_floats_are_bf16_needs_the_instructions_of_both() ->
     floats = replace(engine, options={"floats": "bf16"})
     assert find_instructions("int8", machine, floats) == ("avx512_vnni", "avx512_bf16")
     assert find_instructions("int8", machine, replace(floats, device="cuda:0")) == ()
+
+
+def test_a_row_whose_answers_are_text_is_refused(run: Path, tmp_path: Path) -> None:
+    """The programs of a bundle bind buffers of numbers."""
+    folder = copy_run(run, tmp_path)
+    result = folder.read_result(name("ort"))
+    assert result is not None
+    label = TensorSpec(name="label", dtype=TEXT, shape=("batch",))
+    read = result.artifacts[-1]
+    changed = replace(result, artifacts=(*result.artifacts[:-1], replace(read, outputs=(*read.outputs, label))))
+    folder.write_result(changed)
+    with pytest.raises(UsageError, match="label holds text"):
+        deliver_row(folder.root, tmp_path / "out", row=name("ort"), reporter=Silent())

@@ -85,6 +85,28 @@ def test_triton_reads_batches_gpus_and_other_types(delivered: dict[str, Path], p
     assert config.get("max_batch_size", 0) == 0 and config["input"][0]["dims"] == ["8", "3"]
 
 
+@pytest.mark.slow
+def test_triton_reads_tensors_of_the_batch_alone(delivered: dict[str, Path], parse) -> None:  # type: ignore[no-untyped-def]
+    config = parse(format_config("net", with_labels(read_bundle(delivered["ort"])), LAYOUTS["onnx"]))
+    assert config["output"][1] == {"name": "label", "data_type": "TYPE_INT64", "dims": ["1"], "reshape": {}}
+    assert config["model_warmup"][0]["inputs"]["step"]["dims"] == ["1"]
+
+
+def test_a_tensor_of_the_batch_alone_has_an_axis_for_triton(delivered: dict[str, Path]) -> None:
+    """Triton refuses a tensor without dims."""
+    text = format_config("net", with_labels(read_bundle(delivered["ort"])), LAYOUTS["onnx"])
+    assert 'name: "label" data_type: TYPE_INT64 dims: [ 1 ] reshape { shape: [ ] }' in text
+    assert "dims: [  ]" not in text
+
+
+def with_labels(bundle: Bundle) -> Bundle:
+    """The bundle with an input and an output of one number for each entry."""
+    step, label = (TensorSpec(name=name, dtype="int64", shape=("batch",)) for name in ("step", "label"))
+    artifact = bundle.artifact
+    changed = replace(artifact, inputs=(*artifact.inputs, step), outputs=(*artifact.outputs, label))
+    return replace(bundle, artifact=changed)
+
+
 def on_gpu(bundle: Bundle) -> Bundle:
     """The bundle of a plan with a batch of 8 on the second GPU, with an input of tokens."""
     inputs = (*bundle.artifact.inputs, TensorSpec(name='odd "name"', dtype="int64", shape=("batch", "length")))

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from msgspec import Struct
 
-from enginebench.core.records import EngineSpec, Machine, Precision, Result
+from enginebench.core.records import TEXT, EngineSpec, Machine, Precision, Result
 
 PROGRAMS = Path(__file__).parent / "as-shipped"
 # In every bundle, under these names.
@@ -82,6 +82,11 @@ def explain_refusal(result: Result) -> str | None:
         return (
             f"the row {result.id} cannot be delivered: {engine.backend} reads its graph only rewritten for each set of "
             "shapes, which a bundle does not do; deliver a row of ort"
+        )
+    if text := [s.name for a in result.artifacts[-1:] for s in (*a.inputs, *a.outputs) if s.dtype == TEXT]:
+        return (
+            f"the row {result.id} cannot be delivered: {', '.join(text)} holds text, and the programs of a bundle take "
+            "and give numbers only; deliver a graph that ends before the text"
         )
     if result.status != "ok":
         return (

@@ -115,8 +115,11 @@ def list_dims(spec: TensorSpec, batched: bool, batch: int) -> list[int]:
 
 
 def _format_tensor(side: str, spec: TensorSpec, batched: bool, batch: int) -> str:
-    dims = ", ".join(map(str, list_dims(spec, batched, batch)))
-    return f"{side} [ {{ name: {json.dumps(spec.name)} data_type: {TYPES[spec.dtype]} dims: [ {dims} ] }} ]"
+    axes = list_dims(spec, batched, batch)
+    # Triton wants an axis beside the batch, and tells the model of none where `reshape` takes it away.
+    # Source: ValidateIOShape in triton-inference-server/core, src/model_config_utils.cc.
+    dims = f"dims: [ {', '.join(map(str, axes))} ]" if axes or not batched else "dims: [ 1 ] reshape { shape: [ ] }"
+    return f"{side} [ {{ name: {json.dumps(spec.name)} data_type: {TYPES[spec.dtype]} {dims} }} ]"
 
 
 def _format_instances(device: str) -> str:
@@ -149,7 +152,7 @@ def _format_warmup(bundle: Bundle, batched: bool) -> str:
     """One request before the first real one; an axis that nobody knows is 1 long."""
     inputs = []
     for spec in bundle.artifact.inputs:
-        dims = ", ".join(str(max(1, axis)) for axis in list_dims(spec, batched, bundle.engine.batch))
+        dims = ", ".join(str(max(1, axis)) for axis in list_dims(spec, batched, bundle.engine.batch) or [1])
         data = "random_data" if spec.dtype.startswith("float") else "zero_data"
         inputs.append(
             f"inputs {{ key: {json.dumps(spec.name)} "
