@@ -102,14 +102,15 @@ def test_lengths_that_are_computed_as_floats_stay_exact(tmp_path):
     constants = {"one": np.array([1]), "zero": np.array([0]), "share": np.array([1.0], np.float32)}
     model = build_graph(nodes, constants, ["batch", "columns"], ["batch", 1])
     artifact = read_onnx(save(model, tmp_path / "m.onnx"))
-    x = np.full((1, 3001), 1 / 1024, np.float32)
+    x = np.zeros((1, 3001), np.float32)
+    x[0, -1] = 1  # FP16 would cut at 3,000
     for to in ("fp16", "bf16"):
         made = quantize(artifact, to, None, tmp_path / f"{to}.onnx")
         assert made.caveats == ()  # they are no part of the network, so nobody is told
     found = run_graph(tmp_path / "fp16.onnx", {"x": x})
-    assert abs(float(found[0, 0]) - 3001 / 1024) < 2e-3
+    assert float(found[0, 0]) == 1
     prepared = onnx.shape_inference.infer_shapes(model)
-    assert find_index_arithmetic(prepared.graph) == {"to_float", "part", "whole"}
+    assert find_index_arithmetic(prepared.graph) == {"to_float", "part", "whole", "to_int"}
 
 
 def test_an_output_that_is_declared_with_too_few_axes_is_corrected(tmp_path):

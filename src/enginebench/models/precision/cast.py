@@ -138,8 +138,9 @@ def find_index_arithmetic(graph: GraphProto) -> set[str]:
         from_integers = node.op_type == "Cast" and not given
         if from_integers or (node.op_type in ARITHMETIC and given and whole.issuperset(given)):
             whole.update(name for name in node.output if name in floats)
-    names: set[str] = set()
-    pending = [node for node in graph.node if node.op_type == "Cast" and node.output[0] not in floats]
+    back = [node for node in graph.node if node.op_type == "Cast" and node.output[0] not in floats]
+    pending = [node for node in back if whole.intersection(node.input)]
+    names = {node.name for node in pending}  # themselves, too: they would be handed a rounded copy
     while pending:
         node = pending.pop()
         for name in node.input:
