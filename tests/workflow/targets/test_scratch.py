@@ -36,3 +36,10 @@ def test_a_log_that_an_error_names_can_be_read() -> None:
         log = fill(folder)
         raise MeasurementError(f"trtexec failed. Its whole log: {log}")
     assert [p for p in folder.rglob("*") if p.is_file()] == [log] and log.read_text() == "a/b/build.log"
+
+
+def test_nothing_stays_of_an_error_that_names_a_file_but_no_log() -> None:
+    with pytest.raises(MeasurementError), open_scratch() as folder:
+        fill(folder).unlink()
+        raise MeasurementError(f"the engine cannot load {folder / 'net.onnx'}")
+    assert not folder.exists()

@@ -31,7 +31,7 @@ def open_scratch() -> Iterator[Path]:
 
 def _keep_logs(folder: Path) -> None:
     """Deletes everything but the logs, and the folders that become empty."""
-    for path in sorted(folder.rglob("*"), reverse=True):
+    for path in (*sorted(folder.rglob("*"), reverse=True), folder):
         with suppress(OSError):  # a folder that still holds a log stays
             if path.is_dir() and not path.is_symlink():
                 path.rmdir()
