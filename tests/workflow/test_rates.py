@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import math
+from pathlib import Path
 from typing import Any
 
+import msgspec
 import numpy as np
 import pytest
 
@@ -15,6 +17,7 @@ from enginebench.analyze.load.queueing import (
     describe_point,
     seems_to_hold,
 )
+from enginebench.core.errors import MeasurementError
 from enginebench.core.records import Artifact, Capacity, EngineSpec
 from enginebench.measure.simulated import simulate
 from enginebench.workflow.child.jobs import ServeJob
@@ -43,12 +46,20 @@ def search(seed: int, *, strict: bool) -> tuple[Capacity, int]:
 
 def begin(settings: LoadSettings, seed: int) -> tuple[Capacity, Prober]:
     """(what one search finds, the prober with its points)."""
-    row = name_row(EngineSpec(backend="fake"), streams=1, max_batch=1, max_wait_ms=0.0)
+    prober, (bench,) = prepare(settings, seed)
+    return prober.search_capacity(bench), prober
+
+
+def prepare(
+    settings: LoadSettings, seed: int = 0, streams: tuple[int, ...] = (1,), probe: Any = probe
+) -> tuple[Prober, list[Bench]]:
+    """(a prober, a configuration for each number of streams)."""
+    rows = [name_row(EngineSpec(backend="fake"), streams=n, max_batch=1, max_wait_ms=0.0) for n in streams]
     artifact = Artifact(kind="onnx", model="m", path="", sha256="", files=(), inputs=(), outputs=())
-    job = ServeJob(model="m", artifact=artifact, engine=row.engine, out_dir="", board="", bell="")
     prober = Prober(settings, seed=100 * seed, timeout_s=1.0, reporter=Silent(), probe=probe)
-    prober.rows = {row.id: row}
-    return prober.search_capacity(Bench(row=row, job=job)), prober
+    prober.rows = {row.id: row for row in rows}
+    jobs = [ServeJob(model="m", artifact=artifact, engine=row.engine, out_dir="", board="", bell="") for row in rows]
+    return prober, [Bench(row=row, job=job) for row, job in zip(rows, jobs, strict=True)]
 
 
 @pytest.mark.parametrize("strict", [True, False])
@@ -89,3 +100,74 @@ def test_a_limit_that_no_rate_holds_costs_a_rough_search_seconds() -> None:
 def test_a_rough_search_takes_a_fraction_of_the_requests() -> None:
     strict, rough = (sum(search(seed, strict=strict)[1] for seed in range(6)) for strict in (True, False))
     assert rough < strict / 2
+
+
+CAPACITY = LoadSettings(limit=LIMIT, find_capacity=True, duration_s=1.0, resolution=1.5)
+
+
+def make_mortal(row: int, probes: int) -> Any:
+    """A probe whose engine in the configuration of so many streams cannot be opened any more after some probes."""
+    asked: list[str] = []
+
+    def mortal(plan: Plan, offsets: Any, samples: Any) -> LoadPoint:
+        asked.append(plan.row)
+        if f"-s{row}-" in plan.row and asked.count(plan.row) > probes:
+            raise MeasurementError("no memory left")
+        return probe(plan, offsets, samples)
+
+    return mortal
+
+
+def test_an_engine_that_cannot_be_opened_any_more_keeps_its_points_and_the_others_go_on() -> None:
+    prober, benches = prepare(CAPACITY, streams=(1, 2), probe=make_mortal(1, probes=3))
+    prober.find_capacities(benches)
+    lost, whole = (prober.rows[bench.row.id] for bench in benches)
+    assert lost.reason == "no memory left" and lost.capacity is not None and lost.capacity.ended == "budget"
+    assert sum(point.row == lost.id for point in prober.points) == 2
+    assert whole.reason is None and whole.capacity is not None and whole.capacity.ended == "settled"
+    assert prober.verdicts[0].verdict == "not_comparable"
+
+
+def test_where_every_engine_is_lost_it_is_an_error_and_the_points_are_kept() -> None:
+    prober, benches = prepare(CAPACITY, probe=make_mortal(1, probes=3))
+    with pytest.raises(MeasurementError, match="no memory left"):
+        prober.find_capacities(benches)
+    assert len(prober.points) == 2
+    assert prober.rows[benches[0].row.id].capacity is not None
+
+
+def test_no_probe_takes_longer_than_all_searches_may() -> None:
+    """At 120 requests a second p99 takes 4 s, and 17 s where ten may be late."""
+    prober, benches = prepare(msgspec.structs.replace(CAPACITY, time_budget_s=2.0))
+    with pytest.raises(MeasurementError, match=r"probed for \d+ s, and all searches may take 2 s"):
+        prober.find_capacities(benches)
+    assert not prober.points
+
+
+def test_an_engine_that_is_slow_is_not_waited_for_beyond_the_time_of_the_search() -> None:
+    plans: list[Plan] = []
+
+    def note(plan: Plan, offsets: Any, samples: Any) -> LoadPoint:
+        plans.append(plan)
+        return probe(plan, offsets, samples)
+
+    prober, benches = prepare(msgspec.structs.replace(CAPACITY, time_budget_s=8.0), probe=note)
+    prober.search_capacity(benches[0])
+    assert plans[0].qps is None and plans[0].job.grace_s == pytest.approx(0.8)
+
+
+def test_a_queue_holds_the_fullest_second_of_a_trace(tmp_path: Path) -> None:
+    """A hundred requests at once in a minute that is idle else, and each of them finds a place."""
+    trace = tmp_path / "trace"
+    trace.write_text("0\n" * 100 + "60\n")
+    prober, (bench,) = prepare(LoadSettings(arrivals=str(trace)), probe=lambda plan, *_: plan)
+    plan: Any = prober.probe(bench)
+    assert plan.job.queue_limit == 100 and plan.qps == pytest.approx(101 / 60)
+
+
+def test_a_trace_without_any_time_has_no_rate(tmp_path: Path) -> None:
+    trace = tmp_path / "trace"
+    trace.write_text("7\n7\n7\n")
+    prober, (bench,) = prepare(LoadSettings(arrivals=str(trace)), probe=lambda plan, *_: plan)
+    plan: Any = prober.probe(bench)
+    assert plan.qps is None and plan.job.queue_limit == 3

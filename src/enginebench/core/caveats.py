@@ -26,6 +26,7 @@ class Template(Struct, frozen=True):
 _FIX_CLOCKS = "fix clocks or governor, or measure on a machine of your own; ratios of neighbours suffer less"
 _QUIET = "stop them, or measure again at a quiet time"
 _COMPARE_MORE = "enginebench drift, or accuracy, compares two engines on as many samples as --n says"
+_BEYOND = "the rate is beyond what this engine carries: lower --qps, or look for the rate with --find-capacity"
 _AS_ASKED = "take the label as what was asked, not as what ran"
 
 # Name -> template. What stands before the dot is the code, which is all that other programs need to know.
@@ -242,9 +243,9 @@ TEMPLATES: dict[str, Template] = {
         "outputs were not compared with those of {reference}: {why}",
         "compare models with the same inputs and outputs",
     ),
-    "overload": Template(
-        "of {offered} requests {dropped} were turned away or not begun in time, and {late} came late in all",
-        "the rate is beyond what this engine carries: lower --qps, or look for the rate with --find-capacity",
+    "overload": Template("of {offered} requests {dropped} were turned away or not begun in time", _BEYOND),
+    "overload.limit": Template(
+        "of {offered} requests {dropped} were turned away or not begun in time, and {late} came late in all", _BEYOND
     ),
     "partly_compared.answers": Template(
         "answers were compared over {n} of {asked} samples",

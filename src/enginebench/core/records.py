@@ -450,7 +450,7 @@ class Capacity(Struct, frozen=True, kw_only=True):
     percentile: float
     probes: tuple[Probe, ...] = ()
     ended: Literal["settled", "budget", "nothing passes"] = "settled"
-    suspect: bool = False  # an end rests on probes whose generator was late
+    suspect: bool = False  # an end rests on probes whose generator was late or whose engine was lost
 
 
 class StageTime(Struct, frozen=True, kw_only=True):

@@ -300,5 +300,11 @@ def count_arrivals(rate_per_s: float, duration_s: float) -> int:
     return count
 
 
+def count_fullest(offsets: Times, window_s: float) -> int:
+    """The most arrivals of a schedule that come within any stretch of that many seconds."""
+    ends = np.searchsorted(offsets, offsets + round(1e9 * window_s), side="right")
+    return int((ends - np.arange(len(offsets))).max())
+
+
 # The board of as many is 560 MB of memory.
 MAX_ARRIVALS = 10_000_000

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -26,11 +27,11 @@ from enginebench.analyze.load.loadgen import Scenario
 from enginebench.analyze.load.queueing import Limit, LoadPoint, judge_point, seems_to_hold
 from enginebench.analyze.tails import strict_min_samples
 from enginebench.backends.registry import find_entry
-from enginebench.core.errors import MeasurementError, UsageError
+from enginebench.core.errors import EngineBenchError, MeasurementError, UsageError
 from enginebench.core.names import format_engine, format_precision, slug
 from enginebench.core.records import Artifact, Capacity, EngineSpec
 from enginebench.core.shapes import concrete_shape, find_batch_axes, format_shapes
-from enginebench.measure.arrivals import count_arrivals, read_trace, schedule_constant, schedule_poisson
+from enginebench.measure.arrivals import count_arrivals, count_fullest, read_trace, schedule_constant, schedule_poisson
 from enginebench.models.samples import find_samples, list_samples
 from enginebench.report.load.document import LoadRow
 from enginebench.workflow.child.jobs import ServeJob
@@ -62,6 +63,8 @@ ROUGH_LATE = 2
 ROUGH_LOWEST_SHARE = 0.1
 # The search begins at this share of what the engine computes when all requests are there at once.
 FIRST_SHARE = 0.6
+# Finding that takes at most this share of the time that searches have: an engine may take seconds for each request.
+OFFLINE_SHARE = 0.1
 # Batches on each stream by which that is found.
 OFFLINE_BATCHES = 16
 # The most requests of a closed loop that the board has room for, each second.
@@ -184,6 +187,7 @@ class Prober:
         self.rows: dict[str, LoadRow] = {}
         self.points: list[LoadPoint] = []
         self.verdicts: tuple[CapacityVerdict, ...] = ()
+        self.failures: dict[str, EngineBenchError] = {}  # what ended a row
 
     def probe(self, bench: Bench) -> LoadPoint:
         """One point in the scenario that was asked for."""
@@ -214,21 +218,22 @@ class Prober:
     def _probe_rate(self, bench: Bench, offsets: Times, qps: float | None) -> LoadPoint:
         """The point of these arrivals, each asking for a sample that is drawn from the pool."""
         limit_s = self._settings.limit.ms / 1e3 if self._settings.limit else 0.0
-        seconds = max(float(offsets[-1]) / 1e9, 1e-9)
-        rate = qps or len(offsets) / seconds
+        seconds = float(offsets[-1]) / 1e9
+        rate = qps or (len(offsets) / seconds if seconds else None)
         job = replace(
             bench.job,
-            queue_limit=math.ceil(rate * max(QUEUE_S, 10 * limit_s)),
+            queue_limit=count_fullest(offsets, max(QUEUE_S, 10 * limit_s)),
             grace_s=max(GRACE_S, 2 * limit_s),
         )
-        self._reporter.step(f"{bench.row.id}: {rate:.4g} requests a second for {seconds:.3g} s")
+        told = f"{rate:.4g} requests a second for {seconds:.3g} s" if rate else f"{len(offsets)} requests at once"
+        self._reporter.step(f"{bench.row.id}: {told}")
         plan = Plan(job=job, row=bench.row.id, qps=rate, limit=self._settings.limit)
         return self._probe_open(plan, offsets, self._draw(bench, len(offsets)))
 
-    def _probe_offline(self, bench: Bench, count: int) -> LoadPoint:
-        """The point of requests that are all there at once."""
+    def _probe_offline(self, bench: Bench, count: int, grace_s: float = math.inf) -> LoadPoint:
+        """The point of requests that are all there at once; after `grace_s` none of them is begun."""
         self._reporter.step(f"{bench.row.id}: {count} requests at once")
-        job = replace(bench.job, queue_limit=None, grace_s=self._timeout_s)
+        job = replace(bench.job, queue_limit=None, grace_s=min(grace_s, self._timeout_s))
         offsets = np.zeros(count, np.int64)
         return self._probe_open(Plan(job=job, row=bench.row.id, qps=None), offsets, self._draw(bench, count))
 
@@ -260,31 +265,71 @@ class Prober:
         """
         deadline = time.monotonic() + self._settings.time_budget_s
         search = self._begin_search(bench, earlier)
-        while (rate := search.next_rate()) is not None and time.monotonic() < deadline:
-            search.add(rate, *self._holds(bench, rate))
+        while time.monotonic() < deadline and self._ask(search, bench):
+            pass
         return search.describe(ended_early=search.next_rate() is not None)
 
     def find_capacities(self, benches: Sequence[Bench]) -> None:
-        """Searches every configuration as often as asked, all of them in turns, until it is settled or too late."""
+        """Searches every configuration as often as asked, all of them in turns, until it is settled or too late.
+
+        One that cannot be probed any more keeps what it has shown until then, and the others go on.
+
+        Raises:
+            EngineBenchError: none of them could be probed to its end.
+        """
         deadline = time.monotonic() + self._settings.time_budget_s
         found: dict[str, list[Capacity]] = {bench.row.id: [] for bench in benches}
-        for _ in range(self._settings.rounds):
-            searches = {bench.row.id: self._begin_search(bench, found[bench.row.id]) for bench in benches}
-            while waiting := [(b, r) for b in benches if (r := searches[b.row.id].next_rate()) is not None]:
-                for bench, rate in waiting:
-                    if time.monotonic() < deadline:
-                        searches[bench.row.id].add(rate, *self._holds(bench, rate))
-                if time.monotonic() >= deadline:
-                    break
-            for name, search in searches.items():
-                if search.probes:
-                    found[name].append(search.describe(ended_early=search.next_rate() is not None))
-            self._keep_capacities(found)
+        for number in range(self._settings.rounds):
+            if number and time.monotonic() >= deadline:
+                break
+            self._search_round([bench for bench in benches if bench.row.id not in self.failures], found, deadline)
         if self._settings.rounds > 1 or len(benches) > 1:
             names = [bench.row.id for bench in benches]
             self.verdicts = tuple(
                 compare_capacities(found[names[0]], found[name], (names[0], name)) for name in names[1:]
             )
+        self.raise_failure(benches)
+
+    def _search_round(self, benches: Sequence[Bench], found: dict[str, list[Capacity]], deadline: float) -> None:
+        """One search of each, all in turns; `found` gets what they show, whatever ends them."""
+        searches: dict[str, CapacitySearch] = {}
+        try:
+            for bench in benches:
+                with self.keep_failure(bench):
+                    searches[bench.row.id] = self._begin_search(bench, found[bench.row.id])
+            going = [bench for bench in benches if bench.row.id in searches]
+            while going and time.monotonic() < deadline:
+                going = [bench for bench in going if self._go_on(searches[bench.row.id], bench, deadline)]
+        finally:
+            for name, search in searches.items():
+                if search.probes:
+                    found[name].append(search.describe(ended_early=search.next_rate() is not None))
+            self._keep_capacities(found)
+
+    def _go_on(self, search: CapacitySearch, bench: Bench, deadline: float) -> bool:
+        """One more probe, if there is time for it; whether the search goes on."""
+        if time.monotonic() >= deadline:
+            return False
+        with self.keep_failure(bench):
+            if self._ask(search, bench):
+                return True
+        return False
+
+    @contextmanager
+    def keep_failure(self, bench: Bench) -> Iterator[None]:
+        """What ends the block is the reason of this configuration, and does not end the others."""
+        try:
+            yield
+        except UsageError:
+            raise
+        except EngineBenchError as error:
+            self.failures[bench.row.id] = error
+            self.rows[bench.row.id] = replace(self.rows[bench.row.id], reason=str(error))
+
+    def raise_failure(self, benches: Sequence[Bench]) -> None:
+        """Raises what ended the first configuration, if something ended each of them."""
+        if benches and all(bench.row.id in self.failures for bench in benches):
+            raise self.failures[benches[0].row.id]
 
     def _keep_capacities(self, found: Mapping[str, Sequence[Capacity]]) -> None:
         for name, capacities in found.items():
@@ -307,7 +352,9 @@ class Prober:
                 stride=SHORT_STRIDE,
                 votes=1,
             )
-        point = self._probe_offline(bench, count=self._count_offline(bench))
+        point = self._probe_offline(
+            bench, self._count_offline(bench), grace_s=OFFLINE_SHARE * self._settings.time_budget_s
+        )
         self.rows[bench.row.id] = replace(self.rows[bench.row.id], offline_per_s=point.achieved_per_s)
         if point.achieved_per_s is None:
             raise MeasurementError(f"{bench.row.id} answered none of {point.offered} requests that came at once")
@@ -323,23 +370,53 @@ class Prober:
         """Requests that keep all streams at full batches for a while."""
         return max(4 * POOL, OFFLINE_BATCHES * bench.row.max_batch * bench.row.streams)
 
-    def _holds(self, bench: Bench, rate: float) -> tuple[bool, bool]:
-        """(whether the limit holds at a rate, whether the generator was late).
+    def _ask(self, search: CapacitySearch, bench: Bench) -> bool:
+        """Whether there was a rate to probe, and time for it; the search has the answer.
 
         It is asked again with more requests where the first are too few to tell.
+
+        Raises:
+            MeasurementError: there is not even time for the first probe.
         """
-        limit = self._settings.limit
+        limit, rate = self._settings.limit, search.next_rate()
         assert limit is not None
-        held: bool | None = None
-        late = False
-        least_s = max(self._settings.duration_s or PROBE_S, LIMITS_A_PROBE * limit.ms / 1e3)
-        rough = math.ceil(ROUGH_LATE / (1 - limit.share))
-        for least in (strict_min_samples(limit.share, n) for n in PROBE_LATE) if self._settings.strict else (rough,):
-            count = max(least, count_arrivals(rate, least_s))
+        if rate is None:
+            return False
+        held, doubtful = None, False
+        for count in self._count_probe(rate, limit):
+            if not self._has_time(count / rate, bench, rate, first=not search.probes):
+                return False
             point = self._probe_rate(bench, self._schedule(rate, count), rate)
             self.points.append(point)
             held = judge_point(point, limit) if self._settings.strict else seems_to_hold(point, limit, count)
-            late = any(caveat.code == "generator_late" for caveat in point.caveats)
+            doubtful = any(caveat.code in ("generator_late", "cut_short") for caveat in point.caveats)
             if held is not None:
                 break
-        return bool(held), late
+        search.add(rate, bool(held), doubtful)
+        return True
+
+    def _count_probe(self, rate: float, limit: Limit) -> list[int]:
+        """Requests of a probe, and of the one that follows where these are too few to tell."""
+        least_s = max(self._settings.duration_s or PROBE_S, LIMITS_A_PROBE * limit.ms / 1e3)
+        strict = [strict_min_samples(limit.share, n) for n in PROBE_LATE]
+        wanted = strict if self._settings.strict else [math.ceil(ROUGH_LATE / (1 - limit.share))]
+        return [max(least, count_arrivals(rate, least_s)) for least in wanted]
+
+    def _has_time(self, seconds: float, bench: Bench, rate: float, *, first: bool) -> bool:
+        """Whether a probe of so many seconds may begin: one alone takes no longer than all were to take.
+
+        Raises:
+            MeasurementError: it may not, and is the first.
+        """
+        budget = self._settings.time_budget_s
+        if seconds <= budget:
+            return True
+        told = (
+            f"{rate:.3g} requests a second would be probed for {seconds:.0f} s, and all searches may take {budget:g} s"
+        )
+        if first:
+            raise MeasurementError(
+                f"{bench.row.id}: {told}. Give them more with load --time-budget, or ask for a lower --percentile"
+            )
+        self._reporter.say(f"{bench.row.id}: {told}; the search ends here")
+        return False

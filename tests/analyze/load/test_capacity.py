@@ -125,3 +125,25 @@ def test_rounds_are_joined_to_what_passed_in_all_and_failed_in_all() -> None:
     joined = join_capacities(make_rounds([100.0, 110.0]))
     assert joined is not None and joined.passes_qps == pytest.approx(100 / 1.02)
     assert joined.fails_qps == pytest.approx(110 * 1.02)
+
+
+def cut_round(passes: float | None, fails: float | None) -> Capacity:
+    return Capacity(passes_qps=passes, fails_qps=fails, limit_ms=10.0, percentile=99.0, ended="budget")
+
+
+def test_a_round_that_the_time_ended_takes_nothing_from_those_that_came_to_their_ends() -> None:
+    joined = join_capacities([*make_rounds([100.0, 102.0]), cut_round(None, 101.0)])
+    assert joined is not None and joined.passes_qps == pytest.approx(100 / 1.02)
+    assert joined.ended == "settled"
+    alone = join_capacities([cut_round(60.0, None)])
+    assert alone is not None and (alone.passes_qps, alone.ended) == (60.0, "budget")
+
+
+def test_ends_that_have_not_met_are_no_capacity_to_compare() -> None:
+    """The middle of 60 and 600 is where the time ran out."""
+    base, candidate = make_rounds([100.0] * 6), make_rounds([130.0, 131.0, 129.0, 130.5, 130.0, 129.5])
+    whole = compare_capacities(base, candidate, ("a", "b"))
+    cut = compare_capacities([*base, cut_round(60.0, 600.0)], [*candidate, cut_round(60.0, 66.0)], ("a", "b"))
+    assert whole.verdict == "faster" and cut == whole
+    none = compare_capacities([cut_round(60.0, 600.0)], [cut_round(60.0, 66.0)], ("a", "b"))
+    assert none.verdict == "not_comparable" and none.ratio is None and "--time-budget" in none.reasons[0]

@@ -15,8 +15,10 @@ from enginebench.analyze.load.queueing import (
     describe_point,
     join_queries,
     judge_point,
+    seems_to_hold,
 )
 from enginebench.analyze.tails import strict_min_samples
+from enginebench.core.caveats import make_caveat
 from queues import mean_wait_md1, system_quantile_mm1, wait_quantile_md1
 
 MS = 1_000_000
@@ -56,6 +58,19 @@ def test_a_limit_fails_where_more_are_late_than_the_percentile_leaves_and_is_ope
     assert judge_point(describe_point(make_stamps([10.0] * 4 + [1.0] * 658), qps=100, limit=limit), limit) is None
 
 
+def test_an_engine_that_was_lost_on_the_way_has_held_nothing() -> None:
+    """660 of 1,000 requests in time, then it died with one under way: enough for p99 as far as it came."""
+    stamps = make_stamps([1.0] * 661 + [0.0] * 339, status=[DONE] * 660 + [0] * 340)
+    stamps.released[661:] = 0
+    limit = Limit(ms=5.0)
+    whole = describe_point(make_stamps([1.0] * 1000), qps=100, limit=limit)
+    lost = make_caveat("cut_short", came=661, planned=1000, reason="SIGSEGV")
+    point = describe_point(stamps, qps=100, limit=limit, doubts=(lost,))
+    assert judge_point(whole, limit) is True and seems_to_hold(whole, limit, 1000)
+    assert judge_point(point, limit) is None and not seems_to_hold(point, limit, 661)
+    assert [caveat.code for caveat in point.caveats] == ["cut_short"]  # the rate is not what it died of
+
+
 def test_queue_and_service_add_up_to_the_mean() -> None:
     point = describe_point(make_stamps([2.0, 4.0, 6.0]), qps=100)
     assert point.mean_ms == pytest.approx(4.0)
@@ -93,6 +108,18 @@ def test_little_holds_for_requests_that_leave_within_the_window_and_not_for_thos
     assert steady[0] == pytest.approx(steady[1], rel=0.01)
     growing = compare_little(make_stamps([float(i) for i in range(1000)]))
     assert growing[0] is not None and growing[1] is not None and growing[0] < 0.98 * growing[1]
+
+
+def test_the_last_of_few_requests_does_not_make_a_queue_unsteady() -> None:
+    few = describe_point(make_stamps([5.0] * 6), qps=100)
+    assert few.in_system == few.little == pytest.approx(0.5)
+    assert "unsteady" not in [caveat.code for caveat in few.caveats]
+
+
+def test_nothing_is_said_of_late_requests_where_there_is_no_limit() -> None:
+    point = describe_point(make_stamps([1.0] * 500, status=[DONE] * 490 + [DROPPED] * 10), qps=100)
+    told = next(caveat.message for caveat in point.caveats if caveat.code == "overload")
+    assert "10" in told and "late" not in told
 
 
 def test_a_query_of_several_samples_ends_with_its_last() -> None:

@@ -257,7 +257,7 @@ def test_a_run_adds_the_capacity_of_the_rows_that_won(tmp_path: Path, monkeypatc
         lambda record, results: SimpleNamespace(fastest=SimpleNamespace(id=results[-1].id), recommended=None),
     )
     # As fine as usual, the search would take minutes.
-    monkeypatch.setattr(main_job, "LoadSettings", partial(LoadSettings, resolution=1.5, time_budget_s=12.0))
+    monkeypatch.setattr(main_job, "LoadSettings", partial(LoadSettings, resolution=1.5, time_budget_s=19.0))
     engines = ["fake:latency_us=9000,waiting=asleep", "fake:latency_us=3000,waiting=asleep"]
     done = enginebench.run("digits-mlp", engines=engines, quick=True, threads=1, load_p99_ms=300, out=tmp_path / "r")
     slow, fast = done.rows

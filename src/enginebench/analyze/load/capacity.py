@@ -137,12 +137,18 @@ def compare_capacities(
     """The verdict on capacities that were found in turns, one pair a round.
 
     Each is taken as the geometric middle of its interval. As everywhere, a verdict needs six rounds, and `faster` means
-    that the interval of the ratio lies above the margin.
+    that the interval of the ratio lies above the margin. A round that the time ended is left out: the middle of ends
+    that have not met says where it stopped, not what the engine carries.
     """
-    pairs = [(find_middle(a), find_middle(b)) for a, b in zip(base, candidate, strict=False)]
+    rounds = [(a, b) for a, b in zip(base, candidate, strict=False) if "budget" not in (a.ended, b.ended)]
+    pairs = [(find_middle(a), find_middle(b)) for a, b in rounds]
     known = [(a, b) for a, b in pairs if a and b]
     if not known:
-        reason = "no round found a rate at which the limit holds on both sides"
+        reason = (
+            "no round found a rate at which the limit holds on both sides"
+            if rounds
+            else "no round came to its end on both sides: raise --time-budget"
+        )
         return CapacityVerdict(
             base=names[0], candidate=names[1], verdict="not_comparable", ratio=None, reasons=(reason,)
         )
@@ -167,10 +173,14 @@ def find_middle(capacity: Capacity) -> float | None:
 
 
 def join_capacities(found: Iterable[Capacity]) -> Capacity | None:
-    """The capacity over all rounds: what passed in each of them, and what failed in each."""
-    rounds = list(found)
-    if not rounds:
+    """The capacity over all rounds: what passed in each of them, and what failed in each.
+
+    A round that the time ended counts only where no other came to its end.
+    """
+    every = list(found)
+    if not every:
         return None
+    rounds = [one for one in every if one.ended != "budget"] or every
     passes = [one.passes_qps for one in rounds]
     fails = [one.fails_qps for one in rounds if one.fails_qps is not None]
     return Capacity(
@@ -178,7 +188,7 @@ def join_capacities(found: Iterable[Capacity]) -> Capacity | None:
         fails_qps=max(fails, default=None),
         limit_ms=rounds[0].limit_ms,
         percentile=rounds[0].percentile,
-        probes=tuple(probe for one in rounds for probe in one.probes),
+        probes=tuple(probe for one in every for probe in one.probes),
         suspect=any(one.suspect for one in rounds),
         ended=rounds[-1].ended if all(one.ended == rounds[0].ended for one in rounds) else "budget",
     )

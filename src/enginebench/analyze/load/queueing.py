@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -203,7 +204,8 @@ def compare_little(stamps: Stamps) -> tuple[float | None, float | None]:
     """(L, lambda W) over the time in which requests came; they differ where the queue was not steady.
 
     L is the number in the system averaged over that window alone, W the whole latency of the requests that came in it:
-    a queue that grows is paid for after the window, which only W sees.
+    a queue that grows is paid for after the window, which only W sees. The last request ends the window and did not
+    come in it: of few requests it alone would be more than the two may differ by.
 
     Source: J. D. C. Little, "A proof for the queuing formula L = lambda W", Operations Research 9 (1961).
     """
@@ -213,6 +215,7 @@ def compare_little(stamps: Stamps) -> tuple[float | None, float | None]:
     known = (stamps.status == DONE) | (stamps.status == FAILED)
     if end <= begin or not known.any():
         return None, None
+    known[-1] = False
     came, left = stamps.scheduled[known], np.where(stamps.done[known] > 0, stamps.done[known], end)
     inside = np.minimum(left, end) - np.minimum(came, end)
     return float(inside.sum()) / (end - begin), float((left - came).sum()) / (end - begin)
@@ -227,7 +230,7 @@ def is_steady(point: LoadPoint) -> bool:
 
 def _doubt(point: LoadPoint, limit: Limit | None, reason: str, doubts: tuple[Caveat, ...]) -> LoadPoint:
     """The point with what is doubtful about it."""
-    found = [*doubts, *_doubt_generator(point, limit), *_doubt_queue(point)]
+    found = [*doubts, *_doubt_generator(point, limit), *_doubt_queue(point, cut_short=was_cut_short(doubts))]
     if point.failed:
         found.append(make_caveat("failed_requests", failed=point.failed, offered=point.offered, reason=reason))
     percentile = limit.percentile if limit else 99.0
@@ -248,13 +251,21 @@ def _doubt_generator(point: LoadPoint, limit: Limit | None) -> list[Caveat]:
     return [make_caveat("generator_late", late_ms=point.generator_late_ms, bound_ms=bound, what=what)]
 
 
-def _doubt_queue(point: LoadPoint) -> list[Caveat]:
+def _doubt_queue(point: LoadPoint, *, cut_short: bool) -> list[Caveat]:
+    """Requests that were under way when the engine was lost say nothing about the rate."""
     found = []
-    if point.dropped:
-        found.append(make_caveat("overload", dropped=point.dropped, offered=point.offered, late=point.late or 0))
+    if point.dropped and not cut_short:
+        figures = {"dropped": point.dropped, "offered": point.offered}
+        late = {} if point.late is None else {"late": point.late}
+        found.append(make_caveat("overload.limit" if late else "overload", **figures, **late))
     if not is_steady(point):
         found.append(make_caveat("unsteady", in_system=point.in_system or 0.0, expected=point.little or 0.0))
     return found
+
+
+def was_cut_short(caveats: Iterable[Caveat]) -> bool:
+    """Whether a probe ended before its requests had, whatever ended it."""
+    return any(caveat.code == "cut_short" for caveat in caveats)
 
 
 def judge_point(point: LoadPoint, limit: Limit) -> bool | None:
@@ -277,4 +288,6 @@ def seems_to_hold(point: LoadPoint, limit: Limit, planned: int) -> bool:
 
     A probe that ended before all that were planned had come holds nothing.
     """
+    if was_cut_short(point.caveats):
+        return False
     return point.offered >= planned and (point.late or 0) <= (1 - limit.share) * point.offered

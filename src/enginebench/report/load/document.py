@@ -22,7 +22,7 @@ class LoadRow(Struct, frozen=True, kw_only=True):
     offline_per_s: float | None = None  # when all requests are there at once
     capacity: Capacity | None = None  # over all rounds
     rounds: tuple[Capacity, ...] = ()
-    reason: str | None = None  # why nothing was measured
+    reason: str | None = None  # why nothing was measured, or no more
 
 
 class LoadDocument(Struct, frozen=True, kw_only=True):

@@ -12,6 +12,7 @@ from enginebench.report.load.terminal import (
     describe_capacity,
     describe_doubts,
     describe_loadgen,
+    describe_reason,
     describe_verdicts,
     list_cells,
 )
@@ -47,18 +48,19 @@ def format_load_page(document: LoadDocument, pictures: Sequence[Picture], bundle
 
 
 def _format_row(document: LoadDocument, row: LoadRow) -> Html:
-    """One configuration: its points, or why there are none."""
+    """One configuration: its points, and why there are none or no more."""
     name = describe_row(row)
+    points = [point for point in document.points if point.row == row.id]
+    reason = None
     if row.reason is not None:
-        return element("section", element("h2", name), element("p", f"Not measured: {row.reason}"))
+        told = describe_reason(row.reason, measured=bool(points))
+        reason = element("p", told[0].upper() + told[1:])
+    if not points:
+        return element("section", element("h2", name), reason)
     heads = [element("th", text, scope="col", class_="number") for text in COLUMNS]
-    lines = [
-        element("tr", *(element("td", cell, class_="number") for cell in list_cells(point)))
-        for point in document.points
-        if point.row == row.id
-    ]
+    lines = [element("tr", *(element("td", cell, class_="number") for cell in list_cells(point))) for point in points]
     table = element("table", element("thead", element("tr", *heads)), element("tbody", *lines), data_file=row.id)
-    return element("section", element("h2", name), wrap_table(table, f"Points of {name}"))
+    return element("section", element("h2", name), reason, wrap_table(table, f"Points of {name}"))
 
 
 def _list_sentences(title: str, sentences: Sequence[str]) -> Html | None:

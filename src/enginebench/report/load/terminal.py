@@ -24,14 +24,20 @@ def print_load(document: LoadDocument, console: Console) -> None:
     """Prints every point, the capacities, the verdicts, and what is doubtful."""
     for row in document.rows:
         console.print(Text(clean_text(f"{document.model}, {document.scenario}: {describe_row(row)}"), style="bold"))
+        points = [point for point in document.points if point.row == row.id]
         if row.reason:
-            console.print(Text(clean_text(f"  not measured: {row.reason}")))
-            continue
-        console.print(build_points_table([point for point in document.points if point.row == row.id]))
+            console.print(Text(clean_text(f"  {describe_reason(row.reason, measured=bool(points))}")))
+        if points:
+            console.print(build_points_table(points))
         if row.capacity is not None:
             console.print(Text(describe_capacity(row.capacity)))
     for line in (*describe_loadgen(document), *describe_verdicts(document), *describe_doubts(document)):
         console.print(Text(clean_text(line)), soft_wrap=True)
+
+
+def describe_reason(reason: str, *, measured: bool) -> str:
+    """Why a configuration has no points, or no more of them."""
+    return f"ended early: {reason}" if measured else f"not measured: {reason}"
 
 
 def build_points_table(points: list[LoadPoint]) -> Table:
@@ -63,9 +69,9 @@ def _show(value: float | None) -> str:
 def describe_capacity(capacity: Capacity) -> str:
     """The interval in words."""
     what = f"p{capacity.percentile:g} of at most {capacity.limit_ms:g} ms"
-    why = {"settled": "", "budget": " (the time was over before the ends met)", "nothing passes": ""}[capacity.ended]
+    why = {"settled": "", "budget": " (the search was ended before the ends met)", "nothing passes": ""}[capacity.ended]
     if capacity.suspect:
-        why += "; suspect, because the generator was late"
+        why += "; suspect, because the generator was late or the engine was lost"
     if capacity.passes_qps is None:
         lowest = f"; it fails at {_show(capacity.fails_qps)} requests a second" if capacity.fails_qps else ""
         return f"Capacity: no rate that was tried holds {what}{lowest}{why}."

@@ -92,15 +92,22 @@ class Loading:
         )
 
     def run(self) -> LoadDocument:
-        """Prepares every configuration, and probes them in turns."""
+        """Prepares every configuration, and probes them in turns.
+
+        Raises:
+            EngineBenchError: none could be prepared, or something ended each of them.
+        """
         benches = self._prepare()
         if self._settings.find_capacity:
             self._prober.find_capacities(benches)
         else:
             for bench in benches:
-                self._prober.probe(bench)
+                with self._prober.keep_failure(bench):
+                    self._prober.probe(bench)
+            self._prober.raise_failure(benches)
         if self._settings.loadgen:
-            self._loadgen = self._ask_loadgen(benches[0])
+            alive = (bench for bench in benches if bench.row.id not in self._prober.failures)
+            self._loadgen = self._ask_loadgen(next(alive))
         return self.describe()
 
     def _ask_loadgen(self, bench: Bench) -> LoadgenPoint:
@@ -271,20 +278,23 @@ def load_target(
         root: folder of what is made and found.
         reporter: progress.
         wait: if another run holds a device, wait for it or refuse.
-        on_partial: gets the document if somebody interrupts.
+        on_partial: gets the document if somebody interrupts, or an error ends what has begun.
 
     Raises:
         DependencyError: no engine can run here.
+        MeasurementError: something ended each engine.
         DeviceBusy: another run holds a device and `wait` is false.
     """
     loading = Loading(request, settings, RunFolder(root), reporter)
     with lock_devices(list_devices(request), wait=wait, on_wait=reporter.say):
         try:
             return loading.run()
-        except KeyboardInterrupt as error:
+        except (KeyboardInterrupt, EngineBenchError) as error:
             if isinstance(error, Interrupted) and error.point is not None:
                 loading.keep(error.point)
-            on_partial(loading.describe(finished=False))
+            found = loading.describe(finished=False)
+            if found.points or isinstance(error, KeyboardInterrupt):
+                on_partial(found)
             raise
 
 
