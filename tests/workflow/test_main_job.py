@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from enginebench.core.errors import BackendUnavailable, ChildFailed, DeviceBusy, ModelError, UsageError
+from enginebench.core.errors import BackendUnavailable, ChildFailed, DeviceBusy, ModelError, ParseError, UsageError
 from enginebench.core.records import Gpu, MeasureSpec, Result
 from enginebench.workflow.child.jobs import MeasureJob, PrepareJob, QuantizeJob, SourceJob
 from enginebench.workflow.folder import RunFolder, RunRecord, RunRequest, read_results
@@ -152,6 +152,19 @@ def test_a_run_of_another_model_is_not_continued(tmp_path: Path, children: Child
     run(tmp_path / "r")
     with pytest.raises(UsageError, match="holds a run of digits-mlp, not of digits-cnn"):
         run(tmp_path / "r", replace(REQUEST, model="digits-cnn"), resume=True)
+
+
+def test_a_row_of_another_model_is_refused_though_its_name_fits(tmp_path: Path, children: Children) -> None:
+    root = tmp_path / "r"
+    run(root)
+    row = RunFolder(root).read_record().rows[0]
+    other = RunFolder(root).read_result(row)
+    assert other is not None
+    RunFolder(root).write_result(replace(other, model="other-model"))
+    with pytest.raises(ParseError, match=r"found 'other-model'; expected 'digits-mlp"):
+        read_results(root)
+    with pytest.raises(ParseError, match="Delete it to measure the row anew"):
+        run(root, resume=True)
 
 
 def test_a_run_whose_model_could_not_be_had_is_continued_from_the_start(tmp_path: Path, children: Children) -> None:

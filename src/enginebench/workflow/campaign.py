@@ -27,6 +27,7 @@ from enginebench.core.errors import (
     EngineBenchError,
     GateFailed,
     MeasurementError,
+    ParseError,
     UnsupportedOperator,
     UsageError,
 )
@@ -138,6 +139,11 @@ class Campaign:
             if row_id in self.results:
                 continue
             stored = self._folder.read_result(row_id)
+            if stored is not None and Path(stored.model).name != Path(row.model).name:
+                path = self._folder.row_path(row_id)
+                raise ParseError(
+                    path, "$.model", repr(stored.model), repr(row.model), "Delete it to measure the row anew"
+                )
             if stored is not None and with_failed and stored.status in ("failed", "skipped"):
                 self.results[row_id] = stored
                 continue

@@ -301,8 +301,22 @@ def read_results(root: Path) -> tuple[RunRecord, list[Result]]:
     record = folder.read_record()
     if record.verb == "tune":
         record = replace(record, winner=folder.read_winner())
-    rows = [folder.read_result(row_id) for row_id in record.rows]
-    return record, [row for row in rows if row is not None]
+    rows = [row for row in map(folder.read_result, record.rows) if row is not None]
+    for row in rows:
+        check_model(record, row, folder.row_path(row.id))
+    return record, rows
+
+
+def check_model(record: RunRecord, result: Result, path: Path | str) -> None:
+    """Checks that a row is of the run's model: rows of two models have the same names, and no ratio.
+
+    Raises:
+        ParseError: it is of another one. A bench may hold two models against each other.
+    """
+    if record.verb != "bench" and record.sources and result.model != record.sources[0].model:
+        raise ParseError(
+            path, "$.model", repr(result.model), repr(record.sources[0].model), "Was the file taken from another run?"
+        )
 
 
 def read_rows(path: Path) -> list[Result]:

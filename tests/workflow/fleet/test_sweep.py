@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from enginebench.core.errors import ArtifactError, ChildFailed, UsageError
+from enginebench.core.errors import ArtifactError, ChildFailed, ParseError, UsageError
 from enginebench.core.records import Result
 from enginebench.models.zoo import DATA_DIR
 from enginebench.report.sweep.document import SweepDocument
@@ -289,6 +289,38 @@ def test_damage_in_a_store_is_named_and_costs_its_group(
     assert reasons and all(said[damage] in reason for reason in reasons), reasons
     if damage != "content":
         assert all(cell.row and cell.row.status == "ok" for cell in document.cells if cell.model == "two.onnx")
+
+
+@pytest.mark.parametrize("damage", ["cut", "other group"])
+def test_figures_of_a_group_that_are_damaged_or_of_another_are_named_and_written_anew(
+    children: Children, spec: Spec, tmp_path: Path, damage: str
+) -> None:
+    store = open_store(str(tmp_path / "store"))
+    whole = sweep(spec(), store.url)
+    first, second = (f"groups/{group.id}/done.json" for group in list_groups(spec())[:2])
+    known = store.read(first)
+    assert known is not None
+    store.write(first, known[:99] if damage == "cut" else store.read(second) or b"")
+    found = read_sweep(store)
+    assert {cell.model for cell in found.cells} == {"two.onnx"}
+    assert {cell.model for cell in found.failed} == {"one.onnx"}
+    assert found.unread and "done.json" in found.unread[0] and "--resume writes it anew" in found.unread[0]
+    measured = len(children.of(MeasureJob))
+    again = sweep(spec(), store.url, resume=True)
+    assert again.cells == whole.cells and not again.unread
+    assert len(children.of(MeasureJob)) == measured
+
+
+def test_a_row_of_another_model_is_not_shown_as_one_of_the_group(
+    children: Children, spec: Spec, tmp_path: Path
+) -> None:
+    store = open_store(str(tmp_path / "store"))
+    sweep(spec(), store.url)
+    first, second = list_groups(spec())[:2]
+    row = list_parts(store, first.id)[0].results[0].id
+    store.write(f"groups/{first.id}/rows/{row}.json", store.read(f"groups/{second.id}/rows/{row}.json") or b"")
+    with pytest.raises(ParseError, match=r"two.onnx.*expected 'one.onnx'"):
+        list_parts(store, first.id)
 
 
 def test_what_company_costs_is_measured_with_the_machine_to_itself(

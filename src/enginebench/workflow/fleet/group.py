@@ -19,7 +19,7 @@ from enginebench.core.records import Artifact, Machine, Result
 from enginebench.measure.machine import describe_machine
 from enginebench.measure.pin import default_threads
 from enginebench.models.samples import SAMPLES
-from enginebench.workflow.fleet.parts import Part, covers, describe_group, is_final, list_parts, name_part
+from enginebench.workflow.fleet.parts import Part, covers, describe_group, has_finished, is_final, list_parts, name_part
 from enginebench.workflow.fleet.records import (
     GROUPS,
     RECORD,
@@ -181,7 +181,7 @@ def _run_group(job: GroupJob, reporter: Reporter) -> int:
         raise UsageError(
             f"this machine does not see the store {job.store}: all machines need the same folder, or use s3://"
         )
-    if read_document(store, f"{GROUPS}/{job.group.id}/done.json", Finished) is not None:
+    if has_finished(store, job.group, reporter):
         return 0
     machine = describe_machine()
     parts = list_parts(store, job.group.id)

@@ -9,19 +9,22 @@ from statistics import median
 from msgspec import Struct
 from msgspec.structs import replace
 
+from enginebench.core.errors import ParseError
 from enginebench.core.names import format_engine, format_precision
 from enginebench.core.records import Machine, Result
 from enginebench.report.sweep.document import Environment, SweepCell, SweepRow, describe_environment, take_row
-from enginebench.workflow.fleet.records import GROUPS
+from enginebench.workflow.fleet.records import GROUPS, Finished
 from enginebench.workflow.fleet.spec import Cell, Group, show_model
 from enginebench.workflow.fleet.store import Store, read_document
-from enginebench.workflow.folder import RunRecord, Wanted
+from enginebench.workflow.folder import RunRecord, Wanted, check_model
 from enginebench.workflow.plan import meets_precision
+from enginebench.workflow.progress import Reporter
 from enginebench.workflow.reporting import describe_stored
 
 # A group moves to a machine with other versions at most so often; a fleet that differs more is not one.
 MOST_ENVIRONMENTS = 50
 FINAL = ("ok", "failed", "skipped")
+WRITTEN_ANEW = "sweep --resume writes it anew from the group's rows"
 
 
 def identify_environment(machine: Machine) -> str:
@@ -46,9 +49,41 @@ def list_parts(store: Store, group: str) -> tuple[Part, ...]:
         record = read_document(store, f"{GROUPS}/{name}/run.json", RunRecord)
         if record is None:
             break
-        rows = (read_document(store, f"{GROUPS}/{name}/rows/{row_id}.json", Result) for row_id in record.rows)
-        parts.append(Part(name=name, record=record, results=tuple(row for row in rows if row)))
+        rows = []
+        for row_id in record.rows:
+            place = f"{GROUPS}/{name}/rows/{row_id}.json"
+            if (row := read_document(store, place, Result)) is not None:
+                check_model(record, row, f"{store.url}/{place}")
+                rows.append(row)
+        parts.append(Part(name=name, record=record, results=tuple(rows)))
     return tuple(parts)
+
+
+def read_finished(store: Store, group: Group) -> Finished | None:
+    """The figures that were stored when the group ended; None if it has not.
+
+    Raises:
+        ParseError: the file is damaged, or of another group.
+    """
+    name = f"{GROUPS}/{group.id}/done.json"
+    try:
+        done = read_document(store, name, Finished)
+    except ParseError as error:
+        raise ParseError(error.path, error.where, error.found, error.expected, WRITTEN_ANEW) from error
+    for cell in done.cells if done else ():
+        found, expected = f"{cell.model} on {cell.machine_kind}", f"{show_model(group.model)} on {group.machine.kind}"
+        if found != expected:
+            raise ParseError(f"{store.url}/{name}", "$.cells", found, expected, WRITTEN_ANEW)
+    return done
+
+
+def has_finished(store: Store, group: Group, reporter: Reporter) -> bool:
+    """Whether nothing is left to do for a group. Figures that cannot be read are computed anew from its rows."""
+    try:
+        return read_finished(store, group) is not None
+    except ParseError as error:
+        reporter.say(f"{error.path}: found {error.found}; it is written anew from the group's rows")
+        return False
 
 
 def name_part(group: str, number: int) -> str:

@@ -24,8 +24,8 @@ from enginebench.report.sweep.document import (
     Tuned,
     price,
 )
-from enginebench.workflow.fleet.parts import describe_group, list_parts
-from enginebench.workflow.fleet.records import GROUPS, RECORD, SWEEP_RECORD_SCHEMA, Finished, SweepRecord
+from enginebench.workflow.fleet.parts import describe_group, list_parts, read_finished
+from enginebench.workflow.fleet.records import GROUPS, RECORD, SWEEP_RECORD_SCHEMA, SweepRecord
 from enginebench.workflow.fleet.spec import Group, list_groups, show_model
 from enginebench.workflow.fleet.store import FolderStore, Store, open_store, read_document
 from enginebench.workflow.fleet.tuning import name_answer
@@ -95,7 +95,7 @@ def read_sweep(store: Store, reasons: dict[str, str] | None = None) -> SweepDocu
 
 def _read_group(store: Store, group: Group) -> tuple[tuple[SweepCell, ...], tuple[Environment, ...]]:
     """The figures that were stored when the group ended; of one that has not, those of its rows as they are."""
-    done = read_document(store, f"{GROUPS}/{group.id}/done.json", Finished)
+    done = read_finished(store, group)
     if done is not None:
         return done.cells, done.machines
     return describe_group(group, list_parts(store, group.id))

@@ -13,8 +13,8 @@ from msgspec.structs import replace
 
 from enginebench.core.names import slug
 from enginebench.workflow.fleet.group import make_sources, run_group
-from enginebench.workflow.fleet.parts import is_final, list_parts
-from enginebench.workflow.fleet.records import GROUPS, SOURCES, Ended, Finished, GroupJob, SourcesJob, StoredSources
+from enginebench.workflow.fleet.parts import has_finished, is_final, list_parts
+from enginebench.workflow.fleet.records import SOURCES, Ended, GroupJob, SourcesJob, StoredSources
 from enginebench.workflow.fleet.spec import Group
 from enginebench.workflow.fleet.store import Store, keep_content, read_document
 from enginebench.workflow.folder import RunRequest
@@ -109,7 +109,7 @@ class Schedule:
                 self._settle(job, outcome)
 
     def _is_done(self, group: Group) -> bool:
-        return read_document(self._store, f"{GROUPS}/{group.id}/done.json", Finished) is not None
+        return has_finished(self._store, group, self._reporter)
 
     def _make_job(self, group: Group, key: str) -> GroupJob:
         return GroupJob(
