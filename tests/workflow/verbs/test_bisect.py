@@ -228,6 +228,18 @@ def test_what_cannot_be_compared_ends_with_the_reason(measured: list[tuple[str, 
         bisect(tmp_path, ["200", "666"])
 
 
+def test_a_version_between_that_cannot_be_compared_is_passed_over(
+    measured: list[tuple[str, str, int]], tmp_path: Path
+) -> None:
+    found = bisect(tmp_path, ["200", "200.5", "666", "300", "301"])
+    assert (found.first_bad, found.last_good, found.undecided) == (None, "200.5", ("666", "300"))
+    said = state_outcome(found)
+    assert "is among 666, 300" in said[0] and said[1].startswith("666: p 666 cannot be compared with 200: ")
+    assert measured.count(("200", "666", 6)) == 1, "more repetitions would show nothing more"
+    beside = bisect(tmp_path, ["200", "666", "201", "300", "301"])
+    assert (beside.first_bad, beside.last_good, beside.undecided) == ("300", "201", ())
+
+
 def test_the_first_version_that_is_worse_by_a_metric_is_found(
     monkeypatch: pytest.MonkeyPatch, measured: list[tuple[str, str, int]], tmp_path: Path
 ) -> None:

@@ -10,7 +10,7 @@ from msgspec import Struct
 # A verdict that is not shown is asked for again with this many times the repetitions, at most so often.
 MORE, TRIES = 2, 3
 
-Judgement = Literal["good", "bad", "not_shown"]
+Judgement = Literal["good", "bad", "not_shown", "not_comparable"]
 
 
 class Step(Struct, frozen=True, kw_only=True):
@@ -35,8 +35,8 @@ def bisect_versions(
 ) -> Bisection | None:
     """Where good versions end and bad ones begin; None if the last version is not bad.
 
-    A version between the two that cannot be told, however often it is measured, is passed over for one of its
-    neighbours; those that are left at the end are `undecided`.
+    A version between the two that cannot be told, however often it is measured, or that cannot be measured at all, is
+    passed over for one of its neighbours; those that are left at the end are `undecided`.
 
     Args:
         versions: oldest first; the first is good by definition.

@@ -14,7 +14,7 @@ from enginebench.analyze.compare import Comparison
 from enginebench.analyze.metrics.scores import find_score, loses_too_much
 from enginebench.analyze.versions.bisection import Judgement, bisect_versions
 from enginebench.backends.registry import ENTRIES
-from enginebench.core.errors import MeasurementError, UsageError
+from enginebench.core.errors import EngineBenchError, MeasurementError, UsageError
 from enginebench.core.records import Estimate, Result, Verdict
 from enginebench.report.bench import describe_bench
 from enginebench.report.numbers import format_range
@@ -64,11 +64,18 @@ class Hunt:
     """Versions of a package measured against the good one; environments are made as they are needed."""
 
     def __init__(
-        self, request: RunRequest, package: str, good: str, by: By, margin: float, root: Path, reporter: Reporter
+        self,
+        request: RunRequest,
+        package: str,
+        ends: tuple[str, str],
+        by: By,
+        margin: float,
+        root: Path,
+        reporter: Reporter,
     ) -> None:
         self._request = request
         self._package = package
-        self._good = good
+        self._good, self._last = ends
         self._by = by
         self._margin = margin
         self._root = root
@@ -80,7 +87,34 @@ class Hunt:
         """The judgement on a version, measured in turns with the good one.
 
         Raises:
-            MeasurementError: the two cannot be compared; says why.
+            EngineBenchError: the two cannot be compared, and it is the last version: without it there is no question.
+        """
+        try:
+            return self._judge(version, repetitions)
+        except UsageError:
+            raise
+        except EngineBenchError as error:
+            if version == self._last:
+                raise
+            self._reporter.say(f"{error}; {version} is passed over")
+            self.tried.append(
+                TriedVersion(
+                    version=version,
+                    judgement="not_comparable",
+                    repetitions=repetitions,
+                    verdict="not_comparable",
+                    ratio=None,
+                    outputs_agree=None,
+                    reasons=(str(error),),
+                )
+            )
+            return "not_comparable"
+
+    def _judge(self, version: str, repetitions: int) -> Judgement:
+        """As `judge`, of any version.
+
+        Raises:
+            EngineBenchError: the version cannot be had, or the two cannot be compared.
         """
         results = self._measure(version, repetitions)
         document = describe_bench(results, margin=self._margin)
@@ -92,11 +126,14 @@ class Hunt:
             )
         else:
             found, change, why = judge_comparison(comparison, self._by), None, ""
+        if found is None:
+            why = why or "; ".join(comparison.reasons) or comparison.verdict
+            raise MeasurementError(f"{self._package} {version} cannot be compared with {self._good}: {why}")
         self.results[version] = results
         self.tried.append(
             TriedVersion(
                 version=version,
-                judgement=found or "not_shown",
+                judgement=found,
                 repetitions=repetitions,
                 verdict=comparison.verdict,
                 ratio=comparison.ratio,
@@ -105,9 +142,6 @@ class Hunt:
                 reasons=comparison.reasons,
             )
         )
-        if found is None:
-            why = why or "; ".join(comparison.reasons) or comparison.verdict
-            raise MeasurementError(f"{self._package} {version} cannot be compared with {self._good}: {why}")
         return found
 
     def _measure(self, version: str, repetitions: int) -> list[Result]:
@@ -195,11 +229,11 @@ def bisect_package(
 
     Raises:
         UsageError: a version does not exist, or they are not in this order.
-        BackendUnavailable: the index cannot be reached, or a version cannot be installed.
-        MeasurementError: two versions cannot be compared.
+        BackendUnavailable: the index cannot be reached, or one of the two versions cannot be installed.
+        MeasurementError: the two cannot be compared. Versions between them that cannot are passed over.
     """
     versions = cut_range(find_versions(package), package, good, bad)
-    hunt = Hunt(request, package, versions[0], by, margin, root, reporter)
+    hunt = Hunt(request, package, (versions[0], versions[-1]), by, margin, root, reporter)
     found = bisect_versions(versions, hunt.judge, repetitions=request.measure.processes)
     ((backend, _),) = request.engines
     shown = find_shown(hunt.tried, found.first_bad if found and found.first_bad else versions[-1])
@@ -236,6 +270,9 @@ def state_outcome(document: BisectDocument) -> list[str]:
     elif document.undecided:
         named = ", ".join(document.undecided)
         lines = [f"The first that {what} is among {named}: those between could not be told. Raise --processes."]
+        lines += [
+            f"{one.version}: {'; '.join(one.reasons)}." for one in document.tried if one.judgement == "not_comparable"
+        ]
     elif document.by == "drift" and document.tried and find_shown(document.tried, bad).outputs_agree:
         lines = [f"The answers of {package} {bad} agree with those of {document.good}."]
     else:
