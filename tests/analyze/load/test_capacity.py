@@ -6,9 +6,11 @@ import math
 
 import numpy as np
 import pytest
+from msgspec.structs import replace
 
 from enginebench.analyze.load.capacity import (
     CapacitySearch,
+    agrees_with_probes,
     compare_capacities,
     join_capacities,
 )
@@ -92,6 +94,13 @@ def test_a_late_generator_at_an_end_is_told() -> None:
     assert found.describe(ended_early=True).suspect
     found.add(90.0, True)
     assert not found.describe(ended_early=True).suspect
+
+
+def test_ends_that_the_probes_do_not_show_are_seen() -> None:
+    found = search(60.0, 100.0).describe(ended_early=False)
+    assert agrees_with_probes(found)
+    assert not agrees_with_probes(replace(found, passes_qps=9999.0))
+    assert not agrees_with_probes(replace(found, fails_qps=None))
 
 
 def make_rounds(middles: list[float]) -> list[Capacity]:

@@ -25,7 +25,7 @@ import enginebench
 from enginebench.cli.verbs.report import command as report
 from enginebench.core.errors import ArtifactError, ChildFailed, ParseError, UsageError
 from enginebench.core.names import parse_engine
-from enginebench.core.records import Artifact, EngineSpec, TensorSpec
+from enginebench.core.records import Artifact, Capacity, EngineSpec, Probe, TensorSpec
 from enginebench.core.store import encode, read_record
 from enginebench.measure.arrivals import read_trace, schedule_constant, schedule_poisson
 from enginebench.measure.pin import share_cpus
@@ -34,7 +34,7 @@ from enginebench.report.load.document import LoadDocument
 from enginebench.workflow import main_job
 from enginebench.workflow.rates import LoadSettings, make_bench, name_row, widen_profile
 from enginebench.workflow.request import Shared
-from enginebench.workflow.verbs.load import load_target, make_request, make_settings, write_load
+from enginebench.workflow.verbs.load import load_target, make_request, make_settings, read_load, write_load
 from processes import Cli, environment
 from reporters import Silent
 
@@ -110,6 +110,24 @@ def test_the_report_of_a_load_reads_nothing_foreign(tmp_path: Path) -> None:
     (tmp_path / "other").rename(tmp_path / "load.json")
     refused = CliRunner().invoke(report, [str(tmp_path), *asked]).exception
     assert isinstance(refused, UsageError) and "html and png" in str(refused)
+
+
+def test_a_capacity_that_its_probes_do_not_show_is_not_reported(tmp_path: Path) -> None:
+    row = name_row(EngineSpec(backend="fake"), streams=1, max_batch=1, max_wait_ms=0.0)
+    probes = (Probe(qps=50.0, passed=True), Probe(qps=52.0, passed=False))
+    found = Capacity(passes_qps=50.0, fails_qps=52.0, limit_ms=9.0, percentile=99.0, probes=probes)
+    claimed = msgspec.structs.replace(found, passes_qps=5000.0)
+
+    def store(capacity: Capacity, one: Capacity) -> None:
+        rows = (msgspec.structs.replace(row, capacity=capacity, rounds=(one,)),)
+        (tmp_path / "load.json").write_bytes(encode(msgspec.structs.replace(EMPTY, rows=rows)))
+
+    store(found, found)
+    assert read_load(tmp_path).rows[0].capacity == found
+    for capacity, one in ((claimed, found), (found, claimed)):
+        store(capacity, one)
+        with pytest.raises(ParseError, match="a capacity that its probes do not show"):
+            read_load(tmp_path)
 
 
 def test_several_streams_and_batches_are_rows_of_their_own(tmp_path: Path) -> None:

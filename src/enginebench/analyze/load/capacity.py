@@ -120,6 +120,14 @@ class CapacitySearch:
         return 2 * sum(votes) > len(votes)
 
 
+def agrees_with_probes(capacity: Capacity) -> bool:
+    """Whether the ends of one search are what its probes say."""
+    search = CapacitySearch(1.0, Limit(ms=capacity.limit_ms, percentile=capacity.percentile))
+    for probe in capacity.probes:
+        search.add(probe.qps, probe.passed)
+    return search.find_ends() == (capacity.passes_qps, capacity.fails_qps)
+
+
 class CapacityVerdict(Struct, frozen=True, kw_only=True):
     """Whether a configuration carries more requests than the first; `ratio` is its capacity over that one's."""
 

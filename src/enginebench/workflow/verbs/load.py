@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from msgspec.structs import replace
 
+from enginebench.analyze.load.capacity import agrees_with_probes
 from enginebench.analyze.load.loadgen import DETAIL, LoadgenPoint, Scenario, describe_loadgen, read_detail
 from enginebench.analyze.load.queueing import Limit, LoadPoint
 from enginebench.analyze.tails import strict_min_samples
@@ -19,6 +20,7 @@ from enginebench.core.errors import (
     BackendUnavailable,
     EngineBenchError,
     MissingDependency,
+    ParseError,
     UsageError,
 )
 from enginebench.core.records import Artifact, EngineSpec, MeasureSpec, Precision, Recipe
@@ -228,11 +230,19 @@ def read_load(root: Path) -> LoadDocument:
     """The document of a stored load.
 
     Raises:
-        ParseError: it is damaged.
+        ParseError: it is damaged, or a capacity is not what its probes say.
         ArtifactError: it is a symbolic link.
     """
     check_inside(root, root / DOCUMENT)
-    return read_record(root / DOCUMENT, LoadDocument)
+    document = read_record(root / DOCUMENT, LoadDocument)
+    for i, row in enumerate(document.rows):
+        ends = {None, *(end for one in row.rounds for end in (one.passes_qps, one.fails_qps))}
+        joined = row.capacity is None or {row.capacity.passes_qps, row.capacity.fails_qps} <= ends
+        if not joined or not all(map(agrees_with_probes, row.rounds)):
+            raise ParseError(
+                root / DOCUMENT, f"$.rows[{i}]", "a capacity that its probes do not show", "one that they do"
+            )
+    return document
 
 
 def report_load(root: Path, document: LoadDocument, formats: Sequence[str]) -> tuple[tuple[Path, ...], tuple[str, ...]]:
