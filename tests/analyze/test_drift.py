@@ -10,7 +10,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from enginebench.analyze.drift import LIMITS, SNR_CEILING_DB, default_limits, find_exceeded, measure_drift
+from enginebench.analyze.drift import (
+    LIMITS,
+    SNR_CEILING_DB,
+    default_limits,
+    doubt_samples,
+    find_exceeded,
+    measure_drift,
+)
 from enginebench.core.errors import FeedError, UsageError
 from enginebench.core.records import Drift, OutputDrift, Precision
 
@@ -218,3 +225,20 @@ def test_outputs_without_values_do_not_agree() -> None:
     drift = measure_drift(empty, empty, default_limits("fp32"))
     assert not drift.passed and drift.outputs[0].cosine_mean is None
     assert find_exceeded(drift) == ("the outputs hold no values, so that nothing was compared",)
+
+
+def test_answers_that_hardly_differ_show_little() -> None:
+    """Zeros agree with zeros, whatever was computed before a head of zeros."""
+    zeros = {"y": np.zeros((8, 5), np.float32)}
+    drift = measure_drift(zeros, zeros, default_limits("int8"))
+    assert drift.passed and [c.code for c in doubt_samples(drift)] == ["constant_answers"]
+    ones = {"y": np.ones((8, 5), np.float32)}
+    assert [c.code for c in doubt_samples(measure_drift(ones, ones, default_limits("fp32")))] == ["constant_answers"]
+    varied = {"z": np.random.default_rng(0).standard_normal((8, 5)).astype(np.float32)}
+    assert not doubt_samples(measure_drift(varied, varied, default_limits("fp32")))
+    both = measure_drift(zeros | varied, zeros | varied, default_limits("fp32"))
+    assert not doubt_samples(both)  # one that differs is enough
+    labels = {"label": np.zeros(8, np.int64)}
+    assert not doubt_samples(measure_drift(labels, labels, default_limits("fp32")))  # names may well be the same
+    one = {"y": np.zeros((1, 5), np.float32)}
+    assert not doubt_samples(measure_drift(one, one, default_limits("fp32")))

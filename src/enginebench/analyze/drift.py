@@ -572,10 +572,19 @@ def _mean(values: Floats) -> float | None:
 
 
 def doubt_samples(drift: Drift) -> tuple[Caveat, ...]:
-    """The doubt about a comparison of fewer samples than were to be compared."""
-    if drift.asked is None or drift.n >= drift.asked:
-        return ()
-    return (make_caveat("partly_compared.answers", n=drift.n, asked=drift.asked),)
+    """The doubts about a comparison: of fewer samples than were to be compared, of answers that hardly differ."""
+    doubts = []
+    if drift.asked is not None and drift.n < drift.asked:
+        doubts.append(make_caveat("partly_compared.answers", n=drift.n, asked=drift.asked))
+    if drift.n > 1 and drift.outputs and all(map(_hardly_differs, drift.outputs)):
+        doubts.append(make_caveat("constant_answers", n=drift.n))
+    return tuple(doubts)
+
+
+def _hardly_differs(output: OutputDrift) -> bool:
+    """Whether these are finite numbers that the reference answers to every sample, all zero for one."""
+    measured = output.max_abs_diff is not None and output.agreement is None
+    return measured and not output.nonfinite and output.centred_cosine_mean is None
 
 
 def find_exceeded(drift: Drift) -> tuple[str, ...]:

@@ -75,6 +75,10 @@ TEMPLATES: dict[str, Template] = {
         "the GPU clock differed between processes: the lowest was {low_mhz:.0f} MHz, the highest {high_mhz:.0f} MHz, "
         "depending on the row",
     ),
+    "constant_answers": Template(
+        "the reference's answers to {n} inputs hardly differ, so that agreement with them shows little",
+        "give --weights FILE, or --inputs that the model answers differently",
+    ),
     "cuda_graph_failed": Template(
         "asked for {switch} {asked}; the log says {seen}",
         "the model holds operations that cannot be captured; time it with graph=0 on every side",

@@ -35,6 +35,7 @@ CaveatCode = Literal[
     "call_overhead",  # Python's own call is a visible part of the median
     "chosen_shapes",  # the graph leaves axes open, and nobody said how long they are
     "clock_drift",
+    "constant_answers",  # the reference answers every input alike: whoever agrees has shown little
     "cut_short",  # a load ended before all its requests had come
     "cuda_graph_failed",
     "double_precision",  # the model computes in FP64, which no precision is named after

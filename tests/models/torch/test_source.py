@@ -19,7 +19,7 @@ from enginebench.models.task import feed_digits, hash_preprocess, load_digits
 from enginebench.models.torch import source as torch_source
 from enginebench.models.torch import torchvision_import
 from enginebench.models.torch.pretrained import DownloadFailed
-from enginebench.models.torch.random_weights import calibrate_batch_norm
+from enginebench.models.torch.random_weights import calibrate_batch_norm, draw_zeros
 from enginebench.models.torch.source import load_module, make_torch_artifact
 from enginebench.models.zoo import DATA_DIR
 
@@ -141,6 +141,23 @@ def test_calibrated_statistics_are_those_of_the_inputs() -> None:
     assert torch.all((layer.running_var > 3) & (layer.running_var < 20))
     assert (layer.momentum, layer.training, module[2].training) == (0.1, False, False)
     assert calibrate_batch_norm(nn.Linear(2, 2), [torch.zeros(1, 2)], seed=0) == 0
+
+
+def test_weights_that_begin_as_zeros_are_drawn() -> None:
+    """Behind a head of zeros, which torchvision gives its vision transformers, every engine answers the same."""
+
+    def make() -> nn.Module:
+        module = nn.Sequential(nn.Linear(3, 4), nn.Linear(4, 2))
+        nn.init.zeros_(module[1].weight)
+        nn.init.zeros_(module[1].bias)
+        return module
+
+    one, other = make(), make()
+    kept = one[0].weight.clone()
+    assert draw_zeros(one, seed=3) == draw_zeros(other, seed=3) == 1
+    assert one[1].weight.all() and torch.equal(one[1].weight, other[1].weight)
+    assert torch.equal(one[0].weight, kept) and not one[1].bias.any()
+    assert draw_zeros(one, seed=3) == 0
 
 
 @pytest.mark.usefixtures("offline")

@@ -19,6 +19,9 @@ from enginebench.models.torch.architectures import set_batch
 # Eight batches of eight bring the output of the four torchvision networks back to 0.008 .. 0.5; more changes little.
 CALIBRATION_BATCHES = 8
 CALIBRATION_BATCH_SIZE = 8
+# Of weights that begin as zeros; the usual one of transformers' other weights.
+# Source: torchvision, models/vision_transformer.py (pos_embedding, after BERT).
+ZERO_STD = 0.02
 
 
 @contextmanager
@@ -35,6 +38,23 @@ def reset_parameters(module: nn.Module, seed: int) -> None:
         for layer in module.modules():
             if callable(reset := getattr(layer, "reset_parameters", None)):
                 reset()
+
+
+def draw_zeros(module: nn.Module, seed: int) -> int:
+    """Draws the weights that begin as zeros, such as the heads of vision transformers; returns how many there are.
+
+    Behind a head of zeros every answer is zero, and engines agree whatever they computed before it.
+
+    Args:
+        module: changed in place.
+        seed: of the weights.
+    """
+    trained = [p for p in module.parameters() if p.requires_grad and p.ndim > 1 and p.numel()]
+    zeros = [p for p in trained if not p.any()]
+    with seed_torch(seed), torch.no_grad():
+        for weight in zeros:
+            nn.init.normal_(weight, std=ZERO_STD)
+    return len(zeros)
 
 
 def calibrate_batch_norm(module: nn.Module, examples: Sequence[torch.Tensor], seed: int) -> int:

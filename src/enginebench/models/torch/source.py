@@ -25,6 +25,7 @@ except ModuleNotFoundError as missing:
     raise MissingDependency("PyTorch", 'pip install "enginebench[torch]"') from missing
 from torch import nn
 
+from enginebench.core.text import count_of
 from enginebench.models.objects import find_object, may_open
 from enginebench.models.samples import ONLY
 from enginebench.models.task import hash_preprocess
@@ -40,7 +41,7 @@ from enginebench.models.torch.architectures import (
 )
 from enginebench.models.torch.flat import Flat, find_state, keep_buffers
 from enginebench.models.torch.pretrained import DownloadFailed, State, fetch_pretrained
-from enginebench.models.torch.random_weights import calibrate_batch_norm, reset_parameters, seed_torch
+from enginebench.models.torch.random_weights import calibrate_batch_norm, draw_zeros, reset_parameters, seed_torch
 from enginebench.models.torch.torchvision_import import has_stand_in
 from enginebench.models.zoo import BUILTIN, DATA_DIR, HF_PREFIX, ModelRef, resolve_model
 
@@ -369,12 +370,14 @@ def _fetch(ref: ModelRef) -> State:
 
 
 def _randomize(module: nn.Module, examples: tuple[torch.Tensor, ...], seed: int, reason: str) -> _Filled:
+    drawn = draw_zeros(module, seed)
     try:
         layers = calibrate_batch_norm(module, examples, seed)
     except Exception as error:  # user code: it ran on one batch before, but may not take this one
         raise ModelError(f"BatchNorm cannot be calibrated, the module fails on a batch of 8: {error}") from error
     calibrated = f"; statistics of {layers} BatchNorm layers calibrated on random inputs" if layers else ""
-    return _Filled("random", (make_caveat("random_weights", seed=seed, reason=f"{reason}{calibrated}"),))
+    filled = f"; {count_of(drawn, 'tensors')} of zeros drawn at random" if drawn else ""
+    return _Filled("random", (make_caveat("random_weights", seed=seed, reason=f"{reason}{calibrated}{filled}"),))
 
 
 def write_state(module: nn.Module, path: Path, config: str | None = None) -> None:

@@ -71,6 +71,7 @@ _PLACES: dict[CaveatCode, str] = {
     "not_settled": "drift",
     "throttled": "drift",
     "uneven_processes": "drift",
+    "constant_answers": "quality",
     "external_preprocess": "quality",
     "nonfinite": "quality",
     "partly_compared": "quality",
