@@ -251,6 +251,10 @@ TEMPLATES: dict[str, Template] = {
     "overload.limit": Template(
         "of {offered} requests {dropped} were turned away or not begun in time, and {late} came late in all", _BEYOND
     ),
+    "packed_weights": Template(
+        "{operators} read weights of few bits, which no precision here is named after: the rows are called {precision}",
+        "hold size and answers against those of the graph in FP32; with accuracy_level=4 such nodes multiply in 8 bits",
+    ),
     "partly_compared.answers": Template(
         "answers were compared over {n} of {asked} samples",
         "what the others would have shown is not known; enginebench drift compares as many as --n asks for",

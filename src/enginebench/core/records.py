@@ -62,6 +62,7 @@ CaveatCode = Literal[
     "not_settled",
     "outputs_not_compared",  # inputs or outputs differ from those of the row that was to be the reference
     "overload",  # requests were turned away
+    "packed_weights",  # of few bits, in a graph that computes in floats
     "partly_compared",  # answers were compared over fewer samples than were to be
     "random_calibration",
     "random_inputs",

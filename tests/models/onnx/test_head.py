@@ -107,6 +107,24 @@ def test_a_graph_in_fp64_is_doubted(tmp_path: Path) -> None:
     assert not is_doubted(single, 4, single) and not is_doubted(single, 0, TensorProto.INT64)
 
 
+def test_weights_of_few_bits_are_doubted(tmp_path: Path) -> None:
+    """As ONNX Runtime's own quantizer writes them: two weights to a byte, a scale for each block."""
+    values = [helper.make_tensor_value_info(name, TensorProto.FLOAT, [1, 32]) for name in ("x", "y")]
+    node = helper.make_node(
+        "MatMulNBits", ["x", "w", "s"], ["y"], domain="com.microsoft", K=32, N=32, bits=4, block_size=32
+    )
+    packed = helper.make_tensor("w", TensorProto.UINT8, [32, 1, 16], [0x88] * 512)
+    scales = helper.make_tensor("s", TensorProto.FLOAT, [32], [1.0] * 32)
+    graph = helper.make_graph([node], "g", values[:1], values[1:], [packed, scales])
+    path = tmp_path / "g.onnx"
+    opsets = [helper.make_opsetid("", 20), helper.make_opsetid("com.microsoft", 1)]
+    onnx.save(helper.make_model(graph, opset_imports=opsets, ir_version=10), path)
+    head, full = read_onnx_head(path), read_onnx(path)
+    assert head.caveats == full.caveats and head.precision == full.precision == "fp32"
+    (doubt,) = full.caveats
+    assert (doubt.code, doubt.figures) == ("packed_weights", {"operators": "MatMulNBits", "precision": "fp32"})
+
+
 @pytest.mark.parametrize(
     ("named", "precision"), [("fp16", "fp16"), ("bf16", "bf16"), ("int8@cpu", "fp32"), ("", "fp32")]
 )

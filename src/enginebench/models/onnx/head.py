@@ -159,7 +159,8 @@ def _choose_precision(
     sizes: Counter[int] = Counter()
     for kind, size in weights:
         sizes[kind] += size
-    return choose_float(sizes, [kind for dtype in dtypes for kind in DTYPES if DTYPES[kind] == dtype], metadata)
+    ends = [kind for dtype in dtypes for kind in DTYPES if DTYPES[kind] == dtype]
+    return choose_float(sizes, ends, metadata, operators)
 
 
 def _read_value(data: Bytes) -> TensorSpec:

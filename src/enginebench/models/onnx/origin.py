@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Set
 from pathlib import Path
 
 import msgspec
@@ -25,6 +25,9 @@ EXCLUDED_KEY = "enginebench.excluded"
 # TensorProto.DataType
 FLOATS: dict[int, Precision] = {1: "fp32", 10: "fp16", 16: "bf16"}
 FP64 = 11
+# ONNX Runtime's operators on weights of few bits, several to a byte; what they are multiplied with stays a float.
+# Source: onnxruntime, docs/ContribOperators.md.
+PACKED = frozenset({"MatMulNBits", "MatMulBnb4", "GatherBlockQuantized", "MatMulFpQ4", "QMoE"})
 # Recipes that a graph can be made by. "weak" has no graph of its own, and "qat" is what is left.
 RECIPES: tuple[Recipe, ...] = ("tensorrt", "cpu", "nncf")
 # A hash, or the word for an array that the user prepared.
@@ -61,9 +64,9 @@ def describe_origin(
 
 
 def choose_float(
-    weights: Mapping[int, int], ends: Iterable[int], metadata: Mapping[str, str]
+    weights: Mapping[int, int], ends: Iterable[int], metadata: Mapping[str, str], operators: Set[str]
 ) -> tuple[Precision, tuple[Caveat, ...]]:
-    """(the precision of a graph without quantized nodes, the doubt that most of it is FP64).
+    """(the precision of a graph without quantized nodes, the doubts that it does not tell all).
 
     It is the type of most weights, else that of most inputs and outputs. Where these tell nothing shorter than FP32,
     it is what the file says that it was made as: a transform may leave inputs and outputs as they were.
@@ -72,6 +75,7 @@ def choose_float(
         weights: number of elements by element type.
         ends: element types of the inputs and outputs.
         metadata: of the graph.
+        operators: types of its nodes.
     """
     known = Counter({kind: size for kind, size in weights.items() if kind in FLOATS})
     counted = known or Counter(kind for kind in ends if kind in (*FLOATS, FP64))
@@ -79,7 +83,10 @@ def choose_float(
     if not known and precision == "fp32":
         precision = next((p for p in FLOATS.values() if p == metadata.get(PRECISION_KEY)), precision)
     doubles = weights.get(FP64, 0) + counted.pop(FP64, 0)
-    return precision, (make_caveat("double_precision", precision=precision),) if doubles > counted.total() else ()
+    found = [make_caveat("double_precision", precision=precision)] if doubles > counted.total() else []
+    if packed := sorted(PACKED & operators):
+        found.append(make_caveat("packed_weights", operators=", ".join(packed), precision=precision))
+    return precision, tuple(found)
 
 
 def read_recipe(metadata: Mapping[str, str], precision: Precision) -> Recipe:

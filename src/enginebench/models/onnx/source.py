@@ -252,10 +252,11 @@ def read_precision(model: ModelProto) -> tuple[Precision, Recipe | None]:
 
 def _read_floats(model: ModelProto) -> tuple[Precision, tuple[Caveat, ...]]:
     sizes: Counter[int] = Counter()
-    for tensor in _walk_tensors(model, _walk_nodes(model)):
+    nodes = list(_walk_nodes(model))
+    for tensor in _walk_tensors(model, nodes):
         sizes[tensor.data_type] += math.prod(tensor.dims)
     ends = [value.type.tensor_type.elem_type for value in (*model.graph.input, *model.graph.output)]
-    return choose_float(sizes, ends, read_metadata(model))
+    return choose_float(sizes, ends, read_metadata(model), {node.op_type for node in nodes})
 
 
 def read_metadata(model: ModelProto) -> dict[str, str]:

@@ -85,6 +85,7 @@ _PLACES: dict[CaveatCode, str] = {
     "low_coverage": "proof",
     "no_layer_times": "proof",  # the profiler's record is that of the proof
     "low_effective_precision": "proof",
+    "packed_weights": "proof",
     "relabelled": "proof",
     "tf32": "proof",
 }
