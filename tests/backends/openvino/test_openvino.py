@@ -19,7 +19,7 @@ from enginebench.backends.openvino.openvino import (
     make_settings,
     show_property,
 )
-from enginebench.core.errors import ArtifactError, BackendUnavailable, UsageError
+from enginebench.core.errors import ArtifactError, BackendUnavailable, MeasurementError, UsageError
 from enginebench.core.feeds import random_feeds
 from enginebench.core.records import Artifact, EngineSpec
 from enginebench.core.store import hash_files
@@ -164,3 +164,19 @@ def test_probe_tells_a_missing_plugin(monkeypatch: pytest.MonkeyPatch) -> None:
     answer = OpenvinoBackend().probe()
     assert not answer.available
     assert "devices: none" in str(answer.reason)
+
+
+def test_nodes_too_short_for_the_clock_prove_a_precision_and_have_no_times(
+    onnx_artifact: Artifact, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Counters tell averages in whole microseconds: of a small network on a fast CPU only the first run shows."""
+
+    def cut(runs: Any) -> tuple[list[Any], int]:
+        return [node._replace(time_ns=0.0) for node in runs[0]], 10
+
+    monkeypatch.setattr(backend_file, "choose_calm_window", cut)
+    with OpenvinoBackend().load(onnx_artifact, SPEC) as engine:
+        engine.bind(random_feeds(engine.inputs, 1, 0))
+        assert sum(engine.effective_precision().values()) == pytest.approx(1)
+        with pytest.raises(MeasurementError, match=r"layers?, no time of which is as long as its clock can tell"):
+            engine.profile_layers()

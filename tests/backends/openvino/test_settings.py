@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from enginebench.backends.openvino.settings import choose_calm_window, note_clock
+from enginebench.backends.openvino.settings import choose_calm_window, choose_longest, note_clock
 from enginebench.backends.proof.precision import Operator
 
 
@@ -21,6 +21,14 @@ def test_a_node_below_a_microsecond_has_run() -> None:
     times = {node.name: node.time_ns for node in nodes}
     assert list(times) == ["long", "short"]
     assert times["short"] == 0 and 4000 <= times["long"] <= 6000
+
+
+def test_what_ran_is_known_where_every_node_is_too_short() -> None:
+    columns = [count("a", [5] + [0] * 20), count("b", [2] + [0] * 20)]
+    runs = [[o for o in run if o is not None] for run in zip(*columns, strict=True)]
+    nodes, _ = choose_calm_window(runs)
+    assert not any(node.time_ns for node in nodes)
+    assert [(node.name, node.time_ns) for node in choose_longest(runs)] == [("a", 5000.0), ("b", 2000.0)]
 
 
 def test_an_interruption_is_left_out() -> None:

@@ -19,6 +19,7 @@ from enginebench.backends.openvino.settings import (
     CUT_NS,
     HINTS,
     choose_calm_window,
+    choose_longest,
     find_hint,
     find_node_dtype,
     list_settings,
@@ -35,7 +36,7 @@ from enginebench.backends.request import (
     explain_unbound,
     read_options,
 )
-from enginebench.core.errors import BackendUnavailable, UsageError
+from enginebench.core.errors import BackendUnavailable, MeasurementError, UsageError
 from enginebench.core.feeds import check_feeds, choose_buckets, cut_entries, join_samples, random_feeds, sum_entries
 from enginebench.core.records import (
     Artifact,
@@ -49,6 +50,7 @@ from enginebench.core.records import (
 from enginebench.core.shapes import concrete_shape
 from enginebench.core.store import hash_files
 from enginebench.core.streams import Clock, Ended, StreamsSpec, collect_ended, fail_request
+from enginebench.core.text import count_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -290,6 +292,7 @@ class OpenvinoEngine:
         self._bound = False
         self._watched: list[list[Operator]] = []  # the mean of runs under the counters, on what is bound
         self._averaged = 0  # how many runs that are
+        self._proven: list[list[Operator]] = []  # the same record, or what there is of it where all nodes are too short
         # Where nothing says how long an open axis is, or which branch is taken, the arrays do when they are bound.
         if not graph.deciders and all(
             s.sizes or all(isinstance(axis, int) for axis in s.shape[1:]) for s in self.inputs
@@ -330,11 +333,19 @@ class OpenvinoEngine:
 
     def effective_precision(self) -> dict[str, float]:
         """Shares of node time by precision, from the performance counters of a compiled graph of its own."""
-        return prove_precision(self._watch())
+        self._watch()
+        return prove_precision(self._proven)
 
     def profile_layers(self) -> LayerProfile:
-        """The nodes as layers, from the same record as the proof of precision."""
+        """The nodes as layers, from the same record as the proof of precision.
+
+        Raises:
+            MeasurementError: every node is too short for the counters.
+        """
         watched = self._watch()
+        if watched[0] and not any(node.time_ns for node in watched[0]):
+            layers = count_of(len(watched[0]), "layers")
+            raise MeasurementError(f"{PROFILER} recorded {layers}, no time of which is as long as its clock can tell")
         found = summarize_layers(watched, PROFILER, note_clock(watched[0]))
         return replace(found, runs=self._averaged, tick_ns=CUT_NS)
 
@@ -366,6 +377,8 @@ class OpenvinoEngine:
             named = [list(read_node_times(counters, boolean, originals)) for counters in runs]
             calm, self._averaged = choose_calm_window(named)
             self._watched = [settle_moves(calm)]
+            timed = any(node.time_ns for node in calm)
+            self._proven = self._watched if timed else [settle_moves(choose_longest(named))]
         return self._watched
 
     def _check_open(self) -> GraphSource:

@@ -85,6 +85,21 @@ def choose_calm_window(runs: Sequence[Sequence[Operator]]) -> tuple[list[Operato
     return [node._replace(time_ns=times[key]) for key, node in nodes.items()], length
 
 
+def choose_longest(runs: Sequence[Sequence[Operator]]) -> list[Operator]:
+    """The nodes with the longest mean that was ever told: which of them ran, where the times of all are too short.
+
+    The first run, which prepares, is in it: these are shares, and no times of one run.
+
+    Args:
+        runs: as for `choose_calm_window`.
+    """
+    longest: dict[tuple[str, str], Operator] = {}
+    for node in (node for run in runs for node in run):
+        key = node.name, node.kind
+        longest[key] = max(longest.get(key, node), node, key=lambda one: one.time_ns)
+    return list(longest.values())
+
+
 def note_clock(nodes: Sequence[Operator]) -> tuple[str, ...]:
     """A note where nodes are so short that the counters' whole microseconds are much of their times.
 
