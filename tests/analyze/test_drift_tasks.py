@@ -230,3 +230,43 @@ def test_rows_of_labels_alone_are_held_against_each_other(changed, agrees):
     base, cand = make_result(), make_result("ort", "int8", drift=drift)
     assert keep_comparisons([base, cand])[1].drift is not None
     assert judge_answers(base, cand)[0] is agrees
+
+
+def test_boxes_of_each_sample_are_matched():
+    """The same boxes in another order are no difference in the file of samples either; one that is gone is."""
+    scene = make_scene()
+    rows = measure_samples(scene, reorder(scene), "detection")
+    assert [(row.index, row.output) for row in rows] == [
+        (i, name) for i in range(3) for name in ("boxes", "masks", "depth")
+    ]
+    assert all(row.max_abs_diff == 0 for row in rows)
+    assert [row.agreement for row in rows if row.output == "boxes"] == [1.0, 1.0, 1.0]
+    fewer = {name: array.copy() for name, array in reorder(scene).items()}
+    fewer["scores"][1, 0] = 0.01
+    assert [row.agreement for row in measure_samples(scene, fewer) if row.output == "boxes"] == [1.0, 5 / 6, 1.0]
+    empty = {name: array.copy() for name, array in scene.items()}
+    empty["scores"][2] = 0.01  # nothing is shown there, on either side
+    rows = [row for row in measure_samples(empty, empty, "detection") if row.index == 2]
+    assert [(row.output, row.agreement, row.max_abs_diff) for row in rows] == [("boxes", None, None)]
+    one = {name: array[0] for name, array in scene.items()}
+    assert [row.output for row in measure_samples(one, one)] == ["boxes", "masks", "depth"]
+
+
+def test_a_limit_of_agreement_of_boxes_needs_an_interval():
+    scene = make_scene(n=60)
+    (held,) = hold_out(scene, reorder(scene), {"agreement": 0.9}, "detection")
+    assert held.kept and held.shown and held.value.value == 1.0
+    worse = {name: array.copy() for name, array in reorder(scene).items()}
+    worse["scores"][::3, 0] = 0.01  # one box of six is gone in every third sample
+    (held,) = hold_out(scene, worse, {"agreement": 0.93}, "detection")
+    assert held.kept and not held.shown and held.value.low < 0.93 < held.value.value
+
+
+@pytest.mark.parametrize(("score", "agreement"), [(0.9, 1), (0.24, 1), (0.19, 0), (0.01, 0)])
+def test_a_box_whose_score_fell_out_of_sight_has_no_partner(score, agreement):
+    """Limits of detection are on agreement alone: a network whose scores all fell would pass by its boxes."""
+    scene = make_scene() | {"scores": np.full((3, 6), 0.9)}
+    fallen = reorder(scene | {"scores": np.full((3, 6), score)})
+    for sides in ((scene, fallen), (fallen, scene)):
+        drift = measure_drift(*sides, limits_between("fp32", "fp32", "detection"), task="detection")
+        assert (drift.outputs[0].agreement, drift.passed) == (agreement, bool(agreement))

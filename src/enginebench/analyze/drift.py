@@ -415,8 +415,51 @@ def measure_samples(
     """
     _check_alike(reference, candidate)
     reference, candidate = score_words(reference, candidate)
+    if (rows := _measure_box_samples(reference, candidate, task)) is not None:
+        return tuple(rows)
     tables = [_measure_rows(name, reference[name], candidate[name], task) for name in reference]
     return tuple(row for sample in zip_longest(*tables) for row in sample if row is not None)
+
+
+def _measure_box_samples(
+    reference: Mapping[str, Array], candidate: Mapping[str, Array], task: Task | None
+) -> list[SampleDrift] | None:
+    """Boxes matched sample by sample, as `measure_drift` matches those of all; None where no side shows any."""
+    if task != "detection" and not (task is None and holds_boxes(reference)):
+        return None
+    sides = (reference, candidate)
+    if holds_boxes(reference) and reference["scores"].ndim == 1:  # one sample, without an axis of samples
+        sides = ({n: a[None] for n, a in reference.items()}, {n: a[None] for n, a in candidate.items()})
+    samples = [
+        [{name: array[i : i + 1] for name, array in side.items()} for side in sides]
+        for i in range(min(len(array) for array in sides[0].values()))
+    ]
+    shown = [match_boxes(read_boxes(own), read_boxes(other)).decided for own, other in samples]
+    if not any(shown):
+        return None
+    rows: list[SampleDrift] = []
+    for i, (own, other) in enumerate(samples):
+        # A sample in which neither side shows a box decides nothing, and is no answer to compare.
+        outputs = (
+            _measure_outputs(own, other, task) if shown[i] else (OutputDrift(name="boxes", **_nothing(), nonfinite=0),)
+        )
+        rows += [_take_sample(i, output) for output in outputs]
+    return rows
+
+
+def _take_sample(index: int, output: OutputDrift) -> SampleDrift:
+    return SampleDrift(
+        index=index,
+        output=output.name,
+        mean_abs_diff=output.mean_abs_diff,
+        max_abs_diff=output.max_abs_diff,
+        mean_rel_diff=output.mean_rel_diff,
+        cosine=output.cosine_mean,
+        centred_cosine=None,
+        snr_db=output.snr_db,
+        nonfinite=output.nonfinite,
+        agreement=output.agreement,
+    )
 
 
 def _measure_rows(name: str, reference: Array, candidate: Array, task: Task | None) -> list[SampleDrift]:

@@ -32,6 +32,8 @@ OVERLAP = 0.7
 # Boxes that a user sees: the default of `yolo predict`. A partner overlaps by half, as in AP50.
 SHOWN_SCORE = 0.25
 PARTNER = 0.5
+# What the partner of a shown box needs: a score that moves from 0.251 to 0.249 is no other answer, to 0.1 it is.
+PARTNER_SCORE = 0.2
 NOTHING = -1
 # What torchvision's detectors call it.
 NAMED = ("boxes", "scores", "labels")
@@ -176,8 +178,7 @@ class Matches(Struct, frozen=True, kw_only=True):
 def match_boxes(reference: Boxes, candidate: Boxes) -> Matches:
     """Partners between the boxes that a user sees: of one class, and overlapping by half; the best scores choose first.
 
-    A box counts as shown from a score of 0.25 on; a partner may lie a little below it, since a score that moves from
-    0.251 to 0.249 is no other answer.
+    A box counts as shown from a score of 0.25 on; a partner may lie a little below it (`PARTNER_SCORE`).
     """
     own, other = _take_corners((reference, candidate))
     found = [
@@ -198,8 +199,10 @@ def _match_sample(
 ) -> tuple[int, list[tuple[int, int, float]]]:
     """(boxes that either side shows, partners counted once; both entries and the overlap of every pair)."""
     alike = reference.labels[i][:, None] == candidate.labels[i][None]
-    free = alike & (overlaps >= PARTNER) & (candidate.labels[i] != NOTHING)[None]
-    shown = [(side.scores[i] >= SHOWN_SCORE) & (side.labels[i] != NOTHING) for side in (reference, candidate)]
+    known = [side.labels[i] != NOTHING for side in (reference, candidate)]
+    sure = [side.scores[i] >= PARTNER_SCORE for side in (reference, candidate)]
+    free = alike & (overlaps >= PARTNER) & (known[1] & sure[1])[None] & sure[0][:, None]
+    shown = [(side.scores[i] >= SHOWN_SCORE) & seen for side, seen in zip((reference, candidate), known, strict=True)]
     pairs: list[tuple[int, int, float]] = []
     alone = 0
     for place in range(len(free)):

@@ -117,7 +117,7 @@ def _estimate(
 ) -> Estimate | None:
     if getattr(output, LIMITS[name][0]) is None or output.nonfinite:
         return None
-    if output.decisions == "boxes" and name not in ("max_abs", "cosine_min"):  # samples are not matched one by one
+    if output.decisions == "boxes" and name not in ("max_abs", "cosine_min", "agreement"):  # of partners alone
         return None
     if name == "snr":
         columns = _add_powers(reference[output.name], answers[output.name])
