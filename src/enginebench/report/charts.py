@@ -7,6 +7,7 @@ object of altair's, `alt.X("ms:Q")`, never a text: for a text altair hashes all 
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -265,7 +266,7 @@ def leave_room(longest: float, letters: int) -> Any:
     """
     alt = import_altair()
     room = round(LETTER * letters) + 16
-    if longest <= 0:
+    if not 0 < longest < math.inf:
         return alt.Scale()
     end = alt.expr(f"{longest!r} * width / max(width - {room}, {room})")
     return alt.Scale(domainMin=0, domainMax=end, nice=False)

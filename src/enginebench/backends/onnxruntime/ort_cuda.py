@@ -215,7 +215,7 @@ def find_host_inputs(session: Any, *, graph: bool) -> tuple[str, ...]:
     """The inputs that ONNX Runtime wants in host memory: of CPU nodes, of shapes and conditions, of no node at all.
 
     What is bound elsewhere is copied there at once, and what comes later into the same buffer is not seen: such inputs
-    are bound anew for each sample. Before ONNX Runtime 1.23, which does not say, these are all inputs.
+    are bound anew for each sample. Before ONNX Runtime 1.23.1, which does not say, these are all inputs.
     Source: onnxruntime, core/session/IOBinding.cc (BindInput).
 
     Args:
@@ -230,8 +230,8 @@ def find_host_inputs(session: Any, *, graph: bool) -> tuple[str, ...]:
     if told is None:
         if graph:
             raise BackendUnavailable(
-                f"{NAME}:cuda_graph=1 needs ONNX Runtime 1.23 or later: {onnxruntime.__version__} does not say which "
-                "inputs the CPU reads, whose first values a captured run keeps"
+                f"{NAME}:cuda_graph=1 needs ONNX Runtime 1.23.1 or later: {onnxruntime.__version__} does not say "
+                "which inputs the CPU reads, whose first values a captured run keeps"
             )
         return tuple(names)
     found = tuple(name for name, memory in zip(names, told(), strict=True) if memory.name != "Cuda")

@@ -54,7 +54,7 @@ def open_session(bundle: dict[str, Any], index: int, stream: gpu.Stream) -> Any:
 
 
 def find_host_inputs(session: Any) -> list[str]:
-    """Inputs that ONNX Runtime wants in host memory: all, where it (before 1.23) does not say."""
+    """Inputs that ONNX Runtime wants in host memory: all, where it (before 1.23.1) does not say."""
     names = [value.name for value in session.get_inputs()]
     told = getattr(session, "get_input_memory_infos", None)
     if told is None:

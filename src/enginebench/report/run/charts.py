@@ -289,7 +289,9 @@ def _draw_quality(points: list[Point], quality: str) -> Chart | None:
     names = names.encode(text=alt.Text("row:N"))
     fronts = Counter(p["front"] for p in points if p["pareto"])
     where = "on the dashed line" if any(count > 1 for count in fronts.values()) else "with a diamond"
-    subtitle = f"no other row is both faster and better than those {where}" if fronts else "no row can be relied on"
+    subtitle = (
+        f"no other row is both faster and better than those {where}" if fronts else "no row stands out: see the notes"
+    )
     spec = finish(
         alt.layer(front, rules, dots, names),
         f"Speed against {quality}",

@@ -6,7 +6,6 @@ The timing runs in a child process (`child/perform/stages`); the parent makes th
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from enginebench.analyze.stages import StagesDocument, describe_stages
 from enginebench.core.errors import UsageError
@@ -18,10 +17,6 @@ from enginebench.workflow.plan import list_devices
 from enginebench.workflow.progress import Reporter
 from enginebench.workflow.targets.scratch import open_scratch
 from enginebench.workflow.targets.sources import plan_one
-
-if TYPE_CHECKING:
-    pass
-
 
 # Two batches in flight: while one is computed, the other is copied.
 GPU_LANES = 2
