@@ -200,7 +200,7 @@ def test_an_input_that_the_cpu_reads_is_read_for_each_sample(
 ) -> None:
     """ONNX Runtime copies it when it is bound; what came later was not seen."""
     monkeypatch.setattr(GpuSession, "host_inputs", ("flip",))
-    if not told:  # before 1.23 ONNX Runtime does not say
+    if not told:  # before 1.23.1 ONNX Runtime does not say
         monkeypatch.setattr(GpuSession, "get_input_memory_infos", None)
     with load(ort_cuda, chosen) as engine:
         for seed, flip in enumerate((False, True, True, False)):

@@ -25,7 +25,7 @@ EXCLUDED_KEY = "enginebench.excluded"
 # TensorProto.DataType
 FLOATS: dict[int, Precision] = {1: "fp32", 10: "fp16", 16: "bf16"}
 FP64 = 11
-# ONNX Runtime's operators on weights of few bits, several to a byte; what they are multiplied with stays a float.
+# ONNX Runtime's operators on weights of few bits, several to a byte; what they take and give are floats.
 # Source: onnxruntime, docs/ContribOperators.md.
 PACKED = frozenset({"MatMulNBits", "MatMulBnb4", "GatherBlockQuantized", "MatMulFpQ4", "QMoE"})
 # Recipes that a graph can be made by. "weak" has no graph of its own, and "qat" is what is left.
