@@ -3,7 +3,7 @@
     python benchmarks/fuzz_trtexec.py [--seconds 600] [--seed 1000]
 
 A reader that takes more than ten seconds, or a process that grows beyond 1 GB, ends the run like an exception does;
-target and seed are printed. Put them into FOUND in tests/analyze/trtexec/test_fuzz.py.
+target and seed are printed. Put them into FOUND in tests/unit/features/trtexec/test_fuzz.py.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import warnings
 from pathlib import Path
 from types import FrameType
 
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tests"))
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tests" / "helpers"))
 
 from trtexec_mutations import list_targets_once, try_one
 

@@ -18,15 +18,15 @@ from collections import Counter
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-sys.path[:0] = [str(ROOT / "benchmarks"), str(ROOT / "tests" / "report"), str(ROOT / "tests"), str(ROOT / "src")]
+sys.path[:0] = [str(ROOT / "benchmarks"), str(ROOT / "tests" / "helpers"), str(ROOT / "tests"), str(ROOT / "src")]
 
 import numpy as np  # noqa: E402
 from msgspec.structs import replace  # noqa: E402
-from samples import make_machine, make_result  # noqa: E402
-from stored_run import write_run  # noqa: E402
 from verdicts import MEDIAN_NS, Figure, at_least, at_most, below, make_side, print_table  # noqa: E402
 
 from enginebench.core.records import Result  # noqa: E402
+from samples import make_machine, make_result  # noqa: E402
+from stored_run import write_run  # noqa: E402
 
 
 def main() -> int:

@@ -39,7 +39,7 @@ BATCHES = {
 }
 # What the timed loop needs on the host is one thread; four leave room for what a runtime does beside it.
 THREADS = 4
-GPU_TESTS = ("tests/backends/torch/test_cuda_engine.py",)
+GPU_TESTS = ("tests/engines/torch/test_cuda_engine.py",)
 FULL_PROCESSES = 10
 # Rows are built and checked beside each other, which nobody times; more at once run out of host memory before cores.
 PREPARED_AT_ONCE = 8

@@ -2,7 +2,7 @@
 
     python benchmarks/refusals.py [--models resnet18,timm:vit_tiny_patch16_224] [--before REVISION] [--json]
 
-The small graphs of tests/models/helpers/refusal_graphs.py, one trait each; then models in every recipe: those named,
+The small graphs of tests/helpers/refusal_graphs.py, one trait each; then models in every recipe: those named,
 the digits models, a transformer encoder, opsets 13 to 26. With --before the rules of an earlier revision are counted
 beside them. No GPU is needed; TensorRT for RTX parses and builds, in a process of its own, since some graphs end it.
 """
@@ -23,14 +23,14 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 ROOT = Path(__file__).resolve().parent.parent
-sys.path[:0] = [str(ROOT / "tests" / "models" / "helpers"), str(ROOT / "src")]
+sys.path[:0] = [str(ROOT / "tests" / "helpers"), str(ROOT / "src")]
 
 import onnx  # noqa: E402
-from refusal_graphs import judge_agreement, list_cases, list_crashing  # noqa: E402
-from rtx_judge import Question, Verdict, ask  # noqa: E402
 
 from enginebench.models.precision import tensorrt_check  # noqa: E402
 from enginebench.models.precision.graph import has_quantizers, load_whole_graph  # noqa: E402
+from refusal_graphs import judge_agreement, list_cases, list_crashing  # noqa: E402
+from rtx_judge import Question, Verdict, ask  # noqa: E402
 
 CAPABILITIES = {"SM75": "7.5", "SM80": "8.0", "SM86": "8.6", "SM89": "8.9", "SM120": "12.0", "SM121": "12.1"}
 RECIPES = ("fp16", "bf16", "int8@tensorrt", "int8@cpu", "int8@nncf", "fp8")

@@ -20,15 +20,15 @@ import time
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-sys.path[:0] = [str(ROOT / "tests" / "report"), str(ROOT / "tests"), str(ROOT / "src")]
+sys.path[:0] = [str(ROOT / "tests" / "helpers"), str(ROOT / "tests"), str(ROOT / "src")]
 
 import numpy as np  # noqa: E402
 from msgspec.structs import replace  # noqa: E402
-from samples import make_drift, make_machine, make_measurements, make_result  # noqa: E402
-from stored_run import write_run  # noqa: E402
 
 from enginebench.core.records import LayerTime, Result  # noqa: E402
 from enginebench.core.store import encode  # noqa: E402
+from samples import make_drift, make_machine, make_measurements, make_result  # noqa: E402
+from stored_run import write_run  # noqa: E402
 
 LIMITS = {"page, bundle cached": 2.0, "page, first time": 5.0, "pictures": 5.0, "history, warm": 3.0}
 ENGINES = ("pytorch", "pytorch-compile", "ort", "openvino")

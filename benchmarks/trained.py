@@ -22,7 +22,7 @@ import numpy as np
 from PIL import Image, ImageFilter
 
 ROOT = Path(__file__).resolve().parent.parent
-sys.path[:0] = [str(ROOT / "tests"), str(ROOT / "src")]
+sys.path[:0] = [str(ROOT / "tests" / "helpers"), str(ROOT / "src")]
 
 import enginebench  # noqa: E402
 from enginebench.core.names import format_precision  # noqa: E402

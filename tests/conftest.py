@@ -1,14 +1,12 @@
-"""What tests of several rooms share, and what lets them run side by side: CPUs, locks and turns."""
+"""What all tests share, and what lets them run side by side: each worker has its CPUs and its folders."""
 
 from __future__ import annotations
 
-import fcntl
 import gc
 import os
 import signal
 import tempfile
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
 from functools import partial
 from pathlib import Path
 
@@ -28,15 +26,12 @@ os.environ.setdefault("OPENBLAS_THREAD_TIMEOUT", "4")
 # Of matrices as small as those of a report, two threads take twice the CPU and no less time.
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
-# A worker holds millions of objects that stay: PyTorch, and 5,000 tests. Looking for garbage among them again and again
-# took a sixth of the collection; children do the same (`workflow/child/__main__.py: GC_THRESHOLD`).
+# A worker holds millions of objects that stay: PyTorch, and thousands of tests. Looking for garbage among them took a
+# sixth of the collection; children do the same (`workflow/child/__main__.py: GC_THRESHOLD`).
 gc.set_threshold(100_000, 50, 50)
 
 # The ceilings of whoever runs the tests are not theirs to judge rows by.
 os.environ["ENGINEBENCH_CEILINGS"] = tempfile.mkdtemp(prefix="enginebench-no-ceilings-")
-
-# Files to hold locks on, of which nothing is read or written: the door to the room, and the room.
-DOOR, ROOM = Path(__file__), Path(__file__).parent
 
 
 def share_cpus() -> None:
@@ -53,27 +48,6 @@ def share_cpus() -> None:
 
 
 share_cpus()
-
-
-@contextmanager
-def hold(path: Path, how: int) -> Iterator[None]:
-    """Holds the kernel's lock of a file or folder inside the block."""
-    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    try:
-        fcntl.flock(fd, how)
-        yield
-    finally:
-        fcntl.flock(fd, fcntl.LOCK_UN)  # a process that a test forked and forgot would keep it beyond the close
-        os.close(fd)
-
-
-@pytest.hookimpl(wrapper=True, tryfirst=True)  # outside of the time-out: waiting for a turn is no fault of the test
-def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
-    """Tests share the room; one marked `alone` has it for itself, and whoever comes later waits at the door."""
-    with ExitStack() as stack:
-        with hold(DOOR, fcntl.LOCK_EX):
-            stack.enter_context(hold(ROOM, fcntl.LOCK_EX if item.get_closest_marker("alone") else fcntl.LOCK_SH))
-        return (yield)
 
 
 @pytest.fixture(scope="session", autouse=True)

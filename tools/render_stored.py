@@ -1,4 +1,4 @@
-"""Writes anew what the stored runs of results/ look like, as tests/report/test_stored_results.py compares it.
+"""Writes anew what the stored runs of results/ look like, as tests/unit/report/test_stored_results.py compares it.
 
     python tools/render_stored.py [FOLDER]
 

@@ -4,8 +4,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from chains import write_chain
 
+from chains import write_chain
 from enginebench.core.errors import ParseError, UsageError
 from enginebench.core.records import Artifact
 from enginebench.fpga import board as board_module

@@ -1,8 +1,8 @@
 """The digits network from the file that ONNX Runtime runs: every digit through the simulated device."""
 
 import pytest
-from chains import run_ort
 
+from chains import run_ort
 from enginebench.fpga.latency import count_transaction_cycles
 from enginebench.fpga.onnx_reader import read_network
 from enginebench.fpga.simulation import DesignOptions, simulate_inferences

@@ -4,7 +4,6 @@ import os
 
 import numpy as np
 import pytest
-from networks import draw_inputs, make_network
 
 from enginebench.core.errors import BackendUnavailable, FeedError, MeasurementError
 from enginebench.fpga import waves
@@ -12,6 +11,7 @@ from enginebench.fpga.compiled import CompiledDevice, compile_device
 from enginebench.fpga.driver import Board, SerialLine, describe_status
 from enginebench.fpga.frames import INFO_FORMAT, Status, pack_answer
 from enginebench.fpga.gateware.device import Device
+from networks import draw_inputs, make_network
 
 SMALL = make_network((6, 5, 3), bits=16)
 DIVISOR, TIMEOUT_CYCLES = 4, 900  # as in test_serve: one design to compile

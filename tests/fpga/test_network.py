@@ -4,10 +4,10 @@ from fractions import Fraction
 
 import numpy as np
 import pytest
-from networks import draw_inputs, make_network
 
 from enginebench.core.errors import FeedError, ModelError, UsageError
 from enginebench.fpga.network import Quantization, count_ideal_cycles, fit_multipliers, make_layer
+from networks import draw_inputs, make_network
 
 
 def test_reference_is_what_exact_fractions_say():

@@ -3,9 +3,9 @@
 import numpy as np
 import onnx
 import pytest
-from chains import SCALES, run_ort, write_chain
 from onnx import helper
 
+from chains import SCALES, run_ort, write_chain
 from enginebench.core.errors import ModelError, ParseError
 from enginebench.fpga.onnx_reader import read_network
 

@@ -4,13 +4,13 @@ import threading
 
 import numpy as np
 import pytest
-from networks import draw_inputs, make_network
 
 from enginebench.fpga.compiled import CompiledDevice, compile_device
 from enginebench.fpga.driver import open_board
 from enginebench.fpga.frames import Command, pack_request, split_answers
 from enginebench.fpga.gateware.device import Device
 from enginebench.fpga.serve import DIVISOR, PacedDevice, serve_terminal
+from networks import draw_inputs, make_network
 
 SMALL = make_network((6, 5, 3), bits=16)
 TIMEOUT_CYCLES = 900  # as in test_driver: one design to compile

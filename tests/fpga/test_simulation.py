@@ -2,7 +2,6 @@
 
 import numpy as np
 import pytest
-from networks import draw_inputs, make_network, run_engine
 
 from enginebench.core.errors import BackendUnavailable, MeasurementError, MissingDependency
 from enginebench.fpga import compiled, toolchain, waves
@@ -14,6 +13,7 @@ from enginebench.fpga.latency import count_engine_cycles, count_transaction_cycl
 from enginebench.fpga.network import count_ideal_cycles
 from enginebench.fpga.pysim import simulate_pins
 from enginebench.fpga.simulation import DesignOptions, predict_cycles, read_answers, simulate_inferences
+from networks import draw_inputs, make_network, run_engine
 
 SMALL = make_network((6, 5, 3), bits=16)
 

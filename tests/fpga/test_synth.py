@@ -4,7 +4,6 @@ import json
 import shutil
 
 import pytest
-from networks import make_network
 
 from enginebench.core.errors import BackendUnavailable, ParseError, UsageError
 from enginebench.fpga import synth
@@ -13,6 +12,7 @@ from enginebench.fpga.gateware.device import Device
 from enginebench.fpga.gateware.uart import Echo
 from enginebench.fpga.synth import count_cells, explain_misfit, find_part, read_fmax, read_utilization, synthesize
 from enginebench.fpga.toolchain import convert_verilog, run_tool
+from networks import make_network
 
 REPORT = {
     "fmax": {"clk": {"achieved": 42.5, "constraint": 48.0}},

@@ -2,7 +2,6 @@
 
 import numpy as np
 import pytest
-from networks import draw_inputs, make_network
 
 from enginebench.core.errors import UsageError
 from enginebench.fpga import waves
@@ -17,6 +16,7 @@ from enginebench.fpga.frames import (
 from enginebench.fpga.gateware.device import Device, check_design
 from enginebench.fpga.latency import count_transaction_cycles
 from enginebench.fpga.pysim import simulate_pins
+from networks import draw_inputs, make_network
 
 SMALL = make_network((6, 5, 3), bits=16)
 TIMEOUT = 400

@@ -2,10 +2,10 @@
 
 import numpy as np
 import pytest
-from networks import draw_inputs, make_network, run_engine
 
 from enginebench.fpga.gateware.engine import Engine, count_bits, pack_weights
 from enginebench.fpga.network import count_ideal_cycles
+from networks import draw_inputs, make_network, run_engine
 
 DIGITS = ((64, 32), (32, 10))
 

@@ -7,10 +7,10 @@ from functools import partial
 import numpy as np
 import pytest
 from amaranth import signed, unsigned
-from bench import evaluate
 from hypothesis import given
 from hypothesis import strategies as st
 
+from bench import evaluate
 from enginebench.core.errors import UsageError
 from enginebench.fpga import integers
 from enginebench.fpga.gateware import fixed

@@ -1,0 +1,288 @@
+"""What `deliver` writes: complete, checked, the row itself; and what it refuses."""
+
+from __future__ import annotations
+
+import ast
+import json
+import re
+import shlex
+from getpass import getuser
+from pathlib import Path
+from platform import node
+
+import numpy as np
+import pytest
+from msgspec.structs import replace
+
+import enginebench
+from bundles import Silent, ask, name
+from enginebench.bundle.contents import find_instructions
+from enginebench.bundle.reading import read_bundle
+from enginebench.bundle.writing import copy_model
+from enginebench.cli.closing import describe_delivery
+from enginebench.core.errors import ArtifactError, UsageError
+from enginebench.core.records import TEXT, Artifact, EngineSpec, TensorSpec
+from enginebench.core.store import hash_files
+from enginebench.measure.machine import describe_machine
+from enginebench.models.task import feed_digits, load_digits
+from enginebench.workflow.folder import RunFolder, read_results
+from enginebench.workflow.reporting import describe_stored
+from enginebench.workflow.targets.loading import load_engine
+from enginebench.workflow.verbs.deliver import DeliverDocument, deliver_row
+from processes import Cli
+from stored_run import make_final
+
+ENGINES = ("pytorch", "ort", "openvino")
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_a_bundle_holds_nothing_of_whoever_made_it(delivered: dict[str, Path], engine: str) -> None:
+    root = delivered[engine]
+    secrets = [str(Path.home()), str(root.parent.parent), node(), f"/{getuser()}/"]
+    for path in (path for path in root.rglob("*") if path.is_file()):
+        data = path.read_bytes()
+        assert [text for text in secrets if text.encode() in data] == [], path
+        assert path.suffix in (".json", ".py", ".txt", ".npz", ".onnx", ".xml", ".bin", ".pbtxt", "")
+        if path.suffix == ".npz":
+            assert all(array.dtype != object for array in np.load(path, allow_pickle=False).values())
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_its_programs_know_nothing_of_this_package(delivered: dict[str, Path], engine: str) -> None:
+    for path in delivered[engine].glob("*.py"):
+        names = [
+            alias.name if isinstance(node, ast.Import) else str(node.module)
+            for node in ast.walk(ast.parse(path.read_text("utf-8")))
+            if isinstance(node, ast.Import | ast.ImportFrom)
+            for alias in node.names
+        ]
+        assert not [text for text in names if text.startswith("enginebench")], path
+    assert len((delivered[engine] / "predict.py").read_text("utf-8").splitlines()) < 120
+
+
+def test_its_document_says_where_the_row_comes_from(run: Path, delivered: dict[str, Path]) -> None:
+    result = RunFolder(run).read_result(name("ort"))
+    found = read_bundle(delivered["ort"])
+    assert result is not None and found.row == result.id
+    assert found.engine == result.engine
+    assert [a.sha256 for a in found.chain] == [a.sha256 for a in result.artifacts]
+    assert found.runtime.keys() == {"onnxruntime"}
+    assert (found.figures.processes, found.figures.n) == (2, 40)
+    assert {c.code for c in found.caveats} >= {"too_few_samples"}
+    assert {f.path for f in found.files} >= {"predict.py", "check.npz", "requirements.txt", "model/model.onnx"}
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_the_check_passes_and_bench_points_to_the_row(delivered: dict[str, Path], engine: str) -> None:
+    done = ask(delivered[engine], "--check", "--bench", "--calls", "5")
+    assert done.returncode == 0, done.stderr
+    assert "output: max_abs_diff" in done.stdout and "within {'snr'" in done.stdout
+    row = read_bundle(delivered[engine])
+    assert f"the row: p50 {row.figures.p50_ms.value:.4g} ms" in done.stdout and row.machine_name in done.stdout
+
+
+def test_bench_speaks_of_one_process_where_one_was_measured(bundle: Path) -> None:
+    text = (bundle / "bundle.json").read_text("utf-8")
+    (bundle / "bundle.json").write_text(text.replace('"processes": 2', '"processes": 1'), "utf-8")
+    assert ", 1 process, on" in ask(bundle, "--bench", "--calls", "5").stdout
+
+
+def test_the_command_to_try_can_be_pasted() -> None:
+    document = DeliverDocument(bundle="my models/it's a bundle", row="a", files=(), checked=True)
+    *_, last = describe_delivery(document)
+    assert shlex.split(last.partition(": ")[2]) == ["python", "my models/it's a bundle/predict.py", "--check"]
+
+
+def test_the_check_notices_other_answers(bundle: Path) -> None:
+    with np.load(bundle / "check.npz") as stored:
+        arrays = dict(stored)
+    arrays["outputs.output"] = arrays["outputs.output"] + 0.1 * arrays["outputs.output"].std()
+    np.savez(bundle / "check.npz", **arrays)
+    refused = ask(bundle, "--check")
+    assert refused.returncode == 1 and "check.npz was changed" in refused.stderr
+    done = ask(bundle, "--check", "--force")
+    assert done.returncode == 1 and "NOT within" in done.stdout
+    assert "going on all the same: check.npz was changed" in done.stderr
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_load_engine_gives_the_right_digits(delivered: dict[str, Path], engine: str) -> None:
+    digits = load_digits().select(held_out=True)
+    inputs = feed_digits("digits-mlp", digits.images[:50])
+    with load_engine(delivered[engine]) as predict:
+        answers = [predict({"input": image[None]})["output"].argmax() for image in inputs]
+        assert [spec.name for spec in predict.inputs] == ["input"]
+    assert np.mean(answers == digits.labels[:50]) > 0.9
+    predict.close()
+
+
+def test_a_bundle_is_measured_beside_its_row(cli: Cli, run: Path, delivered: dict[str, Path]) -> None:
+    few = ("--iters", "20", "--warmup", "1", "--processes", "1", "--json")
+    done = cli("bench", delivered["openvino"], "--against", run, *few)
+    assert done.returncode == 0, done.stderr
+    row = json.loads(done.stdout)["row"]
+    assert row["engine"] == "openvino" and row["threads"] == 1
+    assert row["outputs_agree"] is True and row["max_abs_diff"] == 0
+    done = cli("bench", delivered["ort"], "--engine", "ort")
+    assert done.returncode == 2 and "brings its engine" in done.stderr
+    assert cli("bench", "digits-mlp").returncode == 2
+    done = cli("drift", delivered["pytorch"], delivered["ort"], "--n", "8", "--json")
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["passed"] is True
+
+
+def test_programs_deliver_and_measure_bundles(run: Path, tmp_path: Path) -> None:
+    found = enginebench.read(run)
+    assert isinstance(found, enginebench.Run)
+    document = found.deliver(tmp_path / "bundle", row=name("ort"), forms="kserve,dockerfile")
+    assert document.checked and {"Dockerfile", "kserve/metadata.json"} <= set(document.files)
+    few = {"iters": 20, "warmup": 1, "processes": 1, "out": tmp_path / "bench"}
+    measured = enginebench.bench(tmp_path / "bundle", against=run, **few)
+    assert measured.row.engine == "ort" and measured.row.max_abs_diff == 0
+    with pytest.raises(UsageError, match="leave --threads out"):
+        enginebench.bench(tmp_path / "bundle", threads=2)
+    with pytest.raises(UsageError, match="unknown form docker "):
+        enginebench.deliver(run, tmp_path / "other", forms="docker")
+
+
+def test_the_verb_and_what_it_refuses(cli: Cli, run: Path, tmp_path: Path) -> None:
+    done = cli("deliver", run, "--row", name("ort"), "--out", "mine", "--json")
+    assert done.returncode == 0, done.stderr
+    document = json.loads(done.stdout)
+    assert document["schema"] == "enginebench.deliver/1" and document["checked"] is True
+    assert {str(p.relative_to(tmp_path / "mine")) for p in (tmp_path / "mine").rglob("*") if p.is_file()} == set(
+        document["files"]
+    )
+    assert cli("deliver", run, "--row", name("ort"), "--out", "mine").returncode == 2  # it is there already
+    for row, text in (("ort-fp23", "ort-fp32-b1"), (name("fake"), "computes nothing")):
+        done = cli("deliver", run, "--row", row, "--out", "other")
+        assert done.returncode == 2 and text in done.stderr
+    assert not (tmp_path / "other").exists()
+
+
+@pytest.mark.parametrize(
+    ("change", "text"),
+    [
+        ({"status": "partial"}, "is partial"),
+        ({"status": "failed", "reason": "the child died"}, "is failed (the child died)"),
+    ],
+)
+def test_rows_without_figures_are_refused(run: Path, tmp_path: Path, change: dict[str, str], text: str) -> None:
+    folder = copy_run(run, tmp_path)
+    result = folder.read_result(name("ort"))
+    assert result is not None
+    folder.write_result(replace(result, **change))
+    with pytest.raises(UsageError, match=re.escape(text)):
+        deliver_row(folder.root, tmp_path / "out", row=name("ort"), reporter=Silent())
+
+
+def test_a_row_in_doubt_wants_to_be_named_and_carries_its_doubt(run: Path, tmp_path: Path) -> None:
+    folder = copy_run(run, tmp_path)
+    for row_id in folder.read_record().rows:
+        result = folder.read_result(row_id)
+        assert result is not None
+        if result.drift is not None:
+            folder.write_result(replace(result, drift=replace(result.drift, passed=False), scores=()))
+    with pytest.raises(UsageError, match="recommends no row"):
+        deliver_row(folder.root, tmp_path / "out", reporter=Silent())
+    document = deliver_row(folder.root, tmp_path / "out", row=name("ort"), reporter=Silent())
+    assert document.notes[0] == "the row's outputs do not agree with the reference of its run"
+    assert read_bundle(tmp_path / "out").figures.outputs_agree is False
+
+
+def test_a_row_that_was_lost_is_named_beside_the_one_that_is_delivered(run: Path, tmp_path: Path) -> None:
+    folder = copy_run(run, tmp_path)
+    folder.row_path(name("openvino")).unlink()
+    document = deliver_row(folder.root, tmp_path / "out", row=name("ort"), reporter=Silent())
+    assert f"Nothing is stored of 1 row, which could change this answer: {name('openvino')}." in document.notes[0]
+
+
+def test_the_winner_of_a_search_is_delivered_and_not_the_lowest_median(run: Path, tmp_path: Path) -> None:
+    folder = copy_run(run, tmp_path)
+    before = describe_stored(*read_results(run)).recommended
+    winner = next(name(engine) for engine in ENGINES if before is None or name(engine) != before.id)
+    make_final(folder.root, winner, before.id if before else "")
+    assert deliver_row(folder.root, tmp_path / "out", reporter=Silent()).row == winner
+
+
+def test_a_bundle_that_answers_otherwise_is_not_handed_over(run: Path, tmp_path: Path) -> None:
+    folder = copy_run(run, tmp_path)
+    path = folder.outputs_path(name("ort"))
+    with np.load(path) as stored:
+        np.savez(path, **{key: array + (key == "output") for key, array in stored.items()})
+    with pytest.raises(ArtifactError, match=r"own check here: output: .* NOT within"):
+        deliver_row(folder.root, tmp_path / "out", row=name("ort"), reporter=Silent())
+    assert [p.name for p in tmp_path.iterdir()] == ["run"]
+    document = deliver_row(folder.root, tmp_path / "out", row=name("ort"), force=True, reporter=Silent())
+    assert document.checked is False and "does not pass" in document.notes[0]
+
+
+def test_a_changed_artifact_is_not_delivered(run: Path, tmp_path: Path) -> None:
+    folder = copy_run(run, tmp_path)
+    with (folder.artifacts / "model.onnx").open("ab") as file:
+        file.write(b"\0")
+    with pytest.raises(ArtifactError, match="was changed"):
+        deliver_row(folder.root, tmp_path / "out", row=name("ort"), reporter=Silent())
+
+
+def copy_run(run: Path, tmp_path: Path) -> RunFolder:
+    import shutil
+
+    return RunFolder(Path(shutil.copytree(run, tmp_path / "run")))
+
+
+@pytest.mark.parametrize(
+    ("files", "delivered"),
+    [
+        (("net.onnx",), ["net.onnx"]),
+        (("mein großes netz.onnx",), ["model.onnx"]),
+        (("mein netz.fixed.xml", "mein netz.fixed.bin"), ["model.bin", "model.xml"]),
+        (("mein netz.onnx", "weights.data"), ["model.onnx", "weights.data"]),
+    ],
+)
+def test_a_model_with_a_space_in_its_name_is_delivered(
+    tmp_path: Path, files: tuple[str, ...], delivered: list[str]
+) -> None:
+    for file in files:
+        (tmp_path / file).write_text(f"the bytes of {file}")
+    sha256, hashes = hash_files([tmp_path / file for file in files], tmp_path)
+    artifact = Artifact(kind="onnx", model=files[0], path=str(tmp_path / files[0]), sha256=sha256, files=hashes,
+                        inputs=(), outputs=())  # fmt: skip
+    copied = copy_model(tmp_path / "stage", artifact)
+    folder = tmp_path / "stage" / "model"
+    assert sorted(path.name for path in folder.iterdir()) == delivered
+    assert (tmp_path / "stage" / copied.path).read_bytes() == (tmp_path / files[0]).read_bytes()
+    assert (copied.sha256, copied.files) == hash_files([folder / f.path for f in copied.files], folder)
+    assert copied.sha256 == sha256 or copied.parent_sha256 == sha256
+
+
+def test_a_file_that_a_model_mentions_by_an_odd_name_is_refused(tmp_path: Path) -> None:
+    for file in ("net.onnx", "my weights.data"):
+        (tmp_path / file).write_text("")
+    sha256, hashes = hash_files([tmp_path / "net.onnx", tmp_path / "my weights.data"], tmp_path)
+    artifact = Artifact(kind="onnx", model="net.onnx", path=str(tmp_path / "net.onnx"), sha256=sha256, files=hashes,
+                        inputs=(), outputs=())  # fmt: skip
+    with pytest.raises(ArtifactError, match=r"'model/my weights.data' cannot be the name of a file in a bundle"):
+        copy_model(tmp_path / "stage", artifact)
+
+
+def test_an_int8_graph_whose_floats_are_bf16_needs_the_instructions_of_both() -> None:
+    machine = replace(describe_machine(), cpu_flags=("avx512_vnni", "avx512_bf16", "avx2"))
+    engine = EngineSpec(backend="openvino", precision="int8")
+    assert find_instructions("int8", machine, engine) == ("avx512_vnni",)
+    floats = replace(engine, options={"floats": "bf16"})
+    assert find_instructions("int8", machine, floats) == ("avx512_vnni", "avx512_bf16")
+    assert find_instructions("int8", machine, replace(floats, device="cuda:0")) == ()
+
+
+def test_a_row_whose_answers_are_text_is_refused(run: Path, tmp_path: Path) -> None:
+    """The programs of a bundle bind buffers of numbers."""
+    folder = copy_run(run, tmp_path)
+    result = folder.read_result(name("ort"))
+    assert result is not None
+    label = TensorSpec(name="label", dtype=TEXT, shape=("batch",))
+    read = result.artifacts[-1]
+    changed = replace(result, artifacts=(*result.artifacts[:-1], replace(read, outputs=(*read.outputs, label))))
+    folder.write_result(changed)
+    with pytest.raises(UsageError, match="label holds text"):
+        deliver_row(folder.root, tmp_path / "out", row=name("ort"), reporter=Silent())

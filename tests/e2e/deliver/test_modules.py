@@ -1,0 +1,102 @@
+"""PyTorch rows: a user's own module, and every way in which a module is prepared."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+
+from bundles import FAST, Silent, ask
+from enginebench.bundle.reading import read_bundle
+from enginebench.workflow.targets.loading import load_engine
+from enginebench.workflow.verbs.deliver import deliver_row
+from processes import Cli
+
+OWN = """
+import torch
+import torch.nn.functional as F
+{imports}
+
+class Two(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.inner = torch.nn.Linear(6, 4)
+        self.register_buffer("shift", torch.arange(4.0))
+
+    def forward(self, left, right):
+        return {{"sum": self.inner(left) + self.shift, "pair": [F.relu(right), left.mean(1)]}}
+
+def make():
+    torch.manual_seed(3)
+    return Two(), (torch.zeros(1, 6), torch.zeros(1, 2))
+"""
+
+
+def test_a_module_of_ones_own_goes_along(cli: Cli, tmp_path: Path) -> None:
+    (tmp_path / "own_net.py").write_text(OWN.format(imports=""))
+    done = cli("run", "own_net:make", "--engines", "pytorch", *FAST, "--out", "run")
+    assert done.returncode == 0, done.stderr
+    done = cli("deliver", "run", "--row", "pytorch-fp32-b1-compute-t1-hot", "--out", "bundle", "--json")
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["checked"] is True
+    (tmp_path / "own_net.py").unlink()  # the bundle has its own
+    assert ask(tmp_path / "bundle", "--check").returncode == 0
+    with load_engine(tmp_path / "bundle") as predict:
+        answer = predict({"left": np.ones((1, 6), np.float32), "right": -np.ones((1, 2), np.float32)})
+    assert sorted(array.shape for array in answer.values()) == [(1,), (1, 2), (1, 4)]
+    (pair,) = (array for array in answer.values() if array.shape == (1, 2))
+    assert pair.tolist() == [[0.0, 0.0]]
+
+
+RECURRENT = """
+import torch
+
+class Heard(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.ear, self.memory = torch.nn.Conv1d(3, 4, 3), torch.nn.GRU(4, 4, batch_first=True)
+
+    def forward(self, sound):
+        kept, _ = self.memory(self.ear(sound).relu().transpose(1, 2))
+        return kept.mean(1).tanh()
+
+def make():
+    torch.manual_seed(3)
+    return Heard(), torch.zeros(1, 3, 8)
+"""
+
+
+def test_a_recurrent_module_is_compiled_as_the_row_was(cli: Cli, tmp_path: Path) -> None:
+    (tmp_path / "own_net.py").write_text(RECURRENT)
+    done = cli("run", "own_net:make", "--engines", "pytorch-compile", *FAST, "--out", "run")
+    assert done.returncode == 0, done.stderr
+    done = cli("deliver", "run", "--row", "pytorch-compile-fp32-b1-compute-t1-hot", "--out", "bundle", "--json")
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["checked"] is True
+
+
+def test_a_module_that_needs_other_files_says_so(cli: Cli, tmp_path: Path) -> None:
+    (tmp_path / "parts.py").write_text("")
+    (tmp_path / "own_net.py").write_text(OWN.format(imports="import parts"))
+    done = cli("run", "own_net:make", "--engines", "pytorch", *FAST, "--out", "run")
+    assert done.returncode == 0, done.stderr
+    done = cli("deliver", "run", "--row", "pytorch-fp32-b1-compute-t1-hot", "--out", "bundle")
+    assert done.returncode == 5 and "own_net.py imports parts" in done.stderr
+    assert not (tmp_path / "bundle").exists()
+
+
+def test_every_preparation_of_a_module_is_that_of_the_row(cli: Cli, tmp_path: Path) -> None:
+    engines = ["fold_bn=1,channels_last=1,force=1", "cast=autocast,force=1"]
+    named = ",".join(f"pytorch:{options}" for options in engines)
+    done = cli(
+        "run", "digits-cnn", "--engines", named, "--precisions", "fp32,bf16", *FAST, "--batch", "3", "--out", "r"
+    )
+    assert done.returncode == 0, done.stderr
+    rows = json.loads((tmp_path / "r" / "run.json").read_text("utf-8"))["rows"]
+    assert len(rows) == 4
+    for row in rows:
+        deliver_row(tmp_path / "r", tmp_path / row, row=row, reporter=Silent())
+        found = read_bundle(tmp_path / row)
+        done = ask(tmp_path / row, "--check", "--force")
+        assert "output: max_abs_diff 0, " in done.stdout, f"{found.engine}: {done.stdout}"

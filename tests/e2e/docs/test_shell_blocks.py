@@ -1,0 +1,124 @@
+"""The shell blocks of the pages run: every ```sh block, in order, a scratch folder for each page.
+
+Blocks fenced ```console and ```text show output and are not run. What a test must not do (install, build a virtual
+environment, measure for minutes) stands in `LEFT_TO_CI`, and what stands there is run by `.ci/run` on a clean clone.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from pages import PAGES, find_shell_blocks
+from processes import ROOT, environment
+
+# Each with the line of `.ci/run` that runs the same thing.
+LEFT_TO_CI = {
+    r"make run\b.*": "make run",
+    r"make test\b.*": "make test",
+    r"make check\b.*": "make check",
+    r"make docs\b.*": "make docs",
+    r"(?:python3? -m )?pip install\b.*": "pip install",
+}
+TIMEOUT_S = 240
+# Half of the pages begin with it; it is run once, and the others get a copy of its graph by the name that they chose.
+EXPORT = re.compile(r"enginebench export digits-mlp --dynamic-batch --out ([\w.-]+\.onnx)(?:\s+#.*)?")
+
+
+def split_block(block: str) -> tuple[list[str], list[str]]:
+    """(lines to run here, lines that CI runs)."""
+    lines = block.splitlines()
+    left = [line for line in lines if is_left_to_ci(line)]
+    return [line for line in lines if line not in left], left
+
+
+def is_left_to_ci(line: str) -> bool:
+    return any(re.fullmatch(pattern, line.partition("#")[0].strip()) for pattern in LEFT_TO_CI)
+
+
+def make_script(page: Path, exported: Path | None = None) -> str:
+    """All blocks of a page as one script that ends at the first command that fails.
+
+    Args:
+        page: with the blocks.
+        exported: what a line that is `EXPORT` makes; None: that line is run.
+    """
+    lines = [line for block in find_shell_blocks(page) for line in split_block(block)[0]]
+    if exported is not None:
+        lines = [EXPORT.sub(rf"cp '{exported}' \1", line) if EXPORT.fullmatch(line) else line for line in lines]
+    return "\n".join(["set -euo pipefail", *lines, ""])
+
+
+def install_commands(folder: Path) -> None:
+    """`enginebench`, `python` and `python3` as an installation would put them on PATH, run from the sources."""
+    folder.mkdir()
+    commands = {"enginebench": " -m enginebench", "python": "", "python3": ""}
+    for name, arguments in commands.items():
+        path = folder / name
+        path.write_text(f'#!/bin/sh\nexec "{sys.executable}"{arguments} "$@"\n')
+        path.chmod(0o755)
+
+
+def run_script(script: str, folder: Path) -> subprocess.CompletedProcess[str]:
+    install_commands(folder / "bin")
+    scratch = folder / "scratch"
+    scratch.mkdir()
+    variables = environment(folder) | {"PATH": f"{folder / 'bin'}{os.pathsep}{os.environ['PATH']}"}
+    return subprocess.run(
+        [shutil.which("bash") or "sh", "-c", script],
+        cwd=scratch, env=variables, capture_output=True, text=True, timeout=TIMEOUT_S, check=False,
+    )  # fmt: skip
+
+
+@pytest.fixture(scope="session")
+def exported(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The graph of `EXPORT`, made by that command as the first page that has it writes it."""
+    folder = tmp_path_factory.mktemp("exported")
+    lines = (line for page in PAGES for block in find_shell_blocks(page) for line in block.splitlines())
+    line, name = next((found[0], found[1]) for line in lines if (found := EXPORT.fullmatch(line)))
+    done = run_script(line, folder)
+    assert done.returncode == 0, f"{line} ends with {done.returncode}:\n{done.stdout}\n{done.stderr}"
+    return folder / "scratch" / name
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_the_shell_blocks_of_a_page_run(page: Path, tmp_path: Path, request: pytest.FixtureRequest) -> None:
+    begins = any(EXPORT.fullmatch(line) for block in find_shell_blocks(page) for line in block.splitlines())
+    graph = request.getfixturevalue("exported") if begins else None
+    done = run_script(make_script(page, graph), tmp_path)
+    assert done.returncode == 0, f"{page.name} ends with {done.returncode}:\n{done.stdout}\n{done.stderr}"
+
+
+def test_some_pages_have_shell_blocks() -> None:
+    assert {page.name for page in PAGES if find_shell_blocks(page)} >= {"cli.md"}
+
+
+def test_a_command_that_fails_fails_its_page(tmp_path: Path) -> None:
+    page = tmp_path / "page.md"
+    page.write_text(
+        "```sh\nenginebench --version\n```\n```sh\nenginebench nonsense\ntrue\n```\n```console\nfalse\n```\n"
+    )
+    (tmp_path / "run").mkdir()
+    done = run_script(make_script(page), tmp_path / "run")
+    assert done.returncode == 2
+    assert "nonsense" in done.stderr
+
+
+def test_only_what_is_listed_is_left_to_ci() -> None:
+    block = "make run MODEL=resnet18  # minutes\nmake bench\npip install enginebench\nenginebench doctor\n"
+    assert split_block(block) == (
+        ["make bench", "enginebench doctor"],
+        ["make run MODEL=resnet18  # minutes", "pip install enginebench"],
+    )
+
+
+def test_ci_runs_what_is_left_to_it() -> None:
+    script = (ROOT / ".ci" / "run").read_text(encoding="utf-8").replace("bin/pip", "pip").replace('"', "")
+    for command in LEFT_TO_CI.values():
+        assert re.search(rf"(?:^|/){command}\b", script, re.MULTILINE), command

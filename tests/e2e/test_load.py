@@ -1,0 +1,369 @@
+"""`load` with real processes: what it counts, what it keeps when something dies, and LoadGen beside it."""
+
+from __future__ import annotations
+
+import csv
+import html
+import os
+import signal
+import subprocess
+import sys
+import time
+from functools import partial
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import msgspec
+import numpy as np
+import pytest
+from click.testing import CliRunner
+from onnx import helper
+
+import enginebench
+from enginebench.cli.verbs.report import command as report
+from enginebench.core.errors import ArtifactError, ChildFailed, ParseError, UsageError
+from enginebench.core.names import parse_engine
+from enginebench.core.records import Artifact, Capacity, EngineSpec, Probe, TensorSpec
+from enginebench.core.store import encode, read_record
+from enginebench.measure.arrivals import read_trace, schedule_constant, schedule_poisson
+from enginebench.measure.pin import share_cpus
+from enginebench.models.zoo import DATA_DIR
+from enginebench.report.load.document import LoadDocument
+from enginebench.workflow import main_job
+from enginebench.workflow.rates import LoadSettings, make_bench, name_row, widen_profile
+from enginebench.workflow.request import Shared
+from enginebench.workflow.verbs.load import load_target, make_request, make_settings, read_load, write_load
+from graphs import build_graph, save
+from processes import Cli, environment
+from reporters import Silent
+
+# A graph is ready to be loaded; by its name the model would be exported first, which two tests do.
+GRAPH = str(DATA_DIR / "digits-mlp.onnx")
+# Arguments of a quick load.
+QUICK: dict[str, Any] = {
+    "scenario": "server",
+    "qps": None,
+    "find_capacity": False,
+    "limit_ms": None,
+    "percentile": 99.0,
+    "arrivals": "poisson",
+    "duration_s": 0.5,
+    "streams": (1,),
+    "max_batches": (1,),
+    "max_wait_ms": 0.0,
+}
+
+EMPTY = LoadDocument(
+    model="m", scenario="server", arrivals="poisson", limit_ms=None, percentile=99, seed=0, points=(), rows=()
+)
+
+
+def load(folder: Path, engine: str, *, model: str = GRAPH, inputs: str | None = None, **given: Any) -> LoadDocument:
+    request = make_request(
+        Shared(threads=1, inputs=inputs),
+        model,
+        [parse_engine(engine)],
+        [("fp32", None)],
+        input_size=None,
+        streams=1,
+    )
+    return load_target(request, make_settings(**{**QUICK, **given}), folder, reporter=Silent())
+
+
+def test_a_point_has_every_request_and_the_fields_of_the_contract(tmp_path: Path) -> None:
+    document = load(tmp_path, "fake", qps=200.0)
+    (point,) = document.points
+    assert point.offered == point.completed == 100 and point.failed == point.dropped == 0
+    assert point.mean_ms is not None and point.queue_ms is not None and point.service_ms is not None
+    assert point.queue_ms + point.service_ms == pytest.approx(point.mean_ms)
+    fields = msgspec.to_builtins(document)
+    assert fields.keys() >= {"scenario", "points", "capacity", "loadgen"}
+    wanted = "qps offered completed p50_ms p90_ms p99_ms queue_ms service_ms utilisation generator_late_ms validity"
+    assert fields["points"][0].keys() >= {*wanted.split(), "caveats"}
+    assert write_load(tmp_path, document) == ()
+    assert {path.name for path in tmp_path.glob("load_*.png")} == {
+        "load_latency.png",
+        "load_throughput.png",
+        "load_utilisation.png",
+    }
+    assert read_record(tmp_path / "load.json", LoadDocument) == document
+    page = (tmp_path / "report.html").read_text()
+    assert "under load" in page
+    (tmp_path / "report.html").unlink()
+    (tmp_path / "load_latency.png").unlink()
+    done = CliRunner().invoke(report, [str(tmp_path), "--json"])
+    assert msgspec.json.decode(done.stdout, type=LoadDocument) == document
+    assert (tmp_path / "report.html").read_text() == page and (tmp_path / "load_latency.png").is_file()
+
+
+def test_the_report_of_a_load_reads_nothing_foreign(tmp_path: Path) -> None:
+    asked = ["--format", "csv,md"]
+    (tmp_path / "load.json").write_text('{"schema": "enginebench.load/1"')
+    assert isinstance(CliRunner().invoke(report, [str(tmp_path)]).exception, ParseError)
+    (tmp_path / "other").write_bytes(encode(EMPTY))
+    (tmp_path / "load.json").unlink()
+    (tmp_path / "load.json").symlink_to(tmp_path / "other")
+    refused = CliRunner().invoke(report, [str(tmp_path)]).exception
+    assert isinstance(refused, ArtifactError) and "symbolic link" in str(refused)
+    (tmp_path / "load.json").unlink()
+    (tmp_path / "other").rename(tmp_path / "load.json")
+    refused = CliRunner().invoke(report, [str(tmp_path), *asked]).exception
+    assert isinstance(refused, UsageError) and "html and png" in str(refused)
+
+
+def test_a_capacity_that_its_probes_do_not_show_is_not_reported(tmp_path: Path) -> None:
+    row = name_row(EngineSpec(backend="fake"), streams=1, max_batch=1, max_wait_ms=0.0)
+    probes = (Probe(qps=50.0, passed=True), Probe(qps=52.0, passed=False))
+    found = Capacity(passes_qps=50.0, fails_qps=52.0, limit_ms=9.0, percentile=99.0, probes=probes)
+    claimed = msgspec.structs.replace(found, passes_qps=5000.0)
+
+    def store(capacity: Capacity, one: Capacity) -> None:
+        rows = (msgspec.structs.replace(row, capacity=capacity, rounds=(one,)),)
+        (tmp_path / "load.json").write_bytes(encode(msgspec.structs.replace(EMPTY, rows=rows)))
+
+    store(found, found)
+    assert read_load(tmp_path).rows[0].capacity == found
+    for capacity, one in ((claimed, found), (found, claimed)):
+        store(capacity, one)
+        with pytest.raises(ParseError, match="a capacity that its probes do not show"):
+            read_load(tmp_path)
+
+
+def test_several_streams_and_batches_are_rows_of_their_own(tmp_path: Path) -> None:
+    document = load(tmp_path, "ort", qps=100, streams=(1, 2), max_batches=(1, 4))
+    assert len(document.rows) == len(document.points) == 4
+    assert {(row.streams, row.max_batch) for row in document.rows} == {(1, 1), (1, 4), (2, 1), (2, 4)}
+    assert all(point.completed == 50 for point in document.points)
+
+
+@pytest.mark.parametrize(("scenario", "together"), [("single", 1), ("multi", 8)])
+def test_a_closed_loop_asks_when_it_was_answered(scenario: str, together: int, tmp_path: Path) -> None:
+    (point,) = load(tmp_path, "fake:latency_us=2000,waiting=asleep", scenario=scenario, duration_s=0.3).points
+    assert point.completed == point.offered > 1
+    assert point.generator_late_ms is None and point.qps is None
+    assert point.p50_ms is not None and point.p50_ms >= 2.0 * together
+
+
+def test_offline_asks_everything_at_once(tmp_path: Path) -> None:
+    (point,) = load(tmp_path, "fake", scenario="offline", max_batches=(16,), duration_s=0.05).points
+    assert point.completed == point.offered >= 256
+    assert point.batch is not None and point.batch > 8
+
+
+def test_a_trace_is_followed(tmp_path: Path) -> None:
+    trace = tmp_path / "trace.txt"
+    trace.write_text("# seconds\n3.0\n3.1\n\n3.1\n3.4\n")
+    assert read_trace(trace).tolist() == pytest.approx([0, 1e8, 1e8, 4e8], abs=2)
+    (point,) = load(tmp_path, "fake", arrivals=str(trace)).points
+    assert point.offered == point.completed == 4
+
+
+@pytest.mark.parametrize("text", ["1\n0.5\n", "1\nx\n", "1\n", "1\nnan\n"])
+def test_a_trace_that_is_none_is_refused(text: str, tmp_path: Path) -> None:
+    trace = tmp_path / "trace.txt"
+    trace.write_text(text)
+    with pytest.raises(ParseError):
+        read_trace(trace)
+
+
+def test_an_engine_that_dies_leaves_what_was_measured(tmp_path: Path) -> None:
+    document = load(tmp_path, "fake:fault=segfault,after=43", qps=100, duration_s=1.0)
+    (point,) = document.points
+    assert 0 < point.completed <= 40
+    assert point.validity == "suspect" and point.p50_ms is not None
+    told = next(caveat.message for caveat in point.caveats if caveat.code == "cut_short")
+    assert "SIGSEGV" in told and "of 100 requests" in told
+
+
+def test_an_engine_that_dies_at_once_is_an_error(tmp_path: Path) -> None:
+    with pytest.raises(ChildFailed, match="SIGSEGV"):
+        load(tmp_path, "fake:fault=segfault,at=load", qps=100)
+
+
+def test_requests_that_fail_are_counted_with_their_reason(tmp_path: Path) -> None:
+    (point,) = load(tmp_path, "fake:fault=raise,after=43", qps=100).points
+    assert (point.completed, point.failed) == (40, 10)
+    assert "raised an error, as requested" in next(c.message for c in point.caveats if c.code == "failed_requests")
+
+
+def test_overload_turns_away_and_ends(tmp_path: Path) -> None:
+    """Twice what the engine can do: a queue of one second's requests fills up within two."""
+    engine = "fake:latency_us=20000,waiting=asleep"
+    (point,) = load(tmp_path, engine, qps=100, duration_s=4.0, limit_ms=50.0).points
+    assert point.offered == 400 and point.dropped > 0
+    assert point.completed + point.dropped == 400
+    assert point.late is not None and point.late > point.dropped
+    assert {"overload", "unsteady"} <= {caveat.code for caveat in point.caveats}
+
+
+@pytest.mark.parametrize("engine", ["ort", "openvino"])
+def test_shapes_may_differ_from_request_to_request(tmp_path: Path, engine: str) -> None:
+    """Lengths of their own, most of them joined into batches with others of the same length."""
+    node = helper.make_node("ReduceSum", ["x", "axis"], ["y"], keepdims=1)
+    graph = build_graph([node], {"axis": np.array([1])}, ("batch", "length"), ("batch", 1))
+    inputs = tmp_path / "given"
+    inputs.mkdir()
+    for i, length in enumerate((3, 16, 7, 16, 3)):
+        np.savez(inputs / f"{i}.npz", x=np.full((1, length), i, np.float32))
+    path = save(graph, tmp_path / "lengths.onnx")
+    (point,) = load(
+        tmp_path / "out", engine, model=str(path), qps=100, inputs=str(inputs), max_batches=(4,), max_wait_ms=30.0
+    ).points
+    assert (point.completed, point.failed, point.offered) == (50, 0, 50)
+    assert point.batch is not None and point.batch > 1
+
+
+@pytest.mark.serial  # rates that a disturbed machine cannot hold
+def test_a_capacity_is_an_interval_and_two_engines_get_a_verdict(tmp_path: Path) -> None:
+    request = make_request(
+        Shared(threads=1),
+        GRAPH,
+        [parse_engine("fake:latency_us=5000,waiting=asleep"), parse_engine("fake:latency_us=1000,waiting=asleep")],
+        [("fp32", None)],
+        input_size=None,
+        streams=1,
+    )
+    settings = make_settings(**{**QUICK, "find_capacity": True, "limit_ms": 20.0, "time_budget_s": 60.0})
+    limit = msgspec.structs.replace(settings.limit, percentile=90.0)  # type: ignore[type-var]
+    settings = msgspec.structs.replace(settings, limit=limit, resolution=3.0)
+    document = load_target(request, settings, tmp_path, reporter=Silent())
+    assert document.capacity is not None and document.capacity.passes_qps
+    slow, fast = (row.capacity for row in document.rows)
+    assert slow is not None and fast is not None and slow.passes_qps and fast.passes_qps
+    assert fast.passes_qps > slow.passes_qps
+    (verdict,) = document.verdicts
+    assert verdict.verdict == "not_shown" and verdict.repetitions_needed == 6
+    assert verdict.ratio is not None and verdict.ratio.value > 1
+
+
+def test_an_interrupt_keeps_what_was_measured(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "enginebench", "load", "digits-mlp", "--engine", "fake", "--threads", "1"]
+    command += ["--qps", "100", "--duration", "60", "--out", "out"]
+    child = subprocess.Popen(
+        command, cwd=tmp_path, env=environment(tmp_path), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+    assert child.stderr is not None
+    for line in child.stderr:
+        if "requests a second" in line:
+            break
+    time.sleep(4)  # both processes start, and some requests come
+    child.send_signal(signal.SIGINT)
+    child.communicate(timeout=60)
+    assert child.returncode == 130
+    document = read_record(tmp_path / "out" / "load.json", LoadDocument)
+    assert not document.finished
+    (point,) = document.points
+    assert 0 < point.completed < 6000
+    assert [caveat.code for caveat in point.caveats if caveat.code == "cut_short"]
+
+
+def test_the_command_prints_one_document(cli: Cli) -> None:
+    done = cli("load", "digits-mlp", "--engine", "fake", "--qps", 100, "--duration", 0.3, "--threads", 1, "--json")
+    assert done.returncode == 0, done.stderr
+    document = msgspec.json.decode(done.stdout, type=LoadDocument)
+    assert document.points[0].completed == 30
+    done = cli("load", "digits-mlp", "--qps", 100)
+    assert done.returncode == 2 and "--engine is missing" in done.stderr
+
+
+def test_a_run_adds_the_capacity_of_the_rows_that_won(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Which row wins hangs on the machine, so here it is said."""
+    monkeypatch.setattr(
+        main_job,
+        "describe_stored",
+        lambda record, results: SimpleNamespace(fastest=SimpleNamespace(id=results[-1].id), recommended=None),
+    )
+    # As fine as usual, the search would take minutes.
+    monkeypatch.setattr(main_job, "LoadSettings", partial(LoadSettings, resolution=1.5, time_budget_s=19.0))
+    engines = ["fake:latency_us=9000,waiting=asleep", "fake:latency_us=3000,waiting=asleep"]
+    done = enginebench.run("digits-mlp", engines=engines, quick=True, threads=1, load_p99_ms=300, out=tmp_path / "r")
+    slow, fast = done.rows
+    assert slow.capacity is None
+    assert fast.capacity is not None and fast.capacity.limit_ms == 300 and fast.capacity.passes_qps
+    done.write_report()
+    assert "p99 <= 300 ms" in html.unescape((tmp_path / "r" / "report.html").read_text())
+    (line,) = [row for row in read_csv(tmp_path / "r" / "table.csv") if row["passes_qps"]]
+    assert float(line["passes_qps"]) == fast.capacity.passes_qps
+
+
+def read_csv(path: Path) -> list[dict[str, str]]:
+    with path.open(newline="", encoding="utf-8") as file:
+        return list(csv.DictReader(file))
+
+
+@pytest.mark.parametrize("scenario", ["single", "multi", "server", "offline"])
+def test_loadgen_drives_the_same_engine_and_says_alike(scenario: str, tmp_path: Path) -> None:
+    pytest.importorskip("mlperf_loadgen", reason="MLPerf LoadGen is not installed")
+    qps = 20.0 if scenario == "server" else None
+    engine = "fake:latency_us=10000,waiting=asleep"
+    document = load(tmp_path, engine, scenario=scenario, qps=qps, duration_s=2.0, limit_ms=500.0, loadgen=True)
+    (mine,), theirs = document.points, document.loadgen
+    assert theirs is not None and theirs.scenario == scenario
+    assert set(theirs.files) >= {
+        f"loadgen/{mine.row}/mlperf_log_{name}" for name in ("summary.txt", "detail.txt", "accuracy.json")
+    }
+    assert all((tmp_path / name).is_file() for name in theirs.files)
+    if scenario == "offline":  # both are bound by the engine, which sleeps 10 ms for each
+        assert theirs.achieved_per_s == pytest.approx(mine.achieved_per_s, rel=0.3)
+    else:  # more than half of the requests meet no other
+        assert theirs.p50_ms == pytest.approx(mine.p50_ms, rel=0.3)
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({}, "needs a rate"),
+        ({"qps": 5.0, "scenario": "single"}, "has no rate"),
+        ({"find_capacity": True}, "add --p99-limit-ms"),
+        ({"find_capacity": True, "limit_ms": 5.0, "qps": 3.0}, "leave out --qps"),
+        ({"qps": 5.0, "arrivals": "trace.txt"}, "leave out --qps"),
+        (
+            {"qps": 0.1, "duration_s": 1.0},
+            r"--qps 0\.1 for 1 s is less than one request: give --duration 10 or more",
+        ),
+        ({"qps": 1e-9, "duration_s": None}, "for 10 s is less than one request"),
+    ],
+)
+def test_what_contradicts_itself_is_refused(given: dict[str, Any], message: str) -> None:
+    with pytest.raises(UsageError, match=message):
+        make_settings(**{**QUICK, **given})
+
+
+def test_schedules_are_those_of_their_rates() -> None:
+    assert schedule_constant(1000, 3).tolist() == [1_000_000, 2_000_000, 3_000_000]
+    drawn = schedule_poisson(1000, 20_000, seed=1)
+    assert drawn.tolist() == schedule_poisson(1000, 20_000, seed=1).tolist()
+    gaps = np.diff(drawn)
+    assert gaps.mean() == pytest.approx(1e6, rel=0.03) and gaps.std() == pytest.approx(1e6, rel=0.05)
+
+
+def test_a_plan_is_built_for_every_batch_that_may_come() -> None:
+    source = make_source(("batch", 3, 8))
+    built = widen_profile(EngineSpec(backend="tensorrt"), source, 16).options
+    assert built == {"min_shapes": "x:1x3x8", "opt_shapes": "x:16x3x8", "max_shapes": "x:16x3x8"}
+    named = EngineSpec(backend="tensorrt", options={"max_shapes": "x:4x3x8"})
+    assert widen_profile(named, source, 16) is named
+    for engine, batch, shape in (("tensorrt", 1, ("batch", 3)), ("tensorrt", 4, (2, 3)), ("ort", 4, ("batch", 3))):
+        spec = EngineSpec(backend=engine)
+        assert widen_profile(spec, make_source(shape), batch) is spec
+
+
+def test_requests_are_joined_only_where_the_batch_is_open(tmp_path: Path) -> None:
+    row = name_row(EngineSpec(backend="ort"), streams=1, max_batch=4, max_wait_ms=0.0)
+    with pytest.raises(UsageError, match="fixed batch"):
+        make_bench(row, make_source((1, 3)), model="m", out_dir=tmp_path, seed=0)
+    assert make_bench(row, make_source(("batch", 3)), model="m", out_dir=tmp_path, seed=0).job.max_batch == 4
+
+
+def make_source(shape: tuple[int | str, ...]) -> Artifact:
+    spec = TensorSpec(name="x", dtype="float32", shape=shape)
+    return Artifact(kind="onnx", model="m", path="", sha256="", files=(), inputs=(spec,), outputs=())
+
+
+def test_the_generator_has_a_core_of_its_own_where_there_is_one(tmp_path: Path) -> None:
+    assert share_cpus(1, allowed=(0,), root=tmp_path) == ((0,), (0,))
+    assert share_cpus(1, allowed=(0, 1), root=tmp_path) == ((1,), (0,))
+    assert share_cpus(2, allowed=(0, 1), root=tmp_path) == ((0, 1), (0, 1))
+    assert share_cpus(2, allowed=(0, 1, 2, 3), root=tmp_path) == ((2, 3), (0,))
+    assert os.sched_getaffinity(0)

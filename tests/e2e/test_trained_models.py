@@ -1,0 +1,143 @@
+"""Trained models that nobody here made, each through a run in several precisions, judged by what it is for."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import enginebench
+from trained import (
+    LINES,
+    decode,
+    draw_lines,
+    draw_pages,
+    find_file,
+    make_files,
+    measure_character_errors,
+    measure_f1,
+    read_characters,
+    record_talk,
+    take_bytes,
+)
+
+Arrays = Mapping[str, np.ndarray[Any, Any]]
+
+
+def run_on(model: Path, inputs: Arrays, folder: Path, **options: Any) -> enginebench.Run:
+    """A quick run on these inputs, which checks, ranges and times are taken on."""
+    np.savez(folder / "inputs.npz", **inputs)  # type: ignore[arg-type]
+    return enginebench.run(
+        model, quick=True, time_limit=0.05, threads=1, inputs=folder / "inputs.npz", out=folder / "run", **options
+    )
+
+
+def answer(run: enginebench.Run, inputs: Arrays) -> Iterator[tuple[str, np.ndarray[Any, Any]]]:
+    """(precision, first output) of every graph of the run, by ONNX Runtime."""
+    for row in run.rows:
+        if row.engine == "ort":
+            (graph,) = [f for f in (run.folder / "artefacts").rglob("*.onnx") if fits(f, row.requested_precision)]
+            with enginebench.load_engine(graph, "ort") as engine:
+                engine.bind(inputs)
+                engine.run()
+                yield row.requested_precision, next(iter(engine.fetch().values()))
+
+
+def fits(graph: Path, precision: str) -> bool:
+    """Whether a file of a run's artifacts is the graph of this precision."""
+    return f".{precision}" in graph.name if precision != "fp32" else graph.parent.name == "source"
+
+
+def check_rows(run: enginebench.Run, count: int) -> None:
+    """Every row ran, in its own precision, on the inputs that were given."""
+    assert [(row.id, row.status, row.reason) for row in run.rows if row.status != "ok"] == []
+    assert len(run.rows) == count
+    codes = {caveat.code for row in run.rows for caveat in row.caveats}
+    assert not codes & {"random_inputs", "random_calibration", "chosen_shapes"}
+    # On a CPU ONNX Runtime has no kernels for FP16, nor has OpenVINO where there are no instructions: the row says so.
+    others = {"ort"} if "avx512_fp16" in Path("/proc/cpuinfo").read_text() else {"ort", "openvino"}
+    for row in run.rows:
+        if row.precision != row.requested_precision:
+            assert row.requested_precision == "fp16" and row.engine in others, row.id
+            assert row.precision == "fp32" and "relabelled" in {c.code for c in row.caveats}, row.id
+    assert all(
+        row.cosine is not None and row.cosine > 0.999 for row in run.rows if row.requested_precision in ("fp32", "fp16")
+    )
+
+
+def test_a_recognizer_of_text_reads_as_well_in_sixteen_bits(tmp_path: Path) -> None:
+    model = find_file("rapidocr_onnxruntime", "models", "ch_PP-OCRv4_rec_infer.onnx")
+    inputs = {"x": draw_lines()}
+    run = run_on(model, inputs, tmp_path, engines="ort,openvino", precisions="fp32,fp16")
+    check_rows(run, 4)
+    characters = read_characters(model)
+    errors = {p: measure_character_errors(decode(found, characters)) for p, found in answer(run, inputs)}
+    assert errors["fp32"] < 0.02, decode(dict(answer(run, inputs))["fp32"], characters)
+    assert errors["fp16"] <= errors["fp32"] + 1 / sum(map(len, LINES))  # one character
+
+
+def test_a_detector_of_text_finds_the_same_lines_in_eight_bits(tmp_path: Path) -> None:
+    model = find_file("rapidocr_onnxruntime", "models", "ch_PP-OCRv4_det_infer.onnx")
+    pages, text = draw_pages(4)
+    run = run_on(model, {"x": pages}, tmp_path, engines="ort", precisions="fp32,fp16,int8")
+    check_rows(run, 3)
+    # The map is of lines that are shrunk, and the truth is not: 0.64 of 1 is what can be had.
+    scores = {p: measure_f1(found[:, 0] > 0.3, text) for p, found in answer(run, {"x": pages})}
+    assert scores["fp32"] > 0.6
+    assert abs(scores["fp16"] - scores["fp32"]) < 0.01
+    assert abs(scores["int8"] - scores["fp32"]) < 0.05
+
+
+def test_a_detector_of_speech_hears_it_in_every_precision(tmp_path: Path) -> None:
+    model = find_file("silero_vad", "data", "silero_vad_16k_sequence.onnx")
+    chunks, spoken = record_talk()
+    state = np.zeros((1, 1, 128), np.float32)
+    inputs = {"input": chunks, "h": state, "c": state}
+    run = run_on(model, inputs, tmp_path, engines="ort,openvino", precisions="fp32,int8@cpu")
+    check_rows(run, 4)
+    scores = {p: measure_f1(found.reshape(-1) > 0.5, spoken) for p, found in answer(run, inputs)}
+    assert scores["fp32"] > 0.85
+    assert scores["int8"] > scores["fp32"] - 0.05
+
+
+def test_a_sampling_rate_chooses_the_branch_in_openvino_too(tmp_path: Path) -> None:
+    model = find_file("silero_vad", "data", "silero_vad.onnx")  # OpenVINO refuses its branches as they are
+    chunks, _ = record_talk()
+    state = np.zeros((2, 1, 128), np.float32)
+    seen = []
+    with enginebench.load_engine(model, "openvino") as ours, enginebench.load_engine(model, "ort") as theirs:
+        for rate, length in ((16000, 512), (8000, 256), (16000, 512)):
+            talk = np.ascontiguousarray(chunks.reshape(1, -1)[:, 40_000 : 40_000 + length])
+            feeds = {"input": talk, "state": state, "sr": np.array(rate)}
+            for engine in (ours, theirs):
+                engine.bind(feeds)
+                engine.run()
+            found, wanted = ours.fetch(), theirs.fetch()
+            for name, array in wanted.items():
+                np.testing.assert_allclose(found[name], array, atol=1e-4)
+            seen.append(wanted["stateN"])
+    assert np.abs(seen[0] - seen[1]).max() > 0.1  # the two branches do not answer alike
+    inputs = {"input": chunks.reshape(1, -1)[:, :512], "state": state, "sr": np.array(16000)}
+    run = run_on(model, inputs, tmp_path, engines="ort,openvino", precisions="fp32")
+    check_rows(run, 2)
+    (row,) = [row for row in run.rows if row.engine == "openvino"]
+    assert "rewritten_graph" in {caveat.code for caveat in row.caveats}
+    with pytest.raises(enginebench.EngineBenchError, match="only rewritten"):
+        run.deliver(tmp_path / "bundle", row=row.id)
+
+
+def test_types_of_files_are_told_in_every_precision(tmp_path: Path) -> None:
+    model = find_file("magika", "models", "standard_v3_3", "model.onnx")
+    labels = json.loads((model.parent / "config.min.json").read_text())["target_labels_space"]
+    files = make_files()
+    contents = np.stack([take_bytes(content) for many in files.values() for content in many])
+    truth = [label for label, many in files.items() for _ in many]
+    run = run_on(model, {"bytes": contents}, tmp_path, engines="ort,openvino", precisions="fp32,fp16,int8@cpu")
+    check_rows(run, 6)
+    for precision, scores in answer(run, {"bytes": contents}):
+        found = [labels[i] for i in scores.argmax(axis=1)]
+        assert found == truth, precision

@@ -1,0 +1,104 @@
+"""The gate as a CI job sees it: exit codes, JUnit XML, a summary, baselines; each a whole process."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from xml.etree import ElementTree
+
+import pytest
+from msgspec.structs import replace
+
+from enginebench.core.records import Result
+from processes import Cli
+from samples import make_machine, make_measurements
+from stored_run import make_results, write_run
+
+
+def make_measured() -> list[Result]:
+    return [replace(row, machine=make_machine()) for row in make_results()[:4]]
+
+
+@pytest.fixture
+def base(tmp_path: Path) -> Path:
+    return write_run(tmp_path / "base", make_measured())
+
+
+def change(tmp_path: Path, index: int, **changes: object) -> Path:
+    rows = make_measured()
+    rows[index] = replace(rows[index], **changes)
+    return write_run(tmp_path / "cand", rows)
+
+
+def test_the_same_run_passes_and_fills_the_files(cli: Cli, base: Path, tmp_path: Path) -> None:
+    (tmp_path / "s.md").write_text("before\n")
+    done = cli("diff", base, base, "--gate", "--junit", "j.xml", "--summary", "s.md", "--json")
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["gate_failed"] is False
+    suite = ElementTree.parse(tmp_path / "j.xml").getroot()[0]
+    assert (suite.get("tests"), suite.get("failures")) == ("4", "0")
+    summary = (tmp_path / "s.md").read_text()
+    assert summary.startswith("before\n**equivalent**") and summary.count("| equivalent |") == 4
+
+
+def test_slower_ends_with_four_and_names_the_row(cli: Cli, base: Path, tmp_path: Path) -> None:
+    cand = change(tmp_path, 1, measurements=make_measurements(36.0, processes=6, seed=5))
+    done = cli("diff", base, cand, "--gate", "--junit", "j.xml")
+    assert done.returncode == 4
+    assert "ort-fp32-b1: slower" in done.stderr
+    assert ElementTree.parse(tmp_path / "j.xml").getroot()[0].get("failures") == "1"
+    assert cli("diff", base, cand).returncode == 0
+
+
+def test_lost_accuracy_ends_with_four(cli: Cli, base: Path, tmp_path: Path) -> None:
+    row = make_measured()[2]
+    score = row.scores[0]
+    cand = change(tmp_path, 2, scores=(replace(score, value=replace(score.value, value=0.96)),))
+    done = cli("diff", base, cand, "--gate")
+    assert done.returncode == 4 and "fell by 2.50 points" in done.stderr
+    assert cli("diff", base, cand, "--gate", "--max-metric-drop", "0.03").returncode == 0
+
+
+def test_changed_precision_ends_with_four(cli: Cli, base: Path, tmp_path: Path) -> None:
+    cand = change(tmp_path, 2, effective_precision={"fp32": 1.0})
+    done = cli("diff", base, cand, "--gate")
+    assert done.returncode == 4 and "in int8 before, in fp32 now" in done.stderr
+
+
+def test_not_comparable_ends_with_four_unless_allowed(cli: Cli, base: Path, tmp_path: Path) -> None:
+    cand = change(tmp_path, 0, machine=make_machine(cpu_model="another"))
+    assert cli("diff", base, cand, "--gate").returncode == 4
+    assert cli("diff", base, cand, "--gate", "--allow-not-comparable").returncode == 0
+
+
+def test_a_baseline_is_a_side(cli: Cli, base: Path) -> None:
+    saved = cli("baseline", "save", "main", base, "--json")
+    assert json.loads(saved.stdout)["baselines"][0]["rows"] == 4
+    assert cli("diff", "main", base, "--gate").returncode == 0
+    assert "resnet18" in cli("baseline", "list").stdout
+    assert json.loads(cli("baseline", "rm", "main", "--json").stdout)["baselines"] == []
+    missing = cli("diff", "main", base)
+    assert missing.returncode == 5 and "there are no baselines" in missing.stderr
+
+
+def test_history_lists_what_is_stored(cli: Cli, base: Path, tmp_path: Path) -> None:
+    done = cli("history", tmp_path, "--last", "2", "--engine", "ort", "--out", "trends")
+    assert done.returncode == 0, done.stderr
+    assert "2 rows" in done.stdout and "int8@cpu" in done.stdout
+    assert {p.name for p in (tmp_path / "trends").iterdir()} == {"history.csv", "trend-ort.png"}
+
+
+def test_bench_gate_files_need_two_sides(cli: Cli, tiny_onnx: Path) -> None:
+    done = cli("bench", tiny_onnx, "--engine", "fake", "--junit", "j.xml")
+    assert done.returncode == 2 and "--against" in done.stderr
+
+
+@pytest.mark.serial
+def test_bench_against_writes_the_verdict(cli: Cli, tiny_onnx: Path, tmp_path: Path) -> None:
+    sides = ("--engine", "fake:latency_us=400", "--against", "fake:latency_us=200")
+    fast = ("--warmup", "2", "--iters", "50", "--processes", "6")
+    done = cli("bench", tiny_onnx, *sides, *fast, "--gate", "--junit", "j.xml", "--summary", "s.md")
+    assert done.returncode == 4, done.stderr
+    suite = ElementTree.parse(tmp_path / "j.xml").getroot()[0]
+    assert suite.get("failures") == "1"
+    assert "gate failed" in (tmp_path / "s.md").read_text()

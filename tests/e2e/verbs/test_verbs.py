@@ -1,0 +1,168 @@
+"""The small verbs on real engines: export, infer, bench, diff, report."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from enginebench.models.task import feed_digits, load_digits
+from processes import Cli, environment
+
+FAST = ("--warmup", "2", "--iters", "30")
+
+
+def test_export_then_infer_gives_the_right_digits(cli: Cli, tmp_path: Path) -> None:
+    done = cli("export", "digits-mlp", "--dynamic-batch", "--out", "ein Modell.onnx", "--json")
+    assert done.returncode == 0, done.stderr
+    artifact = json.loads(done.stdout)["artifact"]
+    assert artifact["export_check"]["batches"] == [2, 5]
+    digits = load_digits().select(held_out=True)
+    np.savez(tmp_path / "in.npz", input=feed_digits("digits-mlp", digits.images[:50]))
+    done = cli("infer", "ein Modell.onnx", "in.npz", "--engine", "ort", "--out", "out.npz")
+    assert done.returncode == 0, done.stderr
+    (output,) = np.load(tmp_path / "out.npz").values()
+    assert (output.argmax(1) == digits.labels[:50]).mean() > 0.9
+
+
+def test_infer_refuses_arrays_that_do_not_fit(cli: Cli, tiny_onnx: Path, tmp_path: Path) -> None:
+    np.savez(tmp_path / "in.npz", pixels=np.zeros((2, 64), np.float64))
+    done = cli("infer", tiny_onnx, "in.npz")
+    assert done.returncode == 5
+    assert "unknown input 'pixels'" in done.stderr and "missing input 'input'" in done.stderr
+    (tmp_path / "broken.npz").write_bytes(b"PK\x03\x04 and no more")
+    done = cli("infer", tiny_onnx, "broken.npz")
+    assert done.returncode == 5 and "Traceback" not in done.stderr
+
+
+def test_infer_never_unpickles(cli: Cli, tiny_onnx: Path, tmp_path: Path) -> None:
+    np.savez(tmp_path / "in.npz", input=np.array([{"a": 1}], dtype=object))
+    done = cli("infer", tiny_onnx, "in.npz")
+    assert done.returncode == 5
+    assert "never loaded" in done.stderr and "allow_pickle" not in done.stderr
+
+
+def test_bench_prints_a_row_with_raw_samples(cli: Cli, tiny_onnx: Path, tmp_path: Path) -> None:
+    done = cli("bench", tiny_onnx, "--engine", "ort", *FAST, "--processes", "2", "--out", "b.json", "--json")
+    assert done.returncode == 0, done.stderr
+    document = json.loads(done.stdout)
+    assert document["schema"] == "enginebench.bench/1"
+    assert [len(s) for s in document["samples_ns"]] == [30, 30]
+    assert document["warmup_dropped"] == [2, 2]
+    assert document["row"]["n"] == 60
+    assert json.loads((tmp_path / "b.json").read_text()) == document
+
+
+@pytest.mark.serial
+@pytest.mark.parametrize(
+    ("base", "cand", "verdict"),
+    [
+        ("fake:latency_us=220", "fake:latency_us=200", "faster"),
+        ("fake:latency_us=200", "fake:latency_us=220", "slower"),
+    ],
+)
+def test_bench_against_gives_a_verdict(cli: Cli, tiny_onnx: Path, base: str, cand: str, verdict: str) -> None:
+    done = cli("bench", tiny_onnx, "--engine", cand, "--against", base, "--warmup", "5", "--iters", "100",
+               "--processes", "6", "--json")  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    document = json.loads(done.stdout)
+    assert document["comparison"]["verdict"] == verdict
+    assert document["against"]["engine"] == base
+
+
+@pytest.mark.serial
+def test_the_gate_of_bench_fails_on_a_slower_side(cli: Cli, tiny_onnx: Path) -> None:
+    sides = ("--engine", "fake:latency_us=260", "--against", "fake:latency_us=200")
+    done = cli("bench", tiny_onnx, *sides, "--warmup", "5", "--iters", "100", "--processes", "6", "--gate")
+    assert done.returncode == 4
+    assert "slower" in done.stderr
+
+
+def test_bench_of_an_engine_that_is_not_here_is_exit_code_3(cli: Cli, tiny_onnx: Path) -> None:
+    done = cli("bench", tiny_onnx, "--engine", "pytorch-cudagraph", *FAST)
+    assert done.returncode == 3, done.stderr
+
+
+@pytest.mark.serial  # a verdict on times
+def test_bench_against_a_stored_row(cli: Cli, tiny_onnx: Path, tmp_path: Path) -> None:
+    """The very graph that was measured: it is not quantized again."""
+    run = ("run", tiny_onnx, "--engines", "ort,fake", "--precisions", "int8", *FAST, "--processes", "1", "--out", "r")
+    assert cli(*run).returncode == 0
+    row = next((tmp_path / "r" / "rows").glob("ort-int8*.json"))
+    stored = json.loads(row.read_text())["artifacts"]
+    bench = ("bench", tiny_onnx, "--engine", "fake:latency_us=500", "--against", row, *FAST)
+    done = cli(*bench, "--processes", "6", "--json")
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["comparison"]["verdict"] == "slower"
+    (against,) = (tmp_path / "results").glob("bench-*/rows/ort-int8.cpu-*-against.json")
+    again = json.loads(against.read_text())
+    assert [a["sha256"] for a in again["artifacts"]] == [a["sha256"] for a in stored]
+    (graph,) = (against.parent.parent / "against").rglob("*.onnx")
+    assert again["artifacts"][-1]["path"] == f"against/{graph.name}"
+    assert "random_calibration" in {c["code"] for c in again["artifacts"][-1]["caveats"]}
+    original = tmp_path / "r" / stored[-1]["path"]
+    original.write_bytes(original.read_bytes() + b"\0")
+    assert "was changed" in cli(*bench).stderr
+    original.unlink()
+    done = cli(*bench)
+    assert done.returncode == 5 and "Name ENGINE@TARGET" in done.stderr
+
+
+def test_scope_io_is_another_row(cli: Cli, tiny_onnx: Path) -> None:
+    done = cli("bench", tiny_onnx, "--engine", "ort", *FAST, "--processes", "1", "--scope", "io", "--json")
+    assert done.returncode == 0, done.stderr
+    row = json.loads(done.stdout)["row"]
+    assert row["scope"] == "io" and "-io-" in row["id"]
+
+
+@pytest.mark.serial
+def test_diff_of_a_run_with_itself_and_the_gate(cli: Cli, tiny_onnx: Path, tmp_path: Path) -> None:
+    for name, latency in (("a", 200), ("c", 400)):
+        engines = f"fake:latency_us={latency}"
+        done = cli("run", tiny_onnx, "--engines", f"{engines},fake:seed=3", "--warmup", "2", "--iters", "100",
+                   "--processes", "6", "--out", name)  # fmt: skip
+        assert done.returncode == 0, done.stderr
+    same = json.loads(cli("diff", "a", "a", "--json").stdout)
+    assert {row["verdict"] for row in same["rows"]} <= {"equivalent", "not_shown"}
+    assert all(row["ratio"]["value"] == pytest.approx(1) for row in same["rows"])
+    done = cli("diff", "a", "c", "--gate")
+    assert done.returncode == 4
+    assert "not comparable" in done.stdout or "slower" in done.stdout
+    one, other = sorted((tmp_path / "a" / "rows").glob("*.json"))
+    row = json.loads(other.read_text())
+    for measured in row["measurements"]:
+        measured["reference_ns"] = [
+            3 * ns for ns in measured["reference_ns"]
+        ]  # made apart, that would be another state
+    for path in (other, tmp_path / "apart.json"):
+        path.write_text(json.dumps(row))
+    beside, apart = (json.loads(cli("diff", one, path, "--json").stdout)["rows"][0] for path in (other, path))
+    assert beside["verdict"] != "not_comparable" and beside["ratio"]
+    assert apart["verdict"] == "not_comparable"
+
+
+def test_report_writes_what_it_is_asked_for(cli: Cli, copy_run: Callable[[str], Path], tmp_path: Path) -> None:
+    (copy_run("r") / "report.md").unlink()
+    assert cli("report", "r", "--format", "md,json").returncode == 0
+    assert (tmp_path / "r" / "report.md").read_text().startswith("#")
+    done = cli("report", "r", "--format", "docx")
+    assert done.returncode == 2 and "docx" in done.stderr
+
+
+def test_a_model_works_without_pytorch(cli: Cli, tiny_onnx: Path, tmp_path: Path) -> None:
+    """TORCH=none: importing torch fails in every process of this run, as if it were not there."""
+    blocker = tmp_path / "site" / "sitecustomize.py"
+    blocker.parent.mkdir()
+    blocker.write_text(
+        "import sys\nfor name in ('torch', 'torchvision', 'onnxscript'):\n    sys.modules[name] = None\n"
+    )
+    variables = environment(tmp_path)
+    variables["PYTHONPATH"] = f"{blocker.parent}:{variables['PYTHONPATH']}"
+    for model in (tiny_onnx, "digits-mlp"):
+        done = cli("run", model, "--engines", "ort,openvino", *FAST, "--processes", "1", "--json", "--out",
+                   f"r{len(str(model))}", env=variables)  # fmt: skip
+        assert done.returncode == 0, done.stderr
+        assert [row["status"] for row in json.loads(done.stdout)["rows"]] == ["ok", "ok"]

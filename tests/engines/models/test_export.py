@@ -1,0 +1,339 @@
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import onnx
+import onnxruntime
+import pytest
+import torch
+from msgspec.structs import replace
+from torch import nn
+
+from enginebench.core.errors import ArtifactError, MissingDependency, ModelError, UsageError
+from enginebench.core.records import Artifact, TensorSpec
+from enginebench.models.onnx.source import read_onnx, read_packaged_onnx
+from enginebench.models.onnx.work import describe_work
+from enginebench.models.task import feed_digits, load_digits
+from enginebench.models.torch import export
+from enginebench.models.torch.export import (
+    FixesBatch,
+    compare_with_torch,
+    explain_export_error,
+    export_onnx,
+    set_batch_axes,
+)
+from enginebench.models.torch.source import load_module, make_torch_artifact
+
+WriteModule = Callable[[str, str], None]
+
+
+@pytest.fixture
+def mlp(tmp_path: Path) -> Artifact:
+    return make_torch_artifact("digits-mlp", tmp_path / "torch")
+
+
+def test_static_export_is_valid_checked_and_leads_back(
+    mlp: Artifact, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "Übung 模型" / "digits mlp.onnx"
+    artifact = export_onnx(mlp, out, batch=3)
+    assert capfd.readouterr().out == ""
+    assert artifact.inputs == (TensorSpec(name="input", dtype="float32", shape=(3, 64)),)
+    assert artifact.outputs == (TensorSpec(name="output", dtype="float32", shape=(3, 10)),)
+    assert (artifact.kind, artifact.model, artifact.path) == ("onnx", "digits-mlp", str(out))
+    assert (artifact.weights, artifact.parent_sha256) == ("trained", mlp.sha256)
+    assert artifact.preprocess_sha256 == mlp.preprocess_sha256 == read_onnx(out).preprocess_sha256
+    assert {"torch", "onnx", "onnxscript", "onnxruntime"} == set(artifact.made_by)
+    check = artifact.export_check
+    assert check is not None and check.batches == (3, 3)
+    assert 0 <= check.max_rel_diff < 1e-5 and check.max_abs_diff < 1e-4
+    assert [p.name for p in out.parent.iterdir()] == ["digits mlp.onnx"]
+
+
+def test_dynamic_batch_is_named_and_checked_at_two_sizes(mlp: Artifact, tmp_path: Path) -> None:
+    artifact = export_onnx(mlp, tmp_path / "a.onnx", dynamic_batch=True)
+    assert artifact.inputs[0].shape == ("batch", 64)
+    assert artifact.outputs[0].shape == ("batch", 10)
+    assert artifact.export_check is not None and artifact.export_check.batches == (2, 5)
+
+
+def test_the_graph_holds_no_path_of_the_machine(mlp: Artifact, tmp_path: Path) -> None:
+    export_onnx(mlp, tmp_path / "a.onnx")
+    for data in ((tmp_path / "a.onnx").read_bytes(), Path(read_packaged_onnx("digits-cnn").path).read_bytes()):
+        assert b"site-packages" not in data and b".py" not in data
+
+
+@pytest.mark.parametrize("opset", [18, 21])
+def test_the_opset_is_the_one_asked_for(opset: int, mlp: Artifact, tmp_path: Path) -> None:
+    assert export_onnx(mlp, tmp_path / "a.onnx", opset=opset).opset == opset
+
+
+@pytest.mark.parametrize("arguments", [{"batch": 0}, {"opset": 17}, {"opset": 99}])
+def test_impossible_requests_are_usage_errors(arguments: dict[str, int], mlp: Artifact, tmp_path: Path) -> None:
+    with pytest.raises(UsageError):
+        export_onnx(mlp, tmp_path / "a.onnx", **arguments)  # type: ignore[arg-type]
+
+
+def test_large_weights_go_beside_the_graph(mlp: Artifact, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(export, "SINGLE_FILE_BYTES", 0)
+    artifact = export_onnx(mlp, tmp_path / "big.onnx", dynamic_batch=True)
+    assert [f.path for f in artifact.files] == ["big.onnx", "big.onnx.data"]
+    onnxruntime.InferenceSession(artifact.path, providers=["CPUExecutionProvider"])
+
+
+@pytest.mark.parametrize("name", ["digits-cnn", "digits-mlp"])
+def test_shipped_onnx_is_the_shipped_state_dict(name: str, tmp_path: Path) -> None:
+    packaged = read_packaged_onnx(name)
+    assert (packaged.model, packaged.weights, packaged.inputs[0].shape[0]) == (name, "trained", "batch")
+    held_out = load_digits().select(held_out=True)
+    inputs = feed_digits(name, held_out.images)
+    session = onnxruntime.InferenceSession(packaged.path, providers=["CPUExecutionProvider"])
+    (found,) = session.run(None, {packaged.inputs[0].name: inputs})
+    with torch.inference_mode():
+        expected = load_module(make_torch_artifact(name, tmp_path))(torch.from_numpy(inputs)).numpy()
+    np.testing.assert_allclose(found, expected, atol=1e-4)
+    np.testing.assert_array_equal(found.argmax(1), expected.argmax(1))
+    assert np.mean(found.argmax(1) == held_out.labels) > 0.97
+
+
+def test_image_models_export_with_random_weights(tmp_path: Path) -> None:
+    source = make_torch_artifact("mobilenet_v3_small", tmp_path, weights="random", input_size=64)
+    artifact = export_onnx(source, tmp_path / "m.onnx", dynamic_batch=True)
+    assert artifact.inputs[0].shape == ("batch", 3, 64, 64)
+    assert artifact.export_check is not None and artifact.export_check.max_rel_diff < 1e-4
+    assert [c.code for c in artifact.caveats] == ["random_weights"]
+    timm = make_torch_artifact("timm:mobilenetv3_small_100", tmp_path, weights="random", input_size=32)
+    assert export_onnx(timm, tmp_path / "t.onnx").inputs[0].shape == (1, 3, 32, 32)
+
+
+USER_MODELS = """
+import torch
+from torch import nn
+
+@torch.library.custom_op("enginebench_tests::mystery", mutates_args=())
+def mystery(x: torch.Tensor) -> torch.Tensor:
+    return x.clone()
+
+@mystery.register_fake
+def _(x):
+    return torch.empty_like(x)
+
+class Strange(nn.Module):
+    def forward(self, x):
+        return mystery(x) + 1
+
+class FixedBatch(nn.Module):
+    def forward(self, x):
+        return x + torch.zeros(2, 3)
+
+class Random(nn.Module):
+    def forward(self, x):
+        return x + torch.rand_like(x)
+
+class Branching(nn.Module):
+    def forward(self, x):
+        return x if float(x.sum()) > 0 else -x
+
+class Two(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.table = nn.Embedding(120, 4)
+    def forward(self, ids, mask, scale):
+        hidden = self.table(ids) * mask
+        return {"hidden": hidden, "sums": [hidden.sum(-1) * scale]}
+
+class Nested(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.module = nn.Linear(3, 3)
+        self.inner = nn.Sequential(nn.Linear(3, 4), nn.Module())
+        self.inner[1].module = nn.Linear(4, 2)
+        self.x = nn.Parameter(torch.ones(3))
+    def forward(self, x, y):
+        return self.inner[1].module(self.inner[0](self.module(x * self.x).tanh() + y))
+
+def nested(): return Nested(), (torch.zeros(1, 3), torch.zeros(1, 3))
+def strange(): return Strange(), torch.zeros(1, 3)
+def fixed(): return FixedBatch(), torch.zeros(2, 3)
+def random(): return Random(), torch.zeros(1, 3)
+def branching(): return Branching(), torch.zeros(1, 3)
+def two(): return Two(), (torch.zeros(1, 5, dtype=torch.int64), torch.ones(1, 5, 1), torch.tensor(2.0))
+def traced(): return torch.jit.trace(nn.Linear(8, 4), torch.zeros(2, 8)), torch.zeros(1, 8)
+class BrainInside(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.inner = nn.Linear(8, 4).bfloat16()
+    def forward(self, x):
+        return self.inner(x.bfloat16()).float()
+
+def brain_inside(): return BrainInside(), torch.zeros(1, 8)
+def half(): return nn.Linear(8, 4).half(), torch.zeros(1, 8).half()
+"""
+
+
+@pytest.fixture
+def user_model(write_user_module: WriteModule, tmp_path: Path) -> Callable[[str], Artifact]:
+    if "user_exports" not in sys.modules:  # an operator can be registered once in a process
+        write_user_module("user_exports", USER_MODELS)
+    return lambda name: make_torch_artifact(f"user_exports:{name}", tmp_path / "torch", batch=2)
+
+
+def test_an_operator_without_translation_is_named(user_model: Callable[[str], Artifact], tmp_path: Path) -> None:
+    with pytest.raises(
+        ModelError,
+        match=r"operator enginebench_tests.mystery has no ONNX translation \(user_exports.py:15: return mystery",
+    ):
+        export_onnx(user_model("strange"), tmp_path / "a.onnx")
+    assert not (tmp_path / "a.onnx").exists()
+    assert not list(tmp_path.glob(".export-*"))
+
+
+def test_a_fixed_batch_cannot_be_opened(user_model: Callable[[str], Artifact], tmp_path: Path) -> None:
+    artifact = user_model("fixed")
+    with pytest.raises(FixesBatch, match=r"with an open batch axis: it takes a batch of 2 only$"):
+        export_onnx(artifact, tmp_path / "a.onnx", dynamic_batch=True)
+    with pytest.raises(FixesBatch, match=r"batch 5 fails: .* must match the size .*dimension 0$"):
+        export_onnx(replace(artifact, allowed={}), tmp_path / "a.onnx", dynamic_batch=True)  # it looks open
+    assert export_onnx(artifact, tmp_path / "a.onnx", batch=2).inputs[0].shape == (2, 3)
+
+
+def test_answers_that_differ_grossly_are_refused(user_model: Callable[[str], Artifact], tmp_path: Path) -> None:
+    with pytest.raises(ModelError, match="differ from PyTorch's"):
+        export_onnx(user_model("random"), tmp_path / "a.onnx")
+    assert not (tmp_path / "a.onnx").exists()
+
+
+def test_a_model_that_branches_on_values_is_explained(user_model: Callable[[str], Artifact], tmp_path: Path) -> None:
+    with pytest.raises(
+        ModelError,
+        match=r"it branches on the values of a tensor \(user_exports.py:27: return x if",
+    ):
+        export_onnx(user_model("branching"), tmp_path / "a.onnx")
+
+
+def test_several_inputs_and_outputs_keep_names_and_order(user_model: Callable[[str], Artifact], tmp_path: Path) -> None:
+    artifact = export_onnx(user_model("two"), tmp_path / "a.onnx", dynamic_batch=True)
+    assert [(s.name, s.shape) for s in artifact.inputs] == [
+        ("ids", ("batch", 5)),
+        ("mask", ("batch", 5, 1)),
+        ("scale", ()),
+    ]
+    assert [(s.name, s.shape) for s in artifact.outputs] == [
+        ("outputs.hidden", ("batch", 5, 4)),
+        ("outputs.sums.0", ("batch", 5)),
+    ]
+
+
+def test_the_graph_has_the_names_of_the_users_module(user_model: Callable[[str], Artifact], tmp_path: Path) -> None:
+    artifact = user_model("nested")
+    graph = onnx.load(str(export_onnx(artifact, tmp_path / "a.onnx").path))
+    names = {tensor.name for tensor in graph.graph.initializer}
+    state = load_module(artifact).state_dict()
+    own = {name.removeprefix("module.") for name in state}
+    assert own == {"x", "module.weight", "module.bias"} | {
+        f"inner.{path}.{kind}" for path in ("0", "1.module") for kind in ("weight", "bias")
+    }
+    assert own - names == {"x"} and {"module.x"} <= names  # its input is called x, too
+    assert "flat.Flat" not in str(graph)
+    scopes = {scope for node in describe_work(graph, {}).nodes for scope in node.scopes}
+    assert scopes == {"module", "inner.0", "inner.1.module"}
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # TorchScript is
+def test_a_traced_module_runs_and_says_why_it_has_no_graph(
+    user_model: Callable[[str], Artifact], tmp_path: Path
+) -> None:
+    artifact = user_model("traced")
+    assert load_module(artifact)(torch.zeros(5, 8)).shape == (5, 4)
+    with pytest.raises(ModelError, match=r"scripted or traced .* engine pytorch runs it\. For a graph, give"):
+        export_onnx(artifact, tmp_path / "a.onnx")
+
+
+def test_what_the_runtime_lacks_in_bf16_is_named(user_model: Callable[[str], Artifact], tmp_path: Path) -> None:
+    with pytest.raises(
+        ModelError, match=r"ONNX Runtime, which checks the export, has no Gemm in BF16 .* \(module\.float\(\)"
+    ):
+        export_onnx(user_model("brain_inside"), tmp_path / "a.onnx")
+
+
+def test_a_graph_that_the_runtime_does_not_open_is_an_error(
+    mlp: Artifact, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(path: Path) -> None:
+        raise RuntimeError("no memory\nfor it")
+
+    monkeypatch.setattr(export, "_open_session", refuse)
+    with pytest.raises(ModelError, match=r"which checks the export, cannot open it: no memory$"):
+        export_onnx(mlp, tmp_path / "a.onnx")
+
+
+def test_half_precision_goes_through_as_it_is(user_model: Callable[[str], Artifact], tmp_path: Path) -> None:
+    artifact = export_onnx(user_model("half"), tmp_path / "a.onnx")
+    assert (artifact.precision, artifact.inputs[0].dtype) == ("fp16", "float16")
+
+
+def test_a_graph_that_answers_something_else_is_noticed(mlp: Artifact, tmp_path: Path) -> None:
+    artifact = export_onnx(mlp, tmp_path / "a.onnx")
+    module = load_module(mlp)
+    with torch.no_grad():
+        module.head.bias[3] += 0.5
+    with pytest.raises(ModelError, match=r"differ from PyTorch's by 0\.5"):
+        compare_with_torch(module, Path(artifact.path), artifact.inputs, (1, 1), 0, "digits-mlp")
+    with torch.no_grad():
+        module.head.bias[3] = torch.nan
+    with pytest.raises(ModelError, match="which values are finite"):
+        compare_with_torch(module, Path(artifact.path), artifact.inputs, (1, 1), 0, "digits-mlp")
+    with pytest.raises(ModelError, match="answers with shape"):
+        compare_with_torch(nn.Flatten(0), Path(artifact.path), artifact.inputs, (1, 1), 0, "digits-mlp")
+
+
+def test_a_graph_that_the_checker_refuses_is_an_error(
+    mlp: Artifact, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(path: str, full_check: bool) -> None:
+        raise onnx.checker.ValidationError("Nodes in a graph must be topologically sorted")
+
+    monkeypatch.setattr(onnx.checker, "check_model", refuse)
+    with pytest.raises(ModelError, match="topologically sorted"):
+        export_onnx(mlp, tmp_path / "a.onnx")
+
+
+def test_without_onnxruntime_the_command_is_named(
+    mlp: Artifact, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "onnxruntime", None)
+    with pytest.raises(MissingDependency, match=r"enginebench\[ort\]"):
+        export_onnx(mlp, tmp_path / "a.onnx")
+
+
+def test_an_unwritable_place_is_named(mlp: Artifact, tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(ArtifactError, match="cannot write"):
+        export_onnx(mlp, tmp_path / "file" / "a.onnx")
+
+
+def test_an_existing_file_survives_a_failed_export(user_model: Callable[[str], Artifact], tmp_path: Path) -> None:
+    (tmp_path / "a.onnx").write_bytes(b"yesterday's")
+    with pytest.raises(ModelError):
+        export_onnx(user_model("strange"), tmp_path / "a.onnx")
+    assert (tmp_path / "a.onnx").read_bytes() == b"yesterday's"
+
+
+def test_the_batch_axis_is_the_one_as_long_as_the_first_inputs() -> None:
+    image = TensorSpec(name="image", dtype="float32", shape=(1, 3, 8, 8))
+    table = TensorSpec(name="table", dtype="float32", shape=(10, 4))
+    scalar = TensorSpec(name="scalar", dtype="float32", shape=())
+    assert [s.shape for s in set_batch_axes((image, table, scalar), 4)] == [(4, 3, 8, 8), (10, 4), ()]
+
+
+def test_error_sentences() -> None:
+    inner = RuntimeError("No ONNX function found for <OpOverload(op='aten.fft_fft', overload='default')>. Details")
+    outer = ValueError("Failed to decompose\nlong report")
+    outer.__cause__ = inner
+    assert "operator aten.fft_fft has no ONNX translation" in explain_export_error(outer, "m", False)
+    fixed = RuntimeError("Constraints violated (batch)! For more information")
+    assert explain_export_error(fixed, "m", True).endswith("it fixes the batch itself")
+    assert explain_export_error(RuntimeError(""), "m", False) == "m cannot be exported: RuntimeError"

@@ -1,0 +1,390 @@
+"""The proof of precision comes from the runtimes' records, also where the label says otherwise."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from onnx import TensorProto, helper, numpy_helper, save
+
+from enginebench.analyze.effective import judge_precision
+from enginebench.backends.onnxruntime.ort import OrtBackend, find_kernel_dtype, read_kernel_times, subtract_nested
+from enginebench.backends.openvino.openvino import OpenvinoBackend, find_node_dtype
+from enginebench.backends.proof.precision import (
+    MOVES,
+    NAMES,
+    Operator,
+    choose_calm_runs,
+    count_watched_runs,
+    name_precision,
+    prove_precision,
+    settle_moves,
+    share_times,
+)
+from enginebench.backends.torch.operators import find_operator_dtype, read_operator_times, split_runs
+from enginebench.core.errors import UsageError
+from enginebench.core.feeds import random_feeds
+from enginebench.core.protocols import PrecisionProof
+from enginebench.core.records import Artifact, EngineSpec, TensorSpec
+from enginebench.core.store import hash_files
+
+X = TensorSpec(name="x", dtype="float32", shape=(1, 16, 32, 32))
+Y = TensorSpec(name="y", dtype="float32", shape=(1, 16, 30, 30))
+
+
+@pytest.fixture(scope="module")
+def quantized(tmp_path_factory: pytest.TempPathFactory) -> Artifact:
+    """One convolution between Q/DQ pairs: eight bits inside, whatever the artifact's label."""
+    rng = np.random.default_rng(0)
+    tensors = {
+        "w": rng.integers(-127, 128, (16, 16, 3, 3)).astype(np.int8),
+        "s": np.array(0.05, np.float32),
+        "ws": np.array(0.01, np.float32),
+        "z": np.array(128, np.uint8),
+        "wz": np.array(0, np.int8),
+    }
+    nodes = [
+        helper.make_node("QuantizeLinear", ["x", "s", "z"], ["xq"]),
+        helper.make_node("DequantizeLinear", ["xq", "s", "z"], ["xd"]),
+        helper.make_node("DequantizeLinear", ["w", "ws", "wz"], ["wd"]),
+        helper.make_node("Conv", ["xd", "wd"], ["c"]),
+        helper.make_node("QuantizeLinear", ["c", "s", "z"], ["cq"]),
+        helper.make_node("DequantizeLinear", ["cq", "s", "z"], ["y"]),
+    ]
+    declared = [[helper.make_tensor_value_info(s.name, 1, s.shape)] for s in (X, Y)]
+    graph = helper.make_graph(
+        nodes, "q", *declared, [numpy_helper.from_array(array, name) for name, array in tensors.items()]
+    )
+    path = tmp_path_factory.mktemp("q") / "q.onnx"
+    save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 20)], ir_version=10), str(path))
+    sha256, files = hash_files([path], path.parent)
+    return Artifact(kind="onnx", model="q", path=str(path), sha256=sha256, files=files, inputs=(X,), outputs=(Y,))
+
+
+@pytest.mark.parametrize("name", ["pytorch", "ort", "openvino"])
+def test_fp32_is_proved(name: str, load_engine: Callable[..., Any]) -> None:
+    with load_engine(name) as engine:
+        assert isinstance(engine, PrecisionProof)
+        with pytest.raises(UsageError, match="call bind first"):
+            engine.effective_precision()
+        feeds = random_feeds(engine.inputs, 1, 0)
+        engine.bind(feeds)
+        engine.run()
+        before = engine.fetch()["scores"]
+        shares = engine.effective_precision()
+        assert set(shares) <= {"fp32", "reorder"} and shares["fp32"] > 0.4
+        assert sum(shares.values()) == pytest.approx(1)
+        np.testing.assert_array_equal(engine.fetch()["scores"], before)
+
+
+@pytest.mark.filterwarnings("ignore:`torch.jit.script_method` is deprecated:DeprecationWarning")
+def test_generated_code_is_not_claimed(load_engine: Callable[..., Any]) -> None:
+    with load_engine("pytorch-compile") as engine:
+        engine.bind(random_feeds(engine.inputs, 1, 0))
+        shares = engine.effective_precision()
+    assert set(shares) == {"fp32", "unknown"}
+    assert sum(shares.values()) == pytest.approx(1)
+
+
+@pytest.mark.parametrize("backend", [OrtBackend(), OpenvinoBackend()], ids=["ort", "openvino"])
+def test_eight_bits_are_found_under_an_fp32_label(backend: Any, quantized: Artifact) -> None:
+    with backend.load(quantized, EngineSpec(backend=backend.name)) as engine:
+        engine.bind(random_feeds([X], 1, 0))
+        shares = engine.effective_precision()
+    assert shares["int8"] > 0.1
+    assert sum(shares.values()) == pytest.approx(1)
+    ran, caveats = judge_precision("fp32", shares)
+    assert ran == "int8"
+    assert [c.code for c in caveats] == ["relabelled"]
+
+
+def test_proof_leaves_no_files(load_engine: Callable[..., Any], tmp_path: Path, monkeypatch: Any) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    with load_engine("ort") as engine:
+        engine.bind(random_feeds(engine.inputs, 1, 0))
+        engine.effective_precision()
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_shares_add_up_largest_first() -> None:
+    times = {"f32": 1.0, "I8": 5.0, "uint8": 1.0, "int64": 2.0, "c10::Half": 1.0, "bf16": 0.0}
+    shares = share_times(Operator(dtype, time) for dtype, time in times.items())
+    assert shares == {"int8": 0.6, "other": 0.2, "fp32": 0.1, "fp16": 0.1}
+    assert next(iter(shares)) == "int8"
+    assert share_times([]) == {}
+
+
+@pytest.mark.parametrize(
+    ("op", "inputs", "dtype"),
+    [
+        ("Conv", [{"float": [1]}, {"float": [1]}], "float"),
+        ("QLinearConv", [{"uint8": [1]}, {"float": []}], "uint8"),
+        ("DynamicQuantizeMatMul", [{"float": [1]}], "int8"),
+        ("QuantizeLinear", [{"float": [1]}], "reorder"),
+        ("Cast", [{"float": [1]}], "reorder"),
+        ("ReorderOutput", [{"float": [1]}], "reorder"),
+        ("Range", [], "none"),
+        ("Clip", [{}, {"float16": [1]}], "float16"),
+    ],
+)
+def test_kernels_compute_in_the_type_of_their_input(op: str, inputs: Any, dtype: str) -> None:
+    assert find_kernel_dtype({"op_name": op, "input_type_shape": inputs}) == dtype
+
+
+def test_kernels_of_a_graph_inside_are_not_counted_twice() -> None:
+    def kernel(op: str, start: int, duration: int) -> dict[str, Any]:
+        return {"ts": start, "dur": duration, "args": {"op_name": op}}
+
+    kernels = [
+        kernel("MatMul", 12, 30), kernel("Loop", 10, 80), kernel("If", 45, 40), kernel("Relu", 50, 30),
+        kernel("MatMul", 90, 5), kernel("Relu", 90, 0), kernel("Scan", 96, 3), kernel("MatMul", 96, 4),
+    ]  # fmt: skip
+    assert subtract_nested(kernels) == [30, 10, 10, 30, 5, 0, 3, 4]
+
+
+WIDE = (64, 256)
+
+
+def make_control_flow(folder: Path, kind: str) -> Artifact:
+    """Products in FP32 inside of an `If`, or of a `Loop`, and one after it; a mask and a selection before."""
+    rng = np.random.default_rng(0)
+    declare = helper.make_tensor_value_info
+    body = [helper.make_node("MatMul", ["v", "w"], ["m"]), helper.make_node("Relu", ["m"], ["b"])]
+    inside = [helper.make_node("Identity", ["cond"], ["again"]), *body]
+    value = [declare("b", TensorProto.FLOAT, WIDE)]
+    truth = [declare("again", TensorProto.BOOL, [])]
+    turns = [declare("i", TensorProto.INT64, []), declare("cond", TensorProto.BOOL, [])]
+    loop = helper.make_graph(inside, "loop", [*turns, declare("v", TensorProto.FLOAT, WIDE)], truth + value)
+    branches = {
+        f"{name}_branch": helper.make_graph(
+            [helper.make_node("MatMul", ["x1", "w"], [f"{name}0"])]
+            + [helper.make_node("MatMul", [f"{name}{i}", "w"], [f"{name}{i + 1}"]) for i in range(n)],
+            name,
+            [],
+            [declare(f"{name}{n}", TensorProto.FLOAT, WIDE)],
+        )
+        for name, n in (("then", 6), ("else", 5))
+    }
+    control = (
+        helper.make_node("If", ["c"], ["z"], **branches)
+        if kind == "If"
+        else helper.make_node("Loop", ["n", "c", "x1"], ["z"], body=loop)
+    )
+    nodes = [
+        helper.make_node("Greater", ["x", "zero"], ["mask"]),
+        helper.make_node("Where", ["mask", "x", "zero"], ["x1"]),
+        helper.make_node("ReduceSum", ["x"], ["sum"], keepdims=0),
+        helper.make_node("Greater", ["sum", "zero"], ["c"]),
+        helper.make_node("Cast", ["sum"], ["cast"], to=TensorProto.INT64),
+        helper.make_node("Min", ["cast", "most"], ["n"]),
+        control,
+        helper.make_node("MatMul", ["z", "w"], ["y"]),
+    ]
+    tensors = {
+        "w": rng.standard_normal((256, 256)).astype(np.float32) / 16,
+        "zero": np.array(0, np.float32),
+        "most": np.array(8, np.int64),
+    }
+    inputs, outputs = (TensorSpec(name=name, dtype="float32", shape=WIDE) for name in "xy")
+    graph = helper.make_graph(
+        nodes,
+        kind,
+        [declare("x", TensorProto.FLOAT, WIDE)],
+        [declare("y", TensorProto.FLOAT, WIDE)],
+        [numpy_helper.from_array(array, name) for name, array in tensors.items()],
+    )
+    path = folder / f"{kind}.onnx"
+    save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 20)], ir_version=10), str(path))
+    sha256, files = hash_files([path], folder)
+    return Artifact(
+        kind="onnx", model=kind, path=str(path), sha256=sha256, files=files, inputs=(inputs,), outputs=(outputs,)
+    )
+
+
+def prove_control_flow(backend: Any, folder: Path, kind: str) -> dict[str, float]:
+    artifact = make_control_flow(folder, kind)
+    with backend.load(artifact, EngineSpec(backend=backend.name)) as engine:
+        engine.bind({"x": np.random.default_rng(1).random(WIDE, np.float32)})
+        shares: dict[str, float] = engine.effective_precision()
+    assert sum(shares.values()) == pytest.approx(1)
+    return shares
+
+
+@pytest.mark.serial  # an interruption of a few milliseconds, in whichever node it falls, moves these shares
+@pytest.mark.parametrize("kind", ["If", "Loop"])
+def test_a_graph_inside_of_an_openvino_node_is_unknown(tmp_path: Path, kind: str) -> None:
+    shares = prove_control_flow(OpenvinoBackend(), tmp_path, kind)
+    assert set(shares) <= {"fp32", "unknown", "other", "reorder"}
+    assert shares["unknown"] > 0.5 and shares["fp32"] > 0
+    ran, (caveat,) = judge_precision("fp32", shares)
+    assert (ran, caveat.code) == ("fp32", "unproved_precision") and "unknown precision" in caveat.message
+
+
+@pytest.mark.parametrize("kind", ["If", "Loop"])
+def test_onnx_runtime_knows_the_graph_inside(tmp_path: Path, kind: str) -> None:
+    shares = prove_control_flow(OrtBackend(), tmp_path, kind)
+    # The container itself took all the time of its kernels once more: with them counted twice, FP32 is about a half.
+    assert shares["fp32"] > 0.6 and "int8" not in shares
+    assert judge_precision("fp32", shares) == ("fp32", ())
+
+
+@pytest.mark.parametrize("backend", [OrtBackend(), OpenvinoBackend()], ids=["ort", "openvino"])
+def test_bytes_and_masks_are_no_int8(tmp_path: Path, backend: Any) -> None:
+    """A picture in bytes that is turned and cut, and a mask, before products in FP32."""
+    declare = helper.make_tensor_value_info
+    nodes = [
+        helper.make_node("Transpose", ["x"], ["t"], perm=[0, 3, 1, 2]),
+        helper.make_node("Cast", ["t"], ["f"], to=TensorProto.FLOAT),
+        helper.make_node("Greater", ["f", "half"], ["big"]),
+        helper.make_node("Less", ["f", "much"], ["small"]),
+        helper.make_node("And", ["big", "small"], ["mask"]),
+        helper.make_node("Not", ["mask"], ["rest"]),
+        helper.make_node("Where", ["rest", "f", "half"], ["y"]),
+    ]
+    tensors = {"half": np.array(128, np.float32), "much": np.array(200, np.float32)}
+    x = TensorSpec(name="x", dtype="uint8", shape=(1, 224, 224, 3))
+    y = TensorSpec(name="y", dtype="float32", shape=(1, 3, 224, 224))
+    graph = helper.make_graph(
+        nodes,
+        "bytes",
+        [declare("x", TensorProto.UINT8, x.shape)],
+        [declare("y", TensorProto.FLOAT, y.shape)],
+        [numpy_helper.from_array(array, name) for name, array in tensors.items()],
+    )
+    path = tmp_path / "bytes.onnx"
+    save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 20)], ir_version=10), str(path))
+    sha256, files = hash_files([path], tmp_path)
+    artifact = Artifact(kind="onnx", model="b", path=str(path), sha256=sha256, files=files, inputs=(x,), outputs=(y,))
+    with backend.load(artifact, EngineSpec(backend=backend.name)) as engine:
+        engine.bind({"x": np.random.default_rng(0).integers(0, 255, x.shape, np.uint8)})
+        shares = engine.effective_precision()
+    assert "int8" not in shares and sum(shares.values()) == pytest.approx(1)
+    assert judge_precision("fp32", shares)[0] == "fp32"
+
+
+@pytest.mark.parametrize(
+    ("node", "exec_type", "dtype"),
+    [
+        ("Convolution", "brgconv_avx512_1x1_f32", "f32"),
+        ("Convolution", "jit_avx512_I8", "I8"),
+        ("If", "unknown_I8", "unknown"),
+        ("If", "ref_I8", "unknown"),
+        ("Loop", "unknown_i32", "unknown"),
+        ("Something", "unknown_f32", "unknown"),
+        ("Something", "I8", "unknown"),
+        ("Something", "", "unknown"),
+        ("Reorder", "unknown_I8", "reorder"),
+    ],
+)
+def test_the_type_of_a_node_is_read_strictly(node: str, exec_type: str, dtype: str) -> None:
+    assert find_node_dtype(node, exec_type) == dtype
+
+
+@pytest.mark.parametrize(
+    "name", ["unknown_I8", "i8i32", "int", "int32", "int64", "bool", "u16", "f", "", "float3", "x_f32"]
+)
+def test_a_part_of_a_name_is_no_precision(name: str) -> None:
+    assert name_precision(name) in ("other", "unknown")
+
+
+def test_moved_bytes_are_int8_in_a_quantized_network_only() -> None:
+    moved, product, kept = Operator("u8", 1, "c", "Concat"), Operator("I8", 1, "p", "Convolution"), Operator("f32", 1)
+    assert share_times(settle_moves([moved, product, kept])) == pytest.approx({"int8": 2 / 3, "fp32": 1 / 3})
+    assert share_times(settle_moves([moved, kept, kept])) == pytest.approx({"other": 1 / 3, "fp32": 2 / 3})
+
+
+TIMES = st.floats(1e-3, 1e6)
+KNOWN = st.builds(Operator, st.sampled_from([*NAMES]), TIMES, st.just("k"), st.sampled_from(["Conv", *MOVES]))
+STRANGE = st.builds(
+    Operator,
+    st.one_of(st.text(max_size=12), st.sampled_from([f"{a}_{b}" for a in ("unknown", "ref", "f16") for b in NAMES])),
+    TIMES,
+    st.just("s"),
+    st.sampled_from(["Conv", *MOVES, "If"]),
+).filter(lambda operator: operator.dtype.lower() not in NAMES)
+
+
+@given(st.lists(KNOWN, max_size=8), st.lists(STRANGE, min_size=1, max_size=8))
+def test_what_nobody_knows_raises_no_precision(known: list[Operator], strange: list[Operator]) -> None:
+    before, after = (share_times(settle_moves(run)) for run in (known, [*known, *strange]))
+    assert sum(after.values()) == pytest.approx(1)
+    assert after["unknown"] == pytest.approx(sum(o.time_ns for o in strange) / sum(o.time_ns for o in known + strange))
+    assert all(share <= before[name] for name, share in after.items() if name != "unknown")
+
+
+def test_first_run_is_not_counted() -> None:
+    def kernel(start: int, duration: int) -> dict[str, Any]:
+        args = {"op_name": "Relu", "input_type_shape": [{"float": [1]}]}
+        return {"cat": "Node", "name": "r_kernel_time", "ts": start, "dur": duration, "args": args}
+
+    runs = [{"cat": "Session", "name": "model_run", "ts": t, "dur": 10} for t in (0, 20)]
+    assert read_kernel_times([kernel(1, 9), runs[0], kernel(21, 3), runs[1], {"name": "x"}]) == [
+        [Operator("float", 3000.0, "r", "Relu")]
+    ]
+
+
+def test_an_interruption_is_not_a_precision() -> None:
+    calm = [Operator("f32", 1.0), Operator("I8", 9.0)]
+    assert prove_precision([calm, [Operator("f32", 900.0), Operator("I8", 9.0)], calm]) == {"int8": 0.9, "fp32": 0.1}
+    assert choose_calm_runs([]) == []
+    assert choose_calm_runs([calm]) == [calm]
+
+
+def test_small_networks_are_watched_longer() -> None:
+    assert [count_watched_runs(s) for s in (0.0, 1e-5, 0.1, 60.0)] == [50, 50, 10, 5]
+
+
+class Event:
+    """One event of PyTorch's profiler."""
+
+    def __init__(self, name: str, start: int, duration: int, *dtypes: str) -> None:
+        self.values = {"name": name, "start_ns": start, "duration_ns": duration, "dtypes": list(dtypes)}
+
+    def __getattr__(self, name: str) -> Callable[[], Any]:
+        return lambda: self.values[name]
+
+
+def test_events_belong_to_the_run_around_them() -> None:
+    spans = [Event("enginebench run", 20, 9), Event("enginebench run", 0, 9)]
+    first, second = Event("aten::relu", 1, 2, "float"), Event("aten::add", 21, 2, "float")
+    assert split_runs([second, *spans, first, Event("aten::late", -5, 1)]) == [[first], [second]]
+
+
+def test_fp32_that_a_setting_made_shorter_is_found() -> None:
+    import torch
+
+    try:
+        torch.set_float32_matmul_precision("medium")
+        assert find_operator_dtype("aten::linear", "float") == "bf16"
+        assert find_operator_dtype("aten::relu", "float") == "float"
+        assert find_operator_dtype("aten::conv2d", "float") == "fp32"
+        assert find_operator_dtype("aten::linear", "c10::Half") == "c10::Half"
+    finally:
+        torch.set_float32_matmul_precision("highest")
+    assert find_operator_dtype("aten::linear", "float") == "fp32"
+
+
+def test_casts_are_no_work_in_either_type() -> None:
+    assert find_operator_dtype("aten::to", "float") == "reorder"
+
+
+def test_only_outermost_operators_count() -> None:
+    events = [
+        Event("aten::empty", 102, 3),
+        Event("aten::conv2d", 0, 50, "float"),
+        Event("aten::convolution", 1, 40, "float"),
+        Event("## Call CompiledFxGraph x ##", 100, 30),
+        Event("aten::addmm", 110, 12, "c10::BFloat16"),
+    ]
+    assert list(read_operator_times(events)) == [
+        Operator("fp32", 50.0, "conv2d", "conv2d"),
+        Operator("", 3.0, "empty", "empty"),
+        Operator("c10::BFloat16", 12.0, "addmm", "addmm"),
+        Operator("generated code", 15.0, "generated code", "fused"),
+    ]

@@ -1,0 +1,140 @@
+"""`docs/engines.md` against the registry, the options, and what engines accept and refuse."""
+
+from __future__ import annotations
+
+import re
+from importlib import import_module
+from pathlib import Path
+from types import ModuleType
+from typing import get_args
+
+import pytest
+from msgspec.structs import replace
+
+from boards import NumberBoard
+from enginebench.backends.registry import ENTRIES, open_backend, takes
+from enginebench.core.errors import BackendUnavailable
+from enginebench.core.names import parse_precision
+from enginebench.core.records import Artifact, Availability, EngineSpec, Precision
+from enginebench.core.store import hash_files
+from enginebench.models.onnx.source import read_onnx
+from enginebench.models.zoo import DATA_DIR
+from enginebench.workflow.folder import RunRequest
+from enginebench.workflow.plan import list_transforms, plan_rows
+from intel import skip_without_provider
+from pages import Table, find_section, find_tables, read_page
+
+PAGE = read_page("engines.md")
+SECTION = find_section(PAGE, "## Engine and precision")
+PRECISIONS: tuple[Precision, ...] = get_args(Precision)
+SHIPPED = list(ENTRIES)
+# Those whose backend file can be imported without a GPU's libraries, and of them those that run here.
+READABLE = [name for name in SHIPPED if not ENTRIES[name].modules]
+PRESENT = [name for name in SHIPPED if not ENTRIES[name].device]
+
+
+def matrix() -> dict[str, dict[str, str]]:
+    (table,) = find_tables(SECTION)
+    return {row["engine"].strip("`"): row for row in table}
+
+
+def reasons() -> dict[str, str]:
+    """{key: the words of the program behind it} of the list below the table."""
+    return dict(re.findall(r"^- \*\*\[(\w+)\]\*\* `([^`]+)`", SECTION, re.MULTILINE))
+
+
+def reason_of(cell: str) -> str:
+    found = re.fullmatch(r"no \[(\w+)\]", cell)
+    assert found, cell
+    return reasons()[found[1]]
+
+
+def load_backend_file(name: str) -> ModuleType:
+    return import_module(ENTRIES[name].module)
+
+
+def declared_precisions(name: str) -> set[str]:
+    """What a backend file says that it takes: `PRECISIONS`, or the keys of `HINTS` (OpenVINO's name for each)."""
+    module = load_backend_file(name)
+    return set(getattr(module, "PRECISIONS", ()) or module.HINTS)
+
+
+def make_artifact(name: str, precision: Precision) -> Artifact:
+    """What an engine starts from, labelled with a precision."""
+    path = DATA_DIR / "digits-mlp.onnx"
+    found = read_onnx(path)
+    if ENTRIES[name].takes == "torch":
+        return Artifact(kind="torch", model="digits-mlp", path="", sha256="0" * 64, files=(), precision=precision,
+                        inputs=found.inputs, outputs=found.outputs)  # fmt: skip
+    sha256, files = hash_files([path], path.parent)
+    return Artifact(kind="onnx", model="digits-mlp", path=str(path), sha256=sha256, files=files, precision=precision,
+                    inputs=found.inputs, outputs=found.outputs)  # fmt: skip
+
+
+def test_the_matrix_has_every_engine_and_precision_of_the_contract() -> None:
+    assert tuple(matrix()) == tuple(ENTRIES)
+    for row in matrix().values():
+        assert tuple(row) == ("engine", "starts from", *PRECISIONS)
+
+
+@pytest.mark.parametrize("name", SHIPPED)
+def test_an_engine_starts_from_what_the_registry_says(name: str) -> None:
+    assert matrix()[name]["starts from"] == ENTRIES[name].takes
+
+
+@pytest.mark.parametrize("name", READABLE)
+def test_an_engine_takes_what_its_file_declares(name: str) -> None:
+    assert {p for p in PRECISIONS if matrix()[name][p] == "runs"} == declared_precisions(name)
+
+
+@pytest.mark.parametrize("precision", PRECISIONS)
+@pytest.mark.parametrize("name", PRESENT)
+def test_an_engine_accepts_and_refuses_as_the_matrix_says(name: str, precision: Precision, tmp_path: Path) -> None:
+    skip_without_provider(name)
+    backend = open_backend(name, make_board=lambda *_: NumberBoard())
+    forced = {"force": "1"} if "force" in ENTRIES[name].options else {}  # also on an older CPU
+    spec = EngineSpec(backend=name, precision=precision, options=forced)
+    if matrix()[name][precision] == "runs":
+        backend.build(make_artifact(name, precision), spec, tmp_path)
+    else:
+        with pytest.raises(BackendUnavailable, match=f"{reason_of(matrix()[name][precision])} {precision}"):
+            backend.build(make_artifact(name, precision), spec, tmp_path)
+
+
+@pytest.mark.parametrize("precision", PRECISIONS)
+def test_a_run_plans_every_engine_that_is_there_and_no_other(precision: Precision) -> None:
+    """With every graph made; what an engine then refuses is skipped when it is built, for the reason tested above."""
+    request = RunRequest(
+        model="digits-mlp", engines=tuple((name, {}) for name in SHIPPED), precisions=(parse_precision(precision),)
+    )
+    sources = [make_artifact("pytorch", "fp32"), graph := make_artifact("ort", "fp32")]
+    sources += [replace(graph, precision=p, recipe=r) for p, r in list_transforms(request, sources, takes)]
+    for row in plan_rows(request, sources, probe=_probe_as_if_installed, takes=takes):
+        entry = ENTRIES[row.engine.backend]
+        if entry.takes == "torch" and precision in ("int8", "fp8"):
+            assert row.skip is not None and "8 bits are a property of an ONNX graph" in row.skip, row.id
+        else:
+            assert row.skip is None, row.id
+
+
+def _probe_as_if_installed(name: str) -> Availability:
+    return Availability(engine=name, available=True)
+
+
+def test_every_reason_is_explained_and_used() -> None:
+    cells = [cell for row in matrix().values() for cell in row.values() if cell.startswith("no ")]
+    assert {reason_of(cell) for cell in cells} == set(reasons().values())
+
+
+@pytest.mark.parametrize("name", SHIPPED)
+def test_options_are_those_of_the_entry(name: str) -> None:
+    (table,) = find_tables(find_section(PAGE, f"## `{name}`"))
+    expected: Table = [
+        {"option": f"`{key}`", "default": o.default, "choices": ", ".join(o.choices), "meaning": o.meaning}
+        for key, o in ENTRIES[name].options.items()
+    ]
+    assert table == expected
+
+
+def test_every_engine_that_is_there_has_a_section_and_no_other() -> None:
+    assert re.findall(r"^## `([\w-]+)`$", PAGE, re.MULTILINE) == SHIPPED

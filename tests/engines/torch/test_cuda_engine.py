@@ -1,0 +1,318 @@
+"""PyTorch on a GPU, over a lane that needs none; what needs one is marked and skipped elsewhere."""
+
+from __future__ import annotations
+
+import gc
+import weakref
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from msgspec.structs import replace
+
+from enginebench.backends.proof.precision import Operator
+from enginebench.backends.torch import cuda_engine as torch_cuda
+from enginebench.backends.torch.cuda_engine import CudaTorchEngine, check_cuda_request, prepare_cuda
+from enginebench.backends.torch.entries import CUDA_OPTIONS
+from enginebench.backends.torch.pytorch import PytorchBackend
+from enginebench.backends.torch.pytorch_compile import PytorchCompileBackend
+from enginebench.backends.torch.pytorch_cudagraph import PytorchCudagraphBackend
+from enginebench.core.errors import (
+    ArtifactError,
+    BackendUnavailable,
+    FeedError,
+    MeasurementError,
+    ModelError,
+    UsageError,
+)
+from enginebench.core.protocols import CacheFlusher, CopyClock, DeviceClock
+from enginebench.core.records import Artifact, EngineSpec, TensorSpec
+from enginebench.testing import make_module
+from lanes import FakeLane
+
+pytestmark = pytest.mark.filterwarnings("ignore:`torch.jit.script_method` is deprecated:DeprecationWarning")
+
+IMAGE = TensorSpec(name="image", dtype="float32", shape=("batch", 3, 4, 4))
+SCORES = TensorSpec(name="scores", dtype="float32", shape=("batch", 48))
+SPEC = EngineSpec(backend="pytorch", device="cuda:0", precision="fp32")
+
+
+@pytest.fixture(autouse=True)
+def restore_settings() -> Any:
+    yield
+    torch.set_float32_matmul_precision("highest")
+    torch.backends.cudnn.allow_tf32 = False
+    torch.backends.cudnn.benchmark = False
+
+
+def double(image: Any) -> Any:
+    return 2 * image.flatten(1)
+
+
+def make_engine(call: Callable[..., Any] = double, lane: FakeLane | None = None, **kwargs: Any) -> CudaTorchEngine:
+    options = {"name": "pytorch", "batch": 2, "lane": lane or FakeLane(), **kwargs}
+    return CudaTorchEngine(call, (IMAGE,), (SCORES,), **options)
+
+
+def draw(batch: int = 2, seed: int = 0) -> dict[str, np.ndarray]:
+    return {"image": np.random.default_rng(seed).standard_normal((batch, 3, 4, 4)).astype(np.float32)}
+
+
+@pytest.mark.parametrize("graph", [False, True])
+@pytest.mark.parametrize("channels_last", [False, True])
+def test_outputs_are_those_of_the_module(graph: bool, channels_last: bool) -> None:
+    engine = make_engine(graph=graph, channels_last=channels_last)
+    for seed in range(3):
+        feeds = draw(seed=seed)
+        engine.bind(feeds)
+        engine.run()
+        np.testing.assert_array_equal(engine.fetch()["scores"], 2 * feeds["image"].reshape(2, -1))
+
+
+def test_new_shapes_get_new_buffers_and_a_new_capture() -> None:
+    lane = FakeLane()
+    engine = make_engine(lane=lane, graph=True)
+    feeds = draw(batch=5)
+    engine.bind(feeds)
+    engine.run()
+    assert engine.fetch()["scores"].shape == (5, 48)
+    assert lane.log.count("capture") == 2
+    engine.bind(draw(batch=5, seed=1))
+    assert lane.log.count("capture") == 2
+
+
+def test_fetched_arrays_belong_to_the_caller() -> None:
+    engine = make_engine()
+    engine.bind(draw(seed=1))
+    engine.run()
+    first = engine.fetch()["scores"]
+    kept = first.copy()
+    engine.bind(draw(seed=2))
+    engine.run()
+    engine.fetch()
+    np.testing.assert_array_equal(first, kept)
+
+
+def test_run_waits_for_the_event_behind_it() -> None:
+    lane = FakeLane()
+    engine = make_engine(lane=lane)
+    engine.bind(draw())
+    lane.log.clear()
+    engine.run()
+    assert lane.log == ["enter", "record", "record", "wait"]
+
+
+@pytest.mark.parametrize("graph", [False, True])
+def test_a_watched_run_does_not_spin(graph: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A profiler records every look of a run that spins: 50 runs of 12 ms gave so many that reading them took 4 s."""
+    lane = FakeLane()
+    engine = make_engine(lane=lane, graph=graph)
+    engine.bind(draw())
+    lane.log.clear()
+
+    def record(run: Callable[[], None]) -> list[list[Operator]]:
+        run()
+        return [[Operator("fp32", 1.0, "kernel")]]
+
+    monkeypatch.setattr(torch_cuda, "watch_kernels", record)
+    assert engine.effective_precision() == {"fp32": 1.0}
+    assert lane.log == ["enter", *(["replay"] if graph else []), "synchronize"]
+    launch = weakref.ref(engine._launch)
+    engine.close()
+    gc.collect()
+    assert launch() is None, "a closed engine holds its graph, and with it memory of the GPU"
+
+
+def test_a_copy_under_way_is_waited_for_before_the_buffer_is_filled_again() -> None:
+    lane = FakeLane()
+    engine = make_engine(lane=lane)
+    engine.bind(draw())
+    lane.log.clear()
+    engine.bind(draw())
+    assert lane.log[:3] == ["enter", "synchronize", "record"]
+
+
+def test_the_clocks_are_those_of_the_events() -> None:
+    lane = FakeLane(copy_ns=7000)
+    engine = make_engine(lane=lane)
+    engine.bind(draw())
+    engine.run()
+    engine.fetch()
+    assert isinstance(engine, DeviceClock) and isinstance(engine, CopyClock) and isinstance(engine, CacheFlusher)
+    assert (engine.last_h2d_ns(), engine.last_device_ns(), engine.last_d2h_ns()) == (7000, 7000, 7000)
+    assert engine.last_enqueue_ns() > 0
+    assert engine.last_staging_ns() > 0
+
+
+def test_the_flush_is_made_once() -> None:
+    lane = FakeLane()
+    engine = make_engine(lane=lane)
+    engine.flush_cache()
+    engine.flush_cache()
+    assert lane.flushes == 2
+
+
+def test_a_module_that_cannot_be_captured_is_named_with_its_reason() -> None:
+    lane = FakeLane(capture_error=RuntimeError("CUDA error: operation not permitted when stream is capturing\nmore"))
+    with pytest.raises(ModelError, match=r"operation not permitted when stream is capturing\. Modules that wait"):
+        make_engine(lane=lane, graph=True)
+
+
+def test_a_full_gpu_names_the_shapes() -> None:
+    def fail(image: Any) -> Any:
+        raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 20.00 GiB. GPU 0 has ...")
+
+    with pytest.raises(MeasurementError, match=r"out of device memory with image 256x3x4x4: CUDA out of memory\."):
+        make_engine(fail, batch=256, prepare=lambda run: run())
+
+
+def test_a_gpu_too_full_for_the_inputs_names_their_shapes() -> None:
+    class FullLane(FakeLane):
+        def make_tensor(self, spec: TensorSpec, shape: tuple[int, ...]) -> Any:
+            raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 20.00 GiB. GPU 0 has ...")
+
+    with pytest.raises(MeasurementError, match=r"out of device memory with image 256x3x4x4: CUDA out of memory\."):
+        make_engine(lane=FullLane(), batch=256)
+
+
+def test_a_closed_engine_refuses_everything() -> None:
+    engine = make_engine()
+    engine.close()
+    engine.close()
+    for use in (lambda: engine.run, engine.fetch, engine.flush_cache, lambda: engine.bind(draw())):
+        with pytest.raises(UsageError, match="closed"):
+            use()
+
+
+def test_an_engine_without_inputs_says_so() -> None:
+    with pytest.raises(UsageError, match="call bind first"):
+        _ = make_engine().run
+
+
+def test_wrong_feeds_are_refused() -> None:
+    with pytest.raises(FeedError, match="float64"):
+        make_engine().bind({"image": np.zeros((2, 3, 4, 4))})
+
+
+def test_an_artifact_with_other_outputs_is_refused() -> None:
+    engine = make_engine(lambda image: (image, image))
+    engine.bind(draw())
+    engine.run()
+    with pytest.raises(ArtifactError, match="returned 2 tensors"):
+        engine.fetch()
+
+
+@pytest.mark.parametrize(
+    ("precision", "options", "expected"),
+    [
+        ("fp32", {}, (False, False)),
+        ("fp16", {}, (False, False)),
+        ("tf32", {}, (True, True)),
+        ("tf32", {"defaults": "1"}, (True, False)),
+    ],
+)
+def test_tf32_is_set_as_the_precision_says(
+    precision: Any, options: dict[str, str], expected: tuple[bool, bool]
+) -> None:
+    known = {key: option.default for key, option in CUDA_OPTIONS.items()} | options
+    prepare_cuda(replace(SPEC, precision=precision), known)
+    assert (torch.backends.cudnn.allow_tf32, torch.backends.cuda.matmul.allow_tf32) == expected
+    prepare_cuda(SPEC, {**known, "defaults": "0"})
+    assert (torch.backends.cudnn.allow_tf32, torch.backends.cuda.matmul.allow_tf32) == (False, False)
+
+
+def test_an_environment_that_forbids_tf32_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("NVIDIA_TF32_OVERRIDE", "0")
+    known = {key: option.default for key, option in CUDA_OPTIONS.items()}
+    with pytest.raises(BackendUnavailable, match="NVIDIA_TF32_OVERRIDE=0"):
+        prepare_cuda(replace(SPEC, precision="tf32"), known)
+
+
+def test_defaults_of_pytorch_are_no_fp32(torch_artifact: Artifact) -> None:
+    with pytest.raises(UsageError, match="its precision is tf32, not fp32"):
+        check_cuda_request(torch_artifact, replace(SPEC, options={"defaults": "1"}), CUDA_OPTIONS)
+
+
+@pytest.mark.parametrize("device", ["cuda:x", "gpu"])
+def test_odd_devices_are_refused(device: str) -> None:
+    with pytest.raises(UsageError, match="cuda:N"):
+        torch_cuda.read_device_index(replace(SPEC, device=device))
+
+
+def test_a_gpu_that_is_not_there_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch_cuda, "probe_cuda", lambda: ("cuda:0",))
+    assert torch_cuda.read_device_index(SPEC) == 0
+    with pytest.raises(BackendUnavailable, match="cuda:3: there is cuda:0"):
+        torch_cuda.read_device_index(replace(SPEC, device="cuda:3"))
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="asks what is said where there is no GPU")
+@pytest.mark.parametrize("backend", [PytorchBackend, PytorchCompileBackend, PytorchCudagraphBackend])
+def test_without_a_gpu_every_engine_says_why(backend: Any, torch_artifact: Artifact, tmp_path: Any) -> None:
+    opened = backend(None) if backend is not PytorchCompileBackend else backend(None, None)
+    with pytest.raises(BackendUnavailable, match=r"built without CUDA|sees no NVIDIA GPU"):
+        opened.build(torch_artifact, replace(SPEC, backend=opened.name), tmp_path)
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="asks what is said where there is no GPU")
+def test_probe_without_a_gpu() -> None:
+    answer = PytorchCudagraphBackend(None).probe()
+    assert not answer.available
+    assert answer.reason and answer.fix
+
+
+gpu = pytest.mark.gpu
+needs_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="no NVIDIA GPU that PyTorch sees")
+
+
+@gpu
+@needs_gpu
+# PyTorch's own advice: to allow TF32 where it is switched off on purpose, to keep events that are read at once, and
+# that the first graph of reduce-overhead, which only makes its memory pool, is empty.
+@pytest.mark.filterwarnings("ignore:TensorFloat32", "ignore:Warning. Profiler clears", "ignore:The CUDA Graph is empty")
+@pytest.mark.parametrize("name", ["pytorch", "pytorch-cudagraph", "pytorch-compile:default", "pytorch-compile:reduce"])
+@pytest.mark.parametrize("precision", ["fp32", "tf32", "fp16", "bf16"])
+def test_engines_on_a_gpu_answer_like_the_truth(
+    name: str, precision: Any, load_engine: Callable[..., Any], expect: Callable[[np.ndarray], np.ndarray]
+) -> None:
+    backend, _, mode = name.partition(":")
+    options = {"mode": "reduce-overhead"} if mode == "reduce" else {}
+    engine = load_engine(backend, device="cuda:0", precision=precision, options=options, batch=4)
+    image = np.random.default_rng(0).standard_normal((4, 3, 8, 8)).astype(np.float32)
+    with engine:
+        for _ in range(3):
+            engine.bind({"image": image})
+            engine.run()
+        tolerance = {"fp32": 1e-5, "tf32": 5e-3, "fp16": 2e-2, "bf16": 1e-1}[precision]
+        np.testing.assert_allclose(engine.fetch()["scores"], expect(image), rtol=tolerance, atol=tolerance)
+        assert 0 < engine.last_device_ns() < 1_000_000_000
+        assert engine.last_h2d_ns() > 0 and engine.last_d2h_ns() > 0
+        engine.flush_cache()
+        shares = engine.effective_precision()
+        assert sum(shares.values()) == pytest.approx(1.0)
+        assert shares.get("tf32", 0.0) == 0.0 or precision == "tf32"
+
+
+@gpu
+@needs_gpu
+@pytest.mark.filterwarnings("ignore:TensorFloat32", "ignore:Warning. Profiler clears", "ignore:The CUDA Graph is empty")
+@pytest.mark.parametrize("name", ["pytorch", "pytorch-cudagraph", "pytorch-compile:default", "pytorch-compile:reduce"])
+def test_layers_on_a_gpu_are_modules(name: str, load_engine: Callable[..., Any]) -> None:
+    backend, _, mode = name.partition(":")
+    options = {"mode": "reduce-overhead"} if mode == "reduce" else {}
+    engine = load_engine(backend, device="cuda:0", precision="fp16", options=options, batch=4)
+    with engine:
+        engine.bind({"image": np.random.default_rng(0).standard_normal((4, 3, 8, 8)).astype(np.float32)})
+        engine.run()
+        before = engine.fetch()["scores"]
+        profile = engine.profile_layers()
+        np.testing.assert_array_equal(engine.fetch()["scores"], before)
+    modules = {path for path, module in make_module(None).named_modules() if path and not list(module.children())}
+    told = [part for layer in profile.layers for part in layer.name.split(" + ")]
+    assert len(modules & set(told)) >= 2 and all(told.count(path) <= 1 for path in modules), profile
+    joined = [layer for layer in profile.layers if set(layer.name.split(" + ")) & modules]
+    assert all(layer.kernels and layer.mean_ns > 0 for layer in joined)
+    total = sum(layer.mean_ns for layer in profile.layers)
+    assert sum(layer.mean_ns for layer in joined) > 0.6 * total, profile

@@ -1,0 +1,29 @@
+"""Children without processes, and a guard: collecting this tier imports neither PyTorch nor OpenVINO."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from in_process import children
+
+__all__ = ["children"]
+
+HEAVY = ("torch", "openvino", "nncf")
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_pycollect_makemodule() -> Iterator[Any]:
+    """A module of this tier imports what is heavy inside a test, or lies in `tests/engines`."""
+    before = set(sys.modules)
+    module = yield
+    if module is not None:
+        _ = module.obj  # imports it
+        heavy = [name for name in HEAVY if name in sys.modules and name not in before]
+        assert not heavy, (
+            f"{module.path} imports {', '.join(heavy)}: import it in the test, or move it to tests/engines"
+        )
+    return module

@@ -1,0 +1,258 @@
+"""`docs/cli.md` against the program: verbs, arguments, options, defaults, exit codes, JSON fields."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from importlib import import_module
+
+import click
+import msgspec
+import pytest
+
+from enginebench.analyze.compare import Comparison
+from enginebench.analyze.diff import DiffDocument, DiffRow
+from enginebench.analyze.limits.layers import EngineLayerTime, EngineProfileDocument
+from enginebench.analyze.load.capacity import CapacityVerdict
+from enginebench.analyze.load.loadgen import LoadgenPoint
+from enginebench.analyze.load.queueing import LoadPoint
+from enginebench.analyze.ranking import Ref
+from enginebench.analyze.stages import StagesDocument
+from enginebench.analyze.trtexec.records import (
+    EngineLayer,
+    LayersDocument,
+    LogDocument,
+    LogRun,
+    ProfiledLayer,
+    ProfileDocument,
+    Stat,
+    TimesDocument,
+)
+from enginebench.analyze.versions.builds import BuildEffect
+from enginebench.analyze.versions.upgrade import Change
+from enginebench.cli.door import INTERRUPTED, VERBS
+from enginebench.cli.options import common_options
+from enginebench.core import errors
+from enginebench.core.ceilings import Ceiling, Ceilings
+from enginebench.core.records import Availability, Capacity, Caveat, Estimate, Score
+from enginebench.fpga.budget import Budget
+from enginebench.fpga.synth import Synthesis
+from enginebench.models.zoo import ModelCard
+from enginebench.report.accuracy import AccuracyDocument
+from enginebench.report.bench import BenchDocument
+from enginebench.report.drift import DriftDocument
+from enginebench.report.history.table import HistoryDocument
+from enginebench.report.load.document import LoadDocument, LoadRow
+from enginebench.report.run.rows import Row, RunDocument
+from enginebench.report.sweep.document import (
+    Environment,
+    FailedCell,
+    Interference,
+    SweepCell,
+    SweepDocument,
+    SweepRow,
+    Tuned,
+)
+from enginebench.report.tune.document import (
+    Candidate,
+    Dropped,
+    Finalist,
+    FrontierPoint,
+    TuneDocument,
+    TuneRef,
+)
+from enginebench.workflow.baselines import BaselineList
+from enginebench.workflow.verbs.bisect import BisectDocument
+from enginebench.workflow.verbs.build import BuildDocument
+from enginebench.workflow.verbs.deliver import DeliverDocument
+from enginebench.workflow.verbs.doctor import DoctorDocument, FleetDoctorDocument, NodeAnswer
+from enginebench.workflow.verbs.environments import EnvironmentsDocument
+from enginebench.workflow.verbs.export import ExportDocument
+from enginebench.workflow.verbs.fpga import SimulateDocument
+from enginebench.workflow.verbs.infer import InferDocument
+from enginebench.workflow.verbs.quantize import CalibrateDocument, QuantizeDocument
+from enginebench.workflow.verbs.sweep import KindPlan, SweepPlan
+from pages import Table, find_code, find_section, find_tables, read_page
+
+PAGE = read_page("cli.md")
+
+DOCUMENTS: dict[str, type[msgspec.Struct]] = {
+    "run": RunDocument,
+    "bench": BenchDocument,
+    "deliver": DeliverDocument,
+    "load": LoadDocument,
+    "tune": TuneDocument,
+    "build": BuildDocument,
+    "export": ExportDocument,
+    "drift": DriftDocument,
+    "accuracy": AccuracyDocument,
+    "infer": InferDocument,
+    "stages": StagesDocument,
+    "profile": EngineProfileDocument,
+    "budget": Budget,
+    "fpga simulate": SimulateDocument,
+    "fpga synth": Synthesis,
+    "calibrate": CalibrateDocument,
+    "quantize": QuantizeDocument,
+    "doctor": DoctorDocument,
+    "doctor --on": FleetDoctorDocument,
+    "sweep": SweepDocument,
+    "sweep --dry-run": SweepPlan,
+    "roofline": Ceilings,
+    "env make": EnvironmentsDocument,
+    "bisect": BisectDocument,
+    "diff": DiffDocument,
+    "baseline list": BaselineList,
+    "history": HistoryDocument,
+    "parse log": LogDocument,
+    "parse times": TimesDocument,
+    "parse profile": ProfileDocument,
+    "parse layers": LayersDocument,
+}
+PARTS: dict[str, type[msgspec.Struct]] = {
+    "row": Row,
+    "estimate": Estimate,
+    "score": Score,
+    "ref (`fastest`, `recommended`)": Ref,
+    "comparison": Comparison,
+    "row of `diff`": DiffRow,
+    "`change` of a row of `diff`": Change,
+    "builds of a row": BuildEffect,
+    "engine of `doctor`": Availability,
+    "ceiling of `roofline`": Ceiling,
+    "model of `models`": ModelCard,
+    "run of `parse log`": LogRun,
+    "statistic of `parse`": Stat,
+    "layer of `profile`": EngineLayerTime,
+    "layer of `parse profile`": ProfiledLayer,
+    "layer of `parse layers`": EngineLayer,
+    "point of `load`": LoadPoint,
+    "row of `load`": LoadRow,
+    "capacity": Capacity,
+    "verdict of `load`": CapacityVerdict,
+    "loadgen": LoadgenPoint,
+    "ref of `tune` (`winner`, `default`, `challenger`)": TuneRef,
+    "dropped of `tune`": Dropped,
+    "row of the final of `tune`": Finalist,
+    "candidate of `tune`": Candidate,
+    "point of the frontier of `tune`": FrontierPoint,
+    "caveat": Caveat,
+    "node of `doctor --on`": NodeAnswer,
+    "cell of `sweep`": SweepCell,
+    "row of `sweep`": SweepRow,
+    "failed cell of `sweep`": FailedCell,
+    "machine of `sweep`": Environment,
+    "interference of `sweep`": Interference,
+    "tuned model of `sweep`": Tuned,
+    "kind of `sweep --dry-run`": KindPlan,
+}
+
+
+def load_verbs() -> dict[str, click.Command]:
+    """Every command that does something, by its words: `run`, `parse log`, ..."""
+    found: dict[str, click.Command] = {}
+    for verb, (module, _) in VERBS.items():
+        command: click.Command = import_module(module).command
+        inner = command.commands if isinstance(command, click.Group) else {}
+        found |= {f"{verb} {name}": c for name, c in inner.items()} or {verb: command}
+    return found
+
+
+COMMANDS = load_verbs()
+
+
+def options_of(command: click.Command) -> dict[str, click.Option]:
+    """The options of a command by the text that the page names them with."""
+    options = (p for p in command.params if isinstance(p, click.Option))
+    return {" ".join(f"`{name}`" for name in (*o.opts, *o.secondary_opts)): o for o in options}
+
+
+def documented_options(section: str) -> dict[str, str]:
+    """{option: default} of the one table of a section."""
+    (table,) = find_tables(section)
+    return {row["option"]: row["default"] for row in table}
+
+
+def common() -> dict[str, click.Option]:
+    return options_of(click.command("any")(common_options(lambda **_: None)))
+
+
+def has_common(command: click.Command) -> bool:
+    return common().keys() <= options_of(command).keys()
+
+
+def find_differences(documented: dict[str, str], options: dict[str, click.Option]) -> Iterator[str]:
+    yield from (f"{name} is not documented" for name in options.keys() - documented.keys())
+    yield from (f"{name} does not exist" for name in documented.keys() - options.keys())
+    for name in options.keys() & documented.keys():
+        default = options[name].default
+        if isinstance(default, str | int | float) and not isinstance(default, bool) and documented[name]:
+            expected = f"{default:g}" if isinstance(default, int | float) else default
+            if documented[name] != expected:
+                yield f"{name} has the default {expected}, not {documented[name]}"
+
+
+def test_every_verb_has_a_section_and_every_section_a_verb() -> None:
+    assert set(re.findall(r"^## `([\w ]+)`$", PAGE, re.MULTILINE)) == set(COMMANDS)
+
+
+@pytest.mark.parametrize("verb", COMMANDS)
+def test_options_and_their_defaults_are_those_of_the_verb(verb: str) -> None:
+    command = COMMANDS[verb]
+    options = options_of(command)
+    if has_common(command):
+        options = {name: option for name, option in options.items() if name not in common()}
+    assert list(find_differences(documented_options(find_section(PAGE, f"## `{verb}`")), options)) == []
+
+
+def test_common_options_are_those_of_the_verbs_that_are_named() -> None:
+    section = find_section(PAGE, "## Common options")
+    assert list(find_differences(documented_options(section), common())) == []
+    named = find_code(section.strip().partition(";")[0])
+    assert named == [verb for verb in COMMANDS if has_common(COMMANDS[verb])]
+    without = [verb for verb, command in COMMANDS.items() if "`--json`" not in options_of(command)]
+    assert without == ["fpga verilog", "fpga serve"]
+
+
+@pytest.mark.parametrize("verb", COMMANDS)
+def test_the_usage_line_names_the_arguments(verb: str) -> None:
+    usage = find_code(find_section(PAGE, f"## `{verb}`"))[0].split()
+    arguments = [
+        p.make_metavar(click.Context(COMMANDS[verb])) for p in COMMANDS[verb].params if p.param_type_name == "argument"
+    ]
+    assert usage[: 1 + len(verb.split()) + len(arguments)] == ["enginebench", *verb.split(), *arguments]
+
+
+def test_the_page_finds_what_is_missing_wrong_or_too_much() -> None:
+    options = options_of(COMMANDS["diff"])
+    found = {name: "" for name in options if name != "`--gate`"} | {"`--margin`": "0.03", "`--speed`": ""}
+    assert sorted(find_differences(found, options)) == [
+        "`--gate` is not documented",
+        "`--margin` has the default 0.02, not 0.03",
+        "`--speed` does not exist",
+    ]
+
+
+def test_exit_codes_are_those_of_the_errors() -> None:
+    (table,) = find_tables(find_section(PAGE, "## Exit codes"))
+    kinds = [e for e in vars(errors).values() if isinstance(e, type) and issubclass(e, errors.EngineBenchError)]
+    assert {int(row["code"]) for row in table} == {0, INTERRUPTED, *(kind.exit_code for kind in kinds)}
+
+
+def json_tables() -> list[Table]:
+    return find_tables(find_section(PAGE, "## JSON documents"))
+
+
+def test_documents_have_these_schemas_and_fields() -> None:
+    rows = {find_code(row["document"])[0]: row for row in json_tables()[0]}
+    for name, kind in DOCUMENTS.items():
+        row = rows.pop(name)
+        assert find_code(row["fields"]) == list(kind.__struct_fields__), name
+        fields = {field.name: field.default for field in msgspec.structs.fields(kind)}
+        assert row["schema"] == fields["schema"], name
+    assert list(rows) == ["models"]  # printed without a record; its fields are checked with the verb
+
+
+def test_parts_have_these_fields() -> None:
+    rows = {row["part"]: find_code(row["fields"]) for row in json_tables()[1]}
+    assert rows == {name: list(kind.__struct_fields__) for name, kind in PARTS.items()}

@@ -1,0 +1,122 @@
+"""`fpga-sim` with a board of numbers: what it asks for, what it tells, what it refuses."""
+
+import numpy as np
+import pytest
+from msgspec.structs import replace
+
+from boards import INPUT, OUTPUT, NumberBoard
+from enginebench.backends.fpga_sim import FpgaSimBackend, create_backend
+from enginebench.core.errors import BackendUnavailable, FeedError, UsageError
+from enginebench.core.protocols import Backend, Loadable, SelfTimed
+from enginebench.core.records import Artifact, EngineSpec, MeasureSpec
+
+SPEC = EngineSpec(backend="fpga-sim", precision="int8")
+
+
+@pytest.fixture
+def artifact(tmp_path):
+    path = tmp_path / "é model.onnx"
+    path.write_bytes(b"graph")
+    return Artifact(
+        kind="onnx", model="m", path=str(path), sha256="a" * 64, files=(), inputs=(INPUT,), outputs=(OUTPUT,)
+    )
+
+
+@pytest.fixture
+def opened():
+    """(backend, boards that it opened, options and caches that it asked for)"""
+    boards, asked = [], []
+
+    def make_board(artifact, options, cache_dir):
+        asked.append((artifact.path, dict(options), cache_dir))
+        boards.append(NumberBoard())
+        return boards[-1]
+
+    return make_board, boards, asked
+
+
+def test_it_is_a_backend_that_times_itself_and_answers(opened):
+    backend = create_backend(None, opened[0])
+    assert isinstance(backend, Backend) and isinstance(backend, SelfTimed) and isinstance(backend, Loadable)
+    assert backend.probe().available
+
+
+def test_measurement_is_modelled_and_says_so(opened, artifact, tmp_path):
+    backend = FpgaSimBackend(opened[0], tmp_path)
+    measured = backend.measure(artifact, SPEC, MeasureSpec(iters=7))
+    assert (measured.clock, measured.latency_ns) == ("modelled", [1350] * 7)
+    assert (measured.h2d_ns, measured.device_ns, measured.d2h_ns) == ([300] * 7, [1000] * 7, [50] * 7)
+    assert measured.throughput_pipelined_per_s == 1e6
+    assert [c.code for c in measured.caveats] == ["modelled"]
+    assert len(backend.measure(artifact, SPEC, MeasureSpec()).latency_ns) >= 368
+    assert all(board.closed for board in opened[1])
+
+
+def test_design_keeps_its_chain(opened, artifact, tmp_path):
+    built = FpgaSimBackend(opened[0], None).build(artifact, SPEC, tmp_path)
+    assert (built.kind, built.precision, built.parent_sha256, built.sha256) == ("design", "int8", "a" * 64, "d" * 64)
+    assert opened[2][0][2] == tmp_path / "cache"
+    assert [c.code for c in built.caveats] == ["modelled"]
+    FpgaSimBackend(opened[0], None).measure(built, SPEC, MeasureSpec(iters=1))
+
+
+def test_options_reach_the_board_with_their_defaults(opened, artifact, tmp_path):
+    spec = replace(SPEC, options={"lanes": "4", "link": "eth1g"})
+    FpgaSimBackend(opened[0], tmp_path).measure(artifact, spec, MeasureSpec(iters=1))
+    path, options, cache = opened[2][0]
+    assert (path, cache) == (artifact.path, tmp_path)
+    assert options == {"part": "ecp5-25k", "lanes": "4", "multiplier_bits": "32", "link": "eth1g", "clock_mhz": ""}
+
+
+def test_engine_answers_what_the_board_answers(opened, artifact, tmp_path):
+    with FpgaSimBackend(opened[0], tmp_path).load(artifact, SPEC) as engine:
+        given = np.array([[1, 2], [3, 4]], np.float32)
+        engine.bind({"x": given})
+        given[:] = 0
+        engine.run()
+        assert engine.fetch()["y"].tolist() == [[3], [7]]
+        assert engine.effective_precision() == {"int8": 1.0}
+        with pytest.raises(FeedError, match="'x'"):
+            engine.bind({"x": np.zeros((1, 3), np.float32)})
+    engine.close()
+    with pytest.raises(UsageError, match="closed"):
+        engine.fetch()
+
+
+def test_run_needs_inputs(opened, artifact, tmp_path):
+    with FpgaSimBackend(opened[0], tmp_path).load(artifact, SPEC) as engine:
+        with pytest.raises(UsageError, match="bind"):
+            _ = engine.run
+        with pytest.raises(UsageError, match="bind"):
+            engine.fetch()
+
+
+@pytest.mark.parametrize(
+    ("change", "error"),
+    [
+        ({"precision": "fp32"}, BackendUnavailable),
+        ({"batch": 8}, BackendUnavailable),
+        ({"device": "cuda:0"}, BackendUnavailable),
+        ({"options": {"speed": "11"}}, UsageError),
+        ({"options": {"part": "xc7"}}, UsageError),
+    ],
+)
+def test_what_it_cannot_do_is_refused(change, error, opened, artifact, tmp_path):
+    with pytest.raises(error):
+        FpgaSimBackend(opened[0], tmp_path).build(artifact, replace(SPEC, **change), tmp_path)
+    assert not opened[1]
+
+
+def test_without_designs_it_is_not_available(artifact, tmp_path):
+    backend = create_backend(None)
+    assert not backend.probe().available and backend.probe().reason
+    with pytest.raises(BackendUnavailable, match="without the designs"):
+        backend.load(artifact, SPEC)
+
+
+def test_missing_package_is_named(artifact, tmp_path):
+    def make_board(*args):
+        raise ModuleNotFoundError("No module named 'amaranth'", name="amaranth")
+
+    with pytest.raises(BackendUnavailable, match=r"enginebench\[fpga\]"):
+        FpgaSimBackend(make_board, tmp_path).load(artifact, SPEC)

@@ -1,0 +1,267 @@
+"""The story of a search on scripted laps: what is tried, who drops out, the budget, and going on."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+from msgspec.structs import replace
+
+from enginebench.analyze.search.race import Final
+from enginebench.core.errors import MeasurementError
+from enginebench.core.records import MeasureSpec
+from enginebench.report.tune.terminal import list_cells, state_answer
+from enginebench.workflow.folder import RunRequest
+from enginebench.workflow.search.describing import describe_search
+from enginebench.workflow.search.proposals import Tried, Walk
+from enginebench.workflow.search.records import Budget, SearchRecord, SearchRequest
+from enginebench.workflow.search.search import Search
+from enginebench.workflow.search.space import Setting
+from reporters import Silent
+from samples import make_machine
+from tracks import ARMS, Clock, Scripted
+
+REQUEST = SearchRequest(
+    run=RunRequest(model="m", engines=(("x", {}), ("y", {"kept": "1"})), measure=MeasureSpec(processes=6)),
+    budget_s=10_000.0,
+    candidates=4,
+)
+
+
+MACHINE = make_machine()
+
+
+class Stored:
+    """The record as it lies on the disk."""
+
+    def __init__(self, record: SearchRecord) -> None:
+        self.record = record
+
+    def __call__(self, record: SearchRecord) -> None:
+        self.record = record
+
+
+def make_search(track: Scripted, request: SearchRequest = REQUEST, stored: Stored | None = None) -> Search:
+    stored = stored or Stored(SearchRecord(request=request))
+    budget = Budget(stored.record.request.budget_s, stored.record.spent_s, clock=track.clock)
+    return Search(stored.record, ARMS, track, [Walk(ARMS)], budget, Silent(), store=stored)
+
+
+def run(track: Scripted, request: SearchRequest = REQUEST) -> Search:
+    search = make_search(track, request)
+    search.run()
+    return search
+
+
+def name(search: Search) -> str:
+    assert search.final is not None
+    return str(search.final.winner)
+
+
+def test_the_best_setting_is_found_and_beats_the_default_of_every_engine() -> None:
+    search = run(Scripted())
+    assert (
+        name(search).startswith("x:mode=good fp32 2 threads") or name(search) == "x:arena=none,mode=good fp32 2 threads"
+    )
+    assert search.final is not None and search.final.beaten and search.record.finished
+    assert search.final.defaults == ("x fp32 2 threads", "y:kept=1 fp32 2 threads")
+    assert search.record.generations[0].settings == tuple(arm.default for arm in ARMS)
+
+
+def test_a_candidate_that_crashes_costs_itself() -> None:
+    search = run(Scripted())
+    crashed = [lost for lost in search.lost if lost.setting.options.get("mode") == "bad"]
+    assert crashed and all("SIGSEGV" in lost.drop.reason for lost in crashed)
+    assert all(one.cost is None for one in search.tried if one.setting.options.get("mode") == "bad")
+
+
+def test_who_answers_wrong_never_races() -> None:
+    track = Scripted()
+    track.refusals["x:mode=good fp32 2 threads"] = "its answers differ too much"
+    search = run(track)
+    assert not any(key[0] == "x:mode=good fp32 2 threads" for key in track.order)
+    (lost,) = [lost for lost in search.lost if lost.setting.name == "x:mode=good fp32 2 threads"]
+    assert lost.drop.round == -1 and lost.drop.reason == "its answers differ too much"
+
+
+def test_where_all_are_equal_the_default_is_not_beaten() -> None:
+    track = Scripted(sd=0.004)
+    track.find_cost = lambda setting: 1.0  # type: ignore[method-assign]
+    search = run(track)
+    assert search.final is not None and not search.final.beaten
+    assert name(search) in search.final.defaults
+
+
+@pytest.mark.parametrize(
+    ("rounds", "reason"), [(3, "3 of the 6 repetitions that a verdict needs"), (6, "reaches across the margin of 2.0%")]
+)
+def test_a_final_without_a_verdict_says_why(rounds: int, reason: str) -> None:
+    """Twice as fast in each of three processes, which are too few; in six, sometimes faster, sometimes slower."""
+    search = run(Scripted())
+    assert search.final is not None
+    challenger, (default, other) = search.final.challenger, search.final.defaults
+    search.final = Final(challenger, [default, other], length=rounds)
+    for i in range(rounds):
+        cost = 1.0 + i / 1000 if rounds < 6 else 2.0 + (i % 2) / 5
+        search.final.add_round({challenger: cost, default: 2.0 + (i % 3) / 1000, other: 9.0})
+    document = describe_search(search, MACHINE, proposed_by=[])
+    (row,) = [row for row in document.final if row.candidate == default]
+    assert row.verdict == document.verdict == "not_shown" and row.reason is not None and reason in row.reason
+    assert (row.ratio is not None and (row.ratio.low or 0) > 1) or rounds == 6
+    assert f"not shown ({row.reason})." in " ".join(state_answer(document))
+    assert list_cells(document, row)[3].endswith(f"not shown: {row.reason}")
+
+
+def test_nothing_is_tried_twice_and_the_end_comes_when_nothing_is_left() -> None:
+    track = Scripted()
+    search = run(track)
+    proposed = [s.name for generation in search.record.generations for s in generation.settings]
+    assert len(proposed) == len(set(proposed))
+    # Both changes of x, one or two at a time, from wherever its best was; everything of y.
+    assert {"y:kept=1 fp32 1 thread", "x:arena=none fp32 2 threads", "x fp32 1 thread"} <= set(proposed)
+    assert len(track.order) == len(set(track.order)) == search.processes
+
+
+@pytest.mark.parametrize("budget_s", [40.0, 60.0, 100.0])
+def test_the_budget_is_kept_and_the_final_gets_its_share(budget_s: float) -> None:
+    track = Scripted(sd=0.02)
+    search = run(track, replace(REQUEST, budget_s=budget_s))
+    assert track.clock.now_s <= budget_s + 4 * track.lap_s  # a chunk that is being checked is not cut off
+    assert search.final is not None and search.final.rounds >= 6
+
+
+def test_a_budget_that_ends_before_anything_was_built_says_what_to_give() -> None:
+    track = Scripted()
+    search = make_search(track, replace(REQUEST, budget_s=1.0))
+    track.clock.now_s += 0.9  # for the export
+    with pytest.raises(MeasurementError, match=r"the budget of 1 s is too short.*--time-budget, such as 5m"):
+        search.run()
+
+
+def test_one_round_of_one_candidate_is_not_called_many() -> None:
+    said = Silent()
+    stored = Stored(SearchRecord(request=REQUEST))
+    track = Scripted()
+    track.refusals["y:kept=1 fp32 2 threads"] = "wrong"
+    budget = Budget(REQUEST.budget_s, clock=track.clock)
+    Search(stored.record, ARMS, track, [], budget, said, store=stored).run()
+    assert "leader: x fp32 2 threads, after 0 rounds of 1 candidate" in said.said
+
+
+def test_a_budget_that_ends_before_anything_was_measured_says_so() -> None:
+    with pytest.raises(MeasurementError, match="the budget of 1 s was spent on building and checking"):
+        run(Scripted(), replace(REQUEST, budget_s=1.0))
+
+
+def test_a_budget_that_ends_within_the_first_round_of_the_final_says_what_took_it() -> None:
+    track = Scripted(lap_s=40.0)
+    track.check = lambda settings: {setting.name: None for setting in settings}  # type: ignore[method-assign]
+    with pytest.raises(MeasurementError, match=r"the budget of 50 s was spent on 2 measurements, the longest of 40 s"):
+        run(track, replace(REQUEST, budget_s=50.0))
+
+
+def test_a_budget_that_ends_before_the_race_leaves_a_final_of_all_defaults() -> None:
+    track = Scripted()
+    slow_check = track.check
+
+    def check(settings: Sequence[Setting]) -> Any:
+        track.clock.now_s += 26.0
+        return slow_check(settings)
+
+    track.check = check  # type: ignore[method-assign]
+    search = run(track, replace(REQUEST, budget_s=50.0))
+    assert search.final is not None and len(search.final.defaults) == 2 and search.final.rounds >= 6
+    assert name(search) == "x fp32 2 threads" and not search.final.beaten
+    assert not [key for key in track.order if not key[2]], "there was no time for a race"
+
+
+def test_one_that_hangs_costs_a_share_of_the_budget() -> None:
+    assert replace(REQUEST, budget_s=1200.0).child_s == 180.0
+    assert replace(REQUEST, budget_s=30.0).child_s == 120.0, "importing PyTorch takes its time"
+    assert replace(REQUEST, budget_s=1e5, run=replace(REQUEST.run, timeout_s=300.0)).child_s == 300.0
+
+
+def test_where_nobody_may_race_every_reason_is_told() -> None:
+    track = Scripted()
+    track.refusals = {arm.default.name: f"no {arm.engine}" for arm in ARMS}
+    with pytest.raises(MeasurementError, match=r"no setting can race\. .*no x.*no y"):
+        run(track, replace(REQUEST, budget_s=5.0))
+
+
+def interrupt_after(track: Scripted, count: int) -> None:
+    left = [count]
+
+    def before(*_: object) -> None:
+        left[0] -= 1
+        if left[0] < 0:
+            raise KeyboardInterrupt
+
+    track.before = before
+
+
+@pytest.mark.parametrize("count", [0, 1, 3, 5, 8, 13, 21, 30, 40])
+def test_interrupted_anywhere_it_goes_on_and_comes_to_the_same_end(count: int) -> None:
+    whole = run(Scripted())
+    track = Scripted()
+    stored = Stored(SearchRecord(request=REQUEST))
+    interrupt_after(track, count)
+    broken = make_search(track, stored=stored)
+    with pytest.raises(KeyboardInterrupt):
+        broken.run()
+    before = dict(track.laps)
+    track.before = lambda *_: None
+    again = make_search(track, stored=stored)
+    again.run()
+    assert name(again) == name(whole)
+    assert [lost.drop for lost in again.lost] == [lost.drop for lost in whole.lost]
+    assert again.record.generations == whole.record.generations
+    assert len(track.order) == len(set(track.order)), "nothing was measured twice"
+    assert before.items() <= track.laps.items()
+
+
+def test_an_interrupted_search_knows_who_leads() -> None:
+    track = Scripted()
+    interrupt_after(track, 14)
+    search = make_search(track)
+    with pytest.raises(KeyboardInterrupt):
+        search.run()
+    assert search.leader is not None and search.leader.engine == "x"
+
+
+def test_spent_seconds_add_up_over_the_sittings() -> None:
+    track, stored = Scripted(), Stored(SearchRecord(request=REQUEST))
+    interrupt_after(track, 5)
+    with pytest.raises(KeyboardInterrupt):
+        make_search(track, stored=stored).run()
+    first_s = stored.record.spent_s
+    track.clock = Clock()  # a new process: its clock begins anywhere
+    again = make_search(track, stored=stored)
+    again._budget = Budget(10_000.0, first_s, clock=track.clock)
+    track.before = lambda *_: None
+    again.run()
+    assert stored.record.spent_s == pytest.approx(first_s + track.clock.now_s)
+
+
+def test_proposers_take_turns_and_leave_when_they_have_nothing() -> None:
+    asked: list[str] = []
+
+    class Once:
+        def __init__(self, label: str, settings: Sequence[Setting]) -> None:
+            self.name, self._left = label, list(settings)
+
+        def propose(self, count: int, tried: Sequence[Tried]) -> list[Setting]:
+            asked.append(self.name)
+            found, self._left = self._left[:1], self._left[1:]
+            return found
+
+    x = ARMS[0]
+    settings = [x.set({"mode": "good"}), x.set({"threads": "1"}), x.set({"arena": "none"})]
+    track = Scripted()
+    proposers: list[Any] = [Once("a", settings[:2]), Once("b", settings[2:])]
+    search = Search(SearchRecord(request=REQUEST), ARMS, track, proposers, Budget(1e4, clock=track.clock), Silent())
+    search.run()
+    assert asked == ["a", "b", "a", "b", "a"]
+    assert [s.name for g in search.record.generations[1:] for s in g.settings] == [
+        settings[0].name, settings[2].name, settings[1].name,
+    ]  # fmt: skip

@@ -1,0 +1,250 @@
+"""The loop, to the nanosecond: a scripted engine under a scripted clock."""
+
+from __future__ import annotations
+
+import gc
+import sys
+from array import array
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from enginebench.core.errors import MeasurementError, UsageError
+from enginebench.core.records import Measurement, MeasureSpec
+from enginebench.measure.loop import OVERHEAD_CALLS, measure_call_overhead, measure_engine, paused_gc
+from enginebench.measure.watch import BlockReading
+from scripted import ScriptedClock, ScriptedDevice, ScriptedEngine
+
+MS = 1_000_000
+FEEDS = [{"x": np.full(1, i, np.float32)} for i in range(3)]
+
+
+def measure(engine_kind: type[ScriptedEngine] = ScriptedEngine, **settings: Any) -> tuple[Measurement, ScriptedEngine]:
+    """Measures a scripted engine; `script` and engine settings apart from those of the MeasureSpec."""
+    clock = ScriptedClock()
+    engine_settings = {k: settings.pop(k) for k in ("bind_ns", "fetch_ns", "on_run") if k in settings}
+    engine = engine_kind(clock, settings.pop("script"), **engine_settings)
+    watch = settings.pop("watch", None)
+    return measure_engine(engine, FEEDS, MeasureSpec(**settings), clock=clock, watch=watch), engine
+
+
+def test_samples_are_the_latencies_of_the_script_after_exactly_the_warmup() -> None:
+    script = [(i % 7 + 1) * 1000 + i for i in range(63)]
+    measurement, engine = measure(script=script, warmup=20, iters=40)
+    assert measurement.latency_ns == script[23:]  # three calls untimed, to bring the caches back
+    assert measurement.untimed_calls == 3
+    assert measurement.warmup_dropped == 20
+    assert measurement.warmup_settled is None
+    assert measurement.stop_rule == "iterations"
+    assert engine.calls == 63
+
+
+def test_without_warmup_the_very_first_call_is_a_sample() -> None:
+    measurement, engine = measure(script=[500, 100], warmup=0, iters=9)
+    assert measurement.latency_ns == [500] + [100] * 8
+    assert measurement.untimed_calls == 0
+    assert engine.calls == 9
+
+
+def test_every_further_block_begins_with_untimed_calls() -> None:
+    measurement, engine = measure(script=[MS], warmup=0, iters=300)
+    assert len(measurement.blocks) == 3
+    assert measurement.untimed_calls == 2 * 3
+    assert engine.calls == 306
+
+
+def test_long_calls_need_no_untimed_ones() -> None:
+    measurement, _ = measure(script=[40 * MS], warmup=0, iters=30)
+    assert measurement.untimed_calls == 0
+
+
+def test_run_is_looked_up_once_and_compute_binds_the_first_feed_once() -> None:
+    _, engine = measure(script=[MS], warmup=5, iters=400, bind_ns=50, fetch_ns=50)
+    assert engine.run_lookups == 1
+    assert engine.bound == [FEEDS[0]]
+    assert engine.fetched == 0
+
+
+def test_io_times_bind_run_and_fetch_over_the_rotating_feeds() -> None:
+    measurement, engine = measure(script=[100], scope="io", warmup=2, iters=7, bind_ns=10, fetch_ns=1)
+    assert measurement.latency_ns == [111] * 7
+    first, *timed = (int(feeds["x"][0]) for feeds in engine.bound)
+    assert first == 0  # bound once before, so that `run` can be had
+    assert timed == [0, 1, 2] * 4  # 2 of warm-up, 3 untimed, 7 samples
+    assert engine.fetched == 12
+
+
+def test_blocks_cover_all_samples_and_last_at_least_100_ms() -> None:
+    measurement, _ = measure(script=[3 * MS] * 10 + [7 * MS] * 20 + [3 * MS], warmup=0, iters=200)
+    blocks = measurement.blocks
+    assert [b.start for b in blocks] == [0, *(b.stop for b in blocks[:-1])]
+    assert blocks[-1].stop == 200
+    assert [b.duration_ns for b in blocks] == [sum(measurement.latency_ns[b.start : b.stop]) for b in blocks]
+    assert all(b.duration_ns >= 100 * MS for b in blocks[:-1])
+
+
+def test_settles_after_ten_blocks_when_latencies_are_steady() -> None:
+    measurement, engine = measure(script=[2 * MS])
+    assert measurement.stop_rule == "settled"
+    assert [b.stop - b.start for b in measurement.blocks] == [53] * 10  # 105 ms, as planned
+    assert measurement.warmup_settled is True
+    assert engine.calls == measurement.warmup_dropped + 30 + 530
+
+
+def test_unsteady_latencies_end_at_the_time_limit() -> None:
+    measurement, _ = measure(script=[(2 if i // 50 % 2 else 3) * MS for i in range(2000)], warmup=0, time_limit_s=2.0)
+    assert measurement.stop_rule == "time_limit"
+    assert 2000 * MS <= sum(b.duration_ns for b in measurement.blocks) < 2150 * MS
+
+
+def test_very_short_calls_end_at_the_sample_limit() -> None:
+    script = [(10 if i // 10_000 % 3 else 20) * 1000 for i in range(1_200_000)]
+    measurement, _ = measure(script=script, warmup=0, time_limit_s=1000.0)
+    assert measurement.stop_rule == "sample_limit"
+    assert 1_000_000 <= len(measurement.latency_ns) < 1_030_000
+
+
+def test_a_call_longer_than_the_limit_still_gives_one_sample() -> None:
+    measurement, _ = measure(script=[30_000 * MS], time_limit_s=10.0)
+    assert measurement.latency_ns == [30_000 * MS]
+    assert measurement.stop_rule == "time_limit"
+    assert measurement.warmup_dropped == 1
+    assert measurement.warmup_settled is False
+
+
+def test_a_sudden_slowness_cannot_run_away() -> None:
+    """The plan made from 1 us calls grows tenfold at most, so that calls of 1 s do not last for hours."""
+    measurement, _ = measure(script=[1000] * 3 + [1000 * MS], warmup=3, time_limit_s=1.0)
+    assert len(measurement.latency_ns) <= 30
+
+
+def test_device_times_are_read_outside_the_timed_call() -> None:
+    measurement, _ = measure(ScriptedDevice, script=[300, 600, 900], warmup=0, iters=3)
+    assert measurement.latency_ns == [300, 600, 900]
+    assert measurement.device_ns == [100, 200, 300]
+    assert measurement.enqueue_ns == [30, 60, 90]
+    assert measurement.clock == "host"
+
+
+def test_a_host_engine_has_no_device_times() -> None:
+    measurement, _ = measure(script=[300], warmup=0, iters=3)
+    assert measurement.device_ns is None
+    assert measurement.enqueue_ns is None
+
+
+@dataclass
+class ScriptedWatch:
+    """Foreign cores block by block, and how often it was asked."""
+
+    foreign: Iterator[float]
+    calls: list[str] = field(default_factory=list)
+
+    def begin(self) -> None:
+        self.calls.append("begin")
+
+    def end(self) -> BlockReading:
+        self.calls.append("end")
+        cores = next(self.foreign)
+        return BlockReading(foreign_cpu_cores=cores, marks=("foreign_cpu",) if cores > 0.15 else ())
+
+
+def test_each_block_carries_what_the_watch_saw() -> None:
+    watch = ScriptedWatch(iter([0.0, 0.5, 0.1]))
+    measurement, _ = measure(script=[MS], warmup=0, iters=250, watch=watch)
+    assert [b.foreign_cpu_cores for b in measurement.blocks] == [0.0, 0.5, 0.1]
+    assert [b.marks for b in measurement.blocks] == [(), ("foreign_cpu",), ()]
+    assert watch.calls == ["begin", "end"] * 3
+    assert measurement.caveats == ()
+
+
+def test_without_a_watch_the_measurement_says_so() -> None:
+    measurement, _ = measure(script=[MS], warmup=0, iters=100)
+    assert [c.code for c in measurement.caveats] == ["no_foreign_cpu_figure"]
+
+
+def test_garbage_collection_is_off_in_the_loop_and_back_afterwards() -> None:
+    states: list[bool] = []
+    measure(script=[MS], warmup=1, iters=2, on_run=lambda call: states.append(gc.isenabled()))
+    assert states == [False] * 6  # 1 of warm-up, 3 untimed, 2 samples
+    assert gc.isenabled()
+    assert gc.get_freeze_count() == 0
+
+
+def test_garbage_collection_is_back_after_an_engine_failed() -> None:
+    def fail(call: int) -> None:
+        if call == 4:
+            raise RuntimeError("device lost")
+
+    with pytest.raises(RuntimeError, match="device lost"):
+        measure(script=[MS], warmup=1, iters=20, on_run=fail)
+    assert gc.isenabled()
+    assert gc.get_freeze_count() == 0
+
+
+def test_the_loop_keeps_no_memory() -> None:
+    """Blocks of memory that Python holds, counted inside each of two thousand calls."""
+    counts = array("q", bytes(8 * 2000))
+
+    def count(call: int) -> None:
+        counts[call] = sys.getallocatedblocks()
+
+    measure(script=[1000] * 2000, warmup=500, iters=1497, on_run=count)
+    timed = counts[600:1990]  # one chunk, and the arrays made before it
+    assert max(timed) - min(timed) <= 2  # the integers of the turn itself
+
+
+def test_paused_gc_leaves_a_disabled_collector_disabled() -> None:
+    gc.disable()
+    try:
+        with paused_gc():
+            pass
+        assert not gc.isenabled()
+    finally:
+        gc.enable()
+
+
+def test_paused_gc_leaves_frozen_what_the_caller_froze() -> None:
+    gc.freeze()
+    try:
+        with paused_gc():
+            pass
+        assert gc.get_freeze_count() > 0
+    finally:
+        gc.unfreeze()
+
+
+def test_call_overhead_is_what_the_clock_shows_around_nothing() -> None:
+    class TickingClock(ScriptedClock):
+        def __call__(self) -> int:
+            self.advance(5)
+            return self.now_ns
+
+    assert measure_call_overhead("compute", TickingClock()) == 5.0
+    assert measure_call_overhead("io", TickingClock()) == 5.0
+    calls = []
+    measure_call_overhead("compute", TickingClock(), SimpleNamespace(call_nothing=lambda: calls.append(1)))
+    assert len(calls) == OVERHEAD_CALLS
+
+
+def test_no_feeds_is_an_error() -> None:
+    clock = ScriptedClock()
+    with pytest.raises(MeasurementError, match="no feeds"):
+        measure_engine(ScriptedEngine(clock, [1]), [], MeasureSpec(), clock=clock)
+
+
+@pytest.mark.parametrize("spec", [{"cache": "cold"}, {"iters": 0}, {"warmup": -1}, {"time_limit_s": float("nan")}])
+def test_what_cannot_be_measured_is_refused(spec: dict[str, Any]) -> None:
+    with pytest.raises(UsageError):
+        measure(script=[MS], **spec)
+
+
+def test_repetition_and_order_are_kept() -> None:
+    clock = ScriptedClock()
+    spec = MeasureSpec(warmup=0, iters=1)
+    measurement = measure_engine(ScriptedEngine(clock, [9]), FEEDS, spec, clock=clock, repetition=4, order=13)
+    assert (measurement.repetition, measurement.order) == (4, 13)
+    assert measurement.started_utc.endswith("+00:00")

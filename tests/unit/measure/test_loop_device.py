@@ -1,0 +1,107 @@
+"""The loop with an engine on a device: copies, cold caches, clocks that rise."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from enginebench.core.errors import UsageError
+from enginebench.core.records import MeasureSpec
+from enginebench.measure.loop import measure_engine
+from enginebench.measure.stopping import WarmupRule
+from scripted import ScriptedClock, ScriptedEngine
+
+MS = 1_000_000
+FEEDS = [{"x": np.zeros(1, np.float32)}]
+
+
+class DeviceEngine(ScriptedEngine):
+    """A scripted engine with a device's clocks and cache."""
+
+    def __init__(self, clock: ScriptedClock, *args: Any, **kwargs: Any) -> None:
+        super().__init__(clock, *args, **kwargs)
+        self.flushes = 0
+        self.flush_ns = 5 * MS
+
+    def last_device_ns(self) -> int:
+        return 700
+
+    def last_enqueue_ns(self) -> int:
+        return 300
+
+    def last_h2d_ns(self) -> int:
+        return 20
+
+    def last_d2h_ns(self) -> int:
+        return 10
+
+    def last_staging_ns(self) -> int:
+        return 40
+
+    def flush_cache(self) -> None:
+        self.flushes += 1
+        self._clock.advance(self.flush_ns)
+
+
+def test_compute_reads_the_device_and_not_its_copies() -> None:
+    clock = ScriptedClock()
+    measured = measure_engine(DeviceEngine(clock, [MS]), FEEDS, MeasureSpec(iters=20, warmup=2), clock=clock)
+    assert measured.device_ns == [700] * 20
+    assert measured.enqueue_ns == [300] * 20
+    assert (measured.h2d_ns, measured.d2h_ns, measured.staging_ns) == (None, None, None)
+
+
+def test_io_reads_the_copies_too() -> None:
+    clock = ScriptedClock()
+    spec = MeasureSpec(iters=20, warmup=2, scope="io")
+    measured = measure_engine(DeviceEngine(clock, [MS]), FEEDS, spec, clock=clock)
+    assert (measured.h2d_ns, measured.d2h_ns, measured.staging_ns) == ([20] * 20, [10] * 20, [40] * 20)
+    assert measured.device_ns == [700] * 20
+
+
+@pytest.mark.parametrize("scope", ["compute", "io"])
+def test_cold_flushes_before_each_call_and_times_none_of_it(scope: Any) -> None:
+    clock = ScriptedClock()
+    engine = DeviceEngine(clock, [MS], bind_ns=1000, fetch_ns=2000)
+    spec = MeasureSpec(iters=20, warmup=2, scope=scope, cache="cold")
+    measured = measure_engine(engine, FEEDS, spec, clock=clock)
+    assert measured.latency_ns == [MS + (3000 if scope == "io" else 0)] * 20
+    assert engine.flushes == engine.calls
+    assert measured.device_ns == [700] * 20
+
+
+def test_hot_never_flushes() -> None:
+    clock = ScriptedClock()
+    engine = DeviceEngine(clock, [MS])
+    measure_engine(engine, FEEDS, MeasureSpec(iters=5, warmup=2), clock=clock)
+    assert engine.flushes == 0
+
+
+def test_cold_without_a_cache_to_flush_is_refused() -> None:
+    clock = ScriptedClock()
+    with pytest.raises(UsageError, match="needs an engine that can flush"):
+        measure_engine(ScriptedEngine(clock, [MS]), FEEDS, MeasureSpec(cache="cold"), clock=clock)
+
+
+def test_warm_up_waits_for_the_device_clock() -> None:
+    """Latencies stand still from the first call on; the clock rises over the first twelve windows."""
+    clock = ScriptedClock()
+    mhz = iter([345 + 100 * i for i in range(12)] + [1980] * 100)
+    measured = measure_engine(
+        DeviceEngine(clock, [MS]), FEEDS, MeasureSpec(time_limit_s=3.0), clock=clock, read_clock_mhz=lambda: next(mhz)
+    )
+    assert measured.warmup_settled
+    assert measured.warmup_dropped >= 16 * 10
+    without = measure_engine(DeviceEngine(clock, [MS]), FEEDS, MeasureSpec(time_limit_s=3.0), clock=clock)
+    assert without.warmup_dropped < measured.warmup_dropped
+
+
+def test_a_clock_that_never_settles_ends_with_the_limit() -> None:
+    rule = WarmupRule(None, 1.0)
+    mhz = 300
+    while not rule.is_over():
+        rule.add_window(10, 1000.0, 10 * MS, mhz := round(mhz * 1.1))
+    assert not rule.settled
+    assert rule.dropped == 500

@@ -1,0 +1,164 @@
+"""Machines as their files show them."""
+
+from __future__ import annotations
+
+import getpass
+import os
+import socket
+import subprocess
+import sys
+from importlib import metadata
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from enginebench.core.records import Machine
+from enginebench.measure import machine as room
+from enginebench.measure.machine import describe_machine, peak_memory_bytes, read_versions
+from machines import AMD_V2, INTEL_HYBRID, INTEL_V1, JETSON, LayOut
+
+
+def test_an_intel_laptop(lay_out: LayOut) -> None:
+    machine = describe_machine(lay_out(INTEL_HYBRID), allowed=range(6))
+    assert machine.cpu_model == "Intel(R) Core(TM) Ultra 5"
+    assert machine.os == "Ubuntu 24.04 LTS, kernel 6.8.0-generic"
+    assert machine.cpu_flags == ("f16c", "fma", "avx2", "avx_vnni")
+    assert (machine.cores_physical, machine.cores_logical, machine.default_threads) == (4, 6, 4)
+    assert machine.cpus_allowed == (0, 1, 2, 3, 4, 5)
+    assert (machine.cpu_mhz, machine.cpu_max_mhz) == (3500.0, 5000.0)
+    assert (machine.memory_bytes, machine.memory_limit_bytes) == (16_384_000_000, None)
+    assert machine.last_level_cache_bytes == 12 * 1024**2
+    assert machine.load_1m == 0.25
+    assert machine.virtual is None
+    assert machine.governor == "powersave"
+    assert any("powersave" in caveat.message for caveat in machine.caveats)
+
+
+def test_an_amd_server_in_a_pod(lay_out: LayOut) -> None:
+    machine = describe_machine(lay_out(AMD_V2), allowed=(0, 1, 2))
+    assert machine.cpu_flags == ("avx2", "avx512f", "avx512_vnni", "avx512_bf16")
+    assert (machine.cpu_quota_cores, machine.memory_limit_bytes) == (1.5, 2 * 1024**3)
+    assert (machine.cores_physical, machine.cores_logical, machine.default_threads) == (2, 4, 1)
+    assert machine.virtual == "hypervisor (QEMU), container (kubernetes)"
+    assert machine.governor is None
+    assert machine.last_level_cache_bytes is None
+    messages = " ".join(caveat.message for caveat in machine.caveats)
+    assert "quota of 1.5 cores" in messages
+    assert "virtual machine" in messages
+
+
+def test_an_intel_server_under_cgroup_v1(lay_out: LayOut) -> None:
+    machine = describe_machine(lay_out(INTEL_V1), allowed=(0, 1))
+    assert machine.cpu_flags == ("avx2", "avx512f", "amx_tile", "amx_int8", "amx_bf16")
+    assert machine.cpu_quota_cores == 2.0
+    assert machine.virtual == "container (docker)"
+    assert machine.caveats == ()
+
+
+def test_a_jetson(lay_out: LayOut) -> None:
+    machine = describe_machine(lay_out(JETSON), allowed=(0, 1))
+    assert machine.cpu_model == "Cortex-A78AE"
+    assert machine.cpu_flags == ("asimd", "asimdhp", "asimddp")
+    assert machine.governor == "performance, schedutil"
+    assert machine.jetson == {
+        "model": "NVIDIA Jetson AGX Orin Developer Kit",
+        "l4t": "R36 (release), REVISION: 4.0",
+        "power_mode": "MODE_30W (2)",
+    }
+
+
+@pytest.mark.parametrize(
+    ("files", "mode"),
+    [
+        ({"var/lib/nvpmodel/status": "pmode:0000", "etc/nvpmodel.conf": ""}, "0"),
+        ({"var/lib/nvpmodel/status": "broken", "etc/nvpmodel.conf": ""}, None),
+    ],
+)
+def test_a_jetson_whose_power_mode_is_half_known(lay_out: LayOut, files: dict[str, str], mode: str | None) -> None:
+    jetson = describe_machine(lay_out({**JETSON, **files}), allowed=(0,)).jetson
+    assert jetson is not None
+    assert jetson.get("power_mode") == mode
+
+
+def test_an_unknown_arm_core_keeps_its_numbers(lay_out: LayOut) -> None:
+    info = "processor\t: 0\nCPU implementer\t: 0x99\nCPU part\t: 0x123\n"
+    machine = describe_machine(lay_out({**JETSON, "proc/cpuinfo": info}), allowed=(0,))
+    assert machine.cpu_model == "implementer 0x99 part 0x123"
+
+
+def test_a_slow_clock_source_is_a_doubt(lay_out: LayOut) -> None:
+    root = lay_out({**INTEL_V1, "sys/devices/system/clocksource/clocksource0/current_clocksource": "hpet\n"})
+    assert any("hpet" in caveat.message for caveat in describe_machine(root, allowed=(0, 1)).caveats)
+
+
+def test_broken_files_cost_their_figure_and_nothing_else(lay_out: LayOut) -> None:
+    broken = dict.fromkeys(INTEL_HYBRID, "\ufffd nonsense \n")
+    machine = describe_machine(lay_out(broken), allowed=(0,))
+    assert machine.cpu_model == "unknown"
+    assert machine.memory_bytes == 0
+    assert machine.load_1m is None
+    assert machine.default_threads == 1
+
+
+def test_without_proc_the_portable_facts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """macOS: no /proc, no affinity; sysctl answers."""
+    answers = {
+        "machdep.cpu.brand_string": "Apple M3",
+        "hw.optional.arm.FEAT_I8MM": "1",
+        "hw.optional.arm.FEAT_SME": "0",
+        "hw.perflevel0.l2cachesize": "16777216",
+        "hw.l2cachesize": "4194304",
+    }
+    monkeypatch.setattr(room, "_ask_sysctl", lambda names: answers)
+    monkeypatch.delattr(os, "sched_setaffinity", raising=False)
+    machine = describe_machine(tmp_path, allowed=range(8))
+    assert machine.cpu_model == "Apple M3"
+    assert machine.cpu_flags == ("i8mm",)
+    assert machine.last_level_cache_bytes == 16777216
+    assert machine.cores_logical == 8
+    assert {c.code for c in machine.caveats} == {"environment", "no_foreign_cpu_figure"}
+
+
+def test_sysctl_that_is_missing_answers_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*args: object, **kwargs: object) -> None:
+        raise FileNotFoundError("sysctl")
+
+    monkeypatch.setattr(subprocess, "run", fail)
+    assert room._ask_sysctl(["hw.ncpu"]) == {}
+
+
+def test_this_machine_can_be_stored_and_names_nobody() -> None:
+    machine = describe_machine()
+    stored = msgspec.json.encode(machine)
+    assert msgspec.json.decode(stored, type=Machine) == machine
+    text = stored.decode()
+    assert str(Path.home()) not in text.replace('"/"', "")
+    for name in {socket.gethostname(), getpass.getuser()}:
+        assert f'"{name}"' not in text
+
+
+def test_versions_are_read_without_importing() -> None:
+    code = (
+        "import sys; from enginebench.measure.machine import read_versions; v = read_versions()\n"
+        "print(v['numpy'], *sorted({'torch', 'onnx', 'onnxruntime', 'openvino', 'scipy'} & set(sys.modules)))"
+    )
+    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
+    assert found == [metadata.version("numpy")]
+
+
+def test_versions_name_python_and_the_project() -> None:
+    versions = read_versions()
+    assert versions["python"] == ".".join(map(str, sys.version_info[:3]))
+    assert "enginebench" in versions
+    assert "no-such-package" not in versions
+
+
+def test_peak_memory_grows_with_what_is_used() -> None:
+    before = peak_memory_bytes()
+    block = bytearray(b"x") * (64 * 1024 * 1024)
+    after = peak_memory_bytes()
+    assert before is not None
+    assert after is not None
+    assert after >= before
+    assert after >= len(block)

@@ -1,0 +1,283 @@
+"""The watch on a GPU, through an NVML that the test plays."""
+
+from __future__ import annotations
+
+import sys
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from enginebench.measure.nvml import (
+    ENERGY_PERIOD_NS,
+    GpuState,
+    GpuWatch,
+    find_marks,
+    open_gpu_watch,
+    read_index,
+)
+from enginebench.measure.watch import BlockReading, JointWatch
+from scripted import ScriptedClock
+
+OWN = 4711
+
+
+class FakeNvml(SimpleNamespace):
+    """One GPU whose answers are fields; a field set to None is a question that it does not support."""
+
+    NVML_CLOCK_SM, NVML_CLOCK_MEM, NVML_TEMPERATURE_GPU = 1, 2, 0
+    default_clock: int | None = 1980
+    sm_clock: int | None = 1980
+    memory_clock: int | None = 3201
+    reasons: int | None = 0
+    temperature: int | None = 45
+    power_mw: int | None = 400_500
+    used: int | None = 1000
+    energy: int | None = 5_000
+    pids: list[int] | None = None
+
+    def nvmlInit(self) -> None: ...
+
+    def nvmlDeviceGetHandleByIndex(self, index: int) -> int:
+        return index
+
+    def nvmlDeviceGetHandleByUUID(self, uuid: str) -> str:
+        return uuid
+
+    def nvmlDeviceGetDefaultApplicationsClock(self, handle: int, clock: int) -> int:
+        return self._answer(self.default_clock)
+
+    def nvmlDeviceGetMaxClockInfo(self, handle: int, clock: int) -> int:
+        return 2000
+
+    def nvmlDeviceGetClockInfo(self, handle: int, clock: int) -> int:
+        return self._answer(self.sm_clock if clock == 1 else self.memory_clock)
+
+    def nvmlDeviceGetCurrentClocksEventReasons(self, handle: int) -> int:
+        return self._answer(self.reasons)
+
+    def nvmlDeviceGetTemperature(self, handle: int, sensor: int) -> int:
+        return self._answer(self.temperature)
+
+    def nvmlDeviceGetPowerUsage(self, handle: int) -> int:
+        return self._answer(self.power_mw)
+
+    def nvmlDeviceGetMemoryInfo(self, handle: int) -> Any:
+        return SimpleNamespace(used=self._answer(self.used))
+
+    def nvmlDeviceGetTotalEnergyConsumption(self, handle: int) -> int:
+        return self._answer(self.energy)
+
+    def nvmlDeviceGetComputeRunningProcesses(self, handle: int) -> list[Any]:
+        return [SimpleNamespace(pid=pid) for pid in self._answer(self.pids)]
+
+    @staticmethod
+    def _answer(value: Any) -> Any:
+        if value is None:
+            raise RuntimeError("not supported")
+        return value
+
+
+def watch(nvml: FakeNvml, clock: ScriptedClock | None = None) -> GpuWatch:
+    return GpuWatch(0, nvml, clock=clock or ScriptedClock(), pid=OWN, locate=lambda index: None)
+
+
+def test_a_block_has_everything_that_the_card_says() -> None:
+    nvml = FakeNvml(pids=[])
+    gpu = watch(nvml)
+    nvml.pids = [OWN]
+    gpu.begin()
+    expected = BlockReading(sm_clock_mhz=1980, memory_clock_mhz=3201, temperature_c=45, power_w=400.5)
+    assert gpu.end() == expected
+    assert gpu.default_clock_mhz == 1980
+
+
+def test_a_card_that_answers_nothing_gives_an_empty_reading() -> None:
+    silent = dict.fromkeys(("sm_clock", "memory_clock", "reasons", "temperature", "power_mw", "used", "energy", "pids"))
+    gpu = watch(FakeNvml(**silent))
+    gpu.begin()
+    assert gpu.end() == BlockReading()
+    assert gpu.peak_memory_bytes() is None
+    assert gpu.energy_per_image(10) is None
+
+
+def test_where_no_default_clock_is_named_the_highest_counts() -> None:
+    assert watch(FakeNvml(default_clock=None)).default_clock_mhz == 2000
+
+
+@pytest.mark.parametrize(
+    ("state", "marks"),
+    [
+        (GpuState(sm_clock_mhz=1485), ()),
+        (GpuState(sm_clock_mhz=1484), ("low_clock",)),
+        (GpuState(throttle_reasons=("hw_thermal_slowdown",)), ("throttled",)),
+        (GpuState(sm_clock_mhz=1980, throttle_reasons=("hw_slowdown",)), ("throttled",)),
+        (GpuState(sm_clock_mhz=1965, throttle_reasons=("sw_power_cap",)), ()),
+        (GpuState(sm_clock_mhz=1935, throttle_reasons=("sw_power_cap",)), ("throttled",)),
+        (GpuState(foreign_processes=1), ("foreign_gpu",)),
+        (GpuState(), ()),
+        (GpuState(sm_clock_mhz=345, throttle_reasons=("hw_slowdown",)), ("low_clock", "throttled")),
+    ],
+)
+def test_marks(state: GpuState, marks: tuple[str, ...]) -> None:
+    assert find_marks(state, 1980) == marks
+
+
+def test_without_a_default_clock_nothing_is_low() -> None:
+    assert find_marks(GpuState(sm_clock_mhz=10), None) == ()
+
+
+@pytest.mark.parametrize(
+    ("bits", "reasons"),
+    [
+        (0x1, ()),
+        (0x2, ()),
+        (0x100, ()),
+        (0x4, ("sw_power_cap",)),
+        (0x60, ("sw_thermal_slowdown", "hw_thermal_slowdown")),
+    ],
+)
+def test_throttle_reasons_are_those_that_are_a_doubt(bits: int, reasons: tuple[str, ...]) -> None:
+    assert watch(FakeNvml(reasons=bits)).read_state().throttle_reasons == reasons
+
+
+def test_the_older_name_of_the_reasons_is_asked_too() -> None:
+    nvml = FakeNvml(reasons=None, nvmlDeviceGetCurrentClocksThrottleReasons=lambda handle: 0x4)
+    assert watch(nvml).read_state().throttle_reasons == ("sw_power_cap",)
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "foreign"),
+    [
+        ([], [OWN], 0),
+        ([], [OWN, 9], 1),
+        ([9], [9, 10], 1),  # a container shows the host's ids: one more than before is this process
+        ([9], [9], 1),
+        ([], [], None),  # not even this process is shown: nothing can be said of others
+        ([], [12], 0),
+    ],
+)
+def test_foreign_processes(before: list[int], after: list[int], foreign: int | None) -> None:
+    nvml = FakeNvml(pids=before)
+    gpu = watch(nvml)
+    nvml.pids = after
+    assert gpu.read_state().foreign_processes == foreign
+
+
+def test_peak_memory_is_counted_from_before_the_engine() -> None:
+    nvml = FakeNvml(used=1000)
+    gpu = watch(nvml)
+    for used in (5000, 9000, 4000):
+        nvml.used = used
+        gpu.begin()
+        gpu.end()
+    assert gpu.peak_memory_bytes() == 8000
+
+
+def test_energy_is_that_between_the_first_block_and_the_last() -> None:
+    clock, nvml = ScriptedClock(), FakeNvml(energy=5_000)
+    gpu = watch(nvml, clock)
+    for energy in (5_000, 5_500):
+        nvml.energy = energy
+        gpu.begin()
+        clock.advance(500_000_000)
+        nvml.energy = energy + 400
+        gpu.end()
+    assert gpu.energy_per_image(90) == (10.0, 10.0 * ENERGY_PERIOD_NS / 1_000_000_000)
+
+
+def test_energy_of_less_than_a_step_of_the_counter_is_all_doubt() -> None:
+    clock, nvml = ScriptedClock(), FakeNvml()
+    gpu = watch(nvml, clock)
+    gpu.begin()
+    clock.advance(1_000)
+    nvml.energy = 5_001
+    gpu.end()
+    assert gpu.energy_per_image(1) == (1.0, 1.0)
+
+
+def test_the_step_of_the_energy_counter_is_measured() -> None:
+    clock, nvml = ScriptedClock(), FakeNvml()
+
+    def count(handle: int) -> int:
+        clock.advance(1_000_000)
+        return clock.now_ns // 20_000_000
+
+    nvml.nvmlDeviceGetTotalEnergyConsumption = count
+    gpu = watch(nvml, clock)
+    gpu.watch_energy_counter()
+    assert gpu.energy_period_ns == 20_000_000
+
+
+def test_a_counter_that_stands_still_keeps_the_usual_step() -> None:
+    clock, nvml = ScriptedClock(), FakeNvml()
+    nvml.nvmlDeviceGetTotalEnergyConsumption = lambda handle: clock.advance(10_000_000) or 7
+    gpu = watch(nvml, clock)
+    gpu.watch_energy_counter()
+    assert gpu.energy_period_ns == ENERGY_PERIOD_NS
+
+
+def test_cuda_may_count_other_gpus_than_nvml(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[object] = []
+    nvml = FakeNvml(nvmlDeviceGetHandleByIndex=asked.append, nvmlDeviceGetHandleByUUID=asked.append)
+    for visible in ("", "3,1", "GPU-ab,GPU-cd"):
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
+        GpuWatch(1, nvml, locate=lambda index: None)
+    assert asked == [1, 1, "GPU-cd"]
+
+
+def test_the_driver_knows_best_which_gpu_it_counts(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[object] = []
+    nvml = FakeNvml(nvmlDeviceGetHandleByPciBusId=asked.append, nvmlDeviceGetHandleByUUID=asked.append)
+    for visible in ("", "3,1", "GPU-a,GPU-c", "MIG-a,MIG-c"):
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
+        GpuWatch(1, nvml, locate=lambda index: f"0000:0{index}:00.0")
+    assert asked == ["0000:01:00.0"] * 3 + ["MIG-c"]
+
+
+@pytest.mark.parametrize(("pids", "hidden"), [([], True), (None, True), ([OWN], False), ([OWN, 9], False)])
+def test_processes_that_nobody_can_see_are_no_proof_of_solitude(pids: list[int] | None, hidden: bool) -> None:
+    nvml = FakeNvml(pids=pids)
+    gpu = watch(nvml)
+    gpu.begin()
+    gpu.end()
+    assert gpu.hides_processes is hidden
+
+
+def test_no_nvml_is_no_watch(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "pynvml", None)
+    assert open_gpu_watch("cuda:0") is None
+
+
+def test_nvml_is_initialised_for_the_watch(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    by_place = FakeNvml(pids=[], nvmlDeviceGetHandleByPciBusId=str)
+    monkeypatch.setitem(sys.modules, "pynvml", by_place)
+    assert isinstance(open_gpu_watch("cuda:0"), GpuWatch)
+
+
+def test_index_of_a_device() -> None:
+    assert [read_index(text) for text in ("cuda", "cuda:0", "cuda:7")] == [0, 0, 7]
+
+
+def test_two_watches_are_one() -> None:
+    calls: list[str] = []
+
+    class Fake:
+        def __init__(self, name: str, reading: BlockReading) -> None:
+            self.name, self.reading = name, reading
+
+        def begin(self) -> None:
+            calls.append(f"{self.name} begin")
+
+        def end(self) -> BlockReading:
+            calls.append(f"{self.name} end")
+            return self.reading
+
+    cpu = Fake("cpu", BlockReading(foreign_cpu_cores=0.5, marks=("foreign_cpu",)))
+    gpu = Fake("gpu", BlockReading(sm_clock_mhz=345, marks=("low_clock",)))
+    joint = JointWatch(cpu, gpu)
+    joint.begin()
+    found = joint.end()
+    assert found == BlockReading(foreign_cpu_cores=0.5, sm_clock_mhz=345, marks=("foreign_cpu", "low_clock"))
+    assert calls == ["gpu begin", "cpu begin", "gpu end", "cpu end"]

@@ -1,0 +1,93 @@
+"""How many threads, and on which CPUs."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from enginebench.core.errors import UsageError
+from enginebench.measure import pin
+from enginebench.measure.pin import choose_cpus, default_threads, pin_process
+from machines import AMD_V2, INTEL_HYBRID, INTEL_V1, LayOut
+
+
+def test_default_threads_are_the_physical_cores(lay_out: LayOut) -> None:
+    root = lay_out(INTEL_HYBRID)
+    assert default_threads(root=root, allowed=range(6)) == 4
+    assert default_threads(root=root, allowed=(0, 1)) == 1
+
+
+def test_default_threads_stay_within_a_v2_quota(lay_out: LayOut) -> None:
+    assert default_threads(root=lay_out(AMD_V2), allowed=range(4)) == 1
+
+
+def test_default_threads_stay_within_a_v1_quota(lay_out: LayOut) -> None:
+    assert default_threads(root=lay_out(INTEL_V1), allowed=range(8)) == 2
+
+
+def test_at_least_one_thread(lay_out: LayOut) -> None:
+    root = lay_out({**INTEL_V1, "sys/fs/cgroup/cpu,cpuacct/cpu.cfs_quota_us": "10000\n"})
+    assert default_threads(root=root, allowed=(0,)) == 1
+
+
+def test_the_last_whole_cores_are_chosen_first(lay_out: LayOut) -> None:
+    root = lay_out(AMD_V2)  # cores (0, 2) and (1, 3)
+    assert choose_cpus(1, range(4), root) == (1,)
+    assert choose_cpus(2, range(4), root) == (0, 1)
+    assert choose_cpus(3, range(4), root) == (0, 1, 3)
+    assert choose_cpus(9, range(4), root) == (0, 1, 2, 3)
+
+
+def test_large_cores_come_before_small_ones(lay_out: LayOut) -> None:
+    root = lay_out(INTEL_HYBRID)  # large cores (0, 1) and (2, 3), small cores 4 and 5
+    assert choose_cpus(1, range(6), root) == (2,)
+    assert choose_cpus(2, range(6), root) == (0, 2)
+    assert choose_cpus(4, range(6), root) == (0, 1, 2, 3)
+    assert choose_cpus(5, range(6), root) == (0, 1, 2, 3, 5)
+
+
+def test_without_files_the_last_cpus(tmp_path: Path) -> None:
+    assert choose_cpus(2, (0, 3, 5, 9), tmp_path) == (5, 9)
+
+
+def test_pinning_binds_this_process_and_its_threads() -> None:
+    """In a process of its own, so that the test run keeps its CPUs."""
+    code = (
+        "import os, threading; from enginebench.measure.pin import pin_process\n"
+        "go = threading.Event(); seen = []\n"
+        "t = threading.Thread(target=lambda: (go.wait(), seen.append(os.sched_getaffinity(0)))); t.start()\n"
+        "cpus = pin_process(1); go.set(); t.join()\n"
+        "print(cpus is not None and os.sched_getaffinity(0) == set(cpus) == seen[0], len(cpus))"
+    )
+    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert found.stdout.split() == ["True", "1"]
+
+
+def test_where_pinning_is_unknown_the_answer_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delattr(os, "sched_setaffinity", raising=False)
+    assert pin_process(1) is None
+
+
+def test_where_pinning_is_forbidden_the_answer_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    def forbid(pid: int, cpus: object) -> None:
+        raise PermissionError("not allowed here")
+
+    monkeypatch.setattr(os, "sched_setaffinity", forbid)
+    assert pin_process(1) is None
+
+
+def test_no_threads_is_an_error() -> None:
+    with pytest.raises(UsageError, match="threads is 0"):
+        pin_process(0)
+
+
+@pytest.mark.parametrize(("cores", "streams", "threads"), [(8, 1, 7), (8, 2, 3), (2, 1, 1), (1, 4, 1)])
+def test_streams_share_the_cores_that_the_generator_leaves(
+    monkeypatch: pytest.MonkeyPatch, cores: int, streams: int, threads: int
+) -> None:
+    monkeypatch.setattr(pin, "default_threads", lambda: cores)
+    assert pin.count_stream_threads(streams) == threads

@@ -1,0 +1,116 @@
+"""What the kernel's files say about CPUs, quotas and limits."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from enginebench.measure import topology
+from machines import AMD_V2, INTEL_HYBRID, INTEL_V1, JETSON, LayOut
+
+
+def test_cpus_of_one_core_are_found_together(lay_out: LayOut) -> None:
+    assert topology.group_cores(range(6), lay_out(INTEL_HYBRID)) == [(0, 1), (2, 3), (4,), (5,)]
+
+
+def test_a_cpu_brings_its_siblings_along(lay_out: LayOut) -> None:
+    assert topology.whole_cores((1, 4), lay_out(INTEL_HYBRID)) == {0, 1, 4}
+
+
+def test_a_cpu_of_an_unknown_core_stands_alone(tmp_path: Path) -> None:
+    assert topology.whole_cores((1,), tmp_path) == {1}
+
+
+def test_only_the_cpus_asked_for_are_grouped(lay_out: LayOut) -> None:
+    assert topology.group_cores((1, 3), lay_out(AMD_V2)) == [(1, 3)]
+    assert topology.group_cores((2, 3), lay_out(AMD_V2)) == [(2,), (3,)]
+
+
+def test_without_topology_each_cpu_is_a_core(lay_out: LayOut) -> None:
+    assert topology.group_cores((0, 1), lay_out(JETSON)) == [(0,), (1,)]
+
+
+def test_the_tightest_v2_quota_counts(lay_out: LayOut) -> None:
+    assert topology.read_cpu_quota(lay_out(AMD_V2)) == 1.5
+
+
+def test_v1_quota_is_found_though_the_path_is_the_hosts(lay_out: LayOut) -> None:
+    assert topology.read_cpu_quota(lay_out(INTEL_V1)) == 2.0
+
+
+@pytest.mark.parametrize("text", ["max 100000", "", "nonsense", "100000", "1 0", "-1 5"])
+def test_no_quota_or_a_broken_one_is_none(lay_out: LayOut, text: str) -> None:
+    root = lay_out({**AMD_V2, "sys/fs/cgroup/kubepods/cpu.max": text})
+    assert topology.read_cpu_quota(root) is None
+
+
+def test_v1_quota_of_minus_one_is_none(lay_out: LayOut) -> None:
+    root = lay_out({**INTEL_V1, "sys/fs/cgroup/cpu,cpuacct/cpu.cfs_quota_us": "-1"})
+    assert topology.read_cpu_quota(root) is None
+
+
+def test_memory_limits(lay_out: LayOut) -> None:
+    assert topology.read_memory_limit(lay_out(AMD_V2)) == 2 * 1024**3
+
+
+def test_a_limit_above_the_machine_is_none(lay_out: LayOut) -> None:
+    assert topology.read_memory_limit(lay_out(INTEL_V1)) is None
+
+
+def test_cpusets(lay_out: LayOut) -> None:
+    assert topology.read_cpuset(lay_out(AMD_V2)) == {0, 1, 2}
+
+
+def test_v1_cpuset(lay_out: LayOut) -> None:
+    assert topology.read_cpuset(lay_out(INTEL_V1)) == {0, 1}
+
+
+def test_a_path_out_of_the_mount_is_not_followed(lay_out: LayOut) -> None:
+    root = lay_out({**AMD_V2, "proc/self/cgroup": "0::/../../../../tmp\n", "sys/fs/cgroup/cpu.max": "50000 100000"})
+    assert topology.read_cpu_quota(root) == 0.5
+
+
+def test_an_empty_root_says_nothing(tmp_path: Path) -> None:
+    assert topology.read_cpu_quota(tmp_path) is None
+    assert topology.read_memory_limit(tmp_path) is None
+    assert topology.read_memory_total(tmp_path) is None
+    assert topology.read_cpuset(tmp_path) is None
+    assert topology.read_capacity(0, tmp_path) is None
+
+
+@pytest.mark.parametrize(
+    ("text", "cpus"),
+    [
+        ("0-3,8", {0, 1, 2, 3, 8}),
+        ("5", {5}),
+        ("0,2-2\n", {0, 2}),
+        ("", set()),
+        ("a-b", set()),
+        ("1-", {1}),
+        ("-1", set()),
+    ],
+)
+def test_cpu_lists(text: str, cpus: set[int]) -> None:
+    assert topology.parse_cpu_list(text) == cpus
+
+
+def test_allowed_cpus_are_those_of_the_mask() -> None:
+    if hasattr(os, "sched_getaffinity"):
+        assert set(topology.read_allowed_cpus()) == os.sched_getaffinity(0)
+    assert len(topology.read_allowed_cpus()) >= 1
+
+
+def test_allowed_cpus_without_a_mask_are_all(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delattr(os, "sched_getaffinity", raising=False)
+    monkeypatch.setattr(os, "cpu_count", lambda: 3)
+    assert topology.read_allowed_cpus() == (0, 1, 2)
+
+
+def test_broken_files_are_none(tmp_path: Path) -> None:
+    (tmp_path / "binary").write_bytes(b"\xff\xfe\0")
+    (tmp_path / "folder").mkdir()
+    assert topology.read_int(tmp_path / "binary") is None
+    assert topology.read_text(tmp_path / "folder") is None
+    assert topology.read_text(tmp_path / "missing") is None

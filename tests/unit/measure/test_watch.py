@@ -1,0 +1,129 @@
+"""Foreign CPU time, from counters that the test writes."""
+
+from __future__ import annotations
+
+import os
+import time
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from enginebench.measure import watch
+from enginebench.measure.watch import BlockReading, BlockWatch, measure_own_cpu_ns
+from machines import LayOut
+from scripted import ScriptedClock
+
+MS = 1_000_000
+TICKS_PER_S = os.sysconf("SC_CLK_TCK")
+
+
+def format_stat(*cpus: tuple[int, int]) -> str:
+    """/proc/stat for CPUs of (busy, idle) ticks; a tenth of busy is steal, a tenth of idle is iowait."""
+    rows = [f"{b - b // 10} 0 0 {i - i // 10} {i // 10} 0 0 {b // 10} 0 0" for b, i in cpus]
+    busy, idle = sum(b for b, _ in cpus), sum(i for _, i in cpus)
+    lines = [f"cpu  {busy} 0 0 {idle} 0 0 0 0 0 0", *(f"cpu{n} {row}" for n, row in enumerate(rows)), "intr 5 0"]
+    return "\n".join(lines) + "\n"
+
+
+def watch_block(
+    lay_out: LayOut,
+    before: str,
+    after: str,
+    *,
+    own_ms: int = 0,
+    wall_ms: int = 1000,
+    cpus: tuple[int, ...] | None = None,
+) -> BlockReading:
+    """The reading over `wall_ms` between two states of /proc/stat."""
+    clock, own = ScriptedClock(), ScriptedClock()
+    root = lay_out({"proc/stat": before})
+    watch = BlockWatch(cpus, root=root, clock=clock, own_cpu_ns=own)
+    watch.begin()
+    lay_out({"proc/stat": after})
+    clock.advance(wall_ms * MS)
+    own.advance(own_ms * MS)
+    return watch.end()
+
+
+def test_foreign_is_what_is_neither_idle_nor_ours(lay_out: LayOut) -> None:
+    second = TICKS_PER_S
+    after = format_stat((second, 0), (second * 7 // 10, second * 3 // 10))
+    reading = watch_block(lay_out, format_stat((0, 0), (0, 0)), after, own_ms=1000)
+    assert reading.foreign_cpu_cores == pytest.approx(0.7)
+    assert reading.marks == ("foreign_cpu",)
+
+
+def test_ours_alone_is_not_foreign(lay_out: LayOut) -> None:
+    second = TICKS_PER_S
+    reading = watch_block(lay_out, format_stat((0, 0), (0, 0)), format_stat((second, 0), (0, second)), own_ms=1000)
+    assert reading.foreign_cpu_cores == pytest.approx(0.0)
+    assert reading.marks == ()
+
+
+def test_rounding_cannot_make_it_negative(lay_out: LayOut) -> None:
+    second = TICKS_PER_S
+    reading = watch_block(lay_out, format_stat((0, 0)), format_stat((second, 0)), own_ms=1010)
+    assert reading.foreign_cpu_cores == 0.0
+
+
+def test_a_block_too_short_for_the_counters_gives_none(lay_out: LayOut) -> None:
+    before, after = format_stat((0, 0)), format_stat((4, 5))
+    assert watch_block(lay_out, before, after, wall_ms=79).foreign_cpu_cores is None
+    assert watch_block(lay_out, before, after, wall_ms=100).foreign_cpu_cores is not None
+
+
+def test_only_the_chosen_cpus_count(lay_out: LayOut) -> None:
+    second = TICKS_PER_S
+    before, after = format_stat((0, 0), (0, 0)), format_stat((second, 0), (0, second))
+    assert watch_block(lay_out, before, after, cpus=(1,)).foreign_cpu_cores == pytest.approx(0.0)
+    assert watch_block(lay_out, before, after, cpus=(0,)).foreign_cpu_cores == pytest.approx(1.0)
+
+
+def test_the_cpuset_of_the_container_is_watched(lay_out: LayOut) -> None:
+    second = TICKS_PER_S
+    lay_out(
+        {
+            "proc/self/cgroup": "0::/\n",
+            "sys/fs/cgroup/cgroup.controllers": "",
+            "sys/fs/cgroup/cpuset.cpus.effective": "1",
+        }
+    )
+    reading = watch_block(lay_out, format_stat((0, 0), (0, 0)), format_stat((second, 0), (0, second)))
+    assert reading.foreign_cpu_cores == pytest.approx(0.0)
+
+
+@pytest.mark.parametrize(
+    "after", ["", "cpu  1 2\ncpu0 1 2\n", "nonsense", format_stat((0, 0)), format_stat((1, 1), (1, 1))]
+)
+def test_counters_that_say_nothing_give_none(lay_out: LayOut, after: str) -> None:
+    """Empty, cut short, another format, standing still, a CPU that came."""
+    reading = watch_block(lay_out, format_stat((0, 0)), after)
+    assert reading.foreign_cpu_cores is None
+    assert reading.marks == ()
+
+
+def test_without_proc_there_is_no_figure(tmp_path: Path) -> None:
+    watch = BlockWatch(root=tmp_path)
+    watch.begin()
+    assert watch.end() == BlockReading()
+
+
+def test_end_without_begin_gives_no_figure(lay_out: LayOut) -> None:
+    assert BlockWatch(root=lay_out({"proc/stat": format_stat((5, 5))})).end().foreign_cpu_cores is None
+
+
+def test_own_time_covers_threads_and_never_runs_back() -> None:
+    before = measure_own_cpu_ns()
+    assert before >= time.process_time_ns() - 50 * MS
+    sum(range(200_000))
+    assert measure_own_cpu_ns() > before
+
+
+def test_sleeping_is_not_a_neighbour(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A thousand sleeps cost the kernel time that no process is charged for."""
+    slept = SimpleNamespace(ru_nvcsw=0)
+    monkeypatch.setattr(watch.resource, "getrusage", lambda who: slept)
+    before = measure_own_cpu_ns()
+    slept.ru_nvcsw = 1000
+    assert measure_own_cpu_ns() - before >= 1000 * watch.SLEEP_NS

@@ -1,0 +1,435 @@
+"""Calibration: ranges from data, the record as a file, TensorRT's cache."""
+
+import json
+import struct
+
+import numpy as np
+import onnx
+import pytest
+from msgspec.structs import replace
+from onnx import helper
+
+from enginebench.core.errors import ArtifactError, ParseError, UsageError
+from enginebench.models.onnx.source import read_onnx
+from enginebench.models.precision import observe
+from enginebench.models.precision.calibrate import calibrate
+from enginebench.models.precision.calibration import (
+    EXTERNAL,
+    Calibration,
+    TensorRange,
+    check_preprocess,
+    read_calibration,
+    read_calibration_cache,
+    write_calibration,
+    write_calibration_cache,
+)
+from enginebench.models.precision.calibration_data import keep_batches, open_arrays, open_data, open_given
+from enginebench.models.precision.graph import load_whole_graph, name_nodes, prepare_graph
+from enginebench.models.zoo import packaged_onnx
+from graphs import build_graph, build_residual, save
+
+
+@pytest.fixture
+def residual(tmp_path):
+    return read_onnx(save(build_residual(), tmp_path / "residual.onnx"))
+
+
+@pytest.fixture
+def arrays(tmp_path, residual):
+    path = tmp_path / "x.npy"
+    np.save(path, np.random.default_rng(0).standard_normal((20, 3, 8, 8), dtype=np.float32))
+    return open_arrays(path, residual.inputs, 20)
+
+
+def watch_directly(path, feeds):
+    """All tensors of the prepared graph at once, as the truth."""
+    model = prepare_graph(load_whole_graph(path))
+    observer = observe.Observer(model, observe.find_activations(model), 1)
+    return observer._run(feeds, observe.find_activations(model))
+
+
+def test_minmax_is_the_smallest_and_largest_value_seen(tmp_path, residual, arrays):
+    found = calibrate(residual, arrays, threads=1)
+    truth = watch_directly(tmp_path / "residual.onnx", arrays.read(0, 20))
+    assert found.ranges.keys() == truth.keys()
+    for name, values in truth.items():
+        assert found.ranges[name].low == pytest.approx(values.min(), rel=1e-5, abs=1e-6)
+        assert found.ranges[name].high == pytest.approx(values.max(), rel=1e-5, abs=1e-6)
+
+
+@pytest.mark.parametrize("method", ["minmax", "entropy", "percentile"])
+def test_steps_do_not_change_the_ranges(residual, arrays, method):
+    one = calibrate(residual, arrays, method=method, batch=1, threads=1)
+    many = calibrate(residual, arrays, method=method, batch=7, threads=1)
+    assert one.data_sha256 == many.data_sha256
+    for name in one.ranges:
+        assert one.ranges[name].high == pytest.approx(many.ranges[name].high, rel=5e-3, abs=1e-5), name
+
+
+def test_memory_of_a_step_is_bounded(monkeypatch, tmp_path, residual, arrays):
+    entry = sum(v.nbytes for v in watch_directly(tmp_path / "residual.onnx", arrays.read(0, 1)).values())
+    sizes = []
+    original = observe.Observer._run
+
+    def run(self, feeds, names):
+        sizes.append(len(feeds["x"]))
+        return original(self, feeds, names)
+
+    monkeypatch.setattr(observe.Observer, "_run", run)
+    calibrate(residual, arrays, batch=16, threads=1)
+    assert sizes == [1, 16, 3]
+    sizes.clear()
+    monkeypatch.setattr(observe, "STEP_BYTES", 4 * entry)
+    calibrate(residual, arrays, batch=16, threads=1)
+    assert sizes == [1, 4, 4, 4, 4, 3]
+
+
+def _observer(artifact):
+    from pathlib import Path
+
+    model = prepare_graph(load_whole_graph(Path(artifact.path)))
+    return observe.Observer(model, observe.find_activations(model), 1)
+
+
+def test_a_step_is_forgotten_before_the_next(residual, arrays):
+    steps = list(_observer(residual).watch(arrays, 4))
+    assert [step.done for step in steps] == [1, 5, 9, 13, 17, 20]
+    assert all(step.tensors == {} for step in steps)
+
+
+def test_cut_ranges_lie_inside_what_was_seen(residual, arrays):
+    whole = calibrate(residual, arrays, threads=1).ranges
+    for method, percentile in (("entropy", None), ("percentile", 99.0)):
+        cut = calibrate(residual, arrays, method=method, percentile=percentile, threads=1).ranges
+        assert all(whole[n].low <= cut[n].low <= cut[n].high <= whole[n].high for n in whole)
+        assert any(cut[n].high < whole[n].high for n in whole)
+
+
+def test_tensors_in_front_of_a_relu_keep_what_was_seen(residual, arrays):
+    assert observe.find_clipped(prepare_graph(build_residual())) == {"n0", "c1", "s"}
+    whole = calibrate(residual, arrays, threads=1).ranges
+    cut = calibrate(residual, arrays, method="percentile", percentile=90.0, threads=1).ranges
+    assert cut["n0"] == whole["n0"] and cut["r0"].high < whole["r0"].high
+
+
+def test_every_value_is_counted_once():
+    limit = 3.7
+    values = np.linspace(-limit, limit, 100_001).astype(np.float32)
+    counts = np.zeros(4096, np.int64)
+    observe._count(values, float(np.abs(values).max()), counts)
+    assert counts.sum() == values.size and counts[0] > 0 and counts[-1] > 0
+    expected = np.histogram(values, bins=4096, range=(-limit, limit))[0]
+    assert np.abs(np.cumsum(counts) - np.cumsum(expected)).max() <= 2
+
+
+def test_a_stated_percentile_is_kept_in_the_record(residual, arrays):
+    narrow = calibrate(residual, arrays, method="percentile", percentile=90, threads=1)
+    default = calibrate(residual, arrays, method="percentile", threads=1)
+    assert (narrow.percentile, default.percentile) == (90, 99.99)
+    assert narrow.ranges["x"].high < default.ranges["x"].high
+
+
+def test_records_where_it_comes_from():
+    artifact = replace(read_onnx(packaged_onnx("digits-cnn")), model="digits-cnn")
+    data = open_data("digits", model="digits-cnn", inputs=artifact.inputs, n=40, seed=3)
+    found = calibrate(artifact, data, threads=1)
+    assert (found.n, found.source, found.seed, found.method) == (40, "digits", 3, "minmax")
+    assert found.model_sha256 == artifact.sha256 and len(found.data_sha256) == 64
+    assert found.preprocess_sha256 == data.preprocess_sha256
+    assert {"onnx", "onnxruntime", "numpy"} <= found.made_by.keys()
+    assert found.caveats == ()
+
+
+def test_random_data_is_marked():
+    artifact = read_onnx(packaged_onnx("digits-mlp"))
+    data = open_data("fake", model="digits-mlp", inputs=artifact.inputs, n=4)
+    found = calibrate(artifact, data, threads=1)
+    assert [c.code for c in found.caveats] == ["random_calibration"] and found.preprocess_sha256 is None
+
+
+def test_arrays_are_marked(arrays, residual):
+    found = calibrate(residual, arrays, threads=1)
+    assert [c.code for c in found.caveats] == ["external_preprocess"] and found.preprocess_sha256 == EXTERNAL
+
+
+def test_weights_have_the_same_hash_under_another_batch(tmp_path, residual, arrays):
+    model = build_residual()
+    model.graph.input[0].type.tensor_type.shape.dim[0].dim_value = 5
+    fixed = read_onnx(save(model, tmp_path / "fixed.onnx"))
+    one, other = calibrate(residual, arrays, threads=1), calibrate(fixed, arrays, threads=1)
+    assert one.weights_sha256 == other.weights_sha256 and one.model_sha256 != other.model_sha256
+    for name in one.ranges:
+        assert one.ranges[name].high == pytest.approx(other.ranges[name].high, rel=1e-5)
+
+
+def test_a_fixed_batch_leaves_out_what_does_not_fill_it(tmp_path, arrays):
+    model = build_residual()
+    model.graph.input[0].type.tensor_type.shape.dim[0].dim_value = 8
+    fixed = read_onnx(save(model, tmp_path / "fixed.onnx"))
+    assert calibrate(fixed, arrays, threads=1).n == 16
+    with pytest.raises(UsageError, match="fixed batch of 8"):
+        calibrate(fixed, replace(arrays, n=7), threads=1)
+
+
+def test_other_preprocessing_is_refused(residual):
+    made = Calibration(
+        model="a",
+        model_sha256=None,
+        weights_sha256=None,
+        method="minmax",
+        n=1,
+        source="pictures",
+        preprocess_sha256="1" * 64,
+        ranges={},
+    )
+    check_preprocess(made, "m", "1" * 64)
+    check_preprocess(made, "m", None)
+    check_preprocess(made, "m", EXTERNAL)
+    with pytest.raises(ArtifactError, match=r"222222222222.*pictures.*111111111111"):
+        check_preprocess(made, "m", "2" * 64)
+    artifact = replace(read_onnx(packaged_onnx("digits-mlp")), preprocess_sha256="2" * 64)
+    data = open_data("digits", model="digits-mlp", inputs=artifact.inputs, n=4)
+    with pytest.raises(ArtifactError, match="belong to other inputs"):
+        calibrate(artifact, data, threads=1)
+
+
+def test_nan_names_its_tensor(tmp_path):
+    nodes = [helper.make_node("Log", ["x"], ["h"], "log"), helper.make_node("Relu", ["h"], ["y"], "relu")]
+    artifact = read_onnx(save(build_graph(nodes, {}, ["batch", 4], ["batch", 4]), tmp_path / "log.onnx"))
+    np.save(tmp_path / "z.npy", -np.ones((2, 4), np.float32))
+    with pytest.raises(ArtifactError, match="'h' holds NaN among the first 1 entries"):
+        calibrate(artifact, open_arrays(tmp_path / "z.npy", artifact.inputs, 2), threads=1)
+
+
+@pytest.mark.parametrize("method", ["minmax", "entropy"])
+def test_an_infinity_takes_the_range_away(tmp_path, method):
+    nodes = [helper.make_node("Log", ["x"], ["h"], "log"), helper.make_node("Relu", ["h"], ["y"], "relu")]
+    artifact = read_onnx(save(build_graph(nodes, {}, ["batch", 4], ["batch", 4]), tmp_path / "log.onnx"))
+    np.save(tmp_path / "z.npy", np.array([[1, 2, 3, 4], [0, 1, 1, 1]], np.float32))
+    found = calibrate(artifact, open_arrays(tmp_path / "z.npy", artifact.inputs, 2), method=method, threads=1)
+    assert found.ranges.keys() == {"x", "y"}
+    assert [c.code for c in found.caveats] == ["external_preprocess", "nonfinite"] and ": h" in found.caveats[1].message
+
+
+def test_nodes_get_names_of_their_own():
+    nodes = [helper.make_node("Relu", ["x"], ["a"], "twin"), helper.make_node("Relu", ["a"], ["b"], "twin")]
+    nodes += [helper.make_node("Relu", ["b"], ["c"]), helper.make_node("Relu", ["c"], ["y"], "Relu_1")]
+    model = build_graph(nodes, {}, [1, 4], [1, 4])
+    name_nodes(model)
+    assert [node.name for node in model.graph.node] == ["twin", "twin_1", "Relu_2", "Relu_1"]
+
+
+def test_a_tensor_of_zeros_is_a_range(tmp_path):
+    nodes = [helper.make_node("Relu", ["x"], ["y"], "relu")]
+    artifact = read_onnx(save(build_graph(nodes, {}, ["batch", 4], ["batch", 4]), tmp_path / "relu.onnx"))
+    np.save(tmp_path / "z.npy", np.zeros((2, 4), np.float32))
+    data = open_arrays(tmp_path / "z.npy", artifact.inputs, 2)
+    for method in ("minmax", "entropy", "percentile"):
+        assert calibrate(artifact, data, method=method, threads=1).ranges["y"] == TensorRange(low=0, high=0)
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"method": "magic"}, "minmax, entropy, percentile"),
+        ({"percentile": 99.0}, "no effect with --method minmax"),
+        ({"method": "percentile", "percentile": 101.0}, "at most 100"),
+        ({"method": "percentile", "percentile": 50.0}, "above 50"),
+        ({"batch": 0}, "at least 1"),
+    ],
+)
+def test_refuses_what_cannot_be_asked_for(residual, arrays, options, said):
+    with pytest.raises(UsageError, match=said):
+        calibrate(residual, arrays, **options)
+
+
+def test_refuses_what_is_no_fp32_graph(residual, arrays):
+    with pytest.raises(UsageError, match="kind torch"):
+        calibrate(replace(residual, kind="torch"), arrays)
+    with pytest.raises(UsageError, match="int8 already"):
+        calibrate(replace(residual, precision="int8"), arrays)
+
+
+def test_an_old_operator_set_is_raised(tmp_path):
+    model = build_graph([helper.make_node("Relu", ["x"], ["y"], "r")], {}, ["batch", 4], ["batch", 4], opset=11)
+    path = save(model, tmp_path / "old.onnx")
+    prepared = prepare_graph(load_whole_graph(path))
+    assert prepared.opset_import[0].version >= 13
+
+
+def test_preparing_folds_batch_norm_and_keeps_the_answers(tmp_path, arrays):
+    from graphs import run_graph
+
+    prepared = prepare_graph(build_residual())
+    assert "BatchNormalization" not in {node.op_type for node in prepared.graph.node}
+    assert {opset.domain for opset in prepared.opset_import} <= {"", "ai.onnx"}
+    feeds = arrays.read(0, 4)
+    before = run_graph(save(build_residual(), tmp_path / "a.onnx"), feeds)
+    assert np.allclose(before, run_graph(save(prepared, tmp_path / "b.onnx"), feeds), atol=1e-5)
+
+
+def make_calibration():
+    ranges = {"input": TensorRange(low=-1.5, high=2.54), "täg/0:0 x": TensorRange(low=0, high=6)}
+    return Calibration(
+        model="m",
+        model_sha256="a" * 64,
+        weights_sha256="b" * 64,
+        method="entropy",
+        n=3,
+        source="pictures",
+        preprocess_sha256="c" * 64,
+        ranges=ranges,
+    )
+
+
+def test_json_comes_back(tmp_path):
+    path = tmp_path / "ein Ordner" / "calib.json"
+    write_calibration(make_calibration(), path)
+    assert read_calibration(path) == make_calibration()
+    assert json.loads(path.read_text())["schema"] == "enginebench.calibration/1"
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (lambda d: d.update(schema="enginebench.calibration/9"), "schema"),
+        (lambda d: d["ranges"]["input"].update(low=3.0), "in order"),
+        (lambda d: d["ranges"]["input"].update(low="x"), "ranges"),
+        (lambda d: d.pop("ranges"), "ranges"),
+        (lambda d: d.update(method="magic"), "method"),
+    ],
+)
+def test_damaged_json_names_the_field(tmp_path, change, said):
+    path = tmp_path / "calib.json"
+    write_calibration(make_calibration(), path)
+    document = json.loads(path.read_text())
+    change(document)
+    path.write_text(json.dumps(document))
+    with pytest.raises(ParseError, match=said):
+        read_calibration(path)
+
+
+@pytest.mark.parametrize("content", [b"", b"{", b"[]", b"\xff\xfe"])
+def test_other_files_are_no_calibration(tmp_path, content):
+    path = tmp_path / "calib.json"
+    path.write_bytes(content)
+    with pytest.raises(ParseError):
+        read_calibration(path)
+
+
+def test_cache_has_tensorrts_form(tmp_path):
+    path = tmp_path / "calib.cache"
+    write_calibration_cache(make_calibration(), path, tensorrt_version="8.6.1")
+    lines = path.read_text(encoding="utf-8").splitlines()
+    assert lines[0] == "TRT-8601-EntropyCalibration2"
+    assert lines[1] == f"input: {struct.pack('>f', 2.54 / 127).hex()}"
+    found = read_calibration_cache(path)
+    assert found.method == "entropy" and found.n is None and found.preprocess_sha256 == EXTERNAL
+    assert found.ranges["täg/0:0 x"].high == pytest.approx(6, rel=1e-6)
+    assert found.ranges["input"].low == pytest.approx(-2.54, rel=1e-6)
+    assert [c.code for c in found.caveats] == ["external_preprocess"]
+
+
+def test_cache_of_a_newer_version(tmp_path):
+    write_calibration_cache(make_calibration(), tmp_path / "c", tensorrt_version="10.16.1")
+    assert (tmp_path / "c").read_text().startswith("TRT-101601-")
+
+
+@pytest.mark.parametrize("version", ["10", "10.0", "ten.0.1", ""])
+def test_a_version_must_be_one(tmp_path, version):
+    with pytest.raises(UsageError, match=r"major\.minor\.patch"):
+        write_calibration_cache(make_calibration(), tmp_path / "c", tensorrt_version=version)
+
+
+def test_a_name_with_a_line_end_cannot_be_written(tmp_path):
+    bad = replace(make_calibration(), ranges={"a\nb": TensorRange(low=0, high=1)})
+    with pytest.raises(UsageError, match="line end"):
+        write_calibration_cache(bad, tmp_path / "c")
+
+
+@pytest.mark.parametrize(
+    ("content", "where"),
+    [
+        (b"", "line 1"),
+        (b"hello\ninput: 3c010a14\n", "line 1"),
+        (b"TRT-8601-MagicCalibration\ninput: 3c010a14\n", "line 1"),
+        (b"TRT-8601-EntropyCalibration2\n", "header without entries"),
+        (b"TRT-8601-EntropyCalibration2\ninput 3c010a14\n", "line 2"),
+        (b"TRT-8601-EntropyCalibration2\ninput: 3c010a\n", "line 2"),
+        (b"TRT-8601-EntropyCalibration2\na: 3c010a14\ninput: 7fc00000\n", "line 3"),
+        (b"TRT-8601-EntropyCalibration2\ninput: bc010a14\n", "not below 0"),
+        (b"TRT-8601-\xff\n", "byte 9"),
+    ],
+)
+def test_a_damaged_cache_names_the_line(tmp_path, content, where):
+    path = tmp_path / "calib.cache"
+    path.write_bytes(content)
+    with pytest.raises(ParseError, match=where):
+        read_calibration_cache(path)
+
+
+def test_a_huge_or_missing_cache_is_refused(tmp_path):
+    path = tmp_path / "calib.cache"
+    with pytest.raises(ParseError, match="no readable file"):
+        read_calibration_cache(path)
+    with path.open("wb") as file:
+        file.truncate(1 << 30)
+    with pytest.raises(ParseError, match="1073741824 bytes"):
+        read_calibration_cache(path)
+
+
+def test_a_graph_with_branches_can_be_watched(tmp_path):
+    inner = helper.make_tensor_value_info
+    then = helper.make_graph([helper.make_node("Relu", ["x"], ["t"])], "t", [], [inner("t", 1, None)])
+    other = helper.make_graph([helper.make_node("Neg", ["x"], ["e"])], "e", [], [inner("e", 1, None)])
+    nodes = [
+        helper.make_node("ReduceMax", ["x"], ["largest"], "largest", keepdims=0),
+        helper.make_node("Greater", ["largest", "zero"], ["which"], "which"),
+        helper.make_node("If", ["which"], ["h"], "branch", then_branch=then, else_branch=other),
+        helper.make_node("Relu", ["h"], ["y"], "relu"),
+    ]
+    model = build_graph(nodes, {"zero": np.float32(0)}, ["batch", 4], ["batch", 4])
+    path = save(model, tmp_path / "if.onnx")
+    artifact = read_onnx(path)
+    np.save(tmp_path / "x.npy", np.ones((3, 4), np.float32))
+    found = calibrate(artifact, open_arrays(tmp_path / "x.npy", artifact.inputs, 3), threads=1)
+    assert found.ranges["y"] == TensorRange(low=1, high=1)
+    assert onnx.load(path).graph.node[2].op_type == "If"
+
+
+@pytest.mark.parametrize("shape", [[3, "batch", 2], [3, 1, 2]])
+def test_random_entries_have_the_shapes_that_the_graph_wants(tmp_path, shape):
+    """Not every input has its entries along the first axis: a step of joined ones would not run."""
+    x, state, y = (
+        helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, axes)
+        for name, axes in (("x", [5, *shape[1:]]), ("state", shape), ("y", None))
+    )
+    graph = helper.make_graph([helper.make_node("Concat", ["x", "state"], ["y"], axis=0)], "g", [x, state], [y])
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9)
+    artifact = read_onnx(save(model, tmp_path / "states.onnx"))
+    found = calibrate(artifact, open_data("fake", model="m", inputs=artifact.inputs, n=3), threads=1)
+    assert found.n == 3 and set(found.ranges) == {"x", "state", "y"}
+    assert found.ranges["y"].high == max(found.ranges["x"].high, found.ranges["state"].high)
+
+
+def test_every_file_counts_where_entries_share_an_input(tmp_path):
+    """Scales differ from file to file: taken together, all would have had the first one's, in silence."""
+    x, scale, y = (
+        helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, shape)
+        for name, shape in (("x", ["batch", 2]), ("scale", [1]), ("y", ["batch", 2]))
+    )
+    graph = helper.make_graph([helper.make_node("Mul", ["x", "scale"], ["y"])], "g", [x, scale], [y])
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9)
+    artifact = read_onnx(save(model, tmp_path / "scaled.onnx"))
+    folder = tmp_path / "given"
+    folder.mkdir()
+    for i, size in enumerate((1, 10, 2)):
+        np.savez(folder / f"{i}.npz", x=np.array([[1, -3], [2, 0]], np.float32), scale=np.array([size], np.float32))
+    data = open_given(str(folder), artifact.inputs)
+    assert data.apart and data.n == 6
+    found = calibrate(artifact, data, method="minmax", threads=1)
+    assert (found.n, found.ranges["y"].low, found.ranges["y"].high) == (6, -30, 20)
+    again = calibrate(artifact, open_given(str(folder), artifact.inputs), method="entropy", threads=1)
+    assert again.data_sha256 == found.data_sha256
+    with pytest.raises(UsageError, match="--keep-batches"):
+        keep_batches(data, tmp_path / "kept.npz")

@@ -1,0 +1,185 @@
+"""Nodes left out of a precision by name: every recipe keeps them in FP32, and the file says so."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from msgspec.structs import replace
+from onnx import helper
+
+from enginebench.core.errors import ArtifactError, UsageError
+from enginebench.core.names import format_precision, name_mix, row_id
+from enginebench.core.records import Availability, EngineSpec, MeasureSpec
+from enginebench.models.onnx.head import read_onnx_head
+from enginebench.models.onnx.source import read_onnx
+from enginebench.models.precision.calibrate import calibrate
+from enginebench.models.precision.calibration_data import open_arrays, open_data
+from enginebench.models.precision.exclusion import (
+    find_homes,
+    find_originals,
+    read_exclusion,
+    resolve_exclusion,
+    write_exclusion,
+)
+from enginebench.models.precision.graph import load_whole_graph, prepare_graph
+from enginebench.models.precision.macs import list_quantized_products
+from enginebench.models.precision.quantize import quantize
+from enginebench.models.zoo import packaged_onnx
+from enginebench.workflow.folder import RunRequest
+from enginebench.workflow.plan import plan_rows
+from graphs import build_graph, build_residual, save
+
+FIRST, LAST = "node_Conv_51", "node_linear_1"
+
+
+@pytest.fixture(scope="module")
+def digits():
+    """(artifact, calibration, data) of the small CNN."""
+    artifact = replace(read_onnx(packaged_onnx("digits-cnn")), model="digits-cnn", weights="trained")
+    data = open_data("digits", model="digits-cnn", inputs=artifact.inputs, n=64)
+    artifact = replace(artifact, preprocess_sha256=data.preprocess_sha256)
+    return artifact, calibrate(artifact, data, threads=1), data
+
+
+@pytest.mark.parametrize("recipe", ["tensorrt", "cpu", "nncf"])
+def test_every_recipe_leaves_the_named_nodes_in_fp32(digits, tmp_path, recipe):
+    artifact, calibration, data = digits
+    found = {}
+    for name, exclude in (("all", ()), ("mixed", (FIRST, LAST))):
+        path = tmp_path / f"{name}.onnx"
+        ranges = {"data": data} if recipe == "nncf" else {"calibration": calibration}
+        quantize(artifact, "int8", recipe, path, exclude=exclude, **ranges)
+        found[name] = set(list_quantized_products(onnx.load(path)))
+    assert {FIRST, LAST} <= found["all"] and found["mixed"] == found["all"] - {FIRST, LAST}
+
+
+@pytest.mark.parametrize("to", ["fp16", "bf16"])
+def test_a_cast_leaves_the_named_nodes_in_fp32_and_does_not_call_them_unsafe(digits, tmp_path, to):
+    artifact, calibration, _ = digits
+    made = quantize(artifact, to, None, tmp_path / "cast.onnx", calibration=calibration, exclude=(FIRST,))
+    graph = onnx.load(tmp_path / "cast.onnx").graph
+    types = {t.name: t.data_type for t in graph.initializer}
+    weights = {node.name: types[node.input[1]] for node in graph.node if node.op_type == "Conv"}
+    assert weights.pop(FIRST) == onnx.TensorProto.FLOAT and onnx.TensorProto.FLOAT not in weights.values()
+    assert [c.template for c in made.caveats if c.code == "kept_fp32"] == ["kept_fp32.excluded"]
+
+
+def test_the_file_says_what_was_excluded_and_is_read_back_with_it(digits, tmp_path):
+    artifact, calibration, _ = digits
+    path = tmp_path / "mixed.onnx"
+    made = quantize(artifact, "int8", "cpu", path, calibration=calibration, exclude=(FIRST, LAST))
+    assert made.excluded == (FIRST, LAST) == read_onnx(path).excluded == read_onnx_head(path).excluded
+    told = next(c for c in made.caveats if c.code == "kept_fp32")
+    assert told.message == f"nodes that stay in FP32, as the list of exclusions says: 2 ({FIRST}, {LAST})"
+    again = quantize(read_onnx(path), "int8", "cpu", tmp_path / "again.onnx")
+    assert again.excluded == made.excluded and again.caveats == made.caveats
+
+
+def test_a_graph_with_quantizers_cannot_lose_them_by_a_list(digits, tmp_path):
+    artifact, calibration, _ = digits
+    path = tmp_path / "all.onnx"
+    quantize(artifact, "int8", "cpu", path, calibration=calibration)
+    with pytest.raises(UsageError, match="holds Q/DQ nodes already, which --exclude cannot take away"):
+        quantize(read_onnx(path), "int8", "cpu", tmp_path / "again.onnx", exclude=(FIRST,))
+
+
+def test_an_unknown_name_is_refused_with_near_ones_and_nothing_is_written(digits, tmp_path):
+    artifact, calibration, _ = digits
+    with pytest.raises(UsageError, match=r"1 of the graph's nodes.*'node_Conv_5' \(near: node_Conv_5\d, "):
+        quantize(artifact, "int8", "cpu", tmp_path / "q.onnx", calibration=calibration, exclude=(FIRST, "node_Conv_5"))
+    assert not (tmp_path / "q.onnx").exists()
+
+
+def test_excluding_every_product_leaves_nothing_to_be_called_int8(digits, tmp_path):
+    artifact, calibration, _ = digits
+    nodes = [node.name for node in onnx.load(artifact.path).graph.node]
+    with pytest.raises(ArtifactError, match=r"nothing in .* could be quantized"):
+        quantize(artifact, "int8", "cpu", tmp_path / "q.onnx", calibration=calibration, exclude=nodes)
+
+
+def test_a_node_that_was_folded_is_found_where_its_work_went(tmp_path):
+    """Conv and BatchNorm become one node; who names the BatchNorm means it."""
+    rng = np.random.default_rng(0)
+    constants = {
+        "w": rng.standard_normal((4, 3, 3, 3)).astype(np.float32),
+        **{name: np.full(4, 0.5, np.float32) for name in ("scale", "shift", "mean", "var")},
+    }
+    nodes = [
+        helper.make_node("Conv", ["x", "w"], ["c"], "conv"),
+        helper.make_node("BatchNormalization", ["c", "scale", "shift", "mean", "var"], ["b"], "norm"),
+        helper.make_node("Relu", ["b"], ["y"], "relu"),
+    ]
+    path = save(build_graph(nodes, constants, ("batch", 3, 8, 8), ("batch", 4, 6, 6)), tmp_path / "f.onnx")
+    given = load_whole_graph(path)
+    prepared = prepare_graph(given)
+    (conv,) = [node.name for node in prepared.graph.node if node.op_type == "Conv"]
+    assert find_homes(given, prepared) == {"conv": conv, "norm": conv, "relu": "relu"}
+    assert resolve_exclusion(("norm", "conv"), given, prepared) == (conv,)
+    assert set(find_originals(given, prepared)[conv]) in ({"conv"}, {"conv", "norm"})
+
+
+def test_a_list_is_written_and_read(tmp_path):
+    path = tmp_path / "exclude.txt"
+    write_exclusion(path, ("a", "b/c"), ("made by a test",))
+    assert path.read_text() == "# made by a test\na\nb/c\n" and read_exclusion(path) == ("a", "b/c")
+    path.write_text("\n # a remark\n  a \n")
+    assert read_exclusion(path) == ("a",)
+
+
+@pytest.mark.parametrize(
+    ("content", "error", "message"),
+    [
+        (b"# nothing\n", UsageError, "names no node"),
+        (b"a\nb\na\n", UsageError, "names 'a' twice"),
+        (b"\xff\xfe", ArtifactError, "is not text"),
+        (None, ArtifactError, "cannot be read: No such file"),
+    ],
+)
+def test_a_bad_list_is_refused(tmp_path, content, error, message):
+    if content is not None:
+        (tmp_path / "list").write_bytes(content)
+    with pytest.raises(error, match=message):
+        read_exclusion(tmp_path / "list")
+
+
+def test_a_mixed_graph_is_a_row_of_its_own(digits, tmp_path):
+    artifact, calibration, _ = digits
+    ids = set()
+    for exclude in ((), (FIRST,), (LAST,), (FIRST, LAST)):
+        path = tmp_path / "q.onnx"
+        made = quantize(artifact, "int8", "cpu", path, calibration=calibration, exclude=exclude)
+        request = RunRequest(model=str(path), engines=(("ort", {}),), precisions=(("fp32", None),))
+        (row,) = plan_rows(
+            request, (made,), probe=lambda name: Availability(engine=name, available=True), takes=lambda name: "onnx"
+        )
+        assert row.skip is None and row.engine.mix == name_mix(exclude)
+        ids.add(row.id)
+    assert len(ids) == 4
+
+
+def test_the_order_of_a_list_does_not_make_another_row():
+    assert name_mix(("a", "b")) == name_mix(("b", "a")) != name_mix(("a",)) and name_mix(()) == ""
+    spec = EngineSpec(backend="ort", precision="int8", recipe="cpu", mix="1a2b3c4d")
+    assert format_precision(spec.precision, spec.recipe, spec.mix) == "int8@cpu mix 1a2b3c4d"
+    assert "int8.cpu-mix-1a2b3c4d" in row_id(spec, "int8", MeasureSpec())
+
+
+def test_an_excluded_node_reads_floats_where_there_are_any(tmp_path):
+    """The first convolution and the sum stay in FP32, the second convolution reads the same tensor in 8 bits."""
+    artifact = read_onnx(save(build_residual(), tmp_path / "residual.onnx"))
+    np.save(tmp_path / "x.npy", np.random.default_rng(0).standard_normal((16, 3, 8, 8), dtype=np.float32))
+    data = open_arrays(tmp_path / "x.npy", artifact.inputs, 16)
+    calibration = calibrate(artifact, data, threads=1)
+    given = load_whole_graph(Path(artifact.path))
+    (total,) = [node for node in given.graph.node if node.op_type == "Add"]
+    makers = {name: node for node in given.graph.node for name in node.output}
+    skipping = next(name for name in total.input if makers[name].op_type != "Conv")
+    before = [total.name, makers[skipping].name, makers[makers[skipping].input[0]].name]
+    path = tmp_path / "mixed.onnx"
+    quantize(artifact, "int8", "cpu", path, calibration=calibration, exclude=before)
+    made = {node.name: node for node in onnx.load(path).graph.node}
+    assert skipping in made[total.name].input
+    assert any(node.op_type == "QuantizeLinear" and node.input[0] == skipping for node in made.values())

@@ -1,0 +1,53 @@
+"""Multiply-accumulates, against the published counts of the zoo."""
+
+import numpy as np
+import onnx
+import pytest
+from onnx import helper
+
+from enginebench.models.precision.macs import count_macs, measure_coverage
+from enginebench.models.zoo import BUILTIN, packaged_onnx
+from graphs import build_graph, build_pair
+
+
+@pytest.mark.parametrize("name", ["digits-cnn", "digits-mlp"])
+def test_counts_what_the_card_says(name):
+    assert sum(count_macs(onnx.load(packaged_onnx(name))).values()) == BUILTIN[name].multiply_adds
+
+
+@pytest.mark.parametrize(
+    ("op", "weight", "shape", "out", "attributes", "expected"),
+    [
+        ("Conv", (6, 2, 3, 3), [1, 4, 5, 5], [1, 6, 3, 3], {"group": 2}, 6 * 9 * 2 * 9),
+        ("ConvTranspose", (4, 6, 2, 2), [1, 4, 5, 5], [1, 6, 6, 6], {}, 4 * 25 * 6 * 4),
+        ("Gemm", (3, 6), [3, 2], [2, 6], {"transA": 1}, 2 * 6 * 3),
+        ("MatMul", (4, 6), ["batch", 7, 4], ["batch", 7, 6], {}, 7 * 6 * 4),
+        ("Add", (4,), [2, 4], [2, 4], {}, 0),
+    ],
+)
+def test_counts_by_operator(op, weight, shape, out, attributes, expected):
+    node = helper.make_node(op, ["x", "w"], ["y"], "n", **attributes)
+    model = build_graph([node], {"w": np.ones(weight, np.float32)}, shape, out)
+    assert sum(count_macs(model).values()) == expected
+
+
+def test_coverage_needs_both_operands():
+    assert measure_coverage(build_pair(data="w", reader="MatMul", scale=[0.1] * 6, axis=1)) == 0
+
+
+def test_coverage_looks_through_what_keeps_levels():
+    nodes = [
+        helper.make_node("QuantizeLinear", ["x", "s", "z"], ["q"], "q"),
+        helper.make_node("DequantizeLinear", ["q", "s", "z"], ["d"], "d"),
+        helper.make_node("Relu", ["d"], ["r"], "r"),
+        helper.make_node("DequantizeLinear", ["w", "s", "z"], ["dw"], "dw"),
+        helper.make_node("MatMul", ["r", "dw"], ["h"], "first"),
+        helper.make_node("MatMul", ["h", "v"], ["y"], "second"),
+    ]
+    constants = {
+        "s": np.float32(0.1),
+        "z": np.int8(0),
+        "w": np.ones((4, 30), np.int8),
+        "v": np.ones((30, 2), np.float32),
+    }
+    assert measure_coverage(build_graph(nodes, constants, [2, 4], [2, 2])) == pytest.approx(240 / (240 + 120))

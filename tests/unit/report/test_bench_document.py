@@ -1,0 +1,139 @@
+"""The verdict of `bench`: what the answers of both sides make of it, and what it then says."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from msgspec.structs import replace
+
+from enginebench.analyze.diff import DiffRow, diff_results
+from enginebench.analyze.drift import limits_between, measure_drift, refuse_drift
+from enginebench.core.names import parse_precision
+from enginebench.core.records import Drift, OutputDrift, Result
+from enginebench.report.bench import BenchDocument, describe_bench, state_verdict
+from samples import make_result
+
+SAME = {"snr": 140.0, "centred": 1.0}
+WRONG = {"snr": 12.5, "centred": 0.25}
+
+
+def make_drift(*, snr: float | None, centred: float | None, largest: float = 0.5, n: int = 32) -> Drift:
+    limits = limits_between("fp32", "fp32")
+    output = OutputDrift(
+        name="logits",
+        mean_abs_diff=largest,
+        max_abs_diff=largest,
+        mean_rel_diff=largest,
+        cosine_mean=centred,
+        cosine_min=centred,
+        centred_cosine_mean=centred,
+        snr_db=snr,
+        top1_agreement=None,
+        top5_agreement=None,
+        nonfinite=0,
+    )
+    passed = (snr is None or snr >= limits["snr"]) and (centred is None or centred >= limits["centred_cosine"])
+    return Drift(n=n, outputs=(output,), limits=limits, passed=passed, reference="base")
+
+
+def make_sides(median_ms: float, drift: Drift | None, **fields: Any) -> list[Result]:
+    """A base that takes 20 ms, and a candidate."""
+    own = make_drift(**SAME, largest=0)
+    base = replace(make_result(median_ms=20.0), id="base", drift=own)
+    return [base, replace(make_result(median_ms=median_ms, seed=1, **fields), id="cand", drift=drift)]
+
+
+def judge(sides: list[Result]) -> tuple[BenchDocument, DiffRow]:
+    """What `--json` and the exit code come from, and what JUnit and the summary come from; they must be of one mind."""
+    document = describe_bench(sides)
+    (row,) = diff_results(sides[:1], sides[1:], neighbours=True, fed_alike=True).rows
+    assert document.comparison is not None
+    assert document.comparison.verdict == row.verdict
+    assert document.comparison.failures == row.failures
+    assert document.comparison.outputs_agree == row.outputs_agree
+    return document, row
+
+
+@pytest.mark.parametrize(("median_ms", "verdict"), [(10.0, "faster"), (20.0, "equivalent"), (40.0, "slower")])
+def test_the_times_decide_where_the_answers_agree(median_ms: float, verdict: str) -> None:
+    document, row = judge(make_sides(median_ms, make_drift(**SAME)))
+    assert row.verdict == verdict and row.outputs_agree is True
+    assert row.failures == (("slower",) if verdict == "slower" else ())
+    assert document.comparison is not None
+    assert state_verdict(document.comparison).endswith("; the answers agree within the limits.")
+
+
+@pytest.mark.parametrize(
+    ("median_ms", "verdict"), [(10.0, "not_comparable"), (20.0, "not_comparable"), (40.0, "slower")]
+)
+def test_no_verdict_that_passes_stands_on_other_answers(median_ms: float, verdict: str) -> None:
+    document, row = judge(make_sides(median_ms, make_drift(**WRONG)))
+    assert row.verdict == verdict and row.outputs_agree is False and row.ratio is not None
+    assert row.failures[0] == (
+        "the answers differ beyond the limits: logits: snr is 12.5, the limit is 60; "
+        "logits: centred_cosine is 0.25, the limit is 0.9999"
+    )
+    assert document.comparison is not None and document.row.outputs_agree is False
+    assert state_verdict(document.comparison).count(row.failures[0]) == 1
+
+
+def test_what_differs_is_not_allowed_as_not_comparable() -> None:
+    sides = make_sides(10.0, make_drift(**WRONG))
+    found = diff_results(sides[:1], sides[1:], neighbours=True, fed_alike=True, allow_not_comparable=True)
+    assert found.gate_failed
+
+
+@pytest.mark.parametrize(
+    ("drift", "why"),
+    [
+        (None, "the answers were not compared: cand showed none"),
+        (refuse_drift("base", ["input 'z' is missing from cand"]), "cannot be compared: input 'z' is missing"),
+        (replace(make_drift(**SAME), reference="cand"), "the answers were not compared"),
+        (measure_drift({}, {}, {}, reference_id="base"), "there is no sample that both sides answered"),
+        # A figure that an output does not have keeps every limit: one sample has no centred cosine.
+        (make_drift(snr=None, centred=None, n=1), "1 samples of logits are too few for any limit"),
+    ],
+)
+def test_nobody_says_that_they_agree_who_has_not_compared(drift: Drift | None, why: str) -> None:
+    document, row = judge(make_sides(10.0, drift))
+    assert row.verdict == "not_comparable" and row.outputs_agree is None and why in row.reasons[0]
+    assert row.failures == ("not comparable",)
+    assert document.row.outputs_agree is not True or (drift is not None and drift.n == 1)
+
+
+def test_a_base_that_shows_nothing_is_named() -> None:
+    base, cand = make_sides(10.0, replace(make_drift(**SAME), reference="cand"))
+    _, row = judge([replace(base, drift=None), cand])
+    assert row.reasons[0] == "the answers were not compared: base showed none"
+
+
+def test_precision_that_changed_fails_both_alike() -> None:
+    base, cand = make_sides(10.0, make_drift(**SAME))
+    ran, _ = parse_precision("bf16")
+    _, row = judge([base, replace(cand, engine=replace(cand.engine, precision=ran))])
+    assert row.failures == ("precision changed: fp32 ran before, bf16 now",)
+
+
+def test_two_engines_may_spend_their_time_under_other_names() -> None:
+    base, cand = make_sides(10.0, make_drift(**SAME))
+    other = replace(cand.engine, backend="openvino")
+    sides = [
+        replace(base, effective_precision={"fp32": 1.0}),
+        replace(cand, engine=other, effective_precision={"reorder": 0.6, "fp32": 0.4}),
+    ]
+    assert judge(sides)[1].failures == ()
+
+
+def test_stored_runs_were_not_compared_with_each_other() -> None:
+    base, cand = make_sides(10.0, replace(make_drift(**SAME), reference="another"))
+    (row,) = diff_results([base], [cand]).rows
+    assert row.outputs_agree is None
+
+
+def test_a_row_that_lost_its_reference_fails_the_gate() -> None:
+    base = replace(make_result(median_ms=20.0), id="base", drift=replace(make_drift(**SAME), reference="another"))
+    for drift in (None, refuse_drift("another", ["output 'y' is missing from the candidate"])):
+        cand = replace(make_result(median_ms=20.0, seed=1), id="base", drift=drift)
+        (row,) = diff_results([base], [cand]).rows
+        assert any("the base's outputs were compared" in text for text in row.failures)

@@ -1,0 +1,144 @@
+"""Sentences and figures that were false: each by the smallest run that showed it."""
+
+from __future__ import annotations
+
+import pytest
+from msgspec.structs import replace
+
+from enginebench.analyze.diff import diff_results
+from enginebench.analyze.standing import find_baseline
+from enginebench.core.records import Caveat, EngineSpec, Result
+from enginebench.report.run.answers import collect_notes, explain_diff_row, state_answer
+from enginebench.report.run.batches import list_batches
+from enginebench.report.run.page import format_page
+from enginebench.report.run.rows import RunDocument, describe_run
+from samples import make_drift, make_measurements, make_result, make_scores
+
+AGREE = make_drift(1e-6)
+
+
+def describe(*results: Result, **more: object) -> RunDocument:
+    return describe_run(model="m", machine=None, spec={}, results=results, **more)  # type: ignore[arg-type]
+
+
+def answer(*results: Result, **more: object) -> str:
+    return " ".join(state_answer(describe(*results, **more)))
+
+
+def test_a_row_compared_with_itself_beside_the_reference_does_not_agree() -> None:
+    rows = [
+        make_result(median_ms=20, drift=AGREE),
+        make_result("ort", median_ms=10, drift=AGREE, seed=1),
+        make_result("openvino", median_ms=5, drift=replace(AGREE, reference="openvino-fp32-b1"), seed=2),
+    ]
+    document = describe(*rows)
+    assert [row.outputs_agree for row in document.rows] == [True, True, None]
+    assert document.fastest is not None and document.fastest.engine == "ort"
+    assert document.rows[2].max_abs_diff is None and not document.rows[2].pareto
+
+
+@pytest.mark.parametrize("change", [{"reference": "gone"}, {"n": 0}, {"outputs": ()}])
+def test_a_comparison_with_nothing_is_none(change: dict[str, object]) -> None:
+    rows = [make_result(median_ms=20), make_result("ort", median_ms=10, drift=replace(AGREE, **change), seed=1)]
+    document = describe(*rows)
+    assert document.rows[1].outputs_agree is None
+    assert document.fastest is not None and document.fastest.engine == "pytorch"
+
+
+def test_a_baseline_without_outputs_is_not_the_reference() -> None:
+    against = replace(AGREE, reference="ort-fp32-b1")
+    rows = [
+        make_result("trtexec", median_ms=5),
+        make_result("ort", median_ms=20, drift=against, seed=1),
+        make_result("openvino", median_ms=10, drift=against, seed=2),
+    ]
+    document = describe(*rows)
+    assert document.rows[0].baseline == document.rows[0].id
+    assert document.fastest is not None and document.fastest.engine == "openvino"
+
+
+def test_the_limit_that_was_not_kept_is_named() -> None:
+    rows = [make_result(accuracy=0.99), make_result("ort", median_ms=8, accuracy=0.99, drift=AGREE, seed=1)]
+    assert "No row keeps to the limit of top-1 and the p99 limit." in answer(*rows, p99_limit_ms=1.0)
+    assert "p99" not in answer(*rows)
+
+
+def test_a_p99_of_too_few_samples_is_no_proof_of_the_limit() -> None:
+    few = make_result("ort", median_ms=8, processes=2, drift=AGREE, seed=1)
+    assert "Whether it keeps to the p99 limit is not known" in answer(make_result(), few, p99_limit_ms=30.0)
+
+
+def test_modelled_rows_are_not_called_invalid() -> None:
+    measured = tuple(replace(m, clock="modelled") for m in make_measurements(5.0))
+    rows = [
+        replace(make_result(drift=AGREE), measurements=measured),
+        replace(make_result("ort", drift=AGREE), measurements=measured),
+    ]
+    assert answer(*rows).startswith("No engine can be named: the rows whose outputs agree are modelled, not measured,")
+
+
+def test_a_row_relabelled_fp32_is_not_the_fp32_baseline() -> None:
+    int8 = replace(make_result("pytorch", "int8"), engine=EngineSpec(backend="pytorch", precision="fp32"))
+    fp32 = make_result("pytorch", seed=1)
+    assert find_baseline(fp32, [int8, fp32]) is fp32
+
+
+def test_time_without_a_type_is_not_said_to_have_run_elsewhere() -> None:
+    shares = {"int8": 0.1, "unknown": 0.8, "fp32": 0.1}
+    slow = make_result("ort", "int8", median_ms=30, drift=AGREE, seed=2, identity="slow")
+    rows = [make_result(), make_result("ort", median_ms=8, drift=AGREE, seed=1)]
+    text = answer(*rows, replace(slow, effective_precision=shares))
+    assert "of the largest part the engine" in text and "did not run" not in text
+
+
+def test_relabelled_rows_are_a_series_of_their_own() -> None:
+    fp32 = make_result("ort", median_ms=8)
+    other = replace(
+        make_result("ort", "fp16", median_ms=8, batch=8), engine=EngineSpec(backend="ort", precision="fp32", batch=8)
+    )
+    assert list_batches(describe(fp32, other).rows) == []
+
+
+def test_an_unfinished_batch_is_not_the_largest_within_a_limit() -> None:
+    rows = [make_result(median_ms=2), make_result(median_ms=3, batch=8, status="partial", seed=1)]
+    (series,) = list_batches(describe(*rows).rows, 15.0)
+    assert series.largest is not None and series.largest.batch == 1
+
+
+def test_an_unfinished_row_says_what_is_missing() -> None:
+    rows = describe(make_result(median_ms=2), make_result("ort", median_ms=3, status="partial", seed=1)).rows
+    assert "partial: not all of its processes were measured" in collect_notes(rows).numbered
+
+
+def test_a_doubt_of_unmeasured_rows_is_not_of_all_rows() -> None:
+    doubt = Caveat(code="fallback", message="three nodes ran elsewhere")
+    rows = [
+        make_result(caveats=(doubt,)),
+        make_result("ort", median_ms=8, drift=AGREE, seed=1),
+        make_result("openvino", status="failed", reason="died", caveats=(doubt,)),
+    ]
+    assert "<b>all rows: </b>three nodes" not in format_page(describe(*rows), [], None)
+
+
+@pytest.mark.parametrize("status", ["partial", "failed"])
+def test_an_unfinished_side_has_no_verdict(status: str) -> None:
+    base = make_result(median_ms=20)
+    cand = replace(make_result(median_ms=10, seed=1), status=status)
+    (row,) = diff_results([base], [cand], neighbours=True).rows
+    assert (row.verdict, row.failures) == ("not_comparable", ("not comparable",))
+    assert f"the candidate is {status}: 10 of 10 processes were measured" in explain_diff_row(row)
+
+
+def test_outputs_that_are_no_longer_compared_fail_the_gate() -> None:
+    base, cand = make_result("ort", drift=AGREE), make_result("ort")
+    (row,) = diff_results([base], [cand], neighbours=True).rows
+    assert row.failures == ("the base's outputs were compared with a reference, the candidate's were not",)
+    (row,) = diff_results([base], [replace(cand, drift=replace(AGREE, reference=cand.id))], neighbours=True).rows
+    assert "compared with its own alone" in explain_diff_row(row)
+
+
+def test_accuracy_of_fewer_samples_says_so() -> None:
+    base, cand = make_result(accuracy=0.99), make_result(accuracy=0.5)
+    few = replace(cand, scores=make_scores(0.5, n=10))
+    (row,) = diff_results([base], [few], neighbours=True).rows
+    assert "measured on 450 samples of the base, 10 of the candidate" in explain_diff_row(row)

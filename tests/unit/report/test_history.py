@@ -1,0 +1,203 @@
+"""History: rows found, read once, shown, exported; nothing outside of the folder is touched."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import os
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+from msgspec.structs import replace
+from rich.console import Console
+
+import enginebench.workflow.history as history
+from enginebench.core.errors import MissingDependency, UsageError
+from enginebench.report.history.charts import OTHERS, collect_trends, draw_trend
+from enginebench.report.history.export import write_parquet
+from enginebench.report.history.table import format_history_csv, print_history
+from enginebench.workflow.baselines import save_baseline
+from enginebench.workflow.history import read_history, write_history
+from processes import Cli
+from stored_run import EVIL, make_doubtful_results, make_results, write_run
+
+
+@pytest.fixture
+def runs(tmp_path: Path) -> Path:
+    """Two runs of six rows, an hour apart."""
+    for hour, name in ((10, "a"), (11, "tief/b")):
+        results = [
+            replace(
+                r,
+                measurements=tuple(
+                    replace(m, started_utc=f"2026-11-01T{hour}:0{m.repetition}:00+00:00") for m in r.measurements
+                ),
+            )
+            for r in make_results()
+        ]
+        write_run(tmp_path / "runs" / name, results)
+    return tmp_path / "runs"
+
+
+def test_every_row_is_found_oldest_first(runs: Path, tmp_path: Path) -> None:
+    document = read_history(runs, tmp_path / "cache")
+    measured = [row for row in document.rows if row.n]
+    assert len(document.rows) == 12 and len(measured) == 8
+    assert [row.run for row in measured] == ["a"] * 4 + ["tief/b"] * 4
+    row = next(r for r in measured if (r.engine, r.precision) == ("ort", "int8"))
+    assert row.p50_ms == pytest.approx(12, rel=0.02) and row.n == 240 and row.processes == 6
+    assert (row.metric, row.score) == ("top1", 0.985) and row.started_utc == "2026-11-01T10:00:00+00:00"
+    assert row.reference_ms == pytest.approx(1.0, rel=0.01)
+
+
+def test_rows_that_did_not_change_are_not_read_again(
+    runs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = read_history(runs, tmp_path / "cache")
+    reads: list[Path] = []
+    original = history.read_result
+    monkeypatch.setattr(history, "read_result", lambda path: reads.append(path) or original(path))
+    assert read_history(runs, tmp_path / "cache") == first and reads == []
+    (changed,) = (runs / "a" / "rows").glob("pytorch-*.json")
+    os.utime(changed, ns=(1, 1))
+    read_history(runs, tmp_path / "cache")
+    assert reads == [changed]
+    (next((runs / "a" / "rows").glob("ort-cuda-*.json"))).unlink()
+    assert len(read_history(runs, tmp_path / "cache").rows) == 11
+
+
+@pytest.mark.parametrize("content", [b"", b"\x00nonsense", b"\x93\x63\x80\x80"])
+def test_a_damaged_cache_is_made_again(runs: Path, tmp_path: Path, content: bytes) -> None:
+    document = read_history(runs, tmp_path / "cache")
+    (kept,) = (tmp_path / "cache" / "history").iterdir()
+    kept.write_bytes(content)
+    assert read_history(runs, tmp_path / "cache") == document
+
+
+def test_a_baseline_counts_once(runs: Path, tmp_path: Path) -> None:
+    save_baseline("main", runs / "a", runs / "baselines")
+    document = read_history(runs, tmp_path / "cache")
+    assert document.copies == 4 and len([row for row in document.rows if row.n]) == 8
+
+
+def test_damaged_files_cost_their_row_alone(runs: Path, tmp_path: Path) -> None:
+    (runs / "a" / "rows" / "broken.json").write_text('{"schema": "enginebench.result/99"}')
+    (runs / "a" / "rows" / "empty.json").write_text("")
+    document = read_history(runs, tmp_path / "cache")
+    assert len(document.rows) == 12
+    assert sorted(unread.path for unread in document.unread) == ["a/rows/broken.json", "a/rows/empty.json"]
+
+
+def test_links_are_not_followed(runs: Path, tmp_path: Path) -> None:
+    outside = write_run(tmp_path / "outside", make_results())
+    (runs / "linked").symlink_to(outside)
+    (runs / "a" / "rows" / "linked.json").symlink_to(next((outside / "rows").iterdir()))
+    assert len(read_history(runs, tmp_path / "cache").rows) == 12
+    with pytest.raises(UsageError, match="is not a folder"):
+        read_history(tmp_path / "absent", tmp_path / "cache")
+
+
+def test_the_table_reads(runs: Path, tmp_path: Path) -> None:
+    document = read_history(runs, tmp_path / "cache")
+    lines = list(csv.DictReader(io.StringIO(format_history_csv(document.rows))))
+    assert len(lines) == 12 and float(lines[0]["p50_ms"]) == document.rows[0].p50_ms
+    out = io.StringIO()
+    print_history(document, Console(file=out, width=80), 3)
+    assert "12 rows, the latest 3 shown" in out.getvalue()
+    assert max(map(len, out.getvalue().splitlines())) <= 80
+
+
+def test_a_row_that_is_not_to_be_relied_on_says_so(tmp_path: Path) -> None:
+    write_run(tmp_path / "runs" / "doubtful", make_doubtful_results(n=40))
+    document = read_history(tmp_path / "runs", tmp_path / "cache")
+    measured = {f"{row.engine} {row.precision}": row for row in document.rows if row.n}
+    doubts = {"pytorch fp32": "valid", "ort fp32": "suspect", "ort int8": "invalid", "openvino int8": "suspect"}
+    assert {name: row.validity for name, row in measured.items()} == doubts
+    out = io.StringIO()
+    print_history(document, Console(file=out, width=100), last=20)
+    lines = out.getvalue().splitlines()
+    end = lines[0].index("p50 ms") + len("p50 ms")  # headings stand above the ends of their figures
+    seen = {line[:end]: below[:end].strip() for line, below in pairwise(lines) if " ort " in f" {line} "}
+    marks = [line[:end].strip() for line in lines if line[:end].strip() in ("suspect", "invalid")]
+    assert sorted(marks) == ["invalid", "suspect", "suspect"] and sorted(seen.values()) == ["invalid", "suspect"]
+    points = [point["validity"] for series in collect_trends(list(measured.values())).values() for point in series]
+    assert sorted(points) == ["invalid", "suspect", "suspect", "valid"]
+
+
+def test_pictures_are_drawn_when_their_points_change(
+    runs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    document = read_history(runs, tmp_path / "cache")
+    drawn: list[str] = []
+    monkeypatch.setattr(history, "render_png", lambda spec: drawn.append(spec["title"]["text"]) or b"png")
+    written = write_history(document, runs, tmp_path / "out", tmp_path / "cache")
+    assert [p.name for p in written.paths] == [
+        "history.csv",
+        "trend-openvino.png",
+        "trend-ort.png",
+        "trend-pytorch.png",
+    ]
+    assert drawn == ["Trend of openvino", "Trend of ort", "Trend of pytorch"]
+    write_history(document, runs, tmp_path / "out", tmp_path / "cache")
+    assert len(drawn) == 3
+    (tmp_path / "out" / "trend-ort.png").unlink()
+    write_history(document, runs, tmp_path / "out", tmp_path / "cache")
+    assert drawn[3:] == ["Trend of ort"]
+
+
+def test_trends_are_thinned_and_lines_have_colours(runs: Path, tmp_path: Path) -> None:
+    row = next(row for row in read_history(runs, tmp_path / "cache").rows if row.n)
+    rows = [replace(row, batch=batch, started_utc=f"2026-01-01T00:{i % 60:02d}:00+00:00", p50_ms=1.0 + i)
+            for batch in range(1, 31) for i in range(2)]  # fmt: skip
+    (points,) = collect_trends(rows).values()
+    assert len({p["series"] for p in points}) == 12 and OTHERS in {p["series"] for p in points}
+    many = collect_trends([replace(row, p50_ms=1.0 + i) for i in range(5000)])
+    (points,) = many.values()
+    assert len(points) == 600 and points[-1]["p50"] == 5000.0
+    from enginebench.report.charts import render_png
+
+    assert render_png(draw_trend(EVIL, points[:50])).startswith(b"\x89PNG")
+
+
+def test_parquet_has_a_column_for_each_field(runs: Path, tmp_path: Path) -> None:
+    import pyarrow.parquet
+
+    document = read_history(runs, tmp_path / "cache")
+    write_parquet(document.rows, tmp_path / "h.parquet")
+    table = pyarrow.parquet.read_table(tmp_path / "h.parquet")
+    assert table.num_rows == 12
+    assert table.column("p50_ms").to_pylist() == [row.p50_ms for row in document.rows]
+    assert str(table.schema.field("batch").type) == "int64" and str(table.schema.field("score").type) == "double"
+
+
+def test_a_missing_exporter_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(__import__("sys").modules, "pyarrow", None)
+    with pytest.raises(MissingDependency, match=r"enginebench\[parquet\]"):
+        write_parquet([], tmp_path / "h.parquet")
+
+
+def test_mlflow_gets_each_row_once(cli: Cli, runs: Path, tmp_path: Path) -> None:
+    """A real file store, in a process of its own: MLflow changes logging and warnings of the process it is in."""
+    from processes import environment
+
+    # MLflow 3 asks for this before it opens a file store; a database needs the full MLflow.
+    allowed = environment(tmp_path) | {"MLFLOW_ALLOW_FILE_STORE": "true"}
+    store = (tmp_path / "ml").as_uri()
+    done = cli("history", runs, "--mlflow", store, "--json", env=allowed)
+    assert done.returncode == 0, done.stderr
+    assert "12 runs written, 0 were there already" in done.stderr
+    assert len(json.loads(done.stdout)["rows"]) == 12
+    metrics = sorted((tmp_path / "ml").glob("*/*/metrics/p50_ms"))
+    assert len(metrics) == 8
+    assert min(float(path.read_text().split()[1]) for path in metrics) == pytest.approx(9, rel=0.02)
+    engines = {path.read_text() for path in (tmp_path / "ml").glob("*/*/params/engine")}
+    assert engines == {"pytorch", "ort", "openvino", "ort-cuda"}
+    again = cli("history", runs, "--mlflow", store, env=allowed)
+    assert "0 runs written, 12 were there already" in again.stderr
+
+
+def test_a_store_that_refuses_is_an_error_of_ours(cli: Cli, runs: Path) -> None:
+    done = cli("history", runs, "--mlflow", "nonsense://x")
+    assert done.returncode == 5 and "Traceback" not in done.stderr

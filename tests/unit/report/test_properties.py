@@ -1,0 +1,259 @@
+"""No path leads from "not compared" to "agrees", from "asked" to "ran", from a part to all; over random runs."""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections import Counter
+from collections.abc import Sequence
+from xml.etree.ElementTree import fromstring
+
+from hypothesis import HealthCheck, given, settings
+from rich.console import Console
+
+from enginebench.analyze.diff import diff_results
+from enginebench.core.records import Result
+from enginebench.report.bench import describe_bench
+from enginebench.report.csv_table import format_csv
+from enginebench.report.run.answers import explain_diff_row, name_row, state_answer
+from enginebench.report.run.batches import list_batches, list_cells
+from enginebench.report.run.junit import format_junit
+from enginebench.report.run.markdown import format_markdown
+from enginebench.report.run.rows import Row, RunDocument, describe_run
+from enginebench.report.run.terminal import print_run
+from strategies import runs
+
+TRIES = settings(max_examples=120, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+DOUBTS = {"unproved_precision", "failed_proof", "low_effective_precision", "relabelled"}
+
+
+def describe(results: Sequence[Result], **more: object) -> RunDocument:
+    return describe_run(model="m", machine=None, spec={}, results=results, **more)  # type: ignore[arg-type]
+
+
+def find_reference(result: Result, results: Sequence[Result]) -> str | None:
+    """The row of the same batch that most rows were compared with, the first of several."""
+    group = [r for r in results if r.engine.batch == result.engine.batch]
+    known = {r.id for r in group}
+    votes = Counter(r.drift.reference for r in group if r.drift and r.drift.n and r.drift.reference in known)
+    return max((r.id for r in group if votes[r.id]), key=lambda name: votes[name], default=None)
+
+
+def was_compared(result: Result, results: Sequence[Result]) -> bool:
+    """Whether outputs of it were held against those of another row that is there, by the record alone."""
+    group = {r.id for r in results if r.engine.batch == result.engine.batch}
+    drift = result.drift
+    return drift is not None and drift.n > 0 and drift.reference in group - {result.id}
+
+
+def may_agree(result: Result, row: Row, results: Sequence[Result]) -> bool:
+    reference = find_reference(result, results)
+    if reference in (result.id, None) and not was_compared(result, results):
+        return reference == result.id or row.id == row.baseline
+    return was_compared(result, results) and result.drift is not None and result.drift.passed
+
+
+def show(document: RunDocument) -> str:
+    console = Console(width=300, file=io.StringIO(), color_system=None)
+    print_run(document, console)
+    return console.file.getvalue()  # type: ignore[attr-defined, no-any-return]
+
+
+@TRIES
+@given(runs())
+def test_what_was_not_compared_never_agrees(results: list[Result]) -> None:
+    document = describe(results)
+    for result, row in zip(results, document.rows, strict=True):
+        if row.outputs_agree:
+            assert was_compared(result, results) or find_reference(result, results) == result.id
+            assert result.drift is not None and result.drift.passed and result.drift.n
+        if not may_agree(result, row, results):
+            assert document.fastest is None or document.fastest.id != row.id
+            assert not (document.recommended_by == "drift" and document.recommended) or (
+                document.recommended.id != row.id
+            )
+        if not was_compared(result, results) and find_reference(result, results) != result.id:
+            assert row.max_abs_diff is None and row.cosine is None  # no figure of a comparison that was not made
+            assert not row.pareto or row.scores or find_reference(result, results) is None
+
+
+@TRIES
+@given(runs())
+def test_rows_that_were_not_compared_say_so(results: list[Result]) -> None:
+    document = describe(results)
+    measured = [row for row in document.rows if row.n]
+    text = show(document)
+    if any(row.outputs_agree is None and not row.is_reference for row in measured):
+        assert "outputs were not compared" in text
+        assert "outputs were not compared" in format_markdown(document)
+
+
+@TRIES
+@given(runs())
+def test_a_label_is_proved_or_doubted(results: list[Result]) -> None:
+    document = describe(results)
+    text = show(document)
+    for row in document.rows:
+        codes = {caveat.code for caveat in row.caveats}
+        proved = (row.effective_precision or {}).get(row.precision, 0.0) >= 0.5
+        if row.n and row.requested_precision != "fp32" and not proved:
+            assert codes & DOUBTS
+        if row.n and row.precision != row.requested_precision:
+            assert f"{row.requested_precision} was asked for, {row.precision} ran" in text
+
+
+@TRIES
+@given(runs())
+def test_n_is_what_was_used(results: list[Result]) -> None:
+    document = describe(results)
+    listed = list(csv.DictReader(io.StringIO(format_csv(document), newline="")))
+    for result, row, cells in zip(results, document.rows, listed, strict=True):
+        n = sum(len(m.latency_ns) for m in result.measurements)
+        assert (row.n, int(cells["n"])) == (n, n)
+        assert row.p99_ms is None or row.p99_ms.n == n
+        bench = describe_bench([result])
+        assert sum(map(len, bench.samples_ns)) == bench.row.n == n
+
+
+@TRIES
+@given(runs())
+def test_a_part_of_the_samples_is_not_all(results: list[Result]) -> None:
+    document = describe(results)
+    for result, row in zip(results, document.rows, strict=True):
+        group = [r for r in results if r.engine.batch == result.engine.batch]
+        told = " ".join(caveat.message for caveat in row.caveats)
+        known = {r.id for r in group}
+        most = max(
+            (r.drift.n for r in group if was_compared(r, results) and r.drift and r.drift.reference in known), default=0
+        )
+        if was_compared(result, results) and result.drift and result.drift.n < most:
+            assert f"compared on {result.drift.n} of " in told
+        counted = max((r.scores[0].value.n for r in group if r.scores), default=0)
+        if result.scores and result.scores[0].value.n < counted:
+            assert f"counted on {result.scores[0].value.n} of {counted} samples" in told
+
+
+@TRIES
+@given(runs())
+def test_accuracy_is_recommended_on_the_same_samples_only(results: list[Result]) -> None:
+    document = describe(results)
+    if document.recommended_by == "metric" and document.recommended:
+        rows = {row.id: row for row in document.rows}
+        chosen = rows[document.recommended.id]
+        known = [r for r in rows.values() if r.scores and r.precision == r.requested_precision == "fp32"]
+        assert chosen.scores
+        assert any(r.scores[0].value.n == chosen.scores[0].value.n for r in known)
+
+
+@TRIES
+@given(runs())
+def test_winners_are_whole_measured_and_marked(results: list[Result]) -> None:
+    document = describe(results)
+    rows = {row.id: row for row in document.rows}
+    sentences = state_answer(document)
+    for ref in filter(None, (document.fastest, document.recommended)):
+        row = rows[ref.id]
+        assert row.status == "ok" and row.validity != "invalid" and not row.modelled
+        for sentence in sentences:
+            if name_row(row) in sentence and row.validity != "valid" and "Only" not in sentence:
+                assert f"rows marked {row.validity}" in sentence
+    for row in document.rows:
+        assert not row.pareto or (row.status == "ok" and row.validity != "invalid" and not row.modelled)
+        if row.status != "ok" and row.n:
+            marked = [s for s in sentences if name_row(row) in s]
+            assert all(row.status in s for s in marked), marked
+
+
+@TRIES
+@given(runs())
+def test_what_no_row_may_be_named_for_is_said_truly(results: list[Result]) -> None:
+    document = describe(results)
+    first = state_answer(document)[0]
+    agreeing = [row for row in document.rows if row.n and row.outputs_agree]
+    if "invalid or not finished" in first:
+        assert all(row.validity == "invalid" or row.status != "ok" for row in agreeing)
+    if first.startswith("No engine whose outputs agree had a lower median"):
+        base = next(row for row in document.rows if document.fastest and row.id == document.fastest.id)
+        assert base.p50_ms
+        for row in agreeing:
+            alike = (row.batch, row.scope, row.cache, row.clock) == (base.batch, base.scope, base.cache, base.clock)
+            if alike and row.status == "ok" and row.validity != "invalid" and row.speedup:
+                assert row.p50_ms and row.p50_ms.value >= base.p50_ms.value * (1 - 1e-9)
+
+
+@TRIES
+@given(runs())
+def test_unfinished_rows_say_so_wherever_their_figures_stand(results: list[Result]) -> None:
+    document = describe(results, p99_limit_ms=100.0)
+    unfinished = [row for row in document.rows if row.n and row.status != "ok"]
+    for text in (show(document), format_markdown(document)):
+        assert all(f"{row.status}: " in text for row in unfinished)
+    for series, cells in zip(list_batches(document.rows, 100.0), _cells(document), strict=True):
+        for line, texts in zip(series.lines, cells, strict=True):
+            assert line.status == "ok" or line.status in texts[3]
+        assert series.largest is None or series.largest.status == "ok"
+
+
+def _cells(document: RunDocument) -> list[list[tuple[str, ...]]]:
+    return [list_cells([series]) for series in list_batches(document.rows, 100.0)]
+
+
+@TRIES
+@given(runs())
+def test_a_limit_that_turned_rows_away_is_the_one_named(results: list[Result]) -> None:
+    document = describe(results, p99_limit_ms=1.2)
+    free = describe(results)
+    text = " ".join(state_answer(document))
+    if document.recommended is None and free.recommended is not None and document.fastest is not None:
+        assert "p99" in text
+    if document.recommended is not None and document.fastest is not None:
+        chosen = next(row for row in document.rows if document.recommended.id == row.id)
+        unsure = chosen.p99_ms is not None and not chosen.p99_ms.supported
+        assert not unsure or "too few samples for a p99" in text
+
+
+@TRIES
+@given(runs(3), runs(3))
+def test_a_comparison_passes_only_what_it_compared(base: list[Result], cand: list[Result]) -> None:
+    document = diff_results(base, cand, neighbours=True)
+    cases = list(fromstring(format_junit(document)).iter("testcase"))
+    assert len(cases) == len(document.rows) + all(row.skipped for row in document.rows)  # that nothing was compared
+    sides = {r.id: r for r in base}, {r.id: r for r in cand}
+    for row, case in zip(document.rows, cases, strict=False):
+        names = row.id.split(" -> ")
+        old, new = sides[0].get(names[0]), sides[1].get(names[-1])
+        passed = case.find("failure") is None and case.find("skipped") is None
+        assert passed == (not row.failures and row.verdict not in ("not_shown", "not_comparable"))
+        if row.verdict in ("faster", "equivalent", "slower"):
+            assert old and new and old.status == new.status == "ok"
+            if all(m.clock == "modelled" for m in (*old.measurements, *new.measurements)):
+                assert "modelled" in explain_diff_row(row)
+        if old and new and passed:
+            if old.drift and old.drift.passed and old.drift.n:
+                held = old.drift.reference != old.id  # against another row: of itself alone nothing was shown
+                assert (new.drift is not None and new.drift.passed) or _is_reference(new, cand) or not held
+                assert (
+                    new.drift is None
+                    or new.drift.reference != new.id
+                    or old.drift.reference == old.id
+                    or ("its own alone" in explain_diff_row(row))
+                )
+            if old.scores:
+                assert new.scores
+                assert new.scores[0].value.n == old.scores[0].value.n or "top-1 was not compared" in explain_diff_row(
+                    row
+                )
+
+
+def _is_reference(result: Result, results: Sequence[Result]) -> bool:
+    return any(r.drift and r.drift.reference == result.id for r in results if r.id != result.id)
+
+
+@TRIES
+@given(runs(2).filter(lambda found: len(found) == 2))
+def test_a_bench_gives_no_verdict_on_what_is_not_whole(results: list[Result]) -> None:
+    document = describe_bench(results)
+    assert document.comparison is not None
+    if document.comparison.verdict in ("faster", "slower", "equivalent"):
+        assert [r.status for r in results] == ["ok", "ok"]
+        assert document.row.validity != "invalid"

@@ -1,0 +1,92 @@
+"""Named baselines: saved, listed, compared with, removed; names and links that would lead elsewhere."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from enginebench.core.errors import ArtifactError, UsageError
+from enginebench.workflow.baselines import (
+    are_neighbours,
+    find_store,
+    list_baselines,
+    read_side,
+    remove_baseline,
+    save_baseline,
+)
+from stored_run import make_results, write_run
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Path:
+    return write_run(tmp_path / "run", make_results())
+
+
+def test_a_baseline_is_a_copy_of_what_was_measured(run: Path, tmp_path: Path) -> None:
+    store = tmp_path / "store"
+    saved = save_baseline("v1.0", run, store)
+    assert (saved.rows, saved.model, saved.cpu_model) == (4, "resnet18", "Xeon")
+    assert read_side("v1.0", store) == read_side(str(run))[:4]
+    assert [b.name for b in list_baselines(store).baselines] == ["v1.0"]
+    with pytest.raises(UsageError, match="--force"):
+        save_baseline("v1.0", run, store)
+    save_baseline("v1.0", run, store, force=True)
+    assert [p.name for p in store.iterdir()] == ["v1.0"]
+    assert remove_baseline("v1.0", store) == store / "v1.0"
+    assert list_baselines(store).baselines == ()
+
+
+@pytest.mark.parametrize("name", ["", "..", "a/b", "Main", "-x", "a b", "../run", "ö"])
+def test_names_that_are_no_plain_names(run: Path, tmp_path: Path, name: str) -> None:
+    with pytest.raises(UsageError, match="lower-case"):
+        save_baseline(name, run, tmp_path / "store")
+    with pytest.raises(UsageError):
+        remove_baseline(name, tmp_path / "store")
+
+
+def test_only_baselines_are_removed(run: Path, tmp_path: Path) -> None:
+    store = tmp_path / "store"
+    (store / "photos").mkdir(parents=True)
+    (store / "linked").symlink_to(run)
+    for name in ("photos", "linked", "absent"):
+        with pytest.raises(UsageError, match="no baseline"):
+            remove_baseline(name, store)
+    assert (run / "run.json").exists() and (store / "photos").exists()
+
+
+def test_a_run_without_samples_is_no_baseline(tmp_path: Path) -> None:
+    run = write_run(tmp_path / "run", make_results()[-2:])
+    with pytest.raises(ArtifactError, match="no measured row"):
+        save_baseline("x", run, tmp_path / "store")
+
+
+def test_damaged_baselines_are_listed_with_the_reason(run: Path, tmp_path: Path) -> None:
+    save_baseline("x", run, tmp_path / "store")
+    (tmp_path / "store" / "x" / "run.json").write_text("{")
+    (one,) = list_baselines(tmp_path / "store").baselines
+    assert one.reason and "run.json" in one.reason
+
+
+def test_a_side_that_is_nothing_names_the_baselines(run: Path, tmp_path: Path) -> None:
+    save_baseline("main", run, tmp_path / "store")
+    with pytest.raises(ArtifactError, match="baselines: main"):
+        read_side("mian", tmp_path / "store")
+
+
+def test_the_store_can_be_set(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert find_store() == Path("results/baselines")
+    monkeypatch.setenv("ENGINEBENCH_BASELINES", str(tmp_path))
+    assert find_store() == tmp_path
+    assert find_store(Path("x")) == Path("x")
+
+
+def test_rows_of_one_run_are_neighbours(run: Path, tmp_path: Path) -> None:
+    one, other = sorted((run / "rows").glob("*.json"))[:2]
+    save_baseline("main", run, tmp_path / "store")
+    assert are_neighbours(str(one), str(other))
+    copied = tmp_path / "store" / "main" / "rows" / other.name
+    for apart in (str(copied), "main", str(run)):
+        assert not are_neighbours(str(one), apart, tmp_path / "store")
+    with pytest.raises(ArtifactError, match="baselines: main"):
+        are_neighbours(str(one), "mian", tmp_path / "store")

@@ -1,0 +1,480 @@
+"""Rows on their way: order, faults in the middle, what is kept, and how a run ends."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from msgspec.structs import replace
+
+from enginebench.core.errors import (
+    ArtifactError,
+    BackendUnavailable,
+    ChildFailed,
+    GateFailed,
+    MeasurementError,
+    UsageError,
+)
+from enginebench.core.names import row_id
+from enginebench.core.records import Artifact, EngineSpec, MeasureSpec, TensorSpec
+from enginebench.core.store import hash_files
+from enginebench.measure.machine import describe_machine
+from enginebench.models.onnx.source import read_packaged_onnx
+from enginebench.workflow import campaign as module
+from enginebench.workflow.builds import cut_common
+from enginebench.workflow.campaign import Campaign, judge_outcome, judge_precisions, label
+from enginebench.workflow.child import arrays
+from enginebench.workflow.child.jobs import Labelled, MeasureJob, PreloadJob, PrepareJob
+from enginebench.workflow.folder import RunFolder
+from enginebench.workflow.plan import PlannedRow
+from enginebench.workflow.scoring import judge_by
+from in_process import Children
+from reporters import Silent
+from samples import make_result
+
+MACHINE = describe_machine()
+AXES = ("batch", 4)
+IDEAL = MeasureSpec(warmup=1, iters=5, processes=2)
+
+
+@pytest.fixture
+def graph(tmp_path: Path) -> Artifact:
+    """What rows start from, in the folder of the run; `fake` never opens the file."""
+    path = tmp_path / "r" / "artefacts" / "toy.onnx"
+    path.parent.mkdir(parents=True)
+    path.write_bytes(b"a graph")
+    sha256, files = hash_files([path], path.parent)
+    return Artifact(
+        kind="onnx",
+        model="toy",
+        path=str(path),
+        sha256=sha256,
+        files=files,
+        inputs=(TensorSpec(name="x", dtype="float32", shape=AXES),),
+        outputs=(TensorSpec(name="y", dtype="float32", shape=AXES),),
+    )
+
+
+def plan(source: Artifact, seed: str, *, measure: MeasureSpec = IDEAL, batch: int = 1, **options: str) -> PlannedRow:
+    """A row of the fake engine, called by its seed."""
+    engine = EngineSpec(backend="fake", options={"seed": seed, **options}, batch=batch)
+    return PlannedRow(
+        id=row_id(engine, "fp32", measure),
+        model="toy",
+        engine=engine,
+        measure=measure,
+        requested_precision="fp32",
+        source=source,
+        chain=(source,),
+    )
+
+
+class Counting(Silent):
+    """A reporter that also counts."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.total, self.advanced = 0, 0
+        self.said: list[str] = []
+
+    def begin(self, total: int) -> None:
+        self.total = total
+
+    def advance(self) -> None:
+        self.advanced += 1
+
+    def say(self, text: str) -> None:
+        self.said.append(text)
+
+
+def start(folder: Path, *rows: PlannedRow, **more: Any) -> Campaign:
+    return Campaign(RunFolder(folder), rows, MACHINE, **{"timeout_s": 60, "reporter": Counting(), **more})
+
+
+def stored(folder: Path, row: PlannedRow) -> Any:
+    found = RunFolder(folder).read_result(row.id)
+    assert found is not None
+    return found
+
+
+def fail_in(children: Children, seed: str, repetition: int, error: BaseException) -> None:
+    """Makes one repetition of one row fail."""
+
+    def before(job: Any) -> None:
+        if isinstance(job, MeasureJob) and (job.engine.options["seed"], job.repetition) == (seed, repetition):
+            raise error
+
+    children.before = before
+
+
+def test_rows_are_built_in_the_order_of_the_plan_and_measured_in_turns(
+    graph: Artifact, tmp_path: Path, children: Children
+) -> None:
+    rows = [plan(graph, seed) for seed in "312"]
+    reporter = Counting()
+    results = start(tmp_path / "r", *rows, reporter=reporter).run()
+    kinds = [type(job) for job in children.jobs]
+    assert kinds == [PrepareJob] * 3 + [MeasureJob] * 6, "all are built before the first is timed"
+    assert [job.engine.options["seed"] for job in children.of(PrepareJob)] == ["3", "1", "2"]
+    assert children.turns == [("3", 0, 0), ("1", 0, 1), ("2", 0, 2), ("3", 1, 3), ("1", 1, 4), ("2", 1, 5)]
+    assert [(r.id, r.status) for r in results] == [(row.id, "ok") for row in rows]
+    assert [stored(tmp_path / "r", row) for row in rows] == results
+    assert (reporter.total, reporter.advanced) == (9, 9)
+    assert children.closed == 6, "the process of every repetition is ended"
+
+
+def test_every_process_is_told_its_repetition_and_its_threads(
+    graph: Artifact, tmp_path: Path, children: Children
+) -> None:
+    row = plan(graph, "1")
+    row = replace(row, engine=replace(row.engine, threads=3))
+    start(tmp_path / "r", row).run()
+    told = [(e["ENGINEBENCH_REPETITION"], e["OMP_NUM_THREADS"], e["MKL_NUM_THREADS"]) for e in children.environments]
+    assert told == [("0", "3", "3")] * 2 + [("1", "3", "3")]
+
+
+def test_a_row_of_fewer_processes_leaves_the_round(graph: Artifact, tmp_path: Path, children: Children) -> None:
+    short, long = plan(graph, "1", measure=replace(IDEAL, processes=1)), plan(graph, "2")
+    results = start(tmp_path / "r", short, replace(long, measure=replace(IDEAL, processes=3))).run()
+    assert children.turns == [("1", 0, 0), ("2", 0, 1), ("2", 1, 2), ("2", 2, 3)]
+    assert [len(r.measurements) for r in results] == [1, 3]
+
+
+def test_every_repetition_is_in_the_file_before_the_next_begins(
+    graph: Artifact, tmp_path: Path, children: Children
+) -> None:
+    rows = [plan(graph, "1"), plan(graph, "2")]
+    seen: list[list[tuple[str, int]]] = []
+
+    def look(job: Any) -> None:
+        if isinstance(job, MeasureJob):
+            files = [stored(tmp_path / "r", row) for row in rows]
+            seen.append([(r.status, len(r.measurements)) for r in files])
+
+    children.before = look
+    start(tmp_path / "r", *rows).run()
+    none, one = ("partial", 0), ("partial", 1)
+    assert seen == [[none, none], [one, none], [one, one], [("ok", 2), one]]
+
+
+def test_a_failure_keeps_what_was_measured_and_stops_no_other(
+    graph: Artifact, tmp_path: Path, children: Children
+) -> None:
+    rows = [plan(graph, seed, measure=replace(IDEAL, processes=4)) for seed in "123"]
+    fail_in(children, "2", 2, ChildFailed("killed by SIGSEGV", "its last words"))
+    reporter = Counting()
+    first, failed, last = start(tmp_path / "r", *rows, reporter=reporter).run()
+    assert (first.status, last.status) == ("ok", "ok")
+    assert failed.status == "failed" and [m.repetition for m in failed.measurements] == [0, 1]
+    assert (failed.reason, failed.stderr_tail) == ("in process 3: killed by SIGSEGV", "its last words")
+    assert stored(tmp_path / "r", rows[1]) == failed
+    # A place in the order is that of the plan, whoever fails on the way: a resumed run has the same.
+    assert [turn for turn in children.turns if turn[1] == 3] == [("1", 3, 9), ("3", 3, 11)]
+    assert reporter.said == [f"{failed.id} failed in process 3: killed by SIGSEGV"]
+
+
+def test_a_row_that_cannot_be_built_stops_no_other_and_is_no_reference(
+    graph: Artifact, tmp_path: Path, children: Children
+) -> None:
+    bad, good, other = (
+        plan(graph, "1", fault="raise", at="build"),
+        plan(graph, "2"),
+        plan(graph, "3", bias="1"),
+    )
+    failed, first, second = start(tmp_path / "r", bad, good, other).run()
+    assert failed.status == "failed" and failed.measurements == () and failed.drift is None
+    assert str(failed.reason).startswith("while it was built and checked: RuntimeError: the fake engine raised")
+    assert stored(tmp_path / "r", bad) == failed
+    assert [turn[0] for turn in children.turns] == ["2", "3", "2", "3"]
+    assert first.drift is not None and first.drift.passed and first.drift.reference == good.id
+    assert second.drift is not None and not second.drift.passed and second.drift.reference == good.id
+    assert second.drift.outputs[0].max_abs_diff == pytest.approx(1)
+
+
+def test_answers_are_held_against_the_first_row_of_their_batch(
+    graph: Artifact, tmp_path: Path, children: Children
+) -> None:
+    rows = [plan(graph, "1", batch=batch, bias=bias) for batch in (1, 2) for bias in ("0", "1")]
+    results = start(tmp_path / "r", *rows).run()
+    assert [r.drift.reference for r in results if r.drift] == [rows[0].id, rows[0].id, rows[2].id, rows[2].id]
+    assert [r.drift.passed for r in results if r.drift] == [True, False, True, False]
+
+
+def test_outputs_of_another_shape_fail_the_row(graph: Artifact, tmp_path: Path, children: Children) -> None:
+    narrow = replace(graph, outputs=(replace(graph.outputs[0], shape=("batch", 3)),))
+    good, bad = start(tmp_path / "r", plan(graph, "1"), plan(narrow, "2")).run()
+    assert good.status == "ok"
+    assert bad.status == "failed" and str(bad.reason).startswith("when its outputs were compared: ")
+    assert {turn[0] for turn in children.turns} == {"1"}
+
+
+def test_a_skipped_row_says_why_and_starts_nothing(graph: Artifact, tmp_path: Path, children: Children) -> None:
+    skipped = replace(plan(graph, "1"), skip="there is no GPU")
+    reporter = Counting()
+    left, right = start(tmp_path / "r", skipped, plan(graph, "2"), reporter=reporter).run()
+    assert (left.status, left.reason, left.measurements) == ("skipped", "there is no GPU", ())
+    assert right.status == "ok" and stored(tmp_path / "r", skipped) == left
+    assert {job.engine.options["seed"] for job in children.of(PrepareJob)} == {"2"}
+    assert (reporter.total, reporter.advanced) == (3, 3)
+
+
+def test_an_engine_that_turns_out_to_be_unusable_is_skipped(
+    graph: Artifact, tmp_path: Path, children: Children
+) -> None:
+    row = plan(graph, "1")
+    unknown = replace(row, id="other", engine=replace(row.engine, precision="int8"), requested_precision="int8")
+
+    def refuse(job: Any) -> None:
+        if job.engine.precision == "int8":
+            raise BackendUnavailable("fake needs another driver")
+
+    children.before = refuse
+    good, bad = start(tmp_path / "r", row, unknown).run()
+    assert (good.status, bad.status, bad.reason) == ("ok", "skipped", "fake needs another driver")
+
+
+def test_a_wrong_option_ends_the_run_before_anything_is_timed(
+    graph: Artifact, tmp_path: Path, children: Children
+) -> None:
+    with pytest.raises(UsageError, match="speed"):
+        start(tmp_path / "r", plan(graph, "1"), plan(graph, "2", speed="high")).run()
+    assert children.turns == []
+
+
+def test_an_interrupt_leaves_every_row_as_it_stands(graph: Artifact, tmp_path: Path, children: Children) -> None:
+    rows = [plan(graph, "1"), plan(graph, "2")]
+    fail_in(children, "1", 1, KeyboardInterrupt())
+    campaign = start(tmp_path / "r", *rows)
+    with pytest.raises(KeyboardInterrupt):
+        campaign.run()
+    assert [(r.status, len(r.measurements)) for r in campaign.results.values()] == [("partial", 1), ("partial", 1)]
+    assert [stored(tmp_path / "r", row) for row in rows] == list(campaign.results.values())
+    assert children.closed == 3, "also the process that was interrupted is ended"
+
+
+def test_a_row_that_cannot_be_written_is_still_in_memory(
+    graph: Artifact, tmp_path: Path, children: Children, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    row = plan(graph, "1")
+    campaign = start(tmp_path / "r", row)
+    write = RunFolder.write_result
+
+    def write_until_full(self: RunFolder, result: Any) -> None:
+        if len(result.measurements) == 2:
+            raise ArtifactError("cannot write: no space left")
+        write(self, result)
+
+    monkeypatch.setattr(RunFolder, "write_result", write_until_full)
+    with pytest.raises(ArtifactError, match="no space"):
+        campaign.run()
+    assert len(campaign.results[row.id].measurements) == 2
+    assert len(stored(tmp_path / "r", row).measurements) == 1
+
+
+def test_a_row_on_the_cpu_is_proven_when_built_and_one_on_a_gpu_by_its_first_process(
+    graph: Artifact, tmp_path: Path, children: Children
+) -> None:
+    here, there = plan(graph, "1", ran="int8"), plan(graph, "2", ran="int8")
+    there = replace(there, engine=replace(there.engine, device="cuda:0"))
+    results = start(tmp_path / "r", here, there).run()
+    assert [job.prove for job in children.of(PrepareJob)] == [True, False]
+    asked = [(job.engine.options["seed"], job.prove) for job in children.of(MeasureJob)]
+    assert asked == [("1", False), ("2", True), ("1", False), ("2", False)]
+    for result in results:
+        assert result.status == "ok" and len(result.measurements) == 2
+        assert (result.requested_precision, result.engine.precision) == ("fp32", "int8")
+        assert [caveat.code for caveat in result.caveats] == ["relabelled"]
+    assert results[1].engine.device == "cuda:0"
+
+
+def test_only_what_waits_beside_others_on_a_device_is_started_ahead(
+    graph: Artifact, tmp_path: Path, children: Children, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "count_at_once", lambda machine: 2)
+    rows = [plan(graph, seed) for seed in "123"]
+    rows[1:] = [replace(row, engine=replace(row.engine, device="cuda:0")) for row in rows[1:]]
+    start(tmp_path / "r", *rows, reporter=Counting()).run()
+    jobs = [(type(job).__name__[:7], job.engine.options["seed"]) for job in children.jobs]
+    built, order = jobs[:5], jobs[5:]
+    # Groups of two: (1, 2), (3).
+    assert built == [("Preload", "1"), ("Preload", "2"), ("Prepare", "1"), ("Prepare", "2"), ("Prepare", "3")]
+    # Groups of two: (1, 2), (3, 1), (2, 3). A row on the CPU never imports ahead.
+    assert order == [
+        *[("Preload", "2"), ("Measure", "1"), ("Measure", "2")],
+        *[("Preload", "3"), ("Measure", "3"), ("Measure", "1")],
+        *[("Preload", "2"), ("Preload", "3"), ("Measure", "2"), ("Measure", "3")],
+    ]
+    assert [turn[0] for turn in children.turns] == list("123123"), "the order of the turns is that of the plan"
+    children.jobs.clear()
+    start(tmp_path / "alone", replace(rows[1], measure=replace(IDEAL, processes=1))).run()
+    assert children.of(PreloadJob) == [], "nobody waits for one alone"
+
+
+def test_a_row_that_failed_in_its_group_is_not_asked_again(
+    graph: Artifact, tmp_path: Path, children: Children, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "count_at_once", lambda machine: 4)
+    fail_in(children, "1", 0, ChildFailed("killed by SIGKILL", ""))
+    bad, good = start(tmp_path / "r", plan(graph, "1"), plan(graph, "2")).run()
+    assert children.turns == [("1", 0, 0), ("2", 0, 1), ("2", 1, 3)]
+    assert (bad.status, bad.stderr_tail, good.status) == ("failed", None, "ok")
+
+
+def test_labelled_data_is_counted_against_the_first_row_of_a_batch(tmp_path: Path, children: Children) -> None:
+    digits = read_packaged_onnx("digits-mlp")
+    one = replace(IDEAL, processes=1)
+    rows = [replace(plan(digits, seed, measure=one), model="digits-mlp") for seed in "12"]
+    results = start(tmp_path / "r", *rows, judged=judge_by(Labelled(data="digits", n=24))).run()
+    found = [r.scores for r in results]
+    assert [[s.metric for s in scores] for scores in found] == [["top1", "top5"]] * 2
+    assert all(score.value.n == 24 for scores in found for score in scores)
+    assert [s.value for s in found[0]] == [s.value for s in found[1]]
+    assert [r.scores for r in start(tmp_path / "q", rows[0]).run()] == [()], "no labels, no scores"
+
+
+def test_a_row_is_called_by_engine_precision_and_batch(graph: Artifact, tmp_path: Path, children: Children) -> None:
+    row = plan(graph, "7", batch=4, measure=replace(IDEAL, processes=1))
+    assert label(row) == "fake:seed=7 fp32 b4"
+    graphs = replace(row.engine, precision="int8", recipe="cpu")
+    assert label(replace(row, engine=graphs, requested_precision="int8")) == "fake:seed=7 int8@cpu b4"
+    reporter = Counting()
+    start(tmp_path / "r", row, reporter=reporter).run()
+    assert reporter.steps == ["fake:seed=7 fp32 b4: build and check", "fake:seed=7 fp32 b4: process 1 of 1"]
+
+
+class TestRestore:
+    """What an earlier run left is taken up, and nothing of it is done twice."""
+
+    def rows(self, graph: Artifact) -> list[PlannedRow]:
+        return [plan(graph, seed) for seed in "123"]
+
+    def test_what_was_measured_is_not_measured_again(self, graph: Artifact, tmp_path: Path, children: Children) -> None:
+        rows = self.rows(graph)
+        fail_in(children, "2", 1, KeyboardInterrupt())
+        with pytest.raises(KeyboardInterrupt):
+            start(tmp_path / "r", *rows).run()
+        before = [stored(tmp_path / "r", row).measurements for row in rows]
+        assert [len(measured) for measured in before] == [2, 1, 1]
+        children.jobs.clear()
+        children.before = lambda job: None
+        reporter = Counting()
+        again = start(tmp_path / "r", *rows, reporter=reporter)
+        again.restore()
+        results = again.run()
+        assert children.of(PrepareJob) == []
+        assert [turn[:2] for turn in children.turns] == [("2", 1), ("3", 1)]
+        assert [r.measurements[: len(kept)] for r, kept in zip(results, before, strict=True)] == before
+        assert [r.id for r in results] == [row.id for row in rows] and {r.status for r in results} == {"ok"}
+        assert reporter.advanced <= reporter.total == 9
+
+    def test_a_row_that_failed_is_given_what_is_missing(
+        self, graph: Artifact, tmp_path: Path, children: Children
+    ) -> None:
+        rows = self.rows(graph)
+        fail_in(children, "2", 1, ChildFailed("killed by SIGSEGV", "tail"))
+        start(tmp_path / "r", *rows).run()
+        children.jobs.clear()
+        children.before = lambda job: None
+        again = start(tmp_path / "r", *rows)
+        again.restore()
+        assert again.results[rows[1].id].status == "partial"
+        assert [r.status for r in again.run()] == ["ok"] * 3
+        assert [turn[:2] for turn in children.turns] == [("2", 1)]
+
+    def test_a_row_that_was_never_built_is_begun_anew(
+        self, graph: Artifact, tmp_path: Path, children: Children
+    ) -> None:
+        rows = self.rows(graph)
+
+        def refuse(job: Any) -> None:
+            if job.engine.options["seed"] == "1":
+                raise ChildFailed("killed by SIGKILL", "")
+
+        children.before = refuse
+        assert start(tmp_path / "r", *rows).run()[0].status == "failed"
+        children.jobs.clear()
+        children.before = lambda job: None
+        again = start(tmp_path / "r", *rows)
+        again.restore()
+        results = again.run()
+        assert [job.engine.options["seed"] for job in children.of(PrepareJob)] == ["1"]
+        assert [r.id for r in results] == [row.id for row in rows], "it is back in its place"
+        assert results[0].status == "ok" and results[0].reason is None
+
+    def test_a_row_that_was_skipped_is_judged_by_the_plan_of_today(
+        self, graph: Artifact, tmp_path: Path, children: Children
+    ) -> None:
+        first, *others = self.rows(graph)
+        start(tmp_path / "r", replace(first, skip="there is no GPU"), *others).run()
+        again = start(tmp_path / "r", first, *others)
+        again.restore()
+        assert [(r.status, r.reason) for r in again.run()] == [("ok", None)] * 3
+
+    def test_a_graph_that_was_changed_is_refused(self, graph: Artifact, tmp_path: Path, children: Children) -> None:
+        rows = self.rows(graph)
+        start(tmp_path / "r", *rows).run()
+        Path(graph.path).write_bytes(b"another graph")
+        with pytest.raises(ArtifactError, match="was changed after the run began"):
+            start(tmp_path / "r", *rows).restore()
+
+
+def test_outputs_are_cut_to_what_both_answered() -> None:
+    many, few = {"y": np.arange(8), "only here": np.arange(8)}, {"y": np.arange(3)}
+    for reference, candidate in (cut_common(many, few), cut_common(few, many)[::-1]):
+        assert reference["y"].tolist() == candidate["y"].tolist() == [0, 1, 2]
+        assert len(reference["only here"]) == 8
+
+
+def test_another_precision_than_asked_is_named() -> None:
+    right, wrong = make_result(), make_result("ort")
+    judge_precisions([right, replace(wrong, status="skipped", requested_precision="int8")])
+    with pytest.raises(GateFailed, match=r"ort-fp32-b1: asked for int8, ran in fp32$"):
+        judge_precisions([right, replace(wrong, requested_precision="int8")])
+
+
+def test_a_machine_that_can_run_no_row_lacks_an_engine() -> None:
+    rows = [make_result(e, status="skipped", reason="there is no GPU") for e in ("pytorch", "ort")]
+    with pytest.raises(BackendUnavailable, match=r"no row can run here: there is no GPU$") as caught:
+        judge_outcome(rows)
+    assert caught.value.exit_code == 3
+
+
+def test_a_row_that_failed_is_a_failure() -> None:
+    rows = [make_result(status="failed", reason="it died"), make_result("ort", status="skipped", reason="no GPU")]
+    with pytest.raises(MeasurementError, match="it died"):
+        judge_outcome(rows)
+
+
+def test_a_row_alone_and_a_baseline_with_another_are_fine() -> None:
+    judge_outcome([make_result()])
+    judge_outcome([make_result(), make_result("ort"), make_result("openvino", status="failed", reason="it died")])
+
+
+def test_a_run_keeps_the_answers_of_its_reference_and_a_few_of_the_others(
+    graph: Artifact, tmp_path: Path, children: Children, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(arrays, "KEPT_VALUES", 1)
+    first, second = plan(graph, "1"), plan(graph, "2")
+    folder = RunFolder(tmp_path / "r")
+    start(folder.root, first, second).run()
+    calls = [arrays.load_answers(folder.outputs_path(row.id))[1] for row in (first, second)]
+    assert calls == [module.CHECK_SAMPLES, arrays.FEWEST_CALLS]
+    drift = stored(folder.root, second).drift
+    assert drift.n == module.CHECK_SAMPLES  # all were compared before they were dropped
+    again = start(folder.root, first, second)
+    again.restore()
+    again.run()
+    assert stored(folder.root, second).drift == drift
+
+
+def test_few_large_answers_are_compared_and_nothing_is_missed(
+    graph: Artifact, tmp_path: Path, children: Children, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(arrays, "CHECKED_VALUES", 12)  # of four values each: three calls
+    monkeypatch.setattr(arrays.limit_calls, "__defaults__", (12,))
+    row = plan(graph, "1")
+    start(tmp_path / "r", row).run()
+    drift = stored(tmp_path / "r", row).drift
+    assert (drift.n, drift.asked) == (3, 3)

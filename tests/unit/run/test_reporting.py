@@ -1,0 +1,260 @@
+"""Reports from stored results alone: files, older schemas, folders of strangers, machines without the extra."""
+
+from __future__ import annotations
+
+import html
+import json
+import os
+import sys
+from pathlib import Path
+
+import pytest
+from msgspec.structs import replace
+
+from enginebench.analyze.stages import STAGES, describe_stages
+from enginebench.core.errors import ArtifactError, ParseError, UsageError
+from enginebench.core.records import EngineSpec
+from enginebench.core.store import encode
+from enginebench.core.text import count_of
+from enginebench.report.run.rows import RunDocument
+from enginebench.workflow.folder import check_inside, read_results
+from enginebench.workflow.reporting import FORMATS, check_formats, describe_stored, report_folder
+from enginebench.workflow.verbs.deliver import choose_row
+from processes import ROOT, Cli, environment
+from samples import make_drift, make_result
+from stored_run import make_final, make_results, write_run
+
+STORED = sorted((ROOT / "tests" / "data").glob("result-*"))
+
+
+@pytest.fixture(autouse=True)
+def cached_bundle(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A small stand-in for the chart bundle, which takes seconds to make; the browser tests use the real one."""
+    monkeypatch.setattr("enginebench.workflow.reporting.load_bundle", lambda: "window.vegaEmbed = null;")
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Path:
+    return write_run(tmp_path / "ein läuf", make_results())
+
+
+def test_every_file_of_a_run(run: Path) -> None:
+    written = report_folder(run, FORMATS)
+    names = {path.name for path in written.paths}
+    assert {"report.html", "report.md", "table.csv", "report.json"} <= names
+    assert {"latency_hist.png", "percentiles.png", "per_layer_time.png", "speedup.png"} <= names
+    assert all(path.is_file() and path.parent == run for path in written.paths)
+    assert "![percentiles](percentiles.png)" in (run / "report.md").read_text()
+    assert json.loads((run / "report.json").read_text())["schema"] == "enginebench.run/1"
+
+
+def test_stages_that_lie_in_the_folder_are_shown(run: Path) -> None:
+    times = {name: [2_000_000] * 4 for name in STAGES}
+    document = describe_stages(
+        model="m",
+        engine=EngineSpec(backend="ort", batch=4),
+        stages_ns=times,
+        device_ns={},
+        overlapped_per_s=1.0,
+        decoders=1,
+        lanes=1,
+        images="generated",
+        image_bytes=[1],
+    )
+    (run / "stages.json").write_bytes(encode(document))
+    report_folder(run, ("html",))
+    assert "ort fp32 b4, file to label" in (run / "report.html").read_text()
+    (run / "stages.json").write_text("{}")
+    with pytest.raises(ParseError, match=r"stages\.json"):
+        report_folder(run, ("html",))
+    (run / "stages.json").unlink()
+    (run / "stages-2.json").symlink_to(run / "run.json")
+    with pytest.raises(ArtifactError, match="symbolic link"):
+        report_folder(run, ("html",))
+
+
+@pytest.mark.parametrize("stored", STORED, ids=lambda path: path.name)
+def test_results_of_every_earlier_schema_still_render(stored: Path, tmp_path: Path) -> None:
+    copy = tmp_path / "copy"
+    (copy / "rows").mkdir(parents=True)
+    for path in (*stored.glob("*.json"), *stored.glob("rows/*.json")):
+        (copy / path.relative_to(stored)).write_bytes(path.read_bytes())
+    written = report_folder(copy, ("html", "md", "csv", "json"))
+    assert len(written.paths) == 4
+    page = (copy / "report.html").read_text()
+    assert "Fastest engine whose outputs agree: openvino int8@nncf" in page
+    table = (copy / "table.csv").read_text().splitlines()
+    assert len(table) == 7
+
+
+def test_there_is_a_stored_run_of_this_schema() -> None:
+    from enginebench.core.records import RESULT_SCHEMA
+
+    assert [path.name for path in STORED][-1] == RESULT_SCHEMA.partition(".")[2].replace("/", "-")
+
+
+def test_without_the_extra_there_are_tables_and_a_word_about_the_page(cli: Cli, run: Path, tmp_path: Path) -> None:
+    blocker = tmp_path / "site" / "sitecustomize.py"
+    blocker.parent.mkdir()
+    blocker.write_text("import sys\nfor name in ('altair', 'vl_convert'):\n    sys.modules[name] = None\n")
+    variables = environment(tmp_path)
+    variables["PYTHONPATH"] = f"{blocker.parent}{os.pathsep}{variables['PYTHONPATH']}"
+    done = cli("report", run, env=variables)
+    assert done.returncode == 0, done.stderr
+    assert "no report.html and no pictures" in done.stderr and 'pip install "enginebench[report]"' in done.stderr
+    assert (run / "report.md").exists() and (run / "table.csv").exists() and not (run / "report.html").exists()
+
+
+def test_reports_need_no_engine(cli: Cli, run: Path, tmp_path: Path) -> None:
+    """Importing any engine fails in this process, as on a machine that has none."""
+    blocker = tmp_path / "site" / "sitecustomize.py"
+    blocker.parent.mkdir()
+    names = ("torch", "torchvision", "onnx", "onnxruntime", "openvino", "pynvml", "tensorrt", "vl_convert")
+    blocker.write_text(f"import sys\nfor name in {names}:\n    sys.modules[name] = None\n")
+    variables = environment(tmp_path)
+    variables["PYTHONPATH"] = f"{blocker.parent}{os.pathsep}{variables['PYTHONPATH']}"
+    done = cli("report", run, "--format", "md,csv,json", env=variables)
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize("text", ["docx", "html,docx", "", ","])
+def test_unknown_formats_are_refused(text: str) -> None:
+    with pytest.raises(UsageError, match="known: html, md, csv, json, png"):
+        check_formats(text.split(","))
+
+
+@pytest.mark.parametrize("name", ["../outside", "a/b", "../../x", "/etc/passwd", "x\0y"])
+def test_ids_that_lead_out_of_the_folder_are_refused(run: Path, name: str) -> None:
+    record = json.loads((run / "run.json").read_text())
+    (run / "run.json").write_text(json.dumps(record | {"rows": [name]}))
+    with pytest.raises(ArtifactError, match=r"run\.json|leads out"):
+        read_results(run)
+
+
+def test_links_in_the_folder_are_refused(run: Path, tmp_path: Path) -> None:
+    secret = tmp_path / "secret.json"
+    row = next((run / "rows").glob("ort-int8*"))
+    row.rename(secret)
+    row.symlink_to(secret)
+    with pytest.raises(ArtifactError, match="symbolic link"):
+        report_folder(run, ("md", "csv"))
+    row.unlink()
+    secret.rename(row)
+    (run / "rows").rename(tmp_path / "rows elsewhere")
+    (run / "rows").symlink_to(tmp_path / "rows elsewhere")
+    with pytest.raises(ArtifactError, match="symbolic link"):
+        report_folder(run, ("md",))
+
+
+def test_a_pipe_is_refused_not_waited_for(run: Path) -> None:
+    row = next((run / "rows").glob("ort-int8*"))
+    row.unlink()
+    os.mkfifo(row)
+    with pytest.raises(ArtifactError, match="not a plain file"):
+        read_results(run)
+
+
+def test_the_folder_itself_may_be_a_link(run: Path, tmp_path: Path) -> None:
+    (tmp_path / "latest").symlink_to(run)
+    assert len(read_results(tmp_path / "latest")[1]) == 6
+    check_inside(tmp_path / "latest", tmp_path / "latest" / "run.json")
+
+
+def test_a_link_where_a_report_goes_is_replaced_not_followed(run: Path, tmp_path: Path) -> None:
+    victim = tmp_path / "victim.txt"
+    victim.write_text("precious")
+    for name in ("report.html", "report.md", "table.csv", "speedup.png"):
+        (run / name).symlink_to(victim)
+    report_folder(run, ("html", "md", "csv", "png"))
+    assert victim.read_text() == "precious"
+    assert not (run / "report.html").is_symlink()
+
+
+def test_names_of_strangers_are_text_in_every_format(tmp_path: Path) -> None:
+    run = write_run(tmp_path / "run", make_results(evil=True))
+    report_folder(run, ("html", "md", "csv"))
+    markdown = (run / "report.md").read_text()
+    assert "<img" not in markdown and "<script" not in markdown
+    assert "<img src=x" not in (run / "report.html").read_text()
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="POSIX permissions")
+@pytest.mark.skipif(os.geteuid() == 0, reason="root writes anywhere")
+def test_a_folder_that_cannot_be_written(run: Path) -> None:
+    run.chmod(0o500)
+    with pytest.raises(ArtifactError, match="cannot write"):
+        report_folder(run, ("md",))
+
+
+def write_final(root: Path, winner: str | None, challenger_ms: float = 4.7) -> Path:
+    """The final of a search: a setting of ort against the defaults of ort and of PyTorch, which is far slower."""
+    alike = make_drift(1e-6)
+    rows = [
+        make_result("ort:spinning=never", median_ms=challenger_ms, sd=0.1, seed=1, drift=alike, identity="challenger"),
+        make_result("pytorch", median_ms=10.0, seed=2, identity="pytorch-fp32-b1"),
+        make_result("ort", median_ms=5.0, seed=3, drift=alike, identity="default"),
+    ]
+    return make_final(write_run(root, rows), winner, "challenger")
+
+
+def describe_folder(root: Path) -> RunDocument:
+    return describe_stored(*read_results(root))
+
+
+@pytest.mark.parametrize(("winner", "challenger_ms"), [("default", 4.7), ("challenger", 3.0)])
+def test_the_final_of_a_search_recommends_what_the_search_says_to_take(
+    tmp_path: Path, winner: str, challenger_ms: float
+) -> None:
+    root = write_final(tmp_path / "t", winner, challenger_ms)
+    record, results = read_results(root)
+    document = describe_stored(record, results)
+    assert (document.recommended.id, document.recommended_by) == (winner, "search")  # type: ignore[union-attr]
+    assert {row.baseline for row in document.rows} == {winner} and document.rows[0].id == winner
+    assert choose_row(document, results, None)[0].id == winner
+    assert choose_row(document, results, "challenger")[0].id == "challenger"
+    report_folder(root, ("html", "md", "json"))
+    for name in ("report.html", "report.md"):
+        text = (root / name).read_text()
+        assert f"The search that measured these rows says to take {winner}" in text.replace("\\", "")
+        assert "Fastest engine whose outputs agree: ort:spinning" not in text
+    assert json.loads((root / "report.json").read_text())["recommended"]["id"] == winner
+    assert json.loads((root / "run.json").read_text())["winner"] is None, "its own document says it"
+
+
+def test_the_same_rows_of_a_run_have_the_fastest_median_recommended(tmp_path: Path) -> None:
+    """What the test above would see if nobody asked the search."""
+    root = write_final(tmp_path / "t", "default")
+    record, results = read_results(root)
+    document = describe_stored(replace(record, verb="run"), results)
+    assert document.recommended is not None and document.recommended.id == "challenger"
+    assert document.rows[0].baseline == "pytorch-fp32-b1"
+
+
+@pytest.mark.parametrize("lose", [False, True])
+def test_a_search_that_named_no_winner_recommends_none(tmp_path: Path, lose: bool) -> None:
+    root = write_final(tmp_path / "t", None)
+    if lose:
+        (root / "tune.json").unlink()
+    document = describe_folder(root)
+    assert document.recommended is None
+    with pytest.raises(UsageError, match=r"the search named no winner.*continue it with --resume"):
+        choose_row(document, read_results(root)[1], None)
+
+
+@pytest.mark.parametrize("lost", [["openvino-int8@nncf-b1"], ["ort-fp32-b1", "openvino-int8@nncf-b1"]])
+def test_rows_of_which_nothing_is_stored_are_named(cli: Cli, run: Path, lost: list[str]) -> None:
+    assert describe_folder(run).missing == ()
+    for name in lost:
+        (run / "rows" / f"{name}.json").unlink()
+    done = cli("report", run, "--format", "html,md,json")
+    said = f"Nothing is stored of {count_of(len(lost), 'rows')}, which could change this answer: {', '.join(lost)}."
+    assert said in " ".join(done.stdout.split())
+    assert said in html.unescape((run / "report.html").read_text())
+    assert said in html.unescape((run / "report.md").read_text()).replace("\\", "")
+    assert json.loads((run / "report.json").read_text())["missing"] == lost
+
+
+def test_a_run_that_lost_all_rows_says_so(cli: Cli, run: Path) -> None:
+    (run / "rows").rename(run / "elsewhere")
+    said = " ".join(cli("report", run, "--format", "md").stdout.split())
+    assert "Nothing was measured" in said and "Nothing is stored of 6 rows" in said and "pytorch-fp32-b1" in said

@@ -1,0 +1,80 @@
+"""The answers of a run, from results alone: nothing of how they are shown is needed for them."""
+
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+
+import pytest
+from msgspec.structs import replace
+
+import enginebench
+from enginebench.analyze.diff import diff_results
+from enginebench.analyze.metrics.scores import loses_too_much
+from enginebench.analyze.ranking import find_quality, rank_results
+from enginebench.core.records import Result
+from samples import make_drift, make_result
+
+SOURCE = Path(enginebench.__file__).parent
+AGREE = make_drift(1e-6)
+
+
+def make_rows(top1: float) -> list[Result]:
+    fast = make_result("ort", "int8", median_ms=5, drift=AGREE, accuracy=top1, seed=2)
+    return [make_result(median_ms=20, accuracy=0.98), fast]
+
+
+@pytest.mark.parametrize(
+    ("top1", "kept"), [(0.98, True), (0.97, True), (0.98 - 0.01 - 1e-12, True), (0.9699, False), (0.5, False)]
+)
+def test_run_and_diff_allow_the_same_loss(top1: float, kept: bool) -> None:
+    base, cand = make_rows(top1)
+    recommended = rank_results([base, cand]).recommended
+    assert recommended is not None and (recommended.id == cand.id) is kept
+    same_name = replace(base, id=cand.id, engine=cand.engine, requested_precision="int8")
+    (row,) = diff_results([same_name], [cand]).rows
+    assert any("top-1" in failure for failure in row.failures) is not kept
+    assert loses_too_much(base.scores[0], cand.scores[0]) is not kept
+
+
+def test_the_ranking_names_rows_and_keeps_their_order() -> None:
+    rows = [
+        make_result("openvino", status="failed", reason="died"),
+        make_result(median_ms=20),
+        make_result("ort", median_ms=10, drift=AGREE, seed=1),
+        make_result("ort-cuda", median_ms=5, drift=make_drift(9.0, passed=False), seed=2),
+    ]
+    ranking = rank_results(rows)
+    assert [standing.result.id for standing in ranking.standings] == [row.id for row in rows]
+    assert ranking.fastest is not None and ranking.fastest.id == "ort-fp32-b1"
+    assert [standing.baseline for standing in ranking.standings] == [None, *["pytorch-fp32-b1"] * 3]
+    assert [standing.summary is None for standing in ranking.standings] == [True, False, False, False]
+
+
+def test_quality_is_of_one_kind_for_all_rows() -> None:
+    assert find_quality(None, 0.5, by_metric=True, is_truth=True) is None
+    assert find_quality(None, None, by_metric=False, is_truth=True) == 1.0
+    assert find_quality(None, 0.5, by_metric=False, is_truth=False) == 0.5
+
+
+def read_defaults(path: Path, name: str) -> list[str]:
+    """What `name` is given wherever it is an annotated field or an argument with a default."""
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    found = [node.value for node in ast.walk(tree) if isinstance(node, ast.AnnAssign) and _names(node.target, name)]
+    for node in ast.walk(tree):
+        if isinstance(node, ast.FunctionDef):
+            pairs = [*zip(node.args.kwonlyargs, node.args.kw_defaults, strict=True)]
+            pairs += zip(node.args.args[::-1], node.args.defaults[::-1], strict=False)
+            found += [default for argument, default in pairs if argument.arg == name]
+    return [ast.unparse(value) for value in found if value is not None]
+
+
+def _names(target: ast.expr, name: str) -> bool:
+    return isinstance(target, ast.Name) and target.id == name
+
+
+@pytest.mark.parametrize(("name", "limit"), [("margin", "MARGIN")])
+def test_a_limit_has_one_definition(name: str, limit: str) -> None:
+    defaults = [text for path in SOURCE.rglob("*.py") for text in read_defaults(path, name)]
+    others = {"CAPACITY_MARGIN", "REGRESSION_MARGIN"}  # of a rate, and of versions: each defined once, too
+    assert len(defaults) > 2 and set(defaults) - {"None"} - others == {limit}

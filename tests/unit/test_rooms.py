@@ -1,0 +1,173 @@
+"""Imports point one way: the drawings of docs/architecture.md, and nothing else, say which are allowed."""
+
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+
+import pytest
+
+from enginebench.backends.registry import ENTRIES
+from processes import ROOT
+from rooms import PAGE, SOURCE, Floor, find_faults, find_imports, list_rooms, read_drawing, read_floor
+
+# Heading of the page -> the folder that the drawing below it shows.
+DRAWINGS = {
+    "## The rooms": "",
+    "### Inside workflow": "workflow",
+    "### Inside backends": "backends",
+    "### Inside report": "report",
+}
+PACKAGES = sorted(path.parent for path in SOURCE.rglob("__init__.py"))
+
+
+@pytest.mark.parametrize(("heading", "folder"), DRAWINGS.items(), ids=lambda text: text or "enginebench")
+def test_the_sources_are_built_as_drawn(heading: str, folder: str) -> None:
+    assert find_faults(SOURCE, read_drawing(PAGE.read_text(encoding="utf-8"), heading), folder) == []
+
+
+def test_other_rooms_know_backends_by_the_registry_and_what_they_may_offer() -> None:
+    found = [i for i in find_imports(SOURCE) if not i.importer.startswith("backends.")]
+    reached = {i.imported for i in found if i.imported.split(".")[0] == "backends"}
+    assert reached == {"backends.registry", "backends.abilities", "backends.refusals"}
+
+
+def test_a_file_of_an_engine_is_named_in_its_own_folder_alone() -> None:
+    engines = {entry.module.removeprefix("enginebench.") for entry in ENTRIES.values()}
+    found = [i for i in find_imports(SOURCE) if i.imported in engines]
+    strangers = {i.importer for i in found if i.importer.rpartition(".")[0] != i.imported.rpartition(".")[0]}
+    assert strangers == set()  # the registry imports the module that an entry names
+
+
+def test_the_seam_is_at_most_ten_protocols() -> None:
+    tree = ast.parse((SOURCE / "core" / "protocols.py").read_text(encoding="utf-8"))
+    classes = [node for node in tree.body if isinstance(node, ast.ClassDef)]
+    assert 0 < len(classes) <= 10, [node.name for node in classes]
+
+
+@pytest.mark.parametrize("package", PACKAGES, ids=lambda path: path.relative_to(SOURCE.parent).as_posix())
+def test_every_room_says_what_it_is(package: Path) -> None:
+    assert ast.get_docstring(ast.parse((package / "__init__.py").read_text(encoding="utf-8")))
+
+
+def test_a_room_fits_a_screen() -> None:
+    """24 lines, as a terminal has: what is more needs rooms of its own. A folder of verbs is as long as the help is."""
+    counts = {path: len(list_rooms(SOURCE, path)) for path in map(name_folder, PACKAGES)}
+    assert {path: count for path, count in counts.items() if count > 24 and path.rpartition(".")[2] != "verbs"} == {}
+    assert counts["cli.verbs"] > 24  # the count sees what is there
+
+
+def name_folder(package: Path) -> str:
+    return "" if package == SOURCE else ".".join(package.relative_to(SOURCE).parts)
+
+
+FLOORS = [
+    read_floor("cli → all below"),
+    read_floor("models   report (of runs) → core.records"),
+    read_floor("core → nothing"),
+]
+
+
+@pytest.fixture
+def house(tmp_path: Path) -> Path:
+    """A package as FLOORS draws it."""
+    for room in ("cli", "models", "report", "core"):
+        (tmp_path / room).mkdir()
+        (tmp_path / room / "__init__.py").touch()
+    (tmp_path / "core" / "records.py").touch()
+    (tmp_path / "report" / "rows.py").write_text("from enginebench.core.records import Result\n")
+    return tmp_path
+
+
+def test_a_house_as_drawn_has_no_faults(house: Path) -> None:
+    assert find_faults(house, FLOORS) == []
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "from enginebench.models.zoo import BUILTIN",
+        "from enginebench.models import zoo",
+        "from enginebench import models",
+        "import enginebench.models.zoo",
+        "import enginebench.models as m",
+        "from ..models import zoo",
+        "from .. import models",
+        "def later():\n    from enginebench.models.zoo import BUILTIN",
+        "MODULE = 'enginebench.models.zoo'",
+    ],
+)
+def test_a_wrong_edge_is_named_however_it_is_written(house: Path, line: str) -> None:
+    (house / "models" / "zoo.py").touch()
+    (house / "core" / "bad.py").write_text(f"{line}\n")
+    (fault,) = find_faults(house, FLOORS)
+    assert fault.startswith("core/bad.py:")
+    assert "core imports models" in fault
+
+
+def test_a_name_of_the_public_interface_is_an_edge_and_the_version_is_none(house: Path) -> None:
+    (house / "core" / "bad.py").write_text("from enginebench import __version__\nfrom enginebench import run\n")
+    assert find_faults(house, FLOORS) == ["core/bad.py:2: core imports __init__"]
+
+
+def test_an_arrow_to_one_file_allows_that_file_alone(house: Path) -> None:
+    (house / "core" / "errors.py").touch()
+    (house / "report" / "page.py").write_text("from enginebench.core.errors import UsageError\n")
+    assert find_faults(house, FLOORS) == ["report/page.py:1: report imports core.errors"]
+
+
+def test_all_below_is_not_beside_or_above(house: Path) -> None:
+    floors = [*FLOORS[:1], read_floor("report models → all below"), *FLOORS[2:]]
+    (house / "models" / "zoo.py").write_text(
+        "import enginebench.core\nimport enginebench.report\nimport enginebench.cli\n"
+    )
+    assert find_faults(house, floors) == [
+        "models/zoo.py:2: models imports report",
+        "models/zoo.py:3: models imports cli",
+    ]
+
+
+def test_a_room_that_is_not_drawn_is_named(house: Path) -> None:
+    (house / "cellar.py").touch()
+    assert find_faults(house, FLOORS) == ["cellar is not drawn: add it, above all that it imports"]
+
+
+def test_what_is_drawn_and_not_there_is_named(house: Path) -> None:
+    floors = [*FLOORS, read_floor("attic core → nothing")]
+    assert find_faults(house, floors) == ["attic is drawn and not there", "core is drawn twice"]
+
+
+def test_an_arrow_that_nothing_uses_is_named(house: Path) -> None:
+    (house / "report" / "rows.py").write_text("")
+    assert find_faults(house, FLOORS) == ["models report → core.records: nothing imports that"]
+
+
+def test_a_folder_inside_is_held_to_its_own_drawing(house: Path) -> None:
+    (house / "report" / "page.py").write_text("import enginebench.report.rows\nimport enginebench.core\n")
+    drawn = [read_floor("rows → all below"), read_floor("page → nothing")]
+    assert find_faults(house, drawn, "report") == ["report/page.py:1: page imports rows"]
+
+
+def test_what_the_folder_itself_imports_is_held_to_its_drawing(house: Path) -> None:
+    (house / "report" / "__init__.py").write_text("from enginebench.report.rows import Row\n")
+    assert find_faults(house, [read_floor("rows → nothing")], "report") == [
+        "report/__init__.py:1: __init__ imports rows"
+    ]
+
+
+def test_a_drawing_is_read_from_its_own_section() -> None:
+    page = "# A\n\n## B\n\n```text\n x  y → z\n ─────\n z → nothing\n```\n\n## C\n\n```text\nq → all below, w\n```\n"
+    assert read_drawing(page, "## B") == [Floor(("x", "y"), ("z",), False), Floor(("z",), (), False)]
+    assert read_drawing(page, "## C") == [Floor(("q",), ("w",), True)]
+    with pytest.raises(AssertionError, match="there is no ```text block under # A"):
+        read_drawing("\n" + page, "# A")
+
+
+def test_tests_lie_in_the_tier_and_folder_that_run_them() -> None:
+    """A test that lies elsewhere would run in no tier, or not before its feature is looked for."""
+    tests = ROOT / "tests"
+    tiers = {path.relative_to(tests).parts[0] for path in tests.rglob("test_*.py")}
+    assert tiers == {"unit", "smoke", "engines", "e2e", "fpga", "golden"}
+    unit = {path.relative_to(tests / "unit").parts[0] for path in tests.joinpath("unit").rglob("test_*.py")}
+    folders = {"core", "engines", "models", "measure", "stats", "run", "report", "verbs", "features", "docs"}
+    assert {name for name in unit if not name.endswith(".py")} <= folders

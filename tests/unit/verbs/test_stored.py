@@ -1,0 +1,180 @@
+"""`read` and its like: every stored thing comes back as what it is, and nothing in it is executed."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+import msgspec
+import pytest
+
+import enginebench
+from enginebench import GateFailed, ParseError, Result, Run, UsageError
+from enginebench.api.stored import DOCUMENTS
+from enginebench.core.store import encode
+from enginebench.fpga.budget import Budget
+from enginebench.report.history.table import HistoryDocument
+from enginebench.report.trtexec.report import TrtexecReport
+from processes import ROOT
+from samples import make_result
+from stored_run import make_results, write_run
+from trtexec_artifacts import find_real_artifacts
+
+STORED = ROOT / "tests" / "data" / "result-1"
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    return write_run(tmp_path / "r", make_results())
+
+
+def test_the_folder_of_a_run_and_its_record_are_the_run(folder: Path) -> None:
+    for path in (folder, str(folder), folder / "run.json"):
+        run = enginebench.read(path)
+        assert isinstance(run, Run)
+        assert (run.folder, len(run.rows)) == (folder, 6)
+
+
+def test_a_run_of_the_first_version_is_read() -> None:
+    run = enginebench.read(STORED)
+    assert isinstance(run, Run)
+    assert run.rows and repr(run)
+
+
+def test_the_file_of_a_row_is_a_result(folder: Path) -> None:
+    (path, *_) = sorted((folder / "rows").glob("*.json"))
+    result = enginebench.read(path)
+    assert isinstance(result, Result)
+    assert result.id == path.stem
+
+
+def test_a_document_is_read_as_what_its_schema_says(tmp_path: Path, folder: Path) -> None:
+    run = enginebench.read(folder)
+    assert isinstance(run, Run)
+    made = [
+        run.document,
+        enginebench.budget(t_compute_ms=1.0, baseline_ms=2.0),
+        enginebench.diff(run, run),
+        enginebench.history(folder),
+        enginebench.list_baselines(tmp_path / "none"),
+    ]
+    for document in made:
+        path = tmp_path / "document.json"
+        path.write_bytes(encode(document, indent=2))
+        again = enginebench.read(path)
+        assert type(again) is type(document)
+        assert encode(again) == encode(document)  # type: ignore[arg-type]
+
+
+def test_every_schema_that_is_written_is_known() -> None:
+    """A kind of document that a later version adds is found here; what is no document of a verb is listed."""
+    text = "".join(path.read_text("utf-8") for path in (ROOT / "src" / "enginebench").rglob("*.py"))
+    written = set(re.findall(r'"(enginebench\.[\w.-]+/\d+)"', text))
+    others = {
+        "enginebench.run-record/1",
+        "enginebench.result/1",
+        "enginebench.result/2",
+        "enginebench.calibration/1",
+        "enginebench.plan/1",
+        "enginebench.dry-run/1",
+        "enginebench.search/1",
+        "enginebench.laps/1",
+        "enginebench.sweep-plan/1",
+        "enginebench.sweep-record/1",
+        "enginebench.models/1",
+    }
+    assert {name for name in written - others if ".fpga." not in name} == set(DOCUMENTS)
+
+
+def test_the_folder_of_a_drift_is_its_document(tmp_path: Path, tiny_onnx: Path) -> None:
+    document = enginebench.drift(f"fake@{tiny_onnx}", f"fake@{tiny_onnx}", n=4, out=tmp_path / "d")
+    assert encode(enginebench.read(tmp_path / "d")) == encode(document)  # type: ignore[arg-type]
+    with pytest.raises(GateFailed, match="output"):
+        enginebench.drift(f"fake@{tiny_onnx}", f"fake:bias=5@{tiny_onnx}", n=4, limit={"max_abs": 0.1})
+
+
+def test_what_trtexec_left_is_read_as_what_it_is() -> None:
+    artifacts = find_real_artifacts()
+    seen = set()
+    for path in sorted(artifacts.rglob("*")):
+        if path.is_file() and path.suffix in (".json", ".log"):
+            try:
+                seen.add(type(enginebench.read(path)).__name__)
+            except ParseError:
+                continue
+    assert seen >= {"LogDocument", "TimesDocument", "ProfileDocument", "LayersDocument"}
+    folders = [path for path in artifacts.iterdir() if path.is_dir() and list(path.glob("*.log"))]
+    assert any(isinstance(enginebench.read(one), TrtexecReport) for one in folders)
+
+
+@pytest.mark.parametrize(
+    "content", [b"", b"{", b"[]", b'{"schema": "enginebench.result/99"}', b'{"schema": "x"}', b"\x80\x04."]
+)
+def test_anything_else_is_named(tmp_path: Path, content: bytes) -> None:
+    path = tmp_path / "thing.json"
+    path.write_bytes(content)
+    with pytest.raises(ParseError, match=r"thing\.json"):
+        enginebench.read(path)
+
+
+def test_a_folder_with_nothing_and_a_path_that_is_not_there_are_named(tmp_path: Path) -> None:
+    with pytest.raises(ParseError, match=r"expected a run, a stored row, a document of enginebench, or what trtexec"):
+        enginebench.read(tmp_path)
+    with pytest.raises(ParseError, match=r"absent: found no readable file"):
+        enginebench.read(tmp_path / "absent")
+
+
+def test_a_damaged_row_names_file_and_field(folder: Path) -> None:
+    (path, *_) = sorted((folder / "rows").glob("*.json"))
+    document = json.loads(path.read_bytes())
+    document["engine"]["batch"] = "many"
+    path.write_text(json.dumps(document))
+    for place in (path, folder):
+        with pytest.raises(ParseError, match=r"\$\.engine\.batch"):
+            enginebench.read(place)
+
+
+def test_two_runs_are_compared_with_and_without_a_gate(folder: Path, tmp_path: Path) -> None:
+    run = enginebench.read(folder)
+    assert isinstance(run, Run)
+    assert encode(enginebench.diff(run, folder)) == encode(enginebench.diff(folder, run))
+    slow = write_run(tmp_path / "slow", [make_result("ort", status="ok")])
+    with pytest.raises(GateFailed, match="the gate failed"):
+        enginebench.diff(folder, slow, gate=True)
+    with pytest.raises(UsageError, match="margin=2: expected a finite number, more than 0 and at most 1"):
+        enginebench.diff(run, run, margin=2)
+
+
+def test_history_takes_one_engine_or_several(folder: Path) -> None:
+    whole, one = enginebench.history(folder), enginebench.history(folder, engine="ort")
+    assert isinstance(whole, HistoryDocument)
+    assert {row.engine for row in one.rows} == {"ort"}
+    assert len(enginebench.history(folder, engine=["ort", "openvino"]).rows) > len(one.rows)
+    assert enginebench.history(folder, model="another").rows == ()
+
+
+def test_baselines_are_kept_listed_and_removed(folder: Path, tmp_path: Path) -> None:
+    run, store = enginebench.read(folder), tmp_path / "store"
+    assert isinstance(run, Run)
+    saved = enginebench.save_baseline("main", run, store=store)
+    assert [one.name for one in enginebench.list_baselines(store).baselines] == ["main"]
+    assert enginebench.diff("main", run, store=store).rows
+    assert enginebench.remove_baseline("main", store=store) == Path(saved.path)
+
+
+def test_a_budget_by_function_is_that_of_the_command_line(tmp_path: Path) -> None:
+    from click.testing import CliRunner
+
+    from enginebench.cli.verbs.budget import command
+
+    made = enginebench.budget(t_compute_ms=0.5, bytes_in=64, bytes_out=10, link="uart:115200", batch=4)
+    options = "--t-compute-ms 0.5 --bytes-in 64 --bytes-out 10 --link uart:115200 --batch 4 --json"
+    printed = CliRunner().invoke(command, options.split())
+    assert msgspec.json.decode(printed.output, type=Budget) == made
+
+
+def test_models_and_reports(folder: Path) -> None:
+    assert "digits-mlp" in {card.name for card in enginebench.list_models()}
+    written = enginebench.write_report(folder, "md,csv")
+    assert sorted(path.name for path in written.paths) == ["report.md", "table.csv"]
