@@ -3,18 +3,26 @@
 from __future__ import annotations
 
 import gc
+import signal
+import subprocess
+import tempfile
 from collections.abc import Callable, Iterator, Mapping
+from functools import partial
+from pathlib import Path
 from typing import Any, Generic
 
 import pytest
+from click.testing import CliRunner
 from msgspec.structs import replace
 
+from enginebench.cli import main
 from enginebench.core.errors import ChildFailed, EngineBenchError
 from enginebench.measure import loop
 from enginebench.workflow import campaign
 from enginebench.workflow.child.jobs import Answer, Job, MeasureJob, PreloadJob, PrepareJob
 from enginebench.workflow.child.perform import measure as perform_measure
 from enginebench.workflow.targets import sources
+from processes import Cli, environment
 
 
 class Children:
@@ -114,3 +122,27 @@ def children(monkeypatch: pytest.MonkeyPatch) -> Iterator[Children]:
     monkeypatch.setattr(loop, "holds_frozen", lambda: True)  # as it is now; to count them takes as long as collecting
     yield family
     gc.unfreeze()
+
+
+def run_here(folder: Path, *args: object, env: Mapping[str, str] | None = None) -> subprocess.CompletedProcess[str]:
+    """`enginebench ARGS` in this process, as if started in `folder`: what it printed, and its exit code."""
+    handler = signal.getsignal(signal.SIGTERM)
+    runner = CliRunner()
+    variables = {**environment(folder), **(env or {})}
+    with pytest.MonkeyPatch.context() as patch, runner.isolation(env=variables) as (out, err, _):
+        patch.chdir(folder)
+        patch.setattr(tempfile, "tempdir", str(folder))
+        try:
+            main([str(arg) for arg in args])
+        except SystemExit as end:
+            code = end.code
+        finally:
+            signal.signal(signal.SIGTERM, handler)
+        texts = [stream.getvalue().decode() for stream in (out, err)]
+    return subprocess.CompletedProcess(args, int(code or 0), *texts)
+
+
+@pytest.fixture
+def cli(children: Children, tmp_path: Path) -> Cli:
+    """Runs `enginebench ARGS` in this process, its children too, in a scratch folder."""
+    return partial(run_here, tmp_path)

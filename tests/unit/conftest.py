@@ -1,4 +1,4 @@
-"""Children without processes, and a guard: collecting this tier imports neither PyTorch nor OpenVINO."""
+"""The command line and its children without processes; and nothing of this tier imports PyTorch when collected."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from in_process import children
+from in_process import children, cli
 
-__all__ = ["children"]
+__all__ = ["children", "cli"]
 
 HEAVY = ("torch", "openvino", "nncf")
 

@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 import vl_convert
 
 from enginebench.report.bundle import find_cache, load_bundle
-from processes import ROOT
 
 
 def test_it_is_made_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -27,15 +23,6 @@ def test_it_is_made_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
     (kept,) = tmp_path.iterdir()
     kept.write_text(first[: len(first) // 2])
     assert load_bundle(tmp_path) == first and len(calls) == 2
-
-
-def test_a_new_home_makes_its_own(tmp_path: Path) -> None:
-    variables = {**os.environ, "PYTHONPATH": str(ROOT / "src"), "HOME": str(tmp_path), "XDG_CACHE_HOME": ""}
-    code = "from enginebench.report.bundle import load_bundle; load_bundle()"
-    subprocess.run([sys.executable, "-c", code], env=variables, check=True)
-    (kept,) = (tmp_path / ".cache" / "enginebench").iterdir()
-    assert not kept.is_symlink() and kept.stat().st_size > 500_000
-    assert load_bundle(kept.parent) == kept.read_text()
 
 
 def test_a_cache_that_cannot_be_written_costs_time_only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

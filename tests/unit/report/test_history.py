@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import csv
 import io
-import json
 import os
 from itertools import pairwise
 from pathlib import Path
@@ -20,7 +19,6 @@ from enginebench.report.history.export import write_parquet
 from enginebench.report.history.table import format_history_csv, print_history
 from enginebench.workflow.baselines import save_baseline
 from enginebench.workflow.history import read_history, write_history
-from processes import Cli
 from stored_run import EVIL, make_doubtful_results, make_results, write_run
 
 
@@ -176,28 +174,3 @@ def test_a_missing_exporter_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyP
     monkeypatch.setitem(__import__("sys").modules, "pyarrow", None)
     with pytest.raises(MissingDependency, match=r"enginebench\[parquet\]"):
         write_parquet([], tmp_path / "h.parquet")
-
-
-def test_mlflow_gets_each_row_once(cli: Cli, runs: Path, tmp_path: Path) -> None:
-    """A real file store, in a process of its own: MLflow changes logging and warnings of the process it is in."""
-    from processes import environment
-
-    # MLflow 3 asks for this before it opens a file store; a database needs the full MLflow.
-    allowed = environment(tmp_path) | {"MLFLOW_ALLOW_FILE_STORE": "true"}
-    store = (tmp_path / "ml").as_uri()
-    done = cli("history", runs, "--mlflow", store, "--json", env=allowed)
-    assert done.returncode == 0, done.stderr
-    assert "12 runs written, 0 were there already" in done.stderr
-    assert len(json.loads(done.stdout)["rows"]) == 12
-    metrics = sorted((tmp_path / "ml").glob("*/*/metrics/p50_ms"))
-    assert len(metrics) == 8
-    assert min(float(path.read_text().split()[1]) for path in metrics) == pytest.approx(9, rel=0.02)
-    engines = {path.read_text() for path in (tmp_path / "ml").glob("*/*/params/engine")}
-    assert engines == {"pytorch", "ort", "openvino", "ort-cuda"}
-    again = cli("history", runs, "--mlflow", store, env=allowed)
-    assert "0 runs written, 12 were there already" in again.stderr
-
-
-def test_a_store_that_refuses_is_an_error_of_ours(cli: Cli, runs: Path) -> None:
-    done = cli("history", runs, "--mlflow", "nonsense://x")
-    assert done.returncode == 5 and "Traceback" not in done.stderr

@@ -66,16 +66,6 @@ def test_a_run_of_environments_that_there_are_not_loads_no_model(tmp_path: Path,
     assert [r.status for r in results] == ["ok", "ok", "skipped"], "one of several engines costs its own rows"
 
 
-def test_with_real_processes_it_is_the_same(tmp_path: Path) -> None:
-    """The other tests of this file do the children's jobs in this process."""
-    one = replace(REQUEST, measure=replace(REQUEST.measure, processes=1))
-    record, results = run(tmp_path / "r", one)
-    assert [(r.status, [len(m.latency_ns) for m in r.measurements]) for r in results] == [("ok", [5])] * 2
-    assert [r.drift.passed for r in results if r.drift] == [True, True]
-    assert [r.scores[0].value.n for r in results if r.scores] == [450, 450]
-    assert read_results(tmp_path / "r") == (record, results)
-
-
 def test_the_baseline_is_the_first_row_wherever_it_was_named(tmp_path: Path, children: Children) -> None:
     record, results = run(tmp_path / "r", replace(REQUEST, baseline="fake:seed=2"))
     assert [r.engine.options["seed"] for r in results] == ["2", "1"]

@@ -20,7 +20,7 @@ from enginebench.report.run.rows import RunDocument
 from enginebench.workflow.folder import check_inside, read_results
 from enginebench.workflow.reporting import FORMATS, check_formats, describe_stored, report_folder
 from enginebench.workflow.verbs.deliver import choose_row
-from processes import ROOT, Cli, environment
+from processes import ROOT, Cli
 from samples import make_drift, make_result
 from stored_run import make_final, make_results, write_run
 
@@ -91,30 +91,6 @@ def test_there_is_a_stored_run_of_this_schema() -> None:
     from enginebench.core.records import RESULT_SCHEMA
 
     assert [path.name for path in STORED][-1] == RESULT_SCHEMA.partition(".")[2].replace("/", "-")
-
-
-def test_without_the_extra_there_are_tables_and_a_word_about_the_page(cli: Cli, run: Path, tmp_path: Path) -> None:
-    blocker = tmp_path / "site" / "sitecustomize.py"
-    blocker.parent.mkdir()
-    blocker.write_text("import sys\nfor name in ('altair', 'vl_convert'):\n    sys.modules[name] = None\n")
-    variables = environment(tmp_path)
-    variables["PYTHONPATH"] = f"{blocker.parent}{os.pathsep}{variables['PYTHONPATH']}"
-    done = cli("report", run, env=variables)
-    assert done.returncode == 0, done.stderr
-    assert "no report.html and no pictures" in done.stderr and 'pip install "enginebench[report]"' in done.stderr
-    assert (run / "report.md").exists() and (run / "table.csv").exists() and not (run / "report.html").exists()
-
-
-def test_reports_need_no_engine(cli: Cli, run: Path, tmp_path: Path) -> None:
-    """Importing any engine fails in this process, as on a machine that has none."""
-    blocker = tmp_path / "site" / "sitecustomize.py"
-    blocker.parent.mkdir()
-    names = ("torch", "torchvision", "onnx", "onnxruntime", "openvino", "pynvml", "tensorrt", "vl_convert")
-    blocker.write_text(f"import sys\nfor name in {names}:\n    sys.modules[name] = None\n")
-    variables = environment(tmp_path)
-    variables["PYTHONPATH"] = f"{blocker.parent}{os.pathsep}{variables['PYTHONPATH']}"
-    done = cli("report", run, "--format", "md,csv,json", env=variables)
-    assert done.returncode == 0, done.stderr
 
 
 @pytest.mark.parametrize("text", ["docx", "html,docx", "", ","])

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 import itertools
-import json
 import threading
 from pathlib import Path
 from typing import Any
@@ -137,24 +136,6 @@ def test_a_model_without_known_preprocessing_is_refused() -> None:
 
 def test_a_photo_is_decoded_to_its_pixels() -> None:
     assert decode_photo(make_photos(1)[0]).size == (500, 375)
-
-
-def test_the_verb_says_where_the_time_goes(cli: Cli, tmp_path: Path) -> None:
-    args = ("stages", "digits-cnn", "--engine", "ort", "--n", 8, "--batch", 4, "--time-limit", 0.2, "--threads", 1)
-    done = cli(*args, "--decoders", 2, "--save-images", "pictures", "--out", "stages.json", "--json")
-    assert done.returncode == 0, done.stderr
-    document = json.loads(done.stdout)
-    assert document == json.loads((tmp_path / "stages.json").read_text())
-    assert document["schema"] == "enginebench.stages/1"
-    assert [stage["name"] for stage in document["stages"]] == list(STAGES)
-    assert sum(stage["share"] for stage in document["stages"]) == pytest.approx(1.0)
-    assert document["overlapped_per_s"] > 0 and document["device_times"] is None
-    assert len(list((tmp_path / "pictures").glob("*.jpg"))) == 8
-
-    shown = cli(*args, "--images", "pictures", "--decoders", 1)
-    assert shown.returncode == 0, shown.stderr
-    words = " ".join(shown.stdout.split())  # where a line breaks depends on the figures
-    assert "file to label" in words and "the bound is" in words
 
 
 @pytest.mark.parametrize("engine", [(), ("--engine", "ort")])

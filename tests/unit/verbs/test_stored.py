@@ -87,13 +87,6 @@ def test_every_schema_that_is_written_is_known() -> None:
     assert {name for name in written - others if ".fpga." not in name} == set(DOCUMENTS)
 
 
-def test_the_folder_of_a_drift_is_its_document(tmp_path: Path, tiny_onnx: Path) -> None:
-    document = enginebench.drift(f"fake@{tiny_onnx}", f"fake@{tiny_onnx}", n=4, out=tmp_path / "d")
-    assert encode(enginebench.read(tmp_path / "d")) == encode(document)  # type: ignore[arg-type]
-    with pytest.raises(GateFailed, match="output"):
-        enginebench.drift(f"fake@{tiny_onnx}", f"fake:bias=5@{tiny_onnx}", n=4, limit={"max_abs": 0.1})
-
-
 def test_what_trtexec_left_is_read_as_what_it_is() -> None:
     artifacts = find_real_artifacts()
     seen = set()

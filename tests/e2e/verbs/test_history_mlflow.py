@@ -1,0 +1,54 @@
+"""History: rows found, read once, shown, exported; nothing outside of the folder is touched."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from msgspec.structs import replace
+
+from processes import Cli
+from stored_run import make_results, write_run
+
+
+@pytest.fixture
+def runs(tmp_path: Path) -> Path:
+    """Two runs of six rows, an hour apart."""
+    for hour, name in ((10, "a"), (11, "tief/b")):
+        results = [
+            replace(
+                r,
+                measurements=tuple(
+                    replace(m, started_utc=f"2026-11-01T{hour}:0{m.repetition}:00+00:00") for m in r.measurements
+                ),
+            )
+            for r in make_results()
+        ]
+        write_run(tmp_path / "runs" / name, results)
+    return tmp_path / "runs"
+
+
+def test_mlflow_gets_each_row_once(cli: Cli, runs: Path, tmp_path: Path) -> None:
+    """A real file store, in a process of its own: MLflow changes logging and warnings of the process it is in."""
+    from processes import environment
+
+    # MLflow 3 asks for this before it opens a file store; a database needs the full MLflow.
+    allowed = environment(tmp_path) | {"MLFLOW_ALLOW_FILE_STORE": "true"}
+    store = (tmp_path / "ml").as_uri()
+    done = cli("history", runs, "--mlflow", store, "--json", env=allowed)
+    assert done.returncode == 0, done.stderr
+    assert "12 runs written, 0 were there already" in done.stderr
+    assert len(json.loads(done.stdout)["rows"]) == 12
+    metrics = sorted((tmp_path / "ml").glob("*/*/metrics/p50_ms"))
+    assert len(metrics) == 8
+    assert min(float(path.read_text().split()[1]) for path in metrics) == pytest.approx(9, rel=0.02)
+    engines = {path.read_text() for path in (tmp_path / "ml").glob("*/*/params/engine")}
+    assert engines == {"pytorch", "ort", "openvino", "ort-cuda"}
+    again = cli("history", runs, "--mlflow", store, env=allowed)
+    assert "0 runs written, 12 were there already" in again.stderr
+
+
+def test_a_store_that_refuses_is_an_error_of_ours(cli: Cli, runs: Path) -> None:
+    done = cli("history", runs, "--mlflow", "nonsense://x")
+    assert done.returncode == 5 and "Traceback" not in done.stderr

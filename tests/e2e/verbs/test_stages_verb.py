@@ -1,0 +1,29 @@
+"""File to label: what is timed, how stages overlap, and what is refused."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from enginebench.analyze.stages import STAGES
+from processes import Cli
+
+
+def test_the_verb_says_where_the_time_goes(cli: Cli, tmp_path: Path) -> None:
+    args = ("stages", "digits-cnn", "--engine", "ort", "--n", 8, "--batch", 4, "--time-limit", 0.2, "--threads", 1)
+    done = cli(*args, "--decoders", 2, "--save-images", "pictures", "--out", "stages.json", "--json")
+    assert done.returncode == 0, done.stderr
+    document = json.loads(done.stdout)
+    assert document == json.loads((tmp_path / "stages.json").read_text())
+    assert document["schema"] == "enginebench.stages/1"
+    assert [stage["name"] for stage in document["stages"]] == list(STAGES)
+    assert sum(stage["share"] for stage in document["stages"]) == pytest.approx(1.0)
+    assert document["overlapped_per_s"] > 0 and document["device_times"] is None
+    assert len(list((tmp_path / "pictures").glob("*.jpg"))) == 8
+
+    shown = cli(*args, "--images", "pictures", "--decoders", 1)
+    assert shown.returncode == 0, shown.stderr
+    words = " ".join(shown.stdout.split())  # where a line breaks depends on the figures
+    assert "file to label" in words and "the bound is" in words
