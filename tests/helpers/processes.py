@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
 from enginebench.report.bundle import bundle_path, find_cache, load_bundle
 
@@ -44,3 +47,25 @@ def run_cli(folder: Path, *args: object, **kwargs: object) -> subprocess.Complet
     command = [sys.executable, "-m", "enginebench", *map(str, args)]
     options = {"cwd": folder, "env": environment(folder), "text": True, "timeout": 240, **kwargs}
     return subprocess.run(command, check=False, capture_output=True, **options)  # type: ignore[call-overload,no-any-return]
+
+
+def start_cli(folder: Path, *args: object) -> subprocess.Popen[str]:
+    """`enginebench ARGS` as a process that goes on while the test does something to it."""
+    command = [sys.executable, "-m", "enginebench", *map(str, args)]
+    pipes: dict[str, Any] = {"stderr": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
+    return subprocess.Popen(command, cwd=folder, env=environment(folder), **pipes)
+
+
+def rows_of(run: Path) -> dict[str, dict[str, Any]]:
+    """The stored rows of a run, by id."""
+    return {path.stem: json.loads(path.read_text()) for path in sorted((run / "rows").glob("*.json"))}
+
+
+def wait_for_samples(run: Path, count: int) -> None:
+    """Returns once the run has stored so many measurements."""
+    deadline = time.monotonic() + 60
+    while time.monotonic() < deadline:
+        if run.exists() and sum(len(row["measurements"]) for row in rows_of(run).values()) >= count:
+            return
+        time.sleep(0.05)
+    raise AssertionError("nothing was stored")

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from enginebench.models.zoo import DATA_DIR
-from processes import run_cli
+from in_process import run_here as run_cli
 
 
 @pytest.fixture(scope="session")

@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-import enginebench
 from enginebench.models.task import feed_digits, load_digits
 from enginebench.models.zoo import DATA_DIR
 from processes import Cli
@@ -119,52 +118,6 @@ def test_answers_that_are_not_finite_are_told_and_pass_no_gate(cli: Cli, own: Pa
         assert gate.returncode == 4 and f"the gate failed. {told}" in gate.stderr
     np.savez(own / "x.npz", x=np.abs(inputs))
     assert cli(*given, "--ref", "ort@roots.onnx", "--max-metric-drop", "0").returncode == 0
-
-
-def test_a_run_recommends_by_the_metric(cli: Cli, own: Path) -> None:
-    given = ("--inputs", "in.npz", "--targets", "t.npy", "--metric", "my_metrics:far", "--metric", "top1")
-    run = ("run", "mine.onnx", "--engines", "ort", "--precisions", "fp32,int8", *given, *QUICK)
-    document = ask(cli, *run, "--out", "r")
-    rows = {row["precision"]: row for row in document["rows"]}
-    assert [score["metric"] for score in rows["int8"]["scores"]] == ["my_metrics:far", "top1"]
-    assert all(row["scores"][0]["value"]["n"] == 120 for row in rows.values())
-    assert document["recommended_by"] == "metric"
-    assert not any(caveat["code"] == "random_inputs" for caveat in rows["int8"]["caveats"])
-    kept = np.load(next((own / "r" / "artefacts" / "outputs").glob("*int8*.labelled.npz")))
-    assert "counts/top1" in kept.files, "of answers that are counted one by one, none is kept"
-    shown = cli("report", "r", "--format", "md")
-    assert shown.returncode == 0, shown.stderr
-    assert "| far |" in (own / "r" / "report.md").read_text()
-    same = cli("diff", "r", "r", "--metric", "top1", "--max-metric-drop", "0")
-    assert same.returncode == 0, same.stderr
-    check_runs_that_are_asked_again(cli, own)
-
-
-def check_runs_that_are_asked_again(cli: Cli, own: Path) -> None:
-    """Whatever the two runs stored, `diff --targets` has both answer the same samples now."""
-    ask(cli, "run", make_worse(own), "--engines", "ort", "--precisions", "fp32", *QUICK, "--out", "w")
-    now = ("--targets", "t.npy", "--gate", "--allow-not-comparable", "--json")
-    unknown = cli("diff", "r", "w", "--metric", "my_metrics:far", "--gate")
-    assert unknown.returncode == 4 and "the candidate has none" in unknown.stdout + unknown.stderr
-    worse = cli("diff", "r", "w", "--metric", "my_metrics:far", "--inputs", "in.npz", *now)
-    assert worse.returncode == 4, worse.stderr
-    (row,) = [row for row in json.loads(worse.stdout)["rows"] if row["metric"]]
-    assert row["metric"] == "my_metrics:far" and row["metric_change"] > 0
-    assert any("far went from" in failure for failure in row["failures"])
-    better = cli("diff", "w", "r", "--metric", "f1", *now)  # the inputs are those of r
-    (row,) = [row for row in json.loads(better.stdout)["rows"] if row["metric"]]
-    assert row["metric"] == "f1" and row["metric_change"] > 0 and row["failures"] == [], better.stderr
-    assert "F1 +0." in " ".join(cli("diff", "w", "r", "--metric", "f1", *now[:2]).stdout.split())
-    document = enginebench.diff(own / "w", own / "r", metric="f1", targets=own / "t.npy")
-    assert [r.metric_change for r in document.rows if r.metric] == [pytest.approx(row["metric_change"])]
-    with pytest.raises(enginebench.UsageError, match="leave out targets"):
-        enginebench.diff(own / "w", between="old", targets=own / "t.npy")
-    made_up = cli("diff", "r", "w", "--metric", "my_metrics:far", *now)
-    assert made_up.returncode == 2 and "inputs that were made up" in made_up.stderr
-    both = cli("diff", "r", "--between", "old", "--targets", "t.npy")
-    assert both.returncode == 2 and "leave out --targets" in both.stderr
-    other = cli("diff", "r", "r", "--metric", "map")
-    assert other.returncode == 2 and "there are my_metrics:far, top1" in other.stderr
 
 
 INT8 = ("run", "mine.onnx", "--engines", "ort", "--precisions", "fp32,int8", *QUICK, "--out", "r")

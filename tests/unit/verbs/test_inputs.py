@@ -58,26 +58,6 @@ def test_openvino_answers_arrays_of_whatever_length(cli: Cli, tmp_path: Path) ->
     assert done.returncode == 0 and json.loads(done.stdout)["n"] == 2, done.stderr
 
 
-def test_the_users_entries_are_compared_and_timed_and_their_shapes_told(cli: Cli, tmp_path: Path) -> None:
-    """Three widths, five entries: all are compared, the first is timed; nothing is chosen, so no caveat says so."""
-    path = write_lines(tmp_path)
-    folder = tmp_path / "mine"
-    folder.mkdir()
-    for i, (n, width) in enumerate(((2, 11), (1, 7), (2, 11))):
-        np.savez(folder / f"{i}.npz", x=draw(n, width, i))
-    done = cli("run", path, "--engines", "ort,openvino", "--inputs", folder, "--out", "r", *FAST)
-    assert done.returncode == 0, done.stderr
-    assert "1x3x8x11" in done.stdout.replace("\n", "")
-    rows = read_rows(tmp_path / "r")
-    assert len(rows) == 2 and len(list((tmp_path / "r" / "artefacts" / "samples").glob("*.npz"))) == 5
-    for row in rows.values():
-        assert row["shapes"] == {"x": [1, 3, 8, 11]} and row["drift"]["n"] == 5
-        assert not any(c["code"] == "chosen_shapes" for artifact in row["artifacts"] for c in artifact["caveats"])
-    assert {row["engine"]["backend"]: row["axes"] for row in rows.values()} == {"ort": "open", "openvino": "fixed"}
-    for name in ("report.html", "report.md", "table.csv"):
-        assert "1x3x8x11" in (tmp_path / "r" / name).read_text(encoding="utf-8"), name
-
-
 def test_without_them_a_size_is_chosen_and_never_in_silence(cli: Cli, tmp_path: Path) -> None:
     path = write_lines(tmp_path)
     done = cli("run", path, "--engines", "ort,openvino", "--out", "r", *FAST)

@@ -1,0 +1,108 @@
+"""The main job as a process of its own, with the public fake engine: results, faults, interrupts, continuation."""
+
+from __future__ import annotations
+
+import json
+import resource
+import signal
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from enginebench.core.store import read_result
+from processes import Cli, environment, rows_of, start_cli, wait_for_samples
+
+FAST = ("--warmup", "2", "--iters", "30")
+
+
+def test_precisions_stand_in_one_table_with_accuracy_and_proof(cli: Cli, tmp_path: Path) -> None:
+    """The packaged graph, quantized on the bundled digits; one of the engines says INT8 and runs FP32."""
+    site = tmp_path / "site"
+    site.mkdir()
+    (site / "sitecustomize.py").write_text("import sys\nsys.modules['torch'] = None\n")
+    variables = environment(tmp_path)
+    variables["PYTHONPATH"] = f"{site}:{variables['PYTHONPATH']}"
+    done = cli("run", "digits-mlp", "--engines", "ort,fake:ran=fp32", "--precisions", "fp32,int8", *FAST, "--processes",
+               "1", "--strict-precision", "--json", "--out", "r", env=variables)  # fmt: skip
+    assert done.returncode == 4 and "asked for int8, ran in fp32" in done.stderr
+    document = json.loads(done.stdout)
+    fp32, wrong, int8, liar = document["rows"]
+    assert abs(int8["scores"][0]["value"]["value"] - fp32["scores"][0]["value"]["value"]) <= 0.005
+    assert int8["scores"][0]["value"]["method"] == "Wilson score interval" and int8["scores"][0]["value"]["n"] == 450
+    assert int8["recipe"] == "cpu" and int8["size_bytes"] < fp32["size_bytes"] and int8["build_s"] > 0
+    assert int8["effective_precision"]["int8"] > 0.3 and fp32["effective_precision"] == {"fp32": 1.0}
+    assert (liar["requested_precision"], liar["precision"]) == ("int8", "fp32")
+    assert "relabelled" in {c["code"] for c in liar["caveats"]}
+    assert wrong["scores"][0]["value"]["value"] < 0.5 and document["recommended_by"] == "metric"
+    assert document["recommended"]["engine"] == "ort", "what answers wrongly is not recommended, however fast"
+    stored = rows_of(tmp_path / "r")[int8["id"]]["artifacts"][-1]
+    assert len(stored["preprocess_sha256"]) == 64
+
+
+def test_other_outputs_are_seen(cli: Cli, tiny_onnx: Path) -> None:
+    done = cli("run", tiny_onnx, "--engines", "fake:latency_us=300,fake:bias=1", *FAST, "--processes", "1",
+               "--out", "r", "--json")  # fmt: skip
+    document = json.loads(done.stdout)
+    assert document["rows"][1]["max_abs_diff"] == pytest.approx(1)
+    assert document["fastest"]["engine"] == "fake:latency_us=300"
+
+
+LONG = ("--warmup", "2", "--iters", "1000", "--processes", "40")
+
+
+def test_an_interrupted_run_prints_what_it_has(tiny_onnx: Path, tmp_path: Path) -> None:
+    out = tmp_path / "r"
+    run = start_cli(tmp_path, "run", tiny_onnx, "--engines", "fake,fake:seed=2", *LONG, "--out", out)
+    wait_for_samples(out, 4)
+    run.send_signal(signal.SIGINT)
+    stdout, stderr = run.communicate(timeout=60)
+    assert "seed=2" in stdout
+    assert "--resume" in stderr
+
+
+def test_a_full_disk_loses_nothing_that_was_stored(cli: Cli, tiny_onnx: Path, tmp_path: Path) -> None:
+    """A limit on the size of files stops a row's file from growing, as a full disk does."""
+    limit = 30_000
+    done = cli(
+        "run", tiny_onnx, "--engines", "fake,fake:seed=2", "--warmup", "2", "--iters", "2400", "--processes", "6",
+        "--out", "r", preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit)),
+    )  # fmt: skip
+    assert done.returncode == 5, done.stderr
+    assert "cannot write" in done.stderr and "File too large" in done.stderr
+    rows = rows_of(tmp_path / "r")
+    assert sum(len(row["measurements"]) for row in rows.values()) >= 2
+    assert not list((tmp_path / "r").rglob("*.tmp"))
+    assert "seed=2" in done.stdout, "the table of what was measured is printed from memory"
+    assert cli("run", tiny_onnx, "--resume", "--out", "r").returncode == 0
+
+
+def test_a_full_file_system_is_survived(cli: Cli, tiny_onnx: Path, tmp_path: Path) -> None:
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=128k", "tmpfs", str(disk)], capture_output=True)
+    if mounted.returncode != 0:
+        pytest.skip(f"no tmpfs can be mounted here: {mounted.stderr.decode().strip()}")
+    try:
+        done = cli("run", tiny_onnx, "--engines", "fake,fake:seed=2", "--warmup", "2", "--iters", "900",
+                   "--processes", "40", "--out", disk / "r")  # fmt: skip
+        assert done.returncode == 5, done.stderr
+        assert "No space left on device" in done.stderr
+        assert all(read_result(p).measurements for p in (disk / "r" / "rows").glob("*.json"))
+    finally:
+        subprocess.run(["umount", str(disk)], check=True)
+
+
+def test_a_changed_graph_is_not_continued(cli: Cli, tiny_onnx: Path, tmp_path: Path) -> None:
+    out = tmp_path / "r"
+    run = start_cli(tmp_path, "run", tiny_onnx, "--engines", "fake,fake:seed=2", *LONG, "--out", out)
+    wait_for_samples(out, 1)
+    run.kill()
+    run.communicate()
+    graph = next((out / "artefacts").rglob("*.onnx"))
+    data = graph.read_bytes()
+    graph.unlink()
+    graph.write_bytes(data + b" ")
+    done = cli("run", tiny_onnx, "--resume", "--out", out)
+    assert done.returncode == 5
+    assert "was changed after the run began" in done.stderr

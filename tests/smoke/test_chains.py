@@ -1,0 +1,87 @@
+"""One real chain of processes for each capability, as a user types it: each command takes what the last one left."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from enginebench.models.zoo import DATA_DIR
+from enginebench.testing import CHECKS, open_case
+from fakes.trtexec_shim import install_trtexec
+from processes import Cli, environment
+
+FAST = ("--warmup", "2", "--iters", "20", "--processes", "1", "--threads", "1")
+
+
+def ask(cli: Cli, *args: object, code: int = 0, **options: Any) -> Any:
+    """The JSON document of a command that ends with `code`."""
+    done = cli(*args, "--json", **options)
+    assert done.returncode == code, done.stderr
+    return json.loads(done.stdout)
+
+
+def test_the_main_job_on_three_engines_its_report_and_the_bundle_of_a_row(cli: Cli, tmp_path: Path) -> None:
+    document = ask(cli, "run", "digits-mlp", "--engines", "pytorch,ort,openvino", *FAST, "--out", "r")
+    rows = {row["engine"]: row for row in document["rows"]}
+    assert {name: row["status"] for name, row in rows.items()} == dict.fromkeys(("pytorch", "ort", "openvino"), "ok")
+    for row in rows.values():
+        assert row["effective_precision"] == {"fp32": 1.0} and row["scores"][0]["value"]["value"] > 0.95
+    assert all(rows[name]["outputs_agree"] and rows[name]["max_abs_diff"] < 1e-3 for name in ("ort", "openvino"))
+    assert cli("report", "r", "--format", "html,md,json").returncode == 0
+    assert "openvino" in (tmp_path / "r" / "report.html").read_text("utf-8")
+    assert json.loads((tmp_path / "r" / "report.json").read_text("utf-8"))["rows"] == document["rows"]
+
+    done = cli("deliver", "r", "--row", rows["ort"]["id"], "--out", "ship")
+    assert done.returncode == 0, done.stderr
+    alone = {name: value for name, value in environment(tmp_path).items() if name != "PYTHONPATH"}
+    program = [sys.executable, tmp_path / "ship" / "predict.py", "--check"]
+    checked = subprocess.run(program, env=alone, cwd=tmp_path, capture_output=True, text=True, timeout=120, check=False)
+    assert checked.returncode == 0, checked.stdout + checked.stderr
+    (weights,) = (tmp_path / "ship").rglob("*.onnx")
+    weights.write_bytes((DATA_DIR / "digits-cnn.onnx").read_bytes())
+    checked = subprocess.run(program, env=alone, cwd=tmp_path, capture_output=True, text=True, timeout=120, check=False)
+    assert checked.returncode != 0, "another model answers otherwise"
+
+
+def test_a_module_becomes_a_graph_the_graph_int8_and_both_answer_alike(cli: Cli, tmp_path: Path) -> None:
+    assert cli("export", "digits-cnn", "--dynamic-batch", "--out", "m.onnx").returncode == 0
+    assert cli("calibrate", "m.onnx", "--data", "digits", "--n", "64", "--out", "calib.json").returncode == 0
+    done = cli("quantize", "m.onnx", "--to", "int8@cpu", "--calib", "calib.json", "--out", "m8.onnx")
+    assert done.returncode == 0, done.stderr
+    drift = ask(cli, "drift", "ort@m.onnx", "ort@m8.onnx", "--n", "16", "--out", "d")
+    assert drift["passed"] and drift["max_abs_diff"] > 0
+    np.savez(tmp_path / "x.npz", **{name: np.zeros((2, 1, 28, 28), np.float32) for name in input_names(tmp_path)})
+    assert cli("infer", "m8.onnx", "x.npz", "--engine", "ort", "--out", "y.npz").returncode == 0
+    assert {array.shape for array in np.load(tmp_path / "y.npz").values()} == {(2, 10)}
+
+
+def input_names(folder: Path) -> list[str]:
+    import onnxruntime
+
+    session = onnxruntime.InferenceSession(folder / "m.onnx", providers=["CPUExecutionProvider"])
+    return [given.name for given in session.get_inputs()]
+
+
+def test_trtexec_builds_a_plan_times_it_and_its_log_is_read(cli: Cli, tiny_onnx: Path, tmp_path: Path) -> None:
+    tool = ("--engine", "trtexec", "--trtexec", install_trtexec(tmp_path / "tools", "10.16"))
+    assert cli("build", tiny_onnx, *tool, "--precision", "fp16", "--out", "m.plan").returncode == 0
+    row = ask(cli, "bench", "m.plan", *tool, "--processes", "1", "--iters", "20", "--log", "run.log")
+    assert row["clock"] == "tool" and row["p50_device_ms"]["value"] > 0
+    assert ask(cli, "parse", "log", "run.log")["latency_ms"]["n"] > 0
+
+
+def test_a_short_load_has_every_request_in_it(cli: Cli, tiny_onnx: Path) -> None:
+    asked = ("--qps", "200", "--duration", "0.5", "--scenario", "server", "--out", "l")
+    (point,) = ask(cli, "load", tiny_onnx, "--engine", "ort", *asked)["points"]
+    assert point["requests"] > 50 and point["failed"] == 0
+
+
+def test_engines_keep_their_promises(tmp_path: Path) -> None:
+    with open_case("ort", cache_dir=tmp_path) as case:
+        for check in CHECKS:
+            check(case)

@@ -1,0 +1,45 @@
+"""`env`, `--env`, `doctor --env` and `bisect` as a user types them."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import sysconfig
+from pathlib import Path
+
+import pytest
+
+from processes import Cli
+
+SITE = Path(sysconfig.get_path("purelib"))
+FAST = ("--warmup", "2", "--iters", "10", "--processes", "2", "--time-limit", "1")
+
+
+@pytest.fixture
+def other(tmp_path: Path) -> Path:
+    """An environment in which a child can live, and no engine but `fake`."""
+    folder = tmp_path / "other environment"
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", folder], check=True)
+    site = next(folder.glob("lib/python*/site-packages"))
+    for package in ("numpy", "msgspec", "psutil"):
+        for path in SITE.glob(f"{package}*"):
+            (site / path.name).symlink_to(path)
+    return folder
+
+
+def test_rows_of_two_environments_stand_in_one_table(cli: Cli, tiny_onnx: Path, other: Path, tmp_path: Path) -> None:
+    engines = "fake:latency_us=50,fake:latency_us=50,env=two,ort:env=two"
+    done = cli("run", tiny_onnx, "--engines", engines, "--env", f"two={other}", *FAST, "--out", "r", "--json")
+    assert done.returncode == 0, done.stderr
+    rows = {row["id"]: row for row in json.loads(done.stdout)["rows"]}
+    here, there, absent = rows.values()
+    assert (here["status"], there["status"], absent["status"]) == ("ok", "ok", "skipped")
+    assert "environment two" in absent["reason"] and "onnxruntime" in absent["reason"]
+    assert there["engine"].endswith(":env=two,latency_us=50") and there["outputs_agree"]
+    stored = [json.loads((tmp_path / "r" / row["result"]).read_text()) for row in (here, there)]
+    assert "scipy" in stored[0]["machine"]["versions"]
+    assert set(stored[1]["machine"]["versions"]) == {"python", "numpy", "msgspec", "psutil"}
+    orders = [[m["order"] for m in row["measurements"]] for row in stored]
+    assert orders[0][0] < orders[1][0] < orders[0][1] < orders[1][1]
+    assert (tmp_path / "r" / "artefacts" / "env-two").is_dir()

@@ -1,0 +1,103 @@
+"""The main job as a process of its own, with the public fake engine: results, faults, interrupts, continuation."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from processes import Cli, rows_of
+
+CopyRun = Callable[[str], Path]
+
+FAST = ("--warmup", "2", "--iters", "30")
+
+
+def test_repetitions_take_turns(cli: Cli, tiny_onnx: Path, tmp_path: Path) -> None:
+    done = cli("run", tiny_onnx, "--engines", "fake:seed=1,fake:seed=2", *FAST, "--processes", "2", "--out", "r")
+    assert done.returncode == 0, done.stderr
+    orders = [[m["order"] for m in row["measurements"]] for row in rows_of(tmp_path / "r").values()]
+    assert orders == [[0, 2], [1, 3]]
+
+
+def test_an_onnx_model_skips_pytorch_with_the_reason(cli: Cli, tiny_onnx: Path) -> None:
+    done = cli(
+        "run", tiny_onnx, "--engines", "pytorch,fake,fake:seed=2", *FAST, "--processes", "1", "--json", "--out", "r"
+    )
+    assert done.returncode == 0, done.stderr
+    rows = json.loads(done.stdout)["rows"]
+    assert rows[0]["status"] == "skipped"
+    assert rows[0]["reason"] == "pytorch needs a PyTorch model; MODEL is a graph"
+    assert rows[1]["speedup"]["value"] == 1
+
+
+def test_a_failed_baseline_is_exit_code_6(cli: Cli, tiny_onnx: Path) -> None:
+    done = cli("run", tiny_onnx, "--engines", "fake:fault=raise,fake", *FAST, "--processes", "1", "--out", "r")
+    assert done.returncode == 6
+    assert "the baseline and at least one other row must be ok" in done.stderr
+
+
+def test_a_folder_with_a_run_is_not_overwritten(cli: Cli, tiny_onnx: Path, copy_run: CopyRun) -> None:
+    copy_run("r")
+    again = cli("run", tiny_onnx, "--engines", "fake,fake:seed=2", *FAST, "--processes", "1", "--out", "r")
+    assert again.returncode == 2
+    assert "holds a run already" in again.stderr
+
+
+def test_a_damaged_row_names_file_and_field(cli: Cli, tiny_onnx: Path, copy_run: CopyRun) -> None:
+    row = next((copy_run("r") / "rows").glob("*.json"))
+    document = json.loads(row.read_text())
+    document["measurements"][0]["latency_ns"][3] = "fast"
+    row.write_text(json.dumps(document))
+    for verb in (("report", "r"), ("run", tiny_onnx, "--resume", "--out", "r")):
+        done = cli(*verb)
+        assert done.returncode == 5
+        assert row.name in done.stderr and "latency_ns" in done.stderr
+        assert "Traceback" not in done.stderr
+
+
+def test_a_moved_folder_is_still_a_run(cli: Cli, copy_run: CopyRun, tmp_path: Path) -> None:
+    copy_run("elsewhere")
+    done = cli("report", "elsewhere", "--format", "md,csv,json")
+    assert done.returncode == 0, done.stderr
+    assert json.loads((tmp_path / "elsewhere" / "report.json").read_text())["schema"] == "enginebench.run/1"
+
+
+def test_a_stored_run_shows_nobodys_home(finished_run: Path) -> None:
+    """Its HOME was the folder in which the model lies."""
+    paths = list(finished_run.rglob("*.json"))
+    assert len(paths) >= 3 and (finished_run.parent / "tiny.onnx").is_file()
+    for path in paths:
+        assert str(finished_run.parent) not in path.read_text(), path
+
+
+def test_engines_of_a_gpu_are_asked_for_on_a_gpu(cli: Cli, tiny_onnx: Path) -> None:
+    done = cli("run", tiny_onnx, "--device", "cuda:0", "--quick")
+    assert "ort-cuda" in done.stdout and "openvino" not in done.stdout
+
+
+def test_builds_are_made_measured_and_told(cli: Cli, tiny_onnx: Path, tmp_path: Path) -> None:
+    fast = ("--warmup", "2", "--iters", "10", "--out", "r", "--json")
+    engines = "fake:latency_us=50,fake:latency_us=50,build_sd=0.3"
+    done = cli("run", tiny_onnx, "--engines", engines, "--builds", "2", "--processes", "3", *fast)
+    assert done.returncode == 0, done.stderr
+    plain, drawn = json.loads(done.stdout)["rows"]
+    assert [row["processes"] for row in (plain, drawn)] == [4, 4], "two of each build at least"
+    assert drawn["builds"]["distinct"] == 2 and drawn["builds"]["between"]["n"] == 2
+    assert plain["builds"]["distinct"] is None
+    assert (drawn["unit"], drawn["verdict"], drawn["speedup"]["n"]) == ("build", "not_shown", 2)
+    page = (tmp_path / "r" / "report.md").read_text()
+    assert "## Builds" in page
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [(("--builds", "2", "--quick"), "--quick times one process"), (("--builds", "1"), "--builds")],
+)
+def test_builds_that_nobody_could_tell_apart_are_refused(
+    cli: Cli, tiny_onnx: Path, arguments: tuple[str, ...], said: str
+) -> None:
+    done = cli("run", tiny_onnx, "--engines", "fake", *arguments)
+    assert done.returncode == 2 and said in done.stderr
