@@ -1,4 +1,4 @@
-# make run | test | check | bench | docs | clean        MODEL=resnet18   TORCH=cpu|cuda|none   VENV=.venv   PYTHON=python3
+# make run | test | test-all | check | bench | docs | clean        MODEL=resnet18   TORCH=cpu|cuda|none   VENV=.venv   PYTHON=python3
 MODEL  ?= digits-cnn
 PYTHON ?= python3
 VENV   ?= .venv
@@ -7,21 +7,25 @@ TORCH  ?= $(shell $(PYTHON) tools/choose_torch.py)
 # The protocol wants ten blocks of 100 ms in each process; calls of microseconds need no more than that.
 LIMIT   = $(if $(filter digits-%,$(MODEL)),--time-limit 1)
 RUN     = $(VENV)/bin/python -m enginebench run $(MODEL) --precisions fp32,int8 $(LIMIT) $(ARGS)
-# Tests run side by side, a worker for each CPU, but no fewer than four: many wait (for traffic, a cluster, a
-# turn), while others have work. Eight are enough; those marked `alone` have their turn alone.
-WORKERS ?= $(shell $(PYTHON) -c "import os; print(min(8, max(4, os.cpu_count() or 1)))")
-BESIDE  = -n $(WORKERS) --dist worksteal
+# The tiers of `make test`, and those that `make test-all` adds: `make test-all ONLY=engines` runs one of them.
+QUICK   = unit smoke
+ONLY   ?= $(QUICK) golden engines e2e fpga
+TESTS   = ENGINEBENCH_BROWSER_DIR=$(VENV)/browser $(VENV)/bin/python tools/run_tests.py
 
-.PHONY: run test check bench docs clean
+.PHONY: run test test-all check bench docs clean
 
 run: $(VENV)/.installed-$(TORCH)
 	$(RUN)
 
 # Pip compiles what it installs, but for what stays where it is. The tests start a thousand processes, and where nothing
 # compiled is written (PYTHONDONTWRITEBYTECODE) each would compile the sources anew: a tenth to a quarter of a second.
-test: $(VENV)/.dev-$(TORCH) $(VENV)/.browser
+test: $(VENV)/.dev-$(TORCH)
 	$(VENV)/bin/python -m compileall -q -x as-shipped src
-	ENGINEBENCH_BROWSER_DIR=$(VENV)/browser $(VENV)/bin/python -m pytest $(BESIDE) $(ARGS)
+	$(TESTS) $(QUICK) -- $(ARGS)
+
+test-all: $(VENV)/.dev-$(TORCH) $(VENV)/.browser
+	$(VENV)/bin/python -m compileall -q -x as-shipped src
+	$(TESTS) $(ONLY) -- $(ARGS)
 
 check: $(VENV)/.dev-$(TORCH)
 	$(VENV)/bin/ruff check .

@@ -9,9 +9,12 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
 
+from enginebench.backends.fake import project_feeds
+from enginebench.models.task import feed_digits, load_digits
 from enginebench.models.zoo import DATA_DIR
-from enginebench.testing import CHECKS, open_case
+from enginebench.testing import CHECKS, INPUT, OUTPUT, open_case
 from fakes.trtexec_shim import install_trtexec
 from processes import Cli, environment
 
@@ -50,38 +53,57 @@ def test_the_main_job_on_three_engines_its_report_and_the_bundle_of_a_row(cli: C
 
 def test_a_module_becomes_a_graph_the_graph_int8_and_both_answer_alike(cli: Cli, tmp_path: Path) -> None:
     assert cli("export", "digits-cnn", "--dynamic-batch", "--out", "m.onnx").returncode == 0
-    assert cli("calibrate", "m.onnx", "--data", "digits", "--n", "64", "--out", "calib.json").returncode == 0
+    assert cli("calibrate", "digits-cnn", "--data", "digits", "--n", "64", "--out", "calib.json").returncode == 0
     done = cli("quantize", "m.onnx", "--to", "int8@cpu", "--calib", "calib.json", "--out", "m8.onnx")
     assert done.returncode == 0, done.stderr
-    drift = ask(cli, "drift", "ort@m.onnx", "ort@m8.onnx", "--n", "16", "--out", "d")
-    assert drift["passed"] and drift["max_abs_diff"] > 0
-    np.savez(tmp_path / "x.npz", **{name: np.zeros((2, 1, 28, 28), np.float32) for name in input_names(tmp_path)})
-    assert cli("infer", "m8.onnx", "x.npz", "--engine", "ort", "--out", "y.npz").returncode == 0
-    assert {array.shape for array in np.load(tmp_path / "y.npz").values()} == {(2, 10)}
-
-
-def input_names(folder: Path) -> list[str]:
-    import onnxruntime
-
-    session = onnxruntime.InferenceSession(folder / "m.onnx", providers=["CPUExecutionProvider"])
-    return [given.name for given in session.get_inputs()]
+    np.savez(tmp_path / "digits.npz", input=feed_digits("digits-cnn", load_digits().images[:32]))
+    drift = ask(cli, "drift", "ort@m.onnx", "ort@m8.onnx", "--inputs", "digits.npz", "--out", "d")
+    assert drift["passed"] and drift["outputs"][0]["max_abs_diff"] > 0
+    assert cli("infer", "m8.onnx", "digits.npz", "--engine", "ort", "--out", "y.npz").returncode == 0
+    assert {array.shape for array in np.load(tmp_path / "y.npz").values()} == {(32, 10)}
 
 
 def test_trtexec_builds_a_plan_times_it_and_its_log_is_read(cli: Cli, tiny_onnx: Path, tmp_path: Path) -> None:
     tool = ("--engine", "trtexec", "--trtexec", install_trtexec(tmp_path / "tools", "10.16"))
     assert cli("build", tiny_onnx, *tool, "--precision", "fp16", "--out", "m.plan").returncode == 0
-    row = ask(cli, "bench", "m.plan", *tool, "--processes", "1", "--iters", "20", "--log", "run.log")
+    row = ask(cli, "bench", "m.plan", *tool, "--processes", "1", "--iters", "20", "--log", "run.log")["row"]
     assert row["clock"] == "tool" and row["p50_device_ms"]["value"] > 0
-    assert ask(cli, "parse", "log", "run.log")["latency_ms"]["n"] > 0
+    (parsed,) = ask(cli, "parse", "log", "run.log")["runs"]
+    assert parsed["status"] == "passed" and parsed["latency_ms"]["median"] > 0
 
 
 def test_a_short_load_has_every_request_in_it(cli: Cli, tiny_onnx: Path) -> None:
     asked = ("--qps", "200", "--duration", "0.5", "--scenario", "server", "--out", "l")
     (point,) = ask(cli, "load", tiny_onnx, "--engine", "ort", *asked)["points"]
-    assert point["requests"] > 50 and point["failed"] == 0
+    assert point["completed"] > 50 and point["failed"] == 0
 
 
-def test_engines_keep_their_promises(tmp_path: Path) -> None:
-    with open_case("ort", cache_dir=tmp_path) as case:
+def answer_as_fake(feeds: Any) -> dict[str, np.ndarray]:
+    """What `fake` answers: its own rule in place of the network."""
+    return project_feeds((INPUT,), (OUTPUT,), feeds)
+
+
+@pytest.mark.parametrize("engine", ["ort", "fake"])
+def test_engines_keep_their_promises(engine: str, tmp_path: Path) -> None:
+    with open_case(engine, expect=answer_as_fake if engine == "fake" else None, cache_dir=tmp_path) as case:
         for check in CHECKS:
             check(case)
+
+
+FAULTS: dict[int, tuple[str, ...]] = {
+    2: ("bench", "digits-mlp", "--engine", "no-such-engine"),
+    3: ("bench", "tiny.onnx", "--engine", "fpga-sim:env=nowhere"),
+    4: ("drift", "fake@tiny.onnx", "fake:bias=1@tiny.onnx", "--n", "2", "--limit", "max_abs=0.01", "--out", "d"),
+    5: ("bench", "cut.onnx", "--engine", "ort"),
+    6: ("bench", "tiny.onnx", "--engine", "fake:fault=segfault", "--iters", "5", "--processes", "1", "--out", "b"),
+}
+
+
+@pytest.mark.parametrize("code", sorted(FAULTS))
+def test_each_kind_of_error_has_its_exit_code_and_one_line(cli: Cli, tmp_path: Path, code: int) -> None:
+    graph = (DATA_DIR / "digits-mlp.onnx").read_bytes()
+    (tmp_path / "tiny.onnx").write_bytes(graph)
+    (tmp_path / "cut.onnx").write_bytes(graph[: len(graph) // 2])
+    done = cli(*FAULTS[code])
+    assert done.returncode == code, done.stderr
+    assert "Traceback" not in done.stderr and done.stderr.strip()

@@ -19,7 +19,6 @@ from enginebench.workflow.fleet import group as groups
 from enginebench.workflow.fleet.parts import list_parts
 from enginebench.workflow.fleet.reading import find_rows_folder, read_sweep
 from enginebench.workflow.fleet.records import Ended, GroupJob, SourcesJob
-from enginebench.workflow.fleet.reporting import report_sweep
 from enginebench.workflow.fleet.schedule import MOST_LOSSES, LocalFleet, Lost, Schedule, perform
 from enginebench.workflow.fleet.spec import SweepSpec, list_groups, read_spec
 from enginebench.workflow.fleet.store import Store, open_store
@@ -350,31 +349,6 @@ def test_company_is_held_against_the_same_row(children: Children, spec: Spec, tm
     found = read_sweep(store).interference
     assert len(found) == 2 and all("latency-us-20-" in one.row for one in found)
     assert all(one.ratio and one.ratio.value < 20 for one in found), "the other engine takes 200 times as long"
-
-
-@pytest.mark.parametrize("at", [7])
-def test_a_sweep_on_s3_goes_on_from_there(children: Children, spec: Spec, s3: str, tmp_path: Path, at: int) -> None:
-    """All of it through an object store: measured, cut off, taken up elsewhere, reported, followed."""
-    url = f"{s3}/whole"
-
-    def stop(job: Any) -> None:
-        if isinstance(job, MeasureJob) and len(children.of(MeasureJob)) > at:
-            raise KeyboardInterrupt
-
-    children.before = stop
-    with pytest.raises(KeyboardInterrupt):
-        sweep(spec(), url)
-    (stopped,) = children.of(MeasureJob)[at:]
-    children.jobs.remove(stopped)
-    children.before = lambda job: None
-    document = sweep(spec(), url, resume=True)
-    assert {cell.row.status for cell in document.cells if cell.row} == {"ok"} and len(document.cells) == ROWS
-    assert set(count_measured(children).values()) == {1} and len(count_measured(children)) == 2 * ROWS
-    again, written = report_sweep(url, ("html", "csv", "json"), tmp_path / "page")
-    assert again == document and all(path.is_file() for path in written.paths)
-    with pytest.raises(UsageError, match="--out DIR is missing"):
-        report_sweep(url, ("html",))
-    assert len(read_history(find_rows_folder(url), tmp_path / "cache").rows) == ROWS
 
 
 def test_a_plan_counts_processes_and_bounds_their_time(spec: Spec) -> None:

@@ -1,0 +1,52 @@
+"""Runs tiers of the tests: those marked `serial` one by one, then the others side by side.
+
+    python tools/run_tests.py TIER... [-- PYTEST OPTIONS AND PATHS]
+
+A tier is a folder of `tests/`. Where the options name tests (a path, or PATH::NAME), these run in place of the tiers.
+Ends with the first code of pytest that is neither 0 nor 5 (nothing selected), with 5 where no pass selected a test.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+# Many tests wait (for traffic, a cluster, a turn) while others have work, so no fewer than four; eight are enough.
+WORKERS = min(8, max(4, os.cpu_count() or 1))
+PASSES = {
+    "serial": ["-m", "serial"],
+    "side by side": ["-m", "not serial", "-n", str(WORKERS), "--dist", "worksteal"],
+}
+
+
+def main(arguments: list[str]) -> int:
+    cut = arguments.index("--") if "--" in arguments else len(arguments)
+    tiers, options = arguments[:cut], arguments[cut + 1 :]
+    if unknown := [tier for tier in tiers if not (ROOT / "tests" / tier).is_dir()]:
+        raise SystemExit(f"no folder tests/{unknown[0]}; the tiers are {', '.join(list_tiers())}")
+    named = any((ROOT / option.partition("::")[0]).exists() for option in options if not option.startswith("-"))
+    paths = [] if named else [f"tests/{tier}" for tier in tiers]
+    codes = [run_pass(name, [*selected, *paths, *options]) for name, selected in PASSES.items()]
+    failed = [code for code in codes if code not in (0, 5)]
+    return failed[0] if failed else min(codes)
+
+
+def list_tiers() -> list[str]:
+    """The folders of `tests` that hold tests."""
+    return sorted({path.relative_to(ROOT / "tests").parts[0] for path in (ROOT / "tests").rglob("test_*.py")})
+
+
+def run_pass(name: str, options: list[str]) -> int:
+    """The exit code of one run of pytest; prints what it took."""
+    began = time.monotonic()
+    code = subprocess.run([sys.executable, "-m", "pytest", *options], cwd=ROOT, check=False).returncode
+    print(f"-- tests, {name}: {time.monotonic() - began:.0f} s", flush=True)
+    return code
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
