@@ -8,6 +8,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from functools import partial
 from pathlib import Path
@@ -26,11 +27,13 @@ from enginebench.core.errors import ArtifactError, ChildFailed, ParseError, Usag
 from enginebench.core.names import parse_engine
 from enginebench.core.records import Artifact, Capacity, EngineSpec, Probe, TensorSpec
 from enginebench.core.store import encode, read_record
-from enginebench.measure.arrivals import read_trace, schedule_constant, schedule_poisson
+from enginebench.measure.arrivals import RELEASED, Board, read_trace, schedule_constant, schedule_poisson
 from enginebench.measure.pin import share_cpus
 from enginebench.models.zoo import DATA_DIR
 from enginebench.report.load.document import LoadDocument
-from enginebench.workflow import main_job
+from enginebench.workflow import main_job, probe
+from enginebench.workflow.child.isolate import Child
+from enginebench.workflow.child.jobs import ArriveJob
 from enginebench.workflow.rates import LoadSettings, make_bench, name_row, widen_profile
 from enginebench.workflow.request import Shared
 from enginebench.workflow.verbs.load import load_target, make_request, make_settings, read_load, write_load
@@ -179,6 +182,40 @@ def test_an_engine_that_dies_leaves_what_was_measured(tmp_path: Path) -> None:
 def test_an_engine_that_dies_at_once_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(ChildFailed, match="SIGSEGV"):
         load(tmp_path, "fake:fault=segfault,at=load", qps=100)
+
+
+def kill_generators(monkeypatch: pytest.MonkeyPatch, after: int) -> None:
+    """Has every generator killed once it has released so many requests."""
+
+    class Mortal(Child):
+        def start(self, job: Any, **options: Any) -> Any:
+            if isinstance(job, ArriveJob):
+                threading.Thread(target=kill, args=(self.pid, Board(job.board))).start()
+            return super().start(job, **options)
+
+    def kill(pid: int, board: Board) -> None:
+        while board.head[RELEASED] < after:
+            time.sleep(0.01)
+        os.kill(pid, signal.SIGKILL)
+
+    monkeypatch.setattr(probe, "Child", Mortal)
+
+
+@pytest.mark.parametrize("scenario", ["server", "offline"])
+def test_a_generator_that_dies_ends_the_probe_and_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, scenario: str
+) -> None:
+    kill_generators(monkeypatch, after=0)
+    with pytest.raises(ChildFailed, match="the generator of requests: the process was killed by SIGKILL"):
+        load(tmp_path, "fake", scenario=scenario, qps=100 if scenario == "server" else None)
+
+
+def test_a_generator_that_dies_later_leaves_what_was_measured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    kill_generators(monkeypatch, after=9)
+    (point,) = load(tmp_path, "fake", qps=100, duration_s=600.0).points
+    assert 0 < point.completed < 60_000
+    (told,) = [caveat.message for caveat in point.caveats if caveat.code == "cut_short"]
+    assert "of 60000 requests: the generator of requests: the process was killed by SIGKILL" in told
 
 
 def test_requests_that_fail_are_counted_with_their_reason(tmp_path: Path) -> None:

@@ -54,8 +54,6 @@ def open_engine(
             artifact=built,
             engine=spec,
             out_dir=str(tmp_path),
-            board="",
-            bell="",
             streams=streams,
             max_batch=max_batch,
         )

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from enginebench.core.errors import MeasurementError, ParseError, UsageError
+from enginebench.core.errors import ParseError, UsageError
 from enginebench.core.streams import Clock, Ended
 from enginebench.measure.batching import Waiting
 
@@ -99,21 +99,19 @@ class MemoryBoard:
 
 
 class Board(MemoryBoard):
-    """A board in a file that its processes map into their memory."""
+    """A board in a file that its processes map into their memory; they inherit its descriptor, since it has no name."""
 
-    def __init__(self, path: Path) -> None:
-        with path.open("r+b") as file:
-            self._memory = mmap.mmap(file.fileno(), 0)
+    def __init__(self, descriptor: int) -> None:
+        self._memory = mmap.mmap(descriptor, 0)
         words = np.frombuffer(self._memory, np.int64)
         count = (len(words) - HEAD) // len(COLUMNS)
         super().__init__(words[HEAD : HEAD + count], words)
 
 
-def create_board(path: Path, offsets: Sequence[int] | Times, samples: Sequence[int] | Times) -> Board:
-    """A board for these arrivals, each with the number of its sample."""
-    with path.open("wb") as file:
-        file.truncate(8 * (HEAD + len(COLUMNS) * len(offsets)))
-    board = Board(path)
+def create_board(descriptor: int, offsets: Sequence[int] | Times, samples: Sequence[int] | Times) -> Board:
+    """A board for these arrivals, each with the number of its sample, in an empty file."""
+    os.ftruncate(descriptor, 8 * (HEAD + len(COLUMNS) * len(offsets)))
+    board = Board(descriptor)
     board.offset[:] = offsets
     board.sample[:] = samples
     return board
@@ -161,9 +159,9 @@ def wait_until_ready(board: Board, *, sleep: Callable[[float], None] = time.slee
     board.head[START] = time.perf_counter_ns() + HEAD_START_NS
 
 
-def open_bell(path: Path) -> Callable[[], bool]:
-    """What wakes the engine through the named pipe `path`; it never waits, and is False once nobody listens."""
-    descriptor = os.open(path, os.O_WRONLY | os.O_NONBLOCK)
+def open_bell(descriptor: int) -> Callable[[], bool]:
+    """What wakes the engine through a pipe; it never waits, and is False once nobody listens."""
+    os.set_blocking(descriptor, False)
 
     def ring() -> bool:
         try:
@@ -182,28 +180,20 @@ class BoardSource:
 
     Args:
         board: shared with the generator.
-        bell: the named pipe through which the generator wakes this process.
+        bell: the pipe through which the generator wakes this process.
         kinds: of the samples; only requests of one kind are computed together.
         clock: host nanoseconds.
     """
 
-    def __init__(self, board: Board, bell: Path, kinds: Sequence[Hashable], clock: Clock) -> None:
-        self._board, self._kinds, self._clock = board, kinds, clock
-        # Also for writing: it must not look as if it had ended before the generator has opened it.
-        self._bell = os.open(bell, os.O_RDWR | os.O_NONBLOCK)
+    def __init__(self, board: Board, bell: int, kinds: Sequence[Hashable], clock: Clock) -> None:
+        self._board, self._bell, self._kinds, self._clock = board, bell, kinds, clock
+        os.set_blocking(bell, False)
         self._taken = 0
 
-    def begin(self, timeout_s: float) -> int:
-        """Says that the engine is ready, and returns the start that the generator sets.
-
-        Raises:
-            MeasurementError: it sets none.
-        """
+    def begin(self) -> int:
+        """Says that the engine is ready, and returns the start that the generator sets; the parent watches both."""
         self._board.head[READY] = 1
-        deadline = time.monotonic() + timeout_s
         while not self._board.head[START]:
-            if time.monotonic() > deadline:
-                raise MeasurementError(f"the generator did not begin within {timeout_s:g} s")
             time.sleep(READY_POLL_S)
         self._due = self._board.scheduled.tolist()
         return int(self._board.head[START])
@@ -226,10 +216,6 @@ class BoardSource:
     @property
     def exhausted(self) -> bool:
         return self._taken >= self._board.count
-
-    def close(self) -> None:
-        """Stops listening."""
-        os.close(self._bell)
 
 
 class ClosedLoop:

@@ -41,12 +41,26 @@ class Plan(Struct, frozen=True, kw_only=True):
 
 
 @contextmanager
-def open_memory() -> Iterator[Path]:
-    """A folder in memory where the system has one: a disk that writes a page back would hold up who stamps it."""
+def open_memory() -> Iterator[int]:
+    """An empty file in memory where the system has that: a disk that writes a page back would hold up who stamps it.
+
+    It has no name, so that it is gone with the last process that holds it, however that ends.
+    """
     shared = Path("/dev/shm")
     place = shared if shared.is_dir() and os.access(shared, os.W_OK) else None
-    with tempfile.TemporaryDirectory(prefix="enginebench-", dir=place) as folder:
-        yield Path(folder)
+    with tempfile.TemporaryFile(dir=place) as file:
+        yield file.fileno()
+
+
+@contextmanager
+def open_pipe() -> Iterator[tuple[int, int]]:
+    """(end to read from, end to write to)."""
+    ends = os.pipe()
+    try:
+        yield ends
+    finally:
+        for end in ends:
+            os.close(end)
 
 
 def probe_open(plan: Plan, offsets: Times, samples: Times) -> LoadPoint:
@@ -58,24 +72,25 @@ def probe_open(plan: Plan, offsets: Times, samples: Times) -> LoadPoint:
     engine_cpus, own_cpus = share_cpus(plan.job.streams * plan.job.engine.threads)
     alone = not set(engine_cpus) & set(own_cpus)
     doubts = () if alone else (make_caveat("shared_cores", cores=len(engine_cpus)),)
-    with open_memory() as memory, ExitStack() as stack:
-        board = create_board(memory / "board", offsets, samples)
-        bell = memory / "bell"
-        os.mkfifo(bell)
-        job = replace(plan.job, board=str(memory / "board"), bell=str(bell), cpus=engine_cpus)
-        engine = stack.enter_context(Child(child_environment(job.engine.threads)))
-        generator = stack.enter_context(Child(child_environment(1)))
-        duration_s = float(offsets[-1]) / 1e9 + job.grace_s
-        arrive = ArriveJob(board=job.board, bell=job.bell, cpus=own_cpus, spin=alone)
+    with open_memory() as memory, open_pipe() as (hear, ring), ExitStack() as stack:
+        board = create_board(memory, offsets, samples)
+        job = replace(plan.job, board=memory, bell=hear, cpus=engine_cpus)
+        arrive = ArriveJob(board=memory, bell=ring, cpus=own_cpus, spin=alone)
+        engine = stack.enter_context(Child(child_environment(job.engine.threads), pass_fds=(memory, hear)))
+        generator = stack.enter_context(Child(child_environment(1), pass_fds=(memory, ring)))
         failure: BaseException | None = None
         answer: ServeAnswer | None = None
+        who = "engine"
         try:
-            timeout_s = LOAD_TIMEOUT_S + 2 * duration_s
-            works = (engine.start(job, timeout_s=timeout_s), generator.start(arrive, timeout_s=timeout_s))
-            wait_until_sure(works[:1])
-            answer = works[0].finish()
-            if board.head[RELEASED] < board.count:
-                works[1].finish()  # raises what ended the generator
+            timeout_s = LOAD_TIMEOUT_S + 2 * (float(offsets[-1]) / 1e9 + job.grace_s)
+            serving, arriving = engine.start(job, timeout_s=timeout_s), generator.start(arrive, timeout_s=timeout_s)
+            wait_until_sure([serving], helpers=[arriving])
+            if arriving.lost and not serving.lost and board.head[RELEASED] < board.count:
+                who = "generator of requests"
+                arriving.finish()  # raises what ended it
+            answer = serving.finish()
+        except ChildFailed as error:
+            failure = ChildFailed(f"the {who}: {error.reason}", error.stderr_tail)
         except (EngineBenchError, KeyboardInterrupt) as error:
             failure = error
         point = _read_point(plan, board, answer, failure, doubts)
@@ -95,12 +110,12 @@ class Interrupted(KeyboardInterrupt):
 def probe_closed(plan: Plan, samples: Times) -> LoadPoint:
     """The point of queries that come one after another: each as soon as the one before has ended."""
     with open_memory() as memory:
-        board = create_board(memory / "board", [0] * len(samples), samples)
+        board = create_board(memory, [0] * len(samples), samples)
         engine_cpus, _ = share_cpus(plan.job.streams * plan.job.engine.threads)
-        job = replace(plan.job, board=str(memory / "board"), cpus=engine_cpus)
+        job = replace(plan.job, board=memory, cpus=engine_cpus)
         failure: BaseException | None = None
         answer: ServeAnswer | None = None
-        with Child(child_environment(job.engine.threads)) as child:
+        with Child(child_environment(job.engine.threads), pass_fds=[memory]) as child:
             try:
                 answer = child.perform(job, timeout_s=LOAD_TIMEOUT_S + 2 * job.duration_s)
             except (EngineBenchError, KeyboardInterrupt) as error:

@@ -135,8 +135,6 @@ def make_bench(row: LoadRow, artifact: Artifact, *, model: str, out_dir: Path, s
         artifact=artifact,
         engine=row.engine,
         out_dir=str(out_dir.absolute()),
-        board="",
-        bell="",
         streams=row.streams,
         max_batch=row.max_batch,
         max_wait_ms=row.max_wait_ms,

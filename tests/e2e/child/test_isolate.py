@@ -74,6 +74,16 @@ def test_a_fault_is_a_reason_with_the_last_words(tmp_path: Path, fault: str, rea
     assert f"fault {fault}" in caught.value.stderr_tail
 
 
+def test_what_a_dead_child_started_does_not_hide_its_death(tmp_path: Path) -> None:
+    """A grandchild holds both pipes open."""
+    python = tmp_path / "python"
+    python.write_text("#!/bin/sh\nsleep 600 &\nexit 3\n")
+    python.chmod(0o755)
+    place = Place(name="dying", python=str(python), version=(3, 12), arch="x86_64", packages={})
+    with pytest.raises(ChildFailed, match="ended with exit code 3 and without an answer"):
+        run_child(ProbeJob(engine="fake"), timeout_s=9, place=place)
+
+
 def test_a_child_that_hangs_is_killed_at_the_time_out(tmp_path: Path) -> None:
     with pytest.raises(ChildFailed, match="no answer within the time-out of 2 s"):
         run_child(make_job(tmp_path, fault="hang"), timeout_s=2)

@@ -92,12 +92,15 @@ class Child:
     Args:
         environment: variables added to the child's environment.
         place: the environment of Python packages; None: this one.
+        pass_fds: descriptors that the child inherits, under the same numbers.
 
     Raises:
         ChildFailed: the interpreter of the place is gone.
     """
 
-    def __init__(self, environment: Mapping[str, str] | None = None, place: Place | None = None) -> None:
+    def __init__(
+        self, environment: Mapping[str, str] | None = None, place: Place | None = None, pass_fds: Sequence[int] = ()
+    ) -> None:
         read_fd, write_fd = os.pipe()
         turn_fd, give_turn_fd = os.pipe()
         try:
@@ -106,7 +109,7 @@ class Child:
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.STDOUT,
-                pass_fds=(write_fd, turn_fd),
+                pass_fds=(write_fd, turn_fd, *pass_fds),
                 start_new_session=True,
                 env={
                     **os.environ,
@@ -203,6 +206,11 @@ class Work(Generic[Answer]):
         return self._failure is not None or self._conversation.settled
 
     @property
+    def lost(self) -> bool:
+        """Whether the child has failed: with an error, or without any answer."""
+        return self._failure is not None or self._conversation.lost
+
+    @property
     def file_numbers(self) -> list[int]:
         """What there is to wait for."""
         return self._conversation.file_numbers
@@ -238,9 +246,13 @@ class Work(Generic[Answer]):
             return replace(kept, proof=Proof(failure=str(error)))
 
 
-def wait_until_sure(works: Sequence[Work[Any]]) -> None:
-    """Returns once every child has its answer but for the record, or has failed: `finish` tells which."""
-    while waiting := [work for work in works if not work.sure]:
+def wait_until_sure(works: Sequence[Work[Any]], helpers: Sequence[Work[Any]] = ()) -> None:
+    """Returns once every child has its answer but for the record, or has failed: `finish` tells which.
+
+    Without one of `helpers` the others would wait in vain, so a helper that is lost also ends the wait.
+    """
+    while any(not work.sure for work in works) and not any(helper.lost for helper in helpers):
+        waiting = [work for work in (*works, *helpers) if not work.sure]
         wait([number for work in waiting for number in work.file_numbers], timeout=1.0)
         for work in waiting:
             work.listen()
@@ -281,13 +293,16 @@ class _Conversation:
             left = deadline - time.monotonic()
             if left <= 0:
                 return False
-            for key, _ in self._selector.select(min(left, 1.0)):
-                key.data()
+            self.read(min(left, 1.0))
         return True
 
     @property
     def settled(self) -> bool:
         return self._answer is not None or self.kept is not None or not self._selector.get_map()
+
+    @property
+    def lost(self) -> bool:
+        return self.settled and self.kept is None and not isinstance(self._answer, Answered)
 
     @property
     def file_numbers(self) -> list[int]:
@@ -297,9 +312,16 @@ class _Conversation:
         self._on_note, self._expected = on_note, find_answer(type(job))
         self.send(job)
 
-    def read(self) -> None:
-        for key, _ in self._selector.select(0):
+    def read(self, timeout_s: float = 0.0) -> None:
+        """Takes in what is there. After a child that has ended nothing more comes, though what it started may live on
+        and hold its pipes open."""
+        ended = self._child.poll() is not None
+        found = self._selector.select(0 if ended else timeout_s)
+        for key, _ in found:
             key.data()
+        if ended and not found:
+            for key in [*self._selector.get_map().values()]:
+                self._selector.unregister(key.fileobj)
 
     def kill(self) -> None:
         end_group(self._child)

@@ -400,8 +400,8 @@ class ServeJob(Job[ServeAnswer], frozen=True, kw_only=True, tag="serve"):
     artifact: Artifact
     engine: EngineSpec
     out_dir: str
-    board: str
-    bell: str
+    board: int = -1  # inherited descriptors: the memory of the board, and the end of the pipe that wakes this side
+    bell: int = -1
     streams: int = 1
     max_batch: int = 1
     max_wait_ms: float = 0.0
@@ -425,10 +425,10 @@ class ArriveAnswer(Struct, frozen=True, kw_only=True):
 
 
 class ArriveJob(Job[ArriveAnswer], frozen=True, kw_only=True, tag="arrive"):
-    """Release the requests of a board when they are due."""
+    """Release the requests of a board when they are due; `board` and `bell` are inherited descriptors."""
 
-    board: str
-    bell: str
+    board: int
+    bell: int
     cpus: tuple[int, ...] = ()
     spin: bool = True
 

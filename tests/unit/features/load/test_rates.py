@@ -58,7 +58,7 @@ def prepare(
     artifact = Artifact(kind="onnx", model="m", path="", sha256="", files=(), inputs=(), outputs=())
     prober = Prober(settings, seed=100 * seed, timeout_s=1.0, reporter=Silent(), probe=probe)
     prober.rows = {row.id: row for row in rows}
-    jobs = [ServeJob(model="m", artifact=artifact, engine=row.engine, out_dir="", board="", bell="") for row in rows]
+    jobs = [ServeJob(model="m", artifact=artifact, engine=row.engine, out_dir="") for row in rows]
     return prober, [Bench(row=row, job=job) for row, job in zip(rows, jobs, strict=True)]
 
 
@@ -81,8 +81,6 @@ def test_a_probe_that_was_cut_short_holds_nothing() -> None:
         artifact=Artifact(kind="onnx", model="m", path="", sha256="", files=(), inputs=(), outputs=()),
         engine=EngineSpec(backend="fake"),
         out_dir="",
-        board="",
-        bell="",
     )
     offsets = np.arange(5, dtype=np.int64) * 100_000_000
     point = probe(Plan(job=job, row="r", qps=10.0, limit=LIMIT), offsets, np.zeros(5, np.int64))

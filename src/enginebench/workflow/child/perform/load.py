@@ -44,15 +44,13 @@ if TYPE_CHECKING:
 CLOCK = time.perf_counter_ns
 # Of every batch on every stream, before the first request comes: the first call of a shape may allocate or search.
 WARMUP_RUNS = 3
-# The generator has its board and its pipe; what is missing is a process that starts.
-BEGIN_TIMEOUT_S = 60.0
 
 
 def serve_board(job: ServeJob, note: NoteCall) -> ServeAnswer:
     """Opens the engine, says that it is ready, and serves until all requests have ended or the time is over."""
     if job.cpus:
         pin_to(job.cpus)
-    board, samples = Board(Path(job.board)), read_samples(job)
+    board, samples = Board(job.board), read_samples(job)
     kinds = [find_kind_of(sample) for sample in samples]
     gpu = open_gpu(job.engine)
     with ExitStack() as stack:
@@ -72,9 +70,8 @@ def serve_board(job: ServeJob, note: NoteCall) -> ServeAnswer:
         if job.query:
             busy_ns = run(ClosedLoop(board, job.query, kinds, CLOCK, round(1e9 * job.duration_s)))
         else:
-            source = BoardSource(board, Path(job.bell), kinds, CLOCK)
-            stack.callback(source.close)
-            start = source.begin(BEGIN_TIMEOUT_S)
+            source = BoardSource(board, job.bell, kinds, CLOCK)
+            start = source.begin()
             busy_ns = run(source, deadline_ns=start + int(board.offset[-1]) + round(1e9 * job.grace_s))
         energy = None
         if gpu is not None:
@@ -191,10 +188,10 @@ def release_board(job: ArriveJob) -> ArriveAnswer:
         pin_to(job.cpus)
     sharpen_timers()
     spin = job.spin and not take_precedence()
-    board = Board(Path(job.board))
+    board = Board(job.board)
     rest_collector()
     wait_until_ready(board)
-    return ArriveAnswer(released=release_all(board, open_bell(Path(job.bell)), clock=CLOCK, spin=spin))
+    return ArriveAnswer(released=release_all(board, open_bell(job.bell), clock=CLOCK, spin=spin))
 
 
 def sharpen_timers() -> None:
