@@ -29,6 +29,7 @@ from enginebench.core.records import Artifact, Capacity, EngineSpec, Probe, Tens
 from enginebench.core.store import encode, read_record
 from enginebench.measure.arrivals import RELEASED, Board, read_trace, schedule_constant, schedule_poisson
 from enginebench.measure.pin import share_cpus
+from enginebench.measure.watch import BlockReading, BlockWatch
 from enginebench.models.zoo import DATA_DIR
 from enginebench.report.load.document import LoadDocument
 from enginebench.workflow import main_job, probe
@@ -174,7 +175,7 @@ def test_an_engine_that_dies_leaves_what_was_measured(tmp_path: Path) -> None:
     document = load(tmp_path, "fake:fault=segfault,after=43", qps=100, duration_s=1.0)
     (point,) = document.points
     assert 0 < point.completed <= 40
-    assert point.validity == "suspect" and point.p50_ms is not None
+    assert point.validity != "valid" and point.p50_ms is not None
     told = next(caveat.message for caveat in point.caveats if caveat.code == "cut_short")
     assert "SIGSEGV" in told and "of 100 requests" in told
 
@@ -216,6 +217,21 @@ def test_a_generator_that_dies_later_leaves_what_was_measured(tmp_path: Path, mo
     assert 0 < point.completed < 60_000
     (told,) = [caveat.message for caveat in point.caveats if caveat.code == "cut_short"]
     assert "of 60000 requests: the generator of requests: the process was killed by SIGKILL" in told
+
+
+class Busy(BlockWatch):
+    """A watch that sees a neighbour, for as long as the engine serves."""
+
+    def end(self) -> BlockReading:
+        assert super().end().foreign_cpu_cores is not None, "it was begun"
+        return BlockReading(foreign_cpu_cores=1.0, marks=("foreign_cpu",))
+
+
+@pytest.mark.parametrize("scenario", ["single", "server"])
+def test_a_neighbour_makes_a_point_invalid(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, scenario: str) -> None:
+    monkeypatch.setattr(probe, "BlockWatch", Busy)
+    (point,) = load(tmp_path, "fake", scenario=scenario, qps=100 if scenario == "server" else None).points
+    assert point.validity == "invalid" and "foreign_cpu" in {caveat.code for caveat in point.caveats}
 
 
 def test_requests_that_fail_are_counted_with_their_reason(tmp_path: Path) -> None:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from statistics import geometric_mean
+from typing import get_args
 
 from enginebench.analyze.compare import MIN_REPETITIONS
 from enginebench.analyze.quantiles import median
@@ -55,15 +56,24 @@ def judge(measurements: Sequence[Measurement]) -> tuple[Validity, list[Caveat]]:
     kept = [m for m in measurements if m.latency_ns]
     if not kept:
         return "invalid", [make_caveat("too_few_samples.none")]
-    marked, drifting = share_marked(kept), [*_find_drift(kept), *_doubt_halves(kept)]
+    drifting = [*_find_drift(kept), *_doubt_halves(kept)]
     unsettled = sum(m.warmup_settled is False for m in kept) / len(kept)
     caveats = [*doubt_marks(kept), *_doubt_counts(kept), *_doubt_overhead(kept), *_doubt_warmup(kept)]
     caveats += [*_doubt_end(kept), *_doubt_enqueue(kept), *drifting]
-    if _share_spoilt(kept) > INVALID_SHARE:
-        return "invalid", caveats
-    if marked > SUSPECT_SHARE or unsettled > SUSPECT_SHARE or drifting:
-        return "suspect", caveats
-    return "valid", caveats
+    doubtful = unsettled > SUSPECT_SHARE or drifting
+    return find_worst([judge_marks(kept), "suspect" if doubtful else "valid"]), caveats
+
+
+def judge_marks(measurements: Sequence[Measurement]) -> Validity:
+    """What the marks alone say: `invalid` and `suspect` as in `judge`."""
+    if _share_spoilt(measurements) > INVALID_SHARE:
+        return "invalid"
+    return "suspect" if share_marked(measurements) > SUSPECT_SHARE else "valid"
+
+
+def find_worst(found: Iterable[Validity]) -> Validity:
+    """The worst of several verdicts; `valid` where there is none."""
+    return max(found, key=get_args(Validity).index, default="valid")
 
 
 def _share_spoilt(measurements: Sequence[Measurement]) -> float:

@@ -19,12 +19,11 @@ import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
 
-from enginebench.core.caveats import make_caveat
 from enginebench.core.errors import MeasurementError, UsageError
 from enginebench.core.protocols import CacheFlusher, CopyClock, DeviceClock, EmptyCall, Engine, RunCall
-from enginebench.core.records import Block, Caveat, Measurement, MeasureSpec, Scope, StopRule
+from enginebench.core.records import Block, Measurement, MeasureSpec, Scope, StopRule
 from enginebench.measure.stopping import BLOCK_NS, WINDOW_CALLS, WINDOW_NS, StoppingRule, WarmupRule, make_stopping_rule
-from enginebench.measure.watch import SHORTEST_NS, BlockReading, Watch
+from enginebench.measure.watch import BlockReading, Watch, make_block, note_doubts
 
 if TYPE_CHECKING:
     from enginebench.core.protocols import Array, Feeds
@@ -105,7 +104,7 @@ def measure_engine(
         warmup_settled=warmup.settled,
         untimed_calls=caller.untimed_calls,
         call_overhead_ns=overhead_ns,
-        caveats=tuple(_note_doubts(blocks)),
+        caveats=tuple(note_doubts(blocks)),
     )
     return replace(measured, **{name: values.tolist() for name, values in samples.readings.items()})
 
@@ -263,7 +262,7 @@ def _time_blocks(caller: _Caller, rule: StoppingRule, watch: Watch | None) -> tu
         start = len(samples.latency_ns)
         rule.add_block(len(chunk.latency_ns), _median(chunk.latency_ns), chunk.duration_ns)
         samples = _join_chunks(samples, chunk) if blocks else chunk
-        blocks.append(_make_block(start, len(samples.latency_ns), chunk.duration_ns, reading))
+        blocks.append(make_block(start, len(samples.latency_ns), chunk.duration_ns, reading))
     return samples, blocks, stop_rule
 
 
@@ -275,33 +274,11 @@ def _time_block(caller: _Caller, rule: StoppingRule, watch: Watch | None) -> tup
     return chunk, BlockReading() if watch is None else watch.end()
 
 
-def _make_block(start: int, stop: int, duration_ns: int, reading: BlockReading) -> Block:
-    return Block(
-        start=start,
-        stop=stop,
-        duration_ns=duration_ns,
-        foreign_cpu_cores=reading.foreign_cpu_cores,
-        sm_clock_mhz=reading.sm_clock_mhz,
-        memory_clock_mhz=reading.memory_clock_mhz,
-        temperature_c=reading.temperature_c,
-        power_w=reading.power_w,
-        throttle_reasons=reading.throttle_reasons,
-        marks=reading.marks,
-    )
-
-
 def _join_chunks(first: _Chunk, second: _Chunk) -> _Chunk:
     first.latency_ns.extend(second.latency_ns)
     for name, values in first.readings.items():
         values.extend(second.readings[name])
     return _Chunk(first.latency_ns, first.readings, first.duration_ns + second.duration_ns)
-
-
-def _note_doubts(blocks: Sequence[Block]) -> Iterator[Caveat]:
-    """What the record does not show by itself; marks, the stop rule and the warm-up are in it and are judged later."""
-    watched = [block for block in blocks if block.duration_ns >= SHORTEST_NS]  # shorter ones never have a figure
-    if watched and all(block.foreign_cpu_cores is None for block in watched):
-        yield make_caveat("no_foreign_cpu_figure")
 
 
 def _check_request(engine: Engine, feeds: Sequence[Feeds], spec: MeasureSpec) -> None:

@@ -6,14 +6,15 @@ import os
 import re
 import resource
 import time
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Sequence
 from pathlib import Path
 from typing import Protocol
 
 from msgspec import Struct
-from msgspec.structs import replace
+from msgspec.structs import asdict, replace
 
-from enginebench.core.records import Mark
+from enginebench.core.caveats import make_caveat
+from enginebench.core.records import Block, Caveat, Mark
 from enginebench.measure.topology import ROOT, read_cpuset, read_text
 
 # /proc/stat counts in ticks of 10 ms, so one tick more or less is 0.1 core in a block of 100 ms; the threshold
@@ -63,10 +64,26 @@ class JointWatch:
         self._cpu.begin()
 
     def end(self) -> BlockReading:
-        """The GPU's reading with the CPU's figure and the marks of both."""
+        """The reading of both."""
         device = self._gpu.end()
-        host = self._cpu.end()
-        return replace(device, foreign_cpu_cores=host.foreign_cpu_cores, marks=(*host.marks, *device.marks))
+        return join_readings(self._cpu.end(), device)
+
+
+def join_readings(cpu: BlockReading, gpu: BlockReading) -> BlockReading:
+    """The GPU's reading with the CPU's figure and the marks of both."""
+    return replace(gpu, foreign_cpu_cores=cpu.foreign_cpu_cores, marks=(*cpu.marks, *gpu.marks))
+
+
+def make_block(start: int, stop: int, duration_ns: int, reading: BlockReading) -> Block:
+    """The record of what was seen during samples[start:stop]."""
+    return Block(start=start, stop=stop, duration_ns=duration_ns, **asdict(reading))
+
+
+def note_doubts(blocks: Sequence[Block]) -> Iterator[Caveat]:
+    """What the record does not show by itself; marks, the stop rule and the warm-up are in it and are judged later."""
+    watched = [block for block in blocks if block.duration_ns >= SHORTEST_NS]  # shorter ones never have a figure
+    if watched and all(block.foreign_cpu_cores is None for block in watched):
+        yield make_caveat("no_foreign_cpu_figure")
 
 
 class BlockWatch:
@@ -74,8 +91,8 @@ class BlockWatch:
 
     Foreign cores = cores - idle cores - own cores. Idle time (with waiting for I/O) is taken rather than the sum
     of the busy counters because it is one rounded counter, not eight; time stolen by a hypervisor therefore counts
-    as foreign, which it is. Own time covers all threads of this process, with what the kernel spends on their sleeping
-    and waking, and its children, living or ended.
+    as foreign, which it is. Own time covers all threads of this process and its children, living or ended, with
+    what the kernel spends on their sleeping and waking.
 
     The limit: inside a container /proc/stat shows the whole host, so other containers count as foreign wherever
     they run. Where the container has a cpuset of its own, only those CPUs are watched; a quota without a cpuset
@@ -138,10 +155,11 @@ def measure_own_cpu_ns() -> int:
     """CPU nanoseconds used so far by this process: all threads, its children that ended, and those that live."""
     ended = os.times()
     tick_ns = _NS // os.sysconf("SC_CLK_TCK")
-    living = sum(_read_process_ticks(pid) for pid in _find_descendants(os.getpid()))
-    slept_ns = resource.getrusage(resource.RUSAGE_SELF).ru_nvcsw * SLEEP_NS
+    living = [*_find_descendants(os.getpid())]
+    sleeps = sum(resource.getrusage(who).ru_nvcsw for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
+    sleeps += sum(map(_read_sleeps, living))
     ended_ns = int((ended.children_user + ended.children_system) * _NS)
-    return time.process_time_ns() + slept_ns + ended_ns + living * tick_ns
+    return time.process_time_ns() + sleeps * SLEEP_NS + ended_ns + sum(map(_read_process_ticks, living)) * tick_ns
 
 
 def _find_descendants(pid: int) -> Iterator[int]:
@@ -156,6 +174,12 @@ def _read_process_ticks(pid: int) -> int:
     stat = read_text(Path(f"/proc/{pid}/stat")) or ""
     fields = stat.rpartition(")")[2].split()  # the name in brackets may hold blanks; field 3 comes after it
     return sum(int(field) for field in fields[11:15])
+
+
+def _read_sleeps(pid: int) -> int:
+    """How often threads of a process went to sleep by themselves. Source: proc_pid_status(5)."""
+    texts = [read_text(path) or "" for path in Path(f"/proc/{pid}/task").glob("*/status")]
+    return sum(int(count) for text in texts for count in re.findall(r"^voluntary_ctxt_switches:\s*(\d+)", text, re.M))
 
 
 def _read_cpu_times(path: Path, cpus: frozenset[int] | None) -> _CpuTimes | None:

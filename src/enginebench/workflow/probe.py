@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import tempfile
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -15,9 +16,11 @@ from msgspec.structs import replace
 from enginebench.analyze.load.queueing import Limit, LoadPoint, Stamps, describe_point
 from enginebench.core.caveats import make_caveat
 from enginebench.core.errors import ChildFailed, EngineBenchError
-from enginebench.core.records import Caveat
+from enginebench.core.records import Block, Caveat
 from enginebench.measure.arrivals import RELEASED, MemoryBoard, create_board
 from enginebench.measure.pin import share_cpus
+from enginebench.measure.topology import whole_cores
+from enginebench.measure.watch import BlockWatch, join_readings, make_block, note_doubts
 from enginebench.workflow.child.isolate import Child, child_environment, wait_until_sure
 from enginebench.workflow.child.jobs import ArriveJob, ServeAnswer, ServeJob
 
@@ -80,10 +83,11 @@ def probe_open(plan: Plan, offsets: Times, samples: Times) -> LoadPoint:
         generator = stack.enter_context(Child(child_environment(1), pass_fds=(memory, ring)))
         failure: BaseException | None = None
         answer: ServeAnswer | None = None
-        who = "engine"
+        who, watch = "engine", Surroundings((*engine_cpus, *own_cpus))
         try:
             timeout_s = LOAD_TIMEOUT_S + 2 * (float(offsets[-1]) / 1e9 + job.grace_s)
-            serving, arriving = engine.start(job, timeout_s=timeout_s), generator.start(arrive, timeout_s=timeout_s)
+            serving = engine.start(job, timeout_s=timeout_s, on_note=watch.begin)
+            arriving = generator.start(arrive, timeout_s=timeout_s)
             wait_until_sure([serving], helpers=[arriving])
             if arriving.lost and not serving.lost and board.head[RELEASED] < board.count:
                 who = "generator of requests"
@@ -93,7 +97,7 @@ def probe_open(plan: Plan, offsets: Times, samples: Times) -> LoadPoint:
             failure = ChildFailed(f"the {who}: {error.reason}", error.stderr_tail)
         except (EngineBenchError, KeyboardInterrupt) as error:
             failure = error
-        point = _read_point(plan, board, answer, failure, doubts)
+        point = _read_point(plan, board, answer, failure, doubts, watch.end(answer))
     if isinstance(failure, KeyboardInterrupt):
         raise Interrupted(point)
     return point
@@ -115,19 +119,52 @@ def probe_closed(plan: Plan, samples: Times) -> LoadPoint:
         job = replace(plan.job, board=memory, cpus=engine_cpus)
         failure: BaseException | None = None
         answer: ServeAnswer | None = None
+        watch = Surroundings(engine_cpus)
         with Child(child_environment(job.engine.threads), pass_fds=[memory]) as child:
             try:
-                answer = child.perform(job, timeout_s=LOAD_TIMEOUT_S + 2 * job.duration_s)
+                answer = child.perform(job, timeout_s=LOAD_TIMEOUT_S + 2 * job.duration_s, on_note=watch.begin)
             except (EngineBenchError, KeyboardInterrupt) as error:
                 failure = error
-        point = _read_point(plan, board, answer, failure, ())
+            block = watch.end(answer)
+        point = _read_point(plan, board, answer, failure, (), block)
     if isinstance(failure, KeyboardInterrupt):
         raise Interrupted(point)
     return point
 
 
+class Surroundings:
+    """Watches what others do to the machine, from the moment at which the engine serves; one block in all.
+
+    Args:
+        cpus: those of engine and generator.
+    """
+
+    def __init__(self, cpus: Sequence[int]) -> None:
+        self._watch = BlockWatch(whole_cores(cpus))
+        self._start_ns = 0
+
+    def begin(self, note: str) -> None:
+        """Takes the counters."""
+        self._watch.begin()
+        self._start_ns = time.perf_counter_ns()
+
+    def end(self, answer: ServeAnswer | None) -> Block | None:
+        """What was seen, with what the engine's process saw of its GPU; None if nothing was served."""
+        if not self._start_ns:
+            return None
+        reading = self._watch.end()
+        if answer is not None and answer.gpu is not None:
+            reading = join_readings(reading, answer.gpu)
+        return make_block(0, 1, time.perf_counter_ns() - self._start_ns, reading)
+
+
 def _read_point(
-    plan: Plan, board: MemoryBoard, answer: ServeAnswer | None, failure: BaseException | None, doubts: Sequence[Caveat]
+    plan: Plan,
+    board: MemoryBoard,
+    answer: ServeAnswer | None,
+    failure: BaseException | None,
+    doubts: Sequence[Caveat],
+    block: Block | None,
 ) -> LoadPoint:
     """The point of what stands on the board.
 
@@ -137,7 +174,7 @@ def _read_point(
     came = int(board.head[RELEASED])
     if failure is not None and (not came or not board.done.any()):
         raise failure
-    doubts = list(doubts)
+    doubts = [*doubts, *(answer.caveats if answer else ()), *(note_doubts([block]) if block else ())]
     if failure is not None:
         planned = came if plan.job.query else board.count
         doubts.append(make_caveat("cut_short", came=came, planned=planned, reason=_describe(failure)))
@@ -154,6 +191,7 @@ def _read_point(
         energy_mj=answer.energy_mj if answer else None,
         reason=max(reasons, key=lambda text: reasons[text], default=""),
         doubts=tuple(doubts),
+        block=block,
     )
 
 

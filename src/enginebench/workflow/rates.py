@@ -24,7 +24,7 @@ from enginebench.analyze.load.capacity import (
     join_capacities,
 )
 from enginebench.analyze.load.loadgen import Scenario
-from enginebench.analyze.load.queueing import Limit, LoadPoint, judge_point, seems_to_hold
+from enginebench.analyze.load.queueing import Limit, LoadPoint, is_disturbed, judge_point, seems_to_hold
 from enginebench.analyze.tails import strict_min_samples
 from enginebench.backends.registry import find_entry
 from enginebench.core.errors import EngineBenchError, MeasurementError, UsageError
@@ -387,7 +387,7 @@ class Prober:
             point = self._probe_rate(bench, self._schedule(rate, count), rate)
             self.points.append(point)
             held = judge_point(point, limit) if self._settings.strict else seems_to_hold(point, limit, count)
-            doubtful = any(caveat.code in ("generator_late", "cut_short") for caveat in point.caveats)
+            doubtful = is_disturbed(point)
             if held is not None:
                 break
         search.add(rate, bool(held), doubtful)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 import time
 from pathlib import Path
 from types import SimpleNamespace
@@ -127,3 +129,13 @@ def test_sleeping_is_not_a_neighbour(monkeypatch: pytest.MonkeyPatch) -> None:
     before = measure_own_cpu_ns()
     slept.ru_nvcsw = 1000
     assert measure_own_cpu_ns() - before >= 1000 * watch.SLEEP_NS
+
+
+def test_the_sleeps_of_children_are_own_time() -> None:
+    """A child that sleeps a thousand times, and lives on."""
+    code = "import sys, time; [time.sleep(1e-5) for _ in range(1000)]; print(flush=True); sys.stdin.read()"
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+    with subprocess.Popen([sys.executable, "-S", "-c", code], **pipes) as child:  # type: ignore[call-overload]
+        child.stdout.readline()
+        assert sum(map(watch._read_sleeps, watch._find_descendants(os.getpid()))) >= 1000
+        child.communicate()

@@ -10,6 +10,7 @@ import msgspec
 from msgspec import Struct
 
 from enginebench.core.errors import ParseError
+from enginebench.core.records import Caveat, Validity
 
 # Source: LoadGen 6.0.17, logging.cc (the tag) and results.cc (the keys).
 TAG = b":::MLLOG "
@@ -35,6 +36,8 @@ class LoadgenPoint(Struct, frozen=True, kw_only=True):
     reasons: tuple[str, ...] = ()  # why the result is not valid
     files: tuple[str, ...] = ()
     version: str | None = None
+    validity: Validity = "valid"  # by what others did to the machine meanwhile
+    caveats: tuple[Caveat, ...] = ()
 
 
 def read_detail(path: Path) -> dict[str, Any]:

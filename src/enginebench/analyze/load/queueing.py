@@ -12,8 +12,9 @@ from msgspec.structs import replace
 
 from enginebench.analyze.quantiles import convert_percent, nearest_rank
 from enginebench.analyze.tails import strict_min_samples
+from enginebench.analyze.validity import doubt_marks, find_worst, judge_marks
 from enginebench.core.caveats import make_caveat
-from enginebench.core.records import Caveat, Validity
+from enginebench.core.records import Block, Caveat, Measurement, Validity
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -25,6 +26,8 @@ if TYPE_CHECKING:
 DONE, FAILED, DROPPED = 1, 2, 3
 # The generator's own lateness (p99) may be this share of the limit, else the point is suspect.
 LATE_SHARE = 0.01
+# Codes of what makes requests late beside the engine.
+DISTURBANCES = frozenset({"generator_late", "cut_short", "foreign_cpu", "foreign_gpu", "throttled"})
 # Little's law must hold within this: |L / (lambda W) - 1|.
 LITTLE_SHARE = 0.02
 MS = 1e6
@@ -74,6 +77,7 @@ class LoadPoint(Struct, frozen=True, kw_only=True):
     generator_late_ms: float | None  # p99; None where nothing was scheduled
     batch: float | None = None  # requests that were computed together, on average
     energy_mj: float | None = None  # per request
+    foreign_cpu_cores: float | None = None  # cores that others kept busy meanwhile, of those of engine and generator
     validity: Validity = "valid"
     caveats: tuple[Caveat, ...] = ()
 
@@ -102,6 +106,7 @@ def describe_point(
     energy_mj: float | None = None,
     reason: str = "",
     doubts: tuple[Caveat, ...] = (),
+    block: Block | None = None,
 ) -> LoadPoint:
     """The point of these stamps; requests that were never released do not count.
 
@@ -117,6 +122,7 @@ def describe_point(
         energy_mj: of the device, in all.
         reason: why most of the failed requests failed.
         doubts: what is known already.
+        block: what was seen of the machine meanwhile; of the probe as a whole, as if it were one sample.
     """
     came = stamps.released > 0
     stamps = Stamps(*(column[came] for column in stamps))
@@ -153,8 +159,9 @@ def describe_point(
         generator_late_ms=nearest_rank(np.sort(lateness), 0.99) if open_loop and offered else None,
         batch=batch,
         energy_mj=energy_mj / completed if energy_mj is not None and completed else None,
+        foreign_cpu_cores=block.foreign_cpu_cores if block else None,
     )
-    return _doubt(point, limit, reason, doubts)
+    return _doubt(point, limit, reason, doubts, block)
 
 
 def _rank(latency_ms: Floats, q: float) -> float | None:
@@ -228,9 +235,12 @@ def is_steady(point: LoadPoint) -> bool:
     return abs(point.in_system - point.little) <= LITTLE_SHARE * point.little
 
 
-def _doubt(point: LoadPoint, limit: Limit | None, reason: str, doubts: tuple[Caveat, ...]) -> LoadPoint:
+def _doubt(
+    point: LoadPoint, limit: Limit | None, reason: str, doubts: tuple[Caveat, ...], block: Block | None
+) -> LoadPoint:
     """The point with what is doubtful about it."""
-    found = [*doubts, *_doubt_generator(point, limit), *_doubt_queue(point, cut_short=was_cut_short(doubts))]
+    validity, seen = judge_block(block)
+    found = [*doubts, *seen, *_doubt_generator(point, limit), *_doubt_queue(point, cut_short=was_cut_short(doubts))]
     if point.failed:
         found.append(make_caveat("failed_requests", failed=point.failed, offered=point.offered, reason=reason))
     percentile = limit.percentile if limit else 99.0
@@ -240,7 +250,13 @@ def _doubt(point: LoadPoint, limit: Limit | None, reason: str, doubts: tuple[Cav
             make_caveat("too_few_samples.requests", n=point.offered, percentile=f"{percentile:g}", needed=needed)
         )
     suspect = any(caveat.code in ("generator_late", "unsteady", "cut_short") for caveat in found)
-    return replace(point, caveats=tuple(found), validity="suspect" if suspect else "valid")
+    return replace(point, caveats=tuple(found), validity=find_worst([validity, "suspect" if suspect else "valid"]))
+
+
+def judge_block(block: Block | None) -> tuple[Validity, tuple[Caveat, ...]]:
+    """(verdict, warnings) from what was seen during a probe, by the rules for a row of a run."""
+    watched = [Measurement(clock="host", latency_ns=[0], blocks=(block,), stop_rule="time_limit")] if block else []
+    return judge_marks(watched), tuple(doubt_marks(watched))
 
 
 def _doubt_generator(point: LoadPoint, limit: Limit | None) -> list[Caveat]:
@@ -266,6 +282,11 @@ def _doubt_queue(point: LoadPoint, *, cut_short: bool) -> list[Caveat]:
 def was_cut_short(caveats: Iterable[Caveat]) -> bool:
     """Whether a probe ended before its requests had, whatever ended it."""
     return any(caveat.code == "cut_short" for caveat in caveats)
+
+
+def is_disturbed(point: LoadPoint) -> bool:
+    """Whether something beside the engine may have made requests late: a queue that grows is the engine's own."""
+    return any(caveat.code in DISTURBANCES for caveat in point.caveats)
 
 
 def judge_point(point: LoadPoint, limit: Limit) -> bool | None:

@@ -71,7 +71,7 @@ def describe_capacity(capacity: Capacity) -> str:
     what = f"p{capacity.percentile:g} of at most {capacity.limit_ms:g} ms"
     why = {"settled": "", "budget": " (the search was ended before the ends met)", "nothing passes": ""}[capacity.ended]
     if capacity.suspect:
-        why += "; suspect, because the generator was late or the engine was lost"
+        why += "; suspect, because probes that it rests on were disturbed: see their warnings"
     if capacity.passes_qps is None:
         lowest = f"; it fails at {_show(capacity.fails_qps)} requests a second" if capacity.fails_qps else ""
         return f"Capacity: no rate that was tried holds {what}{lowest}{why}."
@@ -89,6 +89,7 @@ def describe_loadgen(document: LoadDocument) -> Iterator[str]:
     rate = f"{_show(found.achieved_per_s)} a second" if found.achieved_per_s else ""
     row = next(describe_row(row) for row in document.rows if row.id == found.row)
     yield f"MLPerf LoadGen on {row}: {', '.join(filter(None, (rate, times)))}; {verdict}."
+    yield from (f"MLPerf LoadGen on {row}: {format_caveat(caveat)}" for caveat in found.caveats)
 
 
 def describe_verdicts(document: LoadDocument) -> Iterator[str]:

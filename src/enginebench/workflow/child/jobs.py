@@ -34,6 +34,7 @@ from enginebench.core.records import (
     TensorSpec,
 )
 from enginebench.core.work import GraphWork
+from enginebench.measure.watch import BlockReading
 
 Answer = TypeVar("Answer")
 # How a child tells, while it works, what it is at.
@@ -391,6 +392,8 @@ class ServeAnswer(Struct, frozen=True, kw_only=True):
     reasons: dict[str, int] = {}  # why requests failed -> how many
     energy_mj: float | None = None  # of the device, in all
     peak_memory_bytes: int | None = None
+    gpu: BlockReading | None = None  # what was seen of an engine's GPU meanwhile
+    caveats: tuple[Caveat, ...] = ()
 
 
 class ServeJob(Job[ServeAnswer], frozen=True, kw_only=True, tag="serve"):

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
-from enginebench.core.records import EngineSpec, Measurement, MeasureSpec
+from enginebench.core.records import Caveat, EngineSpec, Measurement, MeasureSpec
 
 if TYPE_CHECKING:
     from enginebench.core.protocols import Engine, Feeds
@@ -63,19 +63,26 @@ def time_watched(
 
 def add_telemetry(measured: Measurement, spec: EngineSpec, measure: MeasureSpec, gpu: GpuWatch | None) -> Measurement:
     """The measurement with memory and energy of the GPU, or with the doubt that nothing was watched."""
-    from enginebench.measure.nvml import HIDDEN_PROCESSES, NO_TELEMETRY
-
-    if spec.device == "cpu":
-        return measured
+    measured = replace(measured, caveats=(*measured.caveats, *doubt_telemetry(spec, gpu)))
     if gpu is None:
-        return replace(measured, caveats=(*measured.caveats, NO_TELEMETRY))
+        return measured
     images = (len(measured.latency_ns) + measured.untimed_calls) * spec.batch
     # A cold call also pays for the flush before it, which belongs to no image.
     energy = gpu.energy_per_image(images) if measure.cache == "hot" else None
     return replace(
         measured,
-        caveats=(*measured.caveats, *([HIDDEN_PROCESSES] if gpu.hides_processes else [])),
         peak_device_memory_bytes=gpu.peak_memory_bytes(),
         energy_mj=energy[0] if energy else None,
         energy_resolution_mj=energy[1] if energy else None,
     )
+
+
+def doubt_telemetry(spec: EngineSpec, gpu: GpuWatch | None) -> tuple[Caveat, ...]:
+    """What could not be watched of an engine's GPU."""
+    from enginebench.measure.nvml import HIDDEN_PROCESSES, NO_TELEMETRY
+
+    if spec.device == "cpu":
+        return ()
+    if gpu is None:
+        return (NO_TELEMETRY,)
+    return (HIDDEN_PROCESSES,) if gpu.hides_processes else ()

@@ -12,7 +12,7 @@ from msgspec.structs import replace
 
 from enginebench.analyze.load.capacity import agrees_with_probes
 from enginebench.analyze.load.loadgen import DETAIL, LoadgenPoint, Scenario, describe_loadgen, read_detail
-from enginebench.analyze.load.queueing import Limit, LoadPoint
+from enginebench.analyze.load.queueing import Limit, LoadPoint, judge_block
 from enginebench.analyze.tails import strict_min_samples
 from enginebench.backends.registry import find_installed, takes
 from enginebench.bundle.reading import is_bundle
@@ -39,7 +39,7 @@ from enginebench.workflow.child.jobs import LoadgenJob, PrepareJob
 from enginebench.workflow.folder import RunFolder, RunRequest, check_inside
 from enginebench.workflow.lock import lock_devices
 from enginebench.workflow.plan import PlannedRow, list_devices, plan_rows, plan_stored
-from enginebench.workflow.probe import Interrupted
+from enginebench.workflow.probe import Interrupted, Surroundings
 from enginebench.workflow.progress import Reporter
 from enginebench.workflow.rates import POINT_S, Bench, LoadSettings, Prober, make_bench, name_row, widen_profile
 from enginebench.workflow.request import Shared
@@ -138,9 +138,16 @@ class Loading:
             min_queries=strict_min_samples(limit.share, 0),
         )
         timeout_s = self._request.timeout_s + LOADGEN_PATIENCE * seconds
-        run_child(job, timeout_s=timeout_s, environment=child_environment(bench.row.engine.threads))
+        watch = Surroundings(cpus)
+        run_child(
+            job, timeout_s=timeout_s, environment=child_environment(bench.row.engine.threads), on_note=watch.begin
+        )
+        validity, doubts = judge_block(watch.end(None))
         files = tuple(str(path.relative_to(self._folder.root)) for path in sorted(folder.glob("mlperf_log_*")))
-        return describe_loadgen(read_detail(folder / DETAIL), row=bench.row.id, scenario=settings.scenario, files=files)
+        found = describe_loadgen(
+            read_detail(folder / DETAIL), row=bench.row.id, scenario=settings.scenario, files=files
+        )
+        return replace(found, validity=validity, caveats=doubts)
 
     def _prepare(self) -> list[Bench]:
         """Every configuration that can run; the others keep the reason in their row."""

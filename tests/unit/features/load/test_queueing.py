@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import msgspec
 import numpy as np
 import pytest
 
@@ -13,12 +14,16 @@ from enginebench.analyze.load.queueing import (
     Stamps,
     compare_little,
     describe_point,
+    is_disturbed,
     join_queries,
     judge_point,
     seems_to_hold,
 )
 from enginebench.analyze.tails import strict_min_samples
+from enginebench.analyze.validity import judge
 from enginebench.core.caveats import make_caveat
+from enginebench.core.records import Mark, Measurement
+from enginebench.measure.watch import BlockReading, make_block
 from queues import mean_wait_md1, system_quantile_mm1, wait_quantile_md1
 
 MS = 1_000_000
@@ -101,6 +106,23 @@ def test_a_late_generator_makes_a_point_suspect_only_against_the_limit() -> None
     suspect = describe_point(stamps, qps=100, limit=Limit(ms=40.0))
     assert suspect.validity == "suspect" and suspect.generator_late_ms == 0.5
     assert [caveat.code for caveat in suspect.caveats] == ["generator_late"]
+
+
+@pytest.mark.parametrize(
+    ("cores", "validity", "codes"),
+    [(0.1, "valid", []), (0.3, "suspect", ["foreign_cpu"]), (0.7, "invalid", ["foreign_cpu"])],
+)
+def test_others_on_the_cores_spoil_a_point_as_they_spoil_a_row_of_a_run(
+    cores: float, validity: str, codes: list[str]
+) -> None:
+    marks: tuple[Mark, ...] = ("foreign_cpu",) if codes else ()
+    block = make_block(0, 1, 3 * 10**9, BlockReading(foreign_cpu_cores=cores, marks=marks))
+    point = describe_point(make_stamps([1.0] * 800), qps=100, limit=Limit(ms=100.0), block=block)
+    assert point.validity == validity and [caveat.code for caveat in point.caveats] == codes
+    assert point.foreign_cpu_cores == cores and is_disturbed(point) is bool(codes)
+    whole = msgspec.structs.replace(block, stop=800)
+    measured = Measurement(clock="host", latency_ns=[MS] * 800, blocks=(whole,), stop_rule="time_limit")
+    assert judge([measured])[0] == validity
 
 
 def test_little_holds_for_requests_that_leave_within_the_window_and_not_for_those_that_do_not() -> None:

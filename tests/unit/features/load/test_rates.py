@@ -18,8 +18,9 @@ from enginebench.analyze.load.queueing import (
     seems_to_hold,
 )
 from enginebench.core.errors import MeasurementError
-from enginebench.core.records import Artifact, Capacity, EngineSpec
+from enginebench.core.records import Artifact, Block, Capacity, EngineSpec
 from enginebench.measure.simulated import simulate
+from enginebench.measure.watch import BlockReading, make_block
 from enginebench.workflow.child.jobs import ServeJob
 from enginebench.workflow.probe import Plan
 from enginebench.workflow.rates import Bench, LoadSettings, Prober, name_row
@@ -31,10 +32,10 @@ TRUE_QPS = 160.0
 LIMIT = Limit(ms=1e3 * wait_quantile_md1(0.99, TRUE_QPS, SERVICE_NS / 1e9))
 
 
-def probe(plan: Plan, offsets: Any, samples: Any) -> LoadPoint:
+def probe(plan: Plan, offsets: Any, samples: Any, block: Block | None = None) -> LoadPoint:
     board, busy_ns = simulate(offsets, lambda requests: SERVICE_NS)
     stamps = Stamps(board.scheduled, board.released, board.started, board.computed, board.done, board.status)
-    return describe_point(stamps, qps=plan.qps, limit=plan.limit, busy_ns=busy_ns, row=plan.row)
+    return describe_point(stamps, qps=plan.qps, limit=plan.limit, busy_ns=busy_ns, row=plan.row, block=block)
 
 
 def search(seed: int, *, strict: bool) -> tuple[Capacity, int]:
@@ -86,6 +87,14 @@ def test_a_probe_that_was_cut_short_holds_nothing() -> None:
     point = probe(Plan(job=job, row="r", qps=10.0, limit=LIMIT), offsets, np.zeros(5, np.int64))
     assert point.late == 0
     assert seems_to_hold(point, LIMIT, 5) and not seems_to_hold(point, LIMIT, 200)
+
+
+def test_a_capacity_whose_probes_others_disturbed_is_suspect() -> None:
+    block = make_block(0, 1, 10**9, BlockReading(foreign_cpu_cores=1.0, marks=("foreign_cpu",)))
+    settings = LoadSettings(limit=LIMIT, find_capacity=True, duration_s=1.0, resolution=1.5)
+    prober, (bench,) = prepare(settings, probe=lambda *given: probe(*given, block=block))
+    found = prober.search_capacity(bench)
+    assert found.suspect and {point.validity for point in prober.points} == {"invalid"}
 
 
 def test_a_limit_that_no_rate_holds_costs_a_rough_search_seconds() -> None:

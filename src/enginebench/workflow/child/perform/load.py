@@ -36,7 +36,7 @@ from enginebench.measure.serving import serve
 from enginebench.measure.thread_streams import InlineStream, ThreadStreams, make_lane
 from enginebench.workflow.child.jobs import ArriveAnswer, ArriveJob, NoteCall, ServeAnswer, ServeJob
 from enginebench.workflow.child.opening import open_for
-from enginebench.workflow.child.watching import open_gpu
+from enginebench.workflow.child.watching import doubt_telemetry, open_gpu
 
 if TYPE_CHECKING:
     from enginebench.core.protocols import Backend, Engine, Feeds
@@ -73,10 +73,8 @@ def serve_board(job: ServeJob, note: NoteCall) -> ServeAnswer:
             source = BoardSource(board, job.bell, kinds, CLOCK)
             start = source.begin()
             busy_ns = run(source, deadline_ns=start + int(board.offset[-1]) + round(1e9 * job.grace_s))
-        energy = None
-        if gpu is not None:
-            gpu.end()
-            energy = gpu.energy_per_image(1)
+        seen = gpu.end() if gpu else None
+        energy = gpu.energy_per_image(1) if gpu else None
         return ServeAnswer(
             busy_ns=busy_ns,
             depth=streams.depth,
@@ -84,6 +82,8 @@ def serve_board(job: ServeJob, note: NoteCall) -> ServeAnswer:
             reasons=sink.reasons,
             energy_mj=energy[0] if energy else None,
             peak_memory_bytes=peak_memory_bytes(),
+            gpu=seen,
+            caveats=doubt_telemetry(job.engine, gpu),
         )
 
 
