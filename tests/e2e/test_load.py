@@ -31,11 +31,11 @@ from enginebench.measure.arrivals import RELEASED, Board, read_trace, schedule_c
 from enginebench.measure.pin import share_cpus
 from enginebench.measure.watch import BlockReading, BlockWatch
 from enginebench.models.zoo import DATA_DIR
-from enginebench.report.load.document import LoadDocument
+from enginebench.report.load.document import LoadDocument, LoadSettings
 from enginebench.workflow import main_job, probe
 from enginebench.workflow.child.isolate import Child
 from enginebench.workflow.child.jobs import ArriveJob
-from enginebench.workflow.rates import LoadSettings, make_bench, name_row, widen_profile
+from enginebench.workflow.rates import make_bench, name_row, widen_profile
 from enginebench.workflow.request import Shared
 from enginebench.workflow.verbs.load import load_target, make_request, make_settings, read_load, write_load
 from graphs import build_graph, save

@@ -126,7 +126,7 @@ def children(monkeypatch: pytest.MonkeyPatch) -> Iterator[Children]:
 
 def run_here(folder: Path, *args: object, env: Mapping[str, str] | None = None) -> subprocess.CompletedProcess[str]:
     """`enginebench ARGS` in this process, as if started in `folder`: what it printed, and its exit code."""
-    handler = signal.getsignal(signal.SIGTERM)
+    handlers = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGHUP)}
     runner = CliRunner()
     variables = {**environment(folder), **(env or {})}
     with pytest.MonkeyPatch.context() as patch, runner.isolation(env=variables) as (out, err, _):
@@ -137,7 +137,8 @@ def run_here(folder: Path, *args: object, env: Mapping[str, str] | None = None) 
         except SystemExit as end:
             code = end.code
         finally:
-            signal.signal(signal.SIGTERM, handler)
+            for number, handler in handlers.items():
+                signal.signal(number, handler)
         texts = [stream.getvalue().decode() for stream in (out, err)]
     return subprocess.CompletedProcess(args, int(code or 0), *texts)
 

@@ -7,7 +7,8 @@ from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 
-from enginebench.core.records import Result
+from enginebench.core.caveats import make_caveat
+from enginebench.core.records import Caveat, Result, Validity
 from enginebench.workflow.search.space import Arm, Setting
 from enginebench.workflow.search.track import Lap
 
@@ -21,6 +22,8 @@ ARMS = [
     ),
     Arm(engine="y", fixed={"kept": "1"}, precision="fp32", knobs={"threads": ("2", "1")}),
 ]
+
+DISTURBED = make_caveat("foreign_cpu", share=1.0)
 
 
 class Clock:
@@ -40,6 +43,7 @@ class Scripted:
         self.clock, self.sd, self.lap_s = clock or Clock(), sd, lap_s
         self.laps: dict[tuple[str, int, bool], Lap] = {}
         self.order: list[tuple[str, int, bool]] = []
+        self.shaky: set[str] = set()
         self.refusals: dict[str, str] = {}
         self.checked: list[str] = []
         self.before: Callable[[Setting, int, bool], None] = lambda setting, number, final: None
@@ -80,6 +84,10 @@ class Scripted:
 
     def count_laps(self, setting: Setting) -> int:
         return sum(name == setting.name and not final for name, _, final in self.laps)
+
+    def judge(self, setting: Setting, *, final: bool = False) -> tuple[Validity, tuple[Caveat, ...]]:
+        """Who is called `shaky` was disturbed."""
+        return ("invalid", (DISTURBED,)) if setting.name in self.shaky else ("valid", ())
 
     def close(self, settings: Sequence[Setting]) -> tuple[str, ...]:
         return tuple(setting.name for setting in settings)

@@ -37,6 +37,7 @@ def load(
     loadgen: bool = False,
     input_size: int | None = None,
     wait: bool = True,
+    resume: bool = False,
     out: PathLike | None = None,
     device: str = "cpu",
     threads: int | None = None,
@@ -71,6 +72,7 @@ def load(
         loadgen: have MLPerf LoadGen drive the first configuration, too.
         input_size: height and width of the model's images.
         wait: if another run holds the device, wait for it; else raise DeviceBusy.
+        resume: continue the load that `out` holds, asked as before; `rounds` and `time_budget` may be others.
         out: a folder; by default `results/load-TARGET-TIME`.
         device: cpu or cuda:N.
         threads: of each stream; by default all cores but one, shared among the streams.
@@ -121,6 +123,6 @@ def load(
         def keep(document: LoadDocument) -> None:
             write_load(root, document)
 
-        document = load_target(request, settings, root, reporter=reporter, wait=wait, on_partial=keep)
+        document = load_target(request, settings, root, reporter=reporter, wait=wait, resume=resume, on_partial=keep)
     keep(document)
     return document

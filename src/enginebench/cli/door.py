@@ -82,7 +82,9 @@ def group() -> None:
 
 def main(args: list[str] | None = None) -> None:
     """Runs the command line and ends the process with the exit code of the contract."""
-    signal.signal(signal.SIGTERM, _interrupt)
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        if signal.getsignal(number) is not signal.SIG_IGN:  # as `nohup` leaves it
+            signal.signal(number, _interrupt)
     try:
         code = group.main(args=args, prog_name="enginebench", standalone_mode=False)
         sys.stdout.flush()

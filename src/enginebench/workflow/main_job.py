@@ -13,6 +13,7 @@ from enginebench.backends.registry import find_installed, takes
 from enginebench.core.errors import BackendUnavailable, EngineBenchError, UsageError
 from enginebench.core.records import Machine, Result
 from enginebench.measure.machine import describe_machine
+from enginebench.report.load.document import LoadSettings
 from enginebench.workflow.campaign import Campaign
 from enginebench.workflow.child.places import OPTION, describe_place
 from enginebench.workflow.folder import RunFolder, RunRecord, RunRequest
@@ -20,7 +21,7 @@ from enginebench.workflow.limits import bound_results
 from enginebench.workflow.lock import lock_devices
 from enginebench.workflow.plan import list_devices, plan_rows
 from enginebench.workflow.progress import Reporter
-from enginebench.workflow.rates import Bench, LoadSettings, Prober, make_bench, name_row
+from enginebench.workflow.rates import Bench, Prober, make_bench, name_row
 from enginebench.workflow.reporting import describe_stored
 from enginebench.workflow.scoring import Judged, judge_by
 from enginebench.workflow.targets.sides import free_batch

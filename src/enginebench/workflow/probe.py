@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from msgspec import Struct
 from msgspec.structs import replace
 
-from enginebench.analyze.load.queueing import Limit, LoadPoint, Stamps, describe_point
+from enginebench.analyze.load.queueing import INTERRUPTED, Limit, LoadPoint, Stamps, describe_point
 from enginebench.core.caveats import make_caveat
 from enginebench.core.errors import ChildFailed, EngineBenchError
 from enginebench.core.records import Block, Caveat
@@ -198,7 +198,7 @@ def _read_point(
 def _describe(failure: BaseException) -> str:
     if isinstance(failure, ChildFailed):
         return failure.reason
-    return str(failure) if isinstance(failure, EngineBenchError) else "interrupted"
+    return str(failure) if isinstance(failure, EngineBenchError) else INTERRUPTED
 
 
 def copy_stamps(board: MemoryBoard) -> Stamps:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import math
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -23,8 +25,15 @@ from enginebench.analyze.load.capacity import (
     compare_capacities,
     join_capacities,
 )
-from enginebench.analyze.load.loadgen import Scenario
-from enginebench.analyze.load.queueing import Limit, LoadPoint, is_disturbed, judge_point, seems_to_hold
+from enginebench.analyze.load.queueing import (
+    Limit,
+    LoadPoint,
+    is_disturbed,
+    judge_point,
+    seems_to_hold,
+    was_cut_short,
+    was_interrupted,
+)
 from enginebench.analyze.tails import strict_min_samples
 from enginebench.backends.registry import find_entry
 from enginebench.core.errors import EngineBenchError, MeasurementError, UsageError
@@ -33,7 +42,7 @@ from enginebench.core.records import Artifact, Capacity, EngineSpec
 from enginebench.core.shapes import concrete_shape, find_batch_axes, format_shapes
 from enginebench.measure.arrivals import count_arrivals, count_fullest, read_trace, schedule_constant, schedule_poisson
 from enginebench.models.samples import find_samples, list_samples
-from enginebench.report.load.document import LoadRow
+from enginebench.report.load.document import LoadDocument, LoadRow, LoadSettings
 from enginebench.workflow.child.jobs import ServeJob
 from enginebench.workflow.probe import Plan, probe_closed, probe_open
 from enginebench.workflow.progress import Reporter
@@ -69,26 +78,6 @@ OFFLINE_SHARE = 0.1
 OFFLINE_BATCHES = 16
 # The most requests of a closed loop that the board has room for, each second.
 CLOSED_RATE = 100_000
-
-
-class LoadSettings(Struct, frozen=True, kw_only=True):
-    """How requests come, and what is asked of them."""
-
-    scenario: Scenario = "server"
-    qps: float | None = None
-    arrivals: str = "poisson"  # poisson, constant, or the file of a trace
-    duration_s: float | None = None
-    streams: tuple[int, ...] = (1,)
-    max_batches: tuple[int, ...] = (1,)
-    max_wait_ms: float = 0.0
-    limit: Limit | None = None
-    percentile: float = 99.0
-    find_capacity: bool = False
-    rounds: int = 1  # searches of each configuration, in turns; a verdict needs six
-    time_budget_s: float = 900.0  # of all searches together
-    resolution: float = RESOLUTION  # fails over passes at which a search ends
-    strict: bool = True  # a rate passes only where its requests show that it does; False: where few enough were late
-    loadgen: bool = False
 
 
 class Bench(Struct, frozen=True, kw_only=True):
@@ -165,8 +154,28 @@ def takes_batches(artifact: Artifact) -> bool:
     return all(axes[spec.name] == 0 and isinstance(spec.shape[0], str) for spec in artifact.inputs)
 
 
+def asks_the_same(point: LoadPoint, qps: float | None, planned: int | None) -> bool:
+    """Whether a point is one of this rate and, as far as it got, of so many requests; None: of as many as came."""
+    whole = planned is None or point.offered == planned or was_cut_short(point.caveats)
+    return point.qps == qps and whole
+
+
 class Prober:
-    """Probes in progress: `rows` and `points` hold what was found so far."""
+    """Probes in progress: `rows`, `points` and `pilots` hold what was found so far.
+
+    What comes next follows from the points alone, their seconds included. So a load that was interrupted is gone
+    through again, without measuring anything twice.
+
+    Args:
+        settings: of the load.
+        seed: of arrivals and samples.
+        timeout_s: seconds that requests which come all at once may take.
+        reporter: where progress goes.
+        probe: measures one point.
+        clock: in seconds.
+        earlier: the load as it was interrupted.
+        keep: is called after each point that was measured.
+    """
 
     def __init__(
         self,
@@ -176,14 +185,22 @@ class Prober:
         timeout_s: float,
         reporter: Reporter,
         probe: Callable[[Plan, Times, Times], LoadPoint] = probe_open,
+        clock: Callable[[], float] = time.monotonic,
+        earlier: LoadDocument | None = None,
+        keep: Callable[[], None] = lambda: None,
     ) -> None:
         self._settings, self._seed, self._timeout_s = settings, seed, timeout_s
         self._probe_open = probe
-        self._reporter = reporter
-        self._probes = 0
+        self._reporter, self._clock, self._keep = reporter, clock, keep
+        self._artifacts = {row.id: row.artifact for row in earlier.rows} if earlier else {}
+        whole = [point for point in earlier.points if not was_interrupted(point)] if earlier else []
+        self._earlier = whole, [*earlier.pilots] if earlier else []
+        self._scheduled: Counter[str] = Counter()  # row -> its probes
+        self._spent_s = 0.0
         self._seconds = settings.duration_s or POINT_S
         self.rows: dict[str, LoadRow] = {}
         self.points: list[LoadPoint] = []
+        self.pilots: list[LoadPoint] = []
         self.verdicts: tuple[CapacityVerdict, ...] = ()
         self.failures: dict[str, EngineBenchError] = {}  # what ended a row
 
@@ -193,25 +210,54 @@ class Prober:
         if settings.scenario in ("single", "multi"):
             point = self._probe_closed(bench, 1 if settings.scenario == "single" else MULTI_QUERY)
         elif settings.scenario == "offline":
-            pilot = self._probe_offline(bench, count=self._count_offline(bench))
             least = self._count_offline(bench)
-            point = self._probe_offline(bench, max(least, math.ceil(self._seconds * (pilot.achieved_per_s or 0.0))))
+            pilot = self._probe_offline(bench, least)
+            count = max(least, math.ceil(self._seconds * (pilot.achieved_per_s or 0.0)))
+            point = self._probe_offline(bench, count, found=self.points)
         else:
-            point = self._probe_rate(bench, self._schedule(settings.qps), settings.qps)
-        self.points.append(point)
+            point = self._probe_rate(bench, self._schedule(bench, settings.qps), settings.qps)
         return point
 
-    def _schedule(self, qps: float | None, count: int | None = None) -> Times:
+    @property
+    def left(self) -> tuple[list[LoadPoint], list[LoadPoint]]:
+        """(points, pilots) of the interrupted load that were not come to again."""
+        return self._earlier
+
+    def _take(
+        self, found: list[LoadPoint], plan: Plan, told: str, planned: int | None, probe: Callable[[], LoadPoint]
+    ) -> LoadPoint:
+        """The point that the interrupted load found, if it asked the same; else the probe's. It is added to `found`."""
+        waiting = self._earlier[found is self.pilots]
+        known = [point for point in waiting if point.row == plan.row]
+        same = self._artifacts.get(plan.row) == self.rows[plan.row].artifact
+        if known and same and asks_the_same(known[0], plan.qps, planned):
+            waiting.remove(known[0])
+            self._spent_s += known[0].seconds
+            found.append(known[0])
+            return known[0]
+        waiting[:] = [point for point in waiting if point.row != plan.row]
+        self._reporter.step(f"{plan.row}: {told}")
+        start_s = self._clock()
+        try:
+            point = probe()
+        finally:
+            seconds = self._clock() - start_s
+            self._spent_s += seconds
+        found.append(replace(point, seconds=seconds))
+        self._keep()
+        return found[-1]
+
+    def _schedule(self, bench: Bench, qps: float | None, count: int | None = None) -> Times:
         """When requests come."""
         settings = self._settings
         if settings.arrivals not in ("poisson", "constant"):
             return read_trace(Path(settings.arrivals))
         assert qps is not None
         n = count or count_arrivals(qps, self._seconds)
-        self._probes += 1
+        self._scheduled[bench.row.id] += 1
         if settings.arrivals == "constant":
             return schedule_constant(qps, n)
-        return schedule_poisson(qps, n, self._seed + self._probes)
+        return schedule_poisson(qps, n, self._seed + self._scheduled[bench.row.id])
 
     def _probe_rate(self, bench: Bench, offsets: Times, qps: float | None) -> LoadPoint:
         """The point of these arrivals, each asking for a sample that is drawn from the pool."""
@@ -224,23 +270,26 @@ class Prober:
             grace_s=max(GRACE_S, 2 * limit_s),
         )
         told = f"{rate:.4g} requests a second for {seconds:.3g} s" if rate else f"{len(offsets)} requests at once"
-        self._reporter.step(f"{bench.row.id}: {told}")
         plan = Plan(job=job, row=bench.row.id, qps=rate, limit=self._settings.limit)
-        return self._probe_open(plan, offsets, self._draw(bench, len(offsets)))
+        probe = partial(self._probe_open, plan, offsets, self._draw(bench, len(offsets)))
+        return self._take(self.points, plan, told, len(offsets), probe)
 
-    def _probe_offline(self, bench: Bench, count: int, grace_s: float = math.inf) -> LoadPoint:
+    def _probe_offline(
+        self, bench: Bench, count: int, grace_s: float = math.inf, found: list[LoadPoint] | None = None
+    ) -> LoadPoint:
         """The point of requests that are all there at once; after `grace_s` none of them is begun."""
-        self._reporter.step(f"{bench.row.id}: {count} requests at once")
         job = replace(bench.job, queue_limit=None, grace_s=min(grace_s, self._timeout_s))
-        offsets = np.zeros(count, np.int64)
-        return self._probe_open(Plan(job=job, row=bench.row.id, qps=None), offsets, self._draw(bench, count))
+        plan = Plan(job=job, row=bench.row.id, qps=None)
+        probe = partial(self._probe_open, plan, np.zeros(count, np.int64), self._draw(bench, count))
+        return self._take(self.pilots if found is None else found, plan, f"{count} requests at once", count, probe)
 
     def _probe_closed(self, bench: Bench, query: int) -> LoadPoint:
         settings = self._settings
-        self._reporter.step(f"{bench.row.id}: {query} at a time for {self._seconds:g} s")
         job = replace(bench.job, query=query, duration_s=self._seconds)
-        count = math.ceil(CLOSED_RATE * self._seconds)
-        return probe_closed(Plan(job=job, row=bench.row.id, qps=None, limit=settings.limit), self._draw(bench, count))
+        samples = self._draw(bench, math.ceil(CLOSED_RATE * self._seconds))
+        plan = Plan(job=job, row=bench.row.id, qps=None, limit=settings.limit)
+        told = f"{query} at a time for {self._seconds:g} s"
+        return self._take(self.points, plan, told, None, partial(probe_closed, plan, samples))
 
     def _draw(self, bench: Bench, count: int) -> Times:
         """The sample of each request."""
@@ -261,9 +310,9 @@ class Prober:
         Raises:
             MeasurementError: it answers nothing.
         """
-        deadline = time.monotonic() + self._settings.time_budget_s
+        end_s = self._spent_s + self._settings.time_budget_s
         search = self._begin_search(bench, earlier)
-        while time.monotonic() < deadline and self._ask(search, bench):
+        while self._spent_s < end_s and self._ask(search, bench):
             pass
         return search.describe(ended_early=search.next_rate() is not None)
 
@@ -275,12 +324,12 @@ class Prober:
         Raises:
             EngineBenchError: none of them could be probed to its end.
         """
-        deadline = time.monotonic() + self._settings.time_budget_s
+        end_s = self._spent_s + self._settings.time_budget_s
         found: dict[str, list[Capacity]] = {bench.row.id: [] for bench in benches}
         for number in range(self._settings.rounds):
-            if number and time.monotonic() >= deadline:
+            if number and self._spent_s >= end_s:
                 break
-            self._search_round([bench for bench in benches if bench.row.id not in self.failures], found, deadline)
+            self._search_round([bench for bench in benches if bench.row.id not in self.failures], found, end_s)
         if self._settings.rounds > 1 or len(benches) > 1:
             names = [bench.row.id for bench in benches]
             self.verdicts = tuple(
@@ -288,7 +337,7 @@ class Prober:
             )
         self.raise_failure(benches)
 
-    def _search_round(self, benches: Sequence[Bench], found: dict[str, list[Capacity]], deadline: float) -> None:
+    def _search_round(self, benches: Sequence[Bench], found: dict[str, list[Capacity]], end_s: float) -> None:
         """One search of each, all in turns; `found` gets what they show, whatever ends them."""
         searches: dict[str, CapacitySearch] = {}
         try:
@@ -296,17 +345,17 @@ class Prober:
                 with self.keep_failure(bench):
                     searches[bench.row.id] = self._begin_search(bench, found[bench.row.id])
             going = [bench for bench in benches if bench.row.id in searches]
-            while going and time.monotonic() < deadline:
-                going = [bench for bench in going if self._go_on(searches[bench.row.id], bench, deadline)]
+            while going and self._spent_s < end_s:
+                going = [bench for bench in going if self._go_on(searches[bench.row.id], bench, end_s)]
         finally:
             for name, search in searches.items():
                 if search.probes:
                     found[name].append(search.describe(ended_early=search.next_rate() is not None))
             self._keep_capacities(found)
 
-    def _go_on(self, search: CapacitySearch, bench: Bench, deadline: float) -> bool:
+    def _go_on(self, search: CapacitySearch, bench: Bench, end_s: float) -> bool:
         """One more probe, if there is time for it; whether the search goes on."""
-        if time.monotonic() >= deadline:
+        if self._spent_s >= end_s:
             return False
         with self.keep_failure(bench):
             if self._ask(search, bench):
@@ -342,7 +391,7 @@ class Prober:
         assert limit is not None
         if earlier and earlier[-1].passes_qps:
             middle = math.sqrt(earlier[-1].passes_qps * (earlier[-1].fails_qps or earlier[-1].passes_qps))
-            rng = np.random.default_rng([self._seed, len(earlier), len(self.points)])
+            rng = np.random.default_rng([self._seed, len(earlier), self._scheduled[bench.row.id]])
             return CapacitySearch(
                 middle * RESOLUTION ** rng.uniform(-1, 1),
                 limit,
@@ -384,8 +433,7 @@ class Prober:
         for count in self._count_probe(rate, limit):
             if not self._has_time(count / rate, bench, rate, first=not search.probes):
                 return False
-            point = self._probe_rate(bench, self._schedule(rate, count), rate)
-            self.points.append(point)
+            point = self._probe_rate(bench, self._schedule(bench, rate, count), rate)
             held = judge_point(point, limit) if self._settings.strict else seems_to_hold(point, limit, count)
             doubtful = is_disturbed(point)
             if held is not None:

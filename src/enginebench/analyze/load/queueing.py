@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -13,7 +13,7 @@ from msgspec.structs import replace
 from enginebench.analyze.quantiles import convert_percent, nearest_rank
 from enginebench.analyze.tails import strict_min_samples
 from enginebench.analyze.validity import doubt_marks, find_worst, judge_marks
-from enginebench.core.caveats import make_caveat
+from enginebench.core.caveats import find_sentence, make_caveat
 from enginebench.core.records import Block, Caveat, Measurement, Validity
 
 if TYPE_CHECKING:
@@ -28,6 +28,9 @@ DONE, FAILED, DROPPED = 1, 2, 3
 LATE_SHARE = 0.01
 # Codes of what makes requests late beside the engine.
 DISTURBANCES = frozenset({"generator_late", "cut_short", "foreign_cpu", "foreign_gpu", "throttled"})
+INTERRUPTED = "interrupted"  # why a probe was cut short that somebody stopped
+# Codes of what a search meets wherever it tries more than the engine carries, or too few requests to prove it.
+EXPECTED = frozenset({"overload", "unsteady", "too_few_samples"})
 # Little's law must hold within this: |L / (lambda W) - 1|.
 LITTLE_SHARE = 0.02
 MS = 1e6
@@ -78,6 +81,7 @@ class LoadPoint(Struct, frozen=True, kw_only=True):
     batch: float | None = None  # requests that were computed together, on average
     energy_mj: float | None = None  # per request
     foreign_cpu_cores: float | None = None  # cores that others kept busy meanwhile, of those of engine and generator
+    seconds: float = 0.0  # that the probe took, from the start of its processes on
     validity: Validity = "valid"
     caveats: tuple[Caveat, ...] = ()
 
@@ -253,6 +257,11 @@ def _doubt(
     return replace(point, caveats=tuple(found), validity=find_worst([validity, "suspect" if suspect else "valid"]))
 
 
+def was_interrupted(point: LoadPoint) -> bool:
+    """Whether somebody stopped the probe."""
+    return any(caveat.figures.get("reason") == INTERRUPTED for caveat in point.caveats if caveat.code == "cut_short")
+
+
 def judge_block(block: Block | None) -> tuple[Validity, tuple[Caveat, ...]]:
     """(verdict, warnings) from what was seen during a probe, by the rules for a row of a run."""
     watched = [Measurement(clock="host", latency_ns=[0], blocks=(block,), stop_rule="time_limit")] if block else []
@@ -287,6 +296,13 @@ def was_cut_short(caveats: Iterable[Caveat]) -> bool:
 def is_disturbed(point: LoadPoint) -> bool:
     """Whether something beside the engine may have made requests late: a queue that grows is the engine's own."""
     return any(caveat.code in DISTURBANCES for caveat in point.caveats)
+
+
+def judge_search(points: Sequence[LoadPoint]) -> tuple[Validity, tuple[Caveat, ...]]:
+    """(verdict, warnings) on what the points of a search add up to; that some rates are too high is no fault of it."""
+    disturbed = [point.validity for point in points if is_disturbed(point)]
+    found = {find_sentence(c): c for point in points for c in point.caveats if c.code not in EXPECTED}
+    return find_worst(disturbed), tuple(found.values())
 
 
 def judge_point(point: LoadPoint, limit: Limit) -> bool | None:

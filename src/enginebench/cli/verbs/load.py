@@ -75,6 +75,9 @@ if TYPE_CHECKING:
 @click.option("--loadgen", is_flag=True, help="Have MLPerf LoadGen drive the first engine, too, and keep its logs.")
 @click.option("--input-size", type=click.IntRange(1), help="Height and width of the model's images.")
 @click.option("--wait/--no-wait", default=True, help="If another run holds the device, wait for it or refuse.")
+@click.option(
+    "--resume", is_flag=True, help="Continue the load in --out, asked as before; --rounds and --time-budget may differ."
+)
 @click.option("--out", type=click.Path(path_type=Path, file_okay=False), help="Folder. [results/load-TARGET-TIME]")
 @common_options
 def command(
@@ -96,6 +99,7 @@ def command(
     loadgen: bool,
     input_size: int | None,
     wait: bool,
+    resume: bool,
     out: Path | None,
     common: Common,
 ) -> None:
@@ -111,6 +115,7 @@ def command(
     from enginebench.backends.registry import read_engines
     from enginebench.cli.options import parse_batches
     from enginebench.cli.progress import open_reporter
+    from enginebench.core.errors import UsageError
     from enginebench.core.names import parse_precision
     from enginebench.core.store import encode
     from enginebench.report.load.document import LoadDocument
@@ -119,6 +124,8 @@ def command(
     from enginebench.workflow.targets.bundles import fill_request, read_target
     from enginebench.workflow.verbs.load import load_target, make_request, make_settings, write_load
 
+    if resume and out is None:
+        raise UsageError("--resume needs --out DIR, the folder of the load to continue")
     settings = make_settings(
         scenario=scenario,
         qps=qps,
@@ -157,5 +164,5 @@ def command(
             click.echo(note, err=True)
 
     with open_reporter() as reporter:
-        document = load_target(request, settings, root, reporter=reporter, wait=wait, on_partial=show)
+        document = load_target(request, settings, root, reporter=reporter, wait=wait, resume=resume, on_partial=show)
     show(document)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from msgspec import Struct
 
-from enginebench.analyze.load.capacity import CapacityVerdict
+from enginebench.analyze.load.capacity import RESOLUTION, CapacityVerdict
 from enginebench.analyze.load.loadgen import LoadgenPoint, Scenario
-from enginebench.analyze.load.queueing import LoadPoint
+from enginebench.analyze.load.queueing import Limit, LoadPoint
 from enginebench.core.names import format_engine, format_precision
 from enginebench.core.records import Capacity, Caveat, EngineSpec, Machine
 
@@ -22,11 +22,35 @@ class LoadRow(Struct, frozen=True, kw_only=True):
     offline_per_s: float | None = None  # when all requests are there at once
     capacity: Capacity | None = None  # over all rounds
     rounds: tuple[Capacity, ...] = ()
+    artifact: str = ""  # SHA-256 of what the engine loads
     reason: str | None = None  # why nothing was measured, or no more
 
 
+class LoadSettings(Struct, frozen=True, kw_only=True):
+    """How requests come, and what is asked of them."""
+
+    scenario: Scenario = "server"
+    qps: float | None = None
+    arrivals: str = "poisson"  # poisson, constant, or the file of a trace
+    duration_s: float | None = None
+    streams: tuple[int, ...] = (1,)
+    max_batches: tuple[int, ...] = (1,)
+    max_wait_ms: float = 0.0
+    limit: Limit | None = None
+    percentile: float = 99.0
+    find_capacity: bool = False
+    rounds: int = 1  # searches of each configuration, in turns; a verdict needs six
+    time_budget_s: float = 900.0  # of all searches together
+    resolution: float = RESOLUTION  # fails over passes at which a search ends
+    strict: bool = True  # a rate passes only where its requests show that it does; False: where few enough were late
+    loadgen: bool = False
+
+
 class LoadDocument(Struct, frozen=True, kw_only=True):
-    """Every point of every row. `capacity` is the highest of all rows, `loadgen` what LoadGen says of the first."""
+    """Every point of every row. `capacity` is the highest of all rows, `loadgen` what LoadGen says of the first.
+
+    `pilots` are points of requests that came all at once, by which a rate or a number of requests was chosen.
+    """
 
     schema: str = "enginebench.load/1"
     model: str
@@ -36,12 +60,14 @@ class LoadDocument(Struct, frozen=True, kw_only=True):
     percentile: float
     seed: int
     points: tuple[LoadPoint, ...]
+    pilots: tuple[LoadPoint, ...] = ()
     capacity: Capacity | None = None
     loadgen: LoadgenPoint | None = None
     rows: tuple[LoadRow, ...]
     verdicts: tuple[CapacityVerdict, ...] = ()
     machine: Machine | None = None
     finished: bool = True
+    settings: LoadSettings | None = None
     caveats: tuple[Caveat, ...] = ()
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from msgspec import Struct
 
-from enginebench.core.records import Estimate, Machine, Verdict
+from enginebench.core.records import Caveat, Estimate, Machine, Validity, Verdict
 
 TUNE_SCHEMA = "enginebench.tune/1"
 
@@ -45,6 +45,7 @@ class Candidate(Struct, frozen=True, kw_only=True):
     speed: float | None
     processes: int
     quality: float | None  # by `quality_of` of the document
+    validity: Validity = "valid"  # of its laps in the race
     graph: str = ""  # of mixed precision: its name; "": the model as a whole
 
 
@@ -58,6 +59,8 @@ class Finalist(Struct, frozen=True, kw_only=True):
     verdict: Verdict | None
     ratio: Estimate | None
     reason: str | None = None  # why it was not measured, or why there is no verdict
+    validity: Validity = "valid"
+    caveats: tuple[Caveat, ...] = ()
 
 
 class FrontierPoint(Struct, frozen=True, kw_only=True):
@@ -99,3 +102,5 @@ class TuneDocument(Struct, frozen=True, kw_only=True):
     finished: bool
     proposed_by: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
+    validity: Validity = "valid"  # the worst of the final
+    caveats: tuple[Caveat, ...] = ()  # of the machine

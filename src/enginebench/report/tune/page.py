@@ -9,7 +9,7 @@ from enginebench.report.html import Html, element
 from enginebench.report.page_frame import assemble_page, format_chart, wrap_table
 from enginebench.report.tune.document import Candidate, Dropped, TuneDocument
 from enginebench.report.tune.frontier import DESCRIPTION, NAME, TITLE
-from enginebench.report.tune.terminal import describe_round, list_cells, state_answer
+from enginebench.report.tune.terminal import describe_round, list_cells, list_warnings, state_answer
 
 FOOTER = (
     "In each round every candidate that is left runs in one fresh process. Whoever is dropped is, at 95 %, not faster "
@@ -32,6 +32,7 @@ def format_tune_page(document: TuneDocument, picture: Spec | None = None, bundle
             "main",
             _make_section("Answer", *(element("p", line) for line in state_answer(document))),
             _format_final(document),
+            _format_warnings(document),
             _format_dropped(document),
             _format_candidates(document),
             _format_frontier(document, picture),
@@ -56,6 +57,11 @@ def _format_final(document: TuneDocument) -> Html | None:
         return None
     heads = ("setting", "role", document.unit, "challenger against it")
     return _make_section("Final", _make_table(heads, (list_cells(document, row) for row in document.final), "final"))
+
+
+def _format_warnings(document: TuneDocument) -> Html | None:
+    warnings = [*list_warnings(document)]
+    return _make_section("Warnings", *(element("p", line) for line in warnings)) if warnings else None
 
 
 def _format_dropped(document: TuneDocument) -> Html | None:
@@ -87,7 +93,7 @@ def _list_candidate(candidate: Candidate) -> tuple[str, ...]:
         "-" if candidate.speed is None else f"{candidate.speed:.3f}x",
         str(candidate.processes),
         "-" if candidate.quality is None else f"{candidate.quality:.4f}",
-        "default" if candidate.default else "",
+        ", ".join(filter(None, ["default" * candidate.default, candidate.validity.removeprefix("valid")])),
     )
 
 

@@ -11,6 +11,7 @@ from rich.text import Text
 
 from enginebench.core.text import clean_text, count_of
 from enginebench.report.numbers import format_range
+from enginebench.report.run.answers import word_notes
 from enginebench.report.tune.document import Finalist, TuneDocument
 
 # Dropped candidates that are shown on a terminal; the page has all.
@@ -22,7 +23,7 @@ def print_tune(document: TuneDocument, console: Console | None = None) -> None:
     console = console or Console(highlight=False)
     if document.final:
         console.print(make_final_table(document))
-    for line in state_answer(document):
+    for line in (*state_answer(document), *list_warnings(document)):
         console.print(Text(clean_text(line)))
     if document.dropped:
         console.print(Text(f"\nDropped ({len(document.dropped)}), the last first:"))
@@ -47,6 +48,7 @@ def list_cells(document: TuneDocument, row: Finalist) -> tuple[str, str, str, st
     challenger = document.challenger is not None and row.candidate == document.challenger.candidate
     role = ", ".join(name for name, is_it in (("challenger", challenger), ("default", row.default)) if is_it)
     cost = format_range(row.cost) if row.cost else row.reason or "-"
+    cost += f" ({row.validity})" if row.validity != "valid" else ""
     return row.candidate, role, cost, _describe_verdict(row) if row.ratio else "-"
 
 
@@ -97,6 +99,18 @@ def _explain_open(document: TuneDocument) -> str:
     default = document.default.candidate if document.default else None
     why = next((row.reason for row in document.final if row.candidate == default), None)
     return f" ({why})" if why and document.verdict == "not_shown" else ""
+
+
+def list_warnings(document: TuneDocument) -> Iterator[str]:
+    """Every warning about a row of the final, then those about the machine."""
+    for row in document.final:
+        yield from (f"{row.candidate}: {text}" for text in word_notes(row.caveats).values())
+    if shaky := [one.candidate for one in document.candidates if one.validity != "valid"]:
+        yield (
+            f"The race was disturbed for {count_of(len(shaky), 'settings')}, which may have been dropped for that: "
+            f"{', '.join(shaky[:SHOWN])}{', ...' if len(shaky) > SHOWN else ''}."
+        )
+    yield from word_notes(document.caveats).values()
 
 
 def describe_round(number: int) -> str:

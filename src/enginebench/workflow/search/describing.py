@@ -7,6 +7,7 @@ from pathlib import Path
 
 from enginebench.analyze.metrics.scores import find_score
 from enginebench.analyze.ranking import QUALITY_DIGITS
+from enginebench.analyze.validity import find_worst
 from enginebench.core.names import format_options, format_precision
 from enginebench.core.records import Machine, Result
 from enginebench.report.tune.document import Candidate, Dropped, Finalist, FrontierPoint, TuneDocument, TuneRef
@@ -14,7 +15,7 @@ from enginebench.workflow.search.search import Lost, Search
 from enginebench.workflow.search.space import Goal, Setting
 
 # What a cost is shown as, and how many of these a nanosecond is.
-UNITS: dict[Goal, str] = {"latency": "ms", "throughput": "ms a sample", "capacity": "ms a request"}
+UNITS: dict[Goal, str] = {"latency": "ms a sample", "throughput": "ms a sample", "capacity": "ms a request"}
 MS = 1e-6
 COSINE = "centred cosine"
 
@@ -28,6 +29,7 @@ def describe_search(search: Search, machine: Machine, *, proposed_by: Sequence[s
     beaten = bool(final and final.beaten)
     winner = _find(search, final.winner) if final is not None else challenger
     candidates = _describe_candidates(search)
+    finalists = tuple(_describe_finalist(search, setting) for setting in dict.fromkeys(search.record.finalists))
     return TuneDocument(
         model=Path(request.run.model).name,
         machine=machine,
@@ -41,7 +43,7 @@ def describe_search(search: Search, machine: Machine, *, proposed_by: Sequence[s
         ratio=found.ratio if found else None,
         dropped=tuple(map(_describe_lost, search.lost)),
         frontier=find_frontier(candidates),
-        final=tuple(_describe_finalist(search, setting) for setting in dict.fromkeys(search.record.finalists)),
+        final=finalists,
         candidates=candidates,
         quality_of=_name_metric(search) or COSINE,
         generations=len(search.record.generations),
@@ -50,6 +52,8 @@ def describe_search(search: Search, machine: Machine, *, proposed_by: Sequence[s
         spent_s=search.record.spent_s,
         finished=search.record.finished,
         proposed_by=tuple(proposed_by),
+        validity=find_worst(one.validity for one in finalists),
+        caveats=machine.caveats,
     )
 
 
@@ -103,6 +107,7 @@ def _describe_candidates(search: Search) -> tuple[Candidate, ...]:
                 processes=search.track.count_laps(one.setting),
                 quality=_measure_quality(result, metric) if result and one.cost else None,
                 graph=one.setting.graph,
+                validity=search.track.judge(one.setting)[0],
             )
         )
     return tuple(sorted(found, key=lambda candidate: -(candidate.speed or 0.0)))
@@ -144,6 +149,7 @@ def _describe_finalist(search: Search, setting: Setting) -> Finalist:
     final = search.final
     result = search.track.find_result(setting, final=True)
     found = final.compare(setting.name) if final and setting.name != final.challenger else None
+    validity, caveats = search.track.judge(setting, final=True)
     return Finalist(
         candidate=setting.name,
         id=result.id if result else "",
@@ -152,4 +158,6 @@ def _describe_finalist(search: Search, setting: Setting) -> Finalist:
         verdict=found.verdict if found else None,
         ratio=found.ratio if found else None,
         reason=(final and final.failed.get(setting.name)) or ("; ".join(found.reasons) if found else None) or None,
+        validity=validity,
+        caveats=caveats,
     )

@@ -9,7 +9,8 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from enginebench.analyze.quantiles import median
-from enginebench.core.records import Measurement, Result
+from enginebench.analyze.validity import judge
+from enginebench.core.records import Caveat, Measurement, Result, Validity
 from enginebench.workflow.campaign import ENDLESS, Campaign
 from enginebench.workflow.plan import PlannedRow
 from enginebench.workflow.search.admission import find_refusal
@@ -50,6 +51,10 @@ class Track(Protocol):
 
     def count_laps(self, setting: Setting) -> int:
         """Laps of the race that a setting has run."""
+        ...
+
+    def judge(self, setting: Setting, *, final: bool = False) -> tuple[Validity, tuple[Caveat, ...]]:
+        """(verdict, warnings) on the laps that a setting has run."""
         ...
 
     def close(self, settings: Sequence[Setting]) -> tuple[str, ...]:
@@ -102,6 +107,14 @@ class TimedTrack:
         """Laps of the race that a setting has run."""
         result = self.find_result(setting)
         return len(result.measurements) if result else 0
+
+    def judge(self, setting: Setting, *, final: bool = False) -> tuple[Validity, tuple[Caveat, ...]]:
+        """(verdict, warnings) on the laps that a setting has run, as on a row of a run."""
+        result = self.find_result(setting, final=final)
+        if result is None or not result.measurements:
+            return "valid", ()
+        validity, doubts = judge(result.measurements)
+        return validity, tuple(dict.fromkeys([*(c for m in result.measurements for c in m.caveats), *doubts]))
 
     def find_result(self, setting: Setting, *, final: bool = False) -> Result | None:
         """The row of a setting as it stands; None before it was built."""

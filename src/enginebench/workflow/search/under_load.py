@@ -8,14 +8,16 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from enginebench.analyze.load.capacity import find_middle
-from enginebench.analyze.load.queueing import Limit
+from enginebench.analyze.load.queueing import Limit, judge_search
+from enginebench.analyze.validity import find_worst
 from enginebench.core.errors import EngineBenchError, UsageError
-from enginebench.core.records import Capacity, Result
+from enginebench.core.records import Capacity, Caveat, Result, Validity
 from enginebench.core.store import encode, read_record, write_atomic
+from enginebench.report.load.document import LoadSettings
 from enginebench.workflow.folder import RunFolder
 from enginebench.workflow.main_job import bench_row
 from enginebench.workflow.progress import Reporter
-from enginebench.workflow.rates import Bench, LoadSettings, Prober
+from enginebench.workflow.rates import Bench, Prober
 from enginebench.workflow.search.records import SearchRequest
 from enginebench.workflow.search.space import Setting
 from enginebench.workflow.search.track import Lap, TimedTrack
@@ -37,6 +39,8 @@ class StoredLap(Struct, frozen=True, kw_only=True):
     lap: Lap
     capacity: Capacity | None = None
     achieved_per_s: float | None = None
+    validity: Validity = "valid"
+    caveats: tuple[Caveat, ...] = ()
 
 
 class Laps(Struct, frozen=True, kw_only=True):
@@ -102,10 +106,16 @@ class LoadTrack:
         lap = StoredLap(candidate=setting.name, round=round_number, final=final, lap=Lap())
         if self._request.goal == "throughput":
             rate = prober.measure_offline(bench).achieved_per_s
-            return replace(lap, achieved_per_s=rate, lap=describe_rate(rate, "it answered nothing"))
+            lap = replace(lap, achieved_per_s=rate, lap=describe_rate(rate, "it answered nothing"))
+            return self._judge_probes(lap, prober)
         earlier = [one.capacity for one in self._laps if one.candidate == setting.name and one.capacity is not None]
         capacity = prober.search_capacity(bench, earlier)
-        return replace(lap, capacity=capacity, lap=describe_rate(find_middle(capacity), self._explain_none(capacity)))
+        lap = replace(lap, capacity=capacity, lap=describe_rate(find_middle(capacity), self._explain_none(capacity)))
+        return self._judge_probes(lap, prober)
+
+    def _judge_probes(self, lap: StoredLap, prober: Prober) -> StoredLap:
+        validity, caveats = judge_search([*prober.pilots, *prober.points])
+        return replace(lap, validity=validity, caveats=caveats)
 
     def _explain_none(self, capacity: Capacity) -> str:
         """Why a search has no rate."""
@@ -134,6 +144,11 @@ class LoadTrack:
     def count_laps(self, setting: Setting) -> int:
         """Laps of the race that a setting has run."""
         return sum(lap.candidate == setting.name and not lap.final for lap in self._laps)
+
+    def judge(self, setting: Setting, *, final: bool = False) -> tuple[Validity, tuple[Caveat, ...]]:
+        """(verdict, warnings) on the laps that a setting has run."""
+        laps = [lap for lap in self._laps if (lap.candidate, lap.final) == (setting.name, final)]
+        return find_worst(lap.validity for lap in laps), tuple(dict.fromkeys(c for lap in laps for c in lap.caveats))
 
     def find_result(self, setting: Setting, *, final: bool = False) -> Result | None:
         """The row of a setting, one request at a time; None before it was built."""

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
-from msgspec.structs import replace
+from msgspec.structs import asdict, replace
 
 from enginebench.analyze.load.capacity import agrees_with_probes
 from enginebench.analyze.load.loadgen import DETAIL, LoadgenPoint, Scenario, describe_loadgen, read_detail
@@ -31,17 +31,18 @@ from enginebench.models.samples import find_samples
 from enginebench.report.bundle import load_bundle
 from enginebench.report.charts import render_png
 from enginebench.report.load.charts import draw_load
-from enginebench.report.load.document import LoadDocument, LoadRow
+from enginebench.report.load.document import LoadDocument, LoadRow, LoadSettings
 from enginebench.report.load.page import format_load_page
 from enginebench.workflow.campaign import CHECK_SAMPLES
 from enginebench.workflow.child.isolate import child_environment, run_child
 from enginebench.workflow.child.jobs import LoadgenJob, PrepareJob
-from enginebench.workflow.folder import RunFolder, RunRequest, check_inside
+from enginebench.workflow.folder import RunFolder, RunRequest, check_inside, hide_home
 from enginebench.workflow.lock import lock_devices
+from enginebench.workflow.main_job import list_changes
 from enginebench.workflow.plan import PlannedRow, list_devices, plan_rows, plan_stored
 from enginebench.workflow.probe import Interrupted, Surroundings
 from enginebench.workflow.progress import Reporter
-from enginebench.workflow.rates import POINT_S, Bench, LoadSettings, Prober, make_bench, name_row, widen_profile
+from enginebench.workflow.rates import POINT_S, Bench, Prober, make_bench, name_row, widen_profile
 from enginebench.workflow.request import Shared
 from enginebench.workflow.targets.bundles import open_as_stored
 from enginebench.workflow.targets.sides import free_batch
@@ -64,34 +65,55 @@ FORMATS = ("html", "png")  # of its report, beside the document
 class Loading:
     """One call of `load` in progress: what it has found so far, and the document of it."""
 
-    def __init__(self, request: RunRequest, settings: LoadSettings, folder: RunFolder, reporter: Reporter) -> None:
+    def __init__(
+        self,
+        request: RunRequest,
+        settings: LoadSettings,
+        folder: RunFolder,
+        reporter: Reporter,
+        earlier: LoadDocument | None = None,
+    ) -> None:
         self._request, self._settings = request, settings
         self._folder, self._reporter = folder, reporter
         self._machine = describe_machine()
         self._model = request.model
-        self._prober = Prober(settings, seed=request.measure.seed, timeout_s=request.timeout_s, reporter=reporter)
+        self._prober = Prober(
+            settings,
+            seed=request.measure.seed,
+            timeout_s=request.timeout_s,
+            reporter=reporter,
+            earlier=earlier,
+            keep=self._store,
+        )
         self._loadgen: LoadgenPoint | None = None
         self._failures: list[EngineBenchError] = []
 
     def describe(self, finished: bool = True) -> LoadDocument:
-        """The document of what was found so far."""
+        """The document of what was found so far, by an interrupted load, too."""
+        points, pilots = ([], []) if finished else self._prober.left
         found = [row.capacity for row in self._prober.rows.values() if row.capacity is not None]
         settings = self._settings
         return LoadDocument(
             model=self._model,
             scenario=settings.scenario,
-            arrivals=settings.arrivals,
+            arrivals=hide_home(settings.arrivals),
             limit_ms=settings.limit.ms if settings.limit else None,
             percentile=settings.percentile,
             seed=self._request.measure.seed,
-            points=tuple(self._prober.points),
+            points=(*self._prober.points, *points),
+            pilots=(*self._prober.pilots, *pilots),
             capacity=max(found, key=lambda capacity: capacity.passes_qps or 0.0, default=None),
             loadgen=self._loadgen,
             rows=tuple(self._prober.rows.values()),
             verdicts=self._prober.verdicts,
             machine=self._machine,
             finished=finished,
+            caveats=self._machine.caveats,
+            settings=replace(settings, arrivals=hide_home(settings.arrivals)),
         )
+
+    def _store(self) -> None:
+        write_atomic(self._folder.root / DOCUMENT, encode(self.describe(finished=False), indent=2))
 
     def run(self) -> LoadDocument:
         """Prepares every configuration, and probes them in turns.
@@ -212,7 +234,7 @@ class Loading:
         return name_row(engine, streams=streams, max_batch=max_batch, max_wait_ms=self._settings.max_wait_ms)
 
     def _make_bench(self, row: PlannedRow, artifact: Artifact, streams: int, max_batch: int) -> Bench:
-        described = self._describe_row(row.engine, streams, max_batch)
+        described = replace(self._describe_row(row.engine, streams, max_batch), artifact=artifact.sha256)
         self._prober.rows[described.id] = described
         return make_bench(
             described,
@@ -285,6 +307,7 @@ def load_target(
     *,
     reporter: Reporter,
     wait: bool = True,
+    resume: bool = False,
     on_partial: Callable[[LoadDocument], None] = lambda document: None,
 ) -> LoadDocument:
     """What the engines of `request` carry under these arrivals.
@@ -295,14 +318,19 @@ def load_target(
         root: folder of what is made and found.
         reporter: progress.
         wait: if another run holds a device, wait for it or refuse.
+        resume: continue the load that `root` holds.
         on_partial: gets the document if somebody interrupts, or an error ends what has begun.
 
     Raises:
+        UsageError: `root` holds a load that is not to be continued, none, or another.
         DependencyError: no engine can run here.
         MeasurementError: something ended each engine.
         DeviceBusy: another run holds a device and `wait` is false.
     """
-    loading = Loading(request, settings, RunFolder(root), reporter)
+    earlier = take_up(request, settings, root) if resume else None
+    if not resume and (root / DOCUMENT).exists():
+        raise UsageError(f"{root} holds a load already; continue it with --resume or choose another --out")
+    loading = Loading(request, settings, RunFolder(root), reporter, earlier)
     with lock_devices(list_devices(request), wait=wait, on_wait=reporter.say):
         try:
             return loading.run()
@@ -313,6 +341,29 @@ def load_target(
             if found.points or isinstance(error, KeyboardInterrupt):
                 on_partial(found)
             raise
+
+
+def take_up(request: RunRequest, settings: LoadSettings, root: Path) -> LoadDocument:
+    """The load that was interrupted; it must have been asked the same, but for its rounds and its time.
+
+    Raises:
+        UsageError: there is none, or it was asked something else.
+    """
+    if not (root / DOCUMENT).exists():
+        raise UsageError(f"{root} holds no load to continue: there is no {DOCUMENT}. Leave --resume out to begin")
+    found, target = read_load(root), Path(request.model)
+    model = open_as_stored(target).result.model if is_bundle(target) else request.model
+    asked = {"model": Path(model).name, "seed": request.measure.seed, **asdict(settings)}
+    asked["arrivals"] = hide_home(settings.arrivals)
+    stored = {"model": Path(found.model).name, "seed": found.seed, **(asdict(found.settings) if found.settings else {})}
+    free = ("rounds", "time_budget_s", "loadgen")
+    differ = [name for name in asked if name not in free and stored.get(name) != asked[name]]
+    changes = [f"{name} was {stored.get(name)}, not {asked[name]}" for name in differ]
+    if found.machine is not None:
+        changes += list_changes(found.machine, describe_machine())
+    if changes:
+        raise UsageError(f"{root} cannot be continued: {'; '.join(changes)}. Ask as before, or start a new load")
+    return found
 
 
 def make_request(

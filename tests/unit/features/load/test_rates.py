@@ -21,9 +21,10 @@ from enginebench.core.errors import MeasurementError
 from enginebench.core.records import Artifact, Block, Capacity, EngineSpec
 from enginebench.measure.simulated import simulate
 from enginebench.measure.watch import BlockReading, make_block
+from enginebench.report.load.document import LoadSettings
 from enginebench.workflow.child.jobs import ServeJob
 from enginebench.workflow.probe import Plan
-from enginebench.workflow.rates import Bench, LoadSettings, Prober, name_row
+from enginebench.workflow.rates import Bench, Prober, name_row
 from queues import wait_quantile_md1
 from reporters import Silent
 
@@ -163,18 +164,29 @@ def test_an_engine_that_is_slow_is_not_waited_for_beyond_the_time_of_the_search(
     assert plans[0].qps is None and plans[0].job.grace_s == pytest.approx(0.8)
 
 
+def plan_trace(trace: Path) -> Plan:
+    """What is probed of a trace."""
+    plans: list[Plan] = []
+
+    def note(plan: Plan, offsets: Any, samples: Any) -> LoadPoint:
+        plans.append(plan)
+        return probe(plan, offsets, samples)
+
+    prober, (bench,) = prepare(LoadSettings(arrivals=str(trace)), probe=note)
+    prober.probe(bench)
+    return plans[0]
+
+
 def test_a_queue_holds_the_fullest_second_of_a_trace(tmp_path: Path) -> None:
     """A hundred requests at once in a minute that is idle else, and each of them finds a place."""
     trace = tmp_path / "trace"
     trace.write_text("0\n" * 100 + "60\n")
-    prober, (bench,) = prepare(LoadSettings(arrivals=str(trace)), probe=lambda plan, *_: plan)
-    plan: Any = prober.probe(bench)
+    plan = plan_trace(trace)
     assert plan.job.queue_limit == 100 and plan.qps == pytest.approx(101 / 60)
 
 
 def test_a_trace_without_any_time_has_no_rate(tmp_path: Path) -> None:
     trace = tmp_path / "trace"
     trace.write_text("7\n7\n7\n")
-    prober, (bench,) = prepare(LoadSettings(arrivals=str(trace)), probe=lambda plan, *_: plan)
-    plan: Any = prober.probe(bench)
+    plan = plan_trace(trace)
     assert plan.qps is None and plan.job.queue_limit == 3

@@ -1,0 +1,188 @@
+"""A load that is interrupted at any moment and goes on, over `fake` in simulated time: the document is the same."""
+
+from __future__ import annotations
+
+import math
+from contextlib import suppress
+from functools import partial
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from msgspec.structs import replace
+
+from enginebench.analyze.load.queueing import LoadPoint, Stamps, describe_point
+from enginebench.core.caveats import make_caveat
+from enginebench.core.errors import MeasurementError, UsageError
+from enginebench.core.names import parse_engine
+from enginebench.core.store import encode
+from enginebench.measure.simulated import simulate
+from enginebench.models.zoo import DATA_DIR
+from enginebench.report.load.document import LoadDocument
+from enginebench.workflow.probe import Interrupted, Plan
+from enginebench.workflow.rates import Prober
+from enginebench.workflow.request import Shared
+from enginebench.workflow.verbs import load as verb
+from enginebench.workflow.verbs.load import load_target, make_request, make_settings, read_load
+from in_process import Children
+from reporters import Silent
+from samples import make_machine
+
+ENGINES = ("fake", "fake:latency_us=9")
+USUAL: dict[str, Any] = {
+    "scenario": "server", "qps": None, "find_capacity": False, "limit_ms": None, "percentile": 90.0,
+    "arrivals": "poisson", "duration_s": 0.2, "streams": (1,), "max_batches": (1,), "max_wait_ms": 0.0,
+}  # fmt: skip
+CAPACITY = {"find_capacity": True, "limit_ms": 20.0, "rounds": 2}
+ASKED: dict[str, dict[str, Any]] = {
+    "rate": {"qps": 100.0},
+    "offline": {"scenario": "offline"},
+    "capacity": CAPACITY,
+    "short": {**CAPACITY, "time_budget_s": 6.0},
+}
+
+
+class Killed(BaseException):
+    """What SIGKILL does: nobody has time for anything."""
+
+
+class World:
+    """Probes in simulated time. `stops` are the moments at which one ends otherwise: number of the probe -> how."""
+
+    def __init__(self) -> None:
+        self.now_s = 0.0
+        self.stops: dict[int, str] = {}
+        self.lost: tuple[str, int] | None = None  # part of a name, probes that it still has
+        self.asked = self.begun = self.measured = 0
+
+    def probe(self, plan: Plan, offsets: Any, samples: Any) -> LoadPoint:
+        how = self.stops.get(self.begun, "")
+        self.begun += 1
+        if how == "killed before":
+            raise Killed
+        if self.lost and self.lost[0] in plan.row:
+            self.asked += 1
+            if self.asked > self.lost[1]:
+                raise MeasurementError("no memory left")
+        service_ns = 3_000_000 if "latency-us" in plan.row else 2_000_000
+        board, busy_ns = simulate(offsets, lambda requests: service_ns)
+        self.now_s += 0.5 + math.ceil(8 * float(board.done.max()) / 1e9) / 8  # seconds that add up exactly
+        stamps = Stamps(board.scheduled, board.released, board.started, board.computed, board.done, board.status)
+        if how in ("interrupted", "half"):
+            stamps.released[len(offsets) // 2 :] = 0
+            cut = make_caveat("cut_short", came=1, planned=2, reason="interrupted")
+            whole = describe_point(stamps, qps=plan.qps, limit=plan.limit, row=plan.row, doubts=(cut,))
+            raise Interrupted(whole if how == "half" else None)
+        if how == "killed":
+            raise Killed
+        self.measured += 1
+        return describe_point(stamps, qps=plan.qps, limit=plan.limit, busy_ns=busy_ns, row=plan.row)
+
+
+HOWS = ("killed before", "killed", "interrupted", "half")
+
+
+@pytest.fixture
+def world(children: Children, monkeypatch: pytest.MonkeyPatch) -> World:
+    """Engines are built in this process, probes are simulated, the machine is one."""
+    world = World()
+    monkeypatch.setattr(verb, "run_child", children.run)
+    monkeypatch.setattr(verb, "describe_machine", make_machine)
+    ask = lambda plan, *given: world.probe(plan, *given)  # noqa: E731
+    monkeypatch.setattr(verb, "Prober", partial(Prober, probe=ask, clock=lambda: world.now_s))
+    return world
+
+
+def load(folder: Path, **given: Any) -> LoadDocument:
+    resume = given.pop("resume", False)
+    engines = [parse_engine(text) for text in ENGINES]
+    model = given.pop("model", str(DATA_DIR / "digits-mlp.onnx"))
+    request = make_request(Shared(threads=1), model, engines, [("fp32", None)], input_size=None, streams=1)
+    return load_target(request, make_settings(**{**USUAL, **given}), folder, reporter=Silent(), resume=resume)
+
+
+def go_through(world: World, folder: Path, stops: list[tuple[int, str]], **asked: Any) -> LoadDocument:
+    """The document: each sitting but the last ends at one of `stops`, counted in its own probes, if it gets there."""
+    world.measured = 0
+    for number, how in stops:
+        world.begun, world.stops = 0, {number: how}
+        with suppress(KeyboardInterrupt, Killed):
+            return load(folder, resume=(folder / "load.json").exists(), **asked)
+    world.begun, world.stops = 0, {}
+    return load(folder, resume=(folder / "load.json").exists(), **asked)
+
+
+@pytest.mark.parametrize("asked", ASKED.values(), ids=ASKED)
+def test_interrupted_at_any_moment_it_comes_to_the_same_document(asked: dict[str, Any], world: World) -> None:
+    with TemporaryDirectory() as folder:
+        whole = go_through(world, Path(folder), [], **asked)
+        count = world.measured
+
+    @settings(deadline=None, max_examples=12)
+    @given(st.lists(st.tuples(st.integers(0, count), st.sampled_from(HOWS)), min_size=1, max_size=3))
+    def check(stops: list[tuple[int, str]]) -> None:
+        with TemporaryDirectory() as folder:
+            found = go_through(world, Path(folder), stops, **asked)
+            assert found == whole == read_load(Path(folder)) or found == whole
+            assert world.measured == count, "nothing is measured twice"
+
+    check()
+
+
+def test_each_point_is_on_the_disk_as_soon_as_it_is_measured(tmp_path: Path, world: World) -> None:
+    world.stops = {5: "killed"}
+    with pytest.raises(Killed):
+        load(tmp_path, **CAPACITY)
+    stored = read_load(tmp_path)
+    assert not stored.finished and len(stored.points) + len(stored.pilots) == 5
+
+
+def test_more_rounds_go_on_where_the_last_ones_ended(tmp_path: Path, world: World) -> None:
+    first = load(tmp_path, **{**CAPACITY, "rounds": 1})
+    count = world.measured
+    more = load(tmp_path, resume=True, **CAPACITY)
+    assert world.measured > count and more.points[: len(first.points)] == first.points
+    assert [len(row.rounds) for row in more.rows] == [2, 2]
+
+
+def test_a_row_that_was_lost_is_tried_again_and_the_others_keep_their_points(tmp_path: Path, world: World) -> None:
+    """In the first sitting the second engine cannot be opened any more from its fourth probe on."""
+    world.lost = ("latency-us", 3)
+    first = load(tmp_path, **CAPACITY)
+    assert first.rows[1].reason == "no memory left" and first.rows[0].reason is None
+    world.lost = None
+    world.stops = {world.begun + 1: "killed"}
+    with pytest.raises(Killed):
+        load(tmp_path, resume=True, **CAPACITY)
+    kept = [point for point in read_load(tmp_path).points if point.row == first.rows[0].id]
+    assert kept == [point for point in first.points if point.row == first.rows[0].id]
+    again = load(tmp_path, resume=True, **CAPACITY)
+    assert again.rows[1].reason is None and again.rows[0] == first.rows[0] and again.finished
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"limit_ms": 25.0}, r"limit was Limit\(ms=20.0.*, not Limit\(ms=25.0"),
+        ({"model": str(DATA_DIR / "digits-cnn.onnx")}, "model was digits-mlp.onnx, not digits-cnn.onnx"),
+        ({"resume": False}, "holds a load already; continue it with --resume or choose another --out"),
+    ],
+)
+def test_another_load_is_not_continued(tmp_path: Path, world: World, changes: dict[str, Any], message: str) -> None:
+    load(tmp_path, **CAPACITY)
+    with pytest.raises(UsageError, match=message):
+        load(tmp_path, **{"resume": True, **CAPACITY, **changes})
+    with pytest.raises(UsageError, match=r"holds no load to continue: there is no load\.json"):
+        load(tmp_path / "other", resume=True, **CAPACITY)
+
+
+def test_an_engine_file_that_is_another_is_measured_anew(tmp_path: Path, world: World) -> None:
+    first = load(tmp_path, **ASKED["rate"])
+    rows = tuple(replace(row, artifact="0" * 64) for row in first.rows[:1]) + first.rows[1:]
+    (tmp_path / "load.json").write_bytes(encode(replace(first, rows=rows)))
+    count = world.measured
+    assert load(tmp_path, resume=True, **ASKED["rate"]) == first
+    assert world.measured == count + 1
