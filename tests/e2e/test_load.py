@@ -39,7 +39,7 @@ from enginebench.workflow.rates import make_bench, name_row, widen_profile
 from enginebench.workflow.request import Shared
 from enginebench.workflow.verbs.load import load_target, make_request, make_settings, read_load, write_load
 from graphs import build_graph, save
-from processes import Cli, environment
+from processes import Cli, environment, start_cli
 from reporters import Silent
 
 # A graph is ready to be loaded; by its name the model would be exported first, which two tests do.
@@ -290,7 +290,8 @@ def test_a_capacity_is_an_interval_and_two_engines_get_a_verdict(tmp_path: Path)
     assert verdict.ratio is not None and verdict.ratio.value > 1
 
 
-def test_an_interrupt_keeps_what_was_measured(tmp_path: Path) -> None:
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGHUP])
+def test_an_interrupt_keeps_what_was_measured(tmp_path: Path, number: signal.Signals) -> None:
     command = [sys.executable, "-m", "enginebench", "load", "digits-mlp", "--engine", "fake", "--threads", "1"]
     command += ["--qps", "100", "--duration", "60", "--out", "out"]
     child = subprocess.Popen(
@@ -301,7 +302,7 @@ def test_an_interrupt_keeps_what_was_measured(tmp_path: Path) -> None:
         if "requests a second" in line:
             break
     time.sleep(4)  # both processes start, and some requests come
-    child.send_signal(signal.SIGINT)
+    child.send_signal(number)
     child.communicate(timeout=60)
     assert child.returncode == 130
     document = read_record(tmp_path / "out" / "load.json", LoadDocument)
@@ -309,6 +310,24 @@ def test_an_interrupt_keeps_what_was_measured(tmp_path: Path) -> None:
     (point,) = document.points
     assert 0 < point.completed < 6000
     assert [caveat.code for caveat in point.caveats if caveat.code == "cut_short"]
+
+
+def test_a_load_that_is_killed_goes_on_and_leaves_no_memory_behind(cli: Cli, tmp_path: Path) -> None:
+    with probe.open_memory() as memory:
+        assert os.fstat(memory).st_nlink == 0, "nothing has its name"
+    asked = ["load", "digits-mlp", "--engine", "fake,fake:latency_us=900", "--threads", 1, "--qps", 100, "--out", "o"]
+    child = start_cli(tmp_path, *asked, "--duration", 1)
+    assert child.stderr is not None
+    while "latency-us" not in (line := child.stderr.readline()) or "requests a second" not in line:
+        assert line, "it ended too early"
+    child.kill()
+    child.communicate()
+    (first,) = read_load(tmp_path / "o").points
+    done = cli(*asked, "--duration", 1, "--resume", "--json")
+    assert done.returncode == 0, done.stderr
+    document = msgspec.json.decode(done.stdout, type=LoadDocument)
+    assert document.finished and document.points[0] == first and len(document.points) == 2
+    assert cli(*asked, "--duration", 2, "--resume").returncode == cli(*asked).returncode == 2
 
 
 def test_the_command_prints_one_document(cli: Cli) -> None:
