@@ -47,6 +47,7 @@ class Scripted:
         self.refusals: dict[str, str] = {}
         self.checked: list[str] = []
         self.before: Callable[[Setting, int, bool], None] = lambda setting, number, final: None
+        self.within: Callable[[str], None] = lambda name: None  # whatever takes time, on its way
 
     def find_cost(self, setting: Setting) -> float | None:
         """`good` makes x the fastest, one thread costs half as much again, no arena nothing; `bad` crashes."""
@@ -56,8 +57,11 @@ class Scripted:
         return cost * (1.5 if setting.threads == 1 else 1.0)
 
     def check(self, settings: Sequence[Setting]) -> Mapping[str, str | None]:
-        self.checked += [setting.name for setting in settings if setting.name not in self.checked]
-        self.clock.now_s += self.lap_s * len(settings)
+        new = [setting.name for setting in settings if setting.name not in self.checked]
+        for name in new:
+            self.within(name)
+            self.clock.now_s += self.lap_s
+        self.checked += new
         return {setting.name: self.refusals.get(setting.name) for setting in settings}
 
     def holds(self, setting: Setting, round_number: int, *, final: bool = False) -> bool:
@@ -67,6 +71,7 @@ class Scripted:
         key = (setting.name, round_number, final)
         if key not in self.laps:
             self.before(setting, round_number, final)
+            self.within(setting.name)
             self.clock.now_s += self.lap_s
             self.order.append(key)
             self.laps[key] = self._measure(setting, key)

@@ -38,10 +38,12 @@ class SearchRequest(Struct, frozen=True, kw_only=True):
 
 
 class Generation(Struct, frozen=True, kw_only=True):
-    """Settings that race together, and the number of their first round."""
+    """Settings that race together, the number of their first round, who proposed them, and how many were checked."""
 
     settings: tuple[Setting, ...]
     first_round: int
+    proposer: str = ""
+    checked: int = 0
 
 
 class SearchRecord(Struct, frozen=True, kw_only=True):
@@ -52,6 +54,7 @@ class SearchRecord(Struct, frozen=True, kw_only=True):
     generations: tuple[Generation, ...] = ()
     finalists: tuple[Setting, ...] = ()  # the challenger first; none: the final has not begun
     spent_s: float = 0.0
+    lap_s: tuple[float, ...] = ()  # seconds of each lap
     finished: bool = False
 
 

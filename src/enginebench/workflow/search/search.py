@@ -73,7 +73,6 @@ class Search:
         self._tried: dict[str, Tried] = {}
         self._admitted: set[str] = set()
         self._next_round = 0
-        self._lap_s: list[float] = []
 
     @property
     def tried(self) -> list[Tried]:
@@ -92,31 +91,35 @@ class Search:
             MeasurementError: no candidate could race, or nothing was measured within the budget.
         """
         for index in range(len(self.record.generations)):
+            self._pass_turns(self.record.generations[index].proposer)
             self._go_through(index)
         while not self.record.finalists and self._has_time():
-            settings = self._propose()
-            if not settings:
+            generation = self._propose()
+            if not generation.settings:
                 break
-            self._add_generation(settings)
+            self._keep(replace(self.record, generations=(*self.record.generations, generation)))
             self._go_through(len(self.record.generations) - 1)
         self._finish()
 
-    def _propose(self) -> list[Setting]:
+    def _propose(self) -> Generation:
         """The defaults first; then what the proposers say, each in its turn. One that has nothing left goes."""
         if not self.record.generations:
-            return self.defaults
+            return Generation(settings=tuple(self.defaults), first_round=0)
         while self._proposers:
             proposer = self._proposers.pop(0)
             if found := proposer.propose(self.record.request.candidates, self.tried):
                 self._proposers.append(proposer)
                 self._reporter.say(f"{len(found)} more settings, proposed by {proposer.name}")
-                return found
+                return Generation(settings=tuple(found), first_round=self._next_round, proposer=proposer.name)
         self._reporter.say("nothing is left to propose")
-        return []
+        return Generation(settings=(), first_round=self._next_round)
 
-    def _add_generation(self, settings: Sequence[Setting]) -> None:
-        generation = Generation(settings=tuple(settings), first_round=self._next_round)
-        self._keep(replace(self.record, generations=(*self.record.generations, generation)))
+    def _pass_turns(self, name: str) -> None:
+        """Has the proposers stand as after a stored generation: this one has had its turn, who came before has left."""
+        names = [proposer.name for proposer in self._proposers]
+        if name in names:
+            turn = names.index(name)
+            self._proposers = [*self._proposers[turn + 1 :], self._proposers[turn]]
 
     def _keep(self, record: SearchRecord) -> None:
         self.record = replace(record, spent_s=self._budget.spent_s)
@@ -125,7 +128,8 @@ class Search:
     def _has_time(self, laps: int = 0) -> bool:
         """Whether the race may go on: there is more time than so many laps and the final need."""
         measure = self.record.request.run.measure
-        lap_s = sum(self._lap_s) / len(self._lap_s) if self._lap_s else GUESS_S
+        known = self.record.lap_s
+        lap_s = sum(known) / len(known) if known else GUESS_S
         rows = 1 + len({arm.engine for arm in self._arms})
         final_s = rows * measure.processes * (lap_s + max(0.0, measure.time_limit_s - RACE_TIME_S))
         return self._budget.left_s > min(final_s, MOST_FOR_FINAL * self.record.request.budget_s) + laps * lap_s
@@ -143,7 +147,6 @@ class Search:
                         race.fail(name, lap.reason)
                 if race.alive:
                     race.add_round({name: laps[name].cost or 0.0 for name in race.alive})
-                self._keep(self.record)
         finally:
             self._settle(index, race, settings)
 
@@ -151,10 +154,9 @@ class Search:
         """The settings of a generation that may race. Those that could not race in time are taken off it."""
         generation, admitted = self.record.generations[index], list[Setting]()
         for start in range(0, len(generation.settings), CHECKED_AT_ONCE):
-            if admitted and not self._has_time(LOOKS[0] * (len(admitted) + CHECKED_AT_ONCE)):
-                left = replace(generation, settings=generation.settings[:start])
-                before, after = self.record.generations[:index], self.record.generations[index + 1 :]
-                self._keep(replace(self.record, generations=(*before, left, *after)))
+            new = start >= generation.checked
+            if new and admitted and not self._has_time(LOOKS[0] * (len(admitted) + CHECKED_AT_ONCE)):
+                self._change(index, replace(generation, settings=generation.settings[:start], checked=start))
                 self._reporter.say(f"no time left to try {len(generation.settings) - start} more settings")
                 break
             chunk = generation.settings[start : start + CHECKED_AT_ONCE]
@@ -164,7 +166,13 @@ class Search:
             for setting in chunk:
                 if (reason := refusals[setting.name]) is not None:
                     self._lose(setting, index, Drop(candidate=setting.name, round=-1, reason=reason))
+            if new:
+                self._change(index, replace(generation, checked=start + len(chunk)))
         return admitted
+
+    def _change(self, index: int, generation: Generation) -> None:
+        before, after = self.record.generations[:index], self.record.generations[index + 1 :]
+        self._keep(replace(self.record, generations=(*before, generation, *after)))
 
     def _lose(self, setting: Setting, generation: int, drop: Drop) -> None:
         self.lost.append(Lost(setting=setting, generation=generation, drop=drop))
@@ -184,7 +192,7 @@ class Search:
             known, before_s = self.track.holds(settings[name], number, final=final), self._budget.spent_s
             laps[name] = self.track.run(settings[name], number, final=final)
             if not known:
-                self._lap_s.append(self._budget.spent_s - before_s)
+                self._keep(replace(self.record, lap_s=(*self.record.lap_s, self._budget.spent_s - before_s)))
             self.processes += 1
         return laps
 
@@ -226,7 +234,6 @@ class Search:
                 if lap.cost is None:
                     final.fail(name, lap.reason)
             final.add_round({name: laps[name].cost or 0.0 for name in final.alive})
-            self._keep(self.record)
         if final.winner is None:
             reasons = dict.fromkeys(final.failed.values()) or {self._explain_spent(): None}
             raise MeasurementError(f"nothing was measured: {'; '.join(reasons)}")
@@ -236,11 +243,12 @@ class Search:
     def _explain_spent(self) -> str:
         """On what the budget was spent, where no round of the final was."""
         budget = f"the budget of {self.record.request.budget_s:g} s was spent on"
-        if not self._lap_s:
+        laps = self.record.lap_s
+        if not laps:
             return f"{budget} building and checking; give more with --time-budget"
         return (
-            f"{budget} {len(self._lap_s)} measurements, the longest of {max(self._lap_s):.0f} s; give more with "
-            "--time-budget, or name fewer engines and precisions"
+            f"{budget} {len(laps)} measurements, the longest of {max(laps):.0f} s; give more with --time-budget, "
+            "or name fewer engines and precisions"
         )
 
     def _list_defaults(self) -> list[Setting]:

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import Any
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from enginebench.analyze.search.race import Final
@@ -18,6 +21,7 @@ from enginebench.workflow.search.proposals import Tried, Walk
 from enginebench.workflow.search.records import Budget, SearchRecord, SearchRequest
 from enginebench.workflow.search.search import Search
 from enginebench.workflow.search.space import Setting
+from enginebench.workflow.search.track import Lap
 from reporters import Silent
 from samples import make_machine
 from tracks import ARMS, Clock, Scripted
@@ -45,7 +49,9 @@ class Stored:
 def make_search(track: Scripted, request: SearchRequest = REQUEST, stored: Stored | None = None) -> Search:
     stored = stored or Stored(SearchRecord(request=request))
     budget = Budget(stored.record.request.budget_s, stored.record.spent_s, clock=track.clock)
-    return Search(stored.record, ARMS, track, [Walk(ARMS)], budget, Silent(), store=stored)
+    proposers = [Walk(ARMS[:1]), Walk(ARMS)]
+    proposers[0].name = "enumeration of x"
+    return Search(stored.record, ARMS, track, proposers, budget, Silent(), store=stored)
 
 
 def run(track: Scripted, request: SearchRequest = REQUEST) -> Search:
@@ -200,24 +206,66 @@ def interrupt_after(track: Scripted, count: int) -> None:
     track.before = before
 
 
-@pytest.mark.parametrize("count", [0, 1, 3, 5, 8, 13, 21, 30, 40])
-def test_interrupted_anywhere_it_goes_on_and_comes_to_the_same_end(count: int) -> None:
+@pytest.mark.parametrize("budget_s", [10_000.0, 100.0, 60.0, 40.0])
+def test_interrupted_at_any_moment_it_comes_to_the_same_document(budget_s: float) -> None:
+    request = replace(REQUEST, budget_s=budget_s)
+    whole_track = Scripted(sd=0.02)
+    whole = run(whole_track, request)
+    document = describe_search(whole, MACHINE, proposed_by=[])
+    moments = len(whole_track.order) + len(whole_track.checked)
+
+    @settings(deadline=None, max_examples=25)
+    @given(st.lists(st.integers(0, moments), min_size=1, max_size=3))
+    def check(stops: list[int]) -> None:
+        """Each sitting but the last ends in its n-th lap or check."""
+        track, stored = Scripted(sd=0.02), Stored(SearchRecord(request=request))
+        for stop in stops:
+            interrupt_within(track, stop)
+            with suppress(KeyboardInterrupt):
+                make_search(track, stored=stored).run()
+        track.within = lambda name: None
+        again = make_search(track, stored=stored)
+        again.run()
+        assert describe_search(again, MACHINE, proposed_by=[]) == document
+        assert stored.record == whole.record
+        assert sorted(track.order) == sorted(whole_track.order), "nothing was measured twice"
+
+    check()
+
+
+def interrupt_within(track: Scripted, count: int) -> None:
+    """Ctrl-C half-way through whatever takes time for the n-th time."""
+    left = [count]
+
+    def within(name: str) -> None:
+        left[0] -= 1
+        if left[0] < 0:
+            track.clock.now_s += track.lap_s / 2
+            raise KeyboardInterrupt
+
+    track.within = within
+
+
+def test_a_lap_that_is_stored_before_the_record_is_not_run_again() -> None:
+    """The process was killed between the two: the lap counts, only its seconds are lost."""
+    track, stored = Scripted(), Stored(SearchRecord(request=REQUEST))
     whole = run(Scripted())
-    track = Scripted()
-    stored = Stored(SearchRecord(request=REQUEST))
-    interrupt_after(track, count)
-    broken = make_search(track, stored=stored)
+    run_lap, left = track.run, [9]
+
+    def kill(*given: Any, **named: Any) -> Lap:
+        found = run_lap(*given, **named)
+        left[0] -= 1
+        if not left[0]:
+            raise KeyboardInterrupt
+        return found
+
+    track.run = kill  # type: ignore[method-assign]
     with pytest.raises(KeyboardInterrupt):
-        broken.run()
-    before = dict(track.laps)
-    track.before = lambda *_: None
+        make_search(track, stored=stored).run()
     again = make_search(track, stored=stored)
     again.run()
-    assert name(again) == name(whole)
-    assert [lost.drop for lost in again.lost] == [lost.drop for lost in whole.lost]
-    assert again.record.generations == whole.record.generations
-    assert len(track.order) == len(set(track.order)), "nothing was measured twice"
-    assert before.items() <= track.laps.items()
+    found, wanted = (describe_search(one, MACHINE, proposed_by=[]) for one in (again, whole))
+    assert replace(found, spent_s=wanted.spent_s) == wanted and len(track.order) == len(set(track.order))
 
 
 def test_an_interrupted_search_knows_who_leads() -> None:
