@@ -24,7 +24,7 @@ from enginebench.workflow.search.space import Setting
 from enginebench.workflow.search.track import Lap
 from reporters import Silent
 from samples import make_machine
-from tracks import ARMS, Clock, Scripted
+from tracks import ARMS, DISTURBED, Clock, Scripted
 
 REQUEST = SearchRequest(
     run=RunRequest(model="m", engines=(("x", {}), ("y", {"kept": "1"})), measure=MeasureSpec(processes=6)),
@@ -193,6 +193,19 @@ def test_where_nobody_may_race_every_reason_is_told() -> None:
     track.refusals = {arm.default.name: f"no {arm.engine}" for arm in ARMS}
     with pytest.raises(MeasurementError, match=r"no setting can race\. .*no x.*no y"):
         run(track, replace(REQUEST, budget_s=5.0))
+
+
+def test_a_disturbed_lap_is_a_warning_of_its_setting_and_of_the_search() -> None:
+    track = Scripted()
+    track.shaky = {"y:kept=1 fp32 2 threads", "x fp32 1 thread"}
+    document = describe_search(run(track), MACHINE, proposed_by=[])
+    assert document.validity == "invalid"
+    assert {row.candidate: row.validity for row in document.final if row.validity != "valid"} == {
+        "y:kept=1 fp32 2 threads": "invalid"
+    }
+    assert {one.candidate for one in document.candidates if one.validity == "invalid"} == track.shaky
+    (row,) = [row for row in document.final if row.caveats]
+    assert row.caveats == (DISTURBED,) and list_cells(document, row)[2].endswith(" (invalid)")
 
 
 def interrupt_after(track: Scripted, count: int) -> None:

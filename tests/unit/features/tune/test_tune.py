@@ -12,6 +12,9 @@ import pytest
 from msgspec.structs import replace
 
 import enginebench
+from enginebench.analyze.load.queueing import LoadPoint
+from enginebench.analyze.validity import judge
+from enginebench.core.caveats import make_caveat
 from enginebench.core.errors import BackendUnavailable, ChildFailed, UsageError
 from enginebench.core.records import Capacity, MeasureSpec
 from enginebench.core.store import read_record
@@ -30,6 +33,7 @@ from enginebench.workflow.search.under_load import LoadTrack, StoredLap, describ
 from enginebench.workflow.verbs.tune import make_request, parse_budget
 from in_process import Children
 from reporters import Silent
+from tracks import DISTURBED
 
 MEASURE = MeasureSpec(warmup=1, iters=5, processes=6)
 REQUEST = SearchRequest(
@@ -81,6 +85,10 @@ def test_a_search_ends_as_a_document_a_page_and_a_run(tmp_path: Path, crash: Chi
     assert record.verb == "tune" and {r.status for r in results} == {"ok"}
     assert document.winner.id in record.rows
     assert all(len(r.measurements) >= 6 for r in results)
+    judged = {r.id: judge(r.measurements) for r in results}
+    assert [(row.validity, row.caveats) for row in document.final] == [
+        (judged[row.id][0], tuple(judged[row.id][1])) for row in document.final
+    ]
     assert "fake:latency_us=300 fp32 2 threads" in [row.candidate for row in document.final if row.default]
     check_that_the_final_is_measured_anew(folder, document.winner.id)
     check_that_a_finished_search_says_the_same_again(folder, document, crash)
@@ -199,6 +207,13 @@ def test_engines_that_cannot_run_here_are_left_out_and_alone_they_are_an_error()
         find_arms(replace(REQUEST, run=replace(run, engines=(("tensorrt", {}),))), machine)
 
 
+LITTLE = {"in_system": 3.0, "expected": 9.0}
+POINT = LoadPoint(
+    qps=9, offered=9, completed=9, achieved_per_s=9, p50_ms=1, p90_ms=1, p99_ms=1, mean_ms=1, queue_ms=0, service_ms=1,
+    utilisation=1, generator_late_ms=0,
+)  # fmt: skip
+
+
 @pytest.mark.parametrize(
     ("ended", "said"), [("budget", "was found within 180 s"), ("nothing passes", "that was tried")]
 )
@@ -208,6 +223,7 @@ def test_a_lap_without_a_rate_says_why(tmp_path: Path, monkeypatch: pytest.Monke
 
     def find(self: Prober, bench: Any, earlier: Any = ()) -> Capacity:
         given.append(self._settings.time_budget_s)
+        self.points.append(replace(POINT, validity="invalid", caveats=(DISTURBED, make_caveat("unsteady", **LITTLE))))
         return Capacity(
             passes_qps=None, fails_qps=9.0, limit_ms=5.0, percentile=99, probes=(), ended=ended, suspect=False
         )
@@ -217,7 +233,9 @@ def test_a_lap_without_a_rate_says_why(tmp_path: Path, monkeypatch: pytest.Monke
     monkeypatch.setattr(LoadTrack, "_make_bench", lambda self, setting: bench)
     request = replace(REQUEST, goal="capacity", p99_limit_ms=5.0, budget_s=1200.0)
     track = LoadTrack(request, SimpleNamespace(), RunFolder(tmp_path), Silent())  # type: ignore[arg-type]
-    lap = track.run(SimpleNamespace(name="a"), 0)  # type: ignore[arg-type]
+    setting: Any = SimpleNamespace(name="a")
+    lap = track.run(setting, 0)
+    assert track.judge(setting) == ("invalid", (DISTURBED,)) and track.judge(setting, final=True) == ("valid", ())
     assert lap.cost is None and said in lap.reason and given == [180.0]
 
 

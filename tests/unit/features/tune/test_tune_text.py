@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 import io
 from typing import Any
 
@@ -9,11 +10,13 @@ import pytest
 from msgspec.structs import replace
 from rich.console import Console
 
+from enginebench.core.caveats import format_caveat, make_caveat
 from enginebench.core.records import Estimate, Machine
 from enginebench.report.tune.document import Candidate, Dropped, Finalist, FrontierPoint, TuneDocument, TuneRef
 from enginebench.report.tune.page import format_tune_page
 from enginebench.report.tune.terminal import print_tune
 from enginebench.workflow.search.describing import find_frontier
+from tracks import DISTURBED
 
 MACHINE = Machine(
     os="", arch="", cpu_model="", cpu_flags=(), cores_physical=2, cores_logical=2, cpus_allowed=(0, 1),
@@ -86,6 +89,18 @@ def test_a_search_that_did_not_end_names_who_leads() -> None:
     assert "So far new, a default, leads the race. No final has measured it anew." in said
     assert "against the defaults" not in said
     assert "No setting was measured." in show(replace(BROKEN, winner=None))
+
+
+def test_a_final_that_others_disturbed_is_told_with_its_reasons() -> None:
+    rows = (make_row("new", validity="invalid", caveats=(DISTURBED, DISTURBED)), make_row("a", 1.25))
+    candidates = tuple(replace(one, validity="suspect") for one in BEATEN.candidates)
+    virtual = make_caveat("environment.virtual")
+    document = replace(BEATEN, final=rows, validity="invalid", candidates=candidates, caveats=(virtual,))
+    for said in (flatten(show(document)), html.unescape(format_tune_page(document))):
+        assert "new: other processes" in said and said.count(format_caveat(DISTURBED)) == 1
+        assert "The race was disturbed for 1 setting" in said and format_caveat(virtual) in said
+        assert "(invalid)" in said
+    assert "arnings" not in format_tune_page(BEATEN) and "disturbed" not in show(BEATEN)
 
 
 @pytest.mark.parametrize("document", [BEATEN, KEPT, BROKEN])
