@@ -16,8 +16,9 @@ from enginebench.core.shapes import find_size
 def keep_comparisons(results: Sequence[Result]) -> list[Result]:
     """The rows without the drift that compares them with nothing, and with the doubt that theirs is of a part.
 
-    A drift compares a row with its reference, which is another row of this run, of the same batch. A row
-    beside the reference that was compared with itself, or with a row that is not here, was not compared at all.
+    A drift compares a row with its reference, which is another row of this run, of the same batch, or was in the race
+    that this run is the final of. A row beside the reference that was compared with itself, or with a row that is not
+    here, was not compared at all.
     """
     references = _find_compared_with(results)
     known = {r.id: find_size(r.engine) for r in results}
@@ -52,7 +53,7 @@ def _is_compared(
     drift, size = result.drift, find_size(result.engine)
     if drift is not None and drift.unlike:
         return True  # it says itself that nothing was, and why
-    if drift is None or not drift.n or known.get(drift.reference) != size:
+    if drift is None or not drift.n or (known.get(drift.reference) != size and not drift.elsewhere):
         return False
     if not any(holds_values(o) for o in drift.outputs):
         return False  # outputs that hold no values

@@ -59,7 +59,7 @@ def judge(measurements: Sequence[Measurement]) -> tuple[Validity, list[Caveat]]:
     drifting = [*_find_drift(kept), *_doubt_halves(kept)]
     unsettled = sum(m.warmup_settled is False for m in kept) / len(kept)
     caveats = [*doubt_marks(kept), *_doubt_counts(kept), *_doubt_overhead(kept), *_doubt_warmup(kept)]
-    caveats += [*_doubt_end(kept), *_doubt_enqueue(kept), *drifting]
+    caveats += [*_doubt_end(kept), *doubt_enqueue(kept), *drifting]
     doubtful = unsettled > SUSPECT_SHARE or drifting
     return find_worst([judge_marks(kept), "suspect" if doubtful else "valid"]), caveats
 
@@ -126,7 +126,7 @@ def _doubt_end(measurements: Sequence[Measurement]) -> Iterator[Caveat]:
         yield make_caveat("not_settled.limit")
 
 
-def _doubt_enqueue(measurements: Sequence[Measurement]) -> Iterator[Caveat]:
+def doubt_enqueue(measurements: Sequence[Measurement]) -> Iterator[Caveat]:
     """Where launching takes as long as computing, the host is timed, and the GPU waits for it."""
     known = [m for m in measurements if m.enqueue_ns and m.device_ns and median(m.device_ns) > 0]
     shares = [median(m.enqueue_ns or ()) / median(m.device_ns or ()) for m in known]

@@ -320,6 +320,7 @@ class Drift(Struct, frozen=True, kw_only=True):
     undecided: dict[str, float] = {}  # limits of outputs that decide nothing, in place of the others; none: the same
     passed: bool = True
     reference: str = ""  # id of the row (or SIDE) that was taken as the truth
+    elsewhere: bool = False  # that row was checked in a search, and is not in its final
     unlike: tuple[str, ...] = ()  # why nothing could be held against the reference; then `passed` is False
 
 

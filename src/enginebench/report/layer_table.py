@@ -60,6 +60,8 @@ def describe_times(document: EngineProfileDocument, topk: int) -> list[str]:
     shown = f"; {count_of(hidden, 'layers')} not shown" if hidden > 0 else ""
     share = document.remainder_ms / document.end_to_end_ms if document.end_to_end_ms else None
     unexplained = f"{_format_ms(document.remainder_ms)} ms ({format_share(share)}) lie in no layer"
+    if any(caveat.code == "enqueue_bound" for caveat in document.caveats):
+        unexplained += ": the GPU waits for the host"
     cost = f"{_format_ms(-document.remainder_ms)} ms less than under the profiler"
     limit = []
     if document.bound_ms is not None:

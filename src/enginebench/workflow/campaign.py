@@ -118,12 +118,19 @@ class Campaign:
                 write_atomic(find(row.id), kept.read_bytes())
         self._keep(replace(prepared, id=row.id, measure=row.measure, measurements=(), status="partial", reason=None))
 
-    def finish(self, ids: Sequence[str]) -> None:
-        """Takes rows as measured often enough, however often that is."""
-        for result in (self.results[row_id] for row_id in ids):
+    def finish(self, ids: Mapping[str, str]) -> None:
+        """Takes rows as measured often enough, however often that is.
+
+        Args:
+            ids: of the rows, by the ids under which they were built, checked and compared with each other.
+        """
+        for result in (self.results[row_id] for row_id in ids.values()):
             if result.status == "partial" and result.measurements:
-                measure = replace(result.measure, processes=len(result.measurements))
-                self._keep(replace(result, status="ok", measure=measure))
+                measure, drift = replace(result.measure, processes=len(result.measurements)), result.drift
+                if drift is not None:
+                    here = ids.get(drift.reference)
+                    drift = replace(drift, reference=here or drift.reference, elsewhere=here is None)
+                self._keep(replace(result, status="ok", measure=measure, drift=drift))
 
     def restore(self, *, with_failed: bool = False) -> None:
         """Restores the rows that an earlier, interrupted run stored.
@@ -679,6 +686,8 @@ def judge_outcome(results: Sequence[Result]) -> None:
         if r.status != "ok":
             ids.setdefault(r.reason or r.status, []).append(r.id)
     bad = "; ".join(f"{', '.join(rows)}: {reason}" for reason, rows in ids.items()) or "there is no row"
+    if wanted and wanted[0].status == "ok":
+        raise MeasurementError(f"the baseline is ok, but no other configuration is. Not ok: {bad}")
     raise MeasurementError(f"the baseline and at least one other row must be ok. Not ok: {bad}")
 
 

@@ -232,6 +232,13 @@ def test_rows_of_labels_alone_are_held_against_each_other(changed, agrees):
     assert judge_answers(base, cand)[0] is agrees
 
 
+@pytest.mark.parametrize("elsewhere", [True, False])
+def test_a_row_whose_reference_raced_and_is_not_in_the_final_was_compared(elsewhere):
+    drift = measure_drift({"out": np.arange(40.0)}, {"out": np.arange(40.0)}, INT8, reference_id="pytorch-fp32-b1-race")
+    (kept,) = keep_comparisons([make_result("ort", "int8", drift=replace(drift, elsewhere=elsewhere))])
+    assert (kept.drift is not None) is elsewhere
+
+
 def test_boxes_of_each_sample_are_matched():
     """The same boxes in another order are no difference in the file of samples either; one that is gone is."""
     scene = make_scene()

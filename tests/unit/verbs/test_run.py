@@ -39,6 +39,12 @@ def test_a_failed_baseline_is_exit_code_6(cli: Cli, tiny_onnx: Path) -> None:
     assert "the baseline and at least one other row must be ok" in done.stderr
 
 
+def test_a_run_whose_baseline_alone_is_ok_says_so(cli: Cli, tiny_onnx: Path) -> None:
+    done = cli("run", tiny_onnx, "--engines", "fake,fake:fault=raise", *FAST, "--processes", "1", "--out", "r")
+    assert done.returncode == 6
+    assert "the baseline is ok, but no other configuration is. Not ok: fake-fault-raise" in done.stderr
+
+
 def test_a_folder_with_a_run_is_not_overwritten(cli: Cli, tiny_onnx: Path, copy_run: CopyRun) -> None:
     copy_run("r")
     again = cli("run", tiny_onnx, "--engines", "fake,fake:seed=2", *FAST, "--processes", "1", "--out", "r")

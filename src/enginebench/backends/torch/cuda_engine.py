@@ -491,7 +491,7 @@ class CudaTorchEngine:
             reason = " ".join(str(error).split("\n")[0].split())
             raise ModelError(
                 f"{self._name} cannot capture the module as a CUDA graph: {reason}. Modules that wait for the GPU or "
-                "copy from it inside cannot be captured; pytorch and pytorch-compile take them"
+                "copy from it inside cannot be captured; pytorch runs them without a graph"
             ) from error
 
     def _enqueue(self) -> None:

@@ -138,9 +138,10 @@ class TimedTrack:
 
     def close(self, settings: Sequence[Setting]) -> tuple[str, ...]:
         """Ends the final: the ids of its rows, finished."""
-        names = [self._plan(setting, final=True).id for setting in settings]
-        self._campaign.finish([name for name in names if name in self._campaign.results])
-        return tuple(name for name in names if name in self._campaign.results)
+        names = {self._plan(setting).id: self._plan(setting, final=True).id for setting in settings}
+        names = {raced: name for raced, name in names.items() if name in self._campaign.results}
+        self._campaign.finish(names)
+        return tuple(names.values())
 
 
 def measure_lap(measurement: Measurement, batch: int) -> Lap:

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import pytest
+from msgspec.structs import replace
 
 from enginebench.analyze.limits.layers import describe_profile, explain_remainder, make_layers, make_profile
+from enginebench.core.caveats import make_caveat
 from enginebench.core.records import EngineSpec, LayerProfile, LayerTime
+from enginebench.report.layer_table import describe_times
 
 LAYERS = (
     LayerTime(name="head", mean_ns=1e6, median_ns=0.9e6, precision="fp32", kind="Gemm"),
@@ -47,6 +50,13 @@ def test_what_no_layer_explains_is_said_and_an_excess_is_not_hidden() -> None:
     document = describe(end_to_end_ns=4e6)
     assert document.remainder_ms == -4 and "2.00 times" in document.notes[-1]
     assert explain_remainder(10.1, 10.0) == [] and explain_remainder(1.0, 0.0) != []
+
+
+def test_what_no_layer_explains_of_a_row_that_the_host_holds_up_is_its_waiting() -> None:
+    bound = replace(describe(), caveats=(make_caveat("enqueue_bound.share", share=0.99),))
+    said, told = (" ".join(describe_times(document, 9)) for document in (describe(), bound))
+    assert said.endswith("lie in no layer")
+    assert told == f"{said}: the GPU waits for the host"
 
 
 def test_layers_without_time_have_no_shares() -> None:

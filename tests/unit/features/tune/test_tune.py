@@ -24,7 +24,7 @@ from enginebench.report.tune.document import TuneDocument
 from enginebench.workflow.child.jobs import MeasureJob, PrepareJob
 from enginebench.workflow.folder import RunFolder, RunRequest, read_results
 from enginebench.workflow.rates import Prober
-from enginebench.workflow.reporting import Written
+from enginebench.workflow.reporting import Written, describe_stored
 from enginebench.workflow.request import Shared
 from enginebench.workflow.search import sitting
 from enginebench.workflow.search.records import SearchRequest, read_search
@@ -71,6 +71,7 @@ def test_a_search_ends_as_a_document_a_page_and_a_run(tmp_path: Path, crash: Chi
     folder = tmp_path / "t"
     document = search(folder)
     assert document.winner is not None and document.winner.id is not None and document.finished
+    assert document.unit == "ms a sample"
     reasons = {dropped.candidate: dropped for dropped in document.dropped}
     assert "SIGSEGV" in reasons["fake:latency_us=300,trick=crash fp32 2 threads"].reason
     wrong = reasons["fake:latency_us=300,trick=wrong fp32 2 threads"]
@@ -85,6 +86,8 @@ def test_a_search_ends_as_a_document_a_page_and_a_run(tmp_path: Path, crash: Chi
     assert record.verb == "tune" and {r.status for r in results} == {"ok"}
     assert document.winner.id in record.rows
     assert all(len(r.measurements) >= 6 for r in results)
+    rows = describe_stored(record, results).rows
+    assert all(row.outputs_agree for row in rows) and any(row.is_reference for row in rows)
     judged = {r.id: judge(r.measurements) for r in results}
     assert [(row.validity, row.caveats) for row in document.final] == [
         (judged[row.id][0], tuple(judged[row.id][1])) for row in document.final
@@ -261,6 +264,20 @@ def test_under_load_streams_and_batches_race_and_laps_are_kept(
     assert document.winner is not None and (document.winner.streams, document.winner.max_batch) == (4, 4)
     assert document.beaten and document.ratio is not None and document.ratio.value == pytest.approx(4, rel=0.02)
     assert document.default is not None and document.default.streams == document.default.max_batch == 1
+    left = [7]
+
+    def stop(self: LoadTrack, *given: Any) -> Any:
+        left[0] -= 1
+        if not left[0]:
+            raise KeyboardInterrupt
+        return probe(self, *given)
+
+    monkeypatch.setattr(LoadTrack, "_probe", stop)
+    with pytest.raises(KeyboardInterrupt):
+        search(tmp_path / "broken", request)
+    broken = search(tmp_path / "broken", request, resume=True)
+    assert replace(broken, spent_s=0, machine=document.machine) == replace(document, spent_s=0)
+    monkeypatch.setattr(LoadTrack, "_probe", probe)
     count = len(probed)
     again = search(tmp_path / "t", request, resume=True)
     assert len(probed) == count and again.winner == document.winner

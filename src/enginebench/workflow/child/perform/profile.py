@@ -6,7 +6,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, get_args, get_type_hints
 
 from enginebench.analyze.quantiles import median
-from enginebench.analyze.validity import doubt_marks
+from enginebench.analyze.validity import doubt_enqueue, doubt_marks
 from enginebench.backends.abilities import PlanProfiler, PlanProof
 from enginebench.backends.registry import find_installed, list_names, open_backend
 from enginebench.core.errors import BackendUnavailable
@@ -51,7 +51,7 @@ def perform_profile(job: ProfileJob, note: NoteCall) -> ProfileAnswer:
         clock="device" if measured.device_ns else measured.clock,
         effective_precision=proof or None,
         engine_version=backend.probe().version,
-        caveats=(*measured.caveats, *doubt_marks([measured])),
+        caveats=(*measured.caveats, *doubt_marks([measured]), *doubt_enqueue([measured])),
     )
 
 
