@@ -33,11 +33,11 @@ from enginebench.core.names import parse_engine, parse_precision
 from enginebench.core.records import Artifact, EngineSpec
 from enginebench.measure.arrivals import MemoryBoard, schedule_poisson
 from enginebench.measure.simulated import simulate
-from enginebench.report.load.document import LoadDocument, describe_row
+from enginebench.report.load.document import LoadDocument, LoadSettings, describe_row
 from enginebench.report.progress import PlainReporter
 from enginebench.workflow.child.jobs import ServeJob
 from enginebench.workflow.probe import Plan
-from enginebench.workflow.rates import Bench, LoadSettings, Prober, name_row
+from enginebench.workflow.rates import Bench, Prober, name_row
 from enginebench.workflow.request import Shared
 from enginebench.workflow.verbs.load import load_target, make_request
 
@@ -135,7 +135,7 @@ def count_alarms(times: int, process_sd: float) -> None:
                 board, busy_ns = simulate(offsets, lambda requests: round(SERVICE_NS / speed))
                 return describe_point(read(board), qps=plan.qps, limit=plan.limit, busy_ns=busy_ns, row=plan.row)
 
-            settings = LoadSettings(limit=Limit(ms=30.0), find_capacity=True, rounds=6)
+            settings = LoadSettings(limit_ms=30.0, find_capacity=True, rounds=6)
             prober = Prober(settings, seed=time, timeout_s=1.0, reporter=Silent(), probe=probe)
             benches = [make_bench(name) for name in ("first", "second")]
             prober.rows = {bench.row.id: bench.row for bench in benches}
@@ -151,7 +151,7 @@ def count_alarms(times: int, process_sd: float) -> None:
 def make_bench(name: str) -> Bench:
     row = name_row(EngineSpec(backend=name), streams=1, max_batch=1, max_wait_ms=0.0)
     artifact = Artifact(kind="onnx", model="m", path="", sha256="", files=(), inputs=(), outputs=())
-    job = ServeJob(model="m", artifact=artifact, engine=row.engine, out_dir="", board="", bell="")
+    job = ServeJob(model="m", artifact=artifact, engine=row.engine, out_dir="")
     return Bench(row=row, job=job)
 
 
@@ -208,7 +208,7 @@ def list_on_gpu(limit_ms: float, seconds: float, engines: str) -> None:
     """Capacities of resnet50 in FP16, two streams with batches up to 32, and their share of what comes all at once."""
     for engine in engines.split(" "):
         settings = LoadSettings(
-            limit=Limit(ms=limit_ms),
+            limit_ms=limit_ms,
             find_capacity=True,
             duration_s=1.0,
             streams=(2,),
@@ -257,7 +257,7 @@ def list_configurations(limit_ms: float, seconds: float) -> None:
     """Capacities of resnet18 under the limit; each search may take so many seconds, of FP32 twice as many."""
     for engines, precision, streams, threads, batch in TABLE:
         settings = LoadSettings(
-            limit=Limit(ms=limit_ms),
+            limit_ms=limit_ms,
             find_capacity=True,
             streams=(streams,),
             max_batches=(batch,),

@@ -37,7 +37,7 @@ from enginebench.workflow.child.isolate import Child
 from enginebench.workflow.child.jobs import ArriveJob
 from enginebench.workflow.rates import make_bench, name_row, widen_profile
 from enginebench.workflow.request import Shared
-from enginebench.workflow.verbs.load import load_target, make_request, make_settings, read_load, write_load
+from enginebench.workflow.verbs.load import check_settings, load_target, make_request, read_load, write_load
 from graphs import build_graph, save
 from processes import Cli, environment, start_cli
 from reporters import Silent
@@ -72,7 +72,7 @@ def load(folder: Path, engine: str, *, model: str = GRAPH, inputs: str | None = 
         input_size=None,
         streams=1,
     )
-    return load_target(request, make_settings(**{**QUICK, **given}), folder, reporter=Silent())
+    return load_target(request, LoadSettings(**{**QUICK, **given}), folder, reporter=Silent())
 
 
 def test_a_point_has_every_request_and_the_fields_of_the_contract(tmp_path: Path) -> None:
@@ -277,9 +277,8 @@ def test_a_capacity_is_an_interval_and_two_engines_get_a_verdict(tmp_path: Path)
         input_size=None,
         streams=1,
     )
-    settings = make_settings(**{**QUICK, "find_capacity": True, "limit_ms": 20.0, "time_budget_s": 60.0})
-    limit = msgspec.structs.replace(settings.limit, percentile=90.0)  # type: ignore[type-var]
-    settings = msgspec.structs.replace(settings, limit=limit, resolution=3.0)
+    settings = LoadSettings(**{**QUICK, "find_capacity": True, "limit_ms": 20.0, "time_budget_s": 60.0})
+    settings = msgspec.structs.replace(settings, percentile=90.0, resolution=3.0)
     document = load_target(request, settings, tmp_path, reporter=Silent())
     assert document.capacity is not None and document.capacity.passes_qps
     slow, fast = (row.capacity for row in document.rows)
@@ -399,7 +398,7 @@ def test_loadgen_drives_the_same_engine_and_says_alike(scenario: str, tmp_path: 
 )
 def test_what_contradicts_itself_is_refused(given: dict[str, Any], message: str) -> None:
     with pytest.raises(UsageError, match=message):
-        make_settings(**{**QUICK, **given})
+        check_settings(LoadSettings(**{**QUICK, **given}))
 
 
 def test_schedules_are_those_of_their_rates() -> None:

@@ -10,10 +10,10 @@ from enginebench.analyze.load.loadgen import Scenario
 from enginebench.api import given
 from enginebench.api.given import Model, PathLike, Shapes
 from enginebench.api.progress import open_progress
-from enginebench.report.load.document import LoadDocument
+from enginebench.report.load.document import LoadDocument, LoadSettings
 from enginebench.workflow.folder import default_folder
 from enginebench.workflow.targets.bundles import fill_request, read_target
-from enginebench.workflow.verbs.load import load_target, make_request, make_settings, write_load
+from enginebench.workflow.verbs.load import check_settings, load_target, make_request, write_load
 
 
 def load(
@@ -92,7 +92,7 @@ def load(
     given.check(scenario=scenario, qps=qps, p99_limit_ms=p99_limit_ms, percentile=percentile, duration=duration)
     given.check(rounds=rounds, time_budget=time_budget, max_wait_ms=max_wait_ms, input_size=input_size)
     shared = given.read_shared(device, threads, seed, input_shape, weights, inputs, ort_extension)
-    settings = make_settings(
+    settings = LoadSettings(
         scenario=scenario,
         qps=qps,
         find_capacity=find_capacity,
@@ -107,6 +107,7 @@ def load(
         time_budget_s=time_budget,
         loadgen=loadgen,
     )
+    check_settings(settings)
     with given.take_model(target, example_inputs) as taken, open_progress(progress) as reporter:
         root = Path(out) if out is not None else default_folder(f"load-{taken.name}")
         bundle = read_target(taken.text, {"--engine": engine, "--threads": threads, "--input-shape": input_shape})

@@ -8,7 +8,6 @@ from pathlib import Path
 
 from msgspec.structs import replace
 
-from enginebench.analyze.load.queueing import Limit
 from enginebench.backends.registry import find_installed, takes
 from enginebench.core.errors import BackendUnavailable, EngineBenchError, UsageError
 from enginebench.core.records import Machine, Result
@@ -191,7 +190,7 @@ def load_winners(folder: RunFolder, record: RunRecord, results: dict[str, Result
     winners = {ref.id for ref in (document.fastest, document.recommended) if ref is not None}
     if not winners:
         reporter.say("no row won, so that none was put under load")
-    settings = LoadSettings(limit=Limit(ms=limit_ms), find_capacity=True)
+    settings = LoadSettings(limit_ms=limit_ms, find_capacity=True)
     prober = Prober(settings, seed=record.request.measure.seed, timeout_s=record.request.timeout_s, reporter=reporter)
     for name in winners:
         known = results[name].capacity

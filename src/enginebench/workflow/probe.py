@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import os
 import tempfile
-import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -16,11 +16,11 @@ from msgspec.structs import replace
 from enginebench.analyze.load.queueing import INTERRUPTED, Limit, LoadPoint, Stamps, describe_point
 from enginebench.core.caveats import make_caveat
 from enginebench.core.errors import ChildFailed, EngineBenchError
-from enginebench.core.records import Block, Caveat
-from enginebench.measure.arrivals import RELEASED, MemoryBoard, create_board
+from enginebench.core.records import Caveat
+from enginebench.measure.arrivals import RELEASED, START, MemoryBoard, create_board
 from enginebench.measure.pin import share_cpus
 from enginebench.measure.topology import whole_cores
-from enginebench.measure.watch import BlockWatch, join_readings, make_block, note_doubts
+from enginebench.measure.watch import BlockReading, BlockWatch, join_readings, make_block, note_doubts
 from enginebench.workflow.child.isolate import Child, child_environment, wait_until_sure
 from enginebench.workflow.child.jobs import ArriveJob, ServeAnswer, ServeJob
 
@@ -55,17 +55,6 @@ def open_memory() -> Iterator[int]:
         yield file.fileno()
 
 
-@contextmanager
-def open_pipe() -> Iterator[tuple[int, int]]:
-    """(end to read from, end to write to)."""
-    ends = os.pipe()
-    try:
-        yield ends
-    finally:
-        for end in ends:
-            os.close(end)
-
-
 def probe_open(plan: Plan, offsets: Times, samples: Times) -> LoadPoint:
     """The point of requests that arrive by a schedule.
 
@@ -75,32 +64,36 @@ def probe_open(plan: Plan, offsets: Times, samples: Times) -> LoadPoint:
     engine_cpus, own_cpus = share_cpus(plan.job.streams * plan.job.engine.threads)
     alone = not set(engine_cpus) & set(own_cpus)
     doubts = () if alone else (make_caveat("shared_cores", cores=len(engine_cpus)),)
-    with open_memory() as memory, open_pipe() as (hear, ring), ExitStack() as stack:
-        board = create_board(memory, offsets, samples)
+    watch = BlockWatch(whole_cores((*engine_cpus, *own_cpus)))
+    timeout_s = LOAD_TIMEOUT_S + 2 * (float(offsets[-1]) / 1e9 + plan.job.grace_s)
+    with open_memory() as memory, ExitStack() as stack:
+        board, (hear, ring) = create_board(memory, offsets, samples), os.pipe()
+        stack.callback(os.close, hear)
+        stack.callback(os.close, ring)
         job = replace(plan.job, board=memory, bell=hear, cpus=engine_cpus)
         arrive = ArriveJob(board=memory, bell=ring, cpus=own_cpus, spin=alone)
         engine = stack.enter_context(Child(child_environment(job.engine.threads), pass_fds=(memory, hear)))
         generator = stack.enter_context(Child(child_environment(1), pass_fds=(memory, ring)))
-        failure: BaseException | None = None
-        answer: ServeAnswer | None = None
-        who, watch = "engine", Surroundings((*engine_cpus, *own_cpus))
-        try:
-            timeout_s = LOAD_TIMEOUT_S + 2 * (float(offsets[-1]) / 1e9 + job.grace_s)
-            serving = engine.start(job, timeout_s=timeout_s, on_note=watch.begin)
+
+        def serve() -> ServeAnswer:
+            serving = engine.start(job, timeout_s=timeout_s, on_note=lambda note: watch.begin())
             arriving = generator.start(arrive, timeout_s=timeout_s)
             wait_until_sure([serving], helpers=[arriving])
             if arriving.lost and not serving.lost and board.head[RELEASED] < board.count:
-                who = "generator of requests"
-                arriving.finish()  # raises what ended it
-            answer = serving.finish()
-        except ChildFailed as error:
-            failure = ChildFailed(f"the {who}: {error.reason}", error.stderr_tail)
-        except (EngineBenchError, KeyboardInterrupt) as error:
-            failure = error
-        point = _read_point(plan, board, answer, failure, doubts, watch.end(answer))
-    if isinstance(failure, KeyboardInterrupt):
-        raise Interrupted(point)
-    return point
+                with _name_child("generator of requests"):
+                    arriving.finish()  # raises what ended it
+            with _name_child("engine"):
+                return serving.finish()
+
+        return _measure(plan, board, doubts, watch, serve)
+
+
+@contextmanager
+def _name_child(name: str) -> Iterator[None]:
+    try:
+        yield
+    except ChildFailed as error:
+        raise ChildFailed(f"the {name}: {error.reason}", error.stderr_tail) from error
 
 
 class Interrupted(KeyboardInterrupt):
@@ -113,49 +106,41 @@ class Interrupted(KeyboardInterrupt):
 
 def probe_closed(plan: Plan, samples: Times) -> LoadPoint:
     """The point of queries that come one after another: each as soon as the one before has ended."""
+    cpus, _ = share_cpus(plan.job.streams * plan.job.engine.threads)
+    watch, timeout_s = BlockWatch(whole_cores(cpus)), LOAD_TIMEOUT_S + 2 * plan.job.duration_s
     with open_memory() as memory:
         board = create_board(memory, [0] * len(samples), samples)
-        engine_cpus, _ = share_cpus(plan.job.streams * plan.job.engine.threads)
-        job = replace(plan.job, board=memory, cpus=engine_cpus)
-        failure: BaseException | None = None
-        answer: ServeAnswer | None = None
-        watch = Surroundings(engine_cpus)
+        job = replace(plan.job, board=memory, cpus=cpus)
         with Child(child_environment(job.engine.threads), pass_fds=[memory]) as child:
-            try:
-                answer = child.perform(job, timeout_s=LOAD_TIMEOUT_S + 2 * job.duration_s, on_note=watch.begin)
-            except (EngineBenchError, KeyboardInterrupt) as error:
-                failure = error
-            block = watch.end(answer)
-        point = _read_point(plan, board, answer, failure, (), block)
+            serve = partial(child.perform, job, timeout_s=timeout_s, on_note=lambda note: watch.begin())
+            return _measure(plan, board, (), watch, serve)
+
+
+def _measure(
+    plan: Plan, board: MemoryBoard, doubts: Sequence[Caveat], watch: BlockWatch, serve: Callable[[], ServeAnswer]
+) -> LoadPoint:
+    """The point of what stands on the board in the end.
+
+    Raises:
+        EngineBenchError: what ended the engine before any request was answered.
+        Interrupted: somebody stopped it.
+    """
+    failure: BaseException | None = None
+    answer: ServeAnswer | None = None
+    try:
+        answer = serve()
+    except (EngineBenchError, KeyboardInterrupt) as error:
+        failure = error
+    reading, came = watch.end(), int(board.head[RELEASED])
+    point = None
+    if failure is None or (came and board.done.any()):
+        point = _read_point(plan, board, answer, failure, doubts, reading)
     if isinstance(failure, KeyboardInterrupt):
         raise Interrupted(point)
+    if point is None:
+        assert failure is not None
+        raise failure
     return point
-
-
-class Surroundings:
-    """Watches what others do to the machine, from the moment at which the engine serves; one block in all.
-
-    Args:
-        cpus: those of engine and generator.
-    """
-
-    def __init__(self, cpus: Sequence[int]) -> None:
-        self._watch = BlockWatch(whole_cores(cpus))
-        self._start_ns = 0
-
-    def begin(self, note: str) -> None:
-        """Takes the counters."""
-        self._watch.begin()
-        self._start_ns = time.perf_counter_ns()
-
-    def end(self, answer: ServeAnswer | None) -> Block | None:
-        """What was seen, with what the engine's process saw of its GPU; None if nothing was served."""
-        if not self._start_ns:
-            return None
-        reading = self._watch.end()
-        if answer is not None and answer.gpu is not None:
-            reading = join_readings(reading, answer.gpu)
-        return make_block(0, 1, time.perf_counter_ns() - self._start_ns, reading)
 
 
 def _read_point(
@@ -163,19 +148,16 @@ def _read_point(
     board: MemoryBoard,
     answer: ServeAnswer | None,
     failure: BaseException | None,
-    doubts: Sequence[Caveat],
-    block: Block | None,
+    known: Sequence[Caveat],
+    reading: BlockReading,
 ) -> LoadPoint:
-    """The point of what stands on the board.
-
-    Raises:
-        EngineBenchError: what ended the engine before any request was answered.
-    """
-    came = int(board.head[RELEASED])
-    if failure is not None and (not came or not board.done.any()):
-        raise failure
-    doubts = [*doubts, *(answer.caveats if answer else ()), *(note_doubts([block]) if block else ())]
+    """The point of what stands on the board, and of what was seen since the engine began to serve."""
+    if answer is not None and answer.gpu is not None:
+        reading = join_readings(reading, answer.gpu)
+    block = make_block(0, 1, max(0, int(board.done.max()) - int(board.head[START])), reading)
+    doubts = [*known, *(answer.caveats if answer else ()), *note_doubts([block])]
     if failure is not None:
+        came = int(board.head[RELEASED])
         planned = came if plan.job.query else board.count
         doubts.append(make_caveat("cut_short", came=came, planned=planned, reason=_describe(failure)))
     reasons = answer.reasons if answer else {}

@@ -44,7 +44,7 @@ from enginebench.measure.arrivals import count_arrivals, count_fullest, read_tra
 from enginebench.models.samples import find_samples, list_samples
 from enginebench.report.load.document import LoadDocument, LoadRow, LoadSettings
 from enginebench.workflow.child.jobs import ServeJob
-from enginebench.workflow.probe import Plan, probe_closed, probe_open
+from enginebench.workflow.probe import Interrupted, Plan, probe_closed, probe_open
 from enginebench.workflow.progress import Reporter
 
 if TYPE_CHECKING:
@@ -167,12 +167,6 @@ class Prober:
     through again, without measuring anything twice.
 
     Args:
-        settings: of the load.
-        seed: of arrivals and samples.
-        timeout_s: seconds that requests which come all at once may take.
-        reporter: where progress goes.
-        probe: measures one point.
-        clock: in seconds.
         earlier: the load as it was interrupted.
         keep: is called after each point that was measured.
     """
@@ -193,8 +187,9 @@ class Prober:
         self._probe_open = probe
         self._reporter, self._clock, self._keep = reporter, clock, keep
         self._artifacts = {row.id: row.artifact for row in earlier.rows} if earlier else {}
-        whole = [point for point in earlier.points if not was_interrupted(point)] if earlier else []
-        self._earlier = whole, [*earlier.pilots] if earlier else []
+        known = (earlier.points, earlier.pilots) if earlier else ((), ())
+        # (points, pilots) that were not come to again
+        self.earlier = tuple([point for point in points if not was_interrupted(point)] for points in known)
         self._scheduled: Counter[str] = Counter()  # row -> its probes
         self._spent_s = 0.0
         self._seconds = settings.duration_s or POINT_S
@@ -218,16 +213,11 @@ class Prober:
             point = self._probe_rate(bench, self._schedule(bench, settings.qps), settings.qps)
         return point
 
-    @property
-    def left(self) -> tuple[list[LoadPoint], list[LoadPoint]]:
-        """(points, pilots) of the interrupted load that were not come to again."""
-        return self._earlier
-
     def _take(
         self, found: list[LoadPoint], plan: Plan, told: str, planned: int | None, probe: Callable[[], LoadPoint]
     ) -> LoadPoint:
         """The point that the interrupted load found, if it asked the same; else the probe's. It is added to `found`."""
-        waiting = self._earlier[found is self.pilots]
+        waiting = self.earlier[found is self.pilots]
         known = [point for point in waiting if point.row == plan.row]
         same = self._artifacts.get(plan.row) == self.rows[plan.row].artifact
         if known and same and asks_the_same(known[0], plan.qps, planned):
@@ -240,6 +230,9 @@ class Prober:
         start_s = self._clock()
         try:
             point = probe()
+        except Interrupted as stopped:
+            found += [stopped.point] if stopped.point else []
+            raise
         finally:
             seconds = self._clock() - start_s
             self._spent_s += seconds

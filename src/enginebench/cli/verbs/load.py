@@ -118,15 +118,15 @@ def command(
     from enginebench.core.errors import UsageError
     from enginebench.core.names import parse_precision
     from enginebench.core.store import encode
-    from enginebench.report.load.document import LoadDocument
+    from enginebench.report.load.document import LoadDocument, LoadSettings
     from enginebench.report.load.terminal import print_load
     from enginebench.workflow.folder import default_folder
     from enginebench.workflow.targets.bundles import fill_request, read_target
-    from enginebench.workflow.verbs.load import load_target, make_request, make_settings, write_load
+    from enginebench.workflow.verbs.load import check_settings, load_target, make_request, write_load
 
     if resume and out is None:
         raise UsageError("--resume needs --out DIR, the folder of the load to continue")
-    settings = make_settings(
+    settings = LoadSettings(
         scenario=scenario,
         qps=qps,
         find_capacity=find_capacity,
@@ -141,6 +141,7 @@ def command(
         time_budget_s=time_budget,
         loadgen=loadgen,
     )
+    check_settings(settings)
     bundle = read_target(target, {"--engine": engine, "--threads": common.threads, "--input-shape": common.input_shape})
     request = make_request(
         common,

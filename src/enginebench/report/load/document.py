@@ -36,14 +36,18 @@ class LoadSettings(Struct, frozen=True, kw_only=True):
     streams: tuple[int, ...] = (1,)
     max_batches: tuple[int, ...] = (1,)
     max_wait_ms: float = 0.0
-    limit: Limit | None = None
-    percentile: float = 99.0
+    limit_ms: float | None = None
+    percentile: float = 99.0  # that the limit is on
     find_capacity: bool = False
     rounds: int = 1  # searches of each configuration, in turns; a verdict needs six
     time_budget_s: float = 900.0  # of all searches together
     resolution: float = RESOLUTION  # fails over passes at which a search ends
     strict: bool = True  # a rate passes only where its requests show that it does; False: where few enough were late
     loadgen: bool = False
+
+    @property
+    def limit(self) -> Limit | None:
+        return None if self.limit_ms is None else Limit(ms=self.limit_ms, percentile=self.percentile)
 
 
 class LoadDocument(Struct, frozen=True, kw_only=True):

@@ -8,7 +8,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from enginebench.analyze.load.capacity import find_middle
-from enginebench.analyze.load.queueing import Limit, judge_search
+from enginebench.analyze.load.queueing import judge_search
 from enginebench.analyze.validity import find_worst
 from enginebench.core.errors import EngineBenchError, UsageError
 from enginebench.core.records import Capacity, Caveat, Result, Validity
@@ -107,13 +107,10 @@ class LoadTrack:
         if self._request.goal == "throughput":
             rate = prober.measure_offline(bench).achieved_per_s
             lap = replace(lap, achieved_per_s=rate, lap=describe_rate(rate, "it answered nothing"))
-            return self._judge_probes(lap, prober)
-        earlier = [one.capacity for one in self._laps if one.candidate == setting.name and one.capacity is not None]
-        capacity = prober.search_capacity(bench, earlier)
-        lap = replace(lap, capacity=capacity, lap=describe_rate(find_middle(capacity), self._explain_none(capacity)))
-        return self._judge_probes(lap, prober)
-
-    def _judge_probes(self, lap: StoredLap, prober: Prober) -> StoredLap:
+        else:
+            earlier = [one.capacity for one in self._laps if one.candidate == setting.name and one.capacity is not None]
+            found = prober.search_capacity(bench, earlier)
+            lap = replace(lap, capacity=found, lap=describe_rate(find_middle(found), self._explain_none(found)))
         validity, caveats = judge_search([*prober.pilots, *prober.points])
         return replace(lap, validity=validity, caveats=caveats)
 
@@ -129,10 +126,9 @@ class LoadTrack:
 
     def _make_prober(self, final: bool) -> Prober:
         request = self._request
-        limit = None if request.p99_limit_ms is None else Limit(ms=request.p99_limit_ms)
         settings = LoadSettings(
             scenario="offline" if request.goal == "throughput" else "server",
-            limit=limit,
+            limit_ms=request.p99_limit_ms,
             find_capacity=request.goal == "capacity",
             time_budget_s=request.child_s,  # a lap is a whole search, and it must not cost the others theirs
         )

@@ -11,8 +11,8 @@ import numpy as np
 from msgspec.structs import asdict, replace
 
 from enginebench.analyze.load.capacity import agrees_with_probes
-from enginebench.analyze.load.loadgen import DETAIL, LoadgenPoint, Scenario, describe_loadgen, read_detail
-from enginebench.analyze.load.queueing import Limit, LoadPoint, judge_block
+from enginebench.analyze.load.loadgen import DETAIL, LoadgenPoint, describe_loadgen, read_detail
+from enginebench.analyze.load.queueing import Limit, judge_block
 from enginebench.analyze.tails import strict_min_samples
 from enginebench.backends.registry import find_installed, takes
 from enginebench.bundle.reading import is_bundle
@@ -27,6 +27,8 @@ from enginebench.core.records import Artifact, EngineSpec, MeasureSpec, Precisio
 from enginebench.core.store import encode, read_record, write_atomic
 from enginebench.measure.machine import describe_machine
 from enginebench.measure.pin import count_stream_threads, share_cpus
+from enginebench.measure.topology import whole_cores
+from enginebench.measure.watch import BlockWatch, make_block
 from enginebench.models.samples import find_samples
 from enginebench.report.bundle import load_bundle
 from enginebench.report.charts import render_png
@@ -40,7 +42,6 @@ from enginebench.workflow.folder import RunFolder, RunRequest, check_inside, hid
 from enginebench.workflow.lock import lock_devices
 from enginebench.workflow.main_job import list_changes
 from enginebench.workflow.plan import PlannedRow, list_devices, plan_rows, plan_stored
-from enginebench.workflow.probe import Interrupted, Surroundings
 from enginebench.workflow.progress import Reporter
 from enginebench.workflow.rates import POINT_S, Bench, Prober, make_bench, name_row, widen_profile
 from enginebench.workflow.request import Shared
@@ -90,14 +91,14 @@ class Loading:
 
     def describe(self, finished: bool = True) -> LoadDocument:
         """The document of what was found so far, by an interrupted load, too."""
-        points, pilots = ([], []) if finished else self._prober.left
+        points, pilots = ([], []) if finished else self._prober.earlier
         found = [row.capacity for row in self._prober.rows.values() if row.capacity is not None]
         settings = self._settings
         return LoadDocument(
             model=self._model,
             scenario=settings.scenario,
             arrivals=hide_home(settings.arrivals),
-            limit_ms=settings.limit.ms if settings.limit else None,
+            limit_ms=settings.limit_ms,
             percentile=settings.percentile,
             seed=self._request.measure.seed,
             points=(*self._prober.points, *points),
@@ -160,15 +161,12 @@ class Loading:
             min_queries=strict_min_samples(limit.share, 0),
         )
         timeout_s = self._request.timeout_s + LOADGEN_PATIENCE * seconds
-        watch = Surroundings(cpus)
-        run_child(
-            job, timeout_s=timeout_s, environment=child_environment(bench.row.engine.threads), on_note=watch.begin
-        )
-        validity, doubts = judge_block(watch.end(None))
+        watch, environment = BlockWatch(whole_cores(cpus)), child_environment(bench.row.engine.threads)
+        run_child(job, timeout_s=timeout_s, environment=environment, on_note=lambda note: watch.begin())
+        validity, doubts = judge_block(make_block(0, 1, round(1e9 * seconds), watch.end()))
         files = tuple(str(path.relative_to(self._folder.root)) for path in sorted(folder.glob("mlperf_log_*")))
-        found = describe_loadgen(
-            read_detail(folder / DETAIL), row=bench.row.id, scenario=settings.scenario, files=files
-        )
+        detail = read_detail(folder / DETAIL)
+        found = describe_loadgen(detail, row=bench.row.id, scenario=settings.scenario, files=files)
         return replace(found, validity=validity, caveats=doubts)
 
     def _prepare(self) -> list[Bench]:
@@ -243,10 +241,6 @@ class Loading:
             out_dir=self._folder.artifacts,
             seed=row.measure.seed,
         )
-
-    def keep(self, point: LoadPoint) -> None:
-        """Takes the point of a probe that was interrupted."""
-        self._prober.points.append(point)
 
 
 def write_load(root: Path, document: LoadDocument) -> tuple[str, ...]:
@@ -335,8 +329,6 @@ def load_target(
         try:
             return loading.run()
         except (KeyboardInterrupt, EngineBenchError) as error:
-            if isinstance(error, Interrupted) and error.point is not None:
-                loading.keep(error.point)
             found = loading.describe(finished=False)
             if found.points or isinstance(error, KeyboardInterrupt):
                 on_partial(found)
@@ -392,31 +384,18 @@ def make_request(
     )
 
 
-def make_settings(
-    *,
-    scenario: Scenario,
-    qps: float | None,
-    find_capacity: bool,
-    limit_ms: float | None,
-    percentile: float,
-    arrivals: str,
-    duration_s: float | None,
-    streams: tuple[int, ...],
-    max_batches: tuple[int, ...],
-    max_wait_ms: float,
-    rounds: int = 1,
-    time_budget_s: float = 900.0,
-    loadgen: bool = False,
-) -> LoadSettings:
-    """The settings, with what contradicts itself refused.
+def check_settings(settings: LoadSettings) -> None:
+    """Checks that nothing in the settings contradicts the rest.
 
     Raises:
         UsageError: something is missing, or would be ignored.
     """
-    server, trace = scenario == "server", arrivals not in ("poisson", "constant")
+    qps, arrivals, find_capacity = settings.qps, settings.arrivals, settings.find_capacity
+    server, trace = settings.scenario == "server", arrivals not in ("poisson", "constant")
     if not server and (qps or find_capacity or arrivals != "poisson"):
-        raise UsageError(f"--qps, --find-capacity and --arrivals are for --scenario server; {scenario} has no rate")
-    if find_capacity and limit_ms is None:
+        needs = "--qps, --find-capacity and --arrivals are for --scenario server"
+        raise UsageError(f"{needs}; {settings.scenario} has no rate")
+    if find_capacity and settings.limit is None:
         raise UsageError("--find-capacity needs a limit: add --p99-limit-ms X")
     if find_capacity and (qps or trace):
         raise UsageError("--find-capacity chooses the rates itself: leave out --qps and the file of --arrivals")
@@ -424,24 +403,9 @@ def make_settings(
         raise UsageError("--scenario server needs a rate: --qps N, --find-capacity, or a file of --arrivals")
     if trace and qps:
         raise UsageError(f"the file {arrivals} says when requests come: leave out --qps")
-    seconds = duration_s or POINT_S
+    seconds = settings.duration_s or POINT_S
     if qps and qps * seconds < 1:
         raise UsageError(
             f"--qps {qps:g} for {seconds:g} s is less than one request: give --duration {math.ceil(1 / qps)} or more, "
             f"or --qps {1 / seconds:.3g} or more"
         )
-    return LoadSettings(
-        scenario=scenario,
-        qps=qps,
-        arrivals=arrivals,
-        duration_s=duration_s,
-        streams=streams,
-        max_batches=max_batches,
-        max_wait_ms=max_wait_ms,
-        limit=Limit(ms=limit_ms, percentile=percentile) if limit_ms is not None else None,
-        percentile=percentile,
-        find_capacity=find_capacity,
-        rounds=rounds,
-        time_budget_s=time_budget_s,
-        loadgen=loadgen,
-    )

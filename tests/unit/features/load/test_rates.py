@@ -41,7 +41,7 @@ def probe(plan: Plan, offsets: Any, samples: Any, block: Block | None = None) ->
 
 def search(seed: int, *, strict: bool) -> tuple[Capacity, int]:
     """(what one search finds, requests that its probes took)."""
-    settings = LoadSettings(limit=LIMIT, find_capacity=True, duration_s=1.0, resolution=1.1, strict=strict)
+    settings = LoadSettings(limit_ms=LIMIT.ms, find_capacity=True, duration_s=1.0, resolution=1.1, strict=strict)
     found, prober = begin(settings, seed)
     return found, sum(point.offered for point in prober.points)
 
@@ -92,14 +92,14 @@ def test_a_probe_that_was_cut_short_holds_nothing() -> None:
 
 def test_a_capacity_whose_probes_others_disturbed_is_suspect() -> None:
     block = make_block(0, 1, 10**9, BlockReading(foreign_cpu_cores=1.0, marks=("foreign_cpu",)))
-    settings = LoadSettings(limit=LIMIT, find_capacity=True, duration_s=1.0, resolution=1.5)
+    settings = LoadSettings(limit_ms=LIMIT.ms, find_capacity=True, duration_s=1.0, resolution=1.5)
     prober, (bench,) = prepare(settings, probe=lambda *given: probe(*given, block=block))
     found = prober.search_capacity(bench)
     assert found.suspect and {point.validity for point in prober.points} == {"invalid"}
 
 
 def test_a_limit_that_no_rate_holds_costs_a_rough_search_seconds() -> None:
-    settings = LoadSettings(limit=Limit(ms=4.0), find_capacity=True, duration_s=1.0, resolution=1.1, strict=False)
+    settings = LoadSettings(limit_ms=4.0, find_capacity=True, duration_s=1.0, resolution=1.1, strict=False)
     found, prober = begin(settings, seed=1)
     assert found.passes_qps is None and found.ended == "nothing passes"
     assert sum(point.offered / point.qps for point in prober.points if point.qps) < 60
@@ -110,7 +110,7 @@ def test_a_rough_search_takes_a_fraction_of_the_requests() -> None:
     assert rough < strict / 2
 
 
-CAPACITY = LoadSettings(limit=LIMIT, find_capacity=True, duration_s=1.0, resolution=1.5)
+CAPACITY = LoadSettings(limit_ms=LIMIT.ms, find_capacity=True, duration_s=1.0, resolution=1.5)
 
 
 def make_mortal(row: int, probes: int) -> Any:
