@@ -20,7 +20,7 @@ from enginebench.core.records import Caveat
 from enginebench.measure.arrivals import RELEASED, START, MemoryBoard, create_board
 from enginebench.measure.pin import share_cpus
 from enginebench.measure.topology import whole_cores
-from enginebench.measure.watch import BlockReading, BlockWatch, join_readings, make_block, note_doubts
+from enginebench.measure.watch import BlockWatch, join_readings, make_block, note_doubts
 from enginebench.workflow.child.isolate import Child, child_environment, wait_until_sure
 from enginebench.workflow.child.jobs import ArriveJob, ServeAnswer, ServeJob
 
@@ -97,9 +97,9 @@ def _name_child(name: str) -> Iterator[None]:
 
 
 class Interrupted(KeyboardInterrupt):
-    """Somebody stopped a probe; `point` is what it had measured, if anything."""
+    """Somebody stopped a probe; `point` is what it had measured."""
 
-    def __init__(self, point: LoadPoint | None) -> None:
+    def __init__(self, point: LoadPoint) -> None:
         super().__init__()
         self.point = point
 
@@ -117,7 +117,7 @@ def probe_closed(plan: Plan, samples: Times) -> LoadPoint:
 
 
 def _measure(
-    plan: Plan, board: MemoryBoard, doubts: Sequence[Caveat], watch: BlockWatch, serve: Callable[[], ServeAnswer]
+    plan: Plan, board: MemoryBoard, known: Sequence[Caveat], watch: BlockWatch, serve: Callable[[], ServeAnswer]
 ) -> LoadPoint:
     """The point of what stands on the board in the end.
 
@@ -132,36 +132,17 @@ def _measure(
     except (EngineBenchError, KeyboardInterrupt) as error:
         failure = error
     reading, came = watch.end(), int(board.head[RELEASED])
-    point = None
-    if failure is None or (came and board.done.any()):
-        point = _read_point(plan, board, answer, failure, doubts, reading)
-    if isinstance(failure, KeyboardInterrupt):
-        raise Interrupted(point)
-    if point is None:
-        assert failure is not None
+    if failure is not None and not (came and board.done.any()):
         raise failure
-    return point
-
-
-def _read_point(
-    plan: Plan,
-    board: MemoryBoard,
-    answer: ServeAnswer | None,
-    failure: BaseException | None,
-    known: Sequence[Caveat],
-    reading: BlockReading,
-) -> LoadPoint:
-    """The point of what stands on the board, and of what was seen since the engine began to serve."""
     if answer is not None and answer.gpu is not None:
         reading = join_readings(reading, answer.gpu)
     block = make_block(0, 1, max(0, int(board.done.max()) - int(board.head[START])), reading)
     doubts = [*known, *(answer.caveats if answer else ()), *note_doubts([block])]
     if failure is not None:
-        came = int(board.head[RELEASED])
         planned = came if plan.job.query else board.count
         doubts.append(make_caveat("cut_short", came=came, planned=planned, reason=_describe(failure)))
     reasons = answer.reasons if answer else {}
-    return describe_point(
+    point = describe_point(
         copy_stamps(board),
         qps=plan.qps,
         limit=plan.limit,
@@ -175,6 +156,9 @@ def _read_point(
         doubts=tuple(doubts),
         block=block,
     )
+    if isinstance(failure, KeyboardInterrupt):
+        raise Interrupted(point)
+    return point
 
 
 def _describe(failure: BaseException) -> str:
@@ -185,11 +169,5 @@ def _describe(failure: BaseException) -> str:
 
 def copy_stamps(board: MemoryBoard) -> Stamps:
     """The stamps, in memory of this process."""
-    return Stamps(
-        scheduled=board.scheduled,
-        released=board.released.copy(),
-        started=board.started.copy(),
-        computed=board.computed.copy(),
-        done=board.done.copy(),
-        status=board.status.copy(),
-    )
+    columns = (board.released, board.started, board.computed, board.done, board.status)
+    return Stamps(board.scheduled, *(column.copy() for column in columns))

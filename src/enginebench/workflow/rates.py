@@ -164,11 +164,7 @@ class Prober:
     """Probes in progress: `rows`, `points` and `pilots` hold what was found so far.
 
     What comes next follows from the points alone, their seconds included. So a load that was interrupted is gone
-    through again, without measuring anything twice.
-
-    Args:
-        earlier: the load as it was interrupted.
-        keep: is called after each point that was measured.
+    through again, without measuring anything twice; `keep` is called after each point that was measured.
     """
 
     def __init__(
@@ -231,7 +227,7 @@ class Prober:
         try:
             point = probe()
         except Interrupted as stopped:
-            found += [stopped.point] if stopped.point else []
+            found.append(stopped.point)
             raise
         finally:
             seconds = self._clock() - start_s

@@ -249,7 +249,7 @@ class Work(Generic[Answer]):
 def wait_until_sure(works: Sequence[Work[Any]], helpers: Sequence[Work[Any]] = ()) -> None:
     """Returns once every child has its answer but for the record, or has failed: `finish` tells which.
 
-    Without one of `helpers` the others would wait in vain, so a helper that is lost also ends the wait.
+    A lost helper ends the wait, too: without it the others would wait in vain.
     """
     while any(not work.sure for work in works) and not any(helper.lost for helper in helpers):
         waiting = [work for work in (*works, *helpers) if not work.sure]

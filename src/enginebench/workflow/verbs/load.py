@@ -67,24 +67,15 @@ class Loading:
     """One call of `load` in progress: what it has found so far, and the document of it."""
 
     def __init__(
-        self,
-        request: RunRequest,
-        settings: LoadSettings,
-        folder: RunFolder,
-        reporter: Reporter,
-        earlier: LoadDocument | None = None,
+        self, request: RunRequest, settings: LoadSettings, root: Path, reporter: Reporter, earlier: LoadDocument | None
     ) -> None:
         self._request, self._settings = request, settings
-        self._folder, self._reporter = folder, reporter
+        self._folder, self._reporter = RunFolder(root), reporter
         self._machine = describe_machine()
         self._model = request.model
+        seed, timeout_s = request.measure.seed, request.timeout_s
         self._prober = Prober(
-            settings,
-            seed=request.measure.seed,
-            timeout_s=request.timeout_s,
-            reporter=reporter,
-            earlier=earlier,
-            keep=self._store,
+            settings, seed=seed, timeout_s=timeout_s, reporter=reporter, earlier=earlier, keep=self._store
         )
         self._loadgen: LoadgenPoint | None = None
         self._failures: list[EngineBenchError] = []
@@ -234,13 +225,8 @@ class Loading:
     def _make_bench(self, row: PlannedRow, artifact: Artifact, streams: int, max_batch: int) -> Bench:
         described = replace(self._describe_row(row.engine, streams, max_batch), artifact=artifact.sha256)
         self._prober.rows[described.id] = described
-        return make_bench(
-            described,
-            artifact,
-            model=row.asked_as,
-            out_dir=self._folder.artifacts,
-            seed=row.measure.seed,
-        )
+        place, seed = self._folder.artifacts, row.measure.seed
+        return make_bench(described, artifact, model=row.asked_as, out_dir=place, seed=seed)
 
 
 def write_load(root: Path, document: LoadDocument) -> tuple[str, ...]:
@@ -324,7 +310,7 @@ def load_target(
     earlier = take_up(request, settings, root) if resume else None
     if not resume and (root / DOCUMENT).exists():
         raise UsageError(f"{root} holds a load already; continue it with --resume or choose another --out")
-    loading = Loading(request, settings, RunFolder(root), reporter, earlier)
+    loading = Loading(request, settings, root, reporter, earlier)
     with lock_devices(list_devices(request), wait=wait, on_wait=reporter.say):
         try:
             return loading.run()
@@ -374,13 +360,9 @@ def make_request(
     Raises:
         UsageError: a shape is malformed.
     """
+    measure = MeasureSpec(seed=shared.seed, processes=1)
     return replace(shared, threads=shared.threads or count_stream_threads(streams)).make_request(
-        target,
-        engines=engines,
-        precisions=precisions,
-        batches=(1,),
-        measure=MeasureSpec(seed=shared.seed, processes=1),
-        input_size=input_size,
+        target, engines=engines, precisions=precisions, batches=(1,), measure=measure, input_size=input_size
     )
 
 

@@ -75,7 +75,7 @@ class World:
             stamps.released[len(offsets) // 2 :] = 0
             cut = make_caveat("cut_short", came=1, planned=2, reason="interrupted")
             whole = describe_point(stamps, qps=plan.qps, limit=plan.limit, row=plan.row, doubts=(cut,))
-            raise Interrupted(whole if how == "half" else None)
+            raise Interrupted(whole) if how == "half" else KeyboardInterrupt
         if how == "killed":
             raise Killed
         self.measured += 1
