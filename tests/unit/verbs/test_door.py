@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import signal
 import subprocess
 import sys
 from importlib import import_module
@@ -10,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from enginebench.cli.door import VERBS
+from enginebench.cli.door import VERBS, main
 from enginebench.cli.verbs.doctor import describe_state
 from enginebench.core.records import Availability
 from processes import Cli, environment
@@ -31,6 +32,23 @@ def test_help_imports_no_engine_no_scipy_and_no_charts(tmp_path: Path) -> None:
     assert "Find the fastest inference engine" in done.stdout
 
 
+@pytest.mark.parametrize("ignored", [False, True])
+def test_a_hang_up_interrupts_unless_it_is_ignored_as_under_nohup(ignored: bool) -> None:
+    before = {number: signal.getsignal(number) for number in (signal.SIGHUP, signal.SIGTERM)}
+    try:
+        signal.signal(signal.SIGHUP, signal.SIG_IGN if ignored else signal.SIG_DFL)
+        with pytest.raises(SystemExit):
+            main(["--version"])
+        if ignored:
+            assert signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
+        else:
+            with pytest.raises(KeyboardInterrupt):
+                signal.raise_signal(signal.SIGHUP)
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
 @pytest.mark.parametrize("verb", sorted(VERBS))
 def test_the_short_help_is_what_the_verb_says_of_itself(verb: str) -> None:
     module, text = VERBS[verb]
@@ -49,6 +67,7 @@ def test_the_short_help_is_what_the_verb_says_of_itself(verb: str) -> None:
         (["run", "digits-cnn", "--precisions", "fp7"], 2, "unknown precision"),
         (["run", "digits-cnn", "--batch", "0"], 2, "--batch"),
         (["run", "digits-cnn", "--resume"], 2, "--out"),
+        (["load", "digits-cnn", "--engine", "ort", "--qps", "9", "--resume"], 2, "--resume needs --out"),
         (["run", "digits-cnn", "--resume", "--out", "nothere"], 5, "run.json"),
         (["run", "digits-cnn", "--engines", "ort,ort"], 2, "given twice"),
         (["run", "digits-cnn", "--engines", "ort", "--baseline", "openvino"], 2, "--baseline openvino"),
