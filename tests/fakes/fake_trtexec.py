@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 sys.path.insert(0, str(Path(__file__).parent))
-from fake_plan import LAYER_MS, PlanError, describe_graph, read_file, write_plan
+from fake_plan import LAYER_MS, PlanError, describe_graph, misread, read_file, write_plan
 
 TABLE = json.loads((Path(__file__).parent / "trtexec_versions.json").read_text(encoding="utf-8"))
 STAMP = "[11/21/2026-01:36:50]"
@@ -249,6 +249,7 @@ class Trtexec:
         data = path.read_bytes()
         try:
             tf32 = not self.has("noTF32") or "ignores_tf32" in self.faults
+            data = misread(data) if self.version == "8.6.1" else data
             head = describe_graph(data, weak, "ignores_precision" in self.faults, tf32=tf32)
         except Exception:
             self.error("[TRT] ModelImporter: In node -1: INVALID_GRAPH")

@@ -44,7 +44,7 @@ RANGES: dict[str, tuple[float, float | None]] = {
     "n": (1, None),
     "topk": (1, None),
     "decoders": (1, 256),
-    "opset": (18, None),
+    "opset": (13, None),
     "profile_index": (0, None),
     "workspace_mb": (1, None),
     "optimization_level": (0, 5),

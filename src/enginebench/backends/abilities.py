@@ -29,6 +29,20 @@ class ImportsLate(Protocol):
     def import_ahead(self) -> None: ...
 
 
+class Reader(NamedTuple):
+    """Who reads graphs, with its version, and the newest operator set that it knows."""
+
+    title: str
+    newest_opset: int
+
+
+@runtime_checkable
+class ReadsOpsets(Protocol):
+    """A backend whose tool takes a newer graph for another network, or does not read it."""
+
+    def describe_reader(self, spec: EngineSpec) -> Reader: ...
+
+
 @runtime_checkable
 class LeavesCode(Protocol):
     """A backend whose build is no artifact: it compiles while it loads, and leaves code for the next process."""

@@ -243,6 +243,13 @@ TEMPLATES: dict[str, Template] = {
         "latencies had not settled after warm-up in {unsettled} of {total} processes",
         "raise --warmup, or look for what disturbs the machine",
     ),
+    "outputs_differ": Template(
+        "the answers of the plan differ from those of {reference}: {found}",
+        "give real inputs to calibrate on, or a graph with Q/DQ nodes (enginebench quantize), and compare again",
+    ),
+    "outputs_not_compared.graph": Template(
+        "the plan's answers were not compared with the graph's: {why}", "compare them with enginebench drift"
+    ),
     "outputs_not_compared": Template(
         "outputs were not compared with those of {reference}: {why}",
         "compare models with the same inputs and outputs",

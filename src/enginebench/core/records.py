@@ -60,6 +60,7 @@ CaveatCode = Literal[
     "no_layer_times",  # the engine's profiler failed; nothing else depends on it
     "nonfinite",
     "not_settled",
+    "outputs_differ",  # an engine's from those of the graph that it was built from
     "outputs_not_compared",  # inputs or outputs differ from those of the row that was to be the reference
     "overload",  # requests were turned away
     "packed_weights",  # of few bits, in a graph that computes in floats

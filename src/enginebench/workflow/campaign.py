@@ -371,6 +371,7 @@ class Campaign:
             labelled=self._judged.labelled if self._judged else None,
             answers_path=str(self._folder.answers_path(row.id).absolute()),
             inputs=self._inputs,
+            graph=row.graph,
         )
 
     def _choose_place(self, row: PlannedRow, build: int = 0) -> str:
@@ -400,7 +401,8 @@ class Campaign:
         self._reporter.advance()
 
     def _describe_prepared(self, row: PlannedRow, begun: Result, answer: PrepareAnswer, beside: int) -> Result:
-        chain = [*row.chain, *([answer.artifact] if answer.artifact != row.source else [])]
+        made = (answer.lowered, answer.artifact if answer.artifact != row.source else None)
+        chain = [*row.chain, *filter(None, made)]
         if begun.measurements and begun.artifacts[-1].sha256 != answer.artifact.sha256:
             begun = self._begin(row, status="partial")  # those are times of another engine
         prepared = replace(
@@ -410,6 +412,7 @@ class Campaign:
             build_s=answer.build_s,
             built_beside=beside,
             size_bytes=answer.size_bytes,
+            drift=answer.drift or begun.drift,
         )
         if count_builds(row) > 1 and not prepared.builds:
             outputs = self._folder.outputs_path(row.id)
@@ -463,6 +466,8 @@ class Campaign:
         reference_id, reference = references.setdefault((row.asked_as, *find_size(result.engine)), (result.id, outputs))
         if result.drift and result.drift.reference == reference_id and result.id not in self._prepared:
             return result  # compared before, with more answers than have been kept
+        if row.graph is not None:
+            return result  # held against its graph
         base = self.results[reference_id]
         opened = {name for side in (base, result) for name in list_open_outputs(side)}
         wanted, answers = cut_common(*fill_lengths(reference, outputs, opened))

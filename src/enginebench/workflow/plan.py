@@ -46,6 +46,7 @@ class PlannedRow(Struct, frozen=True, kw_only=True):
     # The model whose inputs this row is fed, and with whose rows its answers are compared: in a comparison, that of the
     # reference side. None: its own.
     fed_as: str | None = None
+    graph: str | None = None  # that a finished plan was built from, where it is there
 
     @property
     def asked_as(self) -> str:

@@ -10,11 +10,13 @@ from typing import TYPE_CHECKING, Any
 from msgspec.structs import replace
 
 from enginebench.backends import cuda
+from enginebench.backends.abilities import Reader
 from enginebench.backends.request import check_request, read_options
 from enginebench.backends.tensorrt.builder import build_plan, check_version, read_batches, require_builder
 from enginebench.backends.tensorrt.engine import PlanEngine, fix_to_profile, read_allowed, read_tensors
 from enginebench.backends.tensorrt.entries import TENSORRT
 from enginebench.backends.tensorrt.library import LEAN_NOTE, Library, import_tensorrt, is_lean
+from enginebench.backends.tensorrt.opsets import find_newest_opset
 from enginebench.backends.tensorrt.plan_store import PlanRecord, PlanStore, describe_gpu, keep_plan
 from enginebench.backends.tensorrt.settings import (
     check_calib_cache,
@@ -118,6 +120,10 @@ class TensorRtBackend:
         LIBRARY.load_plugins(read_plugins(options))
         plan = load_plan(Path(artifact.path), options)
         return PlanEngine(LIBRARY, plan, artifact, spec, options, self._reader)
+
+    def describe_reader(self, spec: EngineSpec) -> Reader:
+        """TensorRT, and the newest operator set that this version reads."""
+        return Reader(f"TensorRT {trt.__version__}", find_newest_opset(trt.__version__))
 
     def run_at_best(self, artifact: Artifact, spec: EngineSpec) -> EngineSpec:
         """The spec that runs the plan at the shapes that its profile is tuned for."""

@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
-from enginebench.backends.abilities import Composed
+from enginebench.backends.abilities import Composed, Reader
 from enginebench.backends.request import check_request, read_options
+from enginebench.backends.tensorrt.opsets import find_newest_opset
 from enginebench.backends.tensorrt.plan_store import PlanRecord, PlanStore, describe_gpu, keep_plan
 from enginebench.backends.tensorrt.settings import (
     BuildSettings,
@@ -160,7 +161,7 @@ class TrtexecBackend:
         settings = read_settings(spec, options, artifact)
         layers = str(Path(plan).with_suffix(".layers.json"))
         argv = compose_build(tool, artifact.path, plan, settings, layers, split_argv(options["extra"]))
-        return Composed(tuple(argv), tool.version_text, doubt_version(version))
+        return Composed(tuple(argv), tool.version_text, (*doubt_version(version), *doubt_opset(artifact, tool)))
 
     def compose_measure(
         self, artifact: Artifact, spec: EngineSpec, measure: MeasureSpec, version: str | None
@@ -220,6 +221,11 @@ class TrtexecBackend:
             self._note(f"answering, run {index + 1} of {len(feeds)}")
             rows.append(self._answer(artifact, spec, tool, options, feed, index))
         return {name: np.concatenate([np.atleast_1d(row[name]) for row in rows]) for name in rows[0]}
+
+    def describe_reader(self, spec: EngineSpec) -> Reader:
+        """TensorRT, and the newest operator set that this tool's version reads."""
+        version = read_trtexec(require_trtexec(read_options(spec, OPTIONS)["path"] or None)).version_text
+        return Reader(f"TensorRT {version}", find_newest_opset(version))
 
     def run_at_best(self, artifact: Artifact, spec: EngineSpec) -> EngineSpec:
         """The spec that runs the plan at the shapes that its profile is tuned for."""
@@ -436,6 +442,17 @@ def doubt_version(version: str | None) -> tuple[str, ...]:
     if version is None or parse_version(version)[:2] <= NEWEST[:2]:
         return ()
     return (f"the options of TensorRT {version} are not known: this is the command of {NEWEST[0]}.{NEWEST[1]}",)
+
+
+def doubt_opset(artifact: Artifact, tool: Trtexec) -> tuple[str, ...]:
+    """The caveat on a command for a graph that this version reads as another one."""
+    newest = find_newest_opset(tool.version_text)
+    if (artifact.opset or 0) <= newest:
+        return ()
+    return (
+        f"{artifact.path} is of opset {artifact.opset}, and TensorRT {tool.version_text} reads up to {newest}: "
+        "enginebench build lowers it first; this command would fail, or build another network",
+    )
 
 
 def create_backend(cache_dir: Path | None) -> TrtexecBackend:

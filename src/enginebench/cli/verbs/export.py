@@ -16,7 +16,7 @@ from enginebench.cli.options import Common, axes_option, common_options
 @click.option("--batch", type=click.IntRange(1), help="Fixed batch size. [1, or the only one that the model takes]")
 @click.option("--dynamic-batch", is_flag=True, help="Leave the batch axis open.")
 @axes_option
-@click.option("--opset", type=click.IntRange(18), help="Version of the ONNX operator set. [the exporter's default]")
+@click.option("--opset", type=click.IntRange(13), help="Version of the ONNX operator set. [the exporter's default]")
 @common_options
 def command(
     model: str,

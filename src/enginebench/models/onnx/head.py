@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import TypeAlias
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from enginebench.core.errors import ParseError
 from enginebench.core.records import TEXT, Artifact, Caveat, Precision, Recipe, TensorSpec
@@ -23,7 +24,8 @@ from enginebench.core.shapes import name_axes
 from enginebench.models.onnx.origin import Origin, choose_float, read_origin, read_recipe
 
 # Field numbers of onnx.proto.
-MODEL_GRAPH, MODEL_METADATA = 7, 14
+MODEL_GRAPH, MODEL_OPSET, MODEL_METADATA = 7, 8, 14
+OPSET_DOMAIN, OPSET_VERSION = 1, 2
 ENTRY_KEY, ENTRY_VALUE = 1, 2
 GRAPH_NODE, GRAPH_INITIALIZER, GRAPH_INPUT, GRAPH_OUTPUT = 1, 5, 11, 12
 NODE_OP_TYPE = 4
@@ -69,6 +71,7 @@ class OnnxHead(Struct, frozen=True, kw_only=True):
     preprocess_sha256: str | None = None
     excluded: tuple[str, ...] = ()
     caveats: tuple[Caveat, ...] = ()
+    opset: int | None = None
 
 
 def read_onnx_head(path: Path) -> OnnxHead:
@@ -88,16 +91,22 @@ def read_onnx_head(path: Path) -> OnnxHead:
 
 def _read_model(data: Bytes, path: Path) -> OnnxHead:
     graphs, metadata = [], {}
+    opset = None
     for number, value in _read_fields(data):
         if number == MODEL_GRAPH and not isinstance(value, int):
             graphs.append(value)
+        elif number == MODEL_OPSET:
+            entry = _as_fields(value)
+            if _read_text(entry.get(OPSET_DOMAIN, 0)) in ("", "ai.onnx"):
+                opset = entry.get(OPSET_VERSION)
         elif number == MODEL_METADATA:
             entry = _as_fields(value)
             metadata[_read_text(entry.get(ENTRY_KEY, 0))] = _read_text(entry.get(ENTRY_VALUE, 0))
     if not graphs:
         raise ValueError("no graph in it")
     origin = read_origin(metadata, path)
-    return _read_graph(graphs[-1], metadata, origin)
+    head = _read_graph(graphs[-1], metadata, origin)
+    return replace(head, opset=opset) if isinstance(opset, int) else head
 
 
 def _read_graph(data: Bytes, metadata: Mapping[str, str], origin: Origin) -> OnnxHead:
@@ -258,4 +267,5 @@ def take_head(onnx: Path) -> Artifact:
         preprocess_sha256=head.preprocess_sha256,
         excluded=head.excluded,
         caveats=head.caveats,
+        opset=head.opset,
     )

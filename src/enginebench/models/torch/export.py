@@ -30,6 +30,8 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from enginebench.models.onnx.origin import describe_origin
 from enginebench.models.onnx.source import load_graph, read_onnx
+from enginebench.models.precision.graph import load_whole_graph, write_graph
+from enginebench.models.precision.lowering import lower_model
 from enginebench.models.torch.blame import find_line
 from enginebench.models.torch.flat import NOT_SCRIPTED, Flat, holds_script
 from enginebench.models.torch.source import load_module
@@ -53,8 +55,9 @@ GROSS_DIFFERENCE = {"float32": 1e-3, "float64": 1e-3}
 GROSS_DIFFERENCE_HALF = 5e-2
 UNTRANSLATED = "has no ONNX translation"
 FIXED = "it fixes the batch itself"
-# The dynamo exporter's translations are written for opset 18; it cannot make an older graph from them.
-SMALLEST_OPSET = 18
+# The dynamo exporter's translations are written for opset 18; older graphs are made from those of 18.
+TRANSLATED_OPSET = 18
+SMALLEST_OPSET = 13
 
 
 class FixesBatch(ModelError):
@@ -82,7 +85,7 @@ def export_onnx(
         batch: length of axis 0 of the inputs, ignored where `dynamic_batch`.
         dynamic_batch: leave axis 0 open, under the name "batch".
         dynamic_axes: input name to further axes that stay open; axes that are equally long share one name.
-        opset: version of the operator set; None is the exporter's own choice.
+        opset: version of the operator set; None is the exporter's own choice. Below 18 the graph is lowered from 18.
         seed: of the inputs that are compared.
 
     Raises:
@@ -91,6 +94,7 @@ def export_onnx(
         ModelError: an operator without a translation (named), a model that cannot be traced, or answers that differ
             grossly.
         MissingDependency: onnxscript or onnxruntime is not installed.
+        UnsupportedOperator: an operator has no equal in this opset; names it, its node and why.
         ArtifactError: the file cannot be written.
     """
     _check_arguments(batch, opset)
@@ -109,7 +113,10 @@ def export_onnx(
     inputs = _lengthen(set_batch_axes(artifact.inputs, batches[0]), opened)
     with _sibling_folder(out) as folder:
         made = folder / out.name
-        _write_graph(module, artifact, inputs, made, _add_batch(inputs, opened) if dynamic_batch else opened, opset)
+        written = opset and max(opset, TRANSLATED_OPSET)
+        _write_graph(module, artifact, inputs, made, _add_batch(inputs, opened) if dynamic_batch else opened, written)
+        if opset is not None and opset < TRANSLATED_OPSET:
+            write_graph(lower_model(load_whole_graph(made), opset), made)
         _check_graph(made, opset, artifact.model)
         check = compare_with_torch(module, made, artifact.inputs, batches, seed, artifact.model, opened)
         _move_files(folder, out.parent)

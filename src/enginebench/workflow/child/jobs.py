@@ -21,6 +21,7 @@ from enginebench.core.records import (
     Availability,
     Caveat,
     Clock,
+    Drift,
     EngineSpec,
     LayerProfile,
     LayerTime,
@@ -188,6 +189,8 @@ class PrepareAnswer(Provable, frozen=True, kw_only=True):
     size_bytes: int | None
     samples: int
     fingerprint: str | None = None  # of what was built; None: nothing that could be hashed
+    lowered: Artifact | None = None  # the graph in an older operator set, of which it was built
+    drift: Drift | None = None  # of a finished plan, from its graph
 
 
 class PrepareJob(Job[PrepareAnswer], frozen=True, kw_only=True, tag="prepare"):
@@ -207,6 +210,7 @@ class PrepareJob(Job[PrepareAnswer], frozen=True, kw_only=True, tag="prepare"):
     labelled: Labelled | None = None  # what the metrics need of the answers to it goes to `answers_path`
     answers_path: str = ""
     inputs: str | None = None  # folder of the user's inputs
+    graph: str | None = None  # of a finished plan, to hold its answers against
 
     def perform(self, note: NoteCall, keep: KeepCall[PrepareAnswer]) -> PrepareAnswer:
         from enginebench.workflow.child.perform.build import prepare_engine
@@ -248,6 +252,7 @@ class BuildAnswer(Provable, frozen=True, kw_only=True):
     artifact: Artifact
     engine_version: str | None
     build_s: float
+    lowered: Artifact | None = None  # the graph in an older operator set, of which it was built
 
 
 class BuildJob(Job[BuildAnswer], frozen=True, kw_only=True, tag="build"):

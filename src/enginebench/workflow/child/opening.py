@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
-from enginebench.backends.abilities import NeedsToolReader, ReportsProgress
+from enginebench.backends.abilities import NeedsToolReader, ReadsOpsets, ReportsProgress
 from enginebench.backends.registry import check_options, find_entry, open_backend
 from enginebench.core.caveats import make_caveat
-from enginebench.core.errors import ArtifactError
+from enginebench.core.errors import ArtifactError, MissingDependency, UnsupportedOperator
 from enginebench.core.records import AheadOfTime, Artifact, Caveat, EngineSpec
 from enginebench.workflow.child.jobs import NoteCall
 
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
 # Products that a doubt names before it counts the rest.
 LISTED = 8
+LOWERING_FIX = 'pip install "enginebench[ort]"'
 
 
 def load_module(artifact: Artifact) -> object:
@@ -54,10 +55,39 @@ def build_graph(backend: Backend, artifact: Artifact, engine: EngineSpec, out_di
     Raises:
         ArtifactError: TensorRT would refuse a node; names it, and why.
     """
+    artifact = lower_first(backend, artifact, engine, out_dir, note)
     if find_entry(engine.backend).qdq_rules and artifact.kind == "onnx" and artifact.precision in ("int8", "fp8"):
         _check_for_tensorrt(Path(artifact.path), engine, note)
     built = backend.build(artifact, engine, Path(out_dir))
     return replace(built, caveats=(*built.caveats, *_doubt_products(artifact, built.ahead_of_time)))
+
+
+def lower_first(backend: Backend, artifact: Artifact, engine: EngineSpec, out_dir: str, note: NoteCall) -> Artifact:
+    """The graph in an operator set that the engine's tool reads, made under `out_dir`; as it is where it reads it.
+
+    Raises:
+        UnsupportedOperator: an operator has no equal in that one; names it, and what to do.
+        MissingDependency: onnx or onnxruntime is not installed.
+    """
+    if not isinstance(backend, ReadsOpsets) or artifact.kind != "onnx" or artifact.opset is None:
+        return artifact
+    tool, newest = backend.describe_reader(engine)
+    if artifact.opset <= newest:
+        return artifact
+    told = f"{tool} reads graphs up to opset {newest}, and {Path(artifact.path).name} is of opset {artifact.opset}"
+    if find_spec("onnx") is None or find_spec("onnxruntime") is None:
+        raise MissingDependency(f"{told}: onnx or onnxruntime, with which it is lowered,", LOWERING_FIX)
+    from enginebench.models.precision.lowering import lower_graph
+
+    note(f"lowering the graph from opset {artifact.opset} to {newest}, the newest that {tool} reads")
+    out = Path(out_dir) / "lowered" / f"{Path(artifact.path).stem}-{artifact.sha256[:8]}-opset{newest}.onnx"
+    try:
+        return lower_graph(artifact, newest, out)
+    except UnsupportedOperator as error:
+        raise UnsupportedOperator(
+            f"{error}. {told}, and nothing is built from a graph that it would read otherwise: write that part of the "
+            "model in other operators, or use a newer TensorRT"
+        ) from error
 
 
 def build_row(backend: Backend, artifact: Artifact, engine: EngineSpec, out_dir: str, note: NoteCall) -> Artifact:

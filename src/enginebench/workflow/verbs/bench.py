@@ -11,6 +11,7 @@ from enginebench.backends.abilities import KeepsLog
 from enginebench.backends.registry import check_options, find_device, find_entry, find_installed, open_backend, takes
 from enginebench.bundle.reading import is_bundle
 from enginebench.core.errors import UsageError
+from enginebench.core.names import PLAN_SUFFIXES
 from enginebench.core.records import Artifact, EngineSpec, Result
 from enginebench.core.store import bring_files, write_atomic
 from enginebench.measure.machine import describe_machine
@@ -26,6 +27,7 @@ from enginebench.workflow.targets.bundles import open_as_stored
 from enginebench.workflow.targets.sources import choose_labelled, gather_sources
 from enginebench.workflow.targets.stored import Side
 from enginebench.workflow.targets.stored_row import Stored
+from enginebench.workflow.verbs.build import find_graph
 from enginebench.workflow.verbs.dry_run import check_command
 from enginebench.workflow.verbs.reconcile import explain_difference
 
@@ -63,6 +65,9 @@ def bench_sides(
     devices = [device for asked in filter(None, (request, other)) for device in list_devices(asked)]
     with lock_devices(devices, wait=wait, on_wait=reporter.say):
         rows = [_plan_side(folder, request, ARTIFACTS, reporter)]
+        if against is None and Path(request.model).suffix.lower() in PLAN_SUFFIXES:
+            graph = find_graph(Path(request.model))
+            rows = [replace(row, graph=str(graph.absolute()) if graph else None) for row in rows]
         if against is not None and other is not None:
             base = with_suffix(_plan_other(folder, other, against, reporter), "against")
             rows = [replace(row, fed_as=base.model) for row in (base, *rows)]

@@ -5,7 +5,8 @@ from __future__ import annotations
 import shlex
 import shutil
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from importlib.util import find_spec
 from pathlib import Path
 
 from msgspec import Struct
@@ -14,10 +15,10 @@ from msgspec.structs import replace
 from enginebench.analyze.effective import judge_precision
 from enginebench.backends.registry import accepts, check_options, find_device, find_entry, read_engine
 from enginebench.core.caveats import make_caveat
-from enginebench.core.errors import ArtifactError, UsageError
+from enginebench.core.errors import ArtifactError, ParseError, UsageError
 from enginebench.core.names import parse_precision
 from enginebench.core.records import AheadOfTime, Artifact, Caveat, EngineSpec, Precision
-from enginebench.core.store import copy_file
+from enginebench.core.store import copy_file, hash_file, read_record
 from enginebench.models.onnx.head import read_onnx_head, take_head
 from enginebench.workflow.child.isolate import child_environment, run_child
 from enginebench.workflow.child.jobs import BuildAnswer, BuildJob, Proof
@@ -34,6 +35,7 @@ class BuildDocument(Struct, frozen=True, kw_only=True):
 
     schema: str = "enginebench.build/1"
     artifact: Artifact
+    lowered: Artifact | None
     build_s: float
     command: tuple[str, ...] | None
     tensorrt_version: str | None
@@ -181,6 +183,36 @@ def build_engine(
     return describe_build(answer, out, spec.precision, spec.device, doubts)
 
 
+class _StoredPlan(Struct):
+    """What the file beside a stored plan says of the graph, and of the plan itself."""
+
+    record: _PlanRecord
+    sha256: str
+
+
+class _PlanRecord(Struct):
+    onnx_sha256: str
+
+
+def find_graph(plan: Path) -> Path | None:
+    """The graph that `build_engine` made a plan of, where it is still beside it in OUT.build, unchanged."""
+    from enginebench.models.onnx.source import read_onnx
+
+    folder = plan.with_name(f"{plan.name}.build")
+    if not folder.is_dir() or find_spec("onnx") is None or find_spec("onnxruntime") is None:
+        return None
+    known, sha256 = set(), hash_file(plan)
+    for path in folder.glob("plans/*.json"):
+        with suppress(ParseError):
+            stored = read_record(path, _StoredPlan)
+            known |= {stored.record.onnx_sha256} if stored.sha256 == sha256 else set()
+    for path in folder.glob("*/*.onnx"):
+        with suppress(ArtifactError):
+            if read_onnx(path).sha256 in known:
+                return path
+    return None
+
+
 @contextmanager
 def open_folder(folder: Path) -> Iterator[Path]:
     """The folder, created if it does not exist; if so, and the user interrupts the build, it goes with it.
@@ -256,6 +288,7 @@ def describe_build(
     copy_file(plan, out)
     return BuildDocument(
         artifact=replace(answer.artifact, path=str(out), precision=ran),
+        lowered=answer.lowered,
         build_s=answer.build_s,
         command=read_command(plan.with_suffix(".build.log")),
         tensorrt_version=answer.engine_version,

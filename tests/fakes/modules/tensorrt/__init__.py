@@ -21,7 +21,7 @@ import numpy as np
 from cuda.bindings import runtime as cudart
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
-from fake_plan import LAYER_MS, MAGIC, PlanError, describe_graph, read_plan, write_plan
+from fake_plan import LAYER_MS, MAGIC, PlanError, describe_graph, misread, read_plan, write_plan
 
 _NAMES = json.loads((Path(__file__).parent / "names.json").read_text(encoding="utf-8"))
 _VERSION = os.environ.get("FAKE_TENSORRT_VERSION", "11.4")
@@ -307,9 +307,11 @@ class OnnxParser:
     def parse_from_file(self, model):
         data = Path(model).read_bytes()
         try:
+            data = misread(data) if _MAJOR == "8" else data
             describe_graph(data, [])
-        except Exception:
-            self._errors.append(ParserError("no importer registered for this operator"))
+        except Exception as error:
+            text = str(error) if isinstance(error, PlanError) else "no importer registered for this operator"
+            self._errors.append(ParserError(text))
             return False
         self._network._onnx = data
         return True

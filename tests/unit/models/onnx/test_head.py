@@ -23,6 +23,7 @@ FILES = sorted(DATA_DIR.glob("*.onnx"))
 def test_the_same_as_the_onnx_package_says(path: Path) -> None:
     head, full = read_onnx_head(path), read_onnx(path)
     assert (head.inputs, head.outputs, head.precision) == (full.inputs, full.outputs, full.precision)
+    assert head.opset == full.opset == 20
 
 
 def test_what_a_graph_says_of_itself_is_read(tmp_path: Path) -> None:

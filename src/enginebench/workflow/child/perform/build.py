@@ -26,7 +26,7 @@ from enginebench.workflow.child.jobs import (
     ProbeJob,
     Proof,
 )
-from enginebench.workflow.child.opening import build_graph, build_row, open_for, pass_notes
+from enginebench.workflow.child.opening import build_graph, build_row, lower_first, open_for, pass_notes
 from enginebench.workflow.child.perform.answers import (
     ask_engine,
     collect_answers,
@@ -34,6 +34,7 @@ from enginebench.workflow.child.perform.answers import (
     run_entries,
     run_feeds,
 )
+from enginebench.workflow.child.perform.checking import hold_against_graph, require_alike
 from enginebench.workflow.child.perform.sources import take_file
 from enginebench.workflow.child.proving import attempt_proof, prove_file, prove_plan, prove_timed_engine
 
@@ -52,7 +53,12 @@ def prepare_engine(job: PrepareJob, note: NoteCall, keep: KeepCall[PrepareAnswer
     """
     backend = open_for(job.engine, job.out_dir)
     start = time.perf_counter()
-    artifact = build_row(backend, job.artifact, job.engine, job.out_dir, note)
+    source = lower_first(backend, job.artifact, job.engine, job.out_dir, note)
+    artifact = build_row(backend, source, job.engine, job.out_dir, note)
+    drift = None
+    if job.graph is not None:
+        (graph,) = take_file(Path(job.graph), Path(job.out_dir) / "graph")
+        drift = hold_against_graph(backend, artifact, graph, job.engine, note)
     feeds = _check_inputs(job, artifact)
 
     def complete(build_s: float) -> PrepareAnswer:
@@ -63,6 +69,8 @@ def prepare_engine(job: PrepareJob, note: NoteCall, keep: KeepCall[PrepareAnswer
             build_s=build_s,
             size_bytes=sum(f.size_bytes for f in artifact.files) or None,
             samples=len(feeds) * job.engine.batch,
+            lowered=source if source.sha256 != job.artifact.sha256 else None,
+            drift=drift,
         )
 
     if isinstance(backend, Loadable):
@@ -123,11 +131,17 @@ def build_file(job: BuildJob, note: NoteCall, keep: KeepCall[BuildAnswer]) -> Bu
     note("building")
     pass_notes(backend, note)
     start = time.perf_counter()
-    artifact = build_graph(backend, source, job.engine, job.out_dir, note)
+    lowered = lower_first(backend, source, job.engine, job.out_dir, note)
+    artifact = build_graph(backend, lowered, job.engine, job.out_dir, note)
+    build_s = time.perf_counter() - start
+    if job.prove and artifact.ahead_of_time is None and source.kind == "onnx":
+        drift = hold_against_graph(backend, artifact, source, job.engine, note)
+        artifact = require_alike(artifact, source, drift, job.engine)
     sure = BuildAnswer(
         artifact=artifact,
+        lowered=lowered if lowered.sha256 != source.sha256 else None,
         engine_version=artifact.made_by.get("tensorrt") or artifact.made_by.get(job.engine.backend),
-        build_s=time.perf_counter() - start,
+        build_s=build_s,
     )
     if not job.prove:
         return sure

@@ -1,0 +1,273 @@
+"""A graph in an older operator set, where that can say the same; its answers are compared in ONNX Runtime.
+
+ONNX's own converter has no way down for most of what came after 17 (`Gelu`, `Split`, `Pad`, `GroupNormalization`). Its
+definitions have: an operator that is a function is replaced by its body, and every node that is left is held against
+the older schema of its operator.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+from msgspec.structs import replace
+from onnx import ModelProto, NodeProto, TensorProto, defs, helper, inliner, numpy_helper
+
+from enginebench.core.errors import UnsupportedOperator
+from enginebench.core.feeds import random_feeds
+from enginebench.core.operators import register_operators
+from enginebench.core.records import Artifact
+from enginebench.core.shapes import carry_specs
+from enginebench.models.onnx.origin import PARENT_KEY
+from enginebench.models.onnx.source import read_metadata, read_onnx, read_opset
+from enginebench.models.precision.graph import load_whole_graph, name_nodes, read_graphs, walk_nodes, write_graph
+
+OWN = ("", "ai.onnx")
+# What two forms of a graph may differ by, as a share of the largest value: a function's body rounds at other places
+# than the operator's kernel, and in short types every rounding shows. A wrong form is off by far more.
+TOLERANCE = 1e-5
+TOLERANCE_SHORT = 2e-2
+# Of an open batch: a sum that also runs over the batch shows only if there is more than one entry.
+BATCH = 2
+# What shapes and axes are computed from is small.
+FOLDED_ELEMENTS = 1 << 10
+# GridSample's modes got other names.
+RENAMED = {b"linear": b"bilinear", b"cubic": b"bicubic"}
+
+Shapes = Mapping[str, Sequence[int | None]]
+Constants = Mapping[str, Any]
+
+
+def lower_graph(artifact: Artifact, newest: int, out: Path) -> Artifact:
+    """The graph of `artifact` in opset `newest`, written to `out`; it gives the same answers.
+
+    Raises:
+        UnsupportedOperator: an operator has no equal there; names it, its node and why.
+        ArtifactError: the graph has more than 2 GB, or `out` cannot be written.
+    """
+    model = load_whole_graph(Path(artifact.path))
+    lowered = lower_model(model, newest)
+    helper.set_model_props(lowered, read_metadata(model) | {PARENT_KEY: artifact.sha256})
+    compare_answers(model, lowered, artifact)
+    out.parent.mkdir(parents=True, exist_ok=True)
+    write_graph(lowered, out)
+    made = read_onnx(out)
+    return replace(
+        artifact,
+        path=made.path,
+        sha256=made.sha256,
+        files=made.files,
+        opset=newest,
+        inputs=carry_specs(artifact.inputs, made.inputs),
+        parent_sha256=artifact.sha256,
+    )
+
+
+def lower_model(model: ModelProto, newest: int) -> ModelProto:
+    """The graph in opset `newest`, not compared yet.
+
+    Raises:
+        UnsupportedOperator: an operator has no equal there; names it, its node and why.
+    """
+    opset = read_opset(model) or newest
+    lowered = _inline_newer(model, opset, newest)
+    shapes, constants = _read_shapes(lowered), _read_constants(lowered)
+    for node in walk_nodes(lowered):
+        if node.domain in OWN:
+            newer, older = (defs.get_schema(node.op_type, version, "") for version in (opset, newest))
+            if newer.since_version != older.since_version:
+                lowered.graph.initializer.extend(_lower_node(node, newer, older, shapes, constants))
+    for entry in lowered.opset_import:
+        if entry.domain in OWN:
+            entry.version = newest
+    name_nodes(lowered)
+    lowered.ir_version = min(lowered.ir_version, helper.find_min_ir_version_for(lowered.opset_import))
+    try:
+        onnx.checker.check_model(lowered, full_check=True)
+    except Exception as error:  # the checker and shape inference each have their own
+        raise UnsupportedOperator(f"in opset {newest} the graph is not valid: {error}") from error
+    return lowered
+
+
+def _inline_newer(model: ModelProto, opset: int, newest: int) -> ModelProto:
+    """The graph with every operator that is not in `newest` replaced by its definition, constants folded."""
+    made = ModelProto()
+    made.CopyFrom(inliner.inline_local_functions(model) if model.functions else model)
+    inlined = False
+    while newer := [n for n in walk_nodes(made) if n.domain in OWN and not defs.has(n.op_type, newest, "")]:
+        for node in newer:
+            schema = defs.get_schema(node.op_type, opset, "")
+            if not (schema.has_function or schema.has_context_dependent_function):
+                raise _explain(node, f"it came with opset {schema.since_version}, and has no definition in others")
+        made = _inline(made, {node.op_type for node in newer})
+        inlined = True
+    return _fold_constants(_inline(made, {"CastLike"})) if inlined else made  # CastLike is in definitions alone
+
+
+def _inline(model: ModelProto, operators: set[str]) -> ModelProto:
+    """The graph with these operators replaced by their definitions, which may depend on the types of their inputs."""
+    typed = onnx.shape_inference.infer_shapes(model)
+    known = {value.name for value in (*typed.graph.value_info, *typed.graph.input)}
+    fresh = [t for t in typed.graph.initializer if t.name not in known]
+    typed.graph.value_info.extend(helper.make_tensor_value_info(t.name, t.data_type, t.dims) for t in fresh)
+    return inliner.inline_selected_functions(
+        typed, [("", name) for name in sorted(operators)], inline_schema_functions=True
+    )
+
+
+def _fold_constants(model: ModelProto) -> ModelProto:
+    """The graph with what definitions compute from constants and known shapes computed; nothing large is."""
+    from onnx.reference import ReferenceEvaluator
+
+    shapes, nodes = _read_shapes(model), list(model.graph.node)
+    known = {n.output[0]: _read_constant(n) for n in nodes if n.op_type == "Constant"}
+    for node in nodes:
+        operands = {name: known[name] for name in node.input if name in known}
+        if node.op_type in ("Shape", "Size") and None not in shapes.get(node.input[0], (None,)):
+            operands = {node.input[0]: np.broadcast_to(np.float32(0), [n or 0 for n in shapes[node.input[0]]])}
+        if node.input and len(node.output) == 1 and set(node.input) <= operands.keys():
+            known[node.output[0]] = ReferenceEvaluator(node).run(None, operands)[0]
+    used = {name for node in walk_nodes(model) for name in node.input if node.output[0] not in known}
+    used |= {value.name for value in model.graph.output}
+    del model.graph.node[:]
+    for node in nodes:
+        name = node.output[0]
+        if name not in known:
+            model.graph.node.append(node)
+        elif name in used:
+            tensor = numpy_helper.from_array(np.asarray(known[name]), name)
+            model.graph.node.append(helper.make_node("Constant", [], [name], node.name, value=tensor))
+    return model
+
+
+def _read_constant(node: NodeProto) -> Any:
+    value = helper.get_attribute_value(node.attribute[0])
+    if isinstance(value, TensorProto):
+        return numpy_helper.to_array(value)
+    return np.asarray(value, np.float32 if "float" in node.attribute[0].name else np.int64)
+
+
+def _read_constants(model: ModelProto) -> Constants:
+    """Name -> array of what is constant and small, in whichever graph it lies."""
+    found = {n.output[0]: _read_constant(n) for n in walk_nodes(model) if n.op_type == "Constant"}
+    graphs = [model.graph, *(graph for node in walk_nodes(model) for graph in read_graphs(node))]
+    small = (t for graph in graphs for t in graph.initializer if math.prod(t.dims) <= FOLDED_ELEMENTS)
+    return found | {tensor.name: numpy_helper.to_array(tensor) for tensor in small}
+
+
+def _read_shapes(model: ModelProto) -> Shapes:
+    """Name -> shape of what is known of a graph's tensors; an open axis is None."""
+    graph = onnx.shape_inference.infer_shapes(model, data_prop=True).graph
+    return {
+        value.name: [
+            axis.dim_value if axis.HasField("dim_value") else None for axis in value.type.tensor_type.shape.dim
+        ]
+        for value in (*graph.value_info, *graph.input, *graph.output)
+        if value.type.tensor_type.HasField("shape")
+    }
+
+
+def _lower_node(node: NodeProto, newer: Any, older: Any, shapes: Shapes, constants: Constants) -> list[TensorProto]:
+    """Puts one node into the form that its operator had; the constants that this form needs."""
+    names = dict(zip((value.name for value in newer.inputs), node.input, strict=False))
+    kept = {attribute.name: attribute for attribute in node.attribute}
+    made = []
+    if axes := names.get("axes"):
+        if axes not in constants:
+            raise _explain(node, f"its axes {axes!r} are computed")
+        if "axes" in older.attributes and (numbers := constants[axes].tolist()):
+            kept.pop("noop_with_empty_axes", None)
+            kept["axes"] = helper.make_attribute("axes", numbers)
+            node.input.pop()
+        elif node.op_type == "Pad":
+            made = [_widen_pads(node, names, shapes, constants)]
+    elif node.op_type == "Split" and "num_outputs" in kept:
+        _require_equal_parts(node, kept, shapes)
+        del kept["num_outputs"]
+    elif node.op_type == "GridSample" and "mode" in kept:
+        kept["mode"].s = RENAMED.get(kept["mode"].s, kept["mode"].s)
+    while node.input and not node.input[-1]:
+        node.input.pop()
+    if len(node.input) > older.max_input:
+        raise _explain(node, f"its input {newer.inputs[older.max_input].name} has no equal there")
+    for name in kept.keys() - older.attributes.keys():
+        _require_default(node, kept.pop(name), newer)
+    del node.attribute[:]
+    node.attribute.extend(kept.values())
+    return made
+
+
+def _widen_pads(node: NodeProto, names: Mapping[str, str], shapes: Shapes, constants: Constants) -> TensorProto:
+    """Pads for some axes as those for all; the node reads them."""
+    pads, axes, rank = constants.get(names["pads"]), constants[names["axes"]], len(shapes.get(names["data"], ()))
+    if pads is None or not rank:
+        raise _explain(node, "its pads are computed, or nobody knows how many axes it pads")
+    wide = np.zeros((2, rank), np.int64)
+    wide[:, axes] = pads.reshape(2, -1)
+    node.input[1] = f"{node.output[0]}_pads"
+    node.input.pop()
+    return numpy_helper.from_array(wide.ravel(), node.input[1])
+
+
+def _require_equal_parts(node: NodeProto, kept: Mapping[str, Any], shapes: Shapes) -> None:
+    """Checks that a Split by number cuts into equal parts: it always did before there were such numbers."""
+    axis = kept["axis"].i if "axis" in kept else 0
+    length = (shapes.get(node.input[0]) or [None])[axis]
+    if not length or length % len(node.output):
+        raise _explain(node, f"it cuts {length or 'an open axis'} into {len(node.output)} parts, not all of one length")
+
+
+def _require_default(node: NodeProto, attribute: Any, newer: Any) -> None:
+    """Checks that an attribute which came later asks for what was done without it."""
+    default, value = newer.attributes[attribute.name].default_value, helper.get_attribute_value(attribute)
+    same = set(value) == {1} if attribute.name == "dilations" else helper.get_attribute_value(default) == value
+    if not same:
+        raise _explain(node, f"its attribute {attribute.name}={value} has no equal there")
+
+
+def _explain(node: NodeProto, why: str) -> UnsupportedOperator:
+    return UnsupportedOperator(f"{node.op_type} (node {node.name or node.output[0]!r}): {why}")
+
+
+def compare_answers(model: ModelProto, lowered: ModelProto, artifact: Artifact) -> None:
+    """Checks that both forms of a graph give the same answers, in ONNX Runtime, nothing of them optimized.
+
+    Raises:
+        UnsupportedOperator: they do not, or it cannot run one of them.
+    """
+    feeds = random_feeds(artifact.inputs, BATCH, seed=0)
+    try:
+        wanted, found = (_run(form, artifact.operator_libraries, feeds) for form in (model, lowered))
+    except Exception as error:  # every failure of ONNX Runtime has a class of its own
+        raise UnsupportedOperator(f"the two forms cannot be compared in ONNX Runtime: {error}") from error
+    limit = TOLERANCE if artifact.precision in ("fp32", "tf32") else TOLERANCE_SHORT
+    for value, want, have in zip(model.graph.output, wanted, found, strict=True):
+        if (off := _measure_difference(want, have)) > limit:
+            raise UnsupportedOperator(
+                f"output {value.name!r} of the lowered graph is {off:.2g} of its largest value off; expected at most "
+                f"{limit:g}"
+            )
+
+
+def _run(model: ModelProto, libraries: Sequence[str], feeds: Mapping[str, Any]) -> list[Any]:
+    import onnxruntime
+
+    options = onnxruntime.SessionOptions()
+    options.log_severity_level = 3
+    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
+    register_operators(options, libraries)
+    session = onnxruntime.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
+    return list(session.run(None, dict(feeds)))
+
+
+def _measure_difference(want: Any, have: Any) -> float:
+    """The largest difference as a share of the largest value; infinite where shapes or what is finite differ."""
+    want, have = (np.asarray(array, np.float64) for array in (want, have))
+    if want.shape != have.shape or not np.array_equal(np.isfinite(want), np.isfinite(have)):
+        return math.inf
+    want, have = (np.where(np.isfinite(array), array, 0) for array in (want, have))
+    return float(np.max(np.abs(want - have), initial=0) / (np.max(np.abs(want), initial=0) or 1))

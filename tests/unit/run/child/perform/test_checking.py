@@ -1,0 +1,130 @@
+"""A plan is held against its graph: TensorRT 8.6 makes another network of some graphs, and says nothing."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from msgspec.structs import replace
+from onnx import TensorProto, helper, numpy_helper
+
+from enginebench.core.errors import ArtifactError, UnsupportedOperator
+from enginebench.core.records import EngineSpec
+from enginebench.models.onnx.source import read_onnx
+from enginebench.workflow.child.jobs import BuildAnswer, BuildJob, PrepareJob
+from enginebench.workflow.child.opening import open_for
+from enginebench.workflow.child.perform import build
+from fakes.tensorrt_modules import forget_modules, use_fakes
+from fakes.trtexec_shim import install_trtexec
+
+# The fakes are found on a path of their own, where another distribution's namespace package may lie as well.
+pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning:importlib")
+ENGINES = ("tensorrt", "trtexec")
+node = helper.make_node
+
+
+@pytest.fixture(autouse=True)
+def fakes(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
+    """TensorRT 8.6, both as a module and as a tool."""
+    use_fakes(monkeypatch, "8.6")
+    monkeypatch.setenv("TRTEXEC", str(install_trtexec(tmp_path / "tools", "8.6.1")))
+    yield
+    forget_modules()
+
+
+@pytest.fixture
+def normalizing(tmp_path: Path) -> Path:
+    """Of opset 20: what is divided by the root of its mean square, an RMSNorm written out."""
+    nodes = [
+        node("Mul", ["x", "x"], ["s"], "square"),
+        node("ReduceMean", ["s", "axes"], ["m"], "mean"),
+        node("Sqrt", ["m"], ["r"], "root"),
+        node("Div", ["x", "r"], ["y"], "divide"),
+    ]
+    graph = helper.make_graph(
+        nodes,
+        "g",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, [4, 8])],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, [4, 8])],
+        [numpy_helper.from_array(np.array([-1]), "axes")],
+    )
+    path = tmp_path / "normalizing.onnx"
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 20)], ir_version=9), path)
+    return path
+
+
+Built = Callable[..., BuildAnswer]
+
+
+@pytest.fixture
+def build_file(tmp_path: Path, normalizing: Path) -> Built:
+    def build_it(engine: str, source: Path = normalizing, **options: str) -> BuildAnswer:
+        spec = EngineSpec(backend=engine, options=options, device="cuda:0", batch=4)
+        job = BuildJob(source=str(source), engine=spec, out_dir=str(tmp_path / "out"))
+        return build.build_file(job, print, lambda answer: None)
+
+    return build_it
+
+
+def read_newer(monkeypatch: pytest.MonkeyPatch, engine: str) -> None:
+    """As before 8.6's limit was known: the graph goes to the parser as it is."""
+    module = importlib.import_module(f"enginebench.backends.{engine}.{engine}")
+    monkeypatch.setattr(module, "find_newest_opset", lambda version: 99)
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_a_graph_is_lowered_to_what_the_version_reads(engine: str, build_file: Built, normalizing: Path) -> None:
+    built = build_file(engine)
+    given = read_onnx(normalizing)
+    assert built.lowered is not None and built.lowered.opset == 17
+    assert [a.parent_sha256 for a in (built.artifact, built.lowered)] == [built.lowered.sha256, given.sha256]
+    assert "outputs_not_compared" not in {c.code for c in built.artifact.caveats}
+    assert build_file(engine).artifact.sha256 == built.artifact.sha256  # the stored plan is found again
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_another_network_is_not_delivered(engine: str, build_file: Built, monkeypatch: pytest.MonkeyPatch) -> None:
+    read_newer(monkeypatch, engine)
+    said = r"does not answer as normalizing.onnx does \(y: .*limit is .*opset 20"
+    with pytest.raises(ArtifactError, match=said):
+        build_file(engine)
+
+
+def test_an_operator_without_an_equal_is_refused_before_a_build(build_file: Built, normalizing: Path) -> None:
+    model = onnx.load(normalizing)
+    model.graph.node[1].CopyFrom(node("ReduceMean", ["s", "shape"], ["m"], "mean"))
+    model.graph.node.insert(1, node("Shape", ["s"], ["shape"]))
+    onnx.save(model, normalizing)
+    with pytest.raises(UnsupportedOperator, match=r"^ReduceMean \(node 'mean'\).*TensorRT 8\.6.* up to opset 17"):
+        build_file("tensorrt")
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_a_row_keeps_the_lowered_graph(engine: str, normalizing: Path, tmp_path: Path) -> None:
+    spec = EngineSpec(backend=engine, device="cuda:0", batch=4)
+    graph = read_onnx(normalizing)
+    job = PrepareJob(model="normalizing.onnx", artifact=graph, engine=spec, out_dir=str(tmp_path / "run"),
+                     outputs_path=str(tmp_path / "outputs.npz"), samples=4, seed=0, prove=False)  # fmt: skip
+    answer = build.prepare_engine(job, print, lambda sure: None)
+    assert answer.lowered is not None and answer.artifact.parent_sha256 == answer.lowered.sha256
+    with np.load(tmp_path / "outputs.npz") as found:
+        assert np.square(found["y"]).mean(axis=-1) == pytest.approx(1, abs=1e-3)
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_a_plan_is_held_against_the_graph_that_it_names(
+    engine: str, build_file: Built, normalizing: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    spec = EngineSpec(backend=engine, device="cuda:0", batch=4)
+    read_newer(monkeypatch, engine)
+    plan = open_for(spec, str(tmp_path / "wrong")).build(read_onnx(normalizing), spec, tmp_path / "wrong")
+    finished = replace(plan, kind="plan", inputs=(), outputs=(), parent_sha256=None)
+    job = PrepareJob(model="p.plan", artifact=finished, engine=spec, out_dir=str(tmp_path / "run"),
+                     outputs_path=str(tmp_path / "outputs.npz"), samples=4, seed=0, prove=False)  # fmt: skip
+    answer = build.prepare_engine(replace(job, graph=str(normalizing)), print, lambda sure: None)
+    assert answer.drift is not None and not answer.drift.passed and answer.drift.reference == "normalizing.onnx"
+    assert build.prepare_engine(job, print, lambda sure: None).drift is None
