@@ -453,7 +453,7 @@ def _measure_most(ref: Floats, cand: Floats, share: float) -> float | None:
         return None
     usual = signal.mean() if scores else np.median(signal) or signal.mean()
     few = math.floor((1 - share) * len(signal) + 1e-9)  # may have less
-    with np.errstate(divide="ignore"):
+    with np.errstate(divide="ignore", invalid="ignore"):
         ratios = 10 * (np.log10(np.maximum(signal, usual)) - np.log10(noise))
         most = np.argsort(ratios, kind="stable")[few:]
         quiet = most[scores | (signal[most] <= JUMP**2 * usual)]
@@ -462,7 +462,7 @@ def _measure_most(ref: Floats, cand: Floats, share: float) -> float | None:
     # Source: E. B. Wilson and M. M. Hilferty, "The distribution of chi-square", PNAS 17 (1931).
     part = 2 / (9 * ref.shape[1])
     chance = 30 * math.log10(1 - part + 3.09 * math.sqrt(part))
-    return float(np.clip(min(ratios[most[0]] + chance, together), -SNR_CEILING_DB, SNR_CEILING_DB))
+    return float(np.clip(np.fmin(ratios[most[0]] + chance, together), -SNR_CEILING_DB, SNR_CEILING_DB))
 
 
 def _measure_centred(ref: Floats, cand: Floats) -> float | None:

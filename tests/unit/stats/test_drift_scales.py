@@ -164,6 +164,17 @@ def test_one_wrong_sample_in_fifty_is_within_and_two_are_not():
         assert not strict.passed and "snr of 100% of the samples is 7" in find_exceeded(strict)[0]
 
 
+def test_slices_and_samples_of_what_hardly_has_a_signal():
+    """Zeros in all, in most, or in one sample; and a share so small that none need keep the limit."""
+    zeros = np.zeros((6, 80))
+    assert compare(zeros, zeros)[0].passed and not compare(zeros, zeros + 1)[0].passed
+    few = zeros.copy()
+    few[0] = 1.0
+    assert compare(few, few + 0.01)[0].passed and not compare(few, few + 1)[0].passed
+    assert measure_drift({"out": few}, {"out": few + 1}, {"snr": -30.0, "samples": 0.01}).passed
+    assert compare(np.zeros((0, 80)), np.zeros((0, 80)))[1].snr_most_db is None
+
+
 def test_quiet_samples_are_held_to_the_usual_size():
     """Near zero everything is a large relative difference: speech scores in silence, a value that changes its sign."""
     rng = np.random.default_rng(6)

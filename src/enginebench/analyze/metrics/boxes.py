@@ -132,7 +132,7 @@ def _find_named(arrays: dict[str, Array]) -> list[str]:
     return named if len(named) == 1 else [name for name, array in arrays.items() if array.min(initial=0) >= 0]
 
 
-def _find_columns(array: Array) -> Columns | None:
+def _find_columns(array: Any) -> Columns | None:
     """How one output is read: as its shape suggests, where the values fit that; else as they fit; None if they do not.
 
     The layout with boxes last (YOLOv8 and later) has no score of its own for "an object".
@@ -144,22 +144,22 @@ def _find_columns(array: Array) -> Columns | None:
         return next((kind for kind in kinds if _fit_columns(kind, array)), None)
 
 
-def _fit_columns(kind: Columns, array: Array) -> bool:
+def _fit_columns(kind: Columns, array: Any) -> bool:
     least = {"scores": 1, "objects": 2, "ended": 2}[kind]
     if array.shape[1 if kind == "scores" else 2] < 4 + least:
         return False
     table = np.moveaxis(array, 1, 2) if kind == "scores" else array
     sizes = table[..., 2:4] - table[..., :2] if kind == "ended" else table[..., 2:4]
     scores = table[..., 4:5] if kind == "ended" else table[..., 4:]
-    return _are_scores(scores) and int((sizes < 0).any(axis=-1).sum()) * 2 <= sizes[..., 0].size
+    return _are_scores(scores) and bool(2 * (sizes < 0).any(axis=-1).sum() <= sizes[..., 0].size)
 
 
-def _are_scores(values: Array) -> bool:
+def _are_scores(values: Any) -> bool:
     """Whether values are within 0 to 1, but for the rounding of short formats in a few."""
-    return int(((values < -SCORE_SLACK) | (values > 1 + SCORE_SLACK)).sum()) <= SCORE_SLACK * values.size
+    return bool(((values < -SCORE_SLACK) | (values > 1 + SCORE_SLACK)).sum() <= SCORE_SLACK * values.size)
 
 
-def resembles_boxes(array: Array) -> bool:
+def resembles_boxes(array: Any) -> bool:
     """Whether an output looks like a detector's: coordinates beyond 1, far larger than the scores beside them."""
     if array.ndim != 3 or array.dtype.kind != "f" or 0 in array.shape or (kind := _find_columns(array)) is None:
         return False
