@@ -28,7 +28,7 @@ from enginebench.analyze.metrics.boxes import (
 )
 from enginebench.analyze.metrics.sequences import decode_tokens
 from enginebench.analyze.metrics.tasks import SEQUENTIAL, read_map
-from enginebench.analyze.scales import JUMP, Group, are_scores, split_slices
+from enginebench.analyze.scales import JUMP, are_scores, split_slices
 from enginebench.core.caveats import make_caveat
 from enginebench.core.errors import FeedError, UsageError
 from enginebench.core.records import Caveat, Drift, OutputDrift, Precision, Slices, Task
@@ -421,23 +421,18 @@ def _measure_slices(ref: Floats, cand: Floats) -> Slices | None:
     split = split_slices(ref, cand)
     if split is None or (len(split.groups) < 2 and not split.lost):
         return None
-    found = Slices(axis=split.axis, of=split.of, constant=split.constant, lost=split.lost)
-    if len(split.groups) < 2:
-        return found
-    parts = [(*_measure_group(ref, cand, split.axis, group), group.slices) for group in split.groups]
-    snr, _, slices = min(parts, key=lambda part: part[0])
-    centred = min((part[1] for part in parts if part[1] is not None), default=None)
-    return replace(found, first=int(slices[0]), count=len(slices), snr_db=snr, centred_cosine_mean=centred)
-
-
-def _measure_group(ref: Floats, cand: Floats, axis: int, group: Group) -> tuple[float, float | None]:
-    """(signal to noise, centred cosine). Scores are held against at least one that is ever looked at."""
-    a, b = (_as_rows(side.take(group.slices, axis)) for side in (ref, cand))
-    snr, size = _measure_snr(a, b), float(np.sqrt(np.mean(a**2)))
-    assert snr is not None  # a slice that varies has a signal
-    if group.scores and size < LEAST_SCORE:
-        return min(SNR_CEILING_DB, snr + 20 * math.log10(LEAST_SCORE / size)), None
-    return snr, _measure_centred(a, b)
+    of = len(split.scale)
+    found = Slices(axis=split.axis, of=of, constant=of - len(split.order), lost=split.lost)
+    for group in split.groups if len(split.groups) > 1 else ():
+        a, b = (_as_rows(side.take(group, split.axis)) for side in (ref, cand))
+        snr, centred, size = _measure_snr(a, b) or 0.0, _measure_centred(a, b), float(np.sqrt(np.mean(a**2)))
+        if split.scores[group].all() and size < LEAST_SCORE:  # held against a score that is ever looked at
+            snr, centred = min(SNR_CEILING_DB, snr + 20 * math.log10(LEAST_SCORE / size)), None
+        if found.snr_db is None or snr < found.snr_db:
+            found = replace(found, first=int(group[0]), count=len(group), snr_db=snr)
+        known = [c for c in (centred, found.centred_cosine_mean) if c is not None]
+        found = replace(found, centred_cosine_mean=min(known, default=None))
+    return found
 
 
 def _measure_most(ref: Floats, cand: Floats, share: float) -> float | None:
@@ -446,7 +441,7 @@ def _measure_most(ref: Floats, cand: Floats, share: float) -> float | None:
     And that these have together without what is far louder than the median. A sample with less than the usual signal is
     held to the usual: near zero every difference is a large one. Of values between 0 and 1 none is loud.
     """
-    scores = are_scores(ref)
+    scores = are_scores(ref.min(initial=0), ref.max(initial=0))
     ref, cand = scale_alike(ref, cand)
     signal, noise = (ref**2).sum(axis=1), ((ref - cand) ** 2).sum(axis=1)
     if len(ref) < 2 or not signal.any():
@@ -482,7 +477,9 @@ def _find_centre(ref: Floats) -> Floats | None:
     if len(ref) < 2:
         return None
     sizes = np.abs(ref).max(axis=1, initial=0)
-    usual = sizes <= JUMP * (np.median(sizes) or np.inf)
+    usual = sizes <= (
+        np.inf if are_scores(ref.min(initial=0), ref.max(initial=0)) else JUMP * (np.median(sizes) or np.inf)
+    )
     centre: Floats = ref[usual].mean(axis=0)
     around, whole = scale_alike(ref - centre, ref)
     return centre if np.linalg.norm(around) > CONSTANT * np.linalg.norm(whole) else None
@@ -711,11 +708,9 @@ def doubt_samples(drift: Drift) -> tuple[Caveat, ...]:
         doubts.append(make_caveat("partly_compared.answers", n=drift.n, asked=drift.asked))
     if drift.n > 1 and drift.outputs and all(map(_hardly_differs, drift.outputs)):
         doubts.append(make_caveat("constant_answers", n=drift.n))
-    for output in drift.outputs:
-        if (s := output.slices) and s.lost:
-            doubts.append(make_caveat("lost_variance", lost=s.lost, of=s.of, axis=s.axis, output=output.name))
-        if output.boxes_like:
-            doubts.append(make_caveat("unread_boxes", output=output.name))
+    lost = [(o.name, o.slices) for o in drift.outputs if o.slices and o.slices.lost]
+    doubts += [make_caveat("lost_variance", output=n, lost=s.lost, of=s.of, axis=s.axis) for n, s in lost]
+    doubts += [make_caveat("unread_boxes", output=o.name) for o in drift.outputs if o.boxes_like]
     return tuple(doubts)
 
 

@@ -1,11 +1,8 @@
-"""Which slices of an output are judged apart: those whose scales differ so much that one would hide the other.
-
-Coordinates in pixels beside scores below 1; one dimension that is a hundred times as large as all others.
-"""
+"""Which slices of an output are judged apart: those whose scales differ so much that one would hide the other."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from msgspec import Struct
@@ -25,35 +22,16 @@ JUMP = 10.0
 ROUNDING = 2.0**-23
 # Of its variance in the reference; below it a slice is constant for all that it says.
 LOST_VARIANCE = 0.01
-# Values in here share a unit, whatever their size: a class that is rare has small scores.
-UNIT = (-1e-6, 1 + 1e-6)
-
-
-class Group(Struct, frozen=True, kw_only=True, eq=False):
-    """Slices of a like scale; `scores`: all of their values are within 0 and 1, beside others that are not."""
-
-    slices: NDArray[np.int64]
-    scores: bool
 
 
 class Split(Struct, frozen=True, kw_only=True, eq=False):
-    """An output along the axis whose slices differ most in scale; a single group is judged as a whole."""
-
-    axis: int
-    of: int
-    constant: int
-    lost: int
-    groups: tuple[Group, ...]
-
-
-class _Axis(Struct, frozen=True, kw_only=True, eq=False):
     """The slices along an axis; of `order`: those that vary, from the largest on."""
 
     axis: int
     scale: Floats  # root mean squares
-    scores: NDArray[np.bool_]  # all values are within 0 and 1
+    scores: NDArray[np.bool_]  # values between 0 and 1, which share a unit: a class that is rare has small ones
     order: NDArray[np.int64]
-    lost: int
+    lost: int  # vary in the reference, and hardly in the candidate
 
     @property
     def rank(self) -> tuple[float, int]:
@@ -61,27 +39,26 @@ class _Axis(Struct, frozen=True, kw_only=True, eq=False):
         spread = float(self.scale[self.order[0]] / self.scale[self.order[-1]]) if len(self.order) else 0.0
         return spread if spread > JUMP else 0.0, self.lost
 
+    @property
+    def groups(self) -> list[NDArray[np.int64]]:
+        """Those of a like scale."""
+        scale, scores = self.scale[self.order], self.scores[self.order]
+        jumps = (scale[:-1] > JUMP * scale[1:]) & ~(scores[:-1] & scores[1:])
+        return [np.sort(group) for group in np.split(self.order, np.flatnonzero(jumps) + 1)]
+
+
+def are_scores(low: Any, high: Any) -> Any:
+    """Whether values between these are between 0 and 1, but for the rounding of FP32."""
+    return (low >= -ROUNDING * high) & (high <= 1 + ROUNDING)
+
 
 def split_slices(ref: Floats, cand: Floats) -> Split | None:
-    """The slices of finite answers [samples, ...]; None where no axis has slices of enough values."""
+    """The axis of finite answers [samples, ...] whose slices differ most in scale; None: none has enough values."""
     axes = [a for a in range(1, ref.ndim) if ref.shape[a] > 1 and ref.size // ref.shape[a] >= LEAST_VALUES]
-    found = max((_look_along(axis, ref, cand) for axis in axes), key=lambda axis: axis.rank, default=None)
-    if found is None:
-        return None
-    order, scale, scores = found.order, found.scale[found.order], found.scores[found.order]
-    steps = (scale[:-1] > JUMP * scale[1:]) & ~(scores[:-1] & scores[1:])
-    beside = not scores.all()
-    groups = np.split(order, np.flatnonzero(steps) + 1) if len(order) else []
-    return Split(
-        axis=found.axis,
-        of=len(found.scale),
-        constant=len(found.scale) - len(order),
-        lost=found.lost,
-        groups=tuple(Group(slices=np.sort(g), scores=beside and bool(found.scores[g].all())) for g in groups),
-    )
+    return max((_split_axis(axis, ref, cand) for axis in axes), key=lambda split: split.rank, default=None)
 
 
-def _look_along(axis: int, ref: Floats, cand: Floats) -> _Axis:
+def _split_axis(axis: int, ref: Floats, cand: Floats) -> Split:
     rest = tuple(a for a in range(ref.ndim) if a != axis)
     low, high = ref.min(axis=rest), ref.max(axis=rest)
     size = np.maximum(np.abs(low), np.abs(high))
@@ -89,18 +66,7 @@ def _look_along(axis: int, ref: Floats, cand: Floats) -> _Axis:
     before, after = ((side / whole).var(axis=rest) for side in (ref, cand))
     scale = np.sqrt(before + (ref.mean(axis=rest) / whole) ** 2)
     varies = (high - low > ROUNDING * size) & (scale > ROUNDING * np.sqrt(np.mean(scale**2)))
-    scores = (low >= UNIT[0]) & (high <= UNIT[1])
-    seen = varies & ~(scores & (high < LEAST_SCORE))
-    order = np.flatnonzero(varies)
-    return _Axis(
-        axis=axis,
-        scale=scale,
-        scores=scores,
-        order=order[np.argsort(-scale[order], kind="stable")],
-        lost=int((seen & (after < LOST_VARIANCE * before)).sum()),
-    )
-
-
-def are_scores(ref: Floats) -> bool:
-    """Whether all values are within 0 and 1."""
-    return bool(ref.min(initial=0) >= UNIT[0] and ref.max(initial=0) <= UNIT[1])
+    scores = are_scores(low, high)
+    lost = varies & (~scores | (high >= LEAST_SCORE)) & (after < LOST_VARIANCE * before)
+    order = np.argsort(-scale, kind="stable")
+    return Split(axis=axis, scale=scale, scores=scores, order=order[varies[order]], lost=int(lost.sum()))

@@ -199,3 +199,12 @@ def test_records_from_before_are_read_and_judged_as_they_were():
     output = msgspec.convert(old, OutputDrift)
     assert (output.slices, output.snr_most_db) == (None, None)
     assert keeps_limits(output, limits_between("fp32", "int8"))
+
+
+@pytest.mark.parametrize("size", [1e-3, 1e-6])
+def test_small_numbers_of_both_signs_are_no_scores(size: float):
+    reference = np.random.default_rng(8).standard_normal((50, 100)) * size
+    reference[3] *= 1e3
+    candidate = -reference
+    candidate[3] = reference[3]
+    assert not compare(reference, candidate, "int8")[0].passed

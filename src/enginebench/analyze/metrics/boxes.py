@@ -79,10 +79,11 @@ def read_boxes(outputs: Outputs, layout: Layout | None = None) -> Boxes:
         return _read_named(arrays)
     if layout.kind == "queries":
         boxes, scores = (arrays[name].astype(np.float64) for name in layout.outputs)
-        return _read_queries(boxes, 1 / (1 + np.exp(-scores)) if layout.logits else scores)
+        scores = 1 / (1 + np.exp(-scores)) if layout.logits else scores
+        return _stack([(b, s.max(axis=1), s.argmax(axis=1)) for b, s in zip(_from_centres(boxes), scores, strict=True)])
     rows = [_take_columns(layout.kind, row) for row in next(iter(arrays.values())).astype(np.float64)]
     if layout.kind == "ended":
-        return _stack([(boxes, scores[:, 0], _as_labels(scores[:, 1])) for boxes, scores in rows])
+        return _stack([(boxes, scores[:, 0], scores[:, 1].astype(np.int64)) for boxes, scores in rows])
     return _stack([_suppress(_from_centres(b), s.max(axis=1), s.argmax(axis=1)) for b, s in rows])
 
 
@@ -100,36 +101,21 @@ def find_layout(outputs: Outputs) -> Layout:
     if holds_boxes(outputs):
         return Layout(kind="named")
     arrays = {name: np.asarray(array) for name, array in outputs.items()}
-    first, told = next(iter(arrays.values())), ", ".join(f"{name}{list(a.shape)}" for name, a in arrays.items())
-    if len(arrays) == 1 and first.ndim == 3:
-        if (kind := _find_columns(first)) is not None:
+    shapes, why = [array.shape for array in arrays.values()], "no layout of boxes that is known"
+    if len(shapes) == 1 and len(shapes[0]) == 3:
+        if (kind := _find_columns(next(iter(arrays.values())))) is not None:
             return Layout(kind=kind)
-        raise FeedError(
-            f"output {told}: read as boxes, its scores are not within 0 to 1 or its sizes are negative (keypoints, "
-            f"angles, values before the last layer?); {_OWN_METRIC}"
-        )
-    shapes = [array.shape for array in arrays.values()]
-    if len(arrays) == 2 and len(shapes[0]) == len(shapes[1]) == 3 and shapes[0][:2] == shapes[1][:2]:
+        why = "no boxes with scores of 0 to 1 and sizes above 0 (keypoints, angles, values before the last layer?)"
+    if len(shapes) == 2 and len(shapes[0]) == len(shapes[1]) == 3 and shapes[0][:2] == shapes[1][:2]:
         able = [name for name, array in arrays.items() if array.shape[2] == 4]
-        if len(boxes := able if len(able) < 2 else _find_named(arrays)) == 1:
-            scores = next(array for name, array in arrays.items() if name != boxes[0])
-            names = (boxes[0], *(name for name in arrays if name != boxes[0]))
-            return Layout(kind="queries", outputs=names, logits=not _are_scores(scores))
-        if able:
-            raise FeedError(
-                f"outputs {told}: either may be the boxes; expected one with 'box' in its name, or one without "
-                f"negative values; {_OWN_METRIC}"
-            )
-    raise FeedError(f"outputs {told} are no layout of boxes that is known; {_OWN_METRIC}")
-
-
-_OWN_METRIC = "a --metric of your own gets them as they are, without --task"
-
-
-def _find_named(arrays: dict[str, Array]) -> list[str]:
-    """Which of two outputs of four numbers are boxes: those with such a name, else those without negative values."""
-    named = [name for name in arrays if "box" in name.lower()]
-    return named if len(named) == 1 else [name for name, array in arrays.items() if array.min(initial=0) >= 0]
+        named = [name for name in able if "box" in name.lower()]
+        able = named if len(named) == 1 else [n for n in able if len(able) < 2 or arrays[n].min(initial=0) >= 0]
+        if len(able) == 1:
+            (scores,) = (name for name in arrays if name != able[0])
+            return Layout(kind="queries", outputs=(able[0], scores), logits=not _hold_scores(arrays[scores]))
+        why = "both four numbers: name the boxes' output with 'box' in it" if able else why
+    told = ", ".join(f"{name}{list(array.shape)}" for name, array in arrays.items())
+    raise FeedError(f"outputs {told} are {why}; a --metric of your own gets them as they are, without --task")
 
 
 def _find_columns(array: Any) -> Columns | None:
@@ -145,37 +131,32 @@ def _find_columns(array: Any) -> Columns | None:
 
 
 def _fit_columns(kind: Columns, array: Any) -> bool:
-    least = {"scores": 1, "objects": 2, "ended": 2}[kind]
-    if array.shape[1 if kind == "scores" else 2] < 4 + least:
+    boxes, scores = _take_columns(kind, array)
+    if not scores.shape[-1]:
         return False
-    table = np.moveaxis(array, 1, 2) if kind == "scores" else array
-    sizes = table[..., 2:4] - table[..., :2] if kind == "ended" else table[..., 2:4]
-    scores = table[..., 4:5] if kind == "ended" else table[..., 4:]
-    return _are_scores(scores) and bool(2 * (sizes < 0).any(axis=-1).sum() <= sizes[..., 0].size)
+    sizes = boxes[..., 2:] - boxes[..., :2] if kind == "ended" else boxes[..., 2:]
+    sound = 2 * int((sizes < 0).any(axis=-1).sum()) <= boxes[..., 0].size
+    return sound and _hold_scores(scores[..., :1] if kind == "ended" else scores)
 
 
-def _are_scores(values: Any) -> bool:
+def _hold_scores(values: Any) -> bool:
     """Whether values are within 0 to 1, but for the rounding of short formats in a few."""
     return bool(((values < -SCORE_SLACK) | (values > 1 + SCORE_SLACK)).sum() <= SCORE_SLACK * values.size)
 
 
 def resembles_boxes(array: Any) -> bool:
     """Whether an output looks like a detector's: coordinates beyond 1, far larger than the scores beside them."""
-    if array.ndim != 3 or array.dtype.kind != "f" or 0 in array.shape or (kind := _find_columns(array)) is None:
+    if array.ndim != 3 or array.dtype.kind != "f" or not array.size or (kind := _find_columns(array)) is None:
         return False
-    boxes, scores = _take_columns("scores" if kind == "scores" else "ended", array)
+    boxes, scores = _take_columns(kind, array)
     size, score = (float(np.abs(part).max()) for part in (boxes, scores[..., :1] if kind == "ended" else scores))
     return score > 0 and size > max(1 + SCORE_SLACK, 10 * score)
 
 
-def _take_columns(kind: Columns, array: Floats) -> tuple[Floats, Floats]:
+def _take_columns(kind: Columns, array: Any) -> tuple[Floats, Floats]:
     """(four numbers of each box, its scores)."""
     table = np.moveaxis(array, -2, -1) if kind == "scores" else array
     return table[..., :4], table[..., 5:] * table[..., 4:5] if kind == "objects" else table[..., 4:]
-
-
-def _as_labels(values: Floats) -> NDArray[np.int64]:
-    return np.where(np.isfinite(values), values, NOTHING).astype(np.int64)
 
 
 def _read_named(arrays: dict[str, Array]) -> Boxes:
@@ -189,11 +170,6 @@ def _read_named(arrays: dict[str, Array]) -> Boxes:
 def _from_centres(boxes: Floats) -> Floats:
     half: Floats = boxes[..., 2:] / 2
     return np.concatenate([boxes[..., :2] - half, boxes[..., :2] + half], axis=-1)
-
-
-def _read_queries(boxes: Floats, scores: Floats) -> Boxes:
-    rows = zip(_from_centres(boxes), scores, strict=True)
-    return _stack([(b, s.max(axis=1), s.argmax(axis=1)) for b, s in rows])
 
 
 def _suppress(boxes: Floats, scores: Floats, labels: NDArray[np.int64]) -> tuple[Floats, Floats, NDArray[np.int64]]:

@@ -284,7 +284,7 @@ def copy_outputs(request: Any, outputs: Sequence[TensorSpec]) -> dict[str, Array
 def check_declared(inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec], arrays: Mapping[str, Array]) -> None:
     """Checks that outputs have the shapes that the graph declares: OpenVINO infers its own, and some are wrong.
 
-    Where an input's first axis is open, files often declare their outputs for one entry: that axis is not held to it.
+    Where an input's first axis is open, files often declare their outputs for one entry.
 
     Raises:
         ArtifactError: an output has another rank, or another length along a fixed axis.

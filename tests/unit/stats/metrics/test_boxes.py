@@ -262,13 +262,13 @@ def test_columns_that_are_no_scores_are_refused(columns):
     if columns == 20:
         pose[:, 4:] /= 600
         pose[:, 19] -= 0.7
-    with pytest.raises(FeedError, match=r"its scores are not within 0 to 1 .*; a --metric of your own"):
+    with pytest.raises(FeedError, match=r"no boxes with scores of 0 to 1 .*; a --metric of your own"):
         read_boxes({"output0": pose})
 
 
 def test_rows_of_six_whose_corners_are_no_corners_are_refused():
     centres = np.concatenate([to_centres(CORNERS * 4), SCORES[:, None], CLASSES[:, None]], axis=1)
-    with pytest.raises(FeedError, match="its sizes are negative"):
+    with pytest.raises(FeedError, match="sizes above 0"):
         read_boxes({"dets": centres[None]})
 
 
@@ -278,7 +278,7 @@ def test_detr_of_four_logits_is_told_by_names_and_values(boxes, logits):
     values[0, np.arange(3), CLASSES] = np.log(SCORES / (1 - SCORES))
     outputs = {logits: values, boxes: to_centres(CORNERS)[None]}
     assert list_first(read_boxes(outputs)) == ALL
-    with pytest.raises(FeedError, match="either may be the boxes; expected one with 'box' in its name"):
+    with pytest.raises(FeedError, match="are both four numbers: name the boxes' output with 'box' in it"):
         read_boxes({"a": np.abs(values), "b": outputs[boxes]})
 
 
