@@ -185,7 +185,7 @@ TEMPLATES: dict[str, Template] = {
         "asked for {switch} {asked}; the log says {seen}", "an argument of your own may overrule it"
     ),
     "lost_variance": Template(
-        "{lost} of {of} slices of axis {axis} of output {output} hardly vary, and they do in the reference's",
+        "output {output}: {lost} of {of} slices of axis {axis} hardly vary, and do in the reference",
         "what they tell is lost, whatever the others show: keep the layers behind them out of the precision",
     ),
     "low_coverage": Template(
