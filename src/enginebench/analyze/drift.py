@@ -14,12 +14,24 @@ import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
 
-from enginebench.analyze.metrics.boxes import NAMED, Boxes, Matches, holds_boxes, match_boxes, read_boxes
+from enginebench.analyze.metrics.boxes import (
+    LEAST_SCORE,
+    NAMED,
+    Boxes,
+    Layout,
+    Matches,
+    find_layout,
+    holds_boxes,
+    match_boxes,
+    read_boxes,
+    resembles_boxes,
+)
 from enginebench.analyze.metrics.sequences import decode_tokens
 from enginebench.analyze.metrics.tasks import SEQUENTIAL, read_map
+from enginebench.analyze.scales import JUMP, are_scores, split_slices
 from enginebench.core.caveats import make_caveat
 from enginebench.core.errors import FeedError, UsageError
-from enginebench.core.records import Caveat, Drift, OutputDrift, Precision, Task
+from enginebench.core.records import Caveat, Drift, OutputDrift, Precision, Slices, Task
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -44,7 +56,11 @@ LIMITS: dict[str, tuple[str, bool]] = {
     "mean_abs": ("mean_abs_diff", False),
     "mean_rel": ("mean_rel_diff", False),
     "agreement": ("agreement", True),
+    "samples": ("samples", True),
 }
+
+# The share of samples each of which must keep the limit of `snr`, where no limit of `samples` says another.
+MOST_SAMPLES = 0.98
 
 # Why these. Noise of a rounding to b significant bits is about 6 b dB below the signal, and a deep network lets it
 # grow by some 20 to 40 dB. Centred cosine c and noise-to-signal ratio r belong together by c = 1 / sqrt(1 + r).
@@ -175,7 +191,7 @@ def measure_drift(
         raise UsageError(f"unknown limit {', '.join(map(repr, unknown))}; known: {', '.join(LIMITS)}")
     _check_alike(reference, candidate)
     reference, candidate = score_words(reference, candidate)
-    outputs = _measure_outputs(reference, candidate, task)
+    outputs = _measure_outputs(reference, candidate, _How(task=task, share=limits.get("samples", MOST_SAMPLES)))
     n = min((len(np.atleast_1d(array)) for array in reference.values()), default=0)
     compared = n > 0 and any(array.size for array in reference.values())
     decided = [output.agreement is not None for output in outputs]
@@ -183,16 +199,22 @@ def measure_drift(
         n=n,
         asked=asked,
         outputs=outputs,
-        limits={name: limit for name, limit in limits.items() if any(decided) or name != "agreement"},
-        undecided={
-            name: limit for name, limit in (undecided or {}).items() if not all(decided) and name != "agreement"
-        },
+        limits=_claim(outputs, {n: limit for n, limit in limits.items() if any(decided) or n != "agreement"}),
+        undecided=_claim(
+            outputs, {n: limit for n, limit in (undecided or {}).items() if not all(decided) and n != "agreement"}
+        ),
         reference=reference_id,
     )
     passed = compared and all(
         keeps_limits(o, choose_limits(o, drift)) and not _lacks_partners(o, drift) for o in outputs
     )
     return replace(drift, passed=passed)
+
+
+def _claim(outputs: Sequence[OutputDrift], limits: Mapping[str, float]) -> dict[str, float]:
+    """The limits as they are held: where no output has a centred cosine, such as of one sample, the plain one is."""
+    centred = any(output.centred_cosine_mean is not None for output in outputs)
+    return {"cosine" if n == "centred_cosine" and not centred else n: limit for n, limit in limits.items()}
 
 
 def score_words(
@@ -238,19 +260,28 @@ def _check_alike(reference: Mapping[str, Array], candidate: Mapping[str, Array])
         )
 
 
+class _How(Struct, frozen=True, kw_only=True):
+    """What is meant by the answers, and by most of the samples."""
+
+    task: Task | None
+    share: float = MOST_SAMPLES
+    layout: Layout | None = None
+
+
 def _measure_outputs(
-    reference: Mapping[str, Array], candidate: Mapping[str, Array], task: Task | None
+    reference: Mapping[str, Array], candidate: Mapping[str, Array], how: _How
 ) -> tuple[OutputDrift, ...]:
-    if task == "detection" or (task is None and holds_boxes(reference)):
-        boxes = read_boxes(reference), read_boxes(candidate)
+    if how.task == "detection" or (how.task is None and holds_boxes(reference)):
+        layout = how.layout or find_layout(reference)
+        boxes = read_boxes(reference, layout), read_boxes(candidate, layout)
         found = match_boxes(*boxes)
         if found.decided:  # where neither side shows a box, nothing is decided, and the numbers have to do
             read = NAMED if holds_boxes(reference) else tuple(reference)
             return (
                 _measure_boxes([side[name] for side in (reference, candidate) for name in read], boxes, found),
-                *(_measure_beside(n, reference, candidate, task, boxes, found) for n in reference if n not in read),
+                *(_measure_beside(n, reference, candidate, how, boxes, found) for n in reference if n not in read),
             )
-    return tuple(_measure_output(name, reference[name], candidate[name], task) for name in reference)
+    return tuple(_measure_output(name, reference[name], candidate[name], how) for name in reference)
 
 
 def _measure_boxes(arrays: Sequence[Array], boxes: tuple[Boxes, Boxes], found: Matches) -> OutputDrift:
@@ -276,7 +307,7 @@ def _measure_beside(
     name: str,
     reference: Mapping[str, Array],
     candidate: Mapping[str, Array],
-    task: Task | None,
+    how: _How,
     boxes: tuple[Boxes, Boxes],
     found: Matches,
 ) -> OutputDrift:
@@ -286,14 +317,14 @@ def _measure_beside(
     """
     ref, cand, axes = reference[name], candidate[name], reference["scores"].ndim
     if ref.shape[:axes] != reference["scores"].shape:
-        return _measure_output(name, ref, cand, task)
+        return _measure_output(name, ref, cand, how)
     sample, own, other = found.pairs.T
     places = boxes[0].places[sample, own], boxes[1].places[sample, other]
     if axes == 2:  # the second axis stays, so that an answer keeps its number of axes
         partners = ref[sample, places[0]][:, None], cand[sample, places[1]][:, None]
     else:  # of one sample, without an axis of samples
         partners = ref[places[0]], cand[places[1]]
-    drift = _measure_output(name, *partners, task)
+    drift = _measure_output(name, *partners, how)
     return replace(drift, nonfinite=_count_nonfinite(ref) + _count_nonfinite(cand))
 
 
@@ -301,10 +332,11 @@ def _count_nonfinite(array: Array) -> int:
     return int(np.count_nonzero(~np.isfinite(array))) if array.dtype.kind == "f" else 0
 
 
-def _measure_output(name: str, reference: Array, candidate: Array, task: Task | None = None) -> OutputDrift:
+def _measure_output(name: str, reference: Array, candidate: Array, how: _How) -> OutputDrift:
+    task = how.task
     if are_labels(reference, task):
         return _measure_labels(name, reference, candidate)
-    drift = _measure_numbers(name, reference, candidate, task)
+    drift = _measure_numbers(name, reference, candidate, how)
     if task == "segmentation" and reference.ndim == 4:
         same = read_map(reference) == read_map(candidate)
         return replace(drift, decisions="labels", decided=same.size, agreement=float(same.mean()) if same.size else 1.0)
@@ -357,14 +389,15 @@ def _compare_sequences(drift: OutputDrift, reference: Array, candidate: Array) -
     )
 
 
-def _measure_numbers(name: str, reference: Array, candidate: Array, task: Task | None) -> OutputDrift:
+def _measure_numbers(name: str, reference: Array, candidate: Array, how: _How) -> OutputDrift:
     ref, cand = _as_rows(reference), _as_rows(candidate)
     finite = np.isfinite(ref) & np.isfinite(cand)
     nonfinite = int(np.count_nonzero(~np.isfinite(ref)) + np.count_nonzero(~np.isfinite(cand)))
     whole = finite.all(axis=1)
     a, b = ref[whole], cand[whole]
     cosines = _cosines(a, b)
-    classes = reference.ndim == 2 and task not in MEASURING
+    classes = reference.ndim == 2 and how.task not in MEASURING
+    shape = (len(a), *reference.shape[1:])
     return OutputDrift(
         name=name,
         **_measure_differences(ref[finite], cand[finite]),
@@ -375,8 +408,56 @@ def _measure_numbers(name: str, reference: Array, candidate: Array, task: Task |
         top1_agreement=_agreement(a, b, 1) if classes else None,
         top5_agreement=_agreement(a, b, 5) if classes else None,
         nonfinite=nonfinite,
+        slices=_measure_slices(a.reshape(shape), b.reshape(shape)),
+        samples=how.share,
+        snr_most_db=_measure_most(a, b, how.share),
+        boxes_like=how.task is None and resembles_boxes(reference),
         **(_count_flips(a, b) if classes else {}),
     )
+
+
+def _measure_slices(ref: Floats, cand: Floats) -> Slices | None:
+    """The worst figures of slices of a like scale; None where the output is judged as a whole, and nothing is lost."""
+    split = split_slices(ref, cand)
+    if split is None or (len(split.groups) < 2 and not split.lost):
+        return None
+    of = len(split.scale)
+    found = Slices(axis=split.axis, of=of, constant=of - len(split.order), lost=split.lost)
+    for group in split.groups if len(split.groups) > 1 else ():
+        a, b = (_as_rows(side.take(group, split.axis)) for side in (ref, cand))
+        snr, centred, size = _measure_snr(a, b) or 0.0, _measure_centred(a, b), float(np.sqrt(np.mean(a**2)))
+        if split.scores[group].all() and size < LEAST_SCORE:  # held against a score that is ever looked at
+            snr, centred = min(SNR_CEILING_DB, snr + 20 * math.log10(LEAST_SCORE / size)), None
+        if found.snr_db is None or snr < found.snr_db:
+            found = replace(found, first=int(group[0]), count=len(group), snr_db=snr)
+        known = [c for c in (centred, found.centred_cosine_mean) if c is not None]
+        found = replace(found, centred_cosine_mean=min(known, default=None))
+    return found
+
+
+def _measure_most(ref: Floats, cand: Floats, share: float) -> float | None:
+    """The ratio of signal to noise that this share of the samples has at least; None of a single one.
+
+    And that these have together without what is far louder than the median. A sample with less than the usual signal is
+    held to the usual: near zero every difference is a large one. Of values between 0 and 1 none is loud.
+    """
+    scores = are_scores(ref.min(initial=0), ref.max(initial=0))
+    ref, cand = scale_alike(ref, cand)
+    signal, noise = (ref**2).sum(axis=1), ((ref - cand) ** 2).sum(axis=1)
+    if len(ref) < 2 or not signal.any():
+        return None
+    usual = signal.mean() if scores else np.median(signal) or signal.mean()
+    few = math.floor((1 - share) * len(signal) + 1e-9)  # may have less
+    with np.errstate(divide="ignore", invalid="ignore"):
+        ratios = 10 * (np.log10(np.maximum(signal, usual)) - np.log10(noise))
+        most = np.argsort(ratios, kind="stable")[few:]
+        quiet = most[scores | (signal[most] <= JUMP**2 * usual)]
+        together = 10 * (np.log10(signal[quiet].sum()) - np.log10(noise[quiet].sum()))
+    # The power of normal noise in so few values is this much above its mean in one case of a thousand.
+    # Source: E. B. Wilson and M. M. Hilferty, "The distribution of chi-square", PNAS 17 (1931).
+    part = 2 / (9 * ref.shape[1])
+    chance = 30 * math.log10(1 - part + 3.09 * math.sqrt(part))
+    return float(np.clip(np.fmin(ratios[most[0]] + chance, together), -SNR_CEILING_DB, SNR_CEILING_DB))
 
 
 def _measure_centred(ref: Floats, cand: Floats) -> float | None:
@@ -392,10 +473,14 @@ def _measure_centred(ref: Floats, cand: Floats) -> float | None:
 
 
 def _find_centre(ref: Floats) -> Floats | None:
-    """The mean answer; None of a single one, and of answers that hardly differ."""
+    """The mean answer, without those that are far louder; None of a single one, and of answers that hardly differ."""
     if len(ref) < 2:
         return None
-    centre: Floats = ref.mean(axis=0)
+    sizes = np.abs(ref).max(axis=1, initial=0)
+    usual = sizes <= (
+        np.inf if are_scores(ref.min(initial=0), ref.max(initial=0)) else JUMP * (np.median(sizes) or np.inf)
+    )
+    centre: Floats = ref[usual].mean(axis=0)
     around, whole = scale_alike(ref - centre, ref)
     return centre if np.linalg.norm(around) > CONSTANT * np.linalg.norm(whole) else None
 
@@ -434,14 +519,16 @@ def _measure_box_samples(
         [{name: array[i : i + 1] for name, array in side.items()} for side in sides]
         for i in range(min(len(array) for array in sides[0].values()))
     ]
-    shown = [match_boxes(read_boxes(own), read_boxes(other)).decided for own, other in samples]
+    layout = find_layout(reference)
+    how = _How(task=task, layout=layout)
+    shown = [match_boxes(read_boxes(own, layout), read_boxes(other, layout)).decided for own, other in samples]
     if not any(shown):
         return None
     rows: list[SampleDrift] = []
     for i, (own, other) in enumerate(samples):
         # A sample in which neither side shows a box decides nothing, and is no answer to compare.
         outputs = (
-            _measure_outputs(own, other, task) if shown[i] else (OutputDrift(name="boxes", **_nothing(), nonfinite=0),)
+            _measure_outputs(own, other, how) if shown[i] else (OutputDrift(name="boxes", **_nothing(), nonfinite=0),)
         )
         rows += [_take_sample(i, output) for output in outputs]
     return rows
@@ -615,12 +702,15 @@ def _mean(values: Floats) -> float | None:
 
 
 def doubt_samples(drift: Drift) -> tuple[Caveat, ...]:
-    """The doubts about a comparison: of fewer samples than were to be compared, of answers that hardly differ."""
+    """The doubts about a comparison: its samples, answers that hardly differ, slices that are lost, boxes."""
     doubts = []
     if drift.asked is not None and drift.n < drift.asked:
         doubts.append(make_caveat("partly_compared.answers", n=drift.n, asked=drift.asked))
     if drift.n > 1 and drift.outputs and all(map(_hardly_differs, drift.outputs)):
         doubts.append(make_caveat("constant_answers", n=drift.n))
+    lost = [(o.name, o.slices) for o in drift.outputs if o.slices and o.slices.lost]
+    doubts += [make_caveat("lost_variance", output=n, lost=s.lost, of=s.of, axis=s.axis) for n, s in lost]
+    doubts += [make_caveat("unread_boxes", output=o.name) for o in drift.outputs if o.boxes_like]
     return tuple(doubts)
 
 
@@ -666,17 +756,28 @@ def holds_values(output: OutputDrift) -> bool:
 
 
 def _find_figure(output: OutputDrift, limit: str) -> tuple[str, float | None]:
-    """(name, value) of the figure that a limit is held against.
+    """(name, value) of the figure that a limit is held against: the worst of all values, of slices and of samples.
 
     Of one sample, and of answers that do not depend on the input, there is no centred cosine: then the plain one has to
     do. Where the reference is nothing but zeros, no signal stands above whatever the candidate has.
     """
-    value: float | None = getattr(output, LIMITS[limit][0])
+    field = LIMITS[limit][0]
+    value: float | None = getattr(output, field)
     if value is None and limit == "centred_cosine":
         return "cosine", output.cosine_mean
     if value is None and limit == "snr" and output.max_abs_diff:
         return limit, -math.inf
-    return limit, value
+    figures = [(limit, value), (_name_slices(limit, output.slices), getattr(output.slices, field, None))]
+    if limit == "snr" and output.samples is not None:
+        figures.append((f"snr of {output.samples:.0%} of the samples", output.snr_most_db))
+    known = [(name, figure) for name, figure in figures if figure is not None]
+    return min(known, key=lambda pair: pair[1]) if value is not None else (limit, None)
+
+
+def _name_slices(limit: str, slices: Slices | None) -> str:
+    if slices is None:
+        return limit
+    return f"{limit} of {slices.count} of {slices.of} slices of axis {slices.axis}, from {slices.first} on,"
 
 
 def choose_limits(output: OutputDrift, drift: Drift) -> dict[str, float]:

@@ -184,6 +184,10 @@ TEMPLATES: dict[str, Template] = {
     "log_disagrees.switch": Template(
         "asked for {switch} {asked}; the log says {seen}", "an argument of your own may overrule it"
     ),
+    "lost_variance": Template(
+        "output {output}: {lost} of {of} slices of axis {axis} hardly vary, and do in the reference",
+        "what they tell is lost, whatever the others show: keep the layers behind them out of the precision",
+    ),
     "low_coverage": Template(
         "Q/DQ nodes cover {share:.0%} of the multiply-accumulates; the rest runs in floats",
         "see which nodes stay in FP32; a speed-up is not to be expected",
@@ -345,6 +349,10 @@ TEMPLATES: dict[str, Template] = {
     "uneven_processes": Template(
         "the same engine twice: even and odd processes differ by {difference:.1%}",
         "look for what disturbs the machine; a CUDA graph waits less for its host",
+    ),
+    "unread_boxes": Template(
+        "output {output} looks like a detector's boxes; it was compared as numbers",
+        "give --task detection: then boxes are matched as a user sees them",
     ),
     "unsteady": Template(
         "on average {in_system:.3g} requests were in the system, where Little's law expects {expected:.3g}: the queue "

@@ -51,6 +51,7 @@ CaveatCode = Literal[
     "generator_late",  # requests were released after they were due
     "kept_fp32",  # nodes that a precision transform left in FP32
     "log_disagrees",
+    "lost_variance",  # parts of an output are constant in the candidate, and vary in the reference
     "low_coverage",
     "low_effective_precision",
     "modelled",  # the time comes from a model, not from a clock
@@ -78,6 +79,7 @@ CaveatCode = Literal[
     "throttled",
     "too_few_samples",
     "uneven_processes",  # processes of one row disagree by more than the verdicts' margin
+    "unread_boxes",  # boxes that were compared as numbers
     "unsteady",  # Little's law does not hold: the queue grew or shrank
     "unproved_precision",  # no record shows in what the engine computed, or it does not say so of most of the time
     "unverified_engine",
@@ -286,6 +288,19 @@ class Measurement(Struct, frozen=True, kw_only=True):
 Decisions = Literal["labels", "boxes", "sequences"]
 
 
+class Slices(Struct, frozen=True, kw_only=True):
+    """One output along the axis whose slices differ most in scale, and the worst of the groups of a like scale."""
+
+    axis: int
+    of: int  # slices along the axis
+    constant: int = 0  # left out: they do not vary in the reference
+    lost: int = 0  # vary in the reference, and hardly in the candidate
+    first: int = 0  # slice of the worst group
+    count: int = 0  # slices in it; 0: all are of a like scale, and judged as a whole
+    snr_db: float | None = None
+    centred_cosine_mean: float | None = None
+
+
 class OutputDrift(Struct, frozen=True, kw_only=True):
     """Differences of one output, candidate against reference, over n samples."""
 
@@ -309,6 +324,11 @@ class OutputDrift(Struct, frozen=True, kw_only=True):
     decisions: Decisions | None = None
     decided: int | None = None  # how many the reference took
     agreement: float | None = None
+    # Of slices and of samples, where these say more than all values together.
+    slices: Slices | None = None
+    samples: float | None = None  # a share of the samples
+    snr_most_db: float | None = None  # what so many of the samples have at least
+    boxes_like: bool = False  # looks like the boxes of a detector, which nobody asked to be matched
 
 
 class Drift(Struct, frozen=True, kw_only=True):

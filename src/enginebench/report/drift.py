@@ -87,6 +87,7 @@ FIGURES = {
     "cosine, smallest": "cosine_min",
     "centred cosine, mean": "centred_cosine_mean",
     "signal to noise, dB": "snr_db",
+    "... that most samples keep": "snr_most_db",
     "top-1 agreement": "top1_agreement",
     "top-5 agreement": "top5_agreement",
     "other best class": "flips",

@@ -9,6 +9,7 @@ import numpy as np
 import openvino
 import pytest
 from msgspec.structs import replace
+from onnx import TensorProto, helper
 
 from enginebench.backends.openvino import openvino as backend_file
 from enginebench.backends.openvino.graphs import read_model
@@ -23,6 +24,7 @@ from enginebench.core.errors import ArtifactError, BackendUnavailable, Measureme
 from enginebench.core.feeds import random_feeds
 from enginebench.core.records import Artifact, EngineSpec
 from enginebench.core.store import hash_files
+from enginebench.models.onnx.source import read_onnx
 
 SPEC = EngineSpec(backend="openvino")
 
@@ -180,3 +182,54 @@ def test_nodes_too_short_for_the_clock_prove_a_precision_and_have_no_times(
         assert sum(engine.effective_precision().values()) == pytest.approx(1)
         with pytest.raises(MeasurementError, match=r"layers?, no time of which is as long as its clock can tell"):
             engine.profile_layers()
+
+
+# Tests of operators in the ONNX package that OpenVINO 2026.4 answers in another shape than the graph declares.
+CONTRADICTED = [
+    "test_dft_rfft_opset19",
+    "test_dft_irfft_opset19",
+    "test_gru_batchwise",
+    "test_lstm_batchwise",
+    "test_simple_rnn_batchwise",
+    "test_maxpool_2d_ceil_output_size_reduce_by_one",
+    "test_nonmaxsuppression_iou_threshold_boundary",
+    "test_resize_upsample_sizes_nearest_not_larger",
+    "test_resize_upsample_sizes_nearest_not_smaller",
+    "test_resize_downsample_sizes_nearest_not_larger",
+    "test_resize_downsample_sizes_nearest_not_smaller",
+]
+
+
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")  # of the makers of other cases
+@pytest.mark.parametrize("name", CONTRADICTED)
+def test_an_output_of_another_shape_than_the_graph_declares_is_refused(name: str, tmp_path: Path) -> None:
+    from onnx.backend.test.case.node import collect_testcases
+
+    case = next(case for case in collect_testcases(None) if case.name == name)
+    (tmp_path / "graph.onnx").write_bytes(case.model.SerializeToString())
+    artifact = read_onnx(tmp_path / "graph.onnx")
+    feeds = {spec.name: array for spec, array in zip(artifact.inputs, case.data_sets[0][0], strict=True)}
+    with OpenvinoBackend().load(artifact, SPEC) as engine, pytest.raises(ArtifactError) as refusal:
+        engine.bind(feeds)
+        engine.run()
+        engine.fetch()
+    assert "the graph declares" in str(refusal.value) and any(o.name in str(refusal.value) for o in artifact.outputs)
+
+
+def test_a_graph_opened_for_any_batch_may_declare_its_outputs_for_one(tmp_path: Path) -> None:
+    """Such files are common: the first axis of the input was opened, and the outputs were left as they were."""
+    model = helper.make_model(
+        helper.make_graph(
+            [helper.make_node("Relu", ["x"], ["y"])],
+            "g",
+            [helper.make_tensor_value_info("x", TensorProto.FLOAT, ["n", 4])],
+            [helper.make_tensor_value_info("y", TensorProto.FLOAT, [1, 4])],
+        ),
+        opset_imports=[helper.make_opsetid("", 17)],
+        ir_version=9,
+    )
+    (tmp_path / "graph.onnx").write_bytes(model.SerializeToString())
+    with OpenvinoBackend().load(read_onnx(tmp_path / "graph.onnx"), replace(SPEC, batch=3)) as engine:
+        engine.bind({"x": np.ones((3, 4), np.float32)})
+        engine.run()
+        assert engine.fetch()["y"].shape == (3, 4)

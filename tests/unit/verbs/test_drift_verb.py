@@ -15,7 +15,7 @@ from processes import Cli
 FIELDS = {
     "name", "mean_abs_diff", "max_abs_diff", "mean_rel_diff", "cosine_mean", "cosine_min", "centred_cosine_mean",
     "snr_db", "top1_agreement", "top5_agreement", "nonfinite", "flips", "flips_beyond_noise", "near_ties", "decisions",
-        "decided", "agreement",
+        "decided", "agreement", "slices", "samples", "snr_most_db", "boxes_like",
 }  # fmt: skip
 
 
@@ -116,6 +116,8 @@ def test_graphs_of_a_fixed_batch_are_fed_at_that_batch(cli: Cli, tmp_path: Path)
         (["ort@MODEL", "ort@MODEL", "--limit", "cosine=high"], 2, "'high' is not a number"),
         (["ort@MODEL", "ort@MODEL", "--limit", "cosine=nan"], 2, "nan"),
         (["ort@MODEL", "ort@MODEL", "--limit", "cosine=1,cosine=2"], 2, "each NAME once"),
+        (["ort@MODEL", "ort@MODEL", "--limit", "samples=0.9"], 2, "give snr=... as well"),
+        (["ort@MODEL", "ort@MODEL", "--limit", "snr=9,samples=0"], 2, "give a share above 0, at most 1"),
         (["ort@MODEL", "ort@MODEL", "--limit", "cosine=2"], 2, "cosine is at most 1, so that no answers keep to it"),
         (["ort@MODEL", "ort@MODEL", "--limit", "max_abs=-1"], 2, "max_abs is at least 0"),
         (["ort@MODEL", "warp@MODEL"], 2, "neither ENGINE@TARGET"),

@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import io
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 import numpy as np
 from msgspec import Struct
@@ -35,8 +35,11 @@ PARTNER = 0.5
 # What the partner of a shown box needs: a score that moves from 0.251 to 0.249 is no other answer, to 0.1 it is.
 PARTNER_SCORE = 0.2
 NOTHING = -1
+# How far a score may lie outside of 0 to 1, and in what share of them: short formats round.
+SCORE_SLACK = 0.01
 # What torchvision's detectors call it.
 NAMED = ("boxes", "scores", "labels")
+Columns: TypeAlias = Literal["ended", "scores", "objects"]
 
 
 class Boxes(Struct, frozen=True, kw_only=True, eq=False):
@@ -56,33 +59,104 @@ def holds_boxes(outputs: Outputs) -> bool:
     return set(NAMED) <= set(outputs)
 
 
-def read_boxes(outputs: Outputs) -> Boxes:
-    """The detections of each sample, by the layout of the outputs.
+class Layout(Struct, frozen=True, kw_only=True):
+    """How the numbers of a detector's outputs are read."""
 
-    Read are: `boxes`, `scores`, `labels`, also of one sample without a first axis (torchvision); one output
+    kind: Literal["named", "ended", "scores", "objects", "queries"]
+    outputs: tuple[str, ...] = ()  # of queries: boxes, then scores
+    logits: bool = False  # scores of queries are read through a sigmoid
+
+
+def read_boxes(outputs: Outputs, layout: Layout | None = None) -> Boxes:
+    """The detections of each sample, by a layout; None: that of these outputs, as `find_layout` has it.
+
+    Raises:
+        FeedError: as `find_layout`.
+    """
+    arrays = {name: np.asarray(array) for name, array in outputs.items()}
+    layout = layout or find_layout(arrays)
+    if layout.kind == "named":
+        return _read_named(arrays)
+    if layout.kind == "queries":
+        boxes, scores = (arrays[name].astype(np.float64) for name in layout.outputs)
+        scores = 1 / (1 + np.exp(-scores)) if layout.logits else scores
+        return _stack([(b, s.max(axis=1), s.argmax(axis=1)) for b, s in zip(_from_centres(boxes), scores, strict=True)])
+    rows = [_take_columns(layout.kind, row) for row in next(iter(arrays.values())).astype(np.float64)]
+    if layout.kind == "ended":
+        return _stack([(boxes, scores[:, 0], scores[:, 1].astype(np.int64)) for boxes, scores in rows])
+    return _stack([_suppress(_from_centres(b), s.max(axis=1), s.argmax(axis=1)) for b, s in rows])
+
+
+def find_layout(outputs: Outputs) -> Layout:
+    """The layout of a detector's outputs, by names and shapes, where the values do not contradict it.
+
+    Known are: `boxes`, `scores`, `labels`, also of one sample without a first axis (torchvision); one output
     [samples, boxes, 6] of x1, y1, x2, y2, score, class; [samples, 4 + classes, boxes] or [samples, boxes, 5 + classes]
     of centre, size and scores (YOLO); boxes of centre and size [samples, boxes, 4] beside scores [samples, boxes,
     classes] (DETR with a sigmoid).
 
     Raises:
-        FeedError: it is none of these.
+        FeedError: it is none of these, or the values say that it is another.
     """
+    if holds_boxes(outputs):
+        return Layout(kind="named")
     arrays = {name: np.asarray(array) for name, array in outputs.items()}
-    if holds_boxes(arrays):
-        return _read_named(arrays)
-    first = next(iter(arrays.values()))
-    if len(arrays) == 1 and first.ndim == 3 and first.shape[2] == 6:
-        return _stack([(row[:, :4], row[:, 4], row[:, 5].astype(np.int64)) for row in first.astype(np.float64)])
-    if len(arrays) == 1 and first.ndim == 3:
-        return _stack([_suppress(*_read_yolo(row)) for row in first.astype(np.float64)])
-    pair = sorted(arrays.values(), key=lambda array: array.shape[-1:] != (4,))
-    if len(pair) == 2 and pair[0].ndim == pair[1].ndim == 3 and pair[0].shape[:2] == pair[1].shape[:2]:
-        return _read_queries(*(array.astype(np.float64) for array in pair))
+    shapes, why = [array.shape for array in arrays.values()], "no layout of boxes that is known"
+    if len(shapes) == 1 and len(shapes[0]) == 3:
+        if (kind := _find_columns(next(iter(arrays.values())))) is not None:
+            return Layout(kind=kind)
+        why = "no boxes with scores of 0 to 1 and sizes above 0 (keypoints, angles, values before the last layer?)"
+    if len(shapes) == 2 and len(shapes[0]) == len(shapes[1]) == 3 and shapes[0][:2] == shapes[1][:2]:
+        able = [name for name, array in arrays.items() if array.shape[2] == 4]
+        named = [name for name in able if "box" in name.lower()]
+        able = named if len(named) == 1 else [n for n in able if len(able) < 2 or arrays[n].min(initial=0) >= 0]
+        if len(able) == 1:
+            (scores,) = (name for name in arrays if name != able[0])
+            return Layout(kind="queries", outputs=(able[0], scores), logits=not _hold_scores(arrays[scores]))
+        why = "both four numbers: name the boxes' output with 'box' in it" if able else why
     told = ", ".join(f"{name}{list(array.shape)}" for name, array in arrays.items())
-    raise FeedError(
-        f"outputs {told} are no layout of boxes that is known; a --metric of your own gets them as they are, without "
-        "--task"
-    )
+    raise FeedError(f"outputs {told} are {why}; a --metric of your own gets them as they are, without --task")
+
+
+def _find_columns(array: Any) -> Columns | None:
+    """How one output is read: as its shape suggests, where the values fit that; else as they fit; None if they do not.
+
+    The layout with boxes last (YOLOv8 and later) has no score of its own for "an object".
+    """
+    kinds: list[Columns] = ["scores", "objects"] if array.shape[1] < array.shape[2] else ["objects", "scores"]
+    with np.errstate(invalid="ignore"):  # what is not finite tells nothing
+        if array.shape[2] == 6 and not (array[..., 5] % 1 > 0).any():  # class ids, and no score of a single class
+            kinds = ["ended", "scores"]
+        return next((kind for kind in kinds if _fit_columns(kind, array)), None)
+
+
+def _fit_columns(kind: Columns, array: Any) -> bool:
+    boxes, scores = _take_columns(kind, array)
+    if not scores.shape[-1]:
+        return False
+    sizes = boxes[..., 2:] - boxes[..., :2] if kind == "ended" else boxes[..., 2:]
+    sound = 2 * int((sizes < 0).any(axis=-1).sum()) <= boxes[..., 0].size
+    return sound and _hold_scores(scores[..., :1] if kind == "ended" else scores)
+
+
+def _hold_scores(values: Any) -> bool:
+    """Whether values are within 0 to 1, but for the rounding of short formats in a few."""
+    return bool(((values < -SCORE_SLACK) | (values > 1 + SCORE_SLACK)).sum() <= SCORE_SLACK * values.size)
+
+
+def resembles_boxes(array: Any) -> bool:
+    """Whether an output looks like a detector's: coordinates beyond 1, far larger than the scores beside them."""
+    if array.ndim != 3 or array.dtype.kind != "f" or not array.size or (kind := _find_columns(array)) is None:
+        return False
+    boxes, scores = _take_columns(kind, array)
+    size, score = (float(np.abs(part).max()) for part in (boxes, scores[..., :1] if kind == "ended" else scores))
+    return score > 0 and size > max(1 + SCORE_SLACK, 10 * score)
+
+
+def _take_columns(kind: Columns, array: Any) -> tuple[Floats, Floats]:
+    """(four numbers of each box, its scores)."""
+    table = np.moveaxis(array, -2, -1) if kind == "scores" else array
+    return table[..., :4], table[..., 5:] * table[..., 4:5] if kind == "objects" else table[..., 4:]
 
 
 def _read_named(arrays: dict[str, Array]) -> Boxes:
@@ -93,25 +167,9 @@ def _read_named(arrays: dict[str, Array]) -> Boxes:
     return _stack([(b, np.where(c == NOTHING, -np.inf, s), c) for b, s, c in rows])
 
 
-def _read_yolo(row: Floats) -> tuple[Floats, Floats, NDArray[np.int64]]:
-    """Boxes, scores and labels of one sample, before those are left out that overlap."""
-    table = row.T if row.shape[0] < row.shape[1] else row
-    # The layout with boxes last (YOLOv8 and later) has no score of its own for "an object".
-    scores = table[:, 4:] if row.shape[0] < row.shape[1] else table[:, 5:] * table[:, 4:5]
-    if table.shape[1] < 5 or not scores.shape[1]:
-        raise FeedError(f"an output of {list(row.shape)} for each sample; expected four numbers of a box, and scores")
-    return _from_centres(table[:, :4]), scores.max(axis=1), scores.argmax(axis=1)
-
-
 def _from_centres(boxes: Floats) -> Floats:
     half: Floats = boxes[..., 2:] / 2
     return np.concatenate([boxes[..., :2] - half, boxes[..., :2] + half], axis=-1)
-
-
-def _read_queries(boxes: Floats, logits: Floats) -> Boxes:
-    scores = logits if logits.min() >= 0 and logits.max() <= 1 else 1 / (1 + np.exp(-logits))
-    rows = zip(_from_centres(boxes), scores, strict=True)
-    return _stack([(b, s.max(axis=1), s.argmax(axis=1)) for b, s in rows])
 
 
 def _suppress(boxes: Floats, scores: Floats, labels: NDArray[np.int64]) -> tuple[Floats, Floats, NDArray[np.int64]]:
@@ -230,6 +288,9 @@ def prepare_map(outputs: Outputs, targets: Targets) -> Ask:
         MissingDependency: pycocotools is not installed.
     """
     found = read_boxes(outputs)
+    turned = (found.boxes[..., 2:] < found.boxes[..., :2]).any(axis=-1)
+    if 2 * int(turned.sum()) > int((found.labels != NOTHING).sum()):
+        raise FeedError("most boxes end before they begin (x2 < x1 or y2 < y1); mAP takes corners: x1, y1, x2, y2")
     wanted = read_wanted(targets, len(found.labels))
     evaluation = _evaluate(found, wanted)
     return lambda places: _accumulate(evaluation, places)

@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 YES = 0.5
 # Pixels that nobody labelled. Source: the Pascal VOC and Cityscapes conventions.
 UNLABELLED = 255
+# Counts are kept of each sample and class: an id beyond is a value that is no class.
+MOST_CLASSES = 65_536
 
 
 def take_output(outputs: Outputs, targets: Targets) -> tuple[Any, Any]:
@@ -149,46 +151,42 @@ def read_labels(answers: Any, right: Any, targets: Targets, axes: tuple[int, ...
     raise FeedError(f"{told}; expected the same shape, or one axis more for the classes")
 
 
-def _count_classes(answers: Any, labels: Any, known: int) -> int:
-    """How many classes there are, by the axis that the answers have for them, else by the targets."""
-    return max(answers.size // max(1, labels.size), known) if answers.ndim > labels.ndim else known
+def _count_f1(outputs: Outputs, targets: Targets) -> Floats:
+    answers, right = read_arrays(outputs, targets)
+    right = squeeze_labels(right, 1)
+    found = read_labels(answers, right, targets)
+    return _count_confusions(found, right, _count_classes(answers, right), right >= 0)
 
 
-def make_f1(targets: Targets) -> Metric:
-    """F1: of class 1 where there are two, else the mean over the classes that occur."""
-    known = _find_largest(targets) + 1
-
-    def count(outputs: Outputs, targets: Targets) -> Floats:
-        answers, right = read_arrays(outputs, targets)
-        right = squeeze_labels(right, 1)
-        found, classes = read_labels(answers, right, targets), max(2, _count_classes(answers, right, known))
-        return _count_confusions(found, right, classes, right >= 0)
-
-    return Metric(name="f1", count=count, finish=_finish_f1)
+def _count_miou(outputs: Outputs, targets: Targets) -> Floats:
+    answers, right = read_arrays(outputs, targets)
+    if right.ndim == 4 and right.shape[1] == 1:
+        right = right[:, 0]
+    right = squeeze_labels(right, 3)
+    found = read_labels(answers, right, targets, (1, -1))
+    return _count_confusions(found, right, _count_classes(answers, right), (right >= 0) & (right != UNLABELLED))
 
 
-def _find_largest(targets: Targets) -> int:
-    values = targets.values
-    arrays = values.values() if isinstance(values, dict) else [values]
-    largest = 0
-    for array in arrays:
-        for entry in array:
-            part = np.asarray(entry)
-            if part.size and part.dtype.kind in "biuf":
-                named = part[(part != UNLABELLED) | (part.ndim == 0)]
-                largest = max(largest, int(named.max())) if named.size else largest
-    return largest
+def _count_classes(answers: Any, labels: Any) -> int:
+    """How many classes the answers have scores for; 0 where they have none."""
+    return answers.size // max(1, labels.size) if answers.ndim > labels.ndim else 0
 
 
 def _count_confusions(found: Labels, right: Labels, classes: int, counted: NDArray[np.bool_]) -> Floats:
-    """For each sample and class: found and right, found, right. [samples, classes * 3]; other ids match nothing."""
-    n = len(right)
+    """For each sample and class: found and right, found, right. [samples, classes * 3]; ids below 0 match nothing.
+
+    There are at least `classes`, and more where an id says so: a class that is found and never right counts as well.
+    """
+    n, largest = len(right), max(int(ids[counted].max(initial=0)) for ids in (found, right))
+    if largest >= MOST_CLASSES:
+        raise FeedError(f"outputs or targets name class {largest}; expected class ids below {MOST_CLASSES}")
+    classes = max(2, classes, largest + 1)
     rows = np.broadcast_to(np.arange(n).reshape(-1, *[1] * (right.ndim - 1)), right.shape)
     table = np.zeros((n, classes, 3))
     for column, chosen, ids in (
         (0, counted & (found == right), right),
-        (1, counted & (found >= 0) & (found < classes), found),
-        (2, counted & (right < classes), right),
+        (1, counted & (found >= 0), found),
+        (2, counted, right),
     ):
         np.add.at(table[..., column], (rows[chosen], ids[chosen].astype(np.int64)), 1)
     return table.reshape(n, -1)
@@ -206,26 +204,17 @@ def _finish_f1(sums: Floats) -> Floats:
     return _mean_known(scores)
 
 
-def make_miou(targets: Targets) -> Metric:
-    """Mean over the classes that occur of intersection over union, pixels of all samples together."""
-    known = _find_largest(targets) + 1
-
-    def count(outputs: Outputs, targets: Targets) -> Floats:
-        answers, right = read_arrays(outputs, targets)
-        if right.ndim == 4 and right.shape[1] == 1:
-            right = right[:, 0]
-        right = squeeze_labels(right, 3)
-        found, classes = read_labels(answers, right, targets, (1, -1)), _count_classes(answers, right, known)
-        return _count_confusions(found, right, classes, (right >= 0) & (right != UNLABELLED))
-
-    return Metric(name="miou", count=count, finish=_finish_iou)
-
-
 def _finish_iou(sums: Floats) -> Floats:
     table = sums.reshape(*sums.shape[:-1], -1, 3)
     with np.errstate(invalid="ignore", divide="ignore"):
         shares = table[..., 0] / (table[..., 1] + table[..., 2] - table[..., 0])
     return _mean_known(shares)
+
+
+# F1: of class 1 where there are two, else the mean over the classes that occur.
+F1 = Metric(name="f1", count=_count_f1, finish=_finish_f1)
+# Mean over the classes that occur of intersection over union, pixels of all samples together.
+MIOU = Metric(name="miou", count=_count_miou, finish=_finish_iou)
 
 
 def _mean_known(values: Floats) -> Floats:

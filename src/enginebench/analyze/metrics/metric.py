@@ -82,6 +82,15 @@ def divide(sums: Floats) -> Floats:
     return quotient
 
 
+def widen_counts(first: Floats, second: Floats) -> tuple[Floats, Floats]:
+    """Both with as many columns as the wider one: a class that only later samples name was found 0 times before."""
+    import numpy as np
+
+    columns = max(first.shape[1], second.shape[1])
+    wide = [np.pad(c, ((0, 0), (0, columns - c.shape[1]))) if c.shape[1] < columns else c for c in (first, second)]
+    return wide[0], wide[1]
+
+
 class Facts(Struct, frozen=True, kw_only=True):
     """What is known of a metric without its code."""
 

@@ -15,7 +15,7 @@ import numpy as np
 from msgspec.structs import replace
 
 from enginebench.analyze.distributions import quantile_of_normal, share_of_normal
-from enginebench.analyze.metrics.metric import Ask, Facts, Finish, Metric, divide
+from enginebench.analyze.metrics.metric import Ask, Facts, Finish, Metric, divide, widen_counts
 from enginebench.analyze.metrics.shares import (
     LEVEL,
     compute_mcnemar_p,
@@ -85,7 +85,7 @@ def score_counts(metric: Metric, counts: Floats, reference: Floats | None = None
     score = describe_score(metric.facts, value)
     if reference is None:
         return score
-    both = np.stack([counts, reference], axis=1)
+    both = np.stack(widen_counts(counts, reference), axis=1)
     delta = _estimate_sum(lambda s: metric.finish(s[..., 0, :]) - metric.finish(s[..., 1, :]), both, metric.name)
     return replace(score, delta=delta)
 

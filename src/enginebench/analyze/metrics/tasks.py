@@ -8,7 +8,7 @@ from typing import Any, get_args
 import numpy as np
 
 from enginebench.analyze.metrics.boxes import prepare_map, read_boxes
-from enginebench.analyze.metrics.labels import UNLABELLED, YES, count_top, make_f1, make_miou
+from enginebench.analyze.metrics.labels import F1, MIOU, UNLABELLED, YES, count_top
 from enginebench.analyze.metrics.metric import Metric, Outputs, Targets
 from enginebench.analyze.metrics.sequences import count_errors, read_sequences
 from enginebench.analyze.metrics.values import count_absolute, count_cosine
@@ -22,8 +22,8 @@ TASKS: tuple[Task, ...] = get_args(Task)
 BUILTIN: dict[str, Callable[[Targets], Metric]] = {
     "top1": lambda _: Metric(name="top1", count=count_top(1)),
     "top5": lambda _: Metric(name="top5", count=count_top(5)),
-    "f1": make_f1,
-    "miou": make_miou,
+    "f1": lambda _: F1,
+    "miou": lambda _: MIOU,
     "map": lambda _: Metric(name="map", prepare=prepare_map),
     "wer": lambda _: Metric(name="wer", count=count_errors("words"), higher_is_better=False),
     "cer": lambda _: Metric(name="cer", count=count_errors("characters"), higher_is_better=False),

@@ -36,7 +36,7 @@ from enginebench.backends.request import (
     explain_unbound,
     read_options,
 )
-from enginebench.core.errors import BackendUnavailable, MeasurementError, UsageError
+from enginebench.core.errors import ArtifactError, BackendUnavailable, MeasurementError, UsageError
 from enginebench.core.feeds import check_feeds, choose_buckets, cut_entries, join_samples, random_feeds, sum_entries
 from enginebench.core.records import (
     Artifact,
@@ -47,7 +47,7 @@ from enginebench.core.records import (
     Precision,
     TensorSpec,
 )
-from enginebench.core.shapes import concrete_shape
+from enginebench.core.shapes import BATCH_AXIS, concrete_shape, fits_shape, show_shape
 from enginebench.core.store import hash_files
 from enginebench.core.streams import Clock, Ended, StreamsSpec, collect_ended, fail_request
 from enginebench.core.text import count_of
@@ -276,6 +276,30 @@ def read_node_times(
             yield Operator(dtype, time_ns, counter.node_name, counter.node_type, originals.get(counter.node_name, ()))
 
 
+def copy_outputs(request: Any, outputs: Sequence[TensorSpec]) -> dict[str, Array]:
+    """Copies of the outputs of a request that has ended."""
+    return {spec.name: np.array(request.get_tensor(spec.name).data, order="C") for spec in outputs}
+
+
+def check_declared(inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec], arrays: Mapping[str, Array]) -> None:
+    """Checks that outputs have the shapes that the graph declares: OpenVINO infers its own, and some are wrong.
+
+    Where an input's first axis is open, files often declare their outputs for one entry.
+
+    Raises:
+        ArtifactError: an output has another rank, or another length along a fixed axis.
+    """
+    first = any(spec.shape and isinstance(spec.shape[0], str) for spec in inputs)
+    for spec in outputs:
+        found = arrays[spec.name].shape
+        if not fits_shape((BATCH_AXIS, *spec.shape[1:]) if first and spec.shape else spec.shape, found):
+            raise ArtifactError(
+                f"OpenVINO computes output {spec.name!r} as {show_shape(found)}, and the graph declares "
+                f"{show_shape(spec.shape)}: it reads an operator in another way. Use another engine (ort), or correct "
+                "the shape that the graph declares"
+            )
+
+
 class OpenvinoEngine:
     """A compiled graph, one request, and input tensors that OpenVINO allocated (and aligned) itself."""
 
@@ -290,6 +314,7 @@ class OpenvinoEngine:
         self._infer: Callable[..., object] | None = None
         self._views: dict[str, Array] = {}
         self._bound = False
+        self._declared = False  # the outputs had the shapes that the graph declares
         self._watched: list[list[Operator]] = []  # the mean of runs under the counters, on what is bound
         self._averaged = 0  # how many runs that are
         self._proven: list[list[Operator]] = []  # the same record, or what there is of it where all nodes are too short
@@ -329,7 +354,11 @@ class OpenvinoEngine:
     def fetch(self) -> dict[str, Array]:
         """Copies of the outputs of the last run."""
         self._check_bound()
-        return {s.name: np.array(self._request.get_tensor(s.name).data, order="C") for s in self.outputs}
+        arrays = copy_outputs(self._request, self.outputs)
+        if not self._declared:
+            check_declared(self.inputs, self.outputs, arrays)
+            self._declared = True
+        return arrays
 
     def effective_precision(self) -> dict[str, float]:
         """Shares of node time by precision, from the performance counters of a compiled graph of its own."""
@@ -405,7 +434,7 @@ class OpenvinoEngine:
             # Not request.infer: that wrapper checks its arguments in Python, which costs 1 us a call.
             self._infer = super(openvino.InferRequest, self._request).infer  # type: ignore[misc]  # no stubs
         fed = list_fed(self._compiled)
-        self._values = values
+        self._values, self._declared = values, False
         self._views = {s.name: self._make_tensor(s, shapes[s.name], bound=s.name in fed) for s in self.inputs}
 
     def _make_tensor(self, spec: TensorSpec, shape: tuple[int, ...], *, bound: bool) -> Array:
@@ -461,8 +490,9 @@ class OpenvinoStreams:
         ticket, started_ns, entries, size = begun
         computed_ns = self._clock()
         try:
-            arrays = {s.name: np.array(request.get_tensor(s.name).data, order="C") for s in self._artifact.outputs}
-        except RuntimeError as error:
+            arrays = copy_outputs(request, self._artifact.outputs)
+            check_declared(self._artifact.inputs, self._artifact.outputs, arrays)
+        except (RuntimeError, ArtifactError) as error:
             self._ended.put(fail_request(ticket, started_ns, self._clock(), error))
         else:
             self._ended.put(Ended(ticket, started_ns, computed_ns, self._clock(), cut_entries(arrays, entries, size)))

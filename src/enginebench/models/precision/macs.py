@@ -12,20 +12,31 @@ from enginebench.models.precision.graph import make_producers
 
 Shape = tuple[int, ...]
 
-# Operators that only move values, or cut them: what goes in as one of 256 levels comes out as one of them.
+# Operators that only move, select or cut values: what goes in as one of 256 levels comes out as one of them. `Resize`
+# only where it takes the nearest.
 LEVEL_KEEPING = frozenset(
     {
         "Clip",
         "Concat",
+        "DepthToSpace",
+        "Dropout",
+        "Expand",
         "Flatten",
         "Gather",
+        "GatherElements",
+        "GatherND",
+        "GlobalMaxPool",
         "Identity",
         "MaxPool",
+        "Pad",
         "Relu",
         "Reshape",
+        "Resize",
         "Slice",
+        "SpaceToDepth",
         "Split",
         "Squeeze",
+        "Tile",
         "Transpose",
         "Unsqueeze",
     }
@@ -105,8 +116,13 @@ def _comes_from_levels(name: str, producers: Mapping[str, NodeProto]) -> bool:
     pending = [name]
     while pending:
         node = producers.get(pending.pop())
-        if node is None or (node.op_type != "DequantizeLinear" and node.op_type not in LEVEL_KEEPING):
+        if node is None or not (node.op_type == "DequantizeLinear" or _keeps_levels(node)):
             return False
-        if node.op_type in LEVEL_KEEPING:
+        if node.op_type != "DequantizeLinear":
             pending.extend(node.input if node.op_type == "Concat" else node.input[:1])
     return True
+
+
+def _keeps_levels(node: NodeProto) -> bool:
+    blends = node.op_type == "Resize" and any(a.name == "mode" and a.s != b"nearest" for a in node.attribute)
+    return node.op_type in LEVEL_KEEPING and not blends

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from enginebench.analyze.metrics.metric import Ask, Facts, Metric, Outputs, Targets, count_samples
+from enginebench.analyze.metrics.metric import Ask, Facts, Metric, Outputs, Targets, count_samples, widen_counts
 from enginebench.analyze.metrics.scores import score_whole
 from enginebench.analyze.metrics.tasks import BUILTIN, read_answers
 from enginebench.core.errors import FeedError, MissingDependency, UsageError
@@ -80,7 +80,10 @@ class Collector:
         if counts is None:
             self._dropped.add(name)
         else:
-            self._counts.setdefault(name, np.zeros((self._n, counts.shape[1])))[list(places)] = counts
+            kept = self._counts.get(name, np.zeros((self._n, 0)))
+            kept, counts = widen_counts(kept, counts)
+            kept[list(places)] = counts
+            self._counts[name] = kept
 
     def _keep(self, places: Sequence[int], outputs: Outputs) -> None:
         for i, place in enumerate(places):

@@ -62,6 +62,10 @@ def parse_limits(texts: tuple[str, ...]) -> dict[str, float]:
         if name not in LIMITS or not sep or name in limits:
             raise UsageError(f"--limit {piece!r}: expected NAME=VALUE, each NAME once and one of {', '.join(LIMITS)}")
         limits[name] = _parse_value(piece, name, value)
+    if "samples" in limits and "snr" not in limits:
+        raise UsageError(
+            "--limit samples=...: the share of the samples that keep the limit of snr; give snr=... as well"
+        )
     return limits
 
 
@@ -81,6 +85,8 @@ def _parse_value(piece: str, name: str, text: str) -> float:
         raise UsageError(f"--limit {piece!r}: {text!r} is not a number") from error
     if value != value:
         raise UsageError(f"--limit {piece!r}: nan is not a limit; give a number")
+    if name == "samples" and value <= 0:
+        raise UsageError(f"--limit {piece!r}: no sample would have to keep snr; give a share above 0, at most 1")
     least = LIMITS[name][1]
     if least and name != "snr" and value > 1:
         raise UsageError(f"--limit {piece!r}: {name} is at most 1, so that no answers keep to it; give 1 or less")

@@ -70,6 +70,8 @@ def make_request(
         raise UsageError("--goal capacity needs --p99-limit-ms X, and no other goal takes it")
     if processes < MIN_REPETITIONS:
         raise UsageError(f"--processes {processes}: the final gives a verdict, which needs {MIN_REPETITIONS}")
+    if limits and "samples" in limits:
+        raise UsageError("--limit samples=... is for drift: in a search 98% of the samples keep snr")
     if goal != "latency" and batch not in (None, 1):
         raise UsageError(f"--goal {goal} chooses how many requests are computed together: leave --batch out")
     measure = MeasureSpec(seed=shared.seed, processes=processes)

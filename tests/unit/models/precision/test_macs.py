@@ -5,7 +5,7 @@ import onnx
 import pytest
 from onnx import helper
 
-from enginebench.models.precision.macs import count_macs, measure_coverage
+from enginebench.models.precision.macs import count_macs, list_quantized_products, measure_coverage
 from enginebench.models.zoo import BUILTIN, packaged_onnx
 from graphs import build_graph, build_pair
 
@@ -51,3 +51,57 @@ def test_coverage_looks_through_what_keeps_levels():
         "v": np.ones((30, 2), np.float32),
     }
     assert measure_coverage(build_graph(nodes, constants, [2, 4], [2, 2])) == pytest.approx(240 / (240 + 120))
+
+
+MOVERS = {
+    "Pad": (["pads"], {}),
+    "MaxPool": ([], {"kernel_shape": [1, 1]}),
+    "Reshape": (["shape"], {}),
+    "DepthToSpace": ([], {"blocksize": 1}),
+    "SpaceToDepth": ([], {"blocksize": 1}),
+    "Expand": (["shape"], {}),
+    "Tile": (["repeats"], {}),
+    "Dropout": ([], {}),
+    "Resize": (["", "repeats_f"], {"mode": "nearest"}),
+}
+
+
+@pytest.mark.parametrize("op", MOVERS)
+def test_coverage_looks_through_what_only_moves_or_selects_values(op):
+    """NNCF puts Q/DQ in front of such operators, and engines carry the 8 bits through them."""
+    more, attributes = MOVERS[op]
+    nodes = [
+        helper.make_node("QuantizeLinear", ["x", "s", "z"], ["q"], "q"),
+        helper.make_node("DequantizeLinear", ["q", "s", "z"], ["d"], "d"),
+        helper.make_node(op, ["d", *more], ["m"], "m", **attributes),
+        helper.make_node("DequantizeLinear", ["w", "s", "z"], ["dw"], "dw"),
+        helper.make_node("Conv", ["m", "dw"], ["y"], "conv"),
+    ]
+    constants = {
+        "s": np.float32(0.1),
+        "z": np.int8(0),
+        "w": np.ones((4, 2, 1, 1), np.int8),
+        "pads": np.zeros(8, np.int64),
+        "shape": np.array([1, 2, 6, 6]),
+        "repeats": np.ones(4, np.int64),
+        "repeats_f": np.ones(4, np.float32),
+    }
+    model = build_graph(nodes, constants, [1, 2, 6, 6], [1, 4, 6, 6])
+    assert measure_coverage(model) == 1 and list_quantized_products(model) == ["conv"]
+
+
+def test_coverage_stops_at_what_blends_values():
+    nodes = [
+        helper.make_node("QuantizeLinear", ["x", "s", "z"], ["q"], "q"),
+        helper.make_node("DequantizeLinear", ["q", "s", "z"], ["d"], "d"),
+        helper.make_node("Resize", ["d", "", "ones"], ["m"], "m", mode="linear"),
+        helper.make_node("DequantizeLinear", ["w", "s", "z"], ["dw"], "dw"),
+        helper.make_node("Conv", ["m", "dw"], ["y"], "conv"),
+    ]
+    constants = {
+        "s": np.float32(0.1),
+        "z": np.int8(0),
+        "ones": np.ones(4, np.float32),
+        "w": np.ones((4, 2, 1, 1), np.int8),
+    }
+    assert measure_coverage(build_graph(nodes, constants, [1, 2, 6, 6], [1, 4, 6, 6])) == 0

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from enginebench.analyze.metrics.metric import Targets
+from enginebench.analyze.metrics.tasks import BUILTIN
 from enginebench.core.errors import UsageError
 from enginebench.core.records import Task
 from enginebench.workflow.child.arrays import save_arrays
@@ -136,3 +137,13 @@ def test_shapes_are_told_of_all_samples_not_of_those_that_came_together(metric: 
 def test_answers_that_do_not_fit_are_the_users_to_mend() -> None:
     kept = collect(("top1",), {"out": LOGITS}, LABELS + 7)
     assert "expected 0 to 6" in str(kept["failure/top1"]) and "counts/top1" not in kept
+
+
+@pytest.mark.parametrize("order", [1, -1])
+def test_a_class_that_only_some_calls_name_counts_in_all(order: int):
+    """Class ids as the graph names them: the table of counts grows with them, and the order of calls says nothing."""
+    right = np.arange(12) % 3
+    found = np.where(np.arange(12) == 1, 9, right)[::order]
+    table = collect(("f1",), {"ids": found[:, None]}, right[::order])["counts/f1"]
+    assert table.shape == (12, 30)
+    assert BUILTIN["f1"](Targets(values=[])).finish(table.sum(axis=0)) == pytest.approx((1 + 6 / 7 + 1 + 0) / 4)

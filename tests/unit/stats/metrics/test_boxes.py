@@ -231,6 +231,58 @@ def test_targets_of_another_form_are_explained(values, said):
 
 
 def test_no_more_boxes_than_coco_counts():
-    rows = np.random.default_rng(0).uniform(0, 100, (1, 300, 6))
+    rows = np.random.default_rng(0).uniform(0, 1, (1, 300, 6))
+    rows[..., 2:4] += 1
+    rows[..., 5] = np.arange(300) % 7
     found = read_boxes({"out": rows})
     assert found.labels.shape == (1, MOST) and (found.scores[0][:-1] >= found.scores[0][1:]).all()
+
+
+def test_one_class_of_yolo_is_not_read_as_corners_score_and_class():
+    """[boxes, 6] of centre, size, object and score: a last column that holds no class ids tells."""
+    table = np.concatenate([to_centres(CORNERS), np.ones((3, 1)), SCORES[:, None]], axis=1)
+    one = np.concatenate([table, np.zeros((30, 6))])[None]
+    assert list_first(read_boxes({"output": one})) == [(b, s, 0) for b, s, _ in KEPT]
+
+
+def test_few_boxes_of_many_classes_are_read_along_the_right_axis():
+    """84 rows by 50 boxes: more classes than boxes."""
+    scores = np.zeros((50, 80))
+    scores[np.arange(3), CLASSES] = SCORES
+    boxes = np.concatenate([to_centres(CORNERS), np.full((47, 4), 5.0)])
+    few = np.concatenate([boxes, scores], axis=1).T[None]
+    assert few.shape == (1, 84, 50) and list_first(read_boxes({"output0": few})) == KEPT
+
+
+@pytest.mark.parametrize("columns", [56, 20])
+def test_columns_that_are_no_scores_are_refused(columns):
+    """Keypoints in pixels behind one score; an angle behind 15."""
+    pose = np.random.default_rng(0).uniform(0, 600, (1, columns, 300))
+    pose[:, 4] /= 600
+    if columns == 20:
+        pose[:, 4:] /= 600
+        pose[:, 19] -= 0.7
+    with pytest.raises(FeedError, match=r"no boxes with scores of 0 to 1 .*; a --metric of your own"):
+        read_boxes({"output0": pose})
+
+
+def test_rows_of_six_whose_corners_are_no_corners_are_refused():
+    centres = np.concatenate([to_centres(CORNERS * 4), SCORES[:, None], CLASSES[:, None]], axis=1)
+    with pytest.raises(FeedError, match="sizes above 0"):
+        read_boxes({"dets": centres[None]})
+
+
+@pytest.mark.parametrize(("boxes", "logits"), [("pred_boxes", "logits"), ("b", "a")])
+def test_detr_of_four_logits_is_told_by_names_and_values(boxes, logits):
+    values = np.full((1, 3, 4), -9.0)
+    values[0, np.arange(3), CLASSES] = np.log(SCORES / (1 - SCORES))
+    outputs = {logits: values, boxes: to_centres(CORNERS)[None]}
+    assert list_first(read_boxes(outputs)) == ALL
+    with pytest.raises(FeedError, match="are both four numbers: name the boxes' output with 'box' in it"):
+        read_boxes({"a": np.abs(values), "b": outputs[boxes]})
+
+
+def test_map_of_boxes_that_end_before_they_begin_is_refused():
+    outputs = {"boxes": to_centres(CORNERS * 4), "scores": SCORES, "labels": CLASSES}
+    with pytest.raises(FeedError, match="most boxes end before they begin"):
+        prepare_map(outputs, Targets(values=[{"boxes": CORNERS.tolist(), "labels": CLASSES.tolist()}]))

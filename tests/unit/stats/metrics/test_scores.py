@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from enginebench.analyze.metrics.labels import make_miou
+from enginebench.analyze.metrics.labels import MIOU
 from enginebench.analyze.metrics.metric import Facts, Metric, Targets, average
 from enginebench.analyze.metrics.scores import (
     RESAMPLES,
@@ -89,7 +89,7 @@ def test_a_table_of_classes_is_drawn_by_sample():
     rng = np.random.default_rng(8)
     right = rng.integers(0, 3, (40, 6, 6))
     noisy = np.where(rng.random(right.shape) < 0.1, 0, right)
-    metric = make_miou(Targets(values=right))
+    metric = MIOU
     good, bad = (metric.count({"map": side}, Targets(values=right)) for side in (right, noisy))
     found = score_counts(metric, bad, good)
     assert found.value.low < found.value.value < found.value.high < 1
