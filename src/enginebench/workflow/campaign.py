@@ -140,7 +140,7 @@ class Campaign:
 
         Raises:
             ParseError: a stored row is damaged.
-            ArtifactError: an artifact has changed since.
+            ArtifactError: an artifact that was measured is gone or has changed since.
         """
         for row_id, row in self._rows.items():
             if row_id in self.results:
@@ -156,8 +156,13 @@ class Campaign:
                 continue
             if stored is None or not has_answered(stored):
                 continue  # it begins anew
-            for artifact in (*stored.artifacts, *(build.artifact for build in stored.builds)):
-                self._folder.verify(artifact)
+            try:
+                for artifact in (*stored.artifacts, *(build.artifact for build in stored.builds)):
+                    self._folder.verify(artifact)
+            except ArtifactError:
+                if stored.measurements:
+                    raise
+                continue  # nothing was measured on it: it is built anew
             finished = len(stored.measurements) >= row.measure.processes
             status: Status = "ok" if finished else "partial"
             self.results[row_id] = replace(stored, status=status, reason=None, stderr_tail=None)

@@ -107,7 +107,12 @@ class GroupFolder(RunFolder):
         self._send(f"rows/{result.id}.json")
 
     def _send(self, inner: str) -> None:
-        """Puts a file of this folder into the store, unless somebody else has taken the group over.
+        """Puts a file of this folder into the store."""
+        self._check_claim()
+        self._store.write(f"{self._prefix}/{inner}", (self.root / inner).read_bytes())
+
+    def _check_claim(self) -> None:
+        """Checks that nobody else has taken the group over, ahead of whatever is written.
 
         Raises:
             MeasurementError: another attempt has.
@@ -115,7 +120,6 @@ class GroupFolder(RunFolder):
         claim = read_document(self._store, f"{self._prefix}/claim.json", Claim)
         if claim is None or claim.attempt != self._attempt:
             raise MeasurementError(f"{self._prefix} was taken over by another attempt; this one writes nothing more")
-        self._store.write(f"{self._prefix}/{inner}", (self.root / inner).read_bytes())
 
     def _keep_files(self, result: Result) -> None:
         """Puts what the row was measured on, and its answers, into the store: it can go on elsewhere."""
@@ -127,6 +131,7 @@ class GroupFolder(RunFolder):
     def _keep_paths(self, paths: Iterable[Path]) -> None:
         files = keep_files(self._store, self.root, paths, self._known)
         if files.items() - self._stored.items():
+            self._check_claim()
             self._stored |= files
             write_document(self._store, f"{self._prefix}/files.json", FileList(files=self._stored))
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -18,10 +19,10 @@ from enginebench.workflow.child.jobs import MeasureJob
 from enginebench.workflow.fleet import group as groups
 from enginebench.workflow.fleet.parts import list_parts
 from enginebench.workflow.fleet.reading import find_rows_folder, read_sweep
-from enginebench.workflow.fleet.records import Ended, GroupJob, SourcesJob
+from enginebench.workflow.fleet.records import Ended, FileList, GroupJob, SourcesJob
 from enginebench.workflow.fleet.schedule import MOST_LOSSES, LocalFleet, Lost, Schedule, perform
 from enginebench.workflow.fleet.spec import SweepSpec, list_groups, read_spec
-from enginebench.workflow.fleet.store import Store, open_store
+from enginebench.workflow.fleet.store import Store, open_store, read_document
 from enginebench.workflow.history import read_history
 from enginebench.workflow.verbs import sweep as verb
 from enginebench.workflow.verbs.sweep import plan_sweep, run_sweep, take_up
@@ -42,6 +43,14 @@ name = "two.onnx"
 [[exclude]]
 engine = "fake:bias=1"
 batch = 2
+"""
+BUILDING = """
+engines = ["fake:build_sd=0.1,seed=1", "fake:build_sd=0.1,seed=2", "fake:build_sd=0.1,seed=3"]
+processes = 2
+iters = 3
+warmup = 1
+[[model]]
+name = "one.onnx"
 """
 ROWS = 2 * 5
 Spec = Callable[..., SweepSpec]
@@ -260,6 +269,34 @@ def test_an_attempt_that_was_taken_over_writes_nothing_more(children: Children, 
     assert "taken over by another attempt" in document.failed[0].reason
     kept = list_parts(store, list_groups(spec())[0].id)[0].results
     assert sum(len(row.measurements) for row in kept) == 3
+
+
+@pytest.mark.parametrize("at", [0, 1, 4])
+def test_two_sweeps_on_one_store_leave_one_that_can_be_continued(
+    children: Children, spec: Spec, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, at: int
+) -> None:
+    """The one that comes later takes the group over as it stands: built and checked, or measured in part."""
+    monkeypatch.setattr("enginebench.workflow.main_job.lock_devices", lambda *_, **__: nullcontext())  # one process
+    spec()
+    (tmp_path / "sweep.toml").write_text(BUILDING)
+    built, store = read_spec(tmp_path / "sweep.toml"), open_store(str(tmp_path / "store"))
+    later: list[SweepDocument] = []
+
+    def start_another(job: Any) -> None:
+        if isinstance(job, MeasureJob) and len(children.of(MeasureJob)) > at:
+            children.before = lambda job: None
+            later.append(sweep(built, store.url, resume=True))
+
+    children.before = start_another
+    first = sweep(built, store.url)
+    assert not later[0].failed and {cell.row.status for cell in first.cells if cell.row} == {"ok"}
+    again = sweep(built, store.url, resume=True)
+    assert not again.failed and again.cells == later[0].cells
+    (kept,) = list_parts(store, list_groups(built)[0].id)
+    listed = read_document(store, f"groups/{kept.name}/files.json", FileList)
+    assert listed and {a.files[0].path for row in kept.results for a in row.artifacts[1:]} <= {
+        Path(name).name for name in listed.files
+    }
 
 
 @pytest.mark.parametrize("damage", ["content", "path", "row", "record"])
