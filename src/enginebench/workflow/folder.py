@@ -15,7 +15,7 @@ from typing import Literal
 from msgspec import Struct
 from msgspec.structs import replace
 
-from enginebench.core.errors import ArtifactError, ParseError, UsageError
+from enginebench.core.errors import ArtifactError, EngineBenchError, ParseError, UsageError
 from enginebench.core.names import slug
 from enginebench.core.records import Artifact, Machine, MeasureSpec, ModelSource, Precision, Recipe, Result, Scope, Task
 from enginebench.core.store import encode, hash_file, read_record, read_result, write_atomic
@@ -171,19 +171,32 @@ class RunFolder:
         """The folder of one of several builds of a row, 0 the first; nothing in it is shared with another."""
         return self.artifacts / "builds" / row_id / str(build + 1)
 
-    def create(self, record: RunRecord) -> None:
-        """Creates the folder and its `run.json`.
+    def check_free(self) -> None:
+        """Checks that a run can begin here: the folder holds none, or one that measured nothing.
 
         Raises:
-            UsageError: the folder holds a run already.
+            UsageError: it holds a run.
         """
-        if (self.root / "run.json").exists():
-            if self.rows.is_dir():
-                raise UsageError(f"{self.root} holds a run already; continue it with --resume or choose another --out")
-            raise UsageError(
-                f"{self.root} holds a run already, of which no row was begun; continue it with --resume, delete the "
-                "folder, or choose another --out"
-            )
+        if holds_run(self.root) and self._may_have_measured():
+            raise UsageError(f"{self.root} holds a run already; continue it with --resume or choose another --out")
+
+    def _may_have_measured(self) -> bool:
+        try:
+            self.read_record()
+            return any(read_result(path).measurements for path in self.rows.glob("*.json"))
+        except EngineBenchError:  # damaged, or not ours
+            return True
+
+    def create(self, record: RunRecord) -> None:
+        """Creates the folder and its `run.json`, in place of those of a run that measured nothing.
+
+        Raises:
+            UsageError: the folder holds another run.
+        """
+        self.check_free()
+        if holds_run(self.root):
+            for path in self.rows.glob("*.json"):  # not measured, and not of this run
+                path.unlink()
         self.write_record(record)
 
     def write_record(self, record: RunRecord) -> None:

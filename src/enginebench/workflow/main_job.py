@@ -63,9 +63,12 @@ def run_model(
     judged = judge_by(choose_labelled(wanted), asked=asked)
     if known is None:
         _check_places(request)
-    record = known or _begin(folder, request, command)
+        folder.check_free()
+    record = known or _begin(request, command)
     devices = list_devices(record.request) if locks is None else locks
     with lock_devices(devices, wait=wait, on_wait=reporter.say):
+        if known is None:  # only now: nobody else can have begun there meanwhile
+            folder.create(record)
         if not record.sources:
             record = _add_sources(folder, record, reporter)
         for source in record.sources:  # rows that were not begun start from them
@@ -123,17 +126,15 @@ def _check_places(request: RunRequest) -> None:
         raise BackendUnavailable(f"no row can run here: {'; '.join(dict.fromkeys(reasons))}")
 
 
-def _begin(folder: RunFolder, request: RunRequest, command: tuple[str, ...]) -> RunRecord:
-    """Starts a new run. It writes `run.json` first, so that a run that fails later can be continued."""
-    record = RunRecord(
+def _begin(request: RunRequest, command: tuple[str, ...]) -> RunRecord:
+    """The record of a new run. It is written before anything is made, so that a run that fails can be continued."""
+    return RunRecord(
         request=request,
         machine=describe_machine(),
         started_utc=datetime.now(UTC).isoformat(timespec="seconds"),
         rows=(),
         command=command,
     )
-    folder.create(record)
-    return record
 
 
 def _add_sources(folder: RunFolder, record: RunRecord, reporter: Reporter) -> RunRecord:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from msgspec.structs import replace
 
@@ -167,8 +169,6 @@ def test_a_run_whose_model_could_not_be_had_is_continued_from_the_start(tmp_path
         run(tmp_path / "r", on_results=told)
     assert told.calls == [], "there is no row to tell of"
     assert RunFolder(tmp_path / "r").read_record().request == REQUEST
-    with pytest.raises(UsageError, match=r"of which no row was begun; .* delete the folder"):
-        run(tmp_path / "r")
     children.before = lambda job: None
     record, results = run(tmp_path / "r", resume=True)
     assert len(record.rows) == 2 and [r.status for r in results] == ["ok", "ok"]
@@ -192,6 +192,42 @@ def test_a_precision_that_cannot_be_made_is_remembered(tmp_path: Path, children:
     assert children.jobs == [] and again == (record, results)
 
 
+@pytest.mark.parametrize("error", [ModelError("no weights"), UsageError("--no-such-thing"), ChildFailed("killed")])
+@pytest.mark.parametrize("kind", [SourceJob, PrepareJob, MeasureJob])
+def test_a_run_that_measured_nothing_does_not_block_its_folder(
+    tmp_path: Path, children: Children, kind: type[Any], error: Exception
+) -> None:
+    """The corrected command is a run of its own: nothing of the first is taken for it, and nothing else is touched."""
+    root, inputs = tmp_path / "r", tmp_path / "inputs.npz"
+    root.mkdir()
+    (root / "notes.txt").write_text("the user's")
+    np.savez(inputs, input=np.full((1, 64), 7, np.float32))
+
+    def refuse(job: Any) -> None:
+        if isinstance(job, kind):
+            raise error
+
+    children.before = refuse
+    first = replace(REQUEST, inputs=str(inputs), engines=(("fake", {"seed": "1"}), ("fake", {"seed": "3"})))
+    with suppress(ModelError, UsageError, ChildFailed):
+        run(root, first)
+    children.before = lambda job: None
+    children.jobs.clear()
+    record, results = run(root)
+    assert [(r.status, len(r.measurements)) for r in results] == [("ok", 2)] * 2 and record.request == REQUEST
+    assert {job.inputs for job in children.of(MeasureJob)} == {None}, "those were inputs of the other command"
+    assert sorted(path.stem for path in (root / "rows").iterdir()) == sorted(record.rows)
+    assert (root / "notes.txt").read_text() == "the user's"
+
+
+@pytest.mark.parametrize("text", ["{", '{"schema": "another-program/7", "request": {}}'])
+def test_a_file_that_is_no_record_of_ours_is_not_replaced(tmp_path: Path, children: Children, text: str) -> None:
+    (tmp_path / "run.json").write_text(text)
+    with pytest.raises(UsageError, match="holds a run already"):
+        run(tmp_path)
+    assert (tmp_path / "run.json").read_text() == text and children.jobs == []
+
+
 def test_a_folder_that_holds_a_run_is_left_alone(tmp_path: Path, children: Children) -> None:
     run(tmp_path / "r")
     before = {p: p.read_bytes() for p in (tmp_path / "r").rglob("*.json")}
@@ -209,8 +245,9 @@ def test_a_busy_device_is_refused_before_anything_is_made(
     with lock_device("cpu"), pytest.raises(DeviceBusy, match="another run is measuring on cpu"):
         run(tmp_path / "r", wait=False, on_results=told)
     assert children.jobs == [] and told.calls == []
-    _, results = run(tmp_path / "r", resume=True, wait=False)
-    assert [r.status for r in results] == ["ok", "ok"], "what was asked is stored"
+    assert not (tmp_path / "r").exists()
+    _, results = run(tmp_path / "r", wait=False)
+    assert [r.status for r in results] == ["ok", "ok"]
 
 
 def test_the_device_is_free_again_however_the_run_ended(

@@ -52,6 +52,13 @@ def test_a_folder_with_a_run_is_not_overwritten(cli: Cli, tiny_onnx: Path, copy_
     assert "holds a run already" in again.stderr
 
 
+@pytest.mark.parametrize("wrong", ["fake:fault=raise,fake:fault=raise,seed=2", "fake:bias=x,fake"])
+def test_the_corrected_command_runs_in_the_folder_of_the_wrong_one(cli: Cli, tiny_onnx: Path, wrong: str) -> None:
+    assert cli("run", tiny_onnx, "--engines", wrong, *FAST, "--processes", "1", "--out", "r").returncode in (2, 6)
+    done = cli("run", tiny_onnx, "--engines", "fake,fake:seed=2", *FAST, "--processes", "1", "--out", "r")
+    assert done.returncode == 0, done.stderr
+
+
 def test_a_damaged_row_names_file_and_field(cli: Cli, tiny_onnx: Path, copy_run: CopyRun) -> None:
     row = next((copy_run("r") / "rows").glob("*.json"))
     document = json.loads(row.read_text())

@@ -80,6 +80,9 @@ def tune_model(
     if budget_s is not None:
         record = replace(record, request=replace(record.request, budget_s=budget_s))
     with lock_devices(list_devices(record.request.run), wait=wait, on_wait=reporter.say):
+        if not resume:
+            folder.create(run)
+            write_search(folder.root, record)
         budget = Budget(record.request.budget_s, record.spent_s)
         search, proposers = _open(folder, run, record, budget, reporter)
 
@@ -113,10 +116,8 @@ def _begin(folder: RunFolder, request: SearchRequest, command: tuple[str, ...]) 
         verb="tune",
         command=command,
     )
-    folder.create(run)
-    record = SearchRecord(request=request)
-    write_search(folder.root, record)
-    return run, record
+    folder.check_free()
+    return run, SearchRecord(request=request)
 
 
 def _take_up(folder: RunFolder, request: SearchRequest) -> tuple[RunRecord, SearchRecord]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -12,7 +13,7 @@ from enginebench.backends.registry import accepts, find_installed, takes
 from enginebench.core.errors import ArtifactError, BackendUnavailable, ChildFailed, EngineBenchError, UsageError
 from enginebench.core.names import format_engine, format_precision, name_mix
 from enginebench.core.records import Artifact, ArtifactKind, EngineSpec, Precision, Recipe
-from enginebench.models.samples import find_samples
+from enginebench.models.samples import SAMPLES, find_samples
 from enginebench.models.zoo import BUILTIN
 from enginebench.workflow.child.isolate import child_environment, run_child
 from enginebench.workflow.child.jobs import Labelled, QuantizeJob, SourceAnswer, SourceJob
@@ -89,8 +90,9 @@ def gather_sources(request: RunRequest, place: Path, reporter: Reporter) -> Sour
         data=request.data,
         task=request.task,
     )
-    # Ranges of an interrupted attempt: its weights may have differed if they could not be downloaded then.
+    # Of an interrupted attempt: its weights may have differed if they could not be downloaded then, and its inputs.
     (place / RANGES).unlink(missing_ok=True)
+    shutil.rmtree(place / SAMPLES, ignore_errors=True)
     made = _make_or_do_without(job, request.threads, request.timeout_s, reporter)
     if request.inputs is not None and find_samples(place) is None:
         raise UsageError(

@@ -53,6 +53,7 @@ def bench_sides(
     for side in filter(None, (request, other)):
         _check_side(side)
     folder = RunFolder(root)
+    folder.check_free()
     record = RunRecord(
         request=request,
         machine=describe_machine(),
@@ -61,9 +62,9 @@ def bench_sides(
         verb="bench",
         command=command,
     )
-    folder.create(record)
     devices = [device for asked in filter(None, (request, other)) for device in list_devices(asked)]
     with lock_devices(devices, wait=wait, on_wait=reporter.say):
+        folder.create(record)
         rows = [_plan_side(folder, request, ARTIFACTS, reporter)]
         if against is None and Path(request.model).suffix.lower() in PLAN_SUFFIXES:
             graph = find_graph(Path(request.model))
