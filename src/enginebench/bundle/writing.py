@@ -147,13 +147,14 @@ def write_weights(stage: Path, artifact: Artifact) -> Artifact:
     return replace(artifact, path=f"{MODEL}/{WEIGHTS}", sha256=sha256, files=files, parent_sha256=artifact.sha256)
 
 
-def write_check(stage: Path, feeds: Sequence[Feeds], outputs: Mapping[str, Array]) -> None:
+def write_check(stage: Path, feeds: Sequence[Feeds], outputs: Mapping[str, Array], ranks: Mapping[str, int]) -> None:
     """Writes `check.npz`: inputs of the first calls, and the row's outputs of them.
 
     Args:
         stage: the folder.
         feeds: of every call that the row answered.
-        outputs: of all of them, joined along the first axis.
+        outputs: of all of them, joined along the first axis, or along one of their own.
+        ranks: {output: its axes in one call}.
 
     Raises:
         ArtifactError: the outputs do not fit the inputs.
@@ -165,7 +166,8 @@ def write_check(stage: Path, feeds: Sequence[Feeds], outputs: Mapping[str, Array
     for name, array in outputs.items():
         if len(array) % len(feeds):
             raise ArtifactError(f"output {name!r} has {len(array)} entries for {len(feeds)} calls; the run is damaged")
-        arrays[f"outputs.{name}"] = array.reshape(len(feeds), -1, *array.shape[1:])[:count]
+        apart = array.ndim > max(1, ranks[name]) and len(array) == len(feeds)
+        arrays[f"outputs.{name}"] = (array if apart else array.reshape(len(feeds), -1, *array.shape[1:]))[:count]
     np.savez(stage / "check.npz", **arrays)  # type: ignore[arg-type]
 
 

@@ -31,7 +31,7 @@ processes = 2
 iters = 5
 warmup = 1
 [[model]]
-name = "{DATA_DIR / 'digits-mlp.onnx'}"
+name = "{DATA_DIR / "digits-mlp.onnx"}"
 """
 OPTIONS = dict(pair.split("=") for pair in ENGINE.split(","))
 REQUEST = RunRequest(

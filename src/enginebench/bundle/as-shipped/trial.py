@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any, Protocol
 
 import facts
@@ -50,7 +50,7 @@ def main(load: Callable[[bool], Predictor]) -> int:
 
 
 def read_check() -> tuple[list[Arrays], Arrays]:
-    """(inputs of each call, outputs of all calls joined) that the row left."""
+    """(inputs of each call, outputs with an entry for each call) that the row left."""
     with np.load(facts.HERE / "check.npz", allow_pickle=False) as stored:
         sides: dict[str, Arrays] = {"inputs": {}, "outputs": {}}
         for key in stored.files:
@@ -58,11 +58,17 @@ def read_check() -> tuple[list[Arrays], Arrays]:
             sides[side][name] = stored[key]
     count = len(next(iter(sides["inputs"].values())))
     feeds = [{name: array[i] for name, array in sides["inputs"].items()} for i in range(count)]
-    return feeds, {name: join(list(array)) for name, array in sides["outputs"].items()}
+    return feeds, sides["outputs"]
 
 
-def join(arrays: list[np.ndarray[Any, Any]]) -> np.ndarray[Any, Any]:
-    return np.concatenate([np.atleast_1d(array) for array in arrays])
+def join(arrays: Iterable[np.ndarray[Any, Any]], shape: tuple[int, ...]) -> np.ndarray[Any, Any]:
+    """The outputs of all calls, each with zeros up to `shape`: those of the row end so where another was longer."""
+    filled = []
+    for array in map(np.atleast_1d, arrays):
+        short = [want - have for want, have in zip(shape, array.shape, strict=False)]
+        fits = array.ndim == len(shape) and min(short) >= 0
+        filled.append(np.pad(array, [(0, n) for n in short]) if fits else np.zeros((0, *shape[1:]), array.dtype))
+    return np.concatenate(filled)
 
 
 def check(predictor: Predictor) -> bool:
@@ -71,8 +77,9 @@ def check(predictor: Predictor) -> bool:
     answers = [predictor(feed) for feed in feeds]
     passed = True
     for name, reference in wanted.items():
-        found = join([answer[name] for answer in answers])
-        figures, kept = compare(reference, found, facts.BUNDLE["limits"])
+        shape = reference.shape[1:]
+        found = join((answer[name] for answer in answers), shape)
+        figures, kept = compare(join(reference, shape), found, facts.BUNDLE["limits"])
         texts = ", ".join(f"{key} {value:.6g}" for key, value in figures.items())
         print(f"{name}: {texts}: {'within' if kept else 'NOT within'} {facts.BUNDLE['limits']}")
         passed = passed and kept

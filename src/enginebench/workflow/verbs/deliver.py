@@ -8,6 +8,7 @@ import subprocess
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import msgspec
 from msgspec import Struct
@@ -38,21 +39,25 @@ from enginebench.bundle.writing import (
 )
 from enginebench.core.caveats import format_caveat
 from enginebench.core.errors import ArtifactError, UsageError
-from enginebench.core.records import Artifact, Machine, Result
+from enginebench.core.records import Artifact, Machine, Result, TensorSpec
 from enginebench.core.store import encode, write_atomic
 from enginebench.models.labels import find_labels
+from enginebench.models.samples import SAMPLES, find_batch, find_samples, group_samples, join_samples, read_samples
 from enginebench.models.task import preprocess_for, sample_feeds
 from enginebench.report.run.answers import state_missing
 from enginebench.report.run.rows import Row, RunDocument
 from enginebench.workflow.campaign import CHECK_SAMPLES
 from enginebench.workflow.child.arrays import load_answers
 from enginebench.workflow.child.isolate import child_environment
-from enginebench.workflow.folder import RunFolder, read_results
+from enginebench.workflow.folder import RunFolder, RunRequest, read_results
 from enginebench.workflow.progress import Reporter
 from enginebench.workflow.reporting import describe_stored
 from enginebench.workflow.targets.modules import find_module
 from enginebench.workflow.targets.stored import open_stored
 from enginebench.workflow.targets.stored_row import Stored
+
+if TYPE_CHECKING:
+    from enginebench.core.protocols import Array, Feeds
 
 CHECK_TIMEOUT_S = 1800.0
 NO_WINNER = "the search named no winner, so that there is nothing to deliver; continue it with --resume"
@@ -99,7 +104,7 @@ def deliver_row(
     stored = open_stored(RunFolder(root).row_path(result.id))
     with open_stage(out) as stage:
         reporter.step(f"{result.id}: writing the bundle")
-        bundle = write_bundle(stage, RunFolder(root), stored, described, record.request.input_size)
+        bundle = write_bundle(stage, RunFolder(root), stored, described, record.request)
         add_forms(stage, bundle, forms)
         bundle = seal(stage, bundle)
         reporter.step(f"{result.id}: checking the bundle")
@@ -142,7 +147,7 @@ def choose_row(document: RunDocument, results: Sequence[Result], row: str | None
     return by_id[wanted], next(line for line in document.rows if line.id == wanted)
 
 
-def write_bundle(stage: Path, folder: RunFolder, stored: Stored, row: Row, input_size: int | None) -> Bundle:
+def write_bundle(stage: Path, folder: RunFolder, stored: Stored, row: Row, request: RunRequest) -> Bundle:
     """Every file of the bundle, and the document over them."""
     result, contents = stored.result, choose_contents(stored.spec)
     versions = result.machine.versions if result.machine else {}
@@ -155,24 +160,48 @@ def write_bundle(stage: Path, folder: RunFolder, stored: Stored, row: Row, input
     copy_programs(stage, {**contents.programs, **{name: name for name in SHARED}})
     if found and found.source and found.module.file:
         write_atomic(stage / found.module.file, found.source.read_bytes())
-    requirements |= write_preprocess(stage, result.model, input_size, versions)
+    requirements |= write_preprocess(stage, result.model, request.input_size, versions)
     write_atomic(stage / "requirements.txt", format_requirements(requirements).encode())
-    write_row_check(stage, folder, stored)
+    write_row_check(stage, folder, stored, given=request.inputs is not None)
     bundle = describe_bundle(stored, row, contents, artifact, runtime, requirements)
     return seal(stage, replace(bundle, module=found.module if found else None))
 
 
-def write_row_check(stage: Path, folder: RunFolder, stored: Stored) -> None:
-    """Writes `check.npz`: the check inputs of the run, made again from their seed, and what the row answered.
+def write_row_check(stage: Path, folder: RunFolder, stored: Stored, *, given: bool) -> None:
+    """Writes `check.npz`: the check inputs of the run, given or made again from their seed, and the row's outputs.
 
     Raises:
-        ParseError: the answers are gone or damaged.
+        ParseError: the outputs are gone or damaged.
+        ArtifactError: inputs were given to the run, and are gone.
     """
-    result, spec = stored.result, stored.spec
-    answers, calls = load_answers(folder.outputs_path(result.id))
-    count = calls or -(-CHECK_SAMPLES // spec.batch)
-    feeds = sample_feeds(stored.chain[-1].inputs, result.model, spec.batch, result.measure.seed, count)
-    write_check(stage, feeds, answers)
+    result, spec, specs = stored.result, stored.spec, stored.chain[-1].inputs
+    outputs, calls = load_answers(folder.outputs_path(result.id))
+    samples = find_samples(folder.artifacts)
+    if samples is not None:
+        feeds, outputs = join_given(read_samples(samples), outputs, specs, spec.batch)
+    elif given:
+        raise ArtifactError(
+            f"{folder.artifacts / SAMPLES} is gone: the inputs that the run was given, without which nothing says "
+            "whether a bundle answers as its row did. Run it again"
+        )
+    else:
+        count = calls or -(-CHECK_SAMPLES // spec.batch)
+        feeds = [*sample_feeds(specs, result.model, spec.batch, result.measure.seed, count)]
+    write_check(stage, feeds, outputs, {output.name: len(output.shape) for output in stored.chain[-1].outputs})
+
+
+def join_given(
+    entries: Sequence[Feeds], outputs: Mapping[str, Array], specs: Sequence[TensorSpec], batch: int
+) -> tuple[list[Feeds], dict[str, Array]]:
+    """(calls, their outputs) of a row whose outputs are one for each given entry; of the calls that have one shape."""
+    entries = entries[: min(map(len, outputs.values()))]
+    step = find_batch(specs, batch)
+    groups = group_samples(entries, step, specs)
+    shapes = [[entries[group[0]][spec.name].shape for spec in specs] for group in groups]
+    alike = [group for group, shape in zip(groups, shapes, strict=True) if shape == shapes[0]]
+    feeds: list[Feeds] = [join_samples([entries[i] for i in group], specs, step) for group in alike]
+    places = [group[i % len(group)] for group in alike for i in range(step)]
+    return feeds, {name: array[places] for name, array in outputs.items()}
 
 
 def write_preprocess(stage: Path, model: str, input_size: int | None, versions: Mapping[str, str]) -> dict[str, str]:
