@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from msgspec import Struct
@@ -17,6 +17,7 @@ from enginebench.bundle.record import Bundle
 from enginebench.bundle.writing import DOCUMENT, copy_programs
 from enginebench.core.names import slug
 from enginebench.core.records import TensorSpec
+from enginebench.core.shapes import BATCH_AXIS, concrete_shape, find_batch_axes, free_batch
 from enginebench.core.store import write_atomic
 
 FOLDER = "triton"
@@ -82,13 +83,14 @@ def format_config(name: str, bundle: Bundle, layout: Layout) -> str:
     """The text of `config.pbtxt`."""
     batched = takes_batches(bundle)
     largest = bundle.engine.batch if batched else 0
+    sizes = dict.fromkeys(list_batch_names(bundle.artifact.inputs), bundle.engine.batch)
     lines = [
         f"# {bundle.row}, delivered by EngineBench. Figures of the row are not figures of a server.",
         f"name: {json.dumps(name)}",
         layout.chooser,
         f"max_batch_size: {largest}",
-        *(_format_tensor("input", spec, batched, bundle.engine.batch) for spec in bundle.artifact.inputs),
-        *(_format_tensor("output", spec, batched, bundle.engine.batch) for spec in bundle.artifact.outputs),
+        *(_format_tensor("input", spec, batched, sizes) for spec in bundle.artifact.inputs),
+        *(_format_tensor("output", spec, batched, sizes) for spec in bundle.artifact.outputs),
         *([f"dynamic_batching {{ preferred_batch_size: [ {largest} ] }}"] if largest > 1 else []),
         _format_instances(bundle.engine.device),
         *_format_parameters(bundle),
@@ -98,24 +100,30 @@ def format_config(name: str, bundle: Bundle, layout: Layout) -> str:
 
 
 def takes_batches(bundle: Bundle) -> bool:
-    """Whether Triton may join requests along the first axis: it is open, or of a PyTorch module that takes any."""
-    specs = (*bundle.artifact.inputs, *bundle.artifact.outputs)
-    if bundle.artifact.kind == "torch":
-        batch = bundle.engine.batch
-        return bundle.engine.backend not in FIXED and all(spec.shape[:1] == (batch,) for spec in specs)
-    return all(spec.shape and isinstance(spec.shape[0], str) for spec in specs)
-
-
-def list_dims(spec: TensorSpec, batched: bool, batch: int) -> list[int]:
-    """The dimensions of a tensor as Triton counts them: without the batch where it joins requests; -1 is open."""
-    shape = (
-        spec.shape[1:] if batched else [batch if i == 0 and isinstance(a, str) else a for i, a in enumerate(spec.shape)]
+    """Whether Triton may join requests along the first axis: it is the batch of every tensor, and any length of it."""
+    artifact = bundle.artifact if bundle.engine.backend in FIXED else free_batch(bundle.artifact)
+    axes, fewest = find_batch_axes(artifact.inputs), [allowed.smallest[0] for allowed in artifact.allowed.values()]
+    return (
+        all(axes[s.name] == 0 and isinstance(s.shape[0], str) for s in artifact.inputs)
+        and all(s.shape and s.shape[0] in list_batch_names(artifact.inputs) for s in artifact.outputs)
+        and max(fewest, default=1) <= 1
     )
-    return [axis if isinstance(axis, int) else -1 for axis in shape]
 
 
-def _format_tensor(side: str, spec: TensorSpec, batched: bool, batch: int) -> str:
-    axes = list_dims(spec, batched, batch)
+def list_batch_names(inputs: Sequence[TensorSpec]) -> set[int | str]:
+    """The names of axes that are a batch; an output's other open axes are as long as its values make them."""
+    axes = find_batch_axes(inputs)
+    names = {spec.shape[i] for spec in inputs if (i := axes[spec.name]) is not None and isinstance(spec.shape[i], str)}
+    return names | {BATCH_AXIS} if names else names
+
+
+def list_dims(spec: TensorSpec, batched: bool, sizes: Mapping[int | str, int]) -> list[int]:
+    """The dimensions of a tensor as Triton counts them: without the batch where it joins requests; -1 is open."""
+    return [axis if isinstance(axis, int) else sizes.get(axis, -1) for axis in spec.shape[batched:]]
+
+
+def _format_tensor(side: str, spec: TensorSpec, batched: bool, sizes: Mapping[int | str, int]) -> str:
+    axes = list_dims(spec, batched, sizes)
     # Triton wants an axis beside the batch, and tells the model of none where `reshape` takes it away.
     # Source: ValidateIOShape in triton-inference-server/core, src/model_config_utils.cc.
     dims = f"dims: [ {', '.join(map(str, axes))} ]" if axes or not batched else "dims: [ 1 ] reshape { shape: [ ] }"
@@ -149,10 +157,10 @@ def choose_parameters(bundle: Bundle) -> Mapping[str, str]:
 
 
 def _format_warmup(bundle: Bundle, batched: bool) -> str:
-    """One request before the first real one; an axis that nobody knows is 1 long."""
+    """One request before the first real one, in the shapes that the row was measured in."""
     inputs = []
     for spec in bundle.artifact.inputs:
-        dims = ", ".join(str(max(1, axis)) for axis in list_dims(spec, batched, bundle.engine.batch) or [1])
+        dims = ", ".join(map(str, concrete_shape(spec, bundle.engine.batch)[batched:] or [1]))
         data = "random_data" if spec.dtype.startswith("float") else "zero_data"
         inputs.append(
             f"inputs {{ key: {json.dumps(spec.name)} "

@@ -44,6 +44,20 @@ def find_own_batch(module: Artifact) -> int | None:
     return next((shapes.smallest[0] for shapes in module.allowed.values()), None) if module.kind == "torch" else None
 
 
+def free_batch(artifact: Artifact) -> Artifact:
+    """The artifact; a PyTorch one takes any batch, whatever it was built with, unless it fixes one."""
+    if artifact.kind != "torch" or not artifact.inputs or not artifact.inputs[0].shape:
+        return artifact
+    built = artifact.inputs[0].shape[0]
+    if isinstance(built, str) or find_own_batch(artifact):  # no axis of its inputs is a batch, or it takes one alone
+        return artifact
+
+    def free(specs: tuple[TensorSpec, ...]) -> tuple[TensorSpec, ...]:
+        return tuple(replace(s, shape=(BATCH_AXIS, *s.shape[1:])) if s.shape[:1] == (built,) else s for s in specs)
+
+    return replace(artifact, inputs=free(artifact.inputs), outputs=free(artifact.outputs))
+
+
 def takes_whole(inputs: Sequence[TensorSpec]) -> bool:
     """Whether the inputs have no batch, so that they are fed in the lengths of their examples."""
     return any(isinstance(spec.shape[0], str) for spec in inputs[:1] if spec.shape) and not any(

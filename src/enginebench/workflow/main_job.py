@@ -11,6 +11,7 @@ from msgspec.structs import replace
 from enginebench.backends.registry import find_installed, takes
 from enginebench.core.errors import BackendUnavailable, EngineBenchError, UsageError
 from enginebench.core.records import Machine, Result
+from enginebench.core.shapes import free_batch
 from enginebench.measure.machine import describe_machine
 from enginebench.report.load.document import LoadSettings
 from enginebench.workflow.campaign import Campaign
@@ -23,7 +24,6 @@ from enginebench.workflow.progress import Reporter
 from enginebench.workflow.rates import Bench, Prober, make_bench, name_row
 from enginebench.workflow.reporting import describe_stored
 from enginebench.workflow.scoring import Judged, judge_by
-from enginebench.workflow.targets.sides import free_batch
 from enginebench.workflow.targets.sources import choose_labelled, gather_sources
 
 

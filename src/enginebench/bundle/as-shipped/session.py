@@ -21,11 +21,21 @@ def make_settings(bundle: dict[str, Any]) -> Any:
     level = LEVELS[engine["options"].get("opt", "all")]
     settings.graph_optimization_level = getattr(onnxruntime.GraphOptimizationLevel, f"ORT_{level}")
     settings.log_severity_level = 3  # errors only
-    for axis in {s["shape"][0] for s in bundle["artifact"]["inputs"] if s["shape"] and isinstance(s["shape"][0], str)}:
+    for axis in find_batches(bundle["artifact"]["inputs"]):
         settings.add_free_dimension_override_by_name(axis, engine["batch"])
     if engine["options"].get("on_cpu", "refuse") == "refuse":
         settings.add_session_config_entry("session.disable_cpu_ep_fallback", "1")
     return settings
+
+
+def find_batches(inputs: list[dict[str, Any]]) -> set[str]:
+    """The names of the axes that are the batch: of each input the first one that is open and has no size of its own."""
+    found = set()
+    for spec in inputs:
+        sizes = spec.get("sizes") or [0, *[1] * len(spec["shape"])]
+        opened = [a for a, size in zip(spec["shape"], sizes, strict=False) if isinstance(a, str) and not size]
+        found.update(opened[:1])
+    return found
 
 
 def make_provider(engine: dict[str, Any], index: int, stream: gpu.Stream) -> dict[str, str]:

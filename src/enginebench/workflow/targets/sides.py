@@ -14,8 +14,8 @@ from enginebench.backends.registry import accepts, find_device, takes
 from enginebench.bundle.reading import is_bundle
 from enginebench.core.errors import FeedError, UsageError
 from enginebench.core.names import format_engine, format_precision
-from enginebench.core.records import Artifact, EngineSpec, ModelSource, TensorSpec
-from enginebench.core.shapes import BATCH_AXIS, find_batch_axes, find_own_batch
+from enginebench.core.records import Artifact, EngineSpec, ModelSource
+from enginebench.core.shapes import find_batch_axes, free_batch
 from enginebench.workflow.child.isolate import child_environment, run_child
 from enginebench.workflow.child.jobs import BuildJob, InferJob, SourceJob
 from enginebench.workflow.plan import add_shapes, find_fixed_batch
@@ -142,20 +142,6 @@ def _add_profile(options: dict[str, str], backend: str, request: SideRequest) ->
     if request.profile_index is None or "plan" not in accepts(backend):
         return options
     return {"profile_index": str(request.profile_index), **options}
-
-
-def free_batch(artifact: Artifact) -> Artifact:
-    """The artifact; a PyTorch one takes any batch, whatever it was built with, unless it fixes one."""
-    if artifact.kind != "torch" or not artifact.inputs or not artifact.inputs[0].shape:
-        return artifact
-    built = artifact.inputs[0].shape[0]
-    if isinstance(built, str) or find_own_batch(artifact):  # no axis of its inputs is a batch, or it takes one alone
-        return artifact
-
-    def free(specs: tuple[TensorSpec, ...]) -> tuple[TensorSpec, ...]:
-        return tuple(replace(s, shape=(BATCH_AXIS, *s.shape[1:])) if s.shape[:1] == (built,) else s for s in specs)
-
-    return replace(artifact, inputs=free(artifact.inputs), outputs=free(artifact.outputs))
 
 
 def choose_step(sides: tuple[OpenSide, ...], request: SideRequest) -> int:

@@ -24,6 +24,7 @@ from enginebench.core.errors import (
     UsageError,
 )
 from enginebench.core.records import Artifact, EngineSpec, MeasureSpec, Precision, Recipe
+from enginebench.core.shapes import free_batch
 from enginebench.core.store import encode, read_record, write_atomic
 from enginebench.measure.machine import describe_machine
 from enginebench.measure.pin import count_stream_threads, share_cpus
@@ -46,7 +47,6 @@ from enginebench.workflow.progress import Reporter
 from enginebench.workflow.rates import POINT_S, Bench, Prober, make_bench, name_row, widen_profile
 from enginebench.workflow.request import Shared
 from enginebench.workflow.targets.bundles import open_as_stored
-from enginebench.workflow.targets.sides import free_batch
 from enginebench.workflow.targets.sources import gather_sources
 
 if TYPE_CHECKING:
