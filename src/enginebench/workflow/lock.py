@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import errno
 import fcntl
+import hashlib
 import os
+import socket
+import stat
+import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterable, Iterator
@@ -61,26 +66,11 @@ def lock_device(
 
     Raises:
         DeviceBusy: another run holds it and `wait` is false.
+        MeasurementError: the file cannot be opened or locked.
     """
     path = (folder or Path(tempfile.gettempdir())) / f"enginebench-{device.replace(':', '')}.lock"
-    fd = _open_shared(path)
-    try:
-        _acquire(fd, device, path, wait, on_wait, sleep)
-        yield
-    finally:
-        os.close(fd)  # drops the lock
-
-
-def _acquire(
-    fd: int,
-    device: str,
-    path: Path,
-    wait: bool,
-    on_wait: Callable[[str], None],
-    sleep: Callable[[float], None],
-) -> None:
     told = False
-    while not _try_lock(fd):
+    while (held := _take(path)) is None:
         if not wait:
             raise DeviceBusy(
                 f"another run is measuring on {device} (lock {path}); wait for it, or run without --no-wait"
@@ -89,22 +79,48 @@ def _acquire(
             on_wait(f"another run is measuring on {device}; waiting for it to end")
             told = True
         sleep(POLL_S)
+    with held:
+        yield
 
 
-def _try_lock(fd: int) -> bool:
-    try:
-        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    return True
+def _take(path: Path) -> ExitStack | None:
+    """The lock, held until it is closed; None if another run has it.
+
+    Whoever removes the file does not remove the lock: its holder has a name in the kernel, too, where there are such.
+
+    Raises:
+        MeasurementError: there are no locks where the file lies.
+    """
+    with ExitStack() as stack:
+        fd = _open_shared(path)
+        stack.callback(os.close, fd)
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            if not os.path.samestat(os.fstat(fd), path.stat()):  # it was replaced meanwhile
+                return None
+            if sys.platform == "linux":
+                name = stack.enter_context(socket.socket(socket.AF_UNIX))
+                name.bind(b"\0enginebench-" + hashlib.sha256(os.fsencode(path.absolute())).digest())
+        except OSError as error:
+            if error.errno in (errno.EWOULDBLOCK, errno.ENOENT, errno.EADDRINUSE):
+                return None
+            raise MeasurementError(
+                f"cannot lock {path}: {error.strerror}. Set TMPDIR to a folder on a local disk"
+            ) from error
+        return stack.pop_all()
 
 
 def _open_shared(path: Path) -> int:
-    """A descriptor of the lock file, which everyone may open; never through a link that somebody put there."""
+    """A descriptor of the lock file, which everyone may open; never of something else that somebody put there."""
+    flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK  # of a pipe it would wait for a writer
     try:
         try:
-            return os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+            fd = os.open(path, flags)
         except FileNotFoundError:
-            return os.open(path, os.O_RDONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o644)
+            fd = os.open(path, flags | os.O_CREAT, 0o644)
     except OSError as error:
         raise MeasurementError(f"cannot open the lock file {path}: {error.strerror}. Remove it") from error
+    if not stat.S_ISREG(os.fstat(fd).st_mode):
+        os.close(fd)
+        raise MeasurementError(f"the lock file {path} is not a plain file. Remove it")
+    return fd

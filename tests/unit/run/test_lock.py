@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import errno
+import os
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -12,7 +14,7 @@ import numpy as np
 import pytest
 from msgspec.structs import replace
 
-from enginebench.core.errors import DeviceBusy
+from enginebench.core.errors import DeviceBusy, MeasurementError
 from enginebench.core.records import Availability, EngineSpec, MeasureSpec, ModelSource
 from enginebench.models.zoo import DATA_DIR
 from enginebench.workflow import lock, main_job, plan
@@ -72,6 +74,75 @@ def test_the_devices_of_a_request_are_those_of_its_engines(monkeypatch: pytest.M
     assert set(plan.list_devices(ask("ort", "trtexec"))) == {"cpu", "cuda:0"}
     assert plan.list_devices(ask("ort", "ort-cuda")) == ("cpu",)  # what is not installed runs nowhere
     assert plan.list_devices(ask("trtexec", device="cuda:1")) == ("cuda:1",)
+
+
+def test_a_lock_is_held_though_its_file_was_removed(tmp_path: Path) -> None:
+    with lock_device("cpu", folder=tmp_path):
+        (tmp_path / "enginebench-cpu.lock").unlink()
+        assert not is_free("cpu", tmp_path)
+        assert not is_free("cpu", tmp_path), "nor with the file of whoever tried"
+    assert is_free("cpu", tmp_path)
+
+
+def test_a_run_that_waits_goes_by_the_file_that_is_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A namespace of its own has names of its own: there the file alone tells, and only the one at the path."""
+    monkeypatch.setattr(lock.sys, "platform", "other")
+    path, stack, waits = tmp_path / "enginebench-cpu.lock", ExitStack(), []
+
+    def pass_on(seconds: float) -> None:
+        waits.append(seconds)
+        if len(waits) == 1:  # the first run ends, and another one begins with a file of its own
+            path.unlink()
+            third.enter_context(lock_device("cpu", folder=tmp_path))
+            stack.close()
+        elif len(waits) == 2:
+            third.close()
+
+    with ExitStack() as third:
+        stack.enter_context(lock_device("cpu", folder=tmp_path))
+        with lock_device("cpu", folder=tmp_path, sleep=pass_on):
+            assert len(waits) == 2 and not is_free("cpu", tmp_path)
+
+
+def test_a_file_that_is_replaced_while_it_is_locked_is_not_the_lock(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, real, waits = tmp_path / "enginebench-cpu.lock", lock.fcntl.flock, []
+
+    def replace_first(fd: int, how: int) -> None:
+        if not waits:
+            path.unlink()
+            path.touch()
+        real(fd, how)
+
+    monkeypatch.setattr(lock.fcntl, "flock", replace_first)
+    with lock_device("cpu", folder=tmp_path, sleep=waits.append):
+        monkeypatch.setattr(lock.fcntl, "flock", real)
+        assert len(waits) == 1 and not is_free("cpu", tmp_path)
+
+
+@pytest.mark.parametrize("make", [os.mkfifo, Path.mkdir], ids=["a pipe", "a folder"])
+@pytest.mark.parametrize("wait", [True, False])
+def test_what_is_no_plain_file_is_refused_at_once(tmp_path: Path, make: Callable[[Path], None], wait: bool) -> None:
+    make(tmp_path / "enginebench-cpu.lock")
+    with (
+        pytest.raises(MeasurementError, match=r"enginebench-cpu\.lock is not a plain file\. Remove it"),
+        lock_device("cpu", folder=tmp_path, wait=wait),
+    ):
+        raise AssertionError("a pipe was taken for a lock")
+
+
+@pytest.mark.parametrize("number", [errno.ENOLCK, errno.ENOTSUP, errno.EBADF, errno.EIO])
+def test_a_file_system_without_locks_is_named(tmp_path: Path, number: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(fd: int, how: int) -> None:
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr(lock.fcntl, "flock", refuse)
+    with (
+        pytest.raises(MeasurementError, match=f"cannot lock .*{os.strerror(number)}. Set TMPDIR to a folder"),
+        lock_device("cpu", folder=tmp_path),
+    ):
+        raise AssertionError("there was no lock")
 
 
 class Reached(Exception):
