@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
 import subprocess
 import sys
 import sysconfig
+import time
+from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
+import psutil
 import pytest
 
-from processes import Cli
+from processes import Cli, run_cli, start_cli
 
 SITE = Path(sysconfig.get_path("purelib"))
 FAST = ("--warmup", "2", "--iters", "10", "--processes", "2", "--time-limit", "1")
@@ -83,3 +89,52 @@ def test_an_environment_is_made_asked_and_removed(cli: Cli, tmp_path: Path) -> N
     assert done.returncode == 3
     assert "no version on the package index satisfies msgspec==0.0.7; the newest there are" in done.stderr
     assert list((tmp_path / ".cache" / "enginebench" / "environments").iterdir()) == []
+
+
+INSTALLER = """#!/bin/sh
+# Makes a folder, as `uv venv` does, and starts itself once more, as pip does, to fill it for ever.
+for last in "$@"; do :; done
+case "$1" in
+  venv) mkdir -p "$last/bin"; touch "$last/bin/python" ;;
+  again)
+    echo $$ > "$HOME/pid.new"
+    mv "$HOME/pid.new" "$HOME/pid"
+    while :; do mkdir -p "$2"; touch "$2/package"; done ;;
+  *) "$0" again "$(dirname "$(dirname "$5")")" & wait ;;
+esac
+"""
+
+
+@pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGKILL])
+def test_an_installation_ends_with_whoever_asked_for_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, how: signal.Signals
+) -> None:
+    uv = tmp_path / "bin" / "uv"
+    uv.parent.mkdir()
+    uv.write_text(INSTALLER)
+    uv.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{uv.parent}:{os.environ['PATH']}")
+    monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
+    made = tmp_path / ".cache" / "enginebench" / "environments"
+    with start_cli(tmp_path, "env", "make", "x", "numpy") as process:
+        wait_for(lambda: (tmp_path / "pid").exists())
+        filler = psutil.Process(int((tmp_path / "pid").read_text()))
+        process.send_signal(how)
+        assert process.wait(timeout=60) != 0
+    try:
+        filler.wait(timeout=10)
+    finally:
+        with suppress(psutil.NoSuchProcess):
+            filler.kill()
+    if how in (signal.SIGINT, signal.SIGTERM):
+        assert list(made.iterdir()) == []
+    uv.write_text("#!/bin/sh\nexit 1\n")
+    assert run_cli(tmp_path, "env", "make", "y", "numpy").returncode == 3
+    assert list(made.iterdir()) == [], "what was left of the first is gone, too"
+
+
+def wait_for(what: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 60
+    while not what():
+        assert time.monotonic() < deadline, "it did not happen within a minute"
+        time.sleep(0.05)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
 import gc
 import os
 import select
@@ -18,13 +17,11 @@ import msgspec
 from enginebench.core.errors import ChildFailed, EngineBenchError
 from enginebench.workflow.child.errors_across import describe_error
 from enginebench.workflow.child.jobs import Answered, Job, Kept, Note, PreloadJob, Ready, read_job
-from enginebench.workflow.child.pipes import RESULT_FD, TURN_FD
+from enginebench.workflow.child.pipes import RESULT_FD, TURN_FD, kill_without_writer
 
 if TYPE_CHECKING:
     from enginebench.workflow.child.jobs import ErrorAnswer, Message
 
-# Linux's number; Python's fcntl module names it only on some builds (fcntl.h, F_SETSIG).
-F_SETSIG = 10
 # New objects between two looks for garbage; the interpreter's own is 700.
 GC_THRESHOLD = 100_000
 
@@ -101,16 +98,13 @@ def send(fd: int, message: Message[Any]) -> None:
 def follow_parent(stdin_fd: int) -> None:
     """Sees to it that this process and all that it starts die with the parent, however the parent dies.
 
-    On Linux the kernel itself kills the process group when the pipe loses its writer (`F_SETSIG` with `O_ASYNC`,
-    fcntl(2)): no thread of ours is needed, so a library that holds the interpreter's lock cannot delay it. Elsewhere
-    a thread waits for the end of the pipe. To be called once the job has been read: new data would kill, too.
+    Where no kernel does it a thread waits for the end of the pipe. To be called once the job has been read: new data
+    would kill, too.
     """
     if os.getpgrp() != os.getpid():
         return  # started by hand, not by `run_child`: there is no group of our own to end
     if sys.platform == "linux":
-        fcntl.fcntl(stdin_fd, fcntl.F_SETOWN, -os.getpgrp())
-        fcntl.fcntl(stdin_fd, F_SETSIG, signal.SIGKILL)
-        fcntl.fcntl(stdin_fd, fcntl.F_SETFL, fcntl.fcntl(stdin_fd, fcntl.F_GETFL) | os.O_ASYNC)
+        kill_without_writer(stdin_fd, os.getpgrp())
         if select.select([stdin_fd], [], [], 0)[0]:  # the parent died before the kernel was told
             os.killpg(0, signal.SIGKILL)
     else:

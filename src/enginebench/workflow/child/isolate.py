@@ -38,7 +38,7 @@ from enginebench.workflow.child.jobs import (
     find_answer,
     read_message,
 )
-from enginebench.workflow.child.pipes import RESULT_FD, TURN_FD
+from enginebench.workflow.child.pipes import RESULT_FD, TURN_FD, kill_without_writer
 from enginebench.workflow.child.places import Place, enter, find_place, get_engine
 
 # OpenMP's threads wait by spinning. In a child that times nothing they sleep: such children work side by side, and two
@@ -79,7 +79,36 @@ def run_child(
         return child.perform(job, timeout_s=timeout_s, on_note=on_note)
 
 
-def end_group(child: subprocess.Popen[bytes]) -> None:
+def run_group(command: Sequence[str], timeout_s: float) -> subprocess.CompletedProcess[str]:
+    """What a command printed, and how it ended. If this process ends first, however, all that it started is killed.
+
+    Raises:
+        TimeoutExpired: it took longer, and is killed.
+    """
+    read_fd, write_fd = os.pipe()
+    try:
+        with subprocess.Popen(
+            command,
+            stdin=read_fd,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            start_new_session=True,
+        ) as child:
+            try:
+                if sys.platform == "linux":
+                    kill_without_writer(read_fd, child.pid)
+                said = child.communicate(timeout=timeout_s)
+            except BaseException:
+                end_group(child)
+                raise
+        return subprocess.CompletedProcess(command, child.returncode, *said)
+    finally:
+        os.close(read_fd)
+        os.close(write_fd)
+
+
+def end_group(child: subprocess.Popen[Any]) -> None:
     """Kills the child's process group, the child included, and reaps the child."""
     with suppress(ProcessLookupError, PermissionError):
         os.killpg(child.pid, signal.SIGKILL)

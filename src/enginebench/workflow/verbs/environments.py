@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import fcntl
+import os
 import re
 import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager, suppress
 from importlib import metadata
 from pathlib import Path
 
@@ -15,6 +18,7 @@ from msgspec import Struct
 
 from enginebench.core.errors import ArtifactError, BackendUnavailable, EngineBenchError, MissingDependency, UsageError
 from enginebench.measure.machine import PACKAGES
+from enginebench.workflow.child.isolate import run_group
 from enginebench.workflow.child.places import (
     NEEDED,
     check_name,
@@ -74,19 +78,45 @@ def make_environment(
         if not _REQUIREMENT.fullmatch(text):
             raise UsageError(f"{text!r} is no requirement; expected PACKAGE or PACKAGE==VERSION")
     try:
-        final.parent.mkdir(parents=True, exist_ok=True)
-        place = Path(tempfile.mkdtemp(prefix=f".{name}-", dir=final.parent))
+        with _open_stage(final) as place:
+            reporter.step(f"installing {', '.join(requirements)}")
+            _fill(place, [*requirements, *NEEDED], python)
+            place.rename(final)
     except OSError as error:
-        raise ArtifactError(f"{final.parent}: cannot be written ({error.strerror})") from error
+        raise ArtifactError(f"{final}: cannot be written ({error.strerror})") from error
+    return describe(name, final)
+
+
+@contextmanager
+def _open_stage(final: Path) -> Iterator[Path]:
+    """A hidden folder beside `final`, gone at the end of the block; so are those that killed processes have left."""
+    final.parent.mkdir(parents=True, exist_ok=True)
+    for left in final.parent.glob(".*-????????"):
+        with suppress(OSError), _hold(left):
+            shutil.rmtree(left)
+    place = Path(tempfile.mkdtemp(prefix=f".{final.name}-", dir=final.parent))
     try:
-        reporter.step(f"installing {', '.join(requirements)}")
-        _fill(place, [*requirements, *NEEDED], python)
-        place.rename(final)
-    except OSError as error:
-        raise ArtifactError(f"{final}: {error.strerror}") from error
+        with ExitStack() as held:
+            with suppress(OSError):  # without locks nobody else clears it away
+                held.enter_context(_hold(place))
+            yield place
     finally:
         shutil.rmtree(place, ignore_errors=True)
-    return describe(name, final)
+
+
+@contextmanager
+def _hold(folder: Path) -> Iterator[None]:
+    """Within it nobody else holds the folder, and it counts as being filled.
+
+    Raises:
+        OSError: somebody does, or there are no locks there.
+    """
+    fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        yield
+    finally:
+        os.close(fd)
 
 
 def _fill(place: Path, requirements: Sequence[str], python: str) -> None:
@@ -117,7 +147,7 @@ def _run(command: Sequence[str]) -> str:
         BackendUnavailable: it failed; with its own last words.
     """
     try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=INSTALL_TIMEOUT_S, check=False)
+        done = run_group(command, INSTALL_TIMEOUT_S)
     except subprocess.TimeoutExpired as error:
         raise BackendUnavailable(f"{Path(command[0]).name} did not finish within {INSTALL_TIMEOUT_S:g} s") from error
     if done.returncode:
@@ -175,7 +205,8 @@ def remove_environment(name: str) -> Path:
         known = ", ".join(made) or "none"
         raise UsageError(f"no environment {name!r} was made here; there is {known}")
     try:
-        shutil.rmtree(made[name])
+        hidden = tempfile.mkdtemp(prefix=f".{name}-", dir=made[name].parent)
+        shutil.rmtree(made[name].rename(hidden))  # half of it is no environment
     except OSError as error:
         raise ArtifactError(f"{made[name]}: cannot be deleted ({error.strerror})") from error
     return made[name]

@@ -64,3 +64,48 @@ def test_a_half_made_environment_is_not_there(tmp_path: Path, monkeypatch: pytes
         environments.make_environment("half", ["numpy"], reporter=Silent())
     assert list(environments.environments_folder().iterdir()) == []
     assert environments.list_all().environments == ()
+
+
+def test_of_two_that_make_environments_none_removes_what_the_other_fills(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from reporters import Silent
+
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    places: list[Path] = []
+
+    def fill(place: Path, requirements: object, python: str) -> None:
+        places.append(place)
+        if len(places) == 1:
+            environments.make_environment("other", ["numpy"], reporter=Silent())
+        (place / "bin").mkdir()
+        (place / "bin" / "python").touch()
+
+    monkeypatch.setattr(environments, "_fill", fill)
+    environments.make_environment("one", ["numpy"], reporter=Silent())
+    assert sorted(path.name for path in environments.environments_folder().iterdir()) == ["one", "other"]
+
+
+def test_an_environment_that_was_half_removed_is_in_nobodys_way(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from reporters import Silent
+
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+
+    def fill(place: Path, requirements: object, python: str) -> None:
+        (place / "bin").mkdir()
+        (place / "bin" / "python").touch()
+
+    def stop(path: Path, **_: object) -> None:
+        (path / "bin" / "python").unlink()
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(environments, "_fill", fill)
+    environments.make_environment("one", ["numpy"], reporter=Silent())
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(environments.shutil, "rmtree", stop)
+        environments.remove_environment("one")
+    assert environments.list_all().environments == ()
+    environments.make_environment("one", ["numpy"], reporter=Silent())
+    assert [path.name for path in environments.environments_folder().iterdir()] == ["one"]
