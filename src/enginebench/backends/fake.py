@@ -164,13 +164,10 @@ def create_backend() -> FakeBackend:
 
 
 def save_speed(artifact: Artifact, out_dir: Path, deviation: float, seed: int) -> Artifact:
-    """A file with the factor on the times of one build, drawn from the seed and the name of its folder.
-
-    Its name tells what it was drawn from: several configurations build in one folder.
-    """
+    """A file with the factor on the times of one build, drawn from the seed and the name of its folder."""
     rng = np.random.default_rng((seed, zlib.crc32("/".join(out_dir.parts[-2:]).encode())))
     out_dir.mkdir(parents=True, exist_ok=True)
-    path = out_dir / f"fake-{seed}-{deviation:g}.speed"
+    path = out_dir / f"fake-{seed}-{deviation:g}.speed"  # several configurations build in one folder
     path.write_text(repr(math.exp(deviation * rng.standard_normal())))
     sha256, files = hash_files([path], out_dir)
     return replace(artifact, path=str(path), sha256=sha256, files=files, parent_sha256=artifact.sha256)

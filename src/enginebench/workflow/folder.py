@@ -177,15 +177,14 @@ class RunFolder:
         Raises:
             UsageError: it holds a run.
         """
-        if holds_run(self.root) and self._may_have_measured():
-            raise UsageError(f"{self.root} holds a run already; continue it with --resume or choose another --out")
-
-    def _may_have_measured(self) -> bool:
         try:
-            self.read_record()
-            return any(read_result(path).measurements for path in self.rows.glob("*.json"))
+            if held := holds_run(self.root):
+                self.read_record()
+                held = any(read_result(path).measurements for path in self.rows.glob("*.json"))
         except EngineBenchError:  # damaged, or not ours
-            return True
+            held = True
+        if held:
+            raise UsageError(f"{self.root} holds a run already; continue it with --resume or choose another --out")
 
     def create(self, record: RunRecord) -> None:
         """Creates the folder and its `run.json`, in place of those of a run that measured nothing.

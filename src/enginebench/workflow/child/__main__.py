@@ -98,8 +98,7 @@ def send(fd: int, message: Message[Any]) -> None:
 def follow_parent(stdin_fd: int) -> None:
     """Sees to it that this process and all that it starts die with the parent, however the parent dies.
 
-    Where no kernel does it a thread waits for the end of the pipe. To be called once the job has been read: new data
-    would kill, too.
+    To be called once the job has been read: new data would kill, too.
     """
     if os.getpgrp() != os.getpid():
         return  # started by hand, not by `run_child`: there is no group of our own to end

@@ -86,26 +86,20 @@ def run_group(command: Sequence[str], timeout_s: float) -> subprocess.CompletedP
         TimeoutExpired: it took longer, and is killed.
     """
     read_fd, write_fd = os.pipe()
-    try:
-        with subprocess.Popen(
-            command,
-            stdin=read_fd,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-            start_new_session=True,
-        ) as child:
-            try:
-                if sys.platform == "linux":
-                    kill_without_writer(read_fd, child.pid)
-                said = child.communicate(timeout=timeout_s)
-            except BaseException:
-                end_group(child)
-                raise
-        return subprocess.CompletedProcess(command, child.returncode, *said)
-    finally:
-        os.close(read_fd)
-        os.close(write_fd)
+    kinds: dict[str, Any] = {"text": True, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    with (
+        os.fdopen(read_fd) as stdin,
+        os.fdopen(write_fd, "w"),
+        subprocess.Popen(command, stdin=stdin, start_new_session=True, **kinds) as child,
+    ):
+        try:
+            if sys.platform == "linux":
+                kill_without_writer(read_fd, child.pid)
+            said = child.communicate(timeout=timeout_s)
+        except BaseException:
+            end_group(child)
+            raise
+    return subprocess.CompletedProcess(command, child.returncode, *said)
 
 
 def end_group(child: subprocess.Popen[Any]) -> None:

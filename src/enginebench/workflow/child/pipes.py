@@ -14,10 +14,9 @@ F_SETSIG = 10
 
 
 def kill_without_writer(fd: int, group: int) -> None:
-    """Has Linux kill a process group when the pipe of which this is the reading end loses its writer, or gets data.
+    """Has Linux kill a process group when the pipe that is read here loses its writer, or gets data (fcntl(2)).
 
-    The kernel does it (`F_SETSIG` with `O_ASYNC`, fcntl(2)): no thread of ours is needed, so a library that holds the
-    interpreter's lock cannot delay it.
+    No thread of ours is needed, so a library that holds the interpreter's lock cannot delay it.
     """
     fcntl.fcntl(fd, fcntl.F_SETOWN, -group)
     fcntl.fcntl(fd, F_SETSIG, signal.SIGKILL)

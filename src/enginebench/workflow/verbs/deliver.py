@@ -198,7 +198,7 @@ def join_given(
     step = find_batch(specs, batch)
     groups = group_samples(entries, step, specs)
     shapes = [[entries[group[0]][spec.name].shape for spec in specs] for group in groups]
-    alike = [group for group, shape in zip(groups, shapes, strict=True) if shape == shapes[0]]
+    alike = [group for group, own in zip(groups, shapes, strict=True) if own == shapes[0]]
     feeds: list[Feeds] = [join_samples([entries[i] for i in group], specs, step) for group in alike]
     places = [group[i % len(group)] for group in alike for i in range(step)]
     return feeds, {name: array[places] for name, array in outputs.items()}

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import fcntl
-import os
 import re
 import shutil
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import contextmanager, suppress
 from importlib import metadata
 from pathlib import Path
 
@@ -89,34 +88,14 @@ def make_environment(
 
 @contextmanager
 def _open_stage(final: Path) -> Iterator[Path]:
-    """A hidden folder beside `final`, gone at the end of the block; so are those that killed processes have left."""
+    """A hidden folder beside `final`, gone at the end of the block; so are those that were left by kills hours ago."""
     final.parent.mkdir(parents=True, exist_ok=True)
     for left in final.parent.glob(".*-????????"):
-        with suppress(OSError), _hold(left):
-            shutil.rmtree(left)
-    place = Path(tempfile.mkdtemp(prefix=f".{final.name}-", dir=final.parent))
-    try:
-        with ExitStack() as held:
-            with suppress(OSError):  # without locks nobody else clears it away
-                held.enter_context(_hold(place))
-            yield place
-    finally:
-        shutil.rmtree(place, ignore_errors=True)
-
-
-@contextmanager
-def _hold(folder: Path) -> Iterator[None]:
-    """Within it nobody else holds the folder, and it counts as being filled.
-
-    Raises:
-        OSError: somebody does, or there are no locks there.
-    """
-    fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
-    try:
-        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        yield
-    finally:
-        os.close(fd)
+        with suppress(OSError):
+            if time.time() - left.lstat().st_mtime > 2 * INSTALL_TIMEOUT_S:  # no maker is at work so long
+                shutil.rmtree(left)
+    with tempfile.TemporaryDirectory(prefix=f".{final.name}-", dir=final.parent, ignore_cleanup_errors=True) as place:
+        yield Path(place)
 
 
 def _fill(place: Path, requirements: Sequence[str], python: str) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -66,24 +67,20 @@ def test_a_half_made_environment_is_not_there(tmp_path: Path, monkeypatch: pytes
     assert environments.list_all().environments == ()
 
 
-def test_of_two_that_make_environments_none_removes_what_the_other_fills(
+def test_what_a_kill_left_hours_ago_is_cleared_away_and_what_another_fills_is_not(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from reporters import Silent
 
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    places: list[Path] = []
-
-    def fill(place: Path, requirements: object, python: str) -> None:
-        places.append(place)
-        if len(places) == 1:
-            environments.make_environment("other", ["numpy"], reporter=Silent())
-        (place / "bin").mkdir()
-        (place / "bin" / "python").touch()
-
-    monkeypatch.setattr(environments, "_fill", fill)
+    folder, of_the_user = environments.environments_folder(), ".settings"
+    for name in (".old-a1b2c3d4", ".new-a1b2c3d4", of_the_user):
+        (folder / name / "lib").mkdir(parents=True)
+    for name in (".old-a1b2c3d4", of_the_user):
+        os.utime(folder / name, (0, 0))
+    monkeypatch.setattr(environments, "_fill", lambda place, requirements, python: (place / "bin").mkdir())
     environments.make_environment("one", ["numpy"], reporter=Silent())
-    assert sorted(path.name for path in environments.environments_folder().iterdir()) == ["one", "other"]
+    assert sorted(path.name for path in folder.iterdir()) == [".new-a1b2c3d4", of_the_user, "one"]
 
 
 def test_an_environment_that_was_half_removed_is_in_nobodys_way(
@@ -108,4 +105,4 @@ def test_an_environment_that_was_half_removed_is_in_nobodys_way(
         environments.remove_environment("one")
     assert environments.list_all().environments == ()
     environments.make_environment("one", ["numpy"], reporter=Silent())
-    assert [path.name for path in environments.environments_folder().iterdir()] == ["one"]
+    assert list(environments.list_environments()) == ["one"]
