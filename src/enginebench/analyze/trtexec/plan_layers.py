@@ -19,7 +19,7 @@ from enginebench.analyze.trtexec.records import (
     LayerTensor,
     ProfileDocument,
 )
-from enginebench.analyze.trtexec.source import DECODE_ERRORS, read_text
+from enginebench.analyze.trtexec.source import DECODE_ERRORS, decode_json, read_text
 from enginebench.analyze.trtexec.trace import list_keys
 from enginebench.core.errors import ParseError
 from enginebench.core.precisions import UNKNOWN, classify_kernel
@@ -92,7 +92,7 @@ def read_engine(text: str, path: Path) -> dict[str, Any]:
         ParseError: it is no JSON or has no list of layers; names the keys that are there.
     """
     try:
-        document = msgspec.json.decode(text)
+        document = decode_json(text)
     except DECODE_ERRORS as error:
         byte = re.search(r"\(byte (\d+)\)", str(error))
         where = f"byte {len(text.encode())}" if "truncated" in str(error) else f"byte {byte[1]}" if byte else ""

@@ -8,10 +8,8 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import msgspec
-
 from enginebench.analyze.trtexec.records import ProfiledLayer, ProfileDocument
-from enginebench.analyze.trtexec.source import DECODE_ERRORS, read_text
+from enginebench.analyze.trtexec.source import DECODE_ERRORS, decode_json, read_text
 from enginebench.analyze.trtexec.trace import list_keys
 from enginebench.core.errors import ParseError
 from enginebench.core.text import count_of
@@ -31,7 +29,6 @@ _ENTRY = re.compile(rf'\{{ "(\w{{1,40}})" : "[^\n]{{0,4000}}"((?:, "\w{{1,40}}" 
 _HEAD = 1 << 16
 _NAME = '{ "name" : "'
 _COUNT = re.compile(r'\{ "count" : (\d{1,18}) \}')
-_NONFINITE = re.compile(r"(:\s*)[-+]?(?:nan|inf)(?:\([a-z]{0,8}\))?(?=\s*[,}\]])", re.IGNORECASE)
 # What other scripts call the same figures. The unit is the end of the key; trtexec's own unit is ms.
 _NAMES = ("name", "layername", "layer", "layer_name")
 _TOTAL = ("time", "total", "totaltime", "sum", "duration")
@@ -119,7 +116,7 @@ def read_profile(text: str, path: Path) -> RawProfile:
     if _NAME in text and (raw := read_lines(text)) is not None:
         return raw
     try:
-        document = msgspec.json.decode(_NONFINITE.sub(r"\1null", text))
+        document = decode_json(text)
     except DECODE_ERRORS as error:
         require_printed_keys(text, path)
         raise explain(error, text, path) from error

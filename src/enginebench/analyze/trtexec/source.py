@@ -7,6 +7,7 @@ import mmap
 import re
 import zlib
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
@@ -20,6 +21,10 @@ MAX_BYTES = 4 << 30
 MAX_TEXT_BYTES = 512 << 20
 # What a decoder of JSON raises on bytes that are none.
 DECODE_ERRORS = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
+# TensorRT and trtexec escape nothing in names: 0x1E stands between the operators of every layer's `Metadata`.
+_CONTROL = re.compile(r"[\x01-\x08\x0b\x0c\x0e-\x1f]")
+# C++ prints what JSON has no numbers for.
+_NONFINITE = re.compile(r"(:\s*)[-+]?(?:nan|inf)(?:\([a-z]{0,8}\))?(?=\s*[,}\]])", re.IGNORECASE)
 _GZIP = b"\x1f\x8b"
 # ECMA-48 control sequences (colours), operating-system commands (titles) and two-byte escapes.
 _ANSI = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]{0,4096}(?:\x07|\x1b\\)|[@-Z\\-_])")
@@ -94,6 +99,16 @@ def read_text(path: Path) -> str:
     if len(data) > MAX_TEXT_BYTES:
         raise ParseError(path, "", f"{len(data)} bytes", f"a text of at most {MAX_TEXT_BYTES} bytes")
     return decode_text(data[:])
+
+
+def decode_json(text: str) -> Any:
+    """What JSON of TensorRT holds: control characters in its texts are kept, numbers that are none become null.
+
+    Raises:
+        DECODE_ERRORS: it is no JSON for other reasons.
+    """
+    escaped = _CONTROL.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
+    return msgspec.json.decode(_NONFINITE.sub(r"\1null", escaped))
 
 
 def decode_text(data: bytes) -> str:

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from enginebench.analyze.trtexec import keys
 from enginebench.analyze.trtexec.keys import KeyMeaning, Quantity, read_key
-from enginebench.analyze.trtexec.source import DECODE_ERRORS, decode_text, guess_encoding, open_bytes
+from enginebench.analyze.trtexec.source import DECODE_ERRORS, decode_json, decode_text, guess_encoding, open_bytes
 from enginebench.core.errors import ParseError
 
 Column = NDArray[np.float64]
@@ -311,7 +311,7 @@ def search_trace(data: bytes, path: Path) -> Trace:
     if len(data) > _MAX_OTHER:
         raise ParseError(path, "byte 0", "a large file that is no list of queries", "the layout of --exportTimes")
     try:
-        document = msgspec.json.decode(_NONFINITE.sub(rb"\1null", data))
+        document = decode_json(bytes(data).decode())
     except DECODE_ERRORS as error:
         raise explain_document(error, path, data) from error
     candidates = list(find_tables(document))
