@@ -1,7 +1,7 @@
-"""A stand-in for trtexec: five versions by the table in `trtexec_versions.json`, answers through ONNX Runtime.
+"""A stand-in for trtexec: versions by the table in `trtexec_versions.json`, answers through ONNX Runtime.
 
 It parses, refuses, prints and exports as the open-source trtexec of that version does; its library messages, layers and
-times are its own. `FAKE_TRTEXEC_FAULT` asks for a fault, a comma-separated list of:
+times are its own, but those of 8.6.0, which are worded as NVIDIA's library words them (`../data/tensorrt-8.6`). `FAKE_TRTEXEC_FAULT` asks for a fault, a comma-separated list of:
 build_fails, empty_plan, no_driver, no_device, capture_fails, aborts, device_fault, wrong_version, silent_export,
 ignores_precision, ignores_tf32, no_passed, log_disagrees, enqueue_bound, profile_faults, profile_aborts, hangs,
 no_library, weights.
@@ -42,7 +42,7 @@ class Trtexec:
     def __init__(self, version: str, argv: list[str]) -> None:
         self.traits = TABLE["versions"][version]
         self.version = version
-        self.column = list(TABLE["versions"]).index(version)
+        self.column = self.traits["column"]
         build = f" [b{self.traits['build']}]" if self.traits["build"] else ""
         self.tail = f"TensorRT.trtexec [TensorRT v{self.traits['number']}]{build} # {' '.join(['trtexec', *argv])}"
         self.argv = argv
@@ -347,7 +347,7 @@ class Trtexec:
                 "Layers": layers,
                 "I/O Tensors": [{"Name": t["name"], "Dimensions": t["shape"]} for t in tensors],
             }
-        self.export("exportLayerInfo", json.dumps(document, indent=1))
+        self.export("exportLayerInfo", leave_raw(json.dumps(document, indent=1)))
 
     def export(self, option: str, text: str) -> None:
         """Writes a file; a folder that is not there is passed over in silence, as trtexec does."""
@@ -394,6 +394,15 @@ class Trtexec:
         for name, shape in shapes.items():
             if any(not a <= s <= b for a, s, b in zip(low[name], shape, high[name], strict=True)):
                 dims, smallest, largest = (",".join(map(str, side)) for side in (shape, low[name], high[name]))
+                if self.traits["own_library"]:
+                    place = "executionContext.cpp::setInputShape::2229"
+                    self.error(
+                        f"Error[3]: [{place}] Error Code 3: API Usage Error (Parameter check failed at: runtime/api/"
+                        f"{place}, condition: satisfyProfile. Runtime dimension does not satisfy any optimization "
+                        "profile."
+                    )
+                    self.error("Inference set up failed")
+                    raise Stop(1)
                 self.error(
                     "[TRT] IExecutionContext::setInputShape: Error Code 3: API Usage Error (Parameter check failed, "
                     f"condition: satisfyProfile. Set dimension [{dims}] for tensor {name} does not satisfy any "
@@ -413,6 +422,10 @@ class Trtexec:
         return shape
 
     def name_binding(self, mode: str, value: dict[str, Any], shape: list[int]) -> None:
+        if self.traits["own_library"]:
+            dims = "x".join(map(str, shape))
+            self.info(f"Created {mode.lower()} binding for {value['name']} with dimensions {dims}")
+            return
         kind = f" and type {TYPES[value['type']]}" if self.traits["binding_type"] else ""
         self.info(f"{mode} binding for {value['name']} with dimensions {'x'.join(map(str, shape))}{kind} is created.")
 
@@ -525,6 +538,11 @@ def read_shapes(text: str) -> dict[str, list[int]]:
     return shapes
 
 
+def leave_raw(document: str) -> str:
+    """TensorRT escapes no control character of its texts."""
+    return document.replace("\\u001e", "\x1e")
+
+
 def describe_layer(layer: dict[str, Any], types: dict[str, str] | None = None) -> dict[str, Any]:
     def tensors(names: list[str]) -> list[dict[str, Any]]:
         kinds = {name: (types or {}).get(name, layer["precision"]).upper() for name in names}
@@ -540,7 +558,7 @@ def describe_layer(layer: dict[str, Any], types: dict[str, str] | None = None) -
         "Outputs": tensors(layer["outputs"]),
         "TacticName": layer["kernel"],
         "StreamId": 0,
-        "Metadata": f"[ONNX Layer: {layer['name']}]",
+        "Metadata": f"[ONNX Layer: {layer['name']}]\x1e[ONNX Layer: {layer['name']}]",
     }
 
 

@@ -15,6 +15,7 @@ import pytest
 from msgspec.structs import replace
 
 from enginebench.backends import registry
+from enginebench.backends.proof.precision import Operator
 from enginebench.core.errors import (
     ArtifactError,
     BackendUnavailable,
@@ -210,7 +211,34 @@ def test_the_precision_is_proved(backend: Any, graph: Artifact, tmp_path: Path) 
 
 
 def read_head_layers(engine: Any) -> list[dict[str, Any]]:
-    return [{"name": layer["Name"]} for layer in json.loads(engine.inspect())["Layers"]]
+    return [{"name": layer["Name"]} for layer in json.loads(engine.inspect(), strict=False)["Layers"]]
+
+
+def test_layers_are_timed_in_the_one_context_that_a_profile_has(backend: Any, graph: Artifact, tmp_path: Path) -> None:
+    plan = backend.build(graph, make_spec(profiles=PROFILES), tmp_path)
+    with backend.load(plan, make_spec()) as engine:
+        engine.bind(random_feeds(graph.inputs, 4, 0))
+        assert engine.effective_precision() == pytest.approx({"fp32": 1.0})
+        assert engine.profile_layers().layers
+        assert engine._context.profiler is None, "what follows is timed without it"
+        with pytest.raises(MeasurementError, match="Profile 0 has been chosen by another IExecutionContext"):
+            engine._make_context()
+
+
+def test_kernels_say_what_layers_do_not(
+    backend: Any, graph: Artifact, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    module = importlib.import_module("enginebench.backends.tensorrt.engine")
+    layers, kernels = {"unknown": 0.9, "fp16": 0.1}, [[Operator("fp16", 9.0), Operator("fp32", 1.0)]]
+    monkeypatch.setattr(ToolFiles, "read_precision", lambda *_: layers)
+    monkeypatch.setattr(module, "watch_kernels", lambda run: kernels)
+    with backend.load(backend.build(graph, make_spec(), tmp_path), make_spec()) as engine:
+        engine.bind(random_feeds(graph.inputs, 4, 0))
+        assert engine.effective_precision() == layers, "nothing can record kernels here"
+        monkeypatch.setattr(module, "can_watch", lambda: True)
+        assert engine.effective_precision() == {"fp16": 0.9, "fp32": 0.1}
+        kernels[0] = [Operator("unknown", 1.0)]
+        assert engine.effective_precision() == layers, "kernels that say less decide nothing"
 
 
 def test_the_device_clock_reaches_the_row(backend: Any, graph: Artifact, tmp_path: Path) -> None:

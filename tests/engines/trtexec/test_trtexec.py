@@ -42,8 +42,8 @@ from trtexec_artifacts import find_real_artifacts
 EXACT = MeasureSpec(warmup=3, iters=25)
 
 
-# The oldest, the last before the defaults changed, the newest; what is compared with real outputs runs for all five.
-SOME = ("8.6.1", "10.16", "11.1")
+# That which ran over NVIDIA's own library, the last before the defaults changed, the newest; what is compared with real outputs runs for all five.
+SOME = ("8.6.0", "10.16", "11.1")
 ALL = pytest.mark.parametrize("version", VERSIONS, indirect=True)
 
 
@@ -111,7 +111,7 @@ def test_a_plan_with_its_log_and_layers(backend: TrtexecBackend, graph: Artifact
     log = path.with_suffix(".build.log").read_text(encoding="utf-8")
     command = shlex.split(log.splitlines()[0].removeprefix("$ "))
     assert f"--onnx={graph.path}" in command and "&&&& PASSED" in log
-    assert json.loads(path.with_suffix(".layers.json").read_text())["Layers"][0]["LayerType"]
+    assert json.loads(path.with_suffix(".layers.json").read_text(), strict=False)["Layers"][0]["LayerType"]
 
 
 def test_plans_are_kept_by_what_decides_them(
@@ -544,7 +544,7 @@ def test_answers_have_the_shapes_and_types_of_the_arrays(
     answer = backend.answer(plan, asked, [{"x": x}])["y"]
     np.testing.assert_array_equal(answer, 2 * x)
     wrong = {"float32": "int32", "int32": "float32", "float16": "int16", "int64": "float64"}[dtype]
-    if version != "8.6.1":
+    if version != "8.6.0":
         with pytest.raises(FeedError, match=f"has dtype {wrong}"):
             backend.answer(plan, asked, [{"x": x.astype(wrong)}])
     with pytest.raises(FeedError, match="has dtype complex128"):
@@ -556,7 +556,7 @@ def test_integers_that_do_not_fit_are_refused_where_a_plan_has_32_bits(
 ) -> None:
     plan = backend.build(save_open(tmp_path / "sum.onnx", 7, "int64"), make_spec(), tmp_path / "run")
     large = np.full((4, 1), 2**40)
-    if version != "8.6.1":
+    if version != "8.6.0":
         assert backend.answer(plan, make_spec(), [{"x": large}])["y"].shape == (4, 1)
         return
     with pytest.raises(FeedError, match="more than INT32 holds"):
@@ -632,7 +632,7 @@ def test_exports_have_the_keys_of_the_real_ones(
     (profile,) = home.glob("*/profile/profile.json")
     (layers,) = home.glob("*/profile/layers.json")
     assert keys(times.read_text())[0] == keys(real(version, "exact-50.times.json"))[0]
-    assert json.loads(layers.read_text()).keys() == json.loads(real(version, "load-export.layers.json")).keys()
+    assert json.loads(layers.read_text(), strict=False).keys() == json.loads(real(version, "load-export.layers.json")).keys()
     if version.startswith("11"):
         assert [sorted(entry) for entry in keys(profile.read_text())[:2]] == [
             sorted(entry) for entry in keys(real(version, "load-export.profile.json"))[:2]

@@ -54,6 +54,8 @@ _PRODUCTS = re.compile(
     re.I,
 )
 _OPAQUE = re.compile(r"plugin|foreign.?node|myelin", re.I)
+# Whole regions that TensorRT's own compiler took over as one layer: a transformer between its first and last operator.
+_REGION = re.compile(r"foreign.?node|myelin", re.I)
 # Layers of TensorRT's own compiler, which names them after a counter and their operators in abbreviation.
 _GENERATED = re.compile(r"__myl|foreign.?node|myelin|kgen", re.I)
 # Layers that only change layout, type or place of data.
@@ -254,14 +256,22 @@ def choose_precision(
 
     Eight and sixteen bits are multiplied as they are. What lies in FP32 may be shortened on its way into the
     multipliers, to TF32 above all, which TensorRT allows itself unless it is told not to; only the kernel's name says.
+    What goes into a region of many operators and comes out of it says nothing of what is between them.
     """
-    dtype = read_types(item, inputs, outputs)
-    if dtype != "fp32":
+    dtype, region = read_types(item, inputs, outputs), is_region(item["Name"], first_text(item.get("LayerType")))
+    if dtype != "fp32" and not region:
         return dtype
     kernel = classify_kernel(first_text(item.get("TacticName")) or "")
     if kernel in _SHORTER:
         return kernel
+    if region:
+        return "fp32" if kernel == "fp32" else None
     return None if kernel != "fp32" and may_multiply(item, nodes) else "fp32"
+
+
+def is_region(name: str, kind: str | None) -> bool:
+    """Whether a layer is a region of TensorRT's own compiler, which shows nothing of what it is made of."""
+    return bool(_REGION.search(kind or "") or name.startswith("{ForeignNode"))
 
 
 def may_multiply(item: dict[str, Any], nodes: tuple[str, ...]) -> bool:
@@ -385,7 +395,13 @@ def note_kernels(layers: list[EngineLayer]) -> list[str]:
             f"{shortened} of {len(layers)} layers multiply FP32 values in TF32, as their kernels are named; "
             "--noTF32 at the build keeps them in FP32"
         )
-    unsaid = sum(layer.precision is None and layer.precision_in == "fp32" for layer in layers)
+    regions = [layer for layer in layers if layer.precision is None and is_region(layer.name, layer.type)]
+    if regions:
+        notes.append(
+            f"{len(regions)} of {len(layers)} layers are regions of TensorRT's own compiler, Myelin: in what they "
+            "compute is not recorded"
+        )
+    unsaid = sum(layer.precision is None and layer.precision_in == "fp32" for layer in layers if layer not in regions)
     if unsaid:
         notes.append(
             f"{unsaid} of {len(layers)} layers multiply FP32 values in kernels whose names do not say how: it may be "

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from bisect import bisect_right
 from collections.abc import Sequence
+from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
 from enginebench.backends.proof.layer_records import summarize_layers
@@ -19,6 +20,15 @@ if TYPE_CHECKING:
 WATCHED_RUN = "enginebench run"
 PROFILER = "CUPTI, through PyTorch's profiler"
 KERNELS = "layers are GPU kernels: all launches of one kernel are one layer"
+
+
+def can_watch() -> bool:
+    """Whether kernels can be recorded here: PyTorch is installed and finds the GPU."""
+    if find_spec("torch") is None:
+        return False
+    import torch
+
+    return torch.cuda.is_available()
 
 
 def watch_kernels(run: RunCall) -> list[list[Operator]]:

@@ -14,11 +14,14 @@ import numpy as np
 from msgspec.structs import replace
 
 from enginebench.backends import cuda
+from enginebench.backends.proof.kernels import can_watch, watch_kernels
+from enginebench.backends.proof.precision import prove_precision
 from enginebench.backends.request import explain_closed, explain_unbound
 from enginebench.backends.tensorrt.library import Library
 from enginebench.backends.tensorrt.settings import read_device, read_shapes
 from enginebench.core.errors import ArtifactError, MeasurementError, UsageError
 from enginebench.core.feeds import check_feeds
+from enginebench.core.precisions import UNKNOWN
 from enginebench.core.records import Artifact, EngineSpec, LayerProfile, ShapeRange, TensorSpec
 from enginebench.core.shapes import fix_shapes
 
@@ -205,18 +208,18 @@ class PlanEngine:
         return replace(found, profiler=f"{self._library.title}'s layer profiler")
 
     def time_layers(self, runs: int) -> dict[str, float]:
-        """Layer -> mean nanoseconds a run, from a context of its own."""
+        """Layer -> mean nanoseconds a run, from the one context: a second on the same profile is refused."""
         stream = self._open_stream()
         if self._timed is None:
             raise explain_unbound(self._name)
-        profiler = make_layer_times(self._library.trt)
-        context = self._make_context()
-        context.profiler = profiler
-        self._set_shapes(context)
-        self._set_addresses(context)
-        for _ in range(runs):
-            self._library.require(context.execute_async_v3(stream.handle), "cannot run the plan", MeasurementError)
-            stream.synchronize()
+        self._context.profiler = profiler = make_layer_times(self._library.trt)
+        try:
+            for _ in range(runs):
+                ran = self._context.execute_async_v3(stream.handle)
+                self._library.require(ran, "cannot run the plan", MeasurementError)
+                stream.synchronize()
+        finally:
+            self._context.profiler = None  # it slows whatever it watches
         return {name: 1e6 * ms / runs for name, ms in profiler.total_ms.items()}
 
     def inspect(self) -> str:
@@ -226,14 +229,18 @@ class PlanEngine:
         return str(inspector.get_engine_information(self._library.trt.LayerInformationFormat.JSON))
 
     def effective_precision(self) -> dict[str, float]:
-        """Shares of layer time by precision: the inspector's layers joined with a profile; empty without an inspector.
+        """Shares of time by precision: the inspector's layers joined with a profile; empty without an inspector.
 
-        The lean runtime has none.
+        The lean runtime has none. Where layers do not say it, the names of kernels may, if PyTorch can record them.
         """
         if self._reader is None or not hasattr(self._library.trt, "EngineInspector"):
             return {}
         with TemporaryDirectory(prefix="enginebench-") as folder:
-            return self._reader.read_precision(*self._write_profile(Path(folder))) or {}
+            found = self._reader.read_precision(*self._write_profile(Path(folder))) or {}
+        if not found.get(UNKNOWN) or not can_watch():
+            return found
+        kernels = prove_precision(watch_kernels(self.run))
+        return kernels if kernels and kernels.get(UNKNOWN, 0.0) < found[UNKNOWN] else found
 
     def _write_profile(self, folder: Path) -> tuple[Path, Path]:
         """(layers, times) as files of trtexec's form; profiled once for what was bound."""
@@ -306,7 +313,7 @@ class PlanEngine:
         self._free_buffers()
         for spec in self.inputs:
             self._make_buffers(spec, feeds[spec.name].shape)
-        self._set_shapes(self._context)
+        self._set_shapes()
         for spec in self.outputs:
             shape = tuple(int(d) for d in self._context.get_tensor_shape(spec.name))
             if min(shape, default=0) < 0:
@@ -315,7 +322,7 @@ class PlanEngine:
                     "before the run. Engine trtexec can time such a plan"
                 )
             self._make_buffers(spec, shape)
-        self._set_addresses(self._context)
+        self._set_addresses()
 
     def _make_buffers(self, spec: TensorSpec, shape: tuple[int, ...]) -> None:
         self._host[spec.name] = pinned = cuda.PinnedArray(shape, spec.dtype)
@@ -324,24 +331,24 @@ class PlanEngine:
         if self._engine.get_tensor_location(spec.name) == self._library.trt.TensorLocation.DEVICE:
             self._device[spec.name] = cuda.DeviceBuffer(pinned.array.nbytes)
 
-    def _set_shapes(self, context: Any) -> None:
+    def _set_shapes(self) -> None:
         for spec in self.inputs:
             shape = self._host[spec.name].array.shape
-            if not context.set_input_shape(spec.name, shape):
+            if not self._context.set_input_shape(spec.name, shape):
                 profile = int(self._options["profile_index"])
                 low, best, high = (tuple(d) for d in self._engine.get_tensor_profile_shape(spec.name, profile))
                 raise ArtifactError(
                     f"input {spec.name!r} of shape {shape} lies outside the plan's profile {profile} "
                     f"(min {low}, opt {best}, max {high}): {self._library.log.take()}"
                 )
-        missing = context.infer_shapes()
+        missing = self._context.infer_shapes()
         if missing:
             raise ArtifactError(f"{self._library.title} cannot infer shapes without values for {', '.join(missing)}")
 
-    def _set_addresses(self, context: Any) -> None:
+    def _set_addresses(self) -> None:
         for name, pinned in self._host.items():
             address = self._device[name].address if name in self._device else pinned.address
-            self._library.require(context.set_tensor_address(name, address), f"refuses the buffer of {name!r}")
+            self._library.require(self._context.set_tensor_address(name, address), f"refuses the buffer of {name!r}")
 
     def _copy_in(self, name: str) -> None:
         if name in self._device:

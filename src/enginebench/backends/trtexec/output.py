@@ -19,10 +19,12 @@ from enginebench.core.records import Artifact, Caveat, ShapeRange, TensorSpec
 if TYPE_CHECKING:
     from enginebench.core.protocols import Array
 
-# `Input binding for image with dimensions 1x3x224x224 and type fp32 is created.`; 8.6 leaves the type out.
+# `Input binding for image with dimensions 1x3x224x224 and type fp32 is created.`; 8.6.1 leaves the type out; 8.0 to
+# 8.6.0 print `Created input binding for image with dimensions 1x3x224x224`.
 _BINDING = re.compile(
-    r"\[I\] (?P<mode>Input|Output) binding for (?P<name>.+) with dimensions (?P<dims>[0-9x]*)"
-    r"(?: and type (?P<type>\w+))? is created"
+    r"\[I\] (?:Created )?(?P<mode>input|output) binding for (?P<name>.+) with dimensions (?P<dims>[0-9x]*)"
+    r"(?: and type (?P<type>\w+))?(?: is created\.?)?\s*$",
+    re.IGNORECASE | re.MULTILINE,
 )
 # `Shape missing for input with dynamic shape: inputAutomatically setting shape to: 1x3x224x224`, as it is printed.
 _GUESSED = re.compile(
@@ -76,13 +78,21 @@ def read_bindings(
     Args:
         text: the log.
         types: name -> precision from elsewhere, for 8.6, whose log has no types; float32 for what is not in it.
+
+    Raises:
+        ArtifactError: it names none: nobody would know which batch ran.
     """
-    specs: dict[str, list[TensorSpec]] = {"Input": [], "Output": []}
+    specs: dict[str, list[TensorSpec]] = {"input": [], "output": []}
     for match in _BINDING.finditer(text):
         shape = tuple(int(d) for d in match["dims"].split("x") if d)
         dtype = DTYPES.get((match["type"] or (types or {}).get(match["name"], "fp32")).lower(), "float32")
-        specs[match["mode"]].append(TensorSpec(name=match["name"], dtype=dtype, shape=shape))
-    return tuple(specs["Input"]), tuple(specs["Output"])
+        specs[match["mode"].lower()].append(TensorSpec(name=match["name"], dtype=dtype, shape=shape))
+    if not specs["input"]:
+        raise ArtifactError(
+            "trtexec's log names no input and its shape (`Input binding for NAME with dimensions 1x3x224x224`), so the "
+            "batch that ran is not known; use engine tensorrt for this plan"
+        )
+    return tuple(specs["input"]), tuple(specs["output"])
 
 
 def read_guessed_shapes(text: str) -> dict[str, tuple[int, ...]]:

@@ -15,6 +15,7 @@ import enum
 import json
 import os
 import sys
+import weakref
 from pathlib import Path
 
 import numpy as np
@@ -359,6 +360,7 @@ class ICudaEngine:
     def __init__(self, head, onnx_bytes, logger):
         self._head, self._onnx, self._logger = head, onnx_bytes, logger
         self._tensors = {v["name"]: v for v in (*head["inputs"], *head["outputs"])}
+        self._contexts = weakref.WeakSet()
 
     @property
     def num_io_tensors(self):
@@ -387,6 +389,10 @@ class ICudaEngine:
         return [tuple(side[name]) for side in self._head["profiles"][profile_index]]
 
     def create_execution_context(self, runtime_config=None):
+        """As 8.6.0: the first context takes profile 0, and while it lives a second one is refused it."""
+        if self.num_optimization_profiles > 1 and any(context._profile == 0 for context in self._contexts):
+            self._logger.log(ILogger.ERROR, "3: Profile 0 has been chosen by another IExecutionContext")
+            return None
         return None if _fault("context") else IExecutionContext(self, runtime_config)
 
     def create_runtime_config(self):
@@ -432,15 +438,17 @@ class EngineInspector(_Checked):
         self.execution_context = None
 
     def get_engine_information(self, format):
-        from fake_trtexec import describe_layer
+        from fake_trtexec import describe_layer, leave_raw
 
         head = self._engine._head
         layers = [describe_layer(layer) if head["detailed"] else layer["name"] for layer in head["layers"]]
         tensors = [*head["inputs"], *head["outputs"]]
         if _MAJOR != "11" and not _RTX:
-            return json.dumps({"Layers": layers, "Bindings": [t["name"] for t in tensors]})
-        return json.dumps(
-            {"Layers": layers, "I/O Tensors": [{"Name": t["name"], "Dimensions": t["shape"]} for t in tensors]}
+            return leave_raw(json.dumps({"Layers": layers, "Bindings": [t["name"] for t in tensors]}))
+        return leave_raw(
+            json.dumps(
+                {"Layers": layers, "I/O Tensors": [{"Name": t["name"], "Dimensions": t["shape"]} for t in tensors]}
+            )
         )
 
 
@@ -454,6 +462,7 @@ class IExecutionContext(_Checked):
         self._config = config
 
         self._engine = engine
+        engine._contexts.add(self)
         self._session = onnxruntime.InferenceSession(engine._onnx)
         self._profile = 0
         self._shapes = {}

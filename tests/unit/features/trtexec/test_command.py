@@ -61,7 +61,7 @@ def flags_of(argv: list[str]) -> set[str]:
 
 
 def is_known(flag: str, version: str) -> bool:
-    return str(TABLE["flags"].get(flag, "-----"))[COLUMNS.index(version)] == "y"
+    return str(TABLE["flags"].get(flag, "-----"))[TABLE["versions"][version]["column"]] == "y"
 
 
 EVERYTHING = BuildSettings(

@@ -1,0 +1,64 @@
+"""What NVIDIA's own TensorRT 8.6.0 wrote on an H200 (tests/data/tensorrt-8.6), as every reader of it takes it."""
+
+from __future__ import annotations
+
+import gzip
+from pathlib import Path
+
+import pytest
+
+from enginebench.analyze.trtexec.plan_layers import parse_layers
+from enginebench.analyze.trtexec.profile import parse_profile, read_profile
+from enginebench.analyze.trtexec.times import parse_times
+from enginebench.backends.trtexec.output import read_bindings, read_outputs
+from enginebench.core.errors import ArtifactError, ParseError
+from enginebench.workflow.child.tool_files import ToolFiles
+
+HOME = Path(__file__).parents[3] / "data" / "tensorrt-8.6"
+
+
+def test_layers_hold_control_characters_and_are_read() -> None:
+    layers, profile = HOME / "resnet50-b32-fp16.layers.json.gz", HOME / "resnet50-b32-fp16.profile.json.gz"
+    assert b"\x1e" in gzip.decompress(layers.read_bytes())
+    document = parse_layers(layers, profile=parse_profile(profile))
+    assert document.layers[1].onnx_nodes == ("node_Conv_372", "node_relu") and document.notes == ()
+    shares = ToolFiles().read_precision(layers, profile)
+    assert shares and shares["fp16"] > 0.98
+
+
+def test_plain_fp32_is_proved() -> None:
+    layers, profile = HOME / "resnet18-b1-fp32.layers.json.gz", HOME / "resnet18-b1-fp32.profile.json.gz"
+    assert (ToolFiles().read_precision(layers, profile) or {}).keys() == {"fp32", "other"}
+
+
+def test_the_inspector_of_the_python_api_writes_the_same() -> None:
+    document = parse_layers(HOME / "digits-int8-qdq.inspector.json")
+    assert {name: group.layers for name, group in document.by_precision.items()} == {"int8": 8, "fp32": 2}
+
+
+def test_a_transformer_is_one_layer_that_says_nothing_of_what_it_computes_in() -> None:
+    document = parse_layers(HOME / "vit-b16-b32-fp16.layers.json")
+    assert [layer.precision for layer in document.layers] == ["fp32", "fp16", None]
+    assert document.notes == (
+        "1 of 3 layers are regions of TensorRT's own compiler, Myelin: in what they compute is not recorded",
+    )
+
+
+def test_no_reader_of_its_json_stumbles_over_a_control_character(tmp_path: Path) -> None:
+    file = tmp_path / "x.json"
+    outputs = '[ { "name" : "a\x1eb", "dimensions" : "1", "values" : [ 1 ] } ]'
+    file.write_text(outputs)
+    assert list(read_outputs(file, ())) == ["a\x1eb"]
+    profile = '{"of\x1eit": [{"name": "a\x1eb", "timeMs": 1, "averageMs": nan}]}'
+    assert [layer.name for layer in read_profile(profile, file).layers] == ["a\x1eb"]
+    file.write_bytes((HOME / "digits-int8-qdq.inspector.json").read_bytes())
+    with pytest.raises(ParseError, match="no iteration times.*Is it a profile, a layer file"):
+        parse_times(file)
+
+
+def test_bindings_are_found_where_8_6_names_them() -> None:
+    log = gzip.decompress((HOME / "resnet18-fp16-timing-cache.log.gz").read_bytes()).decode()
+    inputs, outputs = read_bindings(log)
+    assert [(s.name, s.shape) for s in (*inputs, *outputs)] == [("input", (1, 3, 224, 224)), ("output", (1, 1000))]
+    with pytest.raises(ArtifactError, match="names no input and its shape"):
+        read_bindings(log.replace("binding for", "binding of"))
