@@ -133,9 +133,12 @@ class SampleDrift(Struct, frozen=True, kw_only=True):
     agreement: float | None = None  # share of the reference's decisions in this sample that the candidate shares
 
 
-def default_limits(precision: Precision) -> dict[str, float]:
-    """The limits that outputs of this precision must keep against FP32: an FP16 row is not held to 1e-5."""
-    return dict(_DEFAULTS[precision])
+def default_limits(precision: Precision | None) -> dict[str, float]:
+    """The limits that outputs of this precision must keep against FP32: an FP16 row is not held to 1e-5.
+
+    Those of the shortest format where nobody knows the precision: nothing longer was promised.
+    """
+    return dict(_DEFAULTS[precision or LENGTHS[-1]])
 
 
 # Tasks whose answers are read as decisions.
@@ -146,16 +149,16 @@ MEASURING: tuple[Task, ...] = ("regression", "embedding")
 LENGTHS: tuple[Precision, ...] = ("fp32", "tf32", "fp16", "bf16", "fp8", "int8")
 
 
-def limits_between(a: Precision, b: Precision, task: Task | None = None) -> dict[str, float]:
+def limits_between(a: Precision | None, b: Precision | None, task: Task | None = None) -> dict[str, float]:
     """The limits that outputs of these two precisions must keep against each other: those of the shorter format.
 
     Where the task says what is decided, the decisions are what must agree, not the scores behind them.
     """
-    limits = default_limits(max(a, b, key=LENGTHS.index))
+    limits = default_limits(max(a or LENGTHS[-1], b or LENGTHS[-1], key=LENGTHS.index))
     return {"agreement": limits["agreement"]} if task in DECIDING else limits
 
 
-def limits_undecided(a: Precision, b: Precision, task: Task | None = None) -> dict[str, float]:
+def limits_undecided(a: Precision | None, b: Precision | None, task: Task | None = None) -> dict[str, float]:
     """The limits, beside `limits_between`, of outputs that decide nothing, such as masks beside boxes; else empty."""
     return limits_between(a, b) if task in DECIDING else {}
 

@@ -27,8 +27,8 @@ SHOWN_SHARE = 0.005
 
 
 def judge_precision(
-    requested: Precision, shares: Mapping[str, float] | None, device: str = "cpu"
-) -> tuple[Precision, tuple[Caveat, ...]]:
+    requested: Precision | None, shares: Mapping[str, float] | None, device: str = "cpu"
+) -> tuple[Precision | None, tuple[Caveat, ...]]:
     """The precision that the row is to be named after, and the doubts about it.
 
     A row is relabelled where the record contradicts what was asked: less than a tenth of the time in it, and more
@@ -36,11 +36,14 @@ def judge_precision(
     Time of which the record says nothing contradicts nothing; where it is half of the time, it proves nothing either.
 
     Args:
-        requested: what the row was asked to run in.
+        requested: what the row was asked to run in; None of a finished plan of which nobody knows it: it is named
+            after what most of the known time ran in.
         shares: of time, by precision, "reorder", "other" and "unknown", as `effective_precision` of an engine gives
             them; None or empty where it keeps no record.
         device: that the row ran on. GPUs shorten FP32 products to TF32 unless they are told not to.
     """
+    if requested is None:
+        return _name_unasked(shares or {})
     if not shares:
         return requested, _explain_missing(requested, device)
     ran = _find_ran(requested, shares)
@@ -51,6 +54,13 @@ def judge_precision(
         return requested, (_explain_unknown(sentence),)
     low = _sum_shorter(shares) >= TRACE_SHARE if requested == "fp32" else shares.get(requested, 0.0) < LOW_SHARE
     return requested, (_explain_low(requested, sentence),) if low else ()
+
+
+def _name_unasked(shares: Mapping[str, float]) -> tuple[Precision | None, tuple[Caveat, ...]]:
+    found: dict[Precision, float] = {p: shares[p] for p in get_args(Precision) if p in shares}
+    if not found or shares.get(UNKNOWN, 0.0) >= LOW_SHARE:
+        return None, (make_caveat("unproved_precision.plan"),)
+    return max(found, key=lambda p: found[p]), ()
 
 
 def describe_shares(requested: Precision, shares: Mapping[str, float]) -> str:

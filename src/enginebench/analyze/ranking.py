@@ -26,7 +26,7 @@ class Ref(Struct, frozen=True, kw_only=True):
 
     id: str
     engine: str
-    precision: Precision
+    precision: Precision | None
     batch: int
     speedup: float | None
     verdict: Verdict | None = None

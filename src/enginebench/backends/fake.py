@@ -33,6 +33,7 @@ from enginebench.backends.request import (
 from enginebench.backends.simulated import FAKE
 from enginebench.core.errors import MeasurementError, UsageError
 from enginebench.core.feeds import check_feeds
+from enginebench.core.names import known
 from enginebench.core.records import (
     Artifact,
     ArtifactKind,
@@ -182,8 +183,9 @@ def make_record(spec: EngineSpec, options: dict[str, str]) -> dict[str, float]:
     share = read_number(spec, "ran_share", options["ran_share"])
     if share > 1:
         raise UsageError(f"option ran_share={share:g} of engine {NAME} must be between 0 and 1")
-    ran = spec.precision if options["ran"] == "as asked" else options["ran"]
-    shares = {ran: share, spec.precision: 1 - share} if ran != spec.precision else {ran: 1.0}
+    asked = known(spec.precision)
+    ran = asked if options["ran"] == "as asked" else options["ran"]
+    shares = {ran: share, asked: 1 - share} if ran != asked else {ran: 1.0}
     return {name: value for name, value in shares.items() if value > 0}
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from enginebench.core.entry import Option
 from enginebench.core.errors import ArtifactError, BackendUnavailable, UsageError
-from enginebench.core.names import format_precision
+from enginebench.core.names import format_precision, known
 from enginebench.core.records import Artifact, ArtifactKind, EngineSpec, Precision
 
 
@@ -82,8 +82,8 @@ def check_request(
         )
     if artifact.path and not Path(artifact.path).is_file():
         raise ArtifactError(f"the artifact's file does not exist: {artifact.path}. If it was moved, export it again")
-    if spec.precision not in precisions:
-        why = (reasons or {}).get(spec.precision)
+    if spec.precision not in precisions and not (artifact.kind == "plan" and spec.precision is None):
+        why = (reasons or {}).get(known(spec.precision))
         raise BackendUnavailable(
             f"engine {spec.backend} runs {', '.join(precisions)} here, not {spec.precision}{f': {why}' if why else ''}"
         )
@@ -125,7 +125,7 @@ def check_instructions(spec: EngineSpec, supported: bool, forced: bool) -> None:
         BackendUnavailable: the CPU has no instructions for it, and emulation is slower than FP32.
     """
     if not supported and not forced:
-        name = spec.precision
+        name = known(spec.precision)
         raise BackendUnavailable(
             f"{spec.backend} finds no {name.upper()} instructions in this CPU (avx512_{name}, amx_{name}, or {name} on "
             f"Arm): it would emulate them, slower than FP32. To measure that anyway: {spec.backend}:force=1"

@@ -97,7 +97,7 @@ def explain_refusal(result: Result) -> str | None:
     return None
 
 
-def find_instructions(precision: Precision, machine: Machine | None, engine: EngineSpec) -> tuple[str, ...]:
+def find_instructions(precision: Precision | None, machine: Machine | None, engine: EngineSpec) -> tuple[str, ...]:
     """The instructions that the measuring CPU has for what a row computes in; none for FP32 and for GPUs.
 
     Args:
@@ -107,7 +107,7 @@ def find_instructions(precision: Precision, machine: Machine | None, engine: Eng
     """
     if machine is None or engine.device != "cpu":
         return ()
-    wanted = list(INSTRUCTIONS.get(precision, ()))
+    wanted = list(INSTRUCTIONS.get(precision, ())) if precision else []
     if engine.options.get("floats") == "bf16":
         wanted += INSTRUCTIONS["bf16"]
     return tuple(flag for flag in wanted if flag in machine.cpu_flags)

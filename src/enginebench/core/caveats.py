@@ -360,14 +360,18 @@ TEMPLATES: dict[str, Template] = {
         "raise --duration; if that changes nothing, the rate is beyond what this engine carries",
     ),
     "unproved_precision.none": Template(
-        "asked {asked}; the engine keeps no record of the precision that ran", _AS_ASKED
+        "asked {asked}, not verified: the engine keeps no record of the precision that ran", _AS_ASKED
     ),
     "unproved_precision.ahead": Template(
         "asked {asked}; decided ahead of time, not measured: {products}",
         "the GPU compiles the plan when it first runs: bench on it shows what ran",
     ),
     "unproved_precision.unknown": Template(
-        "{record} The engine's record does not say in what most of the time ran", _AS_ASKED
+        "{record} Not verified: the engine's record does not say in what most of the time ran", _AS_ASKED
+    ),
+    "unproved_precision.plan": Template(
+        "in which precision this plan was built is not known, and no record shows in which it ran",
+        "say it with --precision; a plan that enginebench build writes has it in a file beside it",
     ),
     "unverified_engine.rtx": Template(
         "this engine has built plans with NVIDIA's own TensorRT for RTX, and has run none on a GPU that it supports",

@@ -76,9 +76,22 @@ def format_options(name: str, options: Mapping[str, str]) -> str:
     return f"{name}:{text}" if text else name
 
 
-def format_precision(precision: str, recipe: str | None, mix: str = "") -> str:
-    """The PRECISION text: `int8@cpu`; of a graph with nodes left in FP32 by choice, `int8@cpu mix 1a2b3c4d`."""
-    named = f"{precision}@{recipe}" if recipe else precision
+# What texts call the precision of a finished plan that nobody knows.
+NOT_KNOWN = "not known"
+
+
+def known(precision: Precision | None) -> Precision:
+    """The precision of what is not a finished plan of others: there always is one."""
+    assert precision is not None
+    return precision
+
+
+def format_precision(precision: str | None, recipe: str | None, mix: str = "") -> str:
+    """The PRECISION text: `int8@cpu`; of a graph with nodes left in FP32 by choice, `int8@cpu mix 1a2b3c4d`.
+
+    None is that of a finished plan of which nobody knows it.
+    """
+    named = f"{precision}@{recipe}" if recipe else precision or NOT_KNOWN
     return f"{named} mix {mix}" if mix else named
 
 
@@ -99,7 +112,7 @@ def slug(text: str) -> str:
     return f"{safe}-{hashlib.sha256(text.encode()).hexdigest()[:8]}".lstrip("-")
 
 
-def row_id(engine: EngineSpec, requested_precision: Precision, measure: MeasureSpec) -> str:
+def row_id(engine: EngineSpec, requested_precision: Precision | None, measure: MeasureSpec) -> str:
     """The id of a row: different rows never share one.
 
     Engine with its options, precision with recipe, batch, scope, threads, cache; the shapes where a run has several,

@@ -157,6 +157,7 @@ class ShapeRange(Struct, frozen=True, kw_only=True):
 
     smallest: tuple[int, ...]
     largest: tuple[int, ...]
+    best: tuple[int, ...] = ()  # that it is tuned for, where that is known
 
 
 class PlannedLayer(Struct, frozen=True, kw_only=True):
@@ -192,7 +193,7 @@ class Artifact(Struct, frozen=True, kw_only=True):
     files: tuple[FileHash, ...]
     inputs: tuple[TensorSpec, ...]
     outputs: tuple[TensorSpec, ...]
-    precision: Precision = "fp32"
+    precision: Precision | None = "fp32"
     recipe: Recipe | None = None
     weights: Weights = "in-graph"
     parent_sha256: str | None = None
@@ -215,7 +216,7 @@ class EngineSpec(Struct, frozen=True, kw_only=True):
     backend: str
     options: dict[str, str] = {}
     device: str = "cpu"
-    precision: Precision = "fp32"
+    precision: Precision | None = "fp32"
     recipe: Recipe | None = None
     batch: int = 1
     threads: int = 1
@@ -505,7 +506,7 @@ class Result(Struct, frozen=True, kw_only=True):
     model: str
     engine: EngineSpec
     measure: MeasureSpec
-    requested_precision: Precision
+    requested_precision: Precision | None
     status: Status
     reason: str | None = None
     stderr_tail: str | None = None

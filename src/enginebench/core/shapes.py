@@ -58,6 +58,12 @@ def free_batch(artifact: Artifact) -> Artifact:
     return replace(artifact, inputs=free(artifact.inputs), outputs=free(artifact.outputs))
 
 
+def find_plan_batch(plan: Artifact) -> int | None:
+    """The batch that the profile of a finished plan is tuned for; None where that is not known, or there is none."""
+    shapes = (allowed.best or allowed.smallest for allowed in plan.allowed.values())
+    return next((shape[0] for shape in shapes if shape), None)
+
+
 def takes_whole(inputs: Sequence[TensorSpec]) -> bool:
     """Whether the inputs have no batch, so that they are fed in the lengths of their examples."""
     return any(isinstance(spec.shape[0], str) for spec in inputs[:1] if spec.shape) and not any(

@@ -40,7 +40,7 @@ class RunRequest(Struct, frozen=True, kw_only=True):
 
     model: str
     engines: tuple[tuple[str, dict[str, str]], ...]
-    precisions: tuple[tuple[Precision, Recipe | None], ...] = (("fp32", None),)
+    precisions: tuple[tuple[Precision | None, Recipe | None], ...] = (("fp32", None),)
     batches: tuple[int, ...] = (1,)
     any_batch: bool = False  # nobody asked for these: a graph that fixes its batch runs at that
     device: str = "cpu"

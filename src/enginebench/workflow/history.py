@@ -16,7 +16,7 @@ from msgspec.structs import replace
 from enginebench.analyze.quantiles import find_rank, median
 from enginebench.analyze.validity import judge
 from enginebench.core.errors import ArtifactError, EngineBenchError, MissingDependency, UsageError
-from enginebench.core.names import format_engine, slug
+from enginebench.core.names import NOT_KNOWN, format_engine, slug
 from enginebench.core.records import Result
 from enginebench.core.store import read_result, write_atomic
 from enginebench.report.bundle import find_cache
@@ -147,7 +147,7 @@ def summarize_row(result: Result, path: str, modified: float) -> HistoryRow:
         model=result.model,
         engine=format_engine(engine),
         engine_version=result.engine_version,
-        precision=engine.precision,
+        precision=engine.precision or NOT_KNOWN,
         recipe=engine.recipe,
         mix=engine.mix,
         batch=engine.batch,

@@ -21,7 +21,14 @@ from enginebench.core.records import (
     Recipe,
     TensorSpec,
 )
-from enginebench.core.shapes import find_batch_axes, find_own_batch, format_shapes, size_axes, takes_whole
+from enginebench.core.shapes import (
+    find_batch_axes,
+    find_own_batch,
+    find_plan_batch,
+    format_shapes,
+    size_axes,
+    takes_whole,
+)
 from enginebench.workflow.child.elsewhere import probe_elsewhere
 from enginebench.workflow.child.places import OPTION
 from enginebench.workflow.folder import RunRequest
@@ -38,7 +45,7 @@ class PlannedRow(Struct, frozen=True, kw_only=True):
     id: str
     model: str
     engine: EngineSpec
-    requested_precision: Precision
+    requested_precision: Precision | None
     measure: MeasureSpec
     source: Artifact | None = None
     chain: tuple[Artifact, ...] = ()  # from the first source to `source`
@@ -92,7 +99,7 @@ def is_wanted(request: RunRequest, spec: EngineSpec) -> bool:
     )
 
 
-def meets_precision(asked: str, precision: Precision, recipe: Recipe | None) -> bool:
+def meets_precision(asked: str, precision: Precision | None, recipe: Recipe | None) -> bool:
     """Whether a row in this precision is what PRECISION asks for: without a recipe any will do."""
     name, recipe_asked = parse_precision(asked)
     return name == precision and recipe_asked in (None, recipe)
@@ -145,7 +152,7 @@ def list_engines(
     ]
 
 
-def _find_mix(sources: Sequence[Artifact], precision: Precision, kind: ArtifactKind) -> str:
+def _find_mix(sources: Sequence[Artifact], precision: Precision | None, kind: ArtifactKind) -> str:
     """The mix of the graph in this precision, where one engine starts from it."""
     graphs = (a for a in sources if kind == "onnx" == a.kind and a.precision == precision)
     return name_mix(next((a.excluded for a in graphs), ()))
@@ -156,8 +163,10 @@ def list_sizes(request: RunRequest, sources: Sequence[Artifact]) -> list[tuple[d
 
     Shapes only where there are several; each with the batch that stands in it, or with those of --batch.
     """
-    given = next((a for a in sources if a.kind == "onnx" or find_own_batch(a)), None)
-    fixed = find_fixed_batch(given) if given is not None and request.any_batch else None
+    given = next((a for a in sources if a.kind in ("onnx", "plan") or find_own_batch(a)), None)
+    fixed = None
+    if given is not None and request.any_batch:
+        fixed = find_plan_batch(given) or (find_fixed_batch(given) if given.inputs else None)
     batches = request.batches if fixed is None else (fixed,)
     if not request.buckets:
         return [({}, batch) for batch in batches]
@@ -170,16 +179,23 @@ def list_sizes(request: RunRequest, sources: Sequence[Artifact]) -> list[tuple[d
     ]
 
 
-def _list_precisions(request: RunRequest, sources: Sequence[Artifact]) -> Sequence[tuple[Precision, Recipe | None]]:
-    """The precisions asked for; a user's graph or module that is not in FP32 keeps its own."""
+def _list_precisions(
+    request: RunRequest, sources: Sequence[Artifact]
+) -> Sequence[tuple[Precision | None, Recipe | None]]:
+    """The precisions asked for; what is not in FP32 (a user's graph or module, a plan) keeps its own.
+
+    Of a plan the user may know more than FP32, which is what nobody asks for by name.
+    """
     given = next((a for a in sources if a.kind == "onnx"), sources[0] if sources else None)
-    if given is None or given.kind == "plan" or given.precision == "fp32":
+    if given is None or given.precision == "fp32":
+        return request.precisions
+    if given.kind == "plan" and any(precision != "fp32" for precision, _ in request.precisions):
         return request.precisions
     return [(given.precision, given.recipe)]
 
 
 def _choose_recipe(
-    backend: str, precision: Precision, asked: Recipe | None, kind: ArtifactKind, options: Mapping[str, str]
+    backend: str, precision: Precision | None, asked: Recipe | None, kind: ArtifactKind, options: Mapping[str, str]
 ) -> Recipe | None:
     if options.get("weak_typing") == "1" and precision not in ("fp32", "tf32"):
         return "weak"
@@ -192,7 +208,7 @@ def _choose_recipe(
 
 def list_transforms(
     request: RunRequest, sources: Sequence[Artifact], takes: Callable[[str], ArtifactKind]
-) -> list[tuple[Precision, Recipe | None]]:
+) -> list[tuple[Precision | None, Recipe | None]]:
     """(precision, recipe) of every graph that the rows need and that is not among the sources."""
     have = {(a.precision, a.recipe) for a in sources if a.kind == "onnx"}
     engines = [s for s in list_engines(request, sources, takes) if s.recipe != "weak"]

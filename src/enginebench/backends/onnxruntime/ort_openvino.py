@@ -28,6 +28,7 @@ from enginebench.backends.request import (
     read_options,
 )
 from enginebench.core.errors import BackendUnavailable, EngineBenchError
+from enginebench.core.names import known
 from enginebench.core.records import Artifact, Availability, EngineSpec
 
 NAME, OPTIONS = ORT_OPENVINO.name, ORT_OPENVINO.options
@@ -132,7 +133,7 @@ def make_session_options(spec: EngineSpec) -> Any:
 
 def make_provider_options(spec: EngineSpec) -> dict[str, str]:
     """The provider's options: OpenVINO's own settings, for its CPU plugin, as it reads them from JSON."""
-    chosen = list_settings(spec, find_hint(spec.precision, read_capabilities()))
+    chosen = list_settings(spec, find_hint(known(spec.precision), read_capabilities()))
     texts = {True: "YES", False: "NO"}
     told = {key: texts[value] if isinstance(value, bool) else str(value) for key, value in chosen.items()}
     return {"load_config": json.dumps({DEVICE: told})}

@@ -38,6 +38,7 @@ from enginebench.backends.request import (
 )
 from enginebench.core.errors import ArtifactError, BackendUnavailable, MeasurementError, UsageError
 from enginebench.core.feeds import check_feeds, choose_buckets, cut_entries, join_samples, random_feeds, sum_entries
+from enginebench.core.names import known
 from enginebench.core.records import (
     Artifact,
     ArtifactKind,
@@ -164,7 +165,7 @@ def read_capabilities() -> tuple[str, ...]:
 
 def find_floats(spec: EngineSpec) -> Precision:
     """The precision of what is not INT8 in the graph."""
-    return "bf16" if spec.options.get("floats") == "bf16" else spec.precision
+    return "bf16" if spec.options.get("floats") == "bf16" else known(spec.precision)
 
 
 def choose_hint(precision: Precision) -> str:

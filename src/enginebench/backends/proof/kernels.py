@@ -28,7 +28,7 @@ def can_watch() -> bool:
         return False
     import torch
 
-    return torch.cuda.is_available()
+    return bool(torch.cuda.is_available())
 
 
 def watch_kernels(run: RunCall) -> list[list[Operator]]:

@@ -75,8 +75,8 @@ def read_allowed(engine: Any, inputs: tuple[TensorSpec, ...], options: dict[str,
     found = {}
     for spec in inputs:
         if spec.name not in told and any(isinstance(axis, str) for axis in spec.shape):
-            low, _, high = engine.get_tensor_profile_shape(spec.name, int(index))
-            found[spec.name] = ShapeRange(smallest=tuple(map(int, low)), largest=tuple(map(int, high)))
+            low, best, high = (tuple(map(int, side)) for side in engine.get_tensor_profile_shape(spec.name, int(index)))
+            found[spec.name] = ShapeRange(smallest=low, largest=high, best=best)
     return found
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,8 +12,9 @@ import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
+from enginebench.backends.tensorrt.settings import ShapeProfile
 from enginebench.core.errors import ArtifactError, ParseError
-from enginebench.core.records import Artifact, Caveat, EngineSpec
+from enginebench.core.records import Artifact, Caveat, EngineSpec, ShapeRange
 from enginebench.core.store import encode, hash_file, hash_files, read_record, write_atomic
 
 UNKNOWN_GPU = "unknown GPU"
@@ -95,10 +96,17 @@ def keep_plan(
     artifact: Artifact,
     spec: EngineSpec,
     build: Callable[[Path], tuple[Caveat, ...]],
+    profiles: Sequence[ShapeProfile] = (),
 ) -> Artifact:
-    """The plan of `record` as an artifact, built now if the store has none."""
+    """The plan of `record` as an artifact, built now if the store has none, with the shapes of its first profile."""
     stored = store.find(record) or store.make(record, build)
-    return make_plan_artifact(store.plan_path(record), artifact, spec, record.tensorrt, stored.caveats)
+    made = make_plan_artifact(store.plan_path(record), artifact, spec, record.tensorrt, stored.caveats)
+    allowed = {
+        name: ShapeRange(smallest=shapes.smallest[name], largest=shapes.largest[name], best=best)
+        for shapes in profiles[:1]
+        for name, best in shapes.best.items()
+    }
+    return replace(made, allowed=allowed)
 
 
 def make_plan_artifact(

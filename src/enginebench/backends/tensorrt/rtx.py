@@ -128,7 +128,7 @@ class TensorRtRtxBackend:
             engine=NAME,
         )
         build = partial(self._build, Path(artifact.path), settings)
-        plan = keep_plan(PlanStore(out_dir / "plans"), record, artifact, spec, build)
+        plan = keep_plan(PlanStore(out_dir / "plans"), record, artifact, spec, build, settings.profiles)
         return replace(plan, made_by={NAME: LIBRARY.version}, ahead_of_time=self._read_ahead(Path(plan.path)))
 
     def load(self, artifact: Artifact, spec: EngineSpec) -> PlanEngine:
@@ -224,7 +224,7 @@ def choose_settings(spec: EngineSpec, options: dict[str, str], artifact: Artifac
         "WEIGHT_STREAMING": options["weight_streaming"] == "1",
         "REQUIRE_USER_ALLOCATION": options["graph"] == "1",  # without it a stream cannot be captured
     }
-    targets = read_targets(options["compute_capability"], spec.precision)
+    targets = read_targets(options["compute_capability"], settings.precision)
     return replace(settings, targets=targets, flags=tuple(name for name, wanted in flags.items() if wanted))
 
 

@@ -11,6 +11,7 @@ from msgspec.structs import replace
 from enginebench.backends.request import read_number
 from enginebench.core.entry import Option
 from enginebench.core.errors import ArtifactError, UsageError
+from enginebench.core.names import known
 from enginebench.core.records import Artifact, EngineSpec, Precision
 from enginebench.core.shapes import concrete_shape, format_shapes
 
@@ -98,7 +99,7 @@ def read_settings(spec: EngineSpec, options: dict[str, str], artifact: Artifact)
             "with Q/DQ nodes of the same ranges: enginebench quantize --to int8 --calib-cache FILE"
         )
     return BuildSettings(
-        precision=spec.precision,
+        precision=known(spec.precision),
         weak_typing=weak,
         calib_cache=_find_file(options["calib_cache"]),
         workspace_mb=_read_whole(spec, options, "workspace_mb"),

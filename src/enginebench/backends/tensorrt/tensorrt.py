@@ -104,7 +104,7 @@ class TensorRtBackend:
             engine=NAME,
         )
         build = partial(self._build, artifact, settings, options, spec.batch)
-        return keep_plan(PlanStore(out_dir / "plans"), record, artifact, spec, build)
+        return keep_plan(PlanStore(out_dir / "plans"), record, artifact, spec, build, settings.profiles)
 
     def load(self, artifact: Artifact, spec: EngineSpec) -> PlanEngine:
         """The plan, ready for arrays.

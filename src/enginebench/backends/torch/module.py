@@ -12,6 +12,7 @@ from enginebench.backends.torch.cast import cast_module
 from enginebench.backends.torch.fold import fold_batch_norms
 from enginebench.core.errors import ModelError, UsageError
 from enginebench.core.feeds import random_feeds
+from enginebench.core.names import known
 from enginebench.core.records import Artifact, EngineSpec, TensorSpec
 from enginebench.core.shapes import concrete_shape
 
@@ -37,7 +38,7 @@ def load_ready_module(
     module = module.to(torch.device(device))
     if options["channels_last"] == "1":
         module = module.to(memory_format=torch.channels_last)
-    return cast_module(module, artifact, spec.precision, autocast=options["cast"] == "autocast")
+    return cast_module(module, artifact, known(spec.precision), autocast=options["cast"] == "autocast")
 
 
 def make_checks(specs: Sequence[TensorSpec], batch: int) -> Iterator[list[Any]]:

@@ -146,7 +146,12 @@ class TrtexecBackend:
             engine=NAME,
         )
         return keep_plan(
-            store, record, artifact, spec, lambda plan: self._build(artifact, plan, tool, settings, options)
+            store,
+            record,
+            artifact,
+            spec,
+            lambda plan: self._build(artifact, plan, tool, settings, options),
+            settings.profiles,
         )
 
     def compose_build(self, artifact: Artifact, plan: str, spec: EngineSpec, version: str | None) -> Composed:
@@ -278,6 +283,8 @@ class TrtexecBackend:
 
     def _adopt(self, artifact: Artifact, spec: EngineSpec, tool: Trtexec, options: dict[str, str]) -> Artifact:
         """A finished plan with the inputs and outputs that a short run of it names."""
+        if options["profile_index"] != OPTIONS["profile_index"].default:
+            artifact = replace(artifact, allowed={})  # what was noted is of the first profile
         untyped = tool.version < FIRST_INT64 and self._reader is not None  # only the layers say the types then
         settings = replace(
             self._run_settings(artifact, spec, options),

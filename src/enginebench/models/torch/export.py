@@ -17,6 +17,7 @@ import numpy as np
 
 from enginebench.core.errors import ArtifactError, MissingDependency, ModelError, UsageError
 from enginebench.core.feeds import random_feeds
+from enginebench.core.names import known
 from enginebench.core.records import Artifact, ExportCheck, TensorSpec
 from enginebench.core.shapes import concrete_shape, find_batch_axes, find_own_batch, show_shape, takes_whole
 
@@ -239,7 +240,7 @@ def _write_graph(
 def _describe_origin(artifact: Artifact) -> dict[str, str]:
     """What the graph is to say of itself; what is empty is left out."""
     entries = describe_origin(
-        artifact.precision,
+        known(artifact.precision),
         artifact.recipe,
         parent_sha256=artifact.sha256,
         preprocess_sha256=artifact.preprocess_sha256,

@@ -248,7 +248,7 @@ def _state_cause(row: Row) -> str:
     if not shares:
         return "the engine keeps no record of what ran, so that the cause is not known"
     told = list_shares(shares)
-    own, reorder, unknown = (shares.get(name, 0.0) for name in (row.requested_precision, REORDER, UNKNOWN))
+    own, reorder, unknown = (shares.get(name or "", 0.0) for name in (row.requested_precision, REORDER, UNKNOWN))
     rest = 1 - own - reorder - unknown
     if unknown > max(own, reorder, rest):
         return f"{told}; of the largest part the engine's record does not say in what it ran"
@@ -329,7 +329,7 @@ def _word(alike: Sequence[Note]) -> str:
 def _list_notes(row: Row) -> list[Note]:
     unsaid = "not all of its processes were measured" if row.status == "partial" else "no reason recorded"
     notes: list[Note] = [f"{row.status}: {row.reason or unsaid}"] if row.status != "ok" else []
-    if row.precision != row.requested_precision:
+    if row.requested_precision not in (None, row.precision):
         notes.append(f"{row.requested_precision} was asked for, {row.precision} ran")
     if row.clock not in (None, "host"):
         notes.append("modelled, not measured" if row.modelled else f"times are of the {row.clock} clock")

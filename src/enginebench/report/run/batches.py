@@ -50,7 +50,8 @@ def list_batches(rows: Sequence[Row], p99_limit_ms: float | None = None) -> list
     for row in rows:
         if row.scope == "compute" and row.cache == "hot" and row.status != "skipped":
             precision = format_precision(row.precision, row.recipe, row.mix)
-            members.setdefault((row.engine, precision, row.requested_precision, row.bucket), []).append(row)
+            key = row.engine, precision, row.requested_precision or "", row.bucket
+            members.setdefault(key, []).append(row)
     return [_make_series(key, found, p99_limit_ms) for key, found in members.items() if len(found) > 1]
 
 

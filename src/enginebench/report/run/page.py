@@ -9,7 +9,7 @@ from msgspec import Struct
 
 from enginebench.analyze.metrics.scores import find_score
 from enginebench.analyze.metrics.tasks import name_metric
-from enginebench.core.names import format_precision
+from enginebench.core.names import NOT_KNOWN, format_precision
 from enginebench.core.records import CaveatCode, Estimate, Machine
 from enginebench.core.text import clean_text, count_of
 from enginebench.report.html import Html, element, join
@@ -432,8 +432,8 @@ def _format_proofs(document: RunDocument) -> list[Html]:
         element(
             "tr",
             element("th", name_row(row), scope="row"),
-            element("td", row.requested_precision),
-            element("td", row.precision),
+            element("td", row.requested_precision or NOT_KNOWN),
+            element("td", row.precision or NOT_KNOWN),
             element("td", _format_shares(row) or "no record from the runtime"),
         )
         for row in rows

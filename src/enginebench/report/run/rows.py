@@ -51,8 +51,8 @@ class Row(Struct, frozen=True, kw_only=True):
 
     id: str
     engine: str
-    precision: Precision
-    requested_precision: Precision
+    precision: Precision | None
+    requested_precision: Precision | None
     recipe: Recipe | None
     batch: int
     scope: Scope

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from enginebench.backends.abilities import PlanProfiler, PlanProof, TunedShapes
 from enginebench.core.caveats import make_caveat
+from enginebench.core.names import NOT_KNOWN
 from enginebench.core.protocols import LayerProfiler, Loadable, PrecisionProof
 from enginebench.core.records import Artifact, Caveat, EngineSpec, LayerProfile, LayerTime, Precision
 from enginebench.workflow.child.jobs import NoteCall, Proof
@@ -36,9 +37,9 @@ def prove_timed_engine(engine: Engine) -> Proof:
     return attempt_proof(lambda: prove_engine(engine))
 
 
-def doubt_record(requested: Precision, failure: str) -> Caveat:
+def doubt_record(requested: Precision | None, failure: str) -> Caveat:
     """The doubt about a precision whose proof failed."""
-    return make_caveat("failed_proof", asked=requested, failure=failure)
+    return make_caveat("failed_proof", asked=requested or NOT_KNOWN, failure=failure)
 
 
 def prove_plan(backend: object, artifact: Artifact, spec: EngineSpec, note: NoteCall) -> Proof:

@@ -23,7 +23,7 @@ from enginebench.analyze.search.held_out import Held, hold_out, hold_score
 from enginebench.backends.registry import takes
 from enginebench.core.errors import DependencyError, EngineBenchError, ParseError
 from enginebench.core.groups import GroupHarm, Harm
-from enginebench.core.names import format_options, format_precision, name_mix
+from enginebench.core.names import format_options, format_precision, known, name_mix
 from enginebench.core.records import Artifact, LayerProfile, Recipe
 from enginebench.core.store import encode, read_record, write_atomic
 from enginebench.models.samples import find_samples
@@ -387,7 +387,9 @@ class MixedProposer:
         assert given is not None
         recipe: Recipe | None = full.engine.recipe
         run = self._request.run
-        return make_graph(run, given, full.engine.precision, recipe, self._place, self._reporter, exclude=excluded)
+        return make_graph(
+            run, given, known(full.engine.precision), recipe, self._place, self._reporter, exclude=excluded
+        )
 
     def _enter(self, graph: Artifact, excluded: tuple[str, ...]) -> str:
         """Makes the graph known to the rows, under a name of its own."""

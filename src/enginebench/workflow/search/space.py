@@ -9,7 +9,7 @@ from msgspec import Struct
 
 from enginebench.backends.registry import find_device, find_entry, takes
 from enginebench.core.entry import find_kind
-from enginebench.core.names import format_options, format_precision
+from enginebench.core.names import format_options, format_precision, known
 from enginebench.core.records import Precision, Recipe
 from enginebench.workflow.folder import RunRequest
 from enginebench.workflow.plan import FP8_RECIPE
@@ -114,8 +114,8 @@ def list_arms(request: RunRequest, goal: Goal, *, threads: tuple[int, ...], stre
         Arm(
             engine=engine,
             fixed=options,
-            precision=precision,
-            knobs=_list_knobs(request, engine, options, precision, recipe, goal, threads, streams),
+            precision=known(precision),
+            knobs=_list_knobs(request, engine, options, known(precision), recipe, goal, threads, streams),
         )
         for precision, recipe in request.precisions
         for engine, options in request.engines

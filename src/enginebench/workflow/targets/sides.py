@@ -10,18 +10,19 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from enginebench.analyze.alike import compare_preparation, compare_specs
+from enginebench.analyze.effective import judge_precision
 from enginebench.backends.registry import accepts, find_device, takes
 from enginebench.bundle.reading import is_bundle
 from enginebench.core.errors import FeedError, UsageError
 from enginebench.core.names import format_engine, format_precision
 from enginebench.core.records import Artifact, EngineSpec, ModelSource
-from enginebench.core.shapes import find_batch_axes, free_batch
+from enginebench.core.shapes import find_batch_axes, find_plan_batch, free_batch
 from enginebench.workflow.child.isolate import child_environment, run_child
-from enginebench.workflow.child.jobs import BuildJob, InferJob, SourceJob
+from enginebench.workflow.child.jobs import InferJob, SourceJob
 from enginebench.workflow.plan import add_shapes, find_fixed_batch
 from enginebench.workflow.progress import Reporter
 from enginebench.workflow.targets.bundles import open_as_stored
-from enginebench.workflow.targets.sources import choose_source, make_sources
+from enginebench.workflow.targets.sources import ask_plan, choose_source, make_sources
 from enginebench.workflow.targets.stored import Side, open_stored, parse_side
 
 SIDE_TIMEOUT_S = 1800.0
@@ -95,18 +96,23 @@ def open_side(
     options = _add_profile(add_shapes(options, artifact, request.source.input_shapes), name, request)
     spec = replace(spec, precision=artifact.precision, recipe=artifact.recipe, options=options)
     if artifact.kind == "plan":
-        artifact = _ask_plan(artifact, spec, scratch / "plan")
+        artifact = _open_plan(artifact, spec, scratch / "plan")
+        spec = replace(spec, precision=artifact.precision)
     return OpenSide(text=text, model=side.target, artifact=free_batch(artifact), engine=spec)
 
 
-def _ask_plan(plan: Artifact, spec: EngineSpec, place: Path) -> Artifact:
-    """The plan, with the inputs and outputs that its engine finds in it."""
-    answer = run_child(
-        BuildJob(source=plan.path, engine=spec, out_dir=str(place), prove=False),
-        timeout_s=SIDE_TIMEOUT_S,
-        environment=child_environment(spec.threads),
-    )
-    return replace(answer.artifact, model=plan.model)
+def _open_plan(plan: Artifact, spec: EngineSpec, place: Path) -> Artifact:
+    """The plan, with the inputs and outputs that its engine finds in it, and if nobody knows its precision, that, too.
+
+    It decides which limits outputs must keep.
+    """
+    batch = find_plan_batch(plan) or spec.batch
+    answer = ask_plan(plan, replace(spec, batch=batch), place, SIDE_TIMEOUT_S, prove=plan.precision is None)
+    found = replace(answer.artifact, model=plan.model)
+    if answer.proof is None:
+        return found
+    ran, doubts = judge_precision(None, answer.proof.effective_precision, spec.device)
+    return replace(found, precision=ran, caveats=(*found.caveats, *doubts))
 
 
 def check_side(text: str) -> Side:

@@ -9,14 +9,15 @@ from pathlib import Path
 from msgspec import Struct
 from msgspec.structs import replace
 
-from enginebench.backends.registry import accepts, find_installed, takes
+from enginebench.backends.registry import accepts, find_device, find_installed, takes
 from enginebench.core.errors import ArtifactError, BackendUnavailable, ChildFailed, EngineBenchError, UsageError
-from enginebench.core.names import format_engine, format_precision, name_mix
+from enginebench.core.names import format_engine, format_precision, known, name_mix
 from enginebench.core.records import Artifact, ArtifactKind, EngineSpec, Precision, Recipe
+from enginebench.core.shapes import find_plan_batch
 from enginebench.models.samples import SAMPLES, find_samples
 from enginebench.models.zoo import BUILTIN
 from enginebench.workflow.child.isolate import child_environment, run_child
-from enginebench.workflow.child.jobs import Labelled, QuantizeJob, SourceAnswer, SourceJob
+from enginebench.workflow.child.jobs import BuildAnswer, BuildJob, Labelled, QuantizeJob, SourceAnswer, SourceJob
 from enginebench.workflow.folder import RunRequest
 from enginebench.workflow.plan import EVERY_GRAPH, PlannedRow, list_transforms, plan_rows
 from enginebench.workflow.progress import Reporter
@@ -94,6 +95,7 @@ def gather_sources(request: RunRequest, place: Path, reporter: Reporter) -> Sour
     (place / RANGES).unlink(missing_ok=True)
     shutil.rmtree(place / SAMPLES, ignore_errors=True)
     made = _make_or_do_without(job, request.threads, request.timeout_s, reporter)
+    made = replace(made, artifacts=tuple(_complete(artifact, request, place) for artifact in made.artifacts))
     if request.inputs is not None and find_samples(place) is None:
         raise UsageError(
             f"--inputs: {request.model} says what it takes only once it is loaded, so that nothing can be held against "
@@ -103,6 +105,40 @@ def gather_sources(request: RunRequest, place: Path, reporter: Reporter) -> Sour
         return _transform_all(request, made.artifacts, place, reporter)
     reporter.say(f"no ONNX graph, so no row of an engine that needs one: {made.no_graph}")
     return Sources(artifacts=made.artifacts, problems={EVERY_GRAPH: made.no_graph})
+
+
+def _complete(artifact: Artifact, request: RunRequest, place: Path) -> Artifact:
+    """A plan with the inputs that its engine finds in it, where they say which batch it runs and nobody asked for one.
+
+    One that cannot be asked stays as it is: its rows will say why.
+    """
+    names = [(name, options) for name, options in request.engines if "plan" in accepts(name)]
+    if artifact.kind != "plan" or not request.any_batch or not names or "implicit_batch" in names[0][1]:
+        return artifact
+    name, options = names[0]
+    spec = EngineSpec(
+        backend=name,
+        options=options,
+        device=find_device(name, request.device),
+        precision=artifact.precision,
+        recipe=artifact.recipe,
+        batch=find_plan_batch(artifact) or 1,
+        threads=request.threads,
+    )
+    try:
+        found = ask_plan(artifact, spec, place / "plan", request.timeout_s).artifact
+    except EngineBenchError:
+        return artifact
+    return replace(artifact, inputs=found.inputs, outputs=found.outputs, allowed=found.allowed)
+
+
+def ask_plan(plan: Artifact, spec: EngineSpec, place: Path, timeout_s: float, *, prove: bool = False) -> BuildAnswer:
+    """What an engine finds in a finished plan: its inputs and outputs; the precision that runs, if that is asked."""
+    return run_child(
+        BuildJob(source=plan.path, engine=spec, out_dir=str(place.absolute()), prove=prove),
+        timeout_s=timeout_s,
+        environment=child_environment(spec.threads),
+    )
 
 
 def list_differing_axes(buckets: Sequence[Mapping[str, tuple[int, ...]]]) -> dict[str, tuple[int, ...]]:
@@ -135,7 +171,7 @@ def _transform_all(request: RunRequest, made: tuple[Artifact, ...], place: Path,
         label = format_precision(precision, recipe)
         try:
             assert graph is not None  # transforms are listed only if there is one
-            artifacts.append(make_graph(request, graph, precision, recipe, place, reporter))
+            artifacts.append(make_graph(request, graph, known(precision), recipe, place, reporter))
         except EngineBenchError as error:
             reporter.say(f"no graph in {label}: {error}")
             problems[label] = str(error)

@@ -21,7 +21,7 @@ class Side(Struct, frozen=True, kw_only=True):
 
     engine: tuple[str, dict[str, str]]
     target: str
-    precision: tuple[Precision, Recipe | None] = ("fp32", None)
+    precision: tuple[Precision | None, Recipe | None] = ("fp32", None)
     batch: int | None = None
     threads: int | None = None
     stored: Stored | None = None  # for a stored row, which is measured again on exactly the same artifact

@@ -16,7 +16,8 @@ from enginebench.analyze.effective import judge_precision
 from enginebench.backends.registry import accepts, check_options, find_device, find_entry, read_engine
 from enginebench.core.caveats import make_caveat
 from enginebench.core.errors import ArtifactError, ParseError, UsageError
-from enginebench.core.names import parse_precision
+from enginebench.core.names import known, parse_precision
+from enginebench.core.plan_notes import write_note
 from enginebench.core.records import AheadOfTime, Artifact, Caveat, EngineSpec, Precision
 from enginebench.core.store import copy_file, hash_file, read_record
 from enginebench.models.onnx.head import read_onnx_head, take_head
@@ -164,7 +165,7 @@ def build_engine(
         open_composing(spec).compose_build(artifact, str(out), spec, None)
     doubts = judge_ranges(artifact, calib, calib_cache) if spec.options.get("weak_typing") == "1" else ()
     if needs_graph(spec, artifact.precision):
-        onnx = quantize_first(onnx, artifact.precision, spec, calib, calib_cache, reporter)
+        onnx = quantize_first(onnx, known(artifact.precision), spec, calib, calib_cache, reporter)
     elif (calib or calib_cache) and spec.options.get("weak_typing") != "1":
         raise UsageError(
             f"{onnx} is {artifact.precision} already; it needs no --calib or --calib-cache; leave them out"
@@ -180,7 +181,9 @@ def build_engine(
             environment=child_environment(spec.threads),
             on_note=lambda text: reporter.step(f"{onnx.name}: {text}"),
         )
-    return describe_build(answer, out, spec.precision, spec.device, doubts)
+    document = describe_build(answer, out, known(spec.precision), spec.device, doubts)
+    write_note(out, answer.artifact, spec.precision)
+    return document
 
 
 class _StoredPlan(Struct):
@@ -268,7 +271,7 @@ def quantize_first(
     quantize_file(
         onnx,
         target,
-        to=spec.precision,
+        to=known(spec.precision),
         recipe=spec.recipe,
         calib=calib,
         calib_cache=calib_cache,
@@ -299,7 +302,7 @@ def describe_build(
 
 def _judge(
     requested: Precision, proof: Proof, device: str, ahead: AheadOfTime | None
-) -> tuple[Precision, tuple[Caveat, ...]]:
+) -> tuple[Precision | None, tuple[Caveat, ...]]:
     """The precision that the plan is named after, and caveats: it is usable even if its precision cannot be proved."""
     if ahead is not None:
         return requested, (

@@ -109,7 +109,7 @@ def check_batch_axis(graph: Artifact, spec: EngineSpec) -> None:
         )
 
 
-def needs_graph(spec: EngineSpec, precision: str) -> bool:
+def needs_graph(spec: EngineSpec, precision: str | None) -> bool:
     """Whether another graph must be made first: the requested precision is neither the graph's nor a setting."""
     if spec.options.get("weak_typing") == "1":
         return False

@@ -75,7 +75,7 @@ def infer_file(
         )
         sources = make_sources(job, threads=threads, timeout_s=INFER_TIMEOUT_S, reporter=reporter)
         artifact = choose_source(sources, spec, takes(name))
-        if artifact.kind == "onnx":  # a graph runs in the precision that it is in
+        if artifact.kind in ("onnx", "plan"):  # they run in the precision that they are in
             spec = replace(spec, precision=artifact.precision, recipe=artifact.recipe)
         if artifact.inputs:  # a plan says what it takes once it is loaded
             for arrays in calls:

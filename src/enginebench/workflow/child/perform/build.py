@@ -13,6 +13,7 @@ from msgspec.structs import replace
 from enginebench.backends.abilities import Answering, LeavesCode
 from enginebench.core.protocols import Backend, Loadable
 from enginebench.core.records import Artifact
+from enginebench.core.shapes import find_plan_batch
 from enginebench.models.samples import find_batch, read_samples
 from enginebench.workflow.child.arrays import count_values, limit_calls, save_answers, save_arrays
 from enginebench.workflow.child.jobs import (
@@ -148,7 +149,9 @@ def build_file(job: BuildJob, note: NoteCall, keep: KeepCall[BuildAnswer]) -> Bu
     keep(sure)
     if artifact.ahead_of_time is not None:  # no GPU was asked: there is nothing that ran
         return replace(sure, proof=Proof())
-    return replace(sure, proof=attempt_proof(lambda: prove_file(backend, artifact, job.engine, note)))
+    batch = find_plan_batch(artifact) if source.kind == "plan" else None
+    engine = replace(job.engine, batch=batch or job.engine.batch)
+    return replace(sure, proof=attempt_proof(lambda: prove_file(backend, artifact, engine, note)))
 
 
 def probe_engine(job: ProbeJob) -> ProbeAnswer:

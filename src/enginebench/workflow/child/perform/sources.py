@@ -12,6 +12,7 @@ from msgspec.structs import replace
 
 from enginebench.core.errors import ArtifactError, DependencyError, MissingDependency, ModelError, UsageError
 from enginebench.core.names import PLAN_SUFFIXES
+from enginebench.core.plan_notes import read_note, write_note
 from enginebench.core.records import Artifact
 from enginebench.core.shapes import find_own_batch, match_axes
 from enginebench.core.store import bring_files, copy_file, hash_files
@@ -219,7 +220,22 @@ def _take_plan(path: Path, out_dir: Path) -> Artifact:
     home = out_dir.absolute() / "source" / path.name
     copy_file(path, home)
     sha256, files = hash_files([home], home.parent)
-    return Artifact(kind="plan", model=path.name, path=str(home), sha256=sha256, files=files, inputs=(), outputs=())
+    note = read_note(path)
+    plan = Artifact(
+        kind="plan",
+        model=path.name,
+        path=str(home),
+        sha256=sha256,
+        files=files,
+        inputs=(),
+        outputs=(),
+        precision=note.requested_precision if note else None,
+        recipe=note.recipe if note else None,
+        allowed=note.allowed if note else {},
+    )
+    if note is not None and path.resolve() != home.resolve():
+        write_note(home, plan, note.requested_precision)
+    return plan
 
 
 def quantize_graph(job: QuantizeJob, note: NoteCall) -> QuantizeAnswer:

@@ -1,0 +1,42 @@
+"""What lies beside a finished plan: how it was asked for, which a plan itself does not say."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from msgspec import Struct
+
+from enginebench.core.errors import ParseError
+from enginebench.core.records import Artifact, Precision, Recipe, ShapeRange
+from enginebench.core.store import encode, hash_file, read_record, write_atomic
+
+
+class PlanNote(Struct, frozen=True, kw_only=True):
+    """How the plan with this hash was asked for, and the shapes that its first profile allows."""
+
+    schema: str = "enginebench.plan_note/1"
+    sha256: str
+    requested_precision: Precision | None
+    recipe: Recipe | None = None
+    allowed: dict[str, ShapeRange] = {}
+
+
+def write_note(plan: Path, artifact: Artifact, requested: Precision | None) -> None:
+    """Notes beside `plan` how `artifact`, which it is a copy of, was asked for."""
+    note = PlanNote(
+        sha256=hash_file(plan), requested_precision=requested, recipe=artifact.recipe, allowed=artifact.allowed
+    )
+    write_atomic(_name_note(plan), encode(note, indent=2))
+
+
+def read_note(plan: Path) -> PlanNote | None:
+    """The note beside `plan`; None where there is none, or it is of other bytes."""
+    try:
+        note = read_record(_name_note(plan), PlanNote)
+    except ParseError:
+        return None
+    return note if note.sha256 == hash_file(plan) else None
+
+
+def _name_note(plan: Path) -> Path:
+    return plan.with_name(f"{plan.name}.json")
