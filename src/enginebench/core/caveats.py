@@ -367,7 +367,7 @@ TEMPLATES: dict[str, Template] = {
         "the GPU compiles the plan when it first runs: bench on it shows what ran",
     ),
     "unproved_precision.unknown": Template(
-        "{record} Not verified: the engine's record does not say in what most of the time ran", _AS_ASKED
+        "{record} That is not verified: the engine's record does not say in what most of the time ran", _AS_ASKED
     ),
     "unproved_precision.plan": Template(
         "in which precision this plan was built is not known, and no record shows in which it ran",

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from enginebench.analyze.drift import default_limits
 from enginebench.models.zoo import DATA_DIR
 from fakes.tensorrt_modules import MODULES, make_lean_site
 from fakes.trtexec_shim import install_trtexec
@@ -19,7 +20,7 @@ from processes import ROOT, Cli, environment
 
 # trtexec's version, that of the Python module, and what is run with both.
 JOBS = [
-    ("8.6.1", "8.6", "", "trtexec,tensorrt", "fp32,int8"),
+    ("8.6.0", "8.6", "", "trtexec,tensorrt", "fp32,int8"),
     ("10.16", "10.16", "", "trtexec,tensorrt", "int8"),
     ("11.1", "11.4", "digits-cnn", "pytorch,tensorrt,trtexec", "fp32,fp16,int8"),
 ]
@@ -378,7 +379,7 @@ def test_doubts_name_where_the_ranges_came_from_and_folders_that_cannot_be(cli: 
 
 def test_a_plan_is_named_after_what_ran(cli: Cli, tmp_path: Path) -> None:
     """An argument of the user's own can change the precision behind the label."""
-    variables = make_environment(tmp_path, "8.6.1", None)
+    variables = make_environment(tmp_path, "8.6.0", None)
     done = cli("build", take_graph(tmp_path), "--out", "net.plan", "--json", "--", "--fp16", env=variables)
     assert done.returncode == 0, done.stderr
     document = json.loads(done.stdout)
@@ -538,7 +539,7 @@ FAILED_PROOFS = [
 def test_a_failed_proof_costs_no_plan(
     cli: Cli, tmp_path: Path, engine: str, fault: dict[str, str], words: str, version: str
 ) -> None:
-    variables = make_environment(tmp_path, version.replace("8.6", "8.6.1"), version) | fault
+    variables = make_environment(tmp_path, version.replace("8.6", "8.6.0"), version) | fault
     done = cli("build", take_graph(tmp_path), "--engine", engine, "--out", "net.plan", "--json", env=variables)
     assert done.returncode == 0, done.stderr
     document = json.loads(done.stdout)
@@ -665,5 +666,37 @@ def test_drift_of_plans_that_do_not_run_a_batch_of_1(cli: Cli, tmp_path: Path) -
     both = tuple(side.replace("tensorrt@", "tensorrt:profile_index=0@") for side in sides)
     unused = cli("drift", *both, "--profile-index", 1, env=variables)
     assert unused.returncode == 2 and "both name their own" in unused.stderr
-    other = cli("bench", "range.plan", "--engine", "tensorrt", *SHORT, env=variables)
+    other = cli("bench", "range.plan", "--engine", "tensorrt", "--batch", 1, *SHORT, env=variables)
     assert other.returncode == 6 and "takes a batch of 4 to 8 at input, not 1" in other.stdout + other.stderr
+
+
+def test_a_plan_brings_its_batch_and_its_precision(cli: Cli, tmp_path: Path) -> None:
+    """Of one that somebody else built, the layers say it; where they do not either, nobody claims FP32."""
+    variables = make_environment(tmp_path, "8.6.0", "8.6")
+    graph = take_graph(tmp_path)
+    for name, engine in {"net.plan": "trtexec", "terse.plan": "trtexec:detailed=0"}.items():
+        asked = ("--precision", "fp16", "--engine", engine, "--batch", 32, "--out", name)
+        built = cli("build", graph, *asked, env=variables)
+        assert built.returncode == 0, built.stderr
+    sides = ("bench", "net.plan", "--engine", "tensorrt", "--against", "trtexec@net.plan", "--json", *SHORT)
+    done = cli(*sides, env=variables)
+    assert done.returncode == 0, done.stderr
+    document = json.loads(done.stdout)
+    for row in (document["row"], document["against"]):
+        assert (row["batch"], row["requested_precision"], row["precision"]) == (32, "fp16", "fp16"), row["engine"]
+        assert not {"outputs_not_compared", "unproved_precision"} & {c["code"] for c in row["caveats"]}
+    (tmp_path / "net.plan.json").unlink()
+    done = cli("bench", "net.plan", "--engine", "trtexec", "--batch", 32, "--json", *SHORT, env=variables)
+    row = json.loads(done.stdout)["row"]
+    assert (row["requested_precision"], row["precision"]) == (None, "fp16")
+    limits = json.loads(cli("drift", f"ort@{graph}", "tensorrt@net.plan", "--json", env=variables).stdout)["limits"]
+    assert limits.items() <= default_limits("fp16").items(), "by the layers, though no note is there any more"
+    told = cli("bench", "terse.plan", "--engine", "tensorrt", "--json", *SHORT, env=variables)
+    row = json.loads(told.stdout)["row"]
+    assert (row["requested_precision"], row["precision"]) == ("fp16", "fp16")
+    assert any("not verified" in c["message"] for c in row["caveats"] if c["code"] == "unproved_precision")
+    (tmp_path / "terse.plan.json").write_text("{}")
+    told = cli("bench", "terse.plan", "--engine", "tensorrt", "--json", *SHORT, env=variables)
+    row = json.loads(told.stdout)["row"]
+    assert (row["batch"], row["requested_precision"], row["precision"]) == (32, None, None)
+    assert "not known" in told.stderr and "fp32" not in told.stderr

@@ -18,7 +18,7 @@ MB = 1 << 20
 
 
 @click.command("doctor")
-@click.option("--env", "environment", metavar="NAME", help="Ask this environment in place of the current one.")
+@click.option("--env", "environment", metavar="NAME[=PATH]", help="Ask this environment in place of the current one.")
 @click.option("--on", metavar="auto|ray://HOST:PORT", help="Ask every node of this Ray cluster.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document on stdout and nothing else.")
 def command(environment: str | None, on: str | None, as_json: bool) -> None:
@@ -34,6 +34,7 @@ def command(environment: str | None, on: str | None, as_json: bool) -> None:
     from enginebench.cli.progress import open_reporter
     from enginebench.core.errors import UsageError
     from enginebench.core.store import encode
+    from enginebench.workflow.child.places import name_environments
     from enginebench.workflow.verbs.doctor import examine
 
     if on is not None:
@@ -41,6 +42,9 @@ def command(environment: str | None, on: str | None, as_json: bool) -> None:
             raise UsageError("--env asks an environment of this machine, --on the nodes of a cluster; give one")
         _show_fleet(on, as_json)
         return
+    if environment is not None and "=" in environment:
+        name_environments((environment,))
+        environment = environment.partition("=")[0]
     with open_reporter() as reporter:
         document = examine(lambda name: reporter.step(f"checking {name}"), environment)
     if as_json:
