@@ -1,10 +1,11 @@
 """A stand-in for trtexec: versions by the table in `trtexec_versions.json`, answers through ONNX Runtime.
 
 It parses, refuses, prints and exports as the open-source trtexec of that version does; its library messages, layers and
-times are its own, but those of 8.6.0, which are worded as NVIDIA's library words them (`../data/tensorrt-8.6`). `FAKE_TRTEXEC_FAULT` asks for a fault, a comma-separated list of:
+times are its own, but those of 8.6.0, which are worded as NVIDIA's library words them (`../data/tensorrt-8.6`).
+`FAKE_TRTEXEC_FAULT` asks for a fault, a comma-separated list of:
 build_fails, empty_plan, no_driver, no_device, capture_fails, aborts, device_fault, wrong_version, silent_export,
 ignores_precision, ignores_tf32, no_passed, log_disagrees, enqueue_bound, profile_faults, profile_aborts, hangs,
-no_library, weights.
+no_library, weights, not_ready (in the first of two runs).
 """
 
 from __future__ import annotations
@@ -151,6 +152,10 @@ class Trtexec:
         self.print_options()
         self.ask_device()
         self.print_device()
+        seen = Path("not-ready-once")  # in the folder of the run
+        if "not_ready" in self.faults and self.has("exportProfile") and not seen.exists():
+            seen.touch()
+            self.die("Cuda failure: device not ready")
         if "no_library" in self.faults:
             name = f"libnvinfer_plugin.so.{self.version.split('.')[0]}"
             self.error(
@@ -242,6 +247,10 @@ class Trtexec:
                 "import initializer: w"
             )
             self.fail_build("Failed to parse onnx file", "Parsing model failed")
+        if self.traits["own_library"] and Path(self.text("timingCacheFile") or "/none").is_file():
+            place = "[myelinCache.h::deserializeFromBuffer::52] Error Code 1: Myelin"
+            self.error(f"Error[1]: {place} (Myelin error from unknown graph)")
+            self.error("Error[4]: The timing cache will not be used!")
         self.info("Finished parsing network model. Parse time: 0.000484605")
         if "build_fails" in self.faults:
             self.fail_save()

@@ -44,6 +44,13 @@ class ReadsOpsets(Protocol):
 
 
 @runtime_checkable
+class ChecksAhead(Protocol):
+    """A backend that knows what its version cannot build before the graph for it is made."""
+
+    def check_ahead(self, artifact: Artifact, spec: EngineSpec) -> None: ...
+
+
+@runtime_checkable
 class LeavesCode(Protocol):
     """A backend whose build is no artifact: it compiles while it loads, and leaves code for the next process."""
 

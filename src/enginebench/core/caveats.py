@@ -377,16 +377,6 @@ TEMPLATES: dict[str, Template] = {
         "this engine has built plans with NVIDIA's own TensorRT for RTX, and has run none on a GPU that it supports",
         "compare one row with another engine before you rely on it",
     ),
-    "unverified_engine.tensorrt": Template(
-        "this engine has not been run against NVIDIA's own TensorRT library",
-        "it was checked by name against the bindings of 8.6, 10.16 and 11.4, and run over a stand-in; compare one row "
-        "with trtexec before you rely on it",
-    ),
-    "unverified_engine.trtexec": Template(
-        "this version of enginebench has not been run against NVIDIA's own TensorRT library",
-        "its command lines and files were checked with open-source trtexec 8.6.1 to 11.1 over a stand-in library; "
-        "compare one row by hand before you rely on it",
-    ),
 }
 
 # Behind a doubt that only some processes of a row have.

@@ -25,7 +25,7 @@ from enginebench.core.errors import (
 )
 from enginebench.core.feeds import random_feeds
 from enginebench.core.protocols import Backend, CacheFlusher, DeviceClock, LayerProfiler, Loadable, PrecisionProof
-from enginebench.core.records import Artifact, EngineSpec, MeasureSpec
+from enginebench.core.records import Artifact, EngineSpec, MeasureSpec, Precision
 from enginebench.models.onnx.source import read_onnx
 from enginebench.models.zoo import DATA_DIR
 from enginebench.workflow.child.tool_files import ToolFiles
@@ -139,14 +139,15 @@ def test_plans_are_kept(backend: Any, graph: Artifact, tmp_path: Path, monkeypat
 def test_settings_reach_the_builder(backend: Any, graph: Artifact, tmp_path: Path, version: str) -> None:
     eight = version == "8.6"
     spec = make_spec(
-        workspace_mb="64", optimization_level="2", version_compatible="1", refit="1", strip=str(int(not eight)),
+        workspace_mb="64", optimization_level="2", version_compatible=str(int(not eight)), refit="1",
+        strip=str(int(not eight)),
         profiles=PROFILES,
     )  # fmt: skip
     head = read_head(backend.build(graph, spec, tmp_path))
     assert head["limits"] == {"WORKSPACE": 64 << 20}
     assert head["level"] == 2 and head["detailed"] and head["typed"] == (not eight)
-    expected = ["REFIT", "STRIP_PLAN", "VERSION_COMPATIBLE"]  # TF32 is on by default, and off for FP32
-    assert head["flags"] == [name for name in expected if name != "STRIP_PLAN" or not eight]
+    more = [] if eight else ["EXCLUDE_LEAN_RUNTIME", "STRIP_PLAN", "VERSION_COMPATIBLE"]
+    assert head["flags"] == sorted(["REFIT", *more])  # TF32 is on by default, and off for FP32
     assert [p[2]["input"][0] for p in head["profiles"]] == [4, 16]
 
 
@@ -356,7 +357,8 @@ def test_weak_typing_is_of_eight_and_ten_and_refused_by_name_on_eleven(
             backend.build(graph, spec, tmp_path)
         return
     plan = backend.build(graph, spec, tmp_path)
-    assert cache.read_text().splitlines() == ["TRT-101600-EntropyCalibration2", "input: 3c010a14"]
+    head = f"TRT-{8601 if version == '8.6' else 101601}-EntropyCalibration2"
+    assert cache.read_text().splitlines()[:2] == [head, "input: 3c010a14"]
     assert {"INT8", "FP16"} <= set(read_head(plan)["flags"]) and not read_head(plan)["typed"]
     with backend.load(plan, spec) as engine:
         engine.bind(random_feeds(graph.inputs, 4, 0))
@@ -380,6 +382,54 @@ def test_a_cache_that_is_not_there_is_refused(backend: Any, graph: Artifact, tmp
     spec = EngineSpec(backend="tensorrt", device="cuda:0", precision="int8", options=options)
     with pytest.raises(ArtifactError, match="cannot read the calibration cache"):
         backend.build(graph, spec, tmp_path)
+
+
+@pytest.mark.parametrize("version", ["8.6"], indirect=True)
+def test_what_the_real_8_6_does_not_take_is_refused_by_name(
+    backend: Any, graph: Artifact, tmp_path: Path, version: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def ask(precision: Precision, **options: str) -> EngineSpec:
+        return replace(make_spec(**options), precision=precision)
+
+    for name in ("by-tensorrt", "ours-refused"):
+        cache = Path(__file__).parents[2] / "data" / "tensorrt-8.6" / f"calibration.{name}.cache"
+        spec = ask("int8", weak_typing="1", calib_cache=str(cache))
+        if name == "by-tensorrt":
+            assert backend.build(graph, spec, tmp_path).kind == "plan"
+            continue
+        with pytest.raises(ArtifactError, match=r"_Map_base::at\. Ranges that were not written by TensorRT.*quantize"):
+            backend.build(graph, spec, tmp_path)
+    with pytest.raises(UsageError, match="both --refit and --version-compatible"):
+        backend.check_ahead(graph, ask("fp32", refit="1", version_compatible="1"))
+    with pytest.raises(UsageError, match=r"has no BuilderFlag\.BF16"):
+        backend.check_ahead(replace(graph, precision="bf16"), ask("bf16"))
+    plan = backend.build(graph, ask("fp32", version_compatible="1"), tmp_path)
+    assert {"VERSION_COMPATIBLE", "EXCLUDE_LEAN_RUNTIME"} <= set(read_head(plan)["flags"])
+    monkeypatch.setenv("FAKE_TENSORRT_FAULT", "builder")
+    with pytest.raises(BackendUnavailable, match="cannot create a builder: CUDA initialization failure with error: 35"):
+        backend.build(graph, ask("fp32", optimization_level="2"), tmp_path)
+
+
+@pytest.mark.parametrize("version", ["8.6"], indirect=True)
+def test_a_timing_cache_that_is_thrown_away_is_a_note(
+    backend: Any,
+    graph: Artifact,
+    tmp_path: Path,
+    version: str,
+    capfd: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    spec = make_spec(timing_cache=str(tmp_path / "own.timing"))
+    backend.build(graph, spec, tmp_path)
+    backend.build(graph, make_spec(timing_cache=str(tmp_path / "own.timing"), optimization_level="2"), tmp_path)
+    assert "TensorRT goes on without the timing cache: 4: The timing cache will not be used!" in capfd.readouterr().err
+    monkeypatch.setattr(importlib.import_module("tensorrt").Builder, "build_serialized_network", fail_with_cache_lost)
+    with pytest.raises(ArtifactError, match=r"cannot build .*: TensorRT gave no message$"):
+        backend.build(graph, make_spec(optimization_level="3"), tmp_path)
+
+
+def fail_with_cache_lost(builder: Any, network: Any, config: Any) -> None:
+    builder._logger.log(type(builder._logger).ERROR, "4: The timing cache will not be used!")
 
 
 def test_plugins_that_are_missing(backend: Any, graph: Artifact, tmp_path: Path) -> None:

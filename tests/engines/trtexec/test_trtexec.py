@@ -18,7 +18,14 @@ from enginebench.backends.abilities import Answering, KeepsLog, NeedsToolReader,
 from enginebench.backends.tensorrt.plan_store import PlanRecord, PlanStore, describe_gpu, require_plan
 from enginebench.backends.trtexec.command import RunSettings
 from enginebench.backends.trtexec.output import read_allowed, read_bindings, read_guessed_shapes, read_outputs
-from enginebench.backends.trtexec.process import find_advice, find_devices, find_first_error, run_trtexec
+from enginebench.backends.trtexec.process import (
+    Outcome,
+    explain_failure,
+    find_advice,
+    find_devices,
+    find_first_error,
+    run_trtexec,
+)
 from enginebench.backends.trtexec.trtexec import TrtexecBackend, check_switches, create_backend
 from enginebench.core.errors import (
     ArtifactError,
@@ -40,9 +47,11 @@ from fakes.trtexec_shim import VERSIONS, install_trtexec
 from trtexec_artifacts import find_real_artifacts
 
 EXACT = MeasureSpec(warmup=3, iters=25)
+DATA_OF_8_6 = Path(__file__).parents[2] / "data" / "tensorrt-8.6"
 
 
-# That which ran over NVIDIA's own library, the last before the defaults changed, the newest; what is compared with real outputs runs for all five.
+# That which ran over NVIDIA's own library, the last before the defaults changed, the newest; what is compared with real
+# outputs runs for the five whose source was compiled.
 SOME = ("8.6.0", "10.16", "11.1")
 ALL = pytest.mark.parametrize("version", VERSIONS, indirect=True)
 
@@ -107,7 +116,7 @@ def test_a_plan_with_its_log_and_layers(backend: TrtexecBackend, graph: Artifact
     path = Path(plan.path)
     assert plan.kind == "plan" and plan.parent_sha256 == graph.sha256 and path.stat().st_size > 0
     assert plan.made_by["tensorrt"].startswith(version)
-    assert [c.code for c in plan.caveats] == ["unverified_engine"]
+    assert plan.caveats == ()
     log = path.with_suffix(".build.log").read_text(encoding="utf-8")
     command = shlex.split(log.splitlines()[0].removeprefix("$ "))
     assert f"--onnx={graph.path}" in command and "&&&& PASSED" in log
@@ -233,15 +242,19 @@ def test_weak_typing_is_refused_by_name(backend: TrtexecBackend, graph: Artifact
             build(backend, graph, tmp_path, weak_typing="1")
 
 
-def test_a_plan_alone(backend: TrtexecBackend, plan: Artifact, tmp_path: Path) -> None:
-    bare = replace(plan, inputs=(), outputs=(), parent_sha256=None, caveats=())
+def test_a_plan_alone(backend: TrtexecBackend, plan: Artifact, tmp_path: Path, version: str) -> None:
+    bare = replace(plan, inputs=(), outputs=(), parent_sha256=None, caveats=(), allowed={})
     found = backend.build(bare, make_spec(), tmp_path / "run")
     assert [(s.name, s.dtype, s.shape) for s in found.inputs] == [("input", "float32", ("batch", 1, 8, 8))]
     assert [s.name for s in found.outputs] == ["output"]
     assert len(backend.measure(found, make_spec(), EXACT).latency_ns) == 25
-    assert [c.code for c in found.caveats] == ["unverified_engine"]
-    with pytest.raises(ArtifactError, match=r"does not satisfy any optimization profiles.*--batch or --input-shape"):
+    assert found.caveats == ()
+    with pytest.raises(ArtifactError, match=r"does not satisfy any optimization profiles?\..*--batch or --input-shape"):
         backend.build(bare, replace(make_spec(), batch=3), tmp_path / "run")
+    if version == "8.6.0":  # which does not say what its profile has
+        with pytest.raises(ArtifactError, match="does not satisfy any optimization profile"):
+            backend.build(bare, replace(make_spec(), batch=1), tmp_path / "run")
+        return
     unasked = backend.build(bare, replace(make_spec(), batch=1), tmp_path / "run")
     assert unasked.inputs[0].shape == (4, 1, 8, 8), "what the profile has, where no batch is asked for"
     assert unasked.allowed == {"input": ShapeRange(smallest=(4, 1, 8, 8), largest=(4, 1, 8, 8))}
@@ -437,6 +450,62 @@ def test_advice_fits(text: str, words: str) -> None:
     assert found is not None and words in found.advice
 
 
+def test_advice_on_what_the_real_8_6_printed() -> None:
+    def ask(name: str) -> tuple[str | None, str]:
+        text = gzip.decompress((DATA_OF_8_6 / name).read_bytes()).decode()
+        found = find_first_error(text)
+        advice = find_advice(found)
+        return found, advice.advice if advice else ""
+
+    found, advice = ask("calibration-refused.trtexec.log.gz")
+    assert "absTensorMax" in str(found) and "Let it write the cache" in advice
+    found, advice = ask("gelu-opset20.trtexec.log.gz")
+    assert "Plugin not found" in str(found) and "neither such an operator nor such a plug-in" in advice
+    assert ask("resnet18-fp16-timing-cache.log.gz") == (None, "")
+    # A crash without a word: lines that are no errors give no advice.
+    ended = "[x] [I] Engine deserialized in 0.3 sec.\n[x] [I] [TRT] Loaded engine size: 1 MiB\n"
+    crash = Outcome(argv=(), exit_code=-11, log=Path("log"), text=ended)
+    assert str(explain_failure(crash, "x", MeasurementError)) == (
+        "x: trtexec printed no error (trtexec was ended by SIGSEGV). Full log: log"
+    )
+
+
+@pytest.mark.parametrize("version", ["8.6.0"], indirect=True)
+def test_a_gpu_that_is_not_ready_is_asked_once_more(
+    backend: TrtexecBackend, plan: Artifact, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    notes: list[str] = []
+    backend.take_note(notes.append)
+    monkeypatch.setenv("FAKE_TRTEXEC_FAULT", "not_ready")
+    assert backend.prove_precision(plan, make_spec())
+    assert "the GPU was not ready, as others work on it; once more" in notes
+
+
+@pytest.mark.parametrize("version", ["8.6.0"], indirect=True)
+def test_what_the_tool_is_told_of_caches_and_plans_for_later_versions(
+    backend: TrtexecBackend, graph: Artifact, tmp_path: Path
+) -> None:
+    notes: list[str] = []
+    backend.take_note(notes.append)
+    ranges = tmp_path / "ours.cache"
+    ranges.write_bytes((DATA_OF_8_6 / "calibration.ours-refused.cache").read_bytes())
+    timing = tmp_path / "t.cache"
+    timing.write_bytes(b"timings")
+    spec = replace(
+        make_spec(weak_typing="1", calib_cache=str(ranges), version_compatible="1", timing_cache=str(timing)),
+        precision="int8",
+    )
+    plan = backend.build(graph, spec, tmp_path / "run")
+    log = Path(plan.path).with_suffix(".build.log").read_text()
+    given = next(word for word in shlex.split(log.splitlines()[0]) if word.startswith("--calib="))
+    lines = Path(given.removeprefix("--calib=")).read_bytes().splitlines()
+    assert lines[0] == b"TRT-8600-EntropyCalibration2" and lines[1:] == ranges.read_bytes().splitlines()[1:]
+    assert "--excludeLeanRuntime" in log, "there is no lean runtime here to put in"
+    assert any("without the timing cache" in note for note in notes)
+    with pytest.raises(UsageError, match="both --refit and --version-compatible"):
+        build(backend, graph, tmp_path, refit="1", version_compatible="1")
+
+
 @pytest.mark.parametrize("fault", ["no_driver", "no_device", "no_library", ""])
 def test_doctor_asks_for_a_gpu_and_for_tensorrts_libraries(
     backend: TrtexecBackend, monkeypatch: pytest.MonkeyPatch, fault: str, version: str
@@ -472,6 +541,10 @@ def test_first_errors_and_advice() -> None:
     assert find_first_error(chain) == "[TRT] Error Code 10: no kernel"
     assert find_first_error("[x] [E] Engine set up failed\n") == "Engine set up failed"
     assert find_first_error("nothing here") is None
+    lost = "[x] [E] [TRT] 1: [myelinCache.h::deserializeFromBuffer::52] Error Code 1: Myelin (unknown graph)\n"
+    lost += "[x] [E] [TRT] 4: The timing cache will not be used!\n"
+    assert find_first_error(lost) is None, "the build goes on without it"
+    assert find_first_error(lost + chain) == "[TRT] Error Code 10: no kernel"
     assert find_advice("all is well") is None
 
 
@@ -632,7 +705,10 @@ def test_exports_have_the_keys_of_the_real_ones(
     (profile,) = home.glob("*/profile/profile.json")
     (layers,) = home.glob("*/profile/layers.json")
     assert keys(times.read_text())[0] == keys(real(version, "exact-50.times.json"))[0]
-    assert json.loads(layers.read_text(), strict=False).keys() == json.loads(real(version, "load-export.layers.json")).keys()
+    assert (
+        json.loads(layers.read_text(), strict=False).keys()
+        == json.loads(real(version, "load-export.layers.json")).keys()
+    )
     if version.startswith("11"):
         assert [sorted(entry) for entry in keys(profile.read_text())[:2]] == [
             sorted(entry) for entry in keys(real(version, "load-export.profile.json"))[:2]

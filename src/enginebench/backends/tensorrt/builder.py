@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from enginebench.backends.tensorrt.library import NOISE, Library, is_lean
-from enginebench.backends.tensorrt.settings import BuildSettings
+from enginebench.backends.tensorrt.settings import LAST_WEAK_MAJOR, OTHER_RANGES, BuildSettings
 from enginebench.core.errors import ArtifactError, BackendUnavailable, UsageError
 from enginebench.core.store import write_atomic
 
@@ -23,7 +23,6 @@ if TYPE_CHECKING:
 
 # The first with tensors by name (`set_tensor_address`, `execute_async_v3`) and with plans for later versions.
 OLDEST = (8, 6)
-LAST_WEAK_MAJOR = 10
 MIB = 1 << 20
 # Between two notes from the phases within a phase: a large graph has thousands of their steps.
 QUIET_S = 1.0
@@ -94,7 +93,7 @@ def build_plan(
         ArtifactError: the graph cannot be parsed (the message has every error of the parser) or built.
         UsageError: this version lacks a flag that was asked for.
     """
-    require_builder(library)
+    check_flags(library, settings)
     builder = library.make(library.trt.Builder, "a builder")
     library.load_plugins(settings.plugins)  # their messages reach the log only while there is a builder
     network = library.require(builder.create_network(make_network_flags(library, settings)), "cannot create a network")
@@ -104,10 +103,28 @@ def build_plan(
     if calibrator is not None:
         set_calibration_profile(library, builder, config, settings, batches or [])
     library.log.errors.clear()  # what a stored timing cache of elsewhere had to say
-    data = library.require(builder.build_serialized_network(network, config), f"cannot build {onnx}")
+    data = builder.build_serialized_network(network, config)
+    if data is None and calibrator is not None and any("_Map_base::at" in text for text in library.log.errors):
+        raise ArtifactError(
+            f"{library.title} does not take the calibration cache: {library.log.take()}. {OTHER_RANGES}"
+        )
+    library.require(data, f"cannot build {onnx}")
     write_atomic(plan, bytes(data))
     keep_timing_cache(config, settings)
     del calibrator  # TensorRT holds no reference to it; it must live until here
+
+
+def check_flags(library: Library, settings: BuildSettings) -> None:
+    """Checks that this version has every flag that the settings need; nothing need be made for that.
+
+    Raises:
+        BackendUnavailable: it cannot build.
+        UsageError: it lacks one; names it.
+    """
+    require_builder(library)
+    make_network_flags(library, settings)
+    for flag in choose_flags(library, settings):
+        library.find_member(library.trt.BuilderFlag, flag)
 
 
 def make_network_flags(library: Library, settings: BuildSettings) -> int:
@@ -200,6 +217,8 @@ def choose_flags(library: Library, settings: BuildSettings) -> Iterator[str]:
         yield from GRAPH_FLAGS.get(settings.precision, ())
     if settings.version_compatible:
         yield "VERSION_COMPATIBLE"
+    if settings.exclude_lean:
+        yield "EXCLUDE_LEAN_RUNTIME"
     if settings.refit:
         yield "REFIT"
     if settings.strip:

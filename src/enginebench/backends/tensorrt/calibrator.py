@@ -10,6 +10,7 @@ import numpy as np
 
 from enginebench.backends import cuda
 from enginebench.backends.tensorrt.library import import_tensorrt
+from enginebench.backends.tensorrt.settings import adapt_cache
 from enginebench.core.store import write_atomic
 
 if TYPE_CHECKING:
@@ -41,7 +42,9 @@ def make_calibrator(batches: list[dict[str, Array]], cache: Path | None) -> Any:
             return [self._buffers[name][1].address for name in names]
 
         def read_calibration_cache(self) -> bytes | None:
-            return cache.read_bytes() if cache is not None and cache.is_file() else None
+            if cache is None or not cache.is_file():
+                return None
+            return adapt_cache(cache.read_bytes(), tuple(map(int, trt.__version__.split(".")[:3])))
 
         def write_calibration_cache(self, data: Any) -> None:
             if cache is not None:

@@ -6,6 +6,7 @@ import sys
 from importlib import import_module
 from typing import Any
 
+from enginebench.backends.tensorrt.settings import TIMING_CACHE_LOST
 from enginebench.core.errors import ArtifactError, BackendUnavailable, EngineBenchError, UsageError
 
 # In the order of what they can do. The wheels of the lean runtime hold its bindings under the last name, which is all
@@ -89,7 +90,10 @@ class Library:
             BackendUnavailable: it cannot be made; with the library's own messages.
         """
         self.log.errors.clear()
-        made = kind(self.log)
+        try:
+            made = kind(self.log)
+        except TypeError:  # of 8.6, whose warning says why
+            raise BackendUnavailable(f"{self.title} cannot create {what}: {self.log.last or self.log.take()}") from None
         return self.require(None if self.log.errors else made, f"cannot create {what}", BackendUnavailable)
 
     def find_member(self, kind: Any, name: str) -> Any:
@@ -123,12 +127,17 @@ def make_log(trt: Any, title: str) -> Any:
             trt.ILogger.__init__(self)
             self.errors: list[str] = []
             self.layers = ""
+            self.last = ""  # warning or error
 
         def log(self, severity: Any, msg: str) -> None:
             if msg.startswith(LAYERS):
                 self.layers = msg
             if severity in (trt.ILogger.INFO, trt.ILogger.VERBOSE) or NOISE in msg:
                 return
+            if TIMING_CACHE_LOST.search(msg):
+                print(f"{title} goes on without the timing cache: {msg.strip()}", file=sys.stderr)
+                return
+            self.last = msg.strip()
             if severity in (trt.ILogger.ERROR, trt.ILogger.INTERNAL_ERROR):
                 self.errors.append(msg.strip())
             print(f"{title}: {msg}", file=sys.stderr)

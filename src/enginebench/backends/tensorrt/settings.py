@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import re
 import shlex
+from collections.abc import Sequence
+from ctypes import CDLL
 from pathlib import Path
 
 from msgspec import Struct
@@ -17,11 +20,21 @@ from enginebench.core.shapes import concrete_shape, format_shapes
 
 SWITCH = ("0", "1")
 
+LAST_WEAK_MAJOR = 10
+
 # Plugin files may hold commas and spaces; no file name holds a line end that anybody types.
 SEPARATOR = "\n"
 
 # Of the first line, `TRT-<version>-<algorithm>`.
 CACHE_HEAD = b"TRT-"
+# What to do with ranges that TensorRT's calibrator does not take: it wants those of tensors that it makes up itself.
+OTHER_RANGES = (
+    "Ranges that were not written by TensorRT lack those of tensors that it makes up itself. Let it write the cache: "
+    "enginebench build GRAPH --engine tensorrt --weak-typing --precision int8 --calib F.npz --calib-cache NEW.cache; "
+    "or make Q/DQ nodes of the ranges: enginebench quantize GRAPH --to int8 --calib-cache FILE"
+)
+# Errors of 8.6 after which it builds on, timing every kernel anew.
+TIMING_CACHE_LOST = re.compile(r"myelinCache\.h::deserialize|The timing cache will not be used")
 
 BUILD_OPTIONS = {
     "weak_typing": Option(
@@ -78,6 +91,7 @@ class BuildSettings(Struct, frozen=True, kw_only=True):
     version_compatible: bool = False
     hardware_compatibility: str = "none"
     plugins: tuple[str, ...] = ()
+    exclude_lean: bool = False  # where there is no lean runtime to put in
     refit: bool = False
     strip: bool = False
     detailed: bool = True
@@ -143,6 +157,47 @@ def check_calib_cache(path: Path) -> None:
             f"{path} is not a calibration cache: it begins with {head!r}, expected a line like "
             "TRT-8601-EntropyCalibration2"
         )
+
+
+def adapt_cache(data: bytes, version: Sequence[int]) -> bytes:
+    """A calibration cache under the first line of the one calibrator that reads it here: by entropy, of this version.
+
+    TensorRT passes over any other, and calibrates on nothing; scales mean the same in all.
+    """
+    major, minor, patch = (*version, 0, 0)[:3]
+    number = major * (10_000 if major >= LAST_WEAK_MAJOR else 1_000) + 100 * minor + patch
+    return b"TRT-%d-EntropyCalibration2\n" % number + data.partition(b"\n")[2]
+
+
+def fit_to_version(settings: BuildSettings, version: Sequence[int], folder: Path | None = None) -> BuildSettings:
+    """The settings of a version-compatible plan as this installation can build it; others as they are.
+
+    Args:
+        settings: what is asked for.
+        version: of TensorRT.
+        folder: where its libraries lie, if not where the loader looks.
+
+    Raises:
+        UsageError: this version cannot do what is asked for.
+    """
+    if settings.refit and settings.version_compatible and version[0] < LAST_WEAK_MAJOR:
+        raise UsageError(
+            f"TensorRT {'.'.join(map(str, version))} builds no plan that is both --refit and --version-compatible "
+            "(kREFIT can not be set if kVERSION_COMPATIBLE is set); leave out one of them"
+        )
+    found = not settings.version_compatible or has_lean_library(version, folder)
+    return settings if found else replace(settings, exclude_lean=True)
+
+
+def has_lean_library(version: Sequence[int], folder: Path | None) -> bool:
+    """Whether the library of the lean runtime is here, which version-compatible plans carry if it is not left out."""
+    if folder is not None and any(folder.glob("libnvinfer_lean*")):
+        return True
+    try:
+        CDLL(f"libnvinfer_lean.so.{version[0]}")
+    except OSError:
+        return False
+    return True
 
 
 def read_device(spec: EngineSpec) -> int:

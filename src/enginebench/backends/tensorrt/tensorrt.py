@@ -12,7 +12,7 @@ from msgspec.structs import replace
 from enginebench.backends import cuda
 from enginebench.backends.abilities import Reader
 from enginebench.backends.request import check_request, read_options
-from enginebench.backends.tensorrt.builder import build_plan, check_version, read_batches, require_builder
+from enginebench.backends.tensorrt.builder import build_plan, check_flags, check_version, read_batches, require_builder
 from enginebench.backends.tensorrt.engine import PlanEngine, fix_to_profile, read_allowed, read_tensors
 from enginebench.backends.tensorrt.entries import TENSORRT
 from enginebench.backends.tensorrt.library import LEAN_NOTE, Library, import_tensorrt, is_lean
@@ -20,6 +20,7 @@ from enginebench.backends.tensorrt.opsets import find_newest_opset
 from enginebench.backends.tensorrt.plan_store import PlanRecord, PlanStore, describe_gpu, keep_plan
 from enginebench.backends.tensorrt.settings import (
     check_calib_cache,
+    fit_to_version,
     read_device,
     read_plugins,
     read_settings,
@@ -38,8 +39,6 @@ LIBRARY = Library(trt)
 
 NAME, OPTIONS = TENSORRT.name, TENSORRT.options
 PRECISIONS: tuple[Precision, ...] = ("fp32", "tf32", "fp16", "bf16", "int8", "fp8")
-
-UNVERIFIED = make_caveat("unverified_engine.tensorrt")
 
 
 class TensorRtBackend:
@@ -95,7 +94,7 @@ class TensorRtBackend:
         cuda.use_device(read_device(spec))
         if artifact.kind == "plan":
             return self._adopt(artifact, options)
-        settings = self._choose_cache(read_settings(spec, options, artifact))
+        settings = self._choose_cache(self._fit(read_settings(spec, options, artifact)))
         record = PlanRecord(
             onnx_sha256=artifact.sha256,
             tensorrt=trt.__version__,
@@ -125,6 +124,20 @@ class TensorRtBackend:
         """TensorRT, and the newest operator set that this version reads."""
         return Reader(f"TensorRT {trt.__version__}", find_newest_opset(trt.__version__))
 
+    def check_ahead(self, artifact: Artifact, spec: EngineSpec) -> None:
+        """Checks that this version can build what is asked for.
+
+        Raises:
+            UsageError: it cannot.
+            BackendUnavailable: it cannot build at all.
+        """
+        check_version(LIBRARY)
+        check_flags(LIBRARY, self._fit(read_settings(spec, read_options(spec, OPTIONS), artifact)))
+
+    def _fit(self, settings: BuildSettings) -> BuildSettings:
+        version = tuple(map(int, trt.__version__.split(".")[:3]))
+        return fit_to_version(settings, version, Path(trt.__file__).parent)
+
     def run_at_best(self, artifact: Artifact, spec: EngineSpec) -> EngineSpec:
         """The spec that runs the plan at the shapes that its profile is tuned for."""
         return run_at_best(spec, artifact)
@@ -139,7 +152,7 @@ class TensorRtBackend:
             check_calib_cache(Path(settings.calib_cache))
         build_plan(LIBRARY, Path(artifact.path), settings, plan, batches=batches, note=self._note)
         guessed = settings.weak_typing and settings.precision == "int8" and not (settings.calib_cache or batches)
-        return (UNVERIFIED, GUESSED_RANGES) if guessed else (UNVERIFIED,)
+        return (GUESSED_RANGES,) if guessed else ()
 
     def _adopt(self, artifact: Artifact, options: dict[str, str]) -> Artifact:
         """A finished plan with the inputs and outputs that it names itself."""
@@ -152,7 +165,6 @@ class TensorRtBackend:
             outputs=outputs,
             allowed=read_allowed(engine, inputs, options),
             made_by={**artifact.made_by, "tensorrt": trt.__version__},
-            caveats=(*artifact.caveats, UNVERIFIED),
         )
 
     def _choose_cache(self, settings: BuildSettings) -> BuildSettings:

@@ -213,6 +213,8 @@ def _state_limits(tool: Trtexec, settings: BuildSettings) -> Iterator[str]:
 def _state_plan_kind(tool: Trtexec, settings: BuildSettings) -> Iterator[str]:
     if settings.version_compatible:
         yield "--versionCompatible"
+    if settings.exclude_lean:
+        yield "--excludeLeanRuntime"
     if settings.hardware_compatibility != "none":
         if settings.hardware_compatibility == "sameComputeCapability" and tool.version < (10, 9, 0):
             raise UsageError(

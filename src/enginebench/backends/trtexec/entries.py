@@ -30,6 +30,6 @@ TRTEXEC = Entry(
     qdq_rules="tensorrt",
     find_program=find_trtexec,
     command=FIX,
-    verified_on="open-source trtexec 8.6.1, 10.0.1, 10.16, 11.0, 11.1 over a stand-in library on an H200: command "
-    "lines, logs and files. Not yet run against NVIDIA's own TensorRT library",
+    verified_on="NVIDIA's own TensorRT 8.6.0 on an H200. 10 and 11: open-source trtexec over a stand-in library; not "
+    "yet run against NVIDIA's own",
 )

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 
 from enginebench.backends.tensorrt.plan_store import require_plan
 from enginebench.backends.tensorrt.settings import BuildSettings
-from enginebench.backends.trtexec.flags import Trtexec
 from enginebench.backends.trtexec.process import Outcome, explain_failure, require_passed
 from enginebench.core.caveats import make_caveat
 from enginebench.core.errors import ArtifactError, ParseError
@@ -46,8 +45,6 @@ DTYPES = {
 # C++ prints what JSON has no numbers for.
 _NONFINITE = re.compile(r"(?<![\w\"])-?(?:nan|inf)(?:\([^)]*\))?(?![\w\"])", re.IGNORECASE)
 
-UNVERIFIED = make_caveat("unverified_engine.trtexec")
-
 
 def check_build(outcome: Outcome, plan: Path, artifact: Artifact) -> None:
     """Checks that the plan was built: exit code 0, the PASSED banner, and a file that is not empty.
@@ -63,9 +60,8 @@ def check_build(outcome: Outcome, plan: Path, artifact: Artifact) -> None:
         raise explain_failure(outcome, f"{what}: {error}", ArtifactError) from error
 
 
-def note_build(tool: Trtexec, settings: BuildSettings) -> Iterator[Caveat]:
+def note_build(settings: BuildSettings) -> Iterator[Caveat]:
     """The caveats on a plan that was built this way."""
-    yield UNVERIFIED
     if settings.weak_typing and settings.precision == "int8" and not settings.calib_cache:
         yield make_caveat("random_calibration.trtexec")
 

@@ -11,6 +11,7 @@ from pathlib import Path
 
 from msgspec import Struct
 
+from enginebench.backends.tensorrt.settings import OTHER_RANGES, TIMING_CACHE_LOST
 from enginebench.core.errors import (
     ArtifactError,
     BackendUnavailable,
@@ -50,6 +51,10 @@ _NO_CUDA = (
 )
 
 
+# Seen once in a profile run beside three builds on the same GPU, and never alone.
+NOT_READY = "Cuda failure: device not ready"
+
+
 class Advice(Struct, frozen=True):
     """What a message means for the user."""
 
@@ -68,6 +73,8 @@ ADVICE = (
         BackendUnavailable,
     ),
     Advice(_NO_CUDA, "The driver or the GPU cannot be used; see nvidia-smi", BackendUnavailable),
+    Advice(NOT_READY, "Others work on this GPU: run it again when they have ended"),
+    Advice(r"calibrator\.cp?[pu]|_Map_base::at", OTHER_RANGES),
     Advice(r"Cuda failure", "The run failed on the GPU; see nvidia-smi and dmesg"),
     # trtexec opens TensorRT's own libraries when it needs them, with the words that it has for plugins, too.
     Advice(
@@ -94,9 +101,9 @@ ADVICE = (
         r"Error Code 10|Could not find any implementation",
         "Raise --workspace-mb, or look for the layer that the message names",
     ),
-    Advice(r"out of memory|OutOfMemory|Error Code 2", "Free GPU memory, or lower the batch or --workspace-mb"),
+    Advice(r"out of memory|OutOfMemory", "Free GPU memory, or lower the batch or --workspace-mb"),
     Advice(
-        r"Serialization|version.{0,40}(?:mismatch|not match|expecting)|Magic tag|incompatible device",
+        r"\bSerialization|version.{0,40}(?:mismatch|not match|expecting)|Magic tag|incompatible device",
         "The plan was made by another TensorRT version or for another GPU: build it again here",
     ),
     Advice(r"Selected profile index", "Choose a --profile-index that the plan has"),
@@ -105,7 +112,12 @@ ADVICE = (
         "Give shapes within the plan's profile, by --batch or --input-shape",
     ),
     Advice(r"Error opening engine file|empty engine|blob is empty", "The plan is missing or empty: build it again"),
-    Advice(r"getPluginCreator|Plugin not found|dlopen|missing.*\.so", "Give its library with --plugins"),
+    Advice(
+        r"getPluginCreator|Plugin not found",
+        "This version has neither such an operator nor such a plug-in: export the graph with a lower --opset, or give "
+        "the plug-in's library with --plugins",
+    ),
+    Advice(r"dlopen|missing.*\.so", "Give its library with --plugins"),
 )
 
 
@@ -180,7 +192,7 @@ def require_passed(outcome: Outcome, what: str, kind: type[EngineBenchError] = M
 def explain_failure(outcome: Outcome, what: str, kind: type[EngineBenchError]) -> EngineBenchError:
     """The error for a run that did not pass."""
     found = find_first_error(outcome.text)
-    advice = find_advice(found) or find_advice(outcome.text)
+    advice = find_advice(found) or find_advice("\n".join(list_errors(outcome.text)))
     error = (advice.kind if advice else None) or kind
     parts = [f"{what}: {found or 'trtexec printed no error'} ({describe_end(outcome)})"]
     parts += [advice.advice] if advice else []
@@ -189,7 +201,7 @@ def explain_failure(outcome: Outcome, what: str, kind: type[EngineBenchError]) -
 
 def find_first_error(text: str) -> str | None:
     """The first error of a log, without time stamp; what only follows from another error comes last."""
-    errors = [match["text"].strip() for match in _ERROR_LINE.finditer(text)]
+    errors = list_errors(text)
     telling = [line for line in errors if not line.startswith(_CONSEQUENCES)]
     if parser := _PARSER_ERROR.search(text):
         before = find_first_error(text[: text.rfind("\n", 0, parser.start()) + 1])
@@ -197,7 +209,13 @@ def find_first_error(text: str) -> str | None:
     for pattern in _SILENT_ENDS:
         if not telling and (match := pattern.search(text)):
             return match["text"].strip()
-    return (telling or errors or [None])[0]
+    return next(iter(telling or errors), None)
+
+
+def list_errors(text: str) -> list[str]:
+    """The error lines of a log without time stamp; a timing cache that was passed over is no error."""
+    errors = [match["text"].strip() for match in _ERROR_LINE.finditer(text)]
+    return [line for line in errors if not TIMING_CACHE_LOST.search(line)]
 
 
 def find_advice(text: str | None) -> Advice | None:

@@ -18,8 +18,11 @@ from enginebench.backends.request import check_request, read_options
 from enginebench.backends.tensorrt.opsets import find_newest_opset
 from enginebench.backends.tensorrt.plan_store import PlanRecord, PlanStore, describe_gpu, keep_plan
 from enginebench.backends.tensorrt.settings import (
+    TIMING_CACHE_LOST,
     BuildSettings,
+    adapt_cache,
     check_calib_cache,
+    fit_to_version,
     read_device,
     read_plugins,
     read_settings,
@@ -32,7 +35,6 @@ from enginebench.backends.trtexec.entries import TRTEXEC
 from enginebench.backends.trtexec.executable import FIX, find_trtexec, read_trtexec, require_trtexec
 from enginebench.backends.trtexec.flags import NEWEST, Trtexec, Version, parse_version
 from enginebench.backends.trtexec.output import (
-    UNVERIFIED,
     check_build,
     note_build,
     read_allowed,
@@ -40,7 +42,7 @@ from enginebench.backends.trtexec.output import (
     read_guessed_shapes,
     read_outputs,
 )
-from enginebench.backends.trtexec.process import Outcome, find_devices, require_passed, run_trtexec
+from enginebench.backends.trtexec.process import NOT_READY, Outcome, find_devices, require_passed, run_trtexec
 from enginebench.backends.trtexec.timing import TimingRequest, plan_timing
 from enginebench.core.caveats import make_caveat
 from enginebench.core.errors import ArtifactError, FeedError, MeasurementError, UsageError
@@ -58,7 +60,7 @@ from enginebench.core.records import (
     TensorSpec,
 )
 from enginebench.core.shapes import concrete_shape
-from enginebench.core.store import copy_file
+from enginebench.core.store import copy_file, write_atomic
 
 if TYPE_CHECKING:
     from enginebench.backends.abilities import ToolReader
@@ -133,7 +135,7 @@ class TrtexecBackend:
         tool = read_trtexec(require_trtexec(options["path"] or None))
         if artifact.kind == "plan":
             return self._adopt(artifact, spec, tool, options)
-        settings = read_settings(spec, options, artifact)
+        settings = fit_to_version(read_settings(spec, options, artifact), tool.version)
         if settings.calib_cache:
             check_calib_cache(Path(settings.calib_cache))
         store = PlanStore(out_dir / "plans")
@@ -164,6 +166,8 @@ class TrtexecBackend:
         options = read_options(spec, OPTIONS)
         tool = choose_tool(options, version)
         settings = read_settings(spec, options, artifact)
+        if version is None:  # what another installation has, nobody knows here
+            settings = fit_to_version(settings, tool.version)
         layers = str(Path(plan).with_suffix(".layers.json"))
         argv = compose_build(tool, artifact.path, plan, settings, layers, split_argv(options["extra"]))
         return Composed(tuple(argv), tool.version_text, (*doubt_version(version), *doubt_opset(artifact, tool)))
@@ -274,12 +278,28 @@ class TrtexecBackend:
         """Builds `plan`, with its log and its layers beside it; returns the caveats."""
         layers = plan.with_suffix(".layers.json")
         extra = split_argv(options["extra"])
+        settings = self._adapt_cache(settings, tool, plan)
         argv = compose_build(tool, artifact.path, str(plan), settings, str(layers), extra)
         log = plan.with_suffix(BUILD_LOG_SUFFIX)
         self._note(f"building; log: {log}")
         outcome = run_trtexec(argv, log, plan.parent)
         check_build(outcome, plan, artifact)
-        return tuple(note_build(tool, settings))
+        if TIMING_CACHE_LOST.search(outcome.text):
+            self._note("TensorRT went on without the timing cache, which it cannot read")
+        return tuple(note_build(settings))
+
+    def _adapt_cache(self, settings: BuildSettings, tool: Trtexec, plan: Path) -> BuildSettings:
+        """The settings with a calibration cache that trtexec's calibrator reads: a copy beside the plan, if need be."""
+        if settings.calib_cache is None:
+            return settings
+        data = Path(settings.calib_cache).read_bytes()
+        adapted = adapt_cache(data, tool.version)
+        if adapted == data:
+            return settings
+        copy = plan.with_suffix(".calib.cache")
+        write_atomic(copy, adapted)
+        self._note(f"the calibration cache is read as {adapted.split()[0].decode()}: {copy}")
+        return replace(settings, calib_cache=str(copy))
 
     def _adopt(self, artifact: Artifact, spec: EngineSpec, tool: Trtexec, options: dict[str, str]) -> Artifact:
         """A finished plan with the inputs and outputs that a short run of it names."""
@@ -306,7 +326,6 @@ class TrtexecBackend:
             outputs=artifact.outputs or outputs,
             allowed=artifact.allowed or allowed,
             made_by={**artifact.made_by, "tensorrt": tool.version_text},
-            caveats=(*artifact.caveats, UNVERIFIED),
         )
 
     def _find_shapes(
@@ -399,6 +418,10 @@ class TrtexecBackend:
     def _run(self, tool: Trtexec, artifact: Artifact, settings: RunSettings, folder: Path) -> Outcome:
         folder.mkdir(parents=True, exist_ok=True)
         argv = compose_measure(tool, str(Path(artifact.path).absolute()), settings)
+        outcome = run_trtexec(argv, folder / LOG, folder)
+        if outcome.passed or NOT_READY not in outcome.text:
+            return outcome
+        self._note("the GPU was not ready, as others work on it; once more")
         return run_trtexec(argv, folder / LOG, folder)
 
     def _read_times(

@@ -278,6 +278,7 @@ class ProbeJob(Job[ProbeAnswer], frozen=True, kw_only=True, tag="probe"):
 
     engine: str
     to_profile: bool = False  # refuse one that cannot time its layers
+    to_build: tuple[Artifact, EngineSpec] | None = None  # refuse what its version is known not to build
 
     def perform(self, note: NoteCall, keep: KeepCall[ProbeAnswer]) -> ProbeAnswer:
         from enginebench.workflow.child.perform.build import probe_engine

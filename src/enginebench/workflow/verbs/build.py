@@ -13,7 +13,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from enginebench.analyze.effective import judge_precision
-from enginebench.backends.registry import accepts, check_options, find_device, find_entry, read_engine
+from enginebench.backends.registry import accepts, check_options, find_device, find_entry, find_installed, read_engine
 from enginebench.core.caveats import make_caveat
 from enginebench.core.errors import ArtifactError, ParseError, UsageError
 from enginebench.core.names import known, parse_precision
@@ -22,13 +22,16 @@ from enginebench.core.records import AheadOfTime, Artifact, Caveat, EngineSpec, 
 from enginebench.core.store import copy_file, hash_file, read_record
 from enginebench.models.onnx.head import read_onnx_head, take_head
 from enginebench.workflow.child.isolate import child_environment, run_child
-from enginebench.workflow.child.jobs import BuildAnswer, BuildJob, Proof
+from enginebench.workflow.child.jobs import BuildAnswer, BuildJob, ProbeJob, Proof
 from enginebench.workflow.child.places import enter
 from enginebench.workflow.child.proving import doubt_record
 from enginebench.workflow.lock import lock_devices
 from enginebench.workflow.progress import Reporter
 from enginebench.workflow.request import merge_options
 from enginebench.workflow.verbs.dry_run import check_batch_axis, needs_graph, open_composing, quantized_path
+
+# Importing TensorRT takes seconds.
+CHECK_TIMEOUT_S = 120.0
 
 
 class BuildDocument(Struct, frozen=True, kw_only=True):
@@ -165,6 +168,7 @@ def build_engine(
         open_composing(spec).compose_build(artifact, str(out), spec, None)
     doubts = judge_ranges(artifact, calib, calib_cache) if spec.options.get("weak_typing") == "1" else ()
     if needs_graph(spec, artifact.precision):
+        _check_ahead(artifact, spec)
         onnx = quantize_first(onnx, known(artifact.precision), spec, calib, calib_cache, reporter)
     elif (calib or calib_cache) and spec.options.get("weak_typing") != "1":
         raise UsageError(
@@ -214,6 +218,13 @@ def find_graph(plan: Path) -> Path | None:
             if read_onnx(path).sha256 in known:
                 return path
     return None
+
+
+def _check_ahead(artifact: Artifact, spec: EngineSpec) -> None:
+    """Asks the engine, where it runs, for what its version is known not to build, before a graph is made for it."""
+    if find_installed(spec.backend).available:
+        made = replace(artifact, precision=spec.precision, recipe=spec.recipe)
+        run_child(ProbeJob(engine=spec.backend, to_build=(made, spec)), timeout_s=CHECK_TIMEOUT_S)
 
 
 @contextmanager

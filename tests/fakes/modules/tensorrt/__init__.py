@@ -4,8 +4,8 @@
 of that version lack are taken away at the end of this file, by the inventory in `names.json`: code that uses one fails
 here as it would there.
 `FAKE_TENSORRT_FAULT`: build (None from the builder), context (None), execute (False), profile (False),
-runtime (an error, and an object all the same), capturable (False), and of a plan of TensorRT for RTX the name of a
-diagnostic, or suboptimal.
+builder (none, and a warning that says why), runtime (an error, and an object all the same), capturable (False), and of
+a plan of TensorRT for RTX the name of a diagnostic, or suboptimal.
 """
 
 from __future__ import annotations
@@ -197,6 +197,9 @@ class IBuilderConfig(_Checked):
 class Builder:
     def __init__(self, logger):
         self._logger = logger
+        if _fault("builder"):
+            logger.log(ILogger.WARNING, "CUDA initialization failure with error: 35. Please check your CUDA")
+            raise TypeError("pybind11::init(): factory function returned nullptr")
 
     def create_network(self, flags=0):
         return INetworkDefinition(flags)
@@ -211,6 +214,10 @@ class Builder:
         if _fault("build"):
             self._logger.log(ILogger.ERROR, "IBuilder::buildSerializedNetwork: Error Code 10: no implementation")
             return None
+        if _MAJOR == "8" and config._cache is not None and config._cache._data:
+            place = "1: [myelinCache.h::deserializeFromBuffer::52] Error Code 1: Myelin"
+            self._logger.log(ILogger.ERROR, f"{place} (Myelin error from unknown graph)")
+            self._logger.log(ILogger.ERROR, "4: The timing cache will not be used!")
         if getattr(config, "progress_monitor", None) is not None:
             config.progress_monitor.phase_start("Building Engine", None, 2)
             for step in range(2):
@@ -225,7 +232,10 @@ class Builder:
         if not typed and "int8" not in weak and b"QuantizeLinear" in network._onnx:
             self._logger.log(ILogger.ERROR, "Error Code 4: the network has Q/DQ layers, but the INT8 flag is not set")
             return None
-        self._calibrate(config)
+        refused = _refuse(config) or self._calibrate(config)
+        if refused:
+            self._logger.log(ILogger.ERROR, refused)
+            return None
         tf32 = BuilderFlag.TF32 in config._flags or _fault("ignores_tf32")
         head = describe_graph(network._onnx, weak, _fault("ignores_precision"), tf32=tf32)
         if not config._profiles and any(a < 0 for v in head["inputs"] for a in v["shape"]):
@@ -248,16 +258,39 @@ class Builder:
         return IHostMemory(write_plan(network._onnx, **head))
 
     def _calibrate(self, config):
+        """Why it does not: 8.6.0 takes a cache of its own calibrator only, with the tensors that it made up itself."""
         calibrator = getattr(config, "int8_calibrator", None)
-        if calibrator is None or calibrator.read_calibration_cache() is not None:
-            return
-        lines = [b"TRT-101600-EntropyCalibration2"]
+        if calibrator is None:
+            return None
+        cache = calibrator.read_calibration_cache()
+        if cache is not None and cache.startswith(_CACHE_HEAD + b"\n"):
+            return (
+                "1: Unexpected exception _Map_base::at" if _MAJOR == "8" and b"(Unnamed Layer*" not in cache else None
+            )
+        lines = [_CACHE_HEAD]
         opt = getattr(config, "_calibration", None) or (config._profiles or [{}])[0]
         if opt.get("input", [0, [calibrator.get_batch_size()]])[1][0] != calibrator.get_batch_size():
             raise MemoryError("calibration would read past the end of the arrays")
         while (pointers := calibrator.get_batch(["input"])) is not None:
             lines.append(b"input: %08x" % (pointers[0] & 0xFFFFFFFF))
-        calibrator.write_calibration_cache(b"\n".join([lines[0], b"input: 3c010a14"]))
+        if len(lines) == 1:
+            return "1: [calibrator.cu::absTensorMax::141] Error Code 1: Cuda Runtime (an illegal memory access)"
+        made_up = b"(Unnamed Layer* 9) [Constant]_output: 3ab21177"
+        calibrator.write_calibration_cache(b"\n".join([lines[0], b"input: 3c010a14", made_up]))
+        return None
+
+
+_CACHE_HEAD = b"TRT-%d-EntropyCalibration2" % {"8": 8601, "10": 101601}.get(_MAJOR, 0)  # of the versions in names.json
+
+
+def _refuse(config):
+    """What 8.6.0 says to the flags of a version-compatible plan; its wheel has no lean runtime."""
+    flags = {flag.name for flag in config._flags}
+    if _MAJOR == "8" and {"REFIT", "VERSION_COMPATIBLE"} <= flags:
+        return "4: kREFIT can not be set if kVERSION_COMPATIBLE is set"
+    if _MAJOR == "8" and "VERSION_COMPATIBLE" in flags and "EXCLUDE_LEAN_RUNTIME" not in flags:
+        return "6: Unable to load library: libnvinfer_lean.so.8.6.0"
+    return None
 
 
 def _write_line(layer):

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
-from enginebench.backends.abilities import Answering, LeavesCode
+from enginebench.backends.abilities import Answering, ChecksAhead, LeavesCode
 from enginebench.core.protocols import Backend, Loadable
 from enginebench.core.records import Artifact
 from enginebench.core.shapes import find_plan_batch
@@ -159,11 +159,15 @@ def probe_engine(job: ProbeJob) -> ProbeAnswer:
 
     Raises:
         BackendUnavailable: it was to be profiled, and cannot time its layers.
+        UsageError: it was to build something, and its version cannot.
     """
-    from enginebench.backends.registry import probe
+    from enginebench.backends.registry import open_backend, probe
 
     if job.to_profile:
         from enginebench.workflow.child.perform.profile import check_profiler
 
         check_profiler(job.engine)
+    backend: object = open_backend(job.engine) if job.to_build is not None else None
+    if isinstance(backend, ChecksAhead) and job.to_build is not None:
+        backend.check_ahead(*job.to_build)
     return ProbeAnswer(availability=probe(job.engine))
