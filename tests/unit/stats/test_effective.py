@@ -24,6 +24,12 @@ from enginebench.core.records import Precision
         ("int8", {"fp16": 0.6, "fp32": 0.39, "int8": 0.01}, "fp16", "relabelled"),
         ("bf16", {"fp32": 1.0}, "fp32", "relabelled"),
         ("fp16", {"bf16": 0.9, "fp32": 0.1}, "bf16", "relabelled"),
+        # Of a finished plan nobody need know what was asked: then the record names it, or nothing does.
+        (None, {"fp16": 0.9, "fp32": 0.04, "other": 0.06}, "fp16", None),
+        (None, {"fp32": 0.3, "int8": 0.3, "fp16": 0.4}, "fp16", None),
+        (None, {"fp16": 0.4, "unknown": 0.6}, None, "unproved_precision"),
+        (None, {"other": 1.0}, None, "unproved_precision"),
+        (None, None, None, "unproved_precision"),
         # Code without types contradicts nothing, and proves nothing.
         ("bf16", {"other": 0.7, "fp32": 0.3}, "bf16", "low_effective_precision"),
         ("bf16", {"bf16": 0.3, "other": 0.7}, "bf16", "low_effective_precision"),
@@ -69,7 +75,7 @@ def test_fp32_without_a_record_is_doubted_where_products_are_shortened() -> None
 def test_time_that_the_record_does_not_know_is_said() -> None:
     _, (caveat,) = judge_precision("fp32", {"unknown": 0.96, "fp32": 0.04})
     assert caveat.message.startswith(
-        "Asked fp32: 96 % of time in an unknown precision, 4 % in fp32. The engine's record"
+        "Asked fp32: 96 % of time in an unknown precision, 4 % in fp32. That is not verified: the engine's record"
     )
 
 
