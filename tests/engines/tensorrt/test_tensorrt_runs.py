@@ -700,3 +700,12 @@ def test_a_plan_brings_its_batch_and_its_precision(cli: Cli, tmp_path: Path) -> 
     row = json.loads(told.stdout)["row"]
     assert (row["batch"], row["requested_precision"], row["precision"]) == (32, None, None)
     assert "not known" in told.stderr and "fp32" not in told.stderr
+
+
+def test_what_8_6_cannot_build_is_refused_before_a_graph_is_made(cli: Cli, tmp_path: Path) -> None:
+    variables = make_environment(tmp_path, "8.6.0", "8.6")
+    graph = take_graph(tmp_path)
+    for engine, words in (("tensorrt", "has no BuilderFlag.BF16"), ("trtexec", "does not know --bf16")):
+        done = cli("build", graph, "--engine", engine, "--precision", "bf16", "--out", "x.plan", env=variables)
+        assert done.returncode == 2 and words in done.stderr, done.stderr
+    assert not list(tmp_path.glob("*.bf16.onnx"))

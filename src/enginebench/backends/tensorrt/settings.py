@@ -169,35 +169,26 @@ def adapt_cache(data: bytes, version: Sequence[int]) -> bytes:
     return b"TRT-%d-EntropyCalibration2\n" % number + data.partition(b"\n")[2]
 
 
-def fit_to_version(settings: BuildSettings, version: Sequence[int], folder: Path | None = None) -> BuildSettings:
+def fit_to_version(settings: BuildSettings, version: Sequence[int]) -> BuildSettings:
     """The settings of a version-compatible plan as this installation can build it; others as they are.
 
-    Args:
-        settings: what is asked for.
-        version: of TensorRT.
-        folder: where its libraries lie, if not where the loader looks.
+    Such a plan carries the library of the lean runtime, which not every installation has.
 
     Raises:
         UsageError: this version cannot do what is asked for.
     """
-    if settings.refit and settings.version_compatible and version[0] < LAST_WEAK_MAJOR:
+    if not settings.version_compatible:
+        return settings
+    if settings.refit and version[0] < LAST_WEAK_MAJOR:
         raise UsageError(
             f"TensorRT {'.'.join(map(str, version))} builds no plan that is both --refit and --version-compatible "
             "(kREFIT can not be set if kVERSION_COMPATIBLE is set); leave out one of them"
         )
-    found = not settings.version_compatible or has_lean_library(version, folder)
-    return settings if found else replace(settings, exclude_lean=True)
-
-
-def has_lean_library(version: Sequence[int], folder: Path | None) -> bool:
-    """Whether the library of the lean runtime is here, which version-compatible plans carry if it is not left out."""
-    if folder is not None and any(folder.glob("libnvinfer_lean*")):
-        return True
     try:
         CDLL(f"libnvinfer_lean.so.{version[0]}")
     except OSError:
-        return False
-    return True
+        return replace(settings, exclude_lean=True)
+    return settings
 
 
 def read_device(spec: EngineSpec) -> int:

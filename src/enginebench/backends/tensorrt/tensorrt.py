@@ -135,8 +135,7 @@ class TensorRtBackend:
         check_flags(LIBRARY, self._fit(read_settings(spec, read_options(spec, OPTIONS), artifact)))
 
     def _fit(self, settings: BuildSettings) -> BuildSettings:
-        version = tuple(map(int, trt.__version__.split(".")[:3]))
-        return fit_to_version(settings, version, Path(trt.__file__).parent)
+        return fit_to_version(settings, tuple(map(int, trt.__version__.split(".")[:3])))
 
     def run_at_best(self, artifact: Artifact, spec: EngineSpec) -> EngineSpec:
         """The spec that runs the plan at the shapes that its profile is tuned for."""

@@ -13,7 +13,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from enginebench.analyze.effective import judge_precision
-from enginebench.backends.registry import accepts, check_options, find_device, find_entry, find_installed, read_engine
+from enginebench.backends.registry import accepts, check_options, find_device, find_entry, read_engine
 from enginebench.core.caveats import make_caveat
 from enginebench.core.errors import ArtifactError, ParseError, UsageError
 from enginebench.core.names import known, parse_precision
@@ -21,9 +21,10 @@ from enginebench.core.plan_notes import write_note
 from enginebench.core.records import AheadOfTime, Artifact, Caveat, EngineSpec, Precision
 from enginebench.core.store import copy_file, hash_file, read_record
 from enginebench.models.onnx.head import read_onnx_head, take_head
+from enginebench.workflow.child.elsewhere import find_available
 from enginebench.workflow.child.isolate import child_environment, run_child
 from enginebench.workflow.child.jobs import BuildAnswer, BuildJob, ProbeJob, Proof
-from enginebench.workflow.child.places import enter
+from enginebench.workflow.child.places import enter, find_place
 from enginebench.workflow.child.proving import doubt_record
 from enginebench.workflow.lock import lock_devices
 from enginebench.workflow.progress import Reporter
@@ -222,9 +223,9 @@ def find_graph(plan: Path) -> Path | None:
 
 def _check_ahead(artifact: Artifact, spec: EngineSpec) -> None:
     """Asks the engine, where it runs, for what its version is known not to build, before a graph is made for it."""
-    if find_installed(spec.backend).available:
-        made = replace(artifact, precision=spec.precision, recipe=spec.recipe)
-        run_child(ProbeJob(engine=spec.backend, to_build=(made, spec)), timeout_s=CHECK_TIMEOUT_S)
+    if find_available(spec).available:
+        job = ProbeJob(engine=spec.backend, to_build=(artifact, enter(spec)))
+        run_child(job, timeout_s=CHECK_TIMEOUT_S, place=find_place(spec))
 
 
 @contextmanager
