@@ -14,7 +14,7 @@ from enginebench.core.store import encode, hash_file, read_record, write_atomic
 class PlanNote(Struct, frozen=True, kw_only=True):
     """How the plan with this hash was asked for, and the shapes that its first profile allows."""
 
-    schema: str = "enginebench.plan_note/1"
+    schema: str = "enginebench.plan-note/1"
     sha256: str
     requested_precision: Precision | None
     recipe: Recipe | None = None

@@ -77,6 +77,7 @@ def test_every_schema_that_is_written_is_known() -> None:
         "enginebench.result/2",
         "enginebench.calibration/1",
         "enginebench.plan/1",
+        "enginebench.plan-note/1",
         "enginebench.dry-run/1",
         "enginebench.search/1",
         "enginebench.laps/1",
