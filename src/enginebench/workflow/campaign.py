@@ -677,8 +677,12 @@ def count_asked(result: Result) -> int | None:
     return -(-CHECK_SAMPLES // batch) * batch
 
 
-def judge_outcome(results: Sequence[Result]) -> None:
+def judge_outcome(results: Sequence[Result], *, one_is_enough: bool = False) -> None:
     """Checks that the baseline and at least one other row are ok.
+
+    Args:
+        results: the rows, the baseline first.
+        one_is_enough: the baseline alone will do; so it does where it is the only row.
 
     Raises:
         BackendUnavailable: no row could run here, for example on a machine without the device.
@@ -689,7 +693,7 @@ def judge_outcome(results: Sequence[Result]) -> None:
         raise BackendUnavailable(f"no row can run here: {'; '.join(reasons)}")
     wanted = [r for r in results if r.status != "skipped"]
     fine = [r for r in wanted if r.status == "ok"]
-    if wanted and wanted[0].status == "ok" and (len(fine) > 1 or len(results) == 1):
+    if wanted and wanted[0].status == "ok" and (len(fine) > 1 or len(results) == 1 or one_is_enough):
         return
     ids: dict[str, list[str]] = {}
     for r in results:

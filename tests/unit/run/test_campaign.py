@@ -452,6 +452,16 @@ def test_a_row_alone_and_a_baseline_with_another_are_fine() -> None:
     judge_outcome([make_result(), make_result("ort"), make_result("openvino", status="failed", reason="it died")])
 
 
+def test_the_baseline_alone_is_enough_where_nobody_named_the_others() -> None:
+    failed = make_result("openvino", status="failed", reason="it takes no trees")
+    rows = [make_result("pytorch", status="skipped", reason="a graph"), make_result("ort"), failed]
+    judge_outcome(rows, one_is_enough=True)
+    with pytest.raises(MeasurementError, match="it takes no trees"):
+        judge_outcome(rows)
+    with pytest.raises(MeasurementError, match="it takes no trees"):
+        judge_outcome([failed, make_result("ort")], one_is_enough=True)
+
+
 def test_a_run_keeps_the_answers_of_its_reference_and_a_few_of_the_others(
     graph: Artifact, tmp_path: Path, children: Children, monkeypatch: pytest.MonkeyPatch
 ) -> None:
