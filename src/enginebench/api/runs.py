@@ -29,13 +29,7 @@ from enginebench.workflow.campaign import judge_outcome, judge_precisions
 from enginebench.workflow.folder import RunFolder, RunRecord, default_folder
 from enginebench.workflow.main_job import run_model
 from enginebench.workflow.reporting import FORMATS, Written, check_formats, describe_stored, write_reports
-from enginebench.workflow.request import (
-    check_baseline,
-    choose_drop,
-    name_default_engines,
-    names_no_engines,
-    use_trtexec,
-)
+from enginebench.workflow.request import check_baseline, choose_drop, name_default_engines, use_trtexec
 from enginebench.workflow.verbs.deliver import DeliverDocument
 
 if TYPE_CHECKING:
@@ -126,7 +120,7 @@ class Run:
             MeasurementError: the baseline, or every other row, is not ok.
             GateFailed: a row ran in another precision.
         """
-        judge_outcome(self.results, one_is_enough=names_no_engines(self.record.request))
+        judge_outcome(self.results, self.record.request)
         if strict_precision:
             judge_precisions(self.results)
         return self

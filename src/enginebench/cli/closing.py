@@ -57,7 +57,6 @@ def finish_run(
     from enginebench.report.run.terminal import print_run
     from enginebench.workflow.campaign import judge_outcome, judge_precisions
     from enginebench.workflow.reporting import describe_stored, write_reports
-    from enginebench.workflow.request import names_no_engines
 
     document = describe_stored(record, results)
     written = write_reports(root, document, ("html", "md", "csv", "png"), record=record, results=results)
@@ -69,7 +68,7 @@ def finish_run(
         click.echo(f"\nStored in {root}: rows/*.json (raw samples), {names}", err=True)
         for note in written.notes:
             click.echo(note, err=True)
-    judge_outcome(results, one_is_enough=names_no_engines(record.request))
+    judge_outcome(results, record.request)
     if strict_precision:
         judge_precisions(results)
 

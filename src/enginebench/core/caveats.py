@@ -383,6 +383,11 @@ TEMPLATES: dict[str, Template] = {
         "its command lines and files were checked with open-source trtexec 8.6.1 to 11.1 over a stand-in library; "
         "compare one row by hand before you rely on it",
     ),
+    "work_outside_run": Template(
+        "run leaves {share:.0%} of its work to the fetch of the outputs, which is not timed",
+        "the engine must return from run when its outputs are complete: enginebench.testing.check_backend shows it; "
+        "measure it with --scope io until then",
+    ),
 }
 
 # Behind a doubt that only some processes of a row have.

@@ -15,7 +15,6 @@ from enginebench.backends.registry import (
     find_device,
     list_unasked,
     read_engine,
-    read_engines,
 )
 from enginebench.core.entry import DeviceKind, find_kind
 from enginebench.core.errors import UsageError
@@ -221,11 +220,6 @@ class Timing(Struct, frozen=True, kw_only=True):
 def name_default_engines(device: str) -> str:
     """The ENGINEs of a `run` that names none."""
     return DEFAULT_ENGINES[find_kind(device)]
-
-
-def names_no_engines(request: RunRequest) -> bool:
-    """Whether a run takes the engines of its device because nobody named any: not all of them run every model."""
-    return request.engines == tuple(read_engines(name_default_engines(request.device)))
 
 
 def check_baseline(baseline: str | None, engines: Sequence[tuple[str, dict[str, str]]], named: str) -> None:
