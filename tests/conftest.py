@@ -12,19 +12,20 @@ from pathlib import Path
 
 import pytest
 
-from enginebench.models.zoo import DATA_DIR
-from processes import Cli, run_cli
-
-# A shell that starts this session in the background has it ignore Ctrl-C, and every process that a test interrupts
-# would inherit that.
-signal.signal(signal.SIGINT, signal.default_int_handler)
-
 # Tests share cores. OpenMP's threads wait by spinning, which on a shared core keeps the one that has the work from it.
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 # Those of OpenBLAS, which NumPy starts when it is imported, spin for 2^26 cycles; this is the least that it takes.
 os.environ.setdefault("OPENBLAS_THREAD_TIMEOUT", "4")
 # Of matrices as small as those of a report, two threads take twice the CPU and no less time.
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+
+# isort: split
+from enginebench.models.zoo import DATA_DIR
+from processes import Cli, run_cli
+
+# A shell that starts this session in the background has it ignore Ctrl-C, and every process that a test interrupts
+# would inherit that.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # A worker holds millions of objects that stay: PyTorch, and thousands of tests. Looking for garbage among them took a
 # sixth of the collection; children do the same (`workflow/child/__main__.py: GC_THRESHOLD`).

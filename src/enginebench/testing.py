@@ -1,16 +1,21 @@
 """What every engine promises, as checks that an engine's author runs: `check_backend("my-engine")`.
 
 A small network with fixed weights goes through the engine, as ONNX or as a PyTorch module; the truth is computed with
-NumPy in double precision. Each check names a promise of `core/protocols.py`. What no check from outside can see: a
-`run` that returns early from an engine whose `fetch` then waits. Its times would be wrong and its answers right.
+NumPy in double precision. Each check names a promise of `core/protocols.py`. Whether `run` does the work is told from
+ratios of times on a deeper network, within one process and repeatedly; on a disturbed machine they are inconclusive.
 """
 
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Callable, Iterator, Mapping
+import time
+import timeit
+import warnings
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from itertools import pairwise
 from pathlib import Path
+from statistics import median
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -21,8 +26,11 @@ from enginebench.core.entry import Entry
 from enginebench.core.errors import ArtifactError, BackendUnavailable, EngineBenchError, FeedError, UsageError
 from enginebench.core.feeds import random_feeds
 from enginebench.core.protocols import Backend, Engine, Loadable
-from enginebench.core.records import Artifact, Availability, EngineSpec, TensorSpec
+from enginebench.core.records import Artifact, ArtifactKind, Availability, EngineSpec, FileHash, TensorSpec
 from enginebench.core.store import hash_files
+from enginebench.measure.loop import measure_left
+from enginebench.measure.topology import read_allowed_cpus, read_text
+from enginebench.measure.watch import FOREIGN_CPU_CORES, BlockWatch
 
 if TYPE_CHECKING:
     from enginebench.core.protocols import Array, Feeds
@@ -34,8 +42,24 @@ INPUT = TensorSpec(name="image", dtype="float32", shape=("batch", 3, SIZE, SIZE)
 OUTPUT = TensorSpec(name="scores", dtype="float32", shape=("batch", CLASSES))
 # FP32 engines against a double-precision truth: sums of 256 products of values near 1, each rounded at 6e-8.
 RTOL, ATOL = 1e-4, 1e-5
+DEEP_ATOL = 1e-2  # of the deeper network, whose two outputs are 0.1 and more apart
+
+# The same network with hidden layers before its head, about a hundred times the work, and a second output of one shape.
+DEEP, LAYERS, WIDE = "deep", 16, 64
+TWIN = replace(OUTPUT, name="twin")
+# A promise is broken if this many of the rounds say so. Half of the work in the wrong place is far from what an honest
+# engine does, and from what the clock can blur.
+ROUNDS, AGREEING = 5, 4
+HALF = 0.5
+# What the busiest of two threads takes of the CPU time: half of it where they share the work, all of it where they do
+# not. On layers that are long beside waking a thread.
+THREADS_RATIO, WINDOW_S, SHARED = 0.9, 0.05, 512
 
 Expect = Callable[["Feeds"], Mapping[str, "Array"]]
+
+
+class Inconclusive(Exception):
+    """The machine was disturbed, or cannot show it: neither kept nor broken."""
 
 
 def check_backend(
@@ -45,7 +69,7 @@ def check_backend(
     expect: Expect | None = None,
     cache_dir: Path | None = None,
 ) -> None:
-    """Checks that an engine keeps every promise of the seam.
+    """Checks that an engine keeps every promise of the seam; warns of those on which the machine was too disturbed.
 
     Args:
         engine: its name, of an engine that is installed, or a backend.
@@ -57,20 +81,27 @@ def check_backend(
         AssertionError: it breaks promises; lists all of them.
     """
     with open_case(engine, entry=entry, expect=expect, cache_dir=cache_dir) as case:
-        broken = [f"- {_name(check)}: {fault}" for check in CHECKS if (fault := _try(check, case))]
+        faults = {name_check(check): fault for check in CHECKS if (fault := _try(check, case))}
+    broken = [f"- {name}: {fault}" for name, fault in faults.items() if not isinstance(fault, Inconclusive)]
+    for name, fault in faults.items():
+        if isinstance(fault, Inconclusive):
+            warnings.warn(f"engine {case.name}, {name}: inconclusive: {fault}", stacklevel=2)
     if broken:
         listed = "\n".join(broken)
         raise AssertionError(f"engine {case.name} breaks {len(broken)} of {len(CHECKS)} promises:\n{listed}")
 
 
-def _name(check: Callable[[Case], None]) -> str:
+def name_check(check: Callable[[Case], None]) -> str:
+    """The promise that a check is named after."""
     return check.__name__.removeprefix("check_").replace("_", " ")
 
 
-def _try(check: Callable[[Case], None], case: Case) -> str | None:
+def _try(check: Callable[[Case], None], case: Case) -> str | Inconclusive | None:
     """What is wrong, in one paragraph; None if nothing is."""
     try:
         check(case)
+    except Inconclusive as error:
+        return error
     except AssertionError as error:
         return str(error).strip() or "it does not hold"
     except Exception as error:
@@ -92,17 +123,24 @@ class Case:
     def __init__(self, backend: Backend, entry: Entry, source: Artifact, expect: Expect, folder: Path) -> None:
         self.backend: Any = backend
         self.entry, self.source, self.expect, self.folder = entry, source, expect, folder
+        self.deep_source = make_source(entry, folder, LAYERS)
         self._shared: Engine | None = None
+        self._deep: Engine | None = None
 
     @property
     def name(self) -> str:
         """Of the engine."""
         return self.entry.name
 
-    def load(self, **spec: Any) -> Engine:
+    @property
+    def computes(self) -> bool:
+        """Whether it answers what the network does: one with a rule of its own need not take longer for more layers."""
+        return self.expect is expect_network
+
+    def load(self, source: Artifact | None = None, **spec: Any) -> Engine:
         """A new engine, built and loaded with these fields of an `EngineSpec`."""
         wanted = EngineSpec(backend=self.name, **{"device": self.entry.device or "cpu", **spec})
-        engine: Engine = self.backend.load(self.backend.build(self.source, wanted, self.folder), wanted)
+        engine: Engine = self.backend.load(self.backend.build(source or self.source, wanted, self.folder), wanted)
         return engine
 
     @property
@@ -111,6 +149,14 @@ class Case:
         if self._shared is None:
             self._shared = self.load()
         return self._shared
+
+    @property
+    def deep(self) -> Engine:
+        """One engine on the deeper network, with its inputs."""
+        if self._deep is None:
+            self._deep = self.load(self.deep_source, batch=WIDE)
+            self._deep.bind(_make_feeds(WIDE))
+        return self._deep
 
     def check_answer(self, engine: Engine, feeds: Feeds, words: str) -> None:
         """Checks that the engine now holds the right answer to `feeds`."""
@@ -122,9 +168,10 @@ class Case:
             assert close, f"{words}: {name} is off by up to {worst:.3g}"
 
     def close(self) -> None:
-        """Ends the shared engine."""
-        if self._shared is not None:
-            self._shared.close()
+        """Ends the shared engines."""
+        for engine in (self._shared, self._deep):
+            if engine is not None:
+                engine.close()
 
 
 @contextmanager
@@ -147,19 +194,23 @@ def open_case(
             case.close()
 
 
-def make_source(entry: Entry, folder: Path) -> Artifact:
+def make_source(entry: Entry, folder: Path, layers: int = 0) -> Artifact:
     """The network in the form that an engine takes."""
     if entry.takes == "torch":
-        return Artifact(
-            kind="torch", model="small", path="", sha256="0" * 64, files=(), inputs=(INPUT,), outputs=(OUTPUT,)
-        )
-    path = folder / "modèle été" / "small net.onnx"  # a space, and no ASCII: files of users are called so
+        return make_artifact("torch", "", f"{layers:064}", (), layers)
+    path = folder / "modèle été" / f"small net {layers}.onnx"  # a space, and no ASCII: files of users are called so
     path.parent.mkdir(exist_ok=True)
-    return save_network(path)
+    return save_network(path, layers=layers)
 
 
-def make_weights() -> dict[str, np.ndarray]:
-    """The weights of the network, by name, always the same."""
+def make_artifact(kind: ArtifactKind, path: str, sha256: str, files: tuple[FileHash, ...], layers: int) -> Artifact:
+    """What is said of the network: the deeper one has a second output, which is the first without its bias."""
+    name, outputs = (DEEP, (OUTPUT, TWIN)) if layers else ("small", (OUTPUT,))
+    return Artifact(kind=kind, model=name, path=path, sha256=sha256, files=files, inputs=(INPUT,), outputs=outputs)
+
+
+def make_weights(layers: int = 0) -> dict[str, np.ndarray]:
+    """The weights of the network, by name, always the same; all hidden layers share theirs."""
     rng = np.random.default_rng(7)
     shapes = {
         "conv.weight": (CHANNELS, 3, 3, 3),
@@ -167,16 +218,22 @@ def make_weights() -> dict[str, np.ndarray]:
         "head.weight": (CLASSES, CHANNELS * SIZE * SIZE),
         "head.bias": (CLASSES,),
     }
-    return {name: (rng.standard_normal(shape) * 0.2).astype(np.float32) for name, shape in shapes.items()}
+    weights = {name: (rng.standard_normal(shape) * 0.2).astype(np.float32) for name, shape in shapes.items()}
+    if layers:
+        n = CHANNELS * SIZE * SIZE  # scaled so that values keep their size from layer to layer
+        weights["deep.weight"] = (rng.standard_normal((n, n)) * np.sqrt(2 / n)).astype(np.float32)
+    return weights
 
 
-def expect_scores(image: Array) -> np.ndarray:
+def expect_scores(image: Array, layers: int = 0) -> np.ndarray:
     """The network in NumPy, in double precision: scores float64 [n, 5] of images [n, 3, 8, 8]."""
-    weights = make_weights()
+    weights = make_weights(layers)
     padded = np.pad(image.astype(np.float64), ((0, 0), (0, 0), (1, 1), (1, 1)))
     windows = np.lib.stride_tricks.sliding_window_view(padded, (3, 3), axis=(2, 3))
     hidden = np.einsum("nchwij,ocij->nohw", windows, weights["conv.weight"].astype(np.float64))
     hidden = np.maximum(hidden + weights["conv.bias"][:, None, None], 0).reshape(len(image), -1)
+    for _ in range(layers):
+        hidden = np.maximum(hidden @ weights["deep.weight"].astype(np.float64), 0)
     scores: np.ndarray = hidden @ weights["head.weight"].T.astype(np.float64) + weights["head.bias"]
     return scores
 
@@ -187,29 +244,37 @@ def expect_network(feeds: Feeds) -> Mapping[str, Array]:
 
 
 def save_network(
-    path: Path, input_shape: tuple[int | str, ...] = INPUT.shape, output_shape: tuple[int | str, ...] = OUTPUT.shape
+    path: Path,
+    input_shape: tuple[int | str, ...] = INPUT.shape,
+    output_shape: tuple[int | str, ...] = OUTPUT.shape,
+    layers: int = 0,
 ) -> Artifact:
     """Writes the network as ONNX, with these outer shapes in the file."""
     from onnx import TensorProto, helper, numpy_helper, save
 
+    flat = ["flat", *(f"flat.{i}" for i in range(layers))]
+    outputs = ("scores", "twin") if layers else ("scores",)
     nodes = [
         helper.make_node("Conv", ["image", "conv.weight", "conv.bias"], ["conv"], pads=[1, 1, 1, 1]),
         helper.make_node("Relu", ["conv"], ["hidden"]),
         helper.make_node("Flatten", ["hidden"], ["flat"]),
-        helper.make_node("Gemm", ["flat", "head.weight", "head.bias"], ["scores"], transB=1),
     ]
+    for before, after in pairwise(flat):
+        nodes.append(helper.make_node("MatMul", [before, "deep.weight"], [f"{after}.sum"]))
+        nodes.append(helper.make_node("Relu", [f"{after}.sum"], [after]))
+    nodes.append(helper.make_node("Gemm", [flat[-1], "head.weight", "head.bias"], ["scores"], transB=1))
+    if layers:
+        nodes.append(helper.make_node("Sub", ["scores", "head.bias"], ["twin"]))
     graph = helper.make_graph(
         nodes,
         "small",
         [helper.make_tensor_value_info("image", TensorProto.FLOAT, input_shape)],
-        [helper.make_tensor_value_info("scores", TensorProto.FLOAT, output_shape)],
-        [numpy_helper.from_array(array, name) for name, array in make_weights().items()],
+        [helper.make_tensor_value_info(name, TensorProto.FLOAT, output_shape) for name in outputs],
+        [numpy_helper.from_array(array, name) for name, array in make_weights(layers).items()],
     )
     save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 20)], ir_version=10), str(path))
     sha256, files = hash_files([path], path.parent)
-    return Artifact(
-        kind="onnx", model="small", path=str(path), sha256=sha256, files=files, inputs=(INPUT,), outputs=(OUTPUT,)
-    )
+    return make_artifact("onnx", str(path), sha256, files, layers)
 
 
 def make_module(artifact: Artifact) -> Any:
@@ -222,7 +287,21 @@ def make_module(artifact: Artifact) -> Any:
     for name, layer in layers.items():
         module.add_module(name, layer)
     module.load_state_dict({name: torch.tensor(array) for name, array in make_weights().items()})
-    return module
+    if artifact.model != DEEP:
+        return module
+
+    class Deep(torch.nn.Module):  # type: ignore[misc]  # PyTorch has no types here
+        def forward(self, image: Any) -> Any:
+            flat = self.small[:3](image)
+            for _ in range(LAYERS):
+                flat = torch.relu(flat @ self.hidden)
+            scores = self.small.head(flat)
+            return scores, scores - self.small.head.bias
+
+    deep = Deep()
+    deep.small = module
+    deep.register_buffer("hidden", torch.tensor(make_weights(LAYERS)["deep.weight"]))
+    return deep
 
 
 def _make_feeds(batch: int = 1, seed: int = 0) -> dict[str, Array]:
@@ -392,6 +471,77 @@ def check_threads_are_those_of_the_spec(case: Case) -> None:
             assert found == threads, f"asked for {threads} threads, it has {found}"
 
 
+def check_outputs_of_one_shape_keep_their_names(case: Case) -> None:
+    if case.computes:
+        case.deep.run()
+        scores, found = expect_scores(_make_feeds(WIDE)[INPUT.name], LAYERS), case.deep.fetch()
+        for name, right in ((OUTPUT.name, scores), (TWIN.name, scores - make_weights()["head.bias"])):
+            worst = float(np.max(np.abs(found[name] - right)))
+            assert worst < DEEP_ATOL, f"of two outputs of one shape {name} is off by up to {worst:.3g}"
+
+
+def judge_ratios(ratios: Sequence[float], limit: float, words: str, *, disturbed: bool = False) -> None:
+    """Fails where nearly all ratios are beyond the limit; where they disagree, or by reason of others, nobody knows."""
+    wrong = sum(ratio > limit for ratio in ratios)
+    said = f"{words.format(median(ratios))} (beyond {limit:.0%} in {wrong} of {len(ratios)} rounds)"
+    if len(ratios) - AGREEING < wrong < AGREEING or (wrong >= AGREEING and disturbed):
+        raise Inconclusive(said)
+    assert wrong < AGREEING, said
+
+
+def check_run_leaves_no_work_to_fetch(case: Case) -> None:
+    ratios = [measure_left(case.deep) for _ in range(ROUNDS)]
+    judge_ratios(ratios, HALF, "the first fetch after a run does {:.0%} of the work")
+
+
+def check_run_takes_longer_on_a_larger_graph(case: Case) -> None:
+    if not case.computes:
+        return
+    with case.load(batch=WIDE) as small:
+        small.bind(_make_feeds(WIDE))
+        ratios = [_time_run(small) / _time_run(case.deep) for _ in range(ROUNDS)]
+    judge_ratios(ratios, HALF, "with a hundredth of the work run takes {:.0%} of the time: the work is done elsewhere")
+
+
+def _time_run(engine: Engine) -> float:
+    return min(timeit.repeat(engine.run, number=1, repeat=3))
+
+
+def check_two_threads_share_the_work(case: Case) -> None:
+    """Of an engine on the CPU that counts its threads."""
+    if case.entry.device or not case.computes or not hasattr(case.deep, "threads"):
+        return
+    watch, shares = BlockWatch(), []
+    watch.begin()
+    for threads in (1, 2):
+        with case.load(case.deep_source, batch=SHARED, threads=threads) as engine:
+            engine.bind(_make_feeds(SHARED))
+            engine.run()
+            shares.append([_measure_busiest(engine) for _ in range(ROUNDS)])
+    foreign = watch.end().foreign_cpu_cores  # None where nobody can know
+    ratios = [two / one for one, two in zip(*shares, strict=True)]
+    words = "of two threads the busiest takes {:.0%} of what it takes of one: they are ignored"
+    alone = len(read_allowed_cpus()) > 1 and foreign is not None and foreign < FOREIGN_CPU_CORES
+    judge_ratios(ratios, THREADS_RATIO, words, disturbed=not alone)
+
+
+def _measure_busiest(engine: Engine) -> float:
+    """The part of the CPU time that the busiest thread takes while the engine runs again and again."""
+    begin, before = time.process_time(), _read_thread_ns()
+    while time.process_time() - begin < WINDOW_S:
+        engine.run()
+    spent = [ns - before.get(task, 0) for task, ns in _read_thread_ns().items()]
+    if not sum(spent):
+        raise Inconclusive("this system does not say which thread took the CPU time")
+    return max(spent) / sum(spent)
+
+
+def _read_thread_ns() -> dict[Path, int]:
+    """CPU time of each thread of this process. Source: Documentation/scheduler/sched-stats.rst of Linux."""
+    texts = {path: read_text(path) for path in Path("/proc/self/task").glob("*/schedstat")}
+    return {path: int(text.split()[0]) for path, text in texts.items() if text}
+
+
 def check_unknown_options_are_refused_with_the_known_ones(case: Case) -> None:
     """An engine without options is never given one: they are held to its entry before it is opened."""
     if case.entry.options:
@@ -433,6 +583,10 @@ CHECKS: tuple[Callable[[Case], None], ...] = (
     check_close_is_final_and_may_be_repeated,
     check_context_manager_closes,
     check_threads_are_those_of_the_spec,
+    check_outputs_of_one_shape_keep_their_names,
+    check_run_leaves_no_work_to_fetch,
+    check_run_takes_longer_on_a_larger_graph,
+    check_two_threads_share_the_work,
     check_unknown_options_are_refused_with_the_known_ones,
     check_other_devices_and_no_threads_are_refused,
     check_artifact_of_another_kind_is_refused,

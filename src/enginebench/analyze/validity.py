@@ -48,7 +48,8 @@ _MARKS: dict[Mark, str] = {
 def judge(measurements: Sequence[Measurement]) -> tuple[Validity, list[Caveat]]:
     """(valid, suspect or invalid; the doubts), from the samples alone.
 
-    `invalid`: no samples, or more than half of them marked, blocks left out in which others took less than half a core.
+    `invalid`: no samples, or more than half of them marked, blocks left out in which others took less than half a core;
+    or more than half of the processes left the work to what is not timed.
     `suspect`: more than a fifth marked, warm-up not settled
     in more than a fifth of the processes, the machine's speed changed between processes, or, on a GPU, one half of the
     processes disagrees with the other. Doubts that the measurements carry themselves come with the record.
@@ -61,7 +62,9 @@ def judge(measurements: Sequence[Measurement]) -> tuple[Validity, list[Caveat]]:
     caveats = [*doubt_marks(kept), *_doubt_counts(kept), *_doubt_overhead(kept), *_doubt_warmup(kept)]
     caveats += [*_doubt_end(kept), *doubt_enqueue(kept), *drifting]
     doubtful = unsettled > SUSPECT_SHARE or drifting
-    return find_worst([judge_marks(kept), "suspect" if doubtful else "valid"]), caveats
+    hidden = sum(any(caveat.code == "work_outside_run" for caveat in m.caveats) for m in kept) / len(kept)
+    own: Validity = "invalid" if hidden > INVALID_SHARE else "suspect" if doubtful else "valid"
+    return find_worst([judge_marks(kept), own]), caveats
 
 
 def judge_marks(measurements: Sequence[Measurement]) -> Validity:

@@ -120,7 +120,7 @@ class Run:
             MeasurementError: the baseline, or every other row, is not ok.
             GateFailed: a row ran in another precision.
         """
-        judge_outcome(self.results)
+        judge_outcome(self.results, self.record.request)
         if strict_precision:
             judge_precisions(self.results)
         return self

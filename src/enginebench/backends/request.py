@@ -9,7 +9,7 @@ from pathlib import Path
 from enginebench.core.entry import Option
 from enginebench.core.errors import ArtifactError, BackendUnavailable, UsageError
 from enginebench.core.names import format_precision, known
-from enginebench.core.records import Artifact, ArtifactKind, EngineSpec, Precision
+from enginebench.core.records import TEXT, Artifact, ArtifactKind, EngineSpec, Precision
 
 
 def read_options(spec: EngineSpec, known: Mapping[str, Option]) -> dict[str, str]:
@@ -60,6 +60,7 @@ def check_request(
     precisions: tuple[Precision, ...],
     devices: tuple[str, ...] = ("cpu",),
     reasons: Mapping[Precision, str] | None = None,
+    text: bool = False,
 ) -> None:
     """Checks that this engine accepts the artifact, the precision, the device and the thread count.
 
@@ -70,9 +71,10 @@ def check_request(
         precisions: the precisions that it runs.
         devices: the devices that it runs on.
         reasons: why it does not run some other precisions.
+        text: it takes inputs of text.
 
     Raises:
-        ArtifactError: the artifact has another kind or precision, or its file does not exist.
+        ArtifactError: the artifact has another kind or precision, or takes text, or its file does not exist.
         BackendUnavailable: the engine does not run the precision, or not on the device.
         UsageError: fewer than one thread, or a batch below one.
     """
@@ -89,6 +91,10 @@ def check_request(
         )
     if spec.device not in devices:
         raise BackendUnavailable(f"engine {spec.backend} runs on {', '.join(devices)}, not on {spec.device}")
+    if words := [] if text else [s.name for s in artifact.inputs if s.dtype == TEXT]:
+        raise ArtifactError(
+            f"engine {spec.backend} takes no text, and the input {', '.join(words)} is text; engine ort takes it"
+        )
     if spec.threads < 1 or spec.batch < 1:
         raise UsageError(f"threads and batch must be 1 or more; found {spec.threads} and {spec.batch}")
 

@@ -41,8 +41,10 @@ class Contents(Struct, frozen=True, kw_only=True):
 
 # What makes a PyTorch module, with the rule by which its nested inputs and outputs become a row.
 MODULE = {"module.py": "module.py", "../../core/trees.py": "trees.py"}
+# A session, with the rule by which the row's own engine made arrays of sequences and maps.
+SESSION = {"session_cpu.py": "session_cpu.py", "../../backends/onnxruntime/values.py": "values.py"}
 CPU = {
-    "ort": Contents(programs={"predict_ort.py": "predict.py"}, runtime=("onnxruntime",)),
+    "ort": Contents(programs={"predict_ort.py": "predict.py", **SESSION}, runtime=("onnxruntime",)),
     "openvino": Contents(programs={"predict_openvino.py": "predict.py"}, runtime=("openvino",)),
     "pytorch": Contents(programs={"predict_torch.py": "predict.py", **MODULE}, runtime=("torch",)),
 }
@@ -83,10 +85,11 @@ def explain_refusal(result: Result) -> str | None:
             f"the row {result.id} cannot be delivered: {engine.backend} reads its graph only rewritten for each set of "
             "shapes, which a bundle does not do; deliver a row of ort"
         )
-    if text := [s.name for a in result.artifacts[-1:] for s in (*a.inputs, *a.outputs) if s.dtype == TEXT]:
+    text = [s.name for a in result.artifacts[-1:] for s in (*a.inputs, *a.outputs) if s.dtype == TEXT]
+    if text and engine.backend != "ort":
         return (
-            f"the row {result.id} cannot be delivered: {', '.join(text)} holds text, and the programs of a bundle take "
-            "and give numbers only; deliver a graph that ends before the text"
+            f"the row {result.id} cannot be delivered: {', '.join(text)} holds text, which only a bundle of ort takes "
+            "and gives; deliver a row of ort"
         )
     if result.status != "ok":
         return (

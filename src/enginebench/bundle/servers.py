@@ -18,6 +18,7 @@ FORMS = ("bundle", "triton", "kserve", "dockerfile")
 # Source: kserve/open-inference-protocol, specification/protocol/inference_rest.md, "Tensor Data Types".
 TYPES = {
     "bool": "BOOL",
+    "str": "BYTES",
     "float16": "FP16",
     "float32": "FP32",
     "float64": "FP64",

@@ -25,6 +25,7 @@ VERSION = "1"
 # NumPy's names of types -> Triton's.
 TYPES = {
     "bool": "TYPE_BOOL",
+    "str": "TYPE_STRING",
     "float16": "TYPE_FP16",
     "float32": "TYPE_FP32",
     "float64": "TYPE_FP64",

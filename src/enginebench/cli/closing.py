@@ -68,7 +68,7 @@ def finish_run(
         click.echo(f"\nStored in {root}: rows/*.json (raw samples), {names}", err=True)
         for note in written.notes:
             click.echo(note, err=True)
-    judge_outcome(results)
+    judge_outcome(results, record.request)
     if strict_precision:
         judge_precisions(results)
 

@@ -377,6 +377,11 @@ TEMPLATES: dict[str, Template] = {
         "this engine has built plans with NVIDIA's own TensorRT for RTX, and has run none on a GPU that it supports",
         "compare one row with another engine before you rely on it",
     ),
+    "work_outside_run": Template(
+        "run leaves {share:.0%} of its work to the fetch of the outputs, which is not timed",
+        "the engine must return from run when its outputs are complete: enginebench.testing.check_backend shows it; "
+        "measure it with --scope io until then",
+    ),
 }
 
 # Behind a doubt that only some processes of a row have.

@@ -83,6 +83,7 @@ CaveatCode = Literal[
     "unsteady",  # Little's law does not hold: the queue grew or shrank
     "unproved_precision",  # no record shows in what the engine computed, or it does not say so of most of the time
     "unverified_engine",
+    "work_outside_run",  # `run` returned before its work was done: the times are those of a part
 ]
 
 

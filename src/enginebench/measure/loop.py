@@ -45,6 +45,10 @@ PLAN_MARGIN = 1.05
 RESUME_CALLS = 3
 RESUME_NS = 10_000_000
 
+# Of a run and the two fetches after it: enough that one of them was not disturbed; a long one is sure without.
+LEFT_CALLS = 7
+LEFT_NS = 50_000_000
+
 # Enough for a median that no interrupt moves, and 1 ms or less in all.
 OVERHEAD_CALLS = 2001
 
@@ -128,6 +132,24 @@ def paused_gc() -> Iterator[None]:
 def holds_frozen() -> bool:
     """Whether something is frozen already. Python walks all of it to tell how much: 10 ms for a million objects."""
     return gc.get_freeze_count() > 0
+
+
+def measure_left(engine: Engine, clock: Clock = time.perf_counter_ns) -> float:
+    """The part of an engine's work that `run` leaves to the fetch after it, 0 to 1: a second fetch has none of it.
+
+    The engine has its inputs. The least times of a few calls are compared, so that a disturbance hides nothing.
+    """
+    rounds: list[list[int]] = []
+    while len(rounds) < LEFT_CALLS and sum(map(sum, rounds)) < LEFT_NS:
+        marks = [clock()]
+        for call in (engine.run, engine.fetch, engine.fetch):
+            call()
+            marks.append(clock())
+        rounds.append([end - begin for begin, end in itertools.pairwise(marks)])
+    least: list[int] = [min(column) for column in zip(*rounds, strict=True)]
+    run_ns, first_ns, second_ns = least
+    left_ns = first_ns - second_ns if first_ns > 2 * second_ns else 0  # less may be the caches
+    return left_ns / max(1, run_ns + left_ns)
 
 
 def measure_call_overhead(

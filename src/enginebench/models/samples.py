@@ -14,6 +14,7 @@ import numpy as np
 from msgspec.structs import replace
 
 from enginebench.core.errors import FeedError, ModelError, ParseError, UsageError
+from enginebench.core.feeds import has_dtype
 from enginebench.core.records import TensorSpec
 from enginebench.core.shapes import find_batch_axes, fits_shape, show_shape
 from enginebench.core.text import name_type
@@ -174,7 +175,7 @@ def check_given(arrays: Mapping[str, Array], specs: Sequence[TensorSpec], axes: 
             problems.append(f"missing input {spec.name!r}")
             continue
         free = tuple("batch" if i == axes[spec.name] else axis for i, axis in enumerate(spec.shape))
-        if array.dtype != np.dtype(spec.dtype):
+        if not has_dtype(array.dtype, spec.dtype):
             problems.append(f"input {spec.name!r} has dtype {array.dtype}, not {spec.dtype}")
         if 0 in array.shape and fits_shape(free, array.shape):
             empty = "a batch" if array.shape.index(0) == axes[spec.name] else "an axis"

@@ -19,7 +19,9 @@ from enginebench.analyze.alike import compare_questions
 from enginebench.analyze.drift import limits_between, limits_undecided, list_unlike, measure_drift, refuse_drift
 from enginebench.analyze.effective import judge_precision
 from enginebench.analyze.open_lengths import fill_lengths
+from enginebench.backends.registry import list_unasked, read_engines
 from enginebench.core.caveats import make_caveat
+from enginebench.core.entry import find_kind
 from enginebench.core.errors import (
     ArtifactError,
     BackendUnavailable,
@@ -51,7 +53,7 @@ from enginebench.workflow.child.jobs import MeasureJob, PreloadJob, PrepareAnswe
 from enginebench.workflow.child.places import OPTION, find_place, list_versions
 from enginebench.workflow.child.preload import can_wait, count_at_once
 from enginebench.workflow.child.proving import doubt_record
-from enginebench.workflow.folder import RunFolder
+from enginebench.workflow.folder import RunFolder, RunRequest
 from enginebench.workflow.plan import PlannedRow, find_axes
 from enginebench.workflow.progress import Reporter
 from enginebench.workflow.scoring import Judged, score_file
@@ -677,8 +679,8 @@ def count_asked(result: Result) -> int | None:
     return -(-CHECK_SAMPLES // batch) * batch
 
 
-def judge_outcome(results: Sequence[Result]) -> None:
-    """Checks that the baseline and at least one other row are ok.
+def judge_outcome(results: Sequence[Result], request: RunRequest) -> None:
+    """Checks that the baseline and at least one other row are ok; the baseline alone where nobody named the others.
 
     Raises:
         BackendUnavailable: no row could run here, for example on a machine without the device.
@@ -689,7 +691,8 @@ def judge_outcome(results: Sequence[Result]) -> None:
         raise BackendUnavailable(f"no row can run here: {'; '.join(reasons)}")
     wanted = [r for r in results if r.status != "skipped"]
     fine = [r for r in wanted if r.status == "ok"]
-    if wanted and wanted[0].status == "ok" and (len(fine) > 1 or len(results) == 1):
+    unnamed = request.engines == tuple(read_engines(",".join(list_unasked(find_kind(request.device)))))
+    if wanted and wanted[0].status == "ok" and (len(fine) > 1 or len(results) == 1 or unnamed):
         return
     ids: dict[str, list[str]] = {}
     for r in results:

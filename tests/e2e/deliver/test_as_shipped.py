@@ -57,7 +57,7 @@ def test_settings_of_ort_are_those_of_its_engine(load_program: Load, options: di
     from enginebench.backends.onnxruntime.ort import make_session_options
 
     spec = EngineSpec(backend="ort", options=options, threads=3)
-    ours, theirs = make_session_options(spec), load_program("ort", "predict").make_settings(to_builtins(spec))
+    ours, theirs = make_session_options(spec), load_program("ort", "session_cpu").make_settings(to_builtins(spec))
     fields = ["intra_op_num_threads", "inter_op_num_threads", "execution_mode", "graph_optimization_level"]
     fields += ["enable_cpu_mem_arena"]
     assert [getattr(ours, f) for f in fields] == [getattr(theirs, f) for f in fields]
@@ -73,7 +73,7 @@ def test_sums_of_ort_are_as_exact_as_its_engines(
     from enginebench.core import sums
 
     (tmp_path / "cpuinfo").write_text(f"processor : 0\nflags : {flags}\n")
-    program = load_program("ort", "predict")
+    program = load_program("ort", "session_cpu")
     monkeypatch.setattr(program.facts, "PROCESSOR", tmp_path / "cpuinfo")
     monkeypatch.setattr(sums, "PROCESSOR", tmp_path / "cpuinfo")
     spec = EngineSpec(backend="ort")
@@ -97,7 +97,8 @@ def test_ort_answers_an_input_that_is_handed_on(
     artifact = {"path": "model.onnx", "inputs": [x], "outputs": [x, y]}
     monkeypatch.setattr(program.facts, "HERE", tmp_path)
     monkeypatch.setitem(program.facts.BUNDLE, "artifact", artifact)
-    predict = program.Predictor({"engine": to_builtins(EngineSpec(backend="ort")), "artifact": artifact})
+    bundle = {"engine": to_builtins(EngineSpec(backend="ort")), "artifact": artifact}
+    predict = program.Predictor(program.session_cpu.open_session(bundle), bundle)
     for batch in (1, 1, 2):
         feeds = {"x": np.random.default_rng(batch).integers(1, 9, (batch, 4))}
         answer = predict(feeds)
@@ -149,5 +150,8 @@ def test_inputs_that_do_not_fit_are_named(load_program: Load, engine: str) -> No
         with pytest.raises(ValueError, match=said):
             predict(feeds)
     assert predict({"input": right})["output"].shape == (1, 10)
-    with pytest.raises(ValueError, match="no input 'more'"):
-        predict({"input": right, "more": right})
+    for feeds, said in (({"input": right, "more": right}, "no input 'more'"), ({}, "the input 'input' is missing")):
+        for _ in range(2):
+            with pytest.raises(ValueError, match=said):
+                predict(feeds)
+    assert predict({"input": right})["output"].shape == (1, 10)

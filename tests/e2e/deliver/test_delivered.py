@@ -6,6 +6,9 @@ import ast
 import json
 import re
 import shlex
+import subprocess
+import sys
+from collections.abc import Callable
 from getpass import getuser
 from pathlib import Path
 from platform import node
@@ -29,6 +32,7 @@ from enginebench.workflow.folder import RunFolder, read_results
 from enginebench.workflow.reporting import describe_stored
 from enginebench.workflow.targets.loading import load_engine
 from enginebench.workflow.verbs.deliver import DeliverDocument, deliver_row
+from label_graphs import classify, translate_words
 from processes import Cli
 from stored_run import make_final
 
@@ -275,14 +279,41 @@ def test_an_int8_graph_whose_floats_are_bf16_needs_the_instructions_of_both() ->
     assert find_instructions("int8", machine, replace(floats, device="cuda:0")) == ()
 
 
-def test_a_row_whose_answers_are_text_is_refused(run: Path, tmp_path: Path) -> None:
-    """The programs of a bundle bind buffers of numbers."""
+@pytest.mark.parametrize("make", [translate_words, classify])
+def test_text_and_maps_are_delivered(cli: Cli, tmp_path: Path, make: Callable[[Path], Path]) -> None:
+    few = ("--warmup", "1", "--iters", "20", "--processes", "1", "--threads", "1")
+    if make is translate_words:
+        np.savez(tmp_path / "in.npz", x=np.array([["red", "green"], ["green", "a longer word"]]))
+        few = (*few, "--inputs", "in.npz")
+    assert cli("run", make(tmp_path / "m.onnx"), "--engines", "ort", *few, "--out", "r").returncode == 0
+    done = cli("deliver", "r", "--row", name("ort"), "--out", "b", "--as", "triton", "--as", "kserve", "--json")
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["checked"] is True
+    with np.load(tmp_path / "b" / "check.npz") as stored:
+        feeds = {"x": stored["inputs.x"][0]}
+    with load_engine(tmp_path / "b") as ours:
+        wanted = ours(feeds)
+    code = (
+        "import predict, sys, numpy as np\n"
+        "x = np.load('check.npz')['inputs.x'][0]\n"
+        "loaded = predict.load()\n"
+        "print({k: a.tolist() for k, a in loaded({'x': x}).items()})\n"
+        "for bad in ({}, {}, {'x': np.zeros((1, 1), 'int32')}):\n"
+        "    try: loaded(bad)\n"
+        "    except ValueError as error: print('refused')\n"
+    )
+    found = subprocess.run([sys.executable, "-B", "-c", code], cwd=tmp_path / "b", capture_output=True, text=True)
+    told = str({key: array.tolist() for key, array in wanted.items()})
+    assert found.stdout.splitlines() == [told, *["refused"] * 3], found.stderr
+
+
+def test_a_row_whose_answers_are_text_is_refused_but_of_ort(run: Path, tmp_path: Path) -> None:
     folder = copy_run(run, tmp_path)
-    result = folder.read_result(name("ort"))
+    result = folder.read_result(name("openvino"))
     assert result is not None
     label = TensorSpec(name="label", dtype=TEXT, shape=("batch",))
     read = result.artifacts[-1]
     changed = replace(result, artifacts=(*result.artifacts[:-1], replace(read, outputs=(*read.outputs, label))))
     folder.write_result(changed)
     with pytest.raises(UsageError, match="label holds text"):
-        deliver_row(folder.root, tmp_path / "out", row=name("ort"), reporter=Silent())
+        deliver_row(folder.root, tmp_path / "out", row=name("openvino"), reporter=Silent())

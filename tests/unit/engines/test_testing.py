@@ -4,20 +4,27 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
+from enginebench import testing
 from enginebench.backends.request import check_request, explain_closed, explain_unbound, read_options
 from enginebench.core.entry import Entry, Option
 from enginebench.core.errors import FeedError
 from enginebench.core.feeds import check_feeds
 from enginebench.core.records import Availability
-from enginebench.testing import CHECKS, check_backend, expect_scores
+from enginebench.measure.watch import BlockReading
+from enginebench.testing import CHECKS, DEEP, LAYERS, Inconclusive, check_backend, expect_scores, make_weights
 
 ENTRY = Entry(name="sound", module="nowhere", takes="onnx", options={"size": Option(default="1", meaning="nothing")})
+
+
+BIAS = make_weights()["head.bias"]
 
 
 class SoundEngine:
@@ -27,9 +34,14 @@ class SoundEngine:
 
     def __init__(self, artifact: Any, threads: int) -> None:
         self.inputs, self.outputs, self.threads = artifact.inputs, artifact.outputs, threads
+        self.layers = LAYERS if artifact.model == DEEP else 0
+        self.workers = [ThreadPoolExecutor(1) for _ in range(self.count_workers() - 1)]  # each has a part of its own
         self.feeds: Any = None
         self.answer: Any = None
         self.closed = False
+
+    def count_workers(self) -> int:
+        return self.threads if self.threads in (1, 2) else 1
 
     def bind(self, feeds: Any) -> None:
         self.require_open()
@@ -51,11 +63,18 @@ class SoundEngine:
         self.answer = self.infer()
 
     def infer(self) -> Any:
-        return expect_scores(self.feeds["image"]).astype(np.float32)
+        image = self.feeds["image"]
+        first, *others = np.array_split(image, min(len(image), len(self.workers) + 1))
+        begun = [w.submit(expect_scores, p, self.layers) for w, p in zip(self.workers, others, strict=False)]
+        found = [expect_scores(first, self.layers), *(part.result() for part in begun)]
+        return np.concatenate(found).astype(np.float32)
 
     def fetch(self) -> Any:
         self.require_bound()
-        return {"scores": self.copy_out(self.answer)}
+        return self.name_outputs(self.copy_out(self.answer))
+
+    def name_outputs(self, answer: Any) -> Any:
+        return {"scores": answer, "twin": answer - BIAS} if self.layers else {"scores": answer}
 
     def copy_out(self, answer: Any) -> Any:
         return answer.copy()
@@ -71,6 +90,8 @@ class SoundEngine:
 
     def close(self) -> None:
         self.closed = True
+        for worker in self.workers:
+            worker.shutdown()
 
     def __enter__(self) -> SoundEngine:
         return self
@@ -101,10 +122,32 @@ class SoundBackend:
         return int(spec.threads)
 
 
+@pytest.fixture
+def quiet(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody else takes CPU time: the cheats here are as plain among others, and no check is to be inconclusive."""
+    monkeypatch.setattr(testing.BlockWatch, "end", lambda self: BlockReading(foreign_cpu_cores=0.0))
+    monkeypatch.setattr(testing, "read_allowed_cpus", lambda: (0, 1))
+
+
+@pytest.mark.usefixtures("quiet")
 def test_a_sound_engine_passes() -> None:
     check_backend(SoundBackend(), entry=ENTRY)
 
 
+def test_others_on_the_machine_make_a_check_inconclusive(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(testing.BlockWatch, "end", lambda self: BlockReading(foreign_cpu_cores=3.0))
+    monkeypatch.setattr(testing, "CHECKS", [testing.check_two_threads_share_the_work])
+    with pytest.warns(UserWarning, match="engine sound, two threads share the work: inconclusive: of two threads"):
+        check_backend(backend_with(engine=LonelyEngine), entry=ENTRY)
+
+
+@pytest.mark.parametrize(("wrong", "outcome"), [(1, None), (2, Inconclusive), (3, Inconclusive), (4, AssertionError)])
+def test_rounds_decide_where_they_agree(wrong: int, outcome: type[Exception] | None) -> None:
+    with pytest.raises(outcome, match=f"in {wrong} of 5 rounds") if outcome else nullcontext():
+        testing.judge_ratios([0.9] * wrong + [0.1] * (5 - wrong), 0.5, "it takes {:.0%}")
+
+
+@pytest.mark.usefixtures("quiet")
 def test_an_engine_needs_no_options_and_no_threads() -> None:
     class Plain(SoundEngine):
         def __init__(self, artifact: Any, threads: int) -> None:
@@ -154,12 +197,67 @@ def compute_together(self: Any) -> None:
 
 def fetch_together(self: Any) -> Any:
     self.require_bound()
-    return {"scores": self.shared["answer"].copy()}
+    return self.name_outputs(self.shared["answer"].copy())
+
+
+class LateEngine(SoundEngine):
+    """Answers right, and works wherever nobody times it: what its subclasses are for."""
+
+    def compute(self) -> None:
+        self.answer = None
+
+    def copy_out(self, answer: Any) -> Any:
+        if self.answer is None:
+            self.answer = self.infer()
+        return super().copy_out(self.answer)
+
+
+class ThreadedEngine(LateEngine):
+    """Starts the work, returns, and waits for it in fetch."""
+
+    def compute(self) -> None:
+        self.begun = ThreadPoolExecutor(1).submit(self.infer)
+        self.answer = None
+
+    def copy_out(self, answer: Any) -> Any:
+        self.answer = self.begun.result()
+        return super().copy_out(self.answer)
+
+
+class EarlyEngine(SoundEngine):
+    """Has its answer before anybody asks for it."""
+
+    def bind(self, feeds: Any) -> None:
+        super().bind(feeds)
+        self.ready = self.infer()
+
+    def compute(self) -> None:
+        self.answer = self.ready
+
+
+class SwappingEngine(SoundEngine):
+    def name_outputs(self, answer: Any) -> Any:
+        found = super().name_outputs(answer)
+        return {"scores": found["twin"], "twin": found["scores"]} if self.layers else found
+
+
+class LonelyEngine(SoundEngine):
+    """Says that it has the threads that it was asked for, and uses one."""
+
+    def count_workers(self) -> int:
+        return 1
+
+
+class GreedyEngine(SoundEngine):
+    """Uses two, however many it was asked for."""
+
+    def count_workers(self) -> int:
+        return 2
 
 
 def refuse_second_close(self: Any) -> None:
     self.require_open()
-    self.closed = True
+    SoundEngine.close(self)
 
 
 def check_names_alone(self: Any, feeds: Any) -> None:
@@ -281,17 +379,30 @@ FAULTS: dict[str, tuple[Any, str, str]] = {
         "no licence",
     ),
     "another name": (backend_with(name="noise"), "follows the seam", "its name is 'noise', its entry's 'sound'"),
+    "work in fetch": (backend_with(engine=LateEngine), "leaves no work to fetch", "the first fetch after a run does"),
+    "a thread of its own": (backend_with(engine=ThreadedEngine), "leaves no work to fetch", "of the work"),
+    "work in bind": (backend_with(engine=EarlyEngine), "takes longer on a larger graph", "done elsewhere"),
+    "swapped outputs": (
+        backend_with(engine=SwappingEngine),
+        "keep their names",
+        "of two outputs of one shape scores is",
+    ),
+    "one thread": (backend_with(engine=LonelyEngine), "two threads share the work", "they are ignored"),
+    "always two threads": (backend_with(engine=GreedyEngine), "two threads share the work", "they are ignored"),
     "no load": (backend_with(load=None), "follows the seam", ""),
 }
 
 
 @pytest.mark.parametrize("fault", FAULTS)
-def test_a_faulty_engine_is_told_what_it_breaks(fault: str) -> None:
+@pytest.mark.usefixtures("quiet")
+def test_a_faulty_engine_is_told_what_it_breaks(fault: str, monkeypatch: pytest.MonkeyPatch) -> None:
     backend, promise, words = FAULTS[fault]
+    checks = [check for check in CHECKS if promise in testing.name_check(check)]
+    monkeypatch.setattr(testing, "CHECKS", checks)
     with pytest.raises(AssertionError) as caught:
         check_backend(backend, entry=ENTRY)
     lines = str(caught.value).splitlines()
-    assert lines[0].startswith("engine sound breaks ") and lines[0].endswith(f" of {len(CHECKS)} promises:")
+    assert lines[0].startswith("engine sound breaks ") and lines[0].endswith(f" of {len(checks)} promises:")
     assert any(line.startswith("- ") and promise in line and words in line for line in lines[1:]), caught.value
 
 
@@ -302,7 +413,9 @@ def test_every_promise_is_broken_by_some_engine_here() -> None:
         assert any(promise in name for promise in broken), name
 
 
-def test_an_error_of_another_kind_is_no_refusal() -> None:
+def test_an_error_of_another_kind_is_no_refusal(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(testing, "CHECKS", [testing.check_wrong_feeds_are_refused])
+
     def check(self: Any, feeds: Any) -> None:
         try:
             check_feeds(self.inputs, feeds)

@@ -15,7 +15,7 @@ import pytest
 
 from enginebench.core.errors import MeasurementError, UsageError
 from enginebench.core.records import Measurement, MeasureSpec
-from enginebench.measure.loop import OVERHEAD_CALLS, measure_call_overhead, measure_engine, paused_gc
+from enginebench.measure.loop import OVERHEAD_CALLS, measure_call_overhead, measure_engine, measure_left, paused_gc
 from enginebench.measure.watch import BlockReading
 from scripted import ScriptedClock, ScriptedDevice, ScriptedEngine
 
@@ -248,3 +248,42 @@ def test_repetition_and_order_are_kept() -> None:
     measurement = measure_engine(ScriptedEngine(clock, [9]), FEEDS, spec, clock=clock, repetition=4, order=13)
     assert (measurement.repetition, measurement.order) == (4, 13)
     assert measurement.started_utc.endswith("+00:00")
+
+
+@pytest.mark.parametrize(
+    ("run_ns", "first_ns", "second_ns", "left"),
+    [
+        (400, 36_000, 600, 35_400 / 35_800),  # the work is done in fetch
+        (36_000, 1000, 600, 0.0),  # the first copy finds colder caches
+        (400, 1000, 600, 0.0),  # ... also where the whole run is as short
+        (1_000_000, 3_000_000, 1_000_000, 2 / 3),
+        (1000, 40_000, 40_000, 0.0),  # a large output takes long each time
+        (0, 0, 0, 0.0),
+    ],
+)
+def test_work_that_a_run_leaves_to_fetch_is_seen(run_ns: int, first_ns: int, second_ns: int, left: float) -> None:
+    engine = Leaving(ScriptedClock(), run_ns, first_ns, second_ns)
+    assert measure_left(engine, engine.clock) == pytest.approx(left)  # type: ignore[arg-type]
+    assert engine.runs <= 7
+
+
+def test_a_long_run_is_looked_at_once() -> None:
+    engine = Leaving(ScriptedClock(), 10**9, 1000, 1000)
+    assert measure_left(engine, engine.clock) == 0  # type: ignore[arg-type]
+    assert engine.runs == 1
+
+
+class Leaving:
+    """An engine whose first fetch after a run takes another time than the second."""
+
+    def __init__(self, clock: ScriptedClock, run_ns: int, first_ns: int, second_ns: int) -> None:
+        self.clock, self.run_ns, self.first_ns, self.second_ns = clock, run_ns, first_ns, second_ns
+        self.runs, self.fetched = 0, False
+
+    def run(self) -> None:
+        self.clock.advance(self.run_ns)
+        self.runs, self.fetched = self.runs + 1, False
+
+    def fetch(self) -> None:
+        self.clock.advance(self.second_ns if self.fetched else self.first_ns)
+        self.fetched = True

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from enginebench.core.errors import FeedError, ModelError, ParseError, UsageError
-from enginebench.core.records import TensorSpec
+from enginebench.core.records import TEXT, TensorSpec
 from enginebench.core.shapes import concrete_shape, find_batch_axes
 from enginebench.models.samples import (
     cut_entries,
@@ -123,6 +123,18 @@ def test_objects_and_damage_are_never_loaded(tmp_path: Path) -> None:
             resolve_given(str(tmp_path / name))
     with pytest.raises(UsageError, match=r"no such folder; expected F\.npz"):
         resolve_given(str(tmp_path / "absent"))
+
+
+def test_text_is_kept_and_fed_as_it_was_given(tmp_path: Path) -> None:
+    specs = (TensorSpec(name="text", dtype=TEXT, shape=("batch", 1)),)
+    np.savez(tmp_path / "text.npz", text=np.array([["a"], ["a longer one"], ["ö"]]))
+    assert write_samples(resolve_given(str(tmp_path / "text.npz")), specs, tmp_path / "kept") == 3
+    entries = read_samples(str(tmp_path / "kept"))
+    assert join_samples(entries, specs, 3)["text"].tolist() == [["a"], ["a longer one"], ["ö"]]
+    with pytest.raises(FeedError, match="input 'text' has dtype float64, not str"):
+        cut_entries({"text": np.zeros((1, 1))}, specs)
+    with pytest.raises(FeedError, match="has dtype <U1, not float32"):
+        cut_entries({"x": np.array([["a"]])}, (TensorSpec(name="x", dtype="float32", shape=("batch", 1)),))
 
 
 def test_a_length_of_zero_is_told_as_such() -> None:

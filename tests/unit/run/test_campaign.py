@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from msgspec.structs import replace
 
+from enginebench.backends.registry import read_engines
 from enginebench.core.errors import (
     ArtifactError,
     BackendUnavailable,
@@ -27,8 +28,9 @@ from enginebench.workflow.builds import cut_common
 from enginebench.workflow.campaign import Campaign, judge_outcome, judge_precisions, label
 from enginebench.workflow.child import arrays
 from enginebench.workflow.child.jobs import Labelled, MeasureJob, PreloadJob, PrepareJob
-from enginebench.workflow.folder import RunFolder
+from enginebench.workflow.folder import RunFolder, RunRequest
 from enginebench.workflow.plan import PlannedRow
+from enginebench.workflow.request import name_default_engines
 from enginebench.workflow.scoring import judge_by
 from in_process import Children
 from reporters import Silent
@@ -37,6 +39,8 @@ from samples import make_result
 MACHINE = describe_machine()
 AXES = ("batch", 4)
 IDEAL = MeasureSpec(warmup=1, iters=5, processes=2)
+NAMED = RunRequest(model="toy", engines=(("pytorch", {}), ("ort", {})), precisions=(("fp32", None),), batches=(1,))
+UNNAMED = replace(NAMED, engines=tuple(read_engines(name_default_engines("cpu"))))
 
 
 @pytest.fixture
@@ -437,19 +441,30 @@ def test_another_precision_than_asked_is_named() -> None:
 def test_a_machine_that_can_run_no_row_lacks_an_engine() -> None:
     rows = [make_result(e, status="skipped", reason="there is no GPU") for e in ("pytorch", "ort")]
     with pytest.raises(BackendUnavailable, match=r"no row can run here: there is no GPU$") as caught:
-        judge_outcome(rows)
+        judge_outcome(rows, NAMED)
     assert caught.value.exit_code == 3
 
 
 def test_a_row_that_failed_is_a_failure() -> None:
     rows = [make_result(status="failed", reason="it died"), make_result("ort", status="skipped", reason="no GPU")]
     with pytest.raises(MeasurementError, match="it died"):
-        judge_outcome(rows)
+        judge_outcome(rows, NAMED)
 
 
 def test_a_row_alone_and_a_baseline_with_another_are_fine() -> None:
-    judge_outcome([make_result()])
-    judge_outcome([make_result(), make_result("ort"), make_result("openvino", status="failed", reason="it died")])
+    judge_outcome([make_result()], NAMED)
+    failed = make_result("openvino", status="failed", reason="it died")
+    judge_outcome([make_result(), make_result("ort"), failed], NAMED)
+
+
+def test_the_baseline_alone_is_enough_where_nobody_named_the_others() -> None:
+    failed = make_result("openvino", status="failed", reason="it takes no trees")
+    rows = [make_result("pytorch", status="skipped", reason="a graph"), make_result("ort"), failed]
+    judge_outcome(rows, UNNAMED)
+    with pytest.raises(MeasurementError, match="it takes no trees"):
+        judge_outcome(rows, NAMED)
+    with pytest.raises(MeasurementError, match="it takes no trees"):
+        judge_outcome([failed, make_result("ort")], UNNAMED)
 
 
 def test_a_run_keeps_the_answers_of_its_reference_and_a_few_of_the_others(

@@ -8,6 +8,7 @@ import pytest
 from msgspec.structs import replace
 
 from enginebench.analyze.validity import judge
+from enginebench.core.caveats import make_caveat
 from enginebench.core.records import Block, Mark, Measurement
 
 
@@ -153,3 +154,9 @@ def test_the_speed_of_the_host_counts_where_the_host_is_timed(
 
     found = codes([measure(1000)] * 5 + [measure(1300)] * 5)[1]
     assert ("clock_drift" in found) is drifts
+
+
+@pytest.mark.parametrize(("hidden", "expected"), [(5, "valid"), (6, "invalid"), (10, "invalid")])
+def test_times_of_a_part_of_the_work_are_invalid(hidden: int, expected: str) -> None:
+    lazy = make(caveats=(make_caveat("work_outside_run", share=0.98),))
+    assert judge([lazy] * hidden + [make()] * (10 - hidden))[0] == expected

@@ -11,6 +11,7 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
+from label_graphs import classify, translate_words
 from processes import Cli
 
 FAST = ("--warmup", 2, "--iters", 20, "--processes", 1)
@@ -174,3 +175,35 @@ def test_inputs_that_nothing_would_be_fed_with_are_refused(cli: Cli, tmp_path: P
     (tmp_path / "a.plan").write_bytes(b"a plan")
     done = cli("bench", "a.plan", "--engine", "tensorrt", "--inputs", "in.npz")
     assert done.returncode == 2 and "use infer or drift" in done.stderr
+
+
+def test_text_is_run_compared_and_refused_by_name(cli: Cli, tmp_path: Path) -> None:
+    path = translate_words(tmp_path / "words.onnx")
+    np.savez(tmp_path / "in.npz", x=np.array([["red", "green"], ["green", "a much longer word"], ["blue", "red"]]))
+    done = cli("run", path, "--engines", "ort,ort:opt=none,openvino", "--inputs", "in.npz", "--out", "r", *FAST)
+    assert done.returncode == 0, done.stderr
+    rows = {row["engine"]["backend"] + str(row["engine"]["options"]): row for row in read_rows(tmp_path / "r").values()}
+    other = rows["ort{'opt': 'none'}"]["drift"]
+    assert other["passed"] and other["n"] == 3 and other["outputs"][0]["top1_agreement"] == 1
+    assert rows["openvino{}"]["status"] == "failed"
+    assert "engine openvino takes no text, and the input x is text; engine ort takes it" in rows["openvino{}"]["reason"]
+    done = cli("infer", path, "in.npz", "--engine", "ort", "--out", "out.npz")
+    assert done.returncode == 0, done.stderr
+    with np.load(tmp_path / "out.npz") as found:
+        assert found["y"].tolist() == [["rot", "gruen"], ["gruen", "unbekannt"], ["unbekannt", "rot"]]
+    done = cli("infer", path, "in.npz", "--engine", "openvino", "--out", "no.npz")
+    assert done.returncode == 5 and "openvino takes no text" in done.stderr
+    np.savez(tmp_path / "numbers.npz", x=np.zeros((1, 2), np.float32))
+    done = cli("run", path, "--engines", "ort", "--inputs", "numbers.npz", "--out", "s", *FAST)
+    assert done.returncode == 5 and "input 'x' has dtype float32, not str" in done.stderr
+
+
+def test_a_graph_that_one_engine_alone_takes_is_a_good_run(cli: Cli, tmp_path: Path) -> None:
+    path = classify(tmp_path / "forest.onnx")
+    done = cli("run", path, "--out", "r", *FAST)
+    assert done.returncode == 0, done.stderr
+    assert {row["engine"]["backend"]: row["status"] for row in read_rows(tmp_path / "r").values()} == {
+        "pytorch": "skipped", "pytorch-compile": "skipped", "ort": "ok", "openvino": "failed",
+    }  # fmt: skip
+    done = cli("run", path, "--engines", "ort,openvino", "--out", "s", *FAST)
+    assert done.returncode == 6 and "OpenVINO cannot read" in done.stderr

@@ -5,9 +5,11 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from enginebench.backends.fake import FakeEngine
 from processes import Cli, rows_of
 
 CopyRun = Callable[[str], Path]
@@ -114,3 +116,27 @@ def test_builds_that_nobody_could_tell_apart_are_refused(
 ) -> None:
     done = cli("run", tiny_onnx, "--engines", "fake", *arguments)
     assert done.returncode == 2 and said in done.stderr
+
+
+@pytest.mark.parametrize("scope", ["compute", "io"])
+def test_an_engine_that_works_in_fetch_is_not_believed(
+    cli: Cli, tiny_onnx: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, scope: str
+) -> None:
+    """Its run takes no time at all; scope io times the fetch as well, and has nothing to hide."""
+    fetch = FakeEngine.fetch
+    fetched: dict[int, int] = {}
+
+    def work_first(self: FakeEngine) -> dict[str, Any]:
+        if self._latency_ns == 0 and fetched.get(id(self)) != self.runs:
+            fetched[id(self)] = self.runs
+            sum(range(100_000))
+        return fetch(self)
+
+    monkeypatch.setattr(FakeEngine, "fetch", work_first)
+    few = ("--warmup", "1", "--iters", "20", "--processes", "2")
+    done = cli("run", tiny_onnx, "--engines", "fake:latency_us=50,fake", "--scope", scope, *few, "--json", "--out", "r")
+    assert done.returncode == 0, done.stderr
+    honest, lazy = json.loads(done.stdout)["rows"]
+    found = [any(caveat["code"] == "work_outside_run" for caveat in row["caveats"]) for row in (honest, lazy)]
+    assert found == [False, scope == "compute"]
+    assert scope == "io" or lazy["validity"] == "invalid"

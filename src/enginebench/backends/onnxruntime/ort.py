@@ -113,7 +113,7 @@ class OrtBackend:
 
         With `ahead=1` the graph as it was optimised here, for this processor, as a file of its own.
         """
-        check_request(artifact, spec, ("onnx",), PRECISIONS, reasons=REASONS)
+        check_request(artifact, spec, ("onnx",), PRECISIONS, reasons=REASONS, text=True)
         check_graph_precision(artifact, spec)
         return save_optimised(artifact, spec, out_dir) if read_options(spec, OPTIONS)["ahead"] == "1" else artifact
 
@@ -126,7 +126,7 @@ class OrtBackend:
             BackendUnavailable: the CPU provider was dropped, or the engine does not run the precision.
             UsageError: an option is unknown.
         """
-        check_request(artifact, spec, ("onnx",), PRECISIONS, reasons=REASONS)
+        check_request(artifact, spec, ("onnx",), PRECISIONS, reasons=REASONS, text=True)
         check_graph_precision(artifact, spec)
         session = open_session(artifact, make_session_options(spec))
         check_interface(artifact.inputs, session.get_inputs(), artifact.path)

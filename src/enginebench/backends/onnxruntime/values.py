@@ -1,14 +1,13 @@
-"""Answers of ONNX Runtime that are no plain tensors, as arrays."""
+"""Outputs of ONNX Runtime that are no plain tensors, as arrays. Imports nothing of ours: bundles hold a copy."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any, TypeAlias
 
 import numpy as np
 
-if TYPE_CHECKING:
-    from enginebench.core.protocols import Array
+Array: TypeAlias = np.ndarray[Any, Any]
 
 
 def flatten_answer(value: Any) -> Array:

@@ -132,7 +132,7 @@ def check_feeds(feeds: dict[str, Any]) -> None:
 def fits(array: Any, spec: dict[str, Any]) -> bool:
     """Whether an array has the type of an input, its number of axes, and its length along those that are fixed."""
     shape = getattr(array, "shape", None)
-    if shape is None or (spec["dtype"] != "str" and str(array.dtype) != spec["dtype"]):
+    if shape is None or (array.dtype.kind != "U" if spec["dtype"] == "str" else str(array.dtype) != spec["dtype"]):
         return False
     pairs = zip(spec["shape"], shape, strict=False)
     return len(shape) == len(spec["shape"]) and all(isinstance(want, str) or want == n for want, n in pairs)

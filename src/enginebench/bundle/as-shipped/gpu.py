@@ -70,9 +70,9 @@ class Buffers:
 
 def need_room(buffers: dict[str, Buffers], feeds: dict[str, np.ndarray[Any, Any]], fixed: bool = False) -> bool:
     """Whether buffers are to be made for these shapes; those of others are freed, unless addresses are `fixed`."""
+    facts.check_feeds(feeds)
     if all(name in buffers and buffers[name].host.shape == array.shape for name, array in feeds.items()):
         return False
-    facts.check_feeds(feeds)
     if fixed and buffers:
         raise ValueError("a CUDA graph of ONNX Runtime keeps the shapes of its first inputs; load it again for others")
     while buffers:

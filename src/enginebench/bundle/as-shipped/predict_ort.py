@@ -19,59 +19,29 @@ from typing import Any
 
 import numpy as np
 import onnxruntime
+import session_cpu
 import trial
 
 Arrays = dict[str, np.ndarray[Any, Any]]
-LEVELS = {"all": "ENABLE_ALL", "extended": "ENABLE_EXTENDED", "basic": "ENABLE_BASIC", "none": "DISABLE_ALL"}
-WIDE_SUMS = {"avx512_vnni", "avx_vnni", "amx_int8"}
-# (workers spin within a run, and stop at its end)
-SPINNING = {"run": ("1", "1"), "always": ("1", "0"), "never": ("0", "1")}
-
-
-def make_settings(engine: dict[str, Any]) -> Any:
-    """Session options of the row: its threads, optimisation and way of waiting."""
-    settings = onnxruntime.SessionOptions()
-    settings.intra_op_num_threads = engine["threads"]
-    settings.inter_op_num_threads = 1
-    settings.execution_mode = onnxruntime.ExecutionMode.ORT_SEQUENTIAL
-    level = LEVELS[engine["options"].get("opt", "all")]
-    settings.graph_optimization_level = getattr(onnxruntime.GraphOptimizationLevel, f"ORT_{level}")
-    settings.log_severity_level = 3  # errors only
-    spin, stop = SPINNING[engine["options"].get("spinning", "run")]
-    settings.add_session_config_entry("session.intra_op.allow_spinning", spin)
-    settings.add_session_config_entry("session.force_spinning_stop", stop)
-    if not WIDE_SUMS.intersection(facts.read_instructions()):  # an older CPU, where 8-bit sums would saturate
-        settings.add_session_config_entry("session.x64quantprecision", "1")
-    settings.enable_cpu_mem_arena = engine["options"].get("arena", "own") != "none"
-    return settings
 
 
 class Predictor:
     """One session with its buffers bound once; new shapes get new buffers. Call it, or bind, run and fetch."""
 
-    def __init__(self, bundle: dict[str, Any]) -> None:
-        onnxruntime.disable_telemetry_events()
-        path = str(facts.HERE / bundle["artifact"]["path"])
-        settings = make_settings(bundle["engine"])
-        try:
-            session = onnxruntime.InferenceSession(path, settings, providers=["CPUExecutionProvider"])
-        except Exception:  # without VNNI it has no exact kernels for signed activations: sums may saturate
-            settings.add_session_config_entry("session.x64quantprecision", "0")
-            session = onnxruntime.InferenceSession(path, settings, providers=["CPUExecutionProvider"])
-        session.disable_fallback()
-        self._binding = session.io_binding()
+    def __init__(self, opened: Any, bundle: dict[str, Any]) -> None:
+        self._binding = opened.io_binding()
         self._specs, self._results = bundle["artifact"]["inputs"], bundle["artifact"]["outputs"]
         self._inputs: Arrays = {}
         self._answers: Arrays = {}
         self._late: list[str] = []  # outputs whose shape only a run knows
         # The extension's own call: the wrapper around it looks for WebGPU captures, which costs 0.8 us a call.
-        call = session._sess.run_with_iobinding
+        call = opened._sess.run_with_iobinding
         self.run = partial(call, self._binding._iobinding, onnxruntime.RunOptions())
 
     def bind(self, feeds: Arrays) -> None:
         """Copies the inputs into the session's buffers."""
+        facts.check_feeds(feeds)
         if any(name not in self._inputs or self._inputs[name].shape != feeds[name].shape for name in feeds):
-            facts.check_feeds(feeds)
             self._allocate(feeds)
         for name, buffer in self._inputs.items():
             np.copyto(buffer, feeds[name], casting="no")
@@ -109,10 +79,11 @@ class Predictor:
             self._binding.bind_output(name, "cpu", 0, buffer.dtype.type, buffer.shape, buffer.ctypes.data)
 
 
-def load(force: bool = False) -> Predictor:
+def load(force: bool = False) -> Predictor | session_cpu.ByValue:
     """The model, ready. `force` goes on where files, versions or machine are not those of the row, and says so."""
     facts.check(force)
-    return Predictor(facts.BUNDLE)
+    opened = session_cpu.open_session(facts.BUNDLE)
+    return Predictor(opened, facts.BUNDLE) if session_cpu.can_bind(opened) else session_cpu.ByValue(opened)
 
 
 if __name__ == "__main__":

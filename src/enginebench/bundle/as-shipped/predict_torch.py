@@ -45,8 +45,8 @@ class Predictor:
 
     def bind(self, feeds: Arrays) -> None:
         """Copies the inputs into the module's tensors."""
+        facts.check_feeds(feeds)
         if any(name not in self._views or self._views[name].shape != array.shape for name, array in feeds.items()):
-            facts.check_feeds(feeds)
             self._allocate({name: array.shape for name, array in feeds.items()})
         for name, view in self._views.items():
             np.copyto(view, feeds[name], casting="no")

@@ -49,9 +49,9 @@ class Predictor:
 
     def bind(self, feeds: Arrays) -> None:
         """Copies the inputs to the GPU, by way of pinned memory; `run` comes after the copy on the same stream."""
+        facts.check_feeds(feeds)
         torch.cuda.set_stream(self._stream)
         if any(name not in self._pinned or tuple(self._pinned[name].shape) != a.shape for name, a in feeds.items()):
-            facts.check_feeds(feeds)
             self._allocate({name: array.shape for name, array in feeds.items()})
         self._stream.synchronize()  # a copy on its way reads the pinned memory
         for name, pinned in self._pinned.items():

@@ -17,7 +17,7 @@ from msgspec.structs import replace
 
 from enginebench.core.caveats import make_caveat
 from enginebench.core.errors import ArtifactError, FeedError, MissingDependency, ParseError, UsageError
-from enginebench.core.feeds import random_feeds
+from enginebench.core.feeds import has_dtype, random_feeds
 from enginebench.core.preprocess import EXTERNAL
 from enginebench.core.records import Caveat, Task, TensorSpec
 from enginebench.core.shapes import find_batch_axes
@@ -460,7 +460,7 @@ def _check_arrays(path: Path, arrays: Mapping[str, Any], inputs: Sequence[Tensor
 
 
 def _compare_with_spec(array: Any, spec: TensorSpec) -> list[str]:
-    if array.dtype != np.dtype(spec.dtype):
+    if not has_dtype(array.dtype, spec.dtype):
         return [f"input {spec.name!r} has dtype {array.dtype}, not {spec.dtype}"]
     fits = array.ndim == len(spec.shape) and all(
         not isinstance(want, int) or want == have for want, have in zip(spec.shape[1:], array.shape[1:], strict=True)

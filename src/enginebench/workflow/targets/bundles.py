@@ -5,10 +5,11 @@ from __future__ import annotations
 import sys
 import warnings
 from collections.abc import Mapping
+from contextlib import ExitStack
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from types import TracebackType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
+from weakref import finalize
 
 from msgspec.structs import replace
 
@@ -20,9 +21,12 @@ from enginebench.core.records import Artifact, MeasureSpec, Result, TensorSpec
 from enginebench.measure.machine import describe_machine
 from enginebench.workflow.child.opening import open_for
 from enginebench.workflow.folder import RunFolder, RunRequest
+from enginebench.workflow.targets.scratch import open_scratch
 from enginebench.workflow.targets.stored_row import Stored
 
 if TYPE_CHECKING:
+    from typing import Self
+
     from enginebench.core.protocols import Array, Engine, Feeds, RunCall
 
 
@@ -106,25 +110,30 @@ def find_row(run: Path, bundle: Bundle) -> Path:
     return path
 
 
-class LoadedBundle:
-    """The engine of a bundle: call it with the inputs by name, or `bind`, `run`, `fetch`. Closes with its `with` block.
+class LoadedEngine:
+    """A loaded engine: call it with the inputs by name, or `bind`, `run`, `fetch`. Closes with its `with` block.
+
+    What else the engine can do (`threads`, `effective_precision`, ...) it can do here, too.
 
     Args:
         engine: loaded.
-        bundle: what it says of itself.
-        place: folder of caches, deleted at the end.
+        place: what it needs while it is open, its folder for one; closed after it, at the latest with the program.
     """
 
-    def __init__(self, engine: Engine, bundle: Bundle, place: TemporaryDirectory[str]) -> None:
-        self.bundle = bundle
+    def __init__(self, engine: Engine, place: ExitStack) -> None:
         self._engine = engine
-        self._place = place
+        self._leave = finalize(self, place.close)
 
     def __call__(self, feeds: Feeds) -> dict[str, Array]:
         """The outputs by name."""
         self._engine.bind(feeds)
         self._engine.run()
         return self._engine.fetch()
+
+    def __getattr__(self, name: str) -> Any:
+        if name == "_engine":  # of an object that was never made
+            raise AttributeError(name)
+        return getattr(self._engine, name)
 
     @property
     def inputs(self) -> tuple[TensorSpec, ...]:
@@ -147,15 +156,23 @@ class LoadedBundle:
     def close(self) -> None:
         """Frees the engine; may be called twice."""
         self._engine.close()
-        self._place.cleanup()
+        self._leave()
 
-    def __enter__(self) -> LoadedBundle:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+
+
+class LoadedBundle(LoadedEngine):
+    """The engine of a bundle, and what the bundle says of itself."""
+
+    def __init__(self, engine: Engine, place: ExitStack, bundle: Bundle) -> None:
+        super().__init__(engine, place)
+        self.bundle = bundle
 
 
 def load_bundle(root: Path, *, force: bool = False) -> LoadedBundle:
@@ -169,11 +186,7 @@ def load_bundle(root: Path, *, force: bool = False) -> LoadedBundle:
     if bundle.module is not None and bundle.module.flat and bundle.module.file:
         sys.path.append(str(root.absolute()))
         artifact = replace(artifact, model=f"{bundle.module.file.removesuffix('.py')}:{bundle.module.name}")
-    place: TemporaryDirectory[str] = TemporaryDirectory(prefix="enginebench-")
-    try:
-        backend = open_for(bundle.engine, place.name)
+    with ExitStack() as place:
+        backend = open_for(bundle.engine, str(place.enter_context(open_scratch())))
         assert isinstance(backend, Loadable)  # engines that time themselves are never delivered
-        return LoadedBundle(backend.load(artifact, bundle.engine), bundle, place)
-    except BaseException:
-        place.cleanup()
-        raise
+        return LoadedBundle(backend.load(artifact, bundle.engine), place.pop_all(), bundle)

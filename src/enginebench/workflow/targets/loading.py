@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Mapping
+from contextlib import ExitStack
 from pathlib import Path
-from typing import TYPE_CHECKING, overload
+from typing import overload
 
 from msgspec.structs import replace
 
@@ -17,11 +17,8 @@ from enginebench.workflow.child.isolate import run_child
 from enginebench.workflow.child.jobs import BuildJob
 from enginebench.workflow.child.opening import build_graph, open_for
 from enginebench.workflow.child.perform.sources import take_file
-from enginebench.workflow.targets.bundles import LoadedBundle, load_bundle
+from enginebench.workflow.targets.bundles import LoadedBundle, LoadedEngine, load_bundle
 from enginebench.workflow.targets.scratch import open_scratch
-
-if TYPE_CHECKING:
-    from enginebench.core.protocols import Engine
 
 # As long as `enginebench build` waits where nobody says otherwise.
 BUILD_LIMIT_S = 7200.0
@@ -40,7 +37,7 @@ def load_engine(
     device: str = "cpu",
     batch: int = 1,
     threads: int = 1,
-) -> AbstractContextManager[Engine]: ...
+) -> LoadedEngine: ...
 
 
 def load_engine(
@@ -52,8 +49,8 @@ def load_engine(
     batch: int = 1,
     threads: int = 1,
     force: bool = False,
-) -> AbstractContextManager[Engine] | LoadedBundle:
-    """The engine of a bundle, ready to be called; or that of a plan or an ONNX file, in a `with` block.
+) -> LoadedEngine:
+    """The engine of a bundle, or that of a plan or an ONNX file: ready to be called, until it is closed.
 
     Args:
         path: a bundle that `deliver` wrote; with `engine`, a plan for `tensorrt`, and for the others an ONNX file
@@ -74,14 +71,14 @@ def load_engine(
     return _open_engine(path, engine, options or {}, device, batch, threads)
 
 
-@contextmanager
 def _open_engine(
     path: str | Path, engine: str, options: Mapping[str, str], device: str, batch: int, threads: int
-) -> Iterator[Engine]:
+) -> LoadedEngine:
     spec = EngineSpec(
         backend=engine, options=dict(options), device=find_device(engine, device), batch=batch, threads=threads
     )
-    with open_scratch() as scratch:
+    with ExitStack() as place:
+        scratch = place.enter_context(open_scratch())
         backend = open_for(spec, str(scratch))
         if not isinstance(backend, Loadable):
             raise UsageError(
@@ -95,5 +92,4 @@ def _open_engine(
             artifact = run_child(job, timeout_s=BUILD_LIMIT_S).artifact
         else:
             artifact = build_graph(backend, source, spec, str(scratch), lambda text: None)
-        with backend.load(artifact, spec) as loaded:
-            yield loaded
+        return LoadedEngine(backend.load(artifact, spec), place.pop_all())

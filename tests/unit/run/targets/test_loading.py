@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -38,11 +39,34 @@ def test_other_engines_load_the_same_way() -> None:
         assert engine.fetch()["output"].shape == (2, 10)
 
 
-def test_refusals(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="times itself"), load_engine(DATA_DIR / "digits-cnn.onnx", "trtexec"):
-        pass
-    with pytest.raises(ArtifactError, match="missing or empty"), load_engine(tmp_path / "no.plan", "ort"):
-        pass
+def test_it_is_open_at_once_and_closed_when_it_is_dropped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    batch = np.zeros((2, 1, 8, 8), np.float32)
+    engine = load_engine(DATA_DIR / "digits-cnn.onnx", "ort", batch=2)
+    engine.bind({"input": batch})
+    engine.run()
+    assert np.array_equal(engine.fetch()["output"], engine({"input": batch})["output"])
+    assert engine.threads == 1  # as only some engines say
+    assert len(list(tmp_path.iterdir())) == 1
+    engine.close()
+    engine.close()
+    assert not list(tmp_path.iterdir())
+    with pytest.raises(UsageError, match="is closed"):
+        engine.bind({"input": batch})
+    engine = load_engine(DATA_DIR / "digits-cnn.onnx", "ort")
+    del engine
+    assert not list(tmp_path.iterdir())
+
+
+def test_what_cannot_be_loaded_is_refused_by_the_call(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="times itself"):
+        load_engine(DATA_DIR / "digits-cnn.onnx", "trtexec")
+    with pytest.raises(ArtifactError, match="missing or empty"):
+        load_engine(tmp_path / "no.plan", "ort")
+    with pytest.raises(UsageError, match="unknown engine 'orf'"):
+        load_engine(DATA_DIR / "digits-cnn.onnx", "orf")
+    with pytest.raises(UsageError, match="no option 'colour'"):
+        load_engine(DATA_DIR / "digits-cnn.onnx", "ort", options={"colour": "red"})
 
 
 @pytest.mark.parametrize("to", ["fp16", "int8@cpu"])

@@ -99,7 +99,7 @@ def _take_row(name: str, array: Array, i: int, step: int) -> Array:
 
 
 def join_rows(answers: Iterable[Mapping[str, Array]], apart: Collection[str] = ()) -> dict[str, Array]:
-    """The answers joined along the first axis; where other axes differ, shorter ones are filled up with zeros.
+    """The answers joined along the first axis; where other axes differ, shorter ones are filled up with zeros or "".
 
     Those of the outputs `apart` get a first axis of their own: their lengths say nothing about entries.
     """
@@ -113,7 +113,11 @@ def join_rows(answers: Iterable[Mapping[str, Array]], apart: Collection[str] = (
         arrays = [array if array.ndim == ranks else array[None] for array in arrays]
         longest = [max(lengths) for lengths in zip(*(array.shape[1:] for array in arrays), strict=True)]
         padded = [
-            np.pad(a, [(0, 0), *((0, want - have) for want, have in zip(longest, a.shape[1:], strict=True))])
+            np.pad(
+                a,
+                [(0, 0), *((0, want - have) for want, have in zip(longest, a.shape[1:], strict=True))],
+                constant_values=a.dtype.type(),
+            )
             if list(a.shape[1:]) != longest
             else a
             for a in arrays

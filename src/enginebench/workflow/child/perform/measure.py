@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 NOT_PINNED = make_caveat("environment.not_pinned")
 # Before and after each repetition; the median of twenty shrugs off single interruptions.
 REFERENCE_REPEATS = 10
+# More than half of the work: the row's times are those of the smaller part.
+LEFT_SHARE = 0.5
 
 
 def measure_repetition(job: MeasureJob, note: NoteCall, keep: KeepCall[MeasureAnswer]) -> MeasureAnswer:
@@ -89,6 +91,7 @@ def _time_engine(
     complete_and_prove: Callable[[Measurement, Engine], MeasureAnswer] | None,
 ) -> MeasureAnswer:
     """The answer, completed once the engine is gone; or while it is still there, if its record is wanted."""
+    from enginebench.measure.loop import measure_left
     from enginebench.measure.machine import peak_memory_bytes
     from enginebench.models.task import sample_feeds
 
@@ -105,8 +108,11 @@ def _time_engine(
         first_run = time.perf_counter()
         note("timing")
         measured = time_watched(engine, feeds, job.measure, job.engine, pinned=pinned, gpu=gpu)
+        left = measure_left(engine) if job.measure.scope == "compute" else 0.0  # scope io times the fetch as well
+        doubts = [make_caveat("work_outside_run", share=left)] if left > LEFT_SHARE else []
         measured = replace(
             measured,
+            caveats=(*measured.caveats, *doubts),
             load_s=loaded - start,
             first_run_s=first_run - bound,
             peak_memory_bytes=peak_memory_bytes(),
