@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import itertools
 import os
+import shutil
 from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
@@ -20,6 +21,7 @@ from enginebench.core.names import slug
 from enginebench.core.records import Artifact, Machine, MeasureSpec, ModelSource, Precision, Recipe, Result, Scope, Task
 from enginebench.core.store import encode, hash_file, read_record, read_result, write_atomic
 from enginebench.report.tune.document import TuneDocument
+from enginebench.workflow.trust import trust_artifact, trust_request
 
 RUN_SCHEMA = "enginebench.run-record/1"
 TUNE_FILE = "tune.json"  # the document of a search, in its folder
@@ -184,6 +186,7 @@ class RunFolder:
                 f"{self.root} holds a run already, of which no row was begun; continue it with --resume, delete the "
                 "folder, or choose another --out"
             )
+        self._drop_compiled()
         self.write_record(record)
 
     def write_record(self, record: RunRecord) -> None:
@@ -237,6 +240,31 @@ class RunFolder:
         found = read_record(path, TuneDocument).winner
         return found.id if found else None
 
+    def open_all(self, result: Result) -> Result:
+        """A stored row with every artifact of it as `open` gives it."""
+        return self._change_paths(result, self.open)
+
+    def take_over(self, record: RunRecord, given: RunRequest) -> RunRecord:
+        """The folder's record, to go on with what `given` asks for again; code that others compiled is removed.
+
+        Raises:
+            UsageError: the record names code, or a file outside of the folder, that `given` does not.
+            ArtifactError: something in the folder is a symbolic link.
+        """
+        request = trust_request(record.request, given, self.root / "run.json")
+        self._drop_compiled()
+        return replace(record, request=request)
+
+    def _drop_compiled(self) -> None:
+        """Removes what compilers left for the next process: it would run. Links are refused before one is followed."""
+        for folder, names, files in os.walk(self.root / ARTIFACTS):
+            for name in (".", *names, *files):
+                if (path := Path(folder, name)).is_symlink():
+                    check_inside(self.root, path)
+            if "cache" in names:
+                shutil.rmtree(Path(folder, "cache"))
+                names.remove("cache")
+
     @staticmethod
     def _change_paths(result: Result, change: Callable[[Artifact], Artifact]) -> Result:
         artifacts = tuple(map(change, result.artifacts))
@@ -259,14 +287,25 @@ class RunFolder:
         Raises:
             ArtifactError: its path leads out of the folder.
         """
-        if not artifact.path or Path(artifact.path).is_absolute():
+        if not artifact.path:
             return artifact
         path = self.root.absolute() / artifact.path
         if not path.resolve().is_relative_to(self.root.resolve()):
             raise ArtifactError(f"{self.root}: the stored path {artifact.path!r} leads out of the folder")
         return replace(artifact, path=str(path))
 
-    def verify(self, artifact: Artifact) -> None:
+    def open(self, artifact: Artifact) -> Artifact:
+        """A stored artifact that an engine may open: inside of the folder, unchanged, and running no unnamed code.
+
+        Raises:
+            ArtifactError: its path leads out of the folder, or a file is gone or has changed since.
+            UsageError: it names code that this program does not.
+        """
+        found = self.absolute(artifact)
+        self._verify(found)
+        return trust_artifact(found, self.root)
+
+    def _verify(self, artifact: Artifact) -> None:
         """Checks that the artifact's files, including those beside the main one, still have the stored hashes.
 
         Raises:
@@ -279,6 +318,7 @@ class RunFolder:
             raise ArtifactError(f"{path} is gone; the run cannot be continued. Start a new one")
         for known in artifact.files:
             file = path.parent / known.path
+            check_inside(self.root.absolute(), file)
             if Path(known.path).is_absolute() or ".." in Path(known.path).parts:
                 raise ArtifactError(f"{path}: its file {known.path!r} would lie outside its folder; it is not read")
             if not file.is_file():

@@ -43,6 +43,7 @@ from enginebench.workflow.search.space import Arm, list_arms, list_stream_counts
 from enginebench.workflow.search.track import TimedTrack
 from enginebench.workflow.search.under_load import LoadTrack
 from enginebench.workflow.targets.sources import Sources, choose_labelled, gather_sources
+from enginebench.workflow.trust import allow_request
 
 TUNE_PAGE, PICTURE = "tune.html", "frontier.png"
 
@@ -76,6 +77,7 @@ def tune_model(
         EngineBenchError: the model cannot be exported, no engine can run here, ...
     """
     folder = RunFolder(root)
+    allow_request(request.run)
     run, record = _take_up(folder, request) if resume else _begin(folder, request, command)
     if budget_s is not None:
         record = replace(record, request=replace(record.request, budget_s=budget_s))
@@ -128,6 +130,7 @@ def _take_up(folder: RunFolder, request: SearchRequest) -> tuple[RunRecord, Sear
             f"{folder.root} cannot be continued here, since its rows would not compare: {'; '.join(changed)}. "
             "Start a new search"
         )
+    run = folder.take_over(run, request.run)
     # Paths stand in run.json in a form that says nothing about the user.
     return run, replace(record, request=replace(record.request, run=run.request))
 
@@ -185,10 +188,7 @@ def find_arms(request: SearchRequest, machine: Machine) -> list[Arm]:
 def _find_sources(folder: RunFolder, run: RunRecord, reporter: Reporter) -> Sources:
     """The artifacts to start from: those of the stored search, else made now and stored."""
     if run.sources:
-        artifacts = tuple(folder.absolute(a) for a in run.sources)
-        for artifact in artifacts:
-            folder.verify(artifact)
-        return Sources(artifacts=artifacts, problems=run.problems)
+        return Sources(artifacts=tuple(map(folder.open, run.sources)), problems=run.problems)
     found = gather_sources(run.request, folder.artifacts, reporter)
     folder.write_record(
         replace(run, sources=tuple(folder.relative(a) for a in found.artifacts), problems=found.problems)

@@ -1,0 +1,150 @@
+"""What a stored file may name: data in its own folder. Code, and files elsewhere, only if this program names them too.
+
+A program is one command line, or a process that uses the Python API.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from msgspec.structs import replace
+
+from enginebench.backends.registry import find_entry
+from enginebench.core.errors import ArtifactError, UsageError
+from enginebench.core.records import Artifact
+from enginebench.core.store import hash_file
+from enginebench.models.zoo import resolve_model
+
+if TYPE_CHECKING:
+    from enginebench.workflow.folder import RunRequest
+
+# What of a request names a file, a folder or code: the option that names it, and the values that name none.
+OUTSIDE = {
+    "weights": ("--weights", ("default", "random")),
+    "inputs": ("--inputs", ()),
+    "data": ("--data", ("digits", "fake")),
+    "targets": ("--targets", ()),
+}
+# What this program has named; a file also by its name alone, since a stored path may be that of another machine.
+_named: dict[str, str] = {}
+
+
+def allow_code(*names: str | os.PathLike[str]) -> None:
+    """Allows stored files that are opened from now on to name this code.
+
+    Args:
+        names: `package.module:function`; a library, or a .pt2 file; or an option of an engine, as `path=/opt/trtexec`.
+    """
+    for given in names:
+        name, path = os.fspath(given), Path(given).expanduser()
+        _named[name] = name
+        if path.is_file():
+            _named[path.name] = str(path.absolute())
+
+
+def allow_model(model: str) -> None:
+    """Allows the MODEL that the user names, if it is code."""
+    if ":" in model or model.lower().endswith(".pt2"):
+        allow_code(model)
+
+
+def allow_engines(engines: Iterable[tuple[str, Mapping[str, str]]]) -> None:
+    """Allows what the options of these engines name; they are the user's own."""
+    allow_code(*(f"{key}={value}" for name, options in engines for key, value in _list_outside(name, options)))
+
+
+def trust_engine(name: str, options: Mapping[str, str], where: Path | str) -> None:
+    """Checks that a stored engine names no program, library or file that this program does not.
+
+    Raises:
+        UsageError: one of its options does.
+    """
+    for key, value in _list_outside(name, options):
+        text = f"{key}={value}"
+        _require(text, _named.get(text), f"an option of {name}", where)
+
+
+def _list_outside(name: str, options: Mapping[str, str]) -> list[tuple[str, str]]:
+    outside = {key for key, option in find_entry(name).options.items() if option.outside}
+    return [(key, value) for key, value in options.items() if key in outside and value not in ("", "0")]
+
+
+def trust_artifact(artifact: Artifact, where: Path | str) -> Artifact:
+    """A stored artifact that may be opened: its libraries are those that this program names.
+
+    Raises:
+        UsageError: it names code that this program does not.
+        ArtifactError: it is an exported program, and not the one that this program names.
+    """
+    model = artifact.model
+    if artifact.kind == "torch" and Path(artifact.path).suffix.lower() == ".pt2":
+        named = _require(model, _find_file(model), "an exported program, whose expressions Python evaluates", where)
+        if hash_file(Path(named)) != artifact.sha256:
+            raise ArtifactError(f"{where}: its exported program is not that of {named}, so it is not opened")
+    elif artifact.kind == "torch" and _is_factory(model):
+        _require(model, _named.get(model), "Python code that makes the model", where)
+    return replace(artifact, operator_libraries=_trust_libraries(artifact.operator_libraries, where))
+
+
+def _trust_libraries(libraries: Iterable[str], where: Path | str) -> tuple[str, ...]:
+    what, option = "a library of custom operators", "--ort-extension"
+    return tuple(_require(name, _find_file(name), what, where, option) for name in libraries)
+
+
+def _find_file(name: str) -> str | None:
+    return _named.get(name) or _named.get(Path(name).name)
+
+
+def _is_factory(model: str) -> bool:
+    return ":" in model and resolve_model(model).kind == "factory"
+
+
+def _require(name: str, found: str | None, what: str, where: Path | str, option: str = "--allow-code") -> str:
+    """What this program calls the code that a stored file names.
+
+    Raises:
+        UsageError: it does not name it.
+    """
+    if found is None:
+        raise UsageError(
+            f"{where} names {name!r}, {what}. A stored file runs no code that the command does not name. If you trust "
+            f"it, add {option} {name}"
+        )
+    return found
+
+
+def trust_request(stored: RunRequest, given: RunRequest, where: Path) -> RunRequest:
+    """The stored request of a run to continue; what it names outside of its folder is what `given` names.
+
+    Raises:
+        UsageError: it names a file, or code, that `given` does not.
+    """
+    allow_request(given)
+    for field, (option, harmless) in OUTSIDE.items():
+        known = getattr(stored, field)
+        if known not in (None, *harmless, getattr(given, field)):
+            raise _explain_unnamed(where, option, known)
+    for metric in stored.metrics:
+        if ":" in metric and metric not in given.metrics:
+            raise _explain_unnamed(where, "--metric", metric)
+    for name, options in stored.engines:
+        trust_engine(name, options, where)
+    _trust_libraries(stored.operator_libraries, where)
+    return replace(stored, model=given.model, operator_libraries=given.operator_libraries)
+
+
+def _explain_unnamed(where: Path, option: str, name: str) -> UsageError:
+    return UsageError(
+        f"{where} was begun with {option} {name}, which this command does not name. Nothing outside of a stored folder "
+        f"is opened by its word alone: add {option} {name}"
+    )
+
+
+def allow_request(request: RunRequest) -> None:
+    """Allows what a request names that the user made."""
+    allow_model(request.model)
+    allow_code(*request.operator_libraries)
+    allow_engines(request.engines)
