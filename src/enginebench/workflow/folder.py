@@ -21,11 +21,25 @@ from enginebench.core.names import slug
 from enginebench.core.records import Artifact, Machine, MeasureSpec, ModelSource, Precision, Recipe, Result, Scope, Task
 from enginebench.core.store import encode, hash_file, read_record, read_result, write_atomic
 from enginebench.report.tune.document import TuneDocument
-from enginebench.workflow.trust import trust_artifact, trust_request
+from enginebench.workflow.trust import (
+    allow_code,
+    allow_engines,
+    allow_model,
+    trust_artifact,
+    trust_engine,
+    trust_libraries,
+)
 
 RUN_SCHEMA = "enginebench.run-record/1"
 TUNE_FILE = "tune.json"  # the document of a search, in its folder
 ARTIFACTS = "artefacts"  # the name on disk: stored runs have it, so its spelling stays
+# What of a request names a file, a folder or code: the option that names it, and the values that name none.
+OUTSIDE = {
+    "weights": ("--weights", ("default", "random")),
+    "inputs": ("--inputs", ()),
+    "data": ("--data", ("digits", "fake")),
+    "targets": ("--targets", ()),
+}
 
 
 class Wanted(Struct, frozen=True, kw_only=True):
@@ -119,6 +133,40 @@ def _map_paths(request: RunRequest, change: Callable[[str], str]) -> RunRequest:
     return replace(request, **{name: None if text is None else change(text) for name, text in given.items()})
 
 
+def trust_request(stored: RunRequest, given: RunRequest, where: Path) -> RunRequest:
+    """The stored request of a run to continue; what it names outside of its folder is what `given` names.
+
+    Raises:
+        UsageError: it names a file, or code, that `given` does not.
+    """
+    allow_request(given)
+    for field, (option, harmless) in OUTSIDE.items():
+        known = getattr(stored, field)
+        if known not in (None, *harmless, getattr(given, field)):
+            raise _explain_unnamed(where, option, known)
+    for metric in stored.metrics:
+        if ":" in metric and metric not in given.metrics:
+            raise _explain_unnamed(where, "--metric", metric)
+    for name, options in stored.engines:
+        trust_engine(name, options, where, f"--engines {name}:")
+    trust_libraries(stored.operator_libraries, where)
+    return replace(stored, model=given.model, operator_libraries=given.operator_libraries)
+
+
+def _explain_unnamed(where: Path, option: str, name: str) -> UsageError:
+    return UsageError(
+        f"{where} was begun with {option} {name}, which this command does not name. Nothing outside of a stored folder "
+        f"is opened by its word alone: add {option} {name}"
+    )
+
+
+def allow_request(request: RunRequest) -> None:
+    """Allows what a request names that the user made."""
+    allow_model(request.model)
+    allow_code(*request.operator_libraries)
+    allow_engines(request.engines)
+
+
 def default_folder(model: str, now: datetime | None = None) -> Path:
     """`results/<slug of model>-<utc time>`, numbered if a run of the same second is already there."""
     stamp = (now or datetime.now(UTC)).strftime("%Y%m%dT%H%M%SZ")
@@ -164,6 +212,11 @@ class RunFolder:
     def outputs_path(self, row_id: str) -> Path:
         """The file of a row's answers to the check inputs."""
         return self.artifacts / "outputs" / f"{row_id}.npz"
+
+    def find_outputs(self, row_id: str) -> Path:
+        """The same file of a stored row, which may be read; raises ArtifactError if a link leads to it."""
+        check_inside(self.root, self.outputs_path(row_id))
+        return self.outputs_path(row_id)
 
     def answers_path(self, row_id: str) -> Path:
         """The file of what the metrics need of a row's answers to the labelled samples."""

@@ -15,7 +15,7 @@ from enginebench.measure.machine import describe_machine
 from enginebench.report.load.document import LoadSettings
 from enginebench.workflow.campaign import Campaign
 from enginebench.workflow.child.places import OPTION, describe_place
-from enginebench.workflow.folder import RunFolder, RunRecord, RunRequest
+from enginebench.workflow.folder import RunFolder, RunRecord, RunRequest, allow_request
 from enginebench.workflow.limits import bound_results
 from enginebench.workflow.lock import lock_devices
 from enginebench.workflow.plan import list_devices, plan_rows
@@ -25,7 +25,6 @@ from enginebench.workflow.reporting import describe_stored
 from enginebench.workflow.scoring import Judged, judge_by
 from enginebench.workflow.targets.sides import free_batch
 from enginebench.workflow.targets.sources import choose_labelled, gather_sources
-from enginebench.workflow.trust import allow_request
 
 
 def run_model(

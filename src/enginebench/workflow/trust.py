@@ -8,7 +8,6 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
@@ -18,16 +17,6 @@ from enginebench.core.records import Artifact
 from enginebench.core.store import hash_file
 from enginebench.models.zoo import resolve_model
 
-if TYPE_CHECKING:
-    from enginebench.workflow.folder import RunRequest
-
-# What of a request names a file, a folder or code: the option that names it, and the values that name none.
-OUTSIDE = {
-    "weights": ("--weights", ("default", "random")),
-    "inputs": ("--inputs", ()),
-    "data": ("--data", ("digits", "fake")),
-    "targets": ("--targets", ()),
-}
 # What this program has named; a file also by its name alone, since a stored path may be that of another machine.
 _named: dict[str, str] = {}
 
@@ -56,7 +45,7 @@ def allow_engines(engines: Iterable[tuple[str, Mapping[str, str]]]) -> None:
     allow_code(*(f"{key}={value}" for name, options in engines for key, value in _list_outside(name, options)))
 
 
-def trust_engine(name: str, options: Mapping[str, str], where: Path | str) -> None:
+def trust_engine(name: str, options: Mapping[str, str], where: Path | str, option: str = "--allow-code") -> None:
     """Checks that a stored engine names no program, library or file that this program does not.
 
     Raises:
@@ -64,7 +53,7 @@ def trust_engine(name: str, options: Mapping[str, str], where: Path | str) -> No
     """
     for key, value in _list_outside(name, options):
         text = f"{key}={value}"
-        _require(text, _named.get(text), f"an option of {name}", where)
+        _require(text, _named.get(text), f"an option of {name}", where, option)
 
 
 def _list_outside(name: str, options: Mapping[str, str]) -> list[tuple[str, str]]:
@@ -86,10 +75,11 @@ def trust_artifact(artifact: Artifact, where: Path | str) -> Artifact:
             raise ArtifactError(f"{where}: its exported program is not that of {named}, so it is not opened")
     elif artifact.kind == "torch" and _is_factory(model):
         _require(model, _named.get(model), "Python code that makes the model", where)
-    return replace(artifact, operator_libraries=_trust_libraries(artifact.operator_libraries, where))
+    return replace(artifact, operator_libraries=trust_libraries(artifact.operator_libraries, where))
 
 
-def _trust_libraries(libraries: Iterable[str], where: Path | str) -> tuple[str, ...]:
+def trust_libraries(libraries: Iterable[str], where: Path | str) -> tuple[str, ...]:
+    """Each of these libraries as this program names it; raises UsageError if it does not."""
     what, option = "a library of custom operators", "--ort-extension"
     return tuple(_require(name, _find_file(name), what, where, option) for name in libraries)
 
@@ -111,40 +101,6 @@ def _require(name: str, found: str | None, what: str, where: Path | str, option:
     if found is None:
         raise UsageError(
             f"{where} names {name!r}, {what}. A stored file runs no code that the command does not name. If you trust "
-            f"it, add {option} {name}"
+            f"it, add {option}{'' if option.endswith(':') else ' '}{name} (in a program: enginebench.allow_code)"
         )
     return found
-
-
-def trust_request(stored: RunRequest, given: RunRequest, where: Path) -> RunRequest:
-    """The stored request of a run to continue; what it names outside of its folder is what `given` names.
-
-    Raises:
-        UsageError: it names a file, or code, that `given` does not.
-    """
-    allow_request(given)
-    for field, (option, harmless) in OUTSIDE.items():
-        known = getattr(stored, field)
-        if known not in (None, *harmless, getattr(given, field)):
-            raise _explain_unnamed(where, option, known)
-    for metric in stored.metrics:
-        if ":" in metric and metric not in given.metrics:
-            raise _explain_unnamed(where, "--metric", metric)
-    for name, options in stored.engines:
-        trust_engine(name, options, where)
-    _trust_libraries(stored.operator_libraries, where)
-    return replace(stored, model=given.model, operator_libraries=given.operator_libraries)
-
-
-def _explain_unnamed(where: Path, option: str, name: str) -> UsageError:
-    return UsageError(
-        f"{where} was begun with {option} {name}, which this command does not name. Nothing outside of a stored folder "
-        f"is opened by its word alone: add {option} {name}"
-    )
-
-
-def allow_request(request: RunRequest) -> None:
-    """Allows what a request names that the user made."""
-    allow_model(request.model)
-    allow_code(*request.operator_libraries)
-    allow_engines(request.engines)

@@ -12,6 +12,7 @@ from enginebench.cli.options import (
     Common,
     FiniteRange,
     builds_option,
+    code_option,
     common_options,
     env_option,
     measure_options,
@@ -74,6 +75,7 @@ if TYPE_CHECKING:
     "--out", type=click.Path(path_type=Path, dir_okay=False), help="Also write the JSON document to this file."
 )
 @measure_options
+@code_option
 @common_options
 def command(
     target: str,

@@ -20,7 +20,7 @@ from enginebench.report.tune.document import TuneDocument
 from enginebench.report.tune.frontier import draw_frontier
 from enginebench.report.tune.page import format_tune_page
 from enginebench.workflow.campaign import Campaign
-from enginebench.workflow.folder import TUNE_FILE, RunFolder, RunRecord, read_results
+from enginebench.workflow.folder import TUNE_FILE, RunFolder, RunRecord, allow_request, read_results
 from enginebench.workflow.lock import lock_devices
 from enginebench.workflow.main_job import list_changes
 from enginebench.workflow.plan import list_devices
@@ -43,7 +43,6 @@ from enginebench.workflow.search.space import Arm, list_arms, list_stream_counts
 from enginebench.workflow.search.track import TimedTrack
 from enginebench.workflow.search.under_load import LoadTrack
 from enginebench.workflow.targets.sources import Sources, choose_labelled, gather_sources
-from enginebench.workflow.trust import allow_request
 
 TUNE_PAGE, PICTURE = "tune.html", "frontier.png"
 

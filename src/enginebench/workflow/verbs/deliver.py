@@ -169,7 +169,7 @@ def write_row_check(stage: Path, folder: RunFolder, stored: Stored) -> None:
         ParseError: the answers are gone or damaged.
     """
     result, spec = stored.result, stored.spec
-    answers, calls = load_answers(folder.outputs_path(result.id))
+    answers, calls = load_answers(folder.find_outputs(result.id))
     count = calls or -(-CHECK_SAMPLES // spec.batch)
     feeds = sample_feeds(stored.chain[-1].inputs, result.model, spec.batch, result.measure.seed, count)
     write_check(stage, feeds, answers)
