@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import click
 
 from enginebench.core.errors import EngineBenchError
-from enginebench.core.text import count_of
+from enginebench.core.text import clean_text, count_of
 
 if TYPE_CHECKING:
     from enginebench.core.records import Result
@@ -154,5 +154,5 @@ def describe_delivery(document: DeliverDocument) -> Iterator[str]:
     """What was delivered, what is doubtful about it, and how to try it."""
     checked = "it answers like the row" if document.checked else "NOT checked"
     yield f"{document.bundle}: {document.row}, {count_of(len(document.files), 'files')}; {checked}"
-    yield from (f"  {note}" for note in document.notes)
+    yield from (f"  {clean_text(note)}" for note in document.notes)
     yield f"Try it: {shlex.join(['python', str(Path(document.bundle) / 'predict.py'), '--check'])}"

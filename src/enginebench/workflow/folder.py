@@ -25,21 +25,18 @@ from enginebench.workflow.trust import (
     allow_code,
     allow_engines,
     allow_model,
+    find_allowed,
+    require_named,
     trust_artifact,
     trust_engine,
-    trust_libraries,
 )
 
 RUN_SCHEMA = "enginebench.run-record/1"
 TUNE_FILE = "tune.json"  # the document of a search, in its folder
 ARTIFACTS = "artefacts"  # the name on disk: stored runs have it, so its spelling stays
-# What of a request names a file, a folder or code: the option that names it, and the values that name none.
-OUTSIDE = {
-    "weights": ("--weights", ("default", "random")),
-    "inputs": ("--inputs", ()),
-    "data": ("--data", ("digits", "fake")),
-    "targets": ("--targets", ()),
-}
+# What of a request names a file, a folder or code, and the option that names it; values that name nothing of the kind.
+OUTSIDE = {"weights": "--weights", "inputs": "--inputs", "data": "--data", "targets": "--targets"}
+HARMLESS = (None, "default", "random", "digits", "fake")
 
 
 class Wanted(Struct, frozen=True, kw_only=True):
@@ -140,24 +137,15 @@ def trust_request(stored: RunRequest, given: RunRequest, where: Path) -> RunRequ
         UsageError: it names a file, or code, that `given` does not.
     """
     allow_request(given)
-    for field, (option, harmless) in OUTSIDE.items():
-        known = getattr(stored, field)
-        if known not in (None, *harmless, getattr(given, field)):
-            raise _explain_unnamed(where, option, known)
-    for metric in stored.metrics:
-        if ":" in metric and metric not in given.metrics:
-            raise _explain_unnamed(where, "--metric", metric)
-    for name, options in stored.engines:
-        trust_engine(name, options, where, f"--engines {name}:")
-    trust_libraries(stored.operator_libraries, where)
+    asked = [(option, getattr(stored, name), getattr(given, name)) for name, option in OUTSIDE.items()]
+    unnamed = [(option, name) for option, name, same in asked if name not in (*HARMLESS, same)]
+    unnamed += [("--metric", name) for name in stored.metrics if ":" in name and name not in given.metrics]
+    unnamed += [("--ort-extension", name) for name in stored.operator_libraries if find_allowed(name) is None]
+    for option, name in unnamed:
+        require_named(name, None, "which the run was begun with", where, f"{option} ")
+    for engine, options in stored.engines:
+        trust_engine(engine, options, where, f"--engines {engine}:")
     return replace(stored, model=given.model, operator_libraries=given.operator_libraries)
-
-
-def _explain_unnamed(where: Path, option: str, name: str) -> UsageError:
-    return UsageError(
-        f"{where} was begun with {option} {name}, which this command does not name. Nothing outside of a stored folder "
-        f"is opened by its word alone: add {option} {name}"
-    )
 
 
 def allow_request(request: RunRequest) -> None:
@@ -184,7 +172,7 @@ def check_inside(root: Path, path: Path) -> None:
     Raises:
         ArtifactError: a part of the path is a symbolic link or `..`, or the end exists and is not a plain file.
     """
-    if ".." in path.relative_to(root).parts:
+    if not path.is_relative_to(root) or ".." in path.relative_to(root).parts:
         raise ArtifactError(f"{path} leads out of the folder {root}; it is not read")
     here = root
     for part in path.relative_to(root).parts:
@@ -348,36 +336,22 @@ class RunFolder:
         return replace(artifact, path=str(path))
 
     def open(self, artifact: Artifact) -> Artifact:
-        """A stored artifact that an engine may open: inside of the folder, unchanged, and running no unnamed code.
+        """A stored artifact that an engine may open: in the folder, with its hashes, and running no unnamed code.
 
         Raises:
-            ArtifactError: its path leads out of the folder, or a file is gone or has changed since.
+            ArtifactError: it leads out of the folder, or a file is gone or has changed since.
             UsageError: it names code that this program does not.
         """
         found = self.absolute(artifact)
-        self._verify(found)
-        return trust_artifact(found, self.root)
-
-    def _verify(self, artifact: Artifact) -> None:
-        """Checks that the artifact's files, including those beside the main one, still have the stored hashes.
-
-        Raises:
-            ArtifactError: a file is gone or has changed since.
-        """
-        if not artifact.files or not artifact.path:
-            return
-        path = Path(artifact.path)
-        if not path.is_file():
-            raise ArtifactError(f"{path} is gone; the run cannot be continued. Start a new one")
-        for known in artifact.files:
+        path = Path(found.path)
+        for known in found.files if found.path else ():
             file = path.parent / known.path
             check_inside(self.root.absolute(), file)
-            if Path(known.path).is_absolute() or ".." in Path(known.path).parts:
-                raise ArtifactError(f"{path}: its file {known.path!r} would lie outside its folder; it is not read")
-            if not file.is_file():
+            if not path.is_file() or not file.is_file():
                 raise ArtifactError(f"{file} is gone; the run cannot be continued. Start a new one")
             if hash_file(file) != known.sha256:
                 raise ArtifactError(f"{file} was changed after the run began (SHA-256 differs). Start a new run")
+        return trust_artifact(found, self.root)
 
 
 def holds_run(root: Path) -> bool:

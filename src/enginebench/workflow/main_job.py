@@ -58,7 +58,7 @@ def run_model(
     """
     folder = root if isinstance(root, RunFolder) else RunFolder(root)
     allow_request(request)
-    known = _take_up(folder, request) if resume else None
+    known = take_up(folder, request) if resume else None
     wanted = known.request if known else request
     asked = bool(wanted.metrics or wanted.targets or wanted.task)
     judged = judge_by(choose_labelled(wanted), asked=asked)
@@ -73,7 +73,7 @@ def run_model(
         return _measure(folder, record, sources, reporter, resume, judged, on_results)
 
 
-def _take_up(folder: RunFolder, request: RunRequest) -> RunRecord:
+def take_up(folder: RunFolder, request: RunRequest) -> RunRecord:
     """The record of the run to continue.
 
     Raises:

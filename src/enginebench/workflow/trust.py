@@ -42,23 +42,37 @@ def allow_model(model: str) -> None:
 
 def allow_engines(engines: Iterable[tuple[str, Mapping[str, str]]]) -> None:
     """Allows what the options of these engines name; they are the user's own."""
-    allow_code(*(f"{key}={value}" for name, options in engines for key, value in _list_outside(name, options)))
+    allow_code(*(text for name, options in engines for text in _list_outside(name, options)))
 
 
-def trust_engine(name: str, options: Mapping[str, str], where: Path | str, option: str = "--allow-code") -> None:
-    """Checks that a stored engine names no program, library or file that this program does not.
+def find_allowed(name: str) -> str | None:
+    """What this program calls the code, or the library, that a stored file calls so; None if it does not name it."""
+    return _named.get(name) or _named.get(Path(name).name)
+
+
+def require_named(name: str, found: str | None, what: str, where: Path | str, option: str = "--allow-code ") -> str:
+    """`found`, what this program calls something that a stored file names.
 
     Raises:
-        UsageError: one of its options does.
+        UsageError: it does not name it.
     """
-    for key, value in _list_outside(name, options):
-        text = f"{key}={value}"
-        _require(text, _named.get(text), f"an option of {name}", where, option)
+    if found is None:
+        raise UsageError(
+            f"{where} names {name!r}, {what}. A stored file runs no code and opens nothing outside of its folder that "
+            f"the command does not name. If you trust it, add {option}{name} (in a program: enginebench.allow_code)"
+        )
+    return found
 
 
-def _list_outside(name: str, options: Mapping[str, str]) -> list[tuple[str, str]]:
+def trust_engine(name: str, options: Mapping[str, str], where: Path | str, option: str = "--allow-code ") -> None:
+    """Checks that a stored engine names no program, library or file that this program does not; raises UsageError."""
+    for text in _list_outside(name, options):
+        require_named(text, _named.get(text), f"an option of {name}", where, option)
+
+
+def _list_outside(name: str, options: Mapping[str, str]) -> list[str]:
     outside = {key for key, option in find_entry(name).options.items() if option.outside}
-    return [(key, value) for key, value in options.items() if key in outside and value not in ("", "0")]
+    return [f"{key}={value}" for key, value in options.items() if key in outside and value not in ("", "0")]
 
 
 def trust_artifact(artifact: Artifact, where: Path | str) -> Artifact:
@@ -70,37 +84,12 @@ def trust_artifact(artifact: Artifact, where: Path | str) -> Artifact:
     """
     model = artifact.model
     if artifact.kind == "torch" and Path(artifact.path).suffix.lower() == ".pt2":
-        named = _require(model, _find_file(model), "an exported program, whose expressions Python evaluates", where)
+        what = "an exported program, whose expressions Python evaluates"
+        named = require_named(model, find_allowed(model), what, where)
         if hash_file(Path(named)) != artifact.sha256:
             raise ArtifactError(f"{where}: its exported program is not that of {named}, so it is not opened")
-    elif artifact.kind == "torch" and _is_factory(model):
-        _require(model, _named.get(model), "Python code that makes the model", where)
-    return replace(artifact, operator_libraries=trust_libraries(artifact.operator_libraries, where))
-
-
-def trust_libraries(libraries: Iterable[str], where: Path | str) -> tuple[str, ...]:
-    """Each of these libraries as this program names it; raises UsageError if it does not."""
-    what, option = "a library of custom operators", "--ort-extension"
-    return tuple(_require(name, _find_file(name), what, where, option) for name in libraries)
-
-
-def _find_file(name: str) -> str | None:
-    return _named.get(name) or _named.get(Path(name).name)
-
-
-def _is_factory(model: str) -> bool:
-    return ":" in model and resolve_model(model).kind == "factory"
-
-
-def _require(name: str, found: str | None, what: str, where: Path | str, option: str = "--allow-code") -> str:
-    """What this program calls the code that a stored file names.
-
-    Raises:
-        UsageError: it does not name it.
-    """
-    if found is None:
-        raise UsageError(
-            f"{where} names {name!r}, {what}. A stored file runs no code that the command does not name. If you trust "
-            f"it, add {option}{'' if option.endswith(':') else ' '}{name} (in a program: enginebench.allow_code)"
-        )
-    return found
+    elif artifact.kind == "torch" and ":" in model and resolve_model(model).kind == "factory":
+        require_named(model, _named.get(model), "Python code that makes the model", where)
+    what, option = "a library of custom operators", "--ort-extension "
+    libraries = (require_named(name, find_allowed(name), what, where, option) for name in artifact.operator_libraries)
+    return replace(artifact, operator_libraries=tuple(libraries))

@@ -8,8 +8,6 @@ import re
 import zlib
 from pathlib import Path
 
-import msgspec
-
 from enginebench.core.errors import ParseError
 
 # Largest content read from one file. A trace of ten million queries is 2.8 GB; anything above this is no artifact of
@@ -18,8 +16,6 @@ MAX_BYTES = 4 << 30
 # Largest log, profile or layer file, and largest content of a gzip file: these are read whole. Verbose build logs of
 # large models have some hundred MB.
 MAX_TEXT_BYTES = 512 << 20
-# What a decoder of JSON raises on bytes that are none.
-DECODE_ERRORS = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 _GZIP = b"\x1f\x8b"
 # ECMA-48 control sequences (colours), operating-system commands (titles) and two-byte escapes.
 _ANSI = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]{0,4096}(?:\x07|\x1b\\)|[@-Z\\-_])")

@@ -9,7 +9,7 @@ from pathlib import Path
 from msgspec.structs import replace
 
 from enginebench.backends.registry import find_installed
-from enginebench.core.errors import BackendUnavailable, MissingDependency, UsageError
+from enginebench.core.errors import BackendUnavailable, MissingDependency
 from enginebench.core.records import Machine
 from enginebench.core.store import encode, write_atomic
 from enginebench.measure.machine import describe_machine
@@ -22,7 +22,7 @@ from enginebench.report.tune.page import format_tune_page
 from enginebench.workflow.campaign import Campaign
 from enginebench.workflow.folder import TUNE_FILE, RunFolder, RunRecord, allow_request, read_results
 from enginebench.workflow.lock import lock_devices
-from enginebench.workflow.main_job import list_changes
+from enginebench.workflow.main_job import take_up
 from enginebench.workflow.plan import list_devices
 from enginebench.workflow.progress import Reporter
 from enginebench.workflow.reporting import describe_stored, write_reports
@@ -121,15 +121,7 @@ def _begin(folder: RunFolder, request: SearchRequest, command: tuple[str, ...]) 
 
 
 def _take_up(folder: RunFolder, request: SearchRequest) -> tuple[RunRecord, SearchRecord]:
-    record, run = read_search(folder.root), folder.read_record()
-    if Path(request.run.model).name != Path(run.request.model).name:
-        raise UsageError(f"{folder.root} holds a search for {run.request.model}, not for {request.run.model}")
-    if changed := list_changes(run.machine, describe_machine()):
-        raise UsageError(
-            f"{folder.root} cannot be continued here, since its rows would not compare: {'; '.join(changed)}. "
-            "Start a new search"
-        )
-    run = folder.take_over(run, request.run)
+    record, run = read_search(folder.root), take_up(folder, request.run)
     # Paths stand in run.json in a form that says nothing about the user.
     return run, replace(record, request=replace(record.request, run=run.request))
 
