@@ -34,9 +34,13 @@ from enginebench.workflow.trust import (
 RUN_SCHEMA = "enginebench.run-record/1"
 TUNE_FILE = "tune.json"  # the document of a search, in its folder
 ARTIFACTS = "artefacts"  # the name on disk: stored runs have it, so its spelling stays
-# What of a request names a file, a folder or code, and the option that names it; values that name nothing of the kind.
-OUTSIDE = {"weights": "--weights", "inputs": "--inputs", "data": "--data", "targets": "--targets"}
-HARMLESS = (None, "default", "random", "digits", "fake")
+# What of a request names a file, a folder or code, and the words that name none.
+OUTSIDE: dict[str, tuple[str, ...]] = {
+    "weights": ("default", "random"),
+    "inputs": (),
+    "data": ("digits", "fake"),
+    "targets": (),
+}
 
 
 class Wanted(Struct, frozen=True, kw_only=True):
@@ -137,8 +141,8 @@ def trust_request(stored: RunRequest, given: RunRequest, where: Path) -> RunRequ
         UsageError: it names a file, or code, that `given` does not.
     """
     allow_request(given)
-    asked = [(option, getattr(stored, name), getattr(given, name)) for name, option in OUTSIDE.items()]
-    unnamed = [(option, name) for option, name, same in asked if name not in (*HARMLESS, same)]
+    asked = {field: (None, getattr(given, field), *words) for field, words in OUTSIDE.items()}
+    unnamed = [(f"--{field}", getattr(stored, field)) for field in asked if getattr(stored, field) not in asked[field]]
     unnamed += [("--metric", name) for name in stored.metrics if ":" in name and name not in given.metrics]
     unnamed += [("--ort-extension", name) for name in stored.operator_libraries if find_allowed(name) is None]
     for option, name in unnamed:
