@@ -35,10 +35,11 @@ def _show_partial(root: Path, record: RunRecord, results: Sequence[Result]) -> N
     from rich.console import Console
 
     from enginebench.report.run.terminal import print_run
+    from enginebench.workflow.folder import format_resume
     from enginebench.workflow.reporting import describe_stored
 
     print_run(describe_stored(record, results), Console(highlight=False), answer=False)
-    command = shlex.join(["enginebench", "run", record.request.model, "--resume", "--out", str(root)])
+    command = format_resume("run", record.request, root)
     click.echo(f"\nThis run is not finished. To continue: {command}", err=True)
 
 

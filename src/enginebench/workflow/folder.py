@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import itertools
 import os
+import shlex
 import shutil
 from collections.abc import Callable
 from datetime import UTC, datetime
@@ -134,6 +135,20 @@ def _map_paths(request: RunRequest, change: Callable[[str], str]) -> RunRequest:
     return replace(request, **{name: None if text is None else change(text) for name, text in given.items()})
 
 
+def list_outside(request: RunRequest) -> list[tuple[str, str]]:
+    """(option, value) of what a request names outside of its folder: a command that continues it names the same."""
+    fields = ((field, getattr(request, field), words) for field, words in OUTSIDE.items())
+    found = [(f"--{field}", value) for field, value, words in fields if value not in (None, *words)]
+    found += [("--metric", name) for name in request.metrics if ":" in name]
+    return [*found, *(("--ort-extension", name) for name in request.operator_libraries)]
+
+
+def format_resume(verb: str, request: RunRequest, root: Path) -> str:
+    """The command line that continues what lies in `root`."""
+    again = (word for pair in list_outside(request) for word in pair)
+    return shlex.join(["enginebench", verb, request.model, *again, "--resume", "--out", str(root)])
+
+
 def trust_request(stored: RunRequest, given: RunRequest, where: Path) -> RunRequest:
     """The stored request of a run to continue; what it names outside of its folder is what `given` names.
 
@@ -141,12 +156,10 @@ def trust_request(stored: RunRequest, given: RunRequest, where: Path) -> RunRequ
         UsageError: it names a file, or code, that `given` does not.
     """
     allow_request(given)
-    asked = {field: (None, getattr(given, field), *words) for field, words in OUTSIDE.items()}
-    unnamed = [(f"--{field}", getattr(stored, field)) for field in asked if getattr(stored, field) not in asked[field]]
-    unnamed += [("--metric", name) for name in stored.metrics if ":" in name and name not in given.metrics]
-    unnamed += [("--ort-extension", name) for name in stored.operator_libraries if find_allowed(name) is None]
-    for option, name in unnamed:
-        require_named(name, None, "which the run was begun with", where, f"{option} ")
+    named = set(list_outside(given))
+    for option, name in list_outside(stored):
+        found = find_allowed(name) if option == "--ort-extension" else name if (option, name) in named else None
+        require_named(name, found, "which the run was begun with", where, f"{option} ")
     for engine, options in stored.engines:
         trust_engine(engine, options, where, f"--engines {engine}:")
     return replace(stored, model=given.model, operator_libraries=given.operator_libraries)

@@ -19,7 +19,7 @@ from enginebench.core.store import hash_file
 from enginebench.models.zoo import DATA_DIR
 from enginebench.workflow import trust
 from enginebench.workflow.child.places import describe_place
-from enginebench.workflow.folder import RunFolder
+from enginebench.workflow.folder import RunFolder, RunRequest, format_resume, trust_request
 from enginebench.workflow.targets.stored import open_stored
 from in_process import run_here
 from processes import Cli
@@ -299,3 +299,18 @@ def test_what_a_run_named_outside_of_its_folder_is_named_again(
     change(place / "r", lambda record: "calibration_method" in record and record.update({field: value}))
     done = cli("run", "tiny.onnx", *FAST, "--out", "r", "--resume")
     assert (done.returncode, f"add {option}" in done.stderr) == (2, True), done.stderr
+
+
+def test_the_command_to_continue_names_what_must_be_named_again() -> None:
+    request = RunRequest(
+        model="m.onnx",
+        engines=(("ort", {}),),
+        data="my photos",
+        metrics=("top1", "m:f"),
+        operator_libraries=("o.so",),
+    )
+    again = "--data 'my photos' --metric m:f --ort-extension o.so --resume --out r"
+    assert format_resume("run", request, Path("r")) == f"enginebench run m.onnx {again}"
+    assert trust_request(request, request, Path("r")) == request
+    plain = replace(request, data="digits", metrics=(), operator_libraries=())
+    assert format_resume("tune", plain, Path("r")) == "enginebench tune m.onnx --resume --out r"
