@@ -244,7 +244,7 @@ class RunFolder:
                 f"{self.root} holds a run already, of which no row was begun; continue it with --resume, delete the "
                 "folder, or choose another --out"
             )
-        self._drop_compiled()
+        self.drop_compiled()
         self.write_record(record)
 
     def write_record(self, record: RunRecord) -> None:
@@ -310,10 +310,10 @@ class RunFolder:
             ArtifactError: something in the folder is a symbolic link.
         """
         request = trust_request(record.request, given, self.root / "run.json")
-        self._drop_compiled()
+        self.drop_compiled()
         return replace(record, request=request)
 
-    def _drop_compiled(self) -> None:
+    def drop_compiled(self) -> None:
         """Removes what compilers left for the next process: it would run. Links are refused before one is followed."""
         for folder, names, files in os.walk(self.root / ARTIFACTS):
             for name in (".", *names, *files):

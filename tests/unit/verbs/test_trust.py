@@ -26,6 +26,7 @@ from processes import Cli
 
 FAST = ("--threads", "1", "--warmup", "1", "--iters", "5", "--processes", "1")
 ENGINES = ("--engines", "fake,ort")
+LOAD = ("load", "tiny.onnx", "--engine", "ort", "--qps", "50", "--duration", "0.1", "--out", "l")
 ROW = "ort-fp32-b1-compute-t1-hot"
 EVIL = "evil_module_of_a_stored_file"
 BAIT = ("evil.so", "evil.sh", "secret.onnx")
@@ -65,6 +66,7 @@ def stored(tmp_path_factory: pytest.TempPathFactory) -> Path:
         ("deliver", "r", "--row", ROW, "--out", "b"),
         ("tune", "tiny.onnx", "--engines", "ort", "--threads", "1", "--time-budget", "2s", "--out", "t"),
         ("sweep", "sweep.toml", "--out", "s"),
+        LOAD,
     ):
         done = run_here(home, *command)
         assert done.returncode in (0, 6), done.stderr
@@ -169,6 +171,7 @@ RUNNING = (
     ("load", "b", "--qps", "50", "--duration", "0.1"),
     ("tune", "tiny.onnx", "--engines", "ort", "--threads", "1", "--time-budget", "2s", "--out", "t", "--resume"),
     ("sweep", "sweep.toml", "--out", "s", "--resume"),
+    (*LOAD, "--resume"),
 )
 
 
@@ -187,7 +190,7 @@ def test_what_a_stored_file_names_is_neither_run_nor_opened(
         shutil.rmtree(place / "s")
         assert cli(*command[:-1]).returncode == 0
         trust._named.clear()
-    for folder in ("r", "b", "t", "s"):
+    for folder in ("r", "b", "t", "s", "l"):
         change(place / folder, poison)
     for path in place.rglob(f"{ROW}.json" if command[0] == "run" else "done.json"):  # so that there is something to do
         path.unlink()
@@ -259,11 +262,23 @@ def test_an_environment_of_a_stored_row_is_a_name_of_the_users(place: Path, name
         describe_place(name)
 
 
-def test_what_compilers_left_is_removed_before_a_run_goes_on(cli: Cli, place: Path, watch: list[str]) -> None:
-    left = place / "r" / "artefacts" / "env-x" / "cache" / "inductor"
+@pytest.mark.parametrize(
+    ("command", "folder"),
+    [
+        (RUNNING[0], "r"),
+        (RUNNING[7], "t"),
+        (RUNNING[9], "l"),
+        (("run", "tiny.onnx", *ENGINES, *FAST, "--out", "n"), "n"),
+    ],
+    ids=lambda value: " ".join(value[:1]),
+)
+def test_what_compilers_left_in_a_folder_is_removed_before_it_is_used(
+    cli: Cli, place: Path, watch: list[str], command: tuple[str, ...], folder: str
+) -> None:
+    left = place / folder / "artefacts" / "env-x" / "cache" / "inductor"
     left.mkdir(parents=True)
     (left / "evil.so").write_bytes(b"code")
-    done = cli("run", "tiny.onnx", *FAST, "--out", "r", "--resume")
+    done = cli(*command)
     assert (done.returncode, left.exists()) == (0, False), done.stderr
 
 
