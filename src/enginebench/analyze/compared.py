@@ -23,7 +23,12 @@ def keep_comparisons(results: Sequence[Result]) -> list[Result]:
     references = _find_compared_with(results)
     known = {r.id: find_size(r.engine) for r in results}
     kept = [r if _is_compared(r, references, known) else replace(r, drift=None) for r in results]
-    return [replace(r, caveats=(*r.caveats, *_doubt_parts(r, kept))) for r in kept]
+    drifts, scores = Counter[tuple[int, str]](), Counter[tuple[int, str]]()  # the most samples that a row of a size has
+    for r in kept:
+        size = known[r.id]
+        drifts[size] = max(drifts[size], r.drift.n if r.drift else 0)
+        scores[size] = max(scores[size], r.scores[0].value.n if r.scores else 0)
+    return [replace(r, caveats=(*r.caveats, *_doubt_parts(r, drifts[known[r.id]], scores[known[r.id]]))) for r in kept]
 
 
 def find_references(results: Sequence[Result], baselines: Sequence[Result | None] = ()) -> set[str]:
@@ -60,15 +65,12 @@ def _is_compared(
     return drift.reference != result.id or references.get(size) == result.id
 
 
-def _doubt_parts(result: Result, results: Sequence[Result]) -> list[Caveat]:
-    """What is said of fewer samples than another row of the same batch has."""
-    group = [r for r in results if find_size(r.engine) == find_size(result.engine)]
+def _doubt_parts(result: Result, compared: int, scored: int) -> list[Caveat]:
+    """What is said of fewer samples than another row of the same batch has: so many compared, and so many scored."""
     doubts = []
-    most = max((r.drift.n for r in group if r.drift), default=0)
     # A drift that knows how many were asked for says that itself, and one of nothing says why.
-    if result.drift and result.drift.asked is None and not result.drift.unlike and result.drift.n < most:
-        doubts.append(make_caveat("partly_compared.outputs", n=result.drift.n, asked=most))
-    most = max((r.scores[0].value.n for r in group if r.scores), default=0)
-    if result.scores and result.scores[0].value.n < most:
-        doubts.append(make_caveat("partly_compared.labels", n=result.scores[0].value.n, asked=most))
+    if result.drift and result.drift.asked is None and not result.drift.unlike and result.drift.n < compared:
+        doubts.append(make_caveat("partly_compared.outputs", n=result.drift.n, asked=compared))
+    if result.scores and result.scores[0].value.n < scored:
+        doubts.append(make_caveat("partly_compared.labels", n=result.scores[0].value.n, asked=scored))
     return doubts

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from enginebench.analyze.compared import find_references, keep_comparisons
 from enginebench.analyze.metrics.scores import find_score, loses_too_much
-from enginebench.analyze.standing import Standing, compare_rows, find_baseline, is_plain_fp32, weigh
+from enginebench.analyze.standing import Standing, compare_rows, find_baseline, find_setting, is_plain_fp32, weigh
 from enginebench.core.limits import MARGIN
 from enginebench.core.names import format_engine
 from enginebench.core.records import Precision, Result, Score, Verdict
@@ -82,7 +82,11 @@ def rank_results(
 
 
 def _weigh_all(results: Sequence[Result], engine: str, margin: float) -> list[Standing]:
-    baselines = [find_baseline(result, results, engine) for result in results]
+    groups: dict[tuple[object, ...], list[Result]] = {}
+    for result in results:
+        groups.setdefault(find_setting(result), []).append(result)
+    found = {setting: find_baseline(rows[0], rows, engine) for setting, rows in groups.items()}
+    baselines = [found[find_setting(result)] for result in results]
     references = find_references(results, baselines)
     return [
         weigh(result, base, margin=margin, is_reference=result.id in references)
@@ -160,10 +164,13 @@ def mark_pareto(rows: Sequence[Standing], metric: str | None = None) -> list[Sta
     four digits. Only ok rows of one batch, scope and cache are held against each other, and none that is invalid.
     """
     points = [_place(row, metric) for row in rows]
-    return [
-        replace(row, pareto=point is not None and not any(_beats(other, point) for other in points if other))
-        for row, point in zip(rows, points, strict=True)
-    ]
+    fronts: dict[tuple[object, ...], list[Place]] = {}
+    for point in sorted(filter(None, points), key=lambda point: (point[1], -point[2])):  # a slower one must be better
+        front = fronts.setdefault(point[0], [])
+        if not front or point[2] > front[-1][2] or point[1:] == front[-1][1:]:
+            front.append(point)
+    best = {point for front in fronts.values() for point in front}
+    return [replace(row, pareto=point in best) for row, point in zip(rows, points, strict=True)]
 
 
 Place = tuple[tuple[object, ...], float, float]
@@ -199,8 +206,3 @@ def find_quality(score: Score | None, likeness: float | None, *, by_metric: bool
     if by_metric:
         return None if score is None else score.value.value if score.higher_is_better else -score.value.value
     return 1.0 if is_truth else likeness
-
-
-def _beats(other: Place, point: Place) -> bool:
-    better = other[1] < point[1] or other[2] > point[2]
-    return other[0] == point[0] and other[1] <= point[1] and other[2] >= point[2] and better

@@ -47,6 +47,7 @@ from enginebench.core.errors import (
 )
 from enginebench.core.records import Result
 from enginebench.workflow.targets.loading import load_engine
+from enginebench.workflow.trust import allow_code
 
 __all__ = [
     "ArtifactError",
@@ -67,6 +68,7 @@ __all__ = [
     "UnsupportedOperator",
     "UsageError",
     "accuracy",
+    "allow_code",
     "bench",
     "bisect",
     "budget",

@@ -214,8 +214,6 @@ def bench(
         given.take_side(against if against is not None else "", example_inputs) as other,
         open_progress(progress) as reporter,
     ):
-        side = parse_side(other, taken.text, parse_precision(against_precision or precision)) if other else None
-        use_trtexec(trtexec, (name, side.engine[0]) if side else (name,))
         batches = choose_row_batch(batch, options, shared.read_shapes())
         request = shared.make_request(
             taken.text,
@@ -225,6 +223,8 @@ def bench(
             measure=timing.make_measure(shared.seed, percentiles=given.read_percentiles(percentile), builds=builds),
             input_size=input_size,
         )
+        side = parse_side(other, taken.text, parse_precision(against_precision or precision)) if other else None
+        use_trtexec(trtexec, (name, side.engine[0]) if side else (name,))
         request = request if bundle is None else fill_request(request, bundle)
         folder = Path(out) if out is not None else default_folder(f"bench-{Path(taken.name).stem}")
         with note_folder(folder):

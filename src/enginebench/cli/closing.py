@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import click
 
 from enginebench.core.errors import EngineBenchError
-from enginebench.core.text import count_of
+from enginebench.core.text import clean_text, count_of
 
 if TYPE_CHECKING:
     from enginebench.core.records import Result
@@ -35,10 +35,11 @@ def _show_partial(root: Path, record: RunRecord, results: Sequence[Result]) -> N
     from rich.console import Console
 
     from enginebench.report.run.terminal import print_run
+    from enginebench.workflow.folder import format_resume
     from enginebench.workflow.reporting import describe_stored
 
     print_run(describe_stored(record, results), Console(highlight=False), answer=False)
-    command = shlex.join(["enginebench", "run", record.request.model, "--resume", "--out", str(root)])
+    command = format_resume("run", record.request, root)
     click.echo(f"\nThis run is not finished. To continue: {command}", err=True)
 
 
@@ -154,5 +155,5 @@ def describe_delivery(document: DeliverDocument) -> Iterator[str]:
     """What was delivered, what is doubtful about it, and how to try it."""
     checked = "it answers like the row" if document.checked else "NOT checked"
     yield f"{document.bundle}: {document.row}, {count_of(len(document.files), 'files')}; {checked}"
-    yield from (f"  {note}" for note in document.notes)
+    yield from (f"  {clean_text(note)}" for note in document.notes)
     yield f"Try it: {shlex.join(['python', str(Path(document.bundle) / 'predict.py'), '--check'])}"

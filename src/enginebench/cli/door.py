@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import sys
 from importlib import import_module
@@ -11,7 +12,7 @@ from types import FrameType
 import click
 
 from enginebench import __version__
-from enginebench.core.errors import EngineBenchError
+from enginebench.core.errors import EngineBenchError, UsageError
 from enginebench.core.text import clean_lines
 
 INTERRUPTED = 130
@@ -62,6 +63,15 @@ class LazyGroup(click.Group):
         module, _ = VERBS[cmd_name]
         command: click.Command = import_module(module).command
         return command
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Refuses empty texts, which a path would take for the current folder; behind `--` they are a tool's own."""
+        own = args[: args.index("--")] if "--" in args else args
+        for before, given in zip(["enginebench", *own], own, strict=False):
+            if not given or re.fullmatch("--[a-z0-9-]+=", given):
+                what = given.rstrip("=") or before
+                raise UsageError(f"{what}: the text is empty. Is a variable of the shell unset? Else leave {what} out")
+        return super().parse_args(ctx, args)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         with formatter.section("Verbs"):

@@ -235,6 +235,26 @@ def _name_environments(context: click.Context, option: click.Parameter, texts: t
         name_environments(texts)
 
 
+def code_option(function: F) -> F:
+    """Adds --allow-code; stored files may name that code from then on."""
+    option = click.option(
+        "--allow-code",
+        multiple=True,
+        metavar="NAME",
+        callback=_allow_code,
+        expose_value=False,
+        help="Code that a stored file names and that may run: module:factory, a .pt2 file, a library, key=value.",
+    )
+    return option(function)
+
+
+def _allow_code(context: click.Context, option: click.Parameter, names: tuple[str, ...]) -> None:
+    if names:
+        from enginebench.workflow.trust import allow_code
+
+        allow_code(*names)
+
+
 class Share(click.ParamType):  # type: ignore[type-arg]  # generic from click 8.4 on
     """A number between 0 and 1, also as `5%`."""
 

@@ -9,6 +9,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from enginebench.core.records import Caveat, CaveatCode, Figure
+from enginebench.core.text import clean_lines
 
 
 class Template(Struct, frozen=True):
@@ -463,7 +464,7 @@ def format_caveat(caveat: Caveat, *alike: Caveat) -> str:
     """
     message, advice = _merge(caveat, alike) if alike and caveat.figures else (caveat.message, caveat.advice)
     # An option ("--warmup 50") stays as it is.
-    return f"{message.rstrip('.')}. {advice[:1].upper()}{advice[1:]}" if advice else message
+    return clean_lines(f"{message.rstrip('.')}. {advice[:1].upper()}{advice[1:]}" if advice else message)
 
 
 def _merge(caveat: Caveat, alike: Sequence[Caveat]) -> tuple[str, str]:

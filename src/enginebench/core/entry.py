@@ -30,6 +30,7 @@ class Option(Struct, frozen=True, kw_only=True):
     choices: tuple[str, ...] = ()
     search: tuple[str, ...] = ()
     only_in: tuple[Precision, ...] = ()  # it does something in these precisions alone; (): in all of them
+    outside: bool = False  # it names a program, a library or a file, or lets code run: see `workflow/trust.py`
     under_load: bool = False  # it does something only where requests meet: with several streams, or joined to batches
 
 

@@ -19,6 +19,9 @@ from enginebench.core.records import RESULT_SCHEMA, FileHash, Result
 
 R = TypeVar("R", bound=msgspec.Struct)
 
+# What a decoder of JSON raises on bytes that are none, or in which brackets are nested too deep for it.
+DECODE_ERRORS = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
+
 # Asks for the blocks of another file, to be shared until either is written. Source: linux/fs.h, _IOW(0x94, 9, int).
 FICLONE = 0x40049409
 
@@ -137,7 +140,7 @@ def read_record(path: Path, kind: type[R]) -> R:
     data = _read_bytes(path)
     try:
         return msgspec.json.decode(data, type=kind)
-    except msgspec.DecodeError as error:
+    except DECODE_ERRORS as error:
         raise _explain(path, error, kind.__name__) from error
 
 
@@ -164,13 +167,13 @@ def read_result(path: Path) -> Result:
             f"{RESULT_SCHEMA!r} or older",
             "Was it written by a newer version? Upgrade enginebench",
         )
-    document: dict[str, Any] = json.loads(data)
-    while schema in UPGRADES:
-        document = UPGRADES[schema](document)
-        schema = str(document["schema"])
     try:
+        document: dict[str, Any] = json.loads(data)
+        while schema in UPGRADES:
+            document = UPGRADES[schema](document)
+            schema = str(document["schema"])
         return msgspec.convert(document, Result)
-    except msgspec.ValidationError as error:
+    except DECODE_ERRORS as error:
         raise _explain(path, error, "Result") from error
 
 
@@ -190,7 +193,7 @@ class _Head(msgspec.Struct):
 def _decode_schema(path: Path, data: bytes) -> str:
     try:
         return msgspec.json.decode(data, type=_Head).schema
-    except msgspec.DecodeError as error:
+    except DECODE_ERRORS as error:
         raise _explain(path, error, "a JSON document with a field `schema`") from error
 
 
@@ -205,7 +208,8 @@ def _read_bytes(path: Path) -> bytes:
 
 
 def _explain(path: Path, error: Exception, expected: str) -> ParseError:
-    text, _, where = str(error).partition(" - at `")
+    told = "brackets nested too deep" if isinstance(error, RecursionError) else str(error)
+    text, _, where = told.partition(" - at `")
     found = text if text[:2].isupper() else text[0].lower() + text[1:]
     return ParseError(path, where.rstrip("`"), found, expected)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import unicodedata
+from typing import Any
 
 # Control, format (among them marks that reverse the direction of writing), surrogate, line, paragraph characters.
 HIDDEN = frozenset({"Cc", "Cf", "Cs", "Zl", "Zp"})
@@ -11,12 +12,23 @@ HIDDEN = frozenset({"Cc", "Cf", "Cs", "Zl", "Zp"})
 def clean_lines(text: str) -> str:
     """`text` with its line ends and tabs, but without any other control character: nothing that moves a cursor,
     rings, colours or reverses."""
+    if text.isprintable():
+        return text
     return "".join(c for c in text if c in "\n\t" or unicodedata.category(c) not in HIDDEN)
 
 
 def clean_text(text: str) -> str:
     """`text` on one line without control characters; line ends and tabs become spaces."""
     return clean_lines("".join(" " if c in "\n\r\t\v\f\x85\u2028\u2029" else c for c in text))
+
+
+def clean_texts(value: Any) -> Any:
+    """A value made of lists and dictionaries with every text in it, also the keys, as `clean_text` gives it."""
+    if isinstance(value, str):
+        return clean_text(value)
+    if isinstance(value, dict):
+        return {clean_texts(key): clean_texts(one) for key, one in value.items()}
+    return [clean_texts(one) for one in value] if isinstance(value, list | tuple) else value
 
 
 def count_of(n: int, things: str) -> str:

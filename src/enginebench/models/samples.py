@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from msgspec.structs import replace
 
-from enginebench.core.errors import FeedError, ModelError, ParseError, UsageError
+from enginebench.core.errors import ArtifactError, FeedError, ModelError, ParseError, UsageError
 from enginebench.core.feeds import has_dtype
 from enginebench.core.records import TensorSpec
 from enginebench.core.shapes import find_batch_axes, fits_shape, show_shape
@@ -215,8 +215,11 @@ def find_samples(place: Path) -> str | None:
 
 
 def list_samples(folder: str) -> list[Path]:
-    """The files of a folder that `write_samples` filled, in order."""
-    return sorted(Path(folder).glob("*.npz"))
+    """The files of a folder that `write_samples` filled, in order; raises ArtifactError if one is a link."""
+    paths = sorted(Path(folder).glob("*.npz"))
+    if links := [path for path in (Path(folder), *paths) if path.is_symlink()]:
+        raise ArtifactError(f"{links[0]} is a symbolic link; those of stored samples are not followed. Copy the file")
+    return paths
 
 
 def read_samples(folder: str, n: int | None = None) -> list[dict[str, Array]]:

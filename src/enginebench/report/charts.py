@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from enginebench.core.errors import MissingDependency
-from enginebench.core.text import clean_text, count_of
+from enginebench.core.text import clean_text, clean_texts, count_of
 from enginebench.report.layer_names import fold_names
 from enginebench.report.numbers import format_significant
 
@@ -358,9 +358,10 @@ def style_chart(chart: Any, title: str, subtitle: str) -> Spec:
     # is put in last: each step of altair's copies all that was there before.
     spec: Spec = chart.to_dict(validate=False)
     config = spec.get("config", {})
-    heading = {"text": clean_text(title), "subtitle": clean_text(subtitle), "anchor": "start", "offset": 10}
-    return spec | {
-        "title": heading,
+    heading = {"text": title, "subtitle": subtitle, "anchor": "start", "offset": 10}
+    # Whatever names came from: a control character in a specification ends the process that renders it.
+    cleaned: Spec = clean_texts(spec | {"title": heading})
+    return cleaned | {
         "padding": 12,
         "background": "white",
         "config": config | LOOK | {"view": config.get("view", {}) | {"stroke": None}},

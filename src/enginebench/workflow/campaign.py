@@ -159,15 +159,16 @@ class Campaign:
             if stored is None or not has_answered(stored):
                 continue  # it begins anew
             try:
-                for artifact in (*stored.artifacts, *(build.artifact for build in stored.builds)):
-                    self._folder.verify(artifact)
+                stored = self._folder.open_all(stored)
             except ArtifactError:
                 if stored.measurements:
                     raise
                 continue  # nothing was measured on it: it is built anew
+            # A row that was relabelled keeps what ran; how its engine is set is the plan's to say.
+            ran = replace(row.engine, precision=stored.engine.precision, recipe=stored.engine.recipe)
             finished = len(stored.measurements) >= row.measure.processes
             status: Status = "ok" if finished else "partial"
-            self.results[row_id] = replace(stored, status=status, reason=None, stderr_tail=None)
+            self.results[row_id] = replace(stored, engine=ran, status=status, reason=None, stderr_tail=None)
 
     def run(self) -> list[Result]:
         """Every row, prepared, checked and measured; a failed row carries its reason.

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import itertools
 import os
+import shlex
+import shutil
 from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
@@ -20,10 +22,26 @@ from enginebench.core.names import slug
 from enginebench.core.records import Artifact, Machine, MeasureSpec, ModelSource, Precision, Recipe, Result, Scope, Task
 from enginebench.core.store import encode, hash_file, read_record, read_result, write_atomic
 from enginebench.report.tune.document import TuneDocument
+from enginebench.workflow.trust import (
+    allow_code,
+    allow_engines,
+    allow_model,
+    find_allowed,
+    require_named,
+    trust_artifact,
+    trust_engine,
+)
 
 RUN_SCHEMA = "enginebench.run-record/1"
 TUNE_FILE = "tune.json"  # the document of a search, in its folder
 ARTIFACTS = "artefacts"  # the name on disk: stored runs have it, so its spelling stays
+# What of a request names a file, a folder or code, and the words that name none.
+OUTSIDE: dict[str, tuple[str, ...]] = {
+    "weights": ("default", "random"),
+    "inputs": (),
+    "data": ("digits", "fake"),
+    "targets": (),
+}
 
 
 class Wanted(Struct, frozen=True, kw_only=True):
@@ -117,6 +135,43 @@ def _map_paths(request: RunRequest, change: Callable[[str], str]) -> RunRequest:
     return replace(request, **{name: None if text is None else change(text) for name, text in given.items()})
 
 
+def list_outside(request: RunRequest) -> list[tuple[str, str]]:
+    """(option, value) of what a request names outside of its folder: a command that continues it names the same."""
+    fields = ((field, getattr(request, field), words) for field, words in OUTSIDE.items())
+    found = [(f"--{field}", value) for field, value, words in fields if value not in (None, *words)]
+    found += [("--metric", name) for name in request.metrics if ":" in name]
+    return [*found, *(("--ort-extension", name) for name in request.operator_libraries)]
+
+
+def format_resume(verb: str, request: RunRequest, root: Path) -> str:
+    """The command line that continues what lies in `root`."""
+    again = (word for pair in list_outside(request) for word in pair)
+    return shlex.join(["enginebench", verb, request.model, *again, "--resume", "--out", str(root)])
+
+
+def trust_request(stored: RunRequest, given: RunRequest, where: Path) -> RunRequest:
+    """The stored request of a run to continue; what it names outside of its folder is what `given` names.
+
+    Raises:
+        UsageError: it names a file, or code, that `given` does not.
+    """
+    allow_request(given)
+    named = set(list_outside(given))
+    for option, name in list_outside(stored):
+        found = find_allowed(name) if option == "--ort-extension" else name if (option, name) in named else None
+        require_named(name, found, "which the run was begun with", where, f"{option} ")
+    for engine, options in stored.engines:
+        trust_engine(engine, options, where, f"--engines {engine}:")
+    return replace(stored, model=given.model, operator_libraries=given.operator_libraries)
+
+
+def allow_request(request: RunRequest) -> None:
+    """Allows what a request names that the user made."""
+    allow_model(request.model)
+    allow_code(*request.operator_libraries)
+    allow_engines(request.engines)
+
+
 def default_folder(model: str, now: datetime | None = None) -> Path:
     """`results/<slug of model>-<utc time>`, numbered if a run of the same second is already there."""
     stamp = (now or datetime.now(UTC)).strftime("%Y%m%dT%H%M%SZ")
@@ -134,7 +189,7 @@ def check_inside(root: Path, path: Path) -> None:
     Raises:
         ArtifactError: a part of the path is a symbolic link or `..`, or the end exists and is not a plain file.
     """
-    if ".." in path.relative_to(root).parts:
+    if not path.is_relative_to(root) or ".." in path.relative_to(root).parts:
         raise ArtifactError(f"{path} leads out of the folder {root}; it is not read")
     here = root
     for part in path.relative_to(root).parts:
@@ -162,6 +217,11 @@ class RunFolder:
     def outputs_path(self, row_id: str) -> Path:
         """The file of a row's answers to the check inputs."""
         return self.artifacts / "outputs" / f"{row_id}.npz"
+
+    def find_outputs(self, row_id: str) -> Path:
+        """The same file of a stored row, which may be read; raises ArtifactError if a link leads to it."""
+        check_inside(self.root, self.outputs_path(row_id))
+        return self.outputs_path(row_id)
 
     def answers_path(self, row_id: str) -> Path:
         """The file of what the metrics need of a row's answers to the labelled samples."""
@@ -196,6 +256,7 @@ class RunFolder:
         if holds_run(self.root):
             for path in self.rows.glob("*.json"):  # not measured, and not of this run
                 path.unlink()
+        self.drop_compiled()
         self.write_record(record)
 
     def write_record(self, record: RunRecord) -> None:
@@ -249,6 +310,31 @@ class RunFolder:
         found = read_record(path, TuneDocument).winner
         return found.id if found else None
 
+    def open_all(self, result: Result) -> Result:
+        """A stored row with every artifact of it as `open` gives it."""
+        return self._change_paths(result, self.open)
+
+    def take_over(self, record: RunRecord, given: RunRequest) -> RunRecord:
+        """The folder's record, to go on with what `given` asks for again; code that others compiled is removed.
+
+        Raises:
+            UsageError: the record names code, or a file outside of the folder, that `given` does not.
+            ArtifactError: something in the folder is a symbolic link.
+        """
+        request = trust_request(record.request, given, self.root / "run.json")
+        self.drop_compiled()
+        return replace(record, request=request)
+
+    def drop_compiled(self) -> None:
+        """Removes what compilers left for the next process: it would run. Links are refused before one is followed."""
+        for folder, names, files in os.walk(self.root / ARTIFACTS):
+            for name in (".", *names, *files):
+                if (path := Path(folder, name)).is_symlink():
+                    check_inside(self.root, path)
+            if "cache" in names:
+                shutil.rmtree(Path(folder, "cache"))
+                names.remove("cache")
+
     @staticmethod
     def _change_paths(result: Result, change: Callable[[Artifact], Artifact]) -> Result:
         artifacts = tuple(map(change, result.artifacts))
@@ -271,32 +357,30 @@ class RunFolder:
         Raises:
             ArtifactError: its path leads out of the folder.
         """
-        if not artifact.path or Path(artifact.path).is_absolute():
+        if not artifact.path:
             return artifact
         path = self.root.absolute() / artifact.path
         if not path.resolve().is_relative_to(self.root.resolve()):
             raise ArtifactError(f"{self.root}: the stored path {artifact.path!r} leads out of the folder")
         return replace(artifact, path=str(path))
 
-    def verify(self, artifact: Artifact) -> None:
-        """Checks that the artifact's files, including those beside the main one, still have the stored hashes.
+    def open(self, artifact: Artifact) -> Artifact:
+        """A stored artifact that an engine may open: in the folder, with its hashes, and running no unnamed code.
 
         Raises:
-            ArtifactError: a file is gone or has changed since.
+            ArtifactError: it leads out of the folder, or a file is gone or has changed since.
+            UsageError: it names code that this program does not.
         """
-        if not artifact.files or not artifact.path:
-            return
-        path = Path(artifact.path)
-        if not path.is_file():
-            raise ArtifactError(f"{path} is gone; the run cannot be continued. Start a new one")
-        for known in artifact.files:
+        found = self.absolute(artifact)
+        path = Path(found.path)
+        for known in found.files if found.path else ():
             file = path.parent / known.path
-            if Path(known.path).is_absolute() or ".." in Path(known.path).parts:
-                raise ArtifactError(f"{path}: its file {known.path!r} would lie outside its folder; it is not read")
-            if not file.is_file():
+            check_inside(self.root.absolute(), file)
+            if not path.is_file() or not file.is_file():
                 raise ArtifactError(f"{file} is gone; the run cannot be continued. Start a new one")
             if hash_file(file) != known.sha256:
                 raise ArtifactError(f"{file} was changed after the run began (SHA-256 differs). Start a new run")
+        return trust_artifact(found, self.root)
 
 
 def holds_run(root: Path) -> bool:

@@ -10,13 +10,13 @@ from msgspec.structs import replace
 
 from enginebench.backends.registry import find_installed, takes
 from enginebench.core.errors import BackendUnavailable, EngineBenchError, UsageError
-from enginebench.core.records import Machine, Result
+from enginebench.core.records import Artifact, Machine, Result
 from enginebench.core.shapes import free_batch
 from enginebench.measure.machine import describe_machine
 from enginebench.report.load.document import LoadSettings
 from enginebench.workflow.campaign import Campaign
 from enginebench.workflow.child.places import OPTION, describe_place
-from enginebench.workflow.folder import RunFolder, RunRecord, RunRequest
+from enginebench.workflow.folder import RunFolder, RunRecord, RunRequest, allow_request
 from enginebench.workflow.limits import bound_results
 from enginebench.workflow.lock import lock_devices
 from enginebench.workflow.plan import list_devices, plan_rows
@@ -57,7 +57,8 @@ def run_model(
         EngineBenchError: the model cannot be exported, the folder cannot be used, ...
     """
     folder = root if isinstance(root, RunFolder) else RunFolder(root)
-    known = _take_up(folder, request) if resume else None
+    allow_request(request)
+    known = take_up(folder, request) if resume else None
     wanted = known.request if known else request
     asked = bool(wanted.metrics or wanted.targets or wanted.task)
     judged = judge_by(choose_labelled(wanted), asked=asked)
@@ -71,12 +72,11 @@ def run_model(
             folder.create(record)
         if not record.sources:
             record = _add_sources(folder, record, reporter)
-        for source in record.sources:  # rows that were not begun start from them
-            folder.verify(folder.absolute(source))
-        return _measure(folder, record, reporter, resume, judged, on_results)
+        sources = tuple(map(folder.open, record.sources))  # rows that were not begun start from them
+        return _measure(folder, record, sources, reporter, resume, judged, on_results)
 
 
-def _take_up(folder: RunFolder, request: RunRequest) -> RunRecord:
+def take_up(folder: RunFolder, request: RunRequest) -> RunRecord:
     """The record of the run to continue.
 
     Raises:
@@ -93,7 +93,7 @@ def _take_up(folder: RunFolder, request: RunRequest) -> RunRecord:
             f"{folder.root} cannot be continued here, since its rows would not compare: {'; '.join(changed)}. Start a "
             "new run; `enginebench report` reads this one anywhere"
         )
-    return record
+    return folder.take_over(record, request)
 
 
 def list_changes(then: Machine, now: Machine) -> list[str]:
@@ -150,13 +150,13 @@ def _add_sources(folder: RunFolder, record: RunRecord, reporter: Reporter) -> Ru
 def _measure(
     folder: RunFolder,
     record: RunRecord,
+    sources: tuple[Artifact, ...],
     reporter: Reporter,
     resume: bool,
     judged: Judged | None,
     on_results: Callable[[RunRecord, list[Result]], None],
 ) -> tuple[RunRecord, list[Result]]:
     request = record.request
-    sources = tuple(folder.absolute(a) for a in record.sources)
     rows = plan_rows(request, sources, probe=find_installed, takes=takes, problems=record.problems)
     campaign = Campaign(
         folder,

@@ -22,6 +22,7 @@ from enginebench.core.names import parse_precision
 from enginebench.core.records import Cache, EngineSpec, MeasureSpec, ModelSource, Precision, Recipe, Scope
 from enginebench.workflow.child.places import enter
 from enginebench.workflow.folder import RunRequest
+from enginebench.workflow.trust import allow_code, allow_engines, allow_model
 
 if TYPE_CHECKING:
     from enginebench.workflow.targets.sides import SideRequest
@@ -46,6 +47,10 @@ class Shared(Struct, frozen=True, kw_only=True):
     weights: str = "default"
     inputs: str | None = None
     ort_extension: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        """What the user names may be named by stored files, too."""
+        allow_code(*self.ort_extension)
 
     def count_threads(self) -> int:
         """Threads of every engine: those asked for, else the physical cores."""
@@ -109,6 +114,8 @@ class Shared(Struct, frozen=True, kw_only=True):
             UsageError: a shape is malformed, its first axis contradicts --batch, or an engine does not have an option.
         """
         engines = tuple(engines)
+        allow_engines(engines)
+        allow_model(model)
         for name, options in engines:
             place = find_device(name, self.device)
             check_options(enter(EngineSpec(backend=name, options=options, device=place, precision="fp32", batch=1)))

@@ -6,13 +6,17 @@ import json
 from pathlib import Path
 
 import numpy as np
+import pytest
 
+import enginebench
 from bundles import FAST, Silent, ask
 from enginebench.bundle.reading import read_bundle
+from enginebench.core.errors import UsageError
 from enginebench.workflow.targets.loading import load_engine
 from enginebench.workflow.verbs.deliver import deliver_row
 from processes import Cli
 
+ALLOWED = ("--allow-code", "own_net:make")
 OWN = """
 import torch
 import torch.nn.functional as F
@@ -37,11 +41,17 @@ def test_a_module_of_ones_own_goes_along(cli: Cli, tmp_path: Path) -> None:
     (tmp_path / "own_net.py").write_text(OWN.format(imports=""))
     done = cli("run", "own_net:make", "--engines", "pytorch", *FAST, "--out", "run")
     assert done.returncode == 0, done.stderr
-    done = cli("deliver", "run", "--row", "pytorch-fp32-b1-compute-t1-hot", "--out", "bundle", "--json")
+    deliver = ("deliver", "run", "--row", "pytorch-fp32-b1-compute-t1-hot", "--out", "bundle", "--json")
+    refused = cli(*deliver)
+    assert (refused.returncode, "add --allow-code own_net:make" in refused.stderr) == (2, True)
+    done = cli(*deliver, *ALLOWED)
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout)["checked"] is True
     (tmp_path / "own_net.py").unlink()  # the bundle has its own
     assert ask(tmp_path / "bundle", "--check").returncode == 0
+    with pytest.raises(UsageError, match="own_net:make"):
+        load_engine(tmp_path / "bundle")
+    enginebench.allow_code("own_net:make")
     with load_engine(tmp_path / "bundle") as predict:
         answer = predict({"left": np.ones((1, 6), np.float32), "right": -np.ones((1, 2), np.float32)})
     assert sorted(array.shape for array in answer.values()) == [(1,), (1, 2), (1, 4)]
@@ -71,7 +81,9 @@ def test_a_recurrent_module_is_compiled_as_the_row_was(cli: Cli, tmp_path: Path)
     (tmp_path / "own_net.py").write_text(RECURRENT)
     done = cli("run", "own_net:make", "--engines", "pytorch-compile", *FAST, "--out", "run")
     assert done.returncode == 0, done.stderr
-    done = cli("deliver", "run", "--row", "pytorch-compile-fp32-b1-compute-t1-hot", "--out", "bundle", "--json")
+    done = cli(
+        "deliver", "run", "--row", "pytorch-compile-fp32-b1-compute-t1-hot", "--out", "bundle", "--json", *ALLOWED
+    )
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout)["checked"] is True
 
@@ -81,7 +93,7 @@ def test_a_module_that_needs_other_files_says_so(cli: Cli, tmp_path: Path) -> No
     (tmp_path / "own_net.py").write_text(OWN.format(imports="import parts"))
     done = cli("run", "own_net:make", "--engines", "pytorch", *FAST, "--out", "run")
     assert done.returncode == 0, done.stderr
-    done = cli("deliver", "run", "--row", "pytorch-fp32-b1-compute-t1-hot", "--out", "bundle")
+    done = cli("deliver", "run", "--row", "pytorch-fp32-b1-compute-t1-hot", "--out", "bundle", *ALLOWED)
     assert done.returncode == 5 and "own_net.py imports parts" in done.stderr
     assert not (tmp_path / "bundle").exists()
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from pathlib import Path
 
@@ -105,3 +106,13 @@ def test_what_is_no_model_is_refused(tmp_path: Path) -> None:
     (tmp_path / "bert/config.json").write_text(text)
     with pytest.raises(ModelError, match=r"is a BertForNothing, which transformers .* does not have"):
         make_torch_artifact(f"hf:{tmp_path}/bert", tmp_path / "out")
+
+
+def test_a_stored_configuration_names_no_kernel_of_the_hub(monkeypatch: pytest.MonkeyPatch) -> None:
+    transformers = pytest.importorskip("transformers")
+    stored = json.loads(transformers.BertConfig().to_json_string(use_diff=False))
+    seen: list[object] = []
+    monkeypatch.setattr(hugging_face, "build_from_config", lambda config, text: (seen.append(config), ()))
+    for key in ("attn_implementation", "_attn_implementation"):
+        hugging_face.restore_hf(json.dumps({**stored, key: "somebody/kernel"}), "hf:x")
+    assert [config._attn_implementation for config in seen] == [None, None]  # type: ignore[attr-defined]

@@ -105,3 +105,18 @@ def test_models_lists_the_zoo(cli: Cli) -> None:
     document = json.loads(cli("models", "--json").stdout)
     assert {"digits-cnn", "digits-mlp", "resnet18"} <= {m["name"] for m in document["models"]}
     assert "resnet18" in cli("models").stdout
+
+
+@pytest.mark.parametrize(
+    ("words", "named"),
+    [
+        (("run", "digits-mlp", "--data", ""), "--data: the text is empty"),
+        (("run", "digits-mlp", "--data="), "--data: the text is empty"),
+        (("run", ""), "run: the text is empty"),
+        (("baseline", "save", "x", "r", "--store", ""), "--store: the text is empty"),
+        (("report", "r", "--out", "", "--prices", "x"), "--out: the text is empty"),
+    ],
+)
+def test_an_empty_text_is_no_path(cli: Cli, words: tuple[str, ...], named: str) -> None:
+    done = cli(*words)
+    assert (done.returncode, named in done.stderr) == (2, True), done.stderr

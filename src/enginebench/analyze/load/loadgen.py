@@ -11,6 +11,7 @@ from msgspec import Struct
 
 from enginebench.core.errors import ParseError
 from enginebench.core.records import Caveat, Validity
+from enginebench.core.store import DECODE_ERRORS
 
 # Source: LoadGen 6.0.17, logging.cc (the tag) and results.cc (the keys).
 TAG = b":::MLLOG "
@@ -57,7 +58,7 @@ def read_detail(path: Path) -> dict[str, Any]:
         try:
             entry = msgspec.json.decode(line.removeprefix(TAG), type=dict[str, Any])
             found[str(entry["key"])] = entry["value"]
-        except (msgspec.DecodeError, KeyError) as error:
+        except (*DECODE_ERRORS, KeyError) as error:
             raise ParseError(path, f"line {number}", str(error), "an entry with key and value") from error
     if "result_validity" not in found:
         raise ParseError(path, "", f"{len(found)} entries and no result", "a log that LoadGen ended with its result")

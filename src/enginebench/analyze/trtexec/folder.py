@@ -14,10 +14,11 @@ from enginebench.analyze.trtexec.log import read_log
 from enginebench.analyze.trtexec.plan_layers import parse_layers
 from enginebench.analyze.trtexec.profile import parse_profile
 from enginebench.analyze.trtexec.records import LayersDocument, LogRun, ProfileDocument, Stat, TimesDocument
-from enginebench.analyze.trtexec.source import DECODE_ERRORS, open_bytes, read_text
+from enginebench.analyze.trtexec.source import open_bytes, read_text
 from enginebench.analyze.trtexec.times import TimedQueries, select_timed, summarize_trace
 from enginebench.analyze.trtexec.trace import read_trace
 from enginebench.core.errors import ParseError, UsageError
+from enginebench.core.store import DECODE_ERRORS
 
 Kind = Literal["log", "stderr", "times", "profile", "layers", "drift"]
 

@@ -19,10 +19,11 @@ from enginebench.analyze.trtexec.records import (
     LayerTensor,
     ProfileDocument,
 )
-from enginebench.analyze.trtexec.source import DECODE_ERRORS, decode_json, read_text
+from enginebench.analyze.trtexec.source import decode_json, read_text
 from enginebench.analyze.trtexec.trace import list_keys
 from enginebench.core.errors import ParseError
 from enginebench.core.precisions import UNKNOWN, classify_kernel
+from enginebench.core.store import DECODE_ERRORS
 
 # Data types as inspectors of TensorRT 8 to 11 print them inside "Format/Datatype" and "Weights".
 _DTYPES = (

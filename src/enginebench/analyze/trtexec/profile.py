@@ -9,9 +9,10 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from enginebench.analyze.trtexec.records import ProfiledLayer, ProfileDocument
-from enginebench.analyze.trtexec.source import DECODE_ERRORS, decode_json, read_text
+from enginebench.analyze.trtexec.source import decode_json, read_text
 from enginebench.analyze.trtexec.trace import list_keys
 from enginebench.core.errors import ParseError
+from enginebench.core.store import DECODE_ERRORS
 from enginebench.core.text import count_of
 
 # trtexec does not escape names, so a quote makes invalid JSON and "\\b" a control character. But only these figures

@@ -19,8 +19,6 @@ MAX_BYTES = 4 << 30
 # Largest log, profile or layer file, and largest content of a gzip file: these are read whole. Verbose build logs of
 # large models have some hundred MB.
 MAX_TEXT_BYTES = 512 << 20
-# What a decoder of JSON raises on bytes that are none.
-DECODE_ERRORS = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 # TensorRT and trtexec escape nothing in names: 0x1E stands between the operators of every layer's `Metadata`.
 _CONTROL = re.compile(r"[\x01-\x08\x0b\x0c\x0e-\x1f]")
 # C++ prints what JSON has no numbers for.

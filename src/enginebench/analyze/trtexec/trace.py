@@ -20,8 +20,9 @@ from numpy.typing import NDArray
 
 from enginebench.analyze.trtexec import keys
 from enginebench.analyze.trtexec.keys import KeyMeaning, Quantity, read_key
-from enginebench.analyze.trtexec.source import DECODE_ERRORS, decode_json, decode_text, guess_encoding, open_bytes
+from enginebench.analyze.trtexec.source import decode_json, decode_text, guess_encoding, open_bytes
 from enginebench.core.errors import ParseError
+from enginebench.core.store import DECODE_ERRORS
 
 Column = NDArray[np.float64]
 

@@ -20,9 +20,11 @@ TENSORRT = Entry(
         "spin": Option(default="1", choices=SWITCH, meaning="spin while waiting for the GPU"),
         "profile_index": Option(default="0", meaning="optimization profile to run"),
         "shapes": Option(default="", meaning="shapes to run with, NAME:1x3x224x224 (only for a finished plan)"),
-        "calib_data": Option(default="", meaning="arrays (.npz) to calibrate on, for weak_typing in int8"),
+        "calib_data": Option(
+            default="", outside=True, meaning="arrays (.npz) to calibrate on, for weak_typing in int8"
+        ),
         "host_code": Option(
-            default="0", choices=SWITCH, meaning="run host code that a version-compatible plan carries"
+            default="0", choices=SWITCH, outside=True, meaning="run host code that a version-compatible plan carries"
         ),
     },
     device="cuda:0",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from enginebench.cli.options import Common, Judging, common_options, judging_options
+from enginebench.cli.options import Common, Judging, code_option, common_options, judging_options
 
 
 @click.command("accuracy")
@@ -19,6 +19,7 @@ from enginebench.cli.options import Common, Judging, common_options, judging_opt
 @click.option("--model", metavar="MODEL", help="Model whose preprocessing to use when TARGET is a file.")
 @click.option("--input-size", type=click.IntRange(1), help="Height and width of the model's images.")
 @judging_options
+@code_option
 @common_options
 def command(
     side: str,

@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 
 import click
 
-from enginebench.core.text import count_of
+from enginebench.core.text import clean_text, count_of
 
 F = TypeVar("F", bound=Callable[..., Any])
 FOLDER = click.Path(path_type=Path, file_okay=False)
@@ -57,7 +57,7 @@ def save_verb(name: str, run: Path, force: bool, store: Path | None, as_json: bo
     click.echo(
         encode(document).decode()
         if as_json
-        else f"saved {count_of(saved.rows, 'rows')} of {saved.model} in {saved.path}"
+        else f"saved {count_of(saved.rows, 'rows')} of {clean_text(saved.model)} in {saved.path}"
     )
 
 
@@ -75,7 +75,6 @@ def list_verb(store: Path | None, as_json: bool) -> None:
     from rich.text import Text
 
     from enginebench.core.store import encode
-    from enginebench.core.text import clean_text
     from enginebench.workflow.baselines import list_baselines
 
     found = list_baselines(store)

@@ -12,6 +12,7 @@ from enginebench.cli.options import (
     Common,
     FiniteRange,
     builds_option,
+    code_option,
     common_options,
     env_option,
     measure_options,
@@ -74,6 +75,7 @@ if TYPE_CHECKING:
     "--out", type=click.Path(path_type=Path, dir_okay=False), help="Also write the JSON document to this file."
 )
 @measure_options
+@code_option
 @common_options
 def command(
     target: str,
@@ -132,8 +134,6 @@ def command(
     name, options = read_engine(engine or "") if bundle is None else (bundle.engine.backend, bundle.engine.options)
     options = merge_options(name, options, name_settings(cuda_graph, profile_index, extra))
     check_dry_run(dry_run, tensorrt_version, against)
-    side = parse_side(against, target, parse_precision(against_precision or precision)) if against else None
-    use_trtexec(trtexec, (name, side.engine[0]) if side else (name,))
     if log is not None:
         check_log(name)
     request = common.make_request(
@@ -144,6 +144,8 @@ def command(
         measure=timing.make_measure(common.seed, percentiles=parse_percentiles(percentile), builds=builds),
         input_size=input_size,
     )
+    side = parse_side(against, target, parse_precision(against_precision or precision)) if against else None
+    use_trtexec(trtexec, (name, side.engine[0]) if side else (name,))
     request = replace(request if bundle is None else fill_request(request, bundle), timeout_s=timeout)
     if dry_run:
         print_dry_run(target, request, tensorrt_version, common.as_json)

@@ -6,6 +6,8 @@ from pathlib import Path
 
 import click
 
+from enginebench.cli.options import code_option
+
 
 @click.command("deliver")
 @click.argument("run", metavar="RUN", type=click.Path(path_type=Path, file_okay=False))
@@ -18,6 +20,7 @@ import click
     type=click.Choice(["bundle", "triton", "kserve", "dockerfile"]),
     help="Also write this form of it; can be repeated. bundle adds nothing.",
 )
+@code_option
 @click.option("--force", is_flag=True, help="Write the bundle even if it fails its own check here.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document on stdout and nothing else.")
 def command(run: Path, row: str | None, out: Path, forms: tuple[str, ...], force: bool, as_json: bool) -> None:

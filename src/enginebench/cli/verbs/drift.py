@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from enginebench.cli.options import TASK_OPTION, Common, common_options
+from enginebench.cli.options import TASK_OPTION, Common, code_option, common_options
 from enginebench.core.records import Task
 
 
@@ -26,6 +26,7 @@ from enginebench.core.records import Task
     help="Folder for the figures of every sample and its outputs.",
 )
 @TASK_OPTION
+@code_option
 @common_options
 def command(
     reference: str,

@@ -7,6 +7,7 @@ from pathlib import Path
 import click
 
 from enginebench.cli.options import Common, common_options
+from enginebench.core.text import clean_text
 
 
 @click.command("infer")
@@ -53,7 +54,7 @@ def command(
         click.echo(encode(document).decode())
         return
     for spec in document.outputs:
-        click.echo(f"{spec.name}: {spec.dtype}[{'x'.join(map(str, spec.shape))}]")
+        click.echo(f"{clean_text(spec.name)}: {spec.dtype}[{'x'.join(map(str, spec.shape))}]")
     click.echo(f"saved to {out}")
 
 

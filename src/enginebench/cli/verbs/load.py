@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from enginebench.cli.options import Common, FiniteRange, common_options
+from enginebench.cli.options import Common, FiniteRange, code_option, common_options
 
 if TYPE_CHECKING:
     from enginebench.analyze.load.loadgen import Scenario
@@ -79,6 +79,7 @@ if TYPE_CHECKING:
     "--resume", is_flag=True, help="Continue the load in --out, asked as before; --rounds and --time-budget may differ."
 )
 @click.option("--out", type=click.Path(path_type=Path, file_okay=False), help="Folder. [results/load-TARGET-TIME]")
+@code_option
 @common_options
 def command(
     target: str,

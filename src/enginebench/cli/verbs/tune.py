@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -99,7 +98,7 @@ def command(
     from enginebench.core.names import parse_precision
     from enginebench.core.store import encode
     from enginebench.report.tune.terminal import print_tune
-    from enginebench.workflow.folder import default_folder
+    from enginebench.workflow.folder import default_folder, format_resume
     from enginebench.workflow.search.sitting import tune_model
     from enginebench.workflow.verbs.drift import parse_limits
     from enginebench.workflow.verbs.tune import deliver_winner, make_request, parse_budget
@@ -134,7 +133,7 @@ def command(
             print_tune(document)
             click.echo(f"\nStored in {root}", err=True)
         if not document.finished:
-            command = shlex.join(["enginebench", "tune", model, "--resume", "--out", str(root)])
+            command = format_resume("tune", request.run, root)
             click.echo(f"This search is not finished. To continue: {command} --time-budget MORE", err=True)
 
     with open_reporter() as reporter:

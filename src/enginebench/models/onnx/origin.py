@@ -14,6 +14,7 @@ from enginebench.core.caveats import make_caveat
 from enginebench.core.errors import ParseError
 from enginebench.core.names import format_precision
 from enginebench.core.records import Caveat, Precision, Recipe
+from enginebench.core.store import DECODE_ERRORS
 
 PRECISION_KEY = "enginebench.precision"
 PREPROCESS_KEY = "enginebench.preprocess_sha256"
@@ -109,7 +110,7 @@ def read_origin(metadata: Mapping[str, str], path: Path) -> Origin:
     preprocess = metadata.get(PREPROCESS_KEY, "")
     try:
         caveats = msgspec.json.decode(metadata.get(CAVEATS_KEY) or "[]", type=tuple[Caveat, ...])
-    except msgspec.DecodeError as error:
+    except DECODE_ERRORS as error:
         raise ParseError(path, CAVEATS_KEY, str(error), "caveats as JSON", "Quantize or export it again") from error
     return Origin(
         preprocess_sha256=preprocess if _PREPROCESS.fullmatch(preprocess) else None,

@@ -21,6 +21,7 @@ from enginebench.core.feeds import has_dtype, random_feeds
 from enginebench.core.preprocess import EXTERNAL
 from enginebench.core.records import Caveat, Task, TensorSpec
 from enginebench.core.shapes import find_batch_axes
+from enginebench.core.store import DECODE_ERRORS
 from enginebench.models.precision.calibration import explain_external
 from enginebench.models.samples import (
     cut_entries,
@@ -325,7 +326,7 @@ def _read_index_file(path: Path) -> dict[str, int]:
         if all(isinstance(value, int) for value in found.values()):
             return {str(name): int(i) for name, i in found.items()}
         return {str(value[0]): int(i) for i, value in found.items()}
-    except (OSError, UnicodeDecodeError, ValueError, AttributeError, TypeError, LookupError) as error:
+    except (OSError, RecursionError, ValueError, AttributeError, TypeError, LookupError) as error:
         raise ParseError(
             path, "", str(error) or type(error).__name__, '{"0": ["n01440764", "tench"], ...} or {"n01440764": 0, ...}'
         ) from error
@@ -423,7 +424,7 @@ def _read_origin(path: Path, text: str | None) -> _Origin | None:
         return None
     try:
         return msgspec.json.decode(text.encode(), type=_Origin)
-    except msgspec.DecodeError as error:
+    except DECODE_ERRORS as error:
         raise ParseError(path, ORIGIN_KEY, str(error), "what enginebench calibrate --keep-batches wrote") from error
 
 

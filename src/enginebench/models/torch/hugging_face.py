@@ -68,7 +68,8 @@ def build_from_config(config: Any, text: str) -> tuple[Flat, tuple[torch.Tensor,
 def restore_hf(stored: str, text: str) -> Flat:
     """The module of a configuration as `describe_config` wrote it."""
     transformers = import_transformers()
-    fields = json.loads(stored)
+    # An implementation may be a kernel on the Hub, which would be fetched and run; ours are never stored.
+    fields = {key: value for key, value in json.loads(stored).items() if not key.endswith("_implementation")}
     return build_from_config(transformers.AutoConfig.for_model(**fields), text)[0]
 
 

@@ -228,16 +228,19 @@ def _state_batch(document: RunDocument, fastest: Row) -> list[str]:
 def _state_slower_precisions(document: RunDocument) -> list[str]:
     """Rows that gave up precision and are slower for it, beyond both intervals."""
     sentences = []
+    several = len({row.batch for row in document.rows}) > 1
+    plain = [row for row in reversed(document.rows) if row.precision == row.requested_precision == "fp32"]
+    fp32 = {_find_engine(row): row for row in plain}  # the first one of each
     for row in document.rows:
         # A relabelled row is still one that was asked to be faster.
-        own = [r for r in document.rows if _has_same_engine(r, row) and r.precision == r.requested_precision == "fp32"]
-        if row.requested_precision == "fp32" or not own or not row.speedup or not own[0].speedup:
+        own = fp32.get(_find_engine(row))
+        if row.requested_precision == "fp32" or not own or not row.speedup or not own.speedup:
             continue
-        low, high = own[0].speedup.low, row.speedup.high
+        low, high = own.speedup.low, row.speedup.high
         if low is not None and high is not None and high < low:
-            ratio = format_significant(row.speedup.value / own[0].speedup.value)
-            where = f", batch {row.batch}," if len({r.batch for r in document.rows}) > 1 else ""
-            seen = f"{name_row(row)}{where} is slower than the same engine in fp32 ({ratio}x){_qualify(row, own[0])}"
+            ratio = format_significant(row.speedup.value / own.speedup.value)
+            where = f", batch {row.batch}," if several else ""
+            seen = f"{name_row(row)}{where} is slower than the same engine in fp32 ({ratio}x){_qualify(row, own)}"
             sentences.append(f"{seen}: {_state_cause(row)}.")
     return sentences
 
@@ -259,11 +262,9 @@ def _state_cause(row: Row) -> str:
     return f"{told}; the largest part did not run in {row.requested_precision}"
 
 
-def _has_same_engine(a: Row, b: Row) -> bool:
-    return all(
-        getattr(a, name) == getattr(b, name)
-        for name in ("engine", "batch", "bucket", "scope", "cache", "device", "threads")
-    )
+def _find_engine(row: Row) -> tuple[object, ...]:
+    """What rows of one engine have in common that differ in their precision."""
+    return row.engine, row.batch, row.bucket, row.scope, row.cache, row.device, row.threads
 
 
 class Notes(Struct, frozen=True, kw_only=True):

@@ -127,7 +127,7 @@ def _format_table(rows: Sequence[Row], numbers: Sequence[Sequence[int]]) -> list
     limited = has_limits(rows)
     headings += ["of limit"] if limited else []
     headings += ["build (s)", "size (MB)", "notes"]
-    lines = [_join_cells(headings), _join_cells(["---"] * 2 + ["---:"] * (len(headings) - 3) + ["---"])]
+    lines = [_join_cells([*map(escape, headings)]), _join_cells(["---"] * 2 + ["---:"] * (len(headings) - 3) + ["---"])]
     return lines + [
         _join_cells(
             [_stack_engine(row.engine), *map(escape, _format_row(row, marks, unit, metric, bool(capacity), limited))]

@@ -13,7 +13,7 @@ from rich.text import Text
 from enginebench.analyze.diff import DiffDocument
 from enginebench.analyze.metrics.tasks import name_metric
 from enginebench.core.names import format_precision
-from enginebench.core.text import clean_text
+from enginebench.core.text import clean_lines, clean_text
 from enginebench.report.narrow import Fitted
 from enginebench.report.numbers import (
     UNITS_PER_MS,
@@ -106,7 +106,7 @@ def _build_table(rows: Sequence[Row], numbers: Sequence[Sequence[int]], plus_min
     headings += [capacity.replace(", ", "\n")] if capacity else []
     headings += ["of\nlimit"] if has_limits(rows) else []
     for heading in headings:
-        table.add_column(heading, justify="right", no_wrap=True)
+        table.add_column(Text(clean_lines(heading)), justify="right", no_wrap=True)
     table.add_column("notes", overflow="fold", min_width=5)
     for row, marks in zip(rows, numbers, strict=True):
         cells = [*_format_cells(row, unit, plus_minus), *([format_score(row, metric, 1, MISSING)] if metric else [])]

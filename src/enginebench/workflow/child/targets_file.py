@@ -36,7 +36,7 @@ def read_targets(path: Path) -> Targets:
         raise ParseError(path, "", "no such file" if read else f"the ending {path.suffix!r}", FORMS)
     try:
         return read(path)
-    except (ValueError, TypeError, OSError, EOFError) as error:
+    except (ValueError, TypeError, OSError, EOFError, RecursionError) as error:
         raise ParseError(path, "", str(error) or type(error).__name__, FORMS) from error
 
 

@@ -13,7 +13,7 @@ from msgspec.structs import replace
 from enginebench.analyze.compare import compare_apart
 from enginebench.core.errors import EngineBenchError, ParseError, UsageError
 from enginebench.core.records import Result
-from enginebench.core.store import write_atomic
+from enginebench.core.store import DECODE_ERRORS, write_atomic
 from enginebench.report.bundle import find_cache
 from enginebench.report.sweep.document import (
     Environment,
@@ -186,5 +186,5 @@ def find_rows_folder(url: str) -> Path:
 def _read_index(path: Path) -> dict[str, str]:
     try:
         return msgspec.json.decode(path.read_bytes(), type=dict[str, str])
-    except (OSError, msgspec.DecodeError):
+    except (OSError, *DECODE_ERRORS):
         return {}

@@ -11,7 +11,7 @@ import msgspec
 from msgspec import Struct
 
 from enginebench.core.errors import ParseError, UsageError
-from enginebench.core.store import encode, write_atomic
+from enginebench.core.store import DECODE_ERRORS, encode, write_atomic
 from enginebench.report.csv_table import format_cell
 from enginebench.report.sweep.document import SweepDocument, price
 from enginebench.report.sweep.page import PAGES, format_sweep_page, list_group_pages
@@ -42,7 +42,7 @@ def read_prices(path: Path) -> Prices:
         found = msgspec.toml.decode(path.read_bytes(), type=Prices)
     except OSError as error:
         raise UsageError(f"--prices {path}: {error.strerror}") from error
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+    except DECODE_ERRORS as error:
         raise ParseError(path, "", str(error), "a table [per_hour] with a price for each machine kind") from error
     for kind, amount in found.per_hour.items():
         if not 0 <= amount < float("inf"):

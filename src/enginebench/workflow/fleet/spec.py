@@ -16,6 +16,7 @@ from enginebench.backends.registry import read_engine
 from enginebench.core.errors import ParseError, UsageError
 from enginebench.core.names import format_options, parse_precision, slug
 from enginebench.core.records import Cache, MeasureSpec, Scope, Task
+from enginebench.core.store import DECODE_ERRORS
 from enginebench.workflow.folder import RunRequest, Wanted
 from enginebench.workflow.request import PERCENTILES, QUICK_TIME_LIMIT_S, parse_buckets, parse_device
 
@@ -138,7 +139,7 @@ def read_spec(path: Path) -> SweepSpec:
         text, _, where = str(error).partition(" - at `")
         found = text[0].lower() + text[1:]
         raise ParseError(path, where.rstrip("`"), found, "a specification of a sweep; see docs/fleet.md") from error
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+    except DECODE_ERRORS as error:
         raise ParseError(path, "", str(error), "TOML") from error
     return anchor_paths(check_spec(spec), path.parent)
 

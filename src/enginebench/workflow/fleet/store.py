@@ -12,7 +12,7 @@ from typing import Any, Protocol, TypeVar
 import msgspec
 
 from enginebench.core.errors import ArtifactError, MissingDependency, ParseError, UsageError
-from enginebench.core.store import copy_file, encode, hash_file, write_atomic
+from enginebench.core.store import DECODE_ERRORS, copy_file, encode, hash_file, write_atomic
 from enginebench.workflow.folder import check_inside
 
 R = TypeVar("R", bound=msgspec.Struct)
@@ -224,7 +224,7 @@ def read_document(store: Store, name: str, kind: type[R]) -> R | None:
         return None
     try:
         return msgspec.json.decode(data, type=kind)
-    except msgspec.DecodeError as error:
+    except DECODE_ERRORS as error:
         found = str(error)
         raise ParseError(f"{store.url}/{name}", "", found[0].lower() + found[1:], kind.__name__) from error
 

@@ -141,7 +141,7 @@ class MixedProposer:
         self._settings = [a.default for a in arms if a.precision in ("int8", "fp8") and takes(a.engine) == "onnx"]
         self.document = read_mixed(folder)
         for graph in self._list_graphs():
-            rows.graphs[graph.name] = folder.absolute(graph.artifact)
+            rows.graphs[graph.name] = folder.open(graph.artifact)
 
     def propose(self, count: int, tried: Sequence[Tried]) -> list[Setting]:
         """The graphs of every line that keep the limits and were not tried; they are made on the first call."""

@@ -15,6 +15,7 @@ from enginebench.workflow.plan import PlannedRow, plan_rows, with_suffix
 from enginebench.workflow.progress import Reporter
 from enginebench.workflow.search.space import Setting
 from enginebench.workflow.targets.sources import Sources, make_graph
+from enginebench.workflow.trust import trust_engine
 
 
 class Rows:
@@ -34,6 +35,7 @@ class Rows:
 
     def plan(self, setting: Setting, measure: MeasureSpec, suffix: str = "") -> PlannedRow:
         """The row of a setting; one whose graph cannot be made is skipped, with the reason."""
+        trust_engine(setting.engine, setting.options, "the stored search")
         asked = replace(
             self._request,
             engines=((setting.engine, setting.options),),

@@ -9,7 +9,7 @@ from pathlib import Path
 from msgspec.structs import replace
 
 from enginebench.backends.registry import find_installed
-from enginebench.core.errors import BackendUnavailable, MissingDependency, UsageError
+from enginebench.core.errors import BackendUnavailable, MissingDependency
 from enginebench.core.records import Machine
 from enginebench.core.store import encode, write_atomic
 from enginebench.measure.machine import describe_machine
@@ -20,9 +20,9 @@ from enginebench.report.tune.document import TuneDocument
 from enginebench.report.tune.frontier import draw_frontier
 from enginebench.report.tune.page import format_tune_page
 from enginebench.workflow.campaign import Campaign
-from enginebench.workflow.folder import TUNE_FILE, RunFolder, RunRecord, read_results
+from enginebench.workflow.folder import TUNE_FILE, RunFolder, RunRecord, allow_request, read_results
 from enginebench.workflow.lock import lock_devices
-from enginebench.workflow.main_job import list_changes
+from enginebench.workflow.main_job import take_up
 from enginebench.workflow.plan import list_devices
 from enginebench.workflow.progress import Reporter
 from enginebench.workflow.reporting import describe_stored, write_reports
@@ -76,6 +76,7 @@ def tune_model(
         EngineBenchError: the model cannot be exported, no engine can run here, ...
     """
     folder = RunFolder(root)
+    allow_request(request.run)
     run, record = _take_up(folder, request) if resume else _begin(folder, request, command)
     if budget_s is not None:
         record = replace(record, request=replace(record.request, budget_s=budget_s))
@@ -121,14 +122,7 @@ def _begin(folder: RunFolder, request: SearchRequest, command: tuple[str, ...]) 
 
 
 def _take_up(folder: RunFolder, request: SearchRequest) -> tuple[RunRecord, SearchRecord]:
-    record, run = read_search(folder.root), folder.read_record()
-    if Path(request.run.model).name != Path(run.request.model).name:
-        raise UsageError(f"{folder.root} holds a search for {run.request.model}, not for {request.run.model}")
-    if changed := list_changes(run.machine, describe_machine()):
-        raise UsageError(
-            f"{folder.root} cannot be continued here, since its rows would not compare: {'; '.join(changed)}. "
-            "Start a new search"
-        )
+    record, run = read_search(folder.root), take_up(folder, request.run)
     # Paths stand in run.json in a form that says nothing about the user.
     return run, replace(record, request=replace(record.request, run=run.request))
 
@@ -186,10 +180,7 @@ def find_arms(request: SearchRequest, machine: Machine) -> list[Arm]:
 def _find_sources(folder: RunFolder, run: RunRecord, reporter: Reporter) -> Sources:
     """The artifacts to start from: those of the stored search, else made now and stored."""
     if run.sources:
-        artifacts = tuple(folder.absolute(a) for a in run.sources)
-        for artifact in artifacts:
-            folder.verify(artifact)
-        return Sources(artifacts=artifacts, problems=run.problems)
+        return Sources(artifacts=tuple(map(folder.open, run.sources)), problems=run.problems)
     found = gather_sources(run.request, folder.artifacts, reporter)
     folder.write_record(
         replace(run, sources=tuple(folder.relative(a) for a in found.artifacts), problems=found.problems)

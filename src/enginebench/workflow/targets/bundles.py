@@ -23,6 +23,7 @@ from enginebench.workflow.child.opening import open_for
 from enginebench.workflow.folder import RunFolder, RunRequest
 from enginebench.workflow.targets.scratch import open_scratch
 from enginebench.workflow.targets.stored_row import Stored
+from enginebench.workflow.trust import trust_artifact, trust_engine
 
 if TYPE_CHECKING:
     from typing import Self
@@ -37,7 +38,7 @@ def open_bundle(root: Path, *, force: bool = False) -> tuple[Bundle, Artifact]:
         ArtifactError: it is damaged or leads elsewhere; or, unless `force`, its files, the runtime or this machine are
             not those that were measured.
     """
-    bundle = read_bundle(root)
+    bundle = read_trusted(root)
     machine = describe_machine()
     problems = list(find_problems(root, bundle, machine.cpu_flags, tuple(gpu.name for gpu in machine.gpus)))
     if problems and not force:
@@ -46,7 +47,14 @@ def open_bundle(root: Path, *, force: bool = False) -> tuple[Bundle, Artifact]:
         )
     for problem in problems:
         warnings.warn(f"{root}: going on all the same: {problem}", stacklevel=3)
-    return bundle, open_artifact(root, bundle)
+    return bundle, trust_artifact(open_artifact(root, bundle), root)
+
+
+def read_trusted(root: Path) -> Bundle:
+    """What a bundle says of itself; its engine has no option that would run code or open a file elsewhere."""
+    bundle = read_bundle(root)
+    trust_engine(bundle.engine.backend, bundle.engine.options, root)
+    return bundle
 
 
 def open_as_stored(root: Path) -> Stored:
@@ -81,7 +89,7 @@ def read_target(target: str, fixed: Mapping[str, object]) -> Bundle | None:
     given = [name for name, value in fixed.items() if value not in (None, ())]
     if given:
         raise UsageError(f"{target} is a bundle and brings its engine, with its settings; leave {given[0]} out")
-    return read_bundle(Path(target))
+    return read_trusted(Path(target))
 
 
 def fill_request(request: RunRequest, bundle: Bundle) -> RunRequest:

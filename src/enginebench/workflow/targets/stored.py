@@ -14,6 +14,7 @@ from enginebench.core.store import read_result
 from enginebench.workflow.folder import RunFolder
 from enginebench.workflow.targets.bundles import open_as_stored
 from enginebench.workflow.targets.stored_row import Stored
+from enginebench.workflow.trust import allow_engines, allow_model, trust_engine
 
 
 class Side(Struct, frozen=True, kw_only=True):
@@ -44,7 +45,10 @@ def parse_side(text: str, target: str, precision: tuple[Precision, Recipe | None
         raise UsageError(
             f"{text!r} is neither ENGINE@TARGET, nor the file of a stored row (rows/....json), nor a bundle"
         )
-    return Side(engine=read_engine(engine), target=named if sep else target, precision=precision)
+    side = Side(engine=read_engine(engine), target=named if sep else target, precision=precision)
+    allow_engines([side.engine])
+    allow_model(side.target)
+    return side
 
 
 def _make_side(stored: Stored) -> Side:
@@ -82,5 +86,5 @@ def open_stored(path: Path) -> Stored:
     if not place.is_absolute() or not place.is_file():
         fault = "is no longer there" if place.is_absolute() else "does not lie in the run's folder"
         raise ArtifactError(f"{path}: its artifact {place} {fault}. Name ENGINE@TARGET in place of the row")
-    folder.verify(chain[-1])
-    return Stored(result=result, chain=chain)
+    trust_engine(result.engine.backend, result.engine.options, path)
+    return Stored(result=result, chain=(*chain[:-1], folder.open(chain[-1])))

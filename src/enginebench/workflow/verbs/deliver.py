@@ -175,7 +175,7 @@ def write_row_check(stage: Path, folder: RunFolder, stored: Stored, *, given: bo
         ArtifactError: inputs were given to the run, and are gone.
     """
     result, spec, specs = stored.result, stored.spec, stored.chain[-1].inputs
-    outputs, calls = load_answers(folder.outputs_path(result.id))
+    outputs, calls = load_answers(folder.find_outputs(result.id))
     samples = find_samples(folder.artifacts)
     if samples is not None:
         feeds, outputs = join_given(read_samples(samples), outputs, specs, spec.batch)

@@ -310,6 +310,7 @@ def load_target(
     earlier = take_up(request, settings, root) if resume else None
     if not resume and (root / DOCUMENT).exists():
         raise UsageError(f"{root} holds a load already; continue it with --resume or choose another --out")
+    RunFolder(root).drop_compiled()
     loading = Loading(request, settings, root, reporter, earlier)
     with lock_devices(list_devices(request), wait=wait, on_wait=reporter.say):
         try:

@@ -113,7 +113,7 @@ def hold_against(folder: RunFolder, base: Result | None, cand: Result | None, ta
     """The candidate with its answers held against the base's, as both lie in the run's folder."""
     if base is None or cand is None:
         return cand
-    files = [folder.outputs_path(row.id) for row in (base, cand)]
+    files = [folder.find_outputs(row.id) for row in (base, cand)]
     if not all(map(holds_arrays, files)):
         return replace(cand, drift=None)
     (wanted, _), (answers, _) = map(load_answers, files)

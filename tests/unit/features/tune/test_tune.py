@@ -113,7 +113,7 @@ def check_that_a_finished_search_says_the_same_again(folder: Path, document: Tun
 
 def check_that_another_model_is_refused(folder: Path) -> None:
     other = replace(REQUEST, run=replace(REQUEST.run, model="digits-cnn"))
-    with pytest.raises(UsageError, match="holds a search for digits-mlp, not for digits-cnn"):
+    with pytest.raises(UsageError, match="holds a run of digits-mlp, not of digits-cnn"):
         search(folder, other, resume=True)
     with pytest.raises(UsageError, match="holds a run already"):
         search(folder)
