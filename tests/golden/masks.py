@@ -1,0 +1,125 @@
+"""What of an output is compared: all that is stored or asked for, and of what was measured here only its form.
+
+`$` commands are compared word for word, but for folders, digests, versions of this machine and the lines of a traceback.
+`~` commands measure: the rules below are about names and forms of fields, never about single commands.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from typing import Any
+
+WIDTH = 110
+ESTIMATE = {"value", "low", "high", "level", "n", "method", "supported"}
+
+# Fields of a document that say what this machine is, and what a disturbance can change.
+MACHINE = {"machine", "versions", "engine_version", "packages", "platform", "fingerprint", "environment"}
+MACHINE |= {"available", "devices", "fix", "default_threads", "created", "measured_at"}
+DISTURBED = {"validity", "caveats", "verdict", "reasons", "notes", "stop_rules", "fastest", "recommended", "tied_with"}
+DISTURBED |= {"repetitions_needed", "pareto", "failures", "gate_failed", "speedup_reason", "outputs_disagree"}
+DISTURBED |= {"energy_mj", "energy_interval_mj", "peak_memory_bytes", "peak_device_memory_bytes", "best", "late"}
+TIMED = re.compile(r"(_ns|_s|_ms|_us|_mhz|_bytes|samples|generation|rounds?)$")
+# Numbers with a fraction that were asked for.
+ASKED = {"margin", "level", "percentile", "qps", "limit_ms", "max_metric_drop", "time_limit_s", "max_wait_ms", "timeout_s"}
+
+NUMBER = r"[±<>~]?[-+]?\d[\d,]*(?:\.\d+)?(?:e[-+]?\d+)?"
+MEASURED = re.compile(rf"(?<![\w=:@.\-/]){NUMBER}(?:[%x?]|(?= )|(?=/)|(?=[,.;:)]|$))", re.MULTILINE)
+FRACTION = re.compile(rf"(?<![\w=:@\-/]){NUMBER}(?=%|x\b| ?(?:s|ms|us|ns|min|MB|MiB|kB|GB/s|Hz)\b)|(?<![\w=:@.\-/])\d+\.\d+(?![\w.])")
+MARKS = re.compile(r"\b(suspect|invalid|notes)\b|[◆()]")
+
+
+def mask(text: str, here: str, python: str, *, measured: bool) -> str:
+    """The part of an output that is compared."""
+    text = text.replace(here, "HERE").replace(python, "PYTHON")
+    text = re.sub(r"\b[0-9a-f]{40,64}\b", "DIGEST", text)
+    text = re.sub(r"(sha256|plans/) ?[0-9a-f]{12,16}\b", r"\1 DIGEST", text)
+    text = re.sub(r"\d{8}T\d{6}Z(-\d+)?|\d{4}-\d\d-\d\d[T ]\d\d:\d\d(:\d\d(\.\d+)?)?(Z|\+00:00)?" if measured else r"\d{8}T\d{6}Z", "TIME", text)
+    text = re.sub(r"Traceback \(most.*?\n(?=\S)", "Traceback\n", text, flags=re.DOTALL)
+    if (document := read_json(text)) is not None:
+        return "\n".join(spell(strip(document) if measured else document)) + "\n"
+    return text
+
+
+def mask_progress(text: str) -> str:
+    """Lines that tell how a measurement goes: times in them are this machine's, whole numbers were asked for."""
+    return FRACTION.sub("#", text)
+
+
+def mask_tables(text: str) -> str:
+    """Of a measured text its tables: titles, and the words of each row. Notes and sentences depend on figures."""
+    kept: list[str] = []
+    lines = text.splitlines()
+    for at, line in enumerate(lines):
+        if re.fullmatch(r"\s*─+\s*", line):
+            kept += [words(lines[at - 1]), "───"]
+            for row in lines[at + 1 :]:
+                if not row.strip() or re.match(r"\? |all: | *\d+ [a-z]|fastest", row):
+                    break
+                kept.append(words(row))
+        elif line.startswith("|") and "---" not in line:
+            kept.append(words(line.replace("|", " ")))
+    return "".join(f"{line}\n" for line in kept if line)
+
+
+def words(line: str) -> str:
+    """A line of a table without numbers, units and marks."""
+    line = MARKS.sub("", MEASURED.sub("#", line))
+    line = re.sub(r"(?<![\w/])(ns|us|ms|s)(?![\w])", "UNIT", line)
+    line = re.sub(r"#[#\-.,()/\s]*(?=\s|$)", "# ", f"{line} ")
+    return re.sub(r"(# )+", "# ", " ".join(line.split()) + " ").strip()
+
+
+def read_json(text: str) -> Any:
+    """The document, or None for any other text."""
+    if not text.startswith(("{", "[")):
+        return None
+    try:
+        return json.loads(text)
+    except ValueError:
+        return None
+
+
+def strip(node: Any, name: str = "") -> Any:
+    """A document without what was measured."""
+    if name in MACHINE:
+        return "MACHINE"
+    if name in DISTURBED:
+        return "MEASURED"
+    if isinstance(node, dict):
+        if node.keys() >= ESTIMATE:
+            return "ESTIMATE" if node.keys() == ESTIMATE else sorted(node)
+        return {key: strip(value, key) for key, value in node.items()}
+    if isinstance(node, list):
+        return "TIMES" if TIMED.search(name) else [strip(item, name if name in ASKED else "") for item in node]
+    if isinstance(node, (int, float)) and not isinstance(node, bool) and name not in ASKED:
+        return "#" if isinstance(node, float) or TIMED.search(name) else node
+    return FRACTION.sub("#", node) if isinstance(node, str) else node
+
+
+def spell(node: Any, lead: str = "", tail: str = "") -> list[str]:
+    """JSON as lines: what fits one line is on one."""
+    flat = lead + flatten(node) + tail
+    if len(flat) <= WIDTH or not isinstance(node, (dict, list)) or not node:
+        return [flat]
+    if isinstance(node, list) and len(node) > 24 and all(isinstance(item, (int, float)) for item in node):
+        return [f"{lead}[{len(node)} numbers, sum {sum(node):.6g}]{tail}"]
+    indent = " " * (len(lead) - len(lead.lstrip())) + " "
+    pairs = node.items() if isinstance(node, dict) else [(None, item) for item in node]
+    lines = [lead + ("{" if isinstance(node, dict) else "[")]
+    for at, (key, value) in enumerate(pairs):
+        label = indent if key is None else f"{indent}{json.dumps(key, ensure_ascii=False)}: "
+        lines += spell(value, label, "," if at < len(node) - 1 else "")
+    return [*lines, indent[1:] + ("}" if isinstance(node, dict) else "]") + tail]
+
+
+def flatten(node: Any) -> str:
+    """JSON in one line; fractions to six digits, since the last bits are a processor's own."""
+    if isinstance(node, float) and math.isfinite(node):
+        return f"{node:.6g}"
+    if isinstance(node, dict):
+        return "{" + ", ".join(f"{json.dumps(key, ensure_ascii=False)}: {flatten(v)}" for key, v in node.items()) + "}"
+    if isinstance(node, list):
+        return "[" + ", ".join(map(flatten, node)) + "]"
+    return json.dumps(node, ensure_ascii=False)
