@@ -144,10 +144,8 @@ def worker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Worker]:
         (folder / "bin" / name).write_text(f'#!/bin/sh\nexec {line} "$@"\n', encoding="utf-8")
         (folder / "bin" / name).chmod(0o755)
     started = Worker(folder)
-    yield started
-    assert started.process.stdin
-    started.process.stdin.close()
-    started.process.wait(10)
+    with started.process:  # leaving it closes the pipes, at whose end the process ends
+        yield started
 
 
 @pytest.mark.parametrize("path", SESSIONS, ids=lambda path: path.stem)
