@@ -12,6 +12,7 @@ import re
 from typing import Any
 
 WIDTH = 110
+NOISE = 1e-12  # what is left of a difference of equal numbers
 ESTIMATE = {"value", "low", "high", "level", "n", "method", "supported"}
 
 # Fields of a document that say what this machine is, and what a disturbance can change.
@@ -117,7 +118,7 @@ def spell(node: Any, lead: str = "", tail: str = "") -> list[str]:
 def flatten(node: Any) -> str:
     """JSON in one line; fractions to six digits, since the last bits are a processor's own."""
     if isinstance(node, float) and math.isfinite(node):
-        return f"{node:.6g}"
+        return f"{node:.6g}" if abs(node) > NOISE else "0"
     if isinstance(node, dict):
         return "{" + ", ".join(f"{json.dumps(key, ensure_ascii=False)}: {flatten(v)}" for key, v in node.items()) + "}"
     if isinstance(node, list):
