@@ -20,10 +20,11 @@ MACHINE = {"machine", "versions", "engine_version", "packages", "platform", "fin
 MACHINE |= {"available", "devices", "fix", "default_threads", "created", "measured_at"}
 DISTURBED = {"validity", "caveats", "verdict", "reasons", "notes", "stop_rules", "fastest", "recommended", "tied_with"}
 DISTURBED |= {"repetitions_needed", "pareto", "failures", "gate_failed", "speedup_reason", "outputs_disagree"}
-DISTURBED |= {"energy_mj", "energy_interval_mj", "peak_memory_bytes", "peak_device_memory_bytes", "best", "late"}
+DISTURBED |= {"built_beside", "energy_mj", "energy_interval_mj", "peak_memory_bytes", "peak_device_memory_bytes", "best", "late"}
 TIMED = re.compile(r"(_ns|_s|_ms|_us|_mhz|_bytes|samples|generation|rounds?)$")
-# Numbers with a fraction that were asked for.
-ASKED = {"margin", "level", "percentile", "qps", "limit_ms", "max_metric_drop", "time_limit_s", "max_wait_ms", "timeout_s"}
+# Numbers with a fraction that were asked for, or that follow from weights and inputs alone.
+ASKED = {"percentiles", "max_abs_diff", "cosine", "centred_cosine", "top1_agreement", "top1_accuracy", "effective_precision"}
+ASKED |= {"margin", "level", "percentile", "qps", "limit_ms", "max_metric_drop", "time_limit_s", "max_wait_ms", "timeout_s"}
 
 NUMBER = r"[±<>~]?[-+]?\d[\d,]*(?:\.\d+)?(?:e[-+]?\d+)?"
 MEASURED = re.compile(rf"(?<![\w=:@.\-/]){NUMBER}(?:[%x?]|(?= )|(?=/)|(?=[,.;:)]|$))", re.MULTILINE)
@@ -40,12 +41,13 @@ def mask(text: str, here: str, python: str, *, measured: bool) -> str:
     text = re.sub(r"Traceback \(most.*?\n(?=\S)", "Traceback\n", text, flags=re.DOTALL)
     if (document := read_json(text)) is not None:
         return "\n".join(spell(strip(document) if measured else document)) + "\n"
-    return text
+    return re.sub(r"(?<![\w.])-?\d+\.\d{7,}(e-?\d+)?", lambda match: flatten(float(match[0])), text)
 
 
 def mask_progress(text: str) -> str:
-    """Lines that tell how a measurement goes: times in them are this machine's, whole numbers were asked for."""
-    return FRACTION.sub("#", text)
+    """Lines that tell how a measurement goes, sorted, since rows may be built side by side; times in them are masked."""
+    lines = FRACTION.sub("#", re.sub(r"^\[\d+/(\d+)\]", r"[#/\1]", text, flags=re.MULTILINE)).splitlines()
+    return "".join(f"{line}\n" for line in sorted(lines) if line and "side by side" not in line)
 
 
 def mask_tables(text: str) -> str:
@@ -91,7 +93,7 @@ def strip(node: Any, name: str = "") -> Any:
     if isinstance(node, dict):
         if node.keys() >= ESTIMATE:
             return "ESTIMATE" if node.keys() == ESTIMATE else sorted(node)
-        return {key: strip(value, key) for key, value in node.items()}
+        return {key: strip(value, name if name in ASKED else key) for key, value in node.items()}
     if isinstance(node, list):
         return "TIMES" if TIMED.search(name) else [strip(item, name if name in ASKED else "") for item in node]
     if isinstance(node, (int, float)) and not isinstance(node, bool) and name not in ASKED:

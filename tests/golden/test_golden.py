@@ -39,6 +39,14 @@ SESSIONS = sorted((HERE / "expected").glob("*.txt"))
 FORKED = re.compile(r"enginebench( [^|&;<>$`()*?~]+?)(?: \| (.+))?")
 COMMAND = re.compile(r"([$~]) (.*)")
 
+PICK = "import json, sys; print(json.dumps([{key: row.get(key) for key in sys.argv[2:]} for row in json.load(sys.stdin)[sys.argv[1]]]))"
+# What `sh` finds beside the system's own: the command itself, the fake, and `pick LIST FIELD...` of a JSON document.
+PROGRAMS = {
+    "enginebench": '"$PYTHON" -m enginebench',
+    "trtexec-fake": '"$PYTHON" "$FAKES/fake_trtexec.py" 10.16',
+    "pick": f"\"$PYTHON\" -c '{PICK}'",
+}
+
 
 @dataclass
 class Step:
@@ -137,10 +145,7 @@ def worker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Worker]:
     graphs.make_all(folder)
     (folder / "bin").mkdir()
     (folder / "tmp").mkdir()
-    for name, line in (
-        ("enginebench", '"$PYTHON" -m enginebench'),
-        ("trtexec-fake", '"$PYTHON" "$FAKES/fake_trtexec.py" 10.16'),
-    ):
+    for name, line in PROGRAMS.items():
         (folder / "bin" / name).write_text(f'#!/bin/sh\nexec {line} "$@"\n', encoding="utf-8")
         (folder / "bin" / name).chmod(0o755)
     started = Worker(folder)
