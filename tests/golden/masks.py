@@ -46,6 +46,7 @@ def mask(text: str, here: str, python: str, *, measured: bool) -> str:
 
 def mask_progress(text: str) -> str:
     """Lines that tell how a measurement goes, sorted, since rows may be built side by side; times in them are masked."""
+    text = re.sub(r"Verdict: .*", "Verdict: MEASURED", text)
     lines = FRACTION.sub("#", re.sub(r"^\[\d+/(\d+)\]", r"[#/\1]", text, flags=re.MULTILINE)).splitlines()
     return "".join(f"{line}\n" for line in sorted(lines) if line and "side by side" not in line)
 
@@ -68,7 +69,7 @@ def mask_tables(text: str) -> str:
 
 def words(line: str) -> str:
     """A line of a table without numbers, units and marks."""
-    line = MARKS.sub("", MEASURED.sub("#", line))
+    line = MARKS.sub("", MEASURED.sub("#", line.replace("..", " ")))
     line = re.sub(r"(?<![\w/])(ns|us|ms|s)(?![\w])", "UNIT", line)
     line = re.sub(r"#[#\-.,()/\s]*(?=\s|$)", "# ", f"{line} ")
     return re.sub(r"(# )+", "# ", " ".join(line.split()) + " ").strip()

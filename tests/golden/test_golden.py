@@ -192,4 +192,5 @@ def test_every_verb_and_every_exit_code_is_among_the_commands() -> None:
         assert any(f"enginebench {verb} " in f"{step.command} " for step in steps if "--help" not in step.command), verb
     table = (ROOT / "docs" / "cli.md").read_text("utf-8").partition("## Exit codes")[2]
     documented = set(re.findall(r"^\| (\d+) \|", table, re.MULTILINE))
-    assert {step.expected[-1].removeprefix("= ") for step in steps if step.expected} == documented
+    ours = [step for step in steps if "enginebench" in step.command and step.expected]
+    assert {step.expected[-1].removeprefix("= ") for step in ours} == documented
