@@ -41,6 +41,9 @@ def make_all(folder: Path) -> None:
     other = [weights("w1", 32, PIXELS), weights("b1", 32), weights("b1", 320), weights("b2", 10)]
     other[2] = numpy_helper.from_array(-numpy_helper.to_array(values[2]), "w2")
     save(folder / "negated.onnx", layers, {"input": ["batch", PIXELS], "output": ["batch", 10]}, *other)
+    only = [helper.make_node("Gemm", ["input", "w1", "b1"], ["output"], name="only", transB=1)]
+    tiny = [weights("w1", 2, 4), weights("b1", 2)]
+    save(folder / "tiny.onnx", only, {"input": ["batch", 4], "output": ["batch", 2]}, *tiny)
     add = [helper.make_node("Add", ["input", "input"], ["output"], name="add")]
     save(folder / "whole.onnx", add, {"input": [1, 4], "output": [1, 4]}, kind=TensorProto.INT64)
     save(folder / "open.onnx", add, {"input": ["batch", 3, "height", "width"],

@@ -16,12 +16,12 @@ NOISE = 1e-12  # what is left of a difference of equal numbers
 ESTIMATE = {"value", "low", "high", "level", "n", "method", "supported"}
 
 # Fields of a document that say what this machine is, and what a disturbance can change.
-MACHINE = {"machine", "versions", "engine_version", "packages", "platform", "fingerprint", "environment"}
+MACHINE = {"machine", "machines", "versions", "engine_version", "packages", "platform", "fingerprint", "environment", "made_by"}
 MACHINE |= {"available", "devices", "fix", "default_threads", "created", "measured_at"}
 DISTURBED = {"validity", "caveats", "verdict", "reasons", "notes", "stop_rules", "fastest", "recommended", "tied_with"}
 DISTURBED |= {"repetitions_needed", "pareto", "failures", "gate_failed", "speedup_reason", "outputs_disagree"}
-DISTURBED |= {"built_beside", "energy_mj", "energy_interval_mj", "peak_memory_bytes", "peak_device_memory_bytes", "best", "late"}
-TIMED = re.compile(r"(_ns|_s|_ms|_us|_mhz|_bytes|samples|generation|rounds?)$")
+DISTURBED |= {"built_beside", "offered", "completed", "energy_mj", "energy_interval_mj", "peak_memory_bytes", "peak_device_memory_bytes", "best", "late"}
+TIMED = re.compile(r"(seconds|_ns|_s|_ms|_us|_mhz|_bytes|samples|generation|rounds?)$")
 # Numbers with a fraction that were asked for, or that follow from weights and inputs alone.
 ASKED = {"percentiles", "max_abs_diff", "cosine", "centred_cosine", "top1_agreement", "top1_accuracy", "effective_precision"}
 ASKED |= {"margin", "level", "percentile", "qps", "limit_ms", "max_metric_drop", "time_limit_s", "max_wait_ms", "timeout_s"}
@@ -38,6 +38,7 @@ def mask(text: str, here: str, python: str, *, measured: bool) -> str:
     text = re.sub(r"\b[0-9a-f]{40,64}\b", "DIGEST", text)
     text = re.sub(r"(sha256|plans/) ?[0-9a-f]{12,16}\b", r"\1 DIGEST", text)
     text = re.sub(r"\d{8}T\d{6}Z(-\d+)?|\d{4}-\d\d-\d\d[T ]\d\d:\d\d(:\d\d(\.\d+)?)?(Z|\+00:00)?" if measured else r"\d{8}T\d{6}Z", "TIME", text)
+    text = re.sub(r"HERE/tmp/[^/\s]+", "HERE/tmp/ANY", text)
     text = re.sub(r"Traceback \(most.*?\n(?=\S)", "Traceback\n", text, flags=re.DOTALL)
     if (document := read_json(text)) is not None:
         return "\n".join(spell(strip(document) if measured else document)) + "\n"
@@ -46,7 +47,7 @@ def mask(text: str, here: str, python: str, *, measured: bool) -> str:
 
 def mask_progress(text: str) -> str:
     """Lines that tell how a measurement goes, sorted, since rows may be built side by side; times in them are masked."""
-    text = re.sub(r"Verdict: .*", "Verdict: MEASURED", text)
+    text = re.sub(r"Verdict: .*", "Verdict: MEASURED", re.sub(r"ceilings/\S+", "ceilings/MACHINE", text))
     lines = FRACTION.sub("#", re.sub(r"^\[\d+/(\d+)\]", r"[#/\1]", text, flags=re.MULTILINE)).splitlines()
     return "".join(f"{line}\n" for line in sorted(lines) if line and "side by side" not in line)
 
@@ -97,6 +98,8 @@ def strip(node: Any, name: str = "") -> Any:
         return {key: strip(value, name if name in ASKED else key) for key, value in node.items()}
     if isinstance(node, list):
         return "TIMES" if TIMED.search(name) else [strip(item, name if name in ASKED else "") for item in node]
+    if isinstance(node, float) and name in ASKED:
+        return round(node, 4)  # what is left of a difference of alike answers is a processor's own
     if isinstance(node, (int, float)) and not isinstance(node, bool) and name not in ASKED:
         return "#" if isinstance(node, float) or TIMED.search(name) else node
     return FRACTION.sub("#", node) if isinstance(node, str) else node

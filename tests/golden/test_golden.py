@@ -40,11 +40,14 @@ FORKED = re.compile(r"enginebench( [^|&;<>$`()*?~]+?)(?: \| (.+))?")
 COMMAND = re.compile(r"([$~]) (.*)")
 
 PICK = "import json, sys; print(json.dumps([{key: row.get(key) for key in sys.argv[2:]} for row in json.load(sys.stdin)[sys.argv[1]]]))"
-# What `sh` finds beside the system's own: the command itself, the fake, and `pick LIST FIELD...` of a JSON document.
+FIELDS = "import json, sys; d = json.load(sys.stdin); print(json.dumps({a: sorted((d[a][0] if isinstance(d[a], list) else d[a]) if a in d else d) for a in sys.argv[1:]}))"
+# What `sh` finds beside the system's own: the command itself, the fake, and `pick LIST FIELD...` of a JSON document,
+# and `fields . NAME...`, the names of its fields and of those of a part or of the first entry of a list.
 PROGRAMS = {
     "enginebench": '"$PYTHON" -m enginebench',
     "trtexec-fake": '"$PYTHON" "$FAKES/fake_trtexec.py" 10.16',
     "pick": f"\"$PYTHON\" -c '{PICK}'",
+    "fields": f"\"$PYTHON\" -c '{FIELDS}'",
 }
 
 
