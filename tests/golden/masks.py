@@ -32,9 +32,10 @@ FRACTION = re.compile(rf"(?<![\w=:@\-/]){NUMBER}(?=%|x\b| ?(?:s|ms|us|ns|min|MB|
 MARKS = re.compile(r"\b(suspect|invalid|notes)\b|[◆()]")
 
 
-def mask(text: str, here: str, python: str, *, measured: bool) -> str:
+def mask(text: str, places: dict[str, str], *, measured: bool) -> str:
     """The part of an output that is compared."""
-    text = text.replace(here, "HERE").replace(python, "PYTHON")
+    for path, name in places.items():
+        text = text.replace(path, name)
     text = re.sub(r"\b[0-9a-f]{40,64}\b", "DIGEST", text)
     text = re.sub(r"(sha256|plans/) ?[0-9a-f]{12,16}\b", r"\1 DIGEST", text)
     text = re.sub(r"\d{8}T\d{6}Z(-\d+)?|\d{4}-\d\d-\d\d[T ]\d\d:\d\d(:\d\d(\.\d+)?)?(Z|\+00:00)?" if measured else r"\d{8}T\d{6}Z", "TIME", text)

@@ -96,6 +96,7 @@ class Worker:
             "PYTHONPATH": str(ROOT / "src"),
             "HOME": str(folder),
             "TMPDIR": str(folder / "tmp"),
+            "XDG_CACHE_HOME": str(self.graphs_at / "cache"),
             "ENGINEBENCH_CEILINGS": str(folder / "ceilings"),
             "COLUMNS": str(width),
             "LANG": "C.UTF-8",
@@ -123,7 +124,7 @@ class Worker:
                 done = subprocess.run(shell, cwd=folder, env=environment, stdin=given, stdout=out, stderr=err, check=False, timeout=120)
             code = code if match else done.returncode
         out_text, err_text = (
-            masks.mask(path.read_text("utf-8", "replace"), str(folder), sys.executable, measured=step.measured)
+            masks.mask(path.read_text("utf-8", "replace"), self.places(folder), measured=step.measured)
             for path in streams
         )
         if step.measured:
@@ -134,6 +135,10 @@ class Worker:
             *(f"! {line}".rstrip() for line in err_text.splitlines()),
             f"= {code}",
         ]
+
+    def places(self, folder: Path) -> dict[str, str]:
+        """What paths of today are called in a session."""
+        return {str(folder): "HERE", str(self.graphs_at): "SHARED", sys.executable: "PYTHON"}
 
     def ask(self, command: dict[str, object]) -> int:
         assert self.process.stdin and self.process.stdout
