@@ -93,7 +93,8 @@ class Worker:
         return {
             **{name: os.environ[name] for name in kept if name in os.environ},
             "PATH": f"{self.graphs_at / 'bin'}{os.pathsep}{os.environ['PATH']}",
-            "PYTHONPATH": str(ROOT / "src"),
+            "PYTHONPATH": f"{self.graphs_at / 'absent'}{os.pathsep}{ROOT / 'src'}",
+            "PICTURES": str(ROOT / "src"),
             "HOME": str(folder),
             "TMPDIR": str(folder / "tmp"),
             "XDG_CACHE_HOME": str(self.graphs_at / "cache"),
@@ -153,6 +154,10 @@ def worker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Worker]:
     graphs.make_all(folder)
     (folder / "bin").mkdir()
     (folder / "tmp").mkdir()
+    # Pictures take longer than all else: but for where a command asks for PYTHONPATH="$PICTURES" they cannot be drawn.
+    (folder / "absent").mkdir()
+    for name in ("altair", "vl_convert"):
+        (folder / "absent" / f"{name}.py").write_text("raise ImportError('absent in these sessions')\n", encoding="utf-8")
     for name, line in PROGRAMS.items():
         (folder / "bin" / name).write_text(f'#!/bin/sh\nexec {line} "$@"\n', encoding="utf-8")
         (folder / "bin" / name).chmod(0o755)
