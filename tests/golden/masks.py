@@ -40,6 +40,7 @@ def mask(text: str, places: dict[str, str], *, measured: bool) -> str:
     text = re.sub(r"(sha256|plans/) ?[0-9a-f]{12,16}\b", r"\1 DIGEST", text)
     text = re.sub(r"\d{8}T\d{6}Z(-\d+)?|\d{4}-\d\d-\d\d[T ]\d\d:\d\d(:\d\d(\.\d+)?)?(Z|\+00:00)?" if measured else r"\d{8}T\d{6}Z", "TIME", text)
     text = re.sub(r"HERE/tmp/[^/\s]+", "HERE/tmp/ANY", text)
+    text = re.sub(r"-[0-9a-f]{8}-local\b", "-PATH-local", text)  # the group of a sweep: a digest of the model's path
     text = re.sub(r"Traceback \(most.*?\n(?=\S)", "Traceback\n", text, flags=re.DOTALL)
     if (document := read_json(text)) is not None:
         return "\n".join(spell(strip(document) if measured else document)) + "\n"
