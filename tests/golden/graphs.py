@@ -19,8 +19,14 @@ def weights(name: str, *shape: int) -> onnx.TensorProto:
     return numpy_helper.from_array(values.reshape(shape).astype(np.float32), name)
 
 
-def save(path: Path, nodes: list[onnx.NodeProto], shapes: dict[str, list[object]], *constants: onnx.TensorProto,
-         kind: int = TensorProto.FLOAT, domain: str = "") -> None:
+def save(
+    path: Path,
+    nodes: list[onnx.NodeProto],
+    shapes: dict[str, list[object]],
+    *constants: onnx.TensorProto,
+    kind: int = TensorProto.FLOAT,
+    domain: str = "",
+) -> None:
     """Writes a graph from `input` to `output`, in versions of the format that every runtime of today reads."""
     ends = [helper.make_tensor_value_info(name, kind, shape) for name, shape in shapes.items()]
     graph = helper.make_graph(nodes, "golden", ends[:1], ends[1:], list(constants))
@@ -46,8 +52,9 @@ def make_all(folder: Path) -> None:
     save(folder / "tiny.onnx", only, {"input": ["batch", 4], "output": ["batch", 2]}, *tiny)
     add = [helper.make_node("Add", ["input", "input"], ["output"], name="add")]
     save(folder / "whole.onnx", add, {"input": [1, 4], "output": [1, 4]}, kind=TensorProto.INT64)
-    save(folder / "open.onnx", add, {"input": ["batch", 3, "height", "width"],
-                                     "output": ["batch", 3, "height", "width"]})
+    save(
+        folder / "open.onnx", add, {"input": ["batch", 3, "height", "width"], "output": ["batch", 3, "height", "width"]}
+    )
     custom = [helper.make_node("Mystery", ["input"], ["output"], name="odd", domain="com.example")]
     save(folder / "custom.onnx", custom, {"input": [1, 4], "output": [1, 4]}, domain="com.example")
     pixels = (np.arange(3 * PIXELS).reshape(3, PIXELS) % 17).astype(np.float32)

@@ -16,19 +16,60 @@ NOISE = 1e-12  # what is left of a difference of equal numbers
 ESTIMATE = {"value", "low", "high", "level", "n", "method", "supported"}
 
 # Fields of a document that say what this machine is, and what a disturbance can change.
-MACHINE = {"machine", "machines", "versions", "engine_version", "packages", "platform", "fingerprint", "environment", "made_by"}
+MACHINE = {
+    "machine",
+    "machines",
+    "versions",
+    "engine_version",
+    "packages",
+    "platform",
+    "fingerprint",
+    "environment",
+    "made_by",
+    "proposed_by",
+}
 MACHINE |= {"available", "devices", "fix", "default_threads", "created", "measured_at"}
 DISTURBED = {"validity", "caveats", "verdict", "reasons", "notes", "stop_rules", "fastest", "recommended", "tied_with"}
 DISTURBED |= {"repetitions_needed", "pareto", "failures", "gate_failed", "speedup_reason", "outputs_disagree"}
-DISTURBED |= {"built_beside", "offered", "completed", "energy_mj", "energy_interval_mj", "peak_memory_bytes", "peak_device_memory_bytes", "best", "late"}
+DISTURBED |= {
+    "built_beside",
+    "offered",
+    "completed",
+    "energy_mj",
+    "energy_interval_mj",
+    "peak_memory_bytes",
+    "peak_device_memory_bytes",
+    "best",
+    "late",
+}
 TIMED = re.compile(r"(seconds|_ns|_s|_ms|_us|_mhz|_bytes|samples|generation|rounds?)$")
 # Numbers with a fraction that were asked for, or that follow from weights and inputs alone.
-ASKED = {"percentiles", "max_abs_diff", "cosine", "centred_cosine", "top1_agreement", "top1_accuracy", "effective_precision"}
-ASKED |= {"margin", "level", "percentile", "qps", "limit_ms", "max_metric_drop", "time_limit_s", "max_wait_ms", "timeout_s"}
+ASKED = {
+    "percentiles",
+    "max_abs_diff",
+    "cosine",
+    "centred_cosine",
+    "top1_agreement",
+    "top1_accuracy",
+    "effective_precision",
+}
+ASKED |= {
+    "margin",
+    "level",
+    "percentile",
+    "qps",
+    "limit_ms",
+    "max_metric_drop",
+    "time_limit_s",
+    "max_wait_ms",
+    "timeout_s",
+}
 
 NUMBER = r"[±<>~]?[-+]?\d[\d,]*(?:\.\d+)?(?:e[-+]?\d+)?"
 MEASURED = re.compile(rf"(?<![\w=:@.\-/]){NUMBER}(?:[%x?]|(?= )|(?=/)|(?=[,.;:)]|$))", re.MULTILINE)
-FRACTION = re.compile(rf"(?<![\w=:@\-/]){NUMBER}(?=%|x\b| ?(?:s|ms|us|ns|min|MB|MiB|kB|GB/s|Hz)\b)|(?<![\w=:@.\-/])\d+\.\d+(?![\w.])")
+FRACTION = re.compile(
+    rf"(?<![\w=:@\-/]){NUMBER}(?=%|x\b| ?(?:s|ms|us|ns|min|MB|MiB|kB|GB/s|Hz)\b)|(?<![\w=:@.\-/])\d+\.\d+(?![\w.])"
+)
 MARKS = re.compile(r"\b(suspect|invalid|notes)\b|[◆()]")
 
 
@@ -38,7 +79,13 @@ def mask(text: str, places: dict[str, str], *, measured: bool) -> str:
         text = text.replace(path, name)
     text = re.sub(r"\b[0-9a-f]{40,64}\b", "DIGEST", text)
     text = re.sub(r"(sha256|plans/) ?[0-9a-f]{12,16}\b", r"\1 DIGEST", text)
-    text = re.sub(r"\d{8}T\d{6}Z(-\d+)?|\d{4}-\d\d-\d\d[T ]\d\d:\d\d(:\d\d(\.\d+)?)?(Z|\+00:00)?" if measured else r"\d{8}T\d{6}Z", "TIME", text)
+    text = re.sub(
+        r"\d{8}T\d{6}Z(-\d+)?|\d{4}-\d\d-\d\d[T ]\d\d:\d\d(:\d\d(\.\d+)?)?(Z|\+00:00)?"
+        if measured
+        else r"\d{8}T\d{6}Z",
+        "TIME",
+        text,
+    )
     text = re.sub(r"HERE/tmp/[^/\s]+", "HERE/tmp/ANY", text)
     text = re.sub(r"-[0-9a-f]{8}-local\b", "-PATH-local", text)  # the group of a sweep: a digest of the model's path
     text = re.sub(r"Traceback \(most.*?\n(?=\S)", "Traceback\n", text, flags=re.DOTALL)

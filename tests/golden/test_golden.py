@@ -121,8 +121,14 @@ class Worker:
             shell = ["sh", "-c", match[2] if match else step.command]
             source = scratch / "stdin"
             source.write_bytes(streams[0].read_bytes() if match else b"")
-            with source.open("rb") as given, streams[0].open("wb") as out, streams[1].open("ab" if match else "wb") as err:
-                done = subprocess.run(shell, cwd=folder, env=environment, stdin=given, stdout=out, stderr=err, check=False, timeout=120)
+            with (
+                source.open("rb") as given,
+                streams[0].open("wb") as out,
+                streams[1].open("ab" if match else "wb") as err,
+            ):
+                done = subprocess.run(
+                    shell, cwd=folder, env=environment, stdin=given, stdout=out, stderr=err, check=False, timeout=120
+                )
             code = code if match else done.returncode
         out_text, err_text = (
             masks.mask(path.read_text("utf-8", "replace"), self.places(folder), measured=step.measured)
@@ -157,7 +163,9 @@ def worker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Worker]:
     # Pictures take longer than all else: but for where a command asks for PYTHONPATH="$PICTURES" they cannot be drawn.
     (folder / "absent").mkdir()
     for name in ("altair", "vl_convert"):
-        (folder / "absent" / f"{name}.py").write_text("raise ImportError('absent in these sessions')\n", encoding="utf-8")
+        (folder / "absent" / f"{name}.py").write_text(
+            "raise ImportError('absent in these sessions')\n", encoding="utf-8"
+        )
     for name, line in PROGRAMS.items():
         (folder / "bin" / name).write_text(f'#!/bin/sh\nexec {line} "$@"\n', encoding="utf-8")
         (folder / "bin" / name).chmod(0o755)
