@@ -2,14 +2,14 @@
 
 A session is a folder of its own, in which the commands of one file run one after another, as a user types them:
 
-    $ COMMAND      compared word for word (masks.py: folders and digests are masked)
+    $ COMMAND      compared word for word (golden_masks.py: folders and digests are masked)
     ~ COMMAND      measures something: only the form of what it prints is compared
     | a line of standard output; ! of standard error; = exit code
     # a remark
 
-`enginebench ARGS` is forked from a process that is warm, and what it prints may go through a filter (`| sed ...`); anything
-else goes to `sh`. Nothing of EngineBench is imported here: the suite knows the command line, the documented files and the
-fields of the documents.
+`enginebench ARGS` is forked from a process that is warm, and what it prints may go through a filter (`| sed ...`);
+anything else goes to `sh`. Nothing of EngineBench is imported here: the suite knows the command line, the documented
+files and the fields of the documents.
 
 `python -m pytest tests/golden --rewrite` writes the files anew. Each line that changes is listed in CHANGES.md.
 """
@@ -30,8 +30,8 @@ from pathlib import Path
 import pytest
 
 sys.path.insert(0, str(Path(__file__).parent))
-import graphs
-import masks
+import golden_graphs
+import golden_masks
 
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
@@ -39,15 +39,11 @@ SESSIONS = sorted((HERE / "expected").glob("*.txt"))
 FORKED = re.compile(r"enginebench( [^|&;<>$`()*?~]+?)(?: \| (.+))?")
 COMMAND = re.compile(r"([$~]) (.*)")
 
-PICK = "import json, sys; print(json.dumps([{key: row.get(key) for key in sys.argv[2:]} for row in json.load(sys.stdin)[sys.argv[1]]]))"
-FIELDS = "import json, sys; d = json.load(sys.stdin); print(json.dumps({a: sorted((d[a][0] if isinstance(d[a], list) else d[a]) if a in d else d) for a in sys.argv[1:]}))"
-# What `sh` finds beside the system's own: the command itself, the fake, and `pick LIST FIELD...` of a JSON document,
-# and `fields . NAME...`, the names of its fields and of those of a part or of the first entry of a list.
+# What `sh` finds beside the programs of the system.
 PROGRAMS = {
     "enginebench": '"$PYTHON" -m enginebench',
     "trtexec-fake": '"$PYTHON" "$FAKES/fake_trtexec.py" 10.16',
-    "pick": f"\"$PYTHON\" -c '{PICK}'",
-    "fields": f"\"$PYTHON\" -c '{FIELDS}'",
+    "pick": '"$PYTHON" "$GOLDEN/pick.py"',
 }
 
 
@@ -106,6 +102,7 @@ class Worker:
             "GRAPHS": str(self.graphs_at),
             "RESULTS": str(ROOT / "results"),
             "FAKES": str(ROOT / "tests" / "fakes"),
+            "GOLDEN": str(HERE),
             "PYTHON": sys.executable,
         }
 
@@ -131,12 +128,16 @@ class Worker:
                 )
             code = code if match else done.returncode
         out_text, err_text = (
-            masks.mask(path.read_text("utf-8", "replace"), self.places(folder), measured=step.measured)
+            golden_masks.mask(path.read_text("utf-8", "replace"), self.places(folder), measured=step.measured)
             for path in streams
         )
         if step.measured:
-            err_text = masks.mask_progress(err_text)
-            out_text = out_text if masks.read_json(streams[0].read_text("utf-8")) else masks.mask_tables(out_text)
+            err_text = golden_masks.mask_progress(err_text)
+            out_text = (
+                out_text
+                if golden_masks.read_json(streams[0].read_text("utf-8"))
+                else golden_masks.mask_tables(out_text)
+            )
         return [
             *(f"| {line}".rstrip() for line in out_text.splitlines()),
             *(f"! {line}".rstrip() for line in err_text.splitlines()),
@@ -157,7 +158,7 @@ class Worker:
 @pytest.fixture(scope="session")
 def worker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Worker]:
     folder = tmp_path_factory.mktemp("graphs")
-    graphs.make_all(folder)
+    golden_graphs.make_all(folder)
     (folder / "bin").mkdir()
     (folder / "tmp").mkdir()
     # Pictures take longer than all else: but for where a command asks for PYTHONPATH="$PICTURES" they cannot be drawn.

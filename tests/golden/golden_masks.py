@@ -1,6 +1,6 @@
 """What of an output is compared: all that is stored or asked for, and of what was measured here only its form.
 
-`$` commands are compared word for word, but for folders, digests, versions of this machine and the lines of a traceback.
+`$` commands are compared word for word, but for folders, digests and the lines of a traceback.
 `~` commands measure: the rules below are about names and forms of fields, never about single commands.
 """
 
@@ -16,54 +16,20 @@ NOISE = 1e-12  # what is left of a difference of equal numbers
 ESTIMATE = {"value", "low", "high", "level", "n", "method", "supported"}
 
 # Fields of a document that say what this machine is, and what a disturbance can change.
-MACHINE = {
-    "machine",
-    "machines",
-    "versions",
-    "engine_version",
-    "packages",
-    "platform",
-    "fingerprint",
-    "environment",
-    "made_by",
-    "proposed_by",
-}
-MACHINE |= {"available", "devices", "fix", "default_threads", "created", "measured_at"}
-DISTURBED = {"validity", "caveats", "verdict", "reasons", "notes", "stop_rules", "fastest", "recommended", "tied_with"}
-DISTURBED |= {"repetitions_needed", "pareto", "failures", "gate_failed", "speedup_reason", "outputs_disagree"}
-DISTURBED |= {
-    "built_beside",
-    "offered",
-    "completed",
-    "energy_mj",
-    "energy_interval_mj",
-    "peak_memory_bytes",
-    "peak_device_memory_bytes",
-    "best",
-    "late",
-}
+MACHINE = set(
+    "machine machines versions engine_version environment made_by proposed_by available devices fix default_threads".split()
+)
+DISTURBED = set(
+    "validity caveats verdict reasons notes stop_rules fastest recommended tied_with repetitions_needed pareto failures "
+    "gate_failed speedup_reason built_beside offered completed late best energy_mj energy_interval_mj "
+    "peak_memory_bytes peak_device_memory_bytes".split()
+)
 TIMED = re.compile(r"(seconds|_ns|_s|_ms|_us|_mhz|_bytes|samples|generation|rounds?)$")
 # Numbers with a fraction that were asked for, or that follow from weights and inputs alone.
-ASKED = {
-    "percentiles",
-    "max_abs_diff",
-    "cosine",
-    "centred_cosine",
-    "top1_agreement",
-    "top1_accuracy",
-    "effective_precision",
-}
-ASKED |= {
-    "margin",
-    "level",
-    "percentile",
-    "qps",
-    "limit_ms",
-    "max_metric_drop",
-    "time_limit_s",
-    "max_wait_ms",
-    "timeout_s",
-}
+ASKED = set(
+    "margin level percentile percentiles qps limit_ms max_metric_drop time_limit_s max_wait_ms timeout_s max_abs_diff "
+    "cosine centred_cosine top1_agreement top1_accuracy effective_precision".split()
+)
 
 NUMBER = r"[±<>~]?[-+]?\d[\d,]*(?:\.\d+)?(?:e[-+]?\d+)?"
 MEASURED = re.compile(rf"(?<![\w=:@.\-/]){NUMBER}(?:[%x?]|(?= )|(?=/)|(?=[,.;:)]|$))", re.MULTILINE)
@@ -95,7 +61,7 @@ def mask(text: str, places: dict[str, str], *, measured: bool) -> str:
 
 
 def mask_progress(text: str) -> str:
-    """Lines that tell how a measurement goes, sorted, since rows may be built side by side; times in them are masked."""
+    """Lines that tell how a measurement goes: sorted, since rows may be built side by side, and without times."""
     text = re.sub(r"Verdict: .*", "Verdict: MEASURED", re.sub(r"ceilings/\S+", "ceilings/MACHINE", text))
     lines = FRACTION.sub("#", re.sub(r"^\[\d+/(\d+)\]", r"[#/\1]", text, flags=re.MULTILINE)).splitlines()
     return "".join(f"{line}\n" for line in sorted(lines) if line and "side by side" not in line)
