@@ -16,19 +16,19 @@ NOISE = 1e-12  # what is left of a difference of equal numbers
 ESTIMATE = {"value", "low", "high", "level", "n", "method", "supported"}
 
 # Fields of a document that say what this machine is, and what a disturbance can change.
-MACHINE = set(
-    "machine machines versions engine_version environment made_by proposed_by available devices fix default_threads".split()
+MACHINE = re.compile(
+    "machines?|versions|engine_version|environment|made_by|proposed_by|available|devices|fix|default_threads"
 )
-DISTURBED = set(
-    "validity caveats verdict reasons notes stop_rules fastest recommended tied_with repetitions_needed pareto failures "
-    "gate_failed speedup_reason built_beside offered completed late best energy_mj energy_interval_mj "
-    "peak_memory_bytes peak_device_memory_bytes".split()
+DISTURBED = re.compile(
+    "validity|caveats|verdict|reasons|notes|stop_rules|fastest|recommended|tied_with|repetitions_needed|pareto|"
+    "failures|gate_failed|speedup_reason|built_beside|offered|completed|late|best|energy_mj|energy_interval_mj|"
+    "peak_memory_bytes|peak_device_memory_bytes"
 )
-TIMED = re.compile(r"(seconds|_ns|_s|_ms|_us|_mhz|_bytes|samples|generation|rounds?)$")
+TIMED = re.compile(r"(.*_)?(seconds|ns|s|ms|us|mhz|bytes|samples|generation|rounds?)")
 # Numbers with a fraction that were asked for, or that follow from weights and inputs alone.
-ASKED = set(
-    "margin level percentile percentiles qps limit_ms max_metric_drop time_limit_s max_wait_ms timeout_s max_abs_diff "
-    "cosine centred_cosine top1_agreement top1_accuracy effective_precision".split()
+ASKED = re.compile(
+    "margin|level|percentiles?|qps|limit_ms|max_metric_drop|time_limit_s|max_wait_ms|timeout_s|max_abs_diff|cosine|"
+    "centred_cosine|top1_agreement|top1_accuracy|effective_precision"
 )
 
 NUMBER = r"[±<>~]?[-+]?\d[\d,]*(?:\.\d+)?(?:e[-+]?\d+)?"
@@ -103,20 +103,21 @@ def read_json(text: str) -> Any:
 
 def strip(node: Any, name: str = "") -> Any:
     """A document without what was measured."""
-    if name in MACHINE:
+    if MACHINE.fullmatch(name):
         return "MACHINE"
-    if name in DISTURBED:
+    if DISTURBED.fullmatch(name):
         return "MEASURED"
+    asked = ASKED.fullmatch(name) is not None
     if isinstance(node, dict):
         if node.keys() >= ESTIMATE:
             return "ESTIMATE" if node.keys() == ESTIMATE else sorted(node)
-        return {key: strip(value, name if name in ASKED else key) for key, value in node.items()}
+        return {key: strip(value, name if asked else key) for key, value in node.items()}
     if isinstance(node, list):
-        return "TIMES" if TIMED.search(name) else [strip(item, name if name in ASKED else "") for item in node]
-    if isinstance(node, float) and name in ASKED:
+        return "TIMES" if TIMED.fullmatch(name) else [strip(item, name if asked else "") for item in node]
+    if isinstance(node, float) and asked:
         return round(node, 4)  # what is left of a difference of alike answers is a processor's own
-    if isinstance(node, (int, float)) and not isinstance(node, bool) and name not in ASKED:
-        return "#" if isinstance(node, float) or TIMED.search(name) else node
+    if isinstance(node, (int, float)) and not isinstance(node, bool) and not asked:
+        return "#" if isinstance(node, float) or TIMED.fullmatch(name) else node
     return FRACTION.sub("#", node) if isinstance(node, str) else node
 
 
