@@ -52,6 +52,7 @@ def mask(text: str, places: dict[str, str], *, measured: bool) -> str:
         "TIME",
         text,
     )
+    text = re.sub(r"'(\S*HERE/\S*)'", r"\1", text)  # as a shell needs it where the folder's name has a space
     text = re.sub(r"HERE/tmp/[^/\s]+", "HERE/tmp/ANY", text)
     text = re.sub(r"-[0-9a-f]{8}-local\b", "-PATH-local", text)  # the group of a sweep: a digest of the model's path
     text = re.sub(r"Traceback \(most.*?\n(?=\S)", "Traceback\n", text, flags=re.DOTALL)

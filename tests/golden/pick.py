@@ -22,7 +22,7 @@ def main(first: str, *rest: str) -> None:
         found: Any = {name: list_fields(document, name) for name in rest}
     else:
         found = [{field: row[field] for field in rest} for row in document[first]]
-    print(json.dumps(found))
+    print(json.dumps(found, ensure_ascii=False))
 
 
 if __name__ == "__main__":
