@@ -1,0 +1,9 @@
+"""`--rewrite`: the expectations become what the commands say now; list each change in CHANGES.md."""
+
+from __future__ import annotations
+
+import pytest
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--rewrite", action="store_true", help="write down what the commands of tests/golden say now")
