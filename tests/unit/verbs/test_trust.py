@@ -64,7 +64,7 @@ def stored(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for command in (
         ("run", "tiny.onnx", *ENGINES, *FAST, "--out", "r"),
         ("deliver", "r", "--row", ROW, "--out", "b"),
-        ("tune", "tiny.onnx", "--engines", "ort", "--threads", "1", "--time-budget", "2s", "--out", "t"),
+        ("tune", "tiny.onnx", "--engines", "ort", "--threads", "1", "--time-budget", "20s", "--out", "t"),
         ("sweep", "sweep.toml", "--out", "s"),
         LOAD,
     ):
@@ -169,7 +169,7 @@ RUNNING = (
     ("deliver", "r", "--row", ROW, "--out", "new"),
     ("bench", "b", *FAST[2:]),
     ("load", "b", "--qps", "50", "--duration", "0.1"),
-    ("tune", "tiny.onnx", "--engines", "ort", "--threads", "1", "--time-budget", "2s", "--out", "t", "--resume"),
+    ("tune", "tiny.onnx", "--engines", "ort", "--threads", "1", "--time-budget", "20s", "--out", "t", "--resume"),
     ("sweep", "sweep.toml", "--out", "s", "--resume"),
     (*LOAD, "--resume"),
 )
