@@ -34,7 +34,6 @@ BENCHMARKS = {
     "fuzz_trtexec": ["fuzz_trtexec.py", "--seconds", "120"],
     "dry_run": ["dry_run.py"],
     "quantize": ["quantize.py"],
-    "refusals": ["refusals.py"],
     "same_engine": ["same_engine.py"],
     "help_cost": ["help_cost.py"],
     "import_cost": ["import_cost.py"],

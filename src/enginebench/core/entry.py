@@ -63,8 +63,8 @@ class Entry(Struct, frozen=True, kw_only=True):
     beside_itself: Mapping[DeviceKind, Mapping[str, str]] = {}
     # "fixed": it is made for the shapes that it is loaded with, and made anew for others. None: nobody knows.
     axes: Axes | None = None
-    # Its builder refuses some Q/DQ nodes, or ends its process at them: they are looked at before, by these rules.
-    qdq_rules: Literal["tensorrt", "tensorrt-rtx"] | None = None
+    # Its builder refuses some Q/DQ nodes, or ends its process at them: they are looked at before.
+    qdq_rules: bool = False
     # With these options ({}: with any) what it builds stays for the processes that time it: a plan, compiled code, a
     # graph of its own. None: it builds nothing, or anew in each process.
     builds_with: Mapping[str, str] | None = None

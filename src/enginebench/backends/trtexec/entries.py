@@ -27,7 +27,7 @@ TRTEXEC = Entry(
         "run_extra": Option(default="", outside=True, meaning="extra arguments for timing, quoted as for a shell"),
     },
     device="cuda:0",
-    qdq_rules="tensorrt",
+    qdq_rules=True,
     find_program=find_trtexec,
     command=FIX,
     verified_on="NVIDIA's own TensorRT 8.6.0 on an H200. 10 and 11: open-source trtexec over a stand-in library; not "

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -57,7 +56,7 @@ def build_graph(backend: Backend, artifact: Artifact, engine: EngineSpec, out_di
     """
     artifact = lower_first(backend, artifact, engine, out_dir, note)
     if find_entry(engine.backend).qdq_rules and artifact.kind == "onnx" and artifact.precision in ("int8", "fp8"):
-        _check_for_tensorrt(Path(artifact.path), engine, note)
+        _check_for_tensorrt(Path(artifact.path), note)
     built = backend.build(artifact, engine, Path(out_dir))
     return replace(built, caveats=(*built.caveats, *_doubt_products(artifact, built.ahead_of_time)))
 
@@ -128,16 +127,14 @@ def check_batch(plan: Artifact, engine: EngineSpec) -> None:
     )
 
 
-def _check_for_tensorrt(path: Path, engine: EngineSpec, note: NoteCall) -> None:
+def _check_for_tensorrt(path: Path, note: NoteCall) -> None:
     if find_spec("onnx") is None or find_spec("onnxruntime") is None:
         note("building; the Q/DQ nodes are not looked at before, as that needs onnx and onnxruntime")
         return
     from enginebench.models.precision.graph import load_whole_graph
     from enginebench.models.precision.tensorrt_check import refuse_what_tensorrt_refuses
 
-    rtx = find_entry(engine.backend).qdq_rules == "tensorrt-rtx"
-    targets = re.findall(r"[\d.]+", engine.options.get("compute_capability", ""))
-    refuse_what_tensorrt_refuses(load_whole_graph(path), str(path), rtx=rtx, targets=targets)
+    refuse_what_tensorrt_refuses(load_whole_graph(path), str(path))
 
 
 def _doubt_products(graph: Artifact, ahead: AheadOfTime | None) -> tuple[Caveat, ...]:

@@ -13,10 +13,10 @@ from enginebench.models.onnx.source import read_onnx
 from enginebench.models.precision.calibrate import calibrate
 from enginebench.models.precision.calibration import TensorRange
 from enginebench.models.precision.calibration_data import open_arrays, open_data
-from enginebench.models.precision.graph import prepare_graph
+from enginebench.models.precision.graph import load_whole_graph, prepare_graph
 from enginebench.models.precision.qdq import SMALLEST_SCALE_SHARE, TENSORRT, insert_quantizers, raise_dead_scales
 from enginebench.models.precision.quantize import quantize
-from enginebench.models.precision.tensorrt_check import check_for_tensorrt, find_refusals
+from enginebench.models.precision.tensorrt_check import find_refusals
 from enginebench.models.zoo import packaged_onnx
 from graphs import build_graph, build_residual, count_ops, measure_centred_cosine, run_graph, save
 
@@ -122,7 +122,7 @@ def test_tensorrt_recipe_is_what_tensorrt_takes(residual, tmp_path):
     artifact, calibration, feeds = residual
     path = tmp_path / "q.onnx"
     made = quantize(artifact, "int8", None, path, calibration=calibration)
-    assert made.recipe == "tensorrt" and made.opset >= 13 and check_for_tensorrt(path) == []
+    assert made.recipe == "tensorrt" and made.opset >= 13 and find_refusals(load_whole_graph(path)) == []
     constants = constants_of(path)
     zeros = [constants[n.input[2]] for n in nodes_of(path, "QuantizeLinear")]
     assert all(zero.dtype == np.int8 and not zero.any() for zero in zeros)
@@ -214,7 +214,7 @@ def test_a_dead_tensor_has_a_scale_above_zero(tmp_path):
     np.save(tmp_path / "x.npy", np.ones((2, 3, 2, 2), np.float32))
     calibration = calibrate(artifact, open_arrays(tmp_path / "x.npy", artifact.inputs, 2), threads=1)
     quantize(artifact, "int8", "tensorrt", tmp_path / "q.onnx", calibration=calibration)
-    assert check_for_tensorrt(tmp_path / "q.onnx") == []
+    assert find_refusals(load_whole_graph(tmp_path / "q.onnx")) == []
 
 
 def test_cpu_recipe_is_what_vnni_kernels_need(residual, tmp_path):
@@ -228,7 +228,7 @@ def test_cpu_recipe_is_what_vnni_kernels_need(residual, tmp_path):
         weight = next(n for n in nodes_of(path, "DequantizeLinear") if n.output[0] == node.input[1])
         assert constants[weight.input[0]].dtype == np.int8 and not constants[weight.input[2]].any()
     assert path.stat().st_size < 1.5 * (tmp_path / "residual.onnx").stat().st_size
-    assert check_for_tensorrt(path) != []
+    assert find_refusals(load_whole_graph(path)) != []
     assert measure_centred_cosine(run_graph(path, feeds), run_graph(artifact.path, feeds)) > 0.99
 
 
@@ -274,7 +274,7 @@ def test_fp8_has_e4m3_pairs_of_the_same_range(residual, tmp_path):
     path = tmp_path / "q.onnx"
     made = quantize(artifact, "fp8", None, path, calibration=calibration)
     assert (made.precision, made.recipe) == ("fp8", "tensorrt") and made.opset >= 19
-    assert check_for_tensorrt(path) == []
+    assert find_refusals(load_whole_graph(path)) == []
     stored = {t.name: t for t in onnx.load(path).graph.initializer}
     constants = constants_of(path)
     for node in nodes_of(path, "QuantizeLinear"):
@@ -481,7 +481,7 @@ def test_a_weight_of_rank_three_is_scaled_along_its_last_axis(tmp_path):
     artifact = read_onnx(save(build_graph([node], {"w": weights}, [2, 3, 4], [2, 3, 6]), tmp_path / "m.onnx"))
     calibration = calibrate(artifact, open_data("fake", model="m", inputs=artifact.inputs, n=4), threads=1)
     quantize(artifact, "int8", "tensorrt", tmp_path / "q.onnx", calibration=calibration)
-    assert check_for_tensorrt(tmp_path / "q.onnx") == []
+    assert find_refusals(load_whole_graph(tmp_path / "q.onnx")) == []
 
 
 def test_products_of_two_activations_stay_in_fp32(tmp_path):
