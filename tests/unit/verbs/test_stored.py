@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from pathlib import Path
 
@@ -117,16 +116,6 @@ def test_a_folder_with_nothing_and_a_path_that_is_not_there_are_named(tmp_path: 
         enginebench.read(tmp_path)
     with pytest.raises(ParseError, match=r"absent: found no readable file"):
         enginebench.read(tmp_path / "absent")
-
-
-def test_a_damaged_row_names_file_and_field(folder: Path) -> None:
-    (path, *_) = sorted((folder / "rows").glob("*.json"))
-    document = json.loads(path.read_bytes())
-    document["engine"]["batch"] = "many"
-    path.write_text(json.dumps(document))
-    for place in (path, folder):
-        with pytest.raises(ParseError, match=r"\$\.engine\.batch"):
-            enginebench.read(place)
 
 
 def test_two_runs_are_compared_with_and_without_a_gate(folder: Path, tmp_path: Path) -> None:
