@@ -133,11 +133,8 @@ class Worker:
         )
         if step.measured:
             err_text = golden_masks.mask_progress(err_text)
-            out_text = (
-                out_text
-                if golden_masks.read_json(streams[0].read_text("utf-8"))
-                else golden_masks.mask_tables(out_text)
-            )
+            if golden_masks.read_json(streams[0].read_text("utf-8", "replace")) is None:
+                out_text = golden_masks.mask_tables(out_text)
         return [
             *(f"| {line}".rstrip() for line in out_text.splitlines()),
             *(f"! {line}".rstrip() for line in err_text.splitlines()),
