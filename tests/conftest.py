@@ -26,6 +26,8 @@ from processes import Cli, run_cli
 # A shell that starts this session in the background has it ignore Ctrl-C, and every process that a test interrupts
 # would inherit that.
 signal.signal(signal.SIGINT, signal.default_int_handler)
+# Likewise under nohup: a hang-up that is ignored interrupts nothing.
+signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 # A worker holds millions of objects that stay: PyTorch, and thousands of tests. Looking for garbage among them took a
 # sixth of the collection; children do the same (`workflow/child/__main__.py: GC_THRESHOLD`).
