@@ -124,7 +124,15 @@ class Worker:
                 streams[1].open("ab" if match else "wb") as err,
             ):
                 done = subprocess.run(
-                    shell, cwd=folder, env=environment, stdin=given, stdout=out, stderr=err, check=False, timeout=120
+                    shell,
+                    cwd=folder,
+                    env=environment,
+                    stdin=given,
+                    stdout=out,
+                    stderr=err,
+                    start_new_session=True,
+                    check=False,
+                    timeout=120,
                 )
             code = code if match else done.returncode
         out_text, err_text = (

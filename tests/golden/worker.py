@@ -34,6 +34,7 @@ def perform(command: dict[str, object]) -> int:
 
 def become(command: dict[str, object]) -> None:
     """Runs the command as `python -m enginebench` would, and ends."""
+    os.setsid()  # as a shell starts it: what signals its group means itself
     for descriptor, path in ((0, os.devnull), (1, command["stdout"]), (2, command["stderr"])):
         opened = os.open(str(path), os.O_RDWR | os.O_CREAT | os.O_TRUNC, 0o644)
         os.dup2(opened, descriptor)
