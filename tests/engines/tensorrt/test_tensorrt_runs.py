@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import shlex
 import subprocess
@@ -10,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import onnx
 import pytest
 
 from enginebench.analyze.drift import default_limits
@@ -709,3 +711,31 @@ def test_what_8_6_cannot_build_is_refused_before_a_graph_is_made(cli: Cli, tmp_p
         done = cli("build", graph, "--engine", engine, "--precision", "bf16", "--out", "x.plan", env=variables)
         assert done.returncode == 2 and words in done.stderr, done.stderr
     assert not list(tmp_path.glob("*.bf16.onnx"))
+
+
+def test_a_plan_is_held_against_its_graph(cli: Cli, tmp_path: Path) -> None:
+    """`build` leaves the graph beside the plan; one that answers otherwise is told, and one that has no graph."""
+    variables = make_environment(tmp_path, "8.6.1", "8.6")
+    timed = ("bench", "net.plan", "--engine", "tensorrt", "--json", *SHORT)
+    graph, other = take_graph(tmp_path), tmp_path / "other.onnx"
+    model = onnx.load(graph)
+    for tensor in model.graph.initializer:
+        if len(tensor.dims) > 1 and tensor.data_type == onnx.TensorProto.FLOAT:
+            tensor.CopyFrom(onnx.numpy_helper.from_array(-onnx.numpy_helper.to_array(tensor), tensor.name))
+    onnx.save(model, other)
+    for source, out in ((graph, "net.plan"), (other, "other.plan")):
+        built = cli("build", source, "--engine", "tensorrt", "--out", out, "--json", env=variables)
+        assert built.returncode == 0, built.stderr
+        assert json.loads(built.stdout)["lowered"]["opset"] == 17 and "lowering" in built.stderr
+    same = cli(*timed, "--out", "same.json", env=variables)
+    assert json.loads(same.stdout)["row"]["outputs_agree"] is True, same.stderr
+
+    (record,) = (tmp_path / "net.plan.build" / "plans").glob("*.json")
+    swapped = (tmp_path / "other.plan").read_bytes()
+    (tmp_path / "net.plan").write_bytes(swapped)
+    unknown = cli(*timed, env=variables)
+    assert json.loads(unknown.stdout)["row"]["outputs_agree"] is None, unknown.stderr
+    record.write_text(json.dumps(json.loads(record.read_text()) | {"sha256": hashlib.sha256(swapped).hexdigest()}))
+    wrong = cli(*timed[:4], *SHORT, "--out", "wrong.json", env=variables)
+    assert "outputs do not agree with the reference" in wrong.stdout, wrong.stderr
+    assert json.loads((tmp_path / "wrong.json").read_text())["row"]["outputs_agree"] is False
