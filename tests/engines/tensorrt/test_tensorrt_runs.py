@@ -739,3 +739,35 @@ def test_a_plan_is_held_against_its_graph(cli: Cli, tmp_path: Path) -> None:
     wrong = cli(*timed[:4], *SHORT, "--out", "wrong.json", env=variables)
     assert "outputs do not agree with the reference" in wrong.stdout, wrong.stderr
     assert json.loads((tmp_path / "wrong.json").read_text())["row"]["outputs_agree"] is False
+
+
+def test_token_ids_and_labels_are_run_and_delivered(cli: Cli, tmp_path: Path) -> None:
+    """8.6 has no INT64: what a graph says in it goes in and comes out as the graph says, also from the bundle."""
+    make = onnx.helper.make_tensor_value_info
+    nodes = [
+        onnx.helper.make_node("Gather", ["table", "ids"], ["rows"]),
+        onnx.helper.make_node("ArgMax", ["rows"], ["best"], axis=-1, keepdims=0),
+    ]
+    graph = onnx.helper.make_graph(
+        nodes,
+        "tokens",
+        [make("ids", onnx.TensorProto.INT64, [1, 6])],
+        [make("rows", onnx.TensorProto.FLOAT, [1, 6, 8]), make("best", onnx.TensorProto.INT64, [1, 6])],
+        [onnx.numpy_helper.from_array(np.random.default_rng(0).standard_normal((100, 8), np.float32), "table")],
+    )
+    opset = [onnx.helper.make_opsetid("", 20)]
+    onnx.save(onnx.helper.make_model(graph, opset_imports=opset, ir_version=9), tmp_path / "tokens.onnx")
+    variables = make_environment(tmp_path, "8.6.1", "8.6")
+    for name in ("tensorrt", "cuda-python"):
+        info = tmp_path / "site" / f"{name.replace('-', '_')}-8.6.0.dist-info"
+        info.mkdir(parents=True)
+        (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: 8.6.0\n")
+    variables["PYTHONPATH"] += f":{tmp_path / 'site'}"
+    done = cli("run", "tokens.onnx", "--engines", "ort,tensorrt,trtexec", "--out", "r", "--json", *SHORT, env=variables)
+    rows = rows_of(done)
+    assert [(row["status"], row["outputs_agree"]) for row in rows.values()] == [("ok", True)] * 3, rows
+    record = json.loads((tmp_path / "r" / rows["tensorrt fp32"]["result"]).read_text())
+    assert [a["opset"] for a in record["artifacts"]] == [20, 17, None]
+    row = rows["tensorrt fp32"]["id"]
+    delivered = cli("deliver", "r", "--row", row, "--out", "b", "--json", env=variables)
+    assert delivered.returncode == 0 and json.loads(delivered.stdout)["checked"] is True, delivered.stderr
