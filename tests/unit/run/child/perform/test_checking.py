@@ -17,7 +17,7 @@ from enginebench.core.errors import ArtifactError, UnsupportedOperator
 from enginebench.core.records import Artifact, EngineSpec
 from enginebench.models.onnx.source import read_onnx
 from enginebench.workflow.child.jobs import BuildAnswer, BuildJob, PrepareJob
-from enginebench.workflow.child.opening import open_for
+from enginebench.workflow.child.opening import lower_first, open_for
 from enginebench.workflow.child.perform import build, checking
 from fakes.tensorrt_modules import forget_modules, use_fakes
 from fakes.trtexec_shim import install_trtexec
@@ -102,6 +102,21 @@ def test_an_operator_without_an_equal_is_refused_before_a_build(build_file: Buil
     onnx.save(model, normalizing)
     with pytest.raises(UnsupportedOperator, match=r"^ReduceMean \(node 'mean'\).*TensorRT 8\.6.* up to opset 17"):
         build_file("tensorrt")
+
+
+def test_a_graph_with_newer_types_alone_is_handed_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """TensorRT 10.0 has BF16, and is documented up to opset 20; convolutions take BF16 from 22."""
+    path = tmp_path / "bf16.onnx"
+    x, y = (helper.make_tensor_value_info(name, TensorProto.BFLOAT16, [1, 1, 4, 4]) for name in "xy")
+    weight = helper.make_tensor("w", TensorProto.BFLOAT16, [1, 1, 1, 1], [1.0])
+    graph = helper.make_graph([node("Conv", ["x", "w"], ["y"], "conv")], "g", [x], [y], [weight])
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 22)], ir_version=10), path)
+    spec = EngineSpec(backend="trtexec", device="cuda:0")
+    monkeypatch.setenv("TRTEXEC", str(install_trtexec(tmp_path / "ten", "10.0.1")))
+    told: list[str] = []
+    artifact, backend = read_onnx(path), open_for(spec, str(tmp_path))
+    assert lower_first(backend, artifact, spec, str(tmp_path), told.append) == artifact
+    assert "handed on as it is" in told[-1] and "up to opset 20, and bf16.onnx is of opset 22" in told[-1]
 
 
 @pytest.mark.parametrize(("shape", "calls"), [([1, 8], 4), ([4, 8], 1)])
