@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 from msgspec.structs import replace
+from onnx import TensorProto, helper, numpy_helper
 
 from enginebench.backends import registry
 from enginebench.backends.proof.precision import Operator
@@ -102,6 +103,41 @@ def test_answers_as_the_graph_does(backend: Any, graph: Artifact, tmp_path: Path
                 np.testing.assert_allclose(answers[name], expected, rtol=1e-5)
         assert engine.last_device_ns() > 0 and engine.last_enqueue_ns() > 0
         assert engine.last_device_ns() >= engine.last_enqueue_ns()
+
+
+def test_whole_numbers_of_64_bits_go_in_and_out(backend: Any, tmp_path: Path, version: str) -> None:
+    """8.6 makes INT32 of them; token ids and labels stay what the graph says."""
+    nodes = [
+        helper.make_node("Gather", ["table", "ids"], ["rows"]),
+        helper.make_node("ArgMax", ["rows"], ["best"], axis=-1, keepdims=0),
+    ]
+    model = helper.make_graph(
+        nodes,
+        "g",
+        [helper.make_tensor_value_info("ids", TensorProto.INT64, [4, 6])],
+        [
+            helper.make_tensor_value_info("rows", TensorProto.FLOAT, [4, 6, 8]),
+            helper.make_tensor_value_info("best", TensorProto.INT64, [4, 6]),
+        ],
+        [numpy_helper.from_array(np.random.default_rng(0).standard_normal((100, 8), np.float32), "table")],
+    )
+    path = tmp_path / "tokens.onnx"
+    path.write_bytes(
+        helper.make_model(model, opset_imports=[helper.make_opsetid("", 17)], ir_version=8).SerializeToString()
+    )
+    graph = read_onnx(path)
+    plan = backend.build(graph, make_spec(), tmp_path)
+    with backend.load(plan, make_spec()) as engine:
+        feeds = random_feeds(plan.inputs, 4, 0)
+        engine.bind(feeds)
+        engine.run()
+        answers = engine.fetch()
+        for name, expected in truth(graph, feeds).items():
+            assert answers[name].dtype == expected.dtype
+            np.testing.assert_allclose(answers[name], expected)
+        if version == "8.6":
+            with pytest.raises(FeedError, match=r"'ids' holds 4294967299, .* INT32"):
+                engine.bind({"ids": feeds["ids"] * 0 + 2**32 + 3})
 
 
 def test_frees_everything(backend: Any, graph: Artifact, tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import shlex
 import subprocess
@@ -10,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import onnx
 import pytest
 
 from enginebench.analyze.drift import default_limits
@@ -709,3 +711,63 @@ def test_what_8_6_cannot_build_is_refused_before_a_graph_is_made(cli: Cli, tmp_p
         done = cli("build", graph, "--engine", engine, "--precision", "bf16", "--out", "x.plan", env=variables)
         assert done.returncode == 2 and words in done.stderr, done.stderr
     assert not list(tmp_path.glob("*.bf16.onnx"))
+
+
+def test_a_plan_is_held_against_its_graph(cli: Cli, tmp_path: Path) -> None:
+    """`build` leaves the graph beside the plan; one that answers otherwise is told, and one that has no graph."""
+    variables = make_environment(tmp_path, "8.6.1", "8.6")
+    timed = ("bench", "net.plan", "--engine", "tensorrt", "--json", *SHORT)
+    graph, other = take_graph(tmp_path), tmp_path / "other.onnx"
+    model = onnx.load(graph)
+    for tensor in model.graph.initializer:
+        if len(tensor.dims) > 1 and tensor.data_type == onnx.TensorProto.FLOAT:
+            tensor.CopyFrom(onnx.numpy_helper.from_array(-onnx.numpy_helper.to_array(tensor), tensor.name))
+    onnx.save(model, other)
+    for source, out in ((graph, "net.plan"), (other, "other.plan")):
+        built = cli("build", source, "--engine", "tensorrt", "--out", out, "--json", env=variables)
+        assert built.returncode == 0, built.stderr
+        assert json.loads(built.stdout)["lowered"]["opset"] == 17 and "lowering" in built.stderr
+    same = cli(*timed, "--out", "same.json", env=variables)
+    assert json.loads(same.stdout)["row"]["outputs_agree"] is True, same.stderr
+
+    (record,) = (tmp_path / "net.plan.build" / "plans").glob("*.json")
+    swapped = (tmp_path / "other.plan").read_bytes()
+    (tmp_path / "net.plan").write_bytes(swapped)
+    unknown = cli(*timed, env=variables)
+    assert json.loads(unknown.stdout)["row"]["outputs_agree"] is None, unknown.stderr
+    record.write_text(json.dumps(json.loads(record.read_text()) | {"sha256": hashlib.sha256(swapped).hexdigest()}))
+    wrong = cli(*timed[:4], *SHORT, "--out", "wrong.json", env=variables)
+    assert "outputs do not agree with the reference" in wrong.stdout, wrong.stderr
+    assert json.loads((tmp_path / "wrong.json").read_text())["row"]["outputs_agree"] is False
+
+
+def test_token_ids_and_labels_are_run_and_delivered(cli: Cli, tmp_path: Path) -> None:
+    """8.6 has no INT64: what a graph says in it goes in and comes out as the graph says, also from the bundle."""
+    make = onnx.helper.make_tensor_value_info
+    nodes = [
+        onnx.helper.make_node("Gather", ["table", "ids"], ["rows"]),
+        onnx.helper.make_node("ArgMax", ["rows"], ["best"], axis=-1, keepdims=0),
+    ]
+    graph = onnx.helper.make_graph(
+        nodes,
+        "tokens",
+        [make("ids", onnx.TensorProto.INT64, [1, 6])],
+        [make("rows", onnx.TensorProto.FLOAT, [1, 6, 8]), make("best", onnx.TensorProto.INT64, [1, 6])],
+        [onnx.numpy_helper.from_array(np.random.default_rng(0).standard_normal((100, 8), np.float32), "table")],
+    )
+    opset = [onnx.helper.make_opsetid("", 20)]
+    onnx.save(onnx.helper.make_model(graph, opset_imports=opset, ir_version=9), tmp_path / "tokens.onnx")
+    variables = make_environment(tmp_path, "8.6.1", "8.6")
+    for name in ("tensorrt", "cuda-python"):
+        info = tmp_path / "site" / f"{name.replace('-', '_')}-8.6.0.dist-info"
+        info.mkdir(parents=True)
+        (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: 8.6.0\n")
+    variables["PYTHONPATH"] += f":{tmp_path / 'site'}"
+    done = cli("run", "tokens.onnx", "--engines", "ort,tensorrt,trtexec", "--out", "r", "--json", *SHORT, env=variables)
+    rows = rows_of(done)
+    assert [(row["status"], row["outputs_agree"]) for row in rows.values()] == [("ok", True)] * 3, rows
+    record = json.loads((tmp_path / "r" / rows["tensorrt fp32"]["result"]).read_text())
+    assert [a["opset"] for a in record["artifacts"]] == [20, 17, None]
+    row = rows["tensorrt fp32"]["id"]
+    delivered = cli("deliver", "r", "--row", row, "--out", "b", "--json", env=variables)
+    assert delivered.returncode == 0 and json.loads(delivered.stdout)["checked"] is True, delivered.stderr

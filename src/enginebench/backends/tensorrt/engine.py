@@ -19,7 +19,7 @@ from enginebench.backends.proof.precision import prove_precision
 from enginebench.backends.request import explain_closed, explain_unbound
 from enginebench.backends.tensorrt.library import Library
 from enginebench.backends.tensorrt.settings import read_device, read_shapes
-from enginebench.core.errors import ArtifactError, MeasurementError, UsageError
+from enginebench.core.errors import ArtifactError, FeedError, MeasurementError, UsageError
 from enginebench.core.feeds import check_feeds
 from enginebench.core.precisions import UNKNOWN
 from enginebench.core.records import Artifact, EngineSpec, LayerProfile, ShapeRange, TensorSpec
@@ -31,6 +31,9 @@ if TYPE_CHECKING:
 
 # Enough for shares that do not move; the profiler slows every layer alike.
 PROFILED_RUNS = 20
+
+# What 8.6 makes of INT64.
+NARROWED = "TensorRT before 9, which reads INT64 as INT32, does not take"
 
 # TensorRT's names of element types that NumPy has, too.
 DTYPES = {
@@ -163,7 +166,10 @@ class PlanEngine:
         else:
             stream.synchronize()  # a copy that is still on its way reads the pinned memory
         for name, array in feeds.items():
-            np.copyto(self._host[name].array, array)
+            pinned = self._host[name].array
+            np.copyto(pinned, array)
+            if pinned.dtype != array.dtype and not np.array_equal(pinned, array):
+                raise FeedError(f"input {name!r} holds {array.flat[np.abs(array).argmax()]}, which {NARROWED}")
             self._copy_in(name)
         if self._timed is None:
             self._prepare()
@@ -177,7 +183,7 @@ class PlanEngine:
             if spec.name in self._device:
                 cuda.copy_to_host(self._host[spec.name], self._device[spec.name], stream)
         stream.synchronize()
-        return {spec.name: self._host[spec.name].array.copy() for spec in self.outputs}
+        return {spec.name: self._host[spec.name].array.astype(spec.dtype) for spec in self.outputs}
 
     def last_device_ns(self) -> int:
         """Device time of the last run, by CUDA events around it."""
@@ -278,7 +284,7 @@ class PlanEngine:
         return self._stream
 
     def _describe(self, artifact: Artifact) -> tuple[tuple[TensorSpec, ...], tuple[TensorSpec, ...]]:
-        """The engine's own tensors, with the axis names of the artifact.
+        """The engine's own tensors; INT64 where the graph has it, of which TensorRT 8.6 makes INT32.
 
         Raises:
             ArtifactError: the plan is of another graph.
@@ -291,6 +297,11 @@ class PlanEngine:
                     f"{artifact.path} has {', '.join(s.name for s in found)} where its artifact says "
                     f"{', '.join(s.name for s in named)}; build it again"
                 )
+        long = {s.name for s in (*artifact.inputs, *artifact.outputs) if s.dtype == "int64"}
+        inputs, outputs = (
+            tuple(replace(s, dtype="int64") if s.dtype == "int32" and s.name in long else s for s in side)
+            for side in (inputs, outputs)
+        )
         return fix_shapes(inputs, read_shapes(self._options["shapes"])), outputs
 
     def _make_context(self) -> Any:
@@ -325,7 +336,7 @@ class PlanEngine:
         self._set_addresses()
 
     def _make_buffers(self, spec: TensorSpec, shape: tuple[int, ...]) -> None:
-        self._host[spec.name] = pinned = cuda.PinnedArray(shape, spec.dtype)
+        self._host[spec.name] = pinned = cuda.PinnedArray(shape, find_dtype(self._engine, spec.name))
         if spec.dtype.startswith("float"):
             pinned.array.fill(np.nan)  # an output that no run has filled cannot pass for an answer
         if self._engine.get_tensor_location(spec.name) == self._library.trt.TensorLocation.DEVICE:

@@ -54,7 +54,9 @@ class Buffers:
         return self.host.dtype.type, self.host.shape, self.address
 
     def copy_in(self, array: np.ndarray[Any, Any], stream: Stream) -> None:
-        np.copyto(self.host, array, casting="no")
+        np.copyto(self.host, array, casting="same_kind")
+        if self.host.dtype != array.dtype and not np.array_equal(self.host, array):
+            raise ValueError(f"the engine reads {array.dtype} as {self.host.dtype}, and a value is too large for that")
         kind = runtime.cudaMemcpyKind.cudaMemcpyHostToDevice
         call(runtime.cudaMemcpyAsync, self.address, self._host_address, self.host.nbytes, kind, stream.raw)
 

@@ -59,7 +59,8 @@ class Predictor:
 
     def fetch(self) -> Arrays:
         """Copies of the outputs of the last run."""
-        return gpu.fetch(self._buffers, [spec["name"] for spec in self._outputs], self._stream)
+        found = gpu.fetch(self._buffers, [spec["name"] for spec in self._outputs], self._stream)
+        return {spec["name"]: found[spec["name"]].astype(spec["dtype"], copy=False) for spec in self._outputs}
 
     def __call__(self, feeds: Arrays) -> Arrays:
         """The outputs by name, for the inputs by name."""
@@ -72,13 +73,18 @@ class Predictor:
             shape = feeds[spec["name"]].shape
             if not self._context.set_input_shape(spec["name"], shape):
                 raise ValueError(f"input {spec['name']!r} of shape {shape} lies outside of the plan's profile")
-            self._buffers[spec["name"]] = gpu.Buffers(shape, spec["dtype"])
+            self._buffers[spec["name"]] = gpu.Buffers(shape, self._find_type(spec))
         for spec in self._outputs:
             shape = tuple(int(d) for d in self._context.get_tensor_shape(spec["name"]))
-            self._buffers[spec["name"]] = gpu.Buffers(shape, spec["dtype"])
+            self._buffers[spec["name"]] = gpu.Buffers(shape, self._find_type(spec))
         for name, buffers in self._buffers.items():
             self._context.set_tensor_address(name, buffers.address)
         self.run = None
+
+    def _find_type(self, spec: dict[str, Any]) -> str:
+        """The type in the plan: TensorRT 8.6 makes INT32 of the graph's INT64."""
+        short = self._engine.get_tensor_dtype(spec["name"]) == tensorrt.DataType.INT32
+        return "int32" if short else str(spec["dtype"])
 
     def _prepare(self) -> None:
         """One run that sets everything up, then the CUDA graph, if the row had one."""

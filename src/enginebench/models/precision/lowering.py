@@ -42,6 +42,10 @@ Shapes = Mapping[str, Sequence[int | None]]
 Constants = Mapping[str, Any]
 
 
+class NewerTypes(UnsupportedOperator):
+    """An operator takes a type that it did not take then; no node would have another form."""
+
+
 def lower_graph(artifact: Artifact, newest: int, out: Path) -> Artifact:
     """The graph of `artifact` in opset `newest`, written to `out`; it gives the same answers.
 
@@ -72,6 +76,7 @@ def lower_model(model: ModelProto, newest: int) -> ModelProto:
 
     Raises:
         UnsupportedOperator: an operator has no equal there; names it, its node and why.
+        NewerTypes: for its types alone.
     """
     opset = read_opset(model) or newest
     lowered = _inline_newer(model, opset, newest)
@@ -84,12 +89,14 @@ def lower_model(model: ModelProto, newest: int) -> ModelProto:
     for entry in lowered.opset_import:
         if entry.domain in OWN:
             entry.version = newest
+    same = [n.SerializeToString() for n in walk_nodes(lowered)] == [n.SerializeToString() for n in walk_nodes(model)]
     name_nodes(lowered)
     lowered.ir_version = min(lowered.ir_version, helper.find_min_ir_version_for(lowered.opset_import))
     try:
         onnx.checker.check_model(lowered, full_check=True)
     except Exception as error:  # the checker and shape inference each have their own
-        raise UnsupportedOperator(f"in opset {newest} the graph is not valid: {error}") from error
+        kind = NewerTypes if same else UnsupportedOperator
+        raise kind(f"in opset {newest} the graph is not valid: {error}") from error
     return lowered
 
 

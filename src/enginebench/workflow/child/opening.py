@@ -64,6 +64,8 @@ def build_graph(backend: Backend, artifact: Artifact, engine: EngineSpec, out_di
 def lower_first(backend: Backend, artifact: Artifact, engine: EngineSpec, out_dir: str, note: NoteCall) -> Artifact:
     """The graph in an operator set that the engine's tool reads, made under `out_dir`; as it is where it reads it.
 
+    A graph of which the types alone are newer (BF16 convolutions came with 22) stays as it is, too.
+
     Raises:
         UnsupportedOperator: an operator has no equal in that one; names it, and what to do.
         MissingDependency: onnx or onnxruntime is not installed.
@@ -76,12 +78,15 @@ def lower_first(backend: Backend, artifact: Artifact, engine: EngineSpec, out_di
     told = f"{tool} reads graphs up to opset {newest}, and {Path(artifact.path).name} is of opset {artifact.opset}"
     if find_spec("onnx") is None or find_spec("onnxruntime") is None:
         raise MissingDependency(f"{told}: onnx or onnxruntime, with which it is lowered,", LOWERING_FIX)
-    from enginebench.models.precision.lowering import lower_graph
+    from enginebench.models.precision.lowering import NewerTypes, lower_graph
 
     note(f"lowering the graph from opset {artifact.opset} to {newest}, the newest that {tool} reads")
     out = Path(out_dir) / "lowered" / f"{Path(artifact.path).stem}-{artifact.sha256[:8]}-opset{newest}.onnx"
     try:
         return lower_graph(artifact, newest, out)
+    except NewerTypes:  # which a parser knows or refuses, but does not read otherwise
+        note(f"{told}; no operator has another form there, so the graph is handed on as it is")
+        return artifact
     except UnsupportedOperator as error:
         raise UnsupportedOperator(
             f"{error}. {told}, and nothing is built from a graph that it would read otherwise: write that part of the "

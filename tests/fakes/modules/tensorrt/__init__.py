@@ -410,7 +410,8 @@ class ICudaEngine:
         return TensorIOMode.INPUT if self._tensors[name] in self._head["inputs"] else TensorIOMode.OUTPUT
 
     def get_tensor_dtype(self, name):
-        return DataType[_ONNX_TYPES[self._tensors[name]["type"]]]
+        kind = _ONNX_TYPES[self._tensors[name]["type"]]
+        return DataType[kind if kind in DataType.__members__ else "INT32"]  # 8.6 makes INT32 of INT64
 
     def get_tensor_shape(self, name):
         return tuple(self._tensors[name]["shape"])
@@ -548,7 +549,8 @@ class IExecutionContext(_Checked):
         feeds = {v["name"]: self._read(v["name"]) for v in head["inputs"]}
         names = [v["name"] for v in head["outputs"]]
         for name, value in zip(names, self._session.run(names, feeds), strict=True):
-            data = np.ascontiguousarray(value)
+            kind = self._engine.get_tensor_dtype(name).name
+            data = np.ascontiguousarray(value, _NUMPY.get(kind))
             ctypes.memmove(self._addresses[name], data.ctypes.data, data.nbytes)
         if self.profiler is not None:
             if _fault("profile_aborts"):
@@ -560,7 +562,8 @@ class IExecutionContext(_Checked):
         block = cudart.memory[self._addresses[name]]
         dtype = _NUMPY[self._engine.get_tensor_dtype(name).name]
         count = int(np.prod(self._shapes[name]))
-        return np.frombuffer(block, dtype, count=count).reshape(self._shapes[name])
+        array = np.frombuffer(block, dtype, count=count).reshape(self._shapes[name])
+        return array.astype("int64") if self._engine._tensors[name]["type"] == 7 else array
 
 
 class IPluginRegistry:
@@ -592,3 +595,13 @@ def _take_away():
 
 
 _take_away()
+
+
+class Logger(ILogger):
+    """Of the bindings' own and in every version; a delivered program uses it."""
+
+    def __init__(self, min_severity=None):
+        pass
+
+    def log(self, severity, msg):
+        print(msg, file=sys.stderr)

@@ -13,6 +13,7 @@ import os
 import time
 from collections import Counter
 from collections.abc import Callable
+from types import SimpleNamespace
 
 cudaEventDefault, cudaEventBlockingSync, cudaStreamNonBlocking = 0, 1, 1
 live: Counter[str] = Counter()
@@ -95,6 +96,10 @@ def cudaGetErrorString(error):
 def cudaGetDeviceCount():
     count = int(os.environ.get("FAKE_CUDA_DEVICES", "1"))
     return (OK, count) if count else (cudaError_t.cudaErrorInsufficientDriver, None)
+
+
+def cudaGetDeviceProperties(device):
+    return OK, SimpleNamespace(name=b"Fake GPU")
 
 
 def cudaSetDevice(device):

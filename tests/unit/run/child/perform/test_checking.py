@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
@@ -13,11 +14,11 @@ from msgspec.structs import replace
 from onnx import TensorProto, helper, numpy_helper
 
 from enginebench.core.errors import ArtifactError, UnsupportedOperator
-from enginebench.core.records import EngineSpec
+from enginebench.core.records import Artifact, EngineSpec
 from enginebench.models.onnx.source import read_onnx
 from enginebench.workflow.child.jobs import BuildAnswer, BuildJob, PrepareJob
-from enginebench.workflow.child.opening import open_for
-from enginebench.workflow.child.perform import build
+from enginebench.workflow.child.opening import lower_first, open_for
+from enginebench.workflow.child.perform import build, checking
 from fakes.tensorrt_modules import forget_modules, use_fakes
 from fakes.trtexec_shim import install_trtexec
 
@@ -101,6 +102,54 @@ def test_an_operator_without_an_equal_is_refused_before_a_build(build_file: Buil
     onnx.save(model, normalizing)
     with pytest.raises(UnsupportedOperator, match=r"^ReduceMean \(node 'mean'\).*TensorRT 8\.6.* up to opset 17"):
         build_file("tensorrt")
+
+
+def test_a_graph_with_newer_types_alone_is_handed_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """TensorRT 10.0 has BF16, and is documented up to opset 20; convolutions take BF16 from 22."""
+    path = tmp_path / "bf16.onnx"
+    x, y = (helper.make_tensor_value_info(name, TensorProto.BFLOAT16, [1, 1, 4, 4]) for name in "xy")
+    weight = helper.make_tensor("w", TensorProto.BFLOAT16, [1, 1, 1, 1], [1.0])
+    graph = helper.make_graph([node("Conv", ["x", "w"], ["y"], "conv")], "g", [x], [y], [weight])
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 22)], ir_version=10), path)
+    spec = EngineSpec(backend="trtexec", device="cuda:0")
+    monkeypatch.setenv("TRTEXEC", str(install_trtexec(tmp_path / "ten", "10.0.1")))
+    told: list[str] = []
+    artifact, backend = read_onnx(path), open_for(spec, str(tmp_path))
+    assert lower_first(backend, artifact, spec, str(tmp_path), told.append) == artifact
+    assert "handed on as it is" in told[-1] and "up to opset 20, and bf16.onnx is of opset 22" in told[-1]
+
+
+@pytest.mark.parametrize(("shape", "calls"), [([1, 8], 4), ([4, 8], 1)])
+def test_labels_that_lie_near_a_tie_are_no_other_network(
+    shape: list[int], calls: int, build_file: Built, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Four samples at least, and one of them may read otherwise."""
+    nodes = [node("ArgMax", ["x"], ["y"], axis=1, keepdims=0)]
+    graph = helper.make_graph(
+        nodes,
+        "g",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, shape)],
+        [helper.make_tensor_value_info("y", TensorProto.INT64, shape[:1])],
+    )
+    path = tmp_path / "labels.onnx"
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8), path)
+    asked = []
+
+    def ask(graph: Artifact, feeds: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+        asked.append(len(feeds))
+        answers = real(graph, feeds)
+        answers[0]["y"][:wrong] += 1
+        return answers
+
+    real = checking._ask_graph
+    monkeypatch.setattr(checking, "_ask_graph", ask)
+    wrong = 1
+    print(build_file("tensorrt", path).artifact.caveats)
+    assert asked == [calls]
+    if calls == 1:
+        wrong = 3
+        with pytest.raises(ArtifactError, match=r"labels\.onnx"):
+            build_file("tensorrt", path)
 
 
 @pytest.mark.parametrize("engine", ENGINES)
