@@ -23,8 +23,7 @@ from tempfile import TemporaryDirectory
 import msgspec
 
 from enginebench.core.text import clean_text
-from enginebench.report.run.answers import state_answer
-from enginebench.report.run.markdown import escape, format_batches, format_tables
+from enginebench.report.run.markdown import escape, format_answer, format_batches, format_tables
 from enginebench.report.run.rows import Row, RunDocument
 from enginebench.workflow.folder import RunFolder, read_results
 from enginebench.workflow.reporting import describe_stored
@@ -45,8 +44,7 @@ def read_archive(path: Path) -> RunDocument:
 def render_rows(path: Path) -> str:
     """The answer and the tables of a stored run."""
     document = read_archive(path)
-    answer = [f"**{escape(sentence)}**" for sentence in state_answer(document)]
-    return "\n".join([*answer, "", *format_tables(document, level=4)])
+    return "\n".join([*format_answer(document), "", *format_tables(document, level=4)])
 
 
 def render_batches(path: Path) -> str:

@@ -22,7 +22,7 @@ from typing import Any
 import msgspec
 from rich.console import Console
 
-from enginebench.report.run.answers import state_answer
+from enginebench.report.run.head import format_lines
 from enginebench.report.run.markdown import format_markdown
 from enginebench.report.run.rows import Row, RunDocument
 from enginebench.report.run.terminal import print_run
@@ -54,7 +54,7 @@ def render_archive(archive: Path) -> str:
         (root,) = Path(folder).iterdir()
         document = describe_stored(*read_results(root))
     parts = {
-        "answer": state_answer(document),
+        "answer": format_lines(document),
         "terminal": render_terminal(document),
         "markdown": render_markdown(document),
         "json": [f"{row.id} {hash_row(row)}" for row in document.rows],
@@ -66,10 +66,11 @@ def render_terminal(document: RunDocument) -> list[str]:
     """The tables at 80 columns, without the column of notes and what stands below the tables."""
     text = StringIO()
     console = Console(width=80, color_system=None, file=text)
-    print_run(document, console, answer=False)
+    print_run(document, console)
     lines: list[str] = []
     end = None
-    for line in text.getvalue().splitlines():
+    below = text.getvalue().partition(f"\n{document.model}, ")  # the head is compared as the answer
+    for line in "".join(below[1:]).strip("\n").splitlines():
         if line.startswith(document.model):
             end = None
         elif line.startswith("engine ") and "notes" in line:

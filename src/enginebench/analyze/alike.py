@@ -1,4 +1,4 @@
-"""Whether two sides were asked the same, and whether they answered the same; where nobody can know, why."""
+"""Whether two sides were asked the same, whether they answered the same, and what that shows; else why nobody knows."""
 
 from __future__ import annotations
 
@@ -7,10 +7,20 @@ from collections.abc import Sequence
 from msgspec.structs import replace
 
 from enginebench.analyze.compare import find_preprocess
-from enginebench.analyze.drift import LIMITS, choose_limits, find_exceeded
+from enginebench.analyze.drift import (
+    LIMITS,
+    choose_limits,
+    default_limits,
+    doubt_samples,
+    find_exceeded,
+    keeps_limits,
+)
 from enginebench.core.preprocess import differ, shorten
-from enginebench.core.records import Drift, OutputDrift, Result, TensorSpec
+from enginebench.core.records import Drift, OutputDrift, Outputs, Result, TensorSpec
 from enginebench.core.shapes import concrete_shape
+
+# Doubts that say that weights or inputs were invented.
+INVENTED = {"random_weights": "weights", "random_inputs": "inputs"}
 
 
 def compare_preparation(reference: str | None, candidate: str | None) -> list[str]:
@@ -91,3 +101,44 @@ def _is_held(output: OutputDrift, drift: Drift) -> bool:
     return output.max_abs_diff == 0 or any(
         getattr(output, LIMITS[name][0]) is not None for name in choose_limits(output, drift)
     )
+
+
+def judge_outputs(result: Result, *, is_reference: bool) -> tuple[Outputs, str]:
+    """(verdict on the outputs of a configuration, why).
+
+    Where weights or inputs were invented a shorter precision is `not_judged`: what it costs shows on real ones alone.
+    Only outputs that break even the limits of 8 bits are `changed` there: no rounding does that.
+    """
+    drift = result.drift
+    if any(caveat.code == "outputs_vary" for caveat in result.caveats):
+        return "not_judged", "the model answers the same inputs differently each time"
+    if is_reference and (drift is None or drift.reference == result.id):
+        return "same", "the reference"
+    if drift is None or drift.unlike or not drift.n:
+        return "not_judged", "; ".join(drift.unlike) if drift and drift.unlike else "the outputs were not compared"
+    whys = list_invented(result)
+    if not drift.passed and (not whys or is_gross(drift)):
+        return "changed", "; ".join(find_exceeded(drift)) or "beyond the limits"
+    shortened = (result.requested_precision, result.engine.precision) != ("fp32", "fp32")
+    if whys and (shortened or not drift.passed):
+        return "not_judged", f"random {' and '.join(whys)}"
+    if any(caveat.code == "constant_answers" for caveat in doubt_samples(drift)):
+        return "not_judged", "the model gives the same output for every input"
+    return ("within_limits", "") if shortened else ("same", "")
+
+
+def list_invented(result: Result) -> list[str]:
+    """`weights`, `inputs`: what nobody gave, so that outputs are not those that a user would see."""
+    caveats = [*result.caveats, *(caveat for artifact in result.artifacts for caveat in artifact.caveats)]
+    found = {INVENTED[caveat.code] for caveat in caveats if caveat.code in INVENTED}
+    random = any(artifact.weights == "random" for artifact in result.artifacts)
+    return sorted({*found, "weights"} if random else found, reverse=True)
+
+
+def is_gross(drift: Drift) -> bool:
+    """Whether outputs break even the limits of 8 bits, the loosest that there are."""
+    loosest = default_limits(None)
+    undecided = {name: limit for name, limit in loosest.items() if name != "agreement"}
+    limits = {name: limit for name, limit in loosest.items() if not drift.undecided or name == "agreement"}
+    loose = replace(drift, limits=limits, undecided=undecided if drift.undecided else {})
+    return not all(keeps_limits(output, choose_limits(output, loose)) for output in drift.outputs)

@@ -21,7 +21,7 @@ from enginebench.analyze.intervals import (
 from enginebench.analyze.quantiles import median
 from enginebench.core.limits import MARGIN
 from enginebench.core.preprocess import is_known
-from enginebench.core.records import Estimate, Machine, Measurement, Result, Verdict
+from enginebench.core.records import Estimate, Machine, Measurement, RatioValidity, Result, Verdict
 from enginebench.core.shapes import concrete_shape
 
 # Below six repetitions the t interval is so wide (2.8 standard errors at five) and the normality of the logs so little
@@ -43,6 +43,7 @@ class Comparison(Struct, frozen=True, kw_only=True):
 
     verdict: Verdict
     ratio: Estimate | None
+    ratio_validity: RatioValidity | None = None  # None: there is no ratio, or nobody judged it
     reasons: tuple[str, ...] = ()
     repetitions_needed: int | None = None  # for `not_shown`: as many units would show it, four times of five
     unit: Unit = "process"  # what was repeated: of an engine that was built several times, the build

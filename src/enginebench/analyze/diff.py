@@ -13,13 +13,14 @@ from enginebench.analyze.alike import judge_answers
 from enginebench.analyze.compare import Comparison, Unit, comparable, compare, compare_apart
 from enginebench.analyze.metrics.scores import find_drop, find_score, loses_too_much, measure_loss
 from enginebench.analyze.metrics.tasks import name_metric
-from enginebench.analyze.validity import judge
+from enginebench.analyze.standing import refuse_ratio
+from enginebench.analyze.validity import hides_work
 from enginebench.analyze.versions.upgrade import Change
 from enginebench.core.errors import UsageError
 from enginebench.core.limits import MARGIN
 from enginebench.core.names import format_engine, format_precision
 from enginebench.core.precisions import UNKNOWN
-from enginebench.core.records import Estimate, Result, Score, Verdict
+from enginebench.core.records import Estimate, RatioValidity, Result, Score, Verdict
 
 DIFF_SCHEMA = "enginebench.diff/1"
 
@@ -33,6 +34,7 @@ class DiffRow(Struct, frozen=True, kw_only=True):
     id: str
     verdict: Verdict
     ratio: Estimate | None
+    ratio_validity: RatioValidity | None = None
     reasons: tuple[str, ...] = ()
     repetitions_needed: int | None = None
     unit: Unit = "process"  # what was repeated, and what `repetitions_needed` counts
@@ -314,14 +316,14 @@ def _time_pair(name: str, base: Result, cand: Result, margin: float, neighbours:
     if obstacles:
         return _refuse(name, obstacles)
     method = compare if neighbours else compare_apart
-    return _describe(name, method(base.measurements, cand.measurements, margin=margin), base, cand)
+    return _describe(name, refuse_ratio(method(base.measurements, cand.measurements, margin=margin), base, cand))
 
 
 def _find_obstacles(result: Result, side: str) -> list[str]:
     if result.status != "ok" or not any(m.latency_ns for m in result.measurements):
         return [f"the {side} is {result.status}: {result.reason or _explain_status(result)}"]
-    if judge(result.measurements)[0] == "invalid":
-        return [f"the samples of the {side} are invalid: more than half were disturbed"]
+    if hides_work(result.measurements):
+        return [f"the times of the {side} are those of a part of its work"]
     return []
 
 
@@ -334,14 +336,8 @@ def _refuse(name: str, reasons: Sequence[str]) -> DiffRow:
     return DiffRow(id=name, verdict="not_comparable", ratio=None, reasons=tuple(reasons))
 
 
-def _describe(name: str, found: Comparison, base: Result, cand: Result) -> DiffRow:
-    doubts = [
-        f"the {side} is suspect: see its caveats"
-        for side, result in (("base", base), ("candidate", cand))
-        if judge(result.measurements)[0] == "suspect"
-    ]
-    if found.clock == "modelled":
-        doubts.append("both sides are modelled, not measured")
+def _describe(name: str, found: Comparison) -> DiffRow:
+    doubts = ["both sides are modelled, not measured"] if found.clock == "modelled" else []
     return DiffRow(
         id=name,
         verdict=found.verdict,
@@ -350,4 +346,5 @@ def _describe(name: str, found: Comparison, base: Result, cand: Result) -> DiffR
         repetitions_needed=found.repetitions_needed,
         unit=found.unit,
         clock=found.clock,
+        ratio_validity=found.ratio_validity,
     )

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Literal
 
 from msgspec import Struct
 from msgspec.structs import replace
 
 from enginebench.analyze.compared import find_references, keep_comparisons
+from enginebench.analyze.headline import Headline, choose_agreeing, describe_change, make_headline, order_by_speed
 from enginebench.analyze.metrics.scores import find_score, loses_too_much
+from enginebench.analyze.metrics.tasks import name_metric
 from enginebench.analyze.standing import Standing, compare_rows, find_baseline, find_setting, is_plain_fp32, weigh
 from enginebench.core.limits import MARGIN
 from enginebench.core.names import format_engine
@@ -34,12 +36,13 @@ class Ref(Struct, frozen=True, kw_only=True):
 
 
 class Ranking(Struct, frozen=True, kw_only=True):
-    """The rows of a run, in the order given, and the two answers."""
+    """The rows of a run, in the order given, and the answers; the two references are those of the first setting."""
 
     standings: tuple[Standing, ...]
     fastest: Ref | None
     recommended: Ref | None
     recommended_by: RecommendedBy
+    headlines: tuple[Headline, ...]  # of each batch and shape, scope and cache in which anything was measured
 
 
 def rank_results(
@@ -53,10 +56,9 @@ def rank_results(
 ) -> Ranking:
     """The rows of a run beside their baselines, and the two answers.
 
-    `fastest` is the ok row with the largest speed-up whose outputs agree with the reference's (the reference
-    itself counts), among rows with the batch, scope and cache of the first row. `recommended` is the fastest within the
-    limit of the metric; without labelled data the outputs' agreement has to do, so it is `fastest`, unless its p99 is
-    too slow.
+    `fastest` is the row with the lowest median whose outputs are not known to be changed; `recommended` is what the
+    headline says to take: the fastest within the limits of the metric (or of the outputs, without labels) and of p99,
+    and among rows without a significant difference what the user has, or whose outputs are the surest.
 
     Args:
         results: in the order of the table.
@@ -69,16 +71,95 @@ def rank_results(
     """
     metric = metric or name_deciding(results)
     rows = mark_pareto(_weigh_all(keep_comparisons(results), baseline_engine, margin), metric)
-    ranked = order_by_speed(rows)
-    agreeing = [row for row in ranked if _agrees(row)]
-    accurate = _within_limit(ranked, rows, metric, max_metric_drop)
-    chosen = agreeing if accurate is None else accurate
+    groups: dict[tuple[object, ...], list[Standing]] = {}
+    for row in rows:
+        groups.setdefault(row.setting, []).append(row)
+    found = [
+        _rank_group(group, baseline_engine, margin, metric, max_metric_drop, p99_limit_ms) for group in groups.values()
+    ]
+    answers = [answer for answer in found if answer is not None]
+    fastest = {answer.fastest.setting: answer.fastest for answer in answers}
+    equal = {name for answer in answers[:1] if (h := answer.headline).tied_with for name in (h.id, *h.tied_with)}
     return Ranking(
-        standings=tuple(rows),
-        fastest=_name_first(agreeing, margin),
-        recommended=_name_first([row for row in chosen if _keeps_to(row, p99_limit_ms)], margin),
-        recommended_by="drift" if accurate is None else "metric",
+        standings=tuple(_hold_against(row, fastest.get(row.setting), margin) for row in rows),
+        fastest=_refer(answers[0].fastest, equal) if answers else None,
+        recommended=_refer(answers[0].recommended, equal) if answers and answers[0].recommended else None,
+        recommended_by="metric" if any(answer.by_metric for answer in answers[:1]) else "drift",
+        headlines=tuple(answer.headline for answer in answers),
     )
+
+
+class _Answer(Struct, frozen=True):
+    """On one setting."""
+
+    fastest: Standing
+    recommended: Standing | None
+    by_metric: bool
+    headline: Headline
+
+
+def _rank_group(
+    group: Sequence[Standing],
+    engine: str,
+    margin: float,
+    metric: str | None,
+    max_drop: float | None,
+    p99_limit_ms: float | None,
+) -> _Answer | None:
+    ranked = order_by_speed(group)
+    agreeing = choose_agreeing(ranked)
+    accurate = _within_limit(ranked, group, metric, max_drop)
+    chosen = agreeing if accurate is None else accurate
+    kept = [row for row in chosen if _keeps_to(row, p99_limit_ms)]
+    named = kept or chosen or agreeing or ranked
+    if not named:
+        return None
+    may, keeps = ({row.result.id for row in rows} for rows in (chosen, kept))
+    reasons = {
+        row.result.id: _explain_rejection(row, chosen, row.result.id in may, metric)
+        for row in ranked
+        if row.result.id not in keeps
+    }
+    scored = name_metric(metric) if accurate and metric else ""
+    headline = make_headline(group, named, reasons, engine, margin, scored=scored, keeps_p99=bool(kept) or not chosen)
+    return _Answer(
+        fastest=(agreeing or named)[0],
+        recommended=next((row for row in kept if row.result.id == headline.id), None),
+        by_metric=accurate is not None,
+        headline=headline,
+    )
+
+
+def _explain_rejection(row: Standing, chosen: Sequence[Standing], agrees: bool, metric: str | None) -> str:
+    if agrees:
+        return f"has a p99 of {row.summary.p99.value:.3g} ms, beyond the limit" if row.summary else ""
+    score, kept = _find_score(row, metric), _find_score(chosen[0], metric) if chosen else None
+    if metric and kept:
+        alike = score is not None and score.value.n == kept.value.n
+        return f"loses too much of {name_metric(metric)}" if alike else "was not scored on as many samples"
+    return describe_change(row) if row.outputs == "changed" else row.outputs_reason
+
+
+def _refer(row: Standing, equal: Collection[str]) -> Ref:
+    """The row as an answer names it; with the others of its speed, if it is one of `equal`."""
+    engine = row.result.engine
+    return Ref(
+        id=row.result.id,
+        engine=format_engine(engine),
+        precision=engine.precision,
+        batch=engine.batch,
+        speedup=row.speedup.value if row.speedup else None,
+        verdict=row.comparison.verdict if row.comparison else None,
+        tied_with=tuple(sorted({*equal} - {row.result.id})) if row.result.id in equal else (),
+    )
+
+
+def _hold_against(row: Standing, best: Standing | None, margin: float) -> Standing:
+    """The row with its comparison with the fastest of its setting, so that one hopeless baseline costs nothing else."""
+    if best is None or row.summary is None or best.result.id == row.result.id:
+        return row
+    found = compare_rows(best.result, row.result, margin)
+    return replace(row, ratio_to_fastest=found.ratio, verdict_to_fastest=found.verdict)
 
 
 def _weigh_all(results: Sequence[Result], engine: str, margin: float) -> list[Standing]:
@@ -92,23 +173,6 @@ def _weigh_all(results: Sequence[Result], engine: str, margin: float) -> list[St
         weigh(result, base, margin=margin, is_reference=result.id in references)
         for result, base in zip(results, baselines, strict=True)
     ]
-
-
-def order_by_speed(rows: Sequence[Standing]) -> list[Standing]:
-    """Rows that an answer may name, fastest first: measured, believable, and like the first row in what was timed."""
-    named = [
-        row
-        for row in rows
-        if row.result.status == "ok" and row.validity != "invalid" and not row.modelled and row.speedup is not None
-    ]
-    first = [row for row in named if row.setting == named[0].setting]
-    return sorted(first, key=lambda row: -row.speedup.value if row.speedup else 0.0)
-
-
-def _agrees(row: Standing) -> bool:
-    if row.result.drift and row.result.drift.unlike:
-        return False
-    return row.agreement.outputs_agree is True or (row.agreement.outputs_agree is None and row.is_reference)
 
 
 def name_deciding(results: Sequence[Result]) -> str | None:
@@ -138,23 +202,6 @@ def _find_score(row: Standing, metric: str | None) -> Score | None:
 
 def _keeps_to(row: Standing, p99_limit_ms: float | None) -> bool:
     return p99_limit_ms is None or (row.summary is not None and row.summary.p99.value <= p99_limit_ms)
-
-
-def _name_first(ranked: Sequence[Standing], margin: float) -> Ref | None:
-    """The first row, and the others that it was not shown to be faster than."""
-    if not ranked:
-        return None
-    best, others = ranked[0], [row.result for row in ranked[1:]]
-    engine = best.result.engine
-    return Ref(
-        id=best.result.id,
-        engine=format_engine(engine),
-        precision=engine.precision,
-        batch=engine.batch,
-        speedup=best.speedup.value if best.speedup else None,
-        verdict=best.comparison.verdict if best.comparison else None,
-        tied_with=tuple(r.id for r in others if compare_rows(r, best.result, margin).verdict != "faster"),
-    )
 
 
 def mark_pareto(rows: Sequence[Standing], metric: str | None = None) -> list[Standing]:

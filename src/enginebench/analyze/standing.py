@@ -2,16 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 
 from msgspec import Struct
+from msgspec.structs import replace
 
+from enginebench.analyze.alike import judge_outputs
 from enginebench.analyze.compare import Comparison, comparable, compare
 from enginebench.analyze.summary import Summary, summarize
-from enginebench.analyze.validity import judge
+from enginebench.analyze.validity import hides_work, judge, judge_ratio
 from enginebench.core.limits import MARGIN
-from enginebench.core.names import format_engine
-from enginebench.core.records import Caveat, Clock, Drift, Estimate, Measurement, Result, Validity
+from enginebench.core.names import format_engine, show_engine
+from enginebench.core.records import (
+    Caveat,
+    Clock,
+    Drift,
+    Estimate,
+    Measurement,
+    Outputs,
+    RatioValidity,
+    Result,
+    Validity,
+    Verdict,
+)
 from enginebench.core.shapes import find_size
 
 # Percentiles that every summary has; others are asked for.
@@ -42,9 +55,21 @@ class Standing(Struct, frozen=True, kw_only=True):
     baseline: str | None  # id of the row that `speedup` is taken against
     comparison: Comparison | None  # with the baseline; None for the baseline itself
     speedup: Estimate | None
+    ratio_validity: RatioValidity | None  # of `speedup`; None: there is none
+    ratio_reason: str  # why it is not `good`
     agreement: Agreement
+    outputs: Outputs = "not_judged"
+    outputs_reason: str = ""
+    ratio_to_fastest: Estimate | None = None  # median of the named configuration over its own, paired
+    verdict_to_fastest: Verdict | None = None
     is_reference: bool = False  # others were compared with its outputs
+    hides_work: bool = False  # its times are those of a part of the work
     pareto: bool = False
+
+    @property
+    def uncompared(self) -> bool:
+        """Whether nothing held its outputs against the reference's."""
+        return self.agreement.outputs_agree is None and not self.is_reference
 
     @property
     def setting(self) -> tuple[object, ...]:
@@ -68,6 +93,52 @@ def find_baseline(result: Result, results: Iterable[Result], engine: str = "pyto
     named = [r for r in fp32 if engine in (r.engine.backend, format_engine(r.engine))]
     named.sort(key=lambda r: (format_engine(r.engine) != engine, len(r.engine.options)))
     return named[0] if named else (group[0] if group else None)
+
+
+# What a user runs without EngineBench, first found first: a module by PyTorch as it is (on a GPU that allows TF32), a
+# graph by ONNX Runtime. None: any precision.
+TODAY = (("pytorch:defaults=1", None), ("pytorch", "tf32"), ("pytorch", "fp32"), ("pytorch", None))
+TODAY_OF_GRAPH = (("ort-cuda", "fp32"), ("ort-cuda", None), ("ort", "fp32"), ("ort", None))
+
+
+def find_today(group: Sequence[Result], engine: str = "pytorch") -> tuple[Result | None, str]:
+    """(row of one setting that its headline is against, or None and why there is none).
+
+    What the user runs today, or the baseline that was named.
+    """
+    measured = [r for r in group if _list_measured(r) and r.status != "failed"]
+    wanted = TODAY + TODAY_OF_GRAPH if engine == "pytorch" else ((engine, "fp32"), (engine, None)) if engine else ()
+    for name, precision in wanted:
+        for r in measured:
+            if format_engine(r.engine) == name and precision in (None, r.requested_precision):
+                return r, ""
+        failed = next((r for r in group if r.status == "failed" and format_engine(r.engine) == name), None)
+        if failed and precision is None:
+            return None, f"{name_result(failed)} failed"
+    return (measured[0] if measured else None), ""
+
+
+def name_result(result: Result) -> str:
+    """`openvino fp32`, `ort int8 (cpu)`."""
+    engine = result.engine
+    return show_engine(format_engine(engine), engine.precision, engine.recipe, engine.mix)
+
+
+def weigh_ratio(found: Comparison | None, base: Result, cand: Result) -> tuple[RatioValidity | None, str]:
+    """(validity of the ratio of two rows, why it is not `good`); None: there is no ratio."""
+    if found is None or found.ratio is None:
+        return None, "; ".join(found.reasons) if found else ""
+    return judge_ratio(_list_measured(base), _list_measured(cand), found.ratio, (name_result(base), name_result(cand)))
+
+
+def refuse_ratio(found: Comparison, base: Result, cand: Result) -> Comparison:
+    """The comparison with the validity of its ratio; without ratio and verdict where others slowed one side alone."""
+    validity, why = weigh_ratio(found, base, cand)
+    if validity == "not_given":
+        reasons = (why, *found.reasons)
+        return replace(found, verdict="not_comparable", ratio=None, ratio_validity=validity, reasons=reasons)
+    doubts = [f"the validity of the ratio is {validity}: {why}"] if validity in ("low", "medium") else []
+    return replace(found, ratio_validity=validity, reasons=(*found.reasons, *doubts))
 
 
 def is_plain_fp32(result: Result) -> bool:
@@ -98,6 +169,8 @@ def weigh(result: Result, baseline: Result | None, *, margin: float = MARGIN, is
     clocks: list[Clock] = sorted({m.clock for m in measured})
     base = baseline if measured else None
     found = compare_rows(base, result, margin) if base and base.id != result.id else None
+    ratio_validity, ratio_reason = weigh_ratio(found, base, result) if found and base else (None, "")
+    outputs, outputs_reason = judge_outputs(result, is_reference=is_reference)
     return Standing(
         result=result,
         summary=summarize(measured, batch=result.engine.batch, percentiles=asked) if measured else None,
@@ -108,8 +181,13 @@ def weigh(result: Result, baseline: Result | None, *, margin: float = MARGIN, is
         baseline=base.id if base else None,
         comparison=found,
         speedup=found.ratio if found else _give_one(len(measured)) if base else None,
+        ratio_validity=ratio_validity,
+        ratio_reason=ratio_reason,
         agreement=_find_agreement(result.drift),
+        outputs=outputs,
+        outputs_reason=outputs_reason,
         is_reference=is_reference,
+        hides_work=bool(measured) and hides_work(measured),
     )
 
 

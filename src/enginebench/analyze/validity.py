@@ -6,12 +6,14 @@ from collections.abc import Iterable, Iterator, Sequence
 from statistics import geometric_mean
 from typing import get_args
 
+import numpy as np
+
 from enginebench.analyze.compare import MIN_REPETITIONS
 from enginebench.analyze.quantiles import median
 from enginebench.analyze.summary import share_marked
 from enginebench.analyze.tails import min_samples
 from enginebench.core.caveats import make_caveat
-from enginebench.core.records import Block, Caveat, Mark, Measurement, Validity
+from enginebench.core.records import Block, Caveat, Estimate, Mark, Measurement, RatioValidity, Validity
 
 # More than a fifth of the samples marked: p50 with and without them can then lie a whole quintile apart.
 SUSPECT_SHARE = 0.2
@@ -34,6 +36,15 @@ DEVICE_PACED_SHARE = 0.9
 # The verdicts' margin. Graphs of fixed kernels repeat within 0.7 % on an H200; rows whose host works before each launch
 # were seen to differ by 5 %. CPUs of shared machines differ as a rule, and the interval of a row says by how much.
 HALVES_RATIO = 1.02
+# Two sides that others slowed by factors further apart than the two speed states of virtual machines (above) were not
+# disturbed alike: measured with two busy loops beside, one engine was slowed 100 times and another 4 times.
+STARVED_RATIO = 1.5
+# The shortest time slice of Linux's scheduler on two CPUs: a shorter call did not wait for a thread to get its turn.
+SLICE_NS = 1_500_000
+# Upper end of a ratio's interval over its lower end: up to here `good`, up to there `medium`. The verdicts' margin of
+# 2 % is decided long before; beyond a factor of two an interval does not even give the order of magnitude.
+NARROW_RATIO = 1.25
+WIDE_RATIO = 2.0
 
 # What is said of samples with a mark.
 _MARKS: dict[Mark, str] = {
@@ -58,13 +69,80 @@ def judge(measurements: Sequence[Measurement]) -> tuple[Validity, list[Caveat]]:
     if not kept:
         return "invalid", [make_caveat("too_few_samples.none")]
     drifting = [*_find_drift(kept), *_doubt_halves(kept)]
-    unsettled = sum(m.warmup_settled is False for m in kept) / len(kept)
+    unsettled = _share_unsettled(kept)
     caveats = [*doubt_marks(kept), *_doubt_counts(kept), *_doubt_overhead(kept), *_doubt_warmup(kept)]
     caveats += [*_doubt_end(kept), *doubt_enqueue(kept), *drifting]
     doubtful = unsettled > SUSPECT_SHARE or drifting
-    hidden = sum(any(caveat.code == "work_outside_run" for caveat in m.caveats) for m in kept) / len(kept)
-    own: Validity = "invalid" if hidden > INVALID_SHARE else "suspect" if doubtful else "valid"
+    own: Validity = "invalid" if hides_work(kept) else "suspect" if doubtful else "valid"
     return find_worst([judge_marks(kept), own]), caveats
+
+
+def hides_work(measurements: Sequence[Measurement]) -> bool:
+    """Whether most trials left a part of the work to what is not timed: their times are not those of the model."""
+    hidden = sum(any(caveat.code == "work_outside_run" for caveat in m.caveats) for m in measurements)
+    return hidden > INVALID_SHARE * len(measurements)
+
+
+def judge_ratio(
+    base: Sequence[Measurement], cand: Sequence[Measurement], ratio: Estimate, names: tuple[str, str]
+) -> tuple[RatioValidity, str]:
+    """(validity of a ratio of paired trials, why it is not `good`), whatever the validity of the times themselves.
+
+    A disturbance of both sides is in the interval. `not_given`: others slowed one side far more than the other, or by
+    nobody knows how much; then no interval holds the ratio that the user would see.
+    """
+    slowed = [estimate_slowdown(side) for side in (base, cand)]
+    if None in slowed:
+        name = names[slowed.index(None)]
+        return "not_given", f"other programs kept the CPUs of {name} busy, and how much that cost cannot be told"
+    apart = (slowed[0] or 1.0) / (slowed[1] or 1.0)
+    if max(apart, 1 / apart) > STARVED_RATIO:
+        first, second = names if apart > 1 else names[::-1]
+        return "not_given", f"{first} was slowed by other programs far more than {second}"
+    marked = [share_marked(side) for side in (base, cand)]
+    unlike = abs(marked[0] - marked[1])
+    if unlike > INVALID_SHARE:
+        first = names[marked.index(max(marked))]
+        return "not_given", f"{first} alone was disturbed: {max(marked):.0%} of its samples against {min(marked):.0%}"
+    width = ratio.high / ratio.low if ratio.high is not None and ratio.low else None
+    unsettled = max(_share_unsettled(side) for side in (base, cand))
+    doubts: list[tuple[bool, RatioValidity, str]] = [
+        (width is None, "low", "1 trial each: no interval"),
+        (width is not None and width > WIDE_RATIO, "low", "wide interval"),
+        (max(apart, 1 / apart) > SPEED_RATIO or unlike > SUSPECT_SHARE, "low", "not disturbed alike"),
+        (len(base) < MIN_REPETITIONS or len(cand) < MIN_REPETITIONS, "medium", "few trials"),
+        (width is not None and width > NARROW_RATIO, "medium", "wide interval"),
+        (max(marked) > SUSPECT_SHARE, "medium", f"{max(marked):.0%} of the samples disturbed"),
+        (unsettled > SUSPECT_SHARE, "medium", "warm-up had not settled"),
+    ]
+    return next(((validity, why) for holds, validity, why in doubts if holds), ("good", ""))
+
+
+def estimate_slowdown(measurements: Sequence[Measurement]) -> float | None:
+    """How many times slower other programs made the calls: their median over that of undisturbed ones.
+
+    1 where no more than a fifth of the samples lie beside others. Undisturbed are samples of blocks without a foreign
+    mark, or, where there are next to none, calls that are shorter than any wait for a turn. None: there are neither.
+    """
+    kept = [m for m in measurements if m.latency_ns]
+    times = np.concatenate([m.latency_ns for m in kept])
+    quiet = [ns for m in kept for b in m.blocks if not _is_slowed(m, b) for ns in m.latency_ns[b.start : b.stop]]
+    if len(quiet) >= (1 - SUSPECT_SHARE) * len(times) or not any(m.blocks for m in kept):
+        return 1.0
+    best = median(quiet) if len(quiet) > len(times) / 10 else float(np.percentile(times, 5))
+    if len(quiet) <= len(times) / 10 and best > SLICE_NS:
+        return None
+    return max(1.0, geometric_mean([median(m.latency_ns) for m in kept]) / best)
+
+
+def _is_slowed(measurement: Measurement, block: Block) -> bool:
+    """Whether others ran beside a block on what its times depend on: of work that is the GPU's, not the CPU."""
+    matters = {"foreign_gpu"} if _ignores_host(measurement) else {"foreign_cpu", "foreign_gpu"}
+    return not matters.isdisjoint(block.marks)
+
+
+def _share_unsettled(measurements: Sequence[Measurement]) -> float:
+    return sum(m.warmup_settled is False for m in measurements) / len(measurements)
 
 
 def judge_marks(measurements: Sequence[Measurement]) -> Validity:

@@ -21,8 +21,8 @@ from enginebench.bundle.writing import check_free
 from enginebench.core.errors import EngineBenchError, UsageError
 from enginebench.core.records import Cache, Result, Scope, Task
 from enginebench.models.zoo import OBJECT
-from enginebench.report.run.answers import state_answer
 from enginebench.report.run.fragment import format_fragment
+from enginebench.report.run.head import format_lines
 from enginebench.report.run.rows import Row, RunDocument
 from enginebench.report.run.terminal import render_run
 from enginebench.workflow.campaign import judge_outcome, judge_precisions
@@ -62,17 +62,17 @@ class Run:
 
     @property
     def answer(self) -> str:
-        """The closing sentences: the fastest engine whose outputs agree, and what must be said beside it."""
-        return " ".join(state_answer(self.document))
+        """The three lines FASTEST, OUTPUTS and TRUST, as every report begins."""
+        return "\n".join(format_lines(self.document))
 
     @property
     def fastest(self) -> Ref | None:
-        """The row with the largest speed-up whose outputs agree; None if no row can be named."""
+        """The row with the lowest median whose outputs are not known to be changed; None if nothing was measured."""
         return self.document.fastest
 
     @property
     def recommended(self) -> Ref | None:
-        """The fastest row within the limits of accuracy and p99; None if no row keeps to them."""
+        """What the headline says to take, within the limits of accuracy and p99; None if no row keeps to them."""
         return self.document.recommended
 
     def to_pandas(self) -> pandas.DataFrame:
@@ -126,7 +126,7 @@ class Run:
         return self
 
     def __repr__(self) -> str:
-        return draw_text(render_run(self.document))
+        return draw_text(render_run(self.document, folder=self.folder, warnings=False))
 
     def _repr_html_(self) -> str:
         return format_fragment(self.document)

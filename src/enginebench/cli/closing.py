@@ -38,7 +38,7 @@ def _show_partial(root: Path, record: RunRecord, results: Sequence[Result]) -> N
     from enginebench.workflow.folder import format_resume
     from enginebench.workflow.reporting import describe_stored
 
-    print_run(describe_stored(record, results), Console(highlight=False), answer=False)
+    print_run(describe_stored(record, results), Console(highlight=False), folder=root)
     command = format_resume("run", record.request, root)
     click.echo(f"\nThis run is not finished. To continue: {command}", err=True)
 
@@ -64,7 +64,7 @@ def finish_run(
     if as_json:
         click.echo(encode(document).decode())
     else:
-        print_run(document, Console(highlight=False))
+        print_run(document, Console(highlight=False), folder=root)
         names = ", ".join(path.name for path in written.paths if path.suffix != ".png")
         click.echo(f"\nStored in {root}: rows/*.json (raw samples), {names}", err=True)
         for note in written.notes:

@@ -151,6 +151,10 @@ TEMPLATES: dict[str, Template] = {
         "a virtual machine can change speed without showing it",
         "trust ratios of neighbouring repetitions, not single times",
     ),
+    "eval_mode": Template(
+        "the module came in train mode and was put into eval mode, in which its layers differ: {layers}",
+        "call its eval() before you hand it over",
+    ),
     "external_preprocess": Template(
         "{what}: nothing here can tell whether inputs are prepared alike at inference",
         "make sure of it, or calibrate from images with enginebench calibrate --data DIR",
@@ -259,6 +263,10 @@ TEMPLATES: dict[str, Template] = {
         "outputs were not compared with those of {reference}: {why}",
         "compare models with the same inputs and outputs",
     ),
+    "outputs_vary": Template(
+        "{row}, compared with itself, answers the same inputs differently: by {share:.2g} of the largest value",
+        "outputs cannot be judged: look for dropout that is left on, or random numbers in the model",
+    ),
     "overload": Template("of {offered} requests {dropped} were turned away or not begun in time", _BEYOND),
     "overload.limit": Template(
         "of {offered} requests {dropped} were turned away or not begun in time, and {late} came late in all", _BEYOND
@@ -293,7 +301,7 @@ TEMPLATES: dict[str, Template] = {
         "agreement on them says little about real ones: give --inputs F.npz, or use accuracy on labelled data",
     ),
     "random_inputs.check": Template(
-        "outputs were compared on made-up inputs (seed {seed}): of 8 bits that is a smoke test",
+        "outputs were compared on made-up inputs (seed {seed}): of a reduced precision that is a smoke test",
         "ranges and rounding show on real ones: give --inputs F.npz or --data DIR",
     ),
     "random_weights": Template(

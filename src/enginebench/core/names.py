@@ -95,6 +95,11 @@ def format_precision(precision: str | None, recipe: str | None, mix: str = "") -
     return f"{named} mix {mix}" if mix else named
 
 
+def show_engine(engine: str, precision: str | None, recipe: str | None, mix: str = "") -> str:
+    """ENGINE and PRECISION as they are read: `ort int8 (cpu)`."""
+    return f"{engine} {format_precision(precision, None, mix)}" + (f" ({recipe})" if recipe else "")
+
+
 def name_mix(excluded: Iterable[str]) -> str:
     """Eight hex digits that tell one set of excluded nodes from another, whatever their order; "" for none."""
     names = sorted(set(excluded))

@@ -18,6 +18,10 @@ Cache = Literal["hot", "cold"]
 Clock = Literal["host", "device", "tool", "modelled"]
 Status = Literal["ok", "partial", "failed", "skipped"]
 Validity = Literal["valid", "suspect", "invalid"]
+# Of a ratio; `not_given`: other programs slowed one side alone, so that no figure of it means anything.
+RatioValidity = Literal["good", "medium", "low", "not_given"]
+# Of a configuration against the reference, by the limits of its precision.
+Outputs = Literal["same", "within_limits", "changed", "not_judged"]
 StopRule = Literal["settled", "time_limit", "sample_limit", "iterations"]
 Mark = Literal["foreign_cpu", "throttled", "low_clock", "foreign_gpu", "cold_start"]
 Verdict = Literal["faster", "slower", "equivalent", "not_shown", "not_comparable"]
@@ -41,6 +45,7 @@ CaveatCode = Literal[
     "double_precision",  # the model computes in FP64, which no precision is named after
     "disturbed_profile",  # kernels took longer under the profiler than the run that was timed
     "enqueue_bound",
+    "eval_mode",  # a module came in train mode, in which its layers behave otherwise
     "environment",  # something about the machine makes numbers doubtful (no pinning, power saving)
     "external_preprocess",
     "failed_proof",  # the record that would show in what the engine computed could not be made
@@ -63,6 +68,7 @@ CaveatCode = Literal[
     "not_settled",
     "outputs_differ",  # an engine's from those of the graph that it was built from
     "outputs_not_compared",  # inputs or outputs differ from those of the row that was to be the reference
+    "outputs_vary",  # from call to call on the same inputs: agreement with them says nothing
     "overload",  # requests were turned away
     "packed_weights",  # of few bits, in a graph that computes in floats
     "partly_compared",  # answers were compared over fewer samples than were to be

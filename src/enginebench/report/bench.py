@@ -11,8 +11,8 @@ from rich.text import Text
 
 from enginebench.analyze.compare import NOUNS, Comparison
 from enginebench.analyze.diff import gate_sides, hold_answers
-from enginebench.analyze.standing import compare_rows, weigh
-from enginebench.analyze.validity import judge
+from enginebench.analyze.standing import compare_rows, refuse_ratio, weigh
+from enginebench.analyze.validity import hides_work
 from enginebench.core.limits import MARGIN
 from enginebench.core.records import Result
 from enginebench.core.text import clean_text
@@ -58,11 +58,12 @@ def _drop_own_drift(result: Result) -> Result:
 
 
 def _compare(base: Result, cand: Result, margin: float) -> Comparison:
-    """The comparison; samples that cannot be believed, and answers that are not the same, carry no verdict."""
-    found = compare_rows(base, cand, margin)
+    """The comparison; where others slowed one side alone, and where answers are not the same, there is no verdict."""
+    found = refuse_ratio(compare_rows(base, cand, margin), base, cand)
     sides = (("base", base), ("candidate", cand))
     doubts = [f"the {side} is {r.status}" for side, r in sides if r.status != "ok"]
-    doubts += [f"the {side}'s samples are invalid" for side, r in sides if judge(r.measurements)[0] == "invalid"]
+    partly = [side for side, r in sides if r.measurements and hides_work(r.measurements)]
+    doubts += [f"the times of the {side} are those of a part of its work" for side in partly]
     if doubts:
         found = replace(found, verdict="not_comparable", reasons=(*found.reasons, *doubts))
     return gate_sides(hold_answers(found, base, cand), base, cand)
@@ -75,7 +76,7 @@ def print_bench(document: BenchDocument, console: Console) -> None:
 
 def render_bench(document: BenchDocument, *, ascii_only: bool = False) -> RenderableType:
     """The table of one or two rows, the percentiles that were asked for, and the verdict."""
-    parts = [render_run(list_rows(document), ascii_only=ascii_only, answer=False)]
+    parts = [render_run(list_rows(document), ascii_only=ascii_only, head=False)]
     for name, found in document.row.percentiles_ms.items():
         sure = "" if found.supported else f", too few samples ({found.n})"
         parts.append(Text(f"p{name}: {format_range(found, ' ms')}{sure}"))

@@ -19,7 +19,7 @@ from enginebench.analyze.alike import compare_questions
 from enginebench.analyze.drift import limits_between, limits_undecided, list_unlike, measure_drift, refuse_drift
 from enginebench.analyze.effective import judge_precision
 from enginebench.analyze.open_lengths import fill_lengths
-from enginebench.backends.registry import list_unasked, read_engines
+from enginebench.backends.registry import list_unasked, read_engines, takes
 from enginebench.core.caveats import make_caveat
 from enginebench.core.entry import find_kind
 from enginebench.core.errors import (
@@ -34,6 +34,7 @@ from enginebench.core.errors import (
     UsageError,
 )
 from enginebench.core.names import format_engine, format_precision
+from enginebench.core.names import row_id as make_id
 from enginebench.core.records import Artifact, EngineSpec, Machine, Result, Status, Task
 from enginebench.core.shapes import BATCH_AXIS, concrete_shape, find_open_outputs, find_size
 from enginebench.core.store import write_atomic
@@ -62,9 +63,12 @@ from enginebench.workflow.scoring import Judged, score_file
 References: TypeAlias = dict[tuple[str, int, str], tuple[str, Mapping[str, Any]]]
 
 # Doubts about a row's answers, which a record of its precision leaves as they are.
-ABOUT_ANSWERS = ("no_score", "random_inputs")
+ABOUT_ANSWERS = ("no_score", "outputs_vary", "random_inputs")
 # Outputs are compared over this many samples; enough to see a wrong engine, cheap enough for a slow one.
 CHECK_SAMPLES = 32
+# Two answers to the same inputs that differ by more than this share of the largest value are not those of a function:
+# what the order of sums leaves open on a GPU is a hundred times smaller in FP16 (as for the exported graph).
+VARIATION = 1e-2
 # Processes of a row of which nobody says beforehand how often it is measured.
 ENDLESS = 1_000_000
 
@@ -105,6 +109,7 @@ class Campaign:
         self._reporter = reporter
         self._at_once = count_at_once(machine)
         self._inputs = find_samples(folder.artifacts)
+        self._plain: dict[str, Result] = {}  # rows in FP32 that others are compared with, and nobody asked for
         self._prepared: set[str] = set()  # in this process, not by the run that it continues
         self.results: dict[str, Result] = {}
 
@@ -270,14 +275,8 @@ class Campaign:
 
     def _prepare_alone(self, row: PlannedRow) -> None:
         """Builds and checks one row in a child."""
-        self._reporter.step(f"{label(row)}: build and check")
         try:
-            answer = run_child(
-                self._describe_prepare(row),
-                timeout_s=self._timeout_s,
-                environment=child_environment(row.engine.threads),
-                on_note=lambda text: self._reporter.step(f"{label(row)}: {text}"),
-            )
+            answer = self._run_prepare(row, self._describe_prepare(row))
         except EngineBenchError as error:
             self._settle(row, error)
         else:
@@ -425,6 +424,9 @@ class Campaign:
         if count_builds(row) > 1 and not prepared.builds:
             outputs = self._folder.outputs_path(row.id)
             prepared = replace(prepared, builds=(describe_build(answer, outputs, outputs),))
+        if answer.varies > VARIATION:
+            doubt = make_caveat("outputs_vary", row=row.id, share=answer.varies)
+            prepared = replace(prepared, caveats=(*prepared.caveats, doubt))
         return judge_proof(prepared, answer.proof) if answer.proof else prepared
 
     def _begin(self, row: PlannedRow, **fields: object) -> Result:
@@ -460,7 +462,7 @@ class Campaign:
         The answers of that one stay, so that a row that is built later can be compared, too; of the others a few. Drift
         that was taken against the same row before is kept, so that it is the same in one go and after any interruption.
         """
-        references: References = {}
+        references = self._answer_in_fp32()
         for row_id, result in list(self.results.items()):
             path = self._folder.outputs_path(row_id)
             if has_answered(result) and holds_arrays(path):
@@ -469,14 +471,51 @@ class Campaign:
                     reduce_answers(path)
         self._prepared.clear()
 
+    def _answer_in_fp32(self) -> References:
+        """The outputs of FP32 for the rows of a shorter precision beside which nobody asked for FP32; never timed.
+
+        A graph that has no FP32 form is its own reference.
+        """
+        found: References = {}
+        for row in self._rows.values():
+            key = row.asked_as, *find_size(row.engine)
+            alike = [r for r in self._rows.values() if (r.asked_as, *find_size(r.engine)) == key]
+            asked = any(r.requested_precision in (None, "fp32") or r.fed_as or r.graph for r in alike)
+            if key in found or asked:
+                continue
+            plain = make_plain(row)
+            news = [r.id for r in alike if r.id in self._prepared]
+            if plain is None or not news or row.skip is not None:
+                continue
+            try:
+                answer = self._run_prepare(plain, replace(self._describe_prepare(plain), prove=False, labelled=None))
+            except EngineBenchError as error:
+                self._reporter.say(f"{row.id} was not compared with FP32: {error}")
+                continue
+            begun = self._begin(plain, status="partial")
+            self._plain[plain.id] = self._describe_prepared(plain, begun, answer, 0)
+            found[key] = plain.id, load_answers(self._folder.outputs_path(plain.id))[0]
+        return found
+
+    def _run_prepare(self, row: PlannedRow, job: PrepareJob) -> PrepareAnswer:
+        self._reporter.step(f"{label(row)}: build and check")
+        return run_child(
+            job,
+            timeout_s=self._timeout_s,
+            environment=child_environment(row.engine.threads),
+            on_note=lambda text: self._reporter.step(f"{label(row)}: {text}"),
+        )
+
     def _with_drift(self, result: Result, path: Path, references: References) -> Result:
+        if result.drift and result.drift.elsewhere and result.id not in self._prepared:
+            return result
         (outputs, calls), row = load_answers(path), self._rows[result.id]
         reference_id, reference = references.setdefault((row.asked_as, *find_size(result.engine)), (result.id, outputs))
         if result.drift and result.drift.reference == reference_id and result.id not in self._prepared:
             return result  # compared before, with more answers than have been kept
         if row.graph is not None:
             return result  # held against its graph
-        base = self.results[reference_id]
+        base = self._plain.get(reference_id) or self.results[reference_id]
         opened = {name for side in (base, result) for name in list_open_outputs(side)}
         wanted, answers = cut_common(*fill_lengths(reference, outputs, opened))
         # The two sides may be different models, and nobody claimed that they are alike.
@@ -489,13 +528,16 @@ class Campaign:
             drift = measure_drift(wanted, answers, limits, asked=asked, task=self._task, undecided=undecided)
         except ArtifactError as error:
             return self._failed(result, "when its outputs were compared", error)
-        result = replace(result, drift=replace(drift, reference=reference_id))
+        drift = replace(drift, reference=reference_id, elsewhere=reference_id in self._plain)
+        result = replace(result, drift=drift)
+        vary = [caveat for caveat in base.caveats if caveat.code == "outputs_vary"]
+        result = replace(result, caveats=tuple(dict.fromkeys((*result.caveats, *vary))))
         return self._doubt_inputs(result, row.asked_as)
 
     def _doubt_inputs(self, result: Result, model: str) -> Result:
-        """The row with the doubt that its 8 bits were checked on inputs that nobody ever gave the model."""
+        """The row with the doubt that its precision was checked on inputs that nobody ever gave the model."""
         real = self._inputs is not None or (model in BUILTIN and BUILTIN[model].task == "digits")
-        if real or result.requested_precision not in ("int8", "fp8"):
+        if real or result.requested_precision in (None, "fp32"):
             return result
         doubt = make_caveat("random_inputs.check", seed=result.measure.seed)
         return replace(result, caveats=tuple(dict.fromkeys((*result.caveats, doubt))))
@@ -617,6 +659,18 @@ class Campaign:
     def _keep_if_new(self, result: Result) -> None:
         if result != self.results[result.id]:
             self._keep(result)
+
+
+def make_plain(row: PlannedRow) -> PlannedRow | None:
+    """The same engine in FP32, from the last FP32 form in the row's chain that it starts from; None: there is none."""
+    kind = takes(row.engine.backend)
+    source = next((a for a in reversed(row.chain) if a.precision == "fp32" and a.kind == kind), None)
+    if source is None:
+        return None
+    engine = replace(row.engine, precision="fp32", recipe=None, mix="")
+    chain = row.chain[: row.chain.index(source) + 1]
+    plain = replace(row, engine=engine, requested_precision="fp32", source=source, chain=chain)
+    return replace(plain, id=f"{make_id(engine, 'fp32', row.measure)}-reference")
 
 
 def list_shapes(result: Result) -> dict[str, tuple[int, ...]]:

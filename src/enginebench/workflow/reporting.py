@@ -67,10 +67,14 @@ def _recommend(document: RunDocument, winner: str | None) -> RunDocument:
     """The document with the row that a search says to take as the recommended one."""
     row = next((row for row in document.rows if row.id == winner), None)
     if row is None:
-        return replace(document, recommended=None, recommended_by="search")
+        return replace(document, recommended=None, recommended_by="search", headlines=(), headline=None)
+    searched = tuple(
+        replace(h, state="searched", id=row.id, outputs=row.outputs, outputs_reason=row.outputs_reason, rejected=None)
+        for h in document.headlines[:1]
+    )
     speedup = row.speedup.value if row.speedup else None
     ref = Ref(id=row.id, engine=row.engine, precision=row.precision, batch=row.batch, speedup=speedup)
-    return replace(document, recommended=ref, recommended_by="search")
+    return replace(document, recommended=ref, recommended_by="search", headlines=searched, headline=searched[0])
 
 
 def write_reports(

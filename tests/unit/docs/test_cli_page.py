@@ -12,6 +12,7 @@ import pytest
 
 from enginebench.analyze.compare import Comparison
 from enginebench.analyze.diff import DiffDocument, DiffRow
+from enginebench.analyze.headline import Headline, Rejected
 from enginebench.analyze.limits.layers import EngineLayerTime, EngineProfileDocument
 from enginebench.analyze.load.capacity import CapacityVerdict
 from enginebench.analyze.load.loadgen import LoadgenPoint
@@ -114,6 +115,8 @@ PARTS: dict[str, type[msgspec.Struct]] = {
     "estimate": Estimate,
     "score": Score,
     "ref (`fastest`, `recommended`)": Ref,
+    "headline of a batch and shape": Headline,
+    "`rejected` of a headline": Rejected,
     "comparison": Comparison,
     "row of `diff`": DiffRow,
     "`change` of a row of `diff`": Change,

@@ -8,8 +8,9 @@ from msgspec.structs import replace
 from enginebench.analyze.diff import diff_results
 from enginebench.analyze.standing import find_baseline
 from enginebench.core.records import Caveat, EngineSpec, Result
-from enginebench.report.run.answers import collect_notes, explain_diff_row, state_answer
+from enginebench.report.run.answers import collect_notes, explain_diff_row, list_remarks
 from enginebench.report.run.batches import list_batches
+from enginebench.report.run.head import format_lines
 from enginebench.report.run.page import format_page
 from enginebench.report.run.rows import RunDocument, describe_run
 from samples import make_drift, make_measurements, make_result, make_scores
@@ -22,7 +23,8 @@ def describe(*results: Result, **more: object) -> RunDocument:
 
 
 def answer(*results: Result, **more: object) -> str:
-    return " ".join(state_answer(describe(*results, **more)))
+    document = describe(*results, **more)
+    return " ".join([*format_lines(document), *list_remarks(document)])
 
 
 def test_a_row_compared_with_itself_beside_the_reference_does_not_agree() -> None:
@@ -59,22 +61,24 @@ def test_a_baseline_without_outputs_is_not_the_reference() -> None:
 
 def test_the_limit_that_was_not_kept_is_named() -> None:
     rows = [make_result(accuracy=0.99), make_result("ort", median_ms=8, accuracy=0.99, drift=AGREE, seed=1)]
-    assert "No row keeps to the limit of top-1 and the p99 limit." in answer(*rows, p99_limit_ms=1.0)
+    assert "no configuration keeps p99 within 1 ms" in answer(*rows, p99_limit_ms=1.0)
     assert "p99" not in answer(*rows)
 
 
 def test_a_p99_of_too_few_samples_is_no_proof_of_the_limit() -> None:
     few = make_result("ort", median_ms=8, processes=2, drift=AGREE, seed=1)
-    assert "Whether it keeps to the p99 limit is not known" in answer(make_result(), few, p99_limit_ms=30.0)
+    assert "too few samples for a p99: whether it keeps the limit is not known" in answer(
+        make_result(), few, p99_limit_ms=30.0
+    )
 
 
-def test_modelled_rows_are_not_called_invalid() -> None:
+def test_modelled_rows_are_named_as_such() -> None:
     measured = tuple(replace(m, clock="modelled") for m in make_measurements(5.0))
     rows = [
         replace(make_result(drift=AGREE), measurements=measured),
         replace(make_result("ort", drift=AGREE), measurements=measured),
     ]
-    assert answer(*rows).startswith("No engine can be named: the rows whose outputs agree are modelled, not measured,")
+    assert "5.00 ms, modelled" in answer(*rows)
 
 
 def test_a_row_relabelled_fp32_is_not_the_fp32_baseline() -> None:

@@ -93,7 +93,7 @@ def show(what: str, width: int) -> list[str]:
     out = io.StringIO()
     console = Console(file=out, width=width)
     if what == "run":
-        print_run(make_run(accuracy=True), console, answer=False)
+        print_run(make_run(accuracy=True), console, head=True)
     elif what == "history":
         print_history(make_history(), console, 20)
     else:

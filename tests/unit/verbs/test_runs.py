@@ -32,7 +32,7 @@ def test_a_run_has_rows_an_answer_and_a_folder(measured: Run, tmp_path: Path) ->
     assert all(row.processes == 2 and row.n == 40 for row in measured.rows)
     assert measured.fastest is not None and measured.fastest == measured.document.fastest
     assert measured.recommended == measured.document.recommended
-    assert measured.answer.startswith(("Fastest engine", "No engine"))
+    assert measured.answer.startswith("FASTEST   fake:latency_us=20 fp32")
     assert len(measured.results) == 2 and len(measured.results[0].measurements) == 2
     again = enginebench.read(measured.folder)
     assert isinstance(again, Run)
@@ -46,6 +46,7 @@ def test_the_run_shows_itself_as_text(measured: Run, monkeypatch: pytest.MonkeyP
     assert "\x1b" not in text
     assert all(len(line) <= 100 for line in text.splitlines())
     assert " ".join(measured.answer.split())[:40] in " ".join(text.split())
+    assert f"enginebench report {measured.folder} --warnings" in " ".join(text.split())
 
 
 def test_nothing_is_printed_unless_it_is_asked_for(
@@ -114,7 +115,7 @@ def test_doubts_stand_beside_the_figures_in_a_notebook(tmp_path: Path) -> None:
     marked = [row for row in run.rows if row.p50_ms and row.validity != "valid"]
     assert marked
     assert len(re.findall(r"±[^<]*<br><b>(?:suspect|invalid)</b>", html)) == len(marked)
-    assert f"<p><b>{run.answer[:20]}" in html
+    assert "<div><b>FASTEST</b> ort int8 (cpu)" in html
     assert "the child died with signal 11" in html
     assert "no CUDA device" in html
 

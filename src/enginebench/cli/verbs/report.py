@@ -25,8 +25,9 @@ import click
 @click.option(
     "--prices", type=click.Path(path_type=Path, dir_okay=False), help="TOML file: what an hour of a machine costs."
 )
+@click.option("--warnings", is_flag=True, help="Print all warnings of a run, not their number alone.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document on stdout and nothing else.")
-def command(folder: str, formats: str, out: Path | None, prices: Path | None, as_json: bool) -> None:
+def command(folder: str, formats: str, out: Path | None, prices: Path | None, warnings: bool, as_json: bool) -> None:
     """Write the report on what is in DIR, and print the table.
 
     Example: enginebench report results/first --format md,csv
@@ -48,7 +49,7 @@ def command(folder: str, formats: str, out: Path | None, prices: Path | None, as
     if out is not None or prices is not None:
         raise UsageError(f"--out and --prices belong to the report on a sweep, and {folder} holds none")
     if holds_run(Path(folder)):
-        _report_run(Path(folder), asked, as_json)
+        _report_run(Path(folder), asked, warnings, as_json)
     elif (Path(folder) / DOCUMENT).is_file():
         _report_load(Path(folder), asked, as_json)
     else:
@@ -71,7 +72,7 @@ def _report_sweep(url: str, formats: Sequence[str], out: Path | None, prices: Pa
     _list_files(written.paths, written.notes)
 
 
-def _report_run(folder: Path, formats: Sequence[str], as_json: bool) -> None:
+def _report_run(folder: Path, formats: Sequence[str], warnings: bool, as_json: bool) -> None:
     from rich.console import Console
 
     from enginebench.core.store import encode
@@ -85,7 +86,7 @@ def _report_run(folder: Path, formats: Sequence[str], as_json: bool) -> None:
     if as_json:
         click.echo(encode(document).decode())
     else:
-        print_run(document, Console(highlight=False))
+        print_run(document, Console(highlight=False), folder=folder, warnings=warnings)
         click.echo("", err=True)
     _list_files(written.paths, written.notes)
 

@@ -114,7 +114,7 @@ def make_torch_artifact(
         module, own = build_module(ref, input_size)
     examples = take_given(module, given, model) if given else own
     examples, first = _choose_examples(module, examples, own, input_shapes or {}, batch, model)
-    doubts = _keep_state(module, examples)
+    doubts = (*_keep_state(module, examples), *_doubt_mode(module))
     draft = _describe(module, ref, examples, input_size, first)
     if ref.kind == "hf" and not given and not input_shapes:
         doubts = (*doubts, _doubt_shapes(draft.inputs))
@@ -147,7 +147,7 @@ def _take_whole(
     module, own = _open_whole(ref, path, sha256)
     examples = take_given(module, given, ref.text) if given else own
     examples, first = _choose_examples(module, examples, own, input_shapes, batch, ref.text)
-    caveats = _keep_state(module, examples)
+    caveats = (*_keep_state(module, examples), *_doubt_mode(module))
     draft = _describe(module, ref, examples, None, first)
     caveats = (*draft.caveats, *caveats, *_doubt_stand_ins())
     return msgspec.structs.replace(draft, path=str(path), sha256=sha256, files=files, weights="file", caveats=caveats)
@@ -171,6 +171,12 @@ def read_state_names(caveats: Sequence[Caveat]) -> tuple[str, ...]:
     """The buffers that `_keep_state` found."""
     found = [str(c.figures["buffers"]) for c in caveats if c.template == "state_restored"]
     return tuple(found[0].split(", ")) if found else ()
+
+
+def _doubt_mode(module: nn.Module) -> tuple[Caveat, ...]:
+    """That a module came in train mode, where some of its layers behave otherwise; it was put into eval mode."""
+    layers = module.came_training if isinstance(module, Flat) else ()
+    return (make_caveat("eval_mode", layers=", ".join(layers)),) if layers else ()
 
 
 def _doubt_shapes(inputs: Sequence[TensorSpec]) -> Caveat:

@@ -65,7 +65,7 @@ def format_build(row: Row) -> str:
 
 def format_speedup(row: Row, plus_minus: str, missing: str = MISSING) -> str:
     """`2.02x ±0.03`; `1x` of the baseline itself; `missing` where it was not or cannot be taken."""
-    if row.speedup is None:
+    if row.speedup is None or row.ratio_validity == "not_given":
         return missing
     if row.id == row.baseline:
         return "1x"

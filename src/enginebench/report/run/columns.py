@@ -56,6 +56,8 @@ MORE = (
     "pareto",
     "result",
     "built_beside",
+    "ratio_validity",
+    "outputs",
 )
 
 

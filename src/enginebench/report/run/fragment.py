@@ -16,9 +16,10 @@ from enginebench.report.numbers import (
     format_significant,
     format_small,
 )
-from enginebench.report.run.answers import collect_notes, state_answer
+from enginebench.report.run.answers import collect_notes
 from enginebench.report.run.cells import describe_setting, format_p99, format_speedup, name_doubt, name_table
-from enginebench.report.run.rows import Row, RunDocument
+from enginebench.report.run.head import format_head
+from enginebench.report.run.rows import Row, RunDocument, sort_rows
 from enginebench.report.scores import find_metric, format_score
 
 # Within the cells themselves: a notebook's own style sheet lies over whatever a <style> element would say.
@@ -30,12 +31,14 @@ def format_fragment(document: RunDocument, *, closing: Sequence[str] | None = No
 
     Args:
         document: of the run.
-        closing: the sentences above the table, where they are not the run's answer.
+        closing: the sentences above the table, where they are not the head of the run.
     """
-    notes = collect_notes(document.rows)
-    numbered = list(zip(document.rows, notes.numbers, strict=True))
-    sentences = state_answer(document) if closing is None else closing
-    parts: list[Html] = [element("p", element("b", sentence)) for sentence in sentences]
+    ordered = sort_rows(document.rows) if closing is None else document.rows
+    notes = collect_notes(ordered)
+    numbered = list(zip(ordered, notes.numbers, strict=True))
+    parts: list[Html] = [element("p", element("b", sentence)) for sentence in closing or ()]
+    for line in format_head(document) if closing is None else ():
+        parts += [element("div", element("b", line.label), " ", join(*_break(line.lines)))]
     for title, members in groupby(numbered, key=lambda pair: describe_setting(pair[0])):
         rows, marks = zip(*members, strict=True)
         parts += [element("div", f"{document.model}, {name_table(title, rows)}"), _format_table(rows, marks)]
@@ -44,6 +47,10 @@ def format_fragment(document: RunDocument, *, closing: Sequence[str] | None = No
     parts += [element("div", element("small", f"all rows: {note}")) for note in notes.common]
     parts += [element("div", element("small", f"{i}: {note}")) for i, note in enumerate(notes.numbered, start=1)]
     return element("div", *parts)
+
+
+def _break(lines: Sequence[str]) -> list[str]:
+    return [piece for i, line in enumerate(lines) for piece in ([element("br"), line] if i else [line])]
 
 
 def _format_table(rows: Sequence[Row], marks: Sequence[Sequence[int]]) -> Html:

@@ -20,7 +20,7 @@ from enginebench.report.numbers import (
     format_significant,
     format_small,
 )
-from enginebench.report.run.answers import collect_notes, explain_diff_row, state_answer, tell_gate
+from enginebench.report.run.answers import collect_notes, explain_diff_row, list_remarks, tell_gate
 from enginebench.report.run.batches import HEADINGS, describe_limit, list_batches, list_cells
 from enginebench.report.run.builds import HEADINGS as BUILD_HEADINGS
 from enginebench.report.run.builds import list_builds, state_builds
@@ -36,7 +36,8 @@ from enginebench.report.run.cells import (
     name_doubt,
     name_table,
 )
-from enginebench.report.run.rows import Row, RunDocument
+from enginebench.report.run.head import format_head
+from enginebench.report.run.rows import Row, RunDocument, sort_rows
 from enginebench.report.run.upgrade import state_changes
 from enginebench.report.scores import find_metric, format_score
 
@@ -58,7 +59,7 @@ def format_markdown(document: RunDocument, pictures: Sequence[str] = ()) -> str:
         document: of the run.
         pictures: names of files that lie beside the page.
     """
-    lines = [f"# {escape(document.model)}", "", *(f"**{escape(s)}**" for s in state_answer(document)), ""]
+    lines = [f"# {escape(document.model)}", "", *format_answer(document), ""]
     lines += format_tables(document)
     lines += [
         "",
@@ -70,11 +71,22 @@ def format_markdown(document: RunDocument, pictures: Sequence[str] = ()) -> str:
     return "\n".join(lines).rstrip("\n") + "\n"
 
 
+def format_answer(document: RunDocument) -> list[str]:
+    """FASTEST, OUTPUTS and TRUST as a list, and what else the rows show."""
+    lines = []
+    for line in format_head(document):
+        first, *others = map(escape, line.lines)
+        lines += [f"- **{line.label}** {first}", *(f"  <br>{text}" for text in others)]
+    remarks = list_remarks(document)
+    return [*lines, *(["", *map(escape, remarks)] if remarks else [])]
+
+
 def format_tables(document: RunDocument, level: int = 2) -> list[str]:
     """The lines of a table for each batch and setting, under headings of that level, and of the notes on their rows."""
     lines = []
-    notes = collect_notes(document.rows)
-    numbered = zip(document.rows, notes.numbers, strict=True)
+    ordered = sort_rows(document.rows)
+    notes = collect_notes(ordered)
+    numbered = zip(ordered, notes.numbers, strict=True)
     for title, members in groupby(numbered, key=lambda pair: describe_setting(pair[0])):
         rows, numbers = zip(*members, strict=True)
         title = name_table(title, rows)

@@ -6,6 +6,7 @@ import shlex
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from enginebench.analyze.metrics.scores import find_score
 from enginebench.analyze.metrics.tasks import name_metric
@@ -22,7 +23,7 @@ from enginebench.report.numbers import (
     format_small,
 )
 from enginebench.report.page_frame import assemble_page, format_chart, wrap_table
-from enginebench.report.run.answers import Notes, collect_notes, find_key, name_row, state_answer, word_notes
+from enginebench.report.run.answers import Notes, collect_notes, find_key, list_remarks, name_row, word_notes
 from enginebench.report.run.batches import HEADINGS, describe_limit, list_batches, list_cells
 from enginebench.report.run.builds import HEADINGS as BUILD_HEADINGS
 from enginebench.report.run.builds import list_builds, state_builds
@@ -39,7 +40,8 @@ from enginebench.report.run.cells import (
 )
 from enginebench.report.run.charts import Chart
 from enginebench.report.run.deliveries import format_deliveries
-from enginebench.report.run.rows import Row, RunDocument
+from enginebench.report.run.head import HeadLine, format_head
+from enginebench.report.run.rows import Row, RunDocument, sort_rows
 from enginebench.report.run.series import label_rows
 from enginebench.report.scores import find_metric, format_score
 
@@ -72,9 +74,11 @@ _PLACES: dict[CaveatCode, str] = {
     "throttled": "drift",
     "uneven_processes": "drift",
     "constant_answers": "quality",
+    "eval_mode": "quality",
     "external_preprocess": "quality",
     "lost_variance": "quality",
     "nonfinite": "quality",
+    "outputs_vary": "quality",
     "partly_compared": "quality",
     "random_calibration": "quality",
     "random_inputs": "quality",
@@ -93,7 +97,7 @@ _PLACES: dict[CaveatCode, str] = {
 }
 
 
-_DOUBTFUL = "Do not rely on this row; the notes say why"
+_DOUBTFUL = "Absolute times were disturbed; the notes say by what"
 _FOOTER = (
     "p50: geometric mean of the process medians; ±: half of the 95 % interval over processes; p99: nearest rank of all "
     "calls. Speed-up: ratio of medians of neighbouring repetitions."
@@ -150,7 +154,7 @@ def format_page(
 
 
 def _format_head(document: RunDocument, started_utc: str) -> Html:
-    first, *others = state_answer(document)
+    others = list_remarks(document)
     limit = document.spec.get("p99_limit_ms")
     others += describe_limit(list_batches(document.rows, limit), limit)
     counts = f"{count_of(len(document.rows), 'rows')}, {sum(row.n for row in document.rows):,} calls"
@@ -160,13 +164,21 @@ def _format_head(document: RunDocument, started_utc: str) -> Html:
         "header",
         element("p", "EngineBench", class_="brand"),
         element("h1", document.model),
-        element("p", first, class_="answer"),
+        element("dl", *(_format_line_of_head(line) for line in format_head(document)), class_="head"),
         element("ul", *(element("li", sentence) for sentence in others), class_="also") if others else None,
         element("p", " · ".join(fact for fact in facts if fact), class_="facts"),
     )
 
 
+def _format_line_of_head(line: HeadLine) -> Html:
+    texts = [
+        element("dd", text, class_="answer" if line.label in ("FASTEST", "MEASURED") else None) for text in line.lines
+    ]
+    return join(element("dt", line.label), *texts)
+
+
 def _format_comparison(document: RunDocument) -> Html:
+    document = replace(document, rows=sort_rows(document.rows))
     notes = collect_notes(document.rows)
     return element(
         "section",

@@ -10,6 +10,7 @@ from msgspec.structs import asdict as to_fields
 
 from enginebench.analyze.compare import NOUNS, Unit
 from enginebench.analyze.drift import doubt_samples
+from enginebench.analyze.headline import Headline
 from enginebench.analyze.limits.bounds import doubt_row, share_of_limit
 from enginebench.analyze.limits.layers import doubt_kernel_times
 from enginebench.analyze.metrics.scores import find_value
@@ -31,7 +32,9 @@ from enginebench.core.records import (
     Estimate,
     Machine,
     Measurement,
+    Outputs,
     Precision,
+    RatioValidity,
     Recipe,
     Result,
     Scope,
@@ -99,6 +102,12 @@ class Row(Struct, frozen=True, kw_only=True):
     stop_rules: tuple[StopRule, ...] = ()
     engine_version: str | None = None
     baseline: str | None = None  # id of the row that `speedup` is taken against
+    ratio_validity: RatioValidity | None = None  # of `speedup`, whatever the `validity` of the times
+    ratio_reason: str = ""  # why it is not `good`
+    ratio_to_fastest: Estimate | None = None  # of the fastest row's median to this one's, paired
+    verdict_to_fastest: Verdict | None = None
+    outputs: Outputs = "not_judged"
+    outputs_reason: str = ""
     speedup_reason: str | None = None  # why `speedup` is empty
     verdict: Verdict | None = None  # against the baseline
     repetitions_needed: int | None = None
@@ -138,6 +147,8 @@ class RunDocument(Struct, frozen=True, kw_only=True):
     margin: float = MARGIN
     recommended_by: RecommendedBy = "drift"
     p99_limit_ms: float | None = None  # that `recommended` keeps to
+    headline: Headline | None = None  # of the first batch and shape in which anything was measured
+    headlines: tuple[Headline, ...] = ()  # of every one
     missing: tuple[str, ...] = ()  # ids of rows that the run names and of which nothing is stored
 
 
@@ -178,6 +189,12 @@ def describe_row(standing: Standing, path: str = "") -> Row:
         unmapped_share=result.bound.unmapped_share if result.bound else None,
         speedup=standing.speedup,
         baseline=standing.baseline,
+        ratio_validity=standing.ratio_validity,
+        ratio_reason=standing.ratio_reason,
+        ratio_to_fastest=standing.ratio_to_fastest,
+        verdict_to_fastest=standing.verdict_to_fastest,
+        outputs=standing.outputs,
+        outputs_reason=standing.outputs_reason,
         speedup_reason="; ".join(found.reasons) if found and found.ratio is None else None,
         verdict=found.verdict if found else None,
         repetitions_needed=found.repetitions_needed if found else None,
@@ -206,6 +223,13 @@ def describe_row(standing: Standing, path: str = "") -> Row:
         **_describe_times(standing.summary),
         **to_fields(standing.agreement),
     )
+
+
+def sort_rows(rows: Sequence[Row]) -> tuple[Row, ...]:
+    """Rows as tables show them: by what a table has in common, in the order in which that comes, then fastest first."""
+    settings = [(row.batch, row.bucket, row.scope, row.cache, row.device, row.threads) for row in rows]
+    places = {row.id: settings.index(setting) for row, setting in zip(rows, settings, strict=True)}
+    return tuple(sorted(rows, key=lambda row: (places[row.id], row.p50_ms.value if row.p50_ms else float("inf"))))
 
 
 def _find_limited_time(standing: Standing) -> float | None:
@@ -302,13 +326,13 @@ def describe_run(
     max_metric_drop: float | None = None,
     p99_limit_ms: float | None = None,
 ) -> RunDocument:
-    """The document of a run: its rows in the order given, and the two answers (`analyze/ranking.py`).
+    """The document of a run: its rows in the order given, and the answers (`analyze/ranking.py`).
 
     Args:
         model: as the user wrote it.
         machine: where it ran.
         spec: what was asked.
-        results: in the order of the table.
+        results: in the order of the rows.
         baseline_engine: ENGINE whose FP32 row speed-ups are taken against.
         margin: for verdicts.
         metric: that decides; None: the first one that the rows have.
@@ -328,6 +352,8 @@ def describe_run(
         machine=machine,
         spec=dict(spec),
         rows=tuple(describe_row(standing) for standing in ranking.standings),
+        headline=ranking.headlines[0] if ranking.headlines else None,
+        headlines=ranking.headlines,
         fastest=ranking.fastest,
         recommended=ranking.recommended,
         margin=margin,

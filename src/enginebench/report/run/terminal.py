@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterator, Sequence
 from itertools import groupby
+from pathlib import Path
+from typing import get_args
 
 from rich import box
 from rich.console import Console, Group, RenderableType
@@ -13,6 +16,7 @@ from rich.text import Text
 from enginebench.analyze.diff import DiffDocument
 from enginebench.analyze.metrics.tasks import name_metric
 from enginebench.core.names import format_precision
+from enginebench.core.records import Status
 from enginebench.core.text import clean_lines, clean_text
 from enginebench.report.narrow import Fitted
 from enginebench.report.numbers import (
@@ -24,7 +28,7 @@ from enginebench.report.numbers import (
     format_significant,
     format_small,
 )
-from enginebench.report.run.answers import Notes, collect_notes, explain_diff_row, state_answer, tell_gate
+from enginebench.report.run.answers import Notes, collect_notes, explain_diff_row, list_remarks, tell_gate
 from enginebench.report.run.batches import describe_limit, list_batches
 from enginebench.report.run.builds import state_builds
 from enginebench.report.run.cells import (
@@ -40,7 +44,8 @@ from enginebench.report.run.cells import (
     name_doubt,
     name_table,
 )
-from enginebench.report.run.rows import Row, RunDocument
+from enginebench.report.run.head import format_head
+from enginebench.report.run.rows import Row, RunDocument, sort_rows
 from enginebench.report.run.upgrade import state_changes
 from enginebench.report.scores import find_metric, format_score
 
@@ -48,34 +53,46 @@ from enginebench.report.scores import find_metric, format_score
 _LETTERS = 24
 
 
-def print_run(document: RunDocument, console: Console, *, answer: bool = True) -> None:
-    """Prints the tables and notes of a run, and the answer in its closing sentences."""
-    console.print(render_run(document, ascii_only=console.options.ascii_only, answer=answer))
+def print_run(
+    document: RunDocument, console: Console, *, head: bool = True, folder: Path | None = None, warnings: bool = False
+) -> None:
+    """Prints the head of a run, its tables, and how many warnings there are."""
+    ascii_only = console.options.ascii_only
+    console.print(render_run(document, ascii_only=ascii_only, head=head, folder=folder, warnings=warnings))
 
 
-def render_run(document: RunDocument, *, ascii_only: bool = False, answer: bool = True) -> RenderableType:
-    """One table for each batch, scope and setting, then the notes, then the answer.
+def render_run(
+    document: RunDocument,
+    *,
+    ascii_only: bool = False,
+    head: bool = True,
+    folder: Path | None = None,
+    warnings: bool = True,
+) -> RenderableType:
+    """The head, one table for each batch, scope and setting, then the notes.
 
     Args:
-        document: rows in the order in which they are printed.
+        document: of the run.
         ascii_only: for terminals that have no "±".
-        answer: whether the closing sentences stand below.
+        head: whether FASTEST, OUTPUTS and TRUST stand above, and the rows fastest first.
+        folder: of the run, for the command that prints its warnings.
+        warnings: print them all; else they are counted.
     """
-    notes = collect_notes(document.rows)
-    numbered = list(zip(document.rows, notes.numbers, strict=True))
-    parts: list[RenderableType] = []
+    ordered = sort_rows(document.rows) if head else document.rows
+    notes = collect_notes(ordered)
+    numbered = list(zip(ordered, notes.numbers, strict=True))
+    parts: list[RenderableType] = [_render_head(document), Text("")] if head else []
     for title, members in groupby(numbered, key=lambda pair: describe_setting(pair[0])):
         rows, numbers = zip(*members, strict=True)
         parts += [
             Text(clean_text(f"{document.model}, {name_table(title, rows)}"), style="bold"),
             _fit_table(_build_table(rows, numbers, "+-" if ascii_only else "±")),
         ]
-    parts += [*_render_legend(document.rows), *_render_notes(notes), Text("")]
+    parts += [*_render_legend(document.rows), *_render_notes(notes, folder, warnings), Text("")]
     limit = document.spec.get("p99_limit_ms")
     parts += [Text(clean_text(sentence)) for sentence in describe_limit(list_batches(document.rows, limit), limit)]
     parts += [Text(clean_text(sentence)) for sentence in state_builds(document.rows)]
-    if answer:
-        parts += [Text(clean_text(sentence), style="bold") for sentence in state_answer(document)]
+    parts += [Text(clean_text(sentence)) for sentence in list_remarks(document)]
     return Group(*parts)
 
 
@@ -140,17 +157,34 @@ def _render_legend(rows: Sequence[Row]) -> Iterator[Text]:
         yield Text("? too few samples for this percentile", style="dim")
 
 
-def _render_notes(notes: Notes) -> Iterator[Table]:
-    """The notes with hanging indents: those of all rows first."""
+def _render_head(document: RunDocument) -> Table:
+    """FASTEST, OUTPUTS and TRUST with hanging indents."""
+    table = Table.grid(padding=(0, 2), pad_edge=False)
+    table.add_column(no_wrap=True)
+    table.add_column(overflow="fold")
+    for line in format_head(document):
+        for i, text in enumerate(line.lines):
+            table.add_row(
+                Text("" if i else line.label, style="bold"), Text(clean_text(text), style="" if i else "bold")
+            )
+    return table
+
+
+def _render_notes(notes: Notes, folder: Path | None, warnings: bool) -> Iterator[RenderableType]:
+    """The notes with hanging indents: those of all rows first. Warnings are counted where they are not asked for."""
     table = Table.grid(padding=(0, 1), pad_edge=False)
     table.add_column(justify="right")
     table.add_column(overflow="fold")
-    for note in notes.common:
-        table.add_row("all:", Text(clean_text(note)))
-    for number, note in enumerate(notes.numbered, start=1):
-        table.add_row(str(number), Text(clean_text(note)))
+    statuses = tuple(f"{status}: " for status in get_args(Status))
+    named = [*(("all:", note) for note in notes.common), *((str(i + 1), n) for i, n in enumerate(notes.numbered))]
+    shown = [(name, note) for name, note in named if warnings or note.startswith(statuses)]
+    for name, note in shown:
+        table.add_row(name, Text(clean_text(note)))
     if table.row_count:
         yield table
+    if len(shown) < len(named):
+        command = ["enginebench", "report", str(folder) if folder else "DIR", "--warnings"]
+        yield Text(f"Warnings ({len(named) - len(shown)})  {shlex.join(command)}")
 
 
 def print_diff(document: DiffDocument, console: Console, *, gate: bool = False) -> None:

@@ -191,6 +191,7 @@ class PrepareAnswer(Provable, frozen=True, kw_only=True):
     fingerprint: str | None = None  # of what was built; None: nothing that could be hashed
     lowered: Artifact | None = None  # the graph in an older operator set, of which it was built
     drift: Drift | None = None  # of a finished plan, from its graph
+    varies: float = 0.0  # by what share of their largest value two answers to the same inputs differ
 
 
 class PrepareJob(Job[PrepareAnswer], frozen=True, kw_only=True, tag="prepare"):

@@ -44,7 +44,7 @@ from enginebench.core.store import encode, write_atomic
 from enginebench.models.labels import find_labels
 from enginebench.models.samples import SAMPLES, find_batch, find_samples, group_samples, join_samples, read_samples
 from enginebench.models.task import preprocess_for, sample_feeds
-from enginebench.report.run.answers import state_missing
+from enginebench.report.run.head import format_missing
 from enginebench.report.run.rows import Row, RunDocument
 from enginebench.workflow.campaign import CHECK_SAMPLES
 from enginebench.workflow.child.arrays import load_answers
@@ -112,7 +112,9 @@ def deliver_row(
         verify_copy(stage, bundle)
     doubts = [format_caveat(caveat) for caveat in bundle.caveats]
     if bundle.figures.validity != "valid":
-        doubts.insert(0, f"the row is {bundle.figures.validity}: do not rely on its figures")
+        doubts.insert(0, f"its absolute times are {bundle.figures.validity}")
+    if described.ratio_validity == "not_given":
+        doubts.insert(0, f"no ratio: {described.ratio_reason}")
     if bundle.figures.outputs_agree is False:
         doubts.insert(0, "the row's outputs do not agree with the reference of its run")
     return DeliverDocument(
@@ -120,7 +122,7 @@ def deliver_row(
         row=result.id,
         files=("bundle.json", *(file.path for file in bundle.files)),
         checked=reason is None,
-        notes=(*([reason] if reason else []), *state_missing(document), *doubts),
+        notes=(*([reason] if reason else []), *format_missing(document), *doubts),
     )
 
 
@@ -135,8 +137,8 @@ def choose_row(document: RunDocument, results: Sequence[Result], row: str | None
         raise UsageError(NO_WINNER)
     if row is None and document.recommended is None:
         raise UsageError(
-            "the run recommends no row: each is invalid, or not known to give the same answers within its limits. Read "
-            f"its report, then name one with `enginebench deliver RUN --row ID`: {', '.join(by_id)}"
+            "the run recommends no configuration: none was measured that keeps the limits. Read its report, then name "
+            f"one with `enginebench deliver RUN --row ID`: {', '.join(by_id)}"
         )
     wanted = row if row is not None else str(document.recommended and document.recommended.id)
     if wanted not in by_id:

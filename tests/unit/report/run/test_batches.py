@@ -85,4 +85,4 @@ def test_the_page_of_a_run_has_the_table() -> None:
 
 
 def replace_rows(document: RunDocument, rows: list[Row]) -> RunDocument:
-    return replace(document, rows=tuple(rows), fastest=None, recommended=None)
+    return replace(document, rows=tuple(rows), fastest=None, recommended=None, headlines=())

@@ -8,6 +8,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import numpy as np
 from msgspec.structs import replace
 
 from enginebench.backends.abilities import Answering, ChecksAhead, LeavesCode
@@ -78,8 +79,11 @@ def prepare_engine(job: PrepareJob, note: NoteCall, keep: KeepCall[PrepareAnswer
         with backend.load(artifact, job.engine) as engine:
             sure = complete(time.perf_counter() - start)
             note("checking outputs")
+            varies = _measure_variation(ask_engine(engine, feeds[0]), ask_engine(engine, feeds[0]))
             save_answers(Path(job.outputs_path), *_check_outputs(engine, job, feeds))
-            sure = replace(sure, fingerprint=hash_build(backend, artifact, job.artifact))  # some compile only now
+            sure = replace(
+                sure, varies=varies, fingerprint=hash_build(backend, artifact, job.artifact)
+            )  # some compile only now
             if job.labelled is not None:
                 note(f"answering {job.labelled.data or 'the inputs that were given'}")
                 answers, _ = collect_answers(engine, job.engine.batch, open_labelled(job), job.labelled)
@@ -103,6 +107,19 @@ def hash_build(backend: Backend, built: Artifact, source: Artifact) -> str | Non
     if isinstance(backend, LeavesCode):
         return backend.hash_code()
     return built.sha256 if built.sha256 != source.sha256 else None
+
+
+def _measure_variation(first: dict[str, Array], again: dict[str, Array]) -> float:
+    """The largest difference of two answers to the same inputs, as a share of the largest value; words differ by 1."""
+    shares = [0.0]
+    for name, array in first.items():
+        if array.shape != again[name].shape or array.dtype.kind not in "fiub":
+            shares.append(float(not np.array_equal(array, again[name])))
+        else:
+            one, other = (np.nan_to_num(a.astype(np.float64), posinf=0.0, neginf=0.0) for a in (array, again[name]))
+            largest = np.max(np.abs(one), initial=0.0)
+            shares.append(float(np.max(np.abs(one - other), initial=0.0) / (largest or 1.0)))
+    return max(shares)
 
 
 def _check_outputs(engine: Engine, job: PrepareJob, feeds: Sequence[Feeds]) -> tuple[dict[str, Array], int]:

@@ -1,0 +1,196 @@
+"""The head of a report, the same lines in every format: FASTEST, OUTPUTS and TRUST, from the document's headlines."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from msgspec import Struct
+
+from enginebench.analyze.headline import Headline
+from enginebench.analyze.standing import TODAY, TODAY_OF_GRAPH
+from enginebench.core.names import show_engine
+from enginebench.core.records import Estimate, Outputs, Validity
+from enginebench.core.text import count_of
+from enginebench.report.numbers import UNITS_PER_MS, choose_unit, format_significant, format_small
+from enginebench.report.run.rows import Row, RunDocument
+
+_OUTPUTS: dict[Outputs, str] = {
+    "same": "same",
+    "within_limits": "within limits",
+    "changed": "changed",
+    "not_judged": "not judged",
+}
+_TIMES: dict[Validity, str] = {"valid": "good", "suspect": "medium", "invalid": "low"}
+# Of what was invented, the option that gives the real one.
+_CURES = {"weights": "--weights", "inputs": "--data"}
+# Configurations that a tie names; of more their number is told.
+_NAMED = 3
+_LABEL = 10
+
+
+class HeadLine(Struct, frozen=True):
+    """A labelled line, and those that continue it."""
+
+    label: str
+    lines: tuple[str, ...]
+
+
+def show_name(row: Row) -> str:
+    """`openvino fp32`, `ort int8 (cpu)`."""
+    return show_engine(row.engine, row.precision, row.recipe, row.mix)
+
+
+def format_head(document: RunDocument) -> list[HeadLine]:
+    """FASTEST, OUTPUTS and TRUST of a run, always in this order; MEASURED where there is nothing to compare."""
+    found = document.headlines
+    if not found:
+        why = "the search named no winner" if document.recommended_by == "search" else "nothing was measured"
+        texts = {
+            "FASTEST": [f"none: {why}", *format_missing(document)],
+            "OUTPUTS": ["not judged"],
+            "TRUST": ["no times"],
+        }
+        return [HeadLine(label, tuple(lines)) for label, lines in texts.items()]
+    rows = {row.id: row for row in document.rows}
+    only = all(headline.state == "only" for headline in found)
+    where = _name_settings(found)
+    lines = [
+        line
+        for name, headline in zip(where, found, strict=True)
+        for line in _format_fastest(document, headline, rows, name)
+    ]
+    return [
+        HeadLine("MEASURED" if only else "FASTEST", (*lines, *format_missing(document))),
+        HeadLine("OUTPUTS", tuple(_join_alike(where, [_format_outputs(h, rows[h.id]) for h in found]))),
+        HeadLine("TRUST", tuple(_join_alike(where, [_format_trust(document, h) for h in found]))),
+    ]
+
+
+def format_lines(document: RunDocument) -> list[str]:
+    """The head as text: labels in a column of their own."""
+    return [
+        f"{line.label if i == 0 else '':<{_LABEL}}{text}"
+        for line in format_head(document)
+        for i, text in enumerate(line.lines)
+    ]
+
+
+def format_missing(document: RunDocument) -> list[str]:
+    """The configurations without results, so that another one may stand first."""
+    if not document.missing:
+        return []
+    told = count_of(len(document.missing), "configurations")
+    return [f"{told} without results, which could change this: {', '.join(document.missing)}. Continue with --resume"]
+
+
+def _format_fastest(document: RunDocument, headline: Headline, rows: dict[str, Row], where: str) -> Iterator[str]:
+    row = rows[headline.id]
+    name, figure = show_name(row), _format_time(row)
+    whole = "" if row.status == "ok" else f" ({row.status})"
+    ratio = _format_ratio(headline, rows)
+    today = not document.spec.get("baseline") and row.requested_precision in ("fp32", "tf32")
+    today = today and row.engine in {name for name, _ in TODAY + TODAY_OF_GRAPH}
+    what = "what you have" if today else "the baseline"
+    if headline.state == "tie":
+        equal = f"are equal within {document.margin:.0%}" if headline.equivalent else "do not differ significantly"
+        yield f"{where}no clear winner: {_join([name, *(show_name(rows[i]) for i in headline.tied_with)])} {equal}"
+        choice = ", ".join(what if why == "what you have" else why for why in headline.choice)
+        yield f"take {name}: {choice}   {figure}{ratio}"
+    elif headline.state == "none_agrees" and headline.rejected:
+        yield f"{where}none with the same outputs: {_format_rejected(headline, rows, ' and ')}"
+        yield f"keep {name}, {what}   {figure}"
+    elif headline.state == "baseline":
+        kind = " of those within the limits" if headline.rejected else ""
+        single = "   (1 trial each: no interval)" if row.processes < 2 else ""
+        yield f"{where}{name}{whole}, {what}: no other configuration{kind} is faster   {figure}{single}"
+    elif headline.state == "searched":
+        yield f"{name}   {figure}   as the search says that measured these"
+    elif headline.outputs == "changed":
+        yield f"{where}none with the same outputs: {name}{whole} changes them   {figure}{ratio}"
+    else:
+        yield f"{where}{name}{whole}   {figure}{ratio}"
+    if headline.strict_ratio is not None:
+        yield f"{_format_factor(headline.strict_ratio)} strict fp32"
+    if headline.rejected and headline.state != "none_agrees":
+        yield f"{_format_rejected(headline, rows, ', but ')}: not recommended"
+    if not headline.keeps_p99 and document.p99_limit_ms is not None:
+        yield f"no configuration keeps p99 within {document.p99_limit_ms:g} ms"
+    elif document.p99_limit_ms is not None and row.p99_ms and not row.p99_ms.supported:
+        yield "too few samples for a p99: whether it keeps the limit is not known"
+
+
+def _name_settings(headlines: Sequence[Headline]) -> list[str]:
+    """Of each of several headlines, the parts in which they differ."""
+    parts = [(f"batch {h.batch}", h.shapes, h.scope, f"{h.cache} cache") for h in headlines]
+    differs = [len(set(column)) > 1 for column in zip(*parts, strict=True)]
+    told = [", ".join(part for part, shown in zip(row, differs, strict=True) if shown) for row in parts]
+    return [f"{text}: " if text else "" for text in told]
+
+
+def _format_time(row: Row) -> str:
+    unit = choose_unit([row.p50_ms.value] if row.p50_ms else [])
+    median = f"{format_significant(row.p50_ms.value * UNITS_PER_MS[unit])} {unit}" if row.p50_ms else ""
+    return f"{median}, modelled" if row.modelled else median
+
+
+def _format_ratio(headline: Headline, rows: dict[str, Row]) -> str:
+    """Behind the time: the ratio to the baseline with its interval, or why none is given."""
+    base = rows.get(headline.baseline or "")
+    if headline.state in ("only", "searched") or (base is not None and base.id == headline.id):
+        return ""
+    if headline.ratio is None or base is None:
+        return f"   no ratio: {headline.ratio_reason}" if headline.ratio_reason else ""
+    today = f"{base.engine.partition(':')[0]} as it is ({base.precision})" if _is_default(base) else show_name(base)
+    low, high = headline.ratio.low, headline.ratio.high
+    known = f"({format_significant(low)} to {format_significant(high)})" if low and high else ""
+    return f"   {_format_factor(headline.ratio)} {today}   {known or '(1 trial each: no interval)'}"
+
+
+def _is_default(row: Row) -> bool:
+    return row.engine in ("pytorch", "pytorch:defaults=1") and row.precision == "tf32"
+
+
+def _format_factor(ratio: Estimate) -> str:
+    """`7.17x`; of one trial, which has no interval, `about 7.2x`."""
+    return (
+        f"about {format_significant(ratio.value, 2)}x" if ratio.low is None else f"{format_significant(ratio.value)}x"
+    )
+
+
+def _format_rejected(headline: Headline, rows: dict[str, Row], link: str) -> str:
+    rejected = headline.rejected
+    assert rejected is not None
+    how = f"is {_format_factor(rejected.ratio)}" if rejected.ratio else "is faster"
+    return f"{show_name(rows[rejected.id])} {how}{link}{rejected.reason}"
+
+
+def _join_alike(where: Sequence[str], texts: Sequence[str]) -> list[str]:
+    """One line where all headlines have the same text."""
+    return [texts[0]] if len(set(texts)) == 1 else [f"{name}{text}" for name, text in zip(where, texts, strict=True)]
+
+
+def _format_outputs(headline: Headline, row: Row) -> str:
+    why = headline.outputs_reason
+    text = _OUTPUTS[headline.outputs] + (f": {why}" if why else "")
+    cures = [option for word, option in _CURES.items() if headline.outputs == "not_judged" and f" {word}" in why]
+    if not cures or not why.startswith("random"):
+        return text
+    seen = f". {row.precision} differs by {format_small(row.max_abs_diff)}" if row.max_abs_diff else ""
+    return f"{text}{seen}. Give {' and '.join(cures)}"
+
+
+def _format_trust(document: RunDocument, headline: Headline) -> str:
+    virtual = headline.validity != "valid" and document.machine is not None and document.machine.virtual
+    whys = ["virtual machine"] if virtual else []
+    whys += [f"{headline.disturbed} of {headline.measured} disturbed"] if headline.disturbed else []
+    absolute = f"absolute times: {_TIMES[headline.validity]}" + (f" ({', '.join(whys)})" if whys else "")
+    if headline.ratio_validity is None:
+        return absolute
+    said = headline.ratio_validity in ("good", "not_given") or not headline.ratio_reason
+    reason = "" if said else f" ({headline.ratio_reason})"
+    return f"ratios: {headline.ratio_validity.replace('_', ' ')}{reason}; {absolute}"
+
+
+def _join(names: Sequence[str]) -> str:
+    shown = [*names[:_NAMED], *([f"{len(names) - _NAMED} more"] if len(names) > _NAMED else [])]
+    return " and ".join([", ".join(shown[:-1]), shown[-1]] if len(shown) > 1 else shown)

@@ -1,0 +1,210 @@
+"""FASTEST, OUTPUTS and TRUST: every state of the head, and that all formats print the same lines."""
+
+from __future__ import annotations
+
+import io
+import re
+
+import pytest
+from msgspec.structs import replace
+from rich.console import Console
+
+from enginebench.core.records import Block, Caveat, Drift, MeasureSpec, Result
+from enginebench.report.html import Html
+from enginebench.report.run.fragment import format_fragment
+from enginebench.report.run.head import format_head, format_lines
+from enginebench.report.run.markdown import escape, format_markdown
+from enginebench.report.run.page import format_page
+from enginebench.report.run.rows import RunDocument, describe_run
+from enginebench.report.run.terminal import print_run
+from samples import make_drift, make_machine, make_result
+
+AGREE = make_drift(1e-6)
+GROSS = make_drift(9.0, passed=False, centred=0.2)
+RANDOM = Caveat(code="random_weights", message="weights are random")
+
+
+def describe(*results: Result, **more: object) -> RunDocument:
+    return describe_run(model="m", machine=make_machine(), spec={}, results=results, **more)  # type: ignore[arg-type]
+
+
+def head(*results: Result, **more: object) -> dict[str, str]:
+    return {line.label: " | ".join(line.lines) for line in format_head(describe(*results, **more))}
+
+
+def ort(median_ms: float = 10, precision: str = "fp32", drift: Drift | None = AGREE, **more: object) -> Result:
+    return make_result("ort", precision, median_ms, drift=drift, seed=1, **more)  # type: ignore[arg-type]
+
+
+PYTORCH = make_result(median_ms=20, drift=AGREE)
+
+
+def spoil(result: Result) -> Result:
+    """The row with every sample taken beside a busy neighbour."""
+    n = len(result.measurements[0].latency_ns)
+    noisy = Block(start=0, stop=n, duration_ns=1, foreign_cpu_cores=0.9, marks=("foreign_cpu",))
+    return replace(result, measurements=tuple(replace(m, blocks=(noisy,)) for m in result.measurements))
+
+
+def test_the_fastest_with_its_ratio_and_interval() -> None:
+    found = head(PYTORCH, ort())
+    assert re.fullmatch(r"ort fp32   10\.0 ms   1\.99x pytorch fp32   \(1\.97 to 2\.02\)", found["FASTEST"])
+    assert found["OUTPUTS"] == "same" and found["TRUST"] == "ratios: good; absolute times: good"
+    assert list(found) == ["FASTEST", "OUTPUTS", "TRUST"]
+
+
+def test_a_single_trial_has_two_digits_and_no_interval() -> None:
+    found = head(make_result(processes=1, median_ms=123.4), ort(10, processes=1))
+    assert found["FASTEST"].endswith("about 12x pytorch fp32   (1 trial each: no interval)")
+    assert found["TRUST"].startswith("ratios: low (1 trial each: no interval); ")
+
+
+def test_a_tie_is_told_and_one_is_taken() -> None:
+    other = make_result("openvino", median_ms=10.1, drift=AGREE, seed=2)
+    larger = replace(other, size_bytes=90_000_000)
+    found = head(PYTORCH, ort(), larger)["FASTEST"]
+    assert found.startswith("no clear winner: ort fp32 and openvino fp32 are equal within 2% | take ort fp32: smaller")
+    noisy = head(
+        make_result(median_ms=20, sd=0.2, drift=AGREE),
+        ort(10, sd=0.2),
+        make_result("openvino", median_ms=10.5, sd=0.2, drift=AGREE, seed=3),
+    )
+    assert "do not differ significantly" in noisy["FASTEST"]
+
+
+def test_among_equals_the_outputs_decide_and_what_the_user_has_comes_first() -> None:
+    int8 = make_result("openvino", "int8", 9.98, drift=AGREE, seed=2)
+    assert "take ort fp32: same outputs" in head(PYTORCH, int8, ort())["FASTEST"]
+    assert "take pytorch fp32: what you have" in head(make_result(median_ms=10, drift=AGREE), ort(9.99))["FASTEST"]
+
+
+def test_what_changes_the_outputs_is_not_recommended() -> None:
+    flipped = replace(GROSS.outputs[0], flips=12)
+    int8 = ort(4, "int8", replace(GROSS, n=1000, outputs=(flipped,)))
+    openvino = make_result("openvino", median_ms=10, drift=AGREE, seed=3)
+    found = head(PYTORCH, int8, openvino)["FASTEST"]
+    assert "ort int8 is 4.9" in found and "x, but changes 12 of 1000 predictions: not recommended" in found
+    alone = head(PYTORCH, int8)["FASTEST"]
+    assert (
+        alone.startswith("none with the same outputs: ort int8 is 4.9") and "keep pytorch fp32, what you have" in alone
+    )
+    assert describe(PYTORCH, int8).recommended.id == PYTORCH.id  # type: ignore[union-attr]
+
+
+def test_the_baseline_that_wins_is_what_you_have() -> None:
+    found = head(make_result(median_ms=5, drift=AGREE), ort())["FASTEST"]
+    assert found.startswith("pytorch fp32, what you have: no other configuration is faster")
+
+
+def test_a_baseline_that_failed_costs_the_ratio_alone() -> None:
+    found = head(make_result(status="failed", reason="died"), ort(), make_result("openvino", median_ms=12, drift=AGREE))
+    assert found["FASTEST"] == "ort fp32   10.0 ms   no ratio: pytorch fp32 failed"
+
+
+def test_one_configuration_is_measured_not_fastest() -> None:
+    found = head(ort(8.7, drift=None))
+    assert found == {
+        "MEASURED": "ort fp32   8.73 ms",
+        "OUTPUTS": "not judged: nothing was compared with it",
+        "TRUST": "absolute times: good",
+    }
+
+
+def test_nothing_measured() -> None:
+    assert head(make_result(status="failed"))["FASTEST"] == "none: nothing was measured"
+
+
+def test_one_line_for_each_batch() -> None:
+    many = [make_result(median_ms=90, batch=8), ort(30, batch=8, drift=replace(AGREE, reference="pytorch-fp32-b8"))]
+    lines = format_head(describe(PYTORCH, ort(), *many))[0].lines
+    assert [line.partition("   ")[0] for line in lines] == ["batch 1: ort fp32", "batch 8: ort fp32"]
+    assert describe(PYTORCH, *many).headline == describe(PYTORCH, *many).headlines[0]
+
+
+def test_a_side_that_starved_costs_the_ratio_and_not_the_name() -> None:
+    found = head(spoil(PYTORCH), ort())
+    assert found["FASTEST"].startswith(
+        "ort fp32   10.0 ms   no ratio: other programs kept the CPUs of pytorch fp32 busy"
+    )
+    assert found["TRUST"] == "ratios: not given; absolute times: low (virtual machine, 1 of 2 disturbed)"
+    document = describe(spoil(PYTORCH), ort())
+    assert document.rows[1].ratio_validity == "not_given" and document.recommended is not None
+    text = io.StringIO()
+    print_run(document, Console(file=text, width=100), warnings=True)
+    assert "no speed-up: other programs kept the CPUs" in " ".join(text.getvalue().split())
+
+
+@pytest.mark.parametrize("precision", ["fp16", "int8"])
+def test_random_weights_judge_nothing_and_decide_nothing(precision: str) -> None:
+    for drift in (make_drift(0.08), make_drift(0.08, passed=False, centred=0.95)):
+        found = head(PYTORCH, ort(5, precision, drift, caveats=(RANDOM,)))
+        assert found["FASTEST"].startswith(f"ort {precision}")
+        assert found["OUTPUTS"] == f"not judged: random weights. {precision} differs by 8e-02. Give --weights"
+    wrong = head(PYTORCH, ort(5, precision, GROSS, caveats=(RANDOM,)))
+    assert wrong["FASTEST"].startswith(f"none with the same outputs: ort {precision}")
+
+
+def test_random_inputs_are_named_with_their_cure() -> None:
+    made = Caveat(code="random_inputs", message="outputs were compared on made-up inputs")
+    found = head(PYTORCH, ort(5, "int8", make_drift(0.08), caveats=(RANDOM, made)))
+    assert found["OUTPUTS"].startswith("not judged: random weights and inputs.")
+    assert found["OUTPUTS"].endswith("Give --weights and --data")
+
+
+def test_fp32_that_agrees_is_the_same_also_with_random_weights_but_not_on_constant_outputs() -> None:
+    assert head(PYTORCH, ort(caveats=(RANDOM,)))["OUTPUTS"] == "same"
+    constant = replace(AGREE, outputs=(replace(AGREE.outputs[0], centred_cosine_mean=None),))
+    assert head(PYTORCH, ort(drift=constant))["OUTPUTS"].startswith("not judged: the model gives the same output")
+
+
+def test_the_baseline_is_what_the_user_runs_today() -> None:
+    today = make_result("pytorch", "tf32", 10, drift=AGREE, seed=4)
+    default = make_result("pytorch:defaults=1", "tf32", 12, drift=AGREE, seed=5)
+    found = head(PYTORCH, today, ort(5))["FASTEST"]
+    assert re.search(r"2\.\d+x pytorch as it is \(tf32\).*\| [34]\.\d+x strict fp32", found)
+    document = describe(PYTORCH, today, default, ort(5))
+    assert document.headline is not None and document.headline.baseline == default.id
+    graph = describe(make_result("openvino", median_ms=5), ort(drift=replace(AGREE, reference="openvino-fp32-b1")))
+    assert graph.headline is not None and graph.headline.baseline == "ort-fp32-b1"
+    asked = describe(PYTORCH, today, ort(5), baseline_engine="ort")
+    assert asked.headline is not None and asked.headline.baseline == "ort-fp32-b1"
+
+
+def test_every_row_is_held_against_the_fastest() -> None:
+    rows = describe(PYTORCH, ort(), make_result("openvino", median_ms=12, drift=AGREE, seed=3)).rows
+    assert rows[1].ratio_to_fastest is None
+    assert [row.verdict_to_fastest for row in (rows[0], rows[2])] == ["slower", "slower"]
+    assert rows[2].ratio_to_fastest is not None and rows[2].ratio_to_fastest.value == pytest.approx(10 / 12, rel=0.03)
+
+
+def test_a_metric_that_is_lost_is_named() -> None:
+    rows = [make_result(median_ms=20, accuracy=0.98), ort(5, "int8", accuracy=0.5)]
+    assert "ort int8 is 3.9" in head(*rows)["FASTEST"] and "loses too much of top-1" in head(*rows)["FASTEST"]
+    kept = head(rows[0], ort(5, "int8", GROSS, accuracy=0.98))
+    assert kept["FASTEST"].startswith("ort int8") and kept["OUTPUTS"] == "within limits: top-1 is within its limit"
+
+
+def test_times_of_a_part_of_the_work_name_nothing() -> None:
+    hidden = Caveat(code="work_outside_run", message="run leaves 90% of its work")
+    lazy = ort(1)
+    lazy = replace(lazy, measurements=tuple(replace(m, caveats=(hidden,)) for m in lazy.measurements))
+    assert head(PYTORCH, lazy)["FASTEST"].startswith("pytorch fp32")
+
+
+def test_an_unfinished_row_is_named_only_where_none_is_finished() -> None:
+    cut = replace(ort(5), status="partial", measure=MeasureSpec(processes=12))
+    assert head(PYTORCH, cut)["FASTEST"].startswith("pytorch fp32")
+    assert head(replace(PYTORCH, status="partial"), cut)["FASTEST"].startswith("ort fp32 (partial)")
+
+
+def test_every_format_prints_the_same_lines() -> None:
+    document = describe(PYTORCH, ort(), ort(4, "int8", GROSS))
+    text = io.StringIO()
+    print_run(document, Console(file=text, width=200))
+    terminal = re.sub(r"\s+", " ", text.getvalue())
+    markdown, page, notebook = format_markdown(document), format_page(document, [], None), format_fragment(document)
+    for line in format_head(document):
+        for piece in line.lines:
+            assert re.sub(r"\s+", " ", piece) in terminal and escape(piece) in markdown
+            assert f">{piece}</dd>" in page and piece in notebook
+    assert isinstance(notebook, Html) and len(format_lines(document)) == 4

@@ -1,0 +1,165 @@
+"""The validity of a ratio, by scripted samples: its interval holds what both sides share, not what slows one alone."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import pytest
+from msgspec.structs import replace
+
+from enginebench.analyze.compare import compare
+from enginebench.analyze.diff import diff_results
+from enginebench.analyze.drift import default_limits
+from enginebench.analyze.validity import STARVED_RATIO, estimate_slowdown, judge, judge_ratio
+from enginebench.core.records import Block, Mark, Measurement
+from enginebench.report.bench import describe_bench, state_verdict
+from samples import make_drift, make_result
+
+NAMES = ("pytorch fp32", "ort fp32")
+TRIALS, CALLS = 10, 200
+
+
+def make_side(
+    quiet_ms: float, *, slowed: Sequence[float] = (1.0,) * TRIALS, marked: float = 0.0, mark: Mark = "foreign_cpu",
+    seed: int = 0, burst: float = 0.0,
+) -> list[Measurement]:  # fmt: skip
+    """Trials of calls of `quiet_ms`.
+
+    Args:
+        quiet_ms: of a call that nothing disturbs.
+        slowed: of each trial, the factor by which its marked calls take longer.
+        marked: the part of the calls in marked blocks, at the end of each trial.
+        mark: of these.
+        seed: of the noise.
+        burst: the part of the marked calls that nothing slows, because they ended within their time slice.
+    """
+    rng = np.random.default_rng(seed)
+    found = []
+    for i, factor in enumerate(slowed):
+        times = quiet_ms * 1e6 * np.exp(rng.normal(0, 0.02, CALLS)) * np.exp(rng.normal(0, 0.01))
+        start = round(CALLS * (1 - marked))
+        times[start:] *= np.where(rng.random(CALLS - start) < burst, 1.0, factor)
+        blocks = [Block(start=0, stop=start, duration_ns=1)] if start else []
+        blocks += [Block(start=start, stop=CALLS, duration_ns=1, marks=(mark,))] if start < CALLS else []
+        latency_ns = np.rint(times).astype(int).tolist()
+        found.append(
+            Measurement(
+                clock="host", latency_ns=latency_ns, blocks=tuple(blocks), stop_rule="settled", repetition=i,
+                warmup_settled=True, reference_ns=[1000],
+            )
+        )  # fmt: skip
+    return found
+
+
+def weigh(base: list[Measurement], cand: list[Measurement]) -> tuple[str, str]:
+    ratio = compare(base, cand).ratio
+    assert ratio is not None
+    return judge_ratio(base, cand, ratio, NAMES)
+
+
+def test_a_quiet_ratio_is_good() -> None:
+    assert weigh(make_side(20), make_side(5, seed=1)) == ("good", "")
+
+
+def test_what_slows_both_sides_of_a_pair_leaves_the_ratio() -> None:
+    """A machine of two speeds: single times are suspect or invalid, the ratio of neighbours is not."""
+    speeds = [1.5 if i % 3 == 0 else 1.0 for i in range(TRIALS)]
+    base, cand = (make_side(ms, slowed=speeds, marked=1.0, burst=0.0, seed=i) for i, ms in enumerate((1.2, 0.3)))
+    assert judge(base)[0] == judge(cand)[0] == "invalid"
+    validity, why = weigh(base, cand)
+    ratio = compare(base, cand).ratio
+    assert validity == "medium" and "disturbed" in why
+    assert ratio is not None and ratio.low is not None and ratio.high is not None and ratio.low < 4.0 < ratio.high
+
+
+def test_a_side_that_waits_for_its_threads_costs_the_ratio() -> None:
+    """Two busy loops beside two cores: one engine 100 times slower in most trials, the other as quick as ever."""
+    starved = make_side(0.125, slowed=[1, 1, 1, 700, 2000, 5000, 900, 1, 3000, 800], marked=1.0)
+    base, cand = starved, make_side(0.013, marked=1.0, seed=1)
+    slowdowns = [estimate_slowdown(side) for side in (base, cand)]
+    assert slowdowns[0] is not None and slowdowns[0] > 50 and slowdowns[1] is not None and slowdowns[1] < 1.1
+    assert weigh(base, cand) == ("not_given", "pytorch fp32 was slowed by other programs far more than ort fp32")
+    assert weigh(cand, base)[1] == "ort fp32 was slowed by other programs far more than pytorch fp32"
+
+
+def test_a_slow_call_beside_others_cannot_be_told_from_a_starved_one() -> None:
+    base, cand = make_side(600, marked=1.0), make_side(5, seed=1)
+    assert estimate_slowdown(base) is None
+    validity, why = weigh(base, cand)
+    assert validity == "not_given" and "how much that cost cannot be told" in why
+
+
+def test_quiet_blocks_say_how_much_the_others_cost() -> None:
+    side = make_side(600, marked=0.6, slowed=[3.0] * TRIALS)
+    found = estimate_slowdown(side)
+    assert found is not None and found == pytest.approx(3.0, rel=0.1)
+    assert weigh(side, make_side(5, seed=1))[0] == "not_given"
+    alike = make_side(50, marked=0.6, slowed=[3.0] * TRIALS, seed=1)
+    assert weigh(side, alike)[0] == "medium"
+    hardly = make_side(50, marked=0.6, slowed=[2.3] * TRIALS, seed=1)
+    assert weigh(side, hardly) == ("low", "not disturbed alike")
+
+
+def test_a_few_marked_blocks_cost_nothing() -> None:
+    assert weigh(make_side(20, marked=0.1, slowed=[2.0] * TRIALS), make_side(5, seed=1))[0] == "good"
+
+
+def test_one_side_throttled_is_not_a_ratio() -> None:
+    hot = make_side(20, marked=0.9, mark="throttled")
+    assert weigh(hot, make_side(5, seed=1))[1].startswith("pytorch fp32 alone was disturbed: 90% of its samples")
+    assert weigh(hot, make_side(5, marked=0.9, mark="throttled", seed=1))[0] == "medium"
+
+
+def test_work_of_a_gpu_is_not_slowed_by_others_on_the_cpu() -> None:
+    side = [replace(m, device_ns=m.latency_ns) for m in make_side(20, marked=1.0)]
+    assert estimate_slowdown(side) == 1.0
+    busy = [replace(m, device_ns=m.latency_ns) for m in make_side(20, marked=1.0, mark="foreign_gpu")]
+    assert estimate_slowdown(busy) is None
+
+
+@pytest.mark.parametrize(
+    ("trials", "sd", "expected"),
+    [(1, 0.0, "low"), (3, 0.001, "medium"), (10, 0.001, "good"), (10, 0.25, "medium"), (10, 0.9, "low")],
+)
+def test_trials_and_width_set_the_level(trials: int, sd: float, expected: str) -> None:
+    rng = np.random.default_rng(3)
+    base = make_side(20)[:trials]
+    cand = [
+        replace(m, latency_ns=[round(ns * f) for ns in m.latency_ns])
+        for m, f in zip(make_side(5, seed=1), np.exp(rng.normal(0, sd, TRIALS)), strict=True)
+    ][:trials]
+    assert weigh(base, cand)[0] == expected
+
+
+def test_simulated_neighbours_give_no_false_ratio() -> None:
+    """Of 200 pairs beside neighbours that slow each side as they like, every ratio that is given holds the quiet one
+    within what is printed of it, or within the factor that its validity allows."""
+    rng = np.random.default_rng(7)
+    given = 0
+    for seed in range(200):
+        factors = [float(np.exp(abs(rng.normal(0, 1.5)))) for _ in range(2)]
+        base, cand = (
+            make_side(ms, slowed=[factor] * TRIALS, marked=1.0, burst=0.2, seed=10 * seed + i)
+            for i, (ms, factor) in enumerate(zip((1.0, 0.25), factors, strict=True))
+        )
+        validity, _ = weigh(base, cand)
+        apart = max(factors[0] / factors[1], factors[1] / factors[0])
+        assert (validity == "not_given") == (apart > STARVED_RATIO) or abs(apart - STARVED_RATIO) < 0.1
+        given += validity != "not_given"
+    assert given > 20
+
+
+def test_a_gate_goes_by_the_ratio_and_not_by_single_times() -> None:
+    drift = replace(make_drift(1e-6), reference="base", limits=default_limits("fp32"))
+    base = replace(make_result(), id="base", measurements=tuple(make_side(1.0, marked=1.0)), drift=None)
+    slower = replace(base, id="cand", measurements=tuple(make_side(1.3, marked=1.0, seed=1)), drift=drift)
+    (row,) = diff_results([base], [slower], neighbours=True, fed_alike=True).rows
+    assert (row.verdict, row.ratio_validity) == ("slower", "medium") and "slower" in row.failures
+    comparison = describe_bench([base, slower]).comparison
+    assert comparison is not None and comparison.verdict == "slower" and comparison.ratio_validity == "medium"
+    starved = replace(slower, measurements=tuple(make_side(0.9, slowed=[80.0] * TRIALS, marked=1.0, burst=0.2, seed=1)))
+    (row,) = diff_results([base], [starved], neighbours=True, fed_alike=True).rows
+    assert (row.verdict, row.ratio, row.ratio_validity) == ("not_comparable", None, "not_given")
+    comparison = describe_bench([base, starved]).comparison
+    assert comparison is not None and "far more than" in state_verdict(comparison)
