@@ -8,7 +8,7 @@ from typing import Literal
 from msgspec import Struct
 from msgspec.structs import replace
 
-from enginebench.analyze.compared import find_references, keep_comparisons
+from enginebench.analyze.alike import find_references, keep_comparisons
 from enginebench.analyze.headline import Headline, choose_agreeing, describe_change, make_headline, order_by_speed
 from enginebench.analyze.metrics.scores import find_score, loses_too_much
 from enginebench.analyze.metrics.tasks import name_metric

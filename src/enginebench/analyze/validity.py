@@ -101,9 +101,6 @@ def judge_ratio(
         return "not_given", f"{first} was slowed by other programs far more than {second}"
     marked = [share_marked(side) for side in (base, cand)]
     unlike = abs(marked[0] - marked[1])
-    if unlike > INVALID_SHARE:
-        first = names[marked.index(max(marked))]
-        return "not_given", f"{first} alone was disturbed: {max(marked):.0%} of its samples against {min(marked):.0%}"
     width = ratio.high / ratio.low if ratio.high is not None and ratio.low else None
     unsettled = max(_share_unsettled(side) for side in (base, cand))
     doubts: list[tuple[bool, RatioValidity, str]] = [

@@ -4,8 +4,7 @@ import numpy as np
 import pytest
 from msgspec.structs import replace
 
-from enginebench.analyze.alike import judge_answers
-from enginebench.analyze.compared import keep_comparisons
+from enginebench.analyze.alike import judge_answers, keep_comparisons
 from enginebench.analyze.drift import (
     default_limits,
     find_exceeded,

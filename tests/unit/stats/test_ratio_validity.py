@@ -105,9 +105,10 @@ def test_a_few_marked_blocks_cost_nothing() -> None:
     assert weigh(make_side(20, marked=0.1, slowed=[2.0] * TRIALS), make_side(5, seed=1))[0] == "good"
 
 
-def test_one_side_throttled_is_not_a_ratio() -> None:
+def test_one_side_throttled_lowers_the_ratio() -> None:
+    """The fastest engine draws the most power: that its clock falls is its own doing."""
     hot = make_side(20, marked=0.9, mark="throttled")
-    assert weigh(hot, make_side(5, seed=1))[1].startswith("pytorch fp32 alone was disturbed: 90% of its samples")
+    assert weigh(hot, make_side(5, seed=1)) == ("low", "not disturbed alike")
     assert weigh(hot, make_side(5, marked=0.9, mark="throttled", seed=1))[0] == "medium"
 
 
