@@ -124,6 +124,14 @@ MODULES: dict[str, tuple[Callable[[], nn.Module], object]] = {
 }
 
 
+def test_a_module_in_train_mode_is_put_into_eval_mode_and_that_is_noted(tmp_path: Path) -> None:
+    for trained, layers in ((True, "Dropout, BatchNorm1d"), (False, None)):
+        with offer_module(Plain().train(trained), torch.zeros(5, 4)) as offered:
+            artifact = make_torch_artifact(offered.text, tmp_path / str(trained), batch=5)
+        found = [c.figures["layers"] for c in artifact.caveats if c.code == "eval_mode"]
+        assert found == ([layers] if layers else [])
+
+
 def add_hook(module: nn.Module) -> nn.Module:
     module.register_forward_hook(lambda module, inputs, output: output * 2)
     return module

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from msgspec.structs import replace
 
+from enginebench.analyze.alike import judge_outputs, keep_comparisons
 from enginebench.backends.registry import read_engines
 from enginebench.core.errors import (
     ArtifactError,
@@ -28,6 +29,7 @@ from enginebench.workflow.builds import cut_common
 from enginebench.workflow.campaign import Campaign, judge_outcome, judge_precisions, label
 from enginebench.workflow.child import arrays
 from enginebench.workflow.child.jobs import Labelled, MeasureJob, PreloadJob, PrepareJob
+from enginebench.workflow.child.perform import build
 from enginebench.workflow.folder import RunFolder, RunRequest
 from enginebench.workflow.plan import PlannedRow
 from enginebench.workflow.request import name_default_engines
@@ -204,6 +206,61 @@ def test_answers_are_held_against_the_first_row_of_their_batch(
     results = start(tmp_path / "r", *rows).run()
     assert [r.drift.reference for r in results if r.drift] == [rows[0].id, rows[0].id, rows[2].id, rows[2].id]
     assert [r.drift.passed for r in results if r.drift] == [True, False, True, False]
+
+
+def shorten(row: PlannedRow) -> PlannedRow:
+    engine = replace(row.engine, precision="bf16")
+    return replace(row, engine=engine, requested_precision="bf16", id=row_id(engine, "bf16", row.measure))
+
+
+def test_a_shorter_precision_is_held_against_fp32_that_nobody_asked_for(
+    graph: Artifact, tmp_path: Path, children: Children
+) -> None:
+    rows = [shorten(plan(graph, "1")), shorten(plan(graph, "2", bias="1"))]
+    results = start(tmp_path / "r", *rows).run()
+    assert [r.id for r in results] == [row.id for row in rows]  # FP32 is built and asked, and is no row
+    assert [job.engine.precision for job in children.of(PrepareJob)] == ["bf16", "bf16", "fp32"]
+    assert [turn[0] for turn in children.turns] == ["1", "2", "1", "2"]
+    drifts = [r.drift for r in results if r.drift]
+    assert [(d.elsewhere, d.passed) for d in drifts] == [(True, True), (True, False)]
+    assert {d.reference for d in drifts} == {rows[0].id.replace("bf16", "fp32") + "-reference"}
+    assert [r.drift for r in keep_comparisons(results)] == drifts
+    again = start(tmp_path / "r", *rows)
+    again.restore()
+    assert [r.drift for r in again.run()] == drifts and len(children.of(PrepareJob)) == 3
+
+
+def test_a_graph_without_an_fp32_form_is_its_own_reference(graph: Artifact, tmp_path: Path, children: Children) -> None:
+    row = shorten(plan(replace(graph, precision="bf16"), "1"))
+    (result,) = start(tmp_path / "r", row).run()
+    assert result.drift is not None and (result.drift.reference, result.drift.elsewhere) == (row.id, False)
+
+
+def test_an_engine_that_answers_otherwise_each_time_judges_nothing(
+    graph: Artifact, tmp_path: Path, children: Children, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    steady = start(tmp_path / "a", plan(graph, "1"), plan(graph, "2")).run()
+    assert not any(caveat.code == "outputs_vary" for r in steady for caveat in r.caveats)
+    monkeypatch.setattr(build, "measure_variation", lambda first, again: 0.5)
+    results = start(tmp_path / "b", plan(graph, "1"), plan(graph, "2", bias="1")).run()
+    told = [[c.message for c in r.caveats if c.code == "outputs_vary"] for r in results]
+    assert all(any(f"{results[0].id}, compared with itself" in text for text in texts) for texts in told)
+    assert [judge_outputs(r, is_reference=False)[0] for r in results] == ["not_judged", "not_judged"]
+
+
+@pytest.mark.parametrize(
+    ("first", "again", "expected"),
+    [
+        ([1.0, 2.0], [1.0, 2.0], 0.0),
+        ([1.0, 2.0], [1.0, 1.5], 0.25),
+        ([0.0], [0.5], 0.5),
+        ([np.nan, 1.0], [np.nan, 1.0], 0.0),
+        (["a"], ["b"], 1.0),
+        ([1.0], [1.0, 2.0], 1.0),
+    ],
+)
+def test_two_answers_differ_by_a_part_of_the_largest_value(first: list[Any], again: list[Any], expected: float) -> None:
+    assert build.measure_variation({"y": np.array(first)}, {"y": np.array(again)}) == expected
 
 
 def test_outputs_of_another_shape_fail_the_row(graph: Artifact, tmp_path: Path, children: Children) -> None:

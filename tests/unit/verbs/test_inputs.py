@@ -63,7 +63,8 @@ def test_without_them_a_size_is_chosen_and_never_in_silence(cli: Cli, tmp_path: 
     path = write_lines(tmp_path)
     done = cli("run", path, "--engines", "ort,openvino", "--out", "r", *FAST)
     assert done.returncode == 0, done.stderr
-    assert "--input-shape x:1x3x8x" in " ".join(done.stdout.split())
+    told = cli("report", "r", "--format", "md", "--warnings").stdout
+    assert "Warnings (" in done.stdout and "--input-shape x:1x3x8x" in " ".join(told.split())
     (shape,) = {tuple(row["shapes"]["x"]) for row in read_rows(tmp_path / "r").values()}
     assert shape[3] > 3
 

@@ -103,6 +103,7 @@ OF_THE_COMMAND_LINE = {
     "stages": {"out"},
     "diff": {"junit", "summary"},
     "sweep": {"dry_run"},
+    "report": {"warnings"},
     "history": {"out", "last", "parquet", "mlflow", "experiment"},
     "budget": {"picture"},
     "parse log": {"out"},

@@ -79,7 +79,7 @@ def prepare_engine(job: PrepareJob, note: NoteCall, keep: KeepCall[PrepareAnswer
         with backend.load(artifact, job.engine) as engine:
             sure = complete(time.perf_counter() - start)
             note("checking outputs")
-            varies = _measure_variation(ask_engine(engine, feeds[0]), ask_engine(engine, feeds[0]))
+            varies = measure_variation(ask_engine(engine, feeds[0]), ask_engine(engine, feeds[0]))
             save_answers(Path(job.outputs_path), *_check_outputs(engine, job, feeds))
             sure = replace(
                 sure, varies=varies, fingerprint=hash_build(backend, artifact, job.artifact)
@@ -109,7 +109,7 @@ def hash_build(backend: Backend, built: Artifact, source: Artifact) -> str | Non
     return built.sha256 if built.sha256 != source.sha256 else None
 
 
-def _measure_variation(first: dict[str, Array], again: dict[str, Array]) -> float:
+def measure_variation(first: dict[str, Array], again: dict[str, Array]) -> float:
     """The largest difference of two answers to the same inputs, as a share of the largest value; words differ by 1."""
     shares = [0.0]
     for name, array in first.items():
