@@ -224,12 +224,13 @@ def _is_deviation(root: NodeProto, producers: Mapping[str, NodeProto]) -> bool:
 def hash_weights(model: ModelProto) -> str:
     """SHA-256 over the floating-point weights, in whatever order and by whatever name they are stored.
 
-    The same network exported with another batch, or by another name, has the same hash.
+    The same network exported with another batch, by another name or in another opset has the same hash: scalars, which
+    the definitions of operators bring along, do not count.
     """
     hashes = sorted(
         hashlib.sha256(numpy_helper.to_array(tensor).tobytes()).hexdigest()
         for tensor in model.graph.initializer
-        if tensor.data_type in FLOATS
+        if tensor.data_type in FLOATS and tensor.dims
     )
     return hashlib.sha256("".join(hashes).encode()).hexdigest()
 

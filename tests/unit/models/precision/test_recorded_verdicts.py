@@ -12,7 +12,7 @@ from onnx import ModelProto
 
 from refusal_graphs import make_broken, make_left_to_parser, make_sound
 
-DATA = Path(__file__).resolve().parents[2] / "data" / "tensorrt-8.6" / "parser-verdicts.json"
+DATA = Path(__file__).resolve().parents[3] / "data" / "tensorrt-8.6" / "parser-verdicts.json"
 RECORDED: dict[str, dict[str, Any]] = json.loads(DATA.read_bytes())["graphs"]
 GRAPHS = {
     **{f"sound/{name}": model for name, model in make_sound().items()},
