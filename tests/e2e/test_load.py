@@ -1,4 +1,4 @@
-"""`load` with real processes: what it counts, what it keeps when something dies, and LoadGen beside it."""
+"""`load` with real processes: what it counts, what it keeps when something dies."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def test_a_point_has_every_request_and_the_fields_of_the_contract(tmp_path: Path
     assert point.mean_ms is not None and point.queue_ms is not None and point.service_ms is not None
     assert point.queue_ms + point.service_ms == pytest.approx(point.mean_ms)
     fields = msgspec.to_builtins(document)
-    assert fields.keys() >= {"scenario", "points", "capacity", "loadgen"}
+    assert fields.keys() >= {"scenario", "points", "capacity"}
     wanted = "qps offered completed p50_ms p90_ms p99_ms queue_ms service_ms utilisation generator_late_ms validity"
     assert fields["points"][0].keys() >= {*wanted.split(), "caveats"}
     assert write_load(tmp_path, document) == ()
@@ -361,24 +361,6 @@ def test_a_run_adds_the_capacity_of_the_rows_that_won(tmp_path: Path, monkeypatc
 def read_csv(path: Path) -> list[dict[str, str]]:
     with path.open(newline="", encoding="utf-8") as file:
         return list(csv.DictReader(file))
-
-
-@pytest.mark.parametrize("scenario", ["single", "multi", "server", "offline"])
-def test_loadgen_drives_the_same_engine_and_says_alike(scenario: str, tmp_path: Path) -> None:
-    pytest.importorskip("mlperf_loadgen", reason="MLPerf LoadGen is not installed")
-    qps = 20.0 if scenario == "server" else None
-    engine = "fake:latency_us=10000,waiting=asleep"
-    document = load(tmp_path, engine, scenario=scenario, qps=qps, duration_s=2.0, limit_ms=500.0, loadgen=True)
-    (mine,), theirs = document.points, document.loadgen
-    assert theirs is not None and theirs.scenario == scenario
-    assert set(theirs.files) >= {
-        f"loadgen/{mine.row}/mlperf_log_{name}" for name in ("summary.txt", "detail.txt", "accuracy.json")
-    }
-    assert all((tmp_path / name).is_file() for name in theirs.files)
-    if scenario == "offline":  # both are bound by the engine, which sleeps 10 ms for each
-        assert theirs.achieved_per_s == pytest.approx(mine.achieved_per_s, rel=0.3)
-    else:  # more than half of the requests meet no other
-        assert theirs.p50_ms == pytest.approx(mine.p50_ms, rel=0.3)
 
 
 @pytest.mark.parametrize(

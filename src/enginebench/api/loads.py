@@ -6,11 +6,10 @@ import os
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from enginebench.analyze.load.loadgen import Scenario
 from enginebench.api import given
 from enginebench.api.given import Model, PathLike, Shapes
 from enginebench.api.progress import open_progress
-from enginebench.report.load.document import LoadDocument, LoadSettings
+from enginebench.report.load.document import LoadDocument, LoadSettings, Scenario
 from enginebench.workflow.folder import default_folder
 from enginebench.workflow.targets.bundles import fill_request, read_target
 from enginebench.workflow.verbs.load import check_settings, load_target, make_request, write_load
@@ -34,7 +33,6 @@ def load(
     streams: int | str | Iterable[int] = 1,
     max_batch: int | str | Iterable[int] = 1,
     max_wait_ms: float = 0.0,
-    loadgen: bool = False,
     input_size: int | None = None,
     wait: bool = True,
     resume: bool = False,
@@ -48,7 +46,7 @@ def load(
     weights: PathLike = "default",
     progress: bool | None = None,
 ) -> LoadDocument:
-    """What engines carry under arrivals: every point, the capacities, and what LoadGen says if it was asked.
+    """What engines carry under arrivals: every point, and the capacities.
 
     The document, its page and its pictures lie in `out`, too.
 
@@ -69,7 +67,6 @@ def load(
         streams: of the engine, each with `threads`; several make a configuration each.
         max_batch: requests that are computed together at most; several make a configuration each.
         max_wait_ms: how long a request waits for others to fill its batch.
-        loadgen: have MLPerf LoadGen drive the first configuration, too.
         input_size: height and width of the model's images.
         wait: if another run holds the device, wait for it; else raise DeviceBusy.
         resume: continue the load that `out` holds, asked as before; `rounds` and `time_budget` may be others.
@@ -85,7 +82,7 @@ def load(
 
     Raises:
         UsageError: a value or a combination that cannot be.
-        DependencyError: no engine can run here, or LoadGen is not installed.
+        DependencyError: no engine can run here.
         MeasurementError: nothing was answered.
         KeyboardInterrupt: what was measured is kept in `out`.
     """
@@ -105,7 +102,6 @@ def load(
         max_wait_ms=max_wait_ms,
         rounds=rounds,
         time_budget_s=time_budget,
-        loadgen=loadgen,
     )
     check_settings(settings)
     with given.take_model(target, example_inputs) as taken, open_progress(progress) as reporter:

@@ -45,7 +45,7 @@ SENTENCES = {
     "diff": "Compare two stored runs, row by row; --gate is for CI.",
     "baseline": "Save runs under a name, to compare later runs with.",
     "history": "Show every run under a folder, as a table and as trends.",
-    "parse": "Read the logs, times, profiles and layers of trtexec 7 to 11.",
+    "parse": "Read the logs, times, profiles and layers of trtexec 8 to 11.",
 }
 # verb -> (its file, which is imported when it is called; what it does)
 VERBS = {verb: (f"enginebench.cli.verbs.{verb}", sentence) for verb, sentence in SENTENCES.items()}

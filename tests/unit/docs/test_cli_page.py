@@ -15,7 +15,6 @@ from enginebench.analyze.diff import DiffDocument, DiffRow
 from enginebench.analyze.headline import Headline, Rejected
 from enginebench.analyze.limits.layers import EngineLayerTime, EngineProfileDocument
 from enginebench.analyze.load.capacity import CapacityVerdict
-from enginebench.analyze.load.loadgen import LoadgenPoint
 from enginebench.analyze.load.queueing import LoadPoint
 from enginebench.analyze.ranking import Ref
 from enginebench.analyze.stages import StagesDocument
@@ -133,7 +132,6 @@ PARTS: dict[str, type[msgspec.Struct]] = {
     "row of `load`": LoadRow,
     "capacity": Capacity,
     "verdict of `load`": CapacityVerdict,
-    "loadgen": LoadgenPoint,
     "ref of `tune` (`winner`, `default`, `challenger`)": TuneRef,
     "dropped of `tune`": Dropped,
     "row of the final of `tune`": Finalist,

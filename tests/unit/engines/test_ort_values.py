@@ -15,7 +15,6 @@ from enginebench.backends.onnxruntime.values import flatten_answer
 from enginebench.core.errors import ArtifactError, MissingDependency, UsageError
 from enginebench.core.feeds import check_feeds, random_feeds
 from enginebench.core.records import EngineSpec
-from enginebench.models.onnx.head import read_onnx_head
 from enginebench.models.onnx.source import read_onnx
 
 SPEC = EngineSpec(backend="ort", batch=2)
@@ -87,13 +86,6 @@ def test_answers_of_every_form_become_arrays() -> None:
     assert flatten_answer([]).shape == (1, 0)
     assert flatten_answer(None).shape == (1, 0)
     assert flatten_answer(3.5).tolist() == [[3.5]]
-
-
-@pytest.mark.parametrize("make", [encode_labels, name_classes, split_rows])
-def test_the_head_without_the_onnx_package_says_the_same(make: object, tmp_path: Path) -> None:
-    path = make(tmp_path / "m.onnx")  # type: ignore[operator]
-    head, full = read_onnx_head(path), read_onnx(path)
-    assert (head.inputs, head.outputs) == (full.inputs, full.outputs)
 
 
 def test_words_are_made_and_checked(tmp_path: Path) -> None:

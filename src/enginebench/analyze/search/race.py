@@ -14,7 +14,6 @@ from msgspec import Struct
 
 from enginebench.analyze.compare import Comparison, conclude
 from enginebench.analyze.intervals import Spread, estimate_geometric, measure_spread
-from enginebench.analyze.versions.moderated import moderate_spreads
 from enginebench.core.limits import MARGIN
 from enginebench.core.records import Estimate
 
@@ -36,6 +35,17 @@ class Drop(Struct, frozen=True, kw_only=True):
     reason: str
     leader: str | None = None
     ratio: Estimate | None = None
+
+
+def pool_spreads(spreads: Sequence[Spread]) -> list[Spread]:
+    """The same means, each with the error that follows from the variance of all: few values each tell little."""
+    known = [s for s in spreads if s.error is not None]
+    freedom = math.fsum(s.freedom for s in known)
+    if not known:
+        return list(spreads)
+    variance = math.fsum((s.error or 0.0) ** 2 * s.n * s.freedom for s in known) / freedom
+    errors = [None if s.error is None else math.sqrt(variance / s.n) for s in spreads]
+    return [Spread(mean=s.mean, error=e, freedom=freedom, n=s.n) for s, e in zip(spreads, errors, strict=True)]
 
 
 class Race:
@@ -114,14 +124,14 @@ class Race:
     def _look(self) -> None:
         leader = self.leader
         others = [name for name in self.alive if name != leader]
-        for name, spread in zip(others, moderate_spreads([self.compare(name) for name in others]), strict=True):
+        for name, spread in zip(others, pool_spreads([self.compare(name) for name in others]), strict=True):
             bounds = spread.interval(LEVEL)
             if bounds is not None and bounds[1] < math.log1p(self._margin):
                 self.alive.remove(name)
                 self.drops.append(self._describe(name, str(leader), spread, bounds))
 
     def _describe(self, name: str, leader: str, spread: Spread, bounds: tuple[float, float]) -> Drop:
-        method = f"{spread.n} rounds, Student t with moderated variance over ln(leader / candidate)"
+        method = f"{spread.n} rounds, Student t with pooled variance over ln(leader / candidate)"
         if bounds[1] < 0:
             reason = "slower than the leader"
         else:

@@ -32,7 +32,7 @@ _MARKS: tuple[tuple[Kind, re.Pattern[bytes]], ...] = (
     ("layers", re.compile(rb'"Layers"\s*:')),
     ("profile", re.compile(rb'"(?:averageMs|timeMs)"')),
 )
-# For JSON whose keys say nothing (others' layouts).
+# For damaged and empty files, whose first bytes say nothing.
 _NAMES: tuple[tuple[Kind, re.Pattern[str]], ...] = (
     ("times", re.compile(r"times|timing", re.I)),
     ("profile", re.compile(r"profile(?!\.metadata)", re.I)),

@@ -1,7 +1,7 @@
 """A log as lines, and its lines as runs.
 
 Source: the banners, prefixes and their order are those of samples/common/sampleReporting, logging and trtexec of
-NVIDIA/TensorRT, tags 7.1 to 11.1.
+NVIDIA/TensorRT, tags 8.0 to 11.1.
 """
 
 from __future__ import annotations

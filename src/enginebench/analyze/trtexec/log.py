@@ -1,4 +1,4 @@
-"""`parse_log`: everything that a trtexec log says about its runs, for trtexec 7 to 11."""
+"""`parse_log`: everything that a trtexec log says about its runs, for trtexec 8 to 11."""
 
 from __future__ import annotations
 
@@ -30,9 +30,9 @@ _FIELD_OF_ROW = {
     "D2H Latency": "d2h_ms",
 }
 _SCALARS = (
-    ("throughput_qps", re.compile(rf"^[Tt]hroughput: ({_NUMBER}) qps")),
-    ("host_walltime_s", re.compile(rf"^(?:Total Host Walltime|walltime): ({_NUMBER}) s")),
-    ("gpu_compute_total_s", re.compile(rf"^(?:Total GPU Compute Time|total compute time): ({_NUMBER}) s")),
+    ("throughput_qps", re.compile(rf"^Throughput: ({_NUMBER}) qps")),
+    ("host_walltime_s", re.compile(rf"^Total Host Walltime: ({_NUMBER}) s")),
+    ("gpu_compute_total_s", re.compile(rf"^Total GPU Compute Time: ({_NUMBER}) s")),
     ("gpu_cov_percent", re.compile(rf"coefficient of variance = ({_NUMBER})%")),
     ("build_s", re.compile(rf"^Engine built in ({_NUMBER}) sec")),
     ("load_s", re.compile(rf"^Engine (?:loaded|deserialized) in ({_NUMBER}) sec")),
@@ -48,12 +48,6 @@ _COUNTS = (
 _ENGINE_SIZE = re.compile(rf"^(?:Created|Loaded) engine with size: ({_NUMBER}) MiB")
 _LIBRARY_SIZE = re.compile(r"^Loaded engine size: (\d{1,9}) (?:MiB|MB)")
 _ROUNDED = "the engine's size is in whole MiB, as the library says it"
-# trtexec 7 prints blocks of "name: value" lines in place of the rows.
-_BLOCK7 = {"host latency": "latency_ms", "enqueue time": "enqueue_ms", "gpu compute": "gpu_compute_ms"}
-_LINE7 = re.compile(rf"^(min|max|mean|median): ({_NUMBER}) ms(?: \(end to end ({_NUMBER}) ms\))?")
-_PERCENTILE7 = re.compile(
-    rf"^percentile: ({_NUMBER}) ms at ([0-9.]{{1,20}})%(?: \(end to end ({_NUMBER}) ms at [0-9.]{{1,20}}%\))?"
-)
 _HEADER = re.compile(r"^=== (.{1,60}) ===$")
 _OPTION = re.compile(r"^([A-Za-z][^:]{0,59}?) ?: ?(.*)$")
 _OPTION_BLOCKS = (" Options", "Device Information")
@@ -211,7 +205,6 @@ def read_numbers(lines: list[Line]) -> tuple[dict[str, Any], tuple[str, ...]]:
         if "engine_bytes" not in fields and (match := _ENGINE_SIZE.match(line.text)):
             size = read_number(match[1], "engine_bytes", nonfinite)
             fields["engine_bytes"] = None if size is None else round(size * 2**20)
-    fields |= {name: stat for name, stat in read_blocks7(lines, nonfinite).items() if name not in fields}
     return fields, tuple(nonfinite)
 
 
@@ -260,30 +253,6 @@ def _is_unread(text: str) -> bool:
     if row := _ROW.match(text):
         return row[2].count(" = ") > len(_ITEM.findall(row[2]))
     return _TOTALS.match(text) is not None and not any(pattern.search(text) for _, pattern in _SCALARS)
-
-
-def read_blocks7(lines: list[Line], nonfinite: list[str]) -> dict[str, Stat]:
-    """The summary of trtexec 7, whose rows are blocks of lines.
-
-    Source: printEpilogue in samples/common/sampleReporting.cpp, tag 7.1.3.
-    """
-    values: dict[str, dict[str, Any]] = {}
-    block: str | None = None
-    for line in lines:
-        text = line.text.strip()
-        block = _BLOCK7.get(text.lower(), block)
-        if block is None:
-            continue
-        if match := _LINE7.match(text):
-            values.setdefault(block, {})[match[1]] = read_number(match[2], f"{block} {match[1]}", nonfinite)
-            if match[3]:
-                values.setdefault("end_to_end_ms", {})[match[1]] = read_number(match[3], match[1], nonfinite)
-        elif match := _PERCENTILE7.match(text):
-            values.setdefault(block, {})["percentiles"] = {match[2]: read_number(match[1], block, nonfinite)}
-            if match[3]:
-                value = read_number(match[3], "end to end", nonfinite)
-                values.setdefault("end_to_end_ms", {})["percentiles"] = {match[2]: value}
-    return {name: Stat(**stat) for name, stat in values.items()}
 
 
 def read_identity(options: dict[str, dict[str, str]], command: str | None) -> dict[str, Any]:
@@ -385,12 +354,12 @@ def decide_status(run: RunLines, errors: tuple[str, ...]) -> tuple[RunStatus, st
 def read_notes(run: RunLines, fields: dict[str, Any], options: dict[str, dict[str, str]]) -> tuple[str, ...]:
     """What a reader of the numbers should know and the log does not say in words."""
     notes = []
+    if fields.get("latency_ms") is None and any(line.text.strip().lower() == "host latency" for line in run.lines):
+        notes.append("figures as trtexec 7 prints them, which are not read; 8 to 11 are")
     if run.closing is not None and any(line.level is None and _CRASH.search(line.text) for line in run.lines):
         notes.append("the process crashed after its closing banner")
     if options.get("Build Options", {}).get("Load engine"):
         notes.append("the engine was loaded: precision and build options are those asked for, not those of the engine")
-    if fields.get("throughput_qps") == 0:
-        notes.append("0 qps is what trtexec 7 prints for an explicit batch; it is no measurement")
     if fields.get("engine_bytes") == 0:
         notes.append("the engine has size 0: the build failed, whatever follows")
     if fields.get("latency_ms") is None and any(line.text.startswith(_PROFILED) for line in run.lines):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -22,7 +22,7 @@ _FIGURES = re.compile(
     rf'", "timeMs" : {_NUMBER}, "averageMs" : {_NUMBER}(?:, "medianMs" : {_NUMBER})?'
     rf', "percentage" : {_NUMBER} \}}\s*,?\s*$'
 )
-# Of one entry; 7 and 8.0 wrote no median. Source: as above.
+# Of one entry; 8.0 wrote no median. Source: as above.
 _KEYS = ("name", "timeMs", "averageMs", "medianMs", "percentage")
 # An entry with whatever keys, its name with whatever text: the first key, and the figures behind the name.
 _ENTRY = re.compile(rf'\{{ "(\w{{1,40}})" : "[^\n]{{0,4000}}"((?:, "\w{{1,40}}" : {_NUMBER}){{2,8}}) \}}')
@@ -30,12 +30,6 @@ _ENTRY = re.compile(rf'\{{ "(\w{{1,40}})" : "[^\n]{{0,4000}}"((?:, "\w{{1,40}}" 
 _HEAD = 1 << 16
 _NAME = '{ "name" : "'
 _COUNT = re.compile(r'\{ "count" : (\d{1,18}) \}')
-# What other scripts call the same figures. The unit is the end of the key; trtexec's own unit is ms.
-_NAMES = ("name", "layername", "layer", "layer_name")
-_TOTAL = ("time", "total", "totaltime", "sum", "duration")
-_AVERAGE = ("average", "avg", "averagetime", "avgtime", "mean", "meantime")
-_MEDIAN = ("median", "mediantime")
-_UNITS = {"ns": 1e-6, "us": 1e-3, "ms": 1.0, "sec": 1e3, "seconds": 1e3, "s": 1e3}
 
 
 class RawLayer(NamedTuple):
@@ -53,7 +47,6 @@ class RawProfile(NamedTuple):
     iterations: int | None
     layers: list[RawLayer]
     strange: int = 0
-    no_totals: bool = False
 
 
 def parse_profile(
@@ -67,7 +60,7 @@ def parse_profile(
     """The layer times in `path`, slowest first.
 
     Args:
-        path: what --exportProfile wrote, any version; or the same inside other JSON.
+        path: what --exportProfile wrote, trtexec 8 to 11, also written again by a JSON library.
         model: recorded as given.
         precision: recorded as given.
         batch: recorded as given.
@@ -121,7 +114,7 @@ def read_profile(text: str, path: Path) -> RawProfile:
     except DECODE_ERRORS as error:
         require_printed_keys(text, path)
         raise explain(error, text, path) from error
-    entries = list(walk_entries(document))
+    entries = [entry for entry in document if isinstance(entry, dict)] if isinstance(document, list) else []
     require_keys(entries, path)
     layers = [layer for entry in entries if (layer := read_entry(entry))]
     if not layers:
@@ -132,8 +125,8 @@ def read_profile(text: str, path: Path) -> RawProfile:
             "entries with name, timeMs and averageMs, as --exportProfile writes them",
             "Is it a timing file or a layer file? A newer trtexec may have renamed a key",
         )
-    no_totals = all(pick_time(entry, _TOTAL) is None for entry in entries if read_entry(entry))
-    return RawProfile(find_count(entries), layers, no_totals=no_totals)
+    counts = (entry.get("count") for entry in entries)
+    return RawProfile(next((n for n in counts if type(n) is int and n >= 0), None), layers)
 
 
 def read_lines(text: str) -> RawProfile | None:
@@ -211,47 +204,14 @@ def refuse_renamed(keys: list[str], place: str, path: Path) -> None:
         )
 
 
-def walk_entries(document: Any) -> Iterator[dict[str, Any]]:
-    """Every dictionary in the document, in its order; {"layer name": {...}} gives the inner one a name."""
-    stack: list[tuple[Any, str | None]] = [(document, None)]
-    while stack:
-        node, name = stack.pop()
-        if isinstance(node, dict):
-            yield node if name is None or pick_text(node) else {"name": name, **node}
-            stack.extend((child, key) for key, child in reversed(node.items()) if isinstance(child, dict | list))
-        elif isinstance(node, list):
-            stack.extend((child, None) for child in reversed(node) if isinstance(child, dict | list))
-
-
 def read_entry(entry: dict[str, Any]) -> RawLayer | None:
-    """The layer in a dictionary, if it has a name and a time."""
-    name = pick_text(entry)
-    total, average, median = (pick_time(entry, names) for names in (_TOTAL, _AVERAGE, _MEDIAN))
-    if name is None or (total is None and average is None):
+    """The layer in a dictionary, if it has a name and its times; null is nan or inf before."""
+    name, *times = (entry.get(key) for key in _KEYS[:4])
+    if not isinstance(name, str) or not {"timeMs", "averageMs"} <= entry.keys():
         return None
-    total = average if total is None else total
-    average = total if average is None else average
-    return RawLayer(
-        name, total if total is not None else math.nan, average if average is not None else math.nan, median
-    )
-
-
-def pick_text(entry: dict[str, Any]) -> str | None:
-    """The layer's name in an entry."""
-    for key, value in entry.items():
-        if key.lower() in _NAMES and isinstance(value, str):
-            return value
-    return None
-
-
-def pick_time(entry: dict[str, Any], names: tuple[str, ...]) -> float | None:
-    """The first of the named times in an entry, in ms; nan where the file has null (nan or inf before)."""
-    for key, value in entry.items():
-        word = key.lower().replace("_", "").replace(" ", "")
-        unit = next((unit for unit in _UNITS if word.endswith(unit) and word[: -len(unit)] in names), None)
-        if (unit or word in names) and isinstance(value, int | float | None) and not isinstance(value, bool):
-            return to_float(value) * _UNITS[unit or "ms"]
-    return None
+    if not all(isinstance(value, int | float | None) and not isinstance(value, bool) for value in times):
+        return None
+    return RawLayer(name, to_float(times[0]), to_float(times[1]), None if times[2] is None else to_float(times[2]))
 
 
 def to_float(value: float | None) -> float:
@@ -262,19 +222,10 @@ def to_float(value: float | None) -> float:
         return math.nan
 
 
-def find_count(entries: list[dict[str, Any]]) -> int | None:
-    """The number of profiled iterations, if the document says it."""
-    for entry in entries:
-        count = entry.get("count", entry.get("iterations"))
-        if isinstance(count, int) and not isinstance(count, bool) and count >= 0:
-            return count
-    return None
-
-
 def merge_layers(layers: list[RawLayer]) -> tuple[list[RawLayer], int]:
     """(layers with one entry for each name and average, how many were left out).
 
-    The same layer listed twice (in two branches of nested JSON, or in files that were joined) has the same name and
+    The same layer listed twice (in files that were joined) has the same name and
     the same average; two layers of one name differ in it and stay apart.
     """
     merged: dict[tuple[str, str], RawLayer] = {}
@@ -297,8 +248,6 @@ def list_notes(raw: RawProfile, layers: Sequence[RawLayer], total_ms: float) -> 
     notes = []
     if raw.iterations == 1:
         notes.append("count is 1: times are of a single iteration, as trtexec of the 8.4 era profiled CUDA graphs")
-    if raw.no_totals:
-        notes.append("the file has averages only: totals and shares are those of one iteration")
     if total_ms == 0:
         notes.append("all times are 0: no shares")
     lost = sum(not (math.isfinite(layer.total_ms) and math.isfinite(layer.average_ms)) for layer in layers)

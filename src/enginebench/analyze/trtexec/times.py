@@ -11,9 +11,8 @@ import numpy as np
 from enginebench.analyze.intervals import measure_spread
 from enginebench.analyze.quantiles import find_rank
 from enginebench.analyze.tails import BLOCK_TIMES, MIN_BLOCKS, autocorrelation_time, estimate_tails, min_samples
-from enginebench.analyze.trtexec.keys import Quantity
 from enginebench.analyze.trtexec.records import LogRun, Stat, TimesDocument
-from enginebench.analyze.trtexec.trace import Column, Trace, read_trace
+from enginebench.analyze.trtexec.trace import Column, Quantity, Trace, read_trace
 from enginebench.core.caveats import make_caveat
 from enginebench.core.errors import ParseError
 from enginebench.core.records import Caveat, Estimate
@@ -22,7 +21,7 @@ from enginebench.core.text import count_of
 # label -> share; shares stand here as decimals because 99.9 / 100 is not 0.999 in binary.
 PERCENTILES = {"50": 0.5, "90": 0.9, "95": 0.95, "99": 0.99, "99.9": 0.999}
 LEVEL = 0.95
-# trtexec's default in every version from 7 to 11.1.
+# trtexec's default in every version from 8 to 11.1.
 DEFAULT_WARMUP_MS = 200.0
 # 8.5 was the first to leave the warm-up out of the file.
 FIRST_WITHOUT_WARMUP = (8, 5)
@@ -57,7 +56,7 @@ def parse_times(
     """The figures of the timing file `path`.
 
     Args:
-        path: what --exportTimes wrote, any version; the same in gzip; or iteration times nested in other JSON.
+        path: what --exportTimes wrote, trtexec 8 to 11; the same in gzip.
         model: recorded as given.
         precision: recorded as given.
         batch: images in one query; without it images_per_s is None.
@@ -120,7 +119,7 @@ def summarize_trace(
         intervals={"latency_ms": estimate_row(rows["latency_ms"], finite["latency_ms"])} if intervals else {},
         nonfinite=nonfinite,
         layout=trace.layout,
-        notes=(*trace.notes, *note_damage(timed.columns), *note_resolution(timed.columns), *note_streams(log)),
+        notes=(*note_damage(timed.columns), *note_resolution(timed.columns), *note_streams(log)),
         caveats=tuple(list_doubts(n, nonfinite)),
     )
 

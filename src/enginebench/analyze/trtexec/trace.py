@@ -1,7 +1,6 @@
-"""`read_trace`: a timing file as columns, whatever its layout, in bounded memory.
+"""`read_trace`: a timing file of trtexec 8 to 11 as columns, in bounded memory.
 
-The layout of trtexec is decoded in pieces with types, so that a million queries need neither a second nor a
-gigabyte; anything else is searched for its iterations.
+It is decoded in pieces with types, so that a million queries need neither a second nor a gigabyte.
 """
 
 from __future__ import annotations
@@ -12,34 +11,75 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from operator import attrgetter
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from enginebench.analyze.trtexec import keys
-from enginebench.analyze.trtexec.keys import KeyMeaning, Quantity, read_key
 from enginebench.analyze.trtexec.source import decode_json, decode_text, guess_encoding, open_bytes
 from enginebench.core.errors import ParseError
 from enginebench.core.store import DECODE_ERRORS
 
 Column = NDArray[np.float64]
 
+Quantity = Literal[
+    "start_enqueue",
+    "end_enqueue",
+    "start_h2d",
+    "start_compute",
+    "end_d2h",
+    "h2d",
+    "compute",
+    "d2h",
+    "latency",
+    "end_to_end",
+    "enqueue",
+]
+
+# trtexec's own names. 8.2 and older wrote In and Out for H2d and D2h.
+# Source: exportJSONTrace in samples/common/sampleReporting.cpp, tags 8.0 to 11.1.
+CURRENT: dict[Quantity, str] = {
+    "start_enqueue": "startEnqMs",
+    "end_enqueue": "endEnqMs",
+    "start_h2d": "startH2dMs",
+    "start_compute": "startComputeMs",
+    "end_d2h": "endD2hMs",
+    "h2d": "h2dMs",
+    "compute": "computeMs",
+    "d2h": "d2hMs",
+    "latency": "latencyMs",
+}
+CURRENT_OPTIONAL: dict[Quantity, str] = {"end_to_end": "endToEndMs"}
+OLD: dict[Quantity, str] = {
+    "start_h2d": "startInMs",
+    "start_compute": "startComputeMs",
+    "end_d2h": "endOutMs",
+    "h2d": "inMs",
+    "compute": "computeMs",
+    "d2h": "outMs",
+    "latency": "latencyMs",
+}
+OLD_OPTIONAL: dict[Quantity, str] = {
+    "start_enqueue": "startEnqMs",
+    "end_enqueue": "endEnqMs",
+    "end_to_end": "endToEndMs",
+}
+CURRENT_KEYS = frozenset({*CURRENT.values(), "endH2dMs", "endComputeMs", "startD2hMs", "endToEndMs"})
+OLD_KEYS = frozenset({*OLD.values(), *OLD_OPTIONAL.values(), "endInMs", "endComputeMs", "startOutMs"})
+
 # Bytes decoded at a time: large enough that the cost of a piece vanishes, small enough that its objects stay in the
 # cache of a core (4 MB took a third longer).
 _PIECE = 128 << 10
 # A single entry of trtexec has about 280 bytes; one that is longer than this is no entry.
 _MAX_ENTRY = 1 << 16
-# Layouts other than trtexec's are decoded as a whole, which takes about ten times their size in memory.
+# What is no timing file is decoded as a whole, to say what it is, which takes about ten times its size in memory.
 _MAX_OTHER = 64 << 20
 _LARGEST = float(np.finfo(np.float32).max)
 _SPACE = b" \t\r\n"
-_HEAD = re.compile(rb"\s*(?:\{\s*\"[^\"\\]{0,80}\"\s*:\s*){0,8}\[\s*(?=\{)")
+_HEAD = re.compile(rb"\s*\[\s*(?=\{)")
 _NONFINITE = re.compile(rb"(:\s*)[-+]?(?:nan|inf)(?:\([a-z]{0,8}\))?(?=\s*[,}])", re.IGNORECASE)
-# Layers of a profile have times, too; they are no queries.
-_PROFILE_KEYS = ("averageMs", "percentage")
-# How many keys must be trtexec's own before a missing one is called renamed rather than never there.
+# How many keys must be trtexec's own before a missing one is called renamed, and not the file another one.
 _OWN_KEYS = 6
 
 
@@ -48,8 +88,7 @@ class Trace:
     """Columns of a timing file in ms, one value a query, nan where the file says nan or inf."""
 
     columns: dict[Quantity, Column]
-    layout: str  # "trtexec", "trtexec<=8.2", or where the iterations were found
-    notes: tuple[str, ...] = ()
+    layout: str  # "trtexec", "trtexec<=8.2"
 
     def __len__(self) -> int:
         return len(next(iter(self.columns.values())))
@@ -69,15 +108,13 @@ def read_trace_bytes(data: bytes | mmap.mmap, path: Path) -> Trace:
     if guess_encoding(data[:400]) != "utf-8":
         data = decode_text(bytes(data)).encode()
     head = _HEAD.match(data)
-    if head is not None:
-        end = data.find(b"}", head.end(), head.end() + _MAX_ENTRY)
-        first = bytes(data[head.end() : end + 1]) if end >= 0 else b""
-        if first.count(b"{") == 1:
-            fields = choose_fields(first, path)
-            if fields is not None:
-                columns = decode_columns(data, head.end(), fields, path)
-                return check_range(make_trace(columns, fields), path)
-    return check_range(search_trace(bytes(data[: _MAX_OTHER + 1]), path), path)
+    end = data.find(b"}", head.end(), head.end() + _MAX_ENTRY) if head else -1
+    fields = choose_fields(bytes(data[head.end() : end + 1]), path) if head and end >= 0 else None
+    if head is None or fields is None:
+        raise explain_other(bytes(data[: _MAX_OTHER + 1]), path)
+    columns = decode_columns(data, head.end(), list(fields), path)
+    layout = "trtexec<=8.2" if "inMs" in fields else "trtexec"
+    return check_range(Trace({q: np.concatenate(columns[key]) for key, q in fields.items()}, layout), path)
 
 
 def check_range(trace: Trace, path: Path) -> Trace:
@@ -90,31 +127,23 @@ def check_range(trace: Trace, path: Path) -> Trace:
     return trace
 
 
-def choose_fields(first: bytes, path: Path) -> dict[str, KeyMeaning] | None:
-    """key -> meaning for the keys of the first entry that matter; None when it is no timing entry.
+def choose_fields(first: bytes, path: Path) -> dict[str, Quantity] | None:
+    """key -> quantity of the keys of the first entry that matter; None when it is no timing entry.
 
     Raises:
-        ParseError: it is trtexec's layout and a key that belongs to it is missing.
+        ParseError: a key that belongs to trtexec's layout is missing.
     """
     try:
         entry = msgspec.json.decode(_NONFINITE.sub(rb"\1null", first))
     except DECODE_ERRORS:
         return None
     found = [key for key, value in entry.items() if isinstance(value, int | float | None)]
-    if any(key in entry for key in _PROFILE_KEYS):
+    old = "inMs" in found
+    names, optional, own = (OLD, OLD_OPTIONAL, OLD_KEYS) if old else (CURRENT, CURRENT_OPTIONAL, CURRENT_KEYS)
+    if len(own & set(found)) < _OWN_KEYS:
         return None
-    for names, optional, own in (
-        (keys.CURRENT, keys.CURRENT_OPTIONAL, keys.CURRENT_KEYS),
-        (keys.OLD, keys.OLD_OPTIONAL, keys.OLD_KEYS),
-    ):
-        if "inMs" in found and own is keys.CURRENT_KEYS:
-            continue
-        if len(own & set(found)) >= _OWN_KEYS:
-            require_keys(names, found, path)
-            pairs = [*names.items(), *((q, k) for q, k in optional.items() if k in found)]
-            return {key: KeyMeaning(quantity, 1.0, True) for quantity, key in pairs}
-    meanings = {key: meaning for key in found if (meaning := read_key((key,))) and key.isidentifier()}
-    return drop_repeated(meanings) if any(m.quantity in ("latency", "compute") for m in meanings.values()) else None
+    require_keys(names, found, path)
+    return {key: quantity for quantity, key in (names | optional).items() if key in found}
 
 
 def require_keys(names: dict[Quantity, str], found: list[str], path: Path) -> None:
@@ -130,20 +159,8 @@ def require_keys(names: dict[Quantity, str], found: list[str], path: Path) -> No
         )
 
 
-def drop_repeated(meanings: dict[str, KeyMeaning]) -> dict[str, KeyMeaning]:
-    """The first key of each quantity."""
-    kept: dict[str, KeyMeaning] = {}
-    for key, meaning in meanings.items():
-        if meaning.quantity not in [other.quantity for other in kept.values()]:
-            kept[key] = meaning
-    return kept
-
-
-def decode_columns(
-    data: bytes | mmap.mmap, start: int, fields: dict[str, KeyMeaning], path: Path
-) -> dict[str, list[Column]]:
+def decode_columns(data: bytes | mmap.mmap, start: int, names: list[str], path: Path) -> dict[str, list[Column]]:
     """key -> pieces of its column, from the array of entries whose first begins at byte `start`."""
-    names = list(fields)
     attributes = [f"f{index}" for index in range(len(names))]
     entry = msgspec.defstruct(
         "Entry", [(a, float) for a in attributes], rename=dict(zip(attributes, names, strict=True)), gc=False
@@ -253,87 +270,21 @@ def explain_entry(error: Exception, path: Path, position: int, count: int) -> Pa
     return ParseError(path, place, text[0].lower() + text[1:], "an entry with the keys of the first one")
 
 
-def make_trace(columns: dict[str, list[Column]], fields: dict[str, KeyMeaning]) -> Trace:
-    """The trace of the decoded pieces, in ms."""
-    arrays: dict[Quantity, Column] = {}
-    for key, meaning in fields.items():
-        column = np.concatenate(columns[key])
-        arrays[meaning.quantity] = column if meaning.scale_ms == 1.0 else column * meaning.scale_ms
-    own = set(fields) & (keys.CURRENT_KEYS | keys.OLD_KEYS)
-    if len(own) >= _OWN_KEYS:
-        layout = "trtexec<=8.2" if "inMs" in fields else "trtexec"
-        return Trace(arrays, layout)
-    return Trace(complete_latency(arrays), "list of entries", (*note_units(fields), *note_sum(arrays)))
-
-
-def note_units(fields: dict[str, KeyMeaning]) -> tuple[str, ...]:
-    """A note for keys that do not say their unit."""
-    bare = [key for key, meaning in fields.items() if not meaning.unit_given]
-    return (f"no unit in {', '.join(bare)}: read as ms, the unit of trtexec",) if bare else ()
-
-
-def complete_latency(columns: dict[Quantity, Column]) -> dict[Quantity, Column]:
-    """The columns with a latency: the sum of its parts, or the compute time alone, where the file has none.
-
-    Source: latency = h2d + compute + d2h, InferenceTime::latency in samples/common/sampleReporting.h.
-    """
-    if "latency" in columns:
-        return columns
-    parts: list[Quantity] = ["h2d", "compute", "d2h"]
-    present = [columns[part] for part in parts if part in columns]
-    return {**columns, "latency": np.sum(present, axis=0)}
-
-
-def note_sum(columns: dict[Quantity, Column]) -> tuple[str, ...]:
-    """A note where the latency is made of its parts, which may not be all of them."""
-    if "latency" in columns:
-        return ()
-    parts = [part for part in ("h2d", "compute", "d2h") if part in columns]
-    return (f"no key for the latency: it is {' + '.join(parts)}, which is all that the file has of it",)
-
-
-def note_others(chosen: str, found: list[str]) -> tuple[str, ...]:
-    """A note where a document holds more than one trace."""
-    # A column is found once more by itself, inside its table. A hundred say enough of a file full of traces.
-    found = found[:100]
-    whole = [where for where in found if not any(where.startswith(f"{outer}.") for outer in found)]
-    others = [where for where in whole if where != chosen and not chosen.startswith(f"{where}.")]
-    if not others:
-        return ()
-    return (f"other traces in this file: figures are of {chosen}, not of {', '.join(others)[:200]}",)
-
-
-def search_trace(data: bytes, path: Path) -> Trace:
-    """The iterations somewhere in a JSON document: a list of entries, a table of lists, entries by number, or numbers.
-
-    Raises:
-        ParseError: it is no JSON, too large for this, or holds nothing that looks like a timing.
-    """
+def explain_other(data: bytes, path: Path) -> ParseError:
+    """What a file is that is no list of queries."""
     if len(data) > _MAX_OTHER:
-        raise ParseError(path, "byte 0", "a large file that is no list of queries", "the layout of --exportTimes")
+        return ParseError(path, "byte 0", "a large file that is no list of queries", "the layout of --exportTimes")
     try:
-        document = decode_json(bytes(data).decode())
+        document = decode_json(data.decode())
     except DECODE_ERRORS as error:
-        raise explain_document(error, path, data) from error
-    candidates = list(find_tables(document))
-    if not candidates:
-        raise ParseError(
-            path,
-            "$",
-            f"no iteration times (keys there: {', '.join(list_keys(document)) or 'none'})",
-            "a list of queries with latencyMs, as --exportTimes writes it",
-            "Is it a profile, a layer file, or the JSON of another tool?",
-        )
-    where, table = max(candidates, key=lambda candidate: len(next(iter(candidate[1].values()))))
-    meanings = {key: meaning for key in table if (meaning := read_key(key))}
-    columns = {meaning.quantity: to_column(table[key], meaning, key, path) for key, meaning in meanings.items()}
-    check_lengths(columns, where, path)
-    notes = (
-        *note_units({".".join(key): meaning for key, meaning in meanings.items()}),
-        *note_sum(columns),
-        *note_others(where, [place for place, _ in candidates]),
+        return explain_document(error, path, data)
+    return ParseError(
+        path,
+        "$",
+        f"no iteration times (keys there: {', '.join(list_keys(document)) or 'none'})",
+        "a list of queries with latencyMs, as --exportTimes writes it",
+        "Is it a profile, a layer file, or the JSON of another tool?",
     )
-    return Trace(complete_latency(columns), where, notes)
 
 
 def explain_document(error: Exception, path: Path, data: bytes) -> ParseError:
@@ -343,90 +294,6 @@ def explain_document(error: Exception, path: Path, data: bytes) -> ParseError:
     if "truncated" in text:
         return ParseError(path, f"byte {len(data)}", "the end of the file inside the JSON", "a whole JSON document")
     return ParseError(path, f"byte {byte[1]}" if byte else "", text, "a JSON document")
-
-
-Table = dict[tuple[str, ...], list[Any]]
-
-
-def find_tables(document: Any) -> Iterator[tuple[str, Table]]:
-    """(where, key path -> values) of everything in the document that could be a trace."""
-    stack: list[tuple[tuple[str, ...], Any]] = [((), document)]
-    while stack:
-        path, node = stack.pop()
-        table = tabulate(path, node)
-        if table:
-            yield "$" + "".join(f".{part}" for part in path), table
-        children = node.items() if isinstance(node, dict) else enumerate(node) if isinstance(node, list) else ()
-        for key, child in children:
-            if isinstance(child, dict | list) and len(path) < 100:
-                stack.append(((*path, str(key)), child))
-
-
-def tabulate(path: tuple[str, ...], node: Any) -> Table | None:
-    """`node` as a table of times, if it is a list or dictionary of entries, of numbers, or of columns."""
-    if isinstance(node, list) and is_numbers(node):
-        named = tuple(part for part in path if not part.isdigit()) or ("times",)
-        return {named: node} if read_key(named) else None
-    if isinstance(node, dict) and any(isinstance(value, list) for value in node.values()):
-        columns: Table = {(*path, key): value for key, value in node.items() if is_numbers(value) and read_key((key,))}
-        return keep_latency(columns)
-    entries = list(node.values()) if isinstance(node, dict) else node if isinstance(node, list) else []
-    if not entries or not all(isinstance(entry, dict) for entry in entries):
-        return None
-    if any(key in entry for entry in entries for key in _PROFILE_KEYS):
-        return None
-    flat = [flatten_entry(entry) for entry in entries]
-    shared = [key for key in flat[0] if read_key(key) and all(key in entry for entry in flat)]
-    return keep_latency({key: [entry[key] for entry in flat] for key in shared})
-
-
-def is_numbers(value: Any) -> bool:
-    """Whether it is a list of numbers (None stands for nan and inf)."""
-    return (
-        isinstance(value, list)
-        and any(item is not None for item in value)
-        and all(isinstance(item, int | float | None) and not isinstance(item, bool) for item in value)
-    )
-
-
-def keep_latency(table: Table) -> Table | None:
-    """The table with the first key of each quantity, if it says how long a query took."""
-    kept: Table = {}
-    seen: set[Quantity] = set()
-    for key, values in table.items():
-        meaning = read_key(key)
-        if meaning and meaning.quantity not in seen:
-            seen.add(meaning.quantity)
-            kept[key] = values
-    return kept if seen & {"latency", "compute"} else None
-
-
-def flatten_entry(entry: dict[str, Any]) -> dict[tuple[str, ...], float | None]:
-    """The numbers of an entry and of the dictionaries in it, by key path."""
-    flat: dict[tuple[str, ...], float | None] = {}
-    for key, value in entry.items():
-        if isinstance(value, dict):
-            for inner, number in value.items():
-                if isinstance(number, int | float | None) and not isinstance(number, bool):
-                    flat[key, inner] = number
-        elif isinstance(value, int | float | None) and not isinstance(value, bool):
-            flat[(key,)] = value
-    return flat
-
-
-def to_column(values: list[Any], meaning: KeyMeaning, key: tuple[str, ...], path: Path) -> Column:
-    """The values in ms."""
-    try:
-        return np.array(values, dtype=np.float64) * meaning.scale_ms
-    except (TypeError, ValueError, OverflowError) as error:
-        raise ParseError(path, f"$.{'.'.join(key)}", str(error), "a list of numbers") from error
-
-
-def check_lengths(columns: dict[Quantity, Column], where: str, path: Path) -> None:
-    """Raises a ParseError when columns have different lengths."""
-    lengths = {quantity: len(column) for quantity, column in columns.items()}
-    if len(set(lengths.values())) > 1:
-        raise ParseError(path, where, f"columns of lengths {lengths}", "one value a query in each")
 
 
 def list_keys(document: Any) -> list[str]:

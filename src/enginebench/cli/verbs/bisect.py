@@ -124,7 +124,7 @@ def _print(document: BisectDocument) -> None:
 
     from enginebench.core.text import clean_text
     from enginebench.report.numbers import format_range
-    from enginebench.workflow.verbs.bisect import state_outcome
+    from enginebench.workflow.verbs.bisect import format_outcome
 
     table = Table(box=None, pad_edge=False)
     for heading in ("version", "processes", f"against {document.good}", "ratio", "answers"):
@@ -135,5 +135,5 @@ def _print(document: BisectDocument) -> None:
         table.add_row(tried.version, str(tried.repetitions), tried.verdict.replace("_", " "), ratio, agree)
     console = Console(highlight=False)
     console.print(table)
-    for line in state_outcome(document):
+    for line in format_outcome(document):
         console.print(Text(clean_text(line)))

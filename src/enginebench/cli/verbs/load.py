@@ -10,7 +10,7 @@ import click
 from enginebench.cli.options import Common, FiniteRange, code_option, common_options
 
 if TYPE_CHECKING:
-    from enginebench.analyze.load.loadgen import Scenario
+    from enginebench.report.load.document import Scenario
 
 
 @click.command("load")
@@ -72,7 +72,6 @@ if TYPE_CHECKING:
     show_default=True,
     help="How long a request waits for others to fill its batch.",
 )
-@click.option("--loadgen", is_flag=True, help="Have MLPerf LoadGen drive the first engine, too, and keep its logs.")
 @click.option("--input-size", type=click.IntRange(1), help="Height and width of the model's images.")
 @click.option("--wait/--no-wait", default=True, help="If another run holds the device, wait for it or refuse.")
 @click.option(
@@ -97,7 +96,6 @@ def command(
     streams: str | None,
     max_batch: str | None,
     max_wait_ms: float,
-    loadgen: bool,
     input_size: int | None,
     wait: bool,
     resume: bool,
@@ -140,7 +138,6 @@ def command(
         max_wait_ms=max_wait_ms,
         rounds=rounds,
         time_budget_s=time_budget,
-        loadgen=loadgen,
     )
     check_settings(settings)
     bundle = read_target(target, {"--engine": engine, "--threads": common.threads, "--input-shape": common.input_shape})

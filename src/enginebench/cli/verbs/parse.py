@@ -38,7 +38,7 @@ def artifact_options(function: F) -> F:
 
 @click.group("parse")
 def parse() -> None:
-    """Read what trtexec 7 to 11 wrote.
+    """Read what trtexec 8 to 11 wrote.
 
     Example: enginebench parse log trtexec.log
 

@@ -61,25 +61,37 @@ def read_onnx(path: Path) -> Artifact:
             or an input that is no tensor of numbers.
     """
     model = load_graph(path)
-    data_files = find_external_data(model, path)
+    sha256, files = hash_files([path, *find_external_data(model, path)], path.parent)
+    made = _describe_graph(model, path)
+    return msgspec.structs.replace(made, sha256=sha256, files=files, weights="in-graph", made_by=_read_producer(model))
+
+
+def read_onnx_head(path: Path) -> Artifact:
+    """The artifact of an ONNX file as its graph describes it: nothing is hashed, external data need not be there.
+
+    Raises:
+        ParseError: empty, truncated, too large, no ONNX model, or with metadata of ours that is damaged.
+        ArtifactError: not there, no regular file, or an input that is no tensor of numbers.
+    """
+    return _describe_graph(load_graph(path), path)
+
+
+def _describe_graph(model: ModelProto, path: Path) -> Artifact:
     precision, recipe = read_precision(model)
     doubts = () if recipe else _read_floats(model)[1]
     origin = read_origin(read_metadata(model), path)
-    sha256, files = hash_files([path, *data_files], path.parent)
     return Artifact(
         kind="onnx",
         model=str(path),
         path=str(path),
-        sha256=sha256,
-        files=files,
+        sha256="",
+        files=(),
         inputs=read_inputs(model.graph, path),
         outputs=tuple(_describe_value(value, path) for value in model.graph.output),
         precision=precision,
         recipe=recipe,
-        weights="in-graph",
         preprocess_sha256=origin.preprocess_sha256,
         excluded=origin.excluded,
-        made_by=_read_producer(model),
         caveats=tuple(dict.fromkeys((*origin.caveats, *doubts))),
         opset=read_opset(model),
     )

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 from msgspec import Struct
 
 from enginebench.analyze.load.capacity import RESOLUTION, CapacityVerdict
-from enginebench.analyze.load.loadgen import LoadgenPoint, Scenario
 from enginebench.analyze.load.queueing import Limit, LoadPoint
 from enginebench.core.names import format_engine, format_precision
 from enginebench.core.records import Capacity, Caveat, EngineSpec, Machine
+
+Scenario = Literal["single", "multi", "server", "offline"]
 
 
 class LoadRow(Struct, frozen=True, kw_only=True):
@@ -43,7 +46,6 @@ class LoadSettings(Struct, frozen=True, kw_only=True):
     time_budget_s: float = 900.0  # of all searches together
     resolution: float = RESOLUTION  # fails over passes at which a search ends
     strict: bool = True  # a rate passes only where its requests show that it does; False: where few enough were late
-    loadgen: bool = False
 
     @property
     def limit(self) -> Limit | None:
@@ -51,7 +53,7 @@ class LoadSettings(Struct, frozen=True, kw_only=True):
 
 
 class LoadDocument(Struct, frozen=True, kw_only=True):
-    """Every point of every row. `capacity` is the highest of all rows, `loadgen` what LoadGen says of the first.
+    """Every point of every row. `capacity` is the highest of all rows.
 
     `pilots` are points of requests that came all at once, by which a rate or a number of requests was chosen.
     """
@@ -66,7 +68,6 @@ class LoadDocument(Struct, frozen=True, kw_only=True):
     points: tuple[LoadPoint, ...]
     pilots: tuple[LoadPoint, ...] = ()
     capacity: Capacity | None = None
-    loadgen: LoadgenPoint | None = None
     rows: tuple[LoadRow, ...]
     verdicts: tuple[CapacityVerdict, ...] = ()
     machine: Machine | None = None

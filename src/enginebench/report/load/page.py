@@ -11,7 +11,6 @@ from enginebench.report.load.terminal import (
     COLUMNS,
     describe_capacity,
     describe_doubts,
-    describe_loadgen,
     describe_reason,
     describe_verdicts,
     list_cells,
@@ -38,7 +37,7 @@ def format_load_page(document: LoadDocument, pictures: Sequence[Picture], bundle
         element("header", element("p", "EngineBench", class_="brand"), element("h1", title)),
         element(
             "main",
-            _list_sentences("Answer", [*answers, *describe_verdicts(document), *describe_loadgen(document)]),
+            _list_sentences("Answer", [*answers, *describe_verdicts(document)]),
             *(format_chart(p.name, p.title, p.description, p.spec) for p in pictures),
             *(_format_row(document, row) for row in document.rows),
             _list_sentences("Doubts", list(describe_doubts(document))),

@@ -31,7 +31,7 @@ def print_load(document: LoadDocument, console: Console) -> None:
             console.print(build_points_table(points))
         if row.capacity is not None:
             console.print(Text(describe_capacity(row.capacity)))
-    for line in (*describe_loadgen(document), *describe_verdicts(document), *describe_doubts(document)):
+    for line in (*describe_verdicts(document), *describe_doubts(document)):
         console.print(Text(clean_text(line)), soft_wrap=True)
 
 
@@ -77,19 +77,6 @@ def describe_capacity(capacity: Capacity) -> str:
         return f"Capacity: no rate that was tried holds {what}{lowest}{why}."
     fails = f"fails at {_show(capacity.fails_qps)}" if capacity.fails_qps else "no rate that was tried fails"
     return f"Capacity: passes at {_show(capacity.passes_qps)} requests a second, {fails}: {what}{why}."
-
-
-def describe_loadgen(document: LoadDocument) -> Iterator[str]:
-    """LoadGen's own result, beside ours."""
-    if (found := document.loadgen) is None:
-        return
-    verdict = "valid" if found.valid else f"not valid ({'; '.join(found.reasons)})"
-    figures = [(name, getattr(found, f"{name}_ms")) for name in ("p50", "p90", "p99")]
-    times = ", ".join(f"{name} {_show(value)} ms" for name, value in figures if value is not None)
-    rate = f"{_show(found.achieved_per_s)} a second" if found.achieved_per_s else ""
-    row = next(describe_row(row) for row in document.rows if row.id == found.row)
-    yield f"MLPerf LoadGen on {row}: {', '.join(filter(None, (rate, times)))}; {verdict}."
-    yield from (f"MLPerf LoadGen on {row}: {format_caveat(caveat)}" for caveat in found.caveats)
 
 
 def describe_verdicts(document: LoadDocument) -> Iterator[str]:

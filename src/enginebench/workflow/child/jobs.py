@@ -448,29 +448,6 @@ class ArriveJob(Job[ArriveAnswer], frozen=True, kw_only=True, tag="arrive"):
         return release_board(self)
 
 
-class LoadgenAnswer(Struct, frozen=True, kw_only=True):
-    engine_version: str | None = None
-    reasons: dict[str, int] = {}
-
-
-class LoadgenJob(Job[LoadgenAnswer], frozen=True, kw_only=True, tag="loadgen"):
-    """Have MLPerf LoadGen drive an engine; its log files go to `log_dir`."""
-
-    serve: ServeJob  # how the engine is opened; its board is not used
-    log_dir: str
-    scenario: str
-    qps: float
-    limit_ms: float
-    percentile: float
-    duration_s: float
-    min_queries: int
-
-    def perform(self, note: NoteCall, keep: KeepCall[LoadgenAnswer]) -> LoadgenAnswer:
-        from enginebench.workflow.child.perform.loadgen import drive_loadgen
-
-        return drive_loadgen(self, note)
-
-
 class MetricsAnswer(Struct, frozen=True, kw_only=True):
     metrics: tuple[Facts, ...]
 

@@ -20,7 +20,6 @@ from enginebench.core.names import known, parse_precision
 from enginebench.core.plan_notes import write_note
 from enginebench.core.records import AheadOfTime, Artifact, Caveat, EngineSpec, Precision
 from enginebench.core.store import copy_file, hash_file, read_record
-from enginebench.models.onnx.head import read_onnx_head, take_head
 from enginebench.workflow.child.elsewhere import find_available
 from enginebench.workflow.child.isolate import child_environment, run_child
 from enginebench.workflow.child.jobs import BuildAnswer, BuildJob, ProbeJob, Proof
@@ -104,6 +103,8 @@ def plan_engine(
     Raises:
         UsageError: settings that contradict each other, or that the engine does not have.
     """
+    from enginebench.models.onnx.source import read_onnx_head
+
     name, own = read_engine(engine)
     wanted, recipe = parse_precision(precision) if precision else (read_onnx_head(onnx).precision, None)
     options = settings.list_options()
@@ -159,11 +160,13 @@ def build_engine(
         ArtifactError: the graph cannot be quantized or built; the message names the first error and the log.
         MissingDependency: the engine is not installed.
     """
+    from enginebench.models.onnx.source import read_onnx_head
+
     if "plan" not in accepts(spec.backend):
         raise UsageError(f"engine {spec.backend} builds while it loads, so there is no file to keep. Use bench or run")
     if out.exists() and out.samefile(onnx):
         raise UsageError(f"--out {out} is the graph itself, which the engine file would replace; choose another --out")
-    artifact = take_head(onnx)
+    artifact = read_onnx_head(onnx)
     check_batch_axis(artifact, spec)
     if find_entry(spec.backend).find_program is not None:  # a wrong option is told before a graph is quantized
         open_composing(spec).compose_build(artifact, str(out), spec, None)
@@ -207,7 +210,7 @@ def find_graph(plan: Path) -> Path | None:
     from enginebench.models.onnx.source import read_onnx
 
     folder = plan.with_name(f"{plan.name}.build")
-    if not folder.is_dir() or find_spec("onnx") is None or find_spec("onnxruntime") is None:
+    if not folder.is_dir() or find_spec("onnxruntime") is None:
         return None
     known, sha256 = set(), hash_file(plan)
     for path in folder.glob("plans/*.json"):

@@ -1,9 +1,8 @@
-"""What would be run, without running it: in milliseconds, and without TensorRT if a version is given."""
+"""What would be run, without running it; without TensorRT, too, if a version is given."""
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -13,10 +12,6 @@ from enginebench.backends.registry import find_entry, find_installed, open_backe
 from enginebench.core.errors import UsageError
 from enginebench.core.names import PLAN_SUFFIXES
 from enginebench.core.records import Artifact, EngineSpec, MeasureSpec
-from enginebench.models.onnx.head import take_head
-
-if TYPE_CHECKING:
-    pass
 
 
 class DryRun(Struct, frozen=True, kw_only=True):
@@ -41,7 +36,9 @@ def plan_build(onnx: Path, plan: Path, spec: EngineSpec, *, version: str | None 
         UsageError: the version lacks an option that was asked for, or the engine runs no program.
         ParseError: `onnx` is not an ONNX file.
     """
-    artifact, before = take_head(onnx), tuple[str, ...]()
+    from enginebench.models.onnx.source import read_onnx_head
+
+    artifact, before = read_onnx_head(onnx), tuple[str, ...]()
     check_batch_axis(artifact, spec)
     if needs_graph(spec, artifact.precision):
         source = quantized_path(onnx, spec)
@@ -57,6 +54,8 @@ def plan_measure(target: Path, spec: EngineSpec, measure: MeasureSpec, *, versio
     Raises:
         UsageError: `target` is a model's name and not a file, or the version lacks an option that was asked for.
     """
+    from enginebench.models.onnx.source import read_onnx_head
+
     if not target.suffix:
         raise UsageError(f"a dry run opens no model: give an .onnx file (enginebench export {target}) or a plan")
     if target.suffix.lower() in PLAN_SUFFIXES:
@@ -67,7 +66,7 @@ def plan_measure(target: Path, spec: EngineSpec, measure: MeasureSpec, *, versio
     else:
         plan = target.with_suffix(".plan")
         before = (f"{plan} would be built from {target} first: enginebench build --dry-run",)
-        artifact = replace(take_head(target), path=str(plan))
+        artifact = replace(read_onnx_head(target), path=str(plan))
     composed = open_composing(spec).compose_measure(artifact, spec, measure, version)
     return DryRun(command=composed.argv, tensorrt_version=composed.version, before=(*before, *composed.doubts))
 

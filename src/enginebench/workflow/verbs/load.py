@@ -11,9 +11,6 @@ import numpy as np
 from msgspec.structs import asdict, replace
 
 from enginebench.analyze.load.capacity import agrees_with_probes
-from enginebench.analyze.load.loadgen import DETAIL, LoadgenPoint, describe_loadgen, read_detail
-from enginebench.analyze.load.queueing import Limit, judge_block
-from enginebench.analyze.tails import strict_min_samples
 from enginebench.backends.registry import find_installed, takes
 from enginebench.bundle.reading import is_bundle
 from enginebench.core.errors import (
@@ -27,9 +24,7 @@ from enginebench.core.records import Artifact, EngineSpec, MeasureSpec, Precisio
 from enginebench.core.shapes import free_batch
 from enginebench.core.store import encode, read_record, write_atomic
 from enginebench.measure.machine import describe_machine
-from enginebench.measure.pin import count_stream_threads, share_cpus
-from enginebench.measure.topology import whole_cores
-from enginebench.measure.watch import BlockWatch, make_block
+from enginebench.measure.pin import count_stream_threads
 from enginebench.models.samples import find_samples
 from enginebench.report.bundle import load_bundle
 from enginebench.report.charts import render_png
@@ -38,7 +33,7 @@ from enginebench.report.load.document import LoadDocument, LoadRow, LoadSettings
 from enginebench.report.load.page import format_load_page
 from enginebench.workflow.campaign import CHECK_SAMPLES
 from enginebench.workflow.child.isolate import child_environment, run_child
-from enginebench.workflow.child.jobs import LoadgenJob, PrepareJob
+from enginebench.workflow.child.jobs import PrepareJob
 from enginebench.workflow.folder import RunFolder, RunRequest, check_inside, hide_home
 from enginebench.workflow.lock import lock_devices
 from enginebench.workflow.main_job import list_changes
@@ -54,10 +49,6 @@ if TYPE_CHECKING:
 
     Times = NDArray[np.int64]
 
-# Where no limit is named, one that LoadGen's verdict does not hang on.
-LOADGEN_LIMIT_MS = 10_000.0
-# LoadGen goes on until its queries and its time are enough.
-LOADGEN_PATIENCE = 20
 # The document, in the folder of a load.
 DOCUMENT = "load.json"
 FORMATS = ("html", "png")  # of its report, beside the document
@@ -77,7 +68,6 @@ class Loading:
         self._prober = Prober(
             settings, seed=seed, timeout_s=timeout_s, reporter=reporter, earlier=earlier, keep=self._store
         )
-        self._loadgen: LoadgenPoint | None = None
         self._failures: list[EngineBenchError] = []
 
     def describe(self, finished: bool = True) -> LoadDocument:
@@ -95,7 +85,6 @@ class Loading:
             points=(*self._prober.points, *points),
             pilots=(*self._prober.pilots, *pilots),
             capacity=max(found, key=lambda capacity: capacity.passes_qps or 0.0, default=None),
-            loadgen=self._loadgen,
             rows=tuple(self._prober.rows.values()),
             verdicts=self._prober.verdicts,
             machine=self._machine,
@@ -121,44 +110,7 @@ class Loading:
                 with self._prober.keep_failure(bench):
                     self._prober.probe(bench)
             self._prober.raise_failure(benches)
-        if self._settings.loadgen:
-            alive = (bench for bench in benches if bench.row.id not in self._prober.failures)
-            self._loadgen = self._ask_loadgen(next(alive))
         return self.describe()
-
-    def _ask_loadgen(self, bench: Bench) -> LoadgenPoint:
-        """What LoadGen finds on the same engine, at the rate of our first point, or at that which passed.
-
-        Raises:
-            MissingDependency: it is not installed.
-        """
-        settings = self._settings
-        seconds = settings.duration_s or POINT_S
-        mine = next(point for point in self._prober.points if point.row == bench.row.id)
-        capacity = self._prober.rows[bench.row.id].capacity
-        rate = (capacity.passes_qps if capacity else mine.qps) or mine.achieved_per_s
-        limit = settings.limit or Limit(ms=LOADGEN_LIMIT_MS, percentile=settings.percentile)
-        self._reporter.step(f"{bench.row.id}: LoadGen, {settings.scenario}")
-        cpus, _ = share_cpus(bench.row.streams * bench.row.engine.threads)
-        folder = self._folder.root / "loadgen" / bench.row.id
-        job = LoadgenJob(
-            serve=replace(bench.job, cpus=cpus),
-            log_dir=str(folder.absolute()),
-            scenario=settings.scenario,
-            qps=rate or 1.0,
-            limit_ms=limit.ms,
-            percentile=limit.percentile,
-            duration_s=seconds,
-            min_queries=strict_min_samples(limit.share, 0),
-        )
-        timeout_s = self._request.timeout_s + LOADGEN_PATIENCE * seconds
-        watch, environment = BlockWatch(whole_cores(cpus)), child_environment(bench.row.engine.threads)
-        run_child(job, timeout_s=timeout_s, environment=environment, on_note=lambda note: watch.begin())
-        validity, doubts = judge_block(make_block(0, 1, round(1e9 * seconds), watch.end()))
-        files = tuple(str(path.relative_to(self._folder.root)) for path in sorted(folder.glob("mlperf_log_*")))
-        detail = read_detail(folder / DETAIL)
-        found = describe_loadgen(detail, row=bench.row.id, scenario=settings.scenario, files=files)
-        return replace(found, validity=validity, caveats=doubts)
 
     def _prepare(self) -> list[Bench]:
         """Every configuration that can run; the others keep the reason in their row."""
@@ -335,7 +287,7 @@ def take_up(request: RunRequest, settings: LoadSettings, root: Path) -> LoadDocu
     asked = {"model": Path(model).name, "seed": request.measure.seed, **asdict(settings)}
     asked["arrivals"] = hide_home(settings.arrivals)
     stored = {"model": Path(found.model).name, "seed": found.seed, **(asdict(found.settings) if found.settings else {})}
-    free = ("rounds", "time_budget_s", "loadgen")
+    free = ("rounds", "time_budget_s")
     differ = [name for name in asked if name not in free and stored.get(name) != asked[name]]
     changes = [f"{name} was {stored.get(name)}, not {asked[name]}" for name in differ]
     if found.machine is not None:

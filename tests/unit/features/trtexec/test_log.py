@@ -63,16 +63,10 @@ def test_a_banner_may_stand_behind_a_print_and_lack_version_or_build() -> None:
     assert read_banner("&&&& TASK_BEGIN [iter=0] BuildRoute = 'x'") is None
 
 
-def test_trtexec_7_prints_blocks() -> None:
+def test_trtexec_7_is_named_and_not_read() -> None:
     run = read_one(made.make_log7())
-    assert run.latency_ms is not None and run.end_to_end_ms is not None and run.enqueue_ms is not None
-    assert (run.latency_ms.min, run.latency_ms.median, run.latency_ms.percentiles) == (4.25, 4.375, {"99": 5.5})
-    assert (run.end_to_end_ms.max, run.end_to_end_ms.percentiles) == (7.25, {"99": 6.125})
-    assert run.enqueue_ms.mean is None and run.enqueue_ms.median == 2.625
-    assert run.gpu_compute_ms is not None and run.gpu_compute_ms.percentiles == {"99": 5.375}
-    assert (run.throughput_qps, run.host_walltime_s, run.gpu_compute_total_s) == (0, 3.00956, 2.93372)
-    assert "0 qps" in run.notes[0]
-    assert run.model == "model with space.onnx"
+    assert (run.status, run.latency_ms, run.throughput_qps) == ("passed", None, None)
+    assert run.notes == ("figures as trtexec 7 prints them, which are not read; 8 to 11 are",)
 
 
 def test_end_to_end_row_of_8_0() -> None:

@@ -8,8 +8,7 @@ import numpy as np
 import pytest
 
 from enginebench.analyze.intervals import measure_spread
-from enginebench.analyze.search.race import LOOKS, Final, Race
-from enginebench.analyze.versions.moderated import moderate_spreads
+from enginebench.analyze.search.race import LOOKS, Final, Race, pool_spreads
 
 
 def run_race(race: Race, costs: dict[str, float], sd: float = 0.0, seed: int = 0) -> Race:
@@ -94,39 +93,16 @@ def test_leads_are_over_the_rounds_that_both_ran() -> None:
     assert race.measure_leads() == {"a": pytest.approx(1.0), "b": pytest.approx(4.0, rel=1e-4)}
 
 
-def test_variances_that_agree_become_one_with_the_degrees_of_freedom_of_all() -> None:
-    spreads = [measure_spread([x, x + 0.01]) for x in (0.0, 1.0, 2.0)]
-    for spread, before in zip(moderate_spreads(spreads), spreads, strict=True):
-        assert spread.mean == before.mean and spread.error == pytest.approx(before.error)
-        assert spread.freedom == 3
-
-
-def test_moderation_is_that_of_smyth() -> None:
-    """Variances that truly differ: drawn from a prior of 8 degrees of freedom around 4, which must be found again."""
-    rng = np.random.default_rng(3)
-    truth = 4 * 8 / rng.chisquare(8, 4000)
-    own = truth * rng.chisquare(5, 4000) / 5
-    spreads = [measure_spread(_with_variance(v)) for v in own]
-    found = moderate_spreads(spreads)
-    after = np.array([(s.error or 0) ** 2 * s.n for s in found])
-    freedom = found[0].freedom - 5
-    assert freedom == pytest.approx(8, rel=0.25)
-    assert np.mean((np.log(after) - np.log(truth)) ** 2) < 0.6 * np.mean((np.log(own) - np.log(truth)) ** 2)
-
-
-def _with_variance(variance: float) -> list[float]:
-    values = np.array([-2.0, -1.0, 0.0, 0.0, 1.0, 2.0])
-    return list(values * math.sqrt(variance / values.var(ddof=1)))
-
-
-def test_one_variance_or_none_is_left_as_it_is() -> None:
-    alone = [measure_spread([1.0, 2.0, 4.0])]
-    assert moderate_spreads(alone) == alone
-    assert moderate_spreads([]) == []
-    still = [measure_spread([1.0, 1.0]), measure_spread([2.0, 2.0])]
-    assert moderate_spreads(still) == still
-    single = [measure_spread([1.0]), measure_spread([2.0])]
-    assert moderate_spreads(single) == single
+def test_variances_become_one_with_the_degrees_of_freedom_of_all() -> None:
+    spreads = [measure_spread([x, x + width]) for x, width in ((0.0, 0.01), (1.0, 0.02), (2.0, 0.02))]
+    pooled = pool_spreads(spreads)
+    assert [s.mean for s in pooled] == [s.mean for s in spreads] and {s.freedom for s in pooled} == {3}
+    assert [s.error for s in pooled] == [pytest.approx(math.sqrt((0.5 + 2 + 2) / 3) * 0.01 / math.sqrt(2))] * 3
+    alone, single = measure_spread([1.0, 2.0, 4.0]), measure_spread([1.0])
+    assert pool_spreads([alone]) == [alone] and pool_spreads([]) == []
+    assert pool_spreads([single, single]) == [single, single]
+    with_one = pool_spreads([alone, single])
+    assert with_one[0].error == pytest.approx(alone.error) and with_one[1].error is None
 
 
 def run_final(final: Final, costs: dict[str, float], sd: float = 0.005, seed: int = 0) -> Final:

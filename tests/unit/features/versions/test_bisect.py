@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from msgspec.structs import replace
@@ -32,10 +33,9 @@ from enginebench.workflow.verbs.bisect import (
     choose_judge,
     cut_range,
     find_engine_of,
-    judge_comparison,
-    judge_scores,
-    state_outcome,
-    tell_changes,
+    format_outcome,
+    judge_rows,
+    list_changes,
 )
 from in_process import Children
 from reporters import Silent
@@ -44,6 +44,7 @@ VERSIONS = ["1.23.1", "1.24.0", "1.24.4", "1.25.0", "1.26.0", "1.27.0"]
 ROW = Result(
     id="r", model="m", engine=EngineSpec(backend="fake"), measure=MeasureSpec(), requested_precision="fp32", status="ok"
 )
+REQUEST = RunRequest(model="digits-mlp", engines=(("fake", {}),), measure=MeasureSpec(processes=6))
 
 
 def test_a_series_stands_for_its_newest() -> None:
@@ -70,15 +71,18 @@ def test_versions_that_cannot_be_are_refused(good: str, bad: str, said: str) -> 
     [
         ("slower", True, "bad", "good"),
         ("faster", False, "good", "bad"),
-        ("equivalent", None, "good", None),
+        ("equivalent", None, "good", "not_comparable"),
         ("not_shown", True, "not_shown", "good"),
-        ("not_comparable", True, None, "good"),
+        ("not_comparable", True, "not_comparable", "good"),
     ],
 )
-def test_what_a_comparison_says(verdict: str, agree: bool | None, by_time: str | None, by_drift: str | None) -> None:
+def test_what_a_comparison_says(
+    verdict: str, agree: bool | None, by_time: str, by_drift: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     found = Comparison(verdict=verdict, ratio=None, margin=0.05, outputs_agree=agree)  # type: ignore[arg-type]
-    assert judge_comparison(found, "time") == by_time
-    assert judge_comparison(found, "drift") == by_drift
+    monkeypatch.setattr(verb, "describe_bench", lambda rows, margin: SimpleNamespace(comparison=found))
+    assert judge_rows((ROW, ROW), "2", "time", 0.05, REQUEST).judgement == by_time
+    assert judge_rows((ROW, ROW), "2", "drift", 0.05, REQUEST).judgement == by_drift
 
 
 def score(row: Result, value: float, n: int = 450) -> Result:
@@ -86,14 +90,20 @@ def score(row: Result, value: float, n: int = 450) -> Result:
     return replace(row, scores=(Score(metric="top1", value=estimate, share=True),))
 
 
+def judge(base: Result, cand: Result, max_drop: float | None = None) -> TriedVersion:
+    request = replace(REQUEST, metrics=("top1",), max_metric_drop=max_drop)
+    return judge_rows((base, cand), "2", "metric", 0.05, request)
+
+
 def test_a_metric_judges_by_what_it_lost() -> None:
     base = score(ROW, 0.98)
-    assert judge_scores(base, score(ROW, 0.96), "top1", None)[0] == "bad"
-    assert judge_scores(base, score(ROW, 0.975), "top1", None)[0] == "good"
-    assert judge_scores(base, score(ROW, 0.975), "top1", 0.001)[0] == "bad"
-    assert judge_scores(base, score(ROW, 0.99), "top1", None)[:2] == ("good", pytest.approx(0.01))
-    assert judge_scores(base, ROW, "top1", None)[0] is None
-    assert judge_scores(base, score(ROW, 0.98, n=30), "top1", None)[2] == "top1 was measured on 450 samples and on 30"
+    assert judge(base, score(ROW, 0.96)).judgement == "bad"
+    assert judge(base, score(ROW, 0.975)).judgement == "good"
+    assert judge(base, score(ROW, 0.975), 0.001).judgement == "bad"
+    better = judge(base, score(ROW, 0.99))
+    assert better.judgement == "good" and better.metric_change == pytest.approx(0.01)
+    assert judge(base, ROW).judgement == "not_comparable"
+    assert judge(base, score(ROW, 0.98, n=30)).reasons == ("top1 was measured on 450 samples and on 30",)
     assert (choose_judge(True, ()), choose_judge(False, ("f1",)), choose_judge(False, ())) == (
         "drift",
         "metric",
@@ -111,7 +121,7 @@ def test_a_list_that_is_cut_says_so() -> None:
 
 @pytest.mark.parametrize(
     ("agree", "said"),
-    [(True, "The answers of p 2 agree with those of 1."), (None, "It was not shown that p 2")],
+    [(True, "The outputs of p 2 agree with those of 1."), (None, "p 2 was not shown to be different")],
 )
 def test_a_ratio_of_times_says_nothing_about_answers(agree: bool | None, said: str) -> None:
     ratio = Estimate(value=0.945, low=0.9, high=0.99, level=0.95, n=6, method="m")
@@ -132,7 +142,7 @@ def test_a_ratio_of_times_says_nothing_about_answers(agree: bool | None, said: s
         changed=(),
         tried=(tried,),
     )
-    (line,) = state_outcome(document)
+    (line,) = format_outcome(document)
     assert line.startswith(said) and "0.945" not in line
 
 
@@ -147,17 +157,16 @@ def test_changes_of_the_record_are_told() -> None:
         layers = tuple(LayerTime(name=kind, kind=kind, mean_ns=ms * 1e6) for kind, ms in kinds.items())
         return replace(ROW, effective_precision=shares, layers=layers)
 
-    told = tell_changes(row({"int8": 0.9, "fp32": 0.1}, Conv=1.0), row({"int8": 0.2, "fp32": 0.8}, Conv=2.0, Cast=0.5))
+    told = list_changes(row({"int8": 0.9, "fp32": 0.1}, Conv=1.0), row({"int8": 0.2, "fp32": 0.8}, Conv=2.0, Cast=0.5))
     assert told[:3] == (
         "fp32: 10% of the time before, 80% now",
         "int8: 90% of the time before, 20% now",
         "layers: 1 before, 2 now",
     )
     assert told[3] == "Conv: 1 ms before, 2 ms now"
-    assert tell_changes(ROW, ROW) == ()
+    assert list_changes(ROW, ROW) == ()
 
 
-REQUEST = RunRequest(model="digits-mlp", engines=(("fake", {}),), measure=MeasureSpec(processes=6))
 AGREES = Drift(
     n=4,
     outputs=(
@@ -197,7 +206,8 @@ def measured(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, str, int]]:
         return rows
 
     monkeypatch.setattr(verb, "bench_sides", pretend)
-    monkeypatch.setattr(verb.Hunt, "provide", lambda self, version: f"p-{version}")
+    monkeypatch.setattr(verb, "list_environments", list)
+    monkeypatch.setattr(verb, "make_environment", lambda name, requirements, reporter: None)
     return asked
 
 
@@ -213,13 +223,13 @@ def test_the_first_slow_version_is_found(measured: list[tuple[str, str, int]], t
     assert (document.first_bad, document.last_good, document.verdict) == ("300", "201", "slower")
     assert document.ratio is not None and document.ratio.value == pytest.approx(2 / 3, rel=0.01)
     assert measured == [("200", "301", 6), ("200", "201", 6), ("200", "300", 6)]
-    assert "p 300 is the first that is slower" in state_outcome(document)[0]
+    assert "p 300 is the first that is slower" in format_outcome(document)[0]
 
 
 def test_nothing_is_blamed_where_nothing_is_slower(measured: list[tuple[str, str, int]], tmp_path: Path) -> None:
     document = bisect(tmp_path, ["200", "200.05", "200.1"])
     assert document.first_bad is None and document.verdict == "equivalent"
-    assert "It was not shown that p 200.1 is slower" in state_outcome(document)[0]
+    assert "p 200.1 was not shown to be slower" in format_outcome(document)[0]
     assert len(measured) == 1
 
 
@@ -233,7 +243,7 @@ def test_a_version_between_that_cannot_be_compared_is_passed_over(
 ) -> None:
     found = bisect(tmp_path, ["200", "200.5", "666", "300", "301"])
     assert (found.first_bad, found.last_good, found.undecided) == (None, "200.5", ("666", "300"))
-    said = state_outcome(found)
+    said = format_outcome(found)
     assert "is among 666, 300" in said[0] and said[1].startswith("666: p 666 cannot be compared with 200: ")
     assert measured.count(("200", "666", 6)) == 1, "more repetitions would show nothing more"
     beside = bisect(tmp_path, ["200", "666", "201", "300", "301"])
@@ -257,7 +267,7 @@ def test_the_first_version_that_is_worse_by_a_metric_is_found(
         by="metric", margin=0.05, reporter=Silent(), find_versions=lambda package: versions,
     )  # fmt: skip
     assert (document.first_bad, document.last_good, document.metric) == ("201.2", "201.1", "top1")
-    assert state_outcome(document)[0] == "p 201.2 is the first that is worse by top1 (-0.02); 201.1 is not."
+    assert format_outcome(document)[0] == "p 201.2 is the first that is worse by top1 (-0.02); 201.1 is not."
     assert all(judgement != "not_shown" for judgement in (tried.judgement for tried in document.tried))
 
 
@@ -268,4 +278,4 @@ def test_sides_are_scored_where_a_metric_is_asked_for(tmp_path: Path, children: 
     side = Side(engine=("fake", {"bias": "1"}), target="digits-mlp", precision=("fp32", None))
     rows = bench_sides(request, side, tmp_path / "b", reporter=Silent())
     assert [row.scores[0].metric for row in rows] == ["top1", "top1"], [row.reason for row in rows]
-    assert judge_scores(rows[0], rows[1], "top1", None)[0] == "good", "a bias moves no label"
+    assert judge_rows(rows, "2", "metric", 0.05, request).judgement == "good", "a bias moves no label"

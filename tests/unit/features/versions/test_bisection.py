@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from enginebench.analyze.compare import compare
-from enginebench.analyze.versions.bisection import Judgement, bisect_versions
 from enginebench.core.records import Block, Measurement
+from enginebench.workflow.verbs.bisect import Judgement, find_first_bad
 
 VERSIONS = [f"1.{i}" for i in range(12)]
 
@@ -33,8 +33,7 @@ def simulate(step_at: int, step: float, deviation: float, seed: int, margin: flo
             return "not_shown"
         return "bad" if verdict == "slower" else "good"
 
-    found = bisect_versions(VERSIONS, judge, repetitions=10)
-    return found.first_bad if found else None
+    return find_first_bad(VERSIONS, judge, repetitions=10)[1]
 
 
 def test_a_hidden_step_is_found() -> None:
@@ -49,36 +48,38 @@ def test_without_a_step_nothing_is_blamed() -> None:
     assert sum(version is not None for version in blamed) <= 5
 
 
-def judge_by(answers: dict[str, list[Judgement]]) -> tuple[list[tuple[str, int]], object]:
+Found = tuple[str | None, str | None, tuple[str, ...]]
+
+
+def judge_by(answers: dict[str, list[Judgement]]) -> tuple[list[tuple[str, int]], Found]:
     asked: list[tuple[str, int]] = []
 
     def judge(version: str, repetitions: int) -> Judgement:
         asked.append((version, repetitions))
         return answers[version].pop(0)
 
-    return asked, bisect_versions(list(answers), judge, repetitions=6)
+    return asked, find_first_bad(list(answers), judge, repetitions=6)
 
 
 def test_what_is_not_shown_is_measured_with_more_repetitions() -> None:
     asked, found = judge_by({"1": [], "2": ["not_shown", "bad"], "3": ["bad"]})
     assert asked == [("3", 6), ("2", 6), ("2", 12)]
-    assert found.first_bad == "2" and found.last_good == "1"  # type: ignore[attr-defined]
+    assert found == ("1", "2", ())
 
 
 def test_what_cannot_be_told_is_named_and_not_guessed() -> None:
     never: list[Judgement] = ["not_shown"] * 3
     asked, found = judge_by({"1": [], "2": ["good"], "3": list(never), "4": ["bad"], "5": ["bad"]})
-    assert found.first_bad is None and found.undecided == ("3", "4")  # type: ignore[attr-defined]
+    assert found == ("2", None, ("3", "4"))
     assert [count for version, count in asked if version == "3"] == [6, 12, 24]
 
 
 @pytest.mark.parametrize("answer", ["good", "not_shown"])
 def test_a_last_version_that_is_not_bad_ends_it(answer: Judgement) -> None:
     asked, found = judge_by({"1": [], "2": [], "3": [answer] * 3})
-    assert found is None
+    assert found == (None, None, ())
     assert {version for version, _ in asked} == {"3"}
 
 
 def test_neighbours_need_no_step() -> None:
-    _, found = judge_by({"1": [], "2": ["bad"]})
-    assert found.first_bad == "2"  # type: ignore[attr-defined]
+    assert judge_by({"1": [], "2": ["bad"]})[1] == ("1", "2", ())

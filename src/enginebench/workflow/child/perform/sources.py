@@ -16,7 +16,6 @@ from enginebench.core.plan_notes import read_note, write_note
 from enginebench.core.records import Artifact
 from enginebench.core.shapes import find_own_batch, match_axes
 from enginebench.core.store import bring_files, copy_file, hash_files
-from enginebench.models.onnx.head import take_head
 from enginebench.models.onnx.input_sizes import find_batches, guess_sizes
 from enginebench.models.samples import SAMPLES, name_only, read_samples, resolve_given, take_sizes, write_samples
 from enginebench.workflow.child.jobs import NoteCall, QuantizeAnswer, QuantizeJob, SourceAnswer, SourceJob
@@ -188,7 +187,7 @@ def _take_shipped(job: SourceJob) -> tuple[Artifact, ...]:
 
 
 def take_file(path: Path, out_dir: Path, libraries: Sequence[str] = ()) -> tuple[Artifact, ...]:
-    """The artifact of an engine file or a graph as it is; without the onnx package, by the graph's head.
+    """The artifact of an engine file or a graph as it is.
 
     Args:
         path: the file.
@@ -200,11 +199,7 @@ def take_file(path: Path, out_dir: Path, libraries: Sequence[str] = ()) -> tuple
     """
     if path.suffix.lower() in PLAN_SUFFIXES:
         return (_take_plan(path, out_dir),)
-    if find_spec("onnx") is not None:
-        taken = _take_onnx(path, out_dir, libraries)
-    else:
-        sha256, files = hash_files([path], path.parent)
-        taken = (replace(take_head(path), path=str(path), sha256=sha256, files=files),)
+    taken = _take_onnx(path, out_dir, libraries)
     if not all(artifact.inputs for artifact in taken):
         raise ArtifactError(
             f"{path}: the graph has no inputs; expected at least one, for calls to differ in. "

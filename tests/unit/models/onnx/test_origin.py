@@ -1,29 +1,18 @@
-"""The head of an ONNX file without the onnx package: the same as with it, and no crash on any bytes."""
+"""What a graph tells of its precision and origin, in its metadata and by its types."""
 
 from __future__ import annotations
 
-from contextlib import suppress
 from pathlib import Path
 
 import onnx
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
-from onnx import TensorProto, helper, numpy_helper
+from onnx import TensorProto, helper
 
 from enginebench.core.errors import ParseError
-from enginebench.models.onnx.head import read_onnx_head
 from enginebench.models.onnx.source import read_onnx
 from enginebench.models.zoo import DATA_DIR
 
 FILES = sorted(DATA_DIR.glob("*.onnx"))
-
-
-@pytest.mark.parametrize("path", FILES, ids=lambda path: path.name)
-def test_the_same_as_the_onnx_package_says(path: Path) -> None:
-    head, full = read_onnx_head(path), read_onnx(path)
-    assert (head.inputs, head.outputs, head.precision) == (full.inputs, full.outputs, full.precision)
-    assert head.opset == full.opset == 20
 
 
 def test_what_a_graph_says_of_itself_is_read(tmp_path: Path) -> None:
@@ -37,8 +26,7 @@ def test_what_a_graph_says_of_itself_is_read(tmp_path: Path) -> None:
         onnx.helper.set_model_props(model, {f"enginebench.{key}": value for key, value in entries.items()})
         path = tmp_path / "q.onnx"
         onnx.save(model, path)
-        head, full = read_onnx_head(path), read_onnx(path)
-        assert (head.recipe, head.preprocess_sha256, head.caveats) == (recipe, hash_, full.caveats)
+        full = read_onnx(path)
         assert (full.precision, full.recipe, full.preprocess_sha256) == ("int8", recipe, hash_)
         assert [c.code for c in full.caveats] == ["random_calibration"]
 
@@ -48,38 +36,11 @@ def test_doubts_that_cannot_be_read_are_not_dropped(tmp_path: Path) -> None:
     entries = {"enginebench.caveats": "[{", "enginebench.preprocess_sha256": "\x1b[31mred"}
     onnx.helper.set_model_props(model, entries)
     onnx.save(model, tmp_path / "q.onnx")
-    for read in (read_onnx, read_onnx_head):
-        with pytest.raises(ParseError, match=r"enginebench\.caveats"):
-            read(tmp_path / "q.onnx")
+    with pytest.raises(ParseError, match=r"enginebench\.caveats"):
+        read_onnx(tmp_path / "q.onnx")
     onnx.helper.set_model_props(model, entries | {"enginebench.caveats": "[]"})
     onnx.save(model, tmp_path / "q.onnx")
     assert read_onnx(tmp_path / "q.onnx").preprocess_sha256 is None, "what is no hash is none"
-
-
-@pytest.mark.parametrize(
-    ("kind", "nodes", "precision"), [(10, [], "fp16"), (16, [], "bf16"), (1, ["QuantizeLinear"], "int8")]
-)
-def test_precisions(tmp_path: Path, kind: int, nodes: list[str], precision: str) -> None:
-    import numpy as np
-
-    weight = numpy_helper.from_array(np.ones((4, 4), np.float32), "w")
-    weight = helper.make_tensor("w", kind, [4, 4], np.ones(16, np.float32)) if kind != 1 else weight
-    graph = helper.make_graph(
-        [helper.make_node(op, ["x", "w"], ["y"]) for op in nodes or ["MatMul"]],
-        "g",
-        [
-            helper.make_tensor_value_info("x", TensorProto.FLOAT, [None, 4]),
-            helper.make_tensor_value_info("w", kind, [4, 4]),
-        ],
-        [helper.make_tensor_value_info("y", TensorProto.FLOAT, ["n", 4])],
-        [weight],
-    )
-    path = tmp_path / "ä b.onnx"
-    onnx.save(helper.make_model(graph), path)
-    head = read_onnx_head(path)
-    assert head.precision == precision
-    assert [s.name for s in head.inputs] == ["x"]  # a weight that old files list among the inputs is none
-    assert head.inputs[0].shape == ("batch", 4) and head.outputs[0].shape == ("n", 4)
 
 
 def test_a_graph_without_weights_has_the_precision_of_its_inputs(tmp_path: Path) -> None:
@@ -88,7 +49,7 @@ def test_a_graph_without_weights_has_the_precision_of_its_inputs(tmp_path: Path)
         graph = helper.make_graph([helper.make_node("Identity", ["x"], ["y"])], "g", values[:1], values[1:])
         path = tmp_path / "g.onnx"
         onnx.save(helper.make_model(graph), path)
-        assert (read_onnx_head(path).precision, read_onnx(path).precision) == (precision, precision), (kind, other)
+        assert read_onnx(path).precision == precision, (kind, other)
 
 
 def test_a_graph_in_fp64_is_doubted(tmp_path: Path) -> None:
@@ -98,8 +59,8 @@ def test_a_graph_in_fp64_is_doubted(tmp_path: Path) -> None:
         graph = helper.make_graph([helper.make_node("Neg", ["x"], ["y"])], "g", values[:1], values[1:], weights)
         path = tmp_path / "g.onnx"
         onnx.save(helper.make_model(graph), path)
-        head, full = read_onnx_head(path), read_onnx(path)
-        assert (head.caveats, head.precision) == (full.caveats, "fp32") and full.precision == "fp32"
+        full = read_onnx(path)
+        assert full.precision == "fp32"
         return [caveat.code for caveat in full.caveats] == ["double_precision"]
 
     double, single = TensorProto.DOUBLE, TensorProto.FLOAT
@@ -120,8 +81,8 @@ def test_weights_of_few_bits_are_doubted(tmp_path: Path) -> None:
     path = tmp_path / "g.onnx"
     opsets = [helper.make_opsetid("", 20), helper.make_opsetid("com.microsoft", 1)]
     onnx.save(helper.make_model(graph, opset_imports=opsets, ir_version=10), path)
-    head, full = read_onnx_head(path), read_onnx(path)
-    assert head.caveats == full.caveats and head.precision == full.precision == "fp32"
+    full = read_onnx(path)
+    assert full.precision == "fp32"
     (doubt,) = full.caveats
     assert (doubt.code, doubt.figures) == ("packed_weights", {"operators": "MatMulNBits", "precision": "fp32"})
 
@@ -142,28 +103,4 @@ def test_a_graph_that_does_not_tell_is_what_its_file_says(tmp_path: Path, named:
         model = helper.make_model(graph)
         helper.set_model_props(model, {"enginebench.precision": named})
         onnx.save(model, path)
-        assert (read_onnx_head(path).precision, read_onnx(path).precision) == (found, found)
-
-
-@pytest.mark.parametrize("data", [b"", b"\x00", b"hello", b"\xff" * 40, b"\x3a\x7f"])
-def test_what_is_no_model(tmp_path: Path, data: bytes) -> None:
-    path = tmp_path / "x.onnx"
-    path.write_bytes(data)
-    with pytest.raises(ParseError, match="an ONNX model"):
-        read_onnx_head(path)
-    with pytest.raises(ParseError):
-        read_onnx_head(tmp_path / "none.onnx")
-
-
-@settings(max_examples=60, deadline=None)
-@given(cut=st.integers(0, 4000), flips=st.lists(st.tuples(st.integers(0, 3999), st.integers(0, 255)), max_size=4))
-def test_damage_ends_in_one_kind_of_error(
-    tmp_path_factory: pytest.TempPathFactory, cut: int, flips: list[tuple[int, int]]
-) -> None:
-    data = bytearray(FILES[0].read_bytes())
-    for place, value in flips:
-        data[place % len(data)] = value
-    path = tmp_path_factory.mktemp("damage") / "x.onnx"
-    path.write_bytes(bytes(data[: len(data) - cut]))
-    with suppress(ParseError):
-        read_onnx_head(path)
+        assert read_onnx(path).precision == found
