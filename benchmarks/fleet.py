@@ -393,7 +393,7 @@ def measure_rows(count: int) -> bool:
 
 def time_verb(words: Sequence[str], place: Path) -> tuple[float, float]:
     """(seconds, peak of memory in MB) of a command."""
-    code = "import resource,sys;from enginebench.cli import main\ntry: main(sys.argv[1:])\nfinally: "
+    code = "import resource,sys;from enginebench.door import main\ntry: main(sys.argv[1:])\nfinally: "
     code += "print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss, file=sys.stderr)"
     began = time.monotonic()
     variables = {**os.environ, "XDG_CACHE_HOME": str(place / "cache")}

@@ -156,7 +156,7 @@ def compile_bare_loop(folder: Path) -> Path:
 def export_model(name: str, folder: Path) -> Path:
     """The ONNX of a built-in model, by the `export` verb."""
     path = folder / f"{name}.onnx"
-    start = "import sys; from enginebench.cli import main; sys.exit(main())"
+    start = "import sys; from enginebench.door import main; sys.exit(main())"
     subprocess.run(
         [sys.executable, "-c", start, "export", name, "--out", str(path)], check=True, stdout=subprocess.DEVNULL
     )

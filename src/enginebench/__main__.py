@@ -1,6 +1,6 @@
 """`python -m enginebench`."""
 
-from enginebench.cli import main
+from enginebench.door import main
 
 if __name__ == "__main__":
     main()

@@ -15,8 +15,8 @@ import pytest
 from click.testing import CliRunner
 from msgspec.structs import replace
 
-from enginebench.cli import main
 from enginebench.core.errors import ChildFailed, EngineBenchError
+from enginebench.door import main
 from enginebench.measure import loop
 from enginebench.workflow import campaign
 from enginebench.workflow.child.jobs import Answer, Job, MeasureJob, PreloadJob, PrepareJob

@@ -13,7 +13,7 @@ from pathlib import Path
 import click
 import pytest
 
-from enginebench.cli.door import VERBS, group
+from enginebench.door import VERBS, group
 from processes import ROOT
 
 SOURCES = sorted((ROOT / "src").rglob("*.py"))

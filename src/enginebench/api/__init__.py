@@ -5,7 +5,7 @@ The package `enginebench` offers the same names, and imports this room when one 
 
 from __future__ import annotations
 
-from enginebench.api.answers import accuracy, drift, infer
+from enginebench.api.answers import accuracy, infer
 from enginebench.api.benches import Bench, bench
 from enginebench.api.deliveries import deliver
 from enginebench.api.environments import bisect, list_environments, make_environment, remove_environment
@@ -46,6 +46,7 @@ from enginebench.core.errors import (
     UsageError,
 )
 from enginebench.core.records import Result
+from enginebench.verbs.drift import drift
 from enginebench.workflow.targets.loading import load_engine
 from enginebench.workflow.trust import allow_code
 

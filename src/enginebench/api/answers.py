@@ -11,17 +11,15 @@ from msgspec.structs import replace
 
 from enginebench.api import given
 from enginebench.api.given import Model, PathLike, Shapes, Side
-from enginebench.api.progress import open_progress
 from enginebench.backends.registry import read_engine
-from enginebench.core.errors import FeedError, GateFailed
+from enginebench.core.errors import FeedError
 from enginebench.core.records import Task
 from enginebench.report.accuracy import AccuracyDocument
-from enginebench.report.drift import DriftDocument
+from enginebench.verbs.progress import open_progress
 from enginebench.workflow.child.arrays import load_arrays, save_arrays
 from enginebench.workflow.request import choose_drop
 from enginebench.workflow.targets.scratch import open_scratch
 from enginebench.workflow.verbs.accuracy import gate_accuracy, measure_side_accuracy
-from enginebench.workflow.verbs.drift import check_limits, measure_sides
 from enginebench.workflow.verbs.infer import infer_file
 
 if TYPE_CHECKING:
@@ -90,80 +88,6 @@ def infer(
             reporter=reporter,
         )
         return load_arrays(scratch / "outputs.npz")
-
-
-def drift(
-    reference: Side,
-    candidate: Side,
-    *,
-    example_inputs: object = None,
-    n: int | None = None,
-    limit: Mapping[str, float] | None = None,
-    task: Task | None = None,
-    gate: bool = True,
-    input_size: int | None = None,
-    profile_index: int | None = None,
-    skip_output_save: bool = False,
-    out: PathLike | None = None,
-    device: str = "cpu",
-    threads: int | None = None,
-    seed: int = 0,
-    input_shape: Shapes | None = None,
-    inputs: PathLike | None = None,
-    ort_extension: PathLike | Sequence[PathLike] = (),
-    weights: PathLike = "default",
-    progress: bool | None = None,
-) -> DriftDocument:
-    """How far the answers of the candidate are from those of the reference, on the same inputs.
-
-    Args:
-        reference: the side that is taken as the truth: ENGINE@TARGET, the file of a stored row, or (ENGINE, model).
-        candidate: the other side.
-        example_inputs: of modules: a tensor as `forward` takes it, a tuple of them, or {parameter: tensor}.
-        n: samples; by default 64, or all of `inputs`.
-        inputs: your own, as `run` takes them; by default held-out digits for the digits models, else made up.
-        ort_extension: libraries of custom operators for ONNX Runtime, or the module onnxruntime_extensions.
-        limit: {"cosine": 0.99, "top1": 0.98, ...}; by default those of the candidate's precision.
-        task: what the models are for: what of their answers is compared.
-        gate: with a limit of your own: raise GateFailed where it is not kept.
-        input_size: height and width of the model's images.
-        profile_index: optimization profile of plans that name none.
-        skip_output_save: write no samples into `out`.
-        out: folder for the figures of every sample.
-        device: cpu or cuda:N.
-        threads: of both engines; by default the physical cores.
-        seed: of inputs, and of random weights.
-        input_shape: {input: shape}, or texts as on the command line.
-        weights: default, random, or the file of a state dict.
-        progress: None: a bar in a notebook, silence elsewhere. True: also on stderr. False: never.
-
-    Raises:
-        UsageError: a side is none, or a limit is unknown.
-        FeedError: the sides differ in names, shapes or dtypes; lists every difference.
-        GateFailed: a limit of your own is not kept, or there was nothing to compare.
-    """
-    shared = given.read_shared(device, threads, seed, input_shape, weights, inputs, ort_extension)
-    given.check(n=n, input_size=input_size, profile_index=profile_index, task=task)
-    limits = check_limits(limit) if limit else None
-    with (
-        given.take_side(reference, example_inputs) as first,
-        given.take_side(candidate, example_inputs) as second,
-        open_progress(progress) as reporter,
-    ):
-        document = measure_sides(
-            first,
-            second,
-            request=shared.make_side_request(input_size, profile_index),
-            n=n,
-            limits=limits,
-            task=task,
-            out=given.to_path(out),
-            save_outputs=not skip_output_save,
-            reporter=reporter,
-        )
-    if gate and document.gate and not document.passed:
-        raise GateFailed("; ".join(document.exceeded) or "there was nothing to compare")
-    return document
 
 
 def accuracy(

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from enginebench.api import given
 from enginebench.api.given import PathLike
-from enginebench.api.progress import open_progress
+from enginebench.verbs.progress import open_progress
 from enginebench.workflow.verbs.deliver import DeliverDocument, deliver_row
 
 

@@ -4,31 +4,33 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeAlias, get_args
-
-from msgspec import Struct
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, TypeAlias, get_args
 
 from enginebench.backends.registry import read_engine
 from enginebench.backends.registry import read_engines as read_engine_list
 from enginebench.core.errors import UsageError
 from enginebench.core.names import parse_precision
 from enginebench.core.records import Cache, Precision, Recipe, Scope, Task
+from enginebench.options import Model, PathLike, Shapes, Side
+from enginebench.verbs.given import list_texts, read_metrics, take_model, take_side, to_path
 from enginebench.workflow.child import places
 from enginebench.workflow.request import Shared, Timing, parse_axes, parse_device
 
-if TYPE_CHECKING:
-    from torch import nn
-
-PathLike: TypeAlias = "str | os.PathLike[str]"
-# A name, a path, or a module with example inputs.
-Model: TypeAlias = "str | os.PathLike[str] | nn.Module"
-# ENGINE@TARGET, the file of a stored row, or an engine and a model.
-Side: TypeAlias = "str | os.PathLike[str] | tuple[str, Model]"
 Axes: TypeAlias = "str | Sequence[str] | Mapping[str, Sequence[int]]"
-Shapes: TypeAlias = "str | Sequence[str] | Mapping[str, Sequence[int]]"
+
+__all__ = [
+    "Axes",
+    "Model",
+    "PathLike",
+    "Shapes",
+    "Side",
+    "list_texts",
+    "read_metrics",
+    "take_model",
+    "take_side",
+    "to_path",
+]
 
 # Name of an argument -> (smallest, largest) that it takes; None: no end. The command line has the same; a test says so.
 RANGES: dict[str, tuple[float, float | None]] = {
@@ -110,57 +112,6 @@ def _check_range(name: str, value: Any) -> None:
         kind = "a whole number" if whole else "a finite number"
         most = f" and at most {high:.0f}" if high is not None else ""
         raise UsageError(f"{name}={value!r}: expected {kind}, {least}{most}")
-
-
-def read_metrics(metric: str | Iterable[str]) -> tuple[str, ...]:
-    """The names of metrics, of one name or several."""
-    return (metric,) if isinstance(metric, str) else tuple(metric)
-
-
-class TakenModel(Struct, frozen=True, kw_only=True):
-    """A model as the verbs take it: a text. `batch` is that of a module's example inputs."""
-
-    text: str
-    name: str
-    batch: int | None = None
-
-
-@contextmanager
-def take_model(model: Model, example_inputs: object = None) -> Iterator[TakenModel]:
-    """The model as text; a module can be had by children of this process while the block runs.
-
-    Raises:
-        UsageError: it is neither a text nor a module, or only one of module and example inputs is given.
-        ModelError: something in the module cannot leave this process.
-    """
-    if isinstance(model, str | os.PathLike):
-        if example_inputs is not None:
-            raise UsageError(
-                f"example_inputs are for a module; {os.fspath(model)} brings its own, or takes input_shape"
-            )
-        yield TakenModel(text=os.fspath(model), name=os.fspath(model))
-        return
-    from enginebench.models.torch.object_source import offer_module
-
-    with offer_module(model, example_inputs) as offered:
-        yield TakenModel(text=offered.text, name=type(model).__name__, batch=offered.batch)
-
-
-@contextmanager
-def take_side(side: Side, example_inputs: object = None) -> Iterator[str]:
-    """The side as text: ENGINE@TARGET, or the file of a stored row."""
-    if isinstance(side, tuple):
-        engine, model = side
-        is_text = isinstance(model, str | os.PathLike)
-        with take_model(model, None if is_text else example_inputs) as taken:
-            yield f"{engine}@{taken.text}"
-    else:
-        yield os.fspath(side)
-
-
-def list_texts(given: str | Iterable[str]) -> list[str]:
-    """`a,b` or ["a", "b"] as a list."""
-    return [text.strip() for text in (given.split(",") if isinstance(given, str) else given)]
 
 
 def read_engines(given: str | Iterable[str]) -> list[tuple[str, dict[str, str]]]:
@@ -301,8 +252,3 @@ def check_gpu(device: str) -> str:
     if device == "cpu":
         raise UsageError("plans are built on a GPU: give device='cuda:N', such as cuda:0")
     return device
-
-
-def to_path(path: PathLike | None) -> Path | None:
-    """The path, if one is given."""
-    return None if path is None else Path(path)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from enginebench.api import given
 from enginebench.api.given import Model, PathLike, Shapes
-from enginebench.api.progress import open_progress
+from enginebench.verbs.progress import open_progress
 from enginebench.report.load.document import LoadDocument, LoadSettings, Scenario
 from enginebench.workflow.folder import default_folder
 from enginebench.workflow.targets.bundles import fill_request, read_target

@@ -28,7 +28,6 @@ from enginebench.analyze.trtexec.records import (
 from enginebench.api import given
 from enginebench.api.benches import Bench
 from enginebench.api.given import PathLike
-from enginebench.api.progress import open_progress
 from enginebench.api.runs import Run
 from enginebench.bundle.record import BUNDLE_SCHEMA, Bundle
 from enginebench.core.ceilings import CEILINGS_SCHEMA, Ceilings
@@ -48,6 +47,7 @@ from enginebench.report.sweep.document import SWEEP_SCHEMA, SweepDocument
 from enginebench.report.trtexec.report import SCHEMA as TRTEXEC_SCHEMA
 from enginebench.report.trtexec.report import TrtexecReport, describe_cases
 from enginebench.report.tune.document import TUNE_SCHEMA, TuneDocument
+from enginebench.verbs.progress import open_progress
 from enginebench.workflow import baselines, folder
 from enginebench.workflow.fleet.reading import find_rows_folder, holds_sweep
 from enginebench.workflow.fleet.reporting import report_sweep

@@ -8,9 +8,9 @@ from enginebench.analyze.limits.layers import EngineProfileDocument
 from enginebench.analyze.stages import StagesDocument
 from enginebench.api import given
 from enginebench.api.given import Model, PathLike, Shapes
-from enginebench.api.progress import open_progress
 from enginebench.fpga.budget import Budget
 from enginebench.measure.pin import default_threads
+from enginebench.verbs.progress import open_progress
 from enginebench.workflow.verbs.budget import BudgetTerms, work_out_budget
 from enginebench.workflow.verbs.profile import TIMED_S, profile_target
 from enginebench.workflow.verbs.stages import measure_stages

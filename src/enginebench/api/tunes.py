@@ -7,15 +7,15 @@ from pathlib import Path
 
 from enginebench.api import given
 from enginebench.api.given import Model, PathLike, Shapes
-from enginebench.api.progress import open_progress
 from enginebench.bundle.writing import check_free
 from enginebench.core.records import Task
 from enginebench.report.tune.document import TuneDocument
+from enginebench.verbs.drift import read_limits
+from enginebench.verbs.progress import open_progress
 from enginebench.workflow.folder import default_folder
 from enginebench.workflow.request import choose_drop, name_default_engines
 from enginebench.workflow.search.sitting import tune_model
 from enginebench.workflow.search.space import Goal
-from enginebench.workflow.verbs.drift import check_limits
 from enginebench.workflow.verbs.tune import deliver_winner, make_request, parse_budget
 
 
@@ -112,7 +112,7 @@ def tune(
             named,
             given.read_precisions(precisions),
             goal=goal,
-            limits=None if limit is None else check_limits(limit),
+            limits=read_limits(limit),
             data=None if data is None else str(data),
             p99_limit_ms=p99_limit_ms,
             batch=batch if batch is not None else taken.batch,

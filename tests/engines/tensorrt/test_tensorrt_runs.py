@@ -332,7 +332,7 @@ def test_a_dry_run_waits_for_no_large_package(tmp_path: Path) -> None:
     """NumPy alone doubles what a dry run takes."""
     graph = take_graph(tmp_path)
     script = (
-        "import sys; from enginebench.cli.door import main\n"
+        "import sys; from enginebench.door import main\n"
         f"sys.argv = ['enginebench', 'build', {str(graph)!r}, '--dry-run', '--tensorrt-version', '11.1']\n"
         "try:\n    main()\nexcept SystemExit:\n    pass\n"
         "print({'numpy', 'rich', 'onnx', 'torch'} & set(sys.modules))"

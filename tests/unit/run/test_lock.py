@@ -17,6 +17,7 @@ from msgspec.structs import replace
 from enginebench.core.errors import DeviceBusy, MeasurementError
 from enginebench.core.records import Availability, EngineSpec, MeasureSpec, ModelSource
 from enginebench.models.zoo import DATA_DIR
+from enginebench.verbs import drift as drifting
 from enginebench.workflow import lock, main_job, plan
 from enginebench.workflow.folder import RunRequest
 from enginebench.workflow.lock import lock_device, lock_devices
@@ -25,7 +26,6 @@ from enginebench.workflow.targets.stored import Side
 from enginebench.workflow.verbs import accuracy, stages
 from enginebench.workflow.verbs import bench as comparison
 from enginebench.workflow.verbs import build as building
-from enginebench.workflow.verbs import drift as drifting
 from enginebench.workflow.verbs import infer as inference
 
 GRAPH = DATA_DIR / "digits-cnn.onnx"
@@ -197,7 +197,7 @@ VERBS: dict[str, tuple[Any, Callable[[Path], object], set[str]]] = {
     ),
     "drift": (
         drifting,
-        lambda d: drifting.measure_sides(f"ort@{GRAPH}", f"tensorrt@{GRAPH}", request=SIDES, n=1, reporter=QUIET),
+        lambda d: drifting.drift(f"ort@{GRAPH}", f"tensorrt@{GRAPH}", n=1),
         {"cpu", "cuda:0"},
     ),
     "accuracy": (

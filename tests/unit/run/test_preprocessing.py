@@ -19,12 +19,12 @@ from enginebench.models.precision.calibrate import calibrate
 from enginebench.models.precision.calibration import write_calibration
 from enginebench.models.precision.calibration_data import keep_batches, open_data
 from enginebench.models.zoo import packaged_onnx
+from enginebench.verbs.drift import check_prepared, make_inputs
 from enginebench.workflow.child.jobs import AnswerJob, Labelled, QuantizeJob
 from enginebench.workflow.child.perform.answers import open_labelled
 from enginebench.workflow.child.perform.sources import quantize_graph
 from enginebench.workflow.targets.sides import OpenSide, check_sides
 from enginebench.workflow.verbs.build import judge_ranges
-from enginebench.workflow.verbs.drift import check_prepared, make_inputs
 from enginebench.workflow.verbs.quantize import quantize_file
 
 OTHER = "0" * 64

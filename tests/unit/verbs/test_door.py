@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from enginebench.cli.door import VERBS, main
 from enginebench.cli.verbs.doctor import describe_state
 from enginebench.core.records import Availability
+from enginebench.door import VERBS, main
 from processes import Cli, environment
 
 HEAVY = ("torch", "onnxruntime", "openvino", "onnx", "scipy", "altair", "vl_convert", "numpy", "rich", "nncf")
@@ -21,7 +21,7 @@ HEAVY = ("torch", "onnxruntime", "openvino", "onnx", "scipy", "altair", "vl_conv
 
 def test_help_imports_no_engine_no_scipy_and_no_charts(tmp_path: Path) -> None:
     code = (
-        "import sys\nfrom enginebench.cli import main\n"
+        "import sys\nfrom enginebench.door import main\n"
         "try: main(['--help'])\nexcept SystemExit: pass\n"
         f"print([m for m in {HEAVY} if m in sys.modules], file=sys.stderr)"
     )

@@ -15,8 +15,8 @@ import pytest
 import enginebench
 from enginebench import api
 from enginebench.api.given import CHOICES, OPEN_RANGES, RANGES
-from enginebench.cli.door import VERBS
 from enginebench.core import errors
+from enginebench.door import VERBS
 from processes import ROOT, environment
 
 PUBLIC = [
@@ -162,6 +162,8 @@ def list_verbs() -> list[tuple[str, click.Command]]:
         command = import_module(module).command
         members = command.commands.items() if isinstance(command, click.Group) else ()
         found += [(f"{name} {member}", one) for member, one in members] or [(name, command)]
+    # What is declared once cannot differ.
+    found = [(name, command) for name, command in found if not hasattr(command, "declared")]
     return [(name, command) for name, command in found if name.split()[0] not in WITHOUT_FUNCTION]
 
 

@@ -10,10 +10,10 @@ import pytest
 from msgspec.structs import replace
 
 from enginebench.cli.device import read_gpu
-from enginebench.cli.door import VERBS
 from enginebench.cli.options import Common, FiniteRange, Timing, common_options, measure_options
 from enginebench.core.errors import UsageError
 from enginebench.core.records import MeasureSpec
+from enginebench.door import VERBS
 from enginebench.workflow.request import choose_batches, merge_options
 
 COMMON = Common(device="cpu", threads=3, seed=7, input_shape=("x:1x4",), weights="random", as_json=False)

@@ -98,9 +98,9 @@ def command(
     from enginebench.core.names import parse_precision
     from enginebench.core.store import encode
     from enginebench.report.tune.terminal import print_tune
+    from enginebench.verbs.drift import read_limits
     from enginebench.workflow.folder import default_folder, format_resume
     from enginebench.workflow.search.sitting import tune_model
-    from enginebench.workflow.verbs.drift import parse_limits
     from enginebench.workflow.verbs.tune import deliver_winner, make_request, parse_budget
 
     if deliver is not None:
@@ -111,7 +111,7 @@ def command(
         read_engines(engines or name_default_engines(common.device)),
         [parse_precision(text.strip()) for text in precisions.split(",")],
         goal=goal,
-        limits=parse_limits(limit) if limit else None,
+        limits=read_limits(limit),
         data=data,
         p99_limit_ms=p99_limit_ms,
         batch=batch,

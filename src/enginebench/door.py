@@ -1,13 +1,18 @@
-"""The command `enginebench`: loads a verb when it is called and turns errors into messages and exit codes."""
+"""The command `enginebench`: makes click's commands of records of options; errors become messages and exit codes."""
 
 from __future__ import annotations
 
+import inspect
+import math
 import os
 import re
 import signal
 import sys
+from collections.abc import Callable, Mapping
 from importlib import import_module
+from pathlib import Path
 from types import FrameType
+from typing import TYPE_CHECKING, Any, Literal, TypeVar, get_args, get_origin
 
 import click
 
@@ -15,6 +20,13 @@ from enginebench import __version__
 from enginebench.core.errors import EngineBenchError, UsageError
 from enginebench.core.text import clean_lines
 
+if TYPE_CHECKING:
+    from msgspec import Struct
+    from rich.console import Console
+
+    from enginebench.options import Opt
+
+D = TypeVar("D", bound="Struct")
 INTERRUPTED = 130
 
 # What each verb does. The texts are here so that --help imports no verb; a test checks them.
@@ -47,8 +59,12 @@ SENTENCES = {
     "history": "Show every run under a folder, as a table and as trends.",
     "parse": "Read the logs, times, profiles and layers of trtexec 8 to 11.",
 }
+HERE = Path(__file__).parent
 # verb -> (its file, which is imported when it is called; what it does)
-VERBS = {verb: (f"enginebench.cli.verbs.{verb}", sentence) for verb, sentence in SENTENCES.items()}
+VERBS = {
+    verb: (f"enginebench.{'' if (HERE / 'verbs' / f'{verb}.py').is_file() else 'cli.'}verbs.{verb}", sentence)
+    for verb, sentence in SENTENCES.items()
+}
 
 
 class LazyGroup(click.Group):
@@ -127,3 +143,101 @@ def _show_error(error: EngineBenchError) -> None:
         click.echo("its last output:", err=True)
         for line in clean_lines(tail).splitlines()[-20:]:
             click.echo(f"  {line}", err=True)
+
+
+class FiniteRange(click.FloatRange):
+    """A range of floats without nan, which passes every comparison of a range, and without infinity."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        """The number, if it is one and lies in the range."""
+        number = float(super().convert(value, param, ctx))
+        if not math.isfinite(number):
+            self.fail(f"{value} is not a finite number", param, ctx)
+        return number
+
+
+def choose_type(option: Opt) -> Any:
+    """What click reads the text of an option with."""
+    low: Any = option.ge if option.gt is None else option.gt
+    high: Any = option.le if option.lt is None else option.lt
+    if get_origin(option.kind) is Literal:
+        return click.Choice(get_args(option.kind))
+    if option.kind is int:
+        return click.IntRange(low, high)
+    if option.kind is float:
+        return FiniteRange(low, high, min_open=option.gt is not None, max_open=option.lt is not None)
+    if option.path is not None:
+        return click.Path(dir_okay=option.path == "folder", file_okay=option.path == "file")
+    return click.STRING
+
+
+def make_click(option: Opt) -> click.Option:
+    """The option of the command line."""
+    flag = option.kind is bool
+    then = None if option.then is None else _call(option.then)
+    return click.Option(
+        [option.name, option.names or f"--{option.name.replace('_', '-')}"],
+        default=option.default,
+        help=option.help,
+        metavar=option.metavar,
+        multiple=option.multiple,
+        is_flag=flag,
+        type=None if flag else choose_type(option),
+        show_default=not flag and option.default not in (None, (), ""),
+        callback=then,
+        expose_value=then is None,
+    )
+
+
+def _call(function: Callable[[Any], Any]) -> Callable[[click.Context, click.Parameter, Any], None]:
+    return lambda context, parameter, value: function(value) if value else None
+
+
+def command(
+    function: Callable[..., Any], *metavars: str, shown: type | None = None, name: str = ""
+) -> Callable[[Callable[..., None]], click.Command]:
+    """The command of a verb, with the arguments of `body`, the options of `function`, and those of `shown`.
+
+    Args:
+        function: what `options.verb` made; it lends its docstring to the help.
+        metavars: names of the arguments in the help; `[NAME]` may be left out, and `[NAME]...` repeated.
+        shown: record of what the command line alone has; by default `Printed`.
+        name: by default that of the function.
+    """
+    from enginebench.options import Printed, list_options, sort_options
+
+    def make(body: Callable[..., None]) -> click.Command:
+        own: dict[str, Opt] = vars(function)["options"]
+        printed = list_options(shown or Printed)
+        arguments = [
+            click.Argument(
+                [argument], metavar=text, required=not text.startswith("["), nargs=-1 if text.endswith("...") else 1
+            )
+            for argument, text in zip(inspect.signature(body).parameters, metavars, strict=False)
+        ]
+
+        def call(**given: Any) -> None:
+            kept = {key: given.pop(key) for key in printed if key in given}
+            progress = {"progress": True} if "progress" in own else {}
+            body(**given, **progress, shown=kept)
+
+        declared = [option for option in sort_options(own | printed) if not option.program]
+        text = re.split(r"\n(?:Args|Raises):\n", inspect.getdoc(body) or inspect.getdoc(function) or "")[0].strip()
+        params = [*arguments, *map(make_click, declared)]
+        made = click.Command(name or function.__name__, params=params, callback=call, help=text)
+        vars(made)["declared"] = {option.name: option for option in declared}
+        return made
+
+    return make
+
+
+def show(document: D, shown: Mapping[str, Any], draw: Callable[[D, Console], None]) -> None:
+    """Prints the JSON document, or the tables."""
+    from rich.console import Console
+
+    from enginebench.core.store import encode
+
+    if shown["as_json"]:
+        click.echo(encode(document).decode())
+    else:
+        draw(document, Console(highlight=False))

@@ -1,13 +1,14 @@
-"""The verb `drift`: how far apart the answers of two engines to the same inputs are."""
+"""`drift`: how far apart the outputs of two engines for the same inputs are."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, TypeAlias, Unpack
 
 from msgspec import Struct
 
+from enginebench import door
 from enginebench.analyze.drift import (
     LIMITS,
     doubt_samples,
@@ -19,9 +20,9 @@ from enginebench.analyze.drift import (
 )
 from enginebench.backends.registry import accepts
 from enginebench.core.caveats import make_caveat
-from enginebench.core.errors import ArtifactError, UsageError
+from enginebench.core.errors import ArtifactError, GateFailed, UsageError
 from enginebench.core.preprocess import EXTERNAL, differ, shorten
-from enginebench.core.records import Caveat, Drift, Task, TensorSpec
+from enginebench.core.records import Caveat, Drift, TensorSpec
 from enginebench.core.store import encode, write_atomic
 from enginebench.models.precision.calibration import explain_external
 from enginebench.models.samples import (
@@ -32,7 +33,22 @@ from enginebench.models.samples import (
     resolve_given,
     write_samples,
 )
-from enginebench.report.drift import DriftDocument, DriftSide, SamplesDocument
+from enginebench.options import (
+    InputSize,
+    Modules,
+    Opt,
+    PathLike,
+    Printed,
+    Shared,
+    Side,
+    TaskOption,
+    Texts,
+    Trusting,
+    verb,
+)
+from enginebench.report.drift import DriftDocument, DriftSide, SamplesDocument, print_drift
+from enginebench.verbs.given import list_texts, share, take_side, to_path
+from enginebench.verbs.progress import open_progress
 from enginebench.workflow.builds import cut_common
 from enginebench.workflow.child.arrays import load_arrays, save_arrays
 from enginebench.workflow.lock import lock_devices
@@ -49,15 +65,103 @@ from enginebench.workflow.targets.sides import (
     run_side,
 )
 
+Limits: TypeAlias = Mapping[str, float] | Texts
 
-def parse_limits(texts: tuple[str, ...]) -> dict[str, float]:
-    """The limits of `cosine=0.99,top1=0.98`.
+
+class DriftOptions(Modules, Shared, total=False):
+    n: Annotated[
+        int | None,
+        Opt(
+            "Number of samples. [64, or all of --inputs]",
+            ge=1,
+            more="Where fewer can be compared (a shorter file, 450 digits), the document says `n` of `n_asked`, and no "
+            "limit is passed",
+        ),
+    ]
+    limit: Annotated[
+        Limits | None,
+        Opt(
+            "Exit with code 4 beyond these limits: cosine=0.99,top1=0.98 [those of the candidate's precision]",
+            metavar="NAME=VALUE",
+            multiple=True,
+            more="NAME is one of `cosine`, `cosine_min`, `centred_cosine`, `snr`, `top1`, `top5`, `max_abs`, "
+            "`mean_abs`, `mean_rel`, `agreement`, `samples`",
+        ),
+    ]
+    input_size: InputSize
+    profile_index: Annotated[
+        int | None,
+        Opt(
+            "Optimization profile of plans that do not name one.",
+            ge=0,
+            more="For one side alone: `tensorrt:profile_index=1@PLAN`",
+        ),
+    ]
+    skip_output_save: Annotated[bool, Opt("Do not write samples/ into --out.", False)]
+    out: Annotated[PathLike | None, Opt("Folder for the figures of every sample and its outputs.", path="folder")]
+    task: TaskOption
+    gate: Annotated[bool, Opt("Raise GateFailed where a limit of your own is not kept.", True, program=True)]
+
+
+@verb(DriftOptions)
+def drift(reference: Side, candidate: Side, **options: Unpack[DriftOptions]) -> DriftDocument:
+    """Compare the outputs of CAND with those of REF on the same inputs.
+
+    Example: enginebench drift pytorch@digits-cnn ort@digits-cnn
+
+    REF and CAND are ENGINE@TARGET (ort@model.onnx, pytorch@resnet18) or files of stored rows. A graph runs in its own
+    precision and is held to the limits of that precision. Values that are not finite never pass. Agreement on random
+    inputs says nothing about accuracy; for that, see `enginebench accuracy`.
+
+    Args:
+        reference: the side that is taken as correct; also (ENGINE, model).
+        candidate: the other side.
+
+    Raises:
+        UsageError: a side is none, or a limit is unknown or applies to no output.
+        FeedError: the sides differ in names, shapes, dtypes or preprocessing; lists every difference.
+        ArtifactError: your inputs were prepared differently from a side's.
+        GateFailed: a limit of your own is not kept, or there was nothing to compare.
+    """
+    request = share(options).make_side_request(options["input_size"], options["profile_index"])
+    limits = read_limits(options["limit"])
+    with (
+        take_side(reference, options["example_inputs"]) as first,
+        take_side(candidate, options["example_inputs"]) as second,
+        open_progress(options["progress"]) as reporter,
+    ):
+        document = _measure((first, second), request, limits, reporter, options)
+    return judge(document) if options["gate"] else document
+
+
+@door.command(drift, "REF", "CAND", shown=Trusting)
+def command(reference: str, candidate: str, shown: Printed, **options: Unpack[DriftOptions]) -> None:
+    options["gate"] = False
+    document = drift(reference, candidate, **options)
+    door.show(document, shown, print_drift)
+    judge(document)
+
+
+def judge(document: DriftDocument) -> DriftDocument:
+    """The document, if its own limits are kept.
+
+    Raises:
+        GateFailed: one is not, or there was nothing to compare.
+    """
+    if document.gate and not document.passed:
+        raise GateFailed("; ".join(document.exceeded) or "there was nothing to compare")
+    return document
+
+
+def read_limits(given: Limits | None) -> dict[str, float] | None:
+    """The limits of {"cosine": 0.99} or of `cosine=0.99,top1=0.98`; None if there are none.
 
     Raises:
         UsageError: a name is unknown or given twice, or a value is not a number or beyond every figure.
     """
+    texts = [f"{name}={value}" for name, value in given.items()] if isinstance(given, Mapping) else given or ()
     limits: dict[str, float] = {}
-    for piece in (piece.strip() for text in texts for piece in text.split(",")):
+    for piece in list_texts(texts if isinstance(texts, str) else ",".join(texts)) if texts else ():
         name, sep, value = piece.partition("=")
         if name not in LIMITS or not sep or name in limits:
             raise UsageError(f"--limit {piece!r}: expected NAME=VALUE, each NAME once and one of {', '.join(LIMITS)}")
@@ -66,16 +170,7 @@ def parse_limits(texts: tuple[str, ...]) -> dict[str, float]:
         raise UsageError(
             "--limit samples=...: the share of the samples that keep the limit of snr; give snr=... as well"
         )
-    return limits
-
-
-def check_limits(limits: Mapping[str, float]) -> dict[str, float]:
-    """The limits, if each has a name that is known and a value that something can be held against.
-
-    Raises:
-        UsageError: one has not.
-    """
-    return parse_limits(tuple(f"{name}={value}" for name, value in limits.items()))
+    return limits or None
 
 
 def _parse_value(piece: str, name: str, text: str) -> float:
@@ -95,37 +190,16 @@ def _parse_value(piece: str, name: str, text: str) -> float:
     return value
 
 
-def measure_sides(
-    reference: str,
-    candidate: str,
-    *,
+def _measure(
+    sides: tuple[str, str],
     request: SideRequest,
-    n: int | None = None,
-    limits: Mapping[str, float] | None = None,
-    task: Task | None = None,
-    out: Path | None = None,
-    save_outputs: bool = True,
+    limits: Mapping[str, float] | None,
     reporter: Reporter,
+    options: DriftOptions,
 ) -> DriftDocument:
-    """How far the candidate's answers are from the reference's.
-
-    Args:
-        reference: the SIDE taken as correct.
-        candidate: the SIDE to check.
-        request: what both sides have in common.
-        n: number of samples; None: 64, or all of the user's inputs. If fewer are compared, no limit is passed.
-        limits: given limits; None: those of the candidate's precision.
-        task: what the models are for: boxes are matched, maps of classes and sequences decoded, and then compared.
-        out: the folder for `output_diff.json`, `per_sample_diff.json` and `samples/`.
-        save_outputs: whether `samples/` is written.
-        reporter: progress.
-
-    Raises:
-        FeedError: the sides differ in names, shapes, dtypes or preprocessing; the message lists every difference.
-        ArtifactError: the user's inputs were prepared differently from a side's.
-        UsageError: no output has a figure for a given limit.
-    """
-    for text in (reference, candidate):
+    (reference, candidate), n, task = sides, options["n"], options["task"]
+    out = to_path(options["out"])
+    for text in sides:
         check_side(text)
     with open_scratch() as place:
         made: MadeSources = {}
@@ -137,7 +211,7 @@ def measure_sides(
         given = make_inputs(ref, request.source.inputs, n, request.source.seed)
         entries = len(given.entries)
         check_prepared(given, (ref, cand))
-        samples = place / "samples" if out is None or not save_outputs else out / "samples"
+        samples = place / "samples" if out is None or options["skip_output_save"] else out / "samples"
         entered = save_inputs(given.entries, ref.artifact.inputs, samples / "inputs")
         with lock_devices((ref.engine.device, cand.engine.device), on_wait=reporter.say):
             for name, side in (("reference", ref), ("candidate", cand)):

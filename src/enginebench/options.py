@@ -1,0 +1,313 @@
+"""One declaration of each option: checks, the command line, signatures and the pages derive from it.
+
+The options of a verb are a `TypedDict`; each field is `Annotated[type, Opt(...)]`. Records are composed by inheritance.
+"""
+
+from __future__ import annotations
+
+import difflib
+import functools
+import inspect
+import math
+import os
+import types
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias, TypedDict, TypeVar, Union, get_args, get_origin
+from typing import get_type_hints as get_hints
+
+import msgspec
+from msgspec import Meta, Struct
+from msgspec.structs import replace
+
+from enginebench.core.errors import UsageError
+from enginebench.core.records import Cache, Scope, Task
+
+F = TypeVar("F", bound=Callable[..., Any])
+S = TypeVar("S", bound=Struct)
+
+PathLike: TypeAlias = str | os.PathLike[str]
+Texts: TypeAlias = str | Iterable[str]
+Shapes: TypeAlias = str | Sequence[str] | Mapping[str, Sequence[int]]
+if TYPE_CHECKING:
+    from torch import nn
+
+    # A name, a path, or a module with example inputs.
+    Model: TypeAlias = str | os.PathLike[str] | nn.Module
+    # ENGINE@TARGET, the file of a stored row, or an engine and a model.
+    Side: TypeAlias = str | os.PathLike[str] | tuple[str, Model]
+else:
+    Model = Side = object
+
+
+class Opt(Struct, frozen=True):
+    """What is known of an option; how its help ends in brackets is its default in words."""
+
+    help: str
+    default: Any = None
+    ge: float | None = None
+    gt: float | None = None
+    le: float | None = None
+    lt: float | None = None
+    more: str = ""  # for the pages alone
+    names: str = ""  # on the command line, as click takes them; by default made of the field's name
+    metavar: str | None = None
+    multiple: bool = False
+    path: Literal["file", "folder"] | None = None
+    then: Callable[[Any], Any] | None = None  # the command line calls it with the value, and hands it to nobody else
+    program: bool = False  # for Python callers alone
+    name: str = ""
+    kind: Any = None
+
+    @property
+    def hint(self) -> Any:
+        """The type as Python callers see it."""
+        return self.kind | None if self.default is None else self.kind
+
+    def check(self, value: Any) -> Any:
+        """The value, if it is of the option's type and within its limits; a path becomes a text.
+
+        Raises:
+            UsageError: it is not; names the option, what was found and what is expected.
+        """
+        if value is None or (self.kind not in (bool, int, float, str) and get_origin(self.kind) is not Literal):
+            return os.fspath(value) if isinstance(value, os.PathLike) else value
+        limits = {name: getattr(self, name) for name in ("ge", "gt", "le", "lt") if getattr(self, name) is not None}
+        try:
+            found = msgspec.convert(value, Annotated[self.kind, Meta(**limits)])
+        except msgspec.ValidationError:
+            found = math.nan
+        if isinstance(found, float) and not math.isfinite(found):
+            raise UsageError(f"{self.name}={value!r}: expected {self.expect()}")
+        return found
+
+    def expect(self) -> str:
+        """What it takes, in words."""
+        if get_origin(self.kind) is Literal:
+            return f"one of {', '.join(get_args(self.kind))}"
+        kind = {bool: "True or False", int: "a whole number", float: "a finite number", str: "a text"}[self.kind]
+        ends = {"at least": self.ge, "more than": self.gt, "at most": self.le, "less than": self.lt}
+        limits = " and ".join(f"{words} {end:.0f}" for words, end in ends.items() if end is not None)
+        return ", ".join(filter(None, (kind, limits)))
+
+
+def read_hints(hints: Mapping[str, Any]) -> dict[str, Opt]:
+    """The options among hints of types, each with its name and its type, without None."""
+    found = {}
+    for name, hint in hints.items():
+        for opt in (mark for mark in getattr(hint, "__metadata__", ()) if isinstance(mark, Opt)):
+            kinds = [kind for kind in get_args(hint.__origin__) if kind is not types.NoneType]
+            plain = get_origin(hint.__origin__) in (types.UnionType, Union) and len(kinds) == 1
+            found[name] = replace(opt, name=name, kind=kinds[0] if plain else hint.__origin__)
+    return found
+
+
+def list_options(record: type) -> dict[str, Opt]:
+    """The options of a record by name."""
+    return {option.name: option for option in sort_options(read_hints(get_hints(record, include_extras=True)))}
+
+
+def sort_options(options: Mapping[str, Opt]) -> list[Opt]:
+    """A verb's own options first, then those that it shares with others."""
+    shared = [name for group in (Judging, Timing, Trusting, Shared, Printed, Progress) for name in get_hints(group)]
+    place = {name: i for i, name in enumerate(shared)}
+    return sorted(options.values(), key=lambda option: place.get(option.name, -1))
+
+
+def verb(record: type) -> Callable[[F], F]:
+    """A function `f(..., **options: Unpack[record])` whose options are checked, completed, and shown by `help()`."""
+
+    def make(function: F) -> F:
+        signature, options = inspect.signature(function), list_options(record)
+        own = [parameter for parameter in signature.parameters.values() if parameter.name != "options"]
+        hints = types.SimpleNamespace(__annotations__={p.name: p.annotation for p in own})
+        first = read_hints(get_hints(hints, function.__globals__, include_extras=True))
+
+        @functools.wraps(function)
+        def checked(*args: Any, **given: Any) -> Any:
+            bound = signature.bind(*args, **given)
+            bound.apply_defaults()
+            for name in bound.arguments["options"].keys() - options.keys():
+                near = "".join(f"; did you mean {text}?" for text in difflib.get_close_matches(name, options, 1))
+                raise TypeError(f"{function.__name__}() has no argument {name!r}{near}")
+            asked = {name: option.default for name, option in options.items()} | bound.arguments["options"]
+            bound.arguments |= {name: option.check(bound.arguments[name]) for name, option in first.items()}
+            bound.arguments["options"] = {name: option.check(asked[name]) for name, option in options.items()}
+            return function(*bound.args, **bound.kwargs)
+
+        shown = [
+            inspect.Parameter(o.name, inspect.Parameter.KEYWORD_ONLY, default=o.default, annotation=o.hint)
+            for o in options.values()
+        ]
+        checked.__dict__["__signature__"] = signature.replace(parameters=[*own, *shown])
+        checked.__dict__["options"] = first | options
+        before, raises, after = inspect.cleandoc(function.__doc__ or "").partition("Raises:\n")
+        lines = [f"    {name}: {option.help}" for name, option in (first | options).items()]
+        checked.__doc__ = "\n".join(
+            [before.rstrip(), *([] if "\nArgs:\n" in before else ["", "Args:"]), *lines, "", raises + after]
+        )
+        return checked  # type: ignore[return-value]
+
+    return make
+
+
+def pick(kind: type[S], options: Mapping[str, Any]) -> S:
+    """A record of options of the same names."""
+    return kind(**{name: options[name] for name in kind.__struct_fields__})
+
+
+TaskOption: TypeAlias = Annotated[
+    Task | None,
+    Opt("What the model is for: how its outputs are read, the metric, and what drift means."),
+]
+InputSize: TypeAlias = Annotated[int | None, Opt("Height and width of the model's images. [the model's own]", ge=1)]
+Wait: TypeAlias = Annotated[
+    bool,
+    Opt(
+        "If another run holds the device: wait for it, as by default, or refuse.",
+        True,
+        names="--wait/--no-wait",
+        more="Refusing ends with exit code 6",
+    ),
+]
+Timeout: TypeAlias = Annotated[float, Opt("Seconds that one process may take.", 900.0, ge=1)]
+Batch: TypeAlias = Annotated[int | None, Opt("Batch size. [that of --input-shape, else 1]", ge=1)]
+Precision: TypeAlias = Annotated[str, Opt("fp32, tf32, fp16, bf16, int8 or fp8.", "fp32")]
+
+
+class Printed(TypedDict, total=False):
+    """What a command line says of printing."""
+
+    as_json: Annotated[bool, Opt("Print one JSON document on stdout and nothing else.", False, names="--json")]
+
+
+def _allow(names: Sequence[str]) -> None:
+    from enginebench.workflow.trust import allow_code
+
+    allow_code(*names)
+
+
+class Trusting(Printed, total=False):
+    """The same of verbs that open stored files; Python callers have `allow_code`."""
+
+    allow_code: Annotated[
+        Sequence[str],
+        Opt(
+            "Code that a stored file names and that may run: module:factory, a .pt2 file, a library, key=value.",
+            (),
+            metavar="NAME",
+            multiple=True,
+            then=_allow,
+            more="`key=value` is an option of its ENGINE; repeat it for several ([what runs code](what-runs-code.md))",
+        ),
+    ]
+
+
+class Progress(TypedDict, total=False):
+    progress: Annotated[
+        bool | None,
+        Opt("None: a bar in a notebook, silence elsewhere. True: also on stderr. False: never.", program=True),
+    ]
+
+
+class Shared(Progress, total=False):
+    """What the verbs that run engines have in common."""
+
+    device: Annotated[
+        str,
+        Opt(
+            "cpu or cuda:N",
+            "cpu",
+            more="Engines for GPUs run on `cuda:0` unless another is named",
+        ),
+    ]
+    threads: Annotated[int | None, Opt("Threads per engine. [physical cores; tune searches them]", ge=1, le=4096)]
+    seed: Annotated[int, Opt("Seed for generated inputs and random weights.", 0, ge=0, le=2**32 - 1)]
+    input_shape: Annotated[
+        Shapes,
+        Opt(
+            "Shape of an input. Repeat it, or separate several by commas.",
+            (),
+            metavar="NAME:1x3x224x224",
+            multiple=True,
+            more="An ONNX graph is fed with these lengths and stays open, a plan is run with them; the first axis is "
+            "the batch, and with `--batch` it may be 1. `run` takes several shapes of one input, "
+            "`ids:1x16,1x128,1x512`, and makes rows of each. In Python also {input: shape}",
+        ),
+    ]
+    inputs: Annotated[
+        PathLike | None,
+        Opt(
+            "Your own inputs: arrays by input name, one or many entries. [made up]",
+            metavar="F.npz|DIR|package.module:function",
+            more="See [inputs](inputs.md)",
+        ),
+    ]
+    ort_extension: Annotated[
+        PathLike | Sequence[PathLike],
+        Opt(
+            "Library of custom operators for ONNX Runtime, or onnxruntime_extensions. Repeat it for several.",
+            (),
+            metavar="LIB",
+            multiple=True,
+            more="Other engines refuse such operators",
+        ),
+    ]
+    weights: Annotated[
+        PathLike,
+        Opt(
+            "default, random, or a state-dict file.",
+            "default",
+            more="`default`: trained or pretrained ones, else seeded random ones with a caveat",
+        ),
+    ]
+
+
+class Timing(TypedDict, total=False):
+    """How a row is measured."""
+
+    warmup: Annotated[int | None, Opt("Exact number of warm-up calls. [until settled]", ge=0)]
+    iters: Annotated[int | None, Opt("Exact number of timed calls. [until settled]", ge=1)]
+    time_limit: Annotated[float, Opt("Seconds of timed calls in each process.", 3.0, gt=0, metavar="S")]
+    processes: Annotated[int, Opt("Fresh processes per row; a verdict needs 6.", 10, ge=1, le=1000)]
+    scope: Annotated[Scope, Opt("What is timed; io also copies inputs in and outputs out.", "compute")]
+    cache: Annotated[Cache, Opt("cold flushes a GPU's L2 cache before every call.", "hot")]
+
+
+class Judging(TypedDict, total=False):
+    """By what the outputs for labelled samples are judged."""
+
+    metric: Annotated[
+        Texts,
+        Opt(
+            "top1, top5, f1, miou, map, wer, cer, mae, cosine, or your own f(outputs, targets). Of several the first "
+            "decides. [that of --task]",
+            (),
+            metavar="NAME|package.module:function",
+            multiple=True,
+            more="See [metrics](metrics.md)",
+        ),
+    ]
+    targets: Annotated[
+        PathLike | None,
+        Opt("Right answers, one for each sample: an .npz, .npy, .json, .csv or .txt file.", metavar="F"),
+    ]
+    task: TaskOption
+    max_metric_drop: Annotated[
+        float | None,
+        Opt(
+            "What a row may lose of the metric, in its own unit. [0.01 of a share, 1% of anything else]",
+            ge=0,
+            metavar="X",
+        ),
+    ]
+    max_top1_drop: Annotated[
+        float | None,
+        Opt("The same of top-1 accuracy, in points: 1 is --max-metric-drop 0.01.", ge=0, metavar="POINTS"),
+    ]
+
+
+class Modules(TypedDict, total=False):
+    example_inputs: Annotated[
+        object,
+        Opt("Of a module: a tensor as `forward` takes it, a tuple of them, or {parameter: tensor}.", program=True),
+    ]

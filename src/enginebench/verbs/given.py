@@ -1,0 +1,101 @@
+"""What verbs are given, taken to what works: models and sides as texts, lists, paths, progress."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+from msgspec import Struct
+
+from enginebench.core.errors import UsageError
+from enginebench.options import Model, PathLike, Shapes, Shared, Side
+from enginebench.workflow import request
+
+
+def share(options: Shared) -> request.Shared:
+    """What the verbs that run engines have in common.
+
+    Raises:
+        UsageError: the device is neither cpu nor cuda:N.
+    """
+    return request.Shared(
+        device=request.parse_device(options["device"]),
+        threads=options["threads"],
+        seed=options["seed"],
+        input_shape=_read_shapes(options["input_shape"]),
+        weights=os.fspath(options["weights"]),
+        inputs=to_text(options["inputs"]),
+        ort_extension=tuple(os.fspath(path) for path in list_paths(options["ort_extension"])),
+    )
+
+
+def _read_shapes(given: Shapes | None) -> tuple[str, ...] | Mapping[str, Sequence[int]]:
+    return given if isinstance(given, Mapping) else (given,) if isinstance(given, str) else tuple(given or ())
+
+
+def read_metrics(metric: str | Iterable[str]) -> tuple[str, ...]:
+    """The names of metrics, of one name or several."""
+    return (metric,) if isinstance(metric, str) else tuple(metric)
+
+
+class TakenModel(Struct, frozen=True, kw_only=True):
+    """A model as the verbs take it: a text. `batch` is that of a module's example inputs."""
+
+    text: str
+    name: str
+    batch: int | None = None
+
+
+@contextmanager
+def take_model(model: Model, example_inputs: object = None) -> Iterator[TakenModel]:
+    """The model as text; a module can be had by children of this process while the block runs.
+
+    Raises:
+        UsageError: it is neither a text nor a module, or only one of module and example inputs is given.
+        ModelError: something in the module cannot leave this process.
+    """
+    if isinstance(model, str | os.PathLike):
+        if example_inputs is not None:
+            raise UsageError(
+                f"example_inputs are for a module; {os.fspath(model)} brings its own, or takes input_shape"
+            )
+        yield TakenModel(text=os.fspath(model), name=os.fspath(model))
+        return
+    from enginebench.models.torch.object_source import offer_module
+
+    with offer_module(model, example_inputs) as offered:
+        yield TakenModel(text=offered.text, name=type(model).__name__, batch=offered.batch)
+
+
+@contextmanager
+def take_side(side: Side, example_inputs: object = None) -> Iterator[str]:
+    """The side as text: ENGINE@TARGET, or the file of a stored row."""
+    if isinstance(side, tuple):
+        engine, model = side
+        is_text = isinstance(model, str | os.PathLike)
+        with take_model(model, None if is_text else example_inputs) as taken:
+            yield f"{engine}@{taken.text}"
+    else:
+        yield os.fspath(side)
+
+
+def list_texts(given: str | Iterable[str]) -> list[str]:
+    """`a,b` or ["a", "b"] as a list."""
+    return [text.strip() for text in (given.split(",") if isinstance(given, str) else given)]
+
+
+def list_paths(given: PathLike | Iterable[PathLike]) -> list[PathLike]:
+    """One path, or several, as a list."""
+    return [given] if isinstance(given, str | os.PathLike) else list(given)
+
+
+def to_path(path: PathLike | None) -> Path | None:
+    """The path, if one is given."""
+    return None if path is None else Path(path)
+
+
+def to_text(path: PathLike | None) -> str | None:
+    """The path as a text, if one is given."""
+    return None if path is None else os.fspath(path)
