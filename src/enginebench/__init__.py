@@ -12,10 +12,17 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from enginebench.api import (
+    from enginebench.api.benches import Bench, bench
+    from enginebench.api.deliveries import deliver
+    from enginebench.api.environments import bisect, list_environments, make_environment, remove_environment
+    from enginebench.api.graphs import build, calibrate, export, quantize
+    from enginebench.api.loads import load
+    from enginebench.api.machine import doctor, list_models, roofline
+    from enginebench.api.runs import Run, run
+    from enginebench.api.sweeps import sweep
+    from enginebench.core.errors import (
         ArtifactError,
         BackendUnavailable,
-        Bench,
         ChildFailed,
         DependencyError,
         DeviceBusy,
@@ -26,47 +33,29 @@ if TYPE_CHECKING:
         MissingDependency,
         ModelError,
         ParseError,
-        Result,
-        Run,
         UnsupportedOperator,
         UsageError,
-        accuracy,
-        allow_code,
-        bench,
-        bisect,
-        budget,
-        build,
-        calibrate,
-        deliver,
-        diff,
-        doctor,
-        drift,
-        export,
+    )
+    from enginebench.core.records import Result
+    from enginebench.verbs.accuracy import accuracy
+    from enginebench.verbs.budget import budget
+    from enginebench.verbs.diff import diff
+    from enginebench.verbs.drift import drift
+    from enginebench.verbs.infer import infer
+    from enginebench.verbs.parse import parse_layers, parse_log, parse_profile, parse_times
+    from enginebench.verbs.profile import profile
+    from enginebench.verbs.read import (
         history,
-        infer,
         list_baselines,
-        list_environments,
-        list_models,
-        load,
-        load_engine,
-        make_environment,
-        parse_layers,
-        parse_log,
-        parse_profile,
-        parse_times,
-        profile,
-        quantize,
         read,
         remove_baseline,
-        remove_environment,
-        roofline,
-        run,
         save_baseline,
-        stages,
-        sweep,
-        tune,
         write_report,
     )
+    from enginebench.verbs.stages import stages
+    from enginebench.verbs.tunes import tune
+    from enginebench.workflow.targets.loading import load_engine
+    from enginebench.workflow.trust import allow_code
 
 __version__ = "0.1.0"
 
@@ -127,12 +116,36 @@ __all__ = [  # a test holds it to that of the room
 ]
 
 
+# Where names lie that are neither errors nor functions of a verb of that name.
+_HOMES = {
+    "core.records": ("Result",),
+    "workflow.targets.loading": ("load_engine",),
+    "workflow.trust": ("allow_code",),
+    "api.benches": ("Bench", "bench"),
+    "api.deliveries": ("deliver",),
+    "api.environments": ("bisect", "list_environments", "make_environment", "remove_environment"),
+    "api.graphs": ("build", "calibrate", "export", "quantize"),
+    "api.loads": ("load",),
+    "api.machine": ("doctor", "list_models", "roofline"),
+    "api.runs": ("Run", "run"),
+    "verbs.read": (
+        *("history", "list_baselines"),
+        *("remove_baseline", "save_baseline", "write_report"),
+    ),
+    "api.sweeps": ("sweep",),
+    "verbs.parse": ("parse_layers", "parse_log", "parse_profile", "parse_times"),
+    "verbs.tunes": ("tune",),
+}
+
+
 def __getattr__(name: str) -> object:
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     from importlib import import_module
 
-    value: object = getattr(import_module("enginebench.api"), name)
+    usual = f"verbs.{name}" if name.islower() else "core.errors"
+    home = next((home for home, names in _HOMES.items() if name in names), usual)
+    value: object = getattr(import_module(f"enginebench.{home}"), name)
     globals()[name] = value
     return value
 

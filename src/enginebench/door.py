@@ -167,17 +167,18 @@ def choose_type(option: Opt) -> Any:
     if option.kind is float:
         return FiniteRange(low, high, min_open=option.gt is not None, max_open=option.lt is not None)
     if option.path is not None:
-        return click.Path(dir_okay=option.path == "folder", file_okay=option.path == "file")
+        return click.Path(dir_okay=option.path != "file", file_okay=option.path != "folder")
     return click.STRING
 
 
-def make_click(option: Opt) -> click.Option:
+def make_click(option: Opt, required: bool = False) -> click.Option:
     """The option of the command line."""
     flag = option.kind is bool
     then = None if option.then is None else _call(option.then)
     return click.Option(
         [option.name, option.names or f"--{option.name.replace('_', '-')}"],
         default=option.default,
+        required=required and option.default is None,
         help=option.help,
         metavar=option.metavar,
         multiple=option.multiple,
@@ -187,6 +188,13 @@ def make_click(option: Opt) -> click.Option:
         callback=then,
         expose_value=then is None,
     )
+
+
+def make_argument(argument: inspect.Parameter, metavar: str) -> click.Argument:
+    """The argument of the command line: one text; any number, where it takes a tuple; none, where `[NAME]` says so."""
+    several = str(argument.annotation).startswith("tuple")
+    required = not several and not metavar.startswith("[")
+    return click.Argument([argument.name], metavar=metavar, required=required, nargs=-1 if several else 1)
 
 
 def _call(function: Callable[[Any], Any]) -> Callable[[click.Context, click.Parameter, Any], None]:
@@ -199,31 +207,29 @@ def command(
     """The command of a verb, with the arguments of `body`, the options of `function`, and those of `shown`.
 
     Args:
-        function: what `options.verb` made; it lends its docstring to the help.
-        metavars: names of the arguments in the help; `[NAME]` may be left out, and `[NAME]...` repeated.
+        function: what `options.verb` made; it lends its docstring to the help. What `body` itself takes as a text that
+            has no default must be given.
+        metavars: names of the arguments in the help; `[NAME]` may be left out.
         shown: record of what the command line alone has; by default `Printed`.
         name: by default that of the function.
     """
     from enginebench.options import Printed, list_options, sort_options
 
     def make(body: Callable[..., None]) -> click.Command:
-        own: dict[str, Opt] = vars(function)["options"]
+        own: dict[str, Opt] = vars(function).get("options", {})
         printed = list_options(shown or Printed)
-        arguments = [
-            click.Argument(
-                [argument], metavar=text, required=not text.startswith("["), nargs=-1 if text.endswith("...") else 1
-            )
-            for argument, text in zip(inspect.signature(body).parameters, metavars, strict=False)
-        ]
+        takes = inspect.signature(body).parameters
+        arguments = [make_argument(argument, text) for argument, text in zip(takes.values(), metavars, strict=False)]
+        required = {name for name, taken in takes.items() if taken.annotation == "str"}
 
         def call(**given: Any) -> None:
             kept = {key: given.pop(key) for key in printed if key in given}
-            progress = {"progress": True} if "progress" in own else {}
-            body(**given, **progress, shown=kept)
+            hidden = {o.name: True if o.name == "progress" else o.default for o in own.values() if o.program}
+            body(**given, **hidden, shown=kept)
 
         declared = [option for option in sort_options(own | printed) if not option.program]
         text = re.split(r"\n(?:Args|Raises):\n", inspect.getdoc(body) or inspect.getdoc(function) or "")[0].strip()
-        params = [*arguments, *map(make_click, declared)]
+        params = [*arguments, *(make_click(option, option.name in required) for option in declared)]
         made = click.Command(name or function.__name__, params=params, callback=call, help=text)
         vars(made)["declared"] = {option.name: option for option in declared}
         return made
@@ -241,3 +247,29 @@ def show(document: D, shown: Mapping[str, Any], draw: Callable[[D, Console], Non
         click.echo(encode(document).decode())
     else:
         draw(document, Console(highlight=False))
+
+
+def write(document: Struct, out: str | None, write_all: Callable[[Path], list[Path]]) -> Path | None:
+    """Writes one JSON file, or all files into a folder; the paths go to stderr. The folder, if it was one."""
+    from enginebench.report.trtexec.files import write_document
+
+    if out is None:
+        return None
+    place = Path(out)
+    single = place.suffix.lower() == ".json" and not place.is_dir()
+    for path in [write_document(document, place)] if single else write_all(place):
+        click.echo(str(path), err=True)
+    return None if single else place
+
+
+def draw(make: Callable[[], dict[str, Any]], path: Path) -> None:
+    """Writes a chart as a picture; without the extra `report`, says how to get it."""
+    from enginebench.core.errors import MissingDependency
+    from enginebench.core.store import write_atomic
+    from enginebench.report.charts import render_png
+
+    try:
+        write_atomic(path, render_png(make()))
+        click.echo(str(path), err=True)
+    except MissingDependency as error:
+        click.echo(f"{path.name} was not drawn: {error}", err=True)

@@ -20,6 +20,7 @@ from msgspec import Meta, Struct
 from msgspec.structs import replace
 
 from enginebench.core.errors import UsageError
+from enginebench.core.limits import MARGIN
 from enginebench.core.records import Cache, Scope, Task
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -52,7 +53,7 @@ class Opt(Struct, frozen=True):
     names: str = ""  # on the command line, as click takes them; by default made of the field's name
     metavar: str | None = None
     multiple: bool = False
-    path: Literal["file", "folder"] | None = None
+    path: Literal["file", "folder", "any"] | None = None
     then: Callable[[Any], Any] | None = None  # the command line calls it with the value, and hands it to nobody else
     program: bool = False  # for Python callers alone
     name: str = ""
@@ -171,6 +172,22 @@ Wait: TypeAlias = Annotated[
 ]
 Timeout: TypeAlias = Annotated[float, Opt("Seconds that one process may take.", 900.0, ge=1)]
 Batch: TypeAlias = Annotated[int | None, Opt("Batch size. [that of --input-shape, else 1]", ge=1)]
+GraphEngine: TypeAlias = Annotated[str | None, Opt("ENGINE[:key=value,...] [ort; on a GPU ort-cuda]")]
+TopK: TypeAlias = Annotated[int, Opt("Number of layers to show and draw.", 30, ge=1)]
+Margin: TypeAlias = Annotated[
+    float,
+    Opt(
+        "Relative difference that matters.",
+        MARGIN,
+        gt=0,
+        le=1,
+        more="Also the largest change of the reference kernel between two runs",
+    ),
+]
+Store: TypeAlias = Annotated[
+    PathLike | None,
+    Opt("Folder of baselines. [$ENGINEBENCH_BASELINES, else results/baselines]", path="folder"),
+]
 Precision: TypeAlias = Annotated[str, Opt("fp32, tf32, fp16, bf16, int8 or fp8.", "fp32")]
 
 

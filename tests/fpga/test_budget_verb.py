@@ -6,10 +6,10 @@ import pytest
 from click.testing import CliRunner
 from msgspec.structs import replace
 
-from enginebench.cli.verbs.budget import command
 from enginebench.core.errors import ParseError, UsageError
 from enginebench.core.records import Block, EngineSpec, Measurement, MeasureSpec, Result
 from enginebench.core.store import encode
+from enginebench.verbs.budget import command
 
 LINK = ["--bytes-in", "64", "--bytes-out", "10", "--link", "1e5"]
 

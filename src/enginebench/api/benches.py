@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING
 from msgspec.structs import replace
 
 from enginebench.analyze.compare import Comparison
-from enginebench.api import given
-from enginebench.api.given import Model, PathLike, Shapes, Side
+from enginebench.api import checks as given
+from enginebench.api.checks import Model, PathLike, Shapes, Side
+from enginebench.api.progress import open_progress
 from enginebench.api.runs import note_folder
 from enginebench.api.tables import draw_text, make_frame
 from enginebench.backends.registry import read_engine
@@ -24,7 +25,6 @@ from enginebench.core.records import Cache, Result, Scope
 from enginebench.report.bench import BenchDocument, describe_bench, list_rows, render_bench, state_verdict
 from enginebench.report.run.fragment import format_fragment
 from enginebench.report.run.rows import Row
-from enginebench.verbs.progress import open_progress
 from enginebench.workflow.folder import default_folder, holds_run
 from enginebench.workflow.request import PERCENTILES, choose_row_batch, merge_options, name_settings, use_trtexec
 from enginebench.workflow.targets.bundles import fill_request, find_row, read_target

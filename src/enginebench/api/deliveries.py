@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 from pathlib import Path
 
-from enginebench.api import given
-from enginebench.api.given import PathLike
-from enginebench.verbs.progress import open_progress
+from enginebench.api import checks as given
+from enginebench.api.checks import PathLike
+from enginebench.api.progress import open_progress
 from enginebench.workflow.verbs.deliver import DeliverDocument, deliver_row
 
 

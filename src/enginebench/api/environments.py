@@ -7,13 +7,13 @@ from pathlib import Path
 
 from msgspec.structs import replace
 
-from enginebench.api import given
-from enginebench.api.given import Model, PathLike, Shapes
+from enginebench.api import checks as given
+from enginebench.api.checks import Model, PathLike, Shapes
+from enginebench.api.progress import open_progress
 from enginebench.backends.registry import read_engine
 from enginebench.core.limits import REGRESSION_MARGIN
 from enginebench.core.names import parse_precision
 from enginebench.core.records import Cache, Scope, Task
-from enginebench.verbs.progress import open_progress
 from enginebench.workflow.folder import default_folder
 from enginebench.workflow.request import choose_drop
 from enginebench.workflow.verbs import environments

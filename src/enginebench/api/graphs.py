@@ -7,11 +7,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Literal
 
-from enginebench.api import given
-from enginebench.api.given import Axes, Model, PathLike, Shapes
+from enginebench.api import checks as given
+from enginebench.api.checks import Axes, Model, PathLike, Shapes
+from enginebench.api.progress import open_progress
 from enginebench.core.names import parse_precision
 from enginebench.measure.pin import default_threads
-from enginebench.verbs.progress import open_progress
 from enginebench.workflow.request import parse_device
 from enginebench.workflow.verbs.build import BuildDocument, BuildSettings, build_engine, plan_engine
 from enginebench.workflow.verbs.export import ExportDocument, export_model

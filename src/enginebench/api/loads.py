@@ -6,9 +6,9 @@ import os
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from enginebench.api import given
-from enginebench.api.given import Model, PathLike, Shapes
-from enginebench.verbs.progress import open_progress
+from enginebench.api import checks as given
+from enginebench.api.checks import Model, PathLike, Shapes
+from enginebench.api.progress import open_progress
 from enginebench.report.load.document import LoadDocument, LoadSettings, Scenario
 from enginebench.workflow.folder import default_folder
 from enginebench.workflow.targets.bundles import fill_request, read_target

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable
 from pathlib import Path
 
-from enginebench.api import given
-from enginebench.api.given import PathLike
+from enginebench.api import checks as given
+from enginebench.api.checks import PathLike
+from enginebench.api.progress import open_progress
 from enginebench.core.ceilings import Ceilings
 from enginebench.models.zoo import BUILTIN, ModelCard
-from enginebench.verbs.progress import open_progress
 from enginebench.workflow.ceilings import store_ceilings
 from enginebench.workflow.verbs.doctor import DoctorDocument, FleetDoctorDocument, examine, examine_fleet
 from enginebench.workflow.verbs.roofline import measure_ceilings, read_request

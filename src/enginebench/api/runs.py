@@ -12,9 +12,10 @@ from typing import TYPE_CHECKING
 from msgspec.structs import replace
 
 from enginebench.analyze.ranking import Ref
-from enginebench.api import given
+from enginebench.api import checks as given
+from enginebench.api.checks import Axes, Model, PathLike, Shapes
 from enginebench.api.deliveries import deliver
-from enginebench.api.given import Axes, Model, PathLike, Shapes
+from enginebench.api.progress import open_progress
 from enginebench.api.tables import draw_text, make_frame
 from enginebench.bundle.writing import check_free
 from enginebench.core.errors import EngineBenchError, UsageError
@@ -24,7 +25,6 @@ from enginebench.report.run.fragment import format_fragment
 from enginebench.report.run.head import format_lines
 from enginebench.report.run.rows import Row, RunDocument
 from enginebench.report.run.terminal import render_run
-from enginebench.verbs.progress import open_progress
 from enginebench.workflow.campaign import judge_outcome, judge_precisions
 from enginebench.workflow.folder import RunFolder, RunRecord, default_folder
 from enginebench.workflow.main_job import run_model

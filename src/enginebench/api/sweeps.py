@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from enginebench.api.given import PathLike
+from enginebench.api.checks import PathLike
+from enginebench.api.progress import open_progress
 from enginebench.report.sweep.document import SweepDocument
-from enginebench.verbs.progress import open_progress
 from enginebench.workflow.fleet.spec import read_spec
 from enginebench.workflow.verbs import sweep as verb
 

@@ -130,9 +130,10 @@ def _write_verdict(
     results: Sequence[Result], margin: float, files: tuple[Path | None, Path | None], gate: bool
 ) -> None:
     from enginebench.analyze.diff import diff_results
-    from enginebench.cli.verdict import write_verdict
+    from enginebench.verbs.diff import write_verdict
 
-    write_verdict(diff_results(results[:1], results[1:], margin, neighbours=True, fed_alike=True), *files, gate=gate)
+    document = diff_results(results[:1], results[1:], margin, neighbours=True, fed_alike=True)
+    write_verdict(document, {"junit": files[0], "summary": files[1]}, gate=gate)
 
 
 def deliver_recommended(root: Path, out: Path) -> None:

@@ -18,6 +18,8 @@ from enginebench.analyze.drift import (
     measure_drift,
     measure_samples,
 )
+from enginebench.api.given import list_texts, share, take_side, to_path
+from enginebench.api.progress import open_progress
 from enginebench.backends.registry import accepts
 from enginebench.core.caveats import make_caveat
 from enginebench.core.errors import ArtifactError, GateFailed, UsageError
@@ -47,8 +49,6 @@ from enginebench.options import (
     verb,
 )
 from enginebench.report.drift import DriftDocument, DriftSide, SamplesDocument, print_drift
-from enginebench.verbs.given import list_texts, share, take_side, to_path
-from enginebench.verbs.progress import open_progress
 from enginebench.workflow.builds import cut_common
 from enginebench.workflow.child.arrays import load_arrays, save_arrays
 from enginebench.workflow.lock import lock_devices

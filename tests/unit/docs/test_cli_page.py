@@ -60,6 +60,7 @@ from enginebench.report.tune.document import (
     TuneDocument,
     TuneRef,
 )
+from enginebench.verbs.infer import InferDocument
 from enginebench.workflow.baselines import BaselineList
 from enginebench.workflow.verbs.bisect import BisectDocument
 from enginebench.workflow.verbs.build import BuildDocument
@@ -68,7 +69,6 @@ from enginebench.workflow.verbs.doctor import DoctorDocument, FleetDoctorDocumen
 from enginebench.workflow.verbs.environments import EnvironmentsDocument
 from enginebench.workflow.verbs.export import ExportDocument
 from enginebench.workflow.verbs.fpga import SimulateDocument
-from enginebench.workflow.verbs.infer import InferDocument
 from enginebench.workflow.verbs.quantize import CalibrateDocument, QuantizeDocument
 from enginebench.workflow.verbs.sweep import KindPlan, SweepPlan
 from pages import Table, find_code, find_section, find_tables, read_page

@@ -12,21 +12,19 @@ from typing import Any
 
 import numpy as np
 import pytest
-from msgspec.structs import replace
 
 from enginebench.core.errors import DeviceBusy, MeasurementError
-from enginebench.core.records import Availability, EngineSpec, MeasureSpec, ModelSource
+from enginebench.core.records import Availability, EngineSpec, MeasureSpec
 from enginebench.models.zoo import DATA_DIR
+from enginebench.verbs import accuracy, stages
 from enginebench.verbs import drift as drifting
+from enginebench.verbs import infer as inference
 from enginebench.workflow import lock, main_job, plan
 from enginebench.workflow.folder import RunRequest
 from enginebench.workflow.lock import lock_device, lock_devices
-from enginebench.workflow.targets.sides import SideRequest
 from enginebench.workflow.targets.stored import Side
-from enginebench.workflow.verbs import accuracy, stages
 from enginebench.workflow.verbs import bench as comparison
 from enginebench.workflow.verbs import build as building
-from enginebench.workflow.verbs import infer as inference
 
 GRAPH = DATA_DIR / "digits-cnn.onnx"
 
@@ -164,19 +162,10 @@ class Silent:
 
 QUIET: Any = Silent()
 GPU = EngineSpec(backend="trtexec", device="cuda:0")
-SIDES = SideRequest(source=ModelSource(model=""))
 
 
 def infer(folder: Path) -> None:
-    np.savez(folder / "in.npz", input=np.zeros((1, 1, 8, 8), np.float32))
-    inference.infer_file(
-        ModelSource(model=str(GRAPH), inputs=str(folder / "in.npz")),
-        folder / "out.npz",
-        engine=("tensorrt", {}),
-        device="cpu",
-        threads=1,
-        reporter=QUIET,
-    )
+    inference.infer(GRAPH, {"input": np.zeros((1, 1, 8, 8), np.float32)}, engine="tensorrt")
 
 
 VERBS: dict[str, tuple[Any, Callable[[Path], object], set[str]]] = {
@@ -190,9 +179,7 @@ VERBS: dict[str, tuple[Any, Callable[[Path], object], set[str]]] = {
     ),
     "stages": (
         stages,
-        lambda d: stages.measure_stages(
-            replace(ask("trtexec"), model="resnet18"), images=None, n=1, decoders=1, reporter=QUIET
-        ),
+        lambda d: stages.stages("resnet18", engine="trtexec", n=1, decoders=1),
         {"cuda:0"},
     ),
     "drift": (
@@ -202,9 +189,7 @@ VERBS: dict[str, tuple[Any, Callable[[Path], object], set[str]]] = {
     ),
     "accuracy": (
         accuracy,
-        lambda d: accuracy.measure_side_accuracy(
-            f"tensorrt@{GRAPH}", "digits", request=SIDES, model="digits-cnn", reporter=QUIET
-        ),
+        lambda d: accuracy.accuracy(f"tensorrt@{GRAPH}", "digits", model="digits-cnn"),
         {"cuda:0"},
     ),
     "infer": (inference, infer, {"cuda:0"}),

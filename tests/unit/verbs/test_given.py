@@ -9,7 +9,7 @@ import pytest
 
 import enginebench
 from enginebench import UsageError
-from enginebench.api.given import OPEN_RANGES, RANGES, check, read_batches
+from enginebench.api.checks import OPEN_RANGES, RANGES, check, read_batches
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ import pytest
 
 import enginebench
 from enginebench import Bench, GateFailed, MeasurementError, MissingDependency, Run, UsageError
-from enginebench.verbs import progress
+from enginebench.api import progress
 from enginebench.workflow.child.jobs import Job, MeasureJob
 from in_process import Children, children  # noqa: F401 - a fixture
 from stored_run import EVIL, make_doubtful_results, make_results, write_run

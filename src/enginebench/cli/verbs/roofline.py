@@ -34,7 +34,7 @@ def command(
     observed, never a data sheet's figure. `run` and `profile` say then how far each row and layer is from its limit.
     """
     from enginebench.cli.progress import open_reporter
-    from enginebench.cli.verbs.parse import draw, show
+    from enginebench.door import draw, show
     from enginebench.report.roofline import draw_ceilings, render_ceilings
     from enginebench.workflow.ceilings import store_ceilings
     from enginebench.workflow.verbs.roofline import measure_ceilings, read_request
@@ -42,7 +42,7 @@ def command(
     request = read_request(precisions, threads, device, quick)
     with open_reporter() as reporter:
         document = measure_ceilings(request, reporter=reporter, wait=wait)
-    show(document, as_json, lambda: render_ceilings(document))
+    show(document, {"as_json": as_json}, lambda document, console: console.print(render_ceilings(document)))
     for path in store_ceilings(document, out):
         click.echo(str(path), err=True)
     if out is not None:

@@ -10,8 +10,8 @@ import pytest
 from click.testing import CliRunner, Result
 
 import trtexec_artifacts as made
-from enginebench.cli.verbs.parse import parse
 from enginebench.core.errors import EngineBenchError, ParseError
+from enginebench.verbs.parse import command as parse
 
 
 def run(*args: object) -> Result:

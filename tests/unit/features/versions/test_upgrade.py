@@ -15,9 +15,9 @@ from enginebench.core.names import row_id
 from enginebench.core.records import Artifact, LayerTime, Result, TensorSpec
 from enginebench.report.run.markdown import format_diff_markdown
 from enginebench.report.run.upgrade import state_changes
+from enginebench.verbs.upgrade import diff_environments, parse_between
 from enginebench.workflow.child.arrays import save_answers
 from enginebench.workflow.folder import RunFolder, RunRecord, RunRequest
-from enginebench.workflow.verbs.upgrade import diff_environments, parse_between
 from samples import make_machine, make_result
 
 LOGITS = TensorSpec(name="logits", dtype="float32", shape=("batch", 10))

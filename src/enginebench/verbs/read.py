@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import os
-from collections.abc import Iterable, Sequence
-from functools import partial
+from collections.abc import Iterable
 from pathlib import Path
 from typing import TypeAlias
 
 from msgspec import Struct
 
-from enginebench.analyze.diff import DIFF_SCHEMA, DiffDocument, diff_results
+from enginebench.analyze.diff import DIFF_SCHEMA, DiffDocument
 from enginebench.analyze.limits.layers import EngineProfileDocument
 from enginebench.analyze.stages import StagesDocument
 from enginebench.analyze.trtexec.folder import Kind, is_trtexec_folder, read_folder, sniff_kind
@@ -25,15 +23,14 @@ from enginebench.analyze.trtexec.records import (
     ProfileDocument,
     TimesDocument,
 )
-from enginebench.api import given
+from enginebench.api import checks as given
 from enginebench.api.benches import Bench
-from enginebench.api.given import PathLike
+from enginebench.api.checks import PathLike
 from enginebench.api.runs import Run
 from enginebench.bundle.record import BUNDLE_SCHEMA, Bundle
 from enginebench.core.ceilings import CEILINGS_SCHEMA, Ceilings
-from enginebench.core.errors import GateFailed, ParseError, UsageError
-from enginebench.core.limits import MARGIN
-from enginebench.core.records import Result, Task
+from enginebench.core.errors import ParseError, UsageError
+from enginebench.core.records import Result
 from enginebench.core.store import is_result, read_record, read_result, read_schema
 from enginebench.fpga.budget import Budget
 from enginebench.models.precision.calibration import CALIBRATION_SCHEMA, Calibration, read_calibration
@@ -47,25 +44,21 @@ from enginebench.report.sweep.document import SWEEP_SCHEMA, SweepDocument
 from enginebench.report.trtexec.report import SCHEMA as TRTEXEC_SCHEMA
 from enginebench.report.trtexec.report import TrtexecReport, describe_cases
 from enginebench.report.tune.document import TUNE_SCHEMA, TuneDocument
-from enginebench.verbs.progress import open_progress
+from enginebench.verbs import parse
+from enginebench.verbs.infer import InferDocument
 from enginebench.workflow import baselines, folder
 from enginebench.workflow.fleet.reading import find_rows_folder, holds_sweep
 from enginebench.workflow.fleet.reporting import report_sweep
 from enginebench.workflow.history import read_history, select_rows
 from enginebench.workflow.reporting import FORMATS, Written, check_formats, report_folder, report_trtexec
-from enginebench.workflow.request import choose_drop
 from enginebench.workflow.search.mixed import MIXED_SCHEMA, MixedDocument
-from enginebench.workflow.verbs import parse
 from enginebench.workflow.verbs.bisect import BisectDocument
 from enginebench.workflow.verbs.build import BuildDocument
 from enginebench.workflow.verbs.deliver import DeliverDocument
-from enginebench.workflow.verbs.diff import Question, ask_again
 from enginebench.workflow.verbs.doctor import DoctorDocument, FleetDoctorDocument
 from enginebench.workflow.verbs.environments import EnvironmentsDocument
 from enginebench.workflow.verbs.export import ExportDocument
-from enginebench.workflow.verbs.infer import InferDocument
 from enginebench.workflow.verbs.quantize import CalibrateDocument, QuantizeDocument
-from enginebench.workflow.verbs.upgrade import diff_environments, parse_between
 
 # What `read` can answer with.
 Document: TypeAlias = (
@@ -194,194 +187,6 @@ def _read_trtexec(place: Path, kind: Kind) -> LogDocument | TimesDocument | Prof
     if kind == "times":
         return parse.parse_times(place)
     return parse.parse_profile(place) if kind == "profile" else parse.parse_layers(place)
-
-
-def parse_log(
-    file: PathLike, *, model: str | None = None, precision: str | None = None, batch: int | None = None
-) -> LogDocument:
-    """Every run in a log of trtexec: summary, version, device, options, warnings, passed or failed.
-
-    Args:
-        file: the log.
-        model: recorded in the document.
-        precision: recorded in the document.
-        batch: images in one query; gives images/s.
-
-    Raises:
-        ParseError: it is no log of trtexec.
-    """
-    given.check(batch=batch)
-    return read_log(Path(file), model, precision, batch)
-
-
-def parse_times(
-    file: PathLike,
-    *,
-    model: str | None = None,
-    precision: str | None = None,
-    batch: int | None = None,
-    warmup_ms: float | None = None,
-    log: PathLike | None = None,
-) -> TimesDocument:
-    """A timing file of trtexec: throughput and latency with intervals, without the warm-up.
-
-    Args:
-        file: of `--exportTimes`.
-        model: recorded in the document.
-        precision: recorded in the document.
-        batch: images in one query; gives images/s.
-        warmup_ms: queries that begin earlier are warm-up; by default as the file, or the log, tells.
-        log: of the same run: tells what is warm-up.
-
-    Raises:
-        ParseError: a file cannot be read; names path and position.
-    """
-    given.check(batch=batch, warmup_ms=warmup_ms)
-    return parse.parse_times(
-        Path(file), model=model, precision=precision, batch=batch, warmup_ms=warmup_ms, log=given.to_path(log)
-    )
-
-
-def parse_profile(
-    file: PathLike,
-    *,
-    model: str | None = None,
-    precision: str | None = None,
-    batch: int | None = None,
-    against: PathLike | None = None,
-) -> ProfileDocument:
-    """Time by layer of a profile of trtexec, slowest first; with `against` also what no layer explains.
-
-    Args:
-        file: of `--exportProfile`.
-        model: recorded in the document.
-        precision: recorded in the document.
-        batch: images in one query.
-        against: timing file or log of the engine without the profiler.
-
-    Raises:
-        ParseError: a file cannot be read; names path and position.
-    """
-    given.check(batch=batch)
-    return parse.parse_profile(
-        Path(file), model=model, precision=precision, batch=batch, against=given.to_path(against)
-    )
-
-
-def parse_layers(
-    file: PathLike,
-    *,
-    model: str | None = None,
-    precision: str | None = None,
-    batch: int | None = None,
-    profile: PathLike | None = None,
-    against: PathLike | None = None,
-    against_profile: PathLike | None = None,
-) -> LayersDocument:
-    """Types, precisions and ONNX operators of an engine's layers; with `against` how two engines differ.
-
-    Args:
-        file: of `--exportLayerInfo`.
-        model: recorded in the document.
-        precision: recorded in the document.
-        batch: images in one query.
-        profile: of the same engine: shares are then of time.
-        against: layers of another engine of the same model, the base.
-        against_profile: of that engine; by default the one beside it, where `profile` is given.
-
-    Raises:
-        ParseError: a file cannot be read; names path and position.
-    """
-    given.check(batch=batch)
-    return parse.parse_layers(
-        Path(file),
-        model=model,
-        precision=precision,
-        batch=batch,
-        profile=given.to_path(profile),
-        against=given.to_path(against),
-        against_profile=given.to_path(against_profile),
-    )
-
-
-def diff(
-    base: Run | PathLike | Sequence[Run | PathLike],
-    cand: Run | PathLike | None = None,
-    *,
-    between: str | None = None,
-    margin: float = MARGIN,
-    gate: bool = False,
-    allow_not_comparable: bool = False,
-    metric: str | None = None,
-    targets: PathLike | None = None,
-    inputs: PathLike | None = None,
-    data: PathLike | None = None,
-    task: Task | None = None,
-    max_metric_drop: float | None = None,
-    max_top1_drop: float | None = None,
-    store: PathLike | None = None,
-    progress: bool | None = None,
-) -> DiffDocument:
-    """Of each row of `cand` whether it is faster than in `base`, slower, equivalent, or not comparable.
-
-    With `between` an upgrade report: the rows of one environment against those of another, in the same runs. With
-    `targets` the engines of both answer the same samples now, and are judged by `metric`, whatever the runs stored.
-
-    Args:
-        base: a `Run`, the folder of one, the file of a stored row, or the name of a saved baseline. With `between` a
-            run, or several, by themselves or as folders.
-        cand: the same; nothing with `between`.
-        between: OLD or OLD,NEW, two environments whose rows the runs measured in turns; NEW by default the current one.
-        margin: of the verdicts, as a share.
-        gate: raise GateFailed if a row is slower, worse, or cannot be compared.
-        allow_not_comparable: let rows that cannot be compared pass.
-        metric: that both stored, or that they are asked for now; by default the first one.
-        targets: the file of right answers, one for each sample.
-        inputs: the samples; by default those that `cand` was measured on.
-        data: the same: a folder with one folder for each class, prepared arrays, or "digits".
-        task: what the model is for: how its answers are read, and its metric.
-        max_metric_drop: what a row may lose of it, in its own unit; by default 0.01 of a share, 1 % of anything else.
-        max_top1_drop: the same of top-1 accuracy, in points.
-        store: where named baselines lie.
-        progress: None: a bar in a notebook, silence elsewhere. True: also on stderr. False: never.
-
-    Raises:
-        UsageError: two sides are not what was given, a run has no rows of an environment, or a metric fails.
-        ArtifactError: a side is none of these, or damaged.
-        GateFailed: under `gate`.
-    """
-    given.check(margin=margin, task=task, max_metric_drop=max_metric_drop, max_top1_drop=max_top1_drop)
-    sides = [base] if isinstance(base, Run | str | os.PathLike) else list(base)
-    named = (metric,) if metric else ()
-    drop = choose_drop(max_metric_drop, max_top1_drop, named)
-    samples = [None if one is None else os.fspath(one) for one in (targets, data, inputs)]
-    question = Question(metrics=named, targets=samples[0], data=samples[1], inputs=samples[2], task=task)
-    if question.asked and between is not None:
-        raise UsageError("`between` compares what the runs stored; leave out targets, inputs, data and task")
-    if between is not None and cand is None:
-        folders = [side.folder if isinstance(side, Run) else Path(side) for side in sides]
-        compare = partial(diff_environments, folders, parse_between(between))
-    elif between is None and cand is not None and len(sides) == 1 and question.asked:
-        with open_progress(progress) as reporter:
-            rows = ask_again(_find_side(sides[0], store), _find_side(cand, store), question, reporter)
-        compare = partial(diff_results, *rows)
-    elif between is None and cand is not None and len(sides) == 1:
-        compare = partial(diff_results, _list_results(sides[0], store), _list_results(cand, store))
-    else:
-        raise UsageError("diff compares base with cand, or the environments of `between` in the runs given as base")
-    document = compare(margin, allow_not_comparable=allow_not_comparable, metric=metric, max_metric_drop=drop)
-    if gate and document.gate_failed:
-        failed = "; ".join(f"{row.id}: {', '.join(row.failures)}" for row in document.rows if row.failures)
-        raise GateFailed(f"the gate failed. {failed or document.verdict}")
-    return document
-
-
-def _find_side(side: Run | PathLike, store: PathLike | None) -> Path:
-    return side.folder if isinstance(side, Run) else baselines.find_side(os.fspath(side), given.to_path(store))
-
-
-def _list_results(side: Run | PathLike, store: PathLike | None) -> list[Result]:
-    return list(side.results) if isinstance(side, Run) else baselines.read_side(os.fspath(side), given.to_path(store))
 
 
 def history(path: PathLike, *, engine: str | Iterable[str] = (), model: str | Iterable[str] = ()) -> HistoryDocument:

@@ -1,4 +1,4 @@
-"""The verb `budget`: its terms given by hand, as bytes over a link, or taken from stored results."""
+"""`budget`: what an accelerator behind a link can gain; terms by hand, as bytes over a link, or from stored results."""
 
 from __future__ import annotations
 
@@ -6,15 +6,21 @@ import json
 import math
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Annotated, Any, TypedDict, Unpack
 
-from msgspec import Struct
+import click
 
+from enginebench import door
+from enginebench.api.given import to_path
 from enginebench.core.errors import ParseError, UsageError
 from enginebench.core.records import Result
 from enginebench.core.store import is_result, read_result
 from enginebench.fpga.budget import Budget, BudgetSpec, Transfer, compute_budget
 from enginebench.fpga.links import parse_link
+from enginebench.options import Opt, PathLike, Printed, verb
+
+if TYPE_CHECKING:
+    from rich.console import Console
 
 # Each stage of `stages`, and the term of the budget that it belongs to.
 STAGE_TERMS = {
@@ -32,55 +38,85 @@ STAGE_TERMS = {
 LARGEST_DOCUMENT_BYTES = 1 << 30  # a stored row of ten million samples has about 100 MB
 
 
-class BudgetTerms(Struct, frozen=True, kw_only=True):
-    """The terms of a call as they are given: by hand, as bytes over a link, or by stored results."""
+class BudgetOptions(TypedDict, total=False):
+    t_pre_ms: Annotated[float | None, Opt("Time to preprocess one item.", ge=0)]
+    t_copy_in_ms: Annotated[float | None, Opt("Time to copy one item in; or give --bytes-in and --link.", ge=0)]
+    t_compute_ms: Annotated[float | None, Opt("Time to compute one item.", ge=0)]
+    t_copy_back_ms: Annotated[float | None, Opt("Time to copy one answer back; or give --bytes-out and --link.", ge=0)]
+    t_post_ms: Annotated[float | None, Opt("Time to postprocess one item.", ge=0)]
+    t_call_ms: Annotated[float, Opt("Fixed time per call, whatever the batch.", 0.0, ge=0)]
+    bytes_in: Annotated[int | None, Opt("Bytes of one item.", ge=0)]
+    bytes_out: Annotated[int | None, Opt("Bytes of one answer.", ge=0)]
+    frame_bytes_in: Annotated[int, Opt("Extra bytes per call: header, checksum.", 0, ge=0)]
+    frame_bytes_out: Annotated[int, Opt("Extra bytes per answer.", 0, ge=0)]
+    link: Annotated[
+        str | None, Opt("uart:115200, usb2, usb3, eth100, eth1g, pcie3x4, or BYTES_PER_S+LATENCY_US; +usb[:MS].")
+    ]
+    batch: Annotated[int, Opt("Items per call.", 1, ge=1)]
+    source: Annotated[
+        PathLike | None,
+        Opt("Take terms from a stored row, or from the JSON of bench or stages.", names="--from", path="file"),
+    ]
+    baseline_ms: Annotated[float | None, Opt("Time per item of what the accelerator would replace.", gt=0)]
+    baseline_from: Annotated[PathLike | None, Opt("The same, from a stored result.", path="file")]
 
-    t_pre_ms: float | None = None
-    t_copy_in_ms: float | None = None
-    t_compute_ms: float | None = None
-    t_copy_back_ms: float | None = None
-    t_post_ms: float | None = None
-    t_call_ms: float = 0.0
-    bytes_in: int | None = None
-    bytes_out: int | None = None
-    frame_bytes_in: int = 0
-    frame_bytes_out: int = 0
-    link: str | None = None
-    batch: int = 1
-    source: Path | None = None
-    baseline_ms: float | None = None
-    baseline_from: Path | None = None
+
+class BudgetPrinted(Printed, total=False):
+    picture: Annotated[
+        str | None, Opt("Draw the terms, and the speed-up by link rate: .html, .svg, .png or .json.", path="file")
+    ]
 
 
-def work_out_budget(terms: BudgetTerms) -> Budget:
-    """What a call costs, what bounds it, and what it gains over the baseline.
+@verb(BudgetOptions)
+def budget(**options: Unpack[BudgetOptions]) -> Budget:
+    """Add up the five terms of a call to an accelerator, and show what bounds its speed.
+
+    Example: enginebench budget --bytes-in 64 --bytes-out 1 --link uart:115200
+
+    The answer has the share of each term, the speed-up, and the link rate and batch at which the accelerator breaks
+    even. Give a term as a time, as bytes over a link, or from stored results; what you give by hand overrides what is
+    stored, and a missing term is zero.
 
     Raises:
         UsageError: not one term is given, or one of them twice.
         ParseError: a stored result cannot be read.
     """
-    if terms.baseline_ms is not None and terms.baseline_from is not None:
+    source, other = to_path(options["source"]), to_path(options["baseline_from"])
+    if options["baseline_ms"] is not None and other is not None:
         raise UsageError("--baseline-ms and --baseline-from both set the baseline; keep one")
     given = {
-        "pre": terms.t_pre_ms,
-        "copy_in": terms.t_copy_in_ms,
-        "compute": terms.t_compute_ms,
-        "copy_back": terms.t_copy_back_ms,
-        "post": terms.t_post_ms,
+        "pre": options["t_pre_ms"],
+        "copy_in": options["t_copy_in_ms"],
+        "compute": options["t_compute_ms"],
+        "copy_back": options["t_copy_back_ms"],
+        "post": options["t_post_ms"],
     }
     sizes = {
-        "copy_in": (terms.bytes_in, terms.frame_bytes_in),
-        "copy_back": (terms.bytes_out, terms.frame_bytes_out),
+        "copy_in": (options["bytes_in"], options["frame_bytes_in"]),
+        "copy_back": (options["bytes_out"], options["frame_bytes_out"]),
     }
     spec = make_spec(
         given,
-        make_transfers(sizes, terms.link, given),
-        stored=read_terms(terms.source) if terms.source else {},
-        call_ms=terms.t_call_ms,
-        batch=terms.batch,
-        baseline_ms=read_total(terms.baseline_from) if terms.baseline_from else terms.baseline_ms,
+        make_transfers(sizes, options["link"], given),
+        stored=read_terms(source) if source else {},
+        call_ms=options["t_call_ms"],
+        batch=options["batch"],
+        baseline_ms=read_total(other) if other else options["baseline_ms"],
     )
     return compute_budget(spec)
+
+
+@door.command(budget, shown=BudgetPrinted)
+def command(shown: BudgetPrinted, **options: Unpack[BudgetOptions]) -> None:
+    document = budget(**options)
+    if shown["picture"]:
+        from enginebench.report.budget_chart import save_budget_chart
+
+        curve = [(point.bytes_per_s, point.speedup) for point in document.curve if point.speedup is not None]
+        rates = document.link_bytes_per_s, document.break_even_bytes_per_s
+        save_budget_chart(Path(shown["picture"]), document.terms_ms, curve, *rates)
+        click.echo(f"picture: {shown['picture']}", err=True)
+    door.show(document, shown, print_budget)
 
 
 def make_transfers(
@@ -210,3 +246,44 @@ def _read_batch(path: Path, row: Mapping[str, Any]) -> int:
     if isinstance(batch, bool) or not isinstance(batch, int) or batch < 1:
         raise ParseError(path, "$.batch", repr(batch)[:60], "a positive whole number")
     return batch
+
+
+def print_budget(budget: Budget, console: Console) -> None:
+    """Prints the terms as a table, then what follows from them."""
+    from rich.table import Table
+    from rich.text import Text
+
+    from enginebench.core.text import clean_text
+
+    table = Table(box=None, pad_edge=False)
+    table.add_column("term")
+    table.add_column("ms", justify="right")
+    table.add_column("share", justify="right")
+    for name, time in budget.terms_ms.items():
+        table.add_row(name, f"{time:.6g}", f"{budget.shares[name]:.1%}")
+    table.add_row("total", f"{budget.total_ms:.6g}", "")
+    console.print(table)
+    for line in describe_budget(budget):
+        console.print(Text(clean_text(line)), soft_wrap=True)
+
+
+def describe_budget(budget: Budget) -> list[str]:
+    """What follows from the terms, one sentence each."""
+    lines = []
+    if budget.throughput_serial_per_s and budget.throughput_pipelined_per_s:
+        verb = "set" if budget.bottleneck == "copies" else "sets"
+        lines.append(
+            f"throughput: {budget.throughput_serial_per_s:.4g}/s with one call after another, "
+            f"{budget.throughput_pipelined_per_s:.4g}/s pipelined ({budget.bottleneck} {verb} the pace)"
+        )
+    if budget.compute_gain_bound is not None:
+        lines.append(f"if compute took no time: {budget.compute_gain_bound:.4g}x faster than now")
+    if budget.speedup is not None:
+        bound = f"; at most {budget.speedup_bound:.4g}x with compute at zero" if budget.speedup_bound else ""
+        lines.append(f"speed-up over {budget.baseline_ms:g} ms per item: {budget.speedup:.4g}x{bound}")
+    if budget.break_even_bytes_per_s is not None:
+        here = f"the link carries {budget.link_bytes_per_s:.6g}"
+        lines.append(f"breaks even at {budget.break_even_bytes_per_s:.6g} bytes/s; {here}")
+    if budget.break_even_batch is not None:
+        lines.append(f"breaks even from a batch of {budget.break_even_batch}")
+    return lines + list(budget.notes)

@@ -1,24 +1,29 @@
-"""The verb `accuracy`: how good a side's answers to labelled samples are, and the paired difference to a reference."""
+"""`accuracy`: how good a side's outputs for labelled samples are, and the paired difference to a reference."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from pathlib import Path
+from typing import Annotated, Unpack
 
 from msgspec.structs import replace
 
+from enginebench import door
 from enginebench.analyze.diff import tell_loss
 from enginebench.analyze.metrics.scores import find_score, find_value, loses_too_much
+from enginebench.api.given import read_metrics, share, take_side, to_text
+from enginebench.api.progress import open_progress
 from enginebench.core.caveats import make_caveat
 from enginebench.core.errors import GateFailed, UsageError
-from enginebench.core.records import Caveat, Task
+from enginebench.core.records import Caveat
 from enginebench.models.precision.calibration_data import PICTURE_TASKS
 from enginebench.models.zoo import BUILTIN, TIMM_PREFIX
-from enginebench.report.accuracy import AccuracyDocument, tell_nonfinite
+from enginebench.options import InputSize, Judging, Modules, Opt, PathLike, Printed, Shared, Side, Trusting, verb
+from enginebench.report.accuracy import AccuracyDocument, print_accuracy, tell_nonfinite
 from enginebench.workflow.child.isolate import child_environment, run_child
 from enginebench.workflow.child.jobs import AnswerJob, Labelled, LabelledAnswer
 from enginebench.workflow.lock import lock_devices
 from enginebench.workflow.progress import Reporter
+from enginebench.workflow.request import choose_drop
 from enginebench.workflow.scoring import choose_metrics, judge_by, score_file
 from enginebench.workflow.targets.scratch import open_scratch
 from enginebench.workflow.targets.sides import MadeSources, OpenSide, SideRequest, check_side, choose_step, open_side
@@ -30,51 +35,107 @@ ALL_SAMPLES = 1 << 62
 ANSWERS = "answers.npz"
 
 
+class AccuracyOptions(Modules, Judging, Shared, total=False):
+    n: Annotated[int | None, Opt("Number of samples, drawn with --seed. [all]", ge=1)]
+    ref: Annotated[Side | None, Opt("Compare with this side on the same samples.", metavar="SIDE")]
+    model: Annotated[
+        str | None,
+        Opt("Model whose preprocessing to use when TARGET is a file. [that of a SIDE]", metavar="MODEL"),
+    ]
+    max_metric_drop: Annotated[
+        float | None,
+        Opt(
+            "What SIDE may lose of the metric against --ref, in its own unit.",
+            ge=0,
+            metavar="X",
+            more="Makes it a gate with exit code 4",
+        ),
+    ]
+    input_size: InputSize
+    gate: Annotated[bool, Opt("Raise GateFailed where more was lost than max_metric_drop.", True, program=True)]
+
+
+@verb(AccuracyOptions)
+def accuracy(
+    side: Side,
+    data: Annotated[
+        PathLike | None,
+        Opt(
+            "A folder of one folder per class, prepared arrays, or the held-out digits.",
+            metavar="DIR|F.npz|digits",
+            more="Prepared arrays need `--targets`",
+        ),
+    ] = None,
+    **options: Unpack[AccuracyOptions],
+) -> AccuracyDocument:
+    """Measure how good the outputs of SIDE for labelled samples are, with intervals.
+
+    Example: enginebench accuracy ort@digits-cnn --data digits
+
+    SIDE is ENGINE@TARGET (ort@digits-cnn, openvino@int8.onnx) or the file of a stored row. Pictures go through the
+    model's own preprocessing; samples of your own are given by --inputs, and their right answers by --targets. The
+    metric is top-1 and top-5 accuracy, that of --task, or your own. With --ref a second side gets the same samples,
+    and the difference comes with an interval: this shows whether a lower precision costs accuracy.
+
+    Args:
+        side: also (ENGINE, model).
+
+    Raises:
+        UsageError: there are no labels, they do not fit the model, its preprocessing is not known, or the metric fails.
+        ArtifactError: a picture or label cannot be used, or the graph was made for another preprocessing.
+        GateFailed: more was lost than max_metric_drop.
+    """
+    request, ref = share(options).make_side_request(options["input_size"]), options["ref"]
+    drop = choose_drop(options["max_metric_drop"], options["max_top1_drop"], read_metrics(options["metric"]))
+    with (
+        take_side(side, options["example_inputs"]) as own,
+        take_side(ref if ref is not None else "", options["example_inputs"]) as other,
+        open_progress(options["progress"]) as reporter,
+    ):
+        document = measure_side_accuracy((own, other or None), to_text(data), request, options, drop, reporter)
+    return judge(document) if options["gate"] else document
+
+
+@door.command(accuracy, "SIDE", shown=Trusting)
+def command(side: str, data: str | None, shown: Printed, **options: Unpack[AccuracyOptions]) -> None:
+    options["gate"] = False
+    document = accuracy(side, data, **options)
+    door.show(document, shown, print_accuracy)
+    judge(document)
+
+
 def measure_side_accuracy(
-    side: str,
+    sides: tuple[str, str | None],
     data: str | None,
-    *,
     request: SideRequest,
-    reference: str | None = None,
-    n: int | None = None,
-    model: str | None = None,
-    metrics: Sequence[str] = (),
-    targets: str | None = None,
-    task: Task | None = None,
-    max_metric_drop: float | None = None,
+    options: AccuracyOptions,
+    max_metric_drop: float | None,
     reporter: Reporter,
 ) -> AccuracyDocument:
     """The scores of a side with intervals, and the differences to a reference on the same samples.
 
     Args:
-        side: SIDE.
+        sides: SIDE, and the SIDE to compare with.
         data: `digits` (the held-out ones), a folder of pictures, or prepared arrays; None: the inputs of the request.
         request: what both sides have in common.
-        reference: the SIDE to compare with.
-        n: number of samples, drawn with the seed; None: all.
-        model: the model whose preprocessing to use if TARGET is a file; None: the side's own.
-        metrics: names of built-in ones, or package.module:function; those of the task if there are none.
-        targets: the file of right answers; None: the data have labels.
-        task: what the model is for.
+        options: of these n, model, metric, targets and task count.
         max_metric_drop: what the side may lose of the first metric against the reference, in its own unit.
         reporter: progress.
-
-    Raises:
-        UsageError: there are no labels, they do not fit the model, its preprocessing is not known, or the metric fails.
-        ArtifactError: a picture or label cannot be used, or the graph was made for another preprocessing.
     """
+    (side, reference), n, task = sides, options["n"], options["task"]
+    targets, model = to_text(options["targets"]), options["model"]
     if data is None and request.source.inputs is None:
         raise UsageError("accuracy needs labelled samples: --data DIR or digits, or --inputs F.npz with --targets F")
     if max_metric_drop is not None and reference is None:
         raise UsageError("--max-metric-drop limits what is lost against another side; name it with --ref SIDE")
     check_labelled(data, targets)
-    for text in filter(None, (side, reference)):
+    for text in filter(None, sides):
         check_side(text)
     labelled = Labelled(
         data=data if data in (None, "digits") else str(Path(data).absolute()),
         n=n or ALL_SAMPLES,
         input_size=request.source.input_size,
-        metrics=choose_metrics(metrics, task),
+        metrics=choose_metrics(read_metrics(options["metric"]), task),
         targets=targets,
         task=task,
     )
@@ -125,14 +186,15 @@ def measure_side_accuracy(
     )
 
 
-def gate_accuracy(document: AccuracyDocument) -> None:
-    """Fails where more was lost than a limit of the user's own allows, or answers are not finite.
+def judge(document: AccuracyDocument) -> AccuracyDocument:
+    """The document, if not more was lost than a limit of the user's own allows, and all outputs are finite.
 
     Raises:
-        GateFailed: it was.
+        GateFailed: more was, or they are not.
     """
     if document.max_metric_drop is not None and document.failures:
         raise GateFailed(f"the gate failed. {'; '.join(document.failures)}")
+    return document
 
 
 def doubt_number(found: int, asked: int | None, data: str) -> tuple[Caveat, ...]:

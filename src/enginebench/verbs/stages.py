@@ -1,4 +1,4 @@
-"""The verb `stages`: the time from JPEG file to label, first one stage after another and then overlapped.
+"""`stages`: the time from JPEG file to label, first one stage after another and then overlapped.
 
 The timing runs in a child process (`child/perform/stages`); the parent makes the pictures, the graph and the document.
 """
@@ -6,9 +6,17 @@ The timing runs in a child process (`child/perform/stages`); the parent makes th
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Annotated, Unpack
 
+from enginebench import door
 from enginebench.analyze.stages import StagesDocument, describe_stages
+from enginebench.api.given import share, take_model, to_path
+from enginebench.api.progress import open_progress
 from enginebench.core.errors import UsageError
+from enginebench.core.store import encode, write_atomic
+from enginebench.measure.pin import default_threads
+from enginebench.options import InputSize, Model, Opt, PathLike, Precision, Printed, Shared, Wait, verb
+from enginebench.report.stages import print_stages
 from enginebench.workflow.child.isolate import child_environment, run_child
 from enginebench.workflow.child.jobs import StagesJob
 from enginebench.workflow.folder import ARTIFACTS, RunRequest, hide_home
@@ -24,50 +32,84 @@ GPU_LANES = 2
 STAGES_TIMEOUT_S = 1800.0
 
 
-def measure_stages(
-    request: RunRequest,
-    *,
-    images: Path | None,
-    n: int,
-    decoders: int,
-    save_images: Path | None = None,
-    reporter: Reporter,
-    wait: bool = True,
-) -> StagesDocument:
-    """Measures where the time goes from JPEG file to label.
+class StagesOptions(Shared, total=False):
+    engine: Annotated[str, Opt("ENGINE[:key=value,...]", "pytorch")]
+    precision: Precision
+    batch: Annotated[int, Opt("Pictures per call.", 1, ge=1)]
+    images: Annotated[PathLike | None, Opt("Folder of JPEG files. [generated photographs]", path="folder")]
+    n: Annotated[int, Opt("Number of pictures.", 256, ge=1)]
+    decoders: Annotated[int | None, Opt("Threads that decode and preprocess ahead. [physical cores]", ge=1, le=256)]
+    save_images: Annotated[
+        PathLike | None, Opt("Keep the pictures in this folder, for calibrate --data.", path="folder")
+    ]
+    time_limit: Annotated[float, Opt("Seconds of each of the two measurements.", 3.0, gt=0, metavar="S")]
+    input_size: InputSize
+    wait: Wait
+
+
+class StagesPrinted(Printed, total=False):
+    out: Annotated[str | None, Opt("Also write the JSON document to this file.", path="file")]
+
+
+@verb(StagesOptions)
+def stages(target: Model, **options: Unpack[StagesOptions]) -> StagesDocument:
+    """Time TARGET from JPEG file to label: decode, resize, copy in, compute, copy out, top 5.
+
+    Example: enginebench stages resnet18 --engine ort --n 64
+
+    The stages run one after another first, which shows where the time goes; then with decoding threads and overlapped
+    copies, which shows what a pipeline gains.
 
     Args:
-        request: one model, engine, precision and batch; its time limit applies to each of the two measurements.
-        images: folder of JPEG files; None: photographs generated from the request's seed.
-        n: number of pictures, at most as many as the folder holds.
-        decoders: threads that decode and preprocess when stages overlap.
-        save_images: folder that keeps the generated pictures.
-        reporter: progress.
-        wait: if another run holds the engine's device, wait for it or refuse.
+        target: a model whose preprocessing is known: a built-in one or timm:NAME.
 
     Raises:
-        UsageError: the model's preprocessing is not known, or `n` is less than a batch.
-        DependencyError: the engine is not available.
+        UsageError: the model's preprocessing is not known, or there are fewer pictures than a batch.
+        DependencyError: the engine cannot be had here.
         ArtifactError: the pictures cannot be read.
+        DeviceBusy: another run holds the device, and `wait` is false.
     """
+    with take_model(target) as taken, open_progress(options["progress"]) as reporter:
+        request = share(options).make_row_request(
+            taken.text,
+            options["engine"],
+            options["precision"],
+            options["batch"],
+            time_limit_s=options["time_limit"],
+            input_size=options["input_size"],
+        )
+        return measure_stages(request, options, reporter)
+
+
+@door.command(stages, "TARGET", shown=StagesPrinted)
+def command(target: str, shown: StagesPrinted, **options: Unpack[StagesOptions]) -> None:
+    document = stages(target, **options)
+    if shown["out"] is not None:
+        write_atomic(Path(shown["out"]), encode(document, indent=2))
+    door.show(document, shown, print_stages)
+
+
+def measure_stages(request: RunRequest, options: StagesOptions, reporter: Reporter) -> StagesDocument:
+    """The times of one row; the time limit of `request` applies to each of the two measurements."""
     from enginebench.models.sample_images import write_photos
     from enginebench.models.task import choose_preprocess
     from enginebench.models.zoo import resolve_model
 
     resolve_model(request.model)
     choose_preprocess(request.model, request.input_size)  # refused before pictures and graphs are made
-    (batch,) = request.batches
+    (batch,), n, images = request.batches, options["n"], to_path(options["images"])
     if n < batch:
         raise UsageError(f"--n {n} is less than a batch of {batch}; use a larger --n or a smaller --batch")
     photos = gather_photos(images, n, request.measure.seed, reporter)
-    if save_images is not None:
-        write_photos(save_images, photos)
+    if (kept := to_path(options["save_images"])) is not None:
+        write_photos(kept, photos)
     with (
         open_scratch() as scratch,
-        lock_devices(list_devices(request), wait=wait, on_wait=reporter.say),
+        lock_devices(list_devices(request), wait=options["wait"], on_wait=reporter.say),
     ):
         folder = scratch / "photos"
         write_photos(folder, photos)
+        decoders = options["decoders"] or default_threads()
         job = plan_stages(request, scratch, folder, len(photos), decoders, reporter)
         answer = run_child(
             job,

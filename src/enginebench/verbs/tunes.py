@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
-from enginebench.api import given
-from enginebench.api.given import Model, PathLike, Shapes
+from enginebench.api import checks as given
+from enginebench.api.checks import Model, PathLike, Shapes
+from enginebench.api.progress import open_progress
 from enginebench.bundle.writing import check_free
 from enginebench.core.records import Task
 from enginebench.report.tune.document import TuneDocument
 from enginebench.verbs.drift import read_limits
-from enginebench.verbs.progress import open_progress
 from enginebench.workflow.folder import default_folder
 from enginebench.workflow.request import choose_drop, name_default_engines
 from enginebench.workflow.search.sitting import tune_model

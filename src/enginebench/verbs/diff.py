@@ -1,0 +1,277 @@
+"""`diff`: two stored runs row by row, two environments, or the engines of both on the same samples now."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Annotated, TypeAlias, Unpack
+
+from msgspec.structs import replace
+
+from enginebench import door
+from enginebench.analyze.diff import DiffDocument, diff_results, pair_results
+from enginebench.api.given import to_path, to_text
+from enginebench.api.runs import Run
+from enginebench.core.errors import ArtifactError, GateFailed, UsageError
+from enginebench.core.records import Result
+from enginebench.core.store import write_atomic
+from enginebench.models.samples import find_samples
+from enginebench.options import Margin, Opt, PathLike, Printed, Progress, Store, TaskOption, verb
+from enginebench.report.run.junit import format_junit
+from enginebench.report.run.markdown import format_diff_markdown
+from enginebench.report.run.terminal import print_diff
+from enginebench.verbs.accuracy import accuracy, check_labelled
+from enginebench.verbs.upgrade import diff_environments, parse_between
+from enginebench.workflow.baselines import are_neighbours, find_side, read_side
+from enginebench.workflow.folder import RunFolder, read_rows
+from enginebench.workflow.request import choose_drop
+
+Stored: TypeAlias = Run | str | os.PathLike[str]
+
+
+class DiffOptions(Progress, total=False):
+    between: Annotated[
+        str | None,
+        Opt(
+            "Compare two environments whose rows each RUN measured in turns; NEW is the current one if left out.",
+            metavar="OLD[,NEW]",
+            more="Each row of NEW is held against the same row of OLD: time, outputs, accuracy, memory, build, size, "
+            "layers",
+        ),
+    ]
+    margin: Margin
+    gate: Annotated[
+        bool,
+        Opt(
+            "Exit with code 4 if a row is slower, less accurate, or cannot be compared.",
+            False,
+            more="Less accurate is also a row that no longer agrees with the reference of its run, or ran in another "
+            "precision",
+        ),
+    ]
+    allow_not_comparable: Annotated[
+        bool, Opt("With --gate, let rows that cannot be compared pass, but none that failed.", False)
+    ]
+    metric: Annotated[
+        str | None,
+        Opt(
+            "Metric that both runs stored, or, with one of the next four, that they are asked for now. [the first one]",
+            metavar="NAME|package.module:function",
+        ),
+    ]
+    targets: Annotated[
+        PathLike | None,
+        Opt(
+            "Right answers, one for each sample: an .npz, .npy, .json, .csv or .txt file.",
+            metavar="F",
+            more="See [targets](metrics.md#the-file-of-targets)",
+        ),
+    ]
+    inputs: Annotated[
+        PathLike | None,
+        Opt(
+            "Samples that both sides are given now, with --targets. [those of CAND]",
+            metavar="F.npz|DIR|package.module:function",
+        ),
+    ]
+    data: Annotated[
+        PathLike | None, Opt("The same: a folder of one folder per class, or digits.", metavar="DIR|F.npz|digits")
+    ]
+    task: TaskOption
+    max_metric_drop: Annotated[
+        float | None,
+        Opt(
+            "With --gate, what a row may lose of the metric, in its own unit. [0.01 of a share, 1% of anything else]",
+            ge=0,
+            metavar="X",
+        ),
+    ]
+    max_top1_drop: Annotated[
+        float | None,
+        Opt("The same of top-1 accuracy, in points: 1 is --max-metric-drop 0.01.", ge=0, metavar="POINTS"),
+    ]
+    store: Store
+
+
+class DiffPrinted(Printed, total=False):
+    junit: Annotated[PathLike | None, Opt("Write the verdicts as JUnit XML.", metavar="F", path="file")]
+    summary: Annotated[
+        PathLike | None,
+        Opt("Append the table as markdown, for example to $GITHUB_STEP_SUMMARY.", metavar="F", path="file"),
+    ]
+
+
+@verb(DiffOptions)
+def diff(base: Stored | Sequence[Stored], cand: Stored | None = None, **options: Unpack[DiffOptions]) -> DiffDocument:
+    """Compare each row of CAND with BASE: faster, slower, equivalent, not shown or not comparable.
+
+    Example: enginebench diff results/before results/after --gate
+
+    Example: enginebench diff results/resnet18 results/bert --between old --gate
+
+    BASE and CAND are folders of runs, files of stored rows, or names of saved baselines. Runs made at different times
+    compare only if the machine was in the same state: the fixed reference kernel, timed in every process, must have
+    taken as long. Two rows of one run were measured in turns and need no such proof. For a gate in CI, prefer
+    `enginebench bench --against`, which measures both sides now.
+
+    With --between it is an upgrade report: each RUN measured the same rows in two environments (run --engines
+    ort:env=old,ort), and each row tells time, outputs, memory, build and size before and after, and which layers
+    changed.
+
+    With --targets the engines of both runs get the same samples now, and are judged by --metric, whatever the runs
+    stored.
+
+    --gate fails on a row that is slower, lost accuracy (or no longer agrees with its reference), ran in another
+    precision than before, or cannot be compared.
+
+    Args:
+        base: also a `Run`; with `between` one run, or several.
+        cand: the same; nothing with `between`.
+
+    Raises:
+        UsageError: two sides are not what was given, a run has no rows of an environment, or a metric fails.
+        ArtifactError: a side is none of these, or damaged.
+        GateFailed: under `gate`.
+    """
+    document = compare_sides([*_list_sides(base), *(() if cand is None else (cand,))], options)
+    return judge(document) if options["gate"] else document
+
+
+@door.command(diff, "BASE", "CAND", shown=DiffPrinted)
+def command(base: str, cand: tuple[str, ...], shown: DiffPrinted, **options: Unpack[DiffOptions]) -> None:
+    gate, options["gate"] = options["gate"], False
+    document = diff((base, *cand), **options)
+    door.show(document, shown, partial(print_diff, gate=gate))
+    write_verdict(document, shown, gate=gate)
+    if gate:
+        judge(document)
+
+
+def judge(document: DiffDocument) -> DiffDocument:
+    """The document, if no row fails the gate.
+
+    Raises:
+        GateFailed: a row does; the message names each and what is wrong with it.
+    """
+    if document.gate_failed:
+        failed = [f"{row.id}: {', '.join(row.failures)}" for row in document.rows if row.failures]
+        raise GateFailed(f"the gate failed. {'; '.join(failed) or 'There are no rows to compare'}")
+    return document
+
+
+def write_verdict(document: DiffDocument, shown: DiffPrinted, *, gate: bool) -> None:
+    """Writes JUnit XML and appends the markdown to the summary, as CI servers expect.
+
+    Raises:
+        ArtifactError: a file cannot be written.
+    """
+    if shown["junit"] is not None:
+        write_atomic(Path(shown["junit"]), format_junit(document).encode())
+    if shown["summary"] is not None:
+        summary = Path(shown["summary"])
+        try:
+            summary.parent.mkdir(parents=True, exist_ok=True)
+            with summary.open("a", encoding="utf-8") as file:
+                file.write(format_diff_markdown(document, gate=gate))
+        except OSError as error:
+            raise ArtifactError(f"cannot write {summary}: {error.strerror}. Choose another --summary") from error
+
+
+def _list_sides(given: Stored | Sequence[Stored]) -> list[PathLike]:
+    """The sides as paths or names: a run lies in its folder."""
+    sides = [given] if isinstance(given, Run | str | os.PathLike) else given
+    return [side.folder if isinstance(side, Run) else side for side in sides]
+
+
+def compare_sides(given: Iterable[Stored], options: DiffOptions) -> DiffDocument:
+    """The verdicts on these sides, or runs with --between.
+
+    Raises:
+        UsageError: the sides or the options contradict each other.
+    """
+    sides, store = [os.fspath(side) for side in _list_sides(list(given))], to_path(options["store"])
+    asked = any((options["targets"], options["data"], options["inputs"], options["task"]))
+    drop = choose_drop(options["max_metric_drop"], options["max_top1_drop"], _name_metric(options))
+    between = options["between"]
+    if between is None and len(sides) != 2:
+        raise UsageError(f"expected BASE and CAND, found {len(sides)} names; several RUNs go with --between")
+    if asked and between is not None:
+        raise UsageError("--between compares what the runs stored; leave out --targets, --inputs, --data and --task")
+    compare: Callable[..., DiffDocument]
+    if between is not None:
+        compare = partial(diff_environments, [Path(side) for side in sides], parse_between(between))
+    elif asked:
+        compare = partial(diff_results, *ask_again(find_side(sides[0], store), find_side(sides[1], store), options))
+    else:
+        neighbours = are_neighbours(sides[0], sides[1], store)
+        compare = partial(diff_results, read_side(sides[0], store), read_side(sides[1], store), neighbours=neighbours)
+    return compare(
+        options["margin"],
+        allow_not_comparable=options["allow_not_comparable"],
+        metric=options["metric"],
+        max_metric_drop=drop,
+    )
+
+
+def _name_metric(options: DiffOptions) -> tuple[str, ...]:
+    return (options["metric"],) if options["metric"] else ()
+
+
+def ask_again(base: Path, cand: Path, options: DiffOptions) -> tuple[Sequence[Result], Sequence[Result]]:
+    """The rows of both, with their scores by the outputs that the engines of both give now, instead of stored ones.
+
+    Only scores change: times and drift are as they were stored. A row without a partner, or that did not run, has no
+    score.
+
+    Args:
+        base: the folder of a run, or the file of a stored row.
+        cand: the same.
+        options: without inputs and data, those that the candidate was measured on.
+
+    Raises:
+        UsageError: there are no labelled samples, or the metric fails.
+        ArtifactError: the artifacts of a row are gone, or have changed since.
+    """
+    data, targets = to_text(options["data"]), to_text(options["targets"])
+    inputs = options["inputs"] if data is not None or options["inputs"] is not None else _find_inputs(cand)
+    check_labelled(data, targets)
+    found = read_rows(base), read_rows(cand)
+    scored = [{result.id: replace(result, scores=()) for result in side} for side in found]
+    for before, now in pair_results(*found):
+        if before is None or now is None or before.status != "ok" or now.status != "ok":
+            continue
+        document = accuracy(
+            _find_file(cand, now),
+            data,
+            ref=_find_file(base, before),
+            inputs=inputs,
+            metric=_name_metric(options),
+            targets=targets,
+            task=options["task"],
+            progress=options["progress"],
+            gate=False,
+        )
+        scored[0][before.id] = replace(before, scores=document.reference_scores)
+        scored[1][now.id] = replace(now, scores=document.scores)
+    return tuple(scored[0].values()), tuple(scored[1].values())
+
+
+def _find_file(side: Path, result: Result) -> Path:
+    return RunFolder(side).row_path(result.id) if side.is_dir() else side
+
+
+def _find_inputs(side: Path) -> str:
+    """The inputs that were given to a run.
+
+    Raises:
+        UsageError: none were.
+    """
+    folder = RunFolder(side if side.is_dir() else side.parent.parent)
+    if (given := find_samples(folder.artifacts)) is None:
+        raise UsageError(
+            f"{side} was measured on inputs that were made up; name labelled samples with --inputs and --targets, or "
+            "with --data"
+        )
+    return given

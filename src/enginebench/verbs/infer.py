@@ -1,0 +1,190 @@
+"""`infer`: the outputs of one engine for the user's arrays."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Unpack
+
+import click
+from msgspec import Struct
+from msgspec.structs import replace
+
+from enginebench import door
+from enginebench.api.given import share, take_model
+from enginebench.api.progress import open_progress
+from enginebench.backends.registry import find_device, find_entry, read_engine, takes
+from enginebench.core.errors import FeedError, ParseError, UsageError
+from enginebench.core.feeds import check_feeds
+from enginebench.core.records import EngineSpec, ModelSource, TensorSpec
+from enginebench.core.shapes import format_shapes
+from enginebench.core.text import clean_text
+from enginebench.models.samples import name_only, resolve_given, take_sizes
+from enginebench.options import GraphEngine, Model, Modules, Opt, PathLike, Printed, Shared, verb
+from enginebench.workflow.child.arrays import load_arrays, save_arrays
+from enginebench.workflow.child.isolate import child_environment, run_child
+from enginebench.workflow.child.jobs import InferJob, SourceJob
+from enginebench.workflow.lock import lock_devices
+from enginebench.workflow.progress import Reporter
+from enginebench.workflow.targets.scratch import open_scratch
+from enginebench.workflow.targets.sources import choose_source, make_sources
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from enginebench.core.protocols import Array, Feeds
+
+INFER_TIMEOUT_S = 1800.0
+
+
+class InferDocument(Struct, frozen=True, kw_only=True):
+    """The JSON document of `infer`."""
+
+    schema: str = "enginebench.infer/1"
+    engine: EngineSpec
+    outputs: tuple[TensorSpec, ...]
+    path: str
+
+
+class InferOptions(Modules, Shared, total=False):
+    engine: GraphEngine
+
+
+class InferPrinted(Printed, total=False):
+    out: Annotated[str, Opt("File for the outputs.", "outputs.npz", path="file", more="One array for each, by name")]
+
+
+@verb(InferOptions)
+def infer(
+    target: Model, given: Mapping[str, Any] | PathLike | None = None, **options: Unpack[InferOptions]
+) -> dict[str, Array]:
+    """Run TARGET on your arrays and save the outputs.
+
+    Example: enginebench infer model.onnx in.npz --engine ort --out out.npz
+
+    INPUT.npz holds one array per input, by name; --inputs takes more than one call, too.
+
+    Args:
+        target: also a module.
+        given: {input: NumPy array}, the batch as first axis; or the path of an .npz file.
+
+    Raises:
+        FeedError: the arrays do not fit the inputs of the model; names each difference.
+        ModelError: the model cannot be found, built or exported.
+        DependencyError: the engine cannot be had here.
+    """
+    with open_scratch() as scratch:
+        if isinstance(given, Mapping):
+            arrays = take_arrays(given)
+            if options["example_inputs"] is None and not isinstance(target, str | os.PathLike):
+                options["example_inputs"] = tuple(arrays.values())
+            save_arrays(scratch / "inputs.npz", arrays)
+            given = scratch / "inputs.npz"
+        infer_file(target, given, scratch / "outputs.npz", options)
+        return load_arrays(scratch / "outputs.npz")
+
+
+@door.command(infer, "TARGET", "[INPUT.npz]", shown=InferPrinted)
+def command(target: str, given: str | None, shown: InferPrinted, **options: Unpack[InferOptions]) -> None:
+    def draw(document: InferDocument, console: Console) -> None:
+        for spec in document.outputs:
+            click.echo(f"{clean_text(spec.name)}: {spec.dtype}[{'x'.join(map(str, spec.shape))}]")
+        click.echo(f"saved to {document.path}")
+
+    door.show(infer_file(target, given, Path(shown["out"]), options), shown, draw)
+
+
+def take_arrays(given: Mapping[str, Any]) -> dict[str, Array]:
+    """The arrays of a program.
+
+    Raises:
+        FeedError: one holds Python objects.
+    """
+    import numpy as np
+
+    arrays = {str(name): np.asarray(value) for name, value in given.items()}
+    for name, array in arrays.items():
+        if array.dtype.hasobject:
+            raise FeedError(
+                f"input {name!r} holds Python objects; expected an array of numbers, or of text as NumPy's str"
+            )
+    return arrays
+
+
+def infer_file(target: Model, given: PathLike | None, out: Path, options: InferOptions) -> InferDocument:
+    """Saves the outputs of the target for INPUT.npz or --inputs at `out`.
+
+    Raises:
+        UsageError: neither was given, or both.
+    """
+    if (given is None) == (options["inputs"] is None):
+        raise UsageError("give the arrays once: INPUT.npz, or --inputs")
+    options["inputs"] = given if given is not None else options["inputs"]
+    shared = share(options)
+    engine = read_engine(shared.name_engine(options["engine"]))
+    with (
+        take_model(target, options["example_inputs"]) as taken,
+        open_progress(options["progress"]) as reporter,
+    ):
+        return save_outputs(
+            shared.make_source(taken.text), out, engine, shared.device, shared.count_threads(), reporter
+        )
+
+
+def save_outputs(
+    source: ModelSource,
+    out: Path,
+    engine: tuple[str, dict[str, str]],
+    device: str,
+    threads: int,
+    reporter: Reporter,
+) -> InferDocument:
+    """Saves the outputs of the target `source` for its inputs at `out`.
+
+    Raises:
+        ParseError: the inputs are no .npz of plain arrays.
+        FeedError: the arrays do not match the inputs of the model; the message names each difference.
+    """
+    assert source.inputs is not None
+    calls = resolve_given(source.inputs)
+    first = next(iter(calls[0].values()), None)
+    if first is None:
+        raise ParseError(str(source.inputs), "", "no array", "one array for each input")
+    name, options = engine
+    device = find_device(name, device)
+    batch = int(first.shape[0]) if first.ndim else 1
+    spec = EngineSpec(backend=name, options=options, device=device, batch=batch, threads=threads)
+    with open_scratch() as scratch:
+        job = SourceJob(
+            source=source,
+            out_dir=str(scratch),
+            batch=spec.batch,
+            onnx=takes(name) == "onnx",
+        )
+        sources = make_sources(job, threads=threads, timeout_s=INFER_TIMEOUT_S, reporter=reporter)
+        artifact = choose_source(sources, spec, takes(name))
+        if artifact.kind in ("onnx", "plan"):  # they run in the precision that they are in
+            spec = replace(spec, precision=artifact.precision, recipe=artifact.recipe)
+        if artifact.inputs:  # a plan says what it takes once it is loaded
+            for arrays in calls:
+                check_feeds(artifact.inputs, name_only(arrays, artifact.inputs))
+            artifact = replace(artifact, inputs=take_sizes(artifact.inputs, name_only(calls[0], artifact.inputs)))
+        if artifact.kind == "plan" and "shapes" not in options:
+            spec = replace(spec, options={**options, **_take_shapes(name, calls[0])})
+        infer = InferJob(
+            artifact=artifact,
+            engine=spec,
+            out_dir=str(scratch),
+            inputs_path=source.inputs,
+            outputs_path=str(out.absolute()),
+        )
+        with lock_devices((device,), on_wait=reporter.say):
+            answer = run_child(infer, timeout_s=INFER_TIMEOUT_S, environment=child_environment(threads))
+    return InferDocument(engine=spec, outputs=answer.outputs, path=str(out))
+
+
+def _take_shapes(engine: str, feeds: Feeds) -> dict[str, str]:
+    """The option by which a tool runs a plan with the shapes of the arrays: it knows nothing of them before."""
+    given = {name: array.shape for name, array in feeds.items() if name and array.ndim}
+    return {"shapes": format_shapes(given)} if given and find_entry(engine).find_program is not None else {}

@@ -1,0 +1,186 @@
+"""`profile`: where one engine spends its time, layer by layer, in one vocabulary for every engine.
+
+Timing and profiling run in one child process, timing first, since a profiler slows the engine down.
+"""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from pathlib import Path
+from typing import Annotated, Unpack
+
+import click
+from msgspec import Struct
+from msgspec.structs import replace
+
+from enginebench import door
+from enginebench.analyze.effective import judge_precision
+from enginebench.analyze.limits.layers import EngineProfileDocument, describe_profile, make_layers, make_profile
+from enginebench.api.given import share, take_model
+from enginebench.api.progress import open_progress
+from enginebench.backends.registry import find_entry
+from enginebench.core.errors import ChildFailed
+from enginebench.core.records import LayerProfile
+from enginebench.models.samples import find_samples
+from enginebench.options import (
+    Batch,
+    GraphEngine,
+    InputSize,
+    Model,
+    Modules,
+    Opt,
+    Precision,
+    Printed,
+    Shared,
+    TopK,
+    Wait,
+    verb,
+)
+from enginebench.workflow.child.isolate import child_environment, run_child
+from enginebench.workflow.child.jobs import ProbeJob, ProfileJob
+from enginebench.workflow.folder import ARTIFACTS, RunRequest
+from enginebench.workflow.limits import limit_layers
+from enginebench.workflow.lock import lock_devices
+from enginebench.workflow.plan import list_devices
+from enginebench.workflow.progress import Reporter
+from enginebench.workflow.targets.scratch import open_scratch
+from enginebench.workflow.targets.sources import plan_one
+
+# Importing the slowest runtimes one after the other took 10 s; ten times that is a hang.
+PROBE_TIMEOUT_S = 100.0
+# Time for the runs without the profiler: enough for a median to compare the layers with, not for a verdict.
+TIMED_S = 1.0
+
+
+class MadeProfile(Struct, frozen=True, kw_only=True):
+    """The document, and the layers that it is made of."""
+
+    document: EngineProfileDocument
+    profile: LayerProfile
+
+
+class ProfileOptions(Modules, Shared, total=False):
+    engine: GraphEngine
+    precision: Precision
+    batch: Batch
+    input_size: InputSize
+    wait: Wait
+
+
+class ProfilePrinted(Printed, total=False):
+    topk: TopK
+    out: Annotated[str | None, Opt("Folder for the JSON, the CSV and the picture.", path="folder")]
+
+
+@verb(ProfileOptions)
+def profile(target: Model, **options: Unpack[ProfileOptions]) -> EngineProfileDocument:
+    """Show where one engine spends its time on TARGET, layer by layer, and what no layer explains.
+
+    Example: enginebench profile digits-cnn --engine ort
+
+    The engine is timed first and then profiled by its own runtime. Profiling may slow it down: the shares hold, but the
+    times are those under the profiler.
+
+    Args:
+        target: a model as `run` takes it, or an engine file.
+
+    Raises:
+        DependencyError: the engine cannot be had here, or cannot time its layers.
+        ModelError: the model cannot be found, built or exported.
+        DeviceBusy: another run holds the device, and `wait` is false.
+    """
+    return make_both(target, options).document
+
+
+@door.command(profile, "TARGET", shown=ProfilePrinted)
+def command(target: str, shown: ProfilePrinted, **options: Unpack[ProfileOptions]) -> None:
+    from enginebench.report.charts import draw_layers
+    from enginebench.report.layer_table import render_engine_profile, write_engine_profile
+
+    made, topk = make_both(target, options), shown["topk"]
+    document, layers = made.document, made.profile.layers
+    door.show(document, shown, lambda document, console: console.print(render_engine_profile(document, topk)))
+    if shown["out"] is not None:
+        out, times = Path(shown["out"]), make_profile(layers, made.profile.runs)
+        for path in write_engine_profile(document, times, out):
+            click.echo(str(path), err=True)
+        title = f"Layers of {document.engine} {document.precision}"
+        door.draw(lambda: draw_layers(times, title, topk, make_layers(layers)), out / "per_layer_time.png")
+
+
+def make_both(target: Model, options: ProfileOptions) -> MadeProfile:
+    """The document and the layers of what the options ask for."""
+    shared = share(options)
+    with (
+        take_model(target, options["example_inputs"]) as taken,
+        open_progress(options["progress"]) as reporter,
+    ):
+        request = shared.make_row_request(
+            taken.text,
+            shared.name_engine(options["engine"]),
+            options["precision"],
+            options["batch"] or (None if options["input_shape"] else taken.batch),
+            time_limit_s=TIMED_S,
+            input_size=options["input_size"],
+        )
+        return profile_target(request, reporter=reporter, wait=options["wait"])
+
+
+def profile_target(request: RunRequest, *, reporter: Reporter, wait: bool = True) -> MadeProfile:
+    """Where one engine spends its time, layer by layer.
+
+    Args:
+        request: one model, engine, precision and batch; its time limit applies to the runs without the profiler.
+        reporter: progress.
+        wait: if another run holds the device, wait for it or refuse.
+
+    Raises:
+        DependencyError: the engine is not available, or cannot time its layers.
+        DeviceBusy: another run holds the device and `wait` is false.
+    """
+    _check_profiler(request.engines[0][0])
+    with (
+        open_scratch() as scratch,
+        lock_devices(list_devices(request), wait=wait, on_wait=reporter.say),
+    ):
+        place = scratch / ARTIFACTS
+        row, source = plan_one(request, place, reporter)
+        answer = run_child(
+            ProfileJob(
+                model=row.model,
+                artifact=source,
+                engine=row.engine,
+                measure=row.measure,
+                out_dir=str((scratch / ARTIFACTS).absolute()),
+                inputs=find_samples(scratch / ARTIFACTS),
+            ),
+            timeout_s=request.timeout_s,
+            environment=child_environment(request.threads),
+            on_note=lambda text: reporter.step(f"{request.model}: {text}"),
+        )
+        limited = limit_layers(request, place, (row.engine, source, answer.shapes), answer.profile.layers, reporter)
+    profile = replace(answer.profile, layers=limited.layers)
+    ran, doubts = judge_precision(row.engine.precision, answer.effective_precision, row.engine.device)
+    document = describe_profile(
+        model=row.model,
+        engine=replace(row.engine, precision=ran),
+        profile=profile,
+        end_to_end_ns=answer.end_to_end_ns,
+        clock=answer.clock,
+        effective_precision=answer.effective_precision,
+        engine_version=answer.engine_version,
+        caveats=tuple(dict.fromkeys((*source.caveats, *answer.caveats, *doubts))),
+        bound=limited.bound,
+        notes=limited.notes,
+    )
+    return MadeProfile(document=document, profile=profile)
+
+
+def _check_profiler(name: str) -> None:
+    """Checks that an engine can time its layers, as far as is known before anything is made for it.
+
+    Raises:
+        BackendUnavailable: it cannot.
+    """
+    with suppress(ChildFailed):  # an engine that cannot be imported is refused with the reason when it is planned
+        run_child(ProbeJob(engine=find_entry(name).name, to_profile=True), timeout_s=PROBE_TIMEOUT_S)
