@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from enginebench.api.benches import Bench, bench
     from enginebench.api.deliveries import deliver
     from enginebench.api.environments import bisect, list_environments, make_environment, remove_environment
-    from enginebench.api.graphs import build, calibrate, export, quantize
+    from enginebench.api.graphs import build
     from enginebench.api.loads import load
     from enginebench.api.machine import doctor, list_models, roofline
     from enginebench.api.runs import Run, run
@@ -39,11 +39,14 @@ if TYPE_CHECKING:
     from enginebench.core.records import Result
     from enginebench.verbs.accuracy import accuracy
     from enginebench.verbs.budget import budget
+    from enginebench.verbs.calibrate import calibrate
     from enginebench.verbs.diff import diff
     from enginebench.verbs.drift import drift
+    from enginebench.verbs.export import export
     from enginebench.verbs.infer import infer
     from enginebench.verbs.parse import parse_layers, parse_log, parse_profile, parse_times
     from enginebench.verbs.profile import profile
+    from enginebench.verbs.quantize import quantize
     from enginebench.verbs.read import (
         history,
         list_baselines,
@@ -124,7 +127,7 @@ _HOMES = {
     "api.benches": ("Bench", "bench"),
     "api.deliveries": ("deliver",),
     "api.environments": ("bisect", "list_environments", "make_environment", "remove_environment"),
-    "api.graphs": ("build", "calibrate", "export", "quantize"),
+    "api.graphs": ("build",),
     "api.loads": ("load",),
     "api.machine": ("doctor", "list_models", "roofline"),
     "api.runs": ("Run", "run"),

@@ -172,6 +172,29 @@ Wait: TypeAlias = Annotated[
 ]
 Timeout: TypeAlias = Annotated[float, Opt("Seconds that one process may take.", 900.0, ge=1)]
 Batch: TypeAlias = Annotated[int | None, Opt("Batch size. [that of --input-shape, else 1]", ge=1)]
+Axes: TypeAlias = Annotated[
+    str | Sequence[str] | Mapping[str, Sequence[int]],
+    Opt(
+        "Axis of an input that an export leaves open beside the batch. Repeat it, or separate several by commas.",
+        (),
+        metavar="NAME:AXIS",
+        multiple=True,
+        more="In Python also {input: axes}",
+    ),
+]
+Libraries: TypeAlias = Annotated[
+    PathLike | Sequence[PathLike],
+    Opt(
+        "Library of custom operators for ONNX Runtime, or onnxruntime_extensions. Repeat it for several.",
+        (),
+        metavar="LIB",
+        multiple=True,
+        more="Other engines refuse such operators",
+    ),
+]
+Threads: TypeAlias = Annotated[
+    int | None, Opt("Threads per engine. [physical cores; tune searches them]", ge=1, le=4096)
+]
 GraphEngine: TypeAlias = Annotated[str | None, Opt("ENGINE[:key=value,...] [ort; on a GPU ort-cuda]")]
 TopK: TypeAlias = Annotated[int, Opt("Number of layers to show and draw.", 30, ge=1)]
 Margin: TypeAlias = Annotated[
@@ -237,7 +260,7 @@ class Shared(Progress, total=False):
             more="Engines for GPUs run on `cuda:0` unless another is named",
         ),
     ]
-    threads: Annotated[int | None, Opt("Threads per engine. [physical cores; tune searches them]", ge=1, le=4096)]
+    threads: Threads
     seed: Annotated[int, Opt("Seed for generated inputs and random weights.", 0, ge=0, le=2**32 - 1)]
     input_shape: Annotated[
         Shapes,
@@ -259,16 +282,7 @@ class Shared(Progress, total=False):
             more="See [inputs](inputs.md)",
         ),
     ]
-    ort_extension: Annotated[
-        PathLike | Sequence[PathLike],
-        Opt(
-            "Library of custom operators for ONNX Runtime, or onnxruntime_extensions. Repeat it for several.",
-            (),
-            metavar="LIB",
-            multiple=True,
-            more="Other engines refuse such operators",
-        ),
-    ]
+    ort_extension: Libraries
     weights: Annotated[
         PathLike,
         Opt(

@@ -7,7 +7,7 @@ import os
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, TypeAlias, get_args
 
-from enginebench.api.given import list_texts, read_metrics, take_model, take_side, to_path
+from enginebench.api.given import list_texts, read_axes, read_metrics, take_model, take_side, to_path
 from enginebench.backends.registry import read_engine
 from enginebench.backends.registry import read_engines as read_engine_list
 from enginebench.core.errors import UsageError
@@ -15,7 +15,7 @@ from enginebench.core.names import parse_precision
 from enginebench.core.records import Cache, Precision, Recipe, Scope, Task
 from enginebench.options import Model, PathLike, Shapes, Side
 from enginebench.workflow.child import places
-from enginebench.workflow.request import Shared, Timing, parse_axes, parse_device
+from enginebench.workflow.request import Shared, Timing, parse_device
 
 Axes: TypeAlias = "str | Sequence[str] | Mapping[str, Sequence[int]]"
 
@@ -26,6 +26,7 @@ __all__ = [
     "Shapes",
     "Side",
     "list_texts",
+    "read_axes",
     "read_metrics",
     "take_model",
     "take_side",
@@ -197,20 +198,6 @@ def read_shared(
         inputs=None if inputs is None else os.fspath(inputs),
         ort_extension=read_libraries(ort_extension),
     )
-
-
-def read_axes(given: Axes) -> dict[str, tuple[int, ...]]:
-    """{input: axes} of such a mapping, or of texts as on the command line.
-
-    Raises:
-        UsageError: a text is malformed, or an axis is below 0.
-    """
-    if not isinstance(given, Mapping):
-        return parse_axes((given,) if isinstance(given, str) else given)
-    for name, axes in given.items():
-        if not all(isinstance(axis, int) and axis >= 0 for axis in axes):
-            raise UsageError(f"dynamic_axes {name}: {axes!r}; expected whole numbers, axes counted from 0")
-    return {name: tuple(axes) for name, axes in given.items()}
 
 
 def read_libraries(given: PathLike | Sequence[PathLike]) -> tuple[str, ...]:

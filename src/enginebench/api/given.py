@@ -27,7 +27,7 @@ def share(options: Shared) -> request.Shared:
         input_shape=_read_shapes(options["input_shape"]),
         weights=os.fspath(options["weights"]),
         inputs=to_text(options["inputs"]),
-        ort_extension=tuple(os.fspath(path) for path in list_paths(options["ort_extension"])),
+        ort_extension=list_libraries(options["ort_extension"]),
     )
 
 
@@ -94,6 +94,35 @@ def list_paths(given: PathLike | Iterable[PathLike]) -> list[PathLike]:
 def to_path(path: PathLike | None) -> Path | None:
     """The path, if one is given."""
     return None if path is None else Path(path)
+
+
+def read_axes(given: str | Sequence[str] | Mapping[str, Sequence[int]]) -> dict[str, tuple[int, ...]]:
+    """{input: axes} of such a mapping, or of texts as on the command line.
+
+    Raises:
+        UsageError: a text is malformed, or an axis is below 0.
+    """
+    if not isinstance(given, Mapping):
+        return request.parse_axes((given,) if isinstance(given, str) else given)
+    for name, axes in given.items():
+        if not all(isinstance(axis, int) and axis >= 0 for axis in axes):
+            raise UsageError(f"dynamic_axes {name}: {axes!r}; expected whole numbers, axes counted from 0")
+    return {name: tuple(axes) for name, axes in given.items()}
+
+
+def list_libraries(given: PathLike | Iterable[PathLike]) -> tuple[str, ...]:
+    """The libraries of custom operators, one or several, as texts."""
+    return tuple(os.fspath(path) for path in list_paths(given))
+
+
+def check_cpu(device: str, why: str) -> None:
+    """Checks that --device is the CPU.
+
+    Raises:
+        UsageError: it is not; says `why` nothing else will do.
+    """
+    if request.parse_device(device) != "cpu":
+        raise UsageError(f"--device {device}: {why}; leave out --device")
 
 
 def to_text(path: PathLike | None) -> str | None:

@@ -45,7 +45,10 @@ from enginebench.report.trtexec.report import SCHEMA as TRTEXEC_SCHEMA
 from enginebench.report.trtexec.report import TrtexecReport, describe_cases
 from enginebench.report.tune.document import TUNE_SCHEMA, TuneDocument
 from enginebench.verbs import parse
+from enginebench.verbs.calibrate import CalibrateDocument
+from enginebench.verbs.export import ExportDocument
 from enginebench.verbs.infer import InferDocument
+from enginebench.verbs.quantize import QuantizeDocument
 from enginebench.workflow import baselines, folder
 from enginebench.workflow.fleet.reading import find_rows_folder, holds_sweep
 from enginebench.workflow.fleet.reporting import report_sweep
@@ -57,8 +60,6 @@ from enginebench.workflow.verbs.build import BuildDocument
 from enginebench.workflow.verbs.deliver import DeliverDocument
 from enginebench.workflow.verbs.doctor import DoctorDocument, FleetDoctorDocument
 from enginebench.workflow.verbs.environments import EnvironmentsDocument
-from enginebench.workflow.verbs.export import ExportDocument
-from enginebench.workflow.verbs.quantize import CalibrateDocument, QuantizeDocument
 
 # What `read` can answer with.
 Document: TypeAlias = (

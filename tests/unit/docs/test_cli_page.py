@@ -67,9 +67,10 @@ from enginebench.workflow.verbs.build import BuildDocument
 from enginebench.workflow.verbs.deliver import DeliverDocument
 from enginebench.workflow.verbs.doctor import DoctorDocument, FleetDoctorDocument, NodeAnswer
 from enginebench.workflow.verbs.environments import EnvironmentsDocument
-from enginebench.workflow.verbs.export import ExportDocument
+from enginebench.verbs.export import ExportDocument
 from enginebench.workflow.verbs.fpga import SimulateDocument
-from enginebench.workflow.verbs.quantize import CalibrateDocument, QuantizeDocument
+from enginebench.verbs.calibrate import CalibrateDocument
+from enginebench.verbs.quantize import QuantizeDocument
 from enginebench.workflow.verbs.sweep import KindPlan, SweepPlan
 from pages import Table, find_code, find_section, find_tables, read_page
 from processes import ROOT

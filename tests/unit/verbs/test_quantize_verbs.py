@@ -12,8 +12,8 @@ import onnx
 import pytest
 from click.testing import CliRunner, Result
 
-from enginebench.cli.verbs.calibrate import command as calibrate
-from enginebench.cli.verbs.quantize import command as quantize
+from enginebench.verbs.calibrate import command as calibrate
+from enginebench.verbs.quantize import command as quantize
 from enginebench.core.errors import ArtifactError, UsageError
 from enginebench.models.zoo import packaged_onnx
 from processes import ROOT

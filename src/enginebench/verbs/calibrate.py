@@ -1,0 +1,194 @@
+"""`calibrate`: the ranges of tensors over data, through the model's own preprocessing."""
+
+from __future__ import annotations
+
+import tempfile
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, TypeAlias, Unpack
+
+import click
+from msgspec import Struct
+from msgspec.structs import replace
+
+from enginebench import door
+from enginebench.api.given import check_cpu, share, take_model, to_path, to_text
+from enginebench.api.progress import open_progress
+from enginebench.core.caveats import format_caveat
+from enginebench.core.errors import ArtifactError, UsageError
+from enginebench.core.records import Artifact, Caveat, ModelSource
+from enginebench.models.precision.calibration import (
+    Calibration,
+    Method,
+    write_calibration,
+    write_calibration_cache,
+)
+from enginebench.models.precision.calibration_data import CalibrationData, keep_batches, open_data, open_given
+from enginebench.options import InputSize, Model, Modules, Opt, PathLike, Printed, Shared, verb
+from enginebench.verbs.export import EXPORT_TIMEOUT_S
+from enginebench.workflow.child.jobs import SourceJob
+from enginebench.workflow.progress import Reporter
+from enginebench.workflow.targets.sources import make_sources
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+CACHE_SUFFIX = ".cache"
+
+
+class CalibrateDocument(Struct, frozen=True, kw_only=True):
+    """The JSON document of `calibrate`: what was calibrated on. The ranges themselves are in `path`."""
+
+    schema: str = "enginebench.calibrate/1"
+    path: str
+    model: str
+    model_sha256: str | None
+    weights_sha256: str | None
+    method: Method
+    percentile: float | None
+    n: int | None
+    source: str
+    data_sha256: str | None
+    preprocess_sha256: str | None
+    tensors: int
+    batches: str | None
+    seconds: float
+    caveats: tuple[Caveat, ...]
+
+
+class CalibrateOptions(Modules, Shared, total=False):
+    n: Annotated[int, Opt("Number of entries to use, at most.", 256, ge=1)]
+    batch: Annotated[int, Opt("Entries per call, at most.", 16, ge=1)]
+    input_size: InputSize
+    method: Annotated[Method, Opt("How a range is taken from the values.", "minmax")]
+    percentile: Annotated[float | None, Opt("The percentile of --method percentile. [99.99]", gt=50, le=100)]
+    keep_batches: Annotated[
+        PathLike | None, Opt("Also write the entries themselves to this file.", metavar="F.npz", path="file")
+    ]
+
+
+Data: TypeAlias = Annotated[
+    PathLike | None,
+    Opt(
+        "A folder of images, digits, fake, or prepared arrays; --inputs takes its place.",
+        metavar="DIR|digits|fake|F.npy|F.npz",
+    ),
+]
+Out: TypeAlias = Annotated[
+    PathLike,
+    Opt("File for the ranges: JSON, or TensorRT's text cache if it ends in .cache.", "calib.json", path="file"),
+]
+
+
+@verb(CalibrateOptions)
+def calibrate(model: Model, data: Data, out: Out, **options: Unpack[CalibrateOptions]) -> CalibrateDocument:
+    """Find the range of every tensor of MODEL over real inputs.
+
+    Example: enginebench calibrate digits-cnn --data digits --out calib.json
+
+    `quantize` and `build` read the ranges.
+
+    Args:
+        model: as `run` takes it.
+
+    Raises:
+        UsageError: the data do not fit the model.
+        ArtifactError: a picture or an array cannot be used.
+    """
+    check_cpu(options["device"], "ranges are taken on the CPU and hold for every device")
+    shared = share(options)
+    with (
+        take_model(model, options["example_inputs"]) as taken,
+        open_progress(options["progress"]) as reporter,
+    ):
+        source = shared.make_source(taken.text, options["input_size"])
+        return calibrate_model(source, to_text(data), Path(out), shared.count_threads(), options, reporter)
+
+
+@door.command(calibrate, "MODEL")
+def command(model: str, data: str | None, out: str, shown: Printed, **options: Unpack[CalibrateOptions]) -> None:
+    door.show(calibrate(model, data, out, **options), shown, print_calibration)
+
+
+def print_calibration(document: CalibrateDocument, _: Console) -> None:
+    """Prints what was written, and over what."""
+    how = f"{document.method} {document.percentile:g}" if document.percentile else document.method
+    click.echo(f"{document.path}: {how}, ranges of {document.tensors} tensors over {document.n} entries")
+    if document.batches:
+        click.echo(f"{document.batches}: the entries themselves")
+    for caveat in document.caveats:
+        click.echo(format_caveat(caveat))
+
+
+def calibrate_model(
+    source: ModelSource, data: str | None, out: Path, threads: int, options: CalibrateOptions, reporter: Reporter
+) -> CalibrateDocument:
+    """Writes the ranges of the model's graph over the data to `out`; the source's seed also chooses among them."""
+    from enginebench.models.precision.calibrate import calibrate
+
+    n, batch, method, percentile = options["n"], options["batch"], options["method"], options["percentile"]
+    batches_out = to_path(options["keep_batches"])
+    start = time.perf_counter()
+    with tempfile.TemporaryDirectory(prefix="enginebench-") as scratch:
+        job = SourceJob(
+            source=source,
+            out_dir=scratch,
+            batch=batch,
+            dynamic_batch=source.input_shapes is None,
+        )
+        artifact = _make_graph(job, threads, reporter)
+        entries = _open_entries(source, data, artifact, n)
+        reporter.step(f"{source.model}: {method} over {entries.n} entries of {entries.source}")
+        calibration = calibrate(artifact, entries, method=method, percentile=percentile, batch=batch, threads=threads)
+    if batches_out is not None:
+        keep_batches(entries, batches_out)
+    if out.suffix == CACHE_SUFFIX:
+        write_calibration_cache(calibration, out)
+    else:
+        write_calibration(calibration, out)
+    return _describe_calibration(calibration, out, batches_out, time.perf_counter() - start)
+
+
+def _open_entries(source: ModelSource, data: str | None, artifact: Artifact, n: int) -> CalibrationData:
+    """The entries of --data, else those of --inputs.
+
+    Raises:
+        UsageError: neither was given.
+    """
+    if data is None and source.inputs is None:
+        raise UsageError("ranges need entries: give --data or --inputs")
+    if data is None and source.inputs is not None:
+        return open_given(source.inputs, artifact.inputs, n)
+    return open_data(
+        data or "", model=source.model, inputs=artifact.inputs, n=n, seed=source.seed, input_size=source.input_size
+    )
+
+
+def _make_graph(job: SourceJob, threads: int, reporter: Reporter) -> Artifact:
+    sources = make_sources(job, threads=threads, timeout_s=EXPORT_TIMEOUT_S, reporter=reporter)
+    found = next((artifact for artifact in sources if artifact.kind == "onnx"), None)
+    if found is None:
+        raise ArtifactError(f"{job.source.model} has no ONNX graph; export it first")
+    # The child knows only the name of a user's file; messages say what the user wrote.
+    return replace(found, model=job.source.model)
+
+
+def _describe_calibration(
+    calibration: Calibration, out: Path, batches_out: Path | None, seconds: float
+) -> CalibrateDocument:
+    return CalibrateDocument(
+        path=str(out),
+        model=calibration.model,
+        model_sha256=calibration.model_sha256,
+        weights_sha256=calibration.weights_sha256,
+        method=calibration.method,
+        percentile=calibration.percentile,
+        n=calibration.n,
+        source=calibration.source,
+        data_sha256=calibration.data_sha256,
+        preprocess_sha256=calibration.preprocess_sha256,
+        tensors=len(calibration.ranges),
+        batches=str(batches_out) if batches_out else None,
+        seconds=seconds,
+        caveats=calibration.caveats,
+    )

@@ -1,0 +1,107 @@
+"""`export`: a model as a checked ONNX file."""
+
+from __future__ import annotations
+
+import tempfile
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, TypeAlias, Unpack
+
+import click
+from msgspec import Struct
+from msgspec.structs import replace
+
+from enginebench import door
+from enginebench.api.given import check_cpu, read_axes, share, take_model
+from enginebench.api.progress import open_progress
+from enginebench.core.caveats import format_caveat
+from enginebench.core.errors import UsageError
+from enginebench.core.names import slug
+from enginebench.core.records import Artifact
+from enginebench.models.zoo import resolve_model
+from enginebench.options import Axes, InputSize, Model, Modules, Opt, PathLike, Printed, Shared, verb
+from enginebench.workflow.child.jobs import SourceJob
+from enginebench.workflow.targets.sources import make_sources
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+# The largest zoo model exported in 21 s; a transformer of a few GB takes minutes.
+EXPORT_TIMEOUT_S = 1800.0
+
+
+class ExportDocument(Struct, frozen=True, kw_only=True):
+    """The JSON document of `export`."""
+
+    schema: str = "enginebench.export/1"
+    artifact: Artifact
+    seconds: float
+
+
+class ExportOptions(Modules, Shared, total=False):
+    input_size: InputSize
+    batch: Annotated[int | None, Opt("Fixed batch size. [1, or the only one that the model takes]", ge=1)]
+    dynamic_batch: Annotated[bool, Opt("Leave the batch axis open.", False)]
+    dynamic_axes: Axes
+    opset: Annotated[int | None, Opt("Version of the ONNX operator set. [the exporter's default]", ge=13)]
+
+
+Out: TypeAlias = Annotated[PathLike, Opt("The ONNX file. [MODEL.onnx]", path="file")]
+
+
+@verb(ExportOptions)
+def export(model: Model, out: Out, **options: Unpack[ExportOptions]) -> ExportDocument:
+    """Export MODEL to ONNX and compare the graph with PyTorch on seeded inputs.
+
+    Example: enginebench export digits-cnn --dynamic-batch --out model.onnx
+
+    Args:
+        model: as `run` takes it.
+
+    Raises:
+        UsageError: MODEL is an ONNX file already.
+        MissingDependency: PyTorch is not installed.
+        ModelError: the model cannot be built, or an operator cannot be exported; names it.
+    """
+    check_cpu(options["device"], "export runs on the CPU, and its graph serves every device")
+    shared = share(options)
+    with (
+        take_model(model, options["example_inputs"]) as taken,
+        open_progress(options["progress"]) as reporter,
+        tempfile.TemporaryDirectory(prefix="enginebench-") as scratch,
+    ):
+        if resolve_model(taken.text).kind == "onnx":
+            raise UsageError(f"{taken.text} is an ONNX file already; there is nothing to export")
+        batch = options["batch"] or taken.batch
+        job = SourceJob(
+            source=shared.make_source(taken.text, options["input_size"]),
+            out_dir=scratch,
+            batch=batch or 1,
+            any_batch=batch is None,
+            onnx_out=str(Path(out).absolute()),
+            dynamic_batch=options["dynamic_batch"],
+            dynamic_axes=read_axes(options["dynamic_axes"]),
+            opset=options["opset"],
+        )
+        start, threads = time.perf_counter(), shared.count_threads()
+        artifacts = make_sources(job, threads=threads, timeout_s=EXPORT_TIMEOUT_S, reporter=reporter)
+    return ExportDocument(artifact=replace(artifacts[-1], path=str(out)), seconds=time.perf_counter() - start)
+
+
+@door.command(export, "MODEL")
+def command(model: str, out: str | None, shown: Printed, **options: Unpack[ExportOptions]) -> None:
+    door.show(export(model, out or f"{slug(model)}.onnx", **options), shown, print_export)
+
+
+def print_export(document: ExportDocument, _: Console) -> None:
+    """Prints what was written, and how far it is from PyTorch."""
+    artifact = document.artifact
+    check = artifact.export_check
+    click.echo(f"{artifact.path}: opset {artifact.opset}, sha256 {artifact.sha256[:12]}")
+    if check is not None:
+        click.echo(
+            f"against PyTorch at batch {' and '.join(map(str, check.batches))}: largest difference "
+            f"{check.max_abs_diff:.1e} absolute, {check.max_rel_diff:.1e} relative"
+        )
+    for caveat in artifact.caveats:
+        click.echo(format_caveat(caveat))

@@ -1,0 +1,272 @@
+"""`quantize`: an ONNX graph in another precision."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Literal, TypeAlias, Unpack
+
+import click
+from msgspec import Struct
+from msgspec.structs import replace
+
+from enginebench import door
+from enginebench.api.given import list_libraries, to_path, to_text
+from enginebench.api.progress import open_progress
+from enginebench.core.caveats import format_caveat
+from enginebench.core.errors import ArtifactError, UsageError
+from enginebench.core.names import format_precision, name_mix, parse_precision
+from enginebench.core.records import Artifact, Precision, Recipe
+from enginebench.core.text import count_of
+from enginebench.measure.pin import default_threads
+from enginebench.models.precision.calibration import (
+    Calibration,
+    read_calibration,
+    read_calibration_cache,
+)
+from enginebench.models.precision.calibration_data import (
+    CalibrationData,
+    open_arrays,
+    open_data,
+    open_given,
+)
+from enginebench.models.zoo import resolve_model
+from enginebench.options import Libraries, Opt, PathLike, Printed, Progress, verb
+from enginebench.workflow.progress import Reporter
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+# More than any file of batches holds: an array file is read to its end.
+ALL_ENTRIES = 1 << 62
+
+
+class TensorRtRefusal(Struct, frozen=True, kw_only=True):
+    """A node that TensorRT does not accept, and why."""
+
+    node: str
+    reason: str
+
+
+class QuantizeDocument(Struct, frozen=True, kw_only=True):
+    """The JSON document of `quantize`. `coverage` is the share of multiply-accumulates in 8 bits, null for casts."""
+
+    schema: str = "enginebench.quantize/1"
+    artifact: Artifact
+    parent_bytes: int
+    size_bytes: int
+    quantizers: int
+    dequantizers: int
+    coverage: float | None
+    tensorrt_refusals: tuple[TensorRtRefusal, ...]
+    seconds: float
+
+
+class QuantizeOptions(Progress, total=False):
+    calib: Annotated[
+        PathLike | None,
+        Opt(
+            "Ranges from calibrate, or prepared arrays to take them from.",
+            metavar="calib.json|F.npz",
+            path="file",
+        ),
+    ]
+    inputs: Annotated[
+        PathLike | None,
+        Opt(
+            "Your own inputs to take the ranges from, as calibrate takes them.",
+            metavar="F.npz|DIR|package.module:function",
+        ),
+    ]
+    ort_extension: Libraries
+    calib_cache: Annotated[PathLike | None, Opt("Ranges as TensorRT's text cache.", path="file")]
+    io_types: Annotated[
+        Literal["keep", "cast"], Opt("For fp16 and bf16: keep the types of inputs and outputs, or cast them.", "keep")
+    ]
+    exclude: Annotated[
+        PathLike | None,
+        Opt("Nodes of F.onnx that stay in FP32: one name a line, # before a remark.", metavar="FILE", path="file"),
+    ]
+    threads: Annotated[int | None, Opt("Threads of ONNX Runtime. [physical cores]", ge=1, le=4096)]
+
+
+To: TypeAlias = Annotated[str, Opt("fp16, bf16, int8[@tensorrt|cpu|nncf] or fp8.", metavar="PRECISION")]
+Out: TypeAlias = Annotated[PathLike, Opt("The ONNX file. [F.PRECISION.onnx]", path="file")]
+
+
+@verb(QuantizeOptions)
+def quantize(path: PathLike, to: To, out: Out, **options: Unpack[QuantizeOptions]) -> QuantizeDocument:
+    """Convert F.onnx to another precision.
+
+    Example: enginebench quantize model.onnx --to int8 --calib calib.json
+
+    fp16 and bf16 graphs are cast; int8 and fp8 graphs get explicit Q/DQ nodes that every engine can read.
+
+    Args:
+        path: an FP32 ONNX file, or one that holds Q/DQ nodes already.
+
+    Raises:
+        UsageError: a precision that is unknown, or ranges that are missing or given twice.
+        ArtifactError: the graph or the ranges cannot be used.
+    """
+    with open_progress(options["progress"]) as reporter:
+        return quantize_file(Path(path), Path(out), parse_precision(to), options, reporter)
+
+
+@door.command(quantize, "F.onnx")
+def command(path: str, to: str, out: str | None, shown: Printed, **options: Unpack[QuantizeOptions]) -> None:
+    suffix = format_precision(*parse_precision(to)).replace("@", "-")
+    document = quantize(path, to, out or Path(path).with_suffix(f".{suffix}.onnx"), **options)
+    door.show(document, shown, print_quantized)
+
+
+def print_quantized(document: QuantizeDocument, _: Console) -> None:
+    """Prints what was written, and what an engine would say of it."""
+    artifact = document.artifact
+    label = format_precision(artifact.precision, artifact.recipe, name_mix(artifact.excluded))
+    click.echo(
+        f"{artifact.path}: {label}, {document.size_bytes / 1e6:.2f} MB (before {document.parent_bytes / 1e6:.2f} MB), "
+        f"sha256 {artifact.sha256[:12]}"
+    )
+    if document.coverage is not None:
+        click.echo(
+            f"{document.quantizers} QuantizeLinear and {document.dequantizers} DequantizeLinear nodes, "
+            f"{document.coverage:.0%} of the multiply-accumulates"
+        )
+    if document.tensorrt_refusals:
+        first = document.tensorrt_refusals[0]
+        click.echo(
+            f"TensorRT would refuse {count_of(len(document.tensorrt_refusals), 'nodes')}, "
+            f"the first {first.node}: {first.reason}"
+        )
+    for caveat in artifact.caveats:
+        click.echo(format_caveat(caveat))
+
+
+def quantize_file(
+    path: Path,
+    out: Path,
+    asked: tuple[Precision, Recipe | None],
+    options: QuantizeOptions,
+    reporter: Reporter,
+) -> QuantizeDocument:
+    """Converts the ONNX file to another precision, writes it to `out` and describes the result."""
+    from enginebench.models.onnx.source import read_onnx
+    from enginebench.models.precision.exclusion import read_exclusion
+    from enginebench.models.precision.quantize import quantize as convert
+
+    start, (to, recipe) = time.perf_counter(), asked
+    exclude, calib, calib_cache = (to_path(options[name]) for name in ("exclude", "calib", "calib_cache"))
+    inputs, threads = to_text(options["inputs"]), options["threads"] or default_threads()
+    names = read_exclusion(exclude) if exclude is not None else ()
+    if sum(given is not None for given in (calib, inputs, calib_cache)) > 1:
+        raise UsageError("--calib, --inputs and --calib-cache each give the ranges; keep one")
+    if out.resolve() == path.resolve():
+        raise UsageError(f"--out {out} is the file to be quantized; choose another --out")
+    artifact = replace(read_onnx(path), operator_libraries=list_libraries(options["ort_extension"]))
+    if recipe == "nncf" or (to == "fp16" and calib is None and calib_cache is None):
+        artifact = _settle(artifact)
+    if inputs is None:
+        calibration, data = _find_ranges(artifact, recipe, calib, calib_cache, threads, reporter)
+    else:
+        calibration, data = _take_ranges(artifact, recipe, open_given(inputs, artifact.inputs), threads, reporter)
+    reporter.step(f"{path.name}: to {to}")
+    made = convert(
+        artifact,
+        to,
+        recipe,
+        out,
+        calibration=calibration,
+        data=data,
+        io_types=options["io_types"],
+        exclude=names,
+        threads=threads,
+    )
+    return _describe_quantized(artifact, made, out, time.perf_counter() - start)
+
+
+def _settle(artifact: Artifact) -> Artifact:
+    """The graph with what its inputs are like where nobody gives one, as `calibrate` makes them up."""
+    from enginebench.models.onnx.inputs import settle_inputs
+
+    return replace(artifact, inputs=settle_inputs(artifact).inputs)
+
+
+def _find_ranges(
+    artifact: Artifact,
+    recipe: Recipe | None,
+    calib: Path | None,
+    calib_cache: Path | None,
+    threads: int,
+    reporter: Reporter,
+) -> tuple[Calibration | None, CalibrationData | None]:
+    """(ranges, data), each only if it is given and the recipe needs it."""
+    if calib_cache is not None:
+        return read_calibration_cache(calib_cache), None
+    if calib is None:
+        return None, None
+    if calib.suffix.lower() in (".npy", ".npz"):
+        return _take_ranges(artifact, recipe, open_arrays(calib, artifact.inputs, ALL_ENTRIES), threads, reporter)
+    calibration = read_calibration(calib)
+    takes_data = recipe == "nncf" and artifact.precision == "fp32"
+    return calibration, reopen_data(calibration, artifact) if takes_data else None
+
+
+def _take_ranges(
+    artifact: Artifact, recipe: Recipe | None, data: CalibrationData, threads: int, reporter: Reporter
+) -> tuple[Calibration | None, CalibrationData]:
+    """(ranges over the data, the data); no ranges where the recipe takes its own."""
+    from enginebench.models.precision.calibrate import calibrate
+
+    if recipe == "nncf" or artifact.precision != "fp32":
+        return None, data
+    reporter.step(f"{artifact.path}: minmax over {data.n} entries of {data.source}")
+    return calibrate(artifact, data, threads=threads), data
+
+
+def reopen_data(calibration: Calibration, artifact: Artifact) -> CalibrationData:
+    """The data that a calibration was made from, found again by its name.
+
+    Raises:
+        UsageError: the calibration does not name its data, or the data are gone.
+        ArtifactError: their images are prepared differently now.
+    """
+    if calibration.n is None:
+        raise UsageError(f"{calibration.source} holds ranges without their data; give --calib F.npz")
+    inputs = artifact.inputs
+    side = inputs[0].shape[-1] if inputs and len(inputs[0].shape) == 4 else None
+    size = side if isinstance(side, int) and resolve_model(calibration.model).kind == "builtin" else None
+    data = open_data(
+        calibration.source,
+        model=calibration.model,
+        inputs=inputs,
+        n=calibration.n,
+        seed=calibration.seed,
+        input_size=size,
+    )
+    if data.preprocess_sha256 != calibration.preprocess_sha256:
+        raise ArtifactError(
+            f"{calibration.source} is prepared differently from the calibration. Keep the prepared entries with "
+            "enginebench calibrate --keep-batches F.npz, and give --calib F.npz"
+        )
+    return data
+
+
+def _describe_quantized(parent: Artifact, made: Artifact, out: Path, seconds: float) -> QuantizeDocument:
+    from enginebench.models.precision.graph import count_quantizers, load_whole_graph
+    from enginebench.models.precision.macs import measure_coverage
+    from enginebench.models.precision.tensorrt_check import find_refusals
+
+    model = load_whole_graph(out)
+    quantizers, dequantizers = count_quantizers(model)
+    in_eight_bits = made.precision in ("int8", "fp8")
+    return QuantizeDocument(
+        artifact=replace(made, path=str(out)),
+        parent_bytes=sum(file.size_bytes for file in parent.files),
+        size_bytes=sum(file.size_bytes for file in made.files),
+        quantizers=quantizers,
+        dequantizers=dequantizers,
+        coverage=measure_coverage(model) if in_eight_bits else None,
+        tensorrt_refusals=tuple(TensorRtRefusal(node=r.node, reason=r.reason) for r in find_refusals(model)),
+        seconds=seconds,
+    )
