@@ -15,7 +15,6 @@ if TYPE_CHECKING:
     from enginebench.api.benches import Bench, bench
     from enginebench.api.deliveries import deliver
     from enginebench.api.environments import bisect, list_environments, make_environment, remove_environment
-    from enginebench.api.graphs import build
     from enginebench.api.loads import load
     from enginebench.api.machine import doctor, list_models, roofline
     from enginebench.api.runs import Run, run
@@ -39,6 +38,7 @@ if TYPE_CHECKING:
     from enginebench.core.records import Result
     from enginebench.verbs.accuracy import accuracy
     from enginebench.verbs.budget import budget
+    from enginebench.verbs.build import build
     from enginebench.verbs.calibrate import calibrate
     from enginebench.verbs.diff import diff
     from enginebench.verbs.drift import drift
@@ -127,7 +127,6 @@ _HOMES = {
     "api.benches": ("Bench", "bench"),
     "api.deliveries": ("deliver",),
     "api.environments": ("bisect", "list_environments", "make_environment", "remove_environment"),
-    "api.graphs": ("build",),
     "api.loads": ("load",),
     "api.machine": ("doctor", "list_models", "roofline"),
     "api.runs": ("Run", "run"),

@@ -177,8 +177,7 @@ def make_click(option: Opt, required: bool = False) -> click.Option:
     then = None if option.then is None else _call(option.then)
     return click.Option(
         [option.name, option.names or f"--{option.name.replace('_', '-')}"],
-        default=option.default,
-        required=required and option.default is None,
+        **({"required": True} if required and option.default is None else {"default": option.default}),
         help=option.help,
         metavar=option.metavar,
         multiple=option.multiple,
@@ -227,7 +226,7 @@ def command(
             hidden = {o.name: True if o.name == "progress" else o.default for o in own.values() if o.program}
             body(**given, **hidden, shown=kept)
 
-        declared = [option for option in sort_options(own | printed) if not option.program]
+        declared = [option for option in sort_options(own | printed).values() if not option.program]
         text = re.split(r"\n(?:Args|Raises):\n", inspect.getdoc(body) or inspect.getdoc(function) or "")[0].strip()
         params = [*arguments, *(make_click(option, option.name in required) for option in declared)]
         made = click.Command(name or function.__name__, params=params, callback=call, help=text)

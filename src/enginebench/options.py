@@ -58,6 +58,7 @@ class Opt(Struct, frozen=True):
     program: bool = False  # for Python callers alone
     name: str = ""
     kind: Any = None
+    rank: int = -1
 
     @property
     def hint(self) -> Any:
@@ -103,15 +104,17 @@ def read_hints(hints: Mapping[str, Any]) -> dict[str, Opt]:
 
 
 def list_options(record: type) -> dict[str, Opt]:
-    """The options of a record by name."""
-    return {option.name: option for option in sort_options(read_hints(get_hints(record, include_extras=True)))}
+    """The options of a record by name: its own first, then those that it inherits."""
+    groups = [group.__annotations__ for group in (Judging, Timing, Trusting, Shared, Printed, Progress)]
+    place = {id(hint): i for i, hint in enumerate(hint for group in groups for hint in group.values())}
+    ranks = {name: place.get(id(hint), -1) for name, hint in record.__annotations__.items()}
+    found = read_hints(get_hints(record, include_extras=True))
+    return sort_options({name: replace(option, rank=ranks[name]) for name, option in found.items()})
 
 
-def sort_options(options: Mapping[str, Opt]) -> list[Opt]:
-    """A verb's own options first, then those that it shares with others."""
-    shared = [name for group in (Judging, Timing, Trusting, Shared, Printed, Progress) for name in get_hints(group)]
-    place = {name: i for i, name in enumerate(shared)}
-    return sorted(options.values(), key=lambda option: place.get(option.name, -1))
+def sort_options(options: Mapping[str, Opt]) -> dict[str, Opt]:
+    """Those of a verb alone first, then those that it shares with others."""
+    return dict(sorted(options.items(), key=lambda item: item[1].rank))
 
 
 def verb(record: type) -> Callable[[F], F]:
@@ -195,6 +198,9 @@ Libraries: TypeAlias = Annotated[
 Threads: TypeAlias = Annotated[
     int | None, Opt("Threads per engine. [physical cores; tune searches them]", ge=1, le=4096)
 ]
+Trtexec: TypeAlias = Annotated[
+    str | None, Opt("The trtexec executable. [$TRTEXEC, PATH, the usual folders]", metavar="PATH")
+]
 GraphEngine: TypeAlias = Annotated[str | None, Opt("ENGINE[:key=value,...] [ort; on a GPU ort-cuda]")]
 TopK: TypeAlias = Annotated[int, Opt("Number of layers to show and draw.", 30, ge=1)]
 Margin: TypeAlias = Annotated[
@@ -239,6 +245,13 @@ class Trusting(Printed, total=False):
             then=_allow,
             more="`key=value` is an option of its ENGINE; repeat it for several ([what runs code](what-runs-code.md))",
         ),
+    ]
+
+
+class DryRunning(TypedDict, total=False):
+    dry_run: Annotated[bool, Opt("Print trtexec's command as one shell line; run nothing.", False)]
+    tensorrt_version: Annotated[
+        str | None, Opt("With --dry-run: write the command for this version, installed or not.", metavar="V")
     ]
 
 

@@ -40,13 +40,28 @@ class ExportDocument(Struct, frozen=True, kw_only=True):
 
 class ExportOptions(Modules, Shared, total=False):
     input_size: InputSize
-    batch: Annotated[int | None, Opt("Fixed batch size. [1, or the only one that the model takes]", ge=1)]
-    dynamic_batch: Annotated[bool, Opt("Leave the batch axis open.", False)]
+    batch: Annotated[
+        int | None,
+        Opt("Fixed batch size. [1, or the only one that the model takes]", ge=1, more="Ignored with `--dynamic-batch`"),
+    ]
+    dynamic_batch: Annotated[bool, Opt("Leave the batch axis open.", False, more="Compared at batch 2 and 5")]
     dynamic_axes: Axes
-    opset: Annotated[int | None, Opt("Version of the ONNX operator set. [the exporter's default]", ge=13)]
+    opset: Annotated[
+        int | None,
+        Opt(
+            "Version of the ONNX operator set. [the exporter's default]",
+            ge=13,
+            more="Below 18 the graph is lowered, or refused by the name of the operator",
+        ),
+    ]
 
 
-Out: TypeAlias = Annotated[PathLike, Opt("The ONNX file. [MODEL.onnx]", path="file")]
+Out: TypeAlias = Annotated[
+    PathLike,
+    Opt(
+        "The ONNX file. [MODEL.onnx]", path="file", more="Weights beyond 2 GB lie beside it in one that ends in `.data`"
+    ),
+]
 
 
 @verb(ExportOptions)

@@ -194,7 +194,7 @@ def _layers(file: str, shown: Layers, **options: Unpack[LayersOptions]) -> None:
 command = click.Group(
     "parse",
     {"log": _log, "times": _times, "profile": _profile, "layers": _layers},
-    help="""Read what trtexec 7 to 11 wrote.
+    help="""Read what trtexec 8 to 11 wrote.
 
     Example: enginebench parse log trtexec.log
 

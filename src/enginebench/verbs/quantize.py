@@ -85,7 +85,12 @@ class QuantizeOptions(Progress, total=False):
     ]
     exclude: Annotated[
         PathLike | None,
-        Opt("Nodes of F.onnx that stay in FP32: one name a line, # before a remark.", metavar="FILE", path="file"),
+        Opt(
+            "Nodes of F.onnx that stay in FP32: one name a line, # before a remark.",
+            metavar="FILE",
+            path="file",
+            more="See [which nodes](quantization.md#which-nodes-stay-in-fp32)",
+        ),
     ]
     threads: Annotated[int | None, Opt("Threads of ONNX Runtime. [physical cores]", ge=1, le=4096)]
 

@@ -45,6 +45,7 @@ from enginebench.report.trtexec.report import SCHEMA as TRTEXEC_SCHEMA
 from enginebench.report.trtexec.report import TrtexecReport, describe_cases
 from enginebench.report.tune.document import TUNE_SCHEMA, TuneDocument
 from enginebench.verbs import parse
+from enginebench.verbs.build import BuildDocument
 from enginebench.verbs.calibrate import CalibrateDocument
 from enginebench.verbs.export import ExportDocument
 from enginebench.verbs.infer import InferDocument
@@ -56,7 +57,6 @@ from enginebench.workflow.history import read_history, select_rows
 from enginebench.workflow.reporting import FORMATS, Written, check_formats, report_folder, report_trtexec
 from enginebench.workflow.search.mixed import MIXED_SCHEMA, MixedDocument
 from enginebench.workflow.verbs.bisect import BisectDocument
-from enginebench.workflow.verbs.build import BuildDocument
 from enginebench.workflow.verbs.deliver import DeliverDocument
 from enginebench.workflow.verbs.doctor import DoctorDocument, FleetDoctorDocument
 from enginebench.workflow.verbs.environments import EnvironmentsDocument

@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 from click.testing import CliRunner, Result
 
+from enginebench.models.zoo import packaged_onnx
 from enginebench.verbs.calibrate import command as calibrate
 from enginebench.verbs.quantize import command as quantize
-from enginebench.models.zoo import packaged_onnx
 from processes import ROOT
 
 

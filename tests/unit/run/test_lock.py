@@ -14,9 +14,10 @@ import numpy as np
 import pytest
 
 from enginebench.core.errors import DeviceBusy, MeasurementError
-from enginebench.core.records import Availability, EngineSpec, MeasureSpec
+from enginebench.core.records import Availability, MeasureSpec
 from enginebench.models.zoo import DATA_DIR
 from enginebench.verbs import accuracy, stages
+from enginebench.verbs import build as building
 from enginebench.verbs import drift as drifting
 from enginebench.verbs import infer as inference
 from enginebench.workflow import lock, main_job, plan
@@ -24,7 +25,6 @@ from enginebench.workflow.folder import RunRequest
 from enginebench.workflow.lock import lock_device, lock_devices
 from enginebench.workflow.targets.stored import Side
 from enginebench.workflow.verbs import bench as comparison
-from enginebench.workflow.verbs import build as building
 
 GRAPH = DATA_DIR / "digits-cnn.onnx"
 
@@ -161,7 +161,6 @@ class Silent:
 
 
 QUIET: Any = Silent()
-GPU = EngineSpec(backend="trtexec", device="cuda:0")
 
 
 def infer(folder: Path) -> None:
@@ -195,7 +194,7 @@ VERBS: dict[str, tuple[Any, Callable[[Path], object], set[str]]] = {
     "infer": (inference, infer, {"cuda:0"}),
     "build": (
         building,
-        lambda d: building.build_engine(GRAPH, d / "net.plan", GPU, timeout_s=60.0, reporter=QUIET),
+        lambda d: building.build(GRAPH, d / "net.plan"),
         {"cuda:0"},
     ),
 }

@@ -19,27 +19,15 @@ from enginebench.models.precision.calibrate import calibrate
 from enginebench.models.precision.calibration import write_calibration
 from enginebench.models.precision.calibration_data import keep_batches, open_data
 from enginebench.models.zoo import packaged_onnx
+from enginebench.verbs.build import judge_ranges
 from enginebench.verbs.drift import check_prepared, make_inputs
+from enginebench.verbs.quantize import quantize
 from enginebench.workflow.child.jobs import AnswerJob, Labelled, QuantizeJob
 from enginebench.workflow.child.perform.answers import open_labelled
 from enginebench.workflow.child.perform.sources import quantize_graph
 from enginebench.workflow.targets.sides import OpenSide, check_sides
-from enginebench.workflow.verbs.build import judge_ranges
-from enginebench.workflow.verbs.quantize import quantize_file
 
 OTHER = "0" * 64
-
-
-class Silent:
-    """A reporter that nobody reads."""
-
-    def begin(self, total: int) -> None: ...
-
-    def say(self, text: str) -> None: ...
-
-    def step(self, text: str) -> None: ...
-
-    def advance(self) -> None: ...
 
 
 def open_mlp(**changes: Any) -> OpenSide:
@@ -115,11 +103,11 @@ def test_quantizing_a_file_refuses_ranges_of_another_preprocessing(
     model = onnx.load(graph.path)
     onnx.helper.set_model_props(model, {"enginebench.preprocess_sha256": OTHER})
     onnx.save(model, tmp_path / "other.onnx")
-    options: Any = {"to": "int8", "recipe": recipe, "calib": calib, "threads": 1, "reporter": Silent()}
+    options: Any = {"to": f"int8@{recipe}" if recipe else "int8", "calib": calib, "threads": 1}
     with pytest.raises(ArtifactError, match="belong to other inputs"):
-        quantize_file(tmp_path / "other.onnx", tmp_path / "q.onnx", **options)
+        quantize(tmp_path / "other.onnx", out=tmp_path / "q.onnx", **options)
     shutil.copy(graph.path, tmp_path / "same.onnx")
-    made = quantize_file(tmp_path / "same.onnx", tmp_path / "q.onnx", **options).artifact
+    made = quantize(tmp_path / "same.onnx", out=tmp_path / "q.onnx", **options).artifact
     assert made.preprocess_sha256 == graph.preprocess_sha256
     assert read_metadata(onnx.load(tmp_path / "q.onnx"))["enginebench.preprocess_sha256"] == graph.preprocess_sha256
 
@@ -129,9 +117,9 @@ def test_a_quantized_graph_needs_no_data(tmp_path: Path) -> None:
     graph = read_packaged_onnx("digits-mlp")
     ranges = calibrate(graph, open_data("digits", model="digits-mlp", inputs=graph.inputs, n=8))
     write_calibration(ranges, tmp_path / "calib.json")
-    options: Any = {"to": "int8", "recipe": "cpu", "calib": tmp_path / "calib.json", "threads": 1, "reporter": Silent()}
+    options: Any = {"to": "int8@cpu", "calib": tmp_path / "calib.json", "threads": 1}
     shutil.copy(str(packaged_onnx("digits-mlp")), tmp_path / "mlp.onnx")
-    trained = quantize_file(tmp_path / "mlp.onnx", tmp_path / "qat.onnx", **options).artifact
+    trained = quantize(tmp_path / "mlp.onnx", out=tmp_path / "qat.onnx", **options).artifact
     job = QuantizeJob(
         model="qat.onnx",
         artifact=trained,

@@ -12,10 +12,10 @@ import onnx
 import pytest
 from click.testing import CliRunner, Result
 
-from enginebench.verbs.calibrate import command as calibrate
-from enginebench.verbs.quantize import command as quantize
 from enginebench.core.errors import ArtifactError, UsageError
 from enginebench.models.zoo import packaged_onnx
+from enginebench.verbs.calibrate import command as calibrate
+from enginebench.verbs.quantize import command as quantize
 from processes import ROOT
 
 

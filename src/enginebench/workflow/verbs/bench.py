@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from datetime import UTC, datetime
+from importlib.util import find_spec
 from pathlib import Path
 
+from msgspec import Struct
 from msgspec.structs import replace
 
 from enginebench.backends.abilities import KeepsLog
 from enginebench.backends.registry import check_options, find_device, find_entry, find_installed, open_backend, takes
 from enginebench.bundle.reading import is_bundle
-from enginebench.core.errors import UsageError
+from enginebench.core.errors import ArtifactError, ParseError, UsageError
 from enginebench.core.names import PLAN_SUFFIXES
 from enginebench.core.records import Artifact, EngineSpec, Result
-from enginebench.core.store import bring_files, write_atomic
+from enginebench.core.store import bring_files, hash_file, read_record, write_atomic
 from enginebench.measure.machine import describe_machine
 from enginebench.workflow.campaign import Campaign
 from enginebench.workflow.child.elsewhere import find_available
@@ -27,7 +30,6 @@ from enginebench.workflow.targets.bundles import open_as_stored
 from enginebench.workflow.targets.sources import choose_labelled, gather_sources
 from enginebench.workflow.targets.stored import Side
 from enginebench.workflow.targets.stored_row import Stored
-from enginebench.workflow.verbs.build import find_graph
 from enginebench.workflow.verbs.dry_run import check_command
 from enginebench.workflow.verbs.reconcile import explain_difference
 
@@ -169,3 +171,33 @@ def _plan_side(folder: RunFolder, request: RunRequest, place: str, reporter: Rep
     found = gather_sources(request, folder.root / place, reporter)
     (row,) = plan_rows(request, found.artifacts, probe=find_installed, takes=takes, problems=found.problems)
     return row
+
+
+class _StoredPlan(Struct):
+    """What the file beside a stored plan says of the graph, and of the plan itself."""
+
+    record: _PlanRecord
+    sha256: str
+
+
+class _PlanRecord(Struct):
+    onnx_sha256: str
+
+
+def find_graph(plan: Path) -> Path | None:
+    """The graph that `build` made a plan of, where it is still beside it in OUT.build, unchanged."""
+    from enginebench.models.onnx.source import read_onnx
+
+    folder = plan.with_name(f"{plan.name}.build")
+    if not folder.is_dir() or find_spec("onnxruntime") is None:
+        return None
+    known, sha256 = set(), hash_file(plan)
+    for path in folder.glob("plans/*.json"):
+        with suppress(ParseError):
+            stored = read_record(path, _StoredPlan)
+            known |= {stored.record.onnx_sha256} if stored.sha256 == sha256 else set()
+    for path in folder.glob("*/*.onnx"):
+        with suppress(ArtifactError):
+            if read_onnx(path).sha256 in known:
+                return path
+    return None

@@ -1,25 +1,31 @@
-"""The verb `build`: from an ONNX file to an engine file."""
+"""`build`: from an ONNX file to an engine file."""
 
 from __future__ import annotations
 
 import shlex
 import shutil
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
-from importlib.util import find_spec
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Literal, TypeAlias, Unpack
 
+import click
 from msgspec import Struct
 from msgspec.structs import replace
 
+from enginebench import door
 from enginebench.analyze.effective import judge_precision
+from enginebench.api.given import to_path
+from enginebench.api.progress import open_progress
 from enginebench.backends.registry import accepts, check_options, find_device, find_entry, read_engine
-from enginebench.core.caveats import make_caveat
-from enginebench.core.errors import ArtifactError, ParseError, UsageError
-from enginebench.core.names import known, parse_precision
+from enginebench.core.caveats import format_caveat, make_caveat
+from enginebench.core.errors import ArtifactError, UsageError
+from enginebench.core.names import format_precision, known, parse_precision
 from enginebench.core.plan_notes import write_note
 from enginebench.core.records import AheadOfTime, Artifact, Caveat, EngineSpec, Precision
-from enginebench.core.store import copy_file, hash_file, read_record
+from enginebench.core.store import copy_file, encode
+from enginebench.options import DryRunning, Opt, PathLike, Printed, Progress, Trtexec, verb
+from enginebench.verbs.quantize import quantize
 from enginebench.workflow.child.elsewhere import find_available
 from enginebench.workflow.child.isolate import child_environment, run_child
 from enginebench.workflow.child.jobs import BuildAnswer, BuildJob, ProbeJob, Proof
@@ -27,8 +33,18 @@ from enginebench.workflow.child.places import enter, find_place
 from enginebench.workflow.child.proving import doubt_record
 from enginebench.workflow.lock import lock_devices
 from enginebench.workflow.progress import Reporter
-from enginebench.workflow.request import merge_options
-from enginebench.workflow.verbs.dry_run import check_batch_axis, needs_graph, open_composing, quantized_path
+from enginebench.workflow.request import merge_options, parse_device
+from enginebench.workflow.verbs.dry_run import (
+    DryRun,
+    check_batch_axis,
+    needs_graph,
+    open_composing,
+    plan_build,
+    quantized_path,
+)
+
+if TYPE_CHECKING:
+    from rich.console import Console
 
 # Importing TensorRT takes seconds.
 CHECK_TIMEOUT_S = 120.0
@@ -47,57 +63,170 @@ class BuildDocument(Struct, frozen=True, kw_only=True):
     caveats: tuple[Caveat, ...]
 
 
-class BuildSettings(Struct, frozen=True, kw_only=True):
-    """What can be said of a build beside engine, precision and batch."""
+class BuildOptions(Progress, total=False):
+    engine: Annotated[str, Opt("trtexec, tensorrt or tensorrt-rtx, with key=value options.", "trtexec")]
+    precision: Annotated[
+        str | None,
+        Opt(
+            "Precision of the engine. [that of the graph]",
+            more="A graph in another one is quantized first, with a note",
+        ),
+    ]
+    batch: Annotated[
+        int | None,
+        Opt(
+            "Batch for a dynamic axis without given shapes. [1]",
+            ge=1,
+            more="Beside shapes it is refused, since they say what is built; but with `--weak-typing --calib` it is "
+            "the batch to calibrate with",
+        ),
+    ]
+    workspace_mb: Annotated[int | None, Opt("Scratch memory for one layer. [the GPU's memory]", ge=1)]
+    min_shapes: Annotated[str | None, Opt("Smallest shapes: NAME:1x3x224x224, several separated by commas.")]
+    opt_shapes: Annotated[str | None, Opt("Shapes to tune for.")]
+    max_shapes: Annotated[str | None, Opt("Largest shapes.")]
+    profile: Annotated[
+        Sequence[str],
+        Opt("One more optimization profile; can be repeated.", (), metavar="NAME:MIN/OPT/MAX", multiple=True),
+    ]
+    timing_cache: Annotated[PathLike | None, Opt("File that keeps timings between builds.", path="file")]
+    optimization_level: Annotated[int | None, Opt("How hard the builder searches. [3]", ge=0, le=5)]
+    version_compatible: Annotated[bool, Opt("The plan also runs on later versions of the same major version.", False)]
+    hardware_compatibility: Annotated[
+        Literal["none", "ampere+", "sameComputeCapability"], Opt("Other GPUs that the plan also runs on.", "none")
+    ]
+    compute_capability: Annotated[
+        str | None,
+        Opt(
+            "GPUs that a plan of tensorrt-rtx is for, such as 8.6,8.9,12.0. [all from 8.0 that have the precision]",
+            metavar="LIST",
+        ),
+    ]
+    plugins: Annotated[Sequence[PathLike], Opt("A plugin library; can be repeated.", (), multiple=True, path="file")]
+    refit: Annotated[bool, Opt("Allow the weights to be replaced later.", False)]
+    strip: Annotated[bool, Opt("Leave out the weights; refit them later.", False)]
+    weak_typing: Annotated[bool, Opt("Set the precision by builder flags (TensorRT 10 and older).", False)]
+    calib: Annotated[
+        PathLike | None,
+        Opt(
+            "Ranges or arrays, for a graph that is quantized first.",
+            path="file",
+            more="Arrays for `tensorrt` under weak typing",
+        ),
+    ]
+    calib_cache: Annotated[PathLike | None, Opt("Ranges as TensorRT's text cache.", path="file")]
+    trtexec: Trtexec
+    extra: Annotated[
+        Sequence[str],
+        Opt(
+            "Extra argument for trtexec; can be repeated, or give them all after --.",
+            (),
+            metavar="ARG",
+            multiple=True,
+        ),
+    ]
+    device: Annotated[str, Opt("The GPU: cuda:N.", "cuda:0")]
+    timeout: Annotated[float, Opt("Seconds that the build may take.", 7200.0, ge=1)]
 
-    workspace_mb: int | None = None
-    min_shapes: str | None = None
-    opt_shapes: str | None = None
-    max_shapes: str | None = None
-    profile: tuple[str, ...] = ()
-    timing_cache: Path | None = None
-    optimization_level: int | None = None
-    version_compatible: bool = False
-    hardware_compatibility: str = "none"
-    plugins: tuple[Path, ...] = ()
-    refit: bool = False
-    strip: bool = False
-    weak_typing: bool = False
-    calib: Path | None = None
-    calib_cache: Path | None = None
-    compute_capability: str | None = None
-    trtexec: str | None = None
-    extra: tuple[str, ...] = ()
 
-    def list_options(self) -> dict[str, str]:
-        """The `key=value` options of an engine that these settings are."""
-        weak = self.weak_typing
-        settings = {
-            "workspace_mb": self.workspace_mb,
-            "min_shapes": self.min_shapes,
-            "opt_shapes": self.opt_shapes,
-            "max_shapes": self.max_shapes,
-            "profiles": "\n".join(self.profile),
-            "timing_cache": self.timing_cache and self.timing_cache.absolute(),
-            "optimization_level": self.optimization_level,
-            "version_compatible": int(self.version_compatible) or None,
-            "hardware_compatibility": None if self.hardware_compatibility == "none" else self.hardware_compatibility,
-            "plugins": "\n".join(str(path) for path in self.plugins),
-            "refit": int(self.refit) or None,
-            "strip": int(self.strip) or None,
-            "weak_typing": int(weak) or None,
-            "calib_cache": self.calib_cache.absolute() if self.calib_cache and weak else None,
-            "calib_data": self.calib.absolute() if self.calib and weak else None,
-            "compute_capability": self.compute_capability,
-            "path": self.trtexec,
-            "extra": shlex.join(self.extra),
-        }
-        return {key: str(value) for key, value in settings.items() if value not in (None, "")}
+class BuildPrinted(DryRunning, Printed, total=False):
+    pass
 
 
-def plan_engine(
-    onnx: Path, engine: str, precision: str | None, batch: int | None, device: str, settings: BuildSettings
-) -> EngineSpec:
+Out: TypeAlias = Annotated[PathLike, Opt("The engine file. [F.plan]", path="file")]
+
+
+@verb(BuildOptions)
+def build(onnx: PathLike, out: Out, **options: Unpack[BuildOptions]) -> BuildDocument:
+    """Build an engine file from F.onnx.
+
+    Example: enginebench build model.onnx --precision fp16 --out model.plan
+
+    The log, the layers and the timing cache are kept beside the engine. Arguments after -- go to trtexec unchanged.
+
+    Args:
+        onnx: the graph.
+
+    Raises:
+        UsageError: options that contradict each other, or that the engine does not have.
+        DependencyError: the engine cannot be had here.
+        ArtifactError: the graph cannot be quantized or built; names the first error and the log.
+    """
+    spec = plan_engine(Path(onnx), options)
+    with open_progress(options["progress"]) as reporter:
+        return build_engine(Path(onnx), Path(out), spec, options, reporter)
+
+
+@door.command(build, "F.onnx", "[ARG]...", shown=BuildPrinted)
+def command(
+    onnx: str, arguments: tuple[str, ...], out: str | None, shown: BuildPrinted, **options: Unpack[BuildOptions]
+) -> None:
+    version, target = shown["tensorrt_version"], out or Path(onnx).with_suffix(".plan")
+    check_dry_run(shown)
+    options["extra"] = (*options["extra"], *arguments)
+    if shown["dry_run"]:
+        spec = plan_engine(Path(onnx), options)
+        print_dry_run(plan_build(Path(onnx), Path(target), spec, version=version), shown)
+    else:
+        door.show(build(onnx, target, **options), shown, print_build)
+
+
+def print_build(document: BuildDocument, _: Console) -> None:
+    """Prints what was built, and where its log lies."""
+    artifact = document.artifact
+    tool = "TensorRT for RTX" if "tensorrt-rtx" in artifact.made_by else "TensorRT"
+    click.echo(
+        f"{artifact.path}: {artifact.precision}, {tool} {document.tensorrt_version}, "
+        f"{sum(f.size_bytes for f in artifact.files) / 2**20:.1f} MiB, built in {document.build_s:.1f} s, "
+        f"sha256 {artifact.sha256[:12]}"
+    )
+    if document.effective_precision:
+        shares = ", ".join(f"{name} {100 * share:.0f} %" for name, share in document.effective_precision.items())
+        click.echo(f"time by precision: {shares}")
+    for caveat in document.caveats:
+        click.echo(format_caveat(caveat))
+    click.echo(f"log and layers: {artifact.path}.build/plans", err=True)
+
+
+def check_dry_run(shown: DryRunning) -> None:
+    """Checks that no option was given that this run, dry or real, would ignore.
+
+    Raises:
+        UsageError: one was.
+    """
+    if shown["tensorrt_version"] is not None and not shown["dry_run"]:
+        raise UsageError("--tensorrt-version only writes a command without running it; add --dry-run")
+
+
+def print_dry_run(plan: DryRun, shown: Printed) -> None:
+    """Prints the command that would run on stdout, and what would happen before it on stderr."""
+    for text in plan.before:
+        click.echo(text, err=True)
+    click.echo(encode(plan).decode() if shown["as_json"] else shlex.join(plan.command))
+
+
+def list_settings(options: BuildOptions) -> dict[str, str]:
+    """The `key=value` options of an engine that are options of their own here."""
+    weak = options["weak_typing"]
+    cache, data, timing = (to_path(options[name]) for name in ("calib_cache", "calib", "timing_cache"))
+    compatible = options["hardware_compatibility"]
+    settings = {
+        **{name: options[name] for name in ("workspace_mb", "min_shapes", "opt_shapes", "max_shapes")},
+        **{name: options[name] for name in ("optimization_level", "compute_capability")},
+        **{name: int(options[name]) or None for name in ("version_compatible", "refit", "strip", "weak_typing")},
+        "profiles": "\n".join(options["profile"]),
+        "timing_cache": timing and timing.absolute(),
+        "hardware_compatibility": None if compatible == "none" else compatible,
+        "plugins": "\n".join(map(str, options["plugins"])),
+        "calib_cache": cache.absolute() if cache and weak else None,
+        "calib_data": data.absolute() if data and weak else None,
+        "path": options["trtexec"],
+        "extra": shlex.join(options["extra"]),
+    }
+    return {key: str(value) for key, value in settings.items() if value not in (None, "")}
+
+
+def plan_engine(onnx: Path, asked: BuildOptions) -> EngineSpec:
     """The engine that is asked for; without a precision in that of the graph.
 
     Raises:
@@ -105,9 +234,11 @@ def plan_engine(
     """
     from enginebench.models.onnx.source import read_onnx_head
 
-    name, own = read_engine(engine)
+    (name, own), precision, batch = read_engine(asked["engine"]), asked["precision"], asked["batch"]
+    if (device := parse_device(asked["device"])) == "cpu":
+        raise UsageError("--device cpu: plans are built on a GPU; give cuda:N, for example cuda:0")
     wanted, recipe = parse_precision(precision) if precision else (read_onnx_head(onnx).precision, None)
-    options = settings.list_options()
+    options = list_settings(asked)
     if name != "trtexec" and options.keys() & {"path", "extra"}:
         raise UsageError(f"--trtexec, --extra and arguments after -- are for the engine trtexec, not for {name}")
     if name == "trtexec" and "calib_data" in options:
@@ -132,28 +263,10 @@ def _check_batch(options: Mapping[str, str]) -> None:
         )
 
 
-def build_engine(
-    onnx: Path,
-    out: Path,
-    spec: EngineSpec,
-    *,
-    calib: Path | None = None,
-    calib_cache: Path | None = None,
-    timeout_s: float,
-    reporter: Reporter,
-) -> BuildDocument:
+def build_engine(onnx: Path, out: Path, spec: EngineSpec, options: BuildOptions, reporter: Reporter) -> BuildDocument:
     """Builds the engine file `out`. Log, layers and cache stay in `<out>.build`, where a repeat finds the plan.
 
     A graph in another precision than asked for is quantized first, unless typing is weak; `reporter` says so.
-
-    Args:
-        onnx: the graph.
-        out: the engine file.
-        spec: the engine and its options.
-        calib: ranges or arrays, if the graph must be quantized.
-        calib_cache: ranges as TensorRT's text cache, instead of `calib`.
-        timeout_s: the build is killed after this time.
-        reporter: progress.
 
     Raises:
         UsageError: the engine builds no file, or its version does not know an option.
@@ -162,6 +275,7 @@ def build_engine(
     """
     from enginebench.models.onnx.source import read_onnx_head
 
+    calib, calib_cache = to_path(options["calib"]), to_path(options["calib_cache"])
     if "plan" not in accepts(spec.backend):
         raise UsageError(f"engine {spec.backend} builds while it loads, so there is no file to keep. Use bench or run")
     if out.exists() and out.samefile(onnx):
@@ -185,43 +299,13 @@ def build_engine(
     with open_folder(out.with_name(f"{out.name}.build").absolute()) as folder, lock_devices(busy, on_wait=reporter.say):
         answer = run_child(
             BuildJob(source=str(onnx.absolute()), engine=spec, out_dir=str(folder)),
-            timeout_s=timeout_s,
+            timeout_s=options["timeout"],
             environment=child_environment(spec.threads),
             on_note=lambda text: reporter.step(f"{onnx.name}: {text}"),
         )
     document = describe_build(answer, out, known(spec.precision), spec.device, doubts)
     write_note(out, answer.artifact, spec.precision)
     return document
-
-
-class _StoredPlan(Struct):
-    """What the file beside a stored plan says of the graph, and of the plan itself."""
-
-    record: _PlanRecord
-    sha256: str
-
-
-class _PlanRecord(Struct):
-    onnx_sha256: str
-
-
-def find_graph(plan: Path) -> Path | None:
-    """The graph that `build_engine` made a plan of, where it is still beside it in OUT.build, unchanged."""
-    from enginebench.models.onnx.source import read_onnx
-
-    folder = plan.with_name(f"{plan.name}.build")
-    if not folder.is_dir() or find_spec("onnxruntime") is None:
-        return None
-    known, sha256 = set(), hash_file(plan)
-    for path in folder.glob("plans/*.json"):
-        with suppress(ParseError):
-            stored = read_record(path, _StoredPlan)
-            known |= {stored.record.onnx_sha256} if stored.sha256 == sha256 else set()
-    for path in folder.glob("*/*.onnx"):
-        with suppress(ArtifactError):
-            if read_onnx(path).sha256 in known:
-                return path
-    return None
 
 
 def _check_ahead(artifact: Artifact, spec: EngineSpec) -> None:
@@ -279,20 +363,10 @@ def quantize_first(
     onnx: Path, precision: str, spec: EngineSpec, calib: Path | None, calib_cache: Path | None, reporter: Reporter
 ) -> Path:
     """The graph in the precision of `spec`, written beside the given one."""
-    from enginebench.workflow.verbs.quantize import quantize_file
-
     target = quantized_path(onnx, spec)
     reporter.say(f"{onnx} is {precision}; quantizing it to {target} first")
-    quantize_file(
-        onnx,
-        target,
-        to=known(spec.precision),
-        recipe=spec.recipe,
-        calib=calib,
-        calib_cache=calib_cache,
-        threads=spec.threads,
-        reporter=reporter,
-    )
+    to = format_precision(known(spec.precision), spec.recipe)
+    quantize(onnx, to, target, calib=calib, calib_cache=calib_cache, threads=spec.threads, progress=False)
     return target
 
 
