@@ -47,7 +47,7 @@ def explain(option: Opt) -> tuple[str, str]:
     text, default = re.findall(r"(.*?)(?: \[(.*)\])?$", option.help)[0]
     if option.default not in (None, (), "") and not isinstance(option.default, bool):
         default = f"{option.default:g}" if isinstance(option.default, float) else str(option.default)
-    meaning = ". ".join(filter(None, (text.rstrip("."), option.more)))
+    meaning = ". ".join(filter(None, (text if text.endswith("...") else text.removesuffix("."), option.more)))
     return default or "", (f"`{option.metavar}`: {meaning}" if option.metavar else meaning).replace("|", "\\|")
 
 

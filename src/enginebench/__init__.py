@@ -14,9 +14,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from enginebench.api.benches import Bench, bench
     from enginebench.api.deliveries import deliver
-    from enginebench.api.environments import bisect, list_environments, make_environment, remove_environment
     from enginebench.api.loads import load
-    from enginebench.api.machine import doctor, list_models, roofline
     from enginebench.api.runs import Run, run
     from enginebench.api.sweeps import sweep
     from enginebench.core.errors import (
@@ -37,24 +35,24 @@ if TYPE_CHECKING:
     )
     from enginebench.core.records import Result
     from enginebench.verbs.accuracy import accuracy
+    from enginebench.verbs.baseline import list_baselines, remove_baseline, save_baseline
+    from enginebench.verbs.bisect import bisect
     from enginebench.verbs.budget import budget
     from enginebench.verbs.build import build
     from enginebench.verbs.calibrate import calibrate
     from enginebench.verbs.diff import diff
+    from enginebench.verbs.doctor import doctor
     from enginebench.verbs.drift import drift
+    from enginebench.verbs.env import list_environments, make_environment, remove_environment
     from enginebench.verbs.export import export
+    from enginebench.verbs.history import history
     from enginebench.verbs.infer import infer
+    from enginebench.verbs.models import list_models
     from enginebench.verbs.parse import parse_layers, parse_log, parse_profile, parse_times
     from enginebench.verbs.profile import profile
     from enginebench.verbs.quantize import quantize
-    from enginebench.verbs.read import (
-        history,
-        list_baselines,
-        read,
-        remove_baseline,
-        save_baseline,
-        write_report,
-    )
+    from enginebench.verbs.read import read, write_report
+    from enginebench.verbs.roofline import roofline
     from enginebench.verbs.stages import stages
     from enginebench.verbs.tunes import tune
     from enginebench.workflow.targets.loading import load_engine
@@ -126,14 +124,12 @@ _HOMES = {
     "workflow.trust": ("allow_code",),
     "api.benches": ("Bench", "bench"),
     "api.deliveries": ("deliver",),
-    "api.environments": ("bisect", "list_environments", "make_environment", "remove_environment"),
+    "verbs.env": ("list_environments", "make_environment", "remove_environment"),
     "api.loads": ("load",),
-    "api.machine": ("doctor", "list_models", "roofline"),
+    "verbs.models": ("list_models",),
     "api.runs": ("Run", "run"),
-    "verbs.read": (
-        *("history", "list_baselines"),
-        *("remove_baseline", "save_baseline", "write_report"),
-    ),
+    "verbs.read": ("write_report",),
+    "verbs.baseline": ("list_baselines", "remove_baseline", "save_baseline"),
     "api.sweeps": ("sweep",),
     "verbs.parse": ("parse_layers", "parse_log", "parse_profile", "parse_times"),
     "verbs.tunes": ("tune",),

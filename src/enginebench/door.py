@@ -94,9 +94,11 @@ class LazyGroup(click.Group):
             formatter.write_dl([(name, text) for name, (_, text) in VERBS.items()])
 
 
-@click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
+@click.group(
+    "enginebench", cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100}
+)
 @click.version_option(__version__, prog_name="enginebench")
-def group() -> None:
+def program() -> None:
     """Find the fastest inference engine that still gives the same answers.
 
     Example: enginebench run digits-cnn
@@ -112,7 +114,7 @@ def main(args: list[str] | None = None) -> None:
         if signal.getsignal(number) is not signal.SIG_IGN:  # as `nohup` leaves it
             signal.signal(number, _interrupt)
     try:
-        code = group.main(args=args, prog_name="enginebench", standalone_mode=False)
+        code = program.main(args=args, prog_name="enginebench", standalone_mode=False)
         sys.stdout.flush()
     except click.exceptions.Exit as error:
         code = error.exit_code
@@ -190,9 +192,9 @@ def make_click(option: Opt, required: bool = False) -> click.Option:
 
 
 def make_argument(argument: inspect.Parameter, metavar: str) -> click.Argument:
-    """The argument of the command line: one text; any number, where it takes a tuple; none, where `[NAME]` says so."""
+    """The argument of the command line: one text, or any number where it takes a tuple; `[NAME]` may be left out."""
     several = str(argument.annotation).startswith("tuple")
-    required = not several and not metavar.startswith("[")
+    required = not metavar.startswith("[") and (metavar.endswith("...") or not several)
     return click.Argument([argument.name], metavar=metavar, required=required, nargs=-1 if several else 1)
 
 
@@ -234,6 +236,11 @@ def command(
         return made
 
     return make
+
+
+def group(name: str, *commands: click.Command, help: str) -> click.Group:
+    """The command of a verb that has several."""
+    return click.Group(name, {command.name or "": command for command in commands}, help=help)
 
 
 def show(document: D, shown: Mapping[str, Any], draw: Callable[[D, Console], None]) -> None:

@@ -13,7 +13,8 @@ from pathlib import Path
 import click
 import pytest
 
-from enginebench.door import VERBS, group
+from enginebench.door import VERBS
+from enginebench.door import program as group
 from processes import ROOT
 
 SOURCES = sorted((ROOT / "src").rglob("*.py"))

@@ -128,3 +128,45 @@ def check_cpu(device: str, why: str) -> None:
 def to_text(path: PathLike | None) -> str | None:
     """The path as a text, if one is given."""
     return None if path is None else os.fspath(path)
+
+
+def choose_batches(
+    batch: int | str | Iterable[int] | None, options: Shared, taken: TakenModel
+) -> tuple[int, ...] | None:
+    """The batches asked for, as numbers or as `1,8`, else that of the example inputs; None if neither says one.
+
+    Raises:
+        UsageError: one is below 1, or given twice.
+    """
+    if batch is None:
+        return None if taken.batch is None or options["input_shape"] else (taken.batch,)
+    return read_numbers("batch", batch)
+
+
+def read_numbers(name: str, given: int | str | Iterable[int]) -> tuple[int, ...]:
+    """Different positive numbers, one or several, or as `1,8`.
+
+    Raises:
+        UsageError: they are not.
+    """
+    pieces = given.split(",") if isinstance(given, str) else [given] if isinstance(given, int) else list(given)
+    numbers = [int(text) for text in map(str, pieces) if text.strip().isdecimal()]
+    if len(numbers) < len(pieces) or not pieces or min(numbers) < 1 or len(set(numbers)) != len(numbers):
+        raise UsageError(f"--{name} {given!r}: expected distinct positive whole numbers, separated by commas")
+    return tuple(numbers)
+
+
+def read_share(given: float | str) -> float:
+    """A fraction between 0 and 1, also as `5%`.
+
+    Raises:
+        UsageError: it is not.
+    """
+    text = str(given)
+    try:
+        share = float(text.removesuffix("%")) / (100 if text.endswith("%") else 1)
+    except ValueError:
+        share = 0.0
+    if not 0 < share < 1:
+        raise UsageError(f"--margin {text!r} is no fraction between 0 and 1; expected 5% or 0.05")
+    return share

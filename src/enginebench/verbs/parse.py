@@ -5,8 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated, TypedDict, Unpack
 
-import click
-
 from enginebench import door
 from enginebench.analyze.trtexec import log as logs
 from enginebench.analyze.trtexec import plan_layers, times
@@ -191,9 +189,12 @@ def _layers(file: str, shown: Layers, **options: Unpack[LayersOptions]) -> None:
     door.write(document, shown["out"], lambda folder: files.write_layers(document, folder))
 
 
-command = click.Group(
+command = door.group(
     "parse",
-    {"log": _log, "times": _times, "profile": _profile, "layers": _layers},
+    _log,
+    _times,
+    _profile,
+    _layers,
     help="""Read what trtexec 8 to 11 wrote.
 
     Example: enginebench parse log trtexec.log

@@ -45,21 +45,20 @@ from enginebench.report.trtexec.report import SCHEMA as TRTEXEC_SCHEMA
 from enginebench.report.trtexec.report import TrtexecReport, describe_cases
 from enginebench.report.tune.document import TUNE_SCHEMA, TuneDocument
 from enginebench.verbs import parse
+from enginebench.verbs.bisect import BisectDocument
 from enginebench.verbs.build import BuildDocument
 from enginebench.verbs.calibrate import CalibrateDocument
+from enginebench.verbs.doctor import DoctorDocument, FleetDoctorDocument
+from enginebench.verbs.env import EnvironmentsDocument
 from enginebench.verbs.export import ExportDocument
 from enginebench.verbs.infer import InferDocument
 from enginebench.verbs.quantize import QuantizeDocument
 from enginebench.workflow import baselines, folder
-from enginebench.workflow.fleet.reading import find_rows_folder, holds_sweep
+from enginebench.workflow.fleet.reading import holds_sweep
 from enginebench.workflow.fleet.reporting import report_sweep
-from enginebench.workflow.history import read_history, select_rows
 from enginebench.workflow.reporting import FORMATS, Written, check_formats, report_folder, report_trtexec
 from enginebench.workflow.search.mixed import MIXED_SCHEMA, MixedDocument
-from enginebench.workflow.verbs.bisect import BisectDocument
 from enginebench.workflow.verbs.deliver import DeliverDocument
-from enginebench.workflow.verbs.doctor import DoctorDocument, FleetDoctorDocument
-from enginebench.workflow.verbs.environments import EnvironmentsDocument
 
 # What `read` can answer with.
 Document: TypeAlias = (
@@ -190,22 +189,6 @@ def _read_trtexec(place: Path, kind: Kind) -> LogDocument | TimesDocument | Prof
     return parse.parse_profile(place) if kind == "profile" else parse.parse_layers(place)
 
 
-def history(path: PathLike, *, engine: str | Iterable[str] = (), model: str | Iterable[str] = ()) -> HistoryDocument:
-    """Every row that is stored under a folder, the oldest first.
-
-    Args:
-        path: searched with all its folders.
-        engine: only these engines.
-        model: only these models.
-
-    Raises:
-        UsageError: it is no folder.
-    """
-    engines = [engine] if isinstance(engine, str) else list(engine)
-    models = [model] if isinstance(model, str) else list(model)
-    return select_rows(read_history(find_rows_folder(str(path))), engines, models)
-
-
 def write_report(
     path: PathLike,
     formats: str | Iterable[str] = FORMATS,
@@ -231,44 +214,3 @@ def write_report(
     if out is not None or prices is not None:
         raise UsageError(f"out and prices belong to the report on a sweep, and {path} holds none")
     return report_folder(place, asked) if folder.holds_run(place) else report_trtexec(place, asked)
-
-
-def save_baseline(
-    name: str, run: Run | PathLike, *, store: PathLike | None = None, force: bool = False
-) -> baselines.Baseline:
-    """The rows of a run, kept under a name that `diff` takes.
-
-    Args:
-        name: lower-case letters, digits, dots and hyphens.
-        run: a `Run`, or the folder of one.
-        store: folder of baselines; by default $ENGINEBENCH_BASELINES, else results/baselines.
-        force: replace an existing baseline of this name.
-
-    Raises:
-        UsageError: the name is not plain, or it is taken.
-        ArtifactError: the run has no measured row, or cannot be read.
-    """
-    place = run.folder if isinstance(run, Run) else Path(run)
-    return baselines.save_baseline(name, place, given.to_path(store), force=force)
-
-
-def list_baselines(store: PathLike | None = None) -> baselines.BaselineList:
-    """All saved baselines by name; one that cannot be read is listed with the reason.
-
-    Args:
-        store: folder of baselines; by default $ENGINEBENCH_BASELINES, else results/baselines.
-    """
-    return baselines.list_baselines(given.to_path(store))
-
-
-def remove_baseline(name: str, *, store: PathLike | None = None) -> Path:
-    """Removes a baseline and returns its former folder.
-
-    Args:
-        name: of the baseline.
-        store: folder of baselines; by default $ENGINEBENCH_BASELINES, else results/baselines.
-
-    Raises:
-        UsageError: there is no baseline of this name.
-    """
-    return baselines.remove_baseline(name, given.to_path(store))

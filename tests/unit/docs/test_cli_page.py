@@ -60,16 +60,16 @@ from enginebench.report.tune.document import (
     TuneDocument,
     TuneRef,
 )
+from enginebench.verbs.bisect import BisectDocument
 from enginebench.verbs.build import BuildDocument
 from enginebench.verbs.calibrate import CalibrateDocument
+from enginebench.verbs.doctor import DoctorDocument, FleetDoctorDocument, NodeAnswer
+from enginebench.verbs.env import EnvironmentsDocument
 from enginebench.verbs.export import ExportDocument
 from enginebench.verbs.infer import InferDocument
 from enginebench.verbs.quantize import QuantizeDocument
 from enginebench.workflow.baselines import BaselineList
-from enginebench.workflow.verbs.bisect import BisectDocument
 from enginebench.workflow.verbs.deliver import DeliverDocument
-from enginebench.workflow.verbs.doctor import DoctorDocument, FleetDoctorDocument, NodeAnswer
-from enginebench.workflow.verbs.environments import EnvironmentsDocument
 from enginebench.workflow.verbs.fpga import SimulateDocument
 from enginebench.workflow.verbs.sweep import KindPlan, SweepPlan
 from pages import Table, find_code, find_section, find_tables, read_page

@@ -9,7 +9,7 @@ from click.testing import CliRunner
 from rich.console import Console
 
 from enginebench.core.caveats import make_caveat
-from enginebench.door import group
+from enginebench.door import program as group
 from enginebench.models.zoo import BUILTIN
 from enginebench.report.history.table import HistoryDocument, HistoryRow, print_history
 from enginebench.report.run.terminal import print_run

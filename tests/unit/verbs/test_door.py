@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from enginebench.cli.verbs.doctor import describe_state
 from enginebench.core.records import Availability
 from enginebench.door import VERBS, main
+from enginebench.verbs.doctor import describe_state
 from processes import Cli, environment
 
 HEAVY = ("torch", "onnxruntime", "openvino", "onnx", "scipy", "altair", "vl_convert", "numpy", "rich", "nncf")

@@ -22,11 +22,8 @@ from enginebench.core.records import (
     Result,
     Score,
 )
-from enginebench.workflow.folder import RunRequest
-from enginebench.workflow.targets.stored import Side
-from enginebench.workflow.verbs import bisect as verb
-from enginebench.workflow.verbs.bench import bench_sides
-from enginebench.workflow.verbs.bisect import (
+from enginebench.verbs import bisect as verb
+from enginebench.verbs.bisect import (
     BisectDocument,
     TriedVersion,
     bisect_package,
@@ -37,6 +34,9 @@ from enginebench.workflow.verbs.bisect import (
     judge_rows,
     list_changes,
 )
+from enginebench.workflow.folder import RunRequest
+from enginebench.workflow.targets.stored import Side
+from enginebench.workflow.verbs.bench import bench_sides
 from in_process import Children
 from reporters import Silent
 
@@ -207,7 +207,7 @@ def measured(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, str, int]]:
 
     monkeypatch.setattr(verb, "bench_sides", pretend)
     monkeypatch.setattr(verb, "list_environments", list)
-    monkeypatch.setattr(verb, "make_environment", lambda name, requirements, reporter: None)
+    monkeypatch.setattr(verb, "install_environment", lambda name, requirements, reporter: None)
     return asked
 
 

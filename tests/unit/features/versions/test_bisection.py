@@ -7,7 +7,7 @@ import pytest
 
 from enginebench.analyze.compare import compare
 from enginebench.core.records import Block, Measurement
-from enginebench.workflow.verbs.bisect import Judgement, find_first_bad
+from enginebench.verbs.bisect import Judgement, find_first_bad
 
 VERSIONS = [f"1.{i}" for i in range(12)]
 

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from enginebench.core.errors import BackendUnavailable
-from enginebench.workflow.verbs import environments
-from enginebench.workflow.verbs.environments import explain_failure, list_versions
+from enginebench.verbs import env as environments
+from enginebench.verbs.env import explain_failure, list_versions
 
 NO_VERSION = """\
 ERROR: Could not find a version that satisfies the requirement onnxruntime==9.9 (from versions: 1.15.0, 1.15.1, 1.31.1)
@@ -51,7 +51,6 @@ def test_versions_are_listed_oldest_first(monkeypatch: pytest.MonkeyPatch) -> No
 
 
 def test_a_half_made_environment_is_not_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from reporters import Silent
 
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
 
@@ -62,15 +61,14 @@ def test_a_half_made_environment_is_not_there(tmp_path: Path, monkeypatch: pytes
 
     monkeypatch.setattr(environments, "_fill", fail)
     with pytest.raises(BackendUnavailable, match="the line broke"):
-        environments.make_environment("half", ["numpy"], reporter=Silent())
+        environments.make_environment("half", ["numpy"])
     assert list(environments.environments_folder().iterdir()) == []
-    assert environments.list_all().environments == ()
+    assert environments.list_environments() == ()
 
 
 def test_what_a_kill_left_hours_ago_is_cleared_away_and_what_another_fills_is_not(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from reporters import Silent
 
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     folder, of_the_user = environments.environments_folder(), ".settings"
@@ -79,14 +77,13 @@ def test_what_a_kill_left_hours_ago_is_cleared_away_and_what_another_fills_is_no
     for name in (".old-a1b2c3d4", of_the_user):
         os.utime(folder / name, (0, 0))
     monkeypatch.setattr(environments, "_fill", lambda place, requirements, python: (place / "bin").mkdir())
-    environments.make_environment("one", ["numpy"], reporter=Silent())
+    environments.make_environment("one", ["numpy"])
     assert sorted(path.name for path in folder.iterdir()) == [".new-a1b2c3d4", of_the_user, "one"]
 
 
 def test_an_environment_that_was_half_removed_is_in_nobodys_way(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from reporters import Silent
 
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
 
@@ -99,10 +96,10 @@ def test_an_environment_that_was_half_removed_is_in_nobodys_way(
         raise KeyboardInterrupt
 
     monkeypatch.setattr(environments, "_fill", fill)
-    environments.make_environment("one", ["numpy"], reporter=Silent())
+    environments.make_environment("one", ["numpy"])
     with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
         patch.setattr(environments.shutil, "rmtree", stop)
         environments.remove_environment("one")
-    assert environments.list_all().environments == ()
-    environments.make_environment("one", ["numpy"], reporter=Silent())
-    assert list(environments.list_environments()) == ["one"]
+    assert environments.list_environments() == ()
+    environments.make_environment("one", ["numpy"])
+    assert [line.name for line in environments.list_environments()] == ["one"]

@@ -1,4 +1,4 @@
-"""The verb `env`: environments with other versions, made and removed in the user's cache folder."""
+"""`env`: environments with other versions, made and removed in the user's cache folder."""
 
 from __future__ import annotations
 
@@ -12,20 +12,30 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from importlib import metadata
 from pathlib import Path
+from typing import TYPE_CHECKING, Unpack
 
+import click
 from msgspec import Struct
 
+from enginebench import door
+from enginebench.api.given import list_texts
+from enginebench.api.progress import open_progress
 from enginebench.core.errors import ArtifactError, BackendUnavailable, EngineBenchError, MissingDependency, UsageError
+from enginebench.core.text import clean_text
 from enginebench.measure.machine import PACKAGES
+from enginebench.options import Printed, Progress, Texts, verb
+from enginebench.workflow.child import places
 from enginebench.workflow.child.isolate import run_group
 from enginebench.workflow.child.places import (
     NEEDED,
     check_name,
     describe_place,
     environments_folder,
-    list_environments,
 )
 from enginebench.workflow.progress import Reporter
+
+if TYPE_CHECKING:
+    from rich.console import Console
 
 # PyTorch with everything around it takes minutes over a slow line.
 INSTALL_TIMEOUT_S = 3600.0
@@ -53,16 +63,17 @@ class EnvironmentsDocument(Struct, frozen=True, kw_only=True):
     environments: tuple[EnvironmentLine, ...]
 
 
-def make_environment(
-    name: str, requirements: Sequence[str], *, reporter: Reporter, python: str = sys.executable
-) -> EnvironmentLine:
-    """A new environment with these packages, and those that every child needs. It appears once it is finished.
+@verb(Progress)
+def make_environment(name: str, requirements: Texts, **options: Unpack[Progress]) -> EnvironmentLine:
+    """Make the environment NAME with these packages, in the user's cache folder.
+
+    Example: enginebench env make old onnxruntime==1.24.4
+
+    It is made with uv if that is installed, else with venv and pip.
 
     Args:
         name: letters, digits, dots, hyphens and underscores.
-        requirements: PACKAGE or PACKAGE==VERSION.
-        reporter: where progress goes.
-        python: the interpreter that it is made with.
+        requirements: PACKAGE or PACKAGE==VERSION, one or several.
 
     Raises:
         UsageError: the name is taken, or a requirement is malformed.
@@ -70,8 +81,55 @@ def make_environment(
         BackendUnavailable: a package cannot be had; says why in the installer's words.
         ArtifactError: the folder cannot be written.
     """
+    with open_progress(options["progress"]) as reporter:
+        return install_environment(name, list_texts(requirements), reporter=reporter)
+
+
+def list_environments() -> tuple[EnvironmentLine, ...]:
+    """List the environments that were made, with what is installed in each.
+
+    Example: enginebench env list
+    """
+    return tuple(describe(name, path) for name, path in places.list_environments().items())
+
+
+@door.command(make_environment, "NAME", "PACKAGE==VERSION...", name="make")
+def _make(name: str, requirements: tuple[str, ...], shown: Printed, **options: Unpack[Progress]) -> None:
+    _show((make_environment(name, requirements, **options),), shown)
+
+
+@door.command(list_environments, name="list")
+def _list(shown: Printed) -> None:
+    _show(list_environments(), shown)
+
+
+def _show(lines: tuple[EnvironmentLine, ...], shown: Printed) -> None:
+    door.show(EnvironmentsDocument(folder=str(environments_folder()), environments=lines), shown, print_environments)
+
+
+def print_environments(document: EnvironmentsDocument, console: Console) -> None:
+    """Prints them as a table."""
+    from rich.table import Table
+    from rich.text import Text
+
+    if not document.environments:
+        click.echo("no environment was made yet: enginebench env make NAME PACKAGE==VERSION")
+        return
+    table = Table(box=None, pad_edge=False)
+    for heading in ("name", "python", "holds"):
+        table.add_column(heading, overflow="fold")
+    for line in document.environments:
+        held = line.fault or ", ".join(f"{name} {version}" for name, version in list_engines_of(line).items())
+        table.add_row(*(Text(clean_text(cell)) for cell in (line.name, line.python or "-", held)))
+    console.print(table)
+
+
+def install_environment(
+    name: str, requirements: Sequence[str], *, reporter: Reporter, python: str = sys.executable
+) -> EnvironmentLine:
+    """A new environment with these packages, and those that every child needs. It appears once it is finished."""
     final = environments_folder() / check_name(name)
-    if name in list_environments():
+    if name in places.list_environments():
         raise UsageError(f"environment {name} exists: {final}. Remove it first, or choose another name")
     for text in requirements:
         if not _REQUIREMENT.fullmatch(text):
@@ -151,12 +209,6 @@ def _find_line(lines: Sequence[str], *signs: str) -> str:
     return chosen[-1][:300]
 
 
-def list_all() -> EnvironmentsDocument:
-    """Every environment that `env make` made, each asked for its version; a broken one is listed with its fault."""
-    lines = tuple(describe(name, path) for name, path in list_environments().items())
-    return EnvironmentsDocument(folder=str(environments_folder()), environments=lines)
-
-
 def describe(name: str, path: Path) -> EnvironmentLine:
     """An environment, with what is installed in it, or what is wrong with it."""
     try:
@@ -173,13 +225,18 @@ def list_engines_of(line: EnvironmentLine) -> dict[str, str]:
 
 
 def remove_environment(name: str) -> Path:
-    """Deletes an environment that `env make` made; its former folder.
+    """Delete the environment NAME that `env make` made.
+
+    Example: enginebench env remove old
+
+    Args:
+        name: of the environment.
 
     Raises:
         UsageError: there is none of this name.
         ArtifactError: it cannot be deleted.
     """
-    made = list_environments()
+    made = places.list_environments()
     if name not in made:
         known = ", ".join(made) or "none"
         raise UsageError(f"no environment {name!r} was made here; there is {known}")
@@ -205,3 +262,27 @@ def list_versions(package: str) -> list[str]:
     if found is None:
         raise BackendUnavailable(f"the package index lists no version of {package}")
     return [version.strip() for version in found[1].split(",")][::-1]
+
+
+@door.command(remove_environment, "NAME", name="remove")
+def _remove(name: str, shown: Printed) -> None:
+    place = remove_environment(name)
+    if shown["as_json"]:
+        _show(list_environments(), shown)
+    else:
+        click.echo(f"removed {place}")
+
+
+command = door.group(
+    "env",
+    _make,
+    _list,
+    _remove,
+    help="""Make environments with other versions of a runtime, to compare them.
+
+    Example: enginebench env make old onnxruntime==1.24.4
+
+    `enginebench run MODEL --engines ort,ort:env=old` then measures both versions in turns. An environment needs no
+    EngineBench: only the runtime, and a few small packages that `env make` adds.
+    """,
+)

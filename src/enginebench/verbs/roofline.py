@@ -1,19 +1,28 @@
-"""The verb `roofline`: what this machine can do at best, found in fresh processes, for `run` and `profile`."""
+"""`roofline`: what this machine can do at best, found in fresh processes, for `run` and `profile`."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from datetime import UTC, datetime
+from pathlib import Path
+from typing import Annotated, TypeAlias, Unpack
 
+import click
 from msgspec import Struct
 from msgspec.structs import replace
 
+from enginebench import door
+from enginebench.api.given import to_path
+from enginebench.api.progress import open_progress
 from enginebench.core.ceilings import UNITS, Ceiling, CeilingKind, Ceilings
 from enginebench.core.errors import DependencyError, EngineBenchError, UsageError
 from enginebench.core.names import parse_precision
 from enginebench.core.records import Machine, Precision
 from enginebench.core.text import count_of
 from enginebench.measure.machine import describe_machine
+from enginebench.options import Opt, PathLike, Printed, Progress, Texts, Wait, verb
+from enginebench.report.roofline import draw_ceilings, render_ceilings
+from enginebench.workflow.ceilings import store_ceilings
 from enginebench.workflow.child.isolate import child_environment, run_child
 from enginebench.workflow.child.jobs import CeilingsAnswer, CeilingsJob
 from enginebench.workflow.lock import lock_devices
@@ -37,6 +46,55 @@ class RooflineRequest(Struct, frozen=True, kw_only=True):
     quick: bool = False
 
 
+class RooflineOptions(Progress, total=False):
+    device: Annotated[Texts | None, Opt("cpu or cuda:N, or several separated by commas. [all]")]
+    precisions: Annotated[
+        Texts | None, Opt("Precisions, separated by commas. [all that the device has instructions for]")
+    ]
+    threads: Annotated[
+        int | Texts | Sequence[int] | None,
+        Opt("Numbers of threads of the CPU, separated by commas. [1, 2, 4 ... physical cores]"),
+    ]
+    quick: Annotated[bool, Opt("One process for each number of threads, and less time for each ceiling.", False)]
+    wait: Wait
+    out: Annotated[PathLike | None, Opt("Folder for the JSON and the picture.", path="folder")]
+
+
+@verb(RooflineOptions)
+def roofline(**options: Unpack[RooflineOptions]) -> Ceilings:
+    """Measure what this machine can do at best, and store it for `run` and `profile`.
+
+    Example: enginebench roofline --quick
+
+    Rates of matrix products and convolutions, bandwidths of caches and memory, costs of a launch: the best that was
+    observed, never a data sheet's figure. `run` and `profile` say then how far each row and layer is from its limit.
+
+    Raises:
+        UsageError: a precision, a number of threads or a device that there is not.
+        DependencyError: PyTorch, through which all of it is measured, is not installed.
+        DeviceBusy: a run holds a device, and `wait` is false.
+    """
+    return measure_and_store(options)[0]
+
+
+@door.command(roofline)
+def command(shown: Printed, **options: Unpack[RooflineOptions]) -> None:
+    document, paths = measure_and_store(options)
+    door.show(document, shown, lambda document, console: console.print(render_ceilings(document)))
+    for path in paths:
+        click.echo(str(path), err=True)
+    if (out := to_path(options["out"])) is not None:
+        door.draw(lambda: draw_ceilings(document), out / "roofline.png")
+
+
+def measure_and_store(options: RooflineOptions) -> tuple[Ceilings, Sequence[Path]]:
+    """The ceilings, and the files that keep them."""
+    request = read_request(options["precisions"], options["threads"], options["device"], options["quick"])
+    with open_progress(options["progress"]) as reporter:
+        document = measure_ceilings(request, reporter=reporter, wait=options["wait"])
+    return document, store_ceilings(document, to_path(options["out"]))
+
+
 class Measured(Struct, frozen=True, kw_only=True):
     """The answers about one device and one number of threads."""
 
@@ -44,10 +102,13 @@ class Measured(Struct, frozen=True, kw_only=True):
     notes: tuple[str, ...] = ()
 
 
+Given: TypeAlias = str | int | Iterable[str | int] | None
+
+
 def read_request(
-    precisions: str | None = None, threads: str | None = None, device: str | None = None, quick: bool = False
+    precisions: Given = None, threads: Given = None, device: Given = None, quick: bool = False
 ) -> RooflineRequest:
-    """What to measure, of texts as on the command line.
+    """What to measure, of texts as on the command line, or of lists.
 
     Raises:
         UsageError: a precision, a number of threads or a device that there is not.
@@ -65,8 +126,9 @@ def read_request(
     )
 
 
-def _split(text: str | None) -> list[str]:
-    return [piece.strip() for piece in (text or "").split(",") if piece.strip()]
+def _split(given: Given) -> list[str]:
+    pieces = [given] if isinstance(given, str | int) else given or ()
+    return [text.strip() for piece in pieces for text in str(piece).split(",") if text.strip()]
 
 
 def measure_ceilings(request: RooflineRequest, *, reporter: Reporter, wait: bool = True) -> Ceilings:

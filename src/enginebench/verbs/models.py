@@ -1,32 +1,38 @@
-"""`enginebench models`: the built-in models."""
+"""`models`: the built-in models."""
 
 from __future__ import annotations
 
 import click
+import msgspec
+
+from enginebench import door
+from enginebench.models.zoo import BUILTIN, ModelCard
+from enginebench.options import Printed
 
 
-@click.command("models")
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON document on stdout and nothing else.")
-def command(as_json: bool) -> None:
+def list_models() -> tuple[ModelCard, ...]:
     """List the built-in models: input, parameters, multiply-adds, source of the weights.
 
     Example: enginebench models
     """
-    import msgspec
+    return tuple(BUILTIN.values())
+
+
+@door.command(list_models, name="models")
+def command(shown: Printed) -> None:
     from rich.console import Console
     from rich.table import Table
 
-    from enginebench.models.zoo import BUILTIN
     from enginebench.report.narrow import Fitted
 
-    if as_json:
-        document = {"schema": "enginebench.models/1", "models": list(BUILTIN.values())}
+    if shown["as_json"]:
+        document = {"schema": "enginebench.models/1", "models": list_models()}
         click.echo(msgspec.json.encode(document).decode())
         return
     table = Table(box=None, pad_edge=False, padding=(0, 1, 0, 0))
     for column in ("model", "input", "parameters", "mult-adds", "weights"):
         table.add_column(column, justify="right" if column in ("parameters", "mult-adds") else "left", no_wrap=True)
-    for card in BUILTIN.values():
+    for card in list_models():
         shape = "x".join(map(str, card.input_shape))
         weights = "in the package" if card.task == "digits" else card.weights_source.split(",")[0]
         table.add_row(card.name, shape, f"{card.parameters:,}", f"{card.multiply_adds:,}", weights)

@@ -1,4 +1,4 @@
-"""The verb `bisect`: the first version of a package with which an engine is slower, or its outputs differ."""
+"""`bisect`: the first version of a package with which an engine is slower, or its outputs differ."""
 
 from __future__ import annotations
 
@@ -6,23 +6,48 @@ import re
 from collections import Counter
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Literal
+from typing import TYPE_CHECKING, Annotated, Literal, TypeAlias, Unpack
 
 from msgspec import Struct
 from msgspec.structs import replace
 
+from enginebench import door
 from enginebench.analyze.metrics.scores import find_score, loses_too_much
-from enginebench.backends.registry import ENTRIES
+from enginebench.api.given import choose_batches, read_metrics, read_share, share, take_model, to_text
+from enginebench.api.progress import open_progress
+from enginebench.backends.registry import ENTRIES, read_engine
 from enginebench.core.errors import EngineBenchError, MeasurementError, UsageError
+from enginebench.core.limits import REGRESSION_MARGIN
+from enginebench.core.names import parse_precision
 from enginebench.core.records import Estimate, Result, Verdict
+from enginebench.core.text import clean_text
+from enginebench.options import (
+    Batch,
+    Judging,
+    Model,
+    Modules,
+    Opt,
+    PathLike,
+    Printed,
+    Shared,
+    Timeout,
+    Timing,
+    pick,
+    verb,
+)
 from enginebench.report.bench import describe_bench
 from enginebench.report.numbers import format_range
+from enginebench.verbs.env import install_environment, list_versions
+from enginebench.workflow import request as requests
 from enginebench.workflow.child.places import OPTION, list_environments
-from enginebench.workflow.folder import RunRequest
+from enginebench.workflow.folder import RunRequest, default_folder
 from enginebench.workflow.progress import Reporter
+from enginebench.workflow.request import choose_drop
 from enginebench.workflow.targets.stored import Side
 from enginebench.workflow.verbs.bench import bench_sides
-from enginebench.workflow.verbs.environments import list_versions, make_environment
+
+if TYPE_CHECKING:
+    from rich.console import Console
 
 By = Literal["time", "drift", "metric"]
 Judgement = Literal["good", "bad", "not_shown", "not_comparable"]
@@ -60,6 +85,81 @@ class BisectDocument(Struct, frozen=True, kw_only=True):
     ratio: Estimate | None
     changed: tuple[str, ...]  # what the engines' own records show otherwise in the first bad version
     tried: tuple[TriedVersion, ...]
+
+
+class BisectOptions(Modules, Judging, Timing, Shared, total=False):
+    engine: Annotated[str | None, Opt("ENGINE[:key=value,...] that is measured. [the one that the package is for]")]
+    margin: Annotated[float | str, Opt("How much slower is bad: 5% or 0.05.", REGRESSION_MARGIN, metavar="M")]
+    drift: Annotated[bool, Opt("Bad means other outputs, not longer times.", False)]
+    data: Annotated[
+        PathLike | None,
+        Opt("Labelled data for --metric, and for the ranges of 8-bit graphs.", metavar="DIR|digits"),
+    ]
+    precision: Annotated[str, Opt("Precision, with a recipe as in int8@cpu.", "fp32")]
+    batch: Batch
+    timeout: Timeout
+    out: Annotated[PathLike | None, Opt("Folder of the measurements. [results/bisect-...]", path="folder")]
+
+
+Package: TypeAlias = Annotated[str, Opt("The package whose versions are tried.", metavar="NAME")]
+Good: TypeAlias = Annotated[str, Opt("A version that is good; 1.24 is the newest 1.24.", metavar="V")]
+Bad: TypeAlias = Annotated[str, Opt("A later version that is bad.", metavar="V")]
+
+
+@verb(BisectOptions)
+def bisect(model: Model, package: Package, good: Good, bad: Bad, **options: Unpack[BisectOptions]) -> BisectDocument:
+    """Find the first version of a package with which an engine is slower on MODEL, or its outputs differ.
+
+    Example: enginebench bisect resnet18 --package torch --good 2.11 --bad 2.13
+
+    Each version gets an environment of its own and is measured in turns with the good one. A verdict that is not shown
+    gets more repetitions, not a guess. With --metric bad means worse outputs on labelled samples. Environments stay for
+    the next time: `enginebench env list`.
+
+    Args:
+        model: as `run` takes it.
+
+    Raises:
+        UsageError: a version does not exist, or they are not in this order.
+        BackendUnavailable: the package index cannot be reached, or a version cannot be installed.
+        MeasurementError: two versions cannot be compared.
+    """
+    metrics = read_metrics(options["metric"])
+    with (
+        take_model(model, options["example_inputs"]) as taken,
+        open_progress(options["progress"]) as reporter,
+    ):
+        request = share(options).make_request(
+            taken.text,
+            engines=[read_engine(options["engine"] or find_engine_of(package))],
+            precisions=[parse_precision(options["precision"])],
+            batches=choose_batches(options["batch"], options, taken),
+            measure=pick(requests.Timing, options).make_measure(options["seed"]),
+            input_size=None,
+        )
+        return bisect_package(
+            replace(
+                request,
+                timeout_s=options["timeout"],
+                data=to_text(options["data"]),
+                metrics=metrics,
+                targets=to_text(options["targets"]),
+                task=options["task"],
+                max_metric_drop=choose_drop(options["max_metric_drop"], options["max_top1_drop"], metrics),
+            ),
+            package,
+            good,
+            bad,
+            Path(options["out"] or default_folder(f"bisect-{Path(taken.name).stem}-{package}")),
+            by=choose_judge(options["drift"], metrics),
+            margin=read_share(options["margin"]),
+            reporter=reporter,
+        )
+
+
+@door.command(bisect, "MODEL")
+def command(model: str, package: str, good: str, bad: str, shown: Printed, **options: Unpack[BisectOptions]) -> None:
+    door.show(bisect(model, package, good, bad, **options), shown, print_bisect)
 
 
 def bisect_package(
@@ -101,7 +201,7 @@ def bisect_package(
         try:
             for needed in {versions[0], version}:
                 if f"{package}-{needed}" not in list_environments():
-                    make_environment(f"{package}-{needed}", [f"{package}=={needed}"], reporter=reporter)
+                    install_environment(f"{package}-{needed}", [f"{package}=={needed}"], reporter=reporter)
             ends = [(backend, {**options, OPTION: f"{package}-{v}"}) for v in (versions[0], version)]
             reporter.step(f"{package} {version} against {versions[0]}, {count} processes each")
             asked = replace(request, engines=(ends[1],), measure=replace(request.measure, processes=count))
@@ -289,3 +389,20 @@ def format_outcome(document: BisectDocument) -> list[str]:
     else:
         lines = [f"{package} {bad} was not shown to be {what}{much}: verdict {document.verdict.replace('_', ' ')}."]
     return [*lines, *(f"The record differs: {line}." for line in document.changed)]
+
+
+def print_bisect(document: BisectDocument, console: Console) -> None:
+    """Prints every version that was tried, then the outcome."""
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(box=None, pad_edge=False)
+    for heading in ("version", "processes", f"against {document.good}", "ratio", "answers"):
+        table.add_column(heading, overflow="fold")
+    for tried in document.tried:
+        agree = {True: "agree", False: "differ", None: "-"}[tried.outputs_agree]
+        ratio = format_range(tried.ratio, "x") if tried.ratio else "-"
+        table.add_row(tried.version, str(tried.repetitions), tried.verdict.replace("_", " "), ratio, agree)
+    console.print(table)
+    for line in format_outcome(document):
+        console.print(Text(clean_text(line)))

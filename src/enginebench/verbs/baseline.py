@@ -1,0 +1,123 @@
+"""`baseline`: runs saved under a name, to compare later runs with."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, TypedDict, Unpack
+
+import click
+
+from enginebench import door
+from enginebench.api.given import to_path
+from enginebench.api.runs import Run
+from enginebench.core.store import encode
+from enginebench.core.text import clean_text, count_of
+from enginebench.options import Opt, PathLike, Printed, Store, verb
+from enginebench.workflow import baselines
+from enginebench.workflow.baselines import Baseline, BaselineList, find_store
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+
+class Stored(TypedDict, total=False):
+    store: Store
+
+
+class SaveOptions(Stored, total=False):
+    force: Annotated[bool, Opt("Replace an existing baseline of this name.", False)]
+
+
+@verb(SaveOptions)
+def save_baseline(name: str, run: Run | PathLike, **options: Unpack[SaveOptions]) -> Baseline:
+    """Save the measured rows of the run in DIR as NAME.
+
+    Example: enginebench baseline save main results/first
+
+    Args:
+        name: lower-case letters, digits, dots and hyphens.
+        run: the folder of a run; also a `Run`.
+
+    Raises:
+        UsageError: the name is not plain, or it is taken.
+        ArtifactError: the run has no measured row, or cannot be read.
+    """
+    place = run.folder if isinstance(run, Run) else Path(run)
+    return baselines.save_baseline(name, place, to_path(options["store"]), force=options["force"])
+
+
+@verb(Stored)
+def list_baselines(**options: Unpack[Stored]) -> BaselineList:
+    """List all baselines.
+
+    Example: enginebench baseline list
+
+    The list shows model, rows, and when and on which CPU they were measured.
+    """
+    return baselines.list_baselines(to_path(options["store"]))
+
+
+@verb(Stored)
+def remove_baseline(name: str, **options: Unpack[Stored]) -> Path:
+    """Remove the baseline NAME.
+
+    Example: enginebench baseline rm main
+
+    With --json, print the ones that remain.
+
+    Args:
+        name: of the baseline.
+
+    Raises:
+        UsageError: there is no baseline of this name.
+    """
+    return baselines.remove_baseline(name, to_path(options["store"]))
+
+
+@door.command(save_baseline, "NAME", "DIR", name="save")
+def _save(name: str, run: str, shown: Printed, **options: Unpack[SaveOptions]) -> None:
+    saved = save_baseline(name, run, **options)
+    document = BaselineList(store=str(find_store(to_path(options["store"]))), baselines=(saved,))
+    line = f"saved {count_of(saved.rows, 'rows')} of {clean_text(saved.model)} in {saved.path}"
+    door.show(document, shown, lambda *_: click.echo(line))
+
+
+@door.command(list_baselines, name="list")
+def _list(shown: Printed, **options: Unpack[Stored]) -> None:
+    door.show(list_baselines(**options), shown, print_baselines)
+
+
+@door.command(remove_baseline, "NAME", name="rm")
+def _remove(name: str, shown: Printed, **options: Unpack[Stored]) -> None:
+    path = remove_baseline(name, **options)
+    click.echo(encode(list_baselines(**options)).decode() if shown["as_json"] else f"removed {path}")
+
+
+def print_baselines(found: BaselineList, console: Console) -> None:
+    """Prints them as a table."""
+    from rich.table import Table
+    from rich.text import Text
+
+    if not found.baselines:
+        click.echo(f"no baselines in {found.store}; save one with: enginebench baseline save NAME DIR", err=True)
+        return
+    table = Table("name", "model", "rows", "measured", "CPU", box=None)
+    for one in found.baselines:
+        cells = (one.name, one.model, str(one.rows), one.started_utc, one.reason or one.cpu_model)
+        table.add_row(*(Text(clean_text(cell)) for cell in cells))
+    console.print(table)
+
+
+command = door.group(
+    "baseline",
+    _save,
+    _list,
+    _remove,
+    help="""Save runs under a name, to compare later runs with.
+
+    Example: enginebench baseline save main results/first
+
+    `enginebench diff main DIR` then compares a later run with it. A baseline holds samples and settings but no
+    artifacts: a few hundred kB, small enough for a repository.
+    """,
+)

@@ -1,0 +1,235 @@
+"""`doctor`: what can run here: every engine, ours or a plug-in's, each asked in a process of its own. Never fails."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Annotated, Unpack
+
+import msgspec
+from msgspec import Struct
+from msgspec.structs import replace
+
+from enginebench import door
+from enginebench.api.progress import open_progress
+from enginebench.backends.registry import find_package, list_names, list_refused
+from enginebench.core.caveats import format_caveat
+from enginebench.core.errors import EngineBenchError, UsageError
+from enginebench.core.records import Availability, EngineSpec, Machine
+from enginebench.core.store import encode
+from enginebench.core.text import clean_lines, count_of
+from enginebench.measure.machine import describe_machine
+from enginebench.options import Opt, Printed, Progress, verb
+from enginebench.workflow.child.elsewhere import PROBE_TIMEOUT_S, probe_elsewhere
+from enginebench.workflow.child.isolate import run_child
+from enginebench.workflow.child.jobs import ProbeJob
+from enginebench.workflow.child.places import OPTION, describe_place, list_versions, name_environments
+from enginebench.workflow.fleet.ray_fleet import ask_nodes
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+MB = 1 << 20
+# Every engine of a node is asked in a process of its own, one after the other, on all nodes at once.
+FLEET_TIMEOUT_S = 600.0
+
+
+class DoctorDocument(Struct, frozen=True, kw_only=True):
+    """The JSON document of `doctor`."""
+
+    schema: str = "enginebench.doctor/1"
+    machine: Machine
+    engines: tuple[Availability, ...]
+
+
+class DoctorOptions(Progress, total=False):
+    env: Annotated[str | None, Opt("Ask this environment in place of the current one.", metavar="NAME[=PATH]")]
+    on: Annotated[str | None, Opt("Ask every node of this Ray cluster.", metavar="auto|ray://HOST:PORT")]
+
+
+@verb(DoctorOptions)
+def doctor(**options: Unpack[DoctorOptions]) -> DoctorDocument | FleetDoctorDocument:
+    """Show the machine, and for every engine its version or what is missing and how to get it.
+
+    Example: enginebench doctor
+
+    It also shows what each engine was verified on. It never fails: an engine that cannot be imported is part of the
+    answer.
+    """
+    environment = options["env"]
+    if options["on"] is not None:
+        if environment is not None:
+            raise UsageError("--env asks an environment of this machine, --on the nodes of a cluster; give one")
+        return examine_fleet(options["on"])
+    if environment is not None and "=" in environment:
+        name_environments((environment,))
+        environment = environment.partition("=")[0]
+    with open_progress(options["progress"]) as reporter:
+        return examine(lambda name: reporter.step(f"checking {name}"), environment)
+
+
+@door.command(doctor)
+def command(shown: Printed, **options: Unpack[DoctorOptions]) -> None:
+    def draw(document: DoctorDocument | FleetDoctorDocument, console: Console) -> None:
+        if isinstance(document, FleetDoctorDocument):
+            _print_fleet(console, document)
+        else:
+            _print_document(console, document)
+
+    door.show(doctor(**options), shown, draw)
+
+
+def examine(on_engine: Callable[[str], None] = lambda name: None, environment: str | None = None) -> DoctorDocument:
+    """The machine and every engine; a broken engine is part of the answer.
+
+    Args:
+        on_engine: called with the name of each before it is asked.
+        environment: the name of another one, which is asked in place of this one.
+
+    Raises:
+        UsageError: no environment has this name.
+        DependencyError: it has no working python, or lacks what every child needs.
+    """
+    place = describe_place(environment) if environment else None
+    answers = []
+    for name in list_names():
+        on_engine(name)
+        elsewhere = EngineSpec(backend=name, options={OPTION: environment}) if environment else None
+        answers.append(probe_elsewhere(elsewhere) if elsewhere else probe_apart(name))
+    machine = describe_machine()
+    if place is not None:
+        return DoctorDocument(machine=replace(machine, versions=list_versions(place)), engines=tuple(answers))
+    return DoctorDocument(machine=machine, engines=(*answers, *list_refused()))
+
+
+class NodeAnswer(Struct, frozen=True, kw_only=True):
+    """One node of a cluster: its own document, or why there is none."""
+
+    node: str
+    document: DoctorDocument | None
+    reason: str = ""
+
+
+class FleetDoctorDocument(Struct, frozen=True, kw_only=True):
+    """The JSON document of `doctor --on`."""
+
+    schema: str = "enginebench.doctor-fleet/1"
+    nodes: tuple[NodeAnswer, ...]
+
+
+def examine_here(_: bytes) -> bytes:
+    """The JSON of this machine's document, for who asks from elsewhere."""
+    return encode(examine())
+
+
+def examine_fleet(address: str) -> FleetDoctorDocument:
+    """What every node of a Ray cluster answers.
+
+    Raises:
+        MissingDependency: Ray is not installed here.
+        BackendUnavailable: no cluster answers at this address.
+    """
+    return FleetDoctorDocument(
+        nodes=tuple(
+            read_answer(name, told) for name, told in ask_nodes(address, examine_here, timeout_s=FLEET_TIMEOUT_S)
+        )
+    )
+
+
+def read_answer(name: str, told: bytes | str) -> NodeAnswer:
+    """What a node says of itself; the reason in words where that is no document."""
+    if isinstance(told, str):
+        return NodeAnswer(node=name, document=None, reason=told)
+    try:
+        return NodeAnswer(node=name, document=msgspec.json.decode(told, type=DoctorDocument))
+    except msgspec.DecodeError as error:
+        return NodeAnswer(node=name, document=None, reason=f"its answer cannot be read: {error}")
+
+
+def probe_apart(name: str) -> Availability:
+    """Whether an engine works here, asked in a process of its own: a broken runtime may kill its process."""
+    try:
+        answer = run_child(ProbeJob(engine=name), timeout_s=PROBE_TIMEOUT_S)
+    except EngineBenchError as error:
+        reason = f"its runtime cannot be imported: {error}"
+        return Availability(engine=name, available=False, reason=reason, package=find_package(name))
+    return answer.availability
+
+
+def _print_document(console: Console, document: DoctorDocument) -> None:
+    _print_machine(console, document.machine)
+    console.print()
+    for engine in document.engines:
+        _print_engine(console, engine)
+
+
+def _print_fleet(console: Console, found: FleetDoctorDocument) -> None:
+    from rich.text import Text
+
+    for node in found.nodes:
+        console.print(Text(clean_lines(f"node {node.node}"), style="bold"))
+        if node.document is None:
+            _print_pair(console, "no answer", node.reason)
+        else:
+            _print_document(console, node.document)
+        console.print()
+
+
+def _print_machine(console: Console, machine: Machine) -> None:
+    counts = count_of(machine.cores_physical, "cores"), count_of(machine.cores_logical, "threads")
+    cores = f"{', '.join(counts)}, {len(machine.cpus_allowed)} allowed"
+    quota = f", quota {machine.cpu_quota_cores:g}" if machine.cpu_quota_cores else ""
+    _print_pair(console, "CPU", machine.cpu_model)
+    _print_pair(console, "cores", f"{cores}{quota}; default: --threads {machine.default_threads}")
+    _print_pair(console, "flags", " ".join(machine.cpu_flags) or "none that matters")
+    _print_pair(console, "clock", _describe_clock(machine))
+    _print_pair(console, "memory", f"{machine.memory_bytes // MB} MiB")
+    _print_pair(
+        console, "system", f"{machine.os}, {machine.arch}" + (f", {machine.virtual}" if machine.virtual else "")
+    )
+    for gpu in machine.gpus:
+        _print_pair(console, f"GPU {gpu.index}", f"{gpu.name}, {gpu.memory_bytes // MB} MiB, driver {gpu.driver}")
+    if not machine.gpus:
+        _print_pair(console, "GPU", "none visible to NVML")
+    for key, value in (machine.jetson or {}).items():
+        _print_pair(console, f"Jetson {key}", value)
+    _print_pair(console, "versions", ", ".join(f"{k} {v}" for k, v in machine.versions.items()))
+    for caveat in machine.caveats:
+        _print_pair(console, "doubt", format_caveat(caveat))
+
+
+def _describe_clock(machine: Machine) -> str:
+    now = f"{machine.cpu_mhz:.0f} MHz now" if machine.cpu_mhz else "frequency not shown"
+    top = f", {machine.cpu_max_mhz:.0f} MHz at most" if machine.cpu_max_mhz else ""
+    load = f", load {machine.load_1m:.2f}" if machine.load_1m is not None else ""
+    return f"{now}{top}, governor {machine.governor or 'not shown'}{load}"
+
+
+def _print_engine(console: Console, engine: Availability) -> None:
+    _print_pair(console, engine.engine, describe_state(engine))
+    for name, text in (
+        ("from", engine.package),
+        ("why", engine.reason),
+        ("to add", engine.fix),
+        ("verified on", engine.verified_on),
+    ):
+        if text:
+            _print_pair(console, "", f"{name}: {text}")
+
+
+def describe_state(engine: Availability) -> str:
+    """`ready` with version and devices; `not ready`: installed, but this machine cannot run it; else `missing`."""
+    if engine.available:
+        return f"ready   {engine.version or ''} {' '.join(engine.devices)}".rstrip()
+    return f"not ready   {engine.version}" if engine.version else "missing"
+
+
+def _print_pair(console: Console, name: str, text: str) -> None:
+    """Prints a name and its text, wrapped beside it."""
+    from rich.table import Table
+    from rich.text import Text
+
+    grid = Table.grid(padding=(0, 1))
+    grid.add_column(width=18)
+    grid.add_column(ratio=1)
+    grid.add_row(Text(clean_lines(name)), Text(clean_lines(text)))
+    console.print(grid)

@@ -1,0 +1,70 @@
+"""`history`: all stored rows under a folder, as one table and as trends."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, TypedDict, Unpack
+
+import click
+
+from enginebench import door
+from enginebench.core.text import count_of
+from enginebench.options import Opt, PathLike, Printed, Texts, verb
+from enginebench.report.history.table import HistoryDocument, print_history
+from enginebench.workflow.fleet.reading import find_rows_folder
+from enginebench.workflow.history import read_history, select_rows, write_history
+
+
+class HistoryOptions(TypedDict, total=False):
+    engine: Annotated[Texts, Opt("Show only this engine; can be repeated.", (), metavar="ENGINE", multiple=True)]
+    model: Annotated[Texts, Opt("Show only this model; can be repeated.", (), metavar="MODEL", multiple=True)]
+
+
+class HistoryPrinted(Printed, total=False):
+    out: Annotated[str | None, Opt("Folder for history.csv and the trend pictures. [DIR/history]", path="folder")]
+    last: Annotated[int, Opt("Number of rows to print.", 40, ge=0)]
+    parquet: Annotated[
+        str | None, Opt("Also write the table as Parquet.", metavar="F", path="file", more="Needs the extra `parquet`")
+    ]
+    mlflow: Annotated[
+        str | None, Opt("Also write each row as a run to this MLflow store: file:DIR, http://...", metavar="URI")
+    ]
+    experiment: Annotated[str, Opt("Name of the MLflow experiment.", "enginebench")]
+
+
+@verb(HistoryOptions)
+def history(path: PathLike, **options: Unpack[HistoryOptions]) -> HistoryDocument:
+    """Show every row stored under DIR, and write history.csv and a trend picture for each engine.
+
+    Example: enginebench history results --last 10
+
+    DIR may be the store of a sweep, also s3://... Rows read before come from a cache, so that thousands of them take a
+    second.
+
+    Args:
+        path: searched with all its folders.
+
+    Raises:
+        UsageError: it is no folder.
+    """
+    engines, models = (
+        [name] if isinstance(name, str) else list(name) for name in (options["engine"], options["model"])
+    )
+    return select_rows(read_history(find_rows_folder(str(path))), engines, models)
+
+
+@door.command(history, "DIR", shown=HistoryPrinted)
+def command(path: str, shown: HistoryPrinted, **options: Unpack[HistoryOptions]) -> None:
+    from enginebench.report.history.export import export_mlflow, write_parquet
+
+    document, place = history(path, **options), find_rows_folder(path)
+    out = Path(shown["out"] or ("history" if "://" in path else place / "history"))
+    written = write_history(document, place, out)
+    door.show(document, shown, lambda document, console: print_history(document, console, shown["last"]))
+    click.echo("\n".join(["", *map(str, written.paths), *written.notes]), err=True)
+    if shown["parquet"] is not None:
+        write_parquet(document.rows, Path(shown["parquet"]))
+        click.echo(shown["parquet"], err=True)
+    if shown["mlflow"] is not None:
+        new, known = export_mlflow(document.rows, shown["mlflow"], shown["experiment"])
+        click.echo(f"MLflow {shown['mlflow']}: {count_of(new, 'runs')} written, {known} were there already", err=True)
