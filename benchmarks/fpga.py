@@ -23,7 +23,7 @@ from enginebench.fpga.latency import count_engine_cycles, count_transaction_cycl
 from enginebench.fpga.network import count_ideal_cycles
 from enginebench.fpga.simulation import DesignOptions
 from enginebench.fpga.synth import SEEDS, Synthesis
-from enginebench.workflow.verbs.fpga import read_model, simulate_model, synthesize_model
+from enginebench.verbs.fpga import read_model, simulate_model, synthesize_model
 
 # Source of every limit: the first draft of this design, which this one must not fall behind (issue "Beyond the GPU").
 CYCLE_LIMITS = {1: 1.05, 4: 1.05, 8: 1.05, 16: 1.15}

@@ -16,7 +16,6 @@ if TYPE_CHECKING:
     from enginebench.api.deliveries import deliver
     from enginebench.api.loads import load
     from enginebench.api.runs import Run, run
-    from enginebench.api.sweeps import sweep
     from enginebench.core.errors import (
         ArtifactError,
         BackendUnavailable,
@@ -54,6 +53,7 @@ if TYPE_CHECKING:
     from enginebench.verbs.read import read, write_report
     from enginebench.verbs.roofline import roofline
     from enginebench.verbs.stages import stages
+    from enginebench.verbs.sweep import sweep
     from enginebench.verbs.tunes import tune
     from enginebench.workflow.targets.loading import load_engine
     from enginebench.workflow.trust import allow_code
@@ -130,7 +130,6 @@ _HOMES = {
     "api.runs": ("Run", "run"),
     "verbs.read": ("write_report",),
     "verbs.baseline": ("list_baselines", "remove_baseline", "save_baseline"),
-    "api.sweeps": ("sweep",),
     "verbs.parse": ("parse_layers", "parse_log", "parse_profile", "parse_times"),
     "verbs.tunes": ("tune",),
 }

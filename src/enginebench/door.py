@@ -173,13 +173,13 @@ def choose_type(option: Opt) -> Any:
     return click.STRING
 
 
-def make_click(option: Opt, required: bool = False) -> click.Option:
+def make_click(option: Opt) -> click.Option:
     """The option of the command line."""
     flag = option.kind is bool
     then = None if option.then is None else _call(option.then)
     return click.Option(
         [option.name, option.names or f"--{option.name.replace('_', '-')}"],
-        **({"required": True} if required and option.default is None else {"default": option.default}),
+        **({"required": True} if option.required else {"default": option.default}),
         help=option.help,
         metavar=option.metavar,
         multiple=option.multiple,
@@ -203,35 +203,34 @@ def _call(function: Callable[[Any], Any]) -> Callable[[click.Context, click.Para
 
 
 def command(
-    function: Callable[..., Any], *metavars: str, shown: type | None = None, name: str = ""
+    function: Callable[..., Any] | None, *metavars: str, shown: type | None = None, name: str = ""
 ) -> Callable[[Callable[..., None]], click.Command]:
     """The command of a verb, with the arguments of `body`, the options of `function`, and those of `shown`.
 
     Args:
-        function: what `options.verb` made; it lends its docstring to the help. What `body` itself takes as a text that
-            has no default must be given.
+        function: what `options.verb` made; it lends its docstring to the help. None: Python callers have no such verb.
         metavars: names of the arguments in the help; `[NAME]` may be left out.
         shown: record of what the command line alone has; by default `Printed`.
         name: by default that of the function.
     """
-    from enginebench.options import Printed, list_options, sort_options
+    from enginebench.options import COMMAND, Printed, list_options, sort_options
 
     def make(body: Callable[..., None]) -> click.Command:
-        own: dict[str, Opt] = vars(function).get("options", {})
+        own: dict[str, Opt] = vars(function).get("options", {}) if function else {}
         printed = list_options(shown or Printed)
         takes = inspect.signature(body).parameters
         arguments = [make_argument(argument, text) for argument, text in zip(takes.values(), metavars, strict=False)]
-        required = {name for name, taken in takes.items() if taken.annotation == "str"}
 
         def call(**given: Any) -> None:
             kept = {key: given.pop(key) for key in printed if key in given}
+            COMMAND.set(("enginebench", *sys.argv[1:]))
             hidden = {o.name: True if o.name == "progress" else o.default for o in own.values() if o.program}
             body(**given, **hidden, shown=kept)
 
         declared = [option for option in sort_options(own | printed).values() if not option.program]
         text = re.split(r"\n(?:Args|Raises):\n", inspect.getdoc(body) or inspect.getdoc(function) or "")[0].strip()
-        params = [*arguments, *(make_click(option, option.name in required) for option in declared)]
-        made = click.Command(name or function.__name__, params=params, callback=call, help=text)
+        params = [*arguments, *map(make_click, declared)]
+        made = click.Command(name or getattr(function, "__name__", ""), params=params, callback=call, help=text)
         vars(made)["declared"] = {option.name: option for option in declared}
         return made
 

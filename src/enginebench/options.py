@@ -12,6 +12,7 @@ import math
 import os
 import types
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextvars import ContextVar
 from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias, TypedDict, TypeVar, Union, get_args, get_origin
 from typing import get_type_hints as get_hints
 
@@ -25,6 +26,9 @@ from enginebench.core.records import Cache, Scope, Task
 
 F = TypeVar("F", bound=Callable[..., Any])
 S = TypeVar("S", bound=Struct)
+
+# The command line of this program, which runs keep; empty in a program of Python.
+COMMAND: ContextVar[tuple[str, ...]] = ContextVar("COMMAND", default=())
 
 PathLike: TypeAlias = str | os.PathLike[str]
 Texts: TypeAlias = str | Iterable[str]
@@ -56,6 +60,7 @@ class Opt(Struct, frozen=True):
     path: Literal["file", "folder", "any"] | None = None
     then: Callable[[Any], Any] | None = None  # the command line calls it with the value, and hands it to nobody else
     program: bool = False  # for Python callers alone
+    required: bool = False  # on the command line
     name: str = ""
     kind: Any = None
     rank: int = -1

@@ -7,7 +7,7 @@ from enginebench.fpga.latency import count_transaction_cycles
 from enginebench.fpga.onnx_reader import read_network
 from enginebench.fpga.simulation import DesignOptions, simulate_inferences
 from enginebench.models.task import feed_digits, load_digits
-from enginebench.workflow.verbs.fpga import find_differences, quantize_default
+from enginebench.verbs.fpga import find_differences, quantize_default
 
 
 @pytest.fixture(scope="module")

@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 
-from enginebench.cli.verbs.fpga import command, describe_simulation, describe_synthesis
 from enginebench.core.errors import MissingDependency, ModelError, UsageError
 from enginebench.fpga.network import Network, Quantization, make_layer
 from enginebench.fpga.synth import Placement, Synthesis
-from enginebench.workflow.verbs import fpga as workflow
+from enginebench.verbs import fpga as workflow
+from enginebench.verbs.fpga import command, describe_simulation, describe_synthesis
 
 
 def run(*args):

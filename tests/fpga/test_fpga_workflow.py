@@ -9,8 +9,8 @@ from enginebench.core.records import EngineSpec, MeasureSpec
 from enginebench.fpga.board import find_speed
 from enginebench.models.onnx.source import read_onnx
 from enginebench.models.task import feed_digits, load_digits
+from enginebench.verbs.fpga import find_differences, find_network_file, quantize_default
 from enginebench.workflow.child.boards import make_board
-from enginebench.workflow.verbs.fpga import find_differences, find_network_file, quantize_default
 
 SPEC = EngineSpec(backend="fpga-sim", precision="int8")
 

@@ -101,9 +101,9 @@ class BisectOptions(Modules, Judging, Timing, Shared, total=False):
     out: Annotated[PathLike | None, Opt("Folder of the measurements. [results/bisect-...]", path="folder")]
 
 
-Package: TypeAlias = Annotated[str, Opt("The package whose versions are tried.", metavar="NAME")]
-Good: TypeAlias = Annotated[str, Opt("A version that is good; 1.24 is the newest 1.24.", metavar="V")]
-Bad: TypeAlias = Annotated[str, Opt("A later version that is bad.", metavar="V")]
+Package: TypeAlias = Annotated[str, Opt("The package whose versions are tried.", metavar="NAME", required=True)]
+Good: TypeAlias = Annotated[str, Opt("A version that is good; 1.24 is the newest 1.24.", metavar="V", required=True)]
+Bad: TypeAlias = Annotated[str, Opt("A later version that is bad.", metavar="V", required=True)]
 
 
 @verb(BisectOptions)

@@ -95,7 +95,7 @@ class QuantizeOptions(Progress, total=False):
     threads: Annotated[int | None, Opt("Threads of ONNX Runtime. [physical cores]", ge=1, le=4096)]
 
 
-To: TypeAlias = Annotated[str, Opt("fp16, bf16, int8[@tensorrt|cpu|nncf] or fp8.", metavar="PRECISION")]
+To: TypeAlias = Annotated[str, Opt("fp16, bf16, int8[@tensorrt|cpu|nncf] or fp8.", metavar="PRECISION", required=True)]
 Out: TypeAlias = Annotated[PathLike, Opt("The ONNX file. [F.PRECISION.onnx]", path="file")]
 
 

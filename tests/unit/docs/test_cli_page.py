@@ -66,12 +66,12 @@ from enginebench.verbs.calibrate import CalibrateDocument
 from enginebench.verbs.doctor import DoctorDocument, FleetDoctorDocument, NodeAnswer
 from enginebench.verbs.env import EnvironmentsDocument
 from enginebench.verbs.export import ExportDocument
+from enginebench.verbs.fpga import SimulateDocument
 from enginebench.verbs.infer import InferDocument
 from enginebench.verbs.quantize import QuantizeDocument
+from enginebench.verbs.sweep import KindPlan, SweepPlan
 from enginebench.workflow.baselines import BaselineList
 from enginebench.workflow.verbs.deliver import DeliverDocument
-from enginebench.workflow.verbs.fpga import SimulateDocument
-from enginebench.workflow.verbs.sweep import KindPlan, SweepPlan
 from pages import Table, find_code, find_section, find_tables, read_page
 from processes import ROOT
 

@@ -15,6 +15,8 @@ from enginebench.core.errors import ArtifactError, ChildFailed, ParseError, Usag
 from enginebench.core.records import Result
 from enginebench.models.zoo import DATA_DIR
 from enginebench.report.sweep.document import SweepDocument
+from enginebench.verbs import sweep as verb
+from enginebench.verbs.sweep import plan_sweep, run_sweep, take_up
 from enginebench.workflow.child.jobs import MeasureJob
 from enginebench.workflow.fleet import group as groups
 from enginebench.workflow.fleet.parts import list_parts
@@ -24,8 +26,6 @@ from enginebench.workflow.fleet.schedule import MOST_LOSSES, LocalFleet, Lost, S
 from enginebench.workflow.fleet.spec import SweepSpec, list_groups, read_spec
 from enginebench.workflow.fleet.store import Store, open_store, read_document
 from enginebench.workflow.history import read_history
-from enginebench.workflow.verbs import sweep as verb
-from enginebench.workflow.verbs.sweep import plan_sweep, run_sweep, take_up
 from in_process import Children
 from reporters import Silent
 

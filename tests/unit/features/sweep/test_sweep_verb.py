@@ -9,10 +9,10 @@ import pytest
 from click.testing import CliRunner
 
 from enginebench.cli.verbs.report import command as report
-from enginebench.cli.verbs.sweep import command as sweep
 from enginebench.core.errors import MeasurementError, UsageError
 from enginebench.models.zoo import DATA_DIR
 from enginebench.verbs.history import command as history
+from enginebench.verbs.sweep import command as sweep
 from in_process import Children
 
 SPEC = """

@@ -16,11 +16,11 @@ from enginebench.report.sweep.document import SweepDocument, Tuned
 from enginebench.report.sweep.page import format_sweep_page
 from enginebench.report.sweep.terminal import describe_tuned
 from enginebench.report.tune.document import TuneDocument
+from enginebench.verbs.sweep import plan_sweep, run_sweep
 from enginebench.workflow.child.jobs import MeasureJob
 from enginebench.workflow.fleet.spec import SweepSpec, read_spec
 from enginebench.workflow.reporting import Written
 from enginebench.workflow.search import sitting
-from enginebench.workflow.verbs.sweep import plan_sweep, run_sweep
 from in_process import Children
 from reporters import Silent
 

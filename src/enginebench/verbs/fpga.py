@@ -1,19 +1,23 @@
-"""The verbs of `fpga`: they bring together the quantized network, the digits and the designs."""
+"""`fpga`: an INT8 network behind a UART, simulated, written as Verilog, synthesized, served."""
 
 from __future__ import annotations
 
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated, Literal, TypeAlias, TypedDict
 
+import click
 import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
 
+from enginebench import door
 from enginebench.core.errors import BackendUnavailable, DependencyError, UsageError
 from enginebench.core.records import Artifact, EngineSpec, Recipe
 from enginebench.core.store import write_atomic
+from enginebench.core.text import count_of
+from enginebench.options import Opt, Printed
 from enginebench.workflow.child.boards import require_module
 
 if TYPE_CHECKING:
@@ -31,6 +35,183 @@ DEFAULT_MODEL = "digits-mlp"
 DEFAULT_RECIPE: Recipe = "cpu"
 CALIBRATION_IMAGES = 256
 DEFAULT_CLOCK_MHZ = 12.0  # the oscillator on boards with iCE40 devices
+
+
+class Design(TypedDict, total=False):
+    # Source: gateware/uart.py, LARGEST_DIVISOR; gateware/engine.py, MOST_LANES.
+    lanes: Annotated[int, Opt("Products per clock cycle.", 8, ge=1, le=64)]
+    divisor: Annotated[int, Opt("Clock cycles per bit on the UART.", 12, ge=1, le=65535)]
+    multiplier_bits: Annotated[
+        int,
+        Opt(
+            "Width of the requantizer's multiplier: 32 agrees with ONNX Runtime, 16 is cheaper.",
+            32,
+            ge=4,
+            le=32,
+        ),
+    ]
+
+
+Clock: TypeAlias = Annotated[float, Opt("Clock of the device.", DEFAULT_CLOCK_MHZ, gt=0, le=1e4)]
+
+
+class Simulation(Design, Printed, total=False):
+    n: Annotated[int | None, Opt("Number of inputs. [all 1797 digits]", ge=1)]
+    simulator: Annotated[
+        Literal["compiled", "amaranth"], Opt("compiled is fast; amaranth is Amaranth's own simulator.", "compiled")
+    ]
+    rounding: Annotated[
+        Literal["half_even", "half_away", "half_up", "floor"], Opt("How the requantizer rounds.", "half_even")
+    ]
+    clock_mhz: Clock
+    cache: Annotated[str | None, Opt("Folder that keeps compiled designs.", path="folder")]
+
+
+class VerilogFile(Design, total=False):
+    out: Annotated[str, Opt("The Verilog file.", "device.v", path="file")]
+
+
+class Placement(Design, Printed, total=False):
+    part: Annotated[str, Opt("ice40up5k, ice40hx8k (or hx8k), or ecp5-25k.", required=True)]
+    seeds: Annotated[int, Opt("Number of placements to try.", 3, ge=1, le=100)]
+    out: Annotated[str | None, Opt("Folder for logs and reports. [results/fpga-PART-LANES]", path="folder")]
+
+
+class Board(Design, total=False):
+    clock_mhz: Clock
+
+
+@door.command(None, "[MODEL]", shown=Simulation, name="simulate")
+def _simulate(model: str | None, shown: Simulation) -> None:
+    """Send inputs through the simulated device, UART included, and compare every output.
+
+    Example: enginebench fpga simulate --lanes 16 --n 10
+    """
+    document = simulate_model(
+        model,
+        _make_options(shown),
+        n=shown["n"],
+        multiplier_bits=shown["multiplier_bits"],
+        rounding=shown["rounding"],
+        simulator=shown["simulator"],
+        clock_mhz=shown["clock_mhz"],
+        cache_dir=Path(shown["cache"]) if shown["cache"] else None,
+    )
+    door.show(document, shown, lambda document, _: click.echo("\n".join(describe_simulation(document))))
+
+
+@door.command(None, "[MODEL]", shown=VerilogFile, name="verilog")
+def _verilog(model: str | None, shown: VerilogFile) -> None:
+    """Write the device as Verilog: a module `top` with ports clk, rst, rx, tx and computing.
+
+    Example: enginebench fpga verilog --lanes 16 --out top.v
+    """
+    out = Path(shown["out"])
+    lines = write_verilog(model, _make_options(shown), shown["multiplier_bits"], out)
+    click.echo(f"{out}: {count_of(lines, 'lines')}", err=True)
+
+
+@door.command(None, "[MODEL]", shown=Placement, name="synth")
+def _synth(model: str | None, shown: Placement) -> None:
+    """Synthesize, place and route the device with open-source tools.
+
+    Example: enginebench fpga synth --part ice40up5k --lanes 4
+
+    This takes minutes. Every log is kept.
+    """
+    part, lanes, bits = shown["part"], shown["lanes"], shown["multiplier_bits"]
+    document = synthesize_model(
+        model,
+        part=part,
+        lanes=lanes,
+        divisor=shown["divisor"],
+        multiplier_bits=bits,
+        seeds=shown["seeds"],
+        out_dir=Path(shown["out"] or f"results/fpga-{part}-{lanes}-{bits}"),
+    )
+    door.show(document, shown, lambda document, _: click.echo("\n".join(describe_synthesis(document))))
+
+
+@door.command(None, "[MODEL]", shown=Board, name="serve")
+def _serve(model: str | None, shown: Board) -> None:
+    """Serve a simulated board on a pseudo-terminal until interrupted.
+
+    Example: enginebench fpga serve --divisor 104
+
+    The line runs at its real rate, the clock divided by the divisor.
+    """
+    try:
+        serve_model(model, **shown, on_ready=_announce, stop=lambda: False)
+    except KeyboardInterrupt:
+        click.echo("closed", err=True)
+
+
+def _announce(path: str, baud: float, network: Network) -> None:
+    """Prints the path alone on stdout, for scripts, and the rest on stderr."""
+    click.echo(path)
+    sizes = "-".join(str(n) for n in [network.inputs, *(layer.outputs for layer in network.layers)])
+    click.echo(f"{sizes} network at {baud:.0f} baud; interrupt to end", err=True)
+
+
+def _make_options(shown: Design) -> DesignOptions:
+    from enginebench.fpga.simulation import DesignOptions
+
+    return DesignOptions(lanes=shown["lanes"], divisor=shown["divisor"])
+
+
+command = door.group(
+    "fpga",
+    _simulate,
+    _verilog,
+    _synth,
+    _serve,
+    help="""Simulate, synthesize or serve an INT8 network behind a UART.
+
+    Example: enginebench fpga simulate --n 10
+
+    MODEL is digits-mlp or a quantized .onnx file whose layers form a chain.
+    """,
+)
+
+
+def describe_simulation(document: SimulateDocument) -> list[str]:
+    """What the simulation found, one sentence each."""
+    ratio = document.cycles_per_inference / document.ideal_cycles
+    lines = [
+        f"{document.n} inferences on {document.lanes} lanes: {document.mismatches} numbers differ from the reference",
+        f"{document.cycles_per_inference} cycles per inference, {ratio:.3f} x ideal; "
+        f"{document.latency_us:.2f} us at {document.clock_mhz:g} MHz",
+        f"{document.transaction_cycles} cycles with the UART (divisor {document.divisor}), "
+        f"{document.transaction_us:.1f} us; closed form {document.predicted_transaction_cycles}, "
+        f"jitter {document.jitter_cycles}",
+    ]
+    if document.top1 is not None:
+        lines.append(f"top-1 {document.top1:.4f}")
+    if document.differs_from_onnxruntime is not None:
+        lines.append(f"{len(document.differs_from_onnxruntime)} classes differ from ONNX Runtime")
+        lines += [
+            f"  input {d.index}: device {d.device}, ONNX Runtime {d.onnxruntime}, margin {d.margin:.4g}"
+            for d in document.differs_from_onnxruntime
+        ]
+    rate = document.simulated_cycles / max(document.simulation_s, 1e-9)
+    lines.append(f"simulated {document.simulated_cycles} cycles in {document.simulation_s:.2f} s ({rate:.3g}/s)")
+    return lines + list(document.notes)
+
+
+def describe_synthesis(document: Synthesis) -> list[str]:
+    """What synthesis found, one sentence each."""
+    lines = [
+        f"{document.part}, {document.lanes} lanes, multiplier of {document.multiplier_bits} bits: "
+        f"{document.luts} LUTs, {document.ffs} flip-flops, {document.dsps} DSPs, {document.brams} block RAMs"
+    ]
+    if document.fits and document.fmax_mhz is not None and document.fmax_best_mhz is not None:
+        lines.append(
+            f"Fmax after routing: median {document.fmax_mhz:.1f} MHz, best {document.fmax_best_mhz:.1f} MHz "
+            f"({count_of(len(document.placements), 'seeds')})"
+        )
+    else:
+        lines.append(f"does not fit: {document.placements[0].reason}")
+    return [*lines, f"logs in {document.out}"]
 
 
 class Difference(Struct, frozen=True, kw_only=True):

@@ -1,4 +1,4 @@
-"""The verb `sweep`: a matrix over models and machines, measured group by group and kept in a store."""
+"""`sweep`: a matrix over models and machines, measured group by group and kept in a store."""
 
 from __future__ import annotations
 
@@ -6,21 +6,31 @@ import secrets
 import time
 from contextlib import nullcontext
 from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, TypeAlias, Unpack
 
+import click
 from msgspec import Struct
 from msgspec.structs import replace
 
-from enginebench.core.errors import UsageError
+from enginebench import door
+from enginebench.api.progress import open_progress
+from enginebench.core.errors import MeasurementError, UsageError
+from enginebench.options import COMMAND, Opt, PathLike, Printed, Progress, verb
 from enginebench.report.sweep.document import SweepDocument
+from enginebench.report.sweep.terminal import print_cells, print_kinds, print_sweep
 from enginebench.workflow.child.isolate import run_child
 from enginebench.workflow.child.jobs import ProbeJob
 from enginebench.workflow.fleet.ray_fleet import RayFleet
 from enginebench.workflow.fleet.reading import ALONE, read_sweep, read_sweep_record
 from enginebench.workflow.fleet.records import RECORD, SweepRecord
 from enginebench.workflow.fleet.schedule import Fleet, LocalFleet, Schedule
-from enginebench.workflow.fleet.spec import Cell, Group, SweepSpec, list_groups
+from enginebench.workflow.fleet.spec import Cell, Group, SweepSpec, list_groups, read_spec
 from enginebench.workflow.fleet.store import Store, open_store, read_document, write_document
 from enginebench.workflow.progress import Reporter
+
+if TYPE_CHECKING:
+    from rich.console import Console
 
 PROBE_TIMEOUT_S = 60.0
 
@@ -42,6 +52,81 @@ class SweepPlan(Struct, frozen=True, kw_only=True):
     cells: tuple[Cell, ...]
     kinds: tuple[KindPlan, ...]
     start_s: float  # of an empty child here and now
+
+
+class SweepOptions(Progress, total=False):
+    on: Annotated[
+        str,
+        Opt(
+            "This machine, the Ray cluster that it belongs to, or the one at this address.",
+            "local",
+            metavar="local|auto|ray://HOST:PORT",
+        ),
+    ]
+    kind: Annotated[str | None, Opt("Which kind of machine of the sweep this one is, with --on local.", metavar="KIND")]
+    share_machine: Annotated[bool, Opt("Measure on each GPU of a machine at once, and say what that costs.", False)]
+    resume: Annotated[bool, Opt("Continue the sweep in --out.", False)]
+
+
+class SweepPrinted(Printed, total=False):
+    dry_run: Annotated[bool, Opt("Print the matrix and how long it takes at most; measure nothing.", False)]
+
+
+Out: TypeAlias = Annotated[PathLike, Opt("A folder, or s3://BUCKET/PREFIX, that all machines see.", metavar="STORE")]
+
+
+@verb(SweepOptions)
+def sweep(spec: PathLike, out: Out, **options: Unpack[SweepOptions]) -> SweepDocument:
+    """Measure the models, engines and precisions of SPEC.toml on every kind of machine that it names.
+
+    Example: enginebench sweep matrix.toml --on auto --out s3://bucket/august
+
+    All rows of one model on one kind of machine take turns on one machine; between machines there is no verdict. The
+    sweep can be stopped, or lose machines, at any time: --resume measures what is missing. Read it with `report STORE`.
+
+    Args:
+        spec: the TOML file.
+
+    Raises:
+        UsageError: the file asks for what cannot be, or the store holds another sweep.
+        DependencyError: Ray, or what the store needs, is missing; or no cluster answers.
+    """
+    asked = read_spec(Path(spec))
+    with open_progress(options["progress"]) as reporter:
+        return run_sweep(
+            asked,
+            str(out),
+            on=options["on"],
+            kind=options["kind"],
+            share_machine=options["share_machine"],
+            resume=options["resume"],
+            reporter=reporter,
+            command=COMMAND.get(),
+        )
+
+
+@door.command(sweep, "SPEC.toml", shown=SweepPrinted)
+def command(spec: str, out: str | None, shown: SweepPrinted, **options: Unpack[SweepOptions]) -> None:
+    if shown["dry_run"]:
+        door.show(plan_sweep(read_spec(Path(spec))), shown, print_plan)
+        return
+    if out is None:
+        raise UsageError("--out STORE is missing: the folder, or the address, that keeps what is measured")
+    document = sweep(spec, out, **options)
+    door.show(document, shown, print_sweep)
+    if not shown["as_json"]:
+        click.echo(f"\nStored in {out}. The page: enginebench report {out}", err=True)
+    if not any(cell.row is not None and cell.row.status == "ok" for cell in document.cells):
+        raise MeasurementError("no cell of the sweep has a figure; each says why, above")
+
+
+def print_plan(plan: SweepPlan, console: Console) -> None:
+    """Prints the matrix, then what each kind of machine has to do."""
+    print_cells([(c.model, c.machine, c.engine, c.precision, str(c.batch), c.scope) for c in plan.cells], console)
+    console.print()
+    print_kinds(
+        [(k.machine_kind, k.groups, k.rows, k.processes, k.at_most_s) for k in plan.kinds], plan.start_s, console
+    )
 
 
 def plan_sweep(spec: SweepSpec) -> SweepPlan:
@@ -89,22 +174,7 @@ def run_sweep(
     reporter: Reporter,
     command: tuple[str, ...] = (),
 ) -> SweepDocument:
-    """Measures every cell that the store does not have yet; all that it then has.
-
-    Args:
-        spec: what is asked.
-        out: the store: a folder, or an address such as s3://BUCKET/PREFIX.
-        on: `local`, `auto`, or ray://HOST:PORT.
-        kind: which kind of machine this one is, with `local`.
-        share_machine: on a machine of several GPUs, a measuring task for each, and what that costs.
-        resume: go on with the sweep in the store.
-        reporter: where progress goes.
-        command: the command line, stored.
-
-    Raises:
-        UsageError: the store holds another sweep, or one that is not to be continued.
-        DependencyError: Ray, or what the store needs, is missing; or no cluster answers.
-    """
+    """Measures every cell that the store `out` does not have yet; all that it then has. See `sweep`."""
     store = open_store(out)
     kind = choose_kind(spec, on, kind)
     if share_machine and on == "local":
