@@ -40,9 +40,5 @@ def rotate_feeds(feeds: Feeds, count: int) -> list[Feeds]:
 
     The copies of an input lie behind one another in one array, so that many small inputs cost no more than one large.
     """
-    stacked = {name: _stack_copies(array, count) for name, array in feeds.items()}
+    stacked = {name: np.repeat(np.ascontiguousarray(array)[np.newaxis], count, axis=0) for name, array in feeds.items()}
     return [{name: rows[i : i + 1].reshape(feeds[name].shape) for name, rows in stacked.items()} for i in range(count)]
-
-
-def _stack_copies(array: Array, count: int) -> Array:
-    return np.repeat(np.ascontiguousarray(array)[np.newaxis], count, axis=0)

@@ -96,15 +96,10 @@ def _find_factory(ref: ModelRef) -> FoundModule:
         )
     packages = {distributions[top][0]: version(distributions[top][0]) for top in tops}
     return FoundModule(
-        module=Module(kind="source", name=attribute, file=name_source(source), flat=True),
+        module=Module(kind="source", name=attribute, file=f"source_{hash_file(source)[:8]}.py", flat=True),
         source=source,
         packages=packages,
     )
-
-
-def name_source(source: Path) -> str:
-    """The name of a user's file in a bundle: it hides no package, and two bundles in one process stay apart."""
-    return f"source_{hash_file(source)[:8]}.py"
 
 
 def _list_imports(source: Path) -> Iterator[str]:

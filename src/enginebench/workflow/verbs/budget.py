@@ -78,7 +78,7 @@ def work_out_budget(terms: BudgetTerms) -> Budget:
         stored=read_terms(terms.source) if terms.source else {},
         call_ms=terms.t_call_ms,
         batch=terms.batch,
-        baseline_ms=read_total(terms.baseline_from) if terms.baseline_from else terms.baseline_ms,
+        baseline_ms=math.fsum(read_terms(terms.baseline_from).values()) if terms.baseline_from else terms.baseline_ms,
     )
     return compute_budget(spec)
 
@@ -152,11 +152,6 @@ def read_terms(path: Path) -> dict[str, float]:
     if schema.startswith("enginebench.stages/"):
         return _read_stages(path, document)
     raise ParseError(path, "$.schema", repr(schema), "a stored row, or a document of `bench` or `stages`")
-
-
-def read_total(path: Path) -> float:
-    """Milliseconds per item of a stored result, the sum of its terms: a baseline."""
-    return math.fsum(read_terms(path).values())
 
 
 def _read_document(path: Path) -> dict[str, Any]:
