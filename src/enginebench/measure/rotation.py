@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 if TYPE_CHECKING:
-    from enginebench.core.protocols import Array, Feeds
+    from enginebench.core.protocols import Feeds
 
 # Real replacement is not strictly least recently used, and inner caches may hold lines that the last one does not:
 # once the cache's size would still leave hits.

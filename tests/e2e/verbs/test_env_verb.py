@@ -5,9 +5,6 @@ from __future__ import annotations
 import json
 import os
 import signal
-import subprocess
-import sys
-import sysconfig
 import time
 from collections.abc import Callable
 from contextlib import suppress
@@ -16,22 +13,10 @@ from pathlib import Path
 import psutil
 import pytest
 
+from other_environment import FAST, other
 from processes import Cli, start_cli
 
-SITE = Path(sysconfig.get_path("purelib"))
-FAST = ("--warmup", "2", "--iters", "10", "--processes", "2", "--time-limit", "1")
-
-
-@pytest.fixture
-def other(tmp_path: Path) -> Path:
-    """An environment in which a child can live, and no engine but `fake`."""
-    folder = tmp_path / "other environment"
-    subprocess.run([sys.executable, "-m", "venv", "--without-pip", folder], check=True)
-    site = next(folder.glob("lib/python*/site-packages"))
-    for package in ("numpy", "msgspec", "psutil"):
-        for path in SITE.glob(f"{package}*"):
-            (site / path.name).symlink_to(path)
-    return folder
+__all__ = ["other"]
 
 
 def test_a_run_goes_on_where_the_environment_is_named_again(
