@@ -39,15 +39,8 @@ def test_a_run_goes_on_where_the_environment_is_named_again(
         (("run", "digits-mlp", "--engines", "fake,fake:env=x", "--env", "x"), 2, "expected NAME=PATH"),
         (("run", "digits-mlp", "--engines", "fake,fake:env=x", "--env", "x=nowhere"), 2, "nowhere does not exist"),
         (("run", "digits-mlp", "--engines", "fake:env=x", *FAST), 3, "unknown environment 'x'; known: none"),
-        (("doctor", "--env", "x"), 2, "unknown environment 'x'"),
-        (("env", "remove", "x"), 2, "no environment 'x' was made here"),
-        (("env", "make", "a/b", "numpy"), 2, "no name of an environment"),
         (("env", "make", "x", "--hash=1;rm"), 2, ""),
         (("env", "make", "x", "numpy; rm"), 2, "no requirement"),
-        (("env", "make", "x"), 2, "Missing argument"),
-        (("bisect", "digits-mlp", "--package", "flask", "--good", "1", "--bad", "2"), 2, "name the engine"),
-        (("bisect", "digits-mlp", "--package", "torch", "--good", "1", "--bad", "2", "--margin", "x"), 2, "5%"),
-        (("bisect", "digits-mlp", "--package", "torch", "--good", "1"), 2, "--bad"),
     ],
 )
 def test_what_cannot_be_is_refused(cli: Cli, arguments: tuple[str, ...], code: int, said: str) -> None:

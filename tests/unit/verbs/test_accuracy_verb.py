@@ -55,10 +55,7 @@ def test_a_class_index_file_is_obeyed(cli: Cli, tmp_path: Path) -> None:
     ("arguments", "code", "words"),
     [
         (["ort@FILE", "--data", "digits"], 2, "--model MODEL"),
-        (["ort@FILE", "--data", "digits", "--model", "resnet18"], 2, "fits digits-cnn"),
         (["ort@FILE", "--data", "fake"], 2, "is made up"),
-        (["ort@FILE", "--data", "FILE"], 2, "has no labels"),
-        (["ort@FILE", "--data", "nowhere"], 2, "is not a folder"),
         (["ort@FILE", "--data", "EMPTY", "--model", "digits-mlp"], 5, "holds no pictures"),
         (["ort", "--data", "digits"], 2, "names no target"),
         (["ort@FILE", "--data", "digits", "--ref", "nothing"], 2, "neither ENGINE@TARGET"),

@@ -163,12 +163,3 @@ def test_no_option_of_any_verb_takes_what_is_not_a_finite_number(text: str) -> N
 def test_the_walk_finds_the_options_of_all_verbs() -> None:
     found = {f"{verb} {option.opts[-1]}" for verb, option in OPTIONS if isinstance(option.type, FiniteRange)}
     assert {"diff --max-metric-drop", "load --qps", "fpga --clock-mhz", "parse --warmup-ms"} <= found
-
-
-def test_nan_passes_no_range_and_the_sentence_says_so() -> None:
-    with pytest.raises(
-        click.BadParameter, match="nan is without an end or no number; expected a finite number"
-    ) as caught:
-        collect("--time-limit", "nan")
-    assert "'--time-limit'" in caught.value.format_message()
-    assert caught.value.exit_code == 2
