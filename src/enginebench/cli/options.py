@@ -84,9 +84,7 @@ MEASURE_OPTIONS = (
     click.option(
         "--processes",
         type=click.IntRange(1, 1000),
-        default=10,
-        show_default=True,
-        help="Fresh processes per row; a verdict needs 6.",
+        help="Fresh processes per row, exactly; a verdict needs 6. [6 to 10: as many as the verdicts need]",
     ),
     click.option(
         "--scope",

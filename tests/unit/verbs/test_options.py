@@ -39,7 +39,7 @@ def test_options_reach_their_records_and_nothing_else() -> None:
     own, timing, common = collect(*args, "--threads", "3", "--weights", "random")
     assert own == "mine"
     assert common == replace(COMMON, as_json=True)
-    assert timing == Timing(warmup=None, iters=5, time_limit=3.0, processes=10, scope="compute", cache="cold")
+    assert timing == Timing(warmup=None, iters=5, time_limit=3.0, processes=None, scope="compute", cache="cold")
 
 
 def test_defaults_are_those_of_the_measurement() -> None:

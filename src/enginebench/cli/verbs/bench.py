@@ -141,7 +141,12 @@ def command(
         engines=[(name, options)],
         precisions=[parse_precision(precision)],
         batches=choose_row_batch(batch, options, common.read_shapes()),
-        measure=timing.make_measure(common.seed, percentiles=parse_percentiles(percentile), builds=builds),
+        measure=timing.make_measure(
+            common.seed,
+            percentiles=parse_percentiles(percentile),
+            builds=builds,
+            margin=margin if against else None,
+        ),
         input_size=input_size,
     )
     side = parse_side(against, target, parse_precision(against_precision or precision)) if against else None
