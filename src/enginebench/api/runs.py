@@ -259,6 +259,7 @@ def run(
         )
         request = replace(
             request,
+            any_engine=engines is None,
             dynamic_axes=given.read_axes(dynamic_axes),
             timeout_s=timeout,
             baseline=baseline,

@@ -285,8 +285,8 @@ def parse_percentiles(text: str) -> tuple[float, ...]:
     return values
 
 
-def parse_batches(text: str) -> tuple[int, ...]:
-    """The batches of `1,8,32`.
+def parse_batches(text: str, option: str = "--batch") -> tuple[int, ...]:
+    """The batches of `1,8,32`, or other counts of an option.
 
     Raises:
         UsageError: not a list of positive numbers without repetition.
@@ -296,5 +296,5 @@ def parse_batches(text: str) -> tuple[int, ...]:
     except ValueError:
         batches = ()
     if not batches or min(batches) < 1 or len(set(batches)) != len(batches):
-        raise UsageError(f"--batch {text!r}: expected distinct positive numbers, separated by commas")
+        raise UsageError(f"{option} {text!r}: expected distinct positive numbers, separated by commas")
     return batches

@@ -22,9 +22,8 @@ from enginebench.analyze.effective import judge_precision
 from enginebench.analyze.open_lengths import fill_lengths
 from enginebench.analyze.sequential import list_open
 from enginebench.analyze.standing import find_setting
-from enginebench.backends.registry import list_unasked, read_engines, takes
+from enginebench.backends.registry import takes
 from enginebench.core.caveats import make_caveat
-from enginebench.core.entry import find_kind
 from enginebench.core.errors import (
     ArtifactError,
     BackendUnavailable,
@@ -114,6 +113,7 @@ class Campaign:
         self._at_once = count_at_once(machine)
         self._inputs = find_samples(folder.artifacts)
         self._plain: dict[str, Result] = {}  # rows in FP32 that others are compared with, and nobody asked for
+        self._refused: UsageError | None = None
         self._prepared: set[str] = set()  # in this process, not by the run that it continues
         self.results: dict[str, Result] = {}
 
@@ -192,8 +192,14 @@ class Campaign:
         return list(self.results.values())
 
     def check(self) -> None:
-        """Builds every row that was not built before, compares its answers with the reference's, and scores them."""
+        """Builds every row that was not built before, compares its answers with the reference's, and scores them.
+
+        Raises:
+            UsageError: a wrong option is the user's to mend, where it leaves no row.
+        """
         self._prepare_all()
+        if self._refused is not None and all(result.status == "skipped" for result in self.results.values()):
+            raise self._refused
         self._build_again()
         self._compare_outputs()
         self._score_answers()
@@ -394,16 +400,11 @@ class Campaign:
         return str(place.absolute())
 
     def _settle(self, row: PlannedRow, found: PrepareAnswer | EngineBenchError, beside: int = 0) -> None:
-        """Keeps the row as it was built and checked, or with the reason why it was not.
-
-        Raises:
-            UsageError: a wrong option is the user's to mend, before anything is measured.
-        """
+        """Keeps the row as it was built and checked, or with the reason why it was not."""
         begun = self.results.get(row.id) or self._begin(row, status="partial")
-        if isinstance(found, UsageError):
-            raise found
-        if isinstance(found, DependencyError):
+        if isinstance(found, DependencyError | UsageError):
             self._keep(self._skip(row, str(found)))
+            self._refused = found if isinstance(found, UsageError) else self._refused
         elif isinstance(found, EngineBenchError):
             self._keep(self._failed(begun, "while it was built and checked", found))
         else:
@@ -769,8 +770,7 @@ def judge_outcome(results: Sequence[Result], request: RunRequest) -> None:
         raise BackendUnavailable(f"no row can run here: {'; '.join(reasons)}")
     wanted = [r for r in results if r.status != "skipped"]
     fine = [r for r in wanted if r.status == "ok"]
-    unnamed = request.engines == tuple(read_engines(",".join(list_unasked(find_kind(request.device)))))
-    if wanted and wanted[0].status == "ok" and (len(fine) > 1 or len(results) == 1 or unnamed):
+    if wanted and wanted[0].status == "ok" and (len(fine) > 1 or len(results) == 1 or request.any_engine):
         return
     ids: dict[str, list[str]] = {}
     for r in results:

@@ -22,7 +22,7 @@ from enginebench.core.limits import MARGIN, MOST
 from enginebench.core.names import parse_precision
 from enginebench.core.records import Cache, EngineSpec, MeasureSpec, ModelSource, Precision, Recipe, Scope
 from enginebench.workflow.child.places import enter
-from enginebench.workflow.folder import RunRequest
+from enginebench.workflow.folder import RunRequest, check_request
 from enginebench.workflow.trust import allow_code, allow_engines, allow_model
 
 if TYPE_CHECKING:
@@ -112,7 +112,8 @@ class Shared(Struct, frozen=True, kw_only=True):
             batches: the values of --batch; None if it was not given.
 
         Raises:
-            UsageError: a shape is malformed, its first axis contradicts --batch, or an engine does not have an option.
+            UsageError: a shape is malformed, its first axis contradicts --batch, an engine does not have an option, or
+                something that is named is not there.
         """
         engines = tuple(engines)
         allow_engines(engines)
@@ -122,7 +123,7 @@ class Shared(Struct, frozen=True, kw_only=True):
             check_options(enter(EngineSpec(backend=name, options=options, device=place, precision="fp32", batch=1)))
         buckets = self.read_buckets()
         chosen = dict.fromkeys(batch for shapes in buckets or (None,) for batch in choose_batches(batches, shapes))
-        return RunRequest(
+        found = RunRequest(
             model=model,
             engines=engines,
             precisions=tuple(precisions),
@@ -138,6 +139,8 @@ class Shared(Struct, frozen=True, kw_only=True):
             inputs=self.inputs,
             operator_libraries=self.ort_extension,
         )
+        check_request(found)
+        return found
 
     def name_engine(self, engine: str | None) -> str:
         """The engine asked for, else ONNX Runtime's for the device: it runs anything that has a graph."""

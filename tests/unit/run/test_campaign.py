@@ -42,7 +42,7 @@ MACHINE = describe_machine()
 AXES = ("batch", 4)
 IDEAL = MeasureSpec(warmup=1, iters=5, processes=2)
 NAMED = RunRequest(model="toy", engines=(("pytorch", {}), ("ort", {})), precisions=(("fp32", None),), batches=(1,))
-UNNAMED = replace(NAMED, engines=tuple(read_engines(name_default_engines("cpu"))))
+UNNAMED = replace(NAMED, engines=tuple(read_engines(name_default_engines("cpu"))), any_engine=True)
 
 
 @pytest.fixture
@@ -296,11 +296,14 @@ def test_an_engine_that_turns_out_to_be_unusable_is_skipped(
     assert (good.status, bad.status, bad.reason) == ("ok", "skipped", "fake needs another driver")
 
 
-def test_a_wrong_option_ends_the_run_before_anything_is_timed(
+def test_a_row_that_cannot_be_is_skipped_and_the_run_ends_where_none_can(
     graph: Artifact, tmp_path: Path, children: Children
 ) -> None:
+    good, bad = start(tmp_path / "r", plan(graph, "1"), plan(graph, "2", speed="high")).run()
+    assert (good.status, bad.status) == ("ok", "skipped") and "no option 'speed'" in str(bad.reason)
+    children.jobs.clear()
     with pytest.raises(UsageError, match="speed"):
-        start(tmp_path / "r", plan(graph, "1"), plan(graph, "2", speed="high")).run()
+        start(tmp_path / "r2", plan(graph, "1", speed="low"), plan(graph, "2", speed="high")).run()
     assert children.turns == []
 
 

@@ -18,7 +18,7 @@ from enginebench.measure.machine import describe_machine
 from enginebench.workflow.campaign import Campaign
 from enginebench.workflow.child.elsewhere import find_available
 from enginebench.workflow.child.places import enter
-from enginebench.workflow.folder import ARTIFACTS, RunFolder, RunRecord, RunRequest
+from enginebench.workflow.folder import ARTIFACTS, RunFolder, RunRecord, RunRequest, check_request
 from enginebench.workflow.lock import lock_devices
 from enginebench.workflow.plan import PlannedRow, list_devices, plan_rows, plan_stored, with_suffix
 from enginebench.workflow.progress import Reporter
@@ -87,7 +87,8 @@ def bench_sides(
 
 
 def _check_side(request: RunRequest) -> None:
-    """Checks what can be checked before anything is built: options, and the command of a tool that times itself."""
+    """Checks what can be checked before anything is built: names, options, and the command of a tool with a clock."""
+    check_request(request)
     ((name, options),), ((precision, recipe),) = request.engines, request.precisions
     device, batch = find_device(name, request.device), request.batches[0]
     spec = EngineSpec(backend=name, options=options, device=device, precision=precision, recipe=recipe, batch=batch)
