@@ -199,7 +199,7 @@ def bench(
         batch=batch, builds=builds, margin=margin, input_size=input_size, timeout=timeout, profile_index=profile_index
     )
     if against is None and (gate or against_precision):
-        raise UsageError("gate and against_precision need against=SIDE: they are about two sides")
+        raise UsageError(f"{'gate=True' if gate else 'against_precision'} needs against=SIDE: it is about two sides")
     fixed: dict[str, object] = {"--engine": engine, "--batch": batch, "--threads": threads}
     fixed |= {"--input-shape": input_shape}
     fixed |= {"--inputs": shared.inputs, "--input-size": input_size}

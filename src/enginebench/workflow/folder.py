@@ -199,8 +199,9 @@ def check_request(request: RunRequest) -> None:
         if option in ("--metric", "--ort-extension") or (option == "--inputs" and ":" in name):
             continue
         if not name or not Path(name).expanduser().exists():
-            words = " or ".join(OUTSIDE[option[2:]])
-            raise UsageError(f"{option} {name or repr(name)}: no such file or folder{f', nor {words}' * bool(words)}")
+            kinds = ("F.npz", "a folder of such files", "package.module:function") if option == "--inputs" else ()
+            expected = ", ".join((*OUTSIDE[option[2:]], *(kinds or ("a path",))))
+            raise UsageError(f"{option} {name or repr(name)}: no such file or folder; expected {expected}")
 
 
 def default_folder(model: str, now: datetime | None = None) -> Path:

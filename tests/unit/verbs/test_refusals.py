@@ -46,7 +46,11 @@ MODEL = ("run", "digits-cnn", "--engines", "fake")
         ((*MODEL, "--data", "nosuch"), 2, "--data nosuch: no such file"),
         ((*MODEL, "--inputs", "nosuch.npz"), 2, "--inputs nosuch.npz: no such file"),
         ((*MODEL, "--targets", "nosuch.npy"), 2, "--targets nosuch.npy: no such file"),
-        ((*MODEL, "--weights", "nosuch.pt"), 2, "--weights nosuch.pt: no such file or folder, nor default or random"),
+        (
+            (*MODEL, "--weights", "nosuch.pt"),
+            2,
+            "--weights nosuch.pt: no such file or folder; expected default, random, a path",
+        ),
         ((*MODEL, "--ort-extension", "nosuch.so"), 2, "--ort-extension nosuch.so: no such file"),
         (("run", "TINY", "--weights", "nosuch.pt"), 2, "tiny.onnx is a graph and brings its own"),
         (("run", "TINY", "--weights", "random"), 2, "tiny.onnx is a graph and brings its own"),

@@ -52,6 +52,8 @@ def bench_sides(
     other = None if against is None else _request_of(request, against)
     for side in filter(None, (request, other)):
         _check_side(side)
+    if other is not None and against is not None and against.stored is None:
+        check_request(other)
     folder = RunFolder(root)
     folder.check_free()
     record = RunRecord(
@@ -87,8 +89,7 @@ def bench_sides(
 
 
 def _check_side(request: RunRequest) -> None:
-    """Checks what can be checked before anything is built: names, options, and the command of a tool with a clock."""
-    check_request(request)
+    """Checks what can be checked before anything is built: options, and the command of a tool that times itself."""
     ((name, options),), ((precision, recipe),) = request.engines, request.precisions
     device, batch = find_device(name, request.device), request.batches[0]
     spec = EngineSpec(backend=name, options=options, device=device, precision=precision, recipe=recipe, batch=batch)
