@@ -77,7 +77,7 @@ def bisect(
     warmup: int | None = None,
     iters: int | None = None,
     time_limit: float = 3.0,
-    processes: int = 10,
+    processes: int | None = None,
     scope: Scope = "compute",
     cache: Cache = "hot",
     device: str = "cpu",
@@ -114,7 +114,7 @@ def bisect(
         warmup: exact number of warm-up calls; by default until they have settled.
         iters: exact number of timed calls; by default until they have settled.
         time_limit: seconds of timed calls in one process.
-        processes: fresh processes of the first try at a version; a verdict needs 6.
+        processes: fresh processes of the first try at a version; a verdict needs 6, by default 10.
         scope: compute, or io: with the inputs' way in and the outputs' way out.
         cache: hot, or cold: a GPU's L2 is flushed before every call.
         device: cpu or cuda:N.
@@ -142,7 +142,7 @@ def bisect(
             engines=[read_engine(engine or find_engine_of(package))],
             precisions=[parse_precision(precision)],
             batches=given.read_batches(batch, None if input_shape else taken.batch),
-            measure=timing.make_measure(shared.seed),
+            measure=timing.make_measure(shared.seed, margin=None),
             input_size=None,
         )
         return bisect_package(

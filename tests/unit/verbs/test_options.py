@@ -39,12 +39,13 @@ def test_options_reach_their_records_and_nothing_else() -> None:
     own, timing, common = collect(*args, "--threads", "3", "--weights", "random")
     assert own == "mine"
     assert common == replace(COMMON, as_json=True)
-    assert timing == Timing(warmup=None, iters=5, time_limit=3.0, processes=10, scope="compute", cache="cold")
+    assert timing == Timing(warmup=None, iters=5, time_limit=3.0, processes=None, scope="compute", cache="cold")
 
 
 def test_defaults_are_those_of_the_measurement() -> None:
     _, timing, common = collect()
-    assert timing.make_measure(common.seed) == MeasureSpec()
+    assert timing.make_measure(common.seed) == MeasureSpec(settle=0.02)
+    assert timing.make_measure(common.seed, margin=None) == MeasureSpec()
     assert common.count_threads() >= 1
     assert common.read_shapes() is None
 
@@ -57,8 +58,8 @@ def test_quick_is_one_process_of_at_most_two_seconds() -> None:
 
 
 def test_a_row_is_asked_for_with_all_that_was_given() -> None:
-    request = COMMON.make_row_request("m", "ort:opt=basic", "int8@cpu", 2, time_limit_s=1.5, input_size=64)
-    assert (request.model, request.engines, request.batches) == ("m", (("ort", {"opt": "basic"}),), (2,))
+    request = COMMON.make_row_request("digits-mlp", "ort:opt=basic", "int8@cpu", 2, time_limit_s=1.5, input_size=64)
+    assert (request.model, request.engines, request.batches) == ("digits-mlp", (("ort", {"opt": "basic"}),), (2,))
     assert request.precisions == (("int8", "cpu"),)
     assert request.measure == MeasureSpec(seed=7, time_limit_s=1.5, processes=1)
     given = (request.device, request.threads, request.weights, request.input_size, request.input_shapes)

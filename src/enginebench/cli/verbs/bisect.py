@@ -89,7 +89,7 @@ def command(
         engines=[read_engine(engine or find_engine_of(package))],
         precisions=[parse_precision(precision)],
         batches=None if batch is None else (batch,),
-        measure=timing.make_measure(common.seed),
+        measure=timing.make_measure(common.seed, margin=None),
         input_size=None,
     )
     with open_reporter() as reporter:

@@ -148,6 +148,7 @@ def command(
     )
     request = replace(
         request,
+        any_engine=engines is None,
         dynamic_axes=parse_axes(dynamic_axes),
         timeout_s=timeout,
         baseline=baseline,

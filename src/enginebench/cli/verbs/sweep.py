@@ -53,10 +53,12 @@ def command(
     from enginebench.core.store import encode
     from enginebench.report.sweep.terminal import print_sweep
     from enginebench.workflow.fleet.spec import read_spec
-    from enginebench.workflow.verbs.sweep import plan_sweep, run_sweep
+    from enginebench.workflow.verbs.sweep import choose_kind, plan_sweep, run_sweep
 
     asked = read_spec(spec)
     if dry_run:
+        if kind is not None or on != "local":
+            choose_kind(asked, on, kind)
         _print_plan(plan_sweep(asked), as_json)
         return
     if out is None:

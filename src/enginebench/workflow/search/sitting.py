@@ -24,7 +24,7 @@ from enginebench.report.tune.document import Candidate, Dropped, Finalist, Front
 from enginebench.report.tune.frontier import draw_frontier
 from enginebench.report.tune.page import format_tune_page
 from enginebench.workflow.campaign import Campaign
-from enginebench.workflow.folder import TUNE_FILE, RunFolder, RunRecord, allow_request, read_results
+from enginebench.workflow.folder import TUNE_FILE, RunFolder, RunRecord, allow_request, check_request, read_results
 from enginebench.workflow.lock import lock_devices
 from enginebench.workflow.main_job import take_up
 from enginebench.workflow.plan import list_devices
@@ -229,6 +229,7 @@ def tune_model(
     """
     folder = RunFolder(root)
     allow_request(request.run)
+    check_request(request.run)
     run, record = _take_up(folder, request) if resume else _begin(folder, request, command)
     if budget_s is not None:
         record = replace(record, request=replace(record.request, budget_s=budget_s))

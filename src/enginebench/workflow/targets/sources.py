@@ -19,7 +19,7 @@ from enginebench.models.zoo import BUILTIN
 from enginebench.workflow.child.isolate import child_environment, run_child
 from enginebench.workflow.child.jobs import BuildAnswer, BuildJob, Labelled, QuantizeJob, SourceAnswer, SourceJob
 from enginebench.workflow.folder import RunRequest
-from enginebench.workflow.plan import EVERY_GRAPH, PlannedRow, list_transforms, plan_rows
+from enginebench.workflow.plan import EVERY_GRAPH, PlannedRow, list_here, list_transforms, plan_rows
 from enginebench.workflow.progress import Reporter
 from enginebench.workflow.scoring import choose_metrics
 
@@ -80,7 +80,7 @@ def gather_sources(request: RunRequest, place: Path, reporter: Reporter) -> Sour
     Raises:
         UsageError: the user's inputs cannot be held against the model, since it is a plan.
     """
-    kinds = {takes(name) for name, _ in request.engines}
+    kinds = {takes(name) for name in list_here(request)}
     job = SourceJob(
         source=request.source,
         out_dir=str(place.absolute()),

@@ -20,7 +20,7 @@ from enginebench.measure.machine import describe_machine
 from enginebench.workflow.campaign import Campaign
 from enginebench.workflow.child.elsewhere import find_available
 from enginebench.workflow.child.places import enter
-from enginebench.workflow.folder import ARTIFACTS, RunFolder, RunRecord, RunRequest
+from enginebench.workflow.folder import ARTIFACTS, RunFolder, RunRecord, RunRequest, check_request
 from enginebench.workflow.lock import lock_devices
 from enginebench.workflow.plan import PlannedRow, list_devices, plan_rows, plan_stored, with_suffix
 from enginebench.workflow.progress import Reporter
@@ -94,6 +94,8 @@ def bench_sides(
     other = None if against is None else _request_of(request, against)
     for side in filter(None, (request, other)):
         _check_side(side)
+    if other is not None and against is not None and against.stored is None:
+        check_request(other)
     folder = RunFolder(root)
     folder.check_free()
     record = RunRecord(

@@ -10,7 +10,15 @@ from typing import TYPE_CHECKING, Any
 
 from msgspec.structs import replace
 
-from enginebench.core.errors import ArtifactError, DependencyError, MissingDependency, ModelError, UsageError
+from enginebench.backends.torch.entries import PYTORCH
+from enginebench.core.errors import (
+    ArtifactError,
+    BackendUnavailable,
+    DependencyError,
+    MissingDependency,
+    ModelError,
+    UsageError,
+)
 from enginebench.core.names import PLAN_SUFFIXES
 from enginebench.core.plan_notes import read_note, write_note
 from enginebench.core.records import Artifact
@@ -105,7 +113,12 @@ def _make_from_torch(
     job: SourceJob, given: Sequence[Feeds] | None, note: NoteCall
 ) -> tuple[tuple[Artifact, ...], str | None]:
     """(the PyTorch artifact, and its graph if one is wanted; why there is no graph)."""
-    from enginebench.models.torch.source import make_torch_artifact
+    try:
+        from enginebench.models.torch.source import make_torch_artifact
+    except (ImportError, OSError) as error:
+        raise BackendUnavailable(
+            f"PyTorch is installed and cannot be imported ({error}). Reinstall it: {PYTORCH.fix}"
+        ) from error
 
     note("loading the model")
     source = job.source
