@@ -12,7 +12,6 @@ from enginebench.analyze.metrics.scores import find_score, find_value, loses_too
 from enginebench.core.caveats import make_caveat
 from enginebench.core.errors import GateFailed, UsageError
 from enginebench.core.records import Caveat, Task
-from enginebench.models.precision.calibration_data import PICTURE_TASKS
 from enginebench.models.zoo import BUILTIN, TIMM_PREFIX
 from enginebench.report.accuracy import AccuracyDocument, tell_nonfinite
 from enginebench.workflow.child.isolate import child_environment, run_child
@@ -165,13 +164,7 @@ def _find_model(own: OpenSide, other: OpenSide | None, labelled: Labelled) -> st
     for side in (own, other):
         if side is not None and (side.model in BUILTIN or side.model.startswith(TIMM_PREFIX)):
             return side.model
-    if labelled.data is None or Path(labelled.data).is_file() or labelled.task in PICTURE_TASKS:
-        return own.model
-    raise UsageError(
-        f"nobody but its owner knows how pictures are prepared for {own.model}. Give prepared arrays, --inputs F.npz "
-        "with --targets F; or say --task classification, which prepares them as ImageNet's are; or name the built-in "
-        "model that it was made from: --model MODEL"
-    )
+    return own.model
 
 
 def _answer(
