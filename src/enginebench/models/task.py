@@ -260,7 +260,7 @@ def sample_feeds(
     length, *_, side = concrete_shape(spec, batch)
     if own == SAMPLE_PHOTOS:
         preprocess = choose_preprocess(model, side)
-        inputs = prepare_photos(preprocess, 0, length * count, seed, whole_first=True)
+        inputs = prepare_photos(preprocess, 0, length * count, seed)
     else:
         inputs = feed_digits(model, _draw_held_out(length * count, seed))
     return [{spec.name: inputs[i * length : (i + 1) * length]} for i in range(count)]

@@ -157,12 +157,15 @@ def test_data_are_what_checks_are_made_on(cli: Cli, own: Path) -> None:
             "my_metrics.py, line 12: return",
         ),
         (["--inputs", "in.npz", "--targets", "t.npy", "--max-metric-drop", "1"], 2, "name it with --ref SIDE"),
-        (["--data", "pictures"], 2, "--inputs F.npz with --targets F; or say --task classification"),
+        (["--data", "pictures"], 5, "holds no pictures"),
+        (["--data", "drawn"], 2, "3 x SIDE x SIDE, only. Give prepared arrays in their place, --inputs F.npz"),
     ],
 )
 def test_what_cannot_be_judged_is_explained(cli: Cli, own: Path, arguments: list[str], code: int, words: str) -> None:
     (own / "few.txt").write_text("1\n2\n")
     (own / "pictures" / "0").mkdir(parents=True)
+    (own / "drawn" / "0").mkdir(parents=True)
+    Image.new("RGB", (8, 8)).save(own / "drawn" / "0" / "a.png")
     done = cli("accuracy", "ort@mine.onnx", *arguments)
     assert done.returncode == code, done.stderr
     assert words in " ".join(done.stderr.split()) and "Traceback" not in done.stderr

@@ -111,7 +111,7 @@ def open_data(
         n: entries, at most; a folder or file with fewer gives what it has.
         seed: of the choice among more, and of random arrays.
         input_size: height and width in pixels where not the model's own.
-        split: of the digits: those of the training set, or the held-out ones; of the photographs: other crops.
+        split: of the digits or the photographs: those for training and ranges, or those held out.
 
     Raises:
         UsageError: no such source, or one that does not fit the model.
@@ -235,10 +235,10 @@ def _open_sample_photos(
     _require_pillow()
     if not find_photos():
         raise MissingDependency(f"scikit-image, whose photographs --data {SAMPLE_PHOTOS} takes,", MODELS_EXTRA)
-    whole_first = split == "evaluate"
+    held_out = split == "evaluate"
 
     def read(start: int, stop: int) -> dict[str, Any]:
-        return {inputs[0].name: prepare_photos(preprocess, start, stop, seed, whole_first=whole_first)}
+        return {inputs[0].name: prepare_photos(preprocess, start, stop, seed, held_out=held_out)}
 
     return CalibrationData(source=SAMPLE_PHOTOS, n=n, read=read, preprocess_sha256=preprocess.sha256(), seed=seed)
 
