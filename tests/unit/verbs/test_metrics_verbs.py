@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from PIL import Image
 
 from enginebench.models.task import feed_digits, load_digits
 from enginebench.models.zoo import DATA_DIR

@@ -240,7 +240,10 @@ def _open_sample_photos(
     def read(start: int, stop: int) -> dict[str, Any]:
         return {inputs[0].name: prepare_photos(preprocess, start, stop, seed, held_out=held_out)}
 
-    return CalibrationData(source=SAMPLE_PHOTOS, n=n, read=read, preprocess_sha256=preprocess.sha256(), seed=seed)
+    names = tuple(path.name for path in find_photos(held_out=held_out))
+    return CalibrationData(
+        source=SAMPLE_PHOTOS, n=n, read=read, preprocess_sha256=preprocess.sha256(), seed=seed, names=names
+    )
 
 
 def open_images(
