@@ -14,7 +14,9 @@ from enginebench.core.records import Artifact, MeasureSpec, TensorSpec
 from enginebench.models import photos, zoo
 from enginebench.models.precision.calibration_data import explain_unlabelled, open_data
 from enginebench.models.task import find_own_data, preprocess_for, sample_feeds
-from enginebench.workflow.folder import RunRequest
+from enginebench.workflow.child.arrays import save_answers
+from enginebench.workflow.classes import format_columns
+from enginebench.workflow.folder import RunFolder, RunRequest
 from enginebench.workflow.targets.sources import choose_judged, judge_sources
 from reporters import Silent
 
@@ -102,15 +104,15 @@ def test_a_folder_that_the_class_index_lacks_is_an_error(tmp_path: Path) -> None
         choose_judged(replace(REQUEST, data=str(tmp_path)))
 
 
-@pytest.mark.parametrize(("shape", "expected"), [(("n", 3, 24, 24), (3, 24, 24)), ((1, 24, 24, 3), (24, 24, 3))])
-def test_pictures_go_into_any_model_that_takes_pictures(
-    flat: Path, shape: tuple[int | str, ...], expected: tuple[int, ...]
-) -> None:
-    data = open_data(str(flat), model="mine.onnx", inputs=(replace(INPUT[0], shape=shape),), n=3)
-    (entries,) = data.read(0, 3).values()
-    assert entries.shape == (3, *expected) and [c.code for c in data.caveats] == ["external_preprocess"]
-    planes = entries if expected[0] == 3 else entries.transpose(0, 3, 1, 2)
-    assert abs(float(planes.mean())) < 1 and 0.5 < float(planes.std()) < 2
+def test_pictures_go_into_any_model_that_takes_pictures(flat: Path) -> None:
+    def prepare(*shape: int | str) -> np.ndarray:
+        data = open_data(str(flat), model="mine.onnx", inputs=(replace(INPUT[0], shape=shape),), n=3)
+        assert [caveat.code for caveat in data.caveats] == ["external_preprocess"]
+        return np.asarray(data.read(0, 3)["input"])
+
+    planes = prepare("n", 3, 24, 24)
+    assert planes.shape == (3, 3, 24, 24) and -3 < planes.min() < planes.max() < 3
+    assert (prepare(1, 24, 24, 3).transpose(0, 3, 1, 2) == planes).all()
 
 
 @pytest.mark.parametrize(
@@ -155,3 +157,26 @@ def test_a_model_without_its_package_says_how_to_get_it(monkeypatch: pytest.Monk
         zoo.require_packages("efficientnet-lite0")
     for other in ("resnet18", "mine.onnx"):
         zoo.require_packages(other)
+
+
+def test_the_top_classes_of_a_run_are_printed(packaged: list[Path], tmp_path: Path) -> None:
+    scores = np.full((5, 3), -9.0, np.float32)
+    scores[np.arange(5), [0, 1, 2, 0, 1]] = 9
+    changed = scores.copy()
+    changed[4] = [9, -9, -9]
+    folder = RunFolder(tmp_path / "run")
+    for name, answers in (("plain", scores), ("short", changed)):
+        save_answers(folder.outputs_path(name), {"output": answers}, 5)
+    lines = list(
+        format_columns(
+            folder, {"plain": "pytorch fp32", "short": "ort int8"}, ["cat", "cup", "dog"], ["a.png", "ü.png"]
+        )
+    )
+    assert [line.split() for line in lines] == [
+        ["Top", "class", "pytorch", "fp32", "ort", "int8"],
+        ["a.png", "cat", "100%", "cat", "100%"],
+        ["ü.png", "cup", "100%", "cup", "100%"],
+        ["The", "same", "class", "on", "4", "of", "5", "pictures"],
+    ]
+    save_answers(folder.outputs_path("short"), {"output": changed[:, :2]}, 5)
+    assert list(format_columns(folder, {"short": "x"}, ["cat", "cup", "dog"], ["a.png"])) == [], "no scores of classes"
