@@ -42,7 +42,7 @@ from enginebench.core.records import Artifact, EngineSpec, Machine, Result, Stat
 from enginebench.core.shapes import BATCH_AXIS, concrete_shape, find_open_outputs, find_size
 from enginebench.core.store import write_atomic
 from enginebench.models.samples import find_samples, list_samples
-from enginebench.models.zoo import BUILTIN
+from enginebench.models.task import find_own_data
 from enginebench.workflow.beside import split_runs
 from enginebench.workflow.builds import choose_place, count_builds, cut_common, describe_build
 from enginebench.workflow.child.arrays import (
@@ -370,7 +370,7 @@ class Campaign:
         """
         outputs, answers = self._folder.outputs_path(known.id), self._folder.answers_path(known.id)
         wanted = [outputs] if known.drift or not known.measurements else []
-        if known.scores or (self._judged and not known.measurements):
+        if known.scores or (self._judged and self._judged.metrics and not known.measurements):
             wanted.append(answers)
         return not all(holds_arrays(path) for path in wanted)
 
@@ -541,7 +541,7 @@ class Campaign:
 
     def _doubt_inputs(self, result: Result, model: str) -> Result:
         """The row with the doubt that its precision was checked on inputs that nobody ever gave the model."""
-        real = self._inputs is not None or (model in BUILTIN and BUILTIN[model].task == "digits")
+        real = self._inputs is not None or find_own_data(model) is not None
         if real or result.requested_precision in (None, "fp32"):
             return result
         doubt = make_caveat("random_inputs.check", seed=result.measure.seed)
@@ -549,10 +549,13 @@ class Campaign:
 
     def _count_asked(self, result: Result, outputs: Mapping[str, Any], calls: int | None) -> int | None:
         """As `count_asked`, of no more samples than the user gave, and of few where answers are large."""
-        asked, batch = count_asked(result), result.engine.batch
+        labelled, batch = self._judged.labelled if self._judged else None, result.engine.batch
+        pictures = labelled.n if labelled is not None and labelled.unlabelled else None
+        asked = count_asked(result, pictures)
         if asked is None:
             return None
-        most = -(-len(list_samples(self._inputs)) // batch) if self._inputs is not None else asked // batch
+        given = list_samples(self._inputs) if self._inputs is not None and pictures is None else range(asked)
+        most = -(-len(given) // batch)
         if calls:
             most = limit_calls(most, count_values(outputs) // calls)
         return min(asked, most * batch)
@@ -749,13 +752,13 @@ def list_open_outputs(result: Result) -> set[str]:
     return find_open_outputs(artifact.inputs, artifact.outputs)
 
 
-def count_asked(result: Result) -> int | None:
-    """The number of samples in a row's check; None if the first axis of an output does not count samples."""
+def count_asked(result: Result, pictures: int | None = None) -> int | None:
+    """The number of samples in a row's check, `pictures` if given; None if an output's first axis counts no samples."""
     batch = result.engine.batch
     firsts = [spec.shape[:1] for spec in result.artifacts[-1].outputs]
     if not firsts or any(not first or first[0] not in (BATCH_AXIS, batch) for first in firsts):
         return None
-    return -(-CHECK_SAMPLES // batch) * batch
+    return pictures or -(-CHECK_SAMPLES // batch) * batch
 
 
 def judge_outcome(results: Sequence[Result], request: RunRequest) -> None:

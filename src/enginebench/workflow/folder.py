@@ -42,7 +42,7 @@ ARTIFACTS = "artefacts"  # the name on disk: stored runs have it, so its spellin
 OUTSIDE: dict[str, tuple[str, ...]] = {
     "weights": ("default", "random"),
     "inputs": (),
-    "data": ("digits", "fake"),
+    "data": ("digits", "fake", "sample-photos"),
     "targets": (),
 }
 
@@ -78,7 +78,7 @@ class RunRequest(Struct, frozen=True, kw_only=True):
     baseline: str | None = None
     timeout_s: float = 600.0
     quick: bool = False
-    data: str | None = None  # labelled data for accuracy, and for ranges; "digits" for the digits models if None
+    data: str | None = None  # for accuracy, comparisons and ranges; None: what belongs to a built-in model
     calibration_method: str = "minmax"
     metrics: tuple[str, ...] = ()  # those of the task if there are none; the first one decides
     targets: str | None = None  # the file of right answers

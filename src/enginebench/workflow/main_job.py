@@ -23,8 +23,8 @@ from enginebench.workflow.plan import explain_missing, list_devices, plan_rows
 from enginebench.workflow.progress import Reporter
 from enginebench.workflow.rates import Bench, Prober, make_bench, name_row
 from enginebench.workflow.reporting import describe_stored
-from enginebench.workflow.scoring import Judged, judge_by
-from enginebench.workflow.targets.sources import choose_labelled, gather_sources
+from enginebench.workflow.scoring import Judged
+from enginebench.workflow.targets.sources import choose_judged, gather_sources, judge_sources
 
 
 def run_model(
@@ -61,8 +61,7 @@ def run_model(
     check_request(request)
     known = take_up(folder, request) if resume else None
     wanted = known.request if known else request
-    asked = bool(wanted.metrics or wanted.targets or wanted.task)
-    judged = judge_by(choose_labelled(wanted), asked=asked)
+    judged = choose_judged(wanted)
     if known is None:
         _check_places(request)
         folder.check_free()
@@ -74,6 +73,7 @@ def run_model(
         if not record.sources:
             record = _add_sources(folder, record, reporter)
         sources = tuple(map(folder.open, record.sources))  # rows that were not begun start from them
+        judged = judge_sources(judged, wanted, sources, reporter)
         return _measure(folder, record, sources, reporter, resume, judged, on_results)
 
 

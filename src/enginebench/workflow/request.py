@@ -21,6 +21,7 @@ from enginebench.core.errors import UsageError
 from enginebench.core.limits import MARGIN, MOST
 from enginebench.core.names import parse_precision
 from enginebench.core.records import Cache, EngineSpec, MeasureSpec, ModelSource, Precision, Recipe, Scope
+from enginebench.models.zoo import require_packages
 from enginebench.workflow.child.places import enter
 from enginebench.workflow.folder import RunRequest, check_request
 from enginebench.workflow.trust import allow_code, allow_engines, allow_model
@@ -85,7 +86,9 @@ class Shared(Struct, frozen=True, kw_only=True):
 
         Raises:
             UsageError: a shape is malformed.
+            MissingDependency: a package of a built-in model is not installed.
         """
+        require_packages(model)
         return ModelSource(
             model=model,
             weights=self.weights,

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from PIL import Image
 
 from own_model import QUICK, ask, make_worse, own
 from processes import Cli
@@ -106,9 +107,12 @@ def test_data_are_what_checks_are_made_on(cli: Cli, own: Path) -> None:
             2,
             "my_metrics.py, line 12: return",
         ),
+        (["--data", "drawn"], 2, "3 x SIDE x SIDE, only. Give prepared arrays in their place, --inputs F.npz"),
     ],
 )
 def test_what_cannot_be_judged_is_explained(cli: Cli, own: Path, arguments: list[str], code: int, words: str) -> None:
+    (own / "drawn" / "0").mkdir(parents=True)
+    Image.new("RGB", (8, 8)).save(own / "drawn" / "0" / "a.png")
     done = cli("accuracy", "ort@mine.onnx", *arguments)
     assert done.returncode == code, done.stderr
     assert words in " ".join(done.stderr.split()) and "Traceback" not in done.stderr

@@ -30,7 +30,6 @@ from enginebench.workflow.main_job import take_up
 from enginebench.workflow.plan import list_devices
 from enginebench.workflow.progress import Reporter
 from enginebench.workflow.reporting import describe_stored, write_reports
-from enginebench.workflow.scoring import judge_by
 from enginebench.workflow.search.mixed import MixedProposer
 from enginebench.workflow.search.proposals import Proposer, make_proposer
 from enginebench.workflow.search.records import (
@@ -45,7 +44,7 @@ from enginebench.workflow.search.search import Lost, Search
 from enginebench.workflow.search.space import Arm, Goal, Setting, list_arms, list_stream_counts, list_thread_counts
 from enginebench.workflow.search.track import TimedTrack
 from enginebench.workflow.search.under_load import LoadTrack
-from enginebench.workflow.targets.sources import Sources, choose_labelled, gather_sources
+from enginebench.workflow.targets.sources import Sources, choose_judged, gather_sources, judge_sources
 
 # What a cost is shown as, and how many of these a nanosecond is.
 UNITS: dict[Goal, str] = {"latency": "ms a sample", "throughput": "ms a sample", "capacity": "ms a request"}
@@ -286,8 +285,7 @@ def _open(
     """The search, ready to begin or to go on."""
     request = record.request
     sources = _find_sources(folder, run, reporter)
-    asked = bool(request.run.metrics or request.run.targets or request.run.task)
-    judged = judge_by(choose_labelled(request.run), asked=asked)
+    judged = judge_sources(choose_judged(request.run), request.run, sources.artifacts, reporter)
     campaign = Campaign(
         folder,
         [],
@@ -301,7 +299,9 @@ def _open(
     arms = find_arms(request, run.machine)
     proposers: list[Proposer] = [make_proposer(arms, request.run.measure.seed)]
     if any(arm.precision in ("int8", "fp8") for arm in arms):
-        proposers.insert(0, MixedProposer(request, arms, rows, folder, reporter, judged))
+        proposers.insert(
+            0, MixedProposer(request, arms, rows, folder, reporter, judged if judged and judged.metrics else None)
+        )
     timed = TimedTrack(request, rows, campaign)
     track = timed if request.goal == "latency" else LoadTrack(request, timed, folder, reporter)
 

@@ -24,9 +24,8 @@ from enginebench.workflow.folder import ARTIFACTS, RunFolder, RunRecord, RunRequ
 from enginebench.workflow.lock import lock_devices
 from enginebench.workflow.plan import PlannedRow, list_devices, plan_rows, plan_stored, with_suffix
 from enginebench.workflow.progress import Reporter
-from enginebench.workflow.scoring import judge_by
 from enginebench.workflow.targets.bundles import open_as_stored
-from enginebench.workflow.targets.sources import choose_labelled, gather_sources
+from enginebench.workflow.targets.sources import choose_judged, gather_sources
 from enginebench.workflow.targets.stored import Side
 from enginebench.workflow.targets.stored_row import Stored
 from enginebench.workflow.verbs.build import find_graph
@@ -106,6 +105,7 @@ def bench_sides(
         verb="bench",
         command=command,
     )
+    judged = choose_judged(request) if request.metrics or request.targets else None
     devices = [device for asked in filter(None, (request, other)) for device in list_devices(asked)]
     with lock_devices(devices, wait=wait, on_wait=reporter.say):
         folder.create(record)
@@ -117,7 +117,6 @@ def bench_sides(
             base = with_suffix(_plan_other(folder, other, against, reporter), "against")
             rows = [replace(row, fed_as=base.model) for row in (base, *rows)]
         folder.write_record(replace(record, rows=tuple(row.id for row in rows)))
-        judged = judge_by(choose_labelled(request)) if request.metrics or request.targets else None
         campaign = Campaign(
             folder,
             rows,

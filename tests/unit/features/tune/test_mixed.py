@@ -14,7 +14,6 @@ from enginebench.models.precision.exclusion import read_exclusion
 from enginebench.workflow.child.jobs import SensitivityAnswer, SensitivityJob
 from enginebench.workflow.child.perform.sensitivity import find_first
 from enginebench.workflow.folder import RunFolder, RunRecord
-from enginebench.workflow.scoring import judge_by
 from enginebench.workflow.search import mixed
 from enginebench.workflow.search.mixed import (
     MIXED_FILE,
@@ -28,7 +27,7 @@ from enginebench.workflow.search.proposals import Tried
 from enginebench.workflow.search.records import Budget, SearchRecord
 from enginebench.workflow.search.rows import Rows
 from enginebench.workflow.search.sitting import _open as open_search
-from enginebench.workflow.targets.sources import choose_labelled
+from enginebench.workflow.targets.sources import choose_judged
 from mixed_search import search
 from reporters import Silent
 
@@ -63,7 +62,7 @@ def test_each_graph_is_checked_on_held_out_samples_with_an_interval(search):
 def test_with_labels_the_metric_is_held_with_its_interval(search, tmp_path):
     request, arms, sources, folder, *_ = search
     request = replace(request, limits=None)
-    judged = judge_by(choose_labelled(request.run), asked=False)
+    judged = choose_judged(request.run)
     rows = Rows(request.run, sources, folder.artifacts, Silent())
     proposer = MixedProposer(request, arms, rows, RunFolder(tmp_path), Silent(), judged)
     planned = [rows.plan(arm.default, request.run.measure) for arm in arms]

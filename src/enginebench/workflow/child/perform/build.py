@@ -33,6 +33,7 @@ from enginebench.workflow.child.jobs import (
 )
 from enginebench.workflow.child.opening import build_graph, build_row, lower_first, open_for, pass_notes
 from enginebench.workflow.child.perform.answers import (
+    answer_pictures,
     ask_engine,
     collect_answers,
     join_rows,
@@ -164,11 +165,13 @@ def prepare_engine(job: PrepareJob, note: NoteCall, keep: KeepCall[PrepareAnswer
             sure = complete(time.perf_counter() - start)
             note("checking outputs")
             varies = measure_variation(ask_engine(engine, feeds[0]), ask_engine(engine, feeds[0]))
-            save_answers(Path(job.outputs_path), *_check_outputs(engine, job, feeds))
+            unlabelled = job.labelled is not None and job.labelled.unlabelled is not None
+            found = answer_pictures(engine, job) if unlabelled else _check_outputs(engine, job, feeds)
+            save_answers(Path(job.outputs_path), *found)
             sure = replace(
                 sure, varies=varies, fingerprint=hash_build(backend, artifact, job.artifact)
             )  # some compile only now
-            if job.labelled is not None:
+            if job.labelled is not None and not unlabelled:
                 note(f"answering {job.labelled.data or 'the inputs that were given'}")
                 answers, _ = collect_answers(engine, job.engine.batch, open_labelled(job), job.labelled)
                 save_arrays(Path(job.answers_path), answers)

@@ -85,27 +85,26 @@ def size_inputs(
 
 
 def draw_data(job: SourceJob, artifact: Artifact) -> list[Feeds] | None:
-    """The first entries of the user's data, for checks and timing; None where the data cannot be had as inputs.
+    """The first entries of the user's data, for checks and timing; None where nobody gave any but the model's own.
 
-    The digits models have held-out digits for that.
+    Raises:
+        UsageError: they do not fit the model.
     """
     from enginebench.models.precision.calibration_data import open_data
+    from enginebench.models.task import find_own_data
 
-    if job.data in (None, "fake", "digits") or not artifact.inputs:
-        return None
     source = job.source
-    try:
-        data = open_data(
-            str(job.data),
-            model=source.model,
-            inputs=artifact.inputs,
-            n=DATA_ENTRIES,
-            seed=source.seed,
-            input_size=source.input_size,
-            task=job.task,
-        )
-    except UsageError:  # whoever needs the data says what is wrong with them
+    if job.data in (None, "fake", find_own_data(source.model)) or not artifact.inputs:
         return None
+    data = open_data(
+        str(job.data),
+        model=source.model,
+        inputs=artifact.inputs,
+        n=DATA_ENTRIES,
+        seed=source.seed,
+        input_size=source.input_size,
+        split="evaluate",
+    )
     return [data.read(i, i + 1) for i in range(data.n)]
 
 
@@ -132,6 +131,7 @@ def _make_from_torch(
         input_shapes=source.input_shapes,
         given=given[0] if given else None,
     )
+    given = given or draw_data(job, made)  # what does not fit is refused before the export
     if not job.onnx:
         return (made,), None
     note("exporting to ONNX")
@@ -265,7 +265,6 @@ def quantize_graph(job: QuantizeJob, note: NoteCall) -> QuantizeAnswer:
             n=job.n,
             seed=job.seed,
             input_size=job.input_size,
-            task=job.task,
         )
     calibration = _find_ranges(job, data, note) if data is not None and job.recipe != "nncf" else None
     note(f"to {job.precision}")
