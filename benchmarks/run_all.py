@@ -27,6 +27,7 @@ BENCHMARKS = {
     "loop_overhead": ["loop_overhead.py"],
     "ort_against_c": ["ort_against_c.py", "--rounds", "100"],
     "verdicts": ["verdicts.py"],
+    "sequential": ["sequential.py"],
     "tune": ["tune.py"],
     "gate": ["gate.py"],
     "report": ["report.py"],

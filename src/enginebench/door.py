@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import inspect
 import math
 import os
@@ -17,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar, get_args, get_origin
 import click
 
 from enginebench import __version__
-from enginebench.core.errors import EngineBenchError, UsageError
+from enginebench.core.errors import ArtifactError, EngineBenchError, UsageError
 from enginebench.core.text import clean_lines
 
 if TYPE_CHECKING:
@@ -28,6 +29,8 @@ if TYPE_CHECKING:
 
 D = TypeVar("D", bound="Struct")
 INTERRUPTED = 130
+# A full disk, a quota, or a device that fails under what is printed.
+UNWRITABLE = (errno.ENOSPC, errno.EDQUOT, errno.EIO)
 
 # What each verb does. The texts are here so that --help imports no verb; a test checks them.
 SENTENCES = {
@@ -127,10 +130,15 @@ def main(args: list[str] | None = None) -> None:
     except EngineBenchError as error:
         _show_error(error)
         code = error.exit_code
-    except BrokenPipeError:
-        # The reader of a pipe has gone (`| head`): nobody is left to tell.
+    except OSError as error:
+        # The reader of a pipe has gone (`| head`): nobody is left to tell. Else what is printed does not fit anywhere.
+        gone = isinstance(error, BrokenPipeError)
+        if not gone and error.errno not in UNWRITABLE:
+            raise
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        code = 0
+        if not gone:
+            click.echo(f"error: the output cannot be written: {error.strerror}", err=True)
+        code = 0 if gone else ArtifactError.exit_code
     sys.exit(code if isinstance(code, int) else 0)
 
 

@@ -317,7 +317,15 @@ class Timing(TypedDict, total=False):
     warmup: Annotated[int | None, Opt("Exact number of warm-up calls. [until settled]", ge=0)]
     iters: Annotated[int | None, Opt("Exact number of timed calls. [until settled]", ge=1)]
     time_limit: Annotated[float, Opt("Seconds of timed calls in each process.", 3.0, gt=0, metavar="S")]
-    processes: Annotated[int, Opt("Fresh processes per row; a verdict needs 6.", 10, ge=1, le=1000)]
+    processes: Annotated[
+        int | None,
+        Opt(
+            "Fresh processes per row, exactly; a verdict needs 6. [6 to 10: as many as the verdicts need]",
+            ge=1,
+            le=1000,
+            more="See [trials that end early](how-we-measure.md#trials-that-end-early)",
+        ),
+    ]
     scope: Annotated[Scope, Opt("What is timed; io also copies inputs in and outputs out.", "compute")]
     cache: Annotated[Cache, Opt("cold flushes a GPU's L2 cache before every call.", "hot")]
 

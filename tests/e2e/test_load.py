@@ -289,8 +289,7 @@ def test_a_capacity_is_an_interval_and_two_engines_get_a_verdict(tmp_path: Path)
     assert verdict.ratio is not None and verdict.ratio.value > 1
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGHUP])
-def test_an_interrupt_keeps_what_was_measured(tmp_path: Path, number: signal.Signals) -> None:
+def test_an_interrupt_keeps_what_was_measured(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "enginebench", "load", "digits-mlp", "--engine", "fake", "--threads", "1"]
     command += ["--qps", "100", "--duration", "60", "--out", "out"]
     child = subprocess.Popen(
@@ -301,7 +300,7 @@ def test_an_interrupt_keeps_what_was_measured(tmp_path: Path, number: signal.Sig
         if "requests a second" in line:
             break
     time.sleep(4)  # both processes start, and some requests come
-    child.send_signal(number)
+    child.send_signal(signal.SIGINT)
     child.communicate(timeout=60)
     assert child.returncode == 130
     document = read_record(tmp_path / "out" / "load.json", LoadDocument)
@@ -366,11 +365,6 @@ def read_csv(path: Path) -> list[dict[str, str]]:
 @pytest.mark.parametrize(
     ("given", "message"),
     [
-        ({}, "needs a rate"),
-        ({"qps": 5.0, "scenario": "single"}, "has no rate"),
-        ({"find_capacity": True}, "add --p99-limit-ms"),
-        ({"find_capacity": True, "limit_ms": 5.0, "qps": 3.0}, "leave out --qps"),
-        ({"qps": 5.0, "arrivals": "trace.txt"}, "leave out --qps"),
         (
             {"qps": 0.1, "duration_s": 1.0},
             r"--qps 0\.1 for 1 s is less than one request: give --duration 10 or more",

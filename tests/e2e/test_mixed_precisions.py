@@ -2,56 +2,11 @@
 
 from __future__ import annotations
 
-import pytest
-
 from enginebench.core.names import name_mix
-from enginebench.core.records import MeasureSpec
-from enginebench.workflow.folder import RunFolder, RunRequest
 from enginebench.workflow.search import mixed
-from enginebench.workflow.search.mixed import (
-    MixedProposer,
-)
-from enginebench.workflow.search.records import SearchRequest
-from enginebench.workflow.search.rows import Rows
-from enginebench.workflow.search.space import list_arms
-from enginebench.workflow.targets.sources import gather_sources
-from reporters import Silent
+from mixed_search import search
 
-
-def decide(saved):
-    """What 8 bits save in each group, told rather than measured: in the first nothing, in the others a little."""
-    return {name: -5000.0 if i == 0 else 2000.0 for i, name in enumerate(sorted(saved))}
-
-
-@pytest.fixture(scope="module")
-def search(tmp_path_factory):
-    """(request, arms, sources, folder) of a search over the small CNN, its line made.
-
-    The profiles are made, but for their times: on a busy machine each group may look slower in FP32.
-    """
-    profile = MixedProposer._profile
-
-    def profile_and_decide(self, *args):
-        saved, unmapped = profile(self, *args)
-        return decide(saved), unmapped
-
-    root = tmp_path_factory.mktemp("search")
-    run = RunRequest(
-        model="digits-cnn",
-        engines=(("ort", {}),),
-        precisions=(("fp32", None), ("int8", None)),
-        measure=MeasureSpec(processes=1, iters=20),
-    )
-    request = SearchRequest(run=run, limits={"centred_cosine": 0.95}, threads=1)
-    arms = list_arms(run, "latency", threads=(1,), streams=(1,))
-    folder = RunFolder(root)
-    folder.artifacts.mkdir(parents=True)
-    sources = gather_sources(run, folder.artifacts, Silent())
-    rows = Rows(run, sources, folder.artifacts, Silent())
-    proposer = MixedProposer(request, arms, rows, folder, Silent())
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(MixedProposer, "_profile", profile_and_decide)
-        return request, arms, sources, folder, rows, proposer, proposer.propose(12, [])
+__all__ = ["search"]
 
 
 def test_graphs_are_proposed_and_each_is_a_row_of_its_own(search):

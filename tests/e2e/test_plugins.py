@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from enginebench.backends import plugins, registry
+from enginebench.backends import registry
 from enginebench.core.errors import BackendUnavailable, UsageError
 from enginebench.core.records import EngineSpec
 from enginebench.models.zoo import DATA_DIR
@@ -83,7 +83,7 @@ def add_package(site: Path, name: str, source: str, package: str = "") -> None:
     info = site / f"{module}-1.0.dist-info"
     info.mkdir()
     (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {package}\nVersion: 1.0\n")
-    (info / "entry_points.txt").write_text(f"[{plugins.GROUP}]\n{name} = {module}:ENTRY\n")
+    (info / "entry_points.txt").write_text(f"[{registry.GROUP}]\n{name} = {module}:ENTRY\n")
 
 
 def fill_site(site: Path) -> None:
@@ -101,9 +101,9 @@ def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """The packages on the path of this process."""
     fill_site(tmp_path / "site")
     monkeypatch.syspath_prepend(str(tmp_path / "site"))
-    plugins._read_points.cache_clear()
+    registry._read_points.cache_clear()
     yield tmp_path / "site"
-    plugins._read_points.cache_clear()
+    registry._read_points.cache_clear()
     for name in [name for name in sys.modules if name.startswith(("plug_", "first_twin", "second_twin"))]:
         del sys.modules[name]
 
@@ -159,7 +159,7 @@ def test_our_own_engines_cost_no_look_at_what_is_installed(monkeypatch: pytest.M
     def refuse(**group: str) -> None:
         raise AssertionError("entry points were read")
 
-    plugins._read_points.cache_clear()
+    registry._read_points.cache_clear()
     monkeypatch.setattr(metadata, "entry_points", refuse)
     assert registry.read_engines("ort,pytorch-compile:mode=default")
     assert registry.has_engine("fake") and registry.list_unasked("cpu")

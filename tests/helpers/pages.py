@@ -7,7 +7,7 @@ from pathlib import Path
 
 from processes import ROOT
 
-PAGES = (ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md")))
+PAGES = (ROOT / "README.md", ROOT / "SKILL.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md")))
 
 Table = list[dict[str, str]]
 

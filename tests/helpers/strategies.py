@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from enginebench.analyze.drift import default_limits
 from enginebench.analyze.effective import judge_precision
-from enginebench.analyze.metrics.shares import estimate_share
+from enginebench.analyze.metrics.scores import estimate_share
 from enginebench.core.precisions import OTHER, REORDER, UNKNOWN
 from enginebench.core.records import (
     Block,

@@ -3,29 +3,12 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
-import sysconfig
 from pathlib import Path
 
-import pytest
-
+from other_environment import FAST, other
 from processes import Cli
 
-SITE = Path(sysconfig.get_path("purelib"))
-FAST = ("--warmup", "2", "--iters", "10", "--processes", "2", "--time-limit", "1")
-
-
-@pytest.fixture
-def other(tmp_path: Path) -> Path:
-    """An environment in which a child can live, and no engine but `fake`."""
-    folder = tmp_path / "other environment"
-    subprocess.run([sys.executable, "-m", "venv", "--without-pip", folder], check=True)
-    site = next(folder.glob("lib/python*/site-packages"))
-    for package in ("numpy", "msgspec", "psutil"):
-        for path in SITE.glob(f"{package}*"):
-            (site / path.name).symlink_to(path)
-    return folder
+__all__ = ["other"]
 
 
 def test_rows_of_two_environments_stand_in_one_table(cli: Cli, tiny_onnx: Path, other: Path, tmp_path: Path) -> None:

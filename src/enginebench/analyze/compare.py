@@ -54,7 +54,12 @@ class Comparison(Struct, frozen=True, kw_only=True):
 
 
 def compare(
-    base: Sequence[Measurement], cand: Sequence[Measurement], *, margin: float = MARGIN, level: float = 0.95
+    base: Sequence[Measurement],
+    cand: Sequence[Measurement],
+    *,
+    margin: float = MARGIN,
+    level: float = 0.95,
+    trials: int | None = None,
 ) -> Comparison:
     """What the neighbouring repetitions of two interleaved rows show.
 
@@ -67,6 +72,7 @@ def compare(
         cand: measurements of the row in question.
         margin: relative difference that matters, 0.02 for 2 %.
         level: of the two-sided interval; equivalence uses 1 - 2 (1 - level), which is two one-sided tests.
+        trials: that count on both sides, where one of them ended earlier; None: all.
 
     Source: D. J. Schuirmann, "A comparison of the two one-sided tests procedure and the power approach",
         J. Pharmacokin. Biopharm. 15 (1987).
@@ -74,16 +80,33 @@ def compare(
     clock, times, why_not = choose_clock(base, cand)
     if times is None:
         return Comparison(verdict="not_comparable", ratio=None, reasons=(why_not,), margin=margin, clock=clock)
-    pairs, builds, reasons = _pair(base, cand, times)
-    if not pairs:
+    spread, pairs, reasons = spread_pairs(base, cand, times, trials)
+    if spread is None:
         reasons.append("no repetition was measured on both sides")
         return Comparison(verdict="not_comparable", ratio=None, reasons=tuple(reasons), margin=margin, clock=clock)
-    logs = [_logs(side, name) for side, name in zip(zip(*pairs, strict=True), ("base", "candidate"), strict=True)]
-    spread = measure_spread(join_builds([b - c for b, c in zip(*logs, strict=True)], builds))
     unit = find_unit(base, cand)
     of_builds = f"{spread.n} builds of " if unit == "build" else ""
-    method = f"{of_builds}{len(pairs)} neighbouring repetitions, Student t over ln(base / candidate)"
+    method = f"{of_builds}{pairs} neighbouring repetitions, Student t over ln(base / candidate)"
     return conclude(spread, method, margin, level, clock, reasons, unit)
+
+
+def spread_pairs(
+    base: Sequence[Measurement], cand: Sequence[Measurement], times: Times, trials: int | None = None
+) -> tuple[Spread | None, int, list[str]]:
+    """(the mean log ratio of neighbouring repetitions or None without any, their number, what was left out).
+
+    Args:
+        base: measurements of the row that is compared to.
+        cand: measurements of the row in question.
+        times: to compare.
+        trials: later repetitions do not count; None: all do.
+    """
+    sides = [[m for m in side if trials is None or m.repetition < trials] for side in (base, cand)]
+    pairs, builds, reasons = _pair(sides[0], sides[1], times)
+    if not pairs:
+        return None, 0, reasons
+    logs = [_logs(side, name) for side, name in zip(zip(*pairs, strict=True), ("base", "candidate"), strict=True)]
+    return measure_spread(join_builds([b - c for b, c in zip(*logs, strict=True)], builds)), len(pairs), reasons
 
 
 def find_unit(*sides: Sequence[Measurement]) -> Unit:

@@ -10,10 +10,11 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from enginebench.analyze.alike import judge_answers
-from enginebench.analyze.compare import Comparison, Unit, comparable, compare, compare_apart
+from enginebench.analyze.compare import Comparison, Unit, comparable, compare_apart
 from enginebench.analyze.metrics.scores import find_drop, find_score, loses_too_much, measure_loss
 from enginebench.analyze.metrics.tasks import name_metric
-from enginebench.analyze.standing import refuse_ratio
+from enginebench.analyze.sequential import find_level
+from enginebench.analyze.standing import compare_rows, refuse_ratio
 from enginebench.analyze.validity import hides_work
 from enginebench.analyze.versions.upgrade import Change
 from enginebench.core.errors import UsageError
@@ -315,8 +316,12 @@ def _time_pair(name: str, base: Result, cand: Result, margin: float, neighbours:
     obstacles = obstacles or comparable(base, cand, margin, neighbours=neighbours)
     if obstacles:
         return _refuse(name, obstacles)
-    method = compare if neighbours else compare_apart
-    return _describe(name, refuse_ratio(method(base.measurements, cand.measurements, margin=margin), base, cand))
+    found = (
+        compare_rows(base, cand, margin)
+        if neighbours
+        else compare_apart(base.measurements, cand.measurements, margin=margin, level=find_level(base, cand))
+    )
+    return _describe(name, refuse_ratio(found, base, cand))
 
 
 def _find_obstacles(result: Result, side: str) -> list[str]:

@@ -72,12 +72,8 @@ def list_shares(shares: Mapping[str, float]) -> str:
     """The shares of a record, largest first: "83 % of time in int8, 12 % in fp32, 5 % in reorder"."""
     ranked = sorted(shares.items(), key=lambda item: -item[1])
     shown = [(name, share) for name, share in ranked if share >= SHOWN_SHARE]
-    parts = [f"{100 * share:.0f} % in {_describe_share(name)}" for name, share in shown]
+    parts = [f"{100 * share:.0f} % in {('an unknown precision' if name == UNKNOWN else name)}" for name, share in shown]
     return ", ".join(parts).replace(" % in", " % of time in", 1)
-
-
-def _describe_share(name: str) -> str:
-    return "an unknown precision" if name == UNKNOWN else name
 
 
 def _find_ran(requested: Precision, shares: Mapping[str, float]) -> Precision:

@@ -9,6 +9,7 @@ from msgspec.structs import replace
 
 from enginebench.analyze.alike import judge_outputs
 from enginebench.analyze.compare import Comparison, comparable, compare
+from enginebench.analyze.sequential import find_level
 from enginebench.analyze.summary import Summary, summarize
 from enginebench.analyze.validity import hides_work, judge, judge_ratio
 from enginebench.core.limits import MARGIN
@@ -151,7 +152,9 @@ def compare_rows(base: Result, cand: Result, margin: float) -> Comparison:
     reasons = comparable(base, cand, margin, neighbours=True)
     if reasons:
         return Comparison(verdict="not_comparable", ratio=None, reasons=tuple(reasons), margin=margin)
-    return compare(base.measurements, cand.measurements, margin=margin)
+    looks = [row.look for row in (base, cand) if row.look is not None]
+    level, trials = find_level(base, cand), min(looks, default=None)
+    return compare(base.measurements, cand.measurements, margin=margin, level=level, trials=trials)
 
 
 def weigh(result: Result, baseline: Result | None, *, margin: float = MARGIN, is_reference: bool = False) -> Standing:
@@ -173,7 +176,11 @@ def weigh(result: Result, baseline: Result | None, *, margin: float = MARGIN, is
     outputs, outputs_reason = judge_outputs(result, is_reference=is_reference)
     return Standing(
         result=result,
-        summary=summarize(measured, batch=result.engine.batch, percentiles=asked) if measured else None,
+        summary=(
+            summarize(measured, batch=result.engine.batch, percentiles=asked, level=find_level(result))
+            if measured
+            else None
+        ),
         validity=validity,
         doubts=tuple(doubts) if measured else (),
         clock=clocks[0] if clocks else None,

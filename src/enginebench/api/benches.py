@@ -134,7 +134,7 @@ def bench(
     warmup: int | None = None,
     iters: int | None = None,
     time_limit: float = 3.0,
-    processes: int = 10,
+    processes: int | None = None,
     scope: Scope = "compute",
     cache: Cache = "hot",
     device: str = "cpu",
@@ -173,7 +173,7 @@ def bench(
         warmup: exact number of warm-up calls; by default until they have settled.
         iters: exact number of timed calls; by default until they have settled.
         time_limit: seconds of timed calls in one process.
-        processes: fresh processes a row; a verdict needs 6.
+        processes: fresh processes a row, exactly; by default 6 to 10, as many as the verdicts need.
         scope: compute, or io: with the inputs' way in and the outputs' way out.
         cache: hot, or cold: a GPU's L2 is flushed before every call.
         device: cpu or cuda:N.
@@ -198,8 +198,8 @@ def bench(
     given.check(
         batch=batch, builds=builds, margin=margin, input_size=input_size, timeout=timeout, profile_index=profile_index
     )
-    if against is None and gate:
-        raise UsageError("gate=True needs against=SIDE: a verdict is about two sides")
+    if against is None and (gate or against_precision):
+        raise UsageError(f"{'gate=True' if gate else 'against_precision'} needs against=SIDE: it is about two sides")
     fixed: dict[str, object] = {"--engine": engine, "--batch": batch, "--threads": threads}
     fixed |= {"--input-shape": input_shape}
     fixed |= {"--inputs": shared.inputs, "--input-size": input_size}
@@ -220,7 +220,12 @@ def bench(
             engines=[(name, options)],
             precisions=[parse_precision(precision)],
             batches=given.read_batches(batches, None if input_shape else taken.batch),
-            measure=timing.make_measure(shared.seed, percentiles=given.read_percentiles(percentile), builds=builds),
+            measure=timing.make_measure(
+                shared.seed,
+                percentiles=given.read_percentiles(percentile),
+                builds=builds,
+                margin=margin if other else None,
+            ),
             input_size=input_size,
         )
         side = parse_side(other, taken.text, parse_precision(against_precision or precision)) if other else None

@@ -207,7 +207,7 @@ def read_libraries(given: PathLike | Sequence[PathLike]) -> tuple[str, ...]:
 
 
 def read_timing(
-    warmup: int | None, iters: int | None, time_limit: float, processes: int, scope: Scope, cache: Cache
+    warmup: int | None, iters: int | None, time_limit: float, processes: int | None, scope: Scope, cache: Cache
 ) -> Timing:
     """How a row is measured.
 

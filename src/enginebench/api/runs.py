@@ -164,7 +164,7 @@ def run(
     warmup: int | None = None,
     iters: int | None = None,
     time_limit: float = 3.0,
-    processes: int = 10,
+    processes: int | None = None,
     scope: Scope = "compute",
     cache: Cache = "hot",
     device: str = "cpu",
@@ -211,7 +211,7 @@ def run(
         warmup: exact number of warm-up calls; by default until they have settled.
         iters: exact number of timed calls; by default until they have settled.
         time_limit: seconds of timed calls in one process.
-        processes: fresh processes a row; a verdict needs 6.
+        processes: fresh processes a row, exactly; by default 6 to 10, as many as the verdicts need.
         scope: compute, or io: with the inputs' way in and the outputs' way out.
         cache: hot, or cold: a GPU's L2 is flushed before every call.
         device: cpu or cuda:N.
@@ -259,6 +259,7 @@ def run(
         )
         request = replace(
             request,
+            any_engine=engines is None,
             dynamic_axes=given.read_axes(dynamic_axes),
             timeout_s=timeout,
             baseline=baseline,

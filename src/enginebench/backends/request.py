@@ -21,9 +21,12 @@ def read_options(spec: EngineSpec, known: Mapping[str, Option]) -> dict[str, str
     for key, value in spec.options.items():
         if key not in known:
             raise UsageError(f"engine {spec.backend} has no option {key!r}; known: {_describe(known)}")
-        choices = known[key].choices
-        if choices and value not in choices:
-            raise UsageError(f"option {key}={value!r} of engine {spec.backend} must be one of: {', '.join(choices)}")
+        option = known[key]
+        if option.choices and value not in option.choices:
+            known_values = ", ".join(option.choices)
+            raise UsageError(f"option {key}={value!r} of engine {spec.backend} must be one of: {known_values}")
+        if not option.choices and option.default.isdecimal():
+            read_number(spec, key, value, option.signed)
     return {key: spec.options.get(key, option.default) for key, option in known.items()}
 
 

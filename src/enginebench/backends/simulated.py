@@ -46,7 +46,7 @@ FAKE = Entry(
         "process_sd": Option(default="0", meaning="standard deviation of the log of a process's speed"),
         "build_sd": Option(default="0", meaning="standard deviation of the log of a build's speed"),
         "seed": Option(default="0", meaning="of these draws"),
-        "bias": Option(default="0", meaning="added to every output"),
+        "bias": Option(default="0", signed=True, meaning="added to every output"),
         "build_s": Option(default="2", meaning="seconds that fault=slow_build waits"),
         "ran": Option(
             default="as asked", choices=("as asked", *get_args(Precision)), meaning="the precision that it reports"

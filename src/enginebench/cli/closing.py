@@ -57,6 +57,8 @@ def finish_run(
     from enginebench.core.store import encode
     from enginebench.report.run.terminal import print_run
     from enginebench.workflow.campaign import judge_outcome, judge_precisions
+    from enginebench.workflow.classes import format_top_classes
+    from enginebench.workflow.folder import RunFolder
     from enginebench.workflow.reporting import describe_stored, write_reports
 
     document = describe_stored(record, results)
@@ -65,6 +67,8 @@ def finish_run(
         click.echo(encode(document).decode())
     else:
         print_run(document, Console(highlight=False), folder=root)
+        for line in format_top_classes(RunFolder(root), record, document):
+            click.echo(line)
         names = ", ".join(path.name for path in written.paths if path.suffix != ".png")
         click.echo(f"\nStored in {root}: rows/*.json (raw samples), {names}", err=True)
         for note in written.notes:

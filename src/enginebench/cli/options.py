@@ -84,9 +84,7 @@ MEASURE_OPTIONS = (
     click.option(
         "--processes",
         type=click.IntRange(1, 1000),
-        default=10,
-        show_default=True,
-        help="Fresh processes per row; a verdict needs 6.",
+        help="Fresh processes per row, exactly; a verdict needs 6. [6 to 10: as many as the verdicts need]",
     ),
     click.option(
         "--scope",
@@ -287,8 +285,8 @@ def parse_percentiles(text: str) -> tuple[float, ...]:
     return values
 
 
-def parse_batches(text: str) -> tuple[int, ...]:
-    """The batches of `1,8,32`.
+def parse_batches(text: str, option: str = "--batch") -> tuple[int, ...]:
+    """The batches of `1,8,32`, or other counts of an option.
 
     Raises:
         UsageError: not a list of positive numbers without repetition.
@@ -298,5 +296,5 @@ def parse_batches(text: str) -> tuple[int, ...]:
     except ValueError:
         batches = ()
     if not batches or min(batches) < 1 or len(set(batches)) != len(batches):
-        raise UsageError(f"--batch {text!r}: expected distinct positive numbers, separated by commas")
+        raise UsageError(f"{option} {text!r}: expected distinct positive numbers, separated by commas")
     return batches

@@ -19,7 +19,7 @@ def find_kind(device: str) -> DeviceKind:
 
 
 class Option(Struct, frozen=True, kw_only=True):
-    """One `key=value` that an engine takes. Without `choices` the value is a number or free text.
+    """One `key=value` that an engine takes. Without `choices` it is a number where the default is one, else free text.
 
     `search`: values that `tune` may try, beside the default; none where another value changes what is computed, where
     it is needed to run at all, or where it says nothing about speed.
@@ -29,6 +29,7 @@ class Option(Struct, frozen=True, kw_only=True):
     meaning: str
     choices: tuple[str, ...] = ()
     search: tuple[str, ...] = ()
+    signed: bool = False  # a number below zero will do
     only_in: tuple[Precision, ...] = ()  # it does something in these precisions alone; (): in all of them
     outside: bool = False  # it names a program, a library or a file, or lets code run: see `workflow/trust.py`
     under_load: bool = False  # it does something only where requests meet: with several streams, or joined to batches

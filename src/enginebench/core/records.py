@@ -238,6 +238,7 @@ class MeasureSpec(Struct, frozen=True, kw_only=True):
     iters: int | None = None
     time_limit_s: float = 3.0  # of timed samples in one process
     processes: int = 10
+    settle: float | None = None  # the margin of the verdicts that end a row earlier; None: exactly so many processes
     builds: int = 1  # of an engine that builds: process i times build i modulo this many
     scope: Scope = "compute"
     cache: Cache = "hot"
@@ -534,4 +535,5 @@ class Result(Struct, frozen=True, kw_only=True):
     shapes: dict[str, tuple[int, ...]] = {}  # of the inputs that were timed
     axes: Axes | None = None  # whether the engine was made for these shapes alone; None: it does not say
     builds: tuple[Build, ...] = ()  # where the engine was built several times; `artifacts` ends with the first
+    look: int | None = None  # processes after which its verdicts were settled; None: it has as many as were asked for
     bound: Bound | None = None  # by the ceilings that this machine had stored when the row was measured

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 if TYPE_CHECKING:
-    from enginebench.core.protocols import Array, Feeds
+    from enginebench.core.protocols import Feeds
 
 # Real replacement is not strictly least recently used, and inner caches may hold lines that the last one does not:
 # once the cache's size would still leave hits.
@@ -40,9 +40,5 @@ def rotate_feeds(feeds: Feeds, count: int) -> list[Feeds]:
 
     The copies of an input lie behind one another in one array, so that many small inputs cost no more than one large.
     """
-    stacked = {name: _stack_copies(array, count) for name, array in feeds.items()}
+    stacked = {name: np.repeat(np.ascontiguousarray(array)[np.newaxis], count, axis=0) for name, array in feeds.items()}
     return [{name: rows[i : i + 1].reshape(feeds[name].shape) for name, rows in stacked.items()} for i in range(count)]
-
-
-def _stack_copies(array: Array, count: int) -> Array:
-    return np.repeat(np.ascontiguousarray(array)[np.newaxis], count, axis=0)

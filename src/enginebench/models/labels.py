@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import ast
-from importlib.util import find_spec
-from pathlib import Path
 
-from enginebench.models.zoo import BUILTIN
+from enginebench.models.zoo import BUILTIN, find_packaged
 
 # Where torchvision keeps the names of ImageNet's classes. Read as text: importing it takes PyTorch and seconds.
 # Source: torchvision 0.28.0, torchvision/models/_meta.py.
-PLACE, VARIABLE = ("models", "_meta.py"), "_IMAGENET_CATEGORIES"
+PLACE, VARIABLE = "torchvision/models/_meta.py", "_IMAGENET_CATEGORIES"
 
 
 def find_labels(model: str) -> list[str]:
@@ -22,9 +20,8 @@ def find_labels(model: str) -> list[str]:
 
 
 def _read_imagenet() -> list[str]:
-    found = find_spec("torchvision")
-    path = Path(found.origin).parent.joinpath(*PLACE) if found is not None and found.origin else None
-    if path is None or not path.is_file():
+    path = find_packaged(PLACE)
+    if path is None:
         return []
     for node in ast.parse(path.read_text(encoding="utf-8")).body:
         if isinstance(node, ast.Assign) and any(isinstance(t, ast.Name) and t.id == VARIABLE for t in node.targets):

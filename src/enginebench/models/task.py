@@ -10,13 +10,15 @@ from typing import TYPE_CHECKING, Any, Literal
 import msgspec
 import numpy as np
 from msgspec import Struct
+from msgspec.structs import replace
 
 from enginebench.core.errors import ArtifactError, FeedError, MissingDependency, ParseError, UsageError
 from enginebench.core.feeds import random_feeds
 from enginebench.core.records import TensorSpec
 from enginebench.core.shapes import concrete_shape
+from enginebench.models.photos import SAMPLE_PHOTOS, find_photos, prepare_photos
 from enginebench.models.samples import find_batch, group_samples, join_samples, read_samples
-from enginebench.models.zoo import BUILTIN, DATA_DIR, TIMM_PREFIX
+from enginebench.models.zoo import BUILTIN, DATA_DIR, IMAGENET_CROP, TIMM_PREFIX, Interpolation
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -26,14 +28,8 @@ if TYPE_CHECKING:
 # Source: means and deviations of the ImageNet training set as torchvision publishes them with every classifier.
 IMAGENET_MEAN = (0.485, 0.456, 0.406)
 IMAGENET_STD = (0.229, 0.224, 0.225)
-# Shorter side before the centre crop, and the filter. Source: `transforms` of the default weights, torchvision 0.28.0.
-IMAGENET_RESIZE: dict[str, tuple[int, Literal["bilinear", "bicubic"]]] = {
-    "resnet18": (256, "bilinear"),
-    "resnet50": (232, "bilinear"),
-    "mobilenet_v3_small": (256, "bilinear"),
-    "efficientnet_b0": (256, "bicubic"),
-}
-IMAGENET_CROP = 224
+# Those that map 0 to 255 to about -1 to 1. Source: MEAN_RGB and STDDEV_RGB of Google's EfficientNet-Lite.
+HALF_MEAN, HALF_STD = (127 / 255,) * 3, (128 / 255,) * 3
 
 
 class Preprocess(Struct, frozen=True, kw_only=True):
@@ -45,9 +41,9 @@ class Preprocess(Struct, frozen=True, kw_only=True):
     scale: float
     mean: tuple[float, ...]  # per channel, after the division by scale
     std: tuple[float, ...]
-    layout: Literal["CHW", "flat"]
+    layout: Literal["CHW", "HWC", "flat"]
     dtype: Literal["float32"] = "float32"
-    interpolation: Literal["bilinear", "bicubic"] = "bilinear"
+    interpolation: Interpolation = "bilinear"
 
     def sha256(self) -> str:
         """Hash of the canonical JSON (keys sorted): equal hashes mean equal preprocessing."""
@@ -69,7 +65,8 @@ class Preprocess(Struct, frozen=True, kw_only=True):
         pixels = self._crop_centre(self._fit(image)).astype(np.float32) / np.float32(self.scale)
         pixels = pixels.reshape(self.crop, self.crop, -1)
         normal = (pixels - np.asarray(self.mean, np.float32)) / np.asarray(self.std, np.float32)
-        planes = np.ascontiguousarray(normal.transpose(2, 0, 1), dtype=self.dtype)
+        axes = (0, 1, 2) if self.layout == "HWC" else (2, 0, 1)
+        planes = np.ascontiguousarray(normal.transpose(axes), dtype=self.dtype)
         return planes.reshape(-1) if self.layout == "flat" else planes
 
     def _fit(self, image: Any) -> Array:
@@ -127,9 +124,9 @@ def preprocess_for(model: str, input_size: int | None = None) -> Preprocess | No
         return None
     if card.task == "digits":
         return _preprocess_digits(flat=len(card.input_shape) == 1)
-    resize, interpolation = IMAGENET_RESIZE[model]
     crop = input_size or IMAGENET_CROP
-    return _preprocess_imagenet(round(resize * crop / IMAGENET_CROP), crop, interpolation)
+    mean, std = (IMAGENET_MEAN, IMAGENET_STD) if card.normalized == "imagenet" else (HALF_MEAN, HALF_STD)
+    return _preprocess_imagenet(round(card.resize * crop / IMAGENET_CROP), crop, card.interpolation, mean, std)
 
 
 def choose_preprocess(model: str, input_size: int | None) -> Preprocess:
@@ -156,15 +153,15 @@ def _preprocess_digits(flat: bool) -> Preprocess:
     )
 
 
-def preprocess_imagenet(crop: int) -> Preprocess:
+def preprocess_imagenet(crop: int, layout: Literal["CHW", "HWC"]) -> Preprocess:
     """How pictures are prepared for most classifiers: cut from a picture an eighth larger, and normalized."""
-    return _preprocess_imagenet(round(crop / 0.875), crop, "bilinear")
+    return replace(_preprocess_imagenet(round(crop / 0.875), crop, "bilinear"), layout=layout)
 
 
 def _preprocess_imagenet(
     resize: int,
     crop: int,
-    interpolation: Literal["bilinear", "bicubic"],
+    interpolation: Interpolation,
     mean: tuple[float, ...] = IMAGENET_MEAN,
     std: tuple[float, ...] = IMAGENET_STD,
 ) -> Preprocess:
@@ -239,7 +236,7 @@ def feed_digits(model: str, images: NDArray[np.float32]) -> NDArray[np.float32]:
 def sample_feeds(
     artifact_inputs: Sequence[TensorSpec], model: str, batch: int, seed: int, count: int, samples: str | None = None
 ) -> list[dict[str, Array]]:
-    """`count` different feeds: the user's, at most as many as there are; else held-out digits for the digits models.
+    """`count` different feeds: the user's, at most as many as there are; else the real ones that belong to the model.
 
     Seeded random arrays for all others.
 
@@ -247,7 +244,7 @@ def sample_feeds(
         artifact_inputs: inputs of the artifact; a dynamic first axis becomes `batch`.
         model: MODEL.
         batch: entries on a dynamic first axis.
-        seed: of the order of the digits, or of the arrays; feed i has seed + i.
+        seed: of the order of the digits, of the crops, or of the arrays; feed i of these has seed + i.
         count: how many feeds.
         samples: the folder of the user's inputs (`models/samples.py`); None if none were given.
     """
@@ -256,13 +253,24 @@ def sample_feeds(
         entries = read_samples(samples, step * count)
         groups = group_samples(entries, step, artifact_inputs)[:count]
         return [join_samples([entries[i] for i in group], artifact_inputs, step) for group in groups]
-    card = BUILTIN.get(model)
-    if card is None or card.task != "digits" or len(artifact_inputs) != 1:
+    own = find_own_data(model)
+    if own is None or len(artifact_inputs) != 1:
         return [random_feeds(artifact_inputs, batch, seed + i) for i in range(count)]
     spec = artifact_inputs[0]
-    length = concrete_shape(spec, batch)[0]
-    inputs = feed_digits(model, _draw_held_out(length * count, seed))
+    length, *_, side = concrete_shape(spec, batch)
+    if own == SAMPLE_PHOTOS:
+        preprocess = choose_preprocess(model, side)
+        inputs = prepare_photos(preprocess, 0, length * count, seed)
+    else:
+        inputs = feed_digits(model, _draw_held_out(length * count, seed))
     return [{spec.name: inputs[i * length : (i + 1) * length]} for i in range(count)]
+
+
+def find_own_data(model: str) -> str | None:
+    """The real inputs that belong to a built-in model; None where there are none, or they are not installed."""
+    card = BUILTIN.get(model)
+    own = card.data if card is not None else None
+    return None if own == SAMPLE_PHOTOS and not find_photos() else own
 
 
 def count_held_out() -> int:

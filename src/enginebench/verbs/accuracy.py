@@ -15,7 +15,7 @@ from enginebench.api.progress import open_progress
 from enginebench.core.caveats import make_caveat
 from enginebench.core.errors import GateFailed, UsageError
 from enginebench.core.records import Caveat
-from enginebench.models.precision.calibration_data import PICTURE_TASKS
+from enginebench.models.precision.calibration_data import explain_unlabelled
 from enginebench.models.zoo import BUILTIN, TIMM_PREFIX
 from enginebench.options import InputSize, Judging, Modules, Opt, PathLike, Printed, Shared, Side, Trusting, verb
 from enginebench.report.accuracy import AccuracyDocument, print_accuracy, tell_nonfinite
@@ -213,9 +213,13 @@ def check_labelled(data: str | None, targets: str | None) -> None:
     if data is not None and data != "digits" and not Path(data).exists():
         found = "is made up" if data == "fake" else "is not a folder"
         raise UsageError(f"--data {data!r} {found}; expected digits, a folder of pictures, or prepared arrays (.npz)")
-    if targets is None and (data is None or Path(data).is_file()):
+    if targets is not None:
+        return
+    if data is None or Path(data).is_file():
         what = "--inputs" if data is None else f"--data {data!r}"
         raise UsageError(f"{what} has no labels; give the right answers, one for each sample, with --targets F")
+    if data != "digits" and (fault := explain_unlabelled(Path(data), None)):
+        raise UsageError(f"--data {data!r} has no labels: {fault}. Without labels, drift compares two sides")
 
 
 def _find_model(own: OpenSide, other: OpenSide | None, labelled: Labelled) -> str:
@@ -227,13 +231,9 @@ def _find_model(own: OpenSide, other: OpenSide | None, labelled: Labelled) -> st
     for side in (own, other):
         if side is not None and (side.model in BUILTIN or side.model.startswith(TIMM_PREFIX)):
             return side.model
-    if labelled.data is None or Path(labelled.data).is_file() or labelled.task in PICTURE_TASKS:
-        return own.model
-    raise UsageError(
-        f"nobody but its owner knows how pictures are prepared for {own.model}. Give prepared arrays, --inputs F.npz "
-        "with --targets F; or say --task classification, which prepares them as ImageNet's are; or name the built-in "
-        "model that it was made from: --model MODEL"
-    )
+    if labelled.data == "digits":
+        raise UsageError(f"{own.model} does not say that it takes digits; name the built-in model: --model MODEL")
+    return own.model
 
 
 def _answer(

@@ -134,7 +134,7 @@ def bisect(model: Model, package: Package, good: Good, bad: Bad, **options: Unpa
             engines=[read_engine(options["engine"] or find_engine_of(package))],
             precisions=[parse_precision(options["precision"])],
             batches=choose_batches(options["batch"], options, taken),
-            measure=pick(requests.Timing, options).make_measure(options["seed"]),
+            measure=pick(requests.Timing, options).make_measure(options["seed"], margin=None),
             input_size=None,
         )
         return bisect_package(

@@ -101,7 +101,7 @@ def budget(**options: Unpack[BudgetOptions]) -> Budget:
         stored=read_terms(source) if source else {},
         call_ms=options["t_call_ms"],
         batch=options["batch"],
-        baseline_ms=read_total(other) if other else options["baseline_ms"],
+        baseline_ms=math.fsum(read_terms(other).values()) if other else options["baseline_ms"],
     )
     return compute_budget(spec)
 
@@ -188,11 +188,6 @@ def read_terms(path: Path) -> dict[str, float]:
     if schema.startswith("enginebench.stages/"):
         return _read_stages(path, document)
     raise ParseError(path, "$.schema", repr(schema), "a stored row, or a document of `bench` or `stages`")
-
-
-def read_total(path: Path) -> float:
-    """Milliseconds per item of a stored result, the sum of its terms: a baseline."""
-    return math.fsum(read_terms(path).values())
 
 
 def _read_document(path: Path) -> dict[str, Any]:

@@ -70,8 +70,8 @@ class CalibrateOptions(Modules, Shared, total=False):
 Data: TypeAlias = Annotated[
     PathLike | None,
     Opt(
-        "A folder of images, digits, fake, or prepared arrays; --inputs takes its place.",
-        metavar="DIR|digits|fake|F.npy|F.npz",
+        "A folder of images, digits, sample-photos, fake, or prepared arrays; --inputs takes its place.",
+        metavar="DIR|digits|sample-photos|fake|F.npy|F.npz",
     ),
 ]
 Out: TypeAlias = Annotated[

@@ -264,18 +264,18 @@ def make_inputs(side: OpenSide, text: str | None, n: int | None, seed: int) -> I
     Raises:
         FeedError, ParseError: the user's inputs do not match those of the side.
     """
-    from enginebench.models.task import count_held_out, hash_preprocess, sample_feeds
-    from enginebench.models.zoo import BUILTIN
+    from enginebench.models.task import count_held_out, find_own_data, hash_preprocess, sample_feeds
 
     specs = side.artifact.inputs
     if text is not None:
         return _take_given(text, specs, n)
-    digits = side.model in BUILTIN and BUILTIN[side.model].task == "digits"
-    count = min(n or SAMPLES, count_held_out()) if digits else n or SAMPLES  # a repeated digit shows nothing new
+    own = find_own_data(side.model)
+    count = min(n or SAMPLES, count_held_out()) if own == "digits" else n or SAMPLES  # a repeated one shows nothing new
     calls = sample_feeds(specs, side.model, 1, seed, count)
     entries = [entry for feeds in calls for entry in cut_entries(feeds, specs)][:count]
-    if digits:
-        return Inputs(entries=entries, source="digits, held out", preprocess_sha256=hash_preprocess(side.model))
+    if own is not None:
+        source = "digits, held out" if own == "digits" else own
+        return Inputs(entries=entries, source=source, preprocess_sha256=hash_preprocess(side.model))
     return Inputs(entries=entries, source="random", caveats=(make_caveat("random_inputs", seed=seed),))
 
 

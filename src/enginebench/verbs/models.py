@@ -34,7 +34,7 @@ def command(shown: Printed) -> None:
         table.add_column(column, justify="right" if column in ("parameters", "mult-adds") else "left", no_wrap=True)
     for card in list_models():
         shape = "x".join(map(str, card.input_shape))
-        weights = "in the package" if card.task == "digits" else card.weights_source.split(",")[0]
+        weights = card.weights_source.rpartition("; ")[2] if card.weights_file else card.weights_source.split(",")[0]
         table.add_row(card.name, shape, f"{card.parameters:,}", f"{card.multiply_adds:,}", weights)
     Console(highlight=False).print(Fitted(table, [4, 3, 2]))  # weights, mult-adds, parameters
     click.echo("Torchvision's weights are downloaded once; if that fails, seeded random weights are used.")

@@ -166,6 +166,8 @@ def quantize_file(
     names = read_exclusion(exclude) if exclude is not None else ()
     if sum(given is not None for given in (calib, inputs, calib_cache)) > 1:
         raise UsageError("--calib, --inputs and --calib-cache each give the ranges; keep one")
+    if to == "bf16" and (calib or inputs or calib_cache):  # FP16 looks among them for what it cannot hold
+        raise UsageError("--to bf16 takes no ranges: leave out --calib, --inputs and --calib-cache")
     if out.resolve() == path.resolve():
         raise UsageError(f"--out {out} is the file to be quantized; choose another --out")
     artifact = replace(read_onnx(path), operator_libraries=list_libraries(options["ort_extension"]))

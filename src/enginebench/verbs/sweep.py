@@ -108,7 +108,10 @@ def sweep(spec: PathLike, out: Out, **options: Unpack[SweepOptions]) -> SweepDoc
 @door.command(sweep, "SPEC.toml", shown=SweepPrinted)
 def command(spec: str, out: str | None, shown: SweepPrinted, **options: Unpack[SweepOptions]) -> None:
     if shown["dry_run"]:
-        door.show(plan_sweep(read_spec(Path(spec))), shown, print_plan)
+        asked = read_spec(Path(spec))
+        if options["kind"] is not None or options["on"] != "local":
+            choose_kind(asked, options["on"], options["kind"])
+        door.show(plan_sweep(asked), shown, print_plan)
         return
     if out is None:
         raise UsageError("--out STORE is missing: the folder, or the address, that keeps what is measured")

@@ -9,6 +9,7 @@ import shutil
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -19,9 +20,10 @@ from enginebench.analyze.alike import compare_questions
 from enginebench.analyze.drift import limits_between, limits_undecided, list_unlike, measure_drift, refuse_drift
 from enginebench.analyze.effective import judge_precision
 from enginebench.analyze.open_lengths import fill_lengths
-from enginebench.backends.registry import list_unasked, read_engines, takes
+from enginebench.analyze.sequential import list_open
+from enginebench.analyze.standing import find_setting
+from enginebench.backends.registry import takes
 from enginebench.core.caveats import make_caveat
-from enginebench.core.entry import find_kind
 from enginebench.core.errors import (
     ArtifactError,
     BackendUnavailable,
@@ -33,13 +35,14 @@ from enginebench.core.errors import (
     UnsupportedOperator,
     UsageError,
 )
+from enginebench.core.limits import LEVELS
 from enginebench.core.names import format_engine, format_precision
 from enginebench.core.names import row_id as make_id
 from enginebench.core.records import Artifact, EngineSpec, Machine, Result, Status, Task
 from enginebench.core.shapes import BATCH_AXIS, concrete_shape, find_open_outputs, find_size
 from enginebench.core.store import write_atomic
 from enginebench.models.samples import find_samples, list_samples
-from enginebench.models.zoo import BUILTIN
+from enginebench.models.task import find_own_data
 from enginebench.workflow.beside import split_runs
 from enginebench.workflow.builds import choose_place, count_builds, cut_common, describe_build
 from enginebench.workflow.child.arrays import (
@@ -110,6 +113,7 @@ class Campaign:
         self._at_once = count_at_once(machine)
         self._inputs = find_samples(folder.artifacts)
         self._plain: dict[str, Result] = {}  # rows in FP32 that others are compared with, and nobody asked for
+        self._refused: UsageError | None = None
         self._prepared: set[str] = set()  # in this process, not by the run that it continues
         self.results: dict[str, Result] = {}
 
@@ -171,7 +175,7 @@ class Campaign:
                 continue  # nothing was measured on it: it is built anew
             # A row that was relabelled keeps what ran; how its engine is set is the plan's to say.
             ran = replace(row.engine, precision=stored.engine.precision, recipe=stored.engine.recipe)
-            finished = len(stored.measurements) >= row.measure.processes
+            finished = stored.look is not None or len(stored.measurements) >= row.measure.processes
             status: Status = "ok" if finished else "partial"
             self.results[row_id] = replace(stored, engine=ran, status=status, reason=None, stderr_tail=None)
 
@@ -188,8 +192,14 @@ class Campaign:
         return list(self.results.values())
 
     def check(self) -> None:
-        """Builds every row that was not built before, compares its answers with the reference's, and scores them."""
+        """Builds every row that was not built before, compares its answers with the reference's, and scores them.
+
+        Raises:
+            UsageError: a wrong option is the user's to mend, where it leaves no row.
+        """
         self._prepare_all()
+        if self._refused is not None and all(result.status == "skipped" for result in self.results.values()):
+            raise self._refused
         self._build_again()
         self._compare_outputs()
         self._score_answers()
@@ -360,7 +370,7 @@ class Campaign:
         """
         outputs, answers = self._folder.outputs_path(known.id), self._folder.answers_path(known.id)
         wanted = [outputs] if known.drift or not known.measurements else []
-        if known.scores or (self._judged and not known.measurements):
+        if known.scores or (self._judged and self._judged.metrics and not known.measurements):
             wanted.append(answers)
         return not all(holds_arrays(path) for path in wanted)
 
@@ -390,16 +400,11 @@ class Campaign:
         return str(place.absolute())
 
     def _settle(self, row: PlannedRow, found: PrepareAnswer | EngineBenchError, beside: int = 0) -> None:
-        """Keeps the row as it was built and checked, or with the reason why it was not.
-
-        Raises:
-            UsageError: a wrong option is the user's to mend, before anything is measured.
-        """
+        """Keeps the row as it was built and checked, or with the reason why it was not."""
         begun = self.results.get(row.id) or self._begin(row, status="partial")
-        if isinstance(found, UsageError):
-            raise found
-        if isinstance(found, DependencyError):
+        if isinstance(found, DependencyError | UsageError):
             self._keep(self._skip(row, str(found)))
+            self._refused = found if isinstance(found, UsageError) else self._refused
         elif isinstance(found, EngineBenchError):
             self._keep(self._failed(begun, "while it was built and checked", found))
         else:
@@ -536,7 +541,7 @@ class Campaign:
 
     def _doubt_inputs(self, result: Result, model: str) -> Result:
         """The row with the doubt that its precision was checked on inputs that nobody ever gave the model."""
-        real = self._inputs is not None or (model in BUILTIN and BUILTIN[model].task == "digits")
+        real = self._inputs is not None or find_own_data(model) is not None
         if real or result.requested_precision in (None, "fp32"):
             return result
         doubt = make_caveat("random_inputs.check", seed=result.measure.seed)
@@ -544,10 +549,13 @@ class Campaign:
 
     def _count_asked(self, result: Result, outputs: Mapping[str, Any], calls: int | None) -> int | None:
         """As `count_asked`, of no more samples than the user gave, and of few where answers are large."""
-        asked, batch = count_asked(result), result.engine.batch
+        labelled, batch = self._judged.labelled if self._judged else None, result.engine.batch
+        pictures = labelled.n if labelled is not None and labelled.unlabelled else None
+        asked = count_asked(result, pictures)
         if asked is None:
             return None
-        most = -(-len(list_samples(self._inputs)) // batch) if self._inputs is not None else asked // batch
+        given = list_samples(self._inputs) if self._inputs is not None and pictures is None else range(asked)
+        most = -(-len(given) // batch)
         if calls:
             most = limit_calls(most, count_values(outputs) // calls)
         return min(asked, most * batch)
@@ -577,11 +585,18 @@ class Campaign:
             return replace(result, scores=(), caveats=tuple(dict.fromkeys((*result.caveats, doubt))))
 
     def _measure_interleaved(self) -> None:
-        """Measures every repetition in its turn, a few turns at a time: children can import before their turn."""
+        """Measures every repetition in its turn; rows of which no verdict can change end at a look, before the next."""
+        turns = self._list_turns()
+        for start, end in pairwise((0, *LEVELS, ENDLESS)):
+            self._measure_turns([turn for turn in turns if start <= turn.repetition < end])
+            self._end_settled(end)
+
+    def _measure_turns(self, turns: Sequence[Turn]) -> None:
+        """A few turns at a time: children can import before their turn."""
         group: list[Turn] = []
-        for turn in self._list_turns():
+        for turn in turns:
             result = self.results[turn.row.id]
-            if self._has(turn.row.id, turn.repetition):
+            if self._has(turn.row.id, turn.repetition) or result.look is not None:
                 self._reporter.advance()
             elif result.status == "partial":
                 group.append(turn)
@@ -589,6 +604,18 @@ class Campaign:
                 self._take_turns(group)
                 group = []
         self._take_turns(group)
+
+    def _end_settled(self, trials: int) -> None:
+        """Ends the rows of which no comparison with another row of their setting can change after so many trials."""
+        groups: dict[tuple[object, ...], list[Result]] = {}
+        for result in self.results.values():
+            if result.measure.settle is not None and result.status in ("ok", "partial"):
+                groups.setdefault((result.measure.settle, *find_setting(result)), []).append(result)
+        for rows in filter(lambda rows: len(rows) > 1, groups.values()):
+            still = list_open(rows, trials, rows[0].measure.settle or 0.0)
+            for result in rows:
+                if result.look is None and len(result.measurements) == trials and result.id not in still:
+                    self._keep(replace(result, status="ok", look=trials))
 
     def _list_turns(self) -> list[Turn]:
         """Every repetition of every row, numbered by the plan alone: whoever fails or goes on later moves no number."""
@@ -725,13 +752,13 @@ def list_open_outputs(result: Result) -> set[str]:
     return find_open_outputs(artifact.inputs, artifact.outputs)
 
 
-def count_asked(result: Result) -> int | None:
-    """The number of samples in a row's check; None if the first axis of an output does not count samples."""
+def count_asked(result: Result, pictures: int | None = None) -> int | None:
+    """The number of samples in a row's check, `pictures` if given; None if an output's first axis counts no samples."""
     batch = result.engine.batch
     firsts = [spec.shape[:1] for spec in result.artifacts[-1].outputs]
     if not firsts or any(not first or first[0] not in (BATCH_AXIS, batch) for first in firsts):
         return None
-    return -(-CHECK_SAMPLES // batch) * batch
+    return pictures or -(-CHECK_SAMPLES // batch) * batch
 
 
 def judge_outcome(results: Sequence[Result], request: RunRequest) -> None:
@@ -746,8 +773,7 @@ def judge_outcome(results: Sequence[Result], request: RunRequest) -> None:
         raise BackendUnavailable(f"no row can run here: {'; '.join(reasons)}")
     wanted = [r for r in results if r.status != "skipped"]
     fine = [r for r in wanted if r.status == "ok"]
-    unnamed = request.engines == tuple(read_engines(",".join(list_unasked(find_kind(request.device)))))
-    if wanted and wanted[0].status == "ok" and (len(fine) > 1 or len(results) == 1 or unnamed):
+    if wanted and wanted[0].status == "ok" and (len(fine) > 1 or len(results) == 1 or request.any_engine):
         return
     ids: dict[str, list[str]] = {}
     for r in results:

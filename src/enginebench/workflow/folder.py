@@ -17,10 +17,13 @@ from typing import Literal
 from msgspec import Struct
 from msgspec.structs import replace
 
-from enginebench.core.errors import ArtifactError, EngineBenchError, ParseError, UsageError
-from enginebench.core.names import slug
+from enginebench.bundle.reading import is_bundle
+from enginebench.core.errors import ArtifactError, EngineBenchError, ModelError, ParseError, UsageError
+from enginebench.core.names import PLAN_SUFFIXES, slug
+from enginebench.core.operators import find_library
 from enginebench.core.records import Artifact, Machine, MeasureSpec, ModelSource, Precision, Recipe, Result, Scope, Task
 from enginebench.core.store import encode, hash_file, read_record, read_result, write_atomic
+from enginebench.models.zoo import resolve_model
 from enginebench.report.tune.document import TuneDocument
 from enginebench.workflow.trust import (
     allow_code,
@@ -39,7 +42,7 @@ ARTIFACTS = "artefacts"  # the name on disk: stored runs have it, so its spellin
 OUTSIDE: dict[str, tuple[str, ...]] = {
     "weights": ("default", "random"),
     "inputs": (),
-    "data": ("digits", "fake"),
+    "data": ("digits", "fake", "sample-photos"),
     "targets": (),
 }
 
@@ -60,6 +63,7 @@ class RunRequest(Struct, frozen=True, kw_only=True):
     engines: tuple[tuple[str, dict[str, str]], ...]
     precisions: tuple[tuple[Precision | None, Recipe | None], ...] = (("fp32", None),)
     batches: tuple[int, ...] = (1,)
+    any_engine: bool = False  # nobody asked for these: combinations that can never run are not planned
     any_batch: bool = False  # nobody asked for these: a graph that fixes its batch runs at that
     device: str = "cpu"
     threads: int = 1
@@ -74,7 +78,7 @@ class RunRequest(Struct, frozen=True, kw_only=True):
     baseline: str | None = None
     timeout_s: float = 600.0
     quick: bool = False
-    data: str | None = None  # labelled data for accuracy, and for ranges; "digits" for the digits models if None
+    data: str | None = None  # for accuracy, comparisons and ranges; None: what belongs to a built-in model
     calibration_method: str = "minmax"
     metrics: tuple[str, ...] = ()  # those of the task if there are none; the first one decides
     targets: str | None = None  # the file of right answers
@@ -170,6 +174,34 @@ def allow_request(request: RunRequest) -> None:
     allow_model(request.model)
     allow_code(*request.operator_libraries)
     allow_engines(request.engines)
+
+
+def check_request(request: RunRequest) -> None:
+    """Checks that the model and what else a request names is there, before anything is waited for or built.
+
+    Raises:
+        UsageError: something is not, or is for models of another kind.
+        ModelError: the file of the model is not there.
+        MissingDependency: a module of operators is not installed.
+    """
+    path = Path(request.model)
+    graph = path.suffix.lower() in (".onnx", *PLAN_SUFFIXES)
+    if path.suffix.lower() in PLAN_SUFFIXES:
+        if not path.is_file():
+            raise ModelError(f"model {request.model!r}: no such file. Check the path; `enginebench build` makes one")
+    elif not is_bundle(path):
+        resolve_model(request.model)
+    if graph and request.weights != "default":
+        raise UsageError(f"--weights {request.weights}: {request.model} is a graph and brings its own; leave it out")
+    for library in request.operator_libraries:
+        find_library(library)
+    for option, name in list_outside(request):
+        if option in ("--metric", "--ort-extension") or (option == "--inputs" and ":" in name):
+            continue
+        if not name or not Path(name).expanduser().exists():
+            kinds = ("F.npz", "a folder of such files", "package.module:function") if option == "--inputs" else ()
+            expected = ", ".join((*OUTSIDE[option[2:]], *(kinds or ("a path",))))
+            raise UsageError(f"{option} {name or repr(name)}: no such file or folder; expected {expected}")
 
 
 def default_folder(model: str, now: datetime | None = None) -> Path:

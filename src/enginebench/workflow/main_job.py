@@ -16,15 +16,15 @@ from enginebench.measure.machine import describe_machine
 from enginebench.report.load.document import LoadSettings
 from enginebench.workflow.campaign import Campaign
 from enginebench.workflow.child.places import OPTION, describe_place
-from enginebench.workflow.folder import RunFolder, RunRecord, RunRequest, allow_request
+from enginebench.workflow.folder import RunFolder, RunRecord, RunRequest, allow_request, check_request
 from enginebench.workflow.limits import bound_results
 from enginebench.workflow.lock import lock_devices
-from enginebench.workflow.plan import list_devices, plan_rows
+from enginebench.workflow.plan import explain_missing, list_devices, plan_rows
 from enginebench.workflow.progress import Reporter
 from enginebench.workflow.rates import Bench, Prober, make_bench, name_row
 from enginebench.workflow.reporting import describe_stored
-from enginebench.workflow.scoring import Judged, judge_by
-from enginebench.workflow.targets.sources import choose_labelled, gather_sources
+from enginebench.workflow.scoring import Judged
+from enginebench.workflow.targets.sources import choose_judged, gather_sources, judge_sources
 
 
 def run_model(
@@ -58,10 +58,10 @@ def run_model(
     """
     folder = root if isinstance(root, RunFolder) else RunFolder(root)
     allow_request(request)
+    check_request(request)
     known = take_up(folder, request) if resume else None
     wanted = known.request if known else request
-    asked = bool(wanted.metrics or wanted.targets or wanted.task)
-    judged = judge_by(choose_labelled(wanted), asked=asked)
+    judged = choose_judged(wanted)
     if known is None:
         _check_places(request)
         folder.check_free()
@@ -73,6 +73,7 @@ def run_model(
         if not record.sources:
             record = _add_sources(folder, record, reporter)
         sources = tuple(map(folder.open, record.sources))  # rows that were not begun start from them
+        judged = judge_sources(judged, wanted, sources, reporter)
         return _measure(folder, record, sources, reporter, resume, judged, on_results)
 
 
@@ -107,17 +108,18 @@ def list_changes(then: Machine, now: Machine) -> list[str]:
 
 
 def _check_places(request: RunRequest) -> None:
-    """Checks, before the model is loaded, that some engine is to run here or in an environment that there is.
+    """Checks, before the model is loaded, that some engine is installed here or in an environment that there is.
 
     Raises:
-        BackendUnavailable: each is to run in an environment that cannot be entered.
+        BackendUnavailable: none is.
     """
     reasons = []
-    for _, options in request.engines:
-        if OPTION not in options:
-            return
+    for name, options in request.engines:
         try:
-            describe_place(options[OPTION])
+            if OPTION in options:
+                describe_place(options[OPTION])
+            elif not (found := find_installed(name)).available:
+                raise BackendUnavailable(explain_missing(found))
         except EngineBenchError as error:
             reasons.append(str(error))
         else:

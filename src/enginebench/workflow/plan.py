@@ -35,6 +35,7 @@ from enginebench.workflow.folder import RunRequest
 
 # What `fp8` means where no recipe is named; nothing else makes it.
 FP8_RECIPE: Recipe = "tensorrt"
+EIGHT_BITS = ("int8", "fp8")
 # Among the problems of a run: that there is no graph at all.
 EVERY_GRAPH = "onnx"
 
@@ -84,10 +85,17 @@ def plan_rows(
         for spec in list_engines(scoped, sources, takes):
             if not is_wanted(scoped, spec):
                 continue
+            if request.any_engine and never_runs(spec, sources, takes(spec.backend)):
+                continue
             answer = probe(spec.backend) if OPTION not in spec.options else probe_elsewhere(spec)
             row = _plan_row(scoped, spec, sources, answer, takes(spec.backend), problems or {})
             rows.setdefault(row.id, row)
     return list(rows.values())
+
+
+def never_runs(spec: EngineSpec, sources: Sequence[Artifact], kind: ArtifactKind) -> bool:
+    """Whether nothing that a user could install or change lets the engine run this model in this precision."""
+    return kind == "torch" and (spec.precision in EIGHT_BITS or (bool(sources) and sources[0].kind != "torch"))
 
 
 def is_wanted(request: RunRequest, spec: EngineSpec) -> bool:
@@ -124,10 +132,12 @@ def plan_stored(
 
 def list_devices(request: RunRequest) -> tuple[str, ...]:
     """The devices that the rows of a request run on; an engine that is not installed runs nowhere."""
-    names = dict.fromkeys(
-        name for name, options in request.engines if OPTION in options or find_installed(name).available
-    )
-    return tuple({find_device(name, request.device): None for name in names})
+    return tuple({find_device(name, request.device): None for name in list_here(request)})
+
+
+def list_here(request: RunRequest) -> list[str]:
+    """The engines of a request that are installed, or run in an environment of their own."""
+    return [name for name, options in request.engines if OPTION in options or find_installed(name).available]
 
 
 def list_engines(
@@ -211,7 +221,8 @@ def list_transforms(
 ) -> list[tuple[Precision | None, Recipe | None]]:
     """(precision, recipe) of every graph that the rows need and that is not among the sources."""
     have = {(a.precision, a.recipe) for a in sources if a.kind == "onnx"}
-    engines = [s for s in list_engines(request, sources, takes) if s.recipe != "weak"]
+    here = list_here(request)
+    engines = [s for s in list_engines(request, sources, takes) if s.recipe != "weak" and s.backend in here]
     wanted = [(s.precision, s.recipe) for s in engines if takes(s.backend) == "onnx"]
     if ("fp32", None) not in have:  # transforms start from FP32
         return []
@@ -298,6 +309,11 @@ def _serves(artifact: Artifact, spec: EngineSpec, kind: ArtifactKind) -> bool:
     return (artifact.precision, artifact.recipe, name_mix(artifact.excluded)) == (graph, spec.recipe, spec.mix)
 
 
+def explain_missing(found: Availability) -> str:
+    """Why an engine is not here, and what adds it."""
+    return f"{found.reason}. To add: {found.fix}" if found.fix else str(found.reason)
+
+
 def _reason_to_skip(
     spec: EngineSpec,
     source: Artifact | None,
@@ -306,8 +322,8 @@ def _reason_to_skip(
     problems: Mapping[str, str],
 ) -> str | None:
     if not availability.available:
-        return f"{availability.reason}. To add: {availability.fix}" if availability.fix else availability.reason
-    if kind == "torch" and spec.precision in ("int8", "fp8"):
+        return explain_missing(availability)
+    if kind == "torch" and spec.precision in EIGHT_BITS:
         return f"8 bits are a property of an ONNX graph; ask ort or openvino for {spec.precision}"
     label = format_precision(spec.precision, spec.recipe)
     if kind != "torch" and EVERY_GRAPH in problems:

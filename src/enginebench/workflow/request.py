@@ -18,10 +18,12 @@ from enginebench.backends.registry import (
 )
 from enginebench.core.entry import DeviceKind, find_kind
 from enginebench.core.errors import UsageError
+from enginebench.core.limits import MARGIN, MOST
 from enginebench.core.names import parse_precision
 from enginebench.core.records import Cache, EngineSpec, MeasureSpec, ModelSource, Precision, Recipe, Scope
+from enginebench.models.zoo import require_packages
 from enginebench.workflow.child.places import enter
-from enginebench.workflow.folder import RunRequest
+from enginebench.workflow.folder import RunRequest, check_request
 from enginebench.workflow.trust import allow_code, allow_engines, allow_model
 
 if TYPE_CHECKING:
@@ -84,7 +86,9 @@ class Shared(Struct, frozen=True, kw_only=True):
 
         Raises:
             UsageError: a shape is malformed.
+            MissingDependency: a package of a built-in model is not installed.
         """
+        require_packages(model)
         return ModelSource(
             model=model,
             weights=self.weights,
@@ -111,7 +115,8 @@ class Shared(Struct, frozen=True, kw_only=True):
             batches: the values of --batch; None if it was not given.
 
         Raises:
-            UsageError: a shape is malformed, its first axis contradicts --batch, or an engine does not have an option.
+            UsageError: a shape is malformed, its first axis contradicts --batch, an engine does not have an option, or
+                something that is named is not there.
         """
         engines = tuple(engines)
         allow_engines(engines)
@@ -121,7 +126,7 @@ class Shared(Struct, frozen=True, kw_only=True):
             check_options(enter(EngineSpec(backend=name, options=options, device=place, precision="fp32", batch=1)))
         buckets = self.read_buckets()
         chosen = dict.fromkeys(batch for shapes in buckets or (None,) for batch in choose_batches(batches, shapes))
-        return RunRequest(
+        found = RunRequest(
             model=model,
             engines=engines,
             precisions=tuple(precisions),
@@ -137,6 +142,8 @@ class Shared(Struct, frozen=True, kw_only=True):
             inputs=self.inputs,
             operator_libraries=self.ort_extension,
         )
+        check_request(found)
+        return found
 
     def name_engine(self, engine: str | None) -> str:
         """The engine asked for, else ONNX Runtime's for the device: it runs anything that has a graph."""
@@ -188,7 +195,7 @@ class Timing(Struct, frozen=True, kw_only=True):
     warmup: int | None
     iters: int | None
     time_limit: float
-    processes: int
+    processes: int | None
     scope: Scope
     cache: Cache
 
@@ -199,9 +206,11 @@ class Timing(Struct, frozen=True, kw_only=True):
         percentiles: tuple[float, ...] = PERCENTILES,
         quick: bool = False,
         builds: int | None = None,
+        margin: float | None = MARGIN,
     ) -> MeasureSpec:
         """The MeasureSpec of the options; `quick` is one process of at most two seconds.
 
+        Where nobody says how many processes, ten at most: fewer once no verdict at `margin` can change, if it is given.
         With several builds each has as many processes, two at least: without, nobody could tell the builds apart.
 
         Raises:
@@ -210,12 +219,15 @@ class Timing(Struct, frozen=True, kw_only=True):
         if quick and builds:
             raise UsageError("--quick times one process, and --builds needs two of each build; leave one of them out")
         count = builds or 1
-        processes = count * max(2, -(-self.processes // count)) if builds else self.processes
+        most = self.processes or MOST
+        processes = count * max(2, -(-most // count)) if builds else most
+        exact = quick or builds or self.processes
         return MeasureSpec(
             warmup=self.warmup,
             iters=self.iters,
             time_limit_s=min(self.time_limit, QUICK_TIME_LIMIT_S) if quick else self.time_limit,
             processes=1 if quick else processes,
+            settle=None if exact else margin,
             builds=count,
             scope=self.scope,
             cache=self.cache,

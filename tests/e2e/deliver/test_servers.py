@@ -11,8 +11,7 @@ from msgspec.structs import replace
 from bundles import ask
 from enginebench.bundle.reading import read_bundle
 from enginebench.bundle.record import Bundle
-from enginebench.bundle.servers import describe_model, format_dockerfile
-from enginebench.bundle.triton import LAYOUTS, format_config
+from enginebench.bundle.servers import LAYOUTS, describe_model, format_config, format_dockerfile
 from enginebench.core.records import EngineSpec, TensorSpec
 from environments import Environments
 

@@ -5,9 +5,6 @@ from __future__ import annotations
 import json
 import os
 import signal
-import subprocess
-import sys
-import sysconfig
 import time
 from collections.abc import Callable
 from contextlib import suppress
@@ -16,22 +13,10 @@ from pathlib import Path
 import psutil
 import pytest
 
+from other_environment import FAST, other
 from processes import Cli, start_cli
 
-SITE = Path(sysconfig.get_path("purelib"))
-FAST = ("--warmup", "2", "--iters", "10", "--processes", "2", "--time-limit", "1")
-
-
-@pytest.fixture
-def other(tmp_path: Path) -> Path:
-    """An environment in which a child can live, and no engine but `fake`."""
-    folder = tmp_path / "other environment"
-    subprocess.run([sys.executable, "-m", "venv", "--without-pip", folder], check=True)
-    site = next(folder.glob("lib/python*/site-packages"))
-    for package in ("numpy", "msgspec", "psutil"):
-        for path in SITE.glob(f"{package}*"):
-            (site / path.name).symlink_to(path)
-    return folder
+__all__ = ["other"]
 
 
 def test_a_run_goes_on_where_the_environment_is_named_again(
@@ -54,15 +39,8 @@ def test_a_run_goes_on_where_the_environment_is_named_again(
         (("run", "digits-mlp", "--engines", "fake,fake:env=x", "--env", "x"), 2, "expected NAME=PATH"),
         (("run", "digits-mlp", "--engines", "fake,fake:env=x", "--env", "x=nowhere"), 2, "nowhere does not exist"),
         (("run", "digits-mlp", "--engines", "fake:env=x", *FAST), 3, "unknown environment 'x'; known: none"),
-        (("doctor", "--env", "x"), 2, "unknown environment 'x'"),
-        (("env", "remove", "x"), 2, "no environment 'x' was made here"),
-        (("env", "make", "a/b", "numpy"), 2, "no name of an environment"),
         (("env", "make", "x", "--hash=1;rm"), 2, ""),
         (("env", "make", "x", "numpy; rm"), 2, "no requirement"),
-        (("env", "make", "x"), 2, "Missing argument"),
-        (("bisect", "digits-mlp", "--package", "flask", "--good", "1", "--bad", "2"), 2, "name the engine"),
-        (("bisect", "digits-mlp", "--package", "torch", "--good", "1", "--bad", "2", "--margin", "x"), 2, "5%"),
-        (("bisect", "digits-mlp", "--package", "torch", "--good", "1"), 2, "--bad"),
     ],
 )
 def test_what_cannot_be_is_refused(cli: Cli, arguments: tuple[str, ...], code: int, said: str) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import resource
-import signal
 import subprocess
 from pathlib import Path
 
@@ -49,16 +48,6 @@ def test_other_outputs_are_seen(cli: Cli, tiny_onnx: Path) -> None:
 
 
 LONG = ("--warmup", "2", "--iters", "1000", "--processes", "40")
-
-
-def test_an_interrupted_run_prints_what_it_has(tiny_onnx: Path, tmp_path: Path) -> None:
-    out = tmp_path / "r"
-    run = start_cli(tmp_path, "run", tiny_onnx, "--engines", "fake,fake:seed=2", *LONG, "--out", out)
-    wait_for_samples(out, 4)
-    run.send_signal(signal.SIGINT)
-    stdout, stderr = run.communicate(timeout=60)
-    assert "seed=2" in stdout
-    assert "--resume" in stderr
 
 
 def test_a_full_disk_loses_nothing_that_was_stored(cli: Cli, tiny_onnx: Path, tmp_path: Path) -> None:

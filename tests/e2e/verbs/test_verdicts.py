@@ -12,23 +12,6 @@ from processes import Cli, environment
 FAST = ("--warmup", "2", "--iters", "30")
 
 
-@pytest.mark.serial
-@pytest.mark.parametrize(
-    ("base", "cand", "verdict"),
-    [
-        ("fake:latency_us=220", "fake:latency_us=200", "faster"),
-        ("fake:latency_us=200", "fake:latency_us=220", "slower"),
-    ],
-)
-def test_bench_against_gives_a_verdict(cli: Cli, tiny_onnx: Path, base: str, cand: str, verdict: str) -> None:
-    done = cli("bench", tiny_onnx, "--engine", cand, "--against", base, "--warmup", "5", "--iters", "100",
-               "--processes", "6", "--json")  # fmt: skip
-    assert done.returncode == 0, done.stderr
-    document = json.loads(done.stdout)
-    assert document["comparison"]["verdict"] == verdict
-    assert document["against"]["engine"] == base
-
-
 @pytest.mark.serial  # a verdict on times
 def test_bench_against_a_stored_row(cli: Cli, tiny_onnx: Path, tmp_path: Path) -> None:
     """The very graph that was measured: it is not quantized again."""

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from enginebench.backends.torch.plain_path import is_one_word, reach_by_plain_path
+from enginebench.backends.torch.pytorch_compile import is_one_word, reach_by_plain_path
 
 
 @pytest.mark.parametrize("name", ["a b", "it's", 'a"b', "back\\slash", "tab\tbed"])

@@ -18,8 +18,7 @@ from msgspec.structs import replace
 
 from enginebench.backends.torch import pytorch_compile
 from enginebench.backends.torch.engine import flatten_tensors, make_tensor, prepare_torch
-from enginebench.backends.torch.fold import count_norms, fold_batch_norms
-from enginebench.backends.torch.module import make_checks
+from enginebench.backends.torch.module import count_norms, fold_batch_norms, make_checks
 from enginebench.backends.torch.pytorch import PytorchBackend
 from enginebench.backends.torch.pytorch_compile import PytorchCompileBackend, find_missing_tools
 from enginebench.core.errors import ArtifactError, BackendUnavailable, ModelError, UsageError

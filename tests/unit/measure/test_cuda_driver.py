@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from enginebench.measure.cuda_driver import find_bus_id
+from enginebench.measure.nvml import find_bus_id
 
 
 class FakeDriver:

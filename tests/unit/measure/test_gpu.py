@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from enginebench.core.records import Gpu
-from enginebench.measure.gpu import describe_gpus
+from enginebench.measure.machine import describe_gpus
 
 
 class FakeNvml(SimpleNamespace):

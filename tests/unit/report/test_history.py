@@ -19,24 +19,10 @@ from enginebench.report.history.export import write_parquet
 from enginebench.report.history.table import format_history_csv, print_history
 from enginebench.workflow.baselines import save_baseline
 from enginebench.workflow.history import read_history, write_history
+from stored_history import runs
 from stored_run import EVIL, make_doubtful_results, make_results, write_run
 
-
-@pytest.fixture
-def runs(tmp_path: Path) -> Path:
-    """Two runs of six rows, an hour apart."""
-    for hour, name in ((10, "a"), (11, "tief/b")):
-        results = [
-            replace(
-                r,
-                measurements=tuple(
-                    replace(m, started_utc=f"2026-11-01T{hour}:0{m.repetition}:00+00:00") for m in r.measurements
-                ),
-            )
-            for r in make_results()
-        ]
-        write_run(tmp_path / "runs" / name, results)
-    return tmp_path / "runs"
+__all__ = ["runs"]
 
 
 def test_every_row_is_found_oldest_first(runs: Path, tmp_path: Path) -> None:

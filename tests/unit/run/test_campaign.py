@@ -42,7 +42,7 @@ MACHINE = describe_machine()
 AXES = ("batch", 4)
 IDEAL = MeasureSpec(warmup=1, iters=5, processes=2)
 NAMED = RunRequest(model="toy", engines=(("pytorch", {}), ("ort", {})), precisions=(("fp32", None),), batches=(1,))
-UNNAMED = replace(NAMED, engines=tuple(read_engines(name_default_engines("cpu"))))
+UNNAMED = replace(NAMED, engines=tuple(read_engines(name_default_engines("cpu"))), any_engine=True)
 
 
 @pytest.fixture
@@ -296,11 +296,14 @@ def test_an_engine_that_turns_out_to_be_unusable_is_skipped(
     assert (good.status, bad.status, bad.reason) == ("ok", "skipped", "fake needs another driver")
 
 
-def test_a_wrong_option_ends_the_run_before_anything_is_timed(
+def test_a_row_that_cannot_be_is_skipped_and_the_run_ends_where_none_can(
     graph: Artifact, tmp_path: Path, children: Children
 ) -> None:
+    good, bad = start(tmp_path / "r", plan(graph, "1"), plan(graph, "2", speed="high")).run()
+    assert (good.status, bad.status) == ("ok", "skipped") and "no option 'speed'" in str(bad.reason)
+    children.jobs.clear()
     with pytest.raises(UsageError, match="speed"):
-        start(tmp_path / "r", plan(graph, "1"), plan(graph, "2", speed="high")).run()
+        start(tmp_path / "r2", plan(graph, "1", speed="low"), plan(graph, "2", speed="high")).run()
     assert children.turns == []
 
 
@@ -550,3 +553,39 @@ def test_few_large_answers_are_compared_and_nothing_is_missed(
     start(tmp_path / "r", row).run()
     drift = stored(tmp_path / "r", row).drift
     assert (drift.n, drift.asked) == (3, 3)
+
+
+UP_TO_TEN = MeasureSpec(warmup=0, iters=3, processes=10, settle=0.02)
+
+
+def test_rows_end_once_no_verdict_can_change(graph: Artifact, tmp_path: Path, children: Children) -> None:
+    rows = [plan(graph, seed, measure=UP_TO_TEN, latency_us=time) for seed, time in (("1", "100"), ("2", "3000"))]
+    reporter = Counting()
+    results = start(tmp_path / "r", *rows, reporter=reporter).run()
+    assert [(r.status, r.look, len(r.measurements)) for r in results] == [("ok", 6, 6)] * 2
+    assert [stored(tmp_path / "r", row) for row in rows] == results
+    assert (reporter.total, reporter.advanced) == (22, 22)
+
+
+def test_only_the_rows_whose_verdicts_are_open_go_on_to_ten_at_most(
+    graph: Artifact, tmp_path: Path, children: Children, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rows = [plan(graph, seed, measure=UP_TO_TEN) for seed in "123"]
+    still = {6: {rows[0].id, rows[2].id}, 8: {rows[0].id}, 10: set()}
+    monkeypatch.setattr(module, "list_open", lambda rows, trials, margin: still.get(trials, set()))
+    results = start(tmp_path / "r", *rows).run()
+    assert [(r.status, r.look, len(r.measurements)) for r in results] == [("ok", 10, 10), ("ok", 6, 6), ("ok", 8, 8)]
+    again = start(tmp_path / "r", *rows)
+    again.restore()
+    before = len(children.turns)
+    assert again.run() == results and len(children.turns) == before
+
+
+@pytest.mark.parametrize("measure", [replace(UP_TO_TEN, settle=None, processes=7), UP_TO_TEN])
+def test_exactly_as_many_as_asked_and_a_lone_row_has_all(
+    graph: Artifact, tmp_path: Path, children: Children, measure: MeasureSpec
+) -> None:
+    rows = [plan(graph, "1", measure=measure), plan(graph, "2", measure=measure, latency_us="3000", batch=4)]
+    rows = rows[:1] if measure.settle else [rows[0], plan(graph, "2", measure=measure, latency_us="3000")]
+    results = start(tmp_path / "r", *rows).run()
+    assert {(r.look, len(r.measurements)) for r in results} == {(None, measure.processes)}

@@ -6,6 +6,7 @@ import pytest
 from msgspec.structs import replace
 
 from enginebench.core.records import Artifact, Availability, Cache, MeasureSpec, TensorSpec
+from enginebench.workflow import plan
 from enginebench.workflow.folder import RunRequest
 from enginebench.workflow.plan import EVERY_GRAPH, plan_rows
 
@@ -83,3 +84,35 @@ def test_a_module_keeps_its_precision_as_a_graph_does(module: str, graph: str | 
     )
     assert [row.requested_precision for row in planned] == rows
     assert [row.skip is None for row in planned] == [True, graph is not None]
+
+
+@pytest.mark.parametrize("unasked", [True, False])
+@pytest.mark.parametrize(
+    ("kind", "precisions", "never"),
+    [("torch", ("fp32", "int8"), ["pytorch int8"]), ("onnx", ("fp32",), ["pytorch fp32"]), ("torch", ("fp32",), [])],
+)
+def test_what_nobody_asked_for_and_can_never_run_is_not_planned(
+    unasked: bool, kind: str, precisions: tuple[str, ...], never: list[str]
+) -> None:
+    source = replace(GRAPH, kind=kind, inputs=(TensorSpec(name="x", dtype="f", shape=(1, 4)),))
+    request = RunRequest(
+        model="toy",
+        engines=(("pytorch", {}), ("ort", {})),
+        precisions=tuple((precision, None) for precision in precisions),  # type: ignore[misc]
+        any_engine=unasked,
+    )
+    rows = plan_rows(
+        request,
+        (source, *(replace(GRAPH, precision=p, recipe="cpu" if p == "int8" else None) for p in precisions)),
+        probe=lambda name: Availability(engine=name, available=True),
+        takes=lambda name: "torch" if name == "pytorch" else "onnx",
+    )
+    told = {f"{row.engine.backend} {row.engine.precision}": row.skip for row in rows}
+    assert [name for name, skip in told.items() if skip] == ([] if unasked else never)
+    assert set(never).isdisjoint(told) == (unasked or not never)
+
+
+def test_nothing_is_made_for_an_engine_that_is_not_installed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(plan, "find_installed", lambda name: Availability(engine=name, available=name == "ort"))
+    request = RunRequest(model="toy", engines=(("openvino", {}), ("ort", {})), precisions=(("int8", None),))
+    assert plan.list_transforms(request, (GRAPH,), lambda name: "onnx") == [("int8", "cpu")]

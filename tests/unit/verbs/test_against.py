@@ -7,36 +7,13 @@ from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
 
-import numpy as np
-import onnx
 import pytest
-from onnx import TensorProto, helper, numpy_helper
+from onnx import TensorProto, helper
 
 from processes import Cli
+from scale_graphs import FAST, bench, make_scale, save
 
-FAST = ("--warmup", "2", "--iters", "20", "--processes", "1")
 GATED = ("--warmup", "2", "--iters", "50", "--processes", "6", "--gate")
-
-
-def make_scale(
-    path: Path,
-    factor: float,
-    *,
-    given: str = "x",
-    answer: str = "y",
-    shape: tuple[int | str, ...] = ("n", 4),
-    dtype: int = TensorProto.FLOAT,
-) -> Path:
-    """A graph y = factor * x."""
-    np_dtype = helper.tensor_dtype_to_np_dtype(dtype)
-    graph = helper.make_graph(
-        [helper.make_node("Mul", [given, "factor"], [answer])],
-        "scale",
-        [helper.make_tensor_value_info(given, dtype, shape)],
-        [helper.make_tensor_value_info(answer, dtype, shape)],
-        [numpy_helper.from_array(np.array(factor, np_dtype), "factor")],
-    )
-    return save(path, graph)
 
 
 def make_difference(path: Path, inputs: tuple[str, str]) -> Path:
@@ -49,20 +26,6 @@ def make_difference(path: Path, inputs: tuple[str, str]) -> Path:
         [helper.make_tensor_value_info("y", TensorProto.FLOAT, shape)],
     )
     return save(path, graph)
-
-
-def save(path: Path, graph: onnx.GraphProto) -> Path:
-    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
-    onnx.checker.check_model(model)
-    onnx.save(model, path)
-    return path
-
-
-def bench(cli: Cli, *args: object) -> dict[str, Any]:
-    done = cli("bench", *args, *FAST, "--json")
-    assert done.returncode == 0, done.stderr
-    document: dict[str, Any] = json.loads(done.stdout)
-    return document
 
 
 def test_two_models_that_answer_differently_are_told_apart(cli: Cli, tmp_path: Path) -> None:

@@ -74,13 +74,6 @@ def test_without_a_limit_it_reports_and_does_not_judge_by_exit_code(cli: Cli, ti
     assert sorted(p.name for p in (tmp_path / "d").iterdir()) == ["output_diff.json", "per_sample_diff.json"]
 
 
-def test_what_is_not_finite_never_passes(cli: Cli, tiny_onnx: Path) -> None:
-    done = cli("drift", f"fake@{tiny_onnx}", f"fake:fault=nan@{tiny_onnx}", "--limit", "max_abs=1e9", "--json")
-    assert done.returncode == 4
-    document = json.loads(done.stdout)
-    assert document["passed"] is False and document["outputs"][0]["nonfinite"] == 64 * 10
-
-
 def save_graph(path: Path, width: int, name: str = "scores", batch: Any = "batch") -> Path:
     from onnx import helper, save
 
@@ -89,14 +82,6 @@ def save_graph(path: Path, width: int, name: str = "scores", batch: Any = "batch
     graph = helper.make_graph([helper.make_node("Relu", ["input"], [name])], "g", [x], [y])
     save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 20)], ir_version=10), str(path))
     return path
-
-
-def test_unlike_sides_are_refused_with_every_difference(cli: Cli, tiny_onnx: Path, tmp_path: Path) -> None:
-    other = save_graph(tmp_path / "other.onnx", 32)
-    done = cli("drift", f"ort@{tiny_onnx}", f"ort@{other}")
-    assert done.returncode == 5
-    for part in ("input 'input' has shape", "output 'output' is missing", "output 'scores' is missing"):
-        assert part in done.stderr
 
 
 def test_graphs_of_a_fixed_batch_are_fed_at_that_batch(cli: Cli, tmp_path: Path) -> None:
@@ -112,15 +97,12 @@ def test_graphs_of_a_fixed_batch_are_fed_at_that_batch(cli: Cli, tmp_path: Path)
 @pytest.mark.parametrize(
     ("arguments", "code", "words"),
     [
-        (["ort@MODEL", "ort@MODEL", "--limit", "colour=1"], 2, "expected NAME=VALUE"),
-        (["ort@MODEL", "ort@MODEL", "--limit", "cosine=high"], 2, "'high' is not a number"),
         (["ort@MODEL", "ort@MODEL", "--limit", "cosine=nan"], 2, "nan"),
         (["ort@MODEL", "ort@MODEL", "--limit", "cosine=1,cosine=2"], 2, "each NAME once"),
         (["ort@MODEL", "ort@MODEL", "--limit", "samples=0.9"], 2, "give snr=... as well"),
         (["ort@MODEL", "ort@MODEL", "--limit", "snr=9,samples=0"], 2, "give a share above 0, at most 1"),
         (["ort@MODEL", "ort@MODEL", "--limit", "cosine=2"], 2, "cosine is at most 1, so that no answers keep to it"),
         (["ort@MODEL", "ort@MODEL", "--limit", "max_abs=-1"], 2, "max_abs is at least 0"),
-        (["ort@MODEL", "warp@MODEL"], 2, "neither ENGINE@TARGET"),
         (["ort", "ort@MODEL"], 2, "names no target"),
         (["ort@MODEL", "absent.json"], 2, "neither ENGINE@TARGET"),
         (["ort@MODEL", "ort@MODEL", "--inputs", "absent.npz"], 5, "absent.npz"),

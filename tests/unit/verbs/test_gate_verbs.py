@@ -50,49 +50,6 @@ def test_slower_ends_with_four_and_names_the_row(cli: Cli, base: Path, tmp_path:
     assert cli("diff", base, cand).returncode == 0
 
 
-def test_lost_accuracy_ends_with_four(cli: Cli, base: Path, tmp_path: Path) -> None:
-    row = make_measured()[2]
-    score = row.scores[0]
-    cand = change(tmp_path, 2, scores=(replace(score, value=replace(score.value, value=0.96)),))
-    done = cli("diff", base, cand, "--gate")
-    assert done.returncode == 4 and "fell by 2.50 points" in done.stderr
-    assert cli("diff", base, cand, "--gate", "--max-metric-drop", "0.03").returncode == 0
-
-
-def test_changed_precision_ends_with_four(cli: Cli, base: Path, tmp_path: Path) -> None:
-    cand = change(tmp_path, 2, effective_precision={"fp32": 1.0})
-    done = cli("diff", base, cand, "--gate")
-    assert done.returncode == 4 and "in int8 before, in fp32 now" in done.stderr
-
-
-def test_not_comparable_ends_with_four_unless_allowed(cli: Cli, base: Path, tmp_path: Path) -> None:
-    cand = change(tmp_path, 0, machine=make_machine(cpu_model="another"))
-    assert cli("diff", base, cand, "--gate").returncode == 4
-    assert cli("diff", base, cand, "--gate", "--allow-not-comparable").returncode == 0
-
-
-def test_a_baseline_is_a_side(cli: Cli, base: Path) -> None:
-    saved = cli("baseline", "save", "main", base, "--json")
-    assert json.loads(saved.stdout)["baselines"][0]["rows"] == 4
-    assert cli("diff", "main", base, "--gate").returncode == 0
-    assert "resnet18" in cli("baseline", "list").stdout
-    assert json.loads(cli("baseline", "rm", "main", "--json").stdout)["baselines"] == []
-    missing = cli("diff", "main", base)
-    assert missing.returncode == 5 and "there are no baselines" in missing.stderr
-
-
-def test_history_lists_what_is_stored(cli: Cli, base: Path, tmp_path: Path) -> None:
-    done = cli("history", tmp_path, "--last", "2", "--engine", "ort", "--out", "trends")
-    assert done.returncode == 0, done.stderr
-    assert "2 rows" in done.stdout and "int8@cpu" in done.stdout
-    assert {p.name for p in (tmp_path / "trends").iterdir()} == {"history.csv", "trend-ort.png"}
-
-
-def test_bench_gate_files_need_two_sides(cli: Cli, tiny_onnx: Path) -> None:
-    done = cli("bench", tiny_onnx, "--engine", "fake", "--junit", "j.xml")
-    assert done.returncode == 2 and "--against" in done.stderr
-
-
 @pytest.mark.serial
 def test_bench_against_writes_the_verdict(cli: Cli, tiny_onnx: Path, tmp_path: Path) -> None:
     sides = ("--engine", "fake:latency_us=400", "--against", "fake:latency_us=200")

@@ -42,7 +42,7 @@ def test_the_table_fits_80_columns_and_shows_the_slowest(cli: Cli, tiny_onnx: Pa
 
 
 def test_an_engine_without_layers_is_refused_before_anything_is_made(cli: Cli, tmp_path: Path) -> None:
-    done = cli("profile", "no-such-model", "--engine", "fpga-sim")
+    done = cli("profile", "digits-mlp", "--engine", "fpga-sim")
     assert done.returncode == 3
     assert "cannot time its layers; these can: pytorch, " in done.stderr
 

@@ -10,18 +10,11 @@ from typing import Any
 import pytest
 
 from enginebench.backends.fake import FakeEngine
-from processes import Cli, rows_of
+from processes import Cli
 
 CopyRun = Callable[[str], Path]
 
 FAST = ("--warmup", "2", "--iters", "30")
-
-
-def test_repetitions_take_turns(cli: Cli, tiny_onnx: Path, tmp_path: Path) -> None:
-    done = cli("run", tiny_onnx, "--engines", "fake:seed=1,fake:seed=2", *FAST, "--processes", "2", "--out", "r")
-    assert done.returncode == 0, done.stderr
-    orders = [[m["order"] for m in row["measurements"]] for row in rows_of(tmp_path / "r").values()]
-    assert orders == [[0, 2], [1, 3]]
 
 
 def test_an_onnx_model_skips_pytorch_with_the_reason(cli: Cli, tiny_onnx: Path) -> None:
@@ -35,23 +28,10 @@ def test_an_onnx_model_skips_pytorch_with_the_reason(cli: Cli, tiny_onnx: Path) 
     assert rows[1]["speedup"]["value"] == 1
 
 
-def test_a_failed_baseline_is_exit_code_6(cli: Cli, tiny_onnx: Path) -> None:
-    done = cli("run", tiny_onnx, "--engines", "fake:fault=raise,fake", *FAST, "--processes", "1", "--out", "r")
-    assert done.returncode == 6
-    assert "the baseline and at least one other row must be ok" in done.stderr
-
-
 def test_a_run_whose_baseline_alone_is_ok_says_so(cli: Cli, tiny_onnx: Path) -> None:
     done = cli("run", tiny_onnx, "--engines", "fake,fake:fault=raise", *FAST, "--processes", "1", "--out", "r")
     assert done.returncode == 6
     assert "the baseline is ok, but no other configuration is. Not ok: fake-fault-raise" in done.stderr
-
-
-def test_a_folder_with_a_run_is_not_overwritten(cli: Cli, tiny_onnx: Path, copy_run: CopyRun) -> None:
-    copy_run("r")
-    again = cli("run", tiny_onnx, "--engines", "fake,fake:seed=2", *FAST, "--processes", "1", "--out", "r")
-    assert again.returncode == 2
-    assert "holds a run already" in again.stderr
 
 
 @pytest.mark.parametrize("wrong", ["fake:fault=raise,fake:fault=raise,seed=2", "fake:bias=x,fake"])

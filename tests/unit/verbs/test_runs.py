@@ -153,11 +153,6 @@ def test_an_interrupt_keeps_what_was_measured_and_the_run_goes_on(
     assert whole.results[0].measurements[0] == kept.results[0].measurements[0]
 
 
-def test_another_model_does_not_continue_a_run(measured: Run) -> None:
-    with pytest.raises(UsageError, match=r"holds a run of .*tiny\.onnx, not of digits-mlp"):
-        enginebench.run("digits-mlp", engines="fake", out=measured.folder, resume=True)
-
-
 def test_another_module_does_not_continue_a_run(measured: Run) -> None:
     torch = pytest.importorskip("torch")
     with pytest.raises(UsageError, match=r"holds a run of .*tiny\.onnx, and this module is Linear@\w+: another"):

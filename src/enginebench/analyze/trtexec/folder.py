@@ -92,7 +92,7 @@ def read_folder(folder: Path) -> list[TrtexecCase]:
     if not groups:
         raise UsageError(f"{folder} holds neither a run of enginebench nor a log, times, profile or layers of trtexec")
     read = [read_case(name, files) for name, files in groups.items()]
-    if not any(is_read(case) for case, _ in read):
+    if not any(any((case.log, case.times, case.profile, case.layers)) for case, _ in read):
         raise next(error for _, errors in read for error in errors)
     return [part for case, _ in read for part in split_case(case)]
 
@@ -177,11 +177,6 @@ def name_run(path: Path, kind: Kind, exported: set[str]) -> str:
 def strip_name(path: Path, kind: Kind) -> str:
     """The name without what says the kind of its file."""
     return _WORDS["log" if kind in ("stderr", "drift") else kind].sub("", _SUFFIX.sub("", path.name))
-
-
-def is_read(case: TrtexecCase) -> bool:
-    """Whether anything of trtexec in a case could be read."""
-    return any((case.log, case.times, case.profile, case.layers))
 
 
 def read_case(name: str, files: dict[Kind, Path]) -> tuple[TrtexecCase, list[ParseError]]:

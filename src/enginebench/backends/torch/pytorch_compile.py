@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 import re
+import shlex
 import shutil
 import sysconfig
 from collections.abc import Iterator, Mapping
@@ -12,11 +13,13 @@ from contextlib import contextmanager, nullcontext
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 import torch
 import torch._inductor.config as inductor
+from torch._inductor import cpu_vec_isa
 
 from enginebench.backends.torch.cast import PRECISIONS as TORCH_PRECISIONS
 from enginebench.backends.torch.cast import check_torch_request
@@ -33,14 +36,62 @@ from enginebench.backends.torch.engine import TorchEngine, prepare_torch
 from enginebench.backends.torch.entries import PYTORCH_COMPILE
 from enginebench.backends.torch.generated import GeneratedCode
 from enginebench.backends.torch.graph_breaks import compiles_whole, leave_recurrent, refuse_breaks
-from enginebench.backends.torch.isa import trust_instructions
 from enginebench.backends.torch.module import load_ready_module
-from enginebench.backends.torch.plain_path import is_one_word, reach_by_plain_path
 from enginebench.core.errors import BackendUnavailable, ModelError
 from enginebench.core.records import Artifact, Availability, EngineSpec
+from enginebench.core.store import write_atomic
 
 if TYPE_CHECKING:
     from enginebench.core.protocols import ModuleLoader, RunCall
+
+
+def trust_instructions(folder: Path | None) -> None:
+    """Lets PyTorch's compiler take the vector instructions that an earlier process with this `folder` tried out.
+
+    PyTorch compiles and loads a small program for each set of instructions in every process, a second each time. The
+    first process with a folder lets it, and leaves the answer there. Another answer later, as on another machine,
+    makes it ask again. Compiled code is found again only under the same setting, so the first changes to it, too.
+
+    Source: torch/_inductor/cpu_vec_isa.py, `VecISA.__bool__` (`cpp.vec_isa_ok`).
+    """
+    inductor.cpp.vec_isa_ok = None
+    if folder is None:
+        return
+    known = folder / f"instructions-{torch.__version__}.txt"
+    stored = known.read_text("utf-8") if known.is_file() else None
+    if stored is None:
+        stored = str(cpu_vec_isa.pick_vec_isa())
+        write_atomic(known, stored.encode())
+    inductor.cpp.vec_isa_ok = True
+    cpu_vec_isa.valid_vec_isa_list.cache_clear()
+    if str(cpu_vec_isa.pick_vec_isa()) != stored:
+        inductor.cpp.vec_isa_ok = None
+        cpu_vec_isa.valid_vec_isa_list.cache_clear()
+
+
+def is_one_word(path: Path) -> bool:
+    """Whether a path that nobody quotes stays one word of a command line."""
+    try:
+        return shlex.split(str(path)) == [str(path)]
+    except ValueError:  # a quotation mark without its other
+        return False
+
+
+@contextmanager
+def reach_by_plain_path(folder: Path) -> Iterator[Path]:
+    """The folder, or a link to it that is one word, for as long as it is needed.
+
+    The link lies among the temporary files; where their own folder has a space in its path, it does not help.
+    """
+    if is_one_word(folder):
+        yield folder
+        return
+    folder.mkdir(parents=True, exist_ok=True)
+    with TemporaryDirectory(prefix="enginebench-") as place:
+        link = Path(place, "folder")
+        link.symlink_to(folder.absolute(), target_is_directory=True)
+        yield link
+
 
 NAME, OPTIONS = PYTORCH_COMPILE.name, PYTORCH_COMPILE.options
 PRECISIONS = TORCH_PRECISIONS

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from msgspec import Struct
 from msgspec.structs import replace
 
 from enginebench.backends.abilities import Composed, Reader
@@ -43,7 +44,6 @@ from enginebench.backends.trtexec.output import (
     read_outputs,
 )
 from enginebench.backends.trtexec.process import NOT_READY, Outcome, find_devices, require_passed, run_trtexec
-from enginebench.backends.trtexec.timing import TimingRequest, plan_timing
 from enginebench.core.caveats import make_caveat
 from enginebench.core.errors import ArtifactError, FeedError, MeasurementError, UsageError
 from enginebench.core.names import row_id
@@ -65,6 +65,45 @@ from enginebench.core.store import copy_file, write_atomic
 if TYPE_CHECKING:
     from enginebench.backends.abilities import ToolReader
     from enginebench.core.protocols import Array, Feeds
+
+
+# trtexec's own; the queries of this time are not in the exported times.
+WARMUP_MS = 200
+
+
+class TimingRequest(Struct, frozen=True, kw_only=True):
+    """Values of --warmUp, --duration and --iterations, and which of the exported queries count."""
+
+    warmup_ms: int
+    duration_s: float
+    iterations: int
+    drop: int = 0  # this many queries at the head are warm-up
+    keep: int | None = None  # of the rest only the last so many; None: all
+
+
+def plan_timing(measure: MeasureSpec) -> TimingRequest:
+    """How to get the samples that `measure` asks for.
+
+    trtexec's warm-up is a time, its iterations a minimum, and both iterations and duration must be reached. Exact
+    numbers are had without its warm-up: as many queries as warm-up and samples together, the head dropped here.
+    11.1 takes one query more than asked for, and the first may time transfers that are switched off: the head again,
+    also behind trtexec's own warm-up, after which a slow start can leave more than the minimum.
+    """
+    if measure.warmup is None:
+        return TimingRequest(
+            warmup_ms=WARMUP_MS,
+            duration_s=0 if measure.iters else measure.time_limit_s,
+            iterations=measure.iters or 1,
+            keep=measure.iters,
+        )
+    return TimingRequest(
+        warmup_ms=0,
+        duration_s=0 if measure.iters else measure.time_limit_s,
+        iterations=measure.warmup + (measure.iters or 1),
+        drop=measure.warmup,
+        keep=measure.iters,
+    )
+
 
 NAME, OPTIONS = TRTEXEC.name, TRTEXEC.options
 PRECISIONS: tuple[Precision, ...] = ("fp32", "tf32", "fp16", "bf16", "int8", "fp8")

@@ -45,7 +45,7 @@ from enginebench.workflow.request import (
 @click.option("--batch", help="Batch sizes, separated by commas. [that of --input-shape, else 1]")
 @click.option("--quick", is_flag=True, help="One short process per row, for a first impression: no verdicts.")
 @click.option("--baseline", metavar="ENGINE", help="Engine that speed-ups refer to. [pytorch, else the first]")
-@click.option("--data", metavar="DIR|digits", help="Labelled data, for accuracy and for the ranges of 8-bit graphs.")
+@click.option("--data", metavar="DIR|digits|sample-photos", help="Data: for accuracy, comparisons and 8-bit ranges.")
 @click.option(
     "--calibration-method",
     type=click.Choice(["minmax", "entropy", "percentile"]),
@@ -148,6 +148,7 @@ def command(
     )
     request = replace(
         request,
+        any_engine=engines is None,
         dynamic_axes=parse_axes(dynamic_axes),
         timeout_s=timeout,
         baseline=baseline,

@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 @click.option(
     "--limit", multiple=True, metavar="NAME=VALUE", help="What answers must keep to: cosine=0.99,top1=0.98, as in drift"
 )
-@click.option("--data", metavar="DIR|digits", help="Labelled data, for accuracy and for the ranges of 8-bit graphs.")
+@click.option("--data", metavar="DIR|digits|sample-photos", help="Data: for accuracy, comparisons and 8-bit ranges.")
 @click.option("--p99-limit-ms", type=FiniteRange(0, min_open=True), metavar="X", help="The limit of the goal capacity.")
 @click.option("--batch", type=click.IntRange(1), help="Batch size of the goal latency. [that of --input-shape, else 1]")
 @click.option(

@@ -19,9 +19,10 @@ from enginebench.core.caveats import make_caveat
 from enginebench.core.errors import ArtifactError, FeedError, MissingDependency, ParseError, UsageError
 from enginebench.core.feeds import has_dtype, random_feeds
 from enginebench.core.preprocess import EXTERNAL
-from enginebench.core.records import Caveat, Task, TensorSpec
-from enginebench.core.shapes import find_batch_axes
+from enginebench.core.records import Caveat, TensorSpec
+from enginebench.core.shapes import concrete_shape, find_batch_axes, show_shape
 from enginebench.core.store import DECODE_ERRORS
+from enginebench.models.photos import SAMPLE_PHOTOS, find_photos, prepare_photos
 from enginebench.models.precision.calibration import explain_external
 from enginebench.models.samples import (
     cut_entries,
@@ -32,22 +33,19 @@ from enginebench.models.samples import (
     resolve_given,
 )
 from enginebench.models.task import (
-    IMAGENET_CROP,
     Preprocess,
     feed_digits,
     load_digits,
     preprocess_for,
     preprocess_imagenet,
 )
-from enginebench.models.zoo import BUILTIN
+from enginebench.models.zoo import BUILTIN, MODELS_EXTRA
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from enginebench.core.protocols import Array
 
-# Tasks whose pictures are usually cut and normalized as ImageNet's are; boxes and maps would not fit the cut picture.
-PICTURE_TASKS: tuple[Task | None, ...] = ("classification", "embedding")
 Split = Literal["calibrate", "evaluate"]
 
 # What Pillow reads in its base installation and users keep pictures in.
@@ -102,19 +100,18 @@ def open_data(
     seed: int = 0,
     input_size: int | None = None,
     split: Split = "calibrate",
-    task: Task | None = None,
 ) -> CalibrationData:
     """The data that `text` names.
 
     Args:
-        text: `digits`, `fake`, a folder of images (one folder for each class, or flat), an .npy or an .npz file.
-        model: MODEL, whose own preprocessing images go through.
+        text: `digits`, `sample-photos`, `fake`, a folder of images, an .npy or an .npz file.
+        model: MODEL, whose own preprocessing images go through; for one that is the user's they are prepared as
+            ImageNet's are.
         inputs: of the graph; axis 0 of each is the batch.
         n: entries, at most; a folder or file with fewer gives what it has.
         seed: of the choice among more, and of random arrays.
         input_size: height and width in pixels where not the model's own.
-        split: of the digits: those of the training set, or the held-out ones.
-        task: what the model is for; images of a classifier that is the user's own are prepared as ImageNet's are.
+        split: of the digits or the photographs: those for training and ranges, or those held out.
 
     Raises:
         UsageError: no such source, or one that does not fit the model.
@@ -127,17 +124,29 @@ def open_data(
         return make_fake(inputs, n, seed)
     if text == "digits":
         return _open_digits(model, inputs, n, seed, split)
-    path = Path(text)
-    if path.suffix.lower() in (".npy", ".npz"):
-        return open_arrays(path, inputs, n)
+    if text == SAMPLE_PHOTOS:
+        preprocess = _find_preprocess(model, input_size, inputs)
+        return _mark_guess(_open_sample_photos(preprocess, inputs, n, seed, split), model, input_size)
+    path = check_source(text)
     if not path.is_dir():
-        fault = "a file of another kind" if path.exists() else "no such folder"
-        raise UsageError(f"--data {text!r}: {fault}; expected a folder of images, an .npy or .npz file, digits or fake")
-    data = open_images(path, _find_preprocess(model, input_size, inputs, task), inputs, n, seed)
-    if preprocess_for(model, input_size) is not None:
-        return data
-    guessed = explain_external("images were prepared as ImageNet's are")
-    return replace(data, preprocess_sha256=EXTERNAL, caveats=(guessed,))
+        return open_arrays(path, inputs, n)
+    images = open_images(path, _find_preprocess(model, input_size, inputs), inputs, n, seed)
+    return _mark_guess(images, model, input_size)
+
+
+def check_source(text: str) -> Path:
+    """The folder of pictures, or the file of arrays, that `--data` names.
+
+    Raises:
+        UsageError: it is neither.
+    """
+    path = Path(text)
+    if path.is_dir() or path.suffix.lower() in (".npy", ".npz"):
+        return path
+    fault = "a file of another kind" if path.exists() else "no such folder"
+    raise UsageError(
+        f"--data {text!r}: {fault}; expected a folder of images, an .npy or .npz file, digits, {SAMPLE_PHOTOS} or fake"
+    )
 
 
 def _check_inputs(inputs: Sequence[TensorSpec]) -> None:
@@ -145,19 +154,34 @@ def _check_inputs(inputs: Sequence[TensorSpec]) -> None:
         raise UsageError("the graph has no input with a batch axis; such a graph cannot be calibrated")
 
 
-def _find_preprocess(model: str, input_size: int | None, inputs: Sequence[TensorSpec], task: Task | None) -> Preprocess:
-    preprocess = preprocess_for(model, input_size)
-    if preprocess is None and task in PICTURE_TASKS:
-        side = inputs[0].shape[-1] if inputs and inputs[0].shape else None
-        size = input_size or (side if isinstance(side, int) else IMAGENET_CROP)
-        preprocess = preprocess_imagenet(size)
-    if preprocess is None:
-        raise UsageError(
-            f"{model}: nobody but its owner knows how its images are prepared. Give prepared arrays in their place, "
-            "--inputs F.npz, with --targets for the right answers; or say --task classification, which prepares images "
-            "as ImageNet's are; or name the built-in model that it was made from"
-        )
-    return preprocess
+def _find_preprocess(model: str, input_size: int | None, inputs: Sequence[TensorSpec]) -> Preprocess:
+    """The model's own preprocessing; of one that is the user's, what most models of such pictures take.
+
+    Raises:
+        UsageError: it does not take pictures.
+    """
+    if (preprocess := preprocess_for(model, input_size)) is not None:
+        return preprocess
+    spec = inputs[0]
+    shape = concrete_shape(spec, 1)
+    channels_last = len(shape) == 4 and shape[-1] == 3
+    sides = shape[1:3] if channels_last else shape[2:]
+    colours = len(shape) == 4 and (channels_last or shape[1] == 3)
+    if len(inputs) == 1 and colours and sides[0] == sides[1] and spec.dtype.startswith("float"):
+        return preprocess_imagenet(sides[0], "HWC" if channels_last else "CHW")
+    told = ", ".join(f"{s.name} {s.dtype}[{show_shape(s.shape)}]" for s in inputs)
+    raise UsageError(
+        f"{model} takes {told}; pictures are prepared for one input of floats, 3 x SIDE x SIDE, only. Give prepared "
+        "arrays in their place, --inputs F.npz, with --targets for the right answers"
+    )
+
+
+def _mark_guess(data: CalibrationData, model: str, input_size: int | None) -> CalibrationData:
+    """The data; with the doubt that nobody said how pictures are prepared for a model that is the user's."""
+    if preprocess_for(model, input_size) is not None:
+        return data
+    guessed = explain_external("images were prepared as ImageNet's are")
+    return replace(data, preprocess_sha256=EXTERNAL, caveats=(guessed,))
 
 
 def make_fake(inputs: Sequence[TensorSpec], n: int, seed: int) -> CalibrationData:
@@ -202,6 +226,23 @@ def _open_digits(model: str, inputs: Sequence[TensorSpec], n: int, seed: int, sp
         preprocess_sha256=preprocess.sha256(),
         seed=seed,
         label=lambda _: digits.labels[order],
+    )
+
+
+def _open_sample_photos(
+    preprocess: Preprocess, inputs: Sequence[TensorSpec], n: int, seed: int, split: Split
+) -> CalibrationData:
+    _require_pillow()
+    if not find_photos():
+        raise MissingDependency(f"scikit-image, whose photographs --data {SAMPLE_PHOTOS} takes,", MODELS_EXTRA)
+    held_out = split == "evaluate"
+
+    def read(start: int, stop: int) -> dict[str, Any]:
+        return {inputs[0].name: prepare_photos(preprocess, start, stop, seed, held_out=held_out)}
+
+    names = tuple(path.name for path in find_photos(held_out=held_out))
+    return CalibrationData(
+        source=SAMPLE_PHOTOS, n=n, read=read, preprocess_sha256=preprocess.sha256(), seed=seed, names=names
     )
 
 
@@ -277,11 +318,42 @@ def _read_image(path: Path, preprocess: Preprocess, spec: TensorSpec) -> Array:
     return array
 
 
+def explain_unlabelled(folder: Path, classes: int | None) -> str | None:
+    """Why the pictures of a folder have no labels; None if they have.
+
+    Args:
+        folder: of pictures.
+        classes: how many the model tells apart; None: not known yet, and folders in their order are not questioned.
+
+    Raises:
+        ArtifactError: there are no pictures, or a folder is missing from the class index.
+        ParseError: the class index has another form.
+    """
+    files = list_images(folder)
+    if fault := _find_flat(folder, files):
+        return fault
+    if classes is None and not any((folder / name).is_file() for name in CLASS_INDEX_NAMES):
+        return None
+    try:
+        _label_files(folder, files, classes)
+    except _NoClasses as error:
+        return str(error)
+    return None
+
+
+class _NoClasses(ArtifactError):
+    """Folders that are not the model's classes."""
+
+
+def _find_flat(folder: Path, files: Sequence[Path]) -> str | None:
+    flat = next((path.name for path in files if path.parent == folder), None)
+    return f"{folder}/{flat} is not in a class folder; expected {folder}/CLASS/{flat}" if flat else None
+
+
 def _label_files(folder: Path, files: Sequence[Path], classes: int | None) -> NDArray[np.int64]:
     names = [path.relative_to(folder).parts[0] for path in files]
-    flat = [path.name for path in files if path.parent == folder]
-    if flat:
-        raise ArtifactError(f"{folder}/{flat[0]} is not in a class folder; expected {folder}/CLASS/{flat[0]}")
+    if fault := _find_flat(folder, files):
+        raise ArtifactError(fault)
     index = read_class_index(folder, classes)
     unknown = sorted({name for name in names if name not in index})
     if unknown:
@@ -310,7 +382,7 @@ def read_class_index(folder: Path, classes: int | None) -> dict[str, int]:
     if folders and all(name.isdecimal() for name in folders):
         return {name: int(name) for name in folders}
     if len(folders) != classes:
-        raise ArtifactError(
+        raise _NoClasses(
             f"{folder} has {len(folders)} class folders, the model {classes or 'an unknown number of'} classes: their "
             f"order says nothing. Put a {CLASS_INDEX_NAMES[0]} into it"
         )

@@ -406,7 +406,7 @@ def raise_dead_scales(model: ModelProto) -> int:
         done.add(node.input[1])
         weights = numpy_helper.to_array(tensors[node.input[0]])
         scale = numpy_helper.to_array(tensors[node.input[1]])
-        floored, dead = _floor_scales(weights, scale, _read_axis(node))
+        floored, dead = _floor_scales(weights, scale, next((int(a.i) for a in node.attribute if a.name == "axis"), 1))
         if dead:
             tensors[node.input[1]].CopyFrom(numpy_helper.from_array(floored, node.input[1]))
             raised += dead
@@ -421,10 +421,6 @@ def _floor_scales(weights: Any, scale: Any, axis: int) -> tuple[Any, int]:
     dead = own < floor
     floored = np.where(dead, np.float32(floor), scale.reshape(-1)).astype(np.float32)
     return floored.reshape(scale.shape), int(dead.sum())
-
-
-def _read_axis(node: NodeProto) -> int:
-    return next((int(a.i) for a in node.attribute if a.name == "axis"), 1)
 
 
 def write_scalars(model: ModelProto) -> None:

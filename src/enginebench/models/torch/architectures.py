@@ -18,10 +18,9 @@ from enginebench.core.errors import BackendUnavailable, MissingDependency, Model
 from enginebench.core.records import TensorSpec
 from enginebench.core.text import name_type
 from enginebench.core.trees import HOLE, INPUT, list_leaves, name_answer, split_made
-from enginebench.models.torch.digits_modules import DIGITS_MODULES
 from enginebench.models.torch.flat import Flat, flatten
 from enginebench.models.torch.torchvision_import import import_torchvision, with_torchvision
-from enginebench.models.zoo import BUILTIN, ModelRef
+from enginebench.models.zoo import BUILTIN, ModelRef, require_packages
 
 
 def build_module(ref: ModelRef, input_size: int | None = None) -> tuple[nn.Module, tuple[torch.Tensor, ...]]:
@@ -57,15 +56,17 @@ def refuse_input_size(ref: ModelRef, input_size: int | None) -> None:
 
 def _build_builtin(ref: ModelRef, input_size: int | None) -> tuple[nn.Module, tuple[int, ...]]:
     card = BUILTIN[ref.name]
-    if ref.name in DIGITS_MODULES:
-        if input_size not in (None, 8):
-            raise UsageError(f"{ref.name} takes only 8x8 images; leave out --input-size {input_size}")
-        return DIGITS_MODULES[ref.name](), card.input_shape
+    if card.task == "digits" and input_size not in (None, 8):
+        raise UsageError(f"{ref.name} takes only 8x8 images; leave out --input-size {input_size}")
+    shape = (3, input_size, input_size) if input_size and card.task != "digits" else card.input_shape
+    if card.source is not None:
+        require_packages(ref.name)
+        file, _, constructor = card.source.partition(":")
+        return getattr(importlib.import_module(f"enginebench.models.torch.{file}"), constructor)(), shape
     import_torchvision()
     from torchvision.models import get_model
 
-    module = get_model(ref.name, weights=None)
-    return module, (3, input_size, input_size) if input_size else card.input_shape
+    return get_model(ref.name, weights=None), shape
 
 
 def _build_timm(ref: ModelRef, input_size: int | None) -> tuple[nn.Module, tuple[int, ...]]:

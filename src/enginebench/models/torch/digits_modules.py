@@ -41,6 +41,3 @@ class DigitsCnn(nn.Module):  # type: ignore[misc]
 def _convolve(channels_in: int, channels_out: int) -> tuple[nn.Module, ...]:
     convolution = nn.Conv2d(channels_in, channels_out, 3, padding=1, bias=False)
     return convolution, nn.BatchNorm2d(channels_out), nn.ReLU()
-
-
-DIGITS_MODULES: dict[str, type[nn.Module]] = {"digits-cnn": DigitsCnn, "digits-mlp": DigitsMlp}

@@ -43,7 +43,7 @@ from enginebench.models.torch.flat import Flat, find_state, keep_buffers
 from enginebench.models.torch.pretrained import DownloadFailed, State, fetch_pretrained
 from enginebench.models.torch.random_weights import calibrate_batch_norm, draw_zeros, reset_parameters, seed_torch
 from enginebench.models.torch.torchvision_import import has_stand_in
-from enginebench.models.zoo import BUILTIN, DATA_DIR, HF_PREFIX, ModelRef, resolve_model
+from enginebench.models.zoo import BUILTIN, HF_PREFIX, ModelRef, find_packaged, resolve_model
 
 if TYPE_CHECKING:
     from enginebench.core.protocols import Array
@@ -357,8 +357,8 @@ def _fill_weights(
         return _Filled("file")
     if ref.kind == "factory":
         return _Filled("file")
-    if ref.kind == "builtin" and BUILTIN[ref.name].task == "digits":
-        _load_state(module, _read_state(DATA_DIR / f"{ref.name}.pt"), ref.name)
+    if ref.kind == "builtin" and (path := BUILTIN[ref.name].weights_file) is not None:
+        _load_state(module, _read_state(find_packaged(path) or Path(path)), ref.name)
         return _Filled("trained")
     try:
         _load_state(module, _fetch(ref), ref.text)
@@ -529,6 +529,8 @@ def _read_versions(ref: ModelRef) -> dict[str, str]:
         versions |= {"timm": version("timm"), "torchvision": version("torchvision")}
     elif ref.kind == "hf":
         versions["transformers"] = version("transformers")
-    elif ref.kind == "builtin" and BUILTIN[ref.name].task == "imagenet":
-        versions["torchvision"] = version("torchvision")
+    elif ref.kind == "builtin":
+        card = BUILTIN[ref.name]
+        package = "torchvision" if card.source is None else card.package
+        versions |= {package: version(package)} if package else {}
     return versions

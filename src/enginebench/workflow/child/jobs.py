@@ -95,7 +95,6 @@ class SourceJob(Job[SourceAnswer], frozen=True, kw_only=True, tag="source"):
     dynamic_axes: dict[str, tuple[int, ...]] = {}
     opset: int | None = None
     data: str | None = None  # the user's data, whose first entries serve as inputs where there are no others
-    task: Task | None = None
 
     def perform(self, note: NoteCall, keep: KeepCall[SourceAnswer]) -> SourceAnswer:
         from enginebench.workflow.child.perform.sources import make_source
@@ -123,7 +122,6 @@ class QuantizeJob(Job[QuantizeAnswer], frozen=True, kw_only=True, tag="quantize"
     seed: int
     threads: int
     input_size: int | None = None
-    task: Task | None = None
     inputs: str | None = None  # folder of the user's inputs, which take the place of `data`
     exclude: tuple[str, ...] = ()  # nodes that stay in FP32
     keep_cosine: float | None = None  # of recipe nncf: what its accuracy control is to keep
@@ -162,7 +160,6 @@ class SensitivityJob(Job[SensitivityAnswer], frozen=True, kw_only=True, tag="sen
     samples: int = 16
     time_limit_s: float = 300.0
     input_size: int | None = None
-    task: Task | None = None
     inputs: str | None = None  # folder of the user's inputs, which take the place of `data`
 
     def perform(self, note: NoteCall, keep: KeepCall[SensitivityAnswer]) -> SensitivityAnswer:
@@ -172,7 +169,7 @@ class SensitivityJob(Job[SensitivityAnswer], frozen=True, kw_only=True, tag="sen
 
 
 class Labelled(Struct, frozen=True, kw_only=True):
-    """Labelled samples that every row answers, and what its answers are judged by."""
+    """Samples that every row answers, and what its answers are judged by; without labels they are compared alone."""
 
     data: str | None  # `digits`, a folder of pictures, or prepared arrays; None: the user's inputs
     n: int
@@ -180,6 +177,7 @@ class Labelled(Struct, frozen=True, kw_only=True):
     metrics: tuple[str, ...] = ("top1", "top5")
     targets: str | None = None  # the file of right answers; None: the data have labels of their own
     task: Task | None = None
+    unlabelled: str | None = None  # why there are no labels; then there are no metrics either
 
 
 class PrepareAnswer(Provable, frozen=True, kw_only=True):
@@ -208,7 +206,8 @@ class PrepareJob(Job[PrepareAnswer], frozen=True, kw_only=True, tag="prepare"):
     samples: int
     seed: int
     prove: bool = True
-    labelled: Labelled | None = None  # what the metrics need of the answers to it goes to `answers_path`
+    # What the metrics need of the answers to it goes to `answers_path`; without labels they are the outputs.
+    labelled: Labelled | None = None
     answers_path: str = ""
     inputs: str | None = None  # folder of the user's inputs
     graph: str | None = None  # of a finished plan, to hold its answers against

@@ -270,7 +270,6 @@ class MixedProposer:
             logits=run.task in (None, "classification"),
             time_limit_s=SENSITIVITY_SHARE * self._request.budget_s,
             input_size=run.input_size,
-            task=run.task,
             inputs=find_samples(self._place) if run.inputs is not None else None,
         )
         return run_child(

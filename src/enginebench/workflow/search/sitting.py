@@ -2,32 +2,34 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 
 from msgspec.structs import replace
 
+from enginebench.analyze.metrics.scores import find_score
+from enginebench.analyze.ranking import QUALITY_DIGITS
+from enginebench.analyze.validity import find_worst
 from enginebench.backends.registry import find_installed
 from enginebench.core.errors import BackendUnavailable, MissingDependency
-from enginebench.core.records import Machine
+from enginebench.core.names import format_options, format_precision
+from enginebench.core.records import Machine, Result
 from enginebench.core.store import encode, write_atomic
 from enginebench.measure.machine import describe_machine
 from enginebench.measure.pin import count_stream_threads, default_threads
 from enginebench.report.bundle import load_bundle
 from enginebench.report.charts import render_png
-from enginebench.report.tune.document import TuneDocument
+from enginebench.report.tune.document import Candidate, Dropped, Finalist, FrontierPoint, TuneDocument, TuneRef
 from enginebench.report.tune.frontier import draw_frontier
 from enginebench.report.tune.page import format_tune_page
 from enginebench.workflow.campaign import Campaign
-from enginebench.workflow.folder import TUNE_FILE, RunFolder, RunRecord, allow_request, read_results
+from enginebench.workflow.folder import TUNE_FILE, RunFolder, RunRecord, allow_request, check_request, read_results
 from enginebench.workflow.lock import lock_devices
 from enginebench.workflow.main_job import take_up
 from enginebench.workflow.plan import list_devices
 from enginebench.workflow.progress import Reporter
 from enginebench.workflow.reporting import describe_stored, write_reports
-from enginebench.workflow.scoring import judge_by
-from enginebench.workflow.search.describing import describe_search
 from enginebench.workflow.search.mixed import MixedProposer
 from enginebench.workflow.search.proposals import Proposer, make_proposer
 from enginebench.workflow.search.records import (
@@ -38,11 +40,160 @@ from enginebench.workflow.search.records import (
     write_search,
 )
 from enginebench.workflow.search.rows import Rows
-from enginebench.workflow.search.search import Search
-from enginebench.workflow.search.space import Arm, list_arms, list_stream_counts, list_thread_counts
+from enginebench.workflow.search.search import Lost, Search
+from enginebench.workflow.search.space import Arm, Goal, Setting, list_arms, list_stream_counts, list_thread_counts
 from enginebench.workflow.search.track import TimedTrack
 from enginebench.workflow.search.under_load import LoadTrack
-from enginebench.workflow.targets.sources import Sources, choose_labelled, gather_sources
+from enginebench.workflow.targets.sources import Sources, choose_judged, gather_sources, judge_sources
+
+# What a cost is shown as, and how many of these a nanosecond is.
+UNITS: dict[Goal, str] = {"latency": "ms a sample", "throughput": "ms a sample", "capacity": "ms a request"}
+MS = 1e-6
+COSINE = "centred cosine"
+
+
+def describe_search(search: Search, machine: Machine, *, proposed_by: Sequence[str]) -> TuneDocument:
+    """The document of what was found so far."""
+    request, final = search.record.request, search.final
+    challenger = search.record.finalists[0] if search.record.finalists else search.leader
+    found = final.compare(final.best_default) if final and final.best_default else None
+    gain = found.ratio.value if found and found.ratio else None
+    beaten = bool(final and final.beaten)
+    winner = _find(search, final.winner) if final is not None else challenger
+    candidates = _describe_candidates(search)
+    finalists = tuple(_describe_finalist(search, setting) for setting in dict.fromkeys(search.record.finalists))
+    return TuneDocument(
+        model=Path(request.run.model).name,
+        machine=machine,
+        goal=request.goal,
+        unit=UNITS[request.goal],
+        winner=_refer(search, winner, gain if beaten else 1.0 if final else None),
+        default=_refer(search, _find(search, final.best_default) if final else None, 1.0),
+        challenger=_refer(search, challenger, gain),
+        beaten=beaten,
+        verdict=found.verdict if found else None,
+        ratio=found.ratio if found else None,
+        dropped=tuple(map(_describe_lost, search.lost)),
+        frontier=find_frontier(candidates),
+        final=finalists,
+        candidates=candidates,
+        quality_of=_name_metric(search) or COSINE,
+        generations=len(search.record.generations),
+        processes=search.processes,
+        budget_s=request.budget_s,
+        spent_s=search.record.spent_s,
+        finished=search.record.finished,
+        proposed_by=tuple(proposed_by),
+        validity=find_worst(one.validity for one in finalists),
+        caveats=machine.caveats,
+    )
+
+
+def _find(search: Search, name: str | None) -> Setting | None:
+    return next((setting for setting in search.record.finalists if setting.name == name), None)
+
+
+def _refer(search: Search, setting: Setting | None, speedup: float | None) -> TuneRef | None:
+    if setting is None:
+        return None
+    result = search.track.find_result(setting, final=search.final is not None)
+    return TuneRef(
+        id=result.id if result and search.final is not None else None,
+        candidate=setting.name,
+        engine=format_options(setting.engine, setting.options),
+        precision=format_precision(setting.precision, setting.recipe),
+        batch=result.engine.batch if result else 1,
+        threads=setting.threads,
+        streams=setting.streams,
+        max_batch=setting.max_batch,
+        method=setting.method,
+        graph=setting.graph,
+        speedup=speedup,
+    )
+
+
+def _describe_lost(lost: Lost) -> Dropped:
+    drop = lost.drop
+    return Dropped(
+        candidate=drop.candidate,
+        generation=lost.generation + 1,
+        round=drop.round + 1,
+        reason=drop.reason,
+        leader=drop.leader,
+        ratio=drop.ratio,
+    )
+
+
+def _describe_candidates(search: Search) -> tuple[Candidate, ...]:
+    metric = _name_metric(search)
+    defaults = {setting.name for setting in search.defaults}
+    found = []
+    for one in search.tried:
+        result = search.track.find_result(one.setting)
+        found.append(
+            Candidate(
+                candidate=one.setting.name,
+                id=result.id if result else "",
+                default=one.setting.name in defaults,
+                speed=1 / one.cost if one.cost else None,
+                processes=search.track.count_laps(one.setting),
+                quality=_measure_quality(result, metric) if result and one.cost else None,
+                graph=one.setting.graph,
+                validity=search.track.judge(one.setting)[0],
+            )
+        )
+    return tuple(sorted(found, key=lambda candidate: -(candidate.speed or 0.0)))
+
+
+def _name_metric(search: Search) -> str | None:
+    """The metric that decides about the rows; None without labelled samples."""
+    results = (search.track.find_result(one.setting) for one in search.tried)
+    return next((result.scores[0].metric for result in results if result and result.scores), None)
+
+
+def _measure_quality(result: Result, metric: str | None) -> float | None:
+    """The score, higher if better; without labels the least centred cosine of the outputs to the reference's."""
+    if metric is not None:
+        score = find_score(result.scores, metric)
+        return None if score is None else score.value.value if score.higher_is_better else -score.value.value
+    cosines = [o.centred_cosine_mean for o in result.drift.outputs] if result.drift else []
+    return min((c for c in cosines if c is not None), default=None)
+
+
+def find_frontier(candidates: Sequence[Candidate]) -> tuple[FrontierPoint, ...]:
+    """The candidates that no other beats in both speed and quality, the fastest first.
+
+    To as many digits as decide in a run: kernels that round otherwise are not better.
+    """
+    points = [
+        FrontierPoint(candidate=c.candidate, id=c.id, speed=c.speed, quality=round(c.quality, QUALITY_DIGITS))
+        for c in candidates
+        if c.speed is not None and c.quality is not None
+    ]
+    best: list[FrontierPoint] = []
+    for point in sorted(points, key=lambda p: (-p.speed, -p.quality)):
+        if not best or point.quality > best[-1].quality:
+            best.append(point)
+    return tuple(best)
+
+
+def _describe_finalist(search: Search, setting: Setting) -> Finalist:
+    final = search.final
+    result = search.track.find_result(setting, final=True)
+    found = final.compare(setting.name) if final and setting.name != final.challenger else None
+    validity, caveats = search.track.judge(setting, final=True)
+    return Finalist(
+        candidate=setting.name,
+        id=result.id if result else "",
+        default=setting in search.record.finalists[1:],
+        cost=final.estimate(setting.name, MS) if final else None,
+        verdict=found.verdict if found else None,
+        ratio=found.ratio if found else None,
+        reason=(final and final.failed.get(setting.name)) or ("; ".join(found.reasons) if found else None) or None,
+        validity=validity,
+        caveats=caveats,
+    )
+
 
 TUNE_PAGE, PICTURE = "tune.html", "frontier.png"
 
@@ -77,6 +228,7 @@ def tune_model(
     """
     folder = RunFolder(root)
     allow_request(request.run)
+    check_request(request.run)
     run, record = _take_up(folder, request) if resume else _begin(folder, request, command)
     if budget_s is not None:
         record = replace(record, request=replace(record.request, budget_s=budget_s))
@@ -133,8 +285,7 @@ def _open(
     """The search, ready to begin or to go on."""
     request = record.request
     sources = _find_sources(folder, run, reporter)
-    asked = bool(request.run.metrics or request.run.targets or request.run.task)
-    judged = judge_by(choose_labelled(request.run), asked=asked)
+    judged = judge_sources(choose_judged(request.run), request.run, sources.artifacts, reporter)
     campaign = Campaign(
         folder,
         [],
@@ -148,7 +299,9 @@ def _open(
     arms = find_arms(request, run.machine)
     proposers: list[Proposer] = [make_proposer(arms, request.run.measure.seed)]
     if any(arm.precision in ("int8", "fp8") for arm in arms):
-        proposers.insert(0, MixedProposer(request, arms, rows, folder, reporter, judged))
+        proposers.insert(
+            0, MixedProposer(request, arms, rows, folder, reporter, judged if judged and judged.metrics else None)
+        )
     timed = TimedTrack(request, rows, campaign)
     track = timed if request.goal == "latency" else LoadTrack(request, timed, folder, reporter)
 

@@ -15,9 +15,7 @@ from enginebench.bundle.record import Module
 from enginebench.core.errors import ArtifactError
 from enginebench.core.records import Artifact
 from enginebench.core.store import hash_file
-from enginebench.models.zoo import BUILTIN, ModelRef, resolve_model
-
-DIGITS = {"digits-cnn": "DigitsCnn", "digits-mlp": "DigitsMlp"}
+from enginebench.models.zoo import BUILTIN, ModelCard, ModelRef, resolve_model
 
 
 class FoundModule(Struct, frozen=True, kw_only=True):
@@ -53,14 +51,22 @@ def find_module(artifact: Artifact) -> FoundModule:
     if ref.kind == "timm":
         module = Module(kind="timm", name=ref.name, arguments=_find_timm_arguments(ref, artifact))
         return FoundModule(module=module, packages=_list_versions("timm", "torchvision"))
-    if ref.kind == "builtin" and BUILTIN[ref.name].task != "digits":
-        return FoundModule(module=Module(kind="torchvision", name=ref.name), packages=_list_versions("torchvision"))
     if ref.kind == "builtin":
-        from enginebench.models import zoo
-
-        source = Path(zoo.__file__).parent / "torch" / "digits_modules.py"
-        return FoundModule(module=Module(kind="source", name=DIGITS[ref.name], file=source.name), source=source)
+        return _find_builtin(BUILTIN[ref.name])
     return _find_factory(ref)
+
+
+def _find_builtin(card: ModelCard) -> FoundModule:
+    if card.source is None:
+        return FoundModule(module=Module(kind="torchvision", name=card.name), packages=_list_versions("torchvision"))
+    from enginebench.models import zoo
+
+    file, _, constructor = card.source.partition(":")
+    source = Path(zoo.__file__).parent / "torch" / f"{file}.py"
+    packages = _list_versions(card.package) if card.package else {}
+    return FoundModule(
+        module=Module(kind="source", name=constructor, file=source.name), source=source, packages=packages
+    )
 
 
 def _list_versions(*names: str) -> dict[str, str]:
@@ -96,15 +102,10 @@ def _find_factory(ref: ModelRef) -> FoundModule:
         )
     packages = {distributions[top][0]: version(distributions[top][0]) for top in tops}
     return FoundModule(
-        module=Module(kind="source", name=attribute, file=name_source(source), flat=True),
+        module=Module(kind="source", name=attribute, file=f"source_{hash_file(source)[:8]}.py", flat=True),
         source=source,
         packages=packages,
     )
-
-
-def name_source(source: Path) -> str:
-    """The name of a user's file in a bundle: it hides no package, and two bundles in one process stay apart."""
-    return f"source_{hash_file(source)[:8]}.py"
 
 
 def _list_imports(source: Path) -> Iterator[str]:

@@ -12,21 +12,29 @@ from msgspec.structs import replace
 from enginebench.backends.registry import accepts, find_device, find_installed, takes
 from enginebench.core.errors import ArtifactError, BackendUnavailable, ChildFailed, EngineBenchError, UsageError
 from enginebench.core.names import format_engine, format_precision, known, name_mix
-from enginebench.core.records import Artifact, ArtifactKind, EngineSpec, Precision, Recipe
+from enginebench.core.records import Artifact, ArtifactKind, EngineSpec, Precision, Recipe, Task
 from enginebench.core.shapes import find_plan_batch
+from enginebench.core.text import count_of
+from enginebench.models.photos import SAMPLE_PHOTOS
+from enginebench.models.precision.calibration_data import check_source, explain_unlabelled, list_images
 from enginebench.models.samples import SAMPLES, find_samples
+from enginebench.models.task import find_own_data
 from enginebench.models.zoo import BUILTIN
 from enginebench.workflow.child.isolate import child_environment, run_child
 from enginebench.workflow.child.jobs import BuildAnswer, BuildJob, Labelled, QuantizeJob, SourceAnswer, SourceJob
 from enginebench.workflow.folder import RunRequest
-from enginebench.workflow.plan import EVERY_GRAPH, PlannedRow, list_transforms, plan_rows
+from enginebench.workflow.plan import EVERY_GRAPH, PlannedRow, list_here, list_transforms, plan_rows
 from enginebench.workflow.progress import Reporter
-from enginebench.workflow.scoring import choose_metrics
+from enginebench.workflow.scoring import Judged, choose_metrics, judge_by
 
 # Ranges settle well before this many entries, and a run should not wait for them; `calibrate --n` takes more.
 CALIBRATION_ENTRIES = 128
 # Gives a Wilson interval of a point or two either way around 75 %; the verb `accuracy` takes more.
 LABELLED_ENTRIES = 1000
+# Pictures without labels: an agreement of 99 % is known to a point or two.
+COMPARED_ENTRIES = 256
+# Whose pictures are cut: boxes and maps would not fit them any more.
+PICTURE_TASKS: tuple[Task | None, ...] = (None, "classification", "embedding")
 # Ranges of the FP32 graph, taken once for all graphs of a run that need them.
 RANGES = "calib.json"
 
@@ -80,7 +88,7 @@ def gather_sources(request: RunRequest, place: Path, reporter: Reporter) -> Sour
     Raises:
         UsageError: the user's inputs cannot be held against the model, since it is a plan.
     """
-    kinds = {takes(name) for name, _ in request.engines}
+    kinds = {takes(name) for name in list_here(request)}
     job = SourceJob(
         source=request.source,
         out_dir=str(place.absolute()),
@@ -89,7 +97,6 @@ def gather_sources(request: RunRequest, place: Path, reporter: Reporter) -> Sour
         dynamic_axes=request.dynamic_axes or list_differing_axes(request.buckets),
         needs_onnx="torch" not in kinds,
         data=request.data,
-        task=request.task,
     )
     # Of an interrupted attempt: its weights may have differed if they could not be downloaded then, and its inputs.
     (place / RANGES).unlink(missing_ok=True)
@@ -223,7 +230,6 @@ def make_graph(
         seed=request.measure.seed,
         threads=request.threads,
         input_size=request.input_size,
-        task=request.task,
         inputs=find_samples(place) if request.inputs is not None else None,
         exclude=exclude,
         keep_cosine=keep_cosine,
@@ -238,29 +244,60 @@ def make_graph(
 
 
 def choose_data(request: RunRequest) -> str | None:
-    """The labelled data of a run: the user's, else the bundled digits if the model was trained on them."""
-    if request.data is not None:
-        return request.data
-    card = BUILTIN.get(request.model)
-    return "digits" if card is not None and card.task == "digits" else None
+    """The data of a run: the user's, else those that belong to a built-in model."""
+    return request.data if request.data is not None else find_own_data(request.model)
 
 
-def choose_labelled(request: RunRequest) -> Labelled | None:
-    """The labelled samples that every row answers; None if there are none.
+def choose_judged(request: RunRequest, sources: Sequence[Artifact] = ()) -> Judged | None:
+    """The samples that every row answers, with the metrics that judge them; None if there are none.
+
+    Args:
+        request: with data, targets, metrics and task.
+        sources: of the rows, once they are made: only then a model of the user's says how many classes it has.
 
     Raises:
-        UsageError: a metric is unknown, or there is nothing that it could be asked about.
+        UsageError: a metric is unknown, there is nothing that it could be asked about, or data are not there.
+        ArtifactError: a folder holds no pictures, or one of its folders is not in its class index.
     """
+    asked = bool(request.metrics or request.targets or request.task)
+    return judge_by(_choose_labelled(request, sources), asked=asked)
+
+
+def judge_sources(
+    judged: Judged | None, request: RunRequest, sources: Sequence[Artifact], reporter: Reporter
+) -> Judged | None:
+    """What was chosen before the sources were made, in the light of them; tells where there will be no accuracy."""
+    labelled = judged.labelled if judged is not None else None
+    if labelled is None or labelled.data is None:
+        return judged
+    if not labelled.unlabelled and not labelled.targets and Path(labelled.data).is_dir():
+        judged = choose_judged(request, sources)
+    if judged is not None and judged.labelled.unlabelled:
+        n, why = judged.labelled.n, judged.labelled.unlabelled
+        reporter.say(f"no accuracy, outputs are compared on {count_of(n, 'pictures')} of {labelled.data}: {why}")
+    return judged
+
+
+def _choose_labelled(request: RunRequest, sources: Sequence[Artifact]) -> Labelled | None:
     metrics, data = choose_metrics(request.metrics, request.task), choose_data(request)
+    own = data in ("digits", "fake", SAMPLE_PHOTOS)
+    path = None if data is None or own else check_source(data)
     if request.inputs is not None and request.targets is not None:
         data = None
-    elif data is None or data == "fake" or (request.targets is None and Path(data).suffix in (".npy", ".npz")):
-        if request.metrics or request.targets is not None:
-            raise UsageError(
-                "a metric needs samples with right answers: --inputs F.npz with --targets F, or --data DIR, one "
-                "folder for each class"
-            )
+    elif data is None or data == "fake" or (request.targets is None and path is not None and not path.is_dir()):
+        _refuse_metrics(request)
         return None
+    elif data == SAMPLE_PHOTOS:
+        return _compare(request, data, COMPARED_ENTRIES, "photographs without labels")
+    elif path is not None and path.is_dir():
+        if request.targets is not None and request.task not in PICTURE_TASKS:
+            raise UsageError(
+                f"--task {request.task} with --data {data}: pictures are cut to the model, and the targets would not "
+                "fit them. Give prepared arrays, --inputs F.npz"
+            )
+        fault = None if request.targets else explain_unlabelled(path, _count_classes(request.model, sources))
+        if fault is not None:
+            return _compare(request, data, min(COMPARED_ENTRIES, len(list_images(path))), fault)
     return Labelled(
         data=data,
         n=LABELLED_ENTRIES,
@@ -269,6 +306,27 @@ def choose_labelled(request: RunRequest) -> Labelled | None:
         targets=request.targets,
         task=request.task,
     )
+
+
+def _refuse_metrics(request: RunRequest, fault: str = "") -> None:
+    if request.metrics or request.targets is not None or request.max_metric_drop is not None:
+        raise UsageError(
+            f"{fault}{'. A' if fault else 'a'} metric needs samples with right answers: --inputs F.npz with "
+            "--targets F, or --data DIR, one folder for each class"
+        )
+
+
+def _compare(request: RunRequest, data: str, n: int, fault: str) -> Labelled:
+    _refuse_metrics(request, fault)
+    return Labelled(data=data, n=n, input_size=request.input_size, metrics=(), unlabelled=fault)
+
+
+def _count_classes(model: str, sources: Sequence[Artifact]) -> int | None:
+    """How many classes a model tells apart, as far as that is known."""
+    if (card := BUILTIN.get(model)) is not None:
+        return card.classes
+    found = next((a.outputs[0].shape[1:] for a in sources if a.outputs), ())
+    return found[0] if len(found) == 1 and isinstance(found[0], int) else None
 
 
 def choose_source(sources: tuple[Artifact, ...], engine: EngineSpec, kind: ArtifactKind) -> Artifact:

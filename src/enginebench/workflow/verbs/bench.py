@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime
 from importlib.util import find_spec
@@ -13,25 +14,65 @@ from msgspec.structs import replace
 from enginebench.backends.abilities import KeepsLog
 from enginebench.backends.registry import check_options, find_device, find_entry, find_installed, open_backend, takes
 from enginebench.bundle.reading import is_bundle
+from enginebench.core.caveats import make_caveat
 from enginebench.core.errors import ArtifactError, ParseError, UsageError
 from enginebench.core.names import PLAN_SUFFIXES
-from enginebench.core.records import Artifact, EngineSpec, Result
+from enginebench.core.records import Artifact, Caveat, EngineSpec, MeasureSpec, Result
 from enginebench.core.store import bring_files, hash_file, read_record, write_atomic
 from enginebench.measure.machine import describe_machine
 from enginebench.workflow.campaign import Campaign
 from enginebench.workflow.child.elsewhere import find_available
 from enginebench.workflow.child.places import enter
-from enginebench.workflow.folder import ARTIFACTS, RunFolder, RunRecord, RunRequest
+from enginebench.workflow.folder import ARTIFACTS, RunFolder, RunRecord, RunRequest, check_request
 from enginebench.workflow.lock import lock_devices
 from enginebench.workflow.plan import PlannedRow, list_devices, plan_rows, plan_stored, with_suffix
 from enginebench.workflow.progress import Reporter
-from enginebench.workflow.scoring import judge_by
 from enginebench.workflow.targets.bundles import open_as_stored
-from enginebench.workflow.targets.sources import choose_labelled, gather_sources
+from enginebench.workflow.targets.sources import choose_judged, gather_sources
 from enginebench.workflow.targets.stored import Side
 from enginebench.workflow.targets.stored_row import Stored
 from enginebench.workflow.verbs.dry_run import check_command
-from enginebench.workflow.verbs.reconcile import explain_difference
+
+
+def explain_difference(results: Sequence[Result]) -> list[Caveat]:
+    """Why two rows of one plan differ; empty unless both TensorRT engines ran the same plan.
+
+    The first items are switches that the user can match, the last are differences of the clocks that remain.
+    """
+    by_engine = {r.engine.backend: r for r in results}
+    tool, ours = by_engine.get("trtexec"), by_engine.get("tensorrt")
+    if tool is None or ours is None:
+        return []
+    plans = {r.artifacts[-1].sha256 for r in (tool, ours) if r.artifacts}
+    if len(plans) > 1:
+        return [make_caveat("environment.plans")]
+    return [*compare_switches(tool, ours), *compare_clocks(tool.measure)]
+
+
+def compare_switches(tool: Result, ours: Result) -> Iterator[Caveat]:
+    """One item for each switch that is set differently on the two sides."""
+    for option, default, what in (
+        ("graph", "1", "CUDA graph"),
+        ("spin", "1", "spin-wait"),
+        ("profile_index", "0", "optimization profile"),
+    ):
+        theirs, mine = (read_option(r.engine, option, default) for r in (tool, ours))
+        if theirs != mine:
+            yield make_caveat("environment.switch", what=what, option=option, theirs=theirs, mine=mine)
+    if read_option(tool.engine, "streams", "1") != "1":
+        yield make_caveat("environment.streams")
+
+
+def compare_clocks(measure: MeasureSpec) -> Iterator[Caveat]:
+    """What stays when every switch is matched."""
+    yield make_caveat("environment.clocks")
+    if measure.scope == "io":
+        yield make_caveat("environment.copies")
+
+
+def read_option(engine: EngineSpec, key: str, default: str) -> str:
+    """The value of an option that took effect."""
+    return engine.options.get(key, default)
 
 
 def bench_sides(
@@ -54,6 +95,8 @@ def bench_sides(
     other = None if against is None else _request_of(request, against)
     for side in filter(None, (request, other)):
         _check_side(side)
+    if other is not None and against is not None and against.stored is None:
+        check_request(other)
     folder = RunFolder(root)
     folder.check_free()
     record = RunRecord(
@@ -64,6 +107,7 @@ def bench_sides(
         verb="bench",
         command=command,
     )
+    judged = choose_judged(request) if request.metrics or request.targets else None
     devices = [device for asked in filter(None, (request, other)) for device in list_devices(asked)]
     with lock_devices(devices, wait=wait, on_wait=reporter.say):
         folder.create(record)
@@ -75,7 +119,6 @@ def bench_sides(
             base = with_suffix(_plan_other(folder, other, against, reporter), "against")
             rows = [replace(row, fed_as=base.model) for row in (base, *rows)]
         folder.write_record(replace(record, rows=tuple(row.id for row in rows)))
-        judged = judge_by(choose_labelled(request)) if request.metrics or request.targets else None
         campaign = Campaign(
             folder,
             rows,

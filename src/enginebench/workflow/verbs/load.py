@@ -23,6 +23,7 @@ from enginebench.core.errors import (
 from enginebench.core.records import Artifact, EngineSpec, MeasureSpec, Precision, Recipe
 from enginebench.core.shapes import free_batch
 from enginebench.core.store import encode, read_record, write_atomic
+from enginebench.measure.arrivals import read_trace
 from enginebench.measure.machine import describe_machine
 from enginebench.measure.pin import count_stream_threads
 from enginebench.models.samples import find_samples
@@ -338,6 +339,8 @@ def check_settings(settings: LoadSettings) -> None:
         raise UsageError("--scenario server needs a rate: --qps N, --find-capacity, or a file of --arrivals")
     if trace and qps:
         raise UsageError(f"the file {arrivals} says when requests come: leave out --qps")
+    if trace:
+        read_trace(Path(arrivals))
     seconds = settings.duration_s or POINT_S
     if qps and qps * seconds < 1:
         raise UsageError(

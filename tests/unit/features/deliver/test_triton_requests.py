@@ -17,7 +17,7 @@ from onnx import ModelProto, helper
 
 from enginebench.bundle.contents import PROGRAMS
 from enginebench.bundle.record import Bundle, Figures
-from enginebench.bundle.triton import LAYOUTS, format_config
+from enginebench.bundle.servers import LAYOUTS, format_config
 from enginebench.core.records import Artifact, EngineSpec, Estimate, ShapeRange, TensorSpec
 from enginebench.core.shapes import size_axes
 from enginebench.models.onnx.source import read_onnx

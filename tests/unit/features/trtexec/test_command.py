@@ -31,7 +31,7 @@ from enginebench.backends.trtexec.command import (
 )
 from enginebench.backends.trtexec.executable import find_trtexec, read_banner, read_trtexec, require_trtexec
 from enginebench.backends.trtexec.flags import FLAGS, Trtexec, decode_version, parse_version
-from enginebench.backends.trtexec.timing import plan_timing
+from enginebench.backends.trtexec.trtexec import plan_timing
 from enginebench.core.errors import BackendUnavailable, MissingDependency, UsageError
 from enginebench.core.records import Artifact, EngineSpec, MeasureSpec, Precision, TensorSpec
 from enginebench.core.shapes import format_shapes, quote_name

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from enginebench.core.records import Drift, EngineSpec, Estimate, MeasureSpec, OutputDrift, Result, Score
-from enginebench.workflow.search.admission import find_refusal
+from enginebench.workflow.search.track import find_refusal
 
 
 def make_output(cosine: float = 0.999, nonfinite: int = 0) -> OutputDrift:

@@ -8,13 +8,12 @@ from msgspec.structs import replace
 from enginebench.analyze.search.held_out import Held
 from enginebench.core.errors import BackendUnavailable, ChildFailed, ParseError
 from enginebench.core.groups import GroupHarm, Harm, NodeGroup
-from enginebench.core.records import Estimate, MeasureSpec
+from enginebench.core.records import Estimate
 from enginebench.measure.machine import describe_machine
 from enginebench.models.precision.exclusion import read_exclusion
 from enginebench.workflow.child.jobs import SensitivityAnswer, SensitivityJob
 from enginebench.workflow.child.perform.sensitivity import find_first
-from enginebench.workflow.folder import RunFolder, RunRecord, RunRequest
-from enginebench.workflow.scoring import judge_by
+from enginebench.workflow.folder import RunFolder, RunRecord
 from enginebench.workflow.search import mixed
 from enginebench.workflow.search.mixed import (
     MIXED_FILE,
@@ -25,12 +24,14 @@ from enginebench.workflow.search.mixed import (
     read_mixed,
 )
 from enginebench.workflow.search.proposals import Tried
-from enginebench.workflow.search.records import Budget, SearchRecord, SearchRequest
+from enginebench.workflow.search.records import Budget, SearchRecord
 from enginebench.workflow.search.rows import Rows
 from enginebench.workflow.search.sitting import _open as open_search
-from enginebench.workflow.search.space import list_arms
-from enginebench.workflow.targets.sources import choose_labelled, gather_sources
+from enginebench.workflow.targets.sources import choose_judged
+from mixed_search import search
 from reporters import Silent
+
+__all__ = ["search"]
 
 GROUPS = tuple(NodeGroup(name=name, kind="Conv", nodes=(name,), originals=(name,)) for name in "abcdefg")
 
@@ -49,42 +50,6 @@ def test_no_groups_break_nothing():
     assert find_first((), add_up, 0.1) is None
 
 
-def decide(saved):
-    """What 8 bits save in each group, told rather than measured: in the first nothing, in the others a little."""
-    return {name: -5000.0 if i == 0 else 2000.0 for i, name in enumerate(sorted(saved))}
-
-
-@pytest.fixture(scope="module")
-def search(tmp_path_factory):
-    """(request, arms, sources, folder) of a search over the small CNN, its line made.
-
-    The profiles are made, but for their times: on a busy machine each group may look slower in FP32.
-    """
-    profile = MixedProposer._profile
-
-    def profile_and_decide(self, *args):
-        saved, unmapped = profile(self, *args)
-        return decide(saved), unmapped
-
-    root = tmp_path_factory.mktemp("search")
-    run = RunRequest(
-        model="digits-cnn",
-        engines=(("ort", {}),),
-        precisions=(("fp32", None), ("int8", None)),
-        measure=MeasureSpec(processes=1, iters=20),
-    )
-    request = SearchRequest(run=run, limits={"centred_cosine": 0.95}, threads=1)
-    arms = list_arms(run, "latency", threads=(1,), streams=(1,))
-    folder = RunFolder(root)
-    folder.artifacts.mkdir(parents=True)
-    sources = gather_sources(run, folder.artifacts, Silent())
-    rows = Rows(run, sources, folder.artifacts, Silent())
-    proposer = MixedProposer(request, arms, rows, folder, Silent())
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(MixedProposer, "_profile", profile_and_decide)
-        return request, arms, sources, folder, rows, proposer, proposer.propose(12, [])
-
-
 def test_each_graph_is_checked_on_held_out_samples_with_an_interval(search):
     (layering,) = search[5].document.layerings
     for graph in layering.graphs:
@@ -97,7 +62,7 @@ def test_each_graph_is_checked_on_held_out_samples_with_an_interval(search):
 def test_with_labels_the_metric_is_held_with_its_interval(search, tmp_path):
     request, arms, sources, folder, *_ = search
     request = replace(request, limits=None)
-    judged = judge_by(choose_labelled(request.run), asked=False)
+    judged = choose_judged(request.run)
     rows = Rows(request.run, sources, folder.artifacts, Silent())
     proposer = MixedProposer(request, arms, rows, RunFolder(tmp_path), Silent(), judged)
     planned = [rows.plan(arm.default, request.run.measure) for arm in arms]

@@ -16,10 +16,10 @@ from enginebench.core.errors import MeasurementError
 from enginebench.core.records import MeasureSpec
 from enginebench.report.tune.terminal import list_cells, state_answer
 from enginebench.workflow.folder import RunRequest
-from enginebench.workflow.search.describing import describe_search
 from enginebench.workflow.search.proposals import Tried, Walk
 from enginebench.workflow.search.records import Budget, SearchRecord, SearchRequest
 from enginebench.workflow.search.search import Search
+from enginebench.workflow.search.sitting import describe_search
 from enginebench.workflow.search.space import Setting
 from enginebench.workflow.search.track import Lap
 from reporters import Silent

@@ -15,7 +15,7 @@ from enginebench.core.records import Estimate, Machine
 from enginebench.report.tune.document import Candidate, Dropped, Finalist, FrontierPoint, TuneDocument, TuneRef
 from enginebench.report.tune.page import format_tune_page
 from enginebench.report.tune.terminal import print_tune
-from enginebench.workflow.search.describing import find_frontier
+from enginebench.workflow.search.sitting import find_frontier
 from tracks import DISTURBED
 
 MACHINE = Machine(

@@ -119,11 +119,6 @@ def test_a_folder_that_is_not_there(tmp_path):
         open_pictures(tmp_path / "nowhere")
 
 
-def test_pictures_need_a_known_preprocessing(folder):
-    with pytest.raises(UsageError, match="nobody but its owner"):
-        open_pictures(folder, model="mine.onnx")
-
-
 def test_pictures_feed_one_input(folder):
     with pytest.raises(UsageError, match="the graph has 2"):
         open_images(folder, preprocess_for("resnet18"), TWO, 4, 0)

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from enginebench.models.precision.thresholds import (
+from enginebench.models.precision.calibrate import (
     BINS_PER_SIDE,
     MOST_CLIPPED,
     choose_by_entropy,

@@ -11,7 +11,7 @@ import pytest
 
 from enginebench.analyze.metrics.metric import Targets
 from enginebench.core.errors import UsageError
-from enginebench.workflow.child.user_metric import load_metric
+from enginebench.workflow.child.collecting import load_metric
 
 CODE = """
 import numpy as np

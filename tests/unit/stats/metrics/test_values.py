@@ -5,7 +5,7 @@ import pytest
 from scipy.spatial.distance import cosine
 
 from enginebench.analyze.metrics.metric import Targets
-from enginebench.analyze.metrics.values import count_absolute, count_cosine
+from enginebench.analyze.metrics.tasks import count_absolute, count_cosine
 from enginebench.core.errors import FeedError
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -18,7 +18,7 @@ from enginebench.core.protocols import Loadable
 from enginebench.core.records import Artifact, Caveat, TensorSpec
 from enginebench.core.shapes import find_open_outputs
 from enginebench.models.samples import cut_entries, find_batch, group_samples, join_samples, name_only, resolve_given
-from enginebench.workflow.child.arrays import save_arrays
+from enginebench.workflow.child.arrays import CHECKED_VALUES, FEWEST_CALLS, count_values, limit_calls, save_arrays
 from enginebench.workflow.child.collecting import Collector
 from enginebench.workflow.child.jobs import (
     AnswerJob,
@@ -231,7 +231,6 @@ def _open_data(job: PrepareJob | AnswerJob, labelled: Labelled, text: str) -> En
         seed=job.seed,
         input_size=labelled.input_size,
         split="evaluate",
-        task=labelled.task,
     )
     check_prepared_alike(job.artifact, data.preprocess_sha256)
 
@@ -260,10 +259,7 @@ def collect_answers(engine: Engine, batch: int, entries: Entries, labelled: Labe
     """
     collector: Collector | None = None
     nonfinite = 0
-    step = find_batch(engine.inputs, batch)
-    for places in entries.group(step):
-        answer = ask_engine(engine, entries.feed(places, step))
-        rows = {name: _take_rows(name, array, len(places), step) for name, array in answer.items()}
+    for places, rows in _answer_entries(engine, batch, entries):
         if collector is None:
             targets = find_targets(entries, labelled, next(iter(rows.values())))
             collector = Collector(labelled.metrics, targets, entries.n, labelled.task)
@@ -271,6 +267,26 @@ def collect_answers(engine: Engine, batch: int, entries: Entries, labelled: Labe
         nonfinite += count_nonfinite(rows.values())
     assert collector is not None  # there is at least one sample
     return collector.collect(), nonfinite
+
+
+def _answer_entries(engine: Engine, batch: int, entries: Entries) -> Iterator[tuple[Sequence[int], dict[str, Array]]]:
+    """(places of the samples of a call, the answers to them)."""
+    step = find_batch(engine.inputs, batch)
+    for places in entries.group(step):
+        answer = ask_engine(engine, entries.feed(places, step))
+        yield places, {name: _take_rows(name, array, len(places), step) for name, array in answer.items()}
+
+
+def answer_pictures(engine: Engine, job: PrepareJob) -> tuple[dict[str, Array], int]:
+    """(the answers to pictures without labels, of how many calls); of large answers there are fewer."""
+    rows: list[dict[str, Array]] = []
+    most = FEWEST_CALLS
+    for _, found in _answer_entries(engine, job.engine.batch, open_labelled(job)):
+        most = most if rows else limit_calls(CHECKED_VALUES, count_values(found))
+        rows.append(found)
+        if len(rows) >= most:
+            break
+    return join_rows(rows), len(rows)
 
 
 def count_nonfinite(arrays: Iterable[Array]) -> int:

@@ -89,4 +89,4 @@ def _open_samples(job: SensitivityJob) -> CalibrationData:
     if job.inputs is not None:
         return use_samples(read_samples(job.inputs, job.samples), job.artifact.inputs)
     given: dict[str, Any] = {"model": job.model, "inputs": job.artifact.inputs, "n": job.samples, "seed": job.seed}
-    return open_data(job.data, **given, input_size=job.input_size, task=job.task)
+    return open_data(job.data, **given, input_size=job.input_size)

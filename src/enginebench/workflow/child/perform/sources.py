@@ -10,7 +10,15 @@ from typing import TYPE_CHECKING, Any
 
 from msgspec.structs import replace
 
-from enginebench.core.errors import ArtifactError, DependencyError, MissingDependency, ModelError, UsageError
+from enginebench.backends.torch.entries import PYTORCH
+from enginebench.core.errors import (
+    ArtifactError,
+    BackendUnavailable,
+    DependencyError,
+    MissingDependency,
+    ModelError,
+    UsageError,
+)
 from enginebench.core.names import PLAN_SUFFIXES
 from enginebench.core.plan_notes import read_note, write_note
 from enginebench.core.records import Artifact
@@ -77,27 +85,26 @@ def size_inputs(
 
 
 def draw_data(job: SourceJob, artifact: Artifact) -> list[Feeds] | None:
-    """The first entries of the user's data, for checks and timing; None where the data cannot be had as inputs.
+    """The first entries of the user's data, for checks and timing; None where nobody gave any but the model's own.
 
-    The digits models have held-out digits for that.
+    Raises:
+        UsageError: they do not fit the model.
     """
     from enginebench.models.precision.calibration_data import open_data
+    from enginebench.models.task import find_own_data
 
-    if job.data in (None, "fake", "digits") or not artifact.inputs:
-        return None
     source = job.source
-    try:
-        data = open_data(
-            str(job.data),
-            model=source.model,
-            inputs=artifact.inputs,
-            n=DATA_ENTRIES,
-            seed=source.seed,
-            input_size=source.input_size,
-            task=job.task,
-        )
-    except UsageError:  # whoever needs the data says what is wrong with them
+    if job.data in (None, "fake", find_own_data(source.model)) or not artifact.inputs:
         return None
+    data = open_data(
+        str(job.data),
+        model=source.model,
+        inputs=artifact.inputs,
+        n=DATA_ENTRIES,
+        seed=source.seed,
+        input_size=source.input_size,
+        split="evaluate",
+    )
     return [data.read(i, i + 1) for i in range(data.n)]
 
 
@@ -105,7 +112,12 @@ def _make_from_torch(
     job: SourceJob, given: Sequence[Feeds] | None, note: NoteCall
 ) -> tuple[tuple[Artifact, ...], str | None]:
     """(the PyTorch artifact, and its graph if one is wanted; why there is no graph)."""
-    from enginebench.models.torch.source import make_torch_artifact
+    try:
+        from enginebench.models.torch.source import make_torch_artifact
+    except (ImportError, OSError) as error:
+        raise BackendUnavailable(
+            f"PyTorch is installed and cannot be imported ({error}). Reinstall it: {PYTORCH.fix}"
+        ) from error
 
     note("loading the model")
     source = job.source
@@ -119,6 +131,7 @@ def _make_from_torch(
         input_shapes=source.input_shapes,
         given=given[0] if given else None,
     )
+    given = given or draw_data(job, made)  # what does not fit is refused before the export
     if not job.onnx:
         return (made,), None
     note("exporting to ONNX")
@@ -252,7 +265,6 @@ def quantize_graph(job: QuantizeJob, note: NoteCall) -> QuantizeAnswer:
             n=job.n,
             seed=job.seed,
             input_size=job.input_size,
-            task=job.task,
         )
     calibration = _find_ranges(job, data, note) if data is not None and job.recipe != "nncf" else None
     note(f"to {job.precision}")

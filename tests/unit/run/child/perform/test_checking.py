@@ -18,7 +18,7 @@ from enginebench.core.records import Artifact, EngineSpec
 from enginebench.models.onnx.source import read_onnx
 from enginebench.workflow.child.jobs import BuildAnswer, BuildJob, PrepareJob
 from enginebench.workflow.child.opening import lower_first, open_for
-from enginebench.workflow.child.perform import build, checking
+from enginebench.workflow.child.perform import build
 from fakes.tensorrt_modules import forget_modules, use_fakes
 from fakes.trtexec_shim import install_trtexec
 
@@ -141,8 +141,8 @@ def test_labels_that_lie_near_a_tie_are_no_other_network(
         answers[0]["y"][:wrong] += 1
         return answers
 
-    real = checking._ask_graph
-    monkeypatch.setattr(checking, "_ask_graph", ask)
+    real = build._ask_graph
+    monkeypatch.setattr(build, "_ask_graph", ask)
     wrong = 1
     print(build_file("tensorrt", path).artifact.caveats)
     assert asked == [calls]

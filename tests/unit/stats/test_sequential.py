@@ -1,0 +1,123 @@
+"""Trials that end early: how often that is wrong, what is printed then, and which rows go on."""
+
+from __future__ import annotations
+
+import importlib.util
+import math
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from types import ModuleType
+
+import numpy as np
+import pytest
+from msgspec.structs import replace
+
+from enginebench.analyze.diff import diff_results
+from enginebench.analyze.distributions import quantile_of_t
+from enginebench.analyze.intervals import Spread
+from enginebench.analyze.sequential import can_change, find_level, list_open
+from enginebench.analyze.standing import compare_rows, weigh
+from enginebench.core.limits import LEVELS, MARGIN, MOST
+from samples import make_result
+
+SCRIPT = Path(__file__).parents[3] / "benchmarks" / "sequential.py"
+
+
+@pytest.fixture(scope="module")
+def simulation() -> Iterator[ModuleType]:
+    spec = importlib.util.spec_from_file_location("sequential", SCRIPT)
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules["sequential"] = module
+    spec.loader.exec_module(module)
+    yield module
+    del sys.modules["sequential"]
+
+
+def test_all_looks_together_miss_the_truth_as_often_as_one_should() -> None:
+    """Whoever looks three times at 95 % misses in 9.6 % of all runs, and by levels of normal theory in 5.8 %."""
+    values = np.random.default_rng(0).standard_normal((200_000, MOST))
+    missed = np.zeros(len(values), dtype=bool)
+    for trials, level in LEVELS.items():
+        seen = values[:, :trials]
+        error = seen.std(axis=1, ddof=1) / math.sqrt(trials)
+        missed |= np.abs(seen.mean(axis=1)) > quantile_of_t((1 + level) / 2, trials - 1) * error
+    assert 0.0475 < missed.mean() < 0.0525
+
+
+def test_simulated_runs_keep_the_error_and_the_coverage(simulation: ModuleType) -> None:
+    figures = simulation.simulate(210, early=True)
+    assert simulation.list_missed(figures) == []
+    assert figures["trials of a configuration"] < 8.5, "most rows end early"
+
+
+def test_stored_runs_of_ten_trials_would_have_said_the_same(simulation: ModuleType) -> None:
+    found = simulation.replay(np.random.default_rng(0), orders=4)
+    assert found["replayed runs"] >= 28 and found["opposite verdicts"] == 0
+    assert found["the same named early"] == found["FASTEST named by ten trials"] > 20
+    assert found["trials"] < 0.8 * found["trials of ten each"]
+
+
+@pytest.mark.parametrize(
+    ("mean", "deviation", "goes_on"),
+    [
+        (0.5, 0.05, False),  # faster, whatever comes
+        (-0.5, 0.05, False),
+        (0.0, 0.004, False),  # equivalent
+        (0.06, 0.04, True),  # a little more would show it
+        (-0.06, 0.04, True),
+        (0.0, 0.2, False),  # ten trials show nothing here
+        (0.005, 0.02, True),  # they might show that it is equivalent
+    ],
+)
+def test_more_trials_only_where_they_can_show_something(mean: float, deviation: float, goes_on: bool) -> None:
+    spread = Spread(mean=mean, error=deviation / math.sqrt(6), freedom=5, n=6)
+    assert can_change(spread, 6, MARGIN) == goes_on
+    assert not can_change(spread, MOST, MARGIN)
+
+
+def test_a_row_that_ended_keeps_nobody_going(simulation: ModuleType) -> None:
+    sway = 0.04 * np.array([1, -1] * 5)
+    close = [simulation.make_row(name, np.exp(logs) * 1e6) for name, logs in (("a", 0 * sway), ("b", 0.06 + sway))]
+    far = simulation.make_row("c", np.exp(1 + sway / 10) * 1e6)
+    rows = [simulation.cut(row, 6) for row in (*close, far)]
+    assert list_open(rows, 6, MARGIN) == {"a", "b"}
+    longer = [simulation.cut(row, 8) for row in close]
+    assert "c" not in list_open([*longer, replace(rows[2], look=6)], 8, MARGIN)
+    assert list_open([longer[0], replace(rows[1], look=6)], 8, MARGIN) == set()
+
+
+def test_the_interval_is_that_of_the_look(simulation: ModuleType) -> None:
+    """In the table, in a comparison of two rows and in a `diff`; a pair counts as far as both go."""
+    rng = np.random.default_rng(2)
+    fixed = [simulation.make_row(n, np.exp(rng.normal(i, 0.05, MOST)) * 1e6) for i, n in enumerate("ab")]
+    early = [replace(simulation.cut(row, 6), look=6) for row in fixed]
+    plain = [replace(row, look=None) for row in early]
+
+    def width(ratio: object) -> float:
+        return math.log(ratio.high / ratio.low)  # type: ignore[attr-defined]
+
+    wider = quantile_of_t((1 + LEVELS[6]) / 2, 5) / quantile_of_t(0.975, 5)
+    found, narrow = (compare_rows(*rows, MARGIN).ratio for rows in (early, plain))
+    assert found is not None and narrow is not None and width(found) == pytest.approx(wider * width(narrow))
+    mixed = compare_rows(replace(fixed[0], look=10), early[1], MARGIN)
+    assert mixed.ratio == found and mixed.reasons == (), (
+        "the trials beyond the look have no partner, and that is no doubt"
+    )
+    assert weigh(early[0], None).summary.p50.level == LEVELS[6]  # type: ignore[union-attr]
+    sides = [([rows[0]], [replace(rows[1], id="a")]) for rows in (early, plain)]
+    diffs = [diff_results(*side, neighbours=True).rows[0].ratio for side in sides]
+    assert diffs == [found, narrow]
+
+
+@pytest.mark.parametrize(("looks", "level"), [((None, None), 0.95), ((6, None), LEVELS[6]), ((10, 8), LEVELS[8])])
+def test_the_first_look_decides(looks: tuple[int | None, ...], level: float) -> None:
+    assert find_level(*(replace(make_result("ort"), look=look) for look in looks)) == level
+
+
+@pytest.mark.parametrize("look", [-1, 0, 3, 7, 99])
+def test_a_look_that_no_run_has_is_taken_as_the_next_one(look: int) -> None:
+    assert find_level(replace(make_result("ort"), look=look)) == (
+        LEVELS[6] if look < 7 else LEVELS[8 if look == 7 else 10]
+    )

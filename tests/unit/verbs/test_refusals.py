@@ -1,0 +1,112 @@
+"""What cannot be is refused at once: before the machine is waited for, and before anything is started."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from enginebench.workflow.verbs.quantize import quantize_file
+
+import enginebench
+from enginebench.core.errors import EngineBenchError, UsageError
+from enginebench.workflow.child import isolate
+from processes import Cli, environment
+from reporters import Silent
+
+
+@pytest.fixture(autouse=True)
+def nothing_starts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No child and no lock: whoever asks for one is too late."""
+
+    def refuse(*args: object, **more: object) -> None:
+        raise AssertionError("something was started, or waited for")
+
+    for module in ("main_job", "verbs.bench", "verbs.load", "verbs.stages", "search.sitting"):
+        monkeypatch.setattr(f"enginebench.workflow.{module}.lock_devices", refuse)
+    monkeypatch.setattr(isolate.Child, "__enter__", refuse)
+
+
+MODEL = ("run", "digits-cnn", "--engines", "fake")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "message"),
+    [
+        (
+            (*MODEL[:3], "fake:latency_us=long"),
+            2,
+            "option latency_us='long' of engine fake must be a number, zero or more",
+        ),
+        ((*MODEL[:3], "fake:latency_us=-1"), 2, "option latency_us='-1' of engine fake must be a number, zero or more"),
+        (("run", "nosuch"), 2, "unknown model 'nosuch'"),
+        (("run", "nosuch.onnx"), 5, "model 'nosuch.onnx': no such file"),
+        ((*MODEL, "--data", "nosuch"), 2, "--data nosuch: no such file"),
+        ((*MODEL, "--inputs", "nosuch.npz"), 2, "--inputs nosuch.npz: no such file"),
+        ((*MODEL, "--targets", "nosuch.npy"), 2, "--targets nosuch.npy: no such file"),
+        (
+            (*MODEL, "--weights", "nosuch.pt"),
+            2,
+            "--weights nosuch.pt: no such file or folder; expected default, random, a path",
+        ),
+        ((*MODEL, "--ort-extension", "nosuch.so"), 2, "--ort-extension nosuch.so: no such file"),
+        (("run", "TINY", "--weights", "nosuch.pt"), 2, "tiny.onnx is a graph and brings its own"),
+        (("run", "TINY", "--weights", "random"), 2, "tiny.onnx is a graph and brings its own"),
+        (("bench", "TINY", "--engine", "fake", "--against-precision", "fp16"), 2, "--against-precision need two sides"),
+        (
+            ("bench", "TINY", "--engine", "fake", "--against", "fake@nosuch.onnx"),
+            5,
+            "model 'nosuch.onnx': no such file",
+        ),
+        (("bench", "nosuch.plan", "--engine", "tensorrt"), 5, "model 'nosuch.plan': no such file"),
+        (("load", "TINY", "--engine", "fake", "--qps", "5", "--streams", "0"), 2, "--streams '0': expected"),
+        (("load", "TINY", "--engine", "fake", "--qps", "5", "--max-batch", "x"), 2, "--max-batch 'x': expected"),
+        (("load", "TINY", "--engine", "fake", "--arrivals", "nosuch.txt"), 5, "nosuch.txt"),
+        (("load", "TINY", "--engine", "fake", "--arrivals", "late.txt"), 5, "late.txt, line 2: found '1'"),
+        (("tune", "TINY", "--engines", "fake", "--data", "nosuch"), 2, "--data nosuch: no such file"),
+        (("stages", "nosuch", "--engine", "fake"), 2, "unknown model 'nosuch'"),
+        (("sweep", "spec.toml", "--dry-run", "--kind", "nosuch"), 2, "--kind nosuch is not in the sweep"),
+        (("sweep", "spec.toml", "--dry-run", "--on", "nosuch"), 2, "--on nosuch: expected local"),
+    ],
+)
+def test_at_once(
+    cli: Cli, tiny_onnx: Path, tmp_path: Path, arguments: tuple[str, ...], code: int, message: str
+) -> None:
+    (tmp_path / "late.txt").write_text("2\n1\n")
+    (tmp_path / "spec.toml").write_text(
+        'engines = ["fake"]\n[[model]]\nname = "digits-mlp"\n[[machine]]\nkind = "this"\n'
+    )
+    done = cli(*(str(tiny_onnx) if word == "TINY" else word for word in arguments))
+    assert (done.returncode, message in done.stderr) == (code, True), done.stderr
+    assert not (tmp_path / "results").exists()
+
+
+def test_a_program_is_refused_at_once(tiny_onnx: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(UsageError, match="--data '': no such file"):
+        enginebench.run("digits-cnn", engines=["fake"], data="")
+    with pytest.raises(UsageError, match="against_precision"):
+        enginebench.bench(tiny_onnx, "fake", against_precision="fp16")
+    with pytest.raises(EngineBenchError, match=r"no row can run here: .* To add: pip install"):
+        enginebench.run(tiny_onnx, engines=["tensorrt"])
+
+
+def test_bf16_takes_no_ranges_and_fp16_looks_at_them(tiny_onnx: Path, tmp_path: Path) -> None:
+    ranges, out = tmp_path / "nosuch.json", tmp_path / "made.onnx"
+    with pytest.raises(UsageError, match="--to bf16 takes no ranges"):
+        quantize_file(tiny_onnx, out, to="bf16", recipe=None, calib=ranges, threads=1, reporter=Silent())
+    with pytest.raises(EngineBenchError, match=r"nosuch\.json"):
+        quantize_file(tiny_onnx, out, to="fp16", recipe=None, calib=ranges, threads=1, reporter=Silent())
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="there is no /dev/full")
+@pytest.mark.parametrize("arguments", [("models",), ("models", "--json"), ("--help",)])
+def test_a_full_disk_is_an_error_and_no_traceback(tmp_path: Path, arguments: tuple[str, ...]) -> None:
+    with Path("/dev/full").open("w") as full:
+        command = [sys.executable, "-m", "enginebench", *arguments]
+        done = subprocess.run(
+            command, env=environment(tmp_path), stdout=full, stderr=subprocess.PIPE, text=True, check=False
+        )
+    assert (done.returncode, done.stderr) == (5, f"error: the output cannot be written: {os.strerror(28)}\n")
