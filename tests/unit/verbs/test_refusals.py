@@ -8,13 +8,11 @@ import sys
 from pathlib import Path
 
 import pytest
-from enginebench.workflow.verbs.quantize import quantize_file
 
 import enginebench
 from enginebench.core.errors import EngineBenchError, UsageError
 from enginebench.workflow.child import isolate
 from processes import Cli, environment
-from reporters import Silent
 
 
 @pytest.fixture(autouse=True)
@@ -96,9 +94,9 @@ def test_a_program_is_refused_at_once(tiny_onnx: Path, tmp_path: Path, monkeypat
 def test_bf16_takes_no_ranges_and_fp16_looks_at_them(tiny_onnx: Path, tmp_path: Path) -> None:
     ranges, out = tmp_path / "nosuch.json", tmp_path / "made.onnx"
     with pytest.raises(UsageError, match="--to bf16 takes no ranges"):
-        quantize_file(tiny_onnx, out, to="bf16", recipe=None, calib=ranges, threads=1, reporter=Silent())
+        enginebench.quantize(tiny_onnx, "bf16", out, calib=ranges, threads=1)
     with pytest.raises(EngineBenchError, match=r"nosuch\.json"):
-        quantize_file(tiny_onnx, out, to="fp16", recipe=None, calib=ranges, threads=1, reporter=Silent())
+        enginebench.quantize(tiny_onnx, "fp16", out, calib=ranges, threads=1)
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="there is no /dev/full")
