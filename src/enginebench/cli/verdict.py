@@ -21,12 +21,13 @@ def finish_diff(document: DiffDocument, *, gate: bool, junit: Path | None, summa
     from rich.console import Console
 
     from enginebench.core.store import encode
-    from enginebench.report.run.terminal import print_diff
+    from enginebench.report.run.diff import list_diff
+    from enginebench.report.terminal import print_sections
 
     if as_json:
         click.echo(encode(document).decode())
     else:
-        print_diff(document, Console(highlight=False), gate=gate)
+        print_sections(list_diff(document, gate=gate), Console(highlight=False))
     write_verdict(document, junit, summary, gate=gate)
     if gate:
         check_gate(document)
@@ -36,8 +37,9 @@ def write_verdict(document: DiffDocument, junit: Path | None, summary: Path | No
     """Writes JUnit XML and appends the markdown to the summary, as CI servers expect."""
     from enginebench.core.errors import ArtifactError
     from enginebench.core.store import write_atomic
+    from enginebench.report.markdown import format_sections
+    from enginebench.report.run.diff import list_diff
     from enginebench.report.run.junit import format_junit
-    from enginebench.report.run.markdown import format_diff_markdown
 
     if junit is not None:
         write_atomic(junit, format_junit(document).encode())
@@ -45,7 +47,7 @@ def write_verdict(document: DiffDocument, junit: Path | None, summary: Path | No
         try:
             summary.parent.mkdir(parents=True, exist_ok=True)
             with summary.open("a", encoding="utf-8") as file:
-                file.write(format_diff_markdown(document, gate=gate))
+                file.write(format_sections(list_diff(document, gate=gate), level=3))
         except OSError as error:
             raise ArtifactError(f"cannot write {summary}: {error.strerror}. Choose another --summary") from error
 

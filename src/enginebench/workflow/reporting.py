@@ -19,14 +19,22 @@ from enginebench.core.store import encode, read_record, write_atomic
 from enginebench.report.bundle import load_bundle
 from enginebench.report.charts import render_png
 from enginebench.report.csv_table import format_csv
-from enginebench.report.run.charts import Chart, draw_run
-from enginebench.report.run.markdown import format_markdown
-from enginebench.report.run.page import format_page
+from enginebench.report.markdown import format_sections
+from enginebench.report.page import format_page
+from enginebench.report.run.charts import draw_run
+from enginebench.report.run.columns import list_fields
 from enginebench.report.run.rows import RunDocument, describe_run
+from enginebench.report.run.sections import list_report
+from enginebench.report.run.series import label_rows
+from enginebench.report.table import Chart
 from enginebench.report.trtexec.page import write_trtexec_page
 from enginebench.report.trtexec.report import render_trtexec_folder
 from enginebench.workflow.folder import RunRecord, check_inside, read_results
 
+FOOTER = (
+    "p50: geometric mean of the medians of all trials. p99: nearest rank of all calls. Speed-up: ratio of medians of "
+    "paired trials, with its 95 % interval."
+)
 FORMATS = ("html", "md", "csv", "json", "png")
 FILES = {"html": "report.html", "md": "report.md", "csv": "table.csv", "json": "report.json"}
 # These need the extra `report`; without it the others are written, and a note says how to install it.
@@ -185,13 +193,14 @@ def _render(
     if name == "json":
         return encode(document, indent=2)
     if name == "csv":
-        return format_csv(document).encode()
-    if name == "md":
-        return format_markdown(document, [path.name for path in pictures]).encode()
+        return format_csv(list_fields(), document.rows).encode()
     command, started = (record.command, record.started_utc) if record else ((), "")
     refusals = {result.id: explain_refusal(result) for result in results}
-    page = format_page(document, charts, load_bundle(), command=command, started_utc=started, refusals=refusals)
-    return page.encode()
+    sections = list_report(document, charts=charts, command=command, started_utc=started, refusals=refusals)
+    if name == "md":
+        return format_sections(sections, pictures=[path.name for path in pictures]).encode()
+    title = f"{document.model}: engines compared"
+    return format_page(title, sections, bundle=load_bundle(), labels=label_rows(document), footer=FOOTER).encode()
 
 
 def report_folder(root: Path, formats: Sequence[str]) -> Written:

@@ -12,10 +12,9 @@ from enginebench.cli.door import group
 from enginebench.core.caveats import make_caveat
 from enginebench.models.zoo import BUILTIN
 from enginebench.report.history.table import HistoryDocument, HistoryRow, print_history
-from enginebench.report.run.terminal import print_run
 from enginebench.report.sweep.document import SweepCell, SweepDocument, SweepRow
 from enginebench.report.sweep.terminal import print_sweep
-from samples import make_estimate, make_run
+from samples import make_estimate
 
 
 def make_history() -> HistoryDocument:
@@ -92,9 +91,7 @@ def _doubt(figure):  # type: ignore[no-untyped-def]
 def show(what: str, width: int) -> list[str]:
     out = io.StringIO()
     console = Console(file=out, width=width)
-    if what == "run":
-        print_run(make_run(accuracy=True), console, head=True)
-    elif what == "history":
+    if what == "history":
         print_history(make_history(), console, 20)
     else:
         print_sweep(make_sweep(), console)
@@ -105,7 +102,6 @@ def show(what: str, width: int) -> list[str]:
 @pytest.mark.parametrize(
     ("what", "names"),
     [
-        ("run", {"engine", "prec.", "notes", "openvino", "pytorch", "fp32", "int8", "p50"}),
         ("history", {"model", "engine", "prec.", "p50", "ort", "pytorch", "fp32", "int8", "0.003011"}),
         ("sweep", {"model", "engine", "prec.", "ort", "fp32", "suspect", "p50"}),
     ],
@@ -117,17 +113,9 @@ def test_a_row_keeps_its_name_and_its_median(what: str, names: set[str], width: 
     assert any(line.startswith(f"not shown in {width} columns: ") for line in lines)
 
 
-@pytest.mark.parametrize("what", ["run", "history", "sweep"])
+@pytest.mark.parametrize("what", ["history", "sweep"])
 def test_80_columns_hold_every_figure(what: str) -> None:
     assert "not shown" not in "\n".join(show(what, 80))
-
-
-def test_a_run_gives_up_the_least_first() -> None:
-    (said,) = [line for line in show("run", 60) if line.startswith("not shown")]
-    assert "images/s" in said and "speed-up" not in said
-    lines = show("run", 40)
-    said = " ".join(lines[i] for i, line in enumerate(lines) if line.startswith("not shown") for i in (i, i + 1))
-    assert {"images/s,", "diff,"} <= set(said.split())
 
 
 @pytest.mark.parametrize("width", [60, 40])

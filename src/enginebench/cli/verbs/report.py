@@ -7,6 +7,8 @@ from pathlib import Path
 
 import click
 
+from enginebench.cli.options import table_options
+
 
 @click.command("report")
 @click.argument("folder", metavar="DIR")
@@ -25,9 +27,11 @@ import click
 @click.option(
     "--prices", type=click.Path(path_type=Path, dir_okay=False), help="TOML file: what an hour of a machine costs."
 )
-@click.option("--warnings", is_flag=True, help="Print all warnings of a run, not their number alone.")
+@table_options
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document on stdout and nothing else.")
-def command(folder: str, formats: str, out: Path | None, prices: Path | None, warnings: bool, as_json: bool) -> None:
+def command(
+    folder: str, formats: str, out: Path | None, prices: Path | None, wide: bool, warnings: bool, as_json: bool
+) -> None:
     """Write the report on what is in DIR, and print the table.
 
     Example: enginebench report results/first --format md,csv
@@ -49,7 +53,7 @@ def command(folder: str, formats: str, out: Path | None, prices: Path | None, wa
     if out is not None or prices is not None:
         raise UsageError(f"--out and --prices belong to the report on a sweep, and {folder} holds none")
     if holds_run(Path(folder)):
-        _report_run(Path(folder), asked, warnings, as_json)
+        _report_run(Path(folder), asked, wide, warnings, as_json)
     elif (Path(folder) / DOCUMENT).is_file():
         _report_load(Path(folder), asked, as_json)
     else:
@@ -72,11 +76,12 @@ def _report_sweep(url: str, formats: Sequence[str], out: Path | None, prices: Pa
     _list_files(written.paths, written.notes)
 
 
-def _report_run(folder: Path, formats: Sequence[str], warnings: bool, as_json: bool) -> None:
+def _report_run(folder: Path, formats: Sequence[str], wide: bool, warnings: bool, as_json: bool) -> None:
     from rich.console import Console
 
     from enginebench.core.store import encode
-    from enginebench.report.run.terminal import print_run
+    from enginebench.report.run.sections import list_sections
+    from enginebench.report.terminal import print_sections
     from enginebench.workflow.folder import read_results
     from enginebench.workflow.reporting import describe_stored, write_reports
 
@@ -86,7 +91,8 @@ def _report_run(folder: Path, formats: Sequence[str], warnings: bool, as_json: b
     if as_json:
         click.echo(encode(document).decode())
     else:
-        print_run(document, Console(highlight=False), folder=folder, warnings=warnings)
+        sections = list_sections(document, folder=folder, wide=wide, warnings=warnings)
+        print_sections(sections, Console(highlight=False))
         click.echo("", err=True)
     _list_files(written.paths, written.notes)
 

@@ -18,8 +18,8 @@ from enginebench.core.names import slug
 from enginebench.core.records import Estimate
 from enginebench.core.store import encode, write_atomic
 from enginebench.report.charts import Spec, draw_histogram, draw_layers, draw_percentiles, draw_series, render_png
+from enginebench.report.markdown import escape
 from enginebench.report.numbers import format_significant
-from enginebench.report.run.markdown import escape
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

@@ -11,7 +11,7 @@ from rich.text import Text
 
 from enginebench.core.text import clean_text, count_of
 from enginebench.report.numbers import format_range
-from enginebench.report.run.answers import word_notes
+from enginebench.report.run.remarks import word_notes
 from enginebench.report.tune.document import Finalist, TuneDocument
 
 # Dropped candidates that are shown on a terminal; the page has all.
