@@ -38,7 +38,7 @@ def format_sections(sections: Sequence[Section], level: int = 1, pictures: Seque
 
 def _format_part(part: Table | Notes | Chart, pictures: Sequence[str]) -> str:
     if isinstance(part, Table):
-        return "" if part.brief else format_table(part)
+        return "" if part.brief or not part.columns else format_table(part)
     if isinstance(part, Notes):
         return _format_notes(part)
     name = f"{part.name}.png"

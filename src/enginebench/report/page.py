@@ -32,6 +32,7 @@ def format_page(
     footer: str = "",
     labels: Mapping[str, str] | None = None,
     data: object = None,
+    up: str = "",
     script: str = "page.js",
 ) -> str:
     """A whole HTML document.
@@ -43,6 +44,7 @@ def format_page(
         footer: below everything.
         labels: row id -> what charts call it.
         data: for a script of its own.
+        up: the page that this one belongs to.
         script: the asset that makes the page move.
     """
     charts = {part.name: part.spec for section in sections for part in section.parts if isinstance(part, Chart)}
@@ -50,6 +52,7 @@ def format_page(
     scripts = [*([_keep_element_open(bundle)] if bundle and charts else []), _read_asset(script)]
     page: str = _load("page.html").render(
         title=title,
+        up=up,
         head=sections[0],
         sections=sections[1:],
         filters=_list_filters(sections),

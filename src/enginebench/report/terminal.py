@@ -24,6 +24,8 @@ from enginebench.report.table import Column, Notes, Section, Table
 _BAR = (8, 24)
 # A column of words is not made narrower: a name would no longer be read as one.
 _LEAST = 12
+# Nor is the first one, unless it is longer than this.
+_NAME = 20
 _WIDTH = 100
 
 
@@ -60,7 +62,7 @@ def format_text(sections: Sequence[Section]) -> str:
 
 def _draw_part(part: object) -> RenderableType | None:
     if isinstance(part, Table):
-        return None if part.brief else _Fitted(part)
+        return None if part.brief or not part.columns else _Fitted(part)
     return _draw_notes(part) if isinstance(part, Notes) else None
 
 
@@ -102,6 +104,8 @@ class _Fitted:
         cells = {id(column): _list_cells(column, self.table.rows) for column in self.table.columns}
         widths = {name: _measure(texts) for name, texts in cells.items()}
         least = {id(c): min(widths[id(c)], _LEAST) if _folds(c) else widths[id(c)] for c in self.table.columns}
+        first = id(self.table.columns[0])
+        least[first] = min(widths[first], _NAME)
         shown = self._choose(widths, room)
         given: list[Column] = []
         while (spare := max(shown, key=lambda c: c.spare)).spare and sum(least[id(c)] + 1 for c in shown) > room + 1:

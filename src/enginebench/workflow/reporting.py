@@ -11,6 +11,7 @@ from msgspec.structs import replace
 
 from enginebench.analyze.ranking import Ref
 from enginebench.analyze.stages import StagesDocument
+from enginebench.analyze.trtexec.folder import read_folder
 from enginebench.bundle.contents import explain_refusal
 from enginebench.core.errors import MissingDependency, UsageError
 from enginebench.core.limits import MARGIN
@@ -27,8 +28,9 @@ from enginebench.report.run.rows import RunDocument, describe_run
 from enginebench.report.run.sections import list_report
 from enginebench.report.run.series import label_rows
 from enginebench.report.table import Chart
-from enginebench.report.trtexec.page import write_trtexec_page
-from enginebench.report.trtexec.report import render_trtexec_folder
+from enginebench.report.trtexec.report import describe_cases
+from enginebench.report.trtexec.sections import FOOTER as TRTEXEC_FOOTER
+from enginebench.report.trtexec.sections import draw_cases, list_trtexec
 from enginebench.workflow.folder import RunRecord, check_inside, read_results
 
 FOOTER = (
@@ -140,12 +142,28 @@ def report_trtexec(folder: Path, formats: Sequence[str]) -> Written:
     """
     if not {"html", "md", "json", "png"} & set(formats):
         raise UsageError(f"--format {','.join(formats)}: of trtexec's files there are html, md, json and png")
-    paths = render_trtexec_folder(folder, formats) if set(formats) - {"html"} else []
+    cases = read_folder(folder)
+    charts: dict[str, list[Chart]] = {}
+    notes: tuple[str, ...] = ()
     try:
-        page = [write_trtexec_page(folder)] if "html" in formats else []
+        bundle = load_bundle() if "html" in formats else None
+        charts = draw_cases(cases) if set(formats) & set(DRAWN) else {}
     except MissingDependency as error:
-        return Written(paths=tuple(paths), notes=(f"no report.html: {error}",))
-    return Written(paths=(*page, *paths))
+        notes = (f"no {'report.html and no ' if 'html' in formats else ''}pictures: {error}",)
+    paths = _write_pictures(folder, [chart for drawn in charts.values() for chart in drawn]) if "png" in formats else []
+    written = {name: tuple(f"{chart.name}.png" for chart in drawn) for name, drawn in charts.items() if paths}
+    report = describe_cases(cases, written, notes)
+    title = f"trtexec: {folder.name}"
+    sections = list_trtexec(report, title, charts)
+    texts = {
+        "html": lambda: format_page(title, sections, bundle=bundle, footer=TRTEXEC_FOOTER).encode(),
+        "md": lambda: format_sections(sections, pictures=[path.name for path in paths]).encode(),
+        "json": lambda: encode(report, indent=2) + b"\n",
+    }
+    made = [name for name in formats if name in texts and not (name == "html" and notes)]
+    for name in made:
+        write_atomic(folder / FILES[name], texts[name]())
+    return Written(paths=(*(folder / FILES[name] for name in made), *paths), notes=notes if "html" in formats else ())
 
 
 def read_stages(root: Path) -> list[StagesDocument]:

@@ -44,7 +44,8 @@ def command(
 
     from enginebench.cli.progress import open_reporter
     from enginebench.core.store import encode
-    from enginebench.report.accuracy import print_accuracy
+    from enginebench.report.accuracy import list_accuracy
+    from enginebench.report.terminal import print_sections
     from enginebench.workflow.verbs.accuracy import gate_accuracy, measure_side_accuracy
 
     request = common.make_side_request(input_size)
@@ -65,5 +66,5 @@ def command(
     if common.as_json:
         click.echo(encode(document).decode())
     else:
-        print_accuracy(document, Console(highlight=False))
+        print_sections(list_accuracy(document), Console(highlight=False))
     gate_accuracy(document)

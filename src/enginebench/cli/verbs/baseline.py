@@ -71,10 +71,10 @@ def list_verb(store: Path | None, as_json: bool) -> None:
     The list shows model, rows, and when and on which CPU they were measured.
     """
     from rich.console import Console
-    from rich.table import Table
-    from rich.text import Text
 
     from enginebench.core.store import encode
+    from enginebench.report.table import Section, list_texts, make_table
+    from enginebench.report.terminal import print_sections
     from enginebench.workflow.baselines import list_baselines
 
     found = list_baselines(store)
@@ -84,11 +84,9 @@ def list_verb(store: Path | None, as_json: bool) -> None:
     if not found.baselines:
         click.echo(f"no baselines in {found.store}; save one with: enginebench baseline save NAME DIR", err=True)
         return
-    table = Table("name", "model", "rows", "measured", "CPU", box=None)
-    for one in found.baselines:
-        cells = (one.name, one.model, str(one.rows), one.started_utc, one.reason or one.cpu_model)
-        table.add_row(*(Text(clean_text(cell)) for cell in cells))
-    Console(highlight=False).print(table)
+    lines = [(b.name, b.model, str(b.rows), b.started_utc, b.reason or b.cpu_model) for b in found.baselines]
+    table = make_table(list_texts(("name", "model", "rows", "measured", "CPU")), lines)
+    print_sections([Section(parts=(table,))], Console(highlight=False))
 
 
 @command.command("rm")

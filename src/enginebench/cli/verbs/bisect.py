@@ -119,21 +119,23 @@ def command(
 
 def _print(document: BisectDocument) -> None:
     from rich.console import Console
-    from rich.table import Table
-    from rich.text import Text
 
-    from enginebench.core.text import clean_text
-    from enginebench.report.numbers import format_range
+    from enginebench.report.numbers import format_ratio
+    from enginebench.report.table import Section, list_texts, make_notes, make_table
+    from enginebench.report.terminal import print_sections
     from enginebench.workflow.verbs.bisect import format_outcome
 
-    table = Table(box=None, pad_edge=False)
-    for heading in ("version", "processes", f"against {document.good}", "ratio", "answers"):
-        table.add_column(heading, overflow="fold")
-    for tried in document.tried:
-        agree = {True: "agree", False: "differ", None: "-"}[tried.outputs_agree]
-        ratio = format_range(tried.ratio, "x") if tried.ratio else "-"
-        table.add_row(tried.version, str(tried.repetitions), tried.verdict.replace("_", " "), ratio, agree)
-    console = Console(highlight=False)
-    console.print(table)
-    for line in format_outcome(document):
-        console.print(Text(clean_text(line)))
+    outputs = {True: "same", False: "changed", None: "-"}
+    lines = [
+        (
+            tried.version,
+            tried.verdict.replace("_", " "),
+            outputs[tried.outputs_agree],
+            str(tried.repetitions),
+            format_ratio(tried.ratio) if tried.ratio else "-",
+        )
+        for tried in document.tried
+    ]
+    columns = list_texts(("version", f"against {document.good}", "outputs"), ("trials", "ratio"))
+    table = make_table(columns, lines)
+    print_sections([Section(parts=(*make_notes([*format_outcome(document)]), table))], Console(highlight=False))

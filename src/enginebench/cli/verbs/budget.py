@@ -109,22 +109,13 @@ def _save_picture(budget: Budget, path: Path) -> None:
 def print_budget(budget: Budget) -> None:
     """Prints the terms as a table, then what follows from them."""
     from rich.console import Console
-    from rich.table import Table
-    from rich.text import Text
 
-    from enginebench.core.text import clean_text
+    from enginebench.report.table import Section, list_texts, make_notes, make_table
+    from enginebench.report.terminal import print_sections
 
-    table = Table(box=None, pad_edge=False)
-    table.add_column("term")
-    table.add_column("ms", justify="right")
-    table.add_column("share", justify="right")
-    for name, time in budget.terms_ms.items():
-        table.add_row(name, f"{time:.6g}", f"{budget.shares[name]:.1%}")
-    table.add_row("total", f"{budget.total_ms:.6g}", "")
-    console = Console(highlight=False)
-    console.print(table)
-    for line in describe_budget(budget):
-        console.print(Text(clean_text(line)), soft_wrap=True)
+    lines = [(name, f"{time:.6g}", f"{budget.shares[name]:.1%}") for name, time in budget.terms_ms.items()]
+    table = make_table(list_texts(("term",), ("ms", "share")), [*lines, ("total", f"{budget.total_ms:.6g}", "")])
+    print_sections([Section(parts=(table, *make_notes(describe_budget(budget))))], Console(highlight=False))
 
 
 def describe_budget(budget: Budget) -> list[str]:

@@ -53,7 +53,8 @@ def command(
     from enginebench.cli.progress import open_reporter
     from enginebench.core.errors import GateFailed
     from enginebench.core.store import encode
-    from enginebench.report.drift import print_drift
+    from enginebench.report.drift import list_drift
+    from enginebench.report.terminal import print_sections
     from enginebench.workflow.verbs.drift import measure_sides, parse_limits
 
     limits = parse_limits(limit) if limit else None
@@ -73,6 +74,6 @@ def command(
     if common.as_json:
         click.echo(encode(document).decode())
     else:
-        print_drift(document, Console(highlight=False))
+        print_sections(list_drift(document), Console(highlight=False))
     if document.gate and not document.passed:
         raise GateFailed("; ".join(document.exceeded) or "there was nothing to compare")

@@ -80,11 +80,10 @@ def remove_verb(name: str, as_json: bool) -> None:
 
 def _show(lines: tuple[EnvironmentLine, ...], as_json: bool) -> None:
     from rich.console import Console
-    from rich.table import Table
-    from rich.text import Text
 
     from enginebench.core.store import encode
-    from enginebench.core.text import clean_text
+    from enginebench.report.table import Section, list_texts, make_table
+    from enginebench.report.terminal import print_sections
     from enginebench.workflow.child.places import environments_folder
     from enginebench.workflow.verbs.environments import EnvironmentsDocument, list_engines_of
 
@@ -95,10 +94,13 @@ def _show(lines: tuple[EnvironmentLine, ...], as_json: bool) -> None:
     if not lines:
         click.echo("no environment was made yet: enginebench env make NAME PACKAGE==VERSION")
         return
-    table = Table(box=None, pad_edge=False)
-    for heading in ("name", "python", "holds"):
-        table.add_column(heading, overflow="fold")
-    for line in lines:
-        held = line.fault or ", ".join(f"{name} {version}" for name, version in list_engines_of(line).items())
-        table.add_row(*(Text(clean_text(cell)) for cell in (line.name, line.python or "-", held)))
-    Console(highlight=False).print(table)
+    found = [
+        (
+            line.name,
+            line.python or "-",
+            line.fault or ", ".join(f"{name} {version}" for name, version in list_engines_of(line).items()),
+        )
+        for line in lines
+    ]
+    table = make_table(list_texts(("name", "python", "holds")), found)
+    print_sections([Section(parts=(table,))], Console(highlight=False))

@@ -62,9 +62,10 @@ def command(
 def _print(document: HistoryDocument, last: int) -> None:
     from rich.console import Console
 
-    from enginebench.report.history.table import print_history
+    from enginebench.report.history.table import list_history
+    from enginebench.report.terminal import print_sections
 
-    print_history(document, Console(highlight=False), last)
+    print_sections(list_history(document, last), Console(highlight=False))
 
 
 def _export(document: HistoryDocument, parquet: Path | None, mlflow: str | None, experiment: str) -> None:

@@ -12,9 +12,9 @@ from enginebench.cli.options import FiniteRange
 
 if TYPE_CHECKING:
     import msgspec
-    from rich.console import RenderableType
 
     from enginebench.analyze.trtexec.records import LayersDocument
+    from enginebench.report.table import Section
 
 F = TypeVar("F", bound=Callable[..., Any])
 FILE = click.Path(path_type=Path)
@@ -59,10 +59,10 @@ def parse_log_verb(
     """
     from enginebench.analyze.trtexec.log import parse_log
     from enginebench.report.trtexec.files import write_log
-    from enginebench.report.trtexec.terminal import render_log
+    from enginebench.report.trtexec.parsed import list_log
 
     document = parse_log(file, model, precision, batch)
-    show(document, as_json, lambda: render_log(document))
+    show(document, as_json, lambda: list_log(document))
     write(document, out, lambda folder: write_log(document, folder))
 
 
@@ -92,12 +92,12 @@ def parse_times_verb(
     from enginebench.analyze.trtexec.times import select_timed, summarize_trace
     from enginebench.analyze.trtexec.trace import read_trace
     from enginebench.report.trtexec.files import write_times
-    from enginebench.report.trtexec.terminal import render_times
+    from enginebench.report.trtexec.parsed import list_times
 
     run = parse_log(log_file).choose_run() if log_file else None
     trace = read_trace(file)
     document = summarize_trace(trace, file, model=model, precision=precision, batch=batch, warmup_ms=warmup_ms, log=run)
-    show(document, as_json, lambda: render_times(document))
+    show(document, as_json, lambda: list_times(document))
     write(document, out, lambda folder: write_times(document, select_timed(trace, file, warmup_ms, run), folder))
 
 
@@ -124,11 +124,11 @@ def parse_profile_verb(
     With --against also the time that no layer explains.
     """
     from enginebench.report.trtexec.files import write_profile
-    from enginebench.report.trtexec.terminal import render_profile
+    from enginebench.report.trtexec.parsed import list_profile
     from enginebench.workflow.verbs.parse import parse_profile
 
     document = parse_profile(file, model=model, precision=precision, batch=batch, against=against)
-    show(document, as_json, lambda: render_profile(document, topk))
+    show(document, as_json, lambda: list_profile(document, topk))
     written = write(document, out, lambda folder: write_profile(document, folder))
     if written and out:
         draw_profile(document, out / "per_layer_time.png", topk)
@@ -166,7 +166,7 @@ def parse_layers_verb(
     For each layer: type, precision and ONNX operators. With --against also how two engines differ.
     """
     from enginebench.report.trtexec.files import write_layers
-    from enginebench.report.trtexec.terminal import render_layers
+    from enginebench.report.trtexec.parsed import list_layers
     from enginebench.workflow.verbs.parse import parse_layers
 
     document = parse_layers(
@@ -178,20 +178,21 @@ def parse_layers_verb(
         against=against,
         against_profile=against_profile,
     )
-    show(document, as_json, lambda: render_layers(document, topk))
+    show(document, as_json, lambda: list_layers(document, topk))
     write(document, out, lambda folder: write_layers(document, folder))
 
 
-def show(document: msgspec.Struct, as_json: bool, render: Callable[[], RenderableType]) -> None:
+def show(document: msgspec.Struct, as_json: bool, list_sections: Callable[[], list[Section]]) -> None:
     """Prints the JSON document, or the tables."""
     from rich.console import Console
 
     from enginebench.core.store import encode
+    from enginebench.report.terminal import print_sections
 
     if as_json:
         click.echo(encode(document).decode())
     else:
-        Console(highlight=False).print(render())
+        print_sections(list_sections(), Console(highlight=False))
 
 
 def write(document: msgspec.Struct, out: Path | None, write_all: Callable[[Path], list[Path]]) -> bool:

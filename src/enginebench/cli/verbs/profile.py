@@ -46,7 +46,7 @@ def command(
     from enginebench.analyze.limits.layers import make_layers, make_profile
     from enginebench.cli.progress import open_reporter
     from enginebench.cli.verbs.parse import draw_profile, show
-    from enginebench.report.layer_table import render_engine_profile, write_engine_profile
+    from enginebench.report.layer_table import list_engine_profile, write_engine_profile
     from enginebench.workflow.verbs.profile import TIMED_S, profile_target
 
     request = common.make_row_request(
@@ -55,7 +55,7 @@ def command(
     with open_reporter() as reporter:
         made = profile_target(request, reporter=reporter, wait=wait)
     document, layers = made.document, made.profile.layers
-    show(document, common.as_json, lambda: render_engine_profile(document, topk))
+    show(document, common.as_json, lambda: list_engine_profile(document, topk))
     if out is not None:
         profile = make_profile(layers, made.profile.runs)
         for path in write_engine_profile(document, profile, out):

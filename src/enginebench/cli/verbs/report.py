@@ -64,14 +64,15 @@ def _report_sweep(url: str, formats: Sequence[str], out: Path | None, prices: Pa
     from rich.console import Console
 
     from enginebench.core.store import encode
-    from enginebench.report.sweep.terminal import print_sweep
+    from enginebench.report.sweep.sections import list_sweep
+    from enginebench.report.terminal import print_sections
     from enginebench.workflow.fleet.reporting import report_sweep
 
     document, written = report_sweep(url, formats, out, prices)
     if as_json:
         click.echo(encode(document).decode())
     else:
-        print_sweep(document, Console(highlight=False))
+        print_sections(list_sweep(document), Console(highlight=False))
         click.echo("", err=True)
     _list_files(written.paths, written.notes)
 
@@ -101,7 +102,8 @@ def _report_load(folder: Path, formats: Sequence[str], as_json: bool) -> None:
     from rich.console import Console
 
     from enginebench.core.store import encode
-    from enginebench.report.load.terminal import print_load
+    from enginebench.report.load.sections import list_load
+    from enginebench.report.terminal import print_sections
     from enginebench.workflow.verbs.load import read_load, report_load
 
     document = read_load(folder)
@@ -109,7 +111,7 @@ def _report_load(folder: Path, formats: Sequence[str], as_json: bool) -> None:
     if as_json:
         click.echo(encode(document).decode())
     else:
-        print_load(document, Console(highlight=False))
+        print_sections(list_load(document), Console(highlight=False))
     _list_files(paths, notes)
 
 

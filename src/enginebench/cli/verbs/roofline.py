@@ -35,14 +35,14 @@ def command(
     """
     from enginebench.cli.progress import open_reporter
     from enginebench.cli.verbs.parse import draw, show
-    from enginebench.report.roofline import draw_ceilings, render_ceilings
+    from enginebench.report.roofline import draw_ceilings, list_ceilings
     from enginebench.workflow.ceilings import store_ceilings
     from enginebench.workflow.verbs.roofline import measure_ceilings, read_request
 
     request = read_request(precisions, threads, device, quick)
     with open_reporter() as reporter:
         document = measure_ceilings(request, reporter=reporter, wait=wait)
-    show(document, as_json, lambda: render_ceilings(document))
+    show(document, as_json, lambda: list_ceilings(document))
     for path in store_ceilings(document, out):
         click.echo(str(path), err=True)
     if out is not None:

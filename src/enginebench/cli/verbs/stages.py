@@ -69,7 +69,8 @@ def command(
     from enginebench.cli.progress import open_reporter
     from enginebench.core.store import encode, write_atomic
     from enginebench.measure.pin import default_threads
-    from enginebench.report.stages import print_stages
+    from enginebench.report.stages import list_stages
+    from enginebench.report.terminal import print_sections
     from enginebench.workflow.verbs.stages import measure_stages
 
     request = common.make_row_request(target, engine, precision, batch, time_limit_s=time_limit, input_size=input_size)
@@ -88,4 +89,4 @@ def command(
     if common.as_json:
         click.echo(encode(document).decode())
     else:
-        print_stages(document, Console(highlight=False))
+        print_sections(list_stages(document), Console(highlight=False))

@@ -51,7 +51,8 @@ def command(
     from enginebench.cli.progress import open_reporter
     from enginebench.core.errors import MeasurementError, UsageError
     from enginebench.core.store import encode
-    from enginebench.report.sweep.terminal import print_sweep
+    from enginebench.report.sweep.sections import list_sweep
+    from enginebench.report.terminal import print_sections
     from enginebench.workflow.fleet.spec import read_spec
     from enginebench.workflow.verbs.sweep import plan_sweep, run_sweep
 
@@ -75,7 +76,7 @@ def command(
     if as_json:
         click.echo(encode(document).decode())
     else:
-        print_sweep(document, Console(highlight=False))
+        print_sections(list_sweep(document), Console(highlight=False))
         click.echo(f"\nStored in {out}. The page: enginebench report {out}", err=True)
     if not any(cell.row is not None and cell.row.status == "ok" for cell in document.cells):
         raise MeasurementError("no cell of the sweep has a figure; each says why, above")
@@ -85,14 +86,12 @@ def _print_plan(plan: SweepPlan, as_json: bool) -> None:
     from rich.console import Console
 
     from enginebench.core.store import encode
-    from enginebench.report.sweep.terminal import print_cells, print_kinds
+    from enginebench.report.sweep.sections import list_plan
+    from enginebench.report.terminal import print_sections
 
     if as_json:
         click.echo(encode(plan).decode())
         return
-    console = Console(highlight=False)
     rows = [(c.model, c.machine, c.engine, c.precision, str(c.batch), c.scope) for c in plan.cells]
-    print_cells(rows, console)
-    console.print()
     kinds = [(k.machine_kind, k.groups, k.rows, k.processes, k.at_most_s) for k in plan.kinds]
-    print_kinds(kinds, plan.start_s, console)
+    print_sections(list_plan(rows, kinds, plan.start_s), Console(highlight=False))

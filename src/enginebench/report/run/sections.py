@@ -107,7 +107,12 @@ def list_facts(document: RunDocument, *, shapes: bool = False) -> list[str]:
     )
     timed = dict.fromkeys(show_shapes(row.shapes) for row in rows if row.shapes)
     parts += ["; ".join(timed)] if shapes else []
-    parts.append(_name_device(document.machine, rows))
+    threads = {row.threads for row in rows}
+    devices = {row.device for row in rows}
+    if document.machine is None or len(devices) != 1:
+        parts.append(", ".join(sorted(devices)))
+    else:
+        parts.append(name_machine(document.machine, devices.pop(), threads.pop() if len(threads) == 1 else None))
     trials = sorted({row.processes for row in rows if row.n})
     if trials:
         count = str(trials[0]) if len(trials) == 1 else f"{trials[0]} to {trials[-1]}"
@@ -130,14 +135,11 @@ def _name_setting(row: Row, names: Sequence[str]) -> str:
     return ", ".join(texts[name] for name in names if texts[name])
 
 
-def _name_device(machine: Machine | None, rows: Sequence[Row]) -> str:
-    devices = {row.device for row in rows}
-    if machine is None or len(devices) != 1:
-        return ", ".join(sorted(devices))
-    if devices != {"cpu"}:
-        return "GPU: " + ", ".join(dict.fromkeys(gpu.name for gpu in machine.gpus)) if machine.gpus else devices.pop()
-    threads = {row.threads for row in rows}
-    return f"CPU: {machine.cpu_model}" + (f", {count_of(threads.pop(), 'threads')}" if len(threads) == 1 else "")
+def name_machine(machine: Machine, device: str = "cpu", threads: int | None = None) -> str:
+    """`CPU: AMD EPYC, 2 threads`, `GPU: NVIDIA H200`."""
+    if device != "cpu":
+        return f"GPU: {', '.join(dict.fromkeys(gpu.name for gpu in machine.gpus)) or device}"
+    return f"CPU: {machine.cpu_model}" + (f", {count_of(threads, 'threads')}" if threads else "")
 
 
 def list_tables(document: RunDocument, *, wide: bool = False) -> list[Section]:
