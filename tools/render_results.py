@@ -21,10 +21,15 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import msgspec
+from msgspec.structs import replace
 
 from enginebench.core.text import clean_text
-from enginebench.report.run.markdown import escape, format_answer, format_batches, format_tables
+from enginebench.report.markdown import escape, format_sections
+from enginebench.report.run.batches import make_batches
+from enginebench.report.run.remarks import list_warnings
 from enginebench.report.run.rows import Row, RunDocument
+from enginebench.report.run.sections import format_answer, list_facts, list_others, list_tables
+from enginebench.report.table import Section, make_notes
 from enginebench.workflow.folder import RunFolder, read_results
 from enginebench.workflow.reporting import describe_stored
 
@@ -44,12 +49,16 @@ def read_archive(path: Path) -> RunDocument:
 def render_rows(path: Path) -> str:
     """The answer and the tables of a stored run."""
     document = read_archive(path)
-    return "\n".join([*format_answer(document), "", *format_tables(document, level=4)])
+    tables = [replace(section, title=section.title.capitalize()) for section in list_tables(document)]
+    facts = " · ".join([document.model, *list_facts(document, shapes=True)])
+    head = Section(parts=(*make_notes([facts]), format_answer(document)))
+    sections = [head, *tables, *list_others(document), Section(parts=(list_warnings(document),))]
+    return format_sections(sections, level=3).rstrip("\n")
 
 
 def render_batches(path: Path) -> str:
     """Latency against throughput of a stored run of several batches."""
-    return "\n".join(format_batches(read_archive(path), level=4)[2:]).rstrip("\n")
+    return format_sections([Section(parts=tuple(make_batches(read_archive(path).rows)))]).rstrip("\n")
 
 
 def render_repeats(paths: list[Path]) -> str:
@@ -72,10 +81,10 @@ def render_repeats(paths: list[Path]) -> str:
 
 
 def show_median(row: Row) -> str:
-    """In ms, with the verdict where there is one against the row; the status of a row that has none."""
+    """In ms, `~` where it was disturbed; the status of a row that has none."""
     if row.p50_ms is None:
         return row.status
-    return f"{row.p50_ms.value:.4g}{'' if row.validity == 'valid' else f' ({row.validity})'}"
+    return f"{row.p50_ms.value:.4g}{'' if row.validity == 'valid' else ' ~'}"
 
 
 def render_stages(paths: list[Path]) -> str:

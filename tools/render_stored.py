@@ -3,7 +3,7 @@
     python tools/render_stored.py [FOLDER]
 
 A file of tests/data/stored (or FOLDER) for each archive: the answer, the tables of the terminal and of markdown without
-what is said of notes, and a line for each row with a hash of its figures in the JSON document. Run it only where
+its warnings, and a line for each row with a hash of its figures in the JSON document. Run it only where
 stored runs are meant to be shown otherwise, and read the difference before it is committed.
 """
 
@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import re
 import sys
 import tarfile
 from io import StringIO
@@ -22,10 +21,11 @@ from typing import Any
 import msgspec
 from rich.console import Console
 
+from enginebench.report.markdown import format_sections
 from enginebench.report.run.head import format_lines
-from enginebench.report.run.markdown import format_markdown
 from enginebench.report.run.rows import Row, RunDocument
-from enginebench.report.run.terminal import print_run
+from enginebench.report.run.sections import list_report, list_sections
+from enginebench.report.terminal import print_sections
 from enginebench.workflow.folder import read_results
 from enginebench.workflow.reporting import describe_stored
 
@@ -33,8 +33,6 @@ ROOT = Path(__file__).resolve().parent.parent
 GOLDEN = ROOT / "tests" / "data" / "stored"
 # The last digits of a mean depend on the order in which a library adds.
 DIGITS = 6
-# What stands below the tables of the terminal: a legend, notes of all rows, numbered ones, or nothing.
-NOTE = re.compile(r"\? |all:| *\d+ |$")
 
 
 def list_archives() -> list[Path]:
@@ -63,29 +61,16 @@ def render_archive(archive: Path) -> str:
 
 
 def render_terminal(document: RunDocument) -> list[str]:
-    """The tables at 80 columns, without the column of notes and what stands below the tables."""
+    """What `report` prints at 80 columns below the answer."""
     text = StringIO()
-    console = Console(width=80, color_system=None, file=text)
-    print_run(document, console)
-    lines: list[str] = []
-    end = None
-    below = text.getvalue().partition(f"\n{document.model}, ")  # the head is compared as the answer
-    for line in "".join(below[1:]).strip("\n").splitlines():
-        if line.startswith(document.model):
-            end = None
-        elif line.startswith("engine ") and "notes" in line:
-            end = line.index("notes")
-        elif NOTE.match(line):
-            break
-        lines.append(line[:end])
-    return lines
+    print_sections(list_sections(document)[1:], Console(width=80, color_system=None, file=text))
+    return text.getvalue().splitlines()
 
 
 def render_markdown(document: RunDocument) -> list[str]:
-    """The page without its column of notes and without their text."""
-    lines = format_markdown(document).splitlines()
-    kept = [line for line in lines if not line.startswith(("- all rows:", "- note "))]
-    return [f"{line.rpartition(' | ')[0]} |" if line.startswith("| ") else line for line in kept]
+    """The page without its warnings."""
+    sections = [section for section in list_report(document) if section.name != "warnings"]
+    return format_sections(sections).splitlines()
 
 
 def hash_row(row: Row) -> str:

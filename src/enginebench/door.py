@@ -9,7 +9,7 @@ import os
 import re
 import signal
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from importlib import import_module
 from pathlib import Path
 from types import FrameType
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from enginebench.options import Opt
+    from enginebench.report.table import Section
 
 D = TypeVar("D", bound="Struct")
 INTERRUPTED = 130
@@ -260,6 +261,17 @@ def show(document: D, shown: Mapping[str, Any], draw: Callable[[D, Console], Non
         click.echo(encode(document).decode())
     else:
         draw(document, Console(highlight=False))
+
+
+def tables(list_sections: Callable[[D], Sequence[Section]]) -> Callable[[D, Console], None]:
+    """Makes of what lists a document's sections what draws them."""
+
+    def draw(document: D, console: Console) -> None:
+        from enginebench.report.terminal import print_sections
+
+        print_sections(list_sections(document), console)
+
+    return draw
 
 
 def write(document: Struct, out: str | None, write_all: Callable[[Path], list[Path]]) -> Path | None:

@@ -32,6 +32,7 @@ class Summary(Struct, frozen=True, kw_only=True):
     p90: Estimate
     p95: Estimate
     p99: Estimate
+    p999: Estimate
     mean: Estimate
     p50_unmarked: Estimate | None  # without the samples of marked blocks
     n: int
@@ -67,7 +68,7 @@ def summarize(
         raise MeasurementError(f"none of {len(measurements)} processes has a sample; at least one is needed")
     series = [_in_ms(m.latency_ns) for m in kept]
     time = autocorrelation_time(series)
-    asked = (90.0, 95.0, 99.0, *percentiles)
+    asked = (90.0, 95.0, 99.0, 99.9, *percentiles)
     # Together: they share one sorting and one set of draws, which cost more than all the rest.
     estimates = estimate_tails(series, [convert_percent(p) for p in asked], level=level, time=time)
     tails = dict(zip(asked, estimates, strict=True))
@@ -76,6 +77,7 @@ def summarize(
         p90=tails[90.0],
         p95=tails[95.0],
         p99=tails[99.0],
+        p999=tails[99.9],
         mean=_estimate_mean(series, level),
         p50_unmarked=_estimate_unmarked(kept, level),
         n=sum(len(s) for s in series),

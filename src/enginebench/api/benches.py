@@ -16,15 +16,16 @@ from enginebench.api import checks as given
 from enginebench.api.checks import Model, PathLike, Shapes, Side
 from enginebench.api.progress import open_progress
 from enginebench.api.runs import note_folder
-from enginebench.api.tables import draw_text, make_frame
+from enginebench.api.tables import make_frame
 from enginebench.backends.registry import read_engine
 from enginebench.core.errors import BackendUnavailable, GateFailed, MeasurementError, UsageError
 from enginebench.core.limits import MARGIN
 from enginebench.core.names import parse_precision
 from enginebench.core.records import Cache, Result, Scope
-from enginebench.report.bench import BenchDocument, describe_bench, list_rows, render_bench, state_verdict
-from enginebench.report.run.fragment import format_fragment
+from enginebench.report.bench import BenchDocument, describe_bench, list_bench, list_rows, state_verdict
+from enginebench.report.page import format_fragment
 from enginebench.report.run.rows import Row
+from enginebench.report.terminal import format_text
 from enginebench.workflow.folder import default_folder, holds_run
 from enginebench.workflow.request import PERCENTILES, choose_row_batch, merge_options, name_settings, use_trtexec
 from enginebench.workflow.targets.bundles import fill_request, find_row, read_target
@@ -103,10 +104,10 @@ class Bench:
         return self
 
     def __repr__(self) -> str:
-        return draw_text(render_bench(self.document))
+        return format_text(list_bench(self.document))
 
     def _repr_html_(self) -> str:
-        return format_fragment(list_rows(self.document), closing=[self.answer] if self.answer else [])
+        return format_fragment(list_bench(self.document))
 
 
 def bench(

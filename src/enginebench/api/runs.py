@@ -16,15 +16,16 @@ from enginebench.api import checks as given
 from enginebench.api.checks import Axes, Model, PathLike, Shapes
 from enginebench.api.deliveries import deliver
 from enginebench.api.progress import open_progress
-from enginebench.api.tables import draw_text, make_frame
+from enginebench.api.tables import make_frame
 from enginebench.bundle.writing import check_free
 from enginebench.core.errors import EngineBenchError, UsageError
 from enginebench.core.records import Cache, Result, Scope, Task
 from enginebench.models.zoo import OBJECT
-from enginebench.report.run.fragment import format_fragment
+from enginebench.report.page import format_fragment
 from enginebench.report.run.head import format_lines
 from enginebench.report.run.rows import Row, RunDocument
-from enginebench.report.run.terminal import render_run
+from enginebench.report.run.sections import list_sections
+from enginebench.report.terminal import format_text
 from enginebench.workflow.campaign import judge_outcome, judge_precisions
 from enginebench.workflow.folder import RunFolder, RunRecord, default_folder
 from enginebench.workflow.main_job import run_model
@@ -126,10 +127,10 @@ class Run:
         return self
 
     def __repr__(self) -> str:
-        return draw_text(render_run(self.document, folder=self.folder, warnings=False))
+        return format_text(list_sections(self.document, folder=self.folder))
 
     def _repr_html_(self) -> str:
-        return format_fragment(self.document)
+        return format_fragment(list_sections(self.document, folder=self.folder, warnings=True))
 
 
 def run(

@@ -34,17 +34,25 @@ def keep_partial(root: Path) -> Iterator[Callable[[RunRecord, list[Result]], Non
 def _show_partial(root: Path, record: RunRecord, results: Sequence[Result]) -> None:
     from rich.console import Console
 
-    from enginebench.report.run.terminal import print_run
+    from enginebench.report.run.sections import list_sections
+    from enginebench.report.terminal import print_sections
     from enginebench.workflow.folder import format_resume
     from enginebench.workflow.reporting import describe_stored
 
-    print_run(describe_stored(record, results), Console(highlight=False), folder=root)
+    print_sections(list_sections(describe_stored(record, results), folder=root), Console(highlight=False))
     command = format_resume("run", record.request, root)
     click.echo(f"\nThis run is not finished. To continue: {command}", err=True)
 
 
 def finish_run(
-    root: Path, record: RunRecord, results: Sequence[Result], *, as_json: bool, strict_precision: bool
+    root: Path,
+    record: RunRecord,
+    results: Sequence[Result],
+    *,
+    as_json: bool,
+    strict_precision: bool,
+    wide: bool = False,
+    warnings: bool = False,
 ) -> None:
     """Prints the table (or the JSON document) of a run and writes its reports.
 
@@ -55,7 +63,8 @@ def finish_run(
     from rich.console import Console
 
     from enginebench.core.store import encode
-    from enginebench.report.run.terminal import print_run
+    from enginebench.report.run.sections import list_sections
+    from enginebench.report.terminal import print_sections
     from enginebench.workflow.campaign import judge_outcome, judge_precisions
     from enginebench.workflow.classes import format_top_classes
     from enginebench.workflow.folder import RunFolder
@@ -66,7 +75,7 @@ def finish_run(
     if as_json:
         click.echo(encode(document).decode())
     else:
-        print_run(document, Console(highlight=False), folder=root)
+        print_sections(list_sections(document, folder=root, wide=wide, warnings=warnings), Console(highlight=False))
         for line in format_top_classes(RunFolder(root), record, document):
             click.echo(line)
         names = ", ".join(path.name for path in written.paths if path.suffix != ".png")
@@ -109,7 +118,8 @@ def finish_bench(
 
     from enginebench.core.errors import BackendUnavailable, GateFailed, MeasurementError
     from enginebench.core.store import encode, write_atomic
-    from enginebench.report.bench import describe_bench, print_bench, state_verdict
+    from enginebench.report.bench import describe_bench, list_bench, state_verdict
+    from enginebench.report.terminal import print_sections
 
     document = describe_bench(results, margin=margin)
     if out is not None:
@@ -117,7 +127,7 @@ def finish_bench(
     if as_json:
         click.echo(encode(document).decode())
     else:
-        print_bench(document, Console(highlight=False))
+        print_sections(list_bench(document), Console(highlight=False))
         click.echo(f"\nStored in {root}", err=True)
     for result in results:
         if result.status == "skipped":

@@ -213,6 +213,16 @@ def builds_option(function: F) -> F:
     return option(function)
 
 
+def table_options(function: F) -> F:
+    """Adds --wide and --warnings."""
+    for option in (
+        click.option("--warnings", is_flag=True, help="Print all warnings, not their number alone."),
+        click.option("--wide", is_flag=True, help="All columns: also p99.9, throughput, memory, start, roofline."),
+    ):
+        function = option(function)
+    return function
+
+
 def env_option(function: F) -> F:
     """Adds --env; the environments are known from then on."""
     option = click.option(

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Iterable, Mapping
-from typing import get_args
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, get_args
 
 from enginebench.core.errors import UsageError
-from enginebench.core.records import EngineSpec, MeasureSpec, Precision, Recipe
+from enginebench.core.records import EngineSpec, MeasureSpec, Precision, Recipe, Result
 
 
 def parse_engine(text: str) -> tuple[str, dict[str, str]]:
@@ -123,6 +124,10 @@ def row_id(engine: EngineSpec, requested_precision: Precision | None, measure: M
     Engine with its options, precision with recipe, batch, scope, threads, cache; the shapes where a run has several,
     and the device where it is not the CPU.
     """
+    return "-".join(_list_parts(engine, requested_precision, measure))
+
+
+def _list_parts(engine: EngineSpec, requested_precision: Precision | None, measure: MeasureSpec) -> list[str]:
     name = slug(format_engine(engine)) if engine.options else engine.backend
     precision = format_precision(requested_precision, engine.recipe, engine.mix)
     parts = [name, precision.replace("@", ".").replace(" ", "-")]
@@ -131,7 +136,50 @@ def row_id(engine: EngineSpec, requested_precision: Precision | None, measure: M
         parts.append(slug("_".join(f"{name}-{'x'.join(map(str, shape))}" for name, shape in engine.shapes.items())))
     if engine.device != "cpu":
         parts.append(engine.device.replace(":", ""))
-    return "-".join(parts)
+    return parts
+
+
+def find_rows(text: str, results: Iterable[Result]) -> list[str]:
+    """Ids of the rows that a shortened id fits: `ort-fp32`, `ort-int8@cpu-b8`, `openvino`. A whole id fits its own row.
+
+    What may be left out: the precision, its recipe, every setting behind it, and the options of an engine.
+    """
+    known = {result.id: result for result in results}
+    if text in known:
+        return [text]
+    fits: list[str] = []
+    for loose in (False, True):
+        fits = fits or [one for one, result in known.items() if _fits(text.replace("@", "."), result, loose)]
+    return fits
+
+
+def _fits(text: str, result: Result, loose: bool) -> bool:
+    name, precision, *settings = _list_parts(result.engine, result.requested_precision, result.measure)
+    number, _, recipe = precision.partition(".")
+    pattern = re.escape(result.engine.backend if loose else name)
+    pattern += f"(-{re.escape(number)}" + (rf"(\.{re.escape(recipe)})?" if recipe else "") + ")?"
+    return re.fullmatch(pattern + "".join(f"(-{re.escape(part)})?" for part in settings), text) is not None
+
+
+def shorten_ids(rows: Sequence[Any]) -> dict[str, str]:
+    """Row id -> the shortest id that fits it alone: without the settings in which no row differs."""
+    texts: dict[str, Callable[[Any], str]] = {
+        "batch": lambda row: f"b{row.batch}",
+        "scope": lambda row: row.scope,
+        "threads": lambda row: f"t{row.threads}",
+        "cache": lambda row: row.cache,
+    }
+    varied = [name for name in texts if len({getattr(row, name) for row in rows}) > 1]
+    short = {row.id: row.id for row in rows}
+    for whole in (True, False):
+        tried = {}
+        for row in rows:
+            precision = format_precision(row.requested_precision, row.recipe, row.mix).replace(" ", "-")
+            name = slug(row.engine) if whole and ":" in row.engine else row.engine.partition(":")[0]
+            tried[row.id] = "-".join([name, precision, *(texts[key](row) for key in varied)])
+        counts = Counter(tried.values())
+        short |= {one: text for one, text in tried.items() if counts[text] == 1}
+    return short
 
 
 # Finished TensorRT engines, by the names that people give them.

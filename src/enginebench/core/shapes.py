@@ -12,6 +12,8 @@ from enginebench.core.records import Artifact, EngineSpec, TensorSpec
 
 # The name of a first axis that takes any number of entries.
 BATCH_AXIS = "batch"
+# Inputs whose shapes a heading tells; a decoder with a cache has fifty.
+_SHOWN = 4
 
 
 def concrete_shape(spec: TensorSpec, batch: int) -> tuple[int, ...]:
@@ -189,6 +191,15 @@ def fits_shape(expected: Sequence[int | str], found: Sequence[int]) -> bool:
 def show_shape(shape: Sequence[int | str]) -> str:
     """`1x3x224x224`."""
     return "x".join(str(axis) for axis in shape) or "scalar"
+
+
+def show_shapes(shapes: Mapping[str, tuple[int, ...]]) -> str:
+    """The shapes that were timed: `1x3x224x224` of one input, `ids 1x128, mask 1x128` of more."""
+    told = [show_shape(shape) for shape in shapes.values()]
+    if len(told) == 1:
+        return told[0]
+    more = f" and {len(told) - _SHOWN} more" if len(told) > _SHOWN else ""
+    return ", ".join(f"{name} {shape}" for name, shape in list(zip(shapes, told, strict=True))[:_SHOWN]) + more
 
 
 def format_shapes(shapes: Mapping[str, tuple[int, ...]]) -> str:

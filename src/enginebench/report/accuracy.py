@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from msgspec import Struct
-from rich.console import Console
-from rich.text import Text
 
 from enginebench.core.caveats import format_caveat
 from enginebench.core.names import format_engine, format_precision
 from enginebench.core.records import Caveat, EngineSpec, Estimate, Score, Task
-from enginebench.core.text import clean_text, count_of
+from enginebench.core.text import count_of
 from enginebench.report.scores import describe_delta, describe_score
+from enginebench.report.table import Section, make_notes
 
 
 class AccuracyDocument(Struct, frozen=True, kw_only=True):
@@ -41,10 +40,10 @@ class AccuracyDocument(Struct, frozen=True, kw_only=True):
     reference_nonfinite: int = 0
 
 
-def print_accuracy(document: AccuracyDocument, console: Console) -> None:
-    """Prints every score with its interval, then the difference to the reference."""
-    for sentence in describe_accuracy(document):
-        console.print(Text(clean_text(sentence)), soft_wrap=True)
+def list_accuracy(document: AccuracyDocument) -> list[Section]:
+    """Every score with its interval, then the difference to the reference."""
+    first, *others = describe_accuracy(document)
+    return [Section(title=first, parts=tuple(make_notes(others)))]
 
 
 def describe_accuracy(document: AccuracyDocument) -> list[str]:

@@ -6,8 +6,6 @@ from collections.abc import Sequence
 
 from msgspec import Struct
 from msgspec.structs import replace
-from rich.console import Console, Group, RenderableType
-from rich.text import Text
 
 from enginebench.analyze.compare import NOUNS, Comparison
 from enginebench.analyze.diff import gate_sides, hold_answers
@@ -15,10 +13,11 @@ from enginebench.analyze.standing import compare_rows, refuse_ratio, weigh
 from enginebench.analyze.validity import hides_work
 from enginebench.core.limits import MARGIN
 from enginebench.core.records import Result
-from enginebench.core.text import clean_text
 from enginebench.report.numbers import format_range
+from enginebench.report.run.remarks import list_warnings
 from enginebench.report.run.rows import Row, RunDocument, describe_row
-from enginebench.report.run.terminal import render_run
+from enginebench.report.run.sections import list_facts, list_tables
+from enginebench.report.table import Section, make_notes
 
 # Failures that the verdict itself says.
 _SAID = ("slower", "not comparable")
@@ -69,20 +68,20 @@ def _compare(base: Result, cand: Result, margin: float) -> Comparison:
     return gate_sides(hold_answers(found, base, cand), base, cand)
 
 
-def print_bench(document: BenchDocument, console: Console) -> None:
-    """Prints the table of one or two rows, and the verdict."""
-    console.print(render_bench(document, ascii_only=console.options.ascii_only))
-
-
-def render_bench(document: BenchDocument, *, ascii_only: bool = False) -> RenderableType:
-    """The table of one or two rows, the percentiles that were asked for, and the verdict."""
-    parts = [render_run(list_rows(document), ascii_only=ascii_only, head=False)]
+def list_bench(document: BenchDocument) -> list[Section]:
+    """The verdict where there are two rows, the table, the percentiles that were asked for, the warnings."""
+    run = list_rows(document)
+    texts = [state_verdict(document.comparison)] if document.comparison else []
     for name, found in document.row.percentiles_ms.items():
         sure = "" if found.supported else f", too few samples ({found.n})"
-        parts.append(Text(f"p{name}: {format_range(found, ' ms')}{sure}"))
-    if document.comparison is not None:
-        parts.append(Text(clean_text(state_verdict(document.comparison)), style="bold"))
-    return Group(*parts)
+        texts.append(f"p{name}: {format_range(found, ' ms')}{sure}")
+    title = " · ".join([document.model, *list_facts(run)])
+    warnings = list_warnings(run)
+    return [
+        Section(title=title, parts=tuple(make_notes(texts))),
+        *list_tables(run, wide=True),
+        *([Section(parts=(warnings,))] if warnings.lines else []),
+    ]
 
 
 def list_rows(document: BenchDocument) -> RunDocument:

@@ -1,27 +1,31 @@
-"""The rows of a run as CSV after RFC 4180: CRLF line ends, cells quoted where they must be, one number a cell."""
+"""Columns of a table as CSV after RFC 4180: CRLF line ends, cells quoted where they must be, one number a cell."""
 
 from __future__ import annotations
 
 import csv
 import io
+from collections.abc import Iterable, Sequence
 
 from enginebench.core.text import clean_text
-from enginebench.report.run.columns import Cell, list_columns
-from enginebench.report.run.rows import RunDocument
+from enginebench.report.table import Column, Value
 
 
-def format_csv(document: RunDocument) -> str:
-    """The table, its heading first; full precision, empty cells for what was not measured."""
-    columns = list_columns()
+def format_csv(columns: Sequence[Column], rows: Iterable[object]) -> str:
+    """The headings, then a line for each row; full precision, empty cells for what was not measured."""
+    takes = [column.value or column.text for column in columns]
+    return format_lines([column.title for column in columns], ([take(row) for take in takes] for row in rows))
+
+
+def format_lines(heading: Sequence[str], lines: Iterable[Sequence[Value]]) -> str:
+    """The same of cells."""
     buffer = io.StringIO(newline="")
     writer = csv.writer(buffer, lineterminator="\r\n")
-    writer.writerow(columns)
-    for row in document.rows:
-        writer.writerow([format_cell(take(row)) for take in columns.values()])
+    writer.writerow(heading)
+    writer.writerows([format_cell(cell) for cell in line] for line in lines)
     return buffer.getvalue()
 
 
-def format_cell(value: Cell) -> str:
+def format_cell(value: Value) -> str:
     """A cell that no spreadsheet takes for a formula: text that begins with = + - or @ gets an apostrophe before it.
 
     Numbers stay numbers, also negative ones. Control characters are removed.

@@ -5,15 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from msgspec import Struct
-from rich import box
-from rich.console import Console
-from rich.table import Table
-from rich.text import Text
 
 from enginebench.analyze.drift import LIMITS, SampleDrift
 from enginebench.core.caveats import format_caveat
 from enginebench.core.records import Caveat, EngineSpec, OutputDrift
-from enginebench.core.text import clean_text, count_of
+from enginebench.core.text import count_of
+from enginebench.report.table import Section, list_texts, make_notes, make_table
 
 MISSING = "-"
 
@@ -58,25 +55,19 @@ class SamplesDocument(Struct, frozen=True, kw_only=True):
     samples: tuple[SampleDrift, ...]
 
 
-def print_drift(document: DriftDocument, console: Console) -> None:
-    """Prints a table of the outputs, then the verdict."""
+def list_drift(document: DriftDocument) -> list[Section]:
+    """The verdict, then a table of the outputs."""
     asked = "" if document.n >= document.n_asked else f" of {document.n_asked} that were asked for"
     sides = f"{document.candidate.text} against {document.reference.text}"
-    console.print(_line(f"{sides}, {count_of(document.n, 'samples')}{asked}", "bold"))
-    table = Table(box=box.SIMPLE, pad_edge=False)
-    table.add_column("figure")
-    for output in document.outputs:
-        table.add_column(_line(output.name), justify="right")
-    for label, field in FIGURES.items():
-        values = [getattr(output, field) for output in document.outputs]
-        if any(value is not None for value in values):
-            table.add_row(label, *(_format(value) for value in values))
-    console.print(table)
-    for sentence in document.exceeded:
-        console.print(_line(sentence))
-    for caveat in document.caveats:
-        console.print(_line(format_caveat(caveat)))
-    console.print(_line(state_verdict(document), "bold"))
+    lines = [
+        (label, *(_format(getattr(output, name)) for output in document.outputs))
+        for label, name in FIGURES.items()
+        if any(getattr(output, name) is not None for output in document.outputs)
+    ]
+    table = make_table(list_texts(["figure"], [output.name for output in document.outputs]), lines, file="drift")
+    texts = [state_verdict(document), *document.exceeded, *map(format_caveat, document.caveats)]
+    title = f"{sides}, {count_of(document.n, 'samples')}{asked}"
+    return [Section(title=title, parts=(*make_notes(texts), table))]
 
 
 FIGURES = {
@@ -118,7 +109,3 @@ def _format(value: float | int | None) -> str:
     if value is None:
         return MISSING
     return str(value) if isinstance(value, int) else f"{value:.6g}"
-
-
-def _line(text: str, style: str = "") -> Text:
-    return Text(clean_text(text), style=style)

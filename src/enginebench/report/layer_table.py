@@ -1,30 +1,24 @@
-"""Layer times of any engine, for a terminal of 80 columns and as files."""
+"""Layer times of any engine, as sections and as files."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
-from rich.console import Group, RenderableType
-from rich.text import Text
-
 from enginebench.analyze.limits.layers import EngineProfileDocument
 from enginebench.analyze.trtexec.records import ProfileDocument
 from enginebench.core.caveats import format_caveat
-from enginebench.core.text import clean_text, count_of
+from enginebench.core.text import count_of
 from enginebench.report.layer_names import fold_names
 from enginebench.report.numbers import format_significant
+from enginebench.report.table import Section, list_texts, make_notes, make_table
 from enginebench.report.trtexec.files import write_document, write_layer_times
-from enginebench.report.trtexec.terminal import build_groups, format_share, make_table, say
+from enginebench.report.trtexec.parsed import format_share, list_groups
 
-# Of 80 columns; longer names take more lines.
-_NAME_WIDTH = 38
-_TYPE_WIDTH = 14
-_LIMIT_WIDTH = 16
 # A mean of a few runs under a profiler has no more.
 _DIGITS = 4
 
 
-def render_engine_profile(document: EngineProfileDocument, topk: int) -> RenderableType:
+def list_engine_profile(document: EngineProfileDocument, topk: int) -> list[Section]:
     """The slowest layers, the time by precision, and what no layer explains.
 
     Args:
@@ -33,25 +27,20 @@ def render_engine_profile(document: EngineProfileDocument, topk: int) -> Rendera
     """
     engine = f"{document.model}, {document.engine} {document.precision}, {document.device}, batch {document.batch}"
     limited = document.bound_ms is not None
-    table = make_table(["layer", "type", "precision"], ["ms", "share", *(["of limit"] if limited else [])])
-    table.columns[0].max_width = _NAME_WIDTH - (_LIMIT_WIDTH if limited else 0)
-    table.columns[1].max_width = _TYPE_WIDTH
     shown = document.layers[:topk]
-    for layer, name in zip(shown, fold_names([layer.name for layer in shown]), strict=True):
-        texts = [name, layer.type or "-", layer.precision or "-"]
-        cells = [_format_ms(layer.average_ms), format_share(layer.share)]
-        table.add_row(*map(say, texts), *cells, *([format_limit(layer.of_limit, layer.bound_by)] if limited else []))
+    lines = [
+        (name, layer.type or "-", layer.precision or "-", _format_ms(layer.average_ms), format_share(layer.share),
+         format_limit(layer.of_limit, layer.bound_by))
+        for layer, name in zip(shown, fold_names([layer.name for layer in shown]), strict=True)
+    ]  # fmt: skip
     if document.unmapped_share is not None:
-        note = [say("unmapped: no node of the graph"), say("-"), say("-")]
-        unmapped_ms = document.unmapped_share * document.average_ms
-        table.add_row(
-            *note, _format_ms(unmapped_ms), format_share(document.unmapped_share), *(["-"] if limited else [])
-        )
-    parts: list[RenderableType] = [Text(clean_text(engine), style="bold"), table, Text("")]
-    parts += [build_groups("precision", document.by_precision), Text("")]
-    parts += [say(sentence) for sentence in describe_times(document, topk)]
-    doubts = [format_caveat(caveat) for caveat in document.caveats]
-    return Group(*parts, *(say(note) for note in (*document.notes, *doubts)))
+        unmapped_ms = _format_ms(document.unmapped_share * document.average_ms)
+        share = format_share(document.unmapped_share)
+        lines.append(("unmapped: no node of the graph", "-", "-", unmapped_ms, share, "-"))
+    columns = list_texts(["layer", "type", "precision"], ["ms", "share", *(["of peak"] if limited else [])])
+    texts = [*describe_times(document, topk), *document.notes, *map(format_caveat, document.caveats)]
+    groups = list_groups("precision", document.by_precision)
+    return [Section(title=engine, parts=(make_table(columns, lines), groups, *make_notes(texts)))]
 
 
 def describe_times(document: EngineProfileDocument, topk: int) -> list[str]:

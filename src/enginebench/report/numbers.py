@@ -79,6 +79,23 @@ def format_range(estimate: Estimate, unit: str = "") -> str:
     return f"{value} ({format_significant(estimate.low)} to {format_significant(estimate.high)})"
 
 
+def format_ratio(estimate: Estimate) -> str:
+    """The interval of a ratio, `6.7 - 7.7x`; of a single trial, which has none, `about 7.2x`.
+
+    As many digits as tell its ends apart, and tell an end from 1.
+    """
+    low, high = estimate.low, estimate.high
+    if low is None or high is None:
+        return f"about {format_significant(estimate.value, 2)}x"
+    width = high - low
+    if not 0 < width < math.inf:
+        return f"{format_significant(estimate.value)}x"
+    decimals = max(-math.floor(math.log10(width)), 1 if high < 10 else 0)
+    if any(float(f"{end:.{decimals}f}") == 1 != end for end in (low, high)):
+        decimals += 1
+    return f"{low:.{decimals}f} - {high:.{decimals}f}x"
+
+
 def read_label(label: str) -> float:
     """A percentile's label as a number; what a damaged log has instead goes last."""
     try:

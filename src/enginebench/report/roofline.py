@@ -5,12 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from rich.console import Group, RenderableType
-from rich.text import Text
-
-from enginebench.core.text import clean_text
 from enginebench.report.numbers import format_significant
-from enginebench.report.trtexec.terminal import make_table, say
+from enginebench.report.table import Section, list_texts, make_notes, make_table
 
 if TYPE_CHECKING:
     from enginebench.core.ceilings import Ceiling, Ceilings
@@ -30,17 +26,19 @@ NAMES = {
 }
 
 
-def render_ceilings(document: Ceilings) -> RenderableType:
+def list_ceilings(document: Ceilings) -> list[Section]:
     """Every ceiling with the range of its repetitions, and what could not be measured."""
-    table = make_table(["ceiling", "precision", "threads"], ["best", "repetitions", "unit"])
-    for ceiling in document.ceilings:
-        texts = [name_ceiling(ceiling), ceiling.precision or "-", name_threads(ceiling)]
-        table.add_row(*map(say, texts), _number(ceiling.value), _range(ceiling), ceiling.unit)
+    lines = [
+        (name_ceiling(one), one.precision or "-", name_threads(one), _number(one.value), _range(one), one.unit)
+        for one in document.ceilings
+    ]
     gpus = ", ".join(gpu.name for gpu in document.machine.gpus)
-    title = document.machine.cpu_model + (f", {gpus}" if gpus else "")
+    machine = document.machine.cpu_model + (f", {gpus}" if gpus else "")
     count = f"{document.processes} fresh processes" if document.processes > 1 else "one process"
     foot = f"The best that was observed, {count} each. One multiply-accumulate (MAC) is two operations."
-    return Group(Text(clean_text(title), style="bold"), table, Text(""), say(foot), *map(say, document.notes))
+    columns = list_texts(["peak", "precision", "threads"], ["best", "repetitions", "unit"])
+    title = " · ".join(filter(None, (machine, document.measured_utc)))
+    return [Section(title=title, parts=(make_table(columns, lines), *make_notes([foot, *document.notes])))]
 
 
 def name_ceiling(ceiling: Ceiling) -> str:

@@ -1,16 +1,14 @@
-"""Where the time goes from file to label, for a terminal."""
+"""Where the time goes from file to label."""
 
 from __future__ import annotations
 
-from rich import box
-from rich.console import Console, Group
-from rich.table import Table
-from rich.text import Text
+from operator import attrgetter
 
 from enginebench.analyze.stages import StagesDocument
 from enginebench.core.caveats import format_caveat
-from enginebench.core.text import clean_text, count_of
+from enginebench.core.text import count_of
 from enginebench.report.numbers import format_significant
+from enginebench.report.table import Column, Section, make_notes, make_table
 
 NAMES = {
     "decode": "decode JPEG",
@@ -20,30 +18,22 @@ NAMES = {
     "copy_out": "copy out",
     "postprocess": "top 5",
 }
-BAR_WIDTH = 24
+_COLUMNS = (
+    Column("stage", lambda stage: NAMES.get(stage.name, stage.name)),
+    Column("p50 ms", lambda stage: format_significant(stage.p50_ms, 3), attrgetter("p50_ms"), align="decimal"),
+    Column("p99 ms", lambda stage: format_significant(stage.p99_ms, 3), attrgetter("p99_ms"), align="decimal"),
+    Column("share", lambda stage: f"{stage.share:.0%}", attrgetter("share"), align="right", bar=True),
+)
 
 
-def print_stages(document: StagesDocument, console: Console) -> None:
-    """Prints the table of stages, the rates, what bounds them, and what is doubtful."""
+def list_stages(document: StagesDocument) -> list[Section]:
+    """The time from file to label and what bounds the rate, then a line for each stage, and what is doubtful."""
     title = f"{document.model}, {document.engine} {document.precision}, {document.device}, batch {document.batch}"
-    table = build_stages_table(document)
-    doubts = map(format_caveat, document.caveats)
-    sentences = [Text(clean_text(sentence)) for sentence in (*describe_rates(document), *doubts)]
-    console.print(Group(Text(clean_text(title), style="bold"), table, *sentences))
-
-
-def build_stages_table(document: StagesDocument) -> Table:
-    """One line a stage, with a bar for its share of the mean, and the sum."""
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
-    for name in ("stage", "p50 ms", "p99 ms", "share", ""):
-        table.add_column(name, justify="left" if name in ("stage", "") else "right")
-    for stage in document.stages:
-        bar = "#" * round(BAR_WIDTH * stage.share)
-        times = (format_significant(stage.p50_ms, 3), format_significant(stage.p99_ms, 3))
-        table.add_row(NAMES[stage.name], *times, f"{stage.share:.0%}", bar)
-    totals = (format_significant(document.total_p50_ms, 3), format_significant(document.total_p99_ms, 3))
-    table.add_row("file to label", *totals, "", "")
-    return table
+    times = (format_significant(value, 3) for value in (document.total_p50_ms, document.total_p99_ms))
+    whole = "from file to label: p50 {} ms, p99 {} ms".format(*times)
+    texts = [*describe_rates(document), *map(format_caveat, document.caveats)]
+    table = make_table(_COLUMNS, document.stages, file="stages")
+    return [Section(title=title, parts=(*make_notes([whole]), table, *make_notes(texts)))]
 
 
 def describe_rates(document: StagesDocument) -> list[str]:

@@ -18,7 +18,7 @@ from enginebench.core.records import Caveat
 from enginebench.models.precision.calibration_data import explain_unlabelled
 from enginebench.models.zoo import BUILTIN, TIMM_PREFIX
 from enginebench.options import InputSize, Judging, Modules, Opt, PathLike, Printed, Shared, Side, Trusting, verb
-from enginebench.report.accuracy import AccuracyDocument, print_accuracy, tell_nonfinite
+from enginebench.report.accuracy import AccuracyDocument, list_accuracy, tell_nonfinite
 from enginebench.workflow.child.isolate import child_environment, run_child
 from enginebench.workflow.child.jobs import AnswerJob, Labelled, LabelledAnswer
 from enginebench.workflow.lock import lock_devices
@@ -100,7 +100,7 @@ def accuracy(
 def command(side: str, data: str | None, shown: Printed, **options: Unpack[AccuracyOptions]) -> None:
     options["gate"] = False
     document = accuracy(side, data, **options)
-    door.show(document, shown, print_accuracy)
+    door.show(document, shown, door.tables(list_accuracy))
     judge(document)
 
 

@@ -95,17 +95,15 @@ def _remove(name: str, shown: Printed, **options: Unpack[Stored]) -> None:
 
 def print_baselines(found: BaselineList, console: Console) -> None:
     """Prints them as a table."""
-    from rich.table import Table
-    from rich.text import Text
+    from enginebench.report.table import Section, list_texts, make_table
+    from enginebench.report.terminal import print_sections
 
     if not found.baselines:
         click.echo(f"no baselines in {found.store}; save one with: enginebench baseline save NAME DIR", err=True)
         return
-    table = Table("name", "model", "rows", "measured", "CPU", box=None)
-    for one in found.baselines:
-        cells = (one.name, one.model, str(one.rows), one.started_utc, one.reason or one.cpu_model)
-        table.add_row(*(Text(clean_text(cell)) for cell in cells))
-    console.print(table)
+    lines = [(b.name, b.model, str(b.rows), b.started_utc, b.reason or b.cpu_model) for b in found.baselines]
+    table = make_table(list_texts(("name", "model", "rows", "measured", "CPU")), lines)
+    print_sections([Section(parts=(table,))], console)
 
 
 command = door.group(

@@ -6,7 +6,7 @@ import re
 from collections import Counter
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal, TypeAlias, Unpack
+from typing import Annotated, Literal, TypeAlias, Unpack
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -20,7 +20,6 @@ from enginebench.core.errors import EngineBenchError, MeasurementError, UsageErr
 from enginebench.core.limits import REGRESSION_MARGIN
 from enginebench.core.names import parse_precision
 from enginebench.core.records import Estimate, Result, Verdict
-from enginebench.core.text import clean_text
 from enginebench.options import (
     Batch,
     Judging,
@@ -36,7 +35,8 @@ from enginebench.options import (
     verb,
 )
 from enginebench.report.bench import describe_bench
-from enginebench.report.numbers import format_range
+from enginebench.report.numbers import format_range, format_ratio
+from enginebench.report.table import Section, list_texts, make_notes, make_table
 from enginebench.verbs.env import install_environment, list_versions
 from enginebench.workflow import request as requests
 from enginebench.workflow.child.places import OPTION, list_environments
@@ -45,9 +45,6 @@ from enginebench.workflow.progress import Reporter
 from enginebench.workflow.request import choose_drop
 from enginebench.workflow.targets.stored import Side
 from enginebench.workflow.verbs.bench import bench_sides
-
-if TYPE_CHECKING:
-    from rich.console import Console
 
 By = Literal["time", "drift", "metric"]
 Judgement = Literal["good", "bad", "not_shown", "not_comparable"]
@@ -159,7 +156,7 @@ def bisect(model: Model, package: Package, good: Good, bad: Bad, **options: Unpa
 
 @door.command(bisect, "MODEL")
 def command(model: str, package: str, good: str, bad: str, shown: Printed, **options: Unpack[BisectOptions]) -> None:
-    door.show(bisect(model, package, good, bad, **options), shown, print_bisect)
+    door.show(bisect(model, package, good, bad, **options), shown, door.tables(list_bisect))
 
 
 def bisect_package(
@@ -391,18 +388,18 @@ def format_outcome(document: BisectDocument) -> list[str]:
     return [*lines, *(f"The record differs: {line}." for line in document.changed)]
 
 
-def print_bisect(document: BisectDocument, console: Console) -> None:
-    """Prints every version that was tried, then the outcome."""
-    from rich.table import Table
-    from rich.text import Text
-
-    table = Table(box=None, pad_edge=False)
-    for heading in ("version", "processes", f"against {document.good}", "ratio", "answers"):
-        table.add_column(heading, overflow="fold")
-    for tried in document.tried:
-        agree = {True: "agree", False: "differ", None: "-"}[tried.outputs_agree]
-        ratio = format_range(tried.ratio, "x") if tried.ratio else "-"
-        table.add_row(tried.version, str(tried.repetitions), tried.verdict.replace("_", " "), ratio, agree)
-    console.print(table)
-    for line in format_outcome(document):
-        console.print(Text(clean_text(line)))
+def list_bisect(document: BisectDocument) -> list[Section]:
+    """The outcome, then every version that was tried."""
+    outputs = {True: "same", False: "changed", None: "-"}
+    lines = [
+        (
+            tried.version,
+            tried.verdict.replace("_", " "),
+            outputs[tried.outputs_agree],
+            str(tried.repetitions),
+            format_ratio(tried.ratio) if tried.ratio else "-",
+        )
+        for tried in document.tried
+    ]
+    columns = list_texts(("version", f"against {document.good}", "outputs"), ("trials", "ratio"))
+    return [Section(parts=(*make_notes(format_outcome(document)), make_table(columns, lines)))]

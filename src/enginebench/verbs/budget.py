@@ -20,7 +20,7 @@ from enginebench.fpga.links import parse_link
 from enginebench.options import Opt, PathLike, Printed, verb
 
 if TYPE_CHECKING:
-    from rich.console import Console
+    from enginebench.report.table import Section
 
 # Each stage of `stages`, and the term of the budget that it belongs to.
 STAGE_TERMS = {
@@ -116,7 +116,7 @@ def command(shown: BudgetPrinted, **options: Unpack[BudgetOptions]) -> None:
         rates = document.link_bytes_per_s, document.break_even_bytes_per_s
         save_budget_chart(Path(shown["picture"]), document.terms_ms, curve, *rates)
         click.echo(f"picture: {shown['picture']}", err=True)
-    door.show(document, shown, print_budget)
+    door.show(document, shown, door.tables(list_budget))
 
 
 def make_transfers(
@@ -243,23 +243,13 @@ def _read_batch(path: Path, row: Mapping[str, Any]) -> int:
     return batch
 
 
-def print_budget(budget: Budget, console: Console) -> None:
-    """Prints the terms as a table, then what follows from them."""
-    from rich.table import Table
-    from rich.text import Text
+def list_budget(budget: Budget) -> list[Section]:
+    """The terms, then what follows from them."""
+    from enginebench.report.table import Section, list_texts, make_notes, make_table
 
-    from enginebench.core.text import clean_text
-
-    table = Table(box=None, pad_edge=False)
-    table.add_column("term")
-    table.add_column("ms", justify="right")
-    table.add_column("share", justify="right")
-    for name, time in budget.terms_ms.items():
-        table.add_row(name, f"{time:.6g}", f"{budget.shares[name]:.1%}")
-    table.add_row("total", f"{budget.total_ms:.6g}", "")
-    console.print(table)
-    for line in describe_budget(budget):
-        console.print(Text(clean_text(line)), soft_wrap=True)
+    lines = [(name, f"{time:.6g}", f"{budget.shares[name]:.1%}") for name, time in budget.terms_ms.items()]
+    table = make_table(list_texts(("term",), ("ms", "share")), [*lines, ("total", f"{budget.total_ms:.6g}", "")])
+    return [Section(parts=(table, *make_notes(describe_budget(budget))))]
 
 
 def describe_budget(budget: Budget) -> list[str]:

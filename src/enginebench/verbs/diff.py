@@ -19,9 +19,9 @@ from enginebench.core.records import Result
 from enginebench.core.store import write_atomic
 from enginebench.models.samples import find_samples
 from enginebench.options import Margin, Opt, PathLike, Printed, Progress, Store, TaskOption, verb
+from enginebench.report.markdown import format_sections
+from enginebench.report.run.diff import list_diff
 from enginebench.report.run.junit import format_junit
-from enginebench.report.run.markdown import format_diff_markdown
-from enginebench.report.run.terminal import print_diff
 from enginebench.verbs.accuracy import accuracy, check_labelled
 from enginebench.verbs.upgrade import diff_environments, parse_between
 from enginebench.workflow.baselines import are_neighbours, find_side, read_side
@@ -143,7 +143,7 @@ def diff(base: Stored | Sequence[Stored], cand: Stored | None = None, **options:
 def command(base: str, cand: tuple[str, ...], shown: DiffPrinted, **options: Unpack[DiffOptions]) -> None:
     gate, options["gate"] = options["gate"], False
     document = diff((base, *cand), **options)
-    door.show(document, shown, partial(print_diff, gate=gate))
+    door.show(document, shown, door.tables(partial(list_diff, gate=gate)))
     write_verdict(document, shown, gate=gate)
     if gate:
         judge(document)
@@ -174,7 +174,7 @@ def write_verdict(document: DiffDocument, shown: DiffPrinted, *, gate: bool) -> 
         try:
             summary.parent.mkdir(parents=True, exist_ok=True)
             with summary.open("a", encoding="utf-8") as file:
-                file.write(format_diff_markdown(document, gate=gate))
+                file.write(format_sections(list_diff(document, gate=gate), level=3))
         except OSError as error:
             raise ArtifactError(f"cannot write {summary}: {error.strerror}. Choose another --summary") from error
 

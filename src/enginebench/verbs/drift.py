@@ -48,7 +48,7 @@ from enginebench.options import (
     Trusting,
     verb,
 )
-from enginebench.report.drift import DriftDocument, DriftSide, SamplesDocument, print_drift
+from enginebench.report.drift import DriftDocument, DriftSide, SamplesDocument, list_drift
 from enginebench.workflow.builds import cut_common
 from enginebench.workflow.child.arrays import load_arrays, save_arrays
 from enginebench.workflow.lock import lock_devices
@@ -138,7 +138,7 @@ def drift(reference: Side, candidate: Side, **options: Unpack[DriftOptions]) -> 
 def command(reference: str, candidate: str, shown: Printed, **options: Unpack[DriftOptions]) -> None:
     options["gate"] = False
     document = drift(reference, candidate, **options)
-    door.show(document, shown, print_drift)
+    door.show(document, shown, door.tables(list_drift))
     judge(document)
 
 

@@ -21,7 +21,6 @@ from enginebench import door
 from enginebench.api.given import list_texts
 from enginebench.api.progress import open_progress
 from enginebench.core.errors import ArtifactError, BackendUnavailable, EngineBenchError, MissingDependency, UsageError
-from enginebench.core.text import clean_text
 from enginebench.measure.machine import PACKAGES
 from enginebench.options import Printed, Progress, Texts, verb
 from enginebench.workflow.child import places
@@ -109,19 +108,22 @@ def _show(lines: tuple[EnvironmentLine, ...], shown: Printed) -> None:
 
 def print_environments(document: EnvironmentsDocument, console: Console) -> None:
     """Prints them as a table."""
-    from rich.table import Table
-    from rich.text import Text
+    from enginebench.report.table import Section, list_texts, make_table
+    from enginebench.report.terminal import print_sections
 
     if not document.environments:
         click.echo("no environment was made yet: enginebench env make NAME PACKAGE==VERSION")
         return
-    table = Table(box=None, pad_edge=False)
-    for heading in ("name", "python", "holds"):
-        table.add_column(heading, overflow="fold")
-    for line in document.environments:
-        held = line.fault or ", ".join(f"{name} {version}" for name, version in list_engines_of(line).items())
-        table.add_row(*(Text(clean_text(cell)) for cell in (line.name, line.python or "-", held)))
-    console.print(table)
+    found = [
+        (
+            line.name,
+            line.python or "-",
+            line.fault or ", ".join(f"{name} {version}" for name, version in list_engines_of(line).items()),
+        )
+        for line in document.environments
+    ]
+    table = make_table(list_texts(("name", "python", "holds")), found)
+    print_sections([Section(parts=(table,))], console)
 
 
 def install_environment(

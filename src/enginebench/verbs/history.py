@@ -10,7 +10,7 @@ import click
 from enginebench import door
 from enginebench.core.text import count_of
 from enginebench.options import Opt, PathLike, Printed, Texts, verb
-from enginebench.report.history.table import HistoryDocument, print_history
+from enginebench.report.history.table import HistoryDocument, list_history
 from enginebench.workflow.fleet.reading import find_rows_folder
 from enginebench.workflow.history import read_history, select_rows, write_history
 
@@ -60,7 +60,7 @@ def command(path: str, shown: HistoryPrinted, **options: Unpack[HistoryOptions])
     document, place = history(path, **options), find_rows_folder(path)
     out = Path(shown["out"] or ("history" if "://" in path else place / "history"))
     written = write_history(document, place, out)
-    door.show(document, shown, lambda document, console: print_history(document, console, shown["last"]))
+    door.show(document, shown, door.tables(lambda document: list_history(document, shown["last"])))
     click.echo("\n".join(["", *map(str, written.paths), *written.notes]), err=True)
     if shown["parquet"] is not None:
         write_parquet(document.rows, Path(shown["parquet"]))

@@ -16,7 +16,7 @@ from enginebench.analyze.trtexec.trace import read_trace
 from enginebench.api.given import to_path
 from enginebench.options import Opt, PathLike, Printed, TopK, verb
 from enginebench.report.charts import draw_layers
-from enginebench.report.trtexec import files, terminal
+from enginebench.report.trtexec import files, parsed
 
 
 class Recorded(TypedDict, total=False):
@@ -161,7 +161,7 @@ def _read_profile(path: Path | None) -> ProfileDocument | None:
 @door.command(parse_log, "FILE", shown=Written, name="log")
 def _log(file: str, shown: Written, **options: Unpack[Recorded]) -> None:
     document = parse_log(file, **options)
-    door.show(document, shown, lambda document, console: console.print(terminal.render_log(document)))
+    door.show(document, shown, door.tables(parsed.list_log))
     door.write(document, shown["out"], lambda folder: files.write_log(document, folder))
 
 
@@ -169,7 +169,7 @@ def _log(file: str, shown: Written, **options: Unpack[Recorded]) -> None:
 def _times(file: str, shown: Written, **options: Unpack[TimesOptions]) -> None:
     run, trace, warmup_ms = _read_run(options), read_trace(Path(file)), options["warmup_ms"]
     document = times.summarize_trace(trace, Path(file), **_record(options), warmup_ms=warmup_ms, log=run)
-    door.show(document, shown, lambda document, console: console.print(terminal.render_times(document)))
+    door.show(document, shown, door.tables(parsed.list_times))
     timed = times.select_timed(trace, Path(file), warmup_ms, run)
     door.write(document, shown["out"], lambda folder: files.write_times(document, timed, folder))
 
@@ -177,7 +177,7 @@ def _times(file: str, shown: Written, **options: Unpack[TimesOptions]) -> None:
 @door.command(parse_profile, "FILE", shown=Layers, name="profile")
 def _profile(file: str, shown: Layers, **options: Unpack[ProfileOptions]) -> None:
     document, topk = parse_profile(file, **options), shown["topk"]
-    door.show(document, shown, lambda document, console: console.print(terminal.render_profile(document, topk)))
+    door.show(document, shown, door.tables(lambda document: parsed.list_profile(document, topk)))
     if folder := door.write(document, shown["out"], lambda folder: files.write_profile(document, folder)):
         door.draw(lambda: draw_layers(document, "Time by layer", topk, None), folder / "per_layer_time.png")
 
@@ -185,7 +185,7 @@ def _profile(file: str, shown: Layers, **options: Unpack[ProfileOptions]) -> Non
 @door.command(parse_layers, "FILE", shown=Layers, name="layers")
 def _layers(file: str, shown: Layers, **options: Unpack[LayersOptions]) -> None:
     document, topk = parse_layers(file, **options), shown["topk"]
-    door.show(document, shown, lambda document, console: console.print(terminal.render_layers(document, topk)))
+    door.show(document, shown, door.tables(lambda document: parsed.list_layers(document, topk)))
     door.write(document, shown["out"], lambda folder: files.write_layers(document, folder))
 
 

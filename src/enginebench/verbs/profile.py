@@ -95,11 +95,11 @@ def profile(target: Model, **options: Unpack[ProfileOptions]) -> EngineProfileDo
 @door.command(profile, "TARGET", shown=ProfilePrinted)
 def command(target: str, shown: ProfilePrinted, **options: Unpack[ProfileOptions]) -> None:
     from enginebench.report.charts import draw_layers
-    from enginebench.report.layer_table import render_engine_profile, write_engine_profile
+    from enginebench.report.layer_table import list_engine_profile, write_engine_profile
 
     made, topk = make_both(target, options), shown["topk"]
     document, layers = made.document, made.profile.layers
-    door.show(document, shown, lambda document, console: console.print(render_engine_profile(document, topk)))
+    door.show(document, shown, door.tables(lambda document: list_engine_profile(document, topk)))
     if shown["out"] is not None:
         out, times = Path(shown["out"]), make_profile(layers, made.profile.runs)
         for path in write_engine_profile(document, times, out):

@@ -21,7 +21,7 @@ from enginebench.core.records import Machine, Precision
 from enginebench.core.text import count_of
 from enginebench.measure.machine import describe_machine
 from enginebench.options import Opt, PathLike, Printed, Progress, Texts, Wait, verb
-from enginebench.report.roofline import draw_ceilings, render_ceilings
+from enginebench.report.roofline import draw_ceilings, list_ceilings
 from enginebench.workflow.ceilings import store_ceilings
 from enginebench.workflow.child.isolate import child_environment, run_child
 from enginebench.workflow.child.jobs import CeilingsAnswer, CeilingsJob
@@ -80,7 +80,7 @@ def roofline(**options: Unpack[RooflineOptions]) -> Ceilings:
 @door.command(roofline)
 def command(shown: Printed, **options: Unpack[RooflineOptions]) -> None:
     document, paths = measure_and_store(options)
-    door.show(document, shown, lambda document, console: console.print(render_ceilings(document)))
+    door.show(document, shown, door.tables(list_ceilings))
     for path in paths:
         click.echo(str(path), err=True)
     if (out := to_path(options["out"])) is not None:

@@ -16,7 +16,7 @@ from enginebench.core.errors import UsageError
 from enginebench.core.store import encode, write_atomic
 from enginebench.measure.pin import default_threads
 from enginebench.options import InputSize, Model, Opt, PathLike, Precision, Printed, Shared, Wait, verb
-from enginebench.report.stages import print_stages
+from enginebench.report.stages import list_stages
 from enginebench.workflow.child.isolate import child_environment, run_child
 from enginebench.workflow.child.jobs import StagesJob
 from enginebench.workflow.folder import ARTIFACTS, RunRequest, hide_home
@@ -86,7 +86,7 @@ def command(target: str, shown: StagesPrinted, **options: Unpack[StagesOptions])
     document = stages(target, **options)
     if shown["out"] is not None:
         write_atomic(Path(shown["out"]), encode(document, indent=2))
-    door.show(document, shown, print_stages)
+    door.show(document, shown, door.tables(list_stages))
 
 
 def measure_stages(request: RunRequest, options: StagesOptions, reporter: Reporter) -> StagesDocument:

@@ -7,7 +7,7 @@ import time
 from contextlib import nullcontext
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, TypeAlias, Unpack
+from typing import Annotated, TypeAlias, Unpack
 
 import click
 from msgspec import Struct
@@ -18,7 +18,8 @@ from enginebench.api.progress import open_progress
 from enginebench.core.errors import MeasurementError, UsageError
 from enginebench.options import COMMAND, Opt, PathLike, Printed, Progress, verb
 from enginebench.report.sweep.document import SweepDocument
-from enginebench.report.sweep.terminal import print_cells, print_kinds, print_sweep
+from enginebench.report.sweep.sections import list_plan, list_sweep
+from enginebench.report.table import Section
 from enginebench.workflow.child.isolate import run_child
 from enginebench.workflow.child.jobs import ProbeJob
 from enginebench.workflow.fleet.ray_fleet import RayFleet
@@ -28,9 +29,6 @@ from enginebench.workflow.fleet.schedule import Fleet, LocalFleet, Schedule
 from enginebench.workflow.fleet.spec import Cell, Group, SweepSpec, list_groups, read_spec
 from enginebench.workflow.fleet.store import Store, open_store, read_document, write_document
 from enginebench.workflow.progress import Reporter
-
-if TYPE_CHECKING:
-    from rich.console import Console
 
 PROBE_TIMEOUT_S = 60.0
 
@@ -111,25 +109,22 @@ def command(spec: str, out: str | None, shown: SweepPrinted, **options: Unpack[S
         asked = read_spec(Path(spec))
         if options["kind"] is not None or options["on"] != "local":
             choose_kind(asked, options["on"], options["kind"])
-        door.show(plan_sweep(asked), shown, print_plan)
+        door.show(plan_sweep(asked), shown, door.tables(_list_plan))
         return
     if out is None:
         raise UsageError("--out STORE is missing: the folder, or the address, that keeps what is measured")
     document = sweep(spec, out, **options)
-    door.show(document, shown, print_sweep)
+    door.show(document, shown, door.tables(list_sweep))
     if not shown["as_json"]:
         click.echo(f"\nStored in {out}. The page: enginebench report {out}", err=True)
     if not any(cell.row is not None and cell.row.status == "ok" for cell in document.cells):
         raise MeasurementError("no cell of the sweep has a figure; each says why, above")
 
 
-def print_plan(plan: SweepPlan, console: Console) -> None:
-    """Prints the matrix, then what each kind of machine has to do."""
-    print_cells([(c.model, c.machine, c.engine, c.precision, str(c.batch), c.scope) for c in plan.cells], console)
-    console.print()
-    print_kinds(
-        [(k.machine_kind, k.groups, k.rows, k.processes, k.at_most_s) for k in plan.kinds], plan.start_s, console
-    )
+def _list_plan(plan: SweepPlan) -> list[Section]:
+    cells = [(c.model, c.machine, c.engine, c.precision, str(c.batch), c.scope) for c in plan.cells]
+    kinds = [(k.machine_kind, k.groups, k.rows, k.processes, k.at_most_s) for k in plan.kinds]
+    return list_plan(cells, kinds, plan.start_s)
 
 
 def plan_sweep(spec: SweepSpec) -> SweepPlan:

@@ -11,6 +11,7 @@ from msgspec.structs import replace
 
 from enginebench.analyze.ranking import Ref
 from enginebench.analyze.stages import StagesDocument
+from enginebench.analyze.trtexec.folder import read_folder
 from enginebench.bundle.contents import explain_refusal
 from enginebench.core.errors import MissingDependency, UsageError
 from enginebench.core.limits import MARGIN
@@ -19,14 +20,23 @@ from enginebench.core.store import encode, read_record, write_atomic
 from enginebench.report.bundle import load_bundle
 from enginebench.report.charts import render_png
 from enginebench.report.csv_table import format_csv
-from enginebench.report.run.charts import Chart, draw_run
-from enginebench.report.run.markdown import format_markdown
-from enginebench.report.run.page import format_page
+from enginebench.report.markdown import format_sections
+from enginebench.report.page import format_page
+from enginebench.report.run.charts import draw_run
+from enginebench.report.run.columns import list_fields
 from enginebench.report.run.rows import RunDocument, describe_run
-from enginebench.report.trtexec.page import write_trtexec_page
-from enginebench.report.trtexec.report import render_trtexec_folder
+from enginebench.report.run.sections import list_report
+from enginebench.report.run.series import label_rows
+from enginebench.report.table import Chart
+from enginebench.report.trtexec.report import describe_cases
+from enginebench.report.trtexec.sections import FOOTER as TRTEXEC_FOOTER
+from enginebench.report.trtexec.sections import draw_cases, list_trtexec
 from enginebench.workflow.folder import RunRecord, check_inside, read_results
 
+FOOTER = (
+    "p50: geometric mean of the medians of all trials. p99: nearest rank of all calls. Speed-up: ratio of medians of "
+    "paired trials, with its 95 % interval."
+)
 FORMATS = ("html", "md", "csv", "json", "png")
 FILES = {"html": "report.html", "md": "report.md", "csv": "table.csv", "json": "report.json"}
 # These need the extra `report`; without it the others are written, and a note says how to install it.
@@ -132,12 +142,28 @@ def report_trtexec(folder: Path, formats: Sequence[str]) -> Written:
     """
     if not {"html", "md", "json", "png"} & set(formats):
         raise UsageError(f"--format {','.join(formats)}: of trtexec's files there are html, md, json and png")
-    paths = render_trtexec_folder(folder, formats) if set(formats) - {"html"} else []
+    cases = read_folder(folder)
+    charts: dict[str, list[Chart]] = {}
+    notes: tuple[str, ...] = ()
     try:
-        page = [write_trtexec_page(folder)] if "html" in formats else []
+        bundle = load_bundle() if "html" in formats else None
+        charts = draw_cases(cases) if set(formats) & set(DRAWN) else {}
     except MissingDependency as error:
-        return Written(paths=tuple(paths), notes=(f"no report.html: {error}",))
-    return Written(paths=(*page, *paths))
+        notes = (f"no {'report.html and no ' if 'html' in formats else ''}pictures: {error}",)
+    paths = _write_pictures(folder, [chart for drawn in charts.values() for chart in drawn]) if "png" in formats else []
+    written = {name: tuple(f"{chart.name}.png" for chart in drawn) for name, drawn in charts.items() if paths}
+    report = describe_cases(cases, written, notes)
+    title = f"trtexec: {folder.name}"
+    sections = list_trtexec(report, title, charts)
+    texts = {
+        "html": lambda: format_page(title, sections, bundle=bundle, footer=TRTEXEC_FOOTER).encode(),
+        "md": lambda: format_sections(sections, pictures=[path.name for path in paths]).encode(),
+        "json": lambda: encode(report, indent=2) + b"\n",
+    }
+    made = [name for name in formats if name in texts and not (name == "html" and notes)]
+    for name in made:
+        write_atomic(folder / FILES[name], texts[name]())
+    return Written(paths=(*(folder / FILES[name] for name in made), *paths), notes=notes if "html" in formats else ())
 
 
 def read_stages(root: Path) -> list[StagesDocument]:
@@ -185,13 +211,14 @@ def _render(
     if name == "json":
         return encode(document, indent=2)
     if name == "csv":
-        return format_csv(document).encode()
-    if name == "md":
-        return format_markdown(document, [path.name for path in pictures]).encode()
+        return format_csv(list_fields(), document.rows).encode()
     command, started = (record.command, record.started_utc) if record else ((), "")
     refusals = {result.id: explain_refusal(result) for result in results}
-    page = format_page(document, charts, load_bundle(), command=command, started_utc=started, refusals=refusals)
-    return page.encode()
+    sections = list_report(document, charts=charts, command=command, started_utc=started, refusals=refusals)
+    if name == "md":
+        return format_sections(sections, pictures=[path.name for path in pictures]).encode()
+    title = f"{document.model}: engines compared"
+    return format_page(title, sections, bundle=load_bundle(), labels=label_rows(document), footer=FOOTER).encode()
 
 
 def report_folder(root: Path, formats: Sequence[str]) -> Written:

@@ -8,10 +8,10 @@ from msgspec.structs import replace
 from enginebench.analyze.diff import diff_results
 from enginebench.analyze.standing import find_baseline
 from enginebench.core.records import Caveat, EngineSpec, Result
-from enginebench.report.run.answers import collect_notes, explain_diff_row, list_remarks
 from enginebench.report.run.batches import list_batches
+from enginebench.report.run.diff import explain_diff_row
 from enginebench.report.run.head import format_lines
-from enginebench.report.run.page import format_page
+from enginebench.report.run.remarks import list_remarks, list_warnings
 from enginebench.report.run.rows import RunDocument, describe_run
 from samples import make_drift, make_measurements, make_result, make_scores
 
@@ -110,8 +110,8 @@ def test_an_unfinished_batch_is_not_the_largest_within_a_limit() -> None:
 
 
 def test_an_unfinished_row_says_what_is_missing() -> None:
-    rows = describe(make_result(median_ms=2), make_result("ort", median_ms=3, status="partial", seed=1)).rows
-    assert "partial: not all of its processes were measured" in collect_notes(rows).numbered
+    document = describe(make_result(median_ms=2), make_result("ort", median_ms=3, status="partial", seed=1))
+    assert ("ort fp32", "not finished: not all of its trials were measured") in list_warnings(document).lines
 
 
 def test_a_doubt_of_unmeasured_rows_is_not_of_all_rows() -> None:
@@ -121,7 +121,8 @@ def test_a_doubt_of_unmeasured_rows_is_not_of_all_rows() -> None:
         make_result("ort", median_ms=8, drift=AGREE, seed=1),
         make_result("openvino", status="failed", reason="died", caveats=(doubt,)),
     ]
-    assert "<b>all rows: </b>three nodes" not in format_page(describe(*rows), [], None)
+    found = dict(reversed(line) for line in list_warnings(describe(*rows)).lines)
+    assert found["three nodes ran elsewhere"] == "pytorch fp32, openvino fp32"
 
 
 @pytest.mark.parametrize("status", ["partial", "failed"])

@@ -5,20 +5,19 @@ from __future__ import annotations
 import csv
 import io
 import os
-from itertools import pairwise
 from pathlib import Path
 
 import pytest
 from msgspec.structs import replace
-from rich.console import Console
 
 import enginebench.workflow.history as history
 from enginebench.core.errors import MissingDependency, UsageError
 from enginebench.report.history.charts import OTHERS, collect_trends, draw_trend
 from enginebench.report.history.export import write_parquet
-from enginebench.report.history.table import format_history_csv, print_history
+from enginebench.report.history.table import format_history_csv, list_history
 from enginebench.workflow.baselines import save_baseline
 from enginebench.workflow.history import read_history, write_history
+from reports import draw
 from stored_history import runs
 from stored_run import EVIL, make_doubtful_results, make_results, write_run
 
@@ -87,10 +86,8 @@ def test_the_table_reads(runs: Path, tmp_path: Path) -> None:
     document = read_history(runs, tmp_path / "cache")
     lines = list(csv.DictReader(io.StringIO(format_history_csv(document.rows))))
     assert len(lines) == 12 and float(lines[0]["p50_ms"]) == document.rows[0].p50_ms
-    out = io.StringIO()
-    print_history(document, Console(file=out, width=80), 3)
-    assert "12 rows, the latest 3 shown" in out.getvalue()
-    assert max(map(len, out.getvalue().splitlines())) <= 80
+    text = draw(list_history(document, 3))
+    assert text.startswith("12 rows, the latest 3 shown") and max(map(len, text.splitlines())) <= 80
 
 
 def test_a_row_that_is_not_to_be_relied_on_says_so(tmp_path: Path) -> None:
@@ -99,13 +96,7 @@ def test_a_row_that_is_not_to_be_relied_on_says_so(tmp_path: Path) -> None:
     measured = {f"{row.engine} {row.precision}": row for row in document.rows if row.n}
     doubts = {"pytorch fp32": "valid", "ort fp32": "suspect", "ort int8": "invalid", "openvino int8": "suspect"}
     assert {name: row.validity for name, row in measured.items()} == doubts
-    out = io.StringIO()
-    print_history(document, Console(file=out, width=100), last=20)
-    lines = out.getvalue().splitlines()
-    end = lines[0].index("p50 ms") + len("p50 ms")  # headings stand above the ends of their figures
-    seen = {line[:end]: below[:end].strip() for line, below in pairwise(lines) if " ort " in f" {line} "}
-    marks = [line[:end].strip() for line in lines if line[:end].strip() in ("suspect", "invalid")]
-    assert sorted(marks) == ["invalid", "suspect", "suspect"] and sorted(seen.values()) == ["invalid", "suspect"]
+    assert draw(list_history(document, 20), 100).count("~ ") == 3
     points = [point["validity"] for series in collect_trends(list(measured.values())).values() for point in series]
     assert sorted(points) == ["invalid", "suspect", "suspect", "valid"]
 

@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-import io
 import sys
 from collections.abc import Callable
 from pathlib import Path
 
 from msgspec.structs import replace
-from rich.console import Console
 
 from enginebench.core.records import Result
 from enginebench.report.csv_table import format_csv
-from enginebench.report.run.markdown import format_markdown
-from enginebench.report.run.terminal import print_run
+from enginebench.report.run.columns import list_fields
 from enginebench.workflow.folder import RunRecord, read_results
 from enginebench.workflow.reporting import describe_stored
+from reports import show, write_markdown
 from samples import make_drift, make_result
 from stored_run import write_run
 
@@ -51,9 +49,9 @@ def count_steps(record: RunRecord, results: list[Result]) -> list[int]:
     document = describe_stored(record, results)
     return [
         count_calls(lambda: describe_stored(record, results)),
-        count_calls(lambda: print_run(document, Console(file=io.StringIO(), width=100))),
-        count_calls(lambda: format_markdown(document)),
-        count_calls(lambda: format_csv(document)),
+        count_calls(lambda: show(document, 100)),
+        count_calls(lambda: write_markdown(document)),
+        count_calls(lambda: format_csv(list_fields(), document.rows)),
     ]
 
 

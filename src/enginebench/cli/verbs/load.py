@@ -118,7 +118,8 @@ def command(
     from enginebench.core.names import parse_precision
     from enginebench.core.store import encode
     from enginebench.report.load.document import LoadDocument, LoadSettings
-    from enginebench.report.load.terminal import print_load
+    from enginebench.report.load.sections import list_load
+    from enginebench.report.terminal import print_sections
     from enginebench.workflow.folder import default_folder
     from enginebench.workflow.targets.bundles import fill_request, read_target
     from enginebench.workflow.verbs.load import check_settings, load_target, make_request, write_load
@@ -157,7 +158,7 @@ def command(
         if common.as_json:
             click.echo(encode(document).decode())
         else:
-            print_load(document, Console(highlight=False))
+            print_sections(list_load(document), Console(highlight=False))
             click.echo(f"\nStored in {root}", err=True)
         for note in notes:
             click.echo(note, err=True)

@@ -7,6 +7,8 @@ from pathlib import Path
 
 import click
 
+from enginebench.cli.options import table_options
+
 
 @click.command("report")
 @click.argument("folder", metavar="DIR")
@@ -25,9 +27,11 @@ import click
 @click.option(
     "--prices", type=click.Path(path_type=Path, dir_okay=False), help="TOML file: what an hour of a machine costs."
 )
-@click.option("--warnings", is_flag=True, help="Print all warnings of a run, not their number alone.")
+@table_options
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document on stdout and nothing else.")
-def command(folder: str, formats: str, out: Path | None, prices: Path | None, warnings: bool, as_json: bool) -> None:
+def command(
+    folder: str, formats: str, out: Path | None, prices: Path | None, wide: bool, warnings: bool, as_json: bool
+) -> None:
     """Write the report on what is in DIR, and print the table.
 
     Example: enginebench report results/first --format md,csv
@@ -49,7 +53,7 @@ def command(folder: str, formats: str, out: Path | None, prices: Path | None, wa
     if out is not None or prices is not None:
         raise UsageError(f"--out and --prices belong to the report on a sweep, and {folder} holds none")
     if holds_run(Path(folder)):
-        _report_run(Path(folder), asked, warnings, as_json)
+        _report_run(Path(folder), asked, wide, warnings, as_json)
     elif (Path(folder) / DOCUMENT).is_file():
         _report_load(Path(folder), asked, as_json)
     else:
@@ -60,23 +64,25 @@ def _report_sweep(url: str, formats: Sequence[str], out: Path | None, prices: Pa
     from rich.console import Console
 
     from enginebench.core.store import encode
-    from enginebench.report.sweep.terminal import print_sweep
+    from enginebench.report.sweep.sections import list_sweep
+    from enginebench.report.terminal import print_sections
     from enginebench.workflow.fleet.reporting import report_sweep
 
     document, written = report_sweep(url, formats, out, prices)
     if as_json:
         click.echo(encode(document).decode())
     else:
-        print_sweep(document, Console(highlight=False))
+        print_sections(list_sweep(document), Console(highlight=False))
         click.echo("", err=True)
     _list_files(written.paths, written.notes)
 
 
-def _report_run(folder: Path, formats: Sequence[str], warnings: bool, as_json: bool) -> None:
+def _report_run(folder: Path, formats: Sequence[str], wide: bool, warnings: bool, as_json: bool) -> None:
     from rich.console import Console
 
     from enginebench.core.store import encode
-    from enginebench.report.run.terminal import print_run
+    from enginebench.report.run.sections import list_sections
+    from enginebench.report.terminal import print_sections
     from enginebench.workflow.folder import read_results
     from enginebench.workflow.reporting import describe_stored, write_reports
 
@@ -86,7 +92,8 @@ def _report_run(folder: Path, formats: Sequence[str], warnings: bool, as_json: b
     if as_json:
         click.echo(encode(document).decode())
     else:
-        print_run(document, Console(highlight=False), folder=folder, warnings=warnings)
+        sections = list_sections(document, folder=folder, wide=wide, warnings=warnings)
+        print_sections(sections, Console(highlight=False))
         click.echo("", err=True)
     _list_files(written.paths, written.notes)
 
@@ -95,7 +102,8 @@ def _report_load(folder: Path, formats: Sequence[str], as_json: bool) -> None:
     from rich.console import Console
 
     from enginebench.core.store import encode
-    from enginebench.report.load.terminal import print_load
+    from enginebench.report.load.sections import list_load
+    from enginebench.report.terminal import print_sections
     from enginebench.workflow.verbs.load import read_load, report_load
 
     document = read_load(folder)
@@ -103,7 +111,7 @@ def _report_load(folder: Path, formats: Sequence[str], as_json: bool) -> None:
     if as_json:
         click.echo(encode(document).decode())
     else:
-        print_load(document, Console(highlight=False))
+        print_sections(list_load(document), Console(highlight=False))
     _list_files(paths, notes)
 
 

@@ -18,6 +18,7 @@ from enginebench.cli.options import (
     judging_options,
     measure_options,
     parse_batches,
+    table_options,
     trtexec_option,
 )
 from enginebench.workflow.request import (
@@ -84,6 +85,7 @@ from enginebench.workflow.request import (
     "--wait/--no-wait", default=True, help="If another run holds the device: wait for it, as by default, or refuse."
 )
 @click.option("--out", type=click.Path(path_type=Path, file_okay=False), help="Folder of the run. [results/MODEL-TIME]")
+@table_options
 @judging_options
 @measure_options
 @common_options
@@ -108,6 +110,8 @@ def command(
     deliver: Path | None,
     wait: bool,
     out: Path | None,
+    wide: bool,
+    warnings: bool,
     judging: Judging,
     timing: Timing,
     common: Common,
@@ -173,6 +177,14 @@ def command(
             command=("enginebench", *sys.argv[1:]),
             on_results=seen,
         )
-    finish_run(root, record, results, as_json=common.as_json, strict_precision=strict_precision)
+    finish_run(
+        root,
+        record,
+        results,
+        as_json=common.as_json,
+        strict_precision=strict_precision,
+        wide=wide,
+        warnings=warnings,
+    )
     if deliver is not None:
         deliver_recommended(root, deliver)

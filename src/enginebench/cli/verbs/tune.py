@@ -92,12 +92,15 @@ def command(
     Settings race in fresh processes that take turns, and drop out when an interval says that they cannot win. The
     winner is then measured anew against the default settings of every engine; that these were not beaten is an answer.
     """
+    from rich.console import Console
+
     from enginebench.backends.registry import read_engines
     from enginebench.bundle.writing import check_free
     from enginebench.cli.progress import open_reporter
     from enginebench.core.names import parse_precision
     from enginebench.core.store import encode
-    from enginebench.report.tune.terminal import print_tune
+    from enginebench.report.terminal import print_sections
+    from enginebench.report.tune.sections import list_tune
     from enginebench.verbs.drift import read_limits
     from enginebench.workflow.folder import default_folder, format_resume
     from enginebench.workflow.search.sitting import tune_model
@@ -130,7 +133,7 @@ def command(
         if common.as_json:
             click.echo(encode(document).decode())
         else:
-            print_tune(document)
+            print_sections(list_tune(document), Console(highlight=False))
             click.echo(f"\nStored in {root}", err=True)
         if not document.finished:
             command = format_resume("tune", request.run, root)

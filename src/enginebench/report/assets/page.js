@@ -1,13 +1,15 @@
 "use strict";
-// The page works without this file: table, notes and captions are plain HTML. It adds charts, sorting, filters, files.
+// The page works without this file: tables, notes, ratios and captions are plain HTML. It adds charts, sorting, files.
 (() => {
   const read = (id) => JSON.parse(document.getElementById(id).textContent);
   const specs = read("charts");
   const views = new Map();
-  const table = document.getElementById("rows");
+  const tables = [...document.querySelectorAll("table")];
   const form = document.getElementById("filters");
 
   // Charts -------------------------------------------------------------------------------------------------------
+
+  document.documentElement.classList.add("js");
 
   const colour = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
 
@@ -98,12 +100,12 @@
     let waiting = 0;
     window.addEventListener("resize", () => { clearTimeout(waiting); waiting = setTimeout(redraw, 200); });
   } else {
-    for (const place of places) place.textContent = "Charts need JavaScript.";
+    for (const place of places) place.textContent = "Charts need the extra: pip install \"enginebench[report]\"";
   }
 
   // Sorting ------------------------------------------------------------------------------------------------------
 
-  function sortBy(head) {
+  function sortBy(table, head) {
     const column = head.cellIndex;
     const up = head.getAttribute("aria-sort") !== "ascending";
     const body = table.tBodies[0];
@@ -124,21 +126,21 @@
     head.setAttribute("aria-sort", up ? "ascending" : "descending");
   }
 
-  if (table) for (const head of table.tHead.rows[0].cells) {
-    head.querySelector("button").addEventListener("click", () => sortBy(head));
+  for (const table of tables) for (const head of table.tHead.rows[0].cells) {
+    head.querySelector("button")?.addEventListener("click", () => sortBy(table, head));
   }
 
   // Filters ------------------------------------------------------------------------------------------------------
 
+  const lines = tables.flatMap((table) => [...table.tBodies[0].rows]).filter((line) => "label" in line.dataset);
+
   function listHidden() {
-    if (!form || !table) return [];
     const groups = new Map();
-    for (const box of form.querySelectorAll("input")) {
+    for (const box of form?.querySelectorAll("input") ?? []) {
       if (!groups.has(box.name)) groups.set(box.name, new Set());
       if (box.checked) groups.get(box.name).add(box.value);
     }
-    return [...table.tBodies[0].rows].filter((line) =>
-      [...groups].some(([name, chosen]) => !chosen.has(line.dataset[name])));
+    return lines.filter((line) => [...groups].some(([name, chosen]) => !chosen.has(line.dataset[name])));
   }
 
   // Charts of one row alone, such as its layers, have no such signal.
@@ -150,23 +152,33 @@
 
   function filter() {
     const hidden = new Set(listHidden());
-    const lines = [...table.tBodies[0].rows];
     for (const line of lines) line.hidden = hidden.has(line);
-    const shown = lines.length - hidden.size;
+    const all = new Set(lines.map((line) => line.dataset.label));
+    const gone = new Set([...hidden].map((line) => line.dataset.label));
     document.getElementById("count").textContent =
-      hidden.size ? `${shown} of ${lines.length} rows` : `${shown} rows`;
-    const labels = new Set([...hidden].map((line) => line.dataset.label));
-    for (const figure of document.querySelectorAll("figure[data-row]")) {
-      figure.hidden = labels.has(figure.dataset.row);
-    }
+      gone.size ? `${all.size - gone.size} of ${all.size} configurations` : `${all.size} configurations`;
     for (const view of views.values()) hide(view);
   }
 
-  if (form && table) {
+  if (form) {
     form.addEventListener("submit", (event) => event.preventDefault());
     form.addEventListener("change", filter);
     // A browser that goes back keeps the boxes as they were left.
     window.addEventListener("pageshow", filter);
+  }
+
+  // One chart of several that are alike ----------------------------------------------------------------------------
+
+  for (const label of document.querySelectorAll(".choose")) {
+    const select = label.querySelector("select");
+    const figures = [...label.parentElement.querySelectorAll("figure[data-row]")];
+    const choose = () => {
+      figures.forEach((figure, i) => { figure.hidden = i !== select.selectedIndex; });
+      drawAll();
+    };
+    label.hidden = false;
+    select.addEventListener("change", choose);
+    choose();
   }
 
   // Files --------------------------------------------------------------------------------------------------------
@@ -196,8 +208,7 @@
   const toCsv = (lines) => lines.map((line) => line.map(cell).join(",") + "\r\n").join("");
 
   function readTable(element) {
-    const lines = [...element.rows].filter((line) => !line.hidden);
-    return lines.map((line) => [...line.cells].map((c) => c.dataset.value ?? c.textContent.trim()));
+    return [...element.rows].filter((line) => !line.hidden).map((line) => [...line.cells].map((c) => c.dataset.value ?? c.textContent.trim()));
   }
 
   for (const button of document.querySelectorAll(".csv")) button.addEventListener("click", () => {
@@ -230,9 +241,8 @@
     else save(`${name}.png`, await view.toImageURL("png", 2));
   });
 
-  const copy = document.getElementById("copy");
-  copy?.addEventListener("click", async () => {
-    const code = copy.parentElement.querySelector("pre code");
+  for (const copy of document.querySelectorAll(".copy")) copy.addEventListener("click", async () => {
+    const code = copy.parentElement.querySelector("code");
     try {
       await navigator.clipboard.writeText(code.textContent);
       copy.textContent = "Copied";

@@ -1,12 +1,36 @@
 "use strict";
 // The page of a sweep: a matrix of which only the lines in view of a filter are made, and pages of single groups.
 (() => {
-  const data = JSON.parse(document.getElementById("sweep").textContent);
+  const data = JSON.parse(document.getElementById("data").textContent);
   const MOST = 300;
-  const body = document.querySelector("#matrix tbody");
-  const count = document.getElementById("count");
-  const filters = [...document.querySelectorAll("#filters select")];
-  const text = document.querySelector("#filters input");
+  const matrix = document.querySelector("#matrix .table");
+  const body = matrix.querySelector("tbody");
+  const form = document.createElement("form");
+  const count = document.createElement("p");
+  form.className = "filters";
+  count.setAttribute("role", "status");
+  count.id = "count";
+  matrix.before(form);
+  matrix.querySelector(".csv").remove();
+
+  function label(name, field) {
+    const made = document.createElement("label");
+    made.append(`${name} `, field);
+    form.append(made);
+    return field;
+  }
+
+  // A choice for each name of which there are several, and words to look for.
+  const filters = data.keys.map((name) => {
+    const values = [...new Set(data.lines.map((entry) => entry.keys[name]))].sort();
+    const select = document.createElement("select");
+    select.name = name;
+    select.append(new Option("all", ""), ...values.map((value) => new Option(value, value)));
+    return values.length > 1 ? label(name, select) : null;
+  }).filter(Boolean);
+  const text = label("words", Object.assign(document.createElement("input"), { type: "search" }));
+  form.addEventListener("submit", (event) => event.preventDefault());
+  form.append(count);
   let sorted = -1;
   let upwards = true;
 
@@ -29,7 +53,6 @@
       if (data.numbers.includes(i)) made.className = "number";
       row.append(made);
     });
-    if (entry.state) row.className = entry.state;
     return row;
   }
 
@@ -57,7 +80,7 @@
     heading.querySelector("button").addEventListener("click", () => {
       upwards = sorted === i ? !upwards : true;
       sorted = i;
-      document.querySelectorAll("#matrix thead th").forEach((other) => other.removeAttribute("aria-sort"));
+      document.querySelectorAll("#matrix thead th").forEach((other) => other.setAttribute("aria-sort", "none"));
       heading.setAttribute("aria-sort", upwards ? "ascending" : "descending");
       show();
     });
@@ -71,12 +94,12 @@
     const entry = data.details && data.details[decodeURIComponent(location.hash.slice(1))];
     if (!place || !entry) return;
     const list = document.createElement("dl");
-    list.className = "machine";
+    list.className = "facts";
     entry.facts.forEach(([name, value]) => list.append(cell(name, "dt"), cell(value, "dd")));
-    const doubts = document.createElement("ul");
-    doubts.className = "notes";
-    entry.doubts.forEach((doubt) => doubts.append(cell(doubt, "li")));
-    place.replaceChildren(cell(entry.title, "h2"), list, doubts);
+    const warnings = document.createElement("ul");
+    warnings.className = "list";
+    entry.warnings.forEach((warning) => warnings.append(cell(warning, "li")));
+    place.replaceChildren(cell(entry.title, "h2"), list, warnings);
     place.scrollIntoView();
   }
   addEventListener("hashchange", showRow);

@@ -2,22 +2,17 @@
 
 from __future__ import annotations
 
-import csv
-import io
 from collections.abc import Sequence
+from operator import attrgetter
 
 from msgspec import Struct
 from msgspec.structs import fields
-from rich import box
-from rich.console import Console
-from rich.table import Table
-from rich.text import Text
 
 from enginebench.core.names import format_precision
 from enginebench.core.text import clean_text, count_of
-from enginebench.report.csv_table import format_cell
-from enginebench.report.narrow import Fitted
+from enginebench.report.csv_table import format_csv
 from enginebench.report.numbers import format_significant
+from enginebench.report.table import Column, Section, make_notes, make_table
 
 HISTORY_SCHEMA = "enginebench.history/1"
 
@@ -73,11 +68,6 @@ class HistoryDocument(Struct, frozen=True, kw_only=True):
     copies: int = 0  # rows that are stored twice, as in a baseline, and counted once
 
 
-def name_doubt(row: HistoryRow) -> str:
-    """`suspect` or `invalid`, of a row that has a median and is not valid."""
-    return row.validity if row.validity != "valid" and row.p50_ms is not None else ""
-
-
 def identify_row(row: HistoryRow) -> str:
     """What two copies of a measured row have in common; a row without samples is like no other."""
     return f"{row.model} {row.id} {row.started_utc} {row.n} {row.p50_ms}" if row.n else row.path
@@ -91,40 +81,40 @@ def name_series(row: HistoryRow) -> str:
     return clean_text(" ".join([*parts, f"{row.threads}t"]))
 
 
+_FIELDS = tuple(Column(field.name, str, attrgetter(field.name)) for field in fields(HistoryRow))
+_COLUMNS = (
+    Column("started", lambda row: row.started_utc[:16], spare=1),
+    Column("model", attrgetter("model")),
+    Column("engine", attrgetter("engine")),
+    Column("precision", lambda row: format_precision(row.precision, row.recipe, row.mix)),
+    Column("batch", lambda row: str(row.batch), attrgetter("batch"), align="right", spare=2),
+    Column("p50 ms", lambda row: _show_p50(row), attrgetter("p50_ms"), align="decimal"),
+    Column("p99 ms", lambda row: _show(row.p99_ms), attrgetter("p99_ms"), align="decimal", spare=3),
+    Column("n", lambda row: str(row.n), attrgetter("n"), align="right", spare=4),
+)
+
+
 def format_history_csv(rows: Sequence[HistoryRow]) -> str:
     """The table, its heading first; full precision."""
-    names = [field.name for field in fields(HistoryRow)]
-    buffer = io.StringIO(newline="")
-    writer = csv.writer(buffer, lineterminator="\r\n")
-    writer.writerow(names)
-    for row in rows:
-        writer.writerow([format_cell(getattr(row, name)) for name in names])
-    return buffer.getvalue()
+    return format_csv(_FIELDS, rows)
 
 
-def print_history(document: HistoryDocument, console: Console, last: int) -> None:
-    """Prints the latest rows, the oldest of them first, and how many there are."""
-    table = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, 1, 0, 0))
-    for heading in ("started", "model", "engine", "prec."):
-        table.add_column(heading, overflow="fold")
-    for heading in ("batch", "p50 ms", "p99 ms", "n"):
-        table.add_column(heading, justify="right", no_wrap=True)
-    for row in document.rows[-last:] if last else ():
-        cells = [Text(clean_text(cell)) for cell in _list_cells(row)]
-        if doubt := name_doubt(row):
-            cells[5].append(f"\n{doubt}", style="bold")  # at the p50
-        table.add_row(*cells)
-    console.print(Fitted(table, [7, 6, 4, 0]))  # n, p99, batch, started
+def list_history(document: HistoryDocument, last: int) -> list[Section]:
+    """How many rows there are, the latest of them, the oldest first, and what cannot be read."""
+    rows = document.rows[-last:] if last else ()
     hidden = max(0, len(document.rows) - last)
-    console.print(Text(f"{count_of(len(document.rows), 'rows')}" + (f", the latest {last} shown" if hidden else "")))
-    for unread in document.unread[:10]:
-        console.print(Text(clean_text(f"not read: {unread.path}: {unread.reason}")))
-    if len(document.unread) > 10:
-        console.print(Text(f"not read: {len(document.unread) - 10} files more"))
+    title = f"{count_of(len(document.rows), 'rows')}" + (f", the latest {last} shown" if hidden else "")
+    unread = [f"not read: {one.path}: {one.reason}" for one in document.unread[:10]]
+    unread += [f"not read: {len(document.unread) - 10} files more"] if len(document.unread) > 10 else []
+    table = [make_table(_COLUMNS, rows, file="history")] if rows else []
+    return [Section(title=title, parts=(*table, *make_notes(unread)))]
 
 
-def _list_cells(row: HistoryRow) -> list[str]:
-    p50 = format_significant(row.p50_ms, 4) if row.p50_ms is not None else row.status
-    p99 = format_significant(row.p99_ms) if row.p99_ms is not None else ""
-    precision = format_precision(row.precision, row.recipe, row.mix)
-    return [row.started_utc[:16], row.model, row.engine, precision, str(row.batch), p50, p99, str(row.n)]
+def _show_p50(row: HistoryRow) -> str:
+    if row.p50_ms is None:
+        return row.status
+    return ("~ " if row.validity != "valid" else "") + format_significant(row.p50_ms, 4)
+
+
+def _show(value: float | None) -> str:
+    return "" if value is None else format_significant(value)

@@ -1,29 +1,21 @@
-"""Pictures of a load: latency over the rate, throughput over latency, and how busy the streams were."""
+"""Charts of a load: latency over the rate, throughput over latency, and how busy the streams were."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 from enginebench.analyze.load.queueing import LoadPoint
 from enginebench.report.charts import GREY, ORANGE, Row, Spec, finish, import_altair, read_rows
 from enginebench.report.load.document import LoadDocument, describe_row
 from enginebench.report.run.charts import PALETTE
+from enginebench.report.table import Chart
 
 # What a line stands for, and how it is drawn; queue and service are means.
 KINDS = {"p99": [1, 0], "p50": [6, 3], "queue": [1, 3], "service": [2, 6]}
 
 
-class Picture(NamedTuple):
-    """A chart, the name of its file, its title, and what it shows in words."""
-
-    name: str
-    title: str
-    description: str
-    spec: Spec
-
-
-def draw_load(document: LoadDocument) -> list[Picture]:
+def draw_load(document: LoadDocument) -> list[Chart]:
     """Every picture for which there are points; none without the scenario `server`.
 
     Raises:
@@ -33,23 +25,23 @@ def draw_load(document: LoadDocument) -> list[Picture]:
     if not points:
         return []
     return [
-        Picture(
-            "load_latency",
-            "Latency over the rate",
-            "p50, p99 and the means of queue and service over requests a second, with the limit and capacities",
-            draw_latency(document, points),
+        Chart(
+            name="load_latency",
+            title="Latency over the rate",
+            description="p50, p99 and the means of queue and service over requests a second, with limit and capacities",
+            spec=draw_latency(document, points),
         ),
-        Picture(
-            "load_throughput",
-            "Throughput over latency",
-            "answered requests a second over p99, with the line of what no other point beats",
-            draw_throughput(document, points),
+        Chart(
+            name="load_throughput",
+            title="Throughput over latency",
+            description="answered requests a second over p99, with the line of what no other point beats",
+            spec=draw_throughput(document, points),
         ),
-        Picture(
-            "load_utilisation",
-            "Utilisation over the rate",
-            "share of the time in which streams were at work over requests a second",
-            draw_utilisation(document, points),
+        Chart(
+            name="load_utilisation",
+            title="Utilisation over the rate",
+            description="fraction of the time in which streams were at work over requests a second",
+            spec=draw_utilisation(document, points),
         ),
     ]
 

@@ -74,6 +74,7 @@ class LoadDocument(Struct, frozen=True, kw_only=True):
     finished: bool = True
     settings: LoadSettings | None = None
     caveats: tuple[Caveat, ...] = ()
+    started_utc: str = ""
 
 
 def describe_row(row: LoadRow) -> str:

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from operator import attrgetter
 
 from msgspec import Struct
 
 from enginebench.core.names import format_precision
 from enginebench.core.records import Validity
 from enginebench.report.numbers import format_significant
-from enginebench.report.run.answers import list_marks
 from enginebench.report.run.rows import Row
-
-HEADINGS = ("engine", "precision", "batch", "p50 (ms)", "p99 (ms)", "images/s", "times smallest")
+from enginebench.report.table import Column, Notes, Table, make_table
 
 
 class BatchLine(Struct, frozen=True, kw_only=True):
@@ -83,37 +82,39 @@ def _make_line(row: Row, first: float | None) -> BatchLine:
         gain=rate / first if rate and first else None,
         status=row.status,
         validity=row.validity,
-        marks=tuple(list_marks(row)),
+        marks=tuple(_list_marks(row)),
         p99_supported=row.p99_ms is not None and row.p99_ms.supported,
     )
 
 
-def list_cells(series: Sequence[BatchSeries]) -> list[tuple[str, ...]]:
-    """One line of text cells a batch, under `HEADINGS`; what was not measured shows its status.
-
-    A question mark says that there are too few samples for a p99; what cannot be relied on says so beside its p50.
-    """
-    return [
-        (
-            line.engine,
-            line.precision,
-            str(line.batch),
-            _show(line.p50_ms, line.status) + _doubt(line),
-            _show(line.p99_ms, line.status) + ("" if line.p99_ms is None or line.p99_supported else "?"),
-            _show(line.images_per_s, line.status),
-            format_significant(line.gain, 3) if line.gain is not None else "",
-        )
-        for one in series
-        for line in one.lines
-    ]
+_COLUMNS = (
+    Column("engine", attrgetter("engine")),
+    Column("precision", attrgetter("precision")),
+    Column("batch", lambda line: str(line.batch), attrgetter("batch"), align="right"),
+    Column("p50 ms", lambda line: ("~ " if line.validity != "valid" else "") + _show(line.p50_ms, line.status),
+           attrgetter("p50_ms"), align="decimal"),
+    Column("p99 ms", lambda line: _show(line.p99_ms) + ("" if line.p99_ms is None or line.p99_supported else "?"),
+           attrgetter("p99_ms"), align="decimal", hint="?: too few samples for this percentile"),
+    Column("per second", lambda line: _show(line.images_per_s), attrgetter("images_per_s"), align="decimal"),
+    Column("times smallest", lambda line: _show(line.gain), attrgetter("gain"), align="right"),
+)  # fmt: skip
 
 
-def _show(value: float | None, status: str) -> str:
-    return format_significant(value) if value is not None else status
+def make_batches(rows: Sequence[Row]) -> list[Table | Notes]:
+    """Latency against throughput as figures, of engines that ran several batches."""
+    lines = [line for one in list_batches(rows) for line in one.lines]
+    title = "Latency against throughput by batch"
+    return [make_table(_COLUMNS, lines, file="batches", title=title)] if lines else []
 
 
-def _doubt(line: BatchLine) -> str:
-    return f" ({', '.join(line.marks)})" if line.marks and line.p50_ms is not None else ""
+def _show(value: float | None, missing: str = "") -> str:
+    return format_significant(value) if value is not None else missing
+
+
+def _list_marks(row: Row) -> list[str]:
+    """Why a row's times are not to be taken as they stand: not finished, disturbed, modelled."""
+    marks: list[str] = [row.status] if row.status != "ok" else []
+    return marks + (["disturbed"] if row.validity != "valid" else []) + (["modelled"] if row.modelled else [])
 
 
 def describe_limit(series: Sequence[BatchSeries], p99_limit_ms: float | None) -> list[str]:
@@ -126,7 +127,7 @@ def describe_limit(series: Sequence[BatchSeries], p99_limit_ms: float | None) ->
 def _describe_largest(series: BatchSeries, p99_limit_ms: float) -> str:
     largest = series.largest
     if largest is None and (doubtful := [line for line in series.lines if _keeps(line, p99_limit_ms)]):
-        kinds = dict.fromkeys("invalid" if line.status == "ok" else "not finished" for line in doubtful)
+        kinds = dict.fromkeys("disturbed" if line.status == "ok" else "not finished" for line in doubtful)
         return f"only batches whose rows are {' or '.join(kinds)} keep within p99 {p99_limit_ms:g} ms"
     if largest is None:
         return f"no batch that was measured within p99 {p99_limit_ms:g} ms"

@@ -9,46 +9,37 @@ from enginebench.core.names import format_precision
 from enginebench.core.records import Estimate
 from enginebench.core.text import count_of
 from enginebench.report.numbers import format_significant, format_small
-from enginebench.report.run.answers import name_row
+from enginebench.report.run.head import show_name
 from enginebench.report.run.rows import Row
+from enginebench.report.table import Column, Notes, Table, make_table
 
-HEADINGS = (
-    "engine",
-    "precision",
-    "builds",
-    "different",
-    "p50 (ms)",
-    "between builds",
-    "within one",
-    "answers apart",
-    "best gains",
-    "extra builds (s)",
+_COLUMNS = (
+    Column("engine", lambda row: row.engine),
+    Column("precision", lambda row: format_precision(row.precision, row.recipe)),
+    Column("builds", lambda row: str(row.builds.builds), align="right"),
+    Column("different", lambda row: "-" if row.builds.distinct is None else str(row.builds.distinct), align="right"),
+    Column("p50 ms", lambda row: _show_medians(row.builds), align="right"),
+    Column("between builds", lambda row: _show_share(row.builds.between), align="right"),
+    Column("within one", lambda row: "-" if row.builds.within is None else f"{row.builds.within:.2%}", align="right"),
+    Column(
+        "outputs apart",
+        lambda row: "-" if row.builds.max_abs_diff is None else format_small(row.builds.max_abs_diff),
+        align="right",
+    ),
+    Column("best gains", lambda row: _show_share(row.builds.best.gain) if row.builds.best else "-", align="right"),
+    Column("extra builds s", lambda row: _show_cost(row.builds.best), align="right"),
 )
 
 
-def list_builds(rows: Sequence[Row]) -> list[tuple[str, ...]]:
-    """(engine, then the cells) of every row that was built several times."""
-    return [
-        (
-            row.engine,
-            format_precision(row.precision, row.recipe),
-            str(effect.builds),
-            _show_distinct(effect),
-            _show_medians(effect),
-            _show_share(effect.between),
-            "-" if effect.within is None else f"{effect.within:.2%}",
-            "-" if effect.max_abs_diff is None else format_small(effect.max_abs_diff),
-            _show_share(effect.best.gain) if effect.best else "-",
-            _show_cost(effect.best),
-        )
-        for row in rows
-        if (effect := row.builds) is not None
-    ]
+def make_builds(rows: Sequence[Row]) -> list[Table | Notes]:
+    """What several builds of an engine show, of every row that was built several times."""
+    built = [row for row in rows if row.builds]
+    return [make_table(_COLUMNS, built, file="builds", title="Builds of each engine")] if built else []
 
 
 def state_builds(rows: Sequence[Row]) -> list[str]:
     """What is to be known of the builds of each row, in sentences."""
-    return [sentence for row in rows if row.builds for sentence in _state(name_row(row), row.builds)]
+    return [sentence for row in rows if row.builds for sentence in _state(show_name(row), row.builds)]
 
 
 def _state(name: str, effect: BuildEffect) -> list[str]:
@@ -70,10 +61,6 @@ def _state_best(count: int, best: BestBuild) -> str:
     after = f", which it saves within {best.pays_after:,} runs" if best.pays_after and seconds and sure else ""
     gain = "gains" if sure else "was not shown to gain:"
     return f"The best of {count} {gain} {_show_share(best.gain)} over a typical one{seconds}{after}."
-
-
-def _show_distinct(effect: BuildEffect) -> str:
-    return "-" if effect.distinct is None else str(effect.distinct)
 
 
 def _show_medians(effect: BuildEffect) -> str:

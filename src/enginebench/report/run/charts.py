@@ -5,11 +5,11 @@ Every chart hides the rows whose labels stand in its parameter `hidden`: the pag
 
 from __future__ import annotations
 
+import json
+import math
 from collections import Counter
 from collections.abc import Sequence
 from typing import Any
-
-from msgspec import Struct
 
 from enginebench.analyze.limits.layers import make_layers, make_profile
 from enginebench.analyze.stages import StagesDocument
@@ -23,7 +23,6 @@ from enginebench.report.charts import (
     draw_layers,
     finish,
     import_altair,
-    leave_room,
     style_chart,
 )
 from enginebench.report.run.placing import LINE, place_names
@@ -42,6 +41,7 @@ from enginebench.report.run.series import (
     place_quality,
     trace_rows,
 )
+from enginebench.report.table import Chart
 
 _TOP_LAYERS = 30
 _PANEL = 44
@@ -51,21 +51,9 @@ _MOST_LINES = 12
 # The height of a picture of points, and the width between its axes for which their names are placed: pages are narrower
 # than files.
 _SCATTER, _NARROW = 300, 520
-# Labels of rows on the tail axis: the share of calls that are no slower.
-_SHARES = "datum.value == 0 ? 'min' : format(100 - 100 / pow(10, datum.value), '.6~g') + ' %'"
+# Of the tail axis, which is even in the logarithm of how rare slower calls are.
+_PERCENTILES = {0: "min", round(math.log10(2), 4): "p50", 1: "p90", 2: "p99", 3: "p99.9"}
 _SHOWN = "indexof(hidden, datum.row) < 0"
-
-
-class Chart(Struct, frozen=True, kw_only=True):
-    """One picture. `name` is its file without ending, `section` the part of the page in which it stands."""
-
-    name: str
-    section: str
-    title: str
-    description: str  # what it shows, for those who cannot see it
-    spec: Spec
-    row: str = ""  # label of the one row that it is about
-    picture: bool = True  # whether it is worth a file beside the page
 
 
 def draw_run(document: RunDocument, results: Sequence[Result], stages: Sequence[StagesDocument] = ()) -> list[Chart]:
@@ -101,24 +89,21 @@ def _draw_speedups(points: list[Point], document: RunDocument) -> Chart | None:
         return None
     alt = import_altair()
     y = alt.Y("row:N", sort=None, title=None, axis=_label_bars(domain=False))
-    longest = max(max(p["speedup"], p["high"] or 0) for p in points)
-    room = leave_room(longest, max(len(p["text"]) for p in points))
-    x = alt.X("speedup:Q", title="times as fast as the baseline", axis=alt.Axis(tickCount=8), scale=room)
-    base = _read("speedups").transform_filter(_SHOWN).encode(y=y)
+    x = alt.X("speedup:Q", title="times as fast as the baseline, log axis", scale=alt.Scale(type="log", padding=30))
+    base = _read("speedups").transform_filter(_SHOWN).encode(y=y, color=_colour_precisions(points))
     tooltip = _tips(row="row", verdict="verdict", speedup="speed-up", low="95 % from", high="to")
-    bars = base.mark_bar(size=_BAR - 4).encode(x=x, color=_colour_precisions(points), tooltip=tooltip)
-    rules = base.mark_rule(strokeWidth=2, color="#1f2937").encode(x=alt.X("low:Q"), x2=alt.X2("high:Q"))
-    texts = base.mark_text(align="left", dx=6, color=GREY).encode(x=alt.X("end:Q"), text=alt.Text("text:N"))
-    texts = texts.transform_calculate(end="max(datum.speedup, datum.high || 0)")
+    rules = base.mark_rule(strokeWidth=4).encode(x=alt.X("low:Q"), x2=alt.X2("high:Q"))
+    dots = base.mark_point(filled=True, size=90, opacity=1).encode(x=x, tooltip=tooltip)
+    texts = base.mark_text(dy=-11).encode(x=x, text=alt.Text("text:N"), color=alt.value(GREY))
     one = alt.Chart(alt.Data(values=[{"one": 1}])).mark_rule(strokeDash=[4, 3], color=GREY).encode(x=alt.X("one:Q"))
-    subtitle = "ratio of medians of neighbouring repetitions; lines are 95 % intervals over processes"
-    spec = finish(alt.layer(bars, rules, texts, one), "Speed-up", subtitle, height=_fit_rows(points, least=3))
+    subtitle = "ratio of medians of paired trials; lines are 95 % intervals; dashed: the baseline"
+    spec = finish(alt.layer(one, rules, dots, texts), "Speed-up", subtitle, height=_fit_rows(points, least=3))
     fastest = max(points, key=lambda p: p["speedup"])
     return Chart(
         name="speedup",
         section="speedup",
         title="Speed-up",
-        description=f"Bars of the speed-up of {len(points)} rows; the longest is {fastest['row']}, {fastest['text']}.",
+        description=f"Speed-up of {len(points)} configurations; the highest is {fastest['row']}, {fastest['text']}.",
         spec=_fill(spec, speedups=points),
     )
 
@@ -143,7 +128,7 @@ def _draw_batches(points: list[Point]) -> Chart | None:
     spec = finish(alt.layer(line, dots, texts), "Latency against throughput", "numbers are batch sizes", height=300)
     return Chart(
         name="throughput",
-        section="speedup",
+        section="batches",
         title="Latency against throughput",
         description="Lines of p50 latency over images per second, one for each engine, a point for each batch.",
         spec=_fill(spec, batches=points),
@@ -199,8 +184,8 @@ def _draw_percentiles(curves: list[Point], thin: list[Point]) -> Chart | None:
     if not curves:
         return None
     alt = import_altair()
-    axis = alt.Axis(values=[0, 1, 2, 3], labelExpr=_SHARES)
-    x = alt.X("rarity:Q", title="share of calls that are no slower", axis=axis)
+    axis = alt.Axis(values=[*_PERCENTILES], labelExpr=f"({json.dumps(_PERCENTILES)})[datum.value]")
+    x = alt.X("rarity:Q", title="percentile", axis=axis)
     y = alt.Y("ms:Q", title="latency (ms), log axis", scale=alt.Scale(type="log", nice=False, padding=8))
     lines = _read("curves").transform_filter(_SHOWN).encode(x=x, y=y, color=_colour_rows("row"))
     each = _read("thin").transform_filter(_SHOWN).encode(x=x, y=y, color=_colour_rows("row"))
@@ -221,7 +206,7 @@ def _draw_percentiles(curves: list[Point], thin: list[Point]) -> Chart | None:
         name="percentiles",
         section="distributions",
         title="Percentiles",
-        description="Latency of each row by the share of calls that are no slower, up to 99.9 per cent.",
+        description="Latency of each configuration from its fastest call over p50, p90 and p99 to p99.9.",
         spec=_fill(spec, curves=curves, thin=thin),
     )
 
@@ -382,14 +367,14 @@ def _draw_proofs(points: list[Point]) -> Chart | None:
     )
     spec = finish(
         bars,
-        "Proof of precision",
+        "Precision verification",
         "from the runtimes' own records",
         height=_fit_rows(points),
     )
     return Chart(
         name="precision",
         section="proof",
-        title="Proof of precision",
+        title="Precision by time",
         description="Stacked bars of the share of time that each row spent in each precision.",
         spec=_fill(spec, proofs=points),
     )

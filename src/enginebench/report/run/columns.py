@@ -1,114 +1,254 @@
-"""The columns of a table that a program reads: a heading, and what a row has under it."""
+"""The columns of a table of results, declared once: for people, and for programs."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from functools import partial
+from operator import attrgetter
+from typing import Any
 
-from enginebench.core.records import Estimate
+from msgspec.structs import fields
+
+from enginebench.analyze.metrics.scores import find_score
+from enginebench.analyze.metrics.tasks import name_metric
+from enginebench.core.names import NOT_KNOWN
+from enginebench.core.records import Capacity, Estimate, Outputs
 from enginebench.core.shapes import format_shapes
+from enginebench.report.numbers import (
+    UNITS_PER_MS,
+    choose_unit,
+    format_ratio,
+    format_significant,
+    format_small,
+)
 from enginebench.report.run.rows import Row
+from enginebench.report.scores import find_metric, format_score
+from enginebench.report.table import Column, Span, Value
 
-Cell = str | int | float | bool | None
-
-# Plain fields come first, in the order in which a person reads a row; estimates are spread over three columns.
-PLAIN = (
-    "id",
-    "engine",
-    "precision",
-    "requested_precision",
-    "recipe",
-    "batch",
-    "scope",
-    "cache",
-    "device",
-    "threads",
-    "weights",
-    "clock",
-    "modelled",
-    "status",
-    "reason",
-    "validity",
-    "n",
-    "processes",
-)
-ESTIMATES = ("p50_ms", "p90_ms", "p95_ms", "p99_ms", "mean_ms", "p50_unmarked_ms", "p50_device_ms", "enqueue_ms")
-MORE = (
-    "throughput_per_s",
-    "throughput_pipelined_per_s",
-    "max_abs_diff",
-    "cosine",
-    "centred_cosine",
-    "top1_agreement",
-    "agreement",
-    "nonfinite",
-    "outputs_agree",
-    "verdict",
-    "baseline",
-    "build_s",
-    "size_bytes",
-    "peak_memory_bytes",
-    "energy_mj",
-    "marked_share",
-    "bound_ms",
-    "of_limit",
-    "bound_by",
-    "unmapped_share",
-    "pareto",
-    "result",
-    "built_beside",
-    "ratio_validity",
-    "outputs",
-)
+OUTPUTS: dict[Outputs, str] = {"same": "same", "within_limits": "within", "changed": "changed", "not_judged": "?"}
+# Fields of a row that no cell can hold, beside those that `list_fields` spreads over several.
+_NOT_IN_FILES = {"percentiles_ms", "effective_precision", "top1_accuracy", "stop_rules", "builds", "energy_interval_mj"}
+_NOT_IN_FILES |= {"ratio_to_fastest", "ratio_to_next"}
 
 
-def list_columns() -> dict[str, Callable[[Row], Cell]]:
-    """Heading -> what a row has there, for a table that a program reads: one number a cell, units in the headings."""
-    columns: dict[str, Callable[[Row], Cell]] = {name: _take(name) for name in PLAIN}
-    for name in (*ESTIMATES, "speedup"):
-        columns |= {
-            name: _take_part(name, "value"),
-            f"{name}_low": _take_part(name, "low"),
-            f"{name}_high": _take_part(name, "high"),
-        }
-    columns |= {"metric": lambda row: row.scores[0].metric if row.scores else None}
-    columns |= {f"score{end}": _take_score(part) for end, part in (("", "value"), ("_low", "low"), ("_high", "high"))}
-    columns["p99_supported"] = _take_part("p99_ms", "supported")
-    columns |= {name: _take(name) for name in MORE}
-    columns["shapes"] = lambda row: format_shapes(row.shapes)
-    columns |= {name: _take(name) for name in ("bucket", "axes")}
-    columns |= {name: _take_capacity(name) for name in ("passes_qps", "fails_qps")}
-    columns["caveats"] = lambda row: " ".join(dict.fromkeys(c.code for c in row.caveats))
-    return columns
+def list_columns(rows: Sequence[Row]) -> tuple[Column, ...]:
+    """What a person reads of a table of these rows; times in one unit, which the fastest chooses."""
+    unit = choose_unit(row.p50_ms.value for row in rows if row.p50_ms)
+    times = partial(_take_time, factor=UNITS_PER_MS[unit])
+    metric = find_metric(rows)
+    found = next((row.capacity for row in rows if row.capacity), None)
+    items = "images/s" if all(map(_takes_images, rows)) else "inputs/s"
+    return (
+        Column("engine", name_engine),
+        Column("precision", format_precision),
+        *(Column(name, _take_text(name), when=_varies(name)) for name in ("device", "threads", "axes")),
+        Column(f"p50 {unit}", _mark_p50(times), lambda row: times(row, "p50_ms"), align="decimal", bar=True),
+        Column(
+            f"p99 {unit}",
+            lambda row: _show(times(row, "p99_ms")) + _doubt(row.p99_ms),
+            lambda row: times(row, "p99_ms"),
+            align="decimal",
+            spare=2,
+            hint="?: too few samples for this percentile",
+        ),
+        Column(
+            f"p99.9 {unit}",
+            lambda row: _show(times(row, "p999_ms")) + _doubt(row.p999_ms),
+            lambda row: times(row, "p999_ms"),
+            align="decimal",
+            wide=True,
+            spare=8,
+            hint="?: too few samples for this percentile",
+        ),
+        Column(
+            "speed-up",
+            format_speedup,
+            lambda row: row.speedup.value if has_ratio(row) else None,
+            align="right",
+            span=take_span,
+            hint="95 % interval of the ratio of medians, over paired trials",
+        ),
+        Column("outputs", lambda row: "ref." if row.is_reference else OUTPUTS[row.outputs], spare=1),
+        Column(
+            name_metric(metric) if metric else "",
+            lambda row: format_score(row, metric, 1),
+            lambda row: score.value.value if metric and (score := find_score(row.scores, metric)) else None,
+            when=lambda _: metric is not None,
+            align="decimal",
+            spare=1,
+        ),
+        Column(
+            f"req/s, p{found.percentile:g} <= {found.limit_ms:g} ms" if found else "",
+            lambda row: format_capacity(row.capacity) if row.capacity else "",
+            lambda row: row.capacity.passes_qps if row.capacity else None,
+            when=lambda _: found is not None,
+            align="right",
+            spare=3,
+            hint="the highest rate within the limit, to the lowest beyond it; ?: its probes were disturbed",
+        ),
+        Column(
+            items, lambda row: _show(row.throughput_per_s), attrgetter("throughput_per_s"),
+            align="decimal", wide=True, spare=4,
+        ),
+        Column(
+            "max diff", lambda row: "" if row.max_abs_diff is None else format_small(row.max_abs_diff),
+            attrgetter("max_abs_diff"), when=_any("max_abs_diff"), align="right", wide=True, spare=7,
+        ),
+        Column("ran in", format_shares, when=_any("effective_precision"), wide=True, spare=9, hint="fraction of time"),
+        Column(
+            "of peak", lambda row: "" if row.of_limit is None else f"{row.of_limit:.0%} {row.bound_by}",
+            attrgetter("of_limit"), when=_any("of_limit"), align="right", wide=True, spare=3,
+            hint="the least time by this machine's roofline, over the median; and what sets it",
+        ),
+        Column(
+            "build s", format_build, attrgetter("build_s"), when=_any("build_s"), align="decimal", wide=True, spare=6
+        ),
+        _make_scaled("size MB", "size_bytes", 1e-6, 6),
+        _make_scaled("memory MB", "peak_memory_bytes", 1e-6, 5),
+        _make_scaled("start s", "start_s", 1.0, 5),
+        _make_scaled("energy mJ", "energy_mj", 1.0, 4),
+        Column("times", lambda row: row.validity, when=lambda rows: any(map(is_disturbed, rows)), wide=True, spare=10),
+    )  # fmt: skip
 
 
-def _take(name: str) -> Callable[[Row], Cell]:
-    def cell(row: Row) -> Cell:
-        value: Cell = getattr(row, name)
-        return value
+def _make_scaled(title: str, name: str, factor: float, spare: int) -> Column:
+    def take(row: Row) -> float | None:
+        value: float | None = getattr(row, name)
+        return None if value is None else value * factor
 
-    return cell
-
-
-def _take_capacity(end: str) -> Callable[[Row], Cell]:
-    def cell(row: Row) -> Cell:
-        value: Cell = getattr(row.capacity, end, None)
-        return value
-
-    return cell
+    return Column(title, lambda row: _show(take(row)), take, when=_any(name), align="decimal", wide=True, spare=spare)
 
 
-def _take_part(name: str, part: str) -> Callable[[Row], Cell]:
-    def cell(row: Row) -> Cell:
-        estimate: Estimate | None = getattr(row, name)
-        value: Cell = getattr(estimate, part) if estimate else None
-        return value
-
-    return cell
+def name_engine(row: Row) -> str:
+    """ENGINE, and what keeps its times from being a whole measurement."""
+    marks: list[str] = [row.status] if row.status != "ok" else []
+    marks += ["modelled"] if row.modelled else []
+    return row.engine + "".join(f" ({mark})" for mark in marks)
 
 
-def _take_score(part: str) -> Callable[[Row], Cell]:
-    def cell(row: Row) -> Cell:
-        value: Cell = getattr(row.scores[0].value, part) if row.scores else None
-        return value
+def format_precision(row: Row) -> str:
+    """`int8 nncf`; `int8 71 %` where less ran in it than was asked; `fp32, not int8` where nothing did."""
+    parts = [row.precision or NOT_KNOWN, row.recipe or "", f"mix {row.mix}" if row.mix else ""]
+    share = (row.effective_precision or {}).get(row.precision or "")
+    if share is not None and any(caveat.code == "low_effective_precision" for caveat in row.caveats):
+        parts.append(f"{share:.0%}".replace("%", " %"))
+    asked = row.requested_precision
+    return " ".join(filter(None, parts)) + (f", not {asked}" if asked not in (None, row.precision) else "")
 
-    return cell
+
+def is_disturbed(row: Row) -> bool:
+    """Whether the absolute times of a row are not to be taken as they stand."""
+    return row.validity != "valid" and row.p50_ms is not None
+
+
+def has_ratio(row: Row) -> bool:
+    """Whether a row has a ratio that may be given."""
+    return row.speedup is not None and row.ratio_validity != "not_given"
+
+
+def format_speedup(row: Row) -> str:
+    """`6.7 - 7.7x`, `1x` of the baseline, `about 12x` of a single trial; nothing where no ratio is given."""
+    if row.speedup is None or not has_ratio(row):
+        return ""
+    return "1x" if row.id == row.baseline else format_ratio(row.speedup)
+
+
+def take_span(row: Row) -> Span | None:
+    """The ends and the value of the ratio to the baseline."""
+    return (row.speedup.low, row.speedup.value, row.speedup.high) if row.speedup and has_ratio(row) else None
+
+
+def format_capacity(found: Capacity) -> str:
+    """`7030 - 7210`: requests a second at which the limit holds, and at which it does not."""
+    if found.passes_qps is None:
+        return f"below {format_significant(found.fails_qps)}" if found.fails_qps else ""
+    fails = f" - {format_significant(found.fails_qps)}" if found.fails_qps else " or more"
+    return format_significant(found.passes_qps) + fails + ("?" if found.suspect else "")
+
+
+def format_build(row: Row) -> str:
+    """Seconds of the build; at most so many where others were built at the same time; "" where nothing was built."""
+    if row.build_s is None:
+        return ""
+    seconds = format_significant(row.build_s, 2)
+    return f"≤ {seconds}" if row.built_beside else seconds
+
+
+def format_shares(row: Row) -> str:
+    """`int8 83%, fp32 17%`: the fraction of time in each precision, by the runtime's own record."""
+    shares = sorted((row.effective_precision or {}).items(), key=lambda pair: -pair[1])
+    return ", ".join(f"{name} {share:.0%}" for name, share in shares)
+
+
+def _takes_images(row: Row) -> bool:
+    """One input of four axes with one or three channels."""
+    shapes = [*row.shapes.values()]
+    return not shapes or (len(shapes) == 1 and len(shapes[0]) == 4 and bool({1, 3} & {shapes[0][1], shapes[0][3]}))
+
+
+def _mark_p50(times: Callable[[Row, str], float | None]) -> Callable[[Row], str]:
+    return lambda row: ("~ " if is_disturbed(row) else "") + _show(times(row, "p50_ms"))
+
+
+def _take_time(row: Row, name: str, factor: float) -> float | None:
+    estimate: Estimate | None = getattr(row, name)
+    return estimate.value * factor if estimate else None
+
+
+def _doubt(estimate: Estimate | None) -> str:
+    return "" if estimate is None or estimate.supported else "?"
+
+
+def _show(value: float | None) -> str:
+    return "" if value is None else format_significant(value)
+
+
+def _take_text(name: str) -> Callable[[Row], str]:
+    return lambda row: str(getattr(row, name) or "")
+
+
+def _varies(name: str) -> Callable[[Sequence[Row]], bool]:
+    return lambda rows: len({getattr(row, name) for row in rows}) > 1
+
+
+def _any(name: str) -> Callable[[Sequence[Row]], bool]:
+    return lambda rows: any(getattr(row, name) is not None for row in rows)
+
+
+_ENDS = ("value", "low", "high")
+
+
+def list_fields() -> tuple[Column, ...]:
+    """The fields of a row for a program: one number a cell, full precision, units in the headings."""
+    columns: dict[str, Callable[[Any], Value]] = {}
+    for field in fields(Row):
+        name = field.name
+        if name in _NOT_IN_FILES:
+            continue
+        if field.type == Estimate | None:
+            columns |= {_join(name, end): _take_end(name, end) for end in _ENDS}
+        elif name == "scores":
+            columns["metric"] = lambda row: row.scores[0].metric if row.scores else None
+            columns |= {_join("score", end): _take_score(end) for end in _ENDS}
+        elif name == "capacity":
+            columns |= {end: _take_end("capacity", end) for end in ("passes_qps", "fails_qps")}
+        elif name == "shapes":
+            columns[name] = lambda row: format_shapes(row.shapes)
+        elif name == "caveats":
+            columns[name] = lambda row: " ".join(dict.fromkeys(c.code for c in row.caveats))
+        else:
+            columns[name] = attrgetter(name)
+    columns["p99_supported"] = _take_end("p99_ms", "supported")
+    return tuple(Column(name, str, take) for name, take in columns.items())
+
+
+def _join(name: str, end: str) -> str:
+    return name if end == "value" else f"{name}_{end}"
+
+
+def _take_end(name: str, end: str) -> Callable[[Any], Value]:
+    return lambda row: getattr(getattr(row, name), end, None)
+
+
+def _take_score(end: str) -> Callable[[Any], Value]:
+    return lambda row: getattr(row.scores[0].value, end) if row.scores else None

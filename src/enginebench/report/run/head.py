@@ -40,6 +40,15 @@ def show_name(row: Row) -> str:
     return show_engine(row.engine, row.precision, row.recipe, row.mix)
 
 
+def name_rows(rows: Sequence[Row]) -> dict[str, str]:
+    """Row id -> `ort int8 (cpu)`, with the options of the engine only where another row would have the same name."""
+    plain = {row.id: show_engine(row.engine.partition(":")[0], row.precision, row.recipe, row.mix) for row in rows}
+    known: dict[str, set[str]] = {}
+    for row in rows:
+        known.setdefault(plain[row.id], set()).add(row.engine)
+    return {row.id: plain[row.id] if len(known[plain[row.id]]) == 1 else show_name(row) for row in rows}
+
+
 def format_head(document: RunDocument) -> list[HeadLine]:
     """FASTEST, OUTPUTS and TRUST of a run, always in this order; MEASURED where there is nothing to compare."""
     found = document.headlines
@@ -85,19 +94,20 @@ def format_missing(document: RunDocument) -> list[str]:
 
 def _format_fastest(document: RunDocument, headline: Headline, rows: dict[str, Row], where: str) -> Iterator[str]:
     row = rows[headline.id]
-    name, figure = show_name(row), _format_time(row)
+    names = name_rows(document.rows)
+    name, figure = names[row.id], _format_time(row)
     whole = "" if row.status == "ok" else f" ({row.status})"
-    ratio = _format_ratio(headline, rows)
+    ratio = _format_ratio(headline, rows, names)
     today = not document.spec.get("baseline") and row.requested_precision in ("fp32", "tf32")
     today = today and row.engine in {name for name, _ in TODAY + TODAY_OF_GRAPH}
     what = "what you have" if today else "the baseline"
     if headline.state == "tie":
         equal = f"are equal within {document.margin:.0%}" if headline.equivalent else "do not differ significantly"
-        yield f"{where}no clear winner: {_join([name, *(show_name(rows[i]) for i in headline.tied_with)])} {equal}"
+        yield f"{where}no clear winner: {_join([name, *(names[i] for i in headline.tied_with)])} {equal}"
         choice = ", ".join(what if why == "what you have" else why for why in headline.choice)
         yield f"take {name}: {choice}   {figure}{ratio}"
     elif headline.state == "none_agrees" and headline.rejected:
-        yield f"{where}none with the same outputs: {_format_rejected(headline, rows, ' and ')}"
+        yield f"{where}none with the same outputs: {_format_rejected(headline, names, ' and ')}"
         yield f"keep {name}, {what}   {figure}"
     elif headline.state == "baseline":
         kind = " of those within the limits" if headline.rejected else ""
@@ -112,7 +122,7 @@ def _format_fastest(document: RunDocument, headline: Headline, rows: dict[str, R
     if headline.strict_ratio is not None:
         yield f"{_format_factor(headline.strict_ratio)} strict fp32"
     if headline.rejected and headline.state != "none_agrees":
-        yield f"{_format_rejected(headline, rows, ', but ')}: not recommended"
+        yield f"{_format_rejected(headline, names, ', but ')}: not recommended"
     if not headline.keeps_p99 and document.p99_limit_ms is not None:
         yield f"no configuration keeps p99 within {document.p99_limit_ms:g} ms"
     elif document.p99_limit_ms is not None and row.p99_ms and not row.p99_ms.supported:
@@ -133,14 +143,14 @@ def _format_time(row: Row) -> str:
     return f"{median}, modelled" if row.modelled else median
 
 
-def _format_ratio(headline: Headline, rows: dict[str, Row]) -> str:
+def _format_ratio(headline: Headline, rows: dict[str, Row], names: dict[str, str]) -> str:
     """Behind the time: the ratio to the baseline with its interval, or why none is given."""
     base = rows.get(headline.baseline or "")
     if headline.state in ("only", "searched") or (base is not None and base.id == headline.id):
         return ""
     if headline.ratio is None or base is None:
         return f"   no ratio: {headline.ratio_reason}" if headline.ratio_reason else ""
-    today = f"{base.engine.partition(':')[0]} as it is ({base.precision})" if _is_default(base) else show_name(base)
+    today = f"{base.engine.partition(':')[0]} as it is ({base.precision})" if _is_default(base) else names[base.id]
     low, high = headline.ratio.low, headline.ratio.high
     known = f"({format_significant(low)} to {format_significant(high)})" if low and high else ""
     return f"   {_format_factor(headline.ratio)} {today}   {known or '(1 trial each: no interval)'}"
@@ -157,11 +167,11 @@ def _format_factor(ratio: Estimate) -> str:
     )
 
 
-def _format_rejected(headline: Headline, rows: dict[str, Row], link: str) -> str:
+def _format_rejected(headline: Headline, names: dict[str, str], link: str) -> str:
     rejected = headline.rejected
     assert rejected is not None
     how = f"is {_format_factor(rejected.ratio)}" if rejected.ratio else "is faster"
-    return f"{show_name(rows[rejected.id])} {how}{link}{rejected.reason}"
+    return f"{names[rejected.id]} {how}{link}{rejected.reason}"
 
 
 def _join_alike(where: Sequence[str], texts: Sequence[str]) -> list[str]:

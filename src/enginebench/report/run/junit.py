@@ -7,7 +7,7 @@ from xml.etree.ElementTree import Element, SubElement, indent, tostring
 from enginebench.analyze.diff import DiffDocument, DiffRow
 from enginebench.core.text import clean_text
 from enginebench.report.numbers import format_range
-from enginebench.report.run.answers import explain_diff_row
+from enginebench.report.run.diff import explain_diff_row
 
 
 def format_junit(document: DiffDocument, name: str = "enginebench diff") -> str:

@@ -3,20 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from itertools import pairwise
 from typing import Any
 
 from msgspec import Struct
 from msgspec.structs import asdict as to_fields
+from msgspec.structs import replace
 
-from enginebench.analyze.compare import NOUNS, Unit
+from enginebench.analyze.compare import MIN_REPETITIONS, NOUNS, Unit
 from enginebench.analyze.drift import doubt_samples
-from enginebench.analyze.headline import Headline
+from enginebench.analyze.headline import Headline, find_start
 from enginebench.analyze.limits.bounds import doubt_row, share_of_limit
 from enginebench.analyze.limits.layers import doubt_kernel_times
 from enginebench.analyze.metrics.scores import find_value
 from enginebench.analyze.quantiles import median
 from enginebench.analyze.ranking import RecommendedBy, Ref, rank_results
-from enginebench.analyze.standing import Standing
+from enginebench.analyze.standing import Standing, compare_rows, weigh_ratio
 from enginebench.analyze.summary import Summary
 from enginebench.analyze.versions.builds import BuildEffect, describe_builds, doubt_builds
 from enginebench.core.caveats import limit_to_processes, make_caveat
@@ -106,6 +108,10 @@ class Row(Struct, frozen=True, kw_only=True):
     ratio_reason: str = ""  # why it is not `good`
     ratio_to_fastest: Estimate | None = None  # of the fastest row's median to this one's, paired
     verdict_to_fastest: Verdict | None = None
+    ratio_to_next: Estimate | None = None  # of the next slower row's median to this one's, paired
+    verdict_to_next: Verdict | None = None  # "faster": than the next slower row of its batch and shape
+    start_s: float | None = None  # from loading to the first output in a new process, median
+    p999_ms: Estimate | None = None
     outputs: Outputs = "not_judged"
     outputs_reason: str = ""
     speedup_reason: str | None = None  # why `speedup` is empty
@@ -210,6 +216,7 @@ def describe_row(standing: Standing, path: str = "") -> Row:
         size_bytes=result.size_bytes,
         peak_memory_bytes=max((m.peak_memory_bytes for m in measured if m.peak_memory_bytes), default=None),
         peak_device_memory_bytes=max((b for m in measured if (b := m.peak_device_memory_bytes)), default=None),
+        start_s=find_start(result),
         energy_mj=_mean([m.energy_mj for m in measured]),
         energy_interval_mj=_bound_energy(measured),
         pareto=standing.pareto,
@@ -225,11 +232,30 @@ def describe_row(standing: Standing, path: str = "") -> Row:
     )
 
 
-def sort_rows(rows: Sequence[Row]) -> tuple[Row, ...]:
-    """Rows as tables show them: by what a table has in common, in the order in which that comes, then fastest first."""
-    settings = [(row.batch, row.bucket, row.scope, row.cache, row.device, row.threads) for row in rows]
-    places = {row.id: settings.index(setting) for row, setting in zip(rows, settings, strict=True)}
-    return tuple(sorted(rows, key=lambda row: (places[row.id], row.p50_ms.value if row.p50_ms else float("inf"))))
+def group_rows(rows: Sequence[Row]) -> list[list[Row]]:
+    """Rows that are held against each other, in the order in which their settings come, each group fastest first."""
+    groups: dict[tuple[object, ...], list[Row]] = {}
+    for row in rows:
+        groups.setdefault((row.batch, row.bucket, row.scope, row.cache), []).append(row)
+    return [sorted(group, key=_read_p50) for group in groups.values()]
+
+
+def _read_p50(row: Row) -> float:
+    return row.p50_ms.value if row.p50_ms else float("inf")
+
+
+def _hold_against_next(rows: Sequence[Row], results: Sequence[Result], margin: float) -> tuple[Row, ...]:
+    """The rows with their ratio to the next slower one, and the verdict where there are trials enough for one."""
+    known = {result.id: result for result in results}
+    pairs = [pair for group in group_rows([row for row in rows if row.p50_ms]) for pair in pairwise(group)]
+    held = {}
+    for row, slower in pairs:
+        found = compare_rows(known[slower.id], known[row.id], margin)
+        if found.ratio is None or weigh_ratio(found, known[slower.id], known[row.id])[0] == "not_given":
+            continue
+        verdict = found.verdict if found.ratio.n >= MIN_REPETITIONS else None
+        held[row.id] = replace(row, ratio_to_next=found.ratio, verdict_to_next=verdict)
+    return tuple(held.get(row.id, row) for row in rows)
 
 
 def _find_limited_time(standing: Standing) -> float | None:
@@ -243,7 +269,7 @@ def _find_limited_time(standing: Standing) -> float | None:
 
 def _describe_times(summary: Summary | None) -> dict[str, Any]:
     """The fields of a row that come from its samples."""
-    estimates = ("p50", "p90", "p95", "p99", "mean", "p50_device", "enqueue", "p50_unmarked")
+    estimates = ("p50", "p90", "p95", "p99", "p999", "mean", "p50_device", "enqueue", "p50_unmarked")
     fields: dict[str, Any] = {f"{name}_ms": getattr(summary, name, None) for name in estimates}
     return fields | {
         "n": summary.n if summary else 0,
@@ -351,7 +377,7 @@ def describe_run(
         model=model,
         machine=machine,
         spec=dict(spec),
-        rows=tuple(describe_row(standing) for standing in ranking.standings),
+        rows=_hold_against_next([describe_row(standing) for standing in ranking.standings], results, margin),
         headline=ranking.headlines[0] if ranking.headlines else None,
         headlines=ranking.headlines,
         fastest=ranking.fastest,

@@ -6,6 +6,7 @@ import math
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import takewhile
+from textwrap import wrap
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -15,10 +16,10 @@ from enginebench.analyze.metrics.tasks import name_metric
 from enginebench.analyze.quantiles import median
 from enginebench.analyze.stages import StagesDocument
 from enginebench.core.names import format_precision
-from enginebench.core.records import Estimate, Measurement, Result
+from enginebench.core.records import Measurement, Result
 from enginebench.core.text import clean_text
 from enginebench.report.charts import LINE_BREAK, shorten
-from enginebench.report.run.cells import break_lines, name_doubt
+from enginebench.report.run.columns import format_speedup, has_ratio, is_disturbed
 from enginebench.report.run.rows import Row, RunDocument
 from enginebench.report.scores import find_metric
 
@@ -50,7 +51,7 @@ def label_rows(document: RunDocument) -> dict[str, str]:
     """Row id -> a label that stands beside a bar, different for every row; settings only where rows differ in them.
 
     It has several short lines: engine, precision and settings, then the options beneath them. Two spaces stand between
-    lines, so that a label is a plain name wherever it is no picture. A row that is not to be relied on says so.
+    lines, so that a label is a plain name wherever it is no picture. `~`: its absolute times were disturbed.
     """
     varied = [
         name for name in ("batch", "bucket", "scope", "cache", "device", "threads") if _differs(document.rows, name)
@@ -96,6 +97,12 @@ def stack_lines(head: str, options: str) -> str:
     )
 
 
+def break_lines(text: str, letters: int) -> list[str]:
+    """`text` in lines of so many letters, broken at spaces; a longer word is broken at a hyphen, or anywhere."""
+    words = wrap(text, letters, break_long_words=False, break_on_hyphens=False)
+    return [line for word in words for line in wrap(word, letters)]
+
+
 def count_lines(labels: Iterable[str]) -> int:
     """The lines of the highest label."""
     return max((label.count(LINE_BREAK) + 1 for label in labels), default=1)
@@ -105,13 +112,13 @@ def _differs(rows: Sequence[Row], name: str) -> bool:
     return len({getattr(row, name) for row in rows}) > 1
 
 
-def _name_head(row: Row, varied: Sequence[str], *, with_doubt: bool = True) -> str:
-    """Engine, precision, what rows differ in, and whether the row is to be relied on."""
+def _name_head(row: Row, varied: Sequence[str], *, marked: bool = True) -> str:
+    """Engine, precision, what rows differ in; `~` where its absolute times were disturbed."""
     parts = {"batch": f"b{row.batch}", "threads": f"{row.threads}t"}
     settings = [parts.get(name, str(getattr(row, name))) for name in varied]
     engine = clean_text(row.engine).partition(":")[0]
-    marks = [*(["modelled"] if row.modelled else []), *([doubt] if with_doubt and (doubt := name_doubt(row)) else [])]
-    words = [engine, format_precision(row.precision, row.recipe, row.mix), *settings, *(f"({mark})" for mark in marks)]
+    marks = [*(["(modelled)"] if row.modelled else []), *(["~"] if marked and is_disturbed(row) else [])]
+    words = [engine, format_precision(row.precision, row.recipe, row.mix), *settings, *marks]
     return " ".join(words)
 
 
@@ -128,17 +135,12 @@ def list_speedups(document: RunDocument, labels: Mapping[str, str]) -> list[Poin
             "low": _round(row.speedup.low),
             "high": _round(row.speedup.high),
             "precision": row.precision,
-            "text": _write_speedup(row.speedup, row),
+            "text": format_speedup(row),
             "verdict": "baseline" if row.id == row.baseline else (row.verdict or "").replace("_", " "),
         }
         for row in document.rows
-        if row.speedup
+        if row.speedup and has_ratio(row)
     ]
-
-
-def _write_speedup(speedup: Estimate, row: Row) -> str:
-    text = f"{speedup.value:.3g}x" + ("" if speedup.low is not None or row.n == 0 else "?")
-    return f"{text} {name_doubt(row)}".rstrip()
 
 
 def bin_rows(results: Iterable[Result], labels: Mapping[str, str]) -> tuple[list[Point], list[Point]]:
@@ -275,7 +277,6 @@ def place_quality(document: RunDocument, labels: Mapping[str, str]) -> tuple[lis
             "high": row.scores[0].value.high if metric and row.scores else None,
             "precision": row.precision,
             "pareto": row.pareto,
-            "doubt": name_doubt(row),
             "front": f"{row.batch} {row.bucket} {row.scope} {row.cache} {row.clock}",
         }
         for row in document.rows
@@ -368,7 +369,7 @@ def follow_batches(document: RunDocument, labels: Mapping[str, str]) -> list[Poi
     groups: dict[tuple[str, str], list[Row]] = {}
     for row in document.rows:
         if row.p50_ms and row.throughput_per_s:
-            groups.setdefault((_name_head(row, (), with_doubt=False), _list_options(row)), []).append(row)
+            groups.setdefault((_name_head(row, (), marked=False), _list_options(row)), []).append(row)
     engines = label_names(list(groups))
     return [
         {

@@ -1,33 +1,26 @@
-"""The report of a folder that trtexec left: report.md, report.json and pictures, for each run in it."""
+"""What is reported of a folder that trtexec left: figures, sentences and pictures of each run in it."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from pathlib import Path
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 from msgspec import Struct
 
-from enginebench.analyze.trtexec.folder import TrtexecCase, read_folder
+from enginebench.analyze.trtexec.folder import TrtexecCase
 from enginebench.analyze.trtexec.records import LayerGroup, LogRun, ProfiledLayer, RunStatus, Stat
 from enginebench.analyze.trtexec.times import note_streams
 from enginebench.core.caveats import format_caveat
-from enginebench.core.errors import MissingDependency
-from enginebench.core.names import slug
 from enginebench.core.records import Estimate
-from enginebench.core.store import encode, write_atomic
-from enginebench.report.charts import Spec, draw_histogram, draw_layers, draw_percentiles, draw_series, render_png
+from enginebench.report.charts import Spec, draw_histogram, draw_layers, draw_percentiles, draw_series
 from enginebench.report.numbers import format_significant
-from enginebench.report.run.markdown import escape
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 SCHEMA = "enginebench.report-trtexec/1"
 TOP_LAYERS = 30
-# Layers in the table of report.md; the picture and the JSON have more.
-_TABLE_LAYERS = 10
 _DIGITS = 5
 # Of `enginebench drift`.
 DRIFT_FIELDS = ("name", "mean_abs_diff", "max_abs_diff", "cosine_mean", "cosine_min", "top1_agreement", "nonfinite")
@@ -84,44 +77,12 @@ class TrtexecReport(Struct, frozen=True, kw_only=True):
     notes: tuple[str, ...] = ()
 
 
-def render_trtexec_folder(folder: Path, formats: Sequence[str] = ("md", "json", "png")) -> list[Path]:
-    """Writes report.md, report.json and pictures about what trtexec left in `folder`; the paths written.
-
-    Args:
-        folder: holds any of: logs, and files of --exportTimes, --exportProfile, --exportLayerInfo; output_diff.json.
-        formats: of md, json, png; others are left to other writers. Without the extra `report` there are no pictures,
-            and the report says how to get them.
-
-    Raises:
-        UsageError: the folder is missing or holds nothing of trtexec.
-        ParseError: nothing in it can be read.
-        ArtifactError: the folder cannot be written.
-    """
-    cases = read_folder(folder)
-    pictures: dict[str, list[Path]] = {}
-    notes: tuple[str, ...] = ()
-    if "png" in formats:
-        try:
-            pictures = {case.name: write_pictures(case, folder, alone=len(cases) == 1) for case in cases}
-        except MissingDependency as error:
-            notes = (f"no pictures: {error}",)
-    report = describe_cases(cases, pictures, notes)
-    paths = [path for written in pictures.values() for path in written]
-    if "md" in formats:
-        paths.append(folder / "report.md")
-        write_atomic(paths[-1], format_report(report).encode())
-    if "json" in formats:
-        paths.append(folder / "report.json")
-        write_atomic(paths[-1], encode(report, indent=2) + b"\n")
-    return paths
-
-
 def describe_cases(
-    cases: Sequence[TrtexecCase], pictures: dict[str, list[Path]] | None = None, notes: tuple[str, ...] = ()
+    cases: Sequence[TrtexecCase], pictures: Mapping[str, tuple[str, ...]] | None = None, notes: tuple[str, ...] = ()
 ) -> TrtexecReport:
     """The figures of all runs in a folder."""
     written = pictures or {}
-    metrics = [collect_metrics(case, tuple(path.name for path in written.get(case.name, ()))) for case in cases]
+    metrics = [collect_metrics(case, written.get(case.name, ())) for case in cases]
     return TrtexecReport(cases=tuple(metrics), notes=notes)
 
 
@@ -241,15 +202,6 @@ def find_workspace(build: dict[str, str]) -> str | None:
     return build.get("Workspace")
 
 
-def write_pictures(case: TrtexecCase, folder: Path, *, alone: bool) -> list[Path]:
-    """The PNG files of one run; with several runs in the folder their names begin with the run's."""
-    paths = []
-    for name, spec in draw_case(case).items():
-        paths.append(folder / (f"{name}.png" if alone else f"{slug(case.name)}.{name}.png"))
-        write_atomic(paths[-1], render_png(spec))
-    return paths
-
-
 def draw_case(case: TrtexecCase) -> dict[str, Spec]:
     """name -> specification of every picture that the files of a run allow.
 
@@ -278,56 +230,6 @@ def find_seconds(case: TrtexecCase) -> NDArray[np.float64] | None:
         return None
     seconds: NDArray[np.float64] = (starts - starts[0]) / 1e3
     return seconds
-
-
-def format_report(report: TrtexecReport) -> str:
-    """The report as GitHub-flavoured markdown."""
-    lines = ["# trtexec report", "", *format_metrics(report.cases), ""]
-    lines += [f"- {escape(note)}" for note in report.notes]
-    for case in report.cases:
-        lines += [f"## {escape(case.name)}", "", *format_case(case)]
-    return "\n".join(lines).rstrip("\n") + "\n"
-
-
-def format_metrics(cases: Sequence[Metrics]) -> list[str]:
-    """The table of all runs."""
-    headings = ["run", "status", "model", "precision", "batch", "mean (ms)", "p50 (ms)", "p99 (ms)", "queries/s"]
-    headings += ["images/s", "workspace", "TensorRT", "GPU"]
-    return [
-        join_cells(headings),
-        join_cells(["---"] * 4 + ["---:"] * 6 + ["---"] * 3),
-        *(join_cells(list_cells(case)) for case in cases if set(case.files) != {"drift"}),
-    ]
-
-
-def list_cells(case: Metrics) -> list[str]:
-    """One line of the table."""
-    texts = [escape(text or "") for text in (case.name, case.status, case.model, case.precision)]
-    texts.append(str(case.batch or ""))
-    numbers = [case.mean_ms, case.p50_ms, case.p99_ms, case.throughput_qps, case.images_per_s]
-    texts += ["" if number is None else format_significant(number, _DIGITS) for number in numbers]
-    return [*texts, escape(case.workspace or ""), case.tensorrt_version or "", escape(case.gpu or "")]
-
-
-def join_cells(cells: Sequence[str]) -> str:
-    """A line of a markdown table."""
-    return f"| {' | '.join(cells)} |"
-
-
-def format_case(case: Metrics) -> list[str]:
-    """The section of one run: contradictions first."""
-    lines = [f"- **contradiction**: {escape(text)}" for text in case.contradictions]
-    if case.contradictions:
-        lines.append("- **the log and the timing file are not of one run; the figures are those of the timing file**")
-    lines += [f"- **not readable**: {escape(text)}" for text in case.unreadable]
-    if case.status and case.status != "passed":
-        lines.append(f"- **{case.status}**: {escape(case.status_reason or '')}")
-    lines += [f"- {escape(text)}" for text in list_facts(case)]
-    lines += [f"- warning: {escape(text.strip())}" for text in case.warnings]
-    lines += [f"- error: {escape(text.strip())}" for text in case.errors]
-    lines += [f"- {escape(note)}" for note in case.notes]
-    lines += ["", *(f"![{escape(name)}]({name})" for name in case.pictures)]
-    return [*lines, *format_layers(case), *format_drift(case.drift), ""]
 
 
 def list_facts(case: Metrics) -> list[str]:
@@ -359,20 +261,6 @@ def format_bounds(label: str, estimate: Estimate | None) -> str | None:
     return f"p{label} {low} to {high} ms" + ("" if estimate.supported else " (too few queries)")
 
 
-def format_layers(case: Metrics) -> list[str]:
-    """The slowest layers, and time by precision and type."""
-    lines: list[str] = []
-    if case.top_layers:
-        lines += ["", join_cells(["layer", "average (ms)", "share"]), join_cells(["---", "---:", "---:"])]
-        lines += [
-            join_cells([escape(layer.name), format_optional(layer.average_ms), format_share(layer.share)])
-            for layer in case.top_layers[:_TABLE_LAYERS]
-        ]
-    for text in list_shares(case):
-        lines += ["", escape(text)]
-    return lines
-
-
 def list_shares(case: Metrics) -> list[str]:
     """Sentences on where the time goes: what no layer explains, and shares by precision, by type and of overhead."""
     texts = []
@@ -391,23 +279,9 @@ def list_shares(case: Metrics) -> list[str]:
     return texts
 
 
-def format_optional(value: float | None) -> str:
-    """A time, or nothing."""
-    return "" if value is None else format_significant(value, _DIGITS)
-
-
 def format_share(share: float | None) -> str:
     """A share in percent, or nothing."""
     return "" if share is None else f"{100 * share:.1f} %"
-
-
-def format_drift(drift: dict[str, Any] | None) -> list[str]:
-    """The table of output differences, if the file has the fields of `enginebench drift`."""
-    rows = list_drift(drift)
-    if not rows:
-        return []
-    head = ["", join_cells(DRIFT_FIELDS), join_cells(["---"] + ["---:"] * (len(DRIFT_FIELDS) - 1))]
-    return [*head, *(join_cells([escape(cell) for cell in row]) for row in rows)]
 
 
 def list_drift(drift: dict[str, Any] | None) -> list[list[str]]:

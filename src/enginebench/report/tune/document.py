@@ -104,3 +104,4 @@ class TuneDocument(Struct, frozen=True, kw_only=True):
     notes: tuple[str, ...] = ()
     validity: Validity = "valid"  # the worst of the final
     caveats: tuple[Caveat, ...] = ()  # of the machine
+    started_utc: str = ""

@@ -2,25 +2,28 @@
 
 from __future__ import annotations
 
-import csv
-import io
 from collections.abc import Iterator, Sequence
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import msgspec
 from msgspec import Struct
 
 from enginebench.core.errors import ParseError, UsageError
 from enginebench.core.store import DECODE_ERRORS, encode, write_atomic
-from enginebench.report.csv_table import format_cell
-from enginebench.report.sweep.document import SweepDocument, price
+from enginebench.report.csv_table import format_csv
+from enginebench.report.sweep.document import SweepCell, SweepDocument, price
 from enginebench.report.sweep.page import PAGES, format_sweep_page, list_group_pages
+from enginebench.report.table import Column
 from enginebench.workflow.fleet.reading import read_sweep
 from enginebench.workflow.fleet.store import FolderStore, open_store
 from enginebench.workflow.reporting import FILES, Written
 
 COLUMNS = ("model", "machine_kind", "engine", "precision", "batch", "scope")
 FIGURES = ("p50_ms", "p99_ms", "throughput_per_s", "speedup", "verdict", "outputs_agree", "energy_mj")
+SCORE = {"metric": ("metric",), "score": ("value", "value")}
+RANGED = ("p50_ms", "p99_ms", "speedup")
 MORE = ("cost_per_million", "status", "validity", "n", "processes", "environment", "reference_ms", "result")
 
 
@@ -99,20 +102,23 @@ def _put(path: Path, data: bytes) -> Path:
 
 def format_sweep_csv(document: SweepDocument) -> str:
     """The cells as a table, intervals as columns of their own; full precision."""
-    buffer = io.StringIO(newline="")
-    writer = csv.writer(buffer, lineterminator="\r\n")
-    ranged = ("p50_ms", "p99_ms", "speedup")
-    names = [c for name in FIGURES for c in ([name, f"{name}_low", f"{name}_high"] if name in ranged else [name])]
-    writer.writerow([*COLUMNS, *names, "capacity_per_s", "metric", "score", *MORE])
-    for cell in document.cells:
-        row = cell.row
-        figures: list[object] = []
-        for name in FIGURES:
-            value = getattr(row, name, None)
-            figures += [getattr(value, end, None) for end in ("value", "low", "high")] if name in ranged else [value]
-        score = row.scores[0] if row and row.scores else None
-        capacity = row.capacity.passes_qps if row and row.capacity else None
-        figures += [capacity, score.metric if score else None, score.value.value if score else None]
-        figures += [getattr(row, name, None) for name in MORE]
-        writer.writerow([format_cell(value) for value in (*(getattr(cell, c) for c in COLUMNS), *figures)])
-    return buffer.getvalue()
+    ends = {name: f"row.{name}.value" for name in RANGED}
+    ends |= {f"{name}_{end}": f"row.{name}.{end}" for name in RANGED for end in ("low", "high")}
+    paths = {name: name for name in COLUMNS}
+    for name in FIGURES:
+        paths |= {key: path for key, path in ends.items() if key.startswith(name)} if name in RANGED else {}
+        paths.setdefault(name, f"row.{name}")
+    paths |= {"capacity_per_s": "row.capacity.passes_qps", **{name: f"row.{name}" for name in MORE}}
+    columns = [Column(name, str, partial(_follow, path.split("."))) for name, path in paths.items()]
+    columns += [Column(name, str, partial(_take_score, path)) for name, path in SCORE.items()]
+    return format_csv(columns, document.cells)
+
+
+def _take_score(path: Sequence[str], cell: SweepCell) -> Any:
+    return _follow(path, cell.row.scores[0]) if cell.row and cell.row.scores else None
+
+
+def _follow(names: Sequence[str], value: object) -> Any:
+    for name in names:
+        value = getattr(value, name, None)
+    return value

@@ -20,9 +20,10 @@ from enginebench.measure.machine import describe_machine
 from enginebench.measure.pin import count_stream_threads, default_threads
 from enginebench.report.bundle import load_bundle
 from enginebench.report.charts import render_png
+from enginebench.report.page import format_page
 from enginebench.report.tune.document import Candidate, Dropped, Finalist, FrontierPoint, TuneDocument, TuneRef
 from enginebench.report.tune.frontier import draw_frontier
-from enginebench.report.tune.page import format_tune_page
+from enginebench.report.tune.sections import FOOTER, list_tune_page
 from enginebench.workflow.campaign import Campaign
 from enginebench.workflow.folder import TUNE_FILE, RunFolder, RunRecord, allow_request, check_request, read_results
 from enginebench.workflow.lock import lock_devices
@@ -242,7 +243,8 @@ def tune_model(
         def describe() -> TuneDocument:
             document = describe_search(search, run.machine, proposed_by=[p.name for p in proposers])
             lines = (p.describe() for p in proposers if isinstance(p, MixedProposer))
-            return replace(document, notes=tuple(line for found in lines for line in found))
+            notes = tuple(line for found in lines for line in found)
+            return replace(document, notes=notes, started_utc=run.started_utc)
 
         try:
             search.run()
@@ -352,7 +354,9 @@ def write_tune(root: Path, document: TuneDocument, record: RunRecord | None = No
             write_atomic(root / PICTURE, render_png(picture))
         except MissingDependency as error:
             notes = (f"no picture of the frontier: {error}",)
-    write_atomic(root / TUNE_PAGE, format_tune_page(document, picture if bundle else None, bundle).encode())
+    title = f"{document.model} tuned for {document.goal}"
+    sections = list_tune_page(document, picture if bundle else None)
+    write_atomic(root / TUNE_PAGE, format_page(title, sections, bundle=bundle, footer=FOOTER).encode())
     if record is None or not record.rows:
         return notes
     record, results = read_results(root)

@@ -39,6 +39,7 @@ from enginebench.bundle.writing import (
 )
 from enginebench.core.caveats import format_caveat
 from enginebench.core.errors import ArtifactError, UsageError
+from enginebench.core.names import find_rows, shorten_ids
 from enginebench.core.records import Artifact, Machine, Result, TensorSpec
 from enginebench.core.store import encode, write_atomic
 from enginebench.models.labels import find_labels
@@ -138,15 +139,23 @@ def choose_row(document: RunDocument, results: Sequence[Result], row: str | None
     if row is None and document.recommended is None:
         raise UsageError(
             "the run recommends no configuration: none was measured that keeps the limits. Read its report, then name "
-            f"one with `enginebench deliver RUN --row ID`: {', '.join(by_id)}"
+            f"one with `enginebench deliver RUN --row ID`: {', '.join(shorten_ids(document.rows).values())}"
         )
     wanted = row if row is not None else str(document.recommended and document.recommended.id)
-    if wanted not in by_id:
-        near = difflib.get_close_matches(wanted, by_id, n=3) or list(by_id)
+    short = shorten_ids(document.rows)
+    fits = find_rows(wanted, results)
+    if len(fits) > 1:
+        raise UsageError(
+            f"--row {wanted} fits {len(fits)} rows; expected one of {', '.join(short[one] for one in fits)}"
+        )
+    if not fits:
+        names = [*short.values()]
+        near = difflib.get_close_matches(wanted, names, n=3) or names
         raise UsageError(f"the run has no row {wanted!r}; expected the id of a row, as {', '.join(near)}")
-    if reason := explain_refusal(by_id[wanted]):
+    found = by_id[fits[0]]
+    if reason := explain_refusal(found):
         raise UsageError(f"{reason}. Name another row with --row")
-    return by_id[wanted], next(line for line in document.rows if line.id == wanted)
+    return found, next(line for line in document.rows if line.id == found.id)
 
 
 def write_bundle(stage: Path, folder: RunFolder, stored: Stored, row: Row, request: RunRequest) -> Bundle:

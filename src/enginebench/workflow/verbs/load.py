@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -31,7 +32,8 @@ from enginebench.report.bundle import load_bundle
 from enginebench.report.charts import render_png
 from enginebench.report.load.charts import draw_load
 from enginebench.report.load.document import LoadDocument, LoadRow, LoadSettings
-from enginebench.report.load.page import format_load_page
+from enginebench.report.load.sections import FOOTER, list_load
+from enginebench.report.page import format_page
 from enginebench.workflow.campaign import CHECK_SAMPLES
 from enginebench.workflow.child.isolate import child_environment, run_child
 from enginebench.workflow.child.jobs import PrepareJob
@@ -64,6 +66,7 @@ class Loading:
         self._request, self._settings = request, settings
         self._folder, self._reporter = RunFolder(root), reporter
         self._machine = describe_machine()
+        self._started_utc = datetime.now(UTC).isoformat(timespec="seconds")
         self._model = request.model
         seed, timeout_s = request.measure.seed, request.timeout_s
         self._prober = Prober(
@@ -92,6 +95,7 @@ class Loading:
             finished=finished,
             caveats=self._machine.caveats,
             settings=replace(settings, arrivals=hide_home(settings.arrivals)),
+            started_utc=self._started_utc,
         )
 
     def _store(self) -> None:
@@ -223,7 +227,8 @@ def report_load(root: Path, document: LoadDocument, formats: Sequence[str]) -> t
         bundle, pictures = load_bundle(), draw_load(document)
         files = {f"{picture.name}.png": render_png(picture.spec) for picture in pictures if "png" in formats}
         if "html" in formats:
-            files["report.html"] = format_load_page(document, pictures, bundle).encode()
+            title, sections = f"{document.model} under load", list_load(document, pictures)
+            files["report.html"] = format_page(title, sections, bundle=bundle, footer=FOOTER).encode()
     except MissingDependency as error:
         return (), (f"no report.html and no pictures: {error}",)
     for name in files:

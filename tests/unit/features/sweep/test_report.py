@@ -49,7 +49,7 @@ def test_the_report_has_every_row_its_price_and_its_page(tmp_path: Path, capsys:
         report_sweep(str(store), ("csv",), None, tmp_path / "other.toml")
     page = (store / "report.html").read_text()
     (group,) = (store / "sweep-pages").iterdir()
-    assert group.name in page and "1: while it was built and checked" in page
+    assert group.name in page and "1 without figures: while it was built and checked" in page
     assert "a<b>" not in page and "a<b>" not in group.read_text()
 
 

@@ -14,7 +14,7 @@ from enginebench.core.store import read_record
 from enginebench.models.zoo import DATA_DIR
 from enginebench.report.sweep.document import SweepDocument, Tuned
 from enginebench.report.sweep.page import format_sweep_page
-from enginebench.report.sweep.terminal import describe_tuned
+from enginebench.report.sweep.sections import describe_tuned
 from enginebench.report.tune.document import TuneDocument
 from enginebench.verbs.sweep import plan_sweep, run_sweep
 from enginebench.workflow.child.jobs import MeasureJob
@@ -64,7 +64,7 @@ def test_a_group_is_tuned_where_it_was_measured_and_once(tmp_path: Path, childre
     assert search.finished and search.winner is not None and search.winner.candidate == tuned.winner
     assert (tuned.beaten, tuned.ratio, tuned.processes) == (search.beaten, search.ratio, search.processes)
     assert (store / tuned.page).read_bytes().startswith(b"<!doctype html>")
-    assert describe_tuned(tuned) in format_sweep_page(document).replace("&#x27;", "'")
+    assert describe_tuned(tuned) in format_sweep_page(document).replace("&#39;", "'")
     for done in store.glob("groups/*/done.json"):
         done.unlink()
     count = len(children.of(MeasureJob))

@@ -6,6 +6,7 @@ import csv
 import json
 import re
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -30,9 +31,11 @@ from enginebench.report.charts import (
     render_png,
     shorten,
 )
+from enginebench.report.markdown import format_sections
+from enginebench.report.page import format_page
 from enginebench.report.trtexec.files import write_layers, write_log, write_profile, write_series, write_times
-from enginebench.report.trtexec.page import format_trtexec_page
-from enginebench.report.trtexec.report import describe_cases, draw_case, format_report, render_trtexec_folder
+from enginebench.report.trtexec.report import TrtexecReport, describe_cases, draw_case
+from enginebench.report.trtexec.sections import list_trtexec
 from enginebench.workflow.reporting import report_trtexec
 from trtexec_mutations import damage
 
@@ -49,6 +52,14 @@ def folder(tmp_path: Path) -> Path:
     (folder / "layers.json").write_bytes(made.make_layers())
     (folder / "run.log").write_text(made.make_log(110100, 106, n=400))
     return folder
+
+
+def format_report(report: TrtexecReport) -> str:
+    return format_sections(list_trtexec(report, "trtexec"))
+
+
+def render_trtexec_folder(folder: Path, formats: Sequence[str] = ("md", "json", "png")) -> tuple[Path, ...]:
+    return report_trtexec(folder, formats).paths
 
 
 def read_csv(path: Path) -> list[dict[str, str]]:
@@ -84,7 +95,7 @@ def test_a_contradiction_is_said_first(folder: Path) -> None:
     (folder / "run.log").write_text(made.make_log(n=300))
     render_trtexec_folder(folder, ["md", "json"])
     text = (folder / "report.md").read_text()
-    assert "**contradiction**: the log has 300 timed queries, the timing file 400" in text
+    assert "**contradiction** the log has 300 timed queries, the timing file 400" in text
     assert "figures are those of the timing file" in text
     assert not list(folder.glob("*.png"))
 
@@ -243,7 +254,7 @@ def test_damaged_files_give_a_report_or_an_error_of_ours(tmp_path: Path, seed: i
             cases = read_folder(tmp_path)
         except EngineBenchError:
             continue
-        assert format_report(describe_cases(cases)).startswith("# trtexec report")
+        assert format_report(describe_cases(cases)).startswith("# trtexec\n")
         assert all(draw_case(case) is not None for case in cases)
 
 
@@ -297,7 +308,7 @@ def test_the_page_has_what_the_markdown_has(folder: Path) -> None:
     drift = {"outputs": [{"name": "logits<b>", "max_abs_diff": 0.5}]}
     (folder / "output_diff.json").write_text(json.dumps(drift))
     report = describe_cases(read_folder(folder))
-    page = format_trtexec_page(report, {}, None, "x")
+    page = format_page("x", list_trtexec(report, "x"))
     text = format_report(report)
     for part in (
         "400 queries, figures from the timing file",

@@ -6,9 +6,10 @@ import pytest
 
 from enginebench.measure.machine import describe_machine
 from enginebench.report.charts import render_png
+from enginebench.report.page import format_page
 from enginebench.report.tune.document import Candidate, FrontierPoint, TuneDocument
 from enginebench.report.tune.frontier import draw_frontier, list_points
-from enginebench.report.tune.page import format_tune_page
+from enginebench.report.tune.sections import list_tune_page
 
 
 def make_candidate(name, speed, quality, *, default=False, graph=""):
@@ -65,10 +66,10 @@ def test_the_picture_is_drawn_and_stands_on_the_page(document):
     pytest.importorskip("altair")
     spec = draw_frontier(document)
     assert "centred cosine" in str(spec) and render_png(spec)[:4] == b"\x89PNG"
-    page = format_tune_page(document, spec, "/* vegaEmbed */")
+    page = format_page("t", list_tune_page(document, spec), bundle="/* vegaEmbed */")
     assert 'data-chart="frontier"' in page and "mix <b>" not in page.replace(r"mix \u003cb>", "")
 
 
 def test_without_the_library_the_page_has_its_table(document):
-    page = format_tune_page(document)
+    page = format_page("t", list_tune_page(document))
     assert 'data-chart="frontier"' not in page and "mix &lt;b&gt;" in page

@@ -14,7 +14,7 @@ from msgspec.structs import replace
 from enginebench.analyze.search.race import Final
 from enginebench.core.errors import MeasurementError
 from enginebench.core.records import MeasureSpec
-from enginebench.report.tune.terminal import list_cells, state_answer
+from enginebench.report.tune.sections import list_tune, state_answer
 from enginebench.workflow.folder import RunRequest
 from enginebench.workflow.search.proposals import Tried, Walk
 from enginebench.workflow.search.records import Budget, SearchRecord, SearchRequest
@@ -23,6 +23,7 @@ from enginebench.workflow.search.sitting import describe_search
 from enginebench.workflow.search.space import Setting
 from enginebench.workflow.search.track import Lap
 from reporters import Silent
+from reports import draw
 from samples import make_machine
 from tracks import ARMS, DISTURBED, Clock, Scripted
 
@@ -116,7 +117,7 @@ def test_a_final_without_a_verdict_says_why(rounds: int, reason: str) -> None:
     assert row.verdict == document.verdict == "not_shown" and row.reason is not None and reason in row.reason
     assert (row.ratio is not None and (row.ratio.low or 0) > 1) or rounds == 6
     assert f"not shown ({row.reason})." in " ".join(state_answer(document))
-    assert list_cells(document, row)[3].endswith(f"not shown: {row.reason}")
+    assert f"not shown: {row.reason}" in draw(list_tune(document), 300)
 
 
 def test_nothing_is_tried_twice_and_the_end_comes_when_nothing_is_left() -> None:
@@ -205,7 +206,7 @@ def test_a_disturbed_lap_is_a_warning_of_its_setting_and_of_the_search() -> None
     }
     assert {one.candidate for one in document.candidates if one.validity == "invalid"} == track.shaky
     (row,) = [row for row in document.final if row.caveats]
-    assert row.caveats == (DISTURBED,) and list_cells(document, row)[2].endswith(" (invalid)")
+    assert row.caveats == (DISTURBED,) and "~ " in draw(list_tune(document), 300)
 
 
 def interrupt_after(track: Scripted, count: int) -> None:

@@ -13,7 +13,8 @@ from enginebench.analyze.versions.upgrade import join_layers, list_changed
 from enginebench.core.errors import UsageError
 from enginebench.core.names import row_id
 from enginebench.core.records import Artifact, LayerTime, Result, TensorSpec
-from enginebench.report.run.markdown import format_diff_markdown
+from enginebench.report.markdown import format_sections
+from enginebench.report.run.diff import list_diff
 from enginebench.report.run.upgrade import state_changes
 from enginebench.verbs.upgrade import diff_environments, parse_between
 from enginebench.workflow.child.arrays import save_answers
@@ -158,7 +159,7 @@ def test_what_changed_is_told_in_sentences(tmp_path: Path) -> None:
     assert told.startswith("resnet18 ort fp32 b1: answers differ by at most 0 over 32 samples")
     assert "build 1.20 -> 2.40 s (+100%)" in told and "size 46.8 MB" in told
     assert "layers 2.00 -> 4.00 ms in one profile of each, most in conv +2 ms" in told
-    assert "conv +2 ms" in format_diff_markdown(found).replace("\\", "")
+    assert "conv +2 ms" in format_sections(list_diff(found)).replace("\\", "")
     assert state_changes(DiffDocument(rows=(), verdict="faster", gate_failed=False)) == []
 
 

@@ -7,10 +7,9 @@ import pytest
 from msgspec.structs import replace
 
 from enginebench.core.records import Build, Result
-from enginebench.report.run.builds import HEADINGS, list_builds, state_builds
-from enginebench.report.run.markdown import format_markdown
-from enginebench.report.run.page import format_page
+from enginebench.report.run.builds import make_builds, state_builds
 from enginebench.report.run.rows import RunDocument, describe_run
+from reports import write_markdown, write_page
 from samples import make_result
 
 
@@ -44,8 +43,9 @@ def test_builds_that_differ_are_told_with_interval_cost_and_gain() -> None:
     first, second = state_builds(document.rows)
     assert "its 6 builds differ: " in first and "between processes of one build" in first
     assert second.startswith("The best of 6 gains") and "the 5 builds more cost 60.0 s, which it saves" in second
-    (cells,) = list_builds(document.rows)
-    assert len(cells) == len(HEADINGS) and cells[2:4] == ("6", "6") and " to " in cells[4]
+    (table,) = make_builds(document.rows)
+    texts = {column.title: column.text(table.rows[0]) for column in table.columns}  # type: ignore[union-attr]
+    assert (texts["builds"], texts["different"]) == ("6", "6") and " to " in texts["p50 ms"]
 
 
 def test_identical_builds_are_recognised() -> None:
@@ -60,7 +60,7 @@ def test_what_is_not_shown_is_not_claimed() -> None:
     assert "nothing is said of them" in sentence
 
 
-@pytest.mark.parametrize("render", [format_markdown, lambda d: format_page(d, [], None)])
+@pytest.mark.parametrize("render", [write_markdown, write_page])
 def test_page_and_markdown_have_the_section_only_where_there_are_builds(render) -> None:  # type: ignore[no-untyped-def]
     text = render(make_document(0.05, "abcd"))
     assert "Builds" in text and "best gains" in text and "Never hold one build against one build" in text

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import io
-
 import msgspec
 import pytest
 from msgspec.structs import replace
-from rich.console import Console
 
 from enginebench.analyze.diff import diff_results, pair_results
 from enginebench.core.records import Result
 from enginebench.core.store import encode
-from enginebench.report.run.markdown import format_diff_markdown
-from enginebench.report.run.terminal import print_diff
+from enginebench.report.markdown import format_sections
+from enginebench.report.run.diff import list_diff
+from reports import draw
 from samples import make_result
 
 
@@ -82,16 +80,14 @@ def test_documents_read() -> None:
     cand = [make_result("ort", median_ms=9), make_result("pytorch", status="failed", reason="died | <b>")]
     document = diff_results(base, cand)
     assert msgspec.json.decode(encode(document))["schema"] == "enginebench.diff/1"
-    page = format_diff_markdown(document)
+    page = format_sections(list_diff(document))
     assert "died &#124; &lt;b&gt;" in page and "| ort-fp32-b1 | faster |" in page
-    out = io.StringIO()
-    print_diff(document, Console(file=out, width=80))
-    assert "(margin 2.0%)" in out.getvalue() and "gate" not in out.getvalue() + page
-    out = io.StringIO()
-    print_diff(document, Console(file=out, width=80), gate=True)
-    assert "gate failed" in format_diff_markdown(document, gate=True)
-    assert max(map(len, out.getvalue().splitlines())) <= 80
-    assert "not comparable (margin 2.0%, gate failed)" in out.getvalue()
+    text = draw(list_diff(document))
+    assert "(margin 2.0%)" in text and "gate" not in text + page
+    gated = draw(list_diff(document, gate=True))
+    assert "gate failed" in format_sections(list_diff(document, gate=True))
+    assert max(map(len, gated.splitlines())) <= 80
+    assert "not comparable (margin 2.0%, gate failed)" in gated
 
 
 def test_rows_that_were_measured_in_turns_had_the_same_machine() -> None:

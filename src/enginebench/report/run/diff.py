@@ -1,0 +1,51 @@
+"""A comparison of two runs as sections: every row with its verdict, ratio and reasons; then the verdict over all."""
+
+from __future__ import annotations
+
+from enginebench.analyze.compare import NOUNS
+from enginebench.analyze.diff import DiffDocument, DiffRow
+from enginebench.analyze.metrics.tasks import name_metric
+from enginebench.report.numbers import format_ratio
+from enginebench.report.run.upgrade import state_changes
+from enginebench.report.table import Column, Section, make_notes, make_table
+
+_COLUMNS = (
+    Column("configuration", lambda row: row.id),
+    Column("verdict", lambda row: row.verdict.replace("_", " ")),
+    Column(
+        "base / candidate",
+        lambda row: format_ratio(row.ratio) if row.ratio else "-",
+        align="right",
+        span=lambda row: (row.ratio.low, row.ratio.value, row.ratio.high) if row.ratio else None,
+        spare=1,
+    ),
+    Column("why", lambda row: explain_diff_row(row), when=lambda rows: any(map(explain_diff_row, rows))),
+)
+
+
+def list_diff(document: DiffDocument, *, gate: bool = False) -> list[Section]:
+    """The verdict, then the table.
+
+    Args:
+        document: what was compared.
+        gate: whether there is a gate, so that it is said how it ended.
+    """
+    verdict = f"{document.verdict.replace('_', ' ')} (margin {document.margin:.1%}{_tell_gate(document, gate)})"
+    changes = make_notes(state_changes(document), "list")
+    return [Section(title=verdict, parts=(make_table(_COLUMNS, document.rows, file="diff"), *changes))]
+
+
+def _tell_gate(document: DiffDocument, gate: bool) -> str:
+    """How the gate ended, behind the margin; nothing where nobody asked for one."""
+    return f", gate {'failed' if document.gate_failed else 'passed'}" if gate else ""
+
+
+def explain_diff_row(row: DiffRow) -> str:
+    """Why a row has its verdict, what would decide an open one, and by how much a metric changed."""
+    why = list(row.reasons)
+    if row.metric and row.metric_change and not any(name_metric(row.metric) in text for text in row.failures):
+        why.append(f"{name_metric(row.metric)} {row.metric_change:+.4g}")
+    if row.repetitions_needed:
+        why.append(f"about {row.repetitions_needed} {NOUNS[row.unit]} would show it")
+    why += [text for text in row.failures if text not in ("slower", "not comparable", *row.reasons)]
+    return "; ".join(why)

@@ -1,0 +1,125 @@
+"""What is said beside the tables of a run: remarks and warnings."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterable, Iterator, Sequence
+
+from enginebench.analyze.effective import list_shares
+from enginebench.core.caveats import find_sentence, format_caveat
+from enginebench.core.precisions import REORDER, UNKNOWN
+from enginebench.core.records import Caveat
+from enginebench.report.numbers import format_significant
+from enginebench.report.run.head import name_rows, show_name
+from enginebench.report.run.rows import Row, RunDocument
+from enginebench.report.table import Notes
+
+
+def list_remarks(document: RunDocument) -> list[str]:
+    """Rows that gave up precision and are slower for it, beyond both intervals."""
+    sentences = []
+    several = len({row.batch for row in document.rows}) > 1
+    plain = [row for row in reversed(document.rows) if row.precision == row.requested_precision == "fp32"]
+    fp32 = {_find_engine(row): row for row in plain}  # the first one of each
+    for row in document.rows:
+        # A relabelled row is still one that was asked to be faster.
+        own = fp32.get(_find_engine(row))
+        if row.requested_precision == "fp32" or not own or not row.speedup or not own.speedup:
+            continue
+        if "not_given" in (row.ratio_validity, own.ratio_validity):
+            continue
+        low, high = own.speedup.low, row.speedup.high
+        if low is not None and high is not None and high < low:
+            ratio = format_significant(row.speedup.value / own.speedup.value)
+            where = f", batch {row.batch}," if several else ""
+            seen = f"{show_name(row)}{where} is slower than the same engine in fp32 ({ratio}x)"
+            sentences.append(f"{seen}: {_state_cause(row)}.")
+    return sentences
+
+
+def _state_cause(row: Row) -> str:
+    """Where the time of a row that gave up precision went, by the runtime's own record."""
+    shares = row.effective_precision
+    if not shares:
+        return "the engine keeps no record of what ran, so that the cause is not known"
+    told = list_shares(shares)
+    own, reorder, unknown = (shares.get(name or "", 0.0) for name in (row.requested_precision, REORDER, UNKNOWN))
+    rest = 1 - own - reorder - unknown
+    if unknown > max(own, reorder, rest):
+        return f"{told}; of the largest part the engine's record does not say in what it ran"
+    if own >= max(reorder, rest):
+        return f"{told}; the largest part are {row.requested_precision} kernels, which gain too little here"
+    if reorder > rest:
+        return f"{told}; the largest part moves values between types and layouts"
+    return f"{told}; the largest part did not run in {row.requested_precision}"
+
+
+def _find_engine(row: Row) -> tuple[object, ...]:
+    """What rows of one engine have in common that differ in their precision."""
+    return row.engine, row.batch, row.bucket, row.scope, row.cache, row.device, row.threads
+
+
+def name_settings(rows: Sequence[Row]) -> dict[str, str]:
+    """Row id -> its name, with the settings in which rows differ: `ort fp32, batch 8`."""
+    texts = {"batch": "batch {}", "threads": "{} threads", "cache": "{} cache", "scope": "scope {}"}
+    names = name_rows(rows)
+    varied = [
+        name
+        for name in ("batch", "bucket", "scope", "cache", "device", "threads")
+        if len({getattr(row, name) for row in rows}) > 1
+    ]
+    return {
+        row.id: ", ".join([names[row.id], *(texts.get(one, "{}").format(getattr(row, one)) for one in varied)])
+        for row in rows
+    }
+
+
+def list_warnings(document: RunDocument) -> Notes:
+    """Every warning once, with the configurations that have it, and the ranges of figures in which it differs."""
+    names = name_settings(document.rows)
+    measured = {row.id for row in document.rows if row.n}
+    having: dict[Hashable, dict[str, None]] = {}
+    found: list[Caveat | str] = []
+    for row in document.rows:
+        notes: list[Caveat | str] = [*_list_own(row), *row.caveats]
+        for note in notes:
+            found.append(note)
+            having.setdefault(find_key(note), {})[row.id] = None
+    lines = []
+    for key, sentence in word_notes(found).items():
+        every = len(measured) > 1 and measured <= set(having[key])
+        lines.append(("all" if every else ", ".join(names[one] for one in having[key]), sentence))
+    return Notes(lines=tuple(lines), kind="list")
+
+
+def find_key(note: Caveat | str) -> Hashable:
+    """Equal for warnings that one sentence tells."""
+    return find_sentence(note) if isinstance(note, Caveat) else note
+
+
+def word_notes(notes: Iterable[Caveat | str]) -> dict[Hashable, str]:
+    """Key -> the one sentence that tells all warnings of that key, in the order in which they first come."""
+    alike: dict[Hashable, list[Caveat | str]] = {}
+    for note in notes:
+        alike.setdefault(find_key(note), []).append(note)
+    return {key: _word(members) for key, members in alike.items()}
+
+
+def _word(alike: Sequence[Caveat | str]) -> str:
+    caveats = [note for note in alike if isinstance(note, Caveat)]
+    return format_caveat(*caveats) if caveats else str(alike[0])
+
+
+def _list_own(row: Row) -> Iterator[str]:
+    """What is to be known of a row that no caveat says."""
+    if row.status == "partial":
+        yield f"not finished: {row.reason or 'not all of its trials were measured'}"
+    if row.clock not in (None, "host") and not row.modelled:
+        yield f"times are of the {row.clock} clock"
+    if row.outputs == "changed":
+        yield f"outputs changed: {row.outputs_reason}"
+    elif row.outputs_agree is False:
+        yield f"outputs not judged: {row.outputs_reason}"
+    if row.n and row.outputs_agree is None and row.is_reference is False:
+        yield "outputs were not compared with those of another configuration"
+    if row.speedup_reason or row.ratio_validity == "not_given":
+        yield f"no ratio: {row.speedup_reason or row.ratio_reason}"

@@ -1,0 +1,128 @@
+"""What every report is made of: sections of tables, notes and charts, which four renderers draw."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from operator import itemgetter
+from typing import Any, Literal
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+Value = str | int | float | bool | None
+# Low end, value and high end of a ratio; the ends are None where there is no interval.
+Span = tuple[float | None, float, float | None]
+
+
+class Column(Struct, frozen=True):
+    """A column of a table, declared once for all renderers; what it shows is a function of a row.
+
+    Attributes:
+        title: above it.
+        text: what a person reads.
+        value: the number by which it is sorted, and that a file of the table holds; None: the text.
+        when: whether rows have anything to show there.
+        align: left, right, or at the decimal points.
+        wide: a terminal shows it where there is room, or where it is asked for.
+        spare: a narrow terminal does without the highest first; 0 is never given up.
+        hint: what the title does not say.
+        bar: a bar as long as the value of its row, for times that are compared.
+        span: a ratio with its interval, drawn on a logarithmic axis.
+    """
+
+    title: str
+    text: Callable[[Any], str]
+    value: Callable[[Any], Value] | None = None
+    when: Callable[[Sequence[Any]], bool] = bool
+    align: Literal["left", "right", "decimal"] = "left"
+    wide: bool = False
+    spare: int = 0
+    hint: str = ""
+    bar: bool = False
+    span: Callable[[Any], Span | None] | None = None
+
+
+class Table(Struct, frozen=True, kw_only=True):
+    """Rows under the columns that have anything to show for them.
+
+    Attributes:
+        wide: whether a terminal shows all columns; else those that need room only where there is some.
+        keys: of a row, by which a page filters and hides it; `label` is what its charts call it.
+        file: its name when it is saved from a page.
+        brief: a picture of ratios at the head of a page, which other renderers leave out.
+    """
+
+    columns: tuple[Column, ...]
+    rows: tuple[Any, ...]
+    wide: bool = True
+    title: str = ""
+    file: str = "table"
+    keys: Callable[[Any], Mapping[str, str]] | None = None
+    brief: bool = False
+
+
+class Notes(Struct, frozen=True, kw_only=True):
+    """Labelled lines. A label that repeats is written once.
+
+    `head` is the answer, `list` are points with their labels in front, `facts` names with values, `command` what can be
+    pasted into a shell, `text` paragraphs.
+    """
+
+    lines: tuple[tuple[str, str], ...]
+    kind: Literal["head", "list", "facts", "command", "text"] = "text"
+
+
+class Chart(Struct, frozen=True, kw_only=True):
+    """One picture. `name` is its file without ending."""
+
+    name: str
+    title: str
+    description: str  # what it shows, for those who cannot see it
+    spec: dict[str, Any]
+    section: str = ""  # the part of a page in which it stands
+    row: str = ""  # label of the one row that it is about
+    picture: bool = True  # whether it is worth a file beside the page
+
+
+class Section(Struct, frozen=True, kw_only=True):
+    """Parts below a heading; without a title it belongs to what stands before it."""
+
+    parts: tuple[Table | Notes | Chart, ...]
+    title: str = ""
+    name: str = ""  # where links lead
+
+
+def make_table(columns: Sequence[Column], rows: Sequence[Any], **more: Any) -> Table:
+    """The table of these rows, with the columns that have anything to show for them.
+
+    Args:
+        columns: all that there are.
+        rows: in their order.
+        more: fields of `Table`.
+    """
+    return Table(columns=tuple(column for column in columns if column.when(rows)), rows=tuple(rows), **more)
+
+
+def list_texts(left: Sequence[str], right: Sequence[str] = (), spare: Sequence[str] = ()) -> tuple[Column, ...]:
+    """Columns of rows that are tuples of texts: words on the left, figures on the right.
+
+    Args:
+        left: titles of the words.
+        right: titles of the figures.
+        spare: titles of what a narrow terminal does without, the first of them first.
+    """
+    columns = [
+        Column(title, itemgetter(place), align="left" if place < len(left) else "right", when=_always)
+        for place, title in enumerate((*left, *right))
+    ]
+    order = {title: len(spare) - place for place, title in enumerate(spare)}
+    return tuple(replace(column, spare=order.get(column.title, 0)) for column in columns)
+
+
+def _always(rows: Sequence[Any]) -> bool:
+    return True
+
+
+def make_notes(texts: Sequence[str], kind: Literal["list", "text"] = "text") -> list[Notes]:
+    """The sentences as one part; none where there are none."""
+    return [Notes(lines=tuple(("", text) for text in texts), kind=kind)] if texts else []

@@ -1,0 +1,185 @@
+"""The four renderers of one model: in any width, with any text, and with nothing that becomes markup or a formula."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import re
+from operator import itemgetter
+
+import pytest
+from msgspec.structs import replace
+
+from enginebench.core.records import Result
+from enginebench.report.csv_table import format_cell, format_csv
+from enginebench.report.markdown import escape, format_sections
+from enginebench.report.page import embed_json, format_fragment, format_page
+from enginebench.report.run.columns import list_fields
+from enginebench.report.run.rows import describe_run
+from enginebench.report.run.sections import list_sections
+from enginebench.report.table import Chart, Column, Notes, Section, list_texts, make_notes, make_table
+from reports import draw, show
+from samples import make_result, make_run
+from stored_run import EVIL
+
+ROWS = [("ort", 2.5, (1.9, 2.0, 2.1)), ("pytorch-compile:mode=reduce-overhead", 12.25, (None, 0.5, None))]
+COLUMNS = (
+    Column("engine", itemgetter(0)),
+    Column("p50", lambda row: str(row[1]), itemgetter(1), align="decimal", bar=True),
+    Column("nothing", lambda row: "x", when=lambda rows: False),
+    Column("spare", lambda row: "0123456789", align="right", spare=1),
+    Column("ratio", lambda row: f"{row[2][1]}x", align="right", span=itemgetter(2)),
+    Column("more", lambda row: "abcdefghij", align="right", wide=True, spare=2),
+)
+SECTIONS = [
+    Section(title="First", parts=(Notes(lines=(("FASTEST", "a"), ("FASTEST", "b"), ("TRUST", "c")), kind="head"),)),
+    Section(
+        title="Second", name="second", parts=(make_table(COLUMNS, ROWS, wide=False), *make_notes(["said"], "list"))
+    ),
+    Section(title="Third", parts=(Notes(lines=(("Do", "x --y 'a b'"),), kind="command"),)),
+]
+
+
+def test_a_terminal_has_bars_where_there_is_room_and_gives_up_spare_columns_where_there_is_none() -> None:
+    wide, usual, narrow = (draw(SECTIONS, width) for width in (120, 60, 30))
+    assert "█" in wide and "more" in wide and "nothing" not in wide
+    assert "more" not in usual and "0123456789" in usual
+    assert "not shown in 30 columns: spare" in " ".join(narrow.split()) and "12.25" in narrow
+    for text, width in ((wide, 120), (usual, 60), (narrow, 30)):
+        assert max(map(len, text.splitlines())) <= width
+    assert "█" not in draw(SECTIONS, 120, "ascii") and "mode=reduce" in narrow
+
+
+def test_decimal_points_stand_under_each_other() -> None:
+    lines = [line for line in draw(SECTIONS, 120).splitlines() if "x" in line and "." in line]
+    assert len({line.index(".") for line in lines[:2]}) == 1
+
+
+def test_all_columns_are_shown_in_further_tables_where_they_are_asked_for() -> None:
+    table = replace(SECTIONS[1].parts[0], wide=True)  # type: ignore[type-var]
+    text = draw([Section(parts=(table,))], 60)
+    assert "abcdefghij" in text and "0123456789" in text and "not shown" not in text
+
+
+@pytest.mark.parametrize("width", [80, 100, 140])
+@pytest.mark.parametrize("processes", [1, 10])
+def test_a_run_fits_its_terminal(width: int, processes: int) -> None:
+    text = show(make_run(processes=processes, accuracy=True), width)
+    assert max(map(len, text.splitlines())) <= width
+    assert "…" not in text and "not shown" not in text and "top-1" in text
+
+
+def test_control_characters_and_markup_of_names_stay_text() -> None:
+    evil = make_result(status="failed", reason="\x1b[2J\x07[red]gone[/red]\nnext\u202eline", identity="x")
+    text = show(describe_run(model="m\x1b]0;title\x07[bold]", machine=None, spec={}, results=[evil]), 200)
+    assert "\x1b" not in text and "\x07" not in text and "\u202e" not in text
+    assert "[red]gone[/red] nextline" in text and "[bold]" in text
+
+
+def test_markdown_is_the_same_in_its_own_words() -> None:
+    text = format_sections(SECTIONS, level=2)
+    assert text.startswith(
+        "## First\n\n- **FASTEST** a\n  <br>b\n- **TRUST** c\n\n### Second\n\n| engine | p50 | spare |"
+    )
+    assert "| pytorch-compile<br>mode=reduce-overhead | 12.25 |" in text and "```sh\nx --y 'a b'\n```" in text
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("a|b", "a&#124;b"),
+        ("`x`", "&#96;x&#96;"),
+        ("<script>", "&lt;script&gt;"),
+        ("a_b*c", "a\\_b\\*c"),
+        ("![x](y)", "!\\[x\\](y)"),
+        ("int8@cpu", "int8@cpu"),
+        ("ask @someone", "ask &#64;someone"),
+        ("two\nlines", "two lines"),
+        ("# x", "\\# x"),
+    ],
+)
+def test_names_are_no_markup(text: str, expected: str) -> None:
+    assert escape(text) == expected
+
+
+def test_html_escapes_every_text_and_runs_nothing_of_it() -> None:
+    chart = Chart(name="c", title=EVIL, description=EVIL, spec={"title": {"subtitle": EVIL}})
+    table = make_table(list_texts((EVIL, "b")), [(EVIL, EVIL)], title=EVIL, file=EVIL, keys=lambda row: {"label": EVIL})
+    notes = [Notes(lines=((EVIL, EVIL),), kind=kind) for kind in ("head", "list", "facts", "command", "text")]
+    section = Section(title=EVIL, name="n", parts=(table, chart, *notes))
+    for text in (format_page(EVIL, [section, section], bundle="0"), format_fragment([section])):
+        body = re.sub(r"<script>.*?</script>", "", text, flags=re.DOTALL)
+        assert "<img" not in body and "window.hacked=1</script><script>" not in body
+
+
+def test_a_page_draws_ratios_on_a_logarithmic_axis_without_scripts() -> None:
+    page = format_page("t", [Section(title="t", parts=(make_table(COLUMNS, ROWS),))])
+    svg = re.findall(r'<svg class="span".*?</svg>', page)
+    assert len(svg) == 2 and svg[1].count("<line") == 1, "one trial has no interval"
+    ends = [float(x) for x in re.findall(r'x[12]="([\d.]+)%"', svg[0])]
+    centre = float(re.search(r'cx="([\d.]+)%"', svg[0])[1])  # type: ignore[index]
+    assert ends[2] < centre < ends[3] and ends[0] == ends[1]
+    half = float(re.search(r'cx="([\d.]+)%"', svg[1])[1])  # type: ignore[index]
+    assert ends[0] - half == pytest.approx(centre - ends[0], abs=0.2), "twice and half are as far from 1"
+
+
+def test_data_cannot_end_its_element() -> None:
+    made = embed_json({"a": "</script><!--", "b": "\u2028"})
+    assert "</script>" not in made and "<!--" not in made
+    assert json.loads(made) == {"a": "</script><!--", "b": "\u2028"}
+
+
+def test_a_notebook_has_the_answer_and_the_table_without_classes() -> None:
+    text = format_fragment(list_sections(make_run()))
+    assert "<b>FASTEST</b> openvino int8 (nncf)" in text and "class=" not in text and "<script" not in text
+
+
+def test_csv_has_a_row_each_and_full_precision() -> None:
+    document = make_run()
+    text = format_csv(list_fields(), document.rows)
+    assert text.count("\r\n") == len(document.rows) + 1
+    rows = list(csv.DictReader(io.StringIO(text, newline="")))
+    p50 = document.rows[3].p50_ms
+    assert p50 is not None and float(rows[3]["p50_ms"]) == p50.value and float(rows[3]["p50_ms_low"]) == p50.low
+    assert (rows[0]["modelled"], rows[0]["p99_supported"], rows[8]["p50_ms"]) == ("false", "true", "")
+    assert rows[8]["reason"] == "no CUDA device; onnxruntime-gpu is not installed"
+
+
+@pytest.mark.parametrize(
+    ("value", "cell"),
+    [
+        ("=1+1", "'=1+1"),
+        ("+cmd", "'+cmd"),
+        ("-x", "'-x"),
+        ("@sum", "'@sum"),
+        (" =1", "' =1"),
+        ("\t=1", "' =1"),
+        ("-1.5", "-1.5"),
+        ("+3e2", "+3e2"),
+        (-1.5, "-1.5"),
+        (None, ""),
+        (True, "true"),
+        ("a\r\nb\x00", "a  b"),
+        ("plain", "plain"),
+    ],
+)
+def test_cells_are_no_formulas(value: str | float | bool | None, cell: str) -> None:
+    assert format_cell(value) == cell
+
+
+def test_csv_quotes_what_rfc_4180_wants_quoted() -> None:
+    evil = make_result(status="failed", reason='a,"b"\nc')
+    assert '"a,""b"" c"' in format_csv(list_fields(), describe(evil).rows)
+
+
+def describe(*results: Result):  # type: ignore[no-untyped-def]
+    return describe_run(model="m", machine=None, spec={}, results=results)
+
+
+def test_a_build_beside_others_is_shown_as_a_bound() -> None:
+    for beside, text in ((0, "1.2"), (3, "≤ 1.2")):
+        document = describe(replace(make_result(), build_s=1.234, built_beside=beside))
+        assert f" {text} " in show(document, 200, wide=True)
+        (stored,) = csv.DictReader(io.StringIO(format_csv(list_fields(), document.rows), newline=""))
+        assert (stored["build_s"], stored["built_beside"]) == ("1.234", str(beside))
