@@ -25,6 +25,14 @@ from enginebench.core.plan_notes import write_note
 from enginebench.core.records import AheadOfTime, Artifact, Caveat, EngineSpec, Precision
 from enginebench.core.store import copy_file, encode
 from enginebench.options import DryRunning, Opt, PathLike, Printed, Progress, Trtexec, verb
+from enginebench.verbs.dry_run import (
+    DryRun,
+    check_batch_axis,
+    needs_graph,
+    open_composing,
+    plan_build,
+    quantized_path,
+)
 from enginebench.verbs.quantize import quantize
 from enginebench.workflow.child.elsewhere import find_available
 from enginebench.workflow.child.isolate import child_environment, run_child
@@ -34,14 +42,6 @@ from enginebench.workflow.child.proving import doubt_record
 from enginebench.workflow.lock import lock_devices
 from enginebench.workflow.progress import Reporter
 from enginebench.workflow.request import merge_options, parse_device
-from enginebench.workflow.verbs.dry_run import (
-    DryRun,
-    check_batch_axis,
-    needs_graph,
-    open_composing,
-    plan_build,
-    quantized_path,
-)
 
 if TYPE_CHECKING:
     from rich.console import Console
