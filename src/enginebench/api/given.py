@@ -27,7 +27,7 @@ def share(options: Shared) -> request.Shared:
         UsageError: the device is neither cpu nor cuda:N.
     """
     return request.Shared(
-        device=request.parse_device(options["device"]),
+        device=read_device(options["device"]),
         threads=options["threads"],
         seed=options["seed"],
         input_shape=_read_shapes(options["input_shape"]),
@@ -121,13 +121,25 @@ def list_libraries(given: PathLike | Iterable[PathLike]) -> tuple[str, ...]:
     return tuple(os.fspath(path) for path in list_paths(given))
 
 
+def read_device(text: str) -> str:
+    """The one spelling of --device.
+
+    Raises:
+        UsageError: it is neither cpu nor cuda:N.
+    """
+    try:
+        return request.parse_device(text)
+    except UsageError as error:
+        raise UsageError(f"--device {error}") from error
+
+
 def check_cpu(device: str, why: str) -> None:
     """Checks that --device is the CPU.
 
     Raises:
         UsageError: it is not; says `why` nothing else will do.
     """
-    if request.parse_device(device) != "cpu":
+    if read_device(device) != "cpu":
         raise UsageError(f"--device {device}: {why}; leave out --device")
 
 
@@ -158,7 +170,7 @@ def read_numbers(name: str, given: int | str | Iterable[int]) -> tuple[int, ...]
     pieces = given.split(",") if isinstance(given, str) else list(given) if isinstance(given, Iterable) else [given]
     numbers = [int(text) for text in map(str, pieces) if text.strip().isdecimal()]
     if len(numbers) < len(pieces) or not pieces or min(numbers) < 1 or len(set(numbers)) != len(numbers):
-        raise UsageError(f"--{name} {given!r}: expected distinct positive whole numbers, separated by commas")
+        raise UsageError(f"--{name} {given!r}: expected distinct positive numbers, separated by commas")
     return tuple(numbers)
 
 
