@@ -66,7 +66,8 @@ class Loading:
         self._request, self._settings = request, settings
         self._folder, self._reporter = RunFolder(root), reporter
         self._machine = describe_machine()
-        self._started_utc = datetime.now(UTC).isoformat(timespec="seconds")
+        now = datetime.now(UTC).isoformat(timespec="seconds")
+        self._started_utc = earlier.started_utc if earlier else now
         self._model = request.model
         seed, timeout_s = request.measure.seed, request.timeout_s
         self._prober = Prober(
