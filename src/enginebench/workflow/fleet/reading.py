@@ -61,7 +61,6 @@ def read_sweep(store: Store, reasons: dict[str, str] | None = None) -> SweepDocu
     """Every cell of the sweep in a store.
 
     Args:
-        store: of the sweep.
         reasons: id of a group -> why it has no rows, from the run that has just ended.
     """
     record = read_sweep_record(store)
