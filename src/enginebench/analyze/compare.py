@@ -9,13 +9,13 @@ from typing import Literal
 
 from msgspec import Struct
 
-from enginebench.analyze.distributions import quantile_of_t
 from enginebench.analyze.intervals import (
     Spread,
     estimate_geometric,
     join_builds,
     measure_difference,
     measure_spread,
+    quantile_of_t,
     take_logs,
 )
 from enginebench.analyze.quantiles import median

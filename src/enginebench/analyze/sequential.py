@@ -17,8 +17,7 @@ from itertools import combinations
 from msgspec.structs import replace
 
 from enginebench.analyze.compare import choose_clock, judge_spread, spread_pairs
-from enginebench.analyze.distributions import quantile_of_t
-from enginebench.analyze.intervals import Spread
+from enginebench.analyze.intervals import Spread, quantile_of_t
 from enginebench.analyze.quantiles import median
 from enginebench.core.limits import LEVELS, MOST
 from enginebench.core.records import Measurement, Result
@@ -43,9 +42,7 @@ def list_open(rows: Sequence[Result], trials: int, margin: float) -> set[str]:
     A row that ended before takes part in nothing: what was shown with it stays.
 
     Args:
-        rows: of one setting.
         trials: a look; later repetitions do not count.
-        margin: of the verdicts.
     """
     brief = [_shorten(row, trials) for row in rows if row.look is None or row.look >= trials]
     found: set[str] = set()

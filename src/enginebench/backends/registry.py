@@ -161,7 +161,6 @@ def open_backend(
     """The backend of an engine name. It is handed what its `create_backend` names, and nothing else.
 
     Args:
-        name: of an engine.
         loader: rebuilds the module of a `torch` artifact.
         cache_dir: folder for what a compiler wants to find again in the next process. None: the compiler's own place.
         make_board: puts a network on a simulated board.

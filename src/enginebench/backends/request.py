@@ -69,7 +69,6 @@ def check_request(
 
     Args:
         artifact: what the engine would start from.
-        spec: the request.
         kinds: the kinds of artifacts that the engine accepts.
         precisions: the precisions that it runs.
         devices: the devices that it runs on.

@@ -151,7 +151,6 @@ def write_check(stage: Path, feeds: Sequence[Feeds], outputs: Mapping[str, Array
     """Writes `check.npz`: inputs of the first calls, and the row's outputs of them.
 
     Args:
-        stage: the folder.
         feeds: of every call that the row answered.
         outputs: of all of them, joined along the first axis, or along one of their own.
         ranks: {output: its axes in one call}.

@@ -102,7 +102,6 @@ def finish_bench(
     Args:
         root: where the rows are stored.
         results: one row, or the base and the candidate.
-        margin: for the verdict.
         out: where the JSON document goes, too.
         as_json: print the document alone.
         gate: fail on a candidate that is slower, answers differently, or cannot be compared.

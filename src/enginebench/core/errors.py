@@ -84,9 +84,7 @@ class ParseError(ArtifactError):
     """A file is not what it should be.
 
     Args:
-        path: the file.
         where: position or field inside it (`line 12`, `byte 40`, `$.spec.batch`), or "" for the whole.
-        found: what is there.
         expected: what should be there.
         advice: what to do, or "".
     """

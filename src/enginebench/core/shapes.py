@@ -146,7 +146,6 @@ def match_axes(
     """{name of an open axis: its length in `shapes`}, without those of the batch.
 
     Args:
-        specs: of the inputs.
         shapes: input name to whole shape.
         batches: {input name: its axis that is the batch}; None: that of `find_batch_axes`.
 

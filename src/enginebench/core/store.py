@@ -101,11 +101,7 @@ def _share_blocks(source: BinaryIO, target: BinaryIO) -> bool:
 
 @contextmanager
 def _replace_atomic(path: Path) -> Iterator[BinaryIO]:
-    """A file to write, which replaces `path` when it is complete; otherwise it is removed and the old one stays.
-
-    Raises:
-        ArtifactError: the file cannot be written.
-    """
+    """A file to write, which replaces `path` when it is complete; otherwise it is removed and the old one stays."""
     temporary = ""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)

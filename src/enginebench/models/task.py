@@ -111,7 +111,6 @@ def preprocess_for(model: str, input_size: int | None = None) -> Preprocess | No
     """The preprocessing that belongs to a model, or None where only its owner knows it (`.onnx`, factory).
 
     Args:
-        model: MODEL.
         input_size: height and width in pixels where not the model's own; the resize grows in proportion.
 
     Raises:
@@ -242,10 +241,8 @@ def sample_feeds(
 
     Args:
         artifact_inputs: inputs of the artifact; a dynamic first axis becomes `batch`.
-        model: MODEL.
         batch: entries on a dynamic first axis.
         seed: of the order of the digits, of the crops, or of the arrays; feed i of these has seed + i.
-        count: how many feeds.
         samples: the folder of the user's inputs (`models/samples.py`); None if none were given.
     """
     if samples is not None:

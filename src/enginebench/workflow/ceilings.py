@@ -75,7 +75,6 @@ def judge_file(path: Path, machine: Machine, how: str) -> Found:
     """The ceilings in a file, if they hold for a machine.
 
     Args:
-        path: of the file.
         machine: that they are to be applied to.
         how: how to get others.
     """

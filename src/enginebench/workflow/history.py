@@ -130,7 +130,6 @@ def summarize_row(result: Result, path: str, modified: float) -> HistoryRow:
     """The figures of one row: medians of its processes' medians, and the pooled nearest-rank p99.
 
     Args:
-        result: the row.
         path: of its file, relative to the history's folder.
         modified: when the file was written, in s; used if no process says when it began.
     """

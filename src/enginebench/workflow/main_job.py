@@ -43,7 +43,6 @@ def run_model(
     Args:
         request: what to run. With `resume` the stored request is used, which must be of the same model.
         root: the run's folder; one that also keeps its files elsewhere comes opened.
-        reporter: where progress goes.
         resume: continue the run that `root` holds.
         wait: if another run holds one of the devices, wait for it or refuse.
         locks: the devices that nobody else may use meanwhile; those of the rows if None.
@@ -108,11 +107,7 @@ def list_changes(then: Machine, now: Machine) -> list[str]:
 
 
 def _check_places(request: RunRequest) -> None:
-    """Checks, before the model is loaded, that some engine is installed here or in an environment that there is.
-
-    Raises:
-        BackendUnavailable: none is.
-    """
+    """Checks, before the model is loaded, that some engine is installed here or in an environment that there is."""
     reasons = []
     for name, options in request.engines:
         try:
@@ -214,8 +209,6 @@ def bench_row(folder: RunFolder, result: Result, *, streams: int = 1, max_batch:
     """A row that was timed, to be put under load on the artifact that it was timed on.
 
     Args:
-        folder: of the row.
-        result: the row.
         streams: each with the row's threads.
         max_batch: requests that are computed together at most; None: as many as the row was timed with.
 

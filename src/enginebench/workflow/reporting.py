@@ -98,8 +98,6 @@ def write_reports(
     """Writes the reports of a run into its folder.
 
     Args:
-        root: the run's folder.
-        document: of the run.
         formats: any of html, md, csv, json, png. Without the extra `report` there is no html and no png, and a note
             says how to get them.
         record: of the run, for the command that repeats it.

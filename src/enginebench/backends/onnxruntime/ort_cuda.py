@@ -402,22 +402,14 @@ class OrtCudaEngine:
         return self._timed
 
     def _make_room(self, feeds: Feeds) -> None:
-        """As `_allocate`; a GPU that is full is an error that says what did not fit.
-
-        Raises:
-            MeasurementError: CUDA has no memory left, or fails otherwise.
-        """
+        """As `_allocate`; a GPU that is full is an error that says what did not fit."""
         try:
             self._allocate(feeds)
         except MeasurementError as error:
             raise MeasurementError(f"{NAME} cannot allocate buffers for {_name_shapes(feeds)}: {error}") from error
 
     def _allocate(self, feeds: Feeds) -> None:
-        """Buffers for these shapes.
-
-        Raises:
-            UsageError: a CUDA graph is bound to addresses, so that its shapes cannot change.
-        """
+        """Buffers for these shapes."""
         if self._graph and self._host:
             raise UsageError(
                 f"{NAME}:cuda_graph=1 keeps the shapes of its first inputs; load the engine again for other shapes"

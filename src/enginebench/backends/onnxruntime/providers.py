@@ -92,7 +92,6 @@ def open_session(
     """A session on one device of a provider.
 
     Args:
-        artifact: the graph.
         provider: whose device it is.
         device: one of `find_devices`.
         options: of the provider, by its own names.

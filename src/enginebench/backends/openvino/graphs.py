@@ -60,9 +60,6 @@ class GraphSource:
         """Has OpenVINO read the graph once for inputs as they are expected, if their shapes are known.
 
         A value that nobody names might take a branch that does not fit the shapes; such a graph is read when it is fed.
-
-        Raises:
-            ArtifactError: it does not read that either.
         """
         specs = self._artifact.inputs
         shaped = all(s.sizes or all(isinstance(axis, int) for axis in s.shape[1:]) for s in specs)
@@ -192,7 +189,6 @@ def check_interface(artifact: Artifact, model: Any, unused: Collection[str] = ()
 
     Args:
         artifact: what a user knows of the graph.
-        model: OpenVINO's.
         unused: names of inputs that need not be there: OpenVINO drops those that nothing is computed from.
 
     Raises:

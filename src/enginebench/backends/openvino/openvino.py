@@ -262,7 +262,6 @@ def read_node_times(
     """Every node that ran, with the mean of its times so far.
 
     Args:
-        counters: after one run.
         boolean: names of the nodes that work on truth values.
         originals: what each node stands for.
 

@@ -84,10 +84,8 @@ def build_plan(
     Args:
         library: whose builder it is.
         onnx: the graph; external weights beside it are found.
-        settings: how to build.
         plan: where to write it.
         batches: arrays to calibrate on, for weak typing in INT8.
-        note: called with progress.
 
     Raises:
         ArtifactError: the graph cannot be parsed (the message has every error of the parser) or built.

@@ -109,7 +109,6 @@ class PlanEngine:
 
     Args:
         library: whose plan it is.
-        plan: the library's engine.
         artifact: what the plan is to be.
         spec: how it is run.
         options: those of `spec` and the defaults of all others.
@@ -284,12 +283,7 @@ class PlanEngine:
         return self._stream
 
     def _describe(self, artifact: Artifact) -> tuple[tuple[TensorSpec, ...], tuple[TensorSpec, ...]]:
-        """The engine's own tensors; INT64 where the graph has it, of which TensorRT 8.6 makes INT32.
-
-        Raises:
-            ArtifactError: the plan is of another graph.
-            UsageError: option `shapes` contradicts it.
-        """
+        """The engine's own tensors; INT64 where the graph has it, of which TensorRT 8.6 makes INT32."""
         inputs, outputs = read_tensors(self._library.trt, self._engine)
         for found, named in ((inputs, artifact.inputs), (outputs, artifact.outputs)):
             if named and {s.name for s in found} != {s.name for s in named}:

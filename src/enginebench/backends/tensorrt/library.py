@@ -51,7 +51,6 @@ class Library:
     The plugin registry keeps the first logger for as long as the process lives, so there is one for each module.
 
     Args:
-        trt: the module.
         title: what it is called in messages.
     """
 
@@ -71,7 +70,6 @@ class Library:
         Args:
             value: what a call returned.
             what: the failure in words, behind the library's name.
-            kind: the error's class.
 
         Raises:
             EngineBenchError: it failed; with the library's own messages.

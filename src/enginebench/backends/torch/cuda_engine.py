@@ -73,7 +73,6 @@ class CudaLane:
     """A stream of its own on one GPU; it becomes the current one of the thread whenever the engine works.
 
     Args:
-        index: of the GPU.
         waiting: `spin`, `driver` or `block`.
     """
 
@@ -266,7 +265,6 @@ class CudaTorchEngine:
         inputs, outputs: those of the artifact. Outputs are matched by position.
         name: of the engine, for messages.
         batch: for the first buffers.
-        lane: the stream.
         channels_last: four-dimensional inputs lie in the GPU's memory with their channels last.
         prepare: called with a run whenever there are buffers of new shapes (a compiler compiles then, not in `run`).
         graph: what a call does is captured, and `run` launches the capture.

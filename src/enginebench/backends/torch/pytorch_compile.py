@@ -118,7 +118,6 @@ class PytorchCompileBackend:
     """`torch` artifacts, compiled for the shapes that are bound.
 
     Args:
-        loader: rebuilds the module.
         cache_dir: where compiled code is kept, so that the next process starts warm; None: PyTorch's own place.
     """
 

@@ -553,8 +553,6 @@ def check_answerable(artifact: Artifact, feed: Feeds, typed: bool = True) -> Non
     """Checks that the arrays match the plan's inputs: trtexec ignores others and invents missing ones.
 
     Args:
-        artifact: the plan.
-        feed: the arrays.
         typed: whether the types of its inputs are known for certain; else only the size of an element is compared.
 
     Raises:

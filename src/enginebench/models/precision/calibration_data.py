@@ -155,11 +155,7 @@ def _check_inputs(inputs: Sequence[TensorSpec]) -> None:
 
 
 def _find_preprocess(model: str, input_size: int | None, inputs: Sequence[TensorSpec]) -> Preprocess:
-    """The model's own preprocessing; of one that is the user's, what most models of such pictures take.
-
-    Raises:
-        UsageError: it does not take pictures.
-    """
+    """The model's own preprocessing; of one that is the user's, what most models of such pictures take."""
     if (preprocess := preprocess_for(model, input_size)) is not None:
         return preprocess
     spec = inputs[0]
@@ -322,7 +318,6 @@ def explain_unlabelled(folder: Path, classes: int | None) -> str | None:
     """Why the pictures of a folder have no labels; None if they have.
 
     Args:
-        folder: of pictures.
         classes: how many the model tells apart; None: not known yet, and folders in their order are not questioned.
 
     Raises:

@@ -56,11 +56,8 @@ class Search:
         Args:
             record: of the search; with generations if it was interrupted.
             arms: the engines and precisions, whose default settings race first.
-            track: where settings run.
             proposers: asked in turns, generation by generation, for what comes next.
             budget: of seconds.
-            reporter: where progress goes.
-            store: keeps the record.
         """
         self.record, self._arms, self.track = record, arms, track
         self._proposers = list(proposers)

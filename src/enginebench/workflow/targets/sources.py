@@ -205,7 +205,6 @@ def make_graph(
         precision: of the new one.
         recipe: of 8 bits.
         place: where the sources of the request lie.
-        reporter: progress.
         out: folder of the graph and of the ranges, where they are others than those in `place`.
         exclude: nodes that stay in FP32; such graphs share the ranges of their folder.
         keep_cosine: of recipe nncf: what its accuracy control is to keep.

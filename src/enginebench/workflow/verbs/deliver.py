@@ -92,7 +92,6 @@ def deliver_row(
         row: id; None: the row that the run recommends, or that a search says to take.
         forms: what to write beside the bundle itself, of `servers.FORMS`.
         force: hand the bundle over even if it does not pass its own check here.
-        reporter: where progress goes.
 
     Raises:
         UsageError: there is no such row, none is recommended, the row cannot be delivered, or `out` holds something.

@@ -155,11 +155,7 @@ class Loading:
         return [self._make_bench(row, artifact, streams, batch) for streams, batch in pairs]
 
     def _build(self, row: PlannedRow) -> Artifact:
-        """What the engine loads; built and run once on the check inputs.
-
-        Raises:
-            BackendUnavailable: the row cannot run here.
-        """
+        """What the engine loads; built and run once on the check inputs."""
         if row.skip is not None or row.source is None:
             raise BackendUnavailable(str(row.skip))
         self._reporter.step(f"{row.id}: build and check")
@@ -253,9 +249,7 @@ def load_target(
 
     Args:
         request: model, engines, precisions and threads.
-        settings: how requests come.
         root: folder of what is made and found.
-        reporter: progress.
         wait: if another run holds a device, wait for it or refuse.
         resume: continue the load that `root` holds.
         on_partial: gets the document if somebody interrupts, or an error ends what has begun.
