@@ -128,19 +128,22 @@ def open_data(
         preprocess = _find_preprocess(model, input_size, inputs)
         return _mark_guess(_open_sample_photos(preprocess, inputs, n, seed, split), model, input_size)
     path = check_source(text)
+    assert path is not None  # the words were served
     if not path.is_dir():
         return open_arrays(path, inputs, n)
     images = open_images(path, _find_preprocess(model, input_size, inputs), inputs, n, seed)
     return _mark_guess(images, model, input_size)
 
 
-def check_source(text: str) -> Path:
-    """The folder of pictures, or the file of arrays, that `--data` names.
+def check_source(text: str) -> Path | None:
+    """The folder of pictures, or the file of arrays, that `--data` names; None of a word for data that are here.
 
     Raises:
         UsageError: it is neither.
     """
     path = Path(text)
+    if text in ("digits", "fake", SAMPLE_PHOTOS):
+        return None
     if path.is_dir() or path.suffix.lower() in (".npy", ".npz"):
         return path
     fault = "a file of another kind" if path.exists() else "no such folder"

@@ -280,8 +280,7 @@ def judge_sources(
 
 def _choose_labelled(request: RunRequest, sources: Sequence[Artifact]) -> Labelled | None:
     metrics, data = choose_metrics(request.metrics, request.task), choose_data(request)
-    own, most = data in ("digits", "fake", SAMPLE_PHOTOS), QUICK_ENTRIES if request.quick else COMPARED_ENTRIES
-    path = None if data is None or own else check_source(data)
+    path, most = check_source(data) if data else None, QUICK_ENTRIES if request.quick else COMPARED_ENTRIES
     if request.inputs is not None and request.targets is not None:
         data = None
     elif data is None or data == "fake" or (request.targets is None and path is not None and not path.is_dir()):
