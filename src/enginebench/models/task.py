@@ -124,7 +124,7 @@ def preprocess_for(model: str, input_size: int | None = None) -> Preprocess | No
     if card.task == "digits":
         return _preprocess_digits(flat=len(card.input_shape) == 1)
     crop = input_size or IMAGENET_CROP
-    mean, std = (IMAGENET_MEAN, IMAGENET_STD) if card.normalized == "imagenet" else (HALF_MEAN, HALF_STD)
+    mean, std = (HALF_MEAN, HALF_STD) if card.half_range else (IMAGENET_MEAN, IMAGENET_STD)
     return _preprocess_imagenet(round(card.resize * crop / IMAGENET_CROP), crop, card.interpolation, mean, std)
 
 
