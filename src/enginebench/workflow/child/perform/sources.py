@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from msgspec.structs import replace
 
-from enginebench.backends.torch.entries import PYTORCH
+from enginebench.backends.registry import find_entry
 from enginebench.core.errors import (
     ArtifactError,
     BackendUnavailable,
@@ -116,7 +116,7 @@ def _make_from_torch(
         from enginebench.models.torch.source import make_torch_artifact
     except (ImportError, OSError) as error:
         raise BackendUnavailable(
-            f"PyTorch is installed and cannot be imported ({error}). Reinstall it: {PYTORCH.fix}"
+            f"PyTorch is installed and cannot be imported ({error}). Reinstall it: {find_entry('pytorch').fix}"
         ) from error
 
     note("loading the model")
