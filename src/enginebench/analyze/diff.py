@@ -10,10 +10,9 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from enginebench.analyze.alike import judge_answers
-from enginebench.analyze.compare import Comparison, Unit, comparable, compare_apart
+from enginebench.analyze.compare import Comparison, Unit, comparable, compare_apart, find_level
 from enginebench.analyze.metrics.scores import find_drop, find_score, loses_too_much, measure_loss
 from enginebench.analyze.metrics.tasks import name_metric
-from enginebench.analyze.sequential import find_level
 from enginebench.analyze.standing import compare_rows, refuse_ratio
 from enginebench.analyze.validity import hides_work
 from enginebench.analyze.versions.upgrade import Change

@@ -8,8 +8,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from enginebench.analyze.alike import judge_outputs
-from enginebench.analyze.compare import Comparison, comparable, compare
-from enginebench.analyze.sequential import find_level
+from enginebench.analyze.compare import Comparison, comparable, compare, find_level
 from enginebench.analyze.summary import Summary, summarize
 from enginebench.analyze.validity import hides_work, judge, judge_ratio
 from enginebench.core.limits import MARGIN

@@ -47,6 +47,16 @@ def encode(record: msgspec.Struct, indent: int = 0) -> bytes:
     return msgspec.json.format(data, indent=indent) if indent else data
 
 
+def find_cache() -> Path:
+    """The folder where this user's programs keep what they can make again.
+
+    Source: XDG Base Directory Specification 0.8, `XDG_CACHE_HOME`.
+    """
+    given = os.environ.get("XDG_CACHE_HOME", "")
+    base = Path(given) if Path(given).is_absolute() else Path("~/.cache").expanduser()
+    return base / "enginebench"
+
+
 def write_atomic(path: Path, data: bytes) -> None:
     """Writes `data` to `path` so that a reader, or a kill, sees the old file or the new one, never half of it.
 

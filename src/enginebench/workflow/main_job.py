@@ -19,7 +19,7 @@ from enginebench.workflow.child.places import OPTION, describe_place
 from enginebench.workflow.folder import RunFolder, RunRecord, RunRequest, allow_request, check_request
 from enginebench.workflow.limits import bound_results
 from enginebench.workflow.lock import lock_devices
-from enginebench.workflow.plan import explain_missing, list_devices, plan_rows
+from enginebench.workflow.plan import list_devices, plan_rows
 from enginebench.workflow.progress import Reporter
 from enginebench.workflow.rates import Bench, Prober, make_bench, name_row
 from enginebench.workflow.reporting import describe_stored
@@ -107,14 +107,17 @@ def list_changes(then: Machine, now: Machine) -> list[str]:
 
 
 def _check_places(request: RunRequest) -> None:
-    """Checks, before the model is loaded, that some engine is installed here or in an environment that there is."""
+    """Checks, before the model is loaded, that some engine is to run here or in an environment that there is.
+
+    Raises:
+        BackendUnavailable: each is to run in an environment that cannot be entered.
+    """
     reasons = []
-    for name, options in request.engines:
+    for _, options in request.engines:
+        if OPTION not in options:
+            return
         try:
-            if OPTION in options:
-                describe_place(options[OPTION])
-            elif not (found := find_installed(name)).available:
-                raise BackendUnavailable(explain_missing(found))
+            describe_place(options[OPTION])
         except EngineBenchError as error:
             reasons.append(str(error))
         else:

@@ -9,7 +9,7 @@ import shlex
 import shutil
 import sysconfig
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext, suppress
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
@@ -37,12 +37,20 @@ from enginebench.backends.torch.entries import PYTORCH_COMPILE
 from enginebench.backends.torch.generated import GeneratedCode
 from enginebench.backends.torch.graph_breaks import compiles_whole, leave_recurrent, refuse_breaks
 from enginebench.backends.torch.module import load_ready_module
-from enginebench.core.errors import BackendUnavailable, ModelError
+from enginebench.core.errors import ArtifactError, BackendUnavailable, ModelError
 from enginebench.core.records import Artifact, Availability, EngineSpec
-from enginebench.core.store import write_atomic
+from enginebench.core.store import find_cache, write_atomic
 
 if TYPE_CHECKING:
     from enginebench.core.protocols import ModuleLoader, RunCall
+
+
+def find_answers() -> Path:
+    """Where this user keeps which instructions this compiler takes on this machine."""
+    compiler = Path(shutil.which(os.environ.get("CXX") or "g++") or "g++")
+    known = compiler.stat() if compiler.exists() else None
+    facts = str(compiler), known and (known.st_size, known.st_mtime_ns), torch.backends.cpu.get_cpu_capability()
+    return find_cache() / "compilers" / hashlib.sha256(repr(facts).encode()).hexdigest()[:16]
 
 
 def trust_instructions(folder: Path | None) -> None:
@@ -61,7 +69,8 @@ def trust_instructions(folder: Path | None) -> None:
     stored = known.read_text("utf-8") if known.is_file() else None
     if stored is None:
         stored = str(cpu_vec_isa.pick_vec_isa())
-        write_atomic(known, stored.encode())
+        with suppress(ArtifactError):  # a home that cannot be written: then each process asks
+            write_atomic(known, stored.encode())
     inductor.cpp.vec_isa_ok = True
     cpu_vec_isa.valid_vec_isa_list.cache_clear()
     if str(cpu_vec_isa.pick_vec_isa()) != stored:
@@ -185,9 +194,11 @@ class PytorchCompileBackend:
         prepare_torch(spec)
         inductor.freezing = options["freezing"] == "1"
         with use_cache(self._cache_dir):
-            trust_instructions(self._cache_dir / CACHE_NAME if self._cache_dir else None)
-        # Compiling in this process leaves no worker processes behind that would share the cores with the timed loop.
-        inductor.compile_threads = 1
+            trust_instructions(find_answers() if self._cache_dir else None)
+        # Compilers run side by side, started by threads that end with them. Workers, which would stay and share the
+        # cores with the timed loop, are started by this import alone.
+        self.import_ahead()
+        inductor.compile_threads = len(os.sched_getaffinity(0))
         module = load_ready_module(artifact, spec, options, self._loader)
         generated = GeneratedCode(module, fullgraph=compiles_whole(module, options), strict=options["fullgraph"] == "1")
         return TorchEngine(

@@ -129,8 +129,10 @@ def command(
     bundle = read_target(target, fixed)
     if bundle is not None and against is not None and holds_run(Path(against)):
         against = str(find_row(Path(against), bundle))
-    if against is None and (gate or junit or summary or against_precision):
-        raise UsageError("--gate, --junit, --summary and --against-precision need two sides; add --against SIDE")
+    if against is None and (gate or junit or summary):
+        raise UsageError("--gate, --junit and --summary need a verdict on two sides; add --against SIDE")
+    if against is None and against_precision:
+        raise UsageError("--against-precision is that of the other side; add --against SIDE")
     name, options = read_engine(engine or "") if bundle is None else (bundle.engine.backend, bundle.engine.options)
     options = merge_options(name, options, name_settings(cuda_graph, profile_index, extra))
     check_dry_run(dry_run, tensorrt_version, against)

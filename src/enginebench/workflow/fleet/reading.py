@@ -13,8 +13,7 @@ from msgspec.structs import replace
 from enginebench.analyze.compare import compare_apart
 from enginebench.core.errors import EngineBenchError, ParseError, UsageError
 from enginebench.core.records import Result
-from enginebench.core.store import DECODE_ERRORS, write_atomic
-from enginebench.report.bundle import find_cache
+from enginebench.core.store import DECODE_ERRORS, find_cache, write_atomic
 from enginebench.report.sweep.document import (
     Environment,
     FailedCell,
