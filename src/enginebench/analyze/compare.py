@@ -58,7 +58,11 @@ class Comparison(Struct, frozen=True, kw_only=True):
 
     verdict: Verdict
     ratio: Estimate | None
-    ratio_validity: RatioValidity | None = None  # None: there is no ratio, or nobody judged it
+    ratio_validity: RatioValidity | None = (
+        None  # None: there is nothing to judge; `not_given`: `ratio` is None for that
+    )
+    ratio_reason: str = ""  # why it is not `good`
+    clear: bool = False  # the candidate is the faster one, also where its ratio is doubtful or not given
     reasons: tuple[str, ...] = ()
     repetitions_needed: int | None = None  # for `not_shown`: as many units would show it, four times of five
     unit: Unit = "process"  # what was repeated: of an engine that was built several times, the build
