@@ -10,6 +10,7 @@ from msgspec import Struct
 from enginebench.core.records import TEXT, EngineSpec, Machine, Precision, Result
 
 PROGRAMS = Path(__file__).parent / "as-shipped"
+ENGINES = Path(__file__).parents[1] / "engines"
 # In every bundle, under these names.
 SHARED = ("facts.py", "trial.py")
 
@@ -32,19 +33,18 @@ INSTRUCTIONS: dict[Precision, tuple[str, ...]] = {
 
 
 class Contents(Struct, frozen=True, kw_only=True):
-    """What an engine's bundle holds beside the model: program -> name in the bundle, and packages."""
+    """What an engine's bundle holds beside the model: the engine's file, program -> name in the bundle, packages."""
 
-    programs: dict[str, str]
+    engine: str = ""  # name of its file in `engines`
+    programs: dict[str, str] = {}
     runtime: tuple[str, ...]  # packages whose version makes the row
     others: tuple[str, ...] = ("numpy",)
 
 
 # What makes a PyTorch module, with the rule by which its nested inputs and outputs become a row.
 MODULE = {"module.py": "module.py", "../../core/trees.py": "trees.py"}
-# A session, with the rule by which the row's own engine made arrays of sequences and maps.
-SESSION = {"session_cpu.py": "session_cpu.py", "../../backends/onnxruntime/values.py": "values.py"}
 CPU = {
-    "ort": Contents(programs={"predict_ort.py": "predict.py", **SESSION}, runtime=("onnxruntime",)),
+    "ort": Contents(engine="ort", runtime=("onnxruntime",)),
     "openvino": Contents(programs={"predict_openvino.py": "predict.py"}, runtime=("openvino",)),
     "pytorch": Contents(programs={"predict_torch.py": "predict.py", **MODULE}, runtime=("torch",)),
 }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import re
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
@@ -13,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from msgspec.structs import replace
 
-from enginebench.bundle.contents import PROGRAMS
+from enginebench.bundle.contents import ENGINES, PROGRAMS
 from enginebench.bundle.record import Bundle
 from enginebench.core.errors import ArtifactError, UsageError
 from enginebench.core.records import Artifact
@@ -26,6 +27,8 @@ if TYPE_CHECKING:
 
 DOCUMENT = "bundle.json"
 MODEL = "model"
+# Where a bundle keeps the engine that was measured, its files in the folders that they have here.
+MEASURED = "measured"
 WEIGHTS = "weights.npz"
 # What a check holds at most, in bytes of inputs, and how many entries: enough to see a wrong model, little to ship.
 CHECK_BYTES = 4 << 20
@@ -76,6 +79,29 @@ def copy_programs(stage: Path, programs: Mapping[str, str]) -> None:
     """Copies the programs of this package into the bundle, each under its name there."""
     for source, name in programs.items():
         write_atomic(stage / name, (PROGRAMS / source).read_bytes())
+
+
+def list_sources(engine: str) -> list[Path]:
+    """The file of an engine, and all of ours that it imports."""
+    found = [ENGINES / f"{engine}.py"]
+    for source in found:  # which grows meanwhile
+        for node in ast.walk(ast.parse(source.read_bytes())):
+            if isinstance(node, ast.ImportFrom) and node.level:
+                folder = source.parents[node.level - 1]
+                names = [node.module.replace(".", "/")] if node.module else [alias.name for alias in node.names]
+                found += [path for name in names if (path := folder / f"{name}.py") not in found]
+    return found
+
+
+def copy_engine(stage: Path, engine: str) -> None:
+    """Copies the measured engine's own files, and the program that calls them.
+
+    They keep their folders, and so every import between them: not a byte of them differs.
+    """
+    for source in list_sources(engine):
+        write_atomic(stage / MEASURED / source.relative_to(ENGINES.parent), source.read_bytes())
+    program = (PROGRAMS / "predict.py").read_text("utf-8").replace("import ort as engine", f"import {engine} as engine")
+    write_atomic(stage / "predict.py", program.encode())
 
 
 def copy_model(stage: Path, artifact: Artifact) -> Artifact:

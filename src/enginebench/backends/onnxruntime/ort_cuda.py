@@ -14,13 +14,7 @@ import onnxruntime
 
 from enginebench.backends import cuda
 from enginebench.backends.onnxruntime.entries import ORT_CUDA
-from enginebench.backends.onnxruntime.ort import (
-    ERRORS_ONLY,
-    OPTIMISATION,
-    check_interface,
-    make_answer,
-    name_axes,
-)
+from enginebench.backends.onnxruntime.ort import check_interface
 from enginebench.backends.proof.kernels import summarize_kernels, watch_kernels
 from enginebench.backends.proof.precision import Operator, prove_precision
 from enginebench.backends.request import (
@@ -30,11 +24,13 @@ from enginebench.backends.request import (
     explain_unbound,
     read_options,
 )
+from enginebench.core.engine_api import make_answer, name_axes
 from enginebench.core.errors import ArtifactError, BackendUnavailable, MeasurementError, MissingDependency, UsageError
 from enginebench.core.feeds import check_feeds
 from enginebench.core.operators import register_operators
 from enginebench.core.records import Artifact, Availability, EngineSpec, LayerProfile, Precision
 from enginebench.core.shapes import find_batch_axes
+from enginebench.engines.ort import ERRORS_ONLY, OPTIMISATION
 
 if TYPE_CHECKING:
     from enginebench.core.protocols import Array, Feeds, RunCall

@@ -11,13 +11,7 @@ from typing import Any
 import onnxruntime
 
 from enginebench.backends.onnxruntime.entries import ORT_OPENVINO
-from enginebench.backends.onnxruntime.ort import (
-    ERRORS_ONLY,
-    OPTIMISATION,
-    check_interface,
-    read_kernel_times,
-    record_profile,
-)
+from enginebench.backends.onnxruntime.ort import check_interface, read_kernel_times, record_profile
 from enginebench.backends.onnxruntime.providers import Provider, ProviderEngine, find_devices, open_session
 from enginebench.backends.openvino.settings import HINTS, choose_calm_window, find_hint, find_node_dtype, list_settings
 from enginebench.backends.proof.precision import Operator, settle_moves
@@ -30,6 +24,7 @@ from enginebench.backends.request import (
 from enginebench.core.errors import BackendUnavailable, EngineBenchError
 from enginebench.core.names import known
 from enginebench.core.records import Artifact, Availability, EngineSpec
+from enginebench.engines.ort import ERRORS_ONLY, OPTIMISATION
 
 NAME, OPTIONS = ORT_OPENVINO.name, ORT_OPENVINO.options
 PROVIDER = Provider(engine=NAME, module="onnxruntime_ep_openvino")
@@ -152,7 +147,7 @@ class OrtOpenvinoEngine(ProviderEngine):
     def threads(self) -> int:
         """Threads of OpenVINO, as the session's provider was told."""
         self._open_session()
-        return self._spec.threads
+        return int(self._spec.threads)
 
     def _record(self) -> list[list[Operator]]:
         opened = partial(open_provider, self._artifact, self._spec)

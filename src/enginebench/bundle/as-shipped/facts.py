@@ -13,6 +13,7 @@ import sys
 from collections.abc import Iterator
 from importlib import metadata
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 PROCESSOR = Path("/proc/cpuinfo")
@@ -69,8 +70,11 @@ def find_changes() -> Iterator[str]:
 
 
 def hash_file(path: Path) -> str:
+    digest = hashlib.sha256()
     with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
+        while block := file.read(1 << 20):
+            digest.update(block)
+    return digest.hexdigest()
 
 
 def find_other_versions() -> Iterator[str]:
@@ -143,6 +147,16 @@ def describe(spec: dict[str, Any]) -> str:
     return f"{spec['name']}: {spec['dtype']} [{', '.join(map(str, spec['shape']))}]"
 
 
+def name_tensors(side: str) -> tuple[SimpleNamespace, ...]:
+    """The inputs or the outputs, as the engine's file reads them."""
+    specs = BUNDLE["artifact"][side]
+    return tuple(SimpleNamespace(**{"sizes": (), **spec, "shape": tuple(spec["shape"])}) for spec in specs)
+
+
 BUNDLE = read_bundle(HERE / "bundle.json")
+ENGINE = SimpleNamespace(**BUNDLE["engine"])
+ARTIFACT = SimpleNamespace(
+    path=str(HERE / BUNDLE["artifact"]["path"]), inputs=name_tensors("inputs"), outputs=name_tensors("outputs")
+)
 require_packages(BUNDLE["requirements"])
 os.environ.update(BUNDLE["environment"])

@@ -16,7 +16,7 @@ from msgspec.structs import replace
 
 import enginebench
 from enginebench.analyze.drift import default_limits
-from enginebench.backends.registry import find_installed
+from enginebench.backends.registry import complete_options, find_installed
 from enginebench.bundle.contents import (
     SHARED,
     Contents,
@@ -29,6 +29,7 @@ from enginebench.bundle.contents import (
 from enginebench.bundle.record import Bundle, Figures
 from enginebench.bundle.servers import add_forms, check_forms
 from enginebench.bundle.writing import (
+    copy_engine,
     copy_model,
     copy_programs,
     open_stage,
@@ -169,6 +170,8 @@ def write_bundle(stage: Path, folder: RunFolder, stored: Stored, row: Row, reque
     requirements = runtime | find_versions(contents.others, versions) | (found.packages if found else {})
     artifact = (write_weights if found else copy_model)(stage, stored.chain[-1])
     copy_programs(stage, {**contents.programs, **{name: name for name in SHARED}})
+    if contents.engine:
+        copy_engine(stage, contents.engine)
     if found and found.source and found.module.file:
         write_atomic(stage / found.module.file, found.source.read_bytes())
     requirements |= write_preprocess(stage, result.model, request.input_size, versions)
@@ -243,6 +246,7 @@ def describe_bundle(
         model=result.model,
         row=result.id,
         engine=spec,
+        options=complete_options(spec),
         precision=result.engine.precision,
         scope=result.measure.scope,
         engine_version=result.engine_version,
