@@ -10,8 +10,6 @@ import msgspec
 import numpy as np
 import pytest
 
-from enginebench.backends.openvino import openvino as openvino_file
-from enginebench.backends.openvino.openvino import choose_hint
 from enginebench.backends.registry import open_backend, takes
 from enginebench.backends.torch import cast as torch_cast
 from enginebench.backends.verified import FORCE
@@ -20,6 +18,8 @@ from enginebench.core.feeds import random_feeds
 from enginebench.core.names import format_precision
 from enginebench.core.protocols import PrecisionProof
 from enginebench.core.records import Artifact, EngineSpec, Precision, Recipe, TensorSpec
+from enginebench.engines import openvino as openvino_file
+from enginebench.engines.openvino import choose_hint
 
 pytestmark = pytest.mark.filterwarnings("ignore:`torch.jit.script_method` is deprecated:DeprecationWarning")
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 
 from enginebench.core.engine_api import explain_closed as explain_closed
@@ -62,7 +62,7 @@ def check_request(
     artifact: Artifact,
     spec: EngineSpec,
     kinds: tuple[ArtifactKind, ...],
-    precisions: tuple[Precision, ...],
+    precisions: Collection[str],
     devices: tuple[str, ...] = ("cpu",),
     reasons: Mapping[Precision, str] | None = None,
     text: bool = False,

@@ -45,7 +45,7 @@ class Contents(Struct, frozen=True, kw_only=True):
 MODULE = {"module.py": "module.py", "../../core/trees.py": "trees.py"}
 CPU = {
     "ort": Contents(engine="ort", runtime=("onnxruntime",)),
-    "openvino": Contents(programs={"predict_openvino.py": "predict.py"}, runtime=("openvino",)),
+    "openvino": Contents(engine="openvino", runtime=("openvino",)),
     "pytorch": Contents(programs={"predict_torch.py": "predict.py", **MODULE}, runtime=("torch",)),
 }
 TORCH_GPU = {"predict_torch_cuda.py": "predict.py", **MODULE}

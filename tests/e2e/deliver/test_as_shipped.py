@@ -14,13 +14,13 @@ from msgspec import to_builtins
 from enginebench.analyze.drift import default_limits, measure_drift
 from enginebench.bundle.contents import ENGINES
 from enginebench.bundle.writing import MEASURED, list_sources
-from enginebench.core.records import EngineSpec, Precision
+from enginebench.core.records import Precision
 from enginebench.models.task import preprocess_for
 
 Load = Callable[[str, str], Any]
 
 
-@pytest.mark.parametrize("engine", ["ort"])
+@pytest.mark.parametrize("engine", ["ort", "openvino"])
 def test_the_engine_in_a_bundle_is_the_one_that_was_measured(delivered: dict[str, Path], engine: str) -> None:
     measured = delivered[engine] / MEASURED
     copied = {path.relative_to(measured).as_posix(): path.read_bytes() for path in measured.rglob("*.py")}
@@ -58,17 +58,6 @@ def test_what_is_not_finite_never_passes(load_program: Load, bad: float) -> None
     assert not compare(np.ones((1, 3), np.float32), np.ones((1, 3), np.float64), {})[1]
 
 
-@pytest.mark.parametrize("precision", ["fp32", "fp16", "bf16", "int8"])
-@pytest.mark.parametrize("floats", ["fp32", "bf16"])
-def test_settings_of_openvino_are_those_of_its_engine(
-    load_program: Load, precision: Precision, floats: Precision
-) -> None:
-    from enginebench.backends.openvino.openvino import make_settings
-
-    spec = EngineSpec(backend="openvino", precision=precision, threads=3, options={"floats": floats})
-    assert load_program("openvino", "predict").make_settings(to_builtins(spec)) == make_settings(spec)
-
-
 @pytest.mark.parametrize("mode", ["RGB", "L"])
 @pytest.mark.parametrize("size", [(8, 8), (30, 17), (9, 40)])
 @pytest.mark.parametrize("model", ["digits-mlp", "digits-cnn", "efficientnet_b0", "resnet50"])
@@ -90,7 +79,7 @@ def test_pictures_become_the_same_inputs(
     assert np.array_equal(copied.preprocess(tmp_path / "picture.png"), wanted)
 
 
-@pytest.mark.parametrize("engine", ["ort"])
+@pytest.mark.parametrize("engine", ["ort", "openvino"])
 def test_inputs_that_do_not_fit_are_named(load_program: Load, engine: str) -> None:
     predict = load_program(engine, "predict").load()
     right = np.zeros((1, 64), np.float32)
