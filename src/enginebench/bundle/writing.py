@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 import re
 import shutil
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from tempfile import mkdtemp
@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from msgspec.structs import replace
 
-from enginebench.bundle.contents import ENGINES, PROGRAMS
+from enginebench.bundle.contents import MODULE, PACKAGE, PROGRAMS, SHARED, Contents
 from enginebench.bundle.record import Bundle
 from enginebench.core.errors import ArtifactError, UsageError
 from enginebench.core.records import Artifact
@@ -75,33 +75,34 @@ def open_stage(out: Path) -> Iterator[Path]:
         ) from error
 
 
-def copy_programs(stage: Path, programs: Mapping[str, str]) -> None:
-    """Copies the programs of this package into the bundle, each under its name there."""
-    for source, name in programs.items():
-        write_atomic(stage / name, (PROGRAMS / source).read_bytes())
+def copy_programs(stage: Path, names: Iterable[str]) -> None:
+    """Copies programs into the bundle."""
+    for name in names:
+        write_atomic(stage / name, (PROGRAMS / name).read_bytes())
 
 
-def list_sources(engine: str) -> list[Path]:
-    """The file of an engine, and all of ours that it imports."""
-    found = [ENGINES / f"{engine}.py"]
+def list_sources(*roots: str) -> list[str]:
+    """These files of the package, and all of ours that they import."""
+    found = list(roots)
     for source in found:  # which grows meanwhile
-        for node in ast.walk(ast.parse(source.read_bytes())):
+        for node in ast.walk(ast.parse((PACKAGE / source).read_bytes())):
             if isinstance(node, ast.ImportFrom) and node.level:
-                folder = source.parents[node.level - 1]
+                folder = Path(source).parents[node.level - 1]
                 names = [node.module.replace(".", "/")] if node.module else [alias.name for alias in node.names]
-                found += [path for name in names if (path := folder / f"{name}.py") not in found]
+                found += [path for name in names if (path := (folder / f"{name}.py").as_posix()) not in found]
     return found
 
 
-def copy_engine(stage: Path, engine: str) -> None:
-    """Copies the measured engine's own files, and the program that calls them.
+def copy_engine(stage: Path, contents: Contents) -> None:
+    """Copies the measured engine's own files, and the programs that call them.
 
     They keep their folders, and so every import between them: not a byte of them differs.
     """
-    for source in list_sources(engine):
-        write_atomic(stage / MEASURED / source.relative_to(ENGINES.parent), source.read_bytes())
-    program = (PROGRAMS / "predict.py").read_text("utf-8").replace("import ort as engine", f"import {engine} as engine")
-    write_atomic(stage / "predict.py", program.encode())
+    for source in list_sources(f"engines/{contents.engine}.py", *(MODULE if contents.module else ())):
+        write_atomic(stage / MEASURED / source, (PACKAGE / source).read_bytes())
+    program = (PROGRAMS / "predict.py").read_text("utf-8")
+    write_atomic(stage / "predict.py", program.replace("import ort as", f"import {contents.engine} as").encode())
+    copy_programs(stage, (*SHARED, *(["module.py"] if contents.module else ())))
 
 
 def copy_model(stage: Path, artifact: Artifact) -> Artifact:

@@ -51,6 +51,9 @@ class Artifact(Protocol):
     def path(self) -> str: ...
 
     @property
+    def precision(self) -> str | None: ...
+
+    @property
     def inputs(self) -> Sequence[TensorSpec]: ...
 
     @property

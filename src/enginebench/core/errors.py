@@ -22,14 +22,14 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from enginebench.core.engine_api import ArtifactError as ArtifactError
-from enginebench.core.engine_api import BackendUnavailable as BackendUnavailable
-from enginebench.core.engine_api import DependencyError as DependencyError
-from enginebench.core.engine_api import EngineBenchError as EngineBenchError
-from enginebench.core.engine_api import FeedError as FeedError
-from enginebench.core.engine_api import MeasurementError as MeasurementError
-from enginebench.core.engine_api import ModelError as ModelError
-from enginebench.core.engine_api import UsageError as UsageError
+from .engine_api import ArtifactError as ArtifactError
+from .engine_api import BackendUnavailable as BackendUnavailable
+from .engine_api import DependencyError as DependencyError
+from .engine_api import EngineBenchError as EngineBenchError
+from .engine_api import FeedError as FeedError
+from .engine_api import MeasurementError as MeasurementError
+from .engine_api import ModelError as ModelError
+from .engine_api import UsageError as UsageError
 
 
 class MissingDependency(DependencyError):

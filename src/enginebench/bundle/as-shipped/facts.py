@@ -120,31 +120,10 @@ def pin() -> None:
     os.sched_setaffinity(0, wanted)
 
 
-def check_feeds(feeds: dict[str, Any]) -> None:
-    """Raises ValueError unless these are all of the model's inputs, each an array of its type and its fixed axes."""
-    specs = {spec["name"]: spec for spec in BUNDLE["artifact"]["inputs"]}
-    problems = [f"the input {name!r} is missing" for name in specs if name not in feeds]
-    problems += [f"the model has no input {name!r}" for name in feeds if name not in specs]
-    for name, array in feeds.items():
-        if name in specs and not fits(array, specs[name]):
-            found = f"{array.dtype} {list(array.shape)}" if hasattr(array, "dtype") else type(array).__name__
-            problems.append(f"the input {name!r} is {found}; expected {describe(specs[name])}")
-    if problems:
-        raise ValueError(f"{'; '.join(problems)}. The model takes {', '.join(map(describe, specs.values()))}")
-
-
-def fits(array: Any, spec: dict[str, Any]) -> bool:
-    """Whether an array has the type of an input, its number of axes, and its length along those that are fixed."""
-    shape = getattr(array, "shape", None)
-    if shape is None or (array.dtype.kind != "U" if spec["dtype"] == "str" else str(array.dtype) != spec["dtype"]):
-        return False
-    pairs = zip(spec["shape"], shape, strict=False)
-    return len(shape) == len(spec["shape"]) and all(isinstance(want, str) or want == n for want, n in pairs)
-
-
-def describe(spec: dict[str, Any]) -> str:
-    """An input as `name: float32 [batch, 3, 224, 224]`."""
-    return f"{spec['name']}: {spec['dtype']} [{', '.join(map(str, spec['shape']))}]"
+def check_gpu(found: str, force: bool) -> None:
+    """Checks that this is the kind of GPU that the plan was built for."""
+    wanted = BUNDLE["gpu"]
+    settle([f"the plan was built for {wanted}; here is {found}"] if wanted not in (None, found) else [], force)
 
 
 def name_tensors(side: str) -> tuple[SimpleNamespace, ...]:
@@ -156,7 +135,12 @@ def name_tensors(side: str) -> tuple[SimpleNamespace, ...]:
 BUNDLE = read_bundle(HERE / "bundle.json")
 ENGINE = SimpleNamespace(**BUNDLE["engine"])
 ARTIFACT = SimpleNamespace(
-    path=str(HERE / BUNDLE["artifact"]["path"]), inputs=name_tensors("inputs"), outputs=name_tensors("outputs")
+    **{
+        **BUNDLE["artifact"],
+        "path": str(HERE / BUNDLE["artifact"]["path"]),
+        "inputs": name_tensors("inputs"),
+        "outputs": name_tensors("outputs"),
+    }
 )
 require_packages(BUNDLE["requirements"])
 os.environ.update(BUNDLE["environment"])

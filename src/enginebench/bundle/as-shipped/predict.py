@@ -43,7 +43,14 @@ class Predictor:
 def load(force: bool = False) -> Predictor:
     """The model, ready. `force` goes on where files, versions or machine are not those of the row, and says so."""
     facts.check(force)
-    return Predictor(engine.open_engine(facts.ARTIFACT, facts.ENGINE, facts.BUNDLE["options"]))
+    if facts.BUNDLE["artifact"]["kind"] == "plan":
+        facts.check_gpu(engine.name_gpu(facts.ENGINE), force)
+    given: list[Any] = [facts.ARTIFACT, facts.ENGINE, facts.BUNDLE["options"]]
+    if facts.BUNDLE["module"]:
+        import module
+
+        given.append(module.load_module())
+    return Predictor(engine.open_engine(*given))
 
 
 if __name__ == "__main__":

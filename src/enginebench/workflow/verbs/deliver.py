@@ -18,7 +18,6 @@ import enginebench
 from enginebench.analyze.drift import default_limits
 from enginebench.backends.registry import complete_options, find_installed
 from enginebench.bundle.contents import (
-    SHARED,
     Contents,
     choose_contents,
     explain_refusal,
@@ -169,9 +168,7 @@ def write_bundle(stage: Path, folder: RunFolder, stored: Stored, row: Row, reque
     found = find_module(stored.chain[-1]) if stored.chain[-1].kind == "torch" else None
     requirements = runtime | find_versions(contents.others, versions) | (found.packages if found else {})
     artifact = (write_weights if found else copy_model)(stage, stored.chain[-1])
-    copy_programs(stage, {**contents.programs, **{name: name for name in SHARED}})
-    if contents.engine:
-        copy_engine(stage, contents.engine)
+    copy_engine(stage, contents)
     if found and found.source and found.module.file:
         write_atomic(stage / found.module.file, found.source.read_bytes())
     requirements |= write_preprocess(stage, result.model, request.input_size, versions)
@@ -224,7 +221,7 @@ def write_preprocess(stage: Path, model: str, input_size: int | None, versions: 
     if preprocess is None:
         return {}
     write_atomic(stage / "preprocess.json", encode(preprocess, indent=2))
-    copy_programs(stage, {"preprocess.py": "preprocess.py"})
+    copy_programs(stage, ["preprocess.py"])
     labels = find_labels(model)
     if labels:
         write_atomic(stage / "labels.json", msgspec.json.format(msgspec.json.encode(labels), indent=1))
