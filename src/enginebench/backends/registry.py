@@ -209,6 +209,12 @@ def check_options(spec: EngineSpec) -> None:
     read_options(spec, {**entry.gpu_options, **entry.options})
 
 
+def complete_options(spec: EngineSpec) -> dict[str, str]:
+    """Every option of an engine with its value on the device of a spec: the one of the spec, else the default."""
+    entry = find_entry(spec.backend)
+    return read_options(spec, entry.gpu_options if entry.gpu_options and spec.device != "cpu" else entry.options)
+
+
 def probe(name: str) -> Availability:
     """Whether an engine can run here, with version, devices, reason and fix. Never raises.
 

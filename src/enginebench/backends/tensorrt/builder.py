@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from enginebench.backends.tensorrt.library import NOISE, Library, is_lean
 from enginebench.backends.tensorrt.settings import LAST_WEAK_MAJOR, OTHER_RANGES, BuildSettings
 from enginebench.core.errors import ArtifactError, BackendUnavailable, UsageError
 from enginebench.core.store import write_atomic
+from enginebench.engines.tensorrt_library import NOISE, Library, is_lean
 
 if TYPE_CHECKING:
     from enginebench.core.protocols import Array

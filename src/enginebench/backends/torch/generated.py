@@ -22,7 +22,6 @@ import torch
 import torch._inductor.config as inductor
 
 from enginebench.backends.proof.precision import Operator
-from enginebench.backends.torch.graph_breaks import listen_to_left
 from enginebench.backends.torch.operators import (
     GENERATED,
     WATCHED_KERNEL,
@@ -32,6 +31,7 @@ from enginebench.backends.torch.operators import (
     moves_memory,
     name_modules,
 )
+from enginebench.engines.pytorch_compile import listen_to_left
 
 # The logger to which PyTorch writes what its compiler did, one record a finding, and the finding that is wanted.
 TRACE = "torch.__trace"

@@ -14,7 +14,7 @@ from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import msgspec
 import torch
@@ -24,22 +24,23 @@ from torch._inductor import cpu_vec_isa
 from enginebench.backends.torch.cast import PRECISIONS as TORCH_PRECISIONS
 from enginebench.backends.torch.cast import check_torch_request
 from enginebench.backends.torch.cuda_engine import (
-    CudaLane,
-    CudaTorchEngine,
+    WatchedCudaTorchEngine,
     check_cuda_request,
     is_cuda,
-    prepare_cuda,
     probe_cuda,
     read_device_index,
 )
-from enginebench.backends.torch.engine import TorchEngine, prepare_torch
+from enginebench.backends.torch.engine import WatchedTorchEngine
 from enginebench.backends.torch.entries import PYTORCH_COMPILE
 from enginebench.backends.torch.generated import GeneratedCode
-from enginebench.backends.torch.graph_breaks import compiles_whole, leave_recurrent, refuse_breaks
+from enginebench.backends.torch.graph_breaks import refuse_breaks
 from enginebench.backends.torch.module import load_ready_module
 from enginebench.core.errors import ArtifactError, BackendUnavailable, ModelError
 from enginebench.core.records import Artifact, Availability, EngineSpec
 from enginebench.core.store import find_cache, write_atomic
+from enginebench.engines.pytorch import prepare_torch
+from enginebench.engines.pytorch_compile import COMPILING_CALLS, compile_module, compiles_whole
+from enginebench.engines.pytorch_cuda import CudaLane, prepare_cuda
 
 if TYPE_CHECKING:
     from enginebench.core.protocols import ModuleLoader, RunCall
@@ -114,15 +115,6 @@ _FOLDERS = re.compile(r"(?<![\w)\].])/(?:[\w.~+-]+/)+")
 _TIMES = re.compile(r'"(?:time_taken_ms|found_by_coordesc)":[^,}]*,?|"triton_cache_hash":[^,}]*,?')
 
 
-# With CUDA graphs the first call runs, the second captures and the third is the first to be launched as a graph.
-# Source: PyTorch, torch/_inductor/cudagraph_trees.py.
-COMPILING_CALLS = 3
-# After how many compilations of one function PyTorch gives up, or goes on eagerly without a word; names since 2.6 and
-# before. Source: torch/_dynamo/config.py.
-LIMITS = ("recompile_limit", "accumulated_recompile_limit", "cache_size_limit", "accumulated_cache_size_limit")
-MOST_COMPILATIONS = 10_000
-
-
 class PytorchCompileBackend:
     """`torch` artifacts, compiled for the shapes that are bound.
 
@@ -178,7 +170,7 @@ class PytorchCompileBackend:
         inductor.compile_threads = 1
         import torch._inductor.compile_fx  # noqa: F401
 
-    def load(self, artifact: Artifact, spec: EngineSpec) -> TorchEngine | CudaTorchEngine:
+    def load(self, artifact: Artifact, spec: EngineSpec) -> WatchedTorchEngine | WatchedCudaTorchEngine:
         """An engine on `spec.threads` threads, compiled for `spec.batch`; another batch compiles again, in `bind`.
 
         Raises:
@@ -188,7 +180,7 @@ class PytorchCompileBackend:
         """
         return self._load_cuda(artifact, spec) if is_cuda(spec) else self._load_cpu(artifact, spec)
 
-    def _load_cpu(self, artifact: Artifact, spec: EngineSpec) -> TorchEngine:
+    def _load_cpu(self, artifact: Artifact, spec: EngineSpec) -> WatchedTorchEngine:
         options = check_torch_request(artifact, spec, OPTIONS)
         check_tools()
         prepare_torch(spec)
@@ -201,7 +193,7 @@ class PytorchCompileBackend:
         inductor.compile_threads = len(os.sched_getaffinity(0))
         module = load_ready_module(artifact, spec, options, self._loader)
         generated = GeneratedCode(module, fullgraph=compiles_whole(module, options), strict=options["fullgraph"] == "1")
-        return TorchEngine(
+        return WatchedTorchEngine(
             compile_module(module, options),
             artifact.inputs,
             artifact.outputs,
@@ -212,15 +204,15 @@ class PytorchCompileBackend:
             generated=generated,
         )
 
-    def _load_cuda(self, artifact: Artifact, spec: EngineSpec) -> CudaTorchEngine:
+    def _load_cuda(self, artifact: Artifact, spec: EngineSpec) -> WatchedCudaTorchEngine:
         options = check_cuda_request(artifact, spec, PYTORCH_COMPILE.gpu_options)
         check_gpu_tools()
         prepare_cuda(spec, options)
         inductor.freezing = options["freezing"] == "1"
         lane = CudaLane(read_device_index(spec), options["wait"])
-        module = load_ready_module(artifact, spec, options, self._loader, spec.device)
+        module = load_ready_module(artifact, spec, options, self._loader)
         generated = GeneratedCode(module, fullgraph=compiles_whole(module, options), strict=options["fullgraph"] == "1")
-        return CudaTorchEngine(
+        return WatchedCudaTorchEngine(
             compile_module(module, options),
             artifact.inputs,
             artifact.outputs,
@@ -290,22 +282,6 @@ def explain_failure(error: Exception) -> str:
 def create_backend(loader: ModuleLoader | None, cache_dir: Path | None) -> PytorchCompileBackend:
     """The backend, keeping compiled code in `cache_dir`."""
     return PytorchCompileBackend(loader, cache_dir)
-
-
-def compile_module(module: Any, options: dict[str, str]) -> Any:
-    """The module as `torch.compile` wraps it; nothing is compiled before its first call."""
-    import torch._dynamo.config as dynamo
-
-    mode = None if options["mode"] == "default" else options["mode"]
-    if hasattr(dynamo, "allow_rnn"):  # since PyTorch 2.8; without it all that comes behind such a layer runs eagerly
-        dynamo.allow_rnn = True
-    if options["rnn"] == "eager":
-        leave_recurrent(module)
-    # Every batch that is bound is compiled, and every model: one class wraps them all, and PyTorch counts by its code.
-    for name in LIMITS:
-        if hasattr(dynamo, name):
-            setattr(dynamo, name, max(MOST_COMPILATIONS, getattr(dynamo, name)))
-    return torch.compile(module, mode=mode, dynamic=False, fullgraph=compiles_whole(module, options))
 
 
 @contextmanager

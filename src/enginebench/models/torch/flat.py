@@ -9,8 +9,8 @@ from typing import Any
 import torch
 from torch import nn
 
-from enginebench.core.text import name_type
-from enginebench.core.trees import (
+from ...core.text import name_type
+from ...core.trees import (
     HOLE,
     Call,
     is_array,
