@@ -57,7 +57,7 @@ def measure_dry_run() -> dict[str, object]:
 def measure_loop() -> dict[str, object]:
     """Median time of an iteration around an enqueue that does nothing, less the enqueue itself."""
     sys.path[:0] = [str(ROOT / "src"), str(ROOT / "tests" / "fakes" / "modules")]
-    from enginebench.backends import cuda
+    from enginebench.engines import cuda
 
     stream = cuda.Stream()
     timed = cuda.TimedRun(stream, lambda: True)

@@ -35,7 +35,7 @@ from enginebench.core.records import Estimate, Result
 from enginebench.core.store import encode, write_atomic
 from enginebench.models.zoo import DATA_DIR
 from enginebench.report.sweep.document import SweepCell, SweepRow, describe_environment
-from enginebench.workflow.fleet.parts import list_parts
+from enginebench.workflow.fleet.parts import read_group
 from enginebench.workflow.fleet.reading import read_sweep
 from enginebench.workflow.fleet.records import Finished, SweepRecord
 from enginebench.workflow.fleet.spec import SweepSpec, list_groups, read_spec
@@ -241,7 +241,7 @@ def wait_for_rows(watched: Watched, driver: subprocess.Popen[bytes], more: int, 
 def check_rows(store: Path, spec: SweepSpec, code: int, log: Path) -> str:
     """Whether every row is there once, with one repetition each."""
     opened = open_store(str(store))
-    parts = [part for group in list_groups(spec) for part in list_parts(opened, group.id)]
+    parts = [part for group in list_groups(spec) if (part := read_group(opened, group.id))]
     rows = [(part.record.request.model, row.id) for part in parts for row in part.results]
     repeated = [row.id for part in parts for row in part.results if len(row.measurements) != 1]
     document = read_sweep(opened)
@@ -332,7 +332,8 @@ def fill_store(folder: Path, count: int) -> None:
     )
     store = open_store(str(small / "store"))
     (group,) = list_groups(read_spec(spec))
-    (part,) = list_parts(store, group.id)
+    part = read_group(store, group.id)
+    assert part is not None
     done = msgspec.json.decode(store.read(f"groups/{group.id}/done.json") or b"", type=Finished)
     per_group = 100
     engines = [f"fake:latency_us={n}" for n in range(1, per_group // 10 + 1)]

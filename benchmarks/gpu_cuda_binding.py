@@ -1,4 +1,4 @@
-"""What `backends/cuda.py` does on a real GPU, as JSON: streams, events, buffers, graphs, and what the loop adds.
+"""What `engines/cuda.py` does on a real GPU, as JSON: streams, events, buffers, graphs, and what the loop adds.
 
 Needs a GPU, Python 3.11 or later, cuda-bindings (12.9 or 13), numpy and msgspec; neither TensorRT nor PyTorch:
 
@@ -22,8 +22,8 @@ from importlib import metadata
 import numpy as np
 from cuda.bindings import runtime
 
-from enginebench.backends import cuda
 from enginebench.core.errors import BackendUnavailable, MeasurementError
+from enginebench.engines import cuda
 
 TARGET_US = 5.0
 CALLS = 20_000

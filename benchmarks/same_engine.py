@@ -1,48 +1,124 @@
-"""A against A on this machine: the same engine twice, interleaved; what the verdicts make of it.
+"""A against A and A against B on this machine, alone and beside others: who is named, and do the ratios hold?
 
-python benchmarks/same_engine.py [--model digits-cnn] [--pairs 40]
+    python benchmarks/same_engine.py [--model digits-cnn] [--trials 40] [--beside nobody,loops,memory] [--folder DIR]
+
+Three configurations take turns: PyTorch, ONNX Runtime, and ONNX Runtime with an option that is its default. Every ten
+neighbouring trials are judged as the run of ten trials that they are. Beside them runs a program for each CPU: `loops`
+count, `memory` copies arrays larger than any cache. The quiet ratio is of the trials of all conditions that nobody
+disturbed; where there are none it is not known. Exit code 1 when one of two that are the same is named, or when the
+slower one of two that differ is named, or a printed interval does not hold the quiet ratio, more than once in ten.
 """
 
 from __future__ import annotations
 
 import argparse
+import os
 import subprocess
 import sys
 import tempfile
 from collections import Counter
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
+from statistics import geometric_mean
 
-from enginebench.analyze.compare import compare
+from msgspec.structs import replace
+
+from enginebench.analyze.headline import Headline
+from enginebench.analyze.quantiles import median
+from enginebench.analyze.ranking import rank_results
+from enginebench.analyze.summary import share_marked
+from enginebench.core.records import Measurement, Result
 from enginebench.core.store import read_result
 
 GROUP = 10
+A, AGAIN, B = "ort", "ort:opt=all", "pytorch"
+COPY = "import numpy as np\na = np.ones(1 << 26)\nb = np.empty_like(a)\nwhile True: np.copyto(b, a)"
+OTHERS = {"nobody": "", "loops": "while True: pass", "memory": COPY}
+QUIET = 0.05  # of the samples of a trial beside others, at most
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--model", default="digits-cnn")
-    parser.add_argument("--pairs", type=int, default=40)
+    parser.add_argument("--trials", type=int, default=40)
+    parser.add_argument("--beside", default="nobody,loops,memory")
+    parser.add_argument("--folder", type=Path, help="Keeps the runs, and judges those that it holds.")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as scratch:
-        command = [sys.executable, "-m", "enginebench", "bench", options.model, "--engine", "ort", "--against", "ort"]
-        command += ["--processes", str(options.pairs), "--time-limit", "1.5"]
-        subprocess.run(command, check=True, cwd=scratch, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-        a, b = (read_result(path).measurements for path in sorted(Path(scratch).rglob("rows/*.json")))
-    print(f"{options.model}, ort against ort, {options.pairs} pairs, margin 2 %")
-    print("pairs      ratio (95 % interval)     verdict")
-    for start in range(0, options.pairs - GROUP + 1, GROUP):
-        show(f"{start + 1}-{start + GROUP}", compare(a[start : start + GROUP], b[start : start + GROUP]))
-    whole = compare(a, b)
-    show("all", whole)
-    counted = Counter(compare(a[i : i + GROUP], b[i : i + GROUP]).verdict for i in range(options.pairs - GROUP + 1))
-    print(f"every {GROUP} neighbours ({sum(counted.values())} overlapping groups):",
-          ", ".join(f"{verdict} {n}" for verdict, n in counted.most_common()))  # fmt: skip
-    return 1 if whole.verdict in ("faster", "slower") else 0
+        root = options.folder or Path(scratch)
+        runs = {name: measure(options.model, root / name, options.trials, name) for name in options.beside.split(",")}
+    quiet = find_quiet(list(runs.values()))
+    told = f"{quiet:.2f}" if quiet else "not known: no trial of both was left alone"
+    print(f"{options.model}, {options.trials} trials of each; {A} over {B} undisturbed: {told}")
+    print("                        same twice          two that differ            ratio    interval holds  median ms")
+    print("beside   groups  named nobody  wrong  named right  nobody  wrong    given  the quiet ratio   ort  pytorch")
+    return max([show(name, rows, quiet) for name, rows in runs.items()])
 
 
-def show(name: str, found: object) -> None:
-    ratio = found.ratio  # type: ignore[attr-defined]
-    print(f"{name:10} {ratio.value:.4f} ({ratio.low:.4f} to {ratio.high:.4f})  {found.verdict}")  # type: ignore[attr-defined]
+@contextmanager
+def running(code: str) -> Iterator[None]:
+    """A program on every CPU."""
+    cpus = len(os.sched_getaffinity(0)) if code else 0
+    others = [subprocess.Popen([sys.executable, "-c", code]) for _ in range(cpus)]
+    try:
+        yield
+    finally:
+        for other in others:
+            other.kill()
+            other.wait()
+
+
+def measure(model: str, folder: Path, trials: int, beside: str) -> dict[str, Result]:
+    """ENGINE -> its row; measured where the folder does not hold it."""
+    if not any(folder.glob("rows/*.json")):
+        command = [sys.executable, "-m", "enginebench", "run", model, "--engines", f"{B},{A},{AGAIN}"]
+        command += ["--processes", str(trials), "--time-limit", "1.5", "--out", str(folder)]
+        with running(OTHERS[beside]):
+            subprocess.run(command, check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    rows = map(read_result, sorted(folder.glob("rows/*.json")))
+    return {AGAIN if row.engine.options else row.engine.backend: row for row in rows}
+
+
+def find_quiet(runs: Sequence[dict[str, Result]]) -> float | None:
+    """The ratio of the two that differ, by the trials that nobody disturbed."""
+    sides = [[median(m.latency_ns) for rows in runs for m in rows[name].measurements if is_quiet(m)] for name in (B, A)]
+    return geometric_mean(sides[0]) / geometric_mean(sides[1]) if all(sides) else None
+
+
+def is_quiet(measurement: Measurement) -> bool:
+    return bool(measurement.latency_ns) and share_marked([measurement]) <= QUIET
+
+
+def show(name: str, rows: dict[str, Result], quiet: float | None) -> int:
+    """A line about a condition; 1 where it misses a limit."""
+    groups = range(min(len(row.measurements) for row in rows.values()) - GROUP + 1)
+    same = Counter(judge(rows, (A, AGAIN), first).state for first in groups)
+    found = [judge(rows, (B, A), first) for first in groups]
+    named = Counter("" if h.state == "tie" else rows[A].id == h.id for h in found)
+    ratios = [h.ratio for h in found if h.ratio and h.ratio.low and h.ratio.high]
+    held = sum(r.low <= quiet <= r.high for r in ratios if r.low and r.high) if quiet else 0
+    shown = f"{held} of {len(ratios)}" if quiet else "?"
+    times = [geometric_mean([median(m.latency_ns) / 1e6 for m in rows[side].measurements]) for side in (A, B)]
+    wrong = len(groups) - same["tie"]
+    print(
+        f"{name:8} {len(groups):6} {same['tie']:13} {wrong:6} {named[True]:12} {named['']:7} {named[False]:6} "
+        f"{len(ratios):8} {shown:>16} {times[0]:5.3g} {times[1]:8.3g}"
+    )
+    missed = 10 * named[False] > len(groups) or (quiet is not None and 10 * (len(ratios) - held) > len(ratios))
+    return int(bool(wrong) or missed)
+
+
+def judge(rows: dict[str, Result], names: tuple[str, str], first: int) -> Headline:
+    """What the head says of two configurations, of whose outputs nothing is asked here."""
+    turns = range(first, first + GROUP)
+    cut = [
+        replace(rows[name], drift=None, measurements=tuple(m for m in rows[name].measurements if m.repetition in turns))
+        for name in names
+    ]
+    drift = rows[A].drift
+    cut[1] = replace(cut[1], drift=drift and replace(drift, reference=cut[0].id, elsewhere=False))
+    return rank_results(cut).headlines[0]
 
 
 if __name__ == "__main__":

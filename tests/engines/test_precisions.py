@@ -10,8 +10,6 @@ import msgspec
 import numpy as np
 import pytest
 
-from enginebench.backends.openvino import openvino as openvino_file
-from enginebench.backends.openvino.openvino import choose_hint
 from enginebench.backends.registry import open_backend, takes
 from enginebench.backends.torch import cast as torch_cast
 from enginebench.backends.verified import FORCE
@@ -20,6 +18,9 @@ from enginebench.core.feeds import random_feeds
 from enginebench.core.names import format_precision
 from enginebench.core.protocols import PrecisionProof
 from enginebench.core.records import Artifact, EngineSpec, Precision, Recipe, TensorSpec
+from enginebench.engines import openvino as openvino_file
+from enginebench.engines.openvino import choose_hint
+from enginebench.engines.pytorch_module import cast_module
 
 pytestmark = pytest.mark.filterwarnings("ignore:`torch.jit.script_method` is deprecated:DeprecationWarning")
 
@@ -239,7 +240,7 @@ def test_casts_keep_integers_and_every_output() -> None:
         TensorSpec(name="best", dtype="int64", shape=("n",)),
     )
     artifact = Artifact(kind="torch", model="m", path="", sha256="", files=(), inputs=(), outputs=outputs)
-    module = torch_cast.cast_module(Lookup(), artifact, "bf16", autocast=False)
+    module = cast_module(Lookup(), artifact, "bf16", autocast=False)
     rows, best = module(torch.tensor([1, 2]), torch.ones(1))
     assert (rows.dtype, best.dtype) == (torch.float32, torch.int64)
 
@@ -260,5 +261,5 @@ def test_a_module_runs_in_its_own_precision_without_instructions_and_as_it_is(mo
     with pytest.raises(BackendUnavailable, match="finds no FP16 instructions"):
         torch_cast.check_torch_request(msgspec.structs.replace(own, precision="fp32"), spec, known)
     module = torch.nn.Sequential(torch.nn.Linear(2, 2).half(), torch.nn.Linear(2, 2))
-    assert torch_cast.cast_module(module, own, "fp16", autocast=False) is module
+    assert cast_module(module, own, "fp16", autocast=False) is module
     assert module[1].weight.dtype == torch.float32

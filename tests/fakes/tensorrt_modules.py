@@ -12,8 +12,11 @@ VERSIONS = ("8.6", "10.16", "11.4")
 LEAN = "tensorrt_lean_bindings"
 RTX = "tensorrt_rtx_bindings"
 # Those alone that import either: records of a module that is dropped no longer find their types.
-REBUILT = ("cuda", "tensorrt.rtx", "tensorrt.tensorrt", "tensorrt.engine", "tensorrt.calibrator")
-OURS = {f"enginebench.backends.{name}" for name in REBUILT}
+REBUILT = (
+    *("engines.cuda", "engines.tensorrt", "backends.tensorrt.rtx", "backends.tensorrt.tensorrt"),
+    *("backends.tensorrt.engine", "backends.tensorrt.calibrator"),
+)
+OURS = {f"enginebench.{name}" for name in REBUILT}
 
 
 def forget_modules() -> None:

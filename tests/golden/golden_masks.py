@@ -36,7 +36,7 @@ MEASURED = re.compile(rf"(?<![\w=:@.\-/]){NUMBER}(?:[%x?]|(?= )|(?=/)|(?=[,.;:)]
 FRACTION = re.compile(
     rf"(?<![\w=:@\-/]){NUMBER}(?=%|x\b| ?(?:s|ms|us|ns|min|MB|MiB|kB|GB/s|Hz)\b)|(?<![\w=:@.\-/])\d+\.\d+(?![\w.])"
 )
-MARKS = re.compile(r"\b(suspect|invalid|notes)\b|[◆()]")
+MARKS = re.compile(r"\b(suspect|invalid|valid|times|about)\b|[◆()█▉▊▋▌▍▎▏▐≤]|\\?~")
 
 
 def mask(text: str, places: dict[str, str], *, measured: bool) -> str:
@@ -69,7 +69,7 @@ def mask_progress(text: str) -> str:
 
 
 def mask_tables(text: str) -> str:
-    """Of a measured text its tables: titles, and the words of each row. Notes and sentences depend on figures."""
+    """Of a measured text its tables: titles, and the words of each row. Bars and sentences depend on figures."""
     kept: list[str] = []
     lines = text.splitlines()
     for at, line in enumerate(lines):

@@ -12,7 +12,8 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from enginebench.report.bundle import bundle_path, find_cache, load_bundle
+from enginebench.core.store import find_cache
+from enginebench.report.bundle import bundle_path, load_bundle
 
 ROOT = Path(__file__).resolve().parents[2]
 

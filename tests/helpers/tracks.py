@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 
+from enginebench.analyze.compare import Comparison
 from enginebench.core.caveats import make_caveat
 from enginebench.core.records import Caveat, Result, Validity
 from enginebench.workflow.search.space import Arm, Setting
@@ -55,6 +56,9 @@ class Scripted:
             return None
         cost = {"x": 1.0, "y": 1.2}[setting.engine] * (0.8 if setting.options.get("mode") == "good" else 1.0)
         return cost * (1.5 if setting.threads == 1 else 1.0)
+
+    def trust(self, base: Setting, candidate: Setting, found: Comparison) -> Comparison:
+        return found
 
     def check(self, settings: Sequence[Setting]) -> Mapping[str, str | None]:
         new = [setting.name for setting in settings if setting.name not in self.checked]

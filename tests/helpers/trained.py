@@ -1,4 +1,4 @@
-"""Trained models that lie in packages of the extra `models-test`, and labelled data that the tests make for them."""
+"""Trained models that lie in packages of the extras `models` and `models-test`, and labelled data made for them."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def find_file(package: str, *places: str) -> Path:
     """A file of an installed package, which is not imported; skips the test where it is missing."""
     found = find_spec(package)
     if found is None or not found.submodule_search_locations:
-        reason = f"{package} is not installed; tools/install.py --dev brings it, with the other models of `models-test`"
+        reason = f"{package} is not installed; tools/install.py --dev brings it, with all the other models"
         pytest.fail(reason) if "CI" in os.environ else pytest.skip(reason)
     return Path(next(iter(found.submodule_search_locations)), *places)
 

@@ -22,6 +22,7 @@ from enginebench.core.preprocess import differ, shorten
 from enginebench.core.records import Caveat, Drift, OutputDrift, Outputs, Result, TensorSpec
 from enginebench.core.shapes import concrete_shape, find_size
 
+VARIES = "the model answers the same inputs differently each time"
 # Doubts that say that weights or inputs were invented.
 INVENTED = {"random_weights": "weights", "random_inputs": "inputs"}
 
@@ -86,6 +87,8 @@ def judge_answers(base: Result, cand: Result) -> tuple[bool | None, str]:
     drift = cand.drift
     if drift is not None and drift.unlike:
         return None, f"the answers cannot be compared: {'; '.join(drift.unlike)}"
+    if _varies(base, base.id):
+        return None, VARIES
     if drift is None or drift.reference != base.id:
         silent = next((row for row in (base, cand) if row.drift is None), cand)
         return None, f"the answers were not compared: {silent.id} showed none"
@@ -113,10 +116,12 @@ def judge_outputs(result: Result, *, is_reference: bool) -> tuple[Outputs, str]:
     Only outputs that break even the limits of 8 bits are `changed` there: no rounding does that.
     """
     drift = result.drift
-    if any(caveat.code == "outputs_vary" for caveat in result.caveats):
-        return "not_judged", "the model answers the same inputs differently each time"
+    own = next((f": the model itself is {a.precision}" for a in result.artifacts[:1] if a.precision != "fp32"), "")
+    broken = drift is not None and any(output.nonfinite for output in drift.outputs)
+    if not broken and _varies(result, drift.reference if drift else result.id):
+        return "not_judged", VARIES
     if is_reference and (drift is None or drift.reference == result.id):
-        return "same", "the reference"
+        return ("not_judged", "its own outputs are not finite") if broken else ("same", f"the reference{own}")
     if drift is None or drift.unlike or not drift.n:
         return "not_judged", "; ".join(drift.unlike) if drift and drift.unlike else "the outputs were not compared"
     whys = list_invented(result)
@@ -127,7 +132,13 @@ def judge_outputs(result: Result, *, is_reference: bool) -> tuple[Outputs, str]:
         return "not_judged", f"random {' and '.join(whys)}"
     if any(caveat.code == "constant_answers" for caveat in doubt_samples(drift)):
         return "not_judged", "the model gives the same output for every input"
-    return ("within_limits", "") if shortened else ("same", "")
+    return ("within_limits", own.removeprefix(": ")) if shortened else ("same", "")
+
+
+def _varies(result: Result, reference: str) -> bool:
+    """Whether the reference answers the same inputs differently; an engine that does so alone is held to it."""
+    found = [caveat.figures for caveat in result.caveats if caveat.code == "outputs_vary"]
+    return any(figures.get("row", reference) == reference for figures in found)
 
 
 def list_invented(result: Result) -> list[str]:

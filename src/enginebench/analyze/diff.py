@@ -10,12 +10,10 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from enginebench.analyze.alike import judge_answers
-from enginebench.analyze.compare import Comparison, Unit, comparable, compare_apart
+from enginebench.analyze.compare import Comparison, Unit
 from enginebench.analyze.metrics.scores import find_drop, find_score, loses_too_much, measure_loss
 from enginebench.analyze.metrics.tasks import name_metric
-from enginebench.analyze.sequential import find_level
-from enginebench.analyze.standing import compare_rows, refuse_ratio
-from enginebench.analyze.validity import hides_work
+from enginebench.analyze.standing import compare_rows
 from enginebench.analyze.versions.upgrade import Change
 from enginebench.core.errors import UsageError
 from enginebench.core.limits import MARGIN
@@ -313,22 +311,14 @@ def _time_pair(name: str, base: Result, cand: Result, margin: float, neighbours:
         whys = dict.fromkeys(result.reason or "no reason recorded" for result in (base, cand))
         return replace(_refuse(name, [f"skipped on both sides: {why}" for why in whys]), skipped=True)
     obstacles = _find_obstacles(base, "base") + _find_obstacles(cand, "candidate")
-    obstacles = obstacles or comparable(base, cand, margin, neighbours=neighbours)
     if obstacles:
         return _refuse(name, obstacles)
-    found = (
-        compare_rows(base, cand, margin)
-        if neighbours
-        else compare_apart(base.measurements, cand.measurements, margin=margin, level=find_level(base, cand))
-    )
-    return _describe(name, refuse_ratio(found, base, cand))
+    return _describe(name, compare_rows(base, cand, margin, neighbours=neighbours))
 
 
 def _find_obstacles(result: Result, side: str) -> list[str]:
     if result.status != "ok" or not any(m.latency_ns for m in result.measurements):
         return [f"the {side} is {result.status}: {result.reason or _explain_status(result)}"]
-    if hides_work(result.measurements):
-        return [f"the times of the {side} are those of a part of its work"]
     return []
 
 

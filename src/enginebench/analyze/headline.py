@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Literal
 
 from msgspec import Struct
 
-from enginebench.analyze.compare import MIN_REPETITIONS
+from enginebench.analyze.compare import Comparison
 from enginebench.analyze.quantiles import median
-from enginebench.analyze.standing import Standing, compare_rows, find_today, is_plain_fp32, weigh_ratio
+from enginebench.analyze.standing import Standing, compare_rows, find_today, is_plain_fp32
 from enginebench.analyze.validity import find_worst
 from enginebench.core.records import Estimate, Outputs, RatioValidity, Result, Validity
 from enginebench.core.shapes import format_shapes
@@ -39,6 +40,7 @@ class Headline(Struct, frozen=True, kw_only=True):
     state: State
     id: str
     baseline: str | None  # what the user runs today, or named as --baseline
+    is_today: bool  # it is what the user runs today
     ratio: Estimate | None  # to the baseline; None: not given
     ratio_validity: RatioValidity | None
     ratio_reason: str  # why it is not `good`, or not given
@@ -63,14 +65,32 @@ def order_by_speed(rows: Sequence[Standing]) -> list[Standing]:
     """
     timed = [row for row in rows if row.summary and not row.hides_work and row.result.status != "failed"]
     whole = [row for row in timed if row.result.status == "ok"] or timed
-    return sorted([row for row in whole if not row.modelled] or whole, key=_rank)
+    whole = [row for row in whole if not row.modelled] or whole
+    times = _measure_together(whole)
+    return sorted(whole, key=lambda row: times[row.result.id])
 
 
-def _rank(row: Standing) -> tuple[bool, float]:
-    """By the paired ratio, which survives changes of speed; what has none (another clock) comes last, by its median."""
-    if row.speedup is not None:
-        return False, -row.speedup.value
-    return True, row.summary.p50.value if row.summary else 0.0
+def _measure_together(rows: Sequence[Standing]) -> dict[str, float]:
+    """Times to sort by: over the trials that all have, since whoever was measured less often saw other disturbances.
+
+    What has another clock is placed by its ratio to the baseline; without one, last.
+    """
+    clock = next((row.clock for row in rows if row.result.id == row.baseline), rows[0].clock if rows else None)
+    medians = {
+        row.result.id: {m.repetition: median(m.latency_ns) for m in row.result.measurements if m.latency_ns}
+        for row in rows
+        if row.clock == clock
+    }
+    shared = set[int].intersection(*(set(found) for found in medians.values())) if medians else set()
+    times = {
+        row_id: math.fsum(math.log(found[i] or 1.0) for i in shared or found) / len(shared or found)
+        for row_id, found in medians.items()
+    }
+    for row in rows:
+        known = row.speedup is not None and row.baseline in times
+        place = times[str(row.baseline)] - math.log(row.speedup.value) if row.speedup and known else math.inf
+        times.setdefault(row.result.id, place)
+    return times
 
 
 def choose_agreeing(ranked: Sequence[Standing]) -> list[Standing]:
@@ -101,16 +121,16 @@ def make_headline(
         keeps_p99: whether those that may be named keep the limit of p99.
     """
     ranked = order_by_speed(group)
-    today, lost = find_today([row.result for row in group], engine)
-    best, tied, equivalent = _find_ties(chosen, margin)
-    row = min(tied, key=lambda one: _prefer(one, today)) if tied else best
-    tied = [one for one in tied if one.result.id != row.result.id]
-    ratio, validity, why = _compare_with(today, row, margin)
+    baseline = find_today([row.result for row in group], engine)
+    today = baseline.result
+    equal, equivalent = _find_ties(chosen, margin)
+    kept = today if baseline.owned or engine != "pytorch" else None  # not what is merely the first
+    row = min(equal, key=lambda one: _prefer(one, kept))
+    tied = [one for one in equal if one.result.id != row.result.id]
     is_today = today is not None and today.id == row.result.id
+    found = _compare_with(today, row, margin)
     if is_today:  # then it is the ratio of the next one that says so
-        _, validity, why = next(
-            (_compare_with(today, one, margin) for one in ranked if one is not row), (None, None, "")
-        )
+        found = next((_compare_with(today, one, margin) for one in ranked if one is not row), None)
     place = [one.result.id for one in ranked].index(row.result.id)
     faster = [one for one in ranked[:place] if one.result.id in reasons]
     strict = next((one for one in group if one.result.id == row.baseline and is_plain_fp32(one.result)), None)
@@ -126,11 +146,12 @@ def make_headline(
         state=_find_state(len(measured), bool(tied), is_today, alone),
         id=row.result.id,
         baseline=today.id if today else None,
-        ratio=ratio,
-        ratio_validity=validity,
-        ratio_reason=lost or why,
+        is_today=baseline.owned,
+        ratio=found.ratio if found and not is_today else None,
+        ratio_validity=found.ratio_validity if found else None,
+        ratio_reason=baseline.lost or _explain_ratio(found),
         strict=strict.result.id if strict and other else None,
-        strict_ratio=row.speedup if other and row.ratio_validity != "not_given" else None,
+        strict_ratio=row.speedup if other else None,
         tied_with=tuple(one.result.id for one in tied),
         equivalent=equivalent,
         choice=_explain_choice(row, tied, is_today),
@@ -166,17 +187,12 @@ def _find_state(measured: int, tied: bool, is_today: bool, alone: bool) -> State
     return ("none_agrees" if alone else "baseline") if is_today else "fastest"
 
 
-def _find_ties(chosen: Sequence[Standing], margin: float) -> tuple[Standing, list[Standing], bool]:
-    """(the fastest, all of its speed with itself or nobody, whether these are shown to be equivalent)."""
-    best, tied, equivalent = chosen[0], [], True
-    for row in chosen[1:]:
-        found = compare_rows(row.result, best.result, margin)
-        few = found.ratio is None or found.ratio.n < MIN_REPETITIONS
-        if few or found.verdict == "faster" or weigh_ratio(found, row.result, best.result)[0] == "not_given":
-            continue
-        tied.append(row)
-        equivalent = equivalent and found.verdict == "equivalent"
-    return best, [best, *tied] if tied else [], bool(tied) and equivalent
+def _find_ties(chosen: Sequence[Standing], margin: float) -> tuple[list[Standing], bool]:
+    """(the fastest and those than which it is not clearly faster, whether all of these are shown to be equivalent)."""
+    best = chosen[0].result
+    found = [(row, compare_rows(row.result, best, margin)) for row in chosen[1:]]
+    tied = [(row, one) for row, one in found if one.ratio_validity and not one.clear]
+    return [chosen[0], *(row for row, _ in tied)], all(one.verdict == "equivalent" for _, one in tied)
 
 
 def _prefer(row: Standing, today: Result | None) -> tuple[bool, int]:
@@ -205,22 +221,22 @@ def find_start(result: Result) -> float | None:
     return median(known) if known else None
 
 
-def _compare_with(
-    today: Result | None, row: Standing, margin: float
-) -> tuple[Estimate | None, RatioValidity | None, str]:
-    """(ratio to the baseline where one is given, its validity, why it is not `good`)."""
+def _compare_with(today: Result | None, row: Standing, margin: float) -> Comparison | None:
     if today is None or today.id == row.result.id:
-        return None, None, ""
-    if today.id == row.baseline and row.comparison is not None:
-        ratio, validity, why = row.comparison.ratio, row.ratio_validity, row.ratio_reason
-    else:
-        found = compare_rows(today, row.result, margin)
-        ratio, (validity, why) = found.ratio, weigh_ratio(found, today, row.result)
-    return None if validity == "not_given" else ratio, validity, why
+        return None
+    return row.comparison if today.id == row.baseline else compare_rows(today, row.result, margin)
+
+
+def _explain_ratio(found: Comparison | None) -> str:
+    """Why a ratio is not good, or why there is none."""
+    if found is None:
+        return ""
+    return found.ratio_reason if found.ratio_validity else "; ".join(found.reasons)
 
 
 def _reject(row: Standing, today: Result | None, reasons: dict[str, str], margin: float) -> Rejected:
-    return Rejected(id=row.result.id, ratio=_compare_with(today, row, margin)[0], reason=reasons[row.result.id])
+    found = _compare_with(today, row, margin)
+    return Rejected(id=row.result.id, ratio=found.ratio if found else None, reason=reasons[row.result.id])
 
 
 def describe_change(row: Standing) -> str:

@@ -8,7 +8,7 @@ from typing import Literal
 from msgspec import Struct
 from msgspec.structs import replace
 
-from enginebench.analyze.alike import find_references, keep_comparisons
+from enginebench.analyze.alike import find_references, keep_comparisons, list_invented
 from enginebench.analyze.headline import Headline, choose_agreeing, describe_change, make_headline, order_by_speed
 from enginebench.analyze.metrics.scores import find_score, loses_too_much
 from enginebench.analyze.metrics.tasks import name_metric
@@ -183,7 +183,12 @@ def name_deciding(results: Sequence[Result]) -> str | None:
 def _within_limit(
     ranked: Sequence[Standing], rows: Sequence[Standing], metric: str | None, max_drop: float | None
 ) -> list[Standing] | None:
-    """The ranked rows that lose little enough of the metric against FP32, on as many samples; None without labels."""
+    """The ranked rows that lose little enough of the metric against FP32, on as many samples.
+
+    None without labels, and with random weights: what these score is chance.
+    """
+    if any("weights" in list_invented(row.result) for row in rows):
+        return None
     known = [row for row in rows if _find_score(row, metric) and is_plain_fp32(row.result)]
     known.sort(key=lambda row: row.result.id != row.baseline)
     base = _find_score(known[0], metric) if known else None

@@ -84,16 +84,12 @@ def describe_stages(
     """The document of both measurements.
 
     Args:
-        model: MODEL.
-        engine: what computed.
         stages_ns: stage -> nanoseconds of each batch, one stage after another.
         device_ns: `h2d`, `compute` and `d2h` -> nanoseconds of each batch by the device's clock; empty on a CPU.
         overlapped_per_s: pictures a second with stages overlapped.
-        decoders, lanes: how they overlapped.
         images: where the pictures came from.
         image_bytes: size of each picture's file.
         top_classes: the best class of each picture of the first batch.
-        engine_version: of the runtime.
         caveats: of the artifact; doubts about the times come behind them.
     """
     batch = engine.batch

@@ -8,10 +8,18 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from enginebench.analyze.alike import judge_outputs
-from enginebench.analyze.compare import Comparison, comparable, compare
-from enginebench.analyze.sequential import find_level
+from enginebench.analyze.compare import Comparison, comparable, compare, compare_apart, find_level
 from enginebench.analyze.summary import Summary, summarize
-from enginebench.analyze.validity import hides_work, judge, judge_ratio
+from enginebench.analyze.validity import (
+    SPEED_RATIO,
+    STARVED_RATIO,
+    WIDE_RATIO,
+    Trust,
+    hides_work,
+    judge,
+    judge_ratio,
+    widen_ratio,
+)
 from enginebench.core.limits import MARGIN
 from enginebench.core.names import format_engine, show_engine
 from enginebench.core.records import (
@@ -28,6 +36,8 @@ from enginebench.core.records import (
 )
 from enginebench.core.shapes import find_size
 
+# Two sides of one speed are ordered the same way in as many pairs once in 2^7 runs.
+MIN_SIGNS = 8
 # Percentiles that every summary has; others are asked for.
 _USUAL = (50.0, 90.0, 95.0, 99.0)
 
@@ -56,8 +66,6 @@ class Standing(Struct, frozen=True, kw_only=True):
     baseline: str | None  # id of the row that `speedup` is taken against
     comparison: Comparison | None  # with the baseline; None for the baseline itself
     speedup: Estimate | None
-    ratio_validity: RatioValidity | None  # of `speedup`; None: there is none
-    ratio_reason: str  # why it is not `good`
     agreement: Agreement
     outputs: Outputs = "not_judged"
     outputs_reason: str = ""
@@ -66,6 +74,16 @@ class Standing(Struct, frozen=True, kw_only=True):
     is_reference: bool = False  # others were compared with its outputs
     hides_work: bool = False  # its times are those of a part of the work
     pareto: bool = False
+
+    @property
+    def ratio_validity(self) -> RatioValidity | None:
+        """Of the ratio to the baseline; None: there is none."""
+        return self.comparison.ratio_validity if self.comparison else None
+
+    @property
+    def ratio_reason(self) -> str:
+        """Why it is not `good`."""
+        return self.comparison.ratio_reason if self.comparison else ""
 
     @property
     def uncompared(self) -> bool:
@@ -90,33 +108,52 @@ def find_baseline(result: Result, results: Iterable[Result], engine: str = "pyto
     was relabelled FP32 is none: its graph is still in the shorter precision.
     """
     group = [r for r in results if find_setting(r) == find_setting(result) and _list_measured(r)]
-    fp32 = [r for r in group if is_plain_fp32(r)]
-    named = [r for r in fp32 if engine in (r.engine.backend, format_engine(r.engine))]
-    named.sort(key=lambda r: (format_engine(r.engine) != engine, len(r.engine.options)))
-    return named[0] if named else (group[0] if group else None)
+    named = _find_named(filter(is_plain_fp32, group), engine)
+    return named or (group[0] if group else None)
 
 
 # What a user runs without EngineBench, first found first: a module by PyTorch as it is (on a GPU that allows TF32), a
 # graph by ONNX Runtime. None: any precision.
-TODAY = (("pytorch:defaults=1", None), ("pytorch", "tf32"), ("pytorch", "fp32"), ("pytorch", None))
-TODAY_OF_GRAPH = (("ort-cuda", "fp32"), ("ort-cuda", None), ("ort", "fp32"), ("ort", None))
+Wanted = tuple[tuple[str, str | None], ...]
+TODAY: Wanted = (("pytorch:defaults=1", None), ("pytorch", "tf32"), ("pytorch", "fp32"), ("pytorch", None))
+TODAY_OF_GRAPH: Wanted = (("ort-cuda", "fp32"), ("ort-cuda", None), ("ort", "fp32"), ("ort", None))
 
 
-def find_today(group: Sequence[Result], engine: str = "pytorch") -> tuple[Result | None, str]:
-    """(row of one setting that its headline is against, or None and why there is none).
+class Today(Struct, frozen=True, kw_only=True):
+    """What the headline of a setting is against."""
 
-    What the user runs today, or the baseline that was named.
-    """
+    result: Result | None  # None: there is nothing
+    lost: str = ""  # why
+    owned: bool = False  # the user runs it today; else it was named, or is what is left
+
+
+def find_today(group: Sequence[Result], engine: str = "pytorch") -> Today:
+    """What the user runs today, or the baseline that was named, or else the first that was measured."""
     measured = [r for r in group if _list_measured(r) and r.status != "failed"]
-    wanted = TODAY + TODAY_OF_GRAPH if engine == "pytorch" else ((engine, "fp32"), (engine, None)) if engine else ()
-    for name, precision in wanted:
-        for r in measured:
-            if format_engine(r.engine) == name and precision in (None, r.requested_precision):
-                return r, ""
+    owned = engine == "pytorch"
+    for name, precision in _list_today(group) if owned else ((engine, "fp32"), (engine, None)):
+        alike = [r for r in measured if precision in (None, r.requested_precision)]
+        if row := _find_named(alike, name, exactly=owned):
+            return Today(result=row, owned=owned)
         failed = next((r for r in group if r.status == "failed" and format_engine(r.engine) == name), None)
         if failed and precision is None:
-            return None, f"{name_result(failed)} failed"
-    return (measured[0] if measured else None), ""
+            return Today(result=None, lost=f"{name_result(failed)} failed")
+    return Today(result=measured[0] if measured else None)
+
+
+def _list_today(group: Sequence[Result]) -> Wanted:
+    """By the form that the model came in; both where that is not known."""
+    kinds = {r.artifacts[0].kind for r in group if r.artifacts}
+    return TODAY if kinds == {"torch"} else TODAY_OF_GRAPH if kinds == {"onnx"} else TODAY + TODAY_OF_GRAPH
+
+
+def _find_named(rows: Iterable[Result], engine: str, *, exactly: bool = False) -> Result | None:
+    """The row of an ENGINE; plain `pytorch` comes before `pytorch:x=y`, which is none where it must be exact."""
+    names = (
+        (lambda r: (format_engine(r.engine),)) if exactly else (lambda r: (r.engine.backend, format_engine(r.engine)))
+    )
+    found = [r for r in rows if engine in names(r)]
+    return min(found, key=lambda r: (format_engine(r.engine) != engine, len(r.engine.options)), default=None)
 
 
 def name_result(result: Result) -> str:
@@ -125,36 +162,72 @@ def name_result(result: Result) -> str:
     return show_engine(format_engine(engine), engine.precision, engine.recipe, engine.mix)
 
 
-def weigh_ratio(found: Comparison | None, base: Result, cand: Result) -> tuple[RatioValidity | None, str]:
-    """(validity of the ratio of two rows, why it is not `good`); None: there is no ratio."""
-    if found is None or found.ratio is None:
-        return None, "; ".join(found.reasons) if found else ""
-    return judge_ratio(_list_measured(base), _list_measured(cand), found.ratio, (name_result(base), name_result(cand)))
-
-
-def refuse_ratio(found: Comparison, base: Result, cand: Result) -> Comparison:
-    """The comparison with the validity of its ratio; without ratio and verdict where others slowed one side alone."""
-    validity, why = weigh_ratio(found, base, cand)
-    if validity == "not_given":
-        reasons = (why, *found.reasons)
-        return replace(found, verdict="not_comparable", ratio=None, ratio_validity=validity, reasons=reasons)
-    doubts = [f"the validity of the ratio is {validity}: {why}"] if validity in ("low", "medium") else []
-    return replace(found, ratio_validity=validity, reasons=(*found.reasons, *doubts))
-
-
 def is_plain_fp32(result: Result) -> bool:
     """Whether FP32 was asked for and ran; a row that was relabelled FP32 holds a graph of a shorter precision."""
     return result.engine.precision == result.requested_precision == "fp32"
 
 
-def compare_rows(base: Result, cand: Result, margin: float) -> Comparison:
-    """The comparison of two rows of one run; `not_comparable` with the reasons where they are unlike."""
-    reasons = comparable(base, cand, margin, neighbours=True)
-    if reasons:
+def compare_rows(base: Result, cand: Result, margin: float = MARGIN, *, neighbours: bool = True) -> Comparison:
+    """The comparison of two rows with the validity of its ratio; `not_comparable`, with reasons, where they are unlike.
+
+    Where others slowed one side alone there is neither ratio nor verdict; who is faster may be `clear` all the same.
+
+    Args:
+        base: the row that is compared to.
+        cand: the row in question.
+        margin: for the verdict.
+        neighbours: the rows were measured in turns, in one run.
+    """
+    if reasons := comparable(base, cand, margin, neighbours=neighbours):
         return Comparison(verdict="not_comparable", ratio=None, reasons=tuple(reasons), margin=margin)
-    looks = [row.look for row in (base, cand) if row.look is not None]
-    level, trials = find_level(base, cand), min(looks, default=None)
-    return compare(base.measurements, cand.measurements, margin=margin, level=level, trials=trials)
+    names, level = (name_result(base), name_result(cand)), find_level(base, cand)
+    if not neighbours:
+        found = compare_apart(base.measurements, cand.measurements, margin=margin, level=level)
+        return trust_ratio(found, _list_measured(base), _list_measured(cand), names)
+    trials = min((row.look for row in (base, cand) if row.look is not None), default=None)
+    found = compare(base.measurements, cand.measurements, margin=margin, level=level, trials=trials)
+    shared = {m.repetition for m in base.measurements} & {m.repetition for m in cand.measurements}
+    left, right = ([m for m in _list_measured(row) if m.repetition in shared] for row in (base, cand))
+    return trust_ratio(found, left, right, names)
+
+
+def trust_ratio(
+    found: Comparison, base: Sequence[Measurement], cand: Sequence[Measurement], names: tuple[str, str]
+) -> Comparison:
+    """The comparison with the validity of its ratio, in an interval that holds what slowed one side more."""
+    if found.ratio is None:
+        return found
+    trust = judge_ratio(base, cand, found.ratio, names)
+    ratio, why = widen_ratio(found.ratio, trust.bias or 1.0), trust.reason
+    clear = found.verdict == "faster" if trust.validity == "good" else _leads(ratio, trust, found.margin)
+    found = replace(found, clear=clear, ratio_validity=trust.validity, ratio_reason=why)
+    if trust.validity == "not_given":
+        return replace(
+            found, verdict="not_comparable", ratio=None, repetitions_needed=None, reasons=(why, *found.reasons)
+        )
+    if trust.validity != "good":
+        found = replace(found, reasons=(*found.reasons, f"the validity of the ratio is {trust.validity}: {why}"))
+    beyond = _lies_beyond(found.verdict, ratio, trust.bias or 1.0, 1 + found.margin)
+    return replace(found, ratio=ratio, verdict=found.verdict if beyond else "not_shown")
+
+
+def _lies_beyond(verdict: Verdict, ratio: Estimate, bias: float, margin: float) -> bool:
+    """Whether a verdict holds also without what slowed one side more than the other."""
+    if verdict == "equivalent":
+        return max(bias, 1 / bias) <= margin
+    return verdict == "not_shown" or (ratio.low or 0.0) > margin or (ratio.high or margin) < 1 / margin
+
+
+def _leads(ratio: Estimate, trust: Trust, margin: float) -> bool:
+    """Whether the candidate is the faster one though its ratio is doubtful.
+
+    By an interval twice as wide, or by each of so many pairs that chance does that once in a hundred: where every other
+    trial starves, no interval says anything. One trial must lie beyond the two speeds of a machine, and a slowdown that
+    nobody knows could have been far more.
+    """
+    step = SPEED_RATIO if trust.bias else WIDE_RATIO
+    low = ratio.low**2 / ratio.value if ratio.low is not None else ratio.value / step
+    return max(low, trust.least if ratio.n >= MIN_SIGNS else 0.0) > (1 + margin if trust.bias else STARVED_RATIO)
 
 
 def weigh(result: Result, baseline: Result | None, *, margin: float = MARGIN, is_reference: bool = False) -> Standing:
@@ -172,7 +245,6 @@ def weigh(result: Result, baseline: Result | None, *, margin: float = MARGIN, is
     clocks: list[Clock] = sorted({m.clock for m in measured})
     base = baseline if measured else None
     found = compare_rows(base, result, margin) if base and base.id != result.id else None
-    ratio_validity, ratio_reason = weigh_ratio(found, base, result) if found and base else (None, "")
     outputs, outputs_reason = judge_outputs(result, is_reference=is_reference)
     return Standing(
         result=result,
@@ -188,8 +260,6 @@ def weigh(result: Result, baseline: Result | None, *, margin: float = MARGIN, is
         baseline=base.id if base else None,
         comparison=found,
         speedup=found.ratio if found else _give_one(len(measured)) if base else None,
-        ratio_validity=ratio_validity,
-        ratio_reason=ratio_reason,
         agreement=_find_agreement(result.drift),
         outputs=outputs,
         outputs_reason=outputs_reason,

@@ -57,7 +57,6 @@ def summarize(
     Args:
         measurements: one a process; those without samples are left out.
         batch: images in one call.
-        level: of every interval.
         percentiles: more of them, in percent (99.9).
 
     Raises:

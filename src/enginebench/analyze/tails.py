@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from enginebench.analyze.distributions import quantile_of_t, share_of_normal
+from enginebench.analyze.intervals import quantile_of_t, share_of_normal
 from enginebench.analyze.quantiles import find_rank, nearest_rank
 from enginebench.core.errors import MeasurementError, UsageError
 from enginebench.core.records import Estimate
@@ -140,7 +140,6 @@ def estimate_tail(
     Args:
         series: one array of samples a process.
         q: share, 0.99 for p99.
-        level: of the interval.
         seed: of the draws; the same samples always give the same interval.
         time: autocorrelation time in samples, where the caller has it already.
     """

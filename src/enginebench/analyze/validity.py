@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from statistics import geometric_mean
-from typing import get_args
+from typing import NamedTuple, get_args
 
 import numpy as np
+from msgspec import Struct
+from msgspec.structs import replace
 
 from enginebench.analyze.compare import MIN_REPETITIONS
 from enginebench.analyze.quantiles import median
@@ -41,6 +43,8 @@ HALVES_RATIO = 1.02
 STARVED_RATIO = 1.5
 # The shortest time slice of Linux's scheduler on two CPUs: a shorter call did not wait for a thread to get its turn.
 SLICE_NS = 1_500_000
+# Fewer undisturbed samples than this do not say what a trial would have taken, nor fewer such trials what others would.
+QUIET_SHARE = 0.1
 # Upper end of a ratio's interval over its lower end: up to here `good`, up to there `medium`. The verdicts' margin of
 # 2 % is decided long before; beyond a factor of two an interval does not even give the order of magnitude.
 NARROW_RATIO = 1.25
@@ -83,31 +87,60 @@ def hides_work(measurements: Sequence[Measurement]) -> bool:
     return hidden > INVALID_SHARE * len(measurements)
 
 
+class Trust(Struct, frozen=True):
+    """What the ratio of two sides is worth, whatever the validity of the times themselves."""
+
+    validity: RatioValidity
+    reason: str  # why it is not `good`
+    bias: float | None = None  # by how much more others slowed the base than the candidate; None: nobody knows
+    least: float = 0.0  # the smallest ratio of a pair, without what others cost where that is known
+
+
 def judge_ratio(
     base: Sequence[Measurement], cand: Sequence[Measurement], ratio: Estimate, names: tuple[str, str]
-) -> tuple[RatioValidity, str]:
-    """(validity of a ratio of paired trials, why it is not `good`), whatever the validity of the times themselves.
+) -> Trust:
+    """What a ratio is worth. A disturbance of both sides alike is in its interval.
 
-    A disturbance of both sides is in the interval. `not_given`: others slowed one side far more than the other, or by
-    nobody knows how much; then no interval holds the ratio that the user would see.
+    `not_given`: others slowed one side far more than the other, or by nobody knows how much, or a side left a part of
+    its work to what is not timed; then no interval holds the ratio that the user would see.
     """
-    slowed = [estimate_slowdown(side) for side in (base, cand)]
-    if None in slowed:
-        name = names[slowed.index(None)]
-        return "not_given", f"other programs kept the CPUs of {name} busy, and how much that cost cannot be told"
-    apart = (slowed[0] or 1.0) / (slowed[1] or 1.0)
-    if max(apart, 1 / apart) > STARVED_RATIO:
-        first, second = names if apart > 1 else names[::-1]
-        return "not_given", f"{first} was slowed by other programs far more than {second}"
+    for side, name in zip((base, cand), names, strict=True):
+        if hides_work(side):
+            return Trust("not_given", f"the times of {name} are those of a part of its work")
+    trials = [measure_trials(side) for side in (base, cand)]
+    slowed, least = [estimate_slowdown(side) for side in trials], _find_least(*trials)
+    if slowed[0] is None or slowed[1] is None:
+        busy = names[slowed.index(None)]
+        why = f"other programs kept the CPUs of {busy} busy, and how much that cost cannot be told"
+        return Trust("not_given", why, least=least)
+    bias = slowed[0] / slowed[1]
+    apart = max(bias, 1 / bias)
+    if apart > STARVED_RATIO:
+        first, second = names if bias > 1 else names[::-1]
+        return Trust("not_given", f"{first} was slowed by other programs far more than {second}", bias, least)
     marked = [share_marked(side) for side in (base, cand)]
-    unlike = abs(marked[0] - marked[1])
-    width = ratio.high / ratio.low if ratio.high is not None and ratio.low else None
     unsettled = max(_share_unsettled(side) for side in (base, cand))
+    validity, why = grade_ratio(widen_ratio(ratio, bias), marked, apart=apart, unsettled=unsettled)
+    return Trust(validity, why, bias, least)
+
+
+def grade_ratio(
+    ratio: Estimate, marked: Sequence[float], *, apart: float = 1.0, unsettled: float = 0.0
+) -> tuple[RatioValidity, str]:
+    """(`good`, `medium` or `low`, why it is not `good`) of a ratio, the worst reason first.
+
+    Args:
+        ratio: with its interval.
+        marked: of each side, the share of what was measured that is disturbed.
+        apart: how many times more one side was slowed.
+        unsettled: the share of trials whose warm-up had not settled.
+    """
+    width = ratio.high / ratio.low if ratio.high is not None and ratio.low else None
     doubts: list[tuple[bool, RatioValidity, str]] = [
         (width is None, "low", "1 trial each: no interval"),
         (width is not None and width > WIDE_RATIO, "low", "wide interval"),
-        (max(apart, 1 / apart) > SPEED_RATIO or unlike > SUSPECT_SHARE, "low", "not disturbed alike"),
-        (len(base) < MIN_REPETITIONS or len(cand) < MIN_REPETITIONS, "medium", "few trials"),
+        (apart > SPEED_RATIO or max(marked) - min(marked) > SUSPECT_SHARE, "low", "not disturbed alike"),
+        (ratio.n < MIN_REPETITIONS, "medium", "few trials"),
         (width is not None and width > NARROW_RATIO, "medium", "wide interval"),
         (max(marked) > SUSPECT_SHARE, "medium", f"{max(marked):.0%} of the samples disturbed"),
         (unsettled > SUSPECT_SHARE, "medium", "warm-up had not settled"),
@@ -115,21 +148,59 @@ def judge_ratio(
     return next(((validity, why) for holds, validity, why in doubts if holds), ("good", ""))
 
 
-def estimate_slowdown(measurements: Sequence[Measurement]) -> float | None:
-    """How many times slower other programs made the calls: their median over that of undisturbed ones.
+def widen_ratio(ratio: Estimate, bias: float) -> Estimate:
+    """The ratio with an interval that holds it also as it would be without what slowed one side more than the other."""
+    if ratio.low is None or ratio.high is None:
+        return ratio
+    return replace(ratio, low=min(ratio.low, ratio.low / bias), high=max(ratio.high, ratio.high / bias))
 
-    1 where no more than a fifth of the samples lie beside others. Undisturbed are samples of blocks without a foreign
-    mark, or, where there are next to none, calls that are shorter than any wait for a turn. None: there are neither.
+
+class Trial(NamedTuple):
+    """The median of a trial, and what it would have been without others; None: it cannot be told."""
+
+    repetition: int
+    median_ns: float
+    alone_ns: float | None
+
+
+def measure_trials(measurements: Sequence[Measurement]) -> list[Trial]:
+    """Each trial beside its own samples in blocks without a foreign mark.
+
+    Where it has next to none, beside those of the other trials; where these have none, beside calls that are shorter
+    than any wait for a turn.
     """
-    kept = [m for m in measurements if m.latency_ns]
-    times = np.concatenate([m.latency_ns for m in kept])
-    quiet = [ns for m in kept for b in m.blocks if not _is_slowed(m, b) for ns in m.latency_ns[b.start : b.stop]]
-    if len(quiet) >= (1 - SUSPECT_SHARE) * len(times) or not any(m.blocks for m in kept):
-        return 1.0
-    best = median(quiet) if len(quiet) > len(times) / 10 else float(np.percentile(times, 5))
-    if len(quiet) <= len(times) / 10 and best > SLICE_NS:
-        return None
-    return max(1.0, geometric_mean([median(m.latency_ns) for m in kept]) / best)
+    kept = [(m, median(m.latency_ns)) for m in measurements if m.latency_ns]
+    quiet = [_find_quiet(m, middle) for m, middle in kept]
+    known = [ns for ns in quiet if ns is not None]
+    best = geometric_mean(known) if len(known) > QUIET_SHARE * len(kept) else None
+    if best is None:
+        short = float(np.percentile(np.concatenate([m.latency_ns for m, _ in kept]), 5)) if kept else 0.0
+        best = short if short <= SLICE_NS else None
+    return [Trial(m.repetition, middle, ns or best) for (m, middle), ns in zip(kept, quiet, strict=True)]
+
+
+def _find_quiet(measurement: Measurement, middle: float) -> float | None:
+    """The median of the samples beside which nobody else ran, if these are more than a tenth."""
+    loud = [block for block in measurement.blocks if _is_slowed(measurement, block)]
+    if not loud:
+        return middle
+    alone = np.ones(len(measurement.latency_ns), dtype=bool)
+    for block in loud:
+        alone[block.start : block.stop] = False
+    return median(np.asarray(measurement.latency_ns)[alone]) if alone.mean() > QUIET_SHARE else None
+
+
+def estimate_slowdown(trials: Sequence[Trial]) -> float | None:
+    """How many times slower other programs made a side, in the geometric mean; None: it cannot be told."""
+    slowed = [trial.median_ns / trial.alone_ns for trial in trials if trial.alone_ns]
+    return max(1.0, geometric_mean(slowed)) if len(slowed) == len(trials) else None
+
+
+def _find_least(base: Sequence[Trial], cand: Sequence[Trial]) -> float:
+    """The smallest ratio of a pair of trials, without what others cost where that is known of both sides."""
+    both = all(trial.alone_ns for trial in (*base, *cand))
+    times = [{t.repetition: t.alone_ns if both and t.alone_ns else t.median_ns for t in side} for side in (base, cand)]
+    return min((times[0][i] / times[1][i] for i in times[0].keys() & times[1].keys()), default=0.0)
 
 
 def _is_slowed(measurement: Measurement, block: Block) -> bool:

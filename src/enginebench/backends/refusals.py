@@ -46,7 +46,6 @@ def explain_refusal(failed: str, error: Exception) -> ArtifactError:
 
     Args:
         failed: what did not work ("OpenVINO cannot read model.onnx").
-        error: of the engine.
     """
     words = str(error).strip()
     operator = find_operator(words)

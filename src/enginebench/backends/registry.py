@@ -161,7 +161,6 @@ def open_backend(
     """The backend of an engine name. It is handed what its `create_backend` names, and nothing else.
 
     Args:
-        name: of an engine.
         loader: rebuilds the module of a `torch` artifact.
         cache_dir: folder for what a compiler wants to find again in the next process. None: the compiler's own place.
         make_board: puts a network on a simulated board.
@@ -208,6 +207,12 @@ def check_options(spec: EngineSpec) -> None:
     for key in sorted(spec.options.keys() & entry.refuses.keys()):
         raise UsageError(f"engine {spec.backend} takes no {key}: {entry.refuses[key]}")
     read_options(spec, {**entry.gpu_options, **entry.options})
+
+
+def complete_options(spec: EngineSpec) -> dict[str, str]:
+    """Every option of an engine with its value on the device of a spec: the one of the spec, else the default."""
+    entry = find_entry(spec.backend)
+    return read_options(spec, entry.gpu_options if entry.gpu_options and spec.device != "cpu" else entry.options)
 
 
 def probe(name: str) -> Availability:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 
+from enginebench.core.engine_api import explain_closed as explain_closed
+from enginebench.core.engine_api import explain_unbound as explain_unbound
 from enginebench.core.entry import Option
 from enginebench.core.errors import ArtifactError, BackendUnavailable, UsageError
 from enginebench.core.names import format_precision, known
@@ -60,7 +62,7 @@ def check_request(
     artifact: Artifact,
     spec: EngineSpec,
     kinds: tuple[ArtifactKind, ...],
-    precisions: tuple[Precision, ...],
+    precisions: Collection[str],
     devices: tuple[str, ...] = ("cpu",),
     reasons: Mapping[Precision, str] | None = None,
     text: bool = False,
@@ -69,7 +71,6 @@ def check_request(
 
     Args:
         artifact: what the engine would start from.
-        spec: the request.
         kinds: the kinds of artifacts that the engine accepts.
         precisions: the precisions that it runs.
         devices: the devices that it runs on.
@@ -139,16 +140,6 @@ def check_instructions(spec: EngineSpec, supported: bool, forced: bool) -> None:
             f"{spec.backend} finds no {name.upper()} instructions in this CPU (avx512_{name}, amx_{name}, or {name} on "
             f"Arm): it would emulate them, slower than FP32. To measure that anyway: {spec.backend}:force=1"
         )
-
-
-def explain_closed(engine: str) -> UsageError:
-    """The error for an engine that is used after `close`."""
-    return UsageError(f"the engine {engine} is closed; load it again")
-
-
-def explain_unbound(engine: str) -> UsageError:
-    """The error for a `run` or `fetch` before the first `bind`."""
-    return UsageError(f"the engine {engine} has no inputs yet; call bind first")
 
 
 def check_state(engine: str, *, closed: bool, bound: bool = True) -> None:

@@ -10,6 +10,7 @@ from msgspec import Struct
 from enginebench.core.records import TEXT, EngineSpec, Machine, Precision, Result
 
 PROGRAMS = Path(__file__).parent / "as-shipped"
+PACKAGE = Path(__file__).parents[1]
 # In every bundle, under these names.
 SHARED = ("facts.py", "trial.py")
 
@@ -32,43 +33,34 @@ INSTRUCTIONS: dict[Precision, tuple[str, ...]] = {
 
 
 class Contents(Struct, frozen=True, kw_only=True):
-    """What an engine's bundle holds beside the model: program -> name in the bundle, and packages."""
+    """What an engine's bundle holds beside the model: its engine's file, and packages."""
 
-    programs: dict[str, str]
+    engine: str  # name of its file in `engines`
+    module: bool = False  # it runs a PyTorch module
     runtime: tuple[str, ...]  # packages whose version makes the row
     others: tuple[str, ...] = ("numpy",)
 
 
-# What makes a PyTorch module, with the rule by which its nested inputs and outputs become a row.
-MODULE = {"module.py": "module.py", "../../core/trees.py": "trees.py"}
-# A session, with the rule by which the row's own engine made arrays of sequences and maps.
-SESSION = {"session_cpu.py": "session_cpu.py", "../../backends/onnxruntime/values.py": "values.py"}
+# What makes a PyTorch module, as it is made where it is measured, and the program that asks it.
+MODULE = ("core/trees.py", "models/torch/flat.py", "models/torch/torchvision_import.py")
 CPU = {
-    "ort": Contents(programs={"predict_ort.py": "predict.py", **SESSION}, runtime=("onnxruntime",)),
-    "openvino": Contents(programs={"predict_openvino.py": "predict.py"}, runtime=("openvino",)),
-    "pytorch": Contents(programs={"predict_torch.py": "predict.py", **MODULE}, runtime=("torch",)),
+    "ort": Contents(engine="ort", runtime=("onnxruntime",)),
+    "openvino": Contents(engine="openvino", runtime=("openvino",)),
+    "pytorch": Contents(engine="pytorch", module=True, runtime=("torch",)),
+    "pytorch-compile": Contents(engine="pytorch_compile", module=True, runtime=("torch",)),
 }
-TORCH_GPU = {"predict_torch_cuda.py": "predict.py", **MODULE}
 GPU = {
-    "pytorch": Contents(programs=TORCH_GPU, runtime=("torch",)),
-    "ort-cuda": Contents(
-        programs={"predict_ort_cuda.py": "predict.py", "session.py": "session.py", "gpu.py": "gpu.py"},
-        runtime=("onnxruntime-gpu",),
-        others=("cuda-python", "numpy"),
-    ),
-    "tensorrt": Contents(
-        programs={"predict_tensorrt.py": "predict.py", "gpu.py": "gpu.py"},
-        runtime=("tensorrt",),
-        others=("cuda-python", "numpy"),
-    ),
+    "pytorch": Contents(engine="pytorch_cuda", module=True, runtime=("torch",)),
+    "pytorch-cudagraph": Contents(engine="pytorch_cuda", module=True, runtime=("torch",)),
+    "pytorch-compile": Contents(engine="pytorch_compile", module=True, runtime=("torch",)),
+    "ort-cuda": Contents(engine="ort_cuda", runtime=("onnxruntime-gpu",), others=("cuda-python", "numpy")),
+    "tensorrt": Contents(engine="tensorrt", runtime=("tensorrt",), others=("cuda-python", "numpy")),
 }
-FAMILIES = {"pytorch-compile": "pytorch", "pytorch-cudagraph": "pytorch"}
 
 
 def choose_contents(engine: EngineSpec) -> Contents:
     """What the bundle of an engine that can be delivered holds."""
-    family = FAMILIES.get(engine.backend, engine.backend)
-    return (CPU if engine.device == "cpu" else GPU)[family]
+    return (CPU if engine.device == "cpu" else GPU)[engine.backend]
 
 
 def explain_refusal(result: Result) -> str | None:
@@ -76,7 +68,7 @@ def explain_refusal(result: Result) -> str | None:
     engine = result.engine
     if engine.backend in REFUSED:
         return f"a row of {engine.backend} cannot be delivered: {REFUSED[engine.backend]}"
-    if FAMILIES.get(engine.backend, engine.backend) not in (CPU if engine.device == "cpu" else GPU):
+    if engine.backend not in (CPU if engine.device == "cpu" else GPU):
         return (
             f"a row of {engine.backend} on {engine.device} cannot be delivered: no program for a bundle belongs to it"
         )

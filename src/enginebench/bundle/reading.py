@@ -52,8 +52,6 @@ def find_problems(root: Path, bundle: Bundle, cpu_flags: tuple[str, ...], gpus: 
     """A sentence for each way in which the bundle, or this machine, is not what was measured.
 
     Args:
-        root: the bundle's folder.
-        bundle: what it says.
         cpu_flags: instructions that this machine's CPU has.
         gpus: names of this machine's GPUs.
     """

@@ -59,6 +59,7 @@ class Bundle(Struct, frozen=True, kw_only=True):
     model: str
     row: str
     engine: EngineSpec  # with the precision that was asked for: it says how the engine is set
+    options: dict[str, str] = {}  # of the engine, each with its value, given or by default
     precision: Precision | None  # that ran, by the runtime's own record
     scope: Scope
     engine_version: str | None

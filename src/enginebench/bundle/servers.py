@@ -9,8 +9,9 @@ from pathlib import Path
 
 from msgspec import Struct
 
+from enginebench.bundle.contents import PROGRAMS
 from enginebench.bundle.record import Bundle
-from enginebench.bundle.writing import DOCUMENT, copy_programs
+from enginebench.bundle.writing import DOCUMENT
 from enginebench.core.errors import UsageError
 from enginebench.core.names import slug
 from enginebench.core.records import TensorSpec
@@ -60,7 +61,7 @@ def write_triton(stage: Path, bundle: Bundle) -> None:
         for file in (*(f.path for f in bundle.files), DOCUMENT):
             (home / file).parent.mkdir(parents=True, exist_ok=True)
             shutil.copyfile(stage / file, home / file)
-        copy_programs(home, {"triton_model.py": layout.file})
+        write_atomic(home / layout.file, (PROGRAMS / "triton_model.py").read_bytes())
     else:
         _copy_model(stage / bundle.artifact.path, home, layout.file, bundle)
     write_atomic(stage / FOLDER / name / "config.pbtxt", format_config(name, bundle, layout).encode())

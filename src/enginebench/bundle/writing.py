@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import ast
 import re
 import shutil
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from tempfile import mkdtemp
@@ -13,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from msgspec.structs import replace
 
-from enginebench.bundle.contents import PROGRAMS
+from enginebench.bundle.contents import MODULE, PACKAGE, PROGRAMS, SHARED, Contents
 from enginebench.bundle.record import Bundle
 from enginebench.core.errors import ArtifactError, UsageError
 from enginebench.core.records import Artifact
@@ -26,6 +27,8 @@ if TYPE_CHECKING:
 
 DOCUMENT = "bundle.json"
 MODEL = "model"
+# Where a bundle keeps the engine that was measured, its files in the folders that they have here.
+MEASURED = "measured"
 WEIGHTS = "weights.npz"
 # What a check holds at most, in bytes of inputs, and how many entries: enough to see a wrong model, little to ship.
 CHECK_BYTES = 4 << 20
@@ -72,10 +75,34 @@ def open_stage(out: Path) -> Iterator[Path]:
         ) from error
 
 
-def copy_programs(stage: Path, programs: Mapping[str, str]) -> None:
-    """Copies the programs of this package into the bundle, each under its name there."""
-    for source, name in programs.items():
-        write_atomic(stage / name, (PROGRAMS / source).read_bytes())
+def copy_programs(stage: Path, names: Iterable[str]) -> None:
+    """Copies programs into the bundle."""
+    for name in names:
+        write_atomic(stage / name, (PROGRAMS / name).read_bytes())
+
+
+def list_sources(*roots: str) -> list[str]:
+    """These files of the package, and all of ours that they import."""
+    found = list(roots)
+    for source in found:  # which grows meanwhile
+        for node in ast.walk(ast.parse((PACKAGE / source).read_bytes())):
+            if isinstance(node, ast.ImportFrom) and node.level:
+                folder = Path(source).parents[node.level - 1]
+                names = [node.module.replace(".", "/")] if node.module else [alias.name for alias in node.names]
+                found += [path for name in names if (path := (folder / f"{name}.py").as_posix()) not in found]
+    return found
+
+
+def copy_engine(stage: Path, contents: Contents) -> None:
+    """Copies the measured engine's own files, and the programs that call them.
+
+    They keep their folders, and so every import between them: not a byte of them differs.
+    """
+    for source in list_sources(f"engines/{contents.engine}.py", *(MODULE if contents.module else ())):
+        write_atomic(stage / MEASURED / source, (PACKAGE / source).read_bytes())
+    program = (PROGRAMS / "predict.py").read_text("utf-8")
+    write_atomic(stage / "predict.py", program.replace("import ort as", f"import {contents.engine} as").encode())
+    copy_programs(stage, (*SHARED, *(["module.py"] if contents.module else ())))
 
 
 def copy_model(stage: Path, artifact: Artifact) -> Artifact:
@@ -151,7 +178,6 @@ def write_check(stage: Path, feeds: Sequence[Feeds], outputs: Mapping[str, Array
     """Writes `check.npz`: inputs of the first calls, and the row's outputs of them.
 
     Args:
-        stage: the folder.
         feeds: of every call that the row answered.
         outputs: of all of them, joined along the first axis, or along one of their own.
         ranks: {output: its axes in one call}.

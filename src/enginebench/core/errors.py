@@ -22,25 +22,14 @@ from __future__ import annotations
 
 from pathlib import Path
 
-
-class EngineBenchError(Exception):
-    """The root; `exit_code` is what the command line ends with."""
-
-    exit_code = 1
-    log = ""  # all that a tool said, where the message holds only the part that matters
-    stderr_tail = ""  # the last output of the child that it happened in
-
-
-class UsageError(EngineBenchError):
-    """A request is not valid: a wrong option, name or combination of them."""
-
-    exit_code = 2
-
-
-class DependencyError(EngineBenchError):
-    """An engine or tool is not available here."""
-
-    exit_code = 3
+from .engine_api import ArtifactError as ArtifactError
+from .engine_api import BackendUnavailable as BackendUnavailable
+from .engine_api import DependencyError as DependencyError
+from .engine_api import EngineBenchError as EngineBenchError
+from .engine_api import FeedError as FeedError
+from .engine_api import MeasurementError as MeasurementError
+from .engine_api import ModelError as ModelError
+from .engine_api import UsageError as UsageError
 
 
 class MissingDependency(DependencyError):
@@ -52,41 +41,21 @@ class MissingDependency(DependencyError):
         self.fix = fix
 
 
-class BackendUnavailable(DependencyError):
-    """An engine is installed but does not work here."""
-
-
 class GateFailed(EngineBenchError):
     """A limit set by the user was not met."""
 
     exit_code = 4
 
 
-class ArtifactError(EngineBenchError):
-    """A model, graph, engine or stored file cannot be used."""
-
-    exit_code = 5
-
-
 class UnsupportedOperator(ArtifactError):
     """An engine cannot run an operator of a graph."""
-
-
-class ModelError(ArtifactError):
-    """A model cannot be found, built or exported."""
-
-
-class FeedError(ArtifactError):
-    """Arrays do not fit the inputs of an engine."""
 
 
 class ParseError(ArtifactError):
     """A file is not what it should be.
 
     Args:
-        path: the file.
         where: position or field inside it (`line 12`, `byte 40`, `$.spec.batch`), or "" for the whole.
-        found: what is there.
         expected: what should be there.
         advice: what to do, or "".
     """
@@ -100,12 +69,6 @@ class ParseError(ArtifactError):
         self.found = found
         self.expected = expected
         self.advice = advice
-
-
-class MeasurementError(EngineBenchError):
-    """Timing did not end in a result that can be trusted."""
-
-    exit_code = 6
 
 
 class ChildFailed(MeasurementError):

@@ -1,15 +1,16 @@
-"""Arrays for an engine's inputs: made from a seed, or checked before they are used."""
+"""Arrays for an engine's inputs: made from a seed, joined, and cut."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
-from enginebench.core.errors import FeedError
-from enginebench.core.records import TEXT, TensorSpec
-from enginebench.core.shapes import concrete_shape, fits_shape, show_shape
+from enginebench.core.engine_api import TEXT, concrete_shape
+from enginebench.core.engine_api import check_feeds as check_feeds
+from enginebench.core.engine_api import has_dtype as has_dtype
+from enginebench.core.records import TensorSpec
 
 if TYPE_CHECKING:
     from enginebench.core.protocols import Array, Feeds
@@ -55,28 +56,6 @@ def _draw_between(
     return np.asarray(drawn).astype(dtype)
 
 
-def check_feeds(specs: Sequence[TensorSpec], feeds: Mapping[str, object]) -> None:
-    """Checks that `feeds` has exactly the inputs of `specs`, each with its dtype and shape.
-
-    Raises:
-        FeedError: it does not; the message names every input that is missing, unknown, or of another dtype or shape.
-    """
-    problems = [f"unknown input {name!r}" for name in feeds if name not in {s.name for s in specs}]
-    for spec in specs:
-        array = feeds.get(spec.name)
-        if array is None:
-            problems.append(f"missing input {spec.name!r}")
-        elif not isinstance(array, np.ndarray):
-            problems.append(f"input {spec.name!r} is a {type(array).__name__}, not a NumPy array")
-        elif not has_dtype(array.dtype, spec.dtype):
-            problems.append(f"input {spec.name!r} has dtype {array.dtype}, not {spec.dtype}")
-        elif not fits_shape(spec.shape, array.shape):
-            problems.append(f"input {spec.name!r} has shape {show_shape(array.shape)}, not {show_shape(spec.shape)}")
-    if problems:
-        expected = ", ".join(f"{s.name}: {s.dtype}[{show_shape(s.shape)}]" for s in specs)
-        raise FeedError(f"{'; '.join(problems)}. Expected {expected}")
-
-
 def join_samples(samples: Sequence[Feeds], size: int | None = None) -> dict[str, Array]:
     """The samples as one batch of `size` entries, filled up with copies of the last; one sample stays as it is."""
     missing = 0 if size is None else size - sum_entries(samples)
@@ -101,8 +80,3 @@ def cut_entries(outputs: Mapping[str, Array], entries: int, size: int) -> dict[s
 def choose_buckets(max_batch: int) -> tuple[int, ...]:
     """The batches for which an engine with fixed ones is made: powers of two up to `max_batch`, and that itself."""
     return tuple(sorted({max_batch, *(1 << i for i in range(max_batch.bit_length()) if 1 << i <= max_batch)}))
-
-
-def has_dtype(found: np.dtype[Any], expected: str) -> bool:
-    """Whether an array has the dtype of a spec; text may be of any width."""
-    return found.kind == "U" if expected == TEXT else found == np.dtype(expected)

@@ -6,11 +6,12 @@ are protocols of their own, found with `isinstance`. There are no base classes t
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, runtime_checkable
 
+from enginebench.core.engine_api import RunCall as RunCall
 from enginebench.core.records import (
     Artifact,
     Availability,
@@ -22,14 +23,9 @@ from enginebench.core.records import (
 )
 
 if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
+    from enginebench.core.engine_api import Array as Array
+    from enginebench.core.engine_api import Feeds as Feeds
 
-    Array: TypeAlias = NDArray[np.generic]
-    Feeds: TypeAlias = Mapping[str, Array]
-
-# `engine.run`: fetched once by the loop, then called without arguments.
-RunCall: TypeAlias = Callable[[], object]
 # Rebuilds the PyTorch module of a `torch` artifact; `workflow` hands it to the engines that ask for it.
 ModuleLoader: TypeAlias = Callable[[Artifact], Any]  # a torch.nn.Module, which core does not import
 

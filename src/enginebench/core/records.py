@@ -10,6 +10,8 @@ from typing import Literal
 
 from msgspec import Struct
 
+from enginebench.core.engine_api import TEXT as TEXT
+
 Precision = Literal["fp32", "tf32", "fp16", "bf16", "int8", "fp8"]
 Recipe = Literal["tensorrt", "cpu", "nncf", "weak", "qat"]
 ArtifactKind = Literal["onnx", "torch", "plan", "openvino", "design"]
@@ -103,10 +105,6 @@ class ModelSource(Struct, frozen=True, kw_only=True):
     input_shapes: dict[str, tuple[int, ...]] | None = None  # input name to whole shape; None: the model's own
     operator_libraries: tuple[str, ...] = ()  # of the custom operators in an ONNX file
     inputs: str | None = None  # an .npz file, a folder of them, or package.module:function; None: made up
-
-
-# The dtype of text: arrays of kind "U", of whatever width.
-TEXT = "str"
 
 
 class TensorSpec(Struct, frozen=True, kw_only=True, omit_defaults=True):

@@ -7,6 +7,10 @@ from collections.abc import Mapping, Sequence
 
 from msgspec.structs import replace
 
+from enginebench.core.engine_api import concrete_shape as concrete_shape
+from enginebench.core.engine_api import find_batch_axes as find_batch_axes
+from enginebench.core.engine_api import fits_shape as fits_shape
+from enginebench.core.engine_api import show_shape as show_shape
 from enginebench.core.errors import UsageError
 from enginebench.core.records import Artifact, EngineSpec, TensorSpec
 
@@ -16,29 +20,9 @@ BATCH_AXIS = "batch"
 _SHOWN = 4
 
 
-def concrete_shape(spec: TensorSpec, batch: int) -> tuple[int, ...]:
-    """The shape with every dynamic axis replaced: by its size; else the first axis by `batch`, any other by 1."""
-    sizes = spec.sizes or (0, *[1] * (len(spec.shape) - 1))
-    return tuple(
-        axis if isinstance(axis, int) else size or batch for axis, size in zip(spec.shape, sizes, strict=False)
-    )
-
-
 def find_size(engine: EngineSpec) -> tuple[int, str]:
     """(batch, shapes where a run has several): rows that differ here were asked different things."""
     return engine.batch, format_shapes(engine.shapes)
-
-
-def find_batch_axes(specs: Sequence[TensorSpec]) -> dict[str, int | None]:
-    """{input name: the axis along which its entries lie}; None for an input that every entry shares.
-
-    Where no open axis is the batch, entries lie on the first axis, if that is fixed, and as long as the first input's.
-    """
-    opened = {spec.name: _find_open_batch(spec) for spec in specs}
-    if any(place is not None for place in opened.values()):
-        return opened
-    length = next((spec.shape[0] for spec in specs if spec.shape), None)
-    return {spec.name: 0 if isinstance(length, int) and spec.shape[:1] == (length,) else None for spec in specs}
 
 
 def find_own_batch(module: Artifact) -> int | None:
@@ -77,12 +61,6 @@ def find_open_outputs(inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec
     """The outputs with an axis whose length no input shows: it depends on the values."""
     known = {BATCH_AXIS, *(axis for spec in inputs for axis in spec.shape)}
     return {spec.name for spec in outputs if any(isinstance(axis, str) and axis not in known for axis in spec.shape)}
-
-
-def _find_open_batch(spec: TensorSpec) -> int | None:
-    sizes = spec.sizes or (0, *[1] * (len(spec.shape) - 1))
-    pairs = enumerate(zip(spec.shape, sizes, strict=False))
-    return next((i for i, (axis, size) in pairs if isinstance(axis, str) and not size), None)
 
 
 def size_axes(specs: Sequence[TensorSpec], shapes: Mapping[str, tuple[int, ...]]) -> tuple[TensorSpec, ...]:
@@ -146,7 +124,6 @@ def match_axes(
     """{name of an open axis: its length in `shapes`}, without those of the batch.
 
     Args:
-        specs: of the inputs.
         shapes: input name to whole shape.
         batches: {input name: its axis that is the batch}; None: that of `find_batch_axes`.
 
@@ -179,18 +156,6 @@ def fix_shapes(specs: Sequence[TensorSpec], shapes: Mapping[str, tuple[int, ...]
         return lengths.get(axis, axis) if isinstance(axis, str) else axis
 
     return tuple(replace(spec, shape=tuple(map(fix, spec.shape))) for spec in specs)
-
-
-def fits_shape(expected: Sequence[int | str], found: Sequence[int]) -> bool:
-    """Whether a shape has the rank and the fixed axes that are expected."""
-    return len(expected) == len(found) and all(
-        want == have for want, have in zip(expected, found, strict=True) if isinstance(want, int)
-    )
-
-
-def show_shape(shape: Sequence[int | str]) -> str:
-    """`1x3x224x224`."""
-    return "x".join(str(axis) for axis in shape) or "scalar"
 
 
 def show_shapes(shapes: Mapping[str, tuple[int, ...]]) -> str:

@@ -47,6 +47,16 @@ def encode(record: msgspec.Struct, indent: int = 0) -> bytes:
     return msgspec.json.format(data, indent=indent) if indent else data
 
 
+def find_cache() -> Path:
+    """The folder where this user's programs keep what they can make again.
+
+    Source: XDG Base Directory Specification 0.8, `XDG_CACHE_HOME`.
+    """
+    given = os.environ.get("XDG_CACHE_HOME", "")
+    base = Path(given) if Path(given).is_absolute() else Path("~/.cache").expanduser()
+    return base / "enginebench"
+
+
 def write_atomic(path: Path, data: bytes) -> None:
     """Writes `data` to `path` so that a reader, or a kill, sees the old file or the new one, never half of it.
 
@@ -101,11 +111,7 @@ def _share_blocks(source: BinaryIO, target: BinaryIO) -> bool:
 
 @contextmanager
 def _replace_atomic(path: Path) -> Iterator[BinaryIO]:
-    """A file to write, which replaces `path` when it is complete; otherwise it is removed and the old one stays.
-
-    Raises:
-        ArtifactError: the file cannot be written.
-    """
+    """A file to write, which replaces `path` when it is complete; otherwise it is removed and the old one stays."""
     temporary = ""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)

@@ -35,7 +35,6 @@ def count_of(n: int, things: str) -> str:
     """`1 layer`, `2 layers`: a number with its word.
 
     Args:
-        n: how many.
         things: the word for many of them.
     """
     return f"{n} {things if n != 1 else _name_one(things)}"

@@ -55,10 +55,7 @@ class Board:
     """One network on one part behind one link. What the engine `fpga-sim` runs.
 
     Args:
-        network: multipliers fitted.
-        part: whose clock counts.
         lanes: products per clock cycle.
-        clock_mhz: of the device.
         link: between host and device.
         cache_dir: where compiled designs are kept.
     """

@@ -101,8 +101,6 @@ class Board:
     """A board that runs the design, or `fpga serve`.
 
     Args:
-        line: to the board.
-        timeout_s: for one answer.
         retries: further attempts after the first.
         clock: seconds that only go forward.
     """

@@ -124,9 +124,7 @@ def requantize(
         accumulators: int32.
         multiplier: positive, below 2**31; one or as many as accumulators.
         shift: 0 to 62.
-        zero_point: of the output.
         low: smallest answer; the zero point where a ReLU belongs to the layer.
-        high: largest answer.
 
     What a multiplier or a rounding costs, out of 640,000 sums of 64 products (benchmarks/fpga.py): 32 bits with
     half_even never differ from the exact answer; 24 bits do in 1.1e-5 of them and 16 bits in 7.6e-4, by one step;

@@ -60,7 +60,6 @@ def read_network(path: Path, multiplier_bits: int = 32, rounding: Rounding = "ha
     """The network of a quantized ONNX file.
 
     Args:
-        path: the file.
         multiplier_bits: width of the requantizer's multiplier, 4 to 32; 32 agrees with ONNX Runtime.
         rounding: `half_even` is what ONNX says.
 
@@ -240,11 +239,7 @@ class _Reader:
         return _Weights(rows, np.broadcast_to(scale, (len(rows),)))
 
     def _evaluate(self, node: onnx.NodeProto, name: str) -> Constant:
-        """A constant of the file: stored, or computed from stored ones by Q, DQ, Transpose or Constant.
-
-        Raises:
-            ModelError: it depends on the input, or on another operator.
-        """
+        """A constant of the file: stored, or computed from stored ones by Q, DQ, Transpose or Constant."""
         if name in self.tensors:
             return numpy_helper.to_array(self.tensors[name], base_dir=str(self.path.parent))
         maker = self.producers.get(name)

@@ -40,8 +40,6 @@ class PacedDevice:
 
     Args:
         pins: the design, compiled with divisor `DIVISOR`.
-        baud: of the line.
-        clock_hz: of the device.
         timeout_cycles: pause after which the design gives up an unfinished frame.
     """
 

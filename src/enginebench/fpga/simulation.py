@@ -70,8 +70,6 @@ def simulate_inferences(
     """Every input through the device, one after the other, each answer awaited.
 
     Args:
-        network: multipliers fitted.
-        options: the hardware.
         inputs: signed bytes [n, inputs], n at least 1.
         cache_dir: where compiled designs are kept.
         simulator: `compiled` needs a C++ compiler; `amaranth` is a thousand times slower.
@@ -128,8 +126,6 @@ def run_chunk(
     """(answers [n, outputs], cycles of each transaction, cycles of the engine for each) of inputs in one go.
 
     Args:
-        network: of the device.
-        options: of the device.
         inputs: signed bytes [n, inputs].
         first: number of the first request, modulo 256 its sequence number.
         run: the device; where it does not show when it computes, the last list is empty.

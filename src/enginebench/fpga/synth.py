@@ -137,12 +137,10 @@ def synthesize(
 
     Args:
         rtlil: the design, top module `top` with a clock `clk`.
-        part: the device.
         out_dir: made if it is not there.
         lanes: of the design, for the record.
         multiplier_bits: of the design, for the record.
         divisor: of the design, for the record.
-        seeds: of the placer.
 
     Raises:
         MissingDependency: a tool is not installed.

@@ -95,7 +95,6 @@ class GpuWatch:
         index: of the GPU, as CUDA counts it among those that are visible.
         nvml: the module pynvml, initialised; `open_gpu_watch` does that.
         clock: host nanoseconds.
-        pid: of this process.
         locate: the place on the PCI bus of CUDA's GPU of that index; None where CUDA does not say.
     """
 

@@ -52,8 +52,6 @@ def serve(
     Args:
         source: where requests come from.
         sink: where they go, in the order in which they end.
-        streams: the engine.
-        batcher: the queue.
         find_sample: the inputs of the request of this number.
         clock: host nanoseconds.
         deadline_ns: from then on nothing new is begun, and whoever waits is dropped.

@@ -43,7 +43,6 @@ class SimulatedArrivals:
 
     Args:
         board: with the schedule; the release is stamped there.
-        clock: of the simulation.
         late_ns: how late the generator is.
     """
 

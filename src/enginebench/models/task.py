@@ -111,7 +111,6 @@ def preprocess_for(model: str, input_size: int | None = None) -> Preprocess | No
     """The preprocessing that belongs to a model, or None where only its owner knows it (`.onnx`, factory).
 
     Args:
-        model: MODEL.
         input_size: height and width in pixels where not the model's own; the resize grows in proportion.
 
     Raises:
@@ -125,7 +124,7 @@ def preprocess_for(model: str, input_size: int | None = None) -> Preprocess | No
     if card.task == "digits":
         return _preprocess_digits(flat=len(card.input_shape) == 1)
     crop = input_size or IMAGENET_CROP
-    mean, std = (IMAGENET_MEAN, IMAGENET_STD) if card.normalized == "imagenet" else (HALF_MEAN, HALF_STD)
+    mean, std = (HALF_MEAN, HALF_STD) if card.half_range else (IMAGENET_MEAN, IMAGENET_STD)
     return _preprocess_imagenet(round(card.resize * crop / IMAGENET_CROP), crop, card.interpolation, mean, std)
 
 
@@ -242,10 +241,8 @@ def sample_feeds(
 
     Args:
         artifact_inputs: inputs of the artifact; a dynamic first axis becomes `batch`.
-        model: MODEL.
         batch: entries on a dynamic first axis.
         seed: of the order of the digits, of the crops, or of the arrays; feed i of these has seed + i.
-        count: how many feeds.
         samples: the folder of the user's inputs (`models/samples.py`); None if none were given.
     """
     if samples is not None:

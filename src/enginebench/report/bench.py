@@ -9,8 +9,7 @@ from msgspec.structs import replace
 
 from enginebench.analyze.compare import NOUNS, Comparison
 from enginebench.analyze.diff import gate_sides, hold_answers
-from enginebench.analyze.standing import compare_rows, refuse_ratio, weigh
-from enginebench.analyze.validity import hides_work
+from enginebench.analyze.standing import compare_rows, weigh
 from enginebench.core.limits import MARGIN
 from enginebench.core.records import Result
 from enginebench.report.numbers import format_range
@@ -58,11 +57,9 @@ def _drop_own_drift(result: Result) -> Result:
 
 def _compare(base: Result, cand: Result, margin: float) -> Comparison:
     """The comparison; where others slowed one side alone, and where answers are not the same, there is no verdict."""
-    found = refuse_ratio(compare_rows(base, cand, margin), base, cand)
+    found = compare_rows(base, cand, margin)
     sides = (("base", base), ("candidate", cand))
     doubts = [f"the {side} is {r.status}" for side, r in sides if r.status != "ok"]
-    partly = [side for side, r in sides if r.measurements and hides_work(r.measurements)]
-    doubts += [f"the times of the {side} are those of a part of its work" for side in partly]
     if doubts:
         found = replace(found, verdict="not_comparable", reasons=(*found.reasons, *doubts))
     return gate_sides(hold_answers(found, base, cand), base, cand)

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import os
 from importlib.metadata import version
 from pathlib import Path
 
 from enginebench.core.errors import ArtifactError, MissingDependency
-from enginebench.core.store import write_atomic
+from enginebench.core.store import find_cache, write_atomic
 from enginebench.report.charts import INSTALL
 
 # What the page calls; the rest of the bundle stays out of the global scope.
@@ -40,16 +39,6 @@ def load_bundle(cache: Path | None = None) -> str:
 def bundle_path(cache: Path) -> Path:
     """Where the bundle lies in a folder of the cache."""
     return cache / f"vega-{version('vl-convert-python')}.js"
-
-
-def find_cache() -> Path:
-    """The folder where this user's programs keep what they can make again.
-
-    Source: XDG Base Directory Specification 0.8, `XDG_CACHE_HOME`.
-    """
-    given = os.environ.get("XDG_CACHE_HOME", "")
-    base = Path(given) if Path(given).is_absolute() else Path("~/.cache").expanduser()
-    return base / "enginebench"
 
 
 def _read(path: Path) -> str | None:

@@ -24,7 +24,7 @@ from enginebench.workflow.child.jobs import AnswerJob, Labelled, LabelledAnswer
 from enginebench.workflow.lock import lock_devices
 from enginebench.workflow.progress import Reporter
 from enginebench.workflow.request import choose_drop
-from enginebench.workflow.scoring import choose_metrics, judge_by, score_file
+from enginebench.workflow.scoring import choose_metrics, open_metrics, score_file
 from enginebench.workflow.targets.scratch import open_scratch
 from enginebench.workflow.targets.sides import MadeSources, OpenSide, SideRequest, check_side, choose_step, open_side
 
@@ -139,8 +139,7 @@ def measure_side_accuracy(
         targets=targets,
         task=task,
     )
-    judged = judge_by(labelled)
-    assert judged is not None  # there are labelled samples
+    opened = open_metrics(labelled)
     with open_scratch() as place:
         made: MadeSources = {}
         own = open_side(side, request, place / "side", reporter, made)
@@ -149,8 +148,8 @@ def measure_side_accuracy(
         answer = _answer(own, labelled, model, request, place / "side", reporter)
         before = place / "reference" / ANSWERS if other is not None else None
         asked = _answer(other, labelled, model, request, place / "reference", reporter) if other is not None else None
-        scores = score_file(judged.metrics, place / "side" / ANSWERS, before)
-        reference_scores = score_file(judged.metrics, before, None) if before is not None else ()
+        scores = score_file(opened, place / "side" / ANSWERS, before)
+        reference_scores = score_file(opened, before, None) if before is not None else ()
     lost = reference_scores and loses_too_much(reference_scores[0], scores[0], max_metric_drop)
     failures = [tell_loss(reference_scores[0], scores[0], max_metric_drop)] if lost else []
     if answer.nonfinite:

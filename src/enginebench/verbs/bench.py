@@ -216,8 +216,10 @@ def ask(
         UsageError: a value or a combination that cannot be.
     """
     against, extra, text = options["against"], options["extra"], isinstance(target, str | os.PathLike)
-    if against is None and (options["gate"] or options["against_precision"]):
+    if against is None and options["gate"]:
         raise UsageError(TWO_SIDES)
+    if against is None and options["against_precision"]:
+        raise UsageError("--against-precision is that of the other side; add --against SIDE")
     name_environments(options["env"])
     shared, timing = share(options), pick(requests.Timing, options)
     fixed: dict[str, object] = {"--engine": engine, "--extra": extra}
@@ -254,7 +256,7 @@ def ask(
         yield replace(request, timeout_s=options["timeout"]), side, reporter
 
 
-TWO_SIDES = "--gate, --junit, --summary and --against-precision need two sides; add --against SIDE"
+TWO_SIDES = "--gate, --junit and --summary need a verdict on two sides; add --against SIDE"
 
 
 def read_percentiles(given: str | Sequence[float]) -> tuple[float, ...]:

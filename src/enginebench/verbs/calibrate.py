@@ -23,7 +23,13 @@ from enginebench.models.precision.calibration import (
     write_calibration,
     write_calibration_cache,
 )
-from enginebench.models.precision.calibration_data import CalibrationData, keep_batches, open_data, open_given
+from enginebench.models.precision.calibration_data import (
+    CalibrationData,
+    check_source,
+    keep_batches,
+    open_data,
+    open_given,
+)
 from enginebench.options import InputSize, Model, Modules, Opt, PathLike, Printed, Shared, verb
 from enginebench.verbs.export import EXPORT_TIMEOUT_S
 from enginebench.workflow.child.jobs import SourceJob
@@ -128,6 +134,10 @@ def calibrate_model(
 
     n, batch, method, percentile = options["n"], options["batch"], options["method"], options["percentile"]
     batches_out = to_path(options["keep_batches"])
+    if data is not None:
+        check_source(data)
+    elif source.inputs is None:
+        raise UsageError("ranges need entries: give --data or --inputs")
     start = time.perf_counter()
     with tempfile.TemporaryDirectory(prefix="enginebench-") as scratch:
         job = SourceJob(
@@ -150,13 +160,7 @@ def calibrate_model(
 
 
 def _open_entries(source: ModelSource, data: str | None, artifact: Artifact, n: int) -> CalibrationData:
-    """The entries of --data, else those of --inputs.
-
-    Raises:
-        UsageError: neither was given.
-    """
-    if data is None and source.inputs is None:
-        raise UsageError("ranges need entries: give --data or --inputs")
+    """The entries of --data, else those of --inputs."""
     if data is None and source.inputs is not None:
         return open_given(source.inputs, artifact.inputs, n)
     return open_data(

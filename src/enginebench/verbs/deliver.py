@@ -21,9 +21,8 @@ from enginebench import door
 from enginebench.analyze.drift import default_limits
 from enginebench.api.given import list_texts
 from enginebench.api.progress import open_progress
-from enginebench.backends.registry import find_installed
+from enginebench.backends.registry import complete_options, find_installed
 from enginebench.bundle.contents import (
-    SHARED,
     Contents,
     choose_contents,
     explain_refusal,
@@ -34,6 +33,7 @@ from enginebench.bundle.contents import (
 from enginebench.bundle.record import Bundle, Figures
 from enginebench.bundle.servers import add_forms, check_forms
 from enginebench.bundle.writing import (
+    copy_engine,
     copy_model,
     copy_programs,
     open_stage,
@@ -162,7 +162,6 @@ def deliver_row(
         row: id; None: the row that the run recommends, or that a search says to take.
         forms: what to write beside the bundle itself, of `servers.FORMS`.
         force: hand the bundle over even if it does not pass its own check here.
-        reporter: where progress goes.
 
     Raises:
         UsageError: there is no such row, none is recommended, the row cannot be delivered, or `out` holds something.
@@ -238,7 +237,7 @@ def write_bundle(stage: Path, folder: RunFolder, stored: Stored, row: Row, reque
     found = find_module(stored.chain[-1]) if stored.chain[-1].kind == "torch" else None
     requirements = runtime | find_versions(contents.others, versions) | (found.packages if found else {})
     artifact = (write_weights if found else copy_model)(stage, stored.chain[-1])
-    copy_programs(stage, {**contents.programs, **{name: name for name in SHARED}})
+    copy_engine(stage, contents)
     if found and found.source and found.module.file:
         write_atomic(stage / found.module.file, found.source.read_bytes())
     requirements |= write_preprocess(stage, result.model, request.input_size, versions)
@@ -291,7 +290,7 @@ def write_preprocess(stage: Path, model: str, input_size: int | None, versions: 
     if preprocess is None:
         return {}
     write_atomic(stage / "preprocess.json", encode(preprocess, indent=2))
-    copy_programs(stage, {"preprocess.py": "preprocess.py"})
+    copy_programs(stage, ["preprocess.py"])
     labels = find_labels(model)
     if labels:
         write_atomic(stage / "labels.json", msgspec.json.format(msgspec.json.encode(labels), indent=1))
@@ -313,6 +312,7 @@ def describe_bundle(
         model=result.model,
         row=result.id,
         engine=spec,
+        options=complete_options(spec),
         precision=result.engine.precision,
         scope=result.measure.scope,
         engine_version=result.engine_version,

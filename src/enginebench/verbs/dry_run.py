@@ -27,7 +27,6 @@ def plan_build(onnx: Path, plan: Path, spec: EngineSpec, *, version: str | None 
     """The command that would build `plan` from `onnx`.
 
     Args:
-        onnx: the graph.
         plan: the engine file that would be written.
         spec: the engine and its options.
         version: the version of TensorRT, installed or not; None: that of the installed tool.

@@ -213,7 +213,8 @@ class Loading:
         self._request, self._settings = request, settings
         self._folder, self._reporter = RunFolder(root), reporter
         self._machine = describe_machine()
-        self._started_utc = datetime.now(UTC).isoformat(timespec="seconds")
+        now = datetime.now(UTC).isoformat(timespec="seconds")
+        self._started_utc = earlier.started_utc if earlier else now
         self._model = request.model
         seed, timeout_s = request.measure.seed, request.timeout_s
         self._prober = Prober(
@@ -301,11 +302,7 @@ class Loading:
         return [self._make_bench(row, artifact, streams, batch) for streams, batch in pairs]
 
     def _build(self, row: PlannedRow) -> Artifact:
-        """What the engine loads; built and run once on the check inputs.
-
-        Raises:
-            BackendUnavailable: the row cannot run here.
-        """
+        """What the engine loads; built and run once on the check inputs."""
         if row.skip is not None or row.source is None:
             raise BackendUnavailable(str(row.skip))
         self._reporter.step(f"{row.id}: build and check")
@@ -399,9 +396,7 @@ def load_target(
 
     Args:
         request: model, engines, precisions and threads.
-        settings: how requests come.
         root: folder of what is made and found.
-        reporter: progress.
         wait: if another run holds a device, wait for it or refuse.
         resume: continue the load that `root` holds.
         on_partial: gets the document if somebody interrupts, or an error ends what has begun.

@@ -22,6 +22,7 @@ def list_models() -> tuple[ModelCard, ...]:
 def command(shown: Printed) -> None:
     from rich.console import Console
 
+    from enginebench.report.numbers import format_significant
     from enginebench.report.table import Section, list_texts, make_table
     from enginebench.report.terminal import print_sections
 
@@ -35,7 +36,7 @@ def command(shown: Printed) -> None:
             "x".join(map(str, card.input_shape)),
             card.weights_source.rpartition("; ")[2] if card.weights_file else card.weights_source.split(",")[0],
             f"{card.parameters:,}",
-            f"{card.multiply_adds:,}",
+            f"{format_significant(card.multiply_adds / 1e6)} M",
         )
         for card in list_models()
     ]

@@ -77,7 +77,7 @@ class RunOptions(Modules, Judging, Timing, Shared, total=False):
         Opt(
             "One short process per row, for a first impression: no verdicts.",
             False,
-            more="At most 2 s, whatever `--processes` says",
+            more="At most 1 s, whatever `--processes` says",
         ),
     ]
     baseline: Annotated[

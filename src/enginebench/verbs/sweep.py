@@ -24,7 +24,7 @@ from enginebench.workflow.child.isolate import run_child
 from enginebench.workflow.child.jobs import ProbeJob
 from enginebench.workflow.fleet.ray_fleet import RayFleet
 from enginebench.workflow.fleet.reading import ALONE, read_sweep, read_sweep_record
-from enginebench.workflow.fleet.records import RECORD, SweepRecord
+from enginebench.workflow.fleet.records import EARLIER_SCHEMA, RECORD, SweepRecord
 from enginebench.workflow.fleet.schedule import Fleet, LocalFleet, Schedule
 from enginebench.workflow.fleet.spec import Cell, Group, SweepSpec, list_groups, read_spec
 from enginebench.workflow.fleet.store import Store, open_store, read_document, write_document
@@ -243,6 +243,11 @@ def take_up(
     known = read_sweep_record(store)
     if not resume:
         raise UsageError(f"{store.url} holds a sweep already; continue it with --resume or choose another --out")
+    if known.schema == EARLIER_SCHEMA:
+        raise UsageError(
+            f"{store.url} was begun by an earlier version, whose files lie otherwise; `report` and `history` read it. "
+            "Choose another --out"
+        )
     if changed := [f for f in spec.__struct_fields__ if getattr(spec, f) != getattr(known.spec, f)]:
         raise UsageError(
             f"{store.url} holds a sweep that asked for something else ({', '.join(changed)}); choose another --out"

@@ -51,7 +51,6 @@ def save_baseline(name: str, run: Path, store: Path | None = None, *, force: boo
 
     Args:
         name: lower-case letters, digits, dots and hyphens.
-        run: a run's folder.
         store: see `find_store`.
         force: replace an existing baseline of this name.
 

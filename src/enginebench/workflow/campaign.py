@@ -17,10 +17,10 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from enginebench.analyze.alike import compare_questions
+from enginebench.analyze.compare import list_open
 from enginebench.analyze.drift import limits_between, limits_undecided, list_unlike, measure_drift, refuse_drift
 from enginebench.analyze.effective import judge_precision
 from enginebench.analyze.open_lengths import fill_lengths
-from enginebench.analyze.sequential import list_open
 from enginebench.analyze.standing import find_setting
 from enginebench.backends.registry import takes
 from enginebench.core.caveats import make_caveat

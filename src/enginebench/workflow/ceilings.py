@@ -11,7 +11,7 @@ from enginebench.core.ceilings import CEILINGS_SCHEMA, Ceilings, list_difference
 from enginebench.core.errors import EngineBenchError, ParseError
 from enginebench.core.names import slug
 from enginebench.core.records import Machine
-from enginebench.core.store import encode, read_record, write_atomic
+from enginebench.core.store import encode, find_cache, read_record, write_atomic
 
 FILE = "ceilings.json"
 HOW = "`enginebench roofline` measures them (--quick: in less than a minute)"
@@ -25,15 +25,9 @@ class Found(Struct, frozen=True, kw_only=True):
 
 
 def find_store() -> Path:
-    """The folder of this user's ceilings: that of the variable `ENGINEBENCH_CEILINGS`, else in the user's cache.
-
-    Source: XDG Base Directory Specification 0.8, `XDG_CACHE_HOME`.
-    """
-    if chosen := os.environ.get("ENGINEBENCH_CEILINGS", ""):
-        return Path(chosen)
-    given = os.environ.get("XDG_CACHE_HOME", "")
-    base = Path(given) if Path(given).is_absolute() else Path("~/.cache").expanduser()
-    return base / "enginebench" / "ceilings"
+    """The folder of this user's ceilings: that of the variable `ENGINEBENCH_CEILINGS`, else in the user's cache."""
+    chosen = os.environ.get("ENGINEBENCH_CEILINGS", "")
+    return Path(chosen) if chosen else find_cache() / "ceilings"
 
 
 def name_file(machine: Machine) -> str:
@@ -75,7 +69,6 @@ def judge_file(path: Path, machine: Machine, how: str) -> Found:
     """The ceilings in a file, if they hold for a machine.
 
     Args:
-        path: of the file.
         machine: that they are to be applied to.
         how: how to get others.
     """

@@ -18,8 +18,7 @@ from enginebench.analyze.validity import judge
 from enginebench.core.errors import ArtifactError, EngineBenchError, MissingDependency, UsageError
 from enginebench.core.names import NOT_KNOWN, format_engine, slug
 from enginebench.core.records import Result
-from enginebench.core.store import read_result, write_atomic
-from enginebench.report.bundle import find_cache
+from enginebench.core.store import find_cache, read_result, write_atomic
 from enginebench.report.charts import render_png
 from enginebench.report.history.charts import collect_trends, draw_trend
 from enginebench.report.history.table import HistoryDocument, HistoryRow, Unread, format_history_csv, identify_row
@@ -130,7 +129,6 @@ def summarize_row(result: Result, path: str, modified: float) -> HistoryRow:
     """The figures of one row: medians of its processes' medians, and the pooled nearest-rank p99.
 
     Args:
-        result: the row.
         path: of its file, relative to the history's folder.
         modified: when the file was written, in s; used if no process says when it began.
     """

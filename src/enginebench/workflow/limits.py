@@ -84,11 +84,9 @@ def limit_layers(
     """The layers of a profile, joined to the graph and bounded.
 
     Args:
-        request: of the profile.
         place: where its sources lie.
         ran: the engine, what it started from, and the shapes of its inputs.
         layers: as they were timed.
-        reporter: progress.
     """
     engine, source, shapes = ran
     found = find_ceilings(describe_machine())
@@ -115,11 +113,7 @@ def _note_unknown(work: GraphWork) -> tuple[str, ...]:
 
 
 def _export(request: RunRequest, place: Path, reporter: Reporter) -> Artifact:
-    """The ONNX graph of a model whose engine needs none.
-
-    Raises:
-        EngineBenchError: it cannot be exported.
-    """
+    """The ONNX graph of a model whose engine needs none."""
     job = SourceJob(
         source=request.source,
         out_dir=str(place.absolute()),

@@ -87,9 +87,6 @@ def _take(path: Path) -> ExitStack | None:
     """The lock, held until it is closed; None if another run has it.
 
     Whoever removes the file does not remove the lock: its holder has a name in the kernel, too, where there are such.
-
-    Raises:
-        MeasurementError: there are no locks where the file lies.
     """
     with ExitStack() as stack:
         fd = _open_shared(path)

@@ -19,7 +19,7 @@ from enginebench.workflow.child.places import OPTION, describe_place
 from enginebench.workflow.folder import RunFolder, RunRecord, RunRequest, allow_request, check_request
 from enginebench.workflow.limits import bound_results
 from enginebench.workflow.lock import lock_devices
-from enginebench.workflow.plan import explain_missing, list_devices, plan_rows
+from enginebench.workflow.plan import list_devices, plan_rows
 from enginebench.workflow.progress import Reporter
 from enginebench.workflow.rates import Bench, Prober, make_bench, name_row
 from enginebench.workflow.reporting import describe_stored
@@ -43,7 +43,6 @@ def run_model(
     Args:
         request: what to run. With `resume` the stored request is used, which must be of the same model.
         root: the run's folder; one that also keeps its files elsewhere comes opened.
-        reporter: where progress goes.
         resume: continue the run that `root` holds.
         wait: if another run holds one of the devices, wait for it or refuse.
         locks: the devices that nobody else may use meanwhile; those of the rows if None.
@@ -108,18 +107,17 @@ def list_changes(then: Machine, now: Machine) -> list[str]:
 
 
 def _check_places(request: RunRequest) -> None:
-    """Checks, before the model is loaded, that some engine is installed here or in an environment that there is.
+    """Checks, before the model is loaded, that some engine is to run here or in an environment that there is.
 
     Raises:
-        BackendUnavailable: none is.
+        BackendUnavailable: each is to run in an environment that cannot be entered.
     """
     reasons = []
-    for name, options in request.engines:
+    for _, options in request.engines:
+        if OPTION not in options:
+            return
         try:
-            if OPTION in options:
-                describe_place(options[OPTION])
-            elif not (found := find_installed(name)).available:
-                raise BackendUnavailable(explain_missing(found))
+            describe_place(options[OPTION])
         except EngineBenchError as error:
             reasons.append(str(error))
         else:
@@ -214,8 +212,6 @@ def bench_row(folder: RunFolder, result: Result, *, streams: int = 1, max_batch:
     """A row that was timed, to be put under load on the artifact that it was timed on.
 
     Args:
-        folder: of the row.
-        result: the row.
         streams: each with the row's threads.
         max_batch: requests that are computed together at most; None: as many as the row was timed with.
 

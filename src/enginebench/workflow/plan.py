@@ -309,11 +309,6 @@ def _serves(artifact: Artifact, spec: EngineSpec, kind: ArtifactKind) -> bool:
     return (artifact.precision, artifact.recipe, name_mix(artifact.excluded)) == (graph, spec.recipe, spec.mix)
 
 
-def explain_missing(found: Availability) -> str:
-    """Why an engine is not here, and what adds it."""
-    return f"{found.reason}. To add: {found.fix}" if found.fix else str(found.reason)
-
-
 def _reason_to_skip(
     spec: EngineSpec,
     source: Artifact | None,
@@ -322,7 +317,7 @@ def _reason_to_skip(
     problems: Mapping[str, str],
 ) -> str | None:
     if not availability.available:
-        return explain_missing(availability)
+        return f"{availability.reason}. To add: {availability.fix}" if availability.fix else availability.reason
     if kind == "torch" and spec.precision in EIGHT_BITS:
         return f"8 bits are a property of an ONNX graph; ask ort or openvino for {spec.precision}"
     label = format_precision(spec.precision, spec.recipe)

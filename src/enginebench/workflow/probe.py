@@ -119,12 +119,7 @@ def probe_closed(plan: Plan, samples: Times) -> LoadPoint:
 def _measure(
     plan: Plan, board: MemoryBoard, known: Sequence[Caveat], watch: BlockWatch, serve: Callable[[], ServeAnswer]
 ) -> LoadPoint:
-    """The point of what stands on the board in the end.
-
-    Raises:
-        EngineBenchError: what ended the engine before any request was answered.
-        Interrupted: somebody stopped it.
-    """
+    """The point of what stands on the board in the end."""
     failure: BaseException | None = None
     answer: ServeAnswer | None = None
     try:

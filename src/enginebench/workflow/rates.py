@@ -104,11 +104,9 @@ def make_bench(row: LoadRow, artifact: Artifact, *, model: str, out_dir: Path, s
     """The row, ready to be probed.
 
     Args:
-        row: the configuration.
         artifact: what its engine loads; where a batch is open it may be any.
         model: whose inputs are made.
         out_dir: where the engine was built, with the user's inputs beside it.
-        seed: of inputs.
 
     Raises:
         UsageError: its requests cannot be joined into batches.
@@ -410,9 +408,6 @@ class Prober:
         """Whether there was a rate to probe, and time for it; the search has the answer.
 
         It is asked again with more requests where the first are too few to tell.
-
-        Raises:
-            MeasurementError: there is not even time for the first probe.
         """
         limit, rate = self._settings.limit, search.next_rate()
         assert limit is not None
@@ -438,11 +433,7 @@ class Prober:
         return [max(least, count_arrivals(rate, least_s)) for least in wanted]
 
     def _has_time(self, seconds: float, bench: Bench, rate: float, *, first: bool) -> bool:
-        """Whether a probe of so many seconds may begin: one alone takes no longer than all were to take.
-
-        Raises:
-            MeasurementError: it may not, and is the first.
-        """
+        """Whether a probe of so many seconds may begin: one alone takes no longer than all were to take."""
         budget = self._settings.time_budget_s
         if seconds <= budget:
             return True

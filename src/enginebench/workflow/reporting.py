@@ -9,7 +9,7 @@ import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
-from enginebench.analyze.ranking import Ref
+from enginebench.analyze.ranking import Ref, rank_results
 from enginebench.analyze.stages import StagesDocument
 from enginebench.analyze.trtexec.folder import read_folder
 from enginebench.bundle.contents import explain_refusal
@@ -70,18 +70,16 @@ def describe_stored(record: RunRecord, results: Sequence[Result], margin: float 
         p99_limit_ms=request.p99_limit_ms,
     )
     document = replace(document, missing=tuple(row for row in record.rows if row not in known))
-    return _recommend(document, record.winner) if searched else document
+    return _recommend(document, [r for r in results if r.id == record.winner]) if searched else document
 
 
-def _recommend(document: RunDocument, winner: str | None) -> RunDocument:
-    """The document with the row that a search says to take as the recommended one."""
-    row = next((row for row in document.rows if row.id == winner), None)
+def _recommend(document: RunDocument, winner: Sequence[Result]) -> RunDocument:
+    """The document with the row that a search says to take as the recommended one, its headline without a ratio."""
+    row = next((row for row in document.rows if row.id in {result.id for result in winner}), None)
     if row is None:
         return replace(document, recommended=None, recommended_by="search", headlines=(), headline=None)
-    searched = tuple(
-        replace(h, state="searched", id=row.id, outputs=row.outputs, outputs_reason=row.outputs_reason, rejected=None)
-        for h in document.headlines[:1]
-    )
+    outputs = {"outputs": row.outputs, "outputs_reason": row.outputs_reason}
+    searched = tuple(replace(h, state="searched", **outputs) for h in rank_results(winner).headlines)
     speedup = row.speedup.value if row.speedup else None
     ref = Ref(id=row.id, engine=row.engine, precision=row.precision, batch=row.batch, speedup=speedup)
     return replace(document, recommended=ref, recommended_by="search", headlines=searched, headline=searched[0])
@@ -98,8 +96,6 @@ def write_reports(
     """Writes the reports of a run into its folder.
 
     Args:
-        root: the run's folder.
-        document: of the run.
         formats: any of html, md, csv, json, png. Without the extra `report` there is no html and no png, and a note
             says how to get them.
         record: of the run, for the command that repeats it.

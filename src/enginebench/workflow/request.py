@@ -31,8 +31,8 @@ if TYPE_CHECKING:
 
 # ENGINEs of a `run` that names none, by kind of device.
 DEFAULT_ENGINES: dict[DeviceKind, str] = {kind: ",".join(list_unasked(kind)) for kind in get_args(DeviceKind)}
-# One process supports no claims; two seconds show the order of magnitude.
-QUICK_TIME_LIMIT_S = 2.0
+# One process supports no claims; one second, ten blocks, shows the order of magnitude.
+QUICK_TIME_LIMIT_S = 1.0
 # Also the percentiles of a row that nobody asked others of.
 PERCENTILES = (50.0, 90.0, 95.0, 99.0)
 
@@ -208,7 +208,7 @@ class Timing(Struct, frozen=True, kw_only=True):
         builds: int | None = None,
         margin: float | None = MARGIN,
     ) -> MeasureSpec:
-        """The MeasureSpec of the options; `quick` is one process of at most two seconds.
+        """The MeasureSpec of the options; `quick` is one process of at most one second.
 
         Where nobody says how many processes, ten at most: fewer once no verdict at `margin` can change, if it is given.
         With several builds each has as many processes, two at least: without, nobody could tell the builds apart.

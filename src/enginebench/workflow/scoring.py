@@ -42,17 +42,6 @@ class Judged(Struct, frozen=True, kw_only=True):
     asked: bool = True  # by the user; else a model that they do not fit goes without
 
 
-def judge_by(labelled: Labelled | None, *, asked: bool = True) -> Judged | None:
-    """The labelled samples with their metrics, opened; None if there are no samples.
-
-    Raises:
-        UsageError: a metric cannot be had.
-        MissingDependency: it needs a package that is not installed.
-        ParseError: the targets cannot be read.
-    """
-    return None if labelled is None else Judged(labelled=labelled, metrics=open_metrics(labelled), asked=asked)
-
-
 def open_metrics(labelled: Labelled) -> tuple[Facts, ...]:
     """What is known of the metrics; asked in a child, since one may be the user's code.
 

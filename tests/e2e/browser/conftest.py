@@ -87,7 +87,7 @@ def report(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def doubtful_report(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The page of six rows: one is valid, two are suspect, one is invalid, two did not run."""
+    """The page of six rows: one is valid, three were disturbed, two did not run."""
     run = write_run(tmp_path_factory.mktemp("runs") / "doubtful", make_doubtful_results())
     report_folder(run, ("html",))
     return run / "report.html"

@@ -59,5 +59,5 @@ def load_program(delivered: dict[str, Path], monkeypatch: pytest.MonkeyPatch) ->
 
     yield load
     for module in set(sys.modules) - before:
-        if module in ("facts", "trial", "predict", "preprocess", "module", "session_cpu", "values"):
+        if module.partition(".")[0] in ("facts", "trial", "predict", "preprocess", "module", "measured"):
             del sys.modules[module]

@@ -52,7 +52,8 @@ def test_a_bundle_holds_nothing_of_whoever_made_it(delivered: dict[str, Path], e
 
 @pytest.mark.parametrize("engine", ENGINES)
 def test_its_programs_know_nothing_of_this_package(delivered: dict[str, Path], engine: str) -> None:
-    for path in delivered[engine].glob("*.py"):
+    for path in delivered[engine].rglob("*.py"):
+        assert "enginebench." not in path.read_text("utf-8").replace("github.com/enginebench", ""), path
         names = [
             alias.name if isinstance(node, ast.Import) else str(node.module)
             for node in ast.walk(ast.parse(path.read_text("utf-8")))
@@ -186,7 +187,7 @@ def test_a_row_in_doubt_wants_to_be_named_and_carries_its_doubt(run: Path, tmp_p
         assert result is not None
         if result.drift is not None:
             folder.write_result(replace(result, drift=replace(result.drift, passed=False), scores=()))
-    with pytest.raises(UsageError, match="recommends no row"):
+    with pytest.raises(UsageError, match="recommends no configuration"):
         deliver_row(folder.root, tmp_path / "out", reporter=Silent())
     document = deliver_row(folder.root, tmp_path / "out", row=name("ort"), reporter=Silent())
     assert document.notes[0] == "the row's outputs do not agree with the reference of its run"
@@ -197,7 +198,7 @@ def test_a_row_that_was_lost_is_named_beside_the_one_that_is_delivered(run: Path
     folder = copy_run(run, tmp_path)
     folder.row_path(name("openvino")).unlink()
     document = deliver_row(folder.root, tmp_path / "out", row=name("ort"), reporter=Silent())
-    assert f"Nothing is stored of 1 row, which could change this answer: {name('openvino')}." in document.notes[0]
+    assert f"1 configuration without results, which could change this: {name('openvino')}." in document.notes[0]
 
 
 def test_the_winner_of_a_search_is_delivered_and_not_the_lowest_median(run: Path, tmp_path: Path) -> None:

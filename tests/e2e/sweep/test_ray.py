@@ -21,7 +21,7 @@ from enginebench.verbs.doctor import command as doctor
 from enginebench.verbs.doctor import read_answer
 from enginebench.verbs.sweep import run_sweep
 from enginebench.workflow.fleet import ray_fleet
-from enginebench.workflow.fleet.parts import list_parts
+from enginebench.workflow.fleet.parts import read_group
 from enginebench.workflow.fleet.ray_fleet import MACHINE, is_of_kind, name_resources, part
 from enginebench.workflow.fleet.spec import MachineEntry, SweepSpec, list_groups, read_spec
 from enginebench.workflow.fleet.store import open_store
@@ -109,7 +109,7 @@ def test_a_node_that_goes_in_the_middle_costs_no_row(nodes: Nodes, tmp_path: Pat
     thief.join()
     assert {cell.machine_kind for cell in document.failed} == {"moon"} and len(document.failed) == 8
     assert "is of the kind 'moon'" in document.failed[0].reason
-    rows = [row for g in list_groups(spec) for p in list_parts(open_store(str(folder)), g.id) for row in p.results]
+    rows = [row for g in list_groups(spec) if (m := read_group(open_store(str(folder)), g.id)) for row in m.results]
     assert len(rows) == 8 and all(row.status == "ok" and len(row.measurements) == 1 for row in rows)
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
 from pathlib import Path
 
@@ -10,14 +9,13 @@ import pytest
 
 from enginebench.core.errors import ArtifactError, ParseError, UsageError
 from enginebench.workflow.fleet import store as stores
-from enginebench.workflow.fleet.records import Claim
+from enginebench.workflow.fleet.records import Ended
 from enginebench.workflow.fleet.store import (
     Store,
-    keep_content,
-    name_content,
+    fetch_folder,
     open_store,
     read_document,
-    take_content,
+    send_files,
     write_document,
 )
 
@@ -48,20 +46,18 @@ def test_a_changed_file_has_another_state(store: Store) -> None:
     assert dict(store.names("groups")) != before
 
 
-def test_contents_are_kept_once_and_checked_on_the_way_back(store: Store, tmp_path: Path) -> None:
-    (tmp_path / "model.onnx").write_bytes(b"graph")
-    sha256 = keep_content(store, tmp_path / "model.onnx", set())
-    assert sha256 == hashlib.sha256(b"graph").hexdigest()
-    assert keep_content(store, tmp_path / "model.onnx", set()) == sha256
-    assert len(store.names("artifacts")) == 1
-    take_content(store, sha256, tmp_path / "back" / "model.onnx")
-    assert (tmp_path / "back" / "model.onnx").read_bytes() == b"graph"
-    store.write(name_content(sha256), b"other")
-    with pytest.raises(ArtifactError, match="is not what its name says"):
-        take_content(store, sha256, tmp_path / "again.onnx")
-    assert not (tmp_path / "again.onnx").exists()
-    with pytest.raises(ArtifactError, match="holds no content"):
-        take_content(store, "0" * 64, tmp_path / "gone.onnx")
+def test_files_go_to_the_store_and_come_back(store: Store, tmp_path: Path) -> None:
+    path = tmp_path / "artefacts" / "mein <Netz>=%.onnx"
+    path.parent.mkdir()
+    path.write_bytes(b"graph")
+    send_files(store, "groups/a", tmp_path, [path])
+    store.write("groups/a/run.json", b"{}")
+    fetch_folder(store, "groups/a", tmp_path / "back", ("artefacts/",))
+    assert [p.name for p in (tmp_path / "back").rglob("*") if p.is_file()] == [path.name]
+    assert (tmp_path / "back" / "artefacts" / path.name).read_bytes() == b"graph"
+    store.write("groups/a/artefacts/=2E=2E/=2E=2E/evil", b"x")
+    with pytest.raises(ArtifactError, match="leads out of the folder"):
+        fetch_folder(store, "groups/a", tmp_path / "back", ("artefacts/",))
 
 
 @pytest.mark.parametrize("name", ["../x", "a/../../x", "/etc/passwd", "a//b", "", ".hidden", "a\0b", "a/./b", "a\\b"])
@@ -85,14 +81,14 @@ def test_links_in_a_folder_are_not_followed(tmp_path: Path) -> None:
 
 
 def test_a_document_has_a_limit_and_a_type(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    write_document(store, "claim.json", Claim(attempt="me"))
-    assert read_document(store, "claim.json", Claim) == Claim(attempt="me")
-    store.write("claim.json", b'{"attempt": 3}')
-    with pytest.raises(ParseError, match="attempt"):
-        read_document(store, "claim.json", Claim)
+    write_document(store, "x.json", Ended(ok=True))
+    assert read_document(store, "x.json", Ended) == Ended(ok=True)
+    store.write("x.json", b'{"ok": 3}')
+    with pytest.raises(ParseError, match="ok"):
+        read_document(store, "x.json", Ended)
     monkeypatch.setattr(stores, "DOCUMENT_LIMIT_BYTES", 5)
     with pytest.raises(ArtifactError, match="larger than"):
-        read_document(store, "claim.json", Claim)
+        read_document(store, "x.json", Ended)
 
 
 def test_what_is_no_store_is_refused(s3: str) -> None:

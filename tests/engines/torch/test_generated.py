@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from enginebench.backends.proof.precision import Operator
-from enginebench.backends.torch.engine import TorchEngine
+from enginebench.backends.torch.engine import WatchedTorchEngine
 from enginebench.backends.torch.generated import (
     BETWEEN,
     EAGER,
@@ -31,9 +31,9 @@ from enginebench.backends.torch.generated import (
     settle_origins,
     trace_modules,
 )
-from enginebench.backends.torch.graph_breaks import leave_recurrent
 from enginebench.backends.torch.operators import WATCHED_KERNEL
 from enginebench.core.records import TensorSpec
+from enginebench.engines.pytorch_compile import leave_recurrent
 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")
 
@@ -107,7 +107,7 @@ def test_generated_code_is_joined_to_modules() -> None:
         with code.listen():
             run()
 
-    engine = TorchEngine(
+    engine = WatchedTorchEngine(
         compiled,
         (TensorSpec(name="x", dtype="float32", shape=(1, 4, 8, 8)),),
         (TensorSpec(name="y", dtype="float32", shape=(1, 3)),),

@@ -17,13 +17,14 @@ import torch.fx
 from msgspec.structs import replace
 
 from enginebench.backends.torch import pytorch_compile
-from enginebench.backends.torch.engine import flatten_tensors, make_tensor, prepare_torch
-from enginebench.backends.torch.module import count_norms, fold_batch_norms, make_checks
+from enginebench.backends.torch.module import fold_batch_norms, make_checks
 from enginebench.backends.torch.pytorch import PytorchBackend
 from enginebench.backends.torch.pytorch_compile import PytorchCompileBackend, find_missing_tools
 from enginebench.core.errors import ArtifactError, BackendUnavailable, ModelError, UsageError
 from enginebench.core.feeds import random_feeds
 from enginebench.core.records import Artifact, EngineSpec, TensorSpec
+from enginebench.engines.pytorch import make_tensor, prepare_torch
+from enginebench.engines.pytorch_module import count_norms, flatten_tensors
 
 # PyTorch's compiler imports a module of PyTorch's own that still uses what PyTorch deprecates.
 pytestmark = pytest.mark.filterwarnings("ignore:`torch.jit.script_method` is deprecated:DeprecationWarning")

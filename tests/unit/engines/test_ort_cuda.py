@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from ctypes import c_byte
-from importlib import import_module
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
@@ -13,18 +12,20 @@ from typing import Any
 import numpy as np
 import onnxruntime
 import pytest
-from msgspec import to_builtins
 from msgspec.structs import replace
 from onnx import TensorProto, helper, save
 
-from enginebench.bundle.contents import PROGRAMS
 from enginebench.core.errors import ArtifactError, BackendUnavailable, FeedError, MeasurementError, UsageError
 from enginebench.core.protocols import CacheFlusher, CopyClock, DeviceClock
 from enginebench.core.records import Artifact, EngineSpec, TensorSpec
 from enginebench.core.store import hash_files
 
 MODULES = Path(__file__).parents[2] / "fakes" / "modules"
-OURS = ("enginebench.backends.cuda", "enginebench.backends.onnxruntime.ort_cuda")
+OURS = (
+    "enginebench.engines.cuda",
+    "enginebench.engines.ort_cuda",
+    "enginebench.backends.onnxruntime.ort_cuda",
+)
 SPEC = EngineSpec(backend="ort-cuda", device="cuda:0", batch=2)
 CUDA, CPU = "CUDAExecutionProvider", "CPUExecutionProvider"
 RealSession = onnxruntime.InferenceSession
@@ -221,55 +222,6 @@ def test_a_captured_run_would_keep_what_the_cpu_read(
         load(ort_cuda, chosen, options={"cuda_graph": "1"})
 
 
-@pytest.fixture
-def open_bundle(ort_cuda: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Callable[[Artifact], Any]]:
-    """The program of a bundle over the same stand-ins; its buffers are freed."""
-    opened = []
-    facts = SimpleNamespace(HERE=tmp_path, check_feeds=lambda feeds: None)
-    for name, module in (("facts", facts), ("trial", SimpleNamespace())):
-        monkeypatch.setitem(sys.modules, name, module)
-    for name in ("gpu", "session", "predict_ort_cuda"):
-        monkeypatch.setitem(sys.modules, name, None)
-        monkeypatch.delitem(sys.modules, name)
-    monkeypatch.syspath_prepend(str(PROGRAMS))
-    monkeypatch.setattr(sys, "dont_write_bytecode", True)
-
-    def make(artifact: Artifact) -> Any:
-        document = {"engine": to_builtins(SPEC), "artifact": to_builtins(artifact) | {"path": "model.onnx"}}
-        opened.append(import_module("predict_ort_cuda").Predictor(document))
-        return opened[-1]
-
-    yield make
-    for predict in opened:
-        while predict._buffers:
-            predict._buffers.popitem()[1].close()
-        runtime = sys.modules["cuda.bindings.runtime"]  # the end of its process frees the rest
-        runtime.cudaStreamDestroy(predict._stream.raw)
-        runtime.cudaEventDestroy(predict._stream._end)
-
-
-def test_so_does_the_program_of_a_bundle(handing_on: Artifact, open_bundle: Callable[[Artifact], Any]) -> None:
-    predict = open_bundle(handing_on)
-    for seed in range(2):
-        x = np.random.default_rng(seed).standard_normal((2, 4), np.float32)
-        answer = predict({"x": x})
-        np.testing.assert_array_equal(answer["x"], x)
-        np.testing.assert_array_equal(answer["y"], -x)
-
-
-@pytest.mark.parametrize("told", [True, False])
-def test_and_reads_what_the_cpu_reads_for_each_sample(
-    chosen: Artifact, open_bundle: Callable[[Artifact], Any], told: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(GpuSession, "host_inputs", ("flip",))
-    if not told:
-        monkeypatch.setattr(GpuSession, "get_input_memory_infos", None)
-    predict = open_bundle(chosen)
-    for flip in (False, True, True, False):
-        x = np.arange(8, dtype=np.float32).reshape(2, 4)
-        np.testing.assert_array_equal(predict({"x": x, "flip": np.array([flip])})["y"], -x if flip else x)
-
-
 def test_tf32_is_always_said(ort_cuda: Any, onnx_artifact: Artifact) -> None:
     for precision, expected in (("fp32", "0"), ("tf32", "1")):
         load(ort_cuda, onnx_artifact, precision=precision).close()
@@ -281,7 +233,7 @@ def test_half_precision_keeps_its_tensor_cores(ort_cuda: Any, precision: Any) ->
     """The provider takes tensor cores from every convolution when TF32 is off."""
     spec, stream = EngineSpec(backend="ort-cuda", device="cuda:0", precision=precision), SimpleNamespace(handle=0)
     options = {"cuda_graph": "0", "prefer_nhwc": "0", "conv_search": "default", "fuse_conv_bias": "0"}
-    assert ort_cuda.make_provider_options(spec, options, stream)["use_tf32"] == "1"
+    assert sys.modules["enginebench.engines.ort_cuda"].make_provider_options(spec, options, stream)["use_tf32"] == "1"
 
 
 def test_options_reach_the_provider(ort_cuda: Any, onnx_artifact: Artifact) -> None:
@@ -296,7 +248,7 @@ def test_options_reach_the_provider(ort_cuda: Any, onnx_artifact: Artifact) -> N
 def test_a_graph_runs_until_it_is_launched_before_it_is_timed(ort_cuda: Any, onnx_artifact: Artifact) -> None:
     with load(ort_cuda, onnx_artifact, options={"cuda_graph": "1"}) as engine:
         engine.bind(draw())
-        assert GpuSession.made[-1].runs == ort_cuda.RUNS_BEFORE_LAUNCH
+        assert GpuSession.made[-1].runs == sys.modules["enginebench.engines.ort_cuda"].RUNS_BEFORE_LAUNCH
         engine.run()
         assert engine.last_enqueue_ns() == 0
         with pytest.raises(UsageError, match="keeps the shapes"):

@@ -11,10 +11,10 @@ from onnx import ModelProto, TensorProto, helper
 
 from enginebench.analyze.drift import measure_drift
 from enginebench.backends.onnxruntime.ort import OrtBackend
-from enginebench.backends.onnxruntime.values import flatten_answer
 from enginebench.core.errors import ArtifactError, MissingDependency, UsageError
 from enginebench.core.feeds import check_feeds, random_feeds
 from enginebench.core.records import EngineSpec
+from enginebench.engines.ort import flatten_answer
 from enginebench.models.onnx.source import read_onnx
 
 SPEC = EngineSpec(backend="ort", batch=2)

@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 import vl_convert
 
-from enginebench.report.bundle import find_cache, load_bundle
+from enginebench.core.store import find_cache
+from enginebench.report.bundle import load_bundle
 
 
 def test_it_is_made_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

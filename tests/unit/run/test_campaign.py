@@ -33,7 +33,7 @@ from enginebench.workflow.child.perform import build
 from enginebench.workflow.folder import RunFolder, RunRequest
 from enginebench.workflow.plan import PlannedRow
 from enginebench.workflow.request import name_default_engines
-from enginebench.workflow.scoring import judge_by
+from enginebench.workflow.scoring import Judged, open_metrics
 from in_process import Children
 from reporters import Silent
 from samples import make_result
@@ -390,7 +390,8 @@ def test_labelled_data_is_counted_against_the_first_row_of_a_batch(tmp_path: Pat
     digits = read_packaged_onnx("digits-mlp")
     one = replace(IDEAL, processes=1)
     rows = [replace(plan(digits, seed, measure=one), model="digits-mlp") for seed in "12"]
-    results = start(tmp_path / "r", *rows, judged=judge_by(Labelled(data="digits", n=24))).run()
+    labelled = Labelled(data="digits", n=24)
+    results = start(tmp_path / "r", *rows, judged=Judged(labelled=labelled, metrics=open_metrics(labelled))).run()
     found = [r.scores for r in results]
     assert [[s.metric for s in scores] for scores in found] == [["top1", "top5"]] * 2
     assert all(score.value.n == 24 for scores in found for score in scores)

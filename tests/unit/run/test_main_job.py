@@ -9,13 +9,17 @@ from typing import Any
 import numpy as np
 import pytest
 from msgspec.structs import replace
+from onnx import helper
+from PIL import Image
 
 from enginebench.core.errors import BackendUnavailable, ChildFailed, DeviceBusy, ModelError, ParseError, UsageError
 from enginebench.core.records import Gpu, MeasureSpec, Result
+from enginebench.models.zoo import DATA_DIR
 from enginebench.workflow.child.jobs import MeasureJob, PrepareJob, QuantizeJob, SourceJob
 from enginebench.workflow.folder import RunFolder, RunRecord, RunRequest, read_results
 from enginebench.workflow.lock import lock_device
 from enginebench.workflow.main_job import run_model
+from graphs import build_graph, save
 from in_process import Children
 from reporters import Silent
 
@@ -259,3 +263,26 @@ def test_the_device_is_free_again_however_the_run_ended(
         run(tmp_path / "r")
     with lock_device("cpu", wait=False):
         pass
+
+
+def test_pictures_without_labels_are_compared_and_fed(tmp_path: Path, children: Children) -> None:
+    graph = build_graph(
+        [helper.make_node("GlobalAveragePool", ["x"], ["m"]), helper.make_node("Flatten", ["m"], ["y"])],
+        {}, ("batch", 3, 8, 8), ("batch", 3),
+    )  # fmt: skip
+    (tmp_path / "flat").mkdir()
+    for i in range(40):
+        pixels = np.random.default_rng(i).integers(0, 256, (20, 16, 3), dtype=np.uint8)
+        Image.fromarray(pixels).save(tmp_path / "flat" / f"{i}.png")
+    reporter = Silent()
+    request = replace(REQUEST, model=str(save(graph, tmp_path / "mine.onnx")), data=str(tmp_path / "flat"))
+    _, results = run(tmp_path / "r", request, reporter=reporter)
+    assert [(r.status, r.scores) for r in results] == [("ok", ())] * 2
+    assert [(r.drift.n, r.drift.asked, r.drift.passed) for r in results if r.drift] == [(40, 40, True)] * 2
+    assert not {c.code for r in results for c in r.caveats} & {"random_inputs", "no_score"}
+    told = [text for text in reporter.said if "no accuracy" in text]
+    assert len(told) == 1 and "compared on 40 pictures" in told[0] and "is not in a class folder" in told[0]
+    assert len(list((tmp_path / "r" / "artefacts" / "samples").iterdir())) == 32, "those that are timed"
+    with pytest.raises(UsageError, match=r"digits-mlp.onnx takes input .*SIDE"):
+        run(tmp_path / "q", replace(REQUEST, model=str(DATA_DIR / "digits-mlp.onnx"), data=str(tmp_path / "flat")))
+    assert not children.of(PrepareJob)[len(results) :], "refused before anything is built"

@@ -186,6 +186,8 @@ def test_the_final_of_a_search_recommends_what_the_search_says_to_take(
     record, results = read_results(root)
     document = describe_stored(record, results)
     assert (document.recommended.id, document.recommended_by) == (winner, "search")  # type: ignore[union-attr]
+    head = document.headline
+    assert head is not None and (head.id, head.state, head.ratio, head.tied_with) == (winner, "searched", None, ())
     assert {row.baseline for row in document.rows} == {winner} and document.rows[0].id == winner
     assert choose_row(document, results, None)[0].id == winner
     assert choose_row(document, results, "challenger")[0].id == "challenger"

@@ -8,13 +8,20 @@ import numpy as np
 import pytest
 from msgspec.structs import replace
 
+from enginebench.analyze.alike import judge_answers
 from enginebench.analyze.compare import compare
 from enginebench.analyze.diff import diff_results
 from enginebench.analyze.drift import default_limits
-from enginebench.analyze.validity import STARVED_RATIO, estimate_slowdown, judge, judge_ratio
-from enginebench.core.records import Block, Mark, Measurement
+from enginebench.analyze.standing import compare_rows
+from enginebench.analyze.validity import STARVED_RATIO, estimate_slowdown, judge, judge_ratio, measure_trials
+from enginebench.core.records import Block, Caveat, Mark, Measurement, Result
 from enginebench.report.bench import describe_bench, state_verdict
 from samples import make_drift, make_result
+
+
+def make_row(side: Sequence[Measurement]) -> Result:
+    return replace(make_result(), measurements=tuple(side), drift=None)
+
 
 NAMES = ("pytorch fp32", "ort fp32")
 TRIALS, CALLS = 10, 200
@@ -55,7 +62,12 @@ def make_side(
 def weigh(base: list[Measurement], cand: list[Measurement]) -> tuple[str, str]:
     ratio = compare(base, cand).ratio
     assert ratio is not None
-    return judge_ratio(base, cand, ratio, NAMES)
+    trust = judge_ratio(base, cand, ratio, NAMES)
+    return trust.validity, trust.reason
+
+
+def slowdown(side: list[Measurement]) -> float | None:
+    return estimate_slowdown(measure_trials(side))
 
 
 def test_a_quiet_ratio_is_good() -> None:
@@ -77,7 +89,7 @@ def test_a_side_that_waits_for_its_threads_costs_the_ratio() -> None:
     """Two busy loops beside two cores: one engine 100 times slower in most trials, the other as quick as ever."""
     starved = make_side(0.125, slowed=[1, 1, 1, 700, 2000, 5000, 900, 1, 3000, 800], marked=1.0)
     base, cand = starved, make_side(0.013, marked=1.0, seed=1)
-    slowdowns = [estimate_slowdown(side) for side in (base, cand)]
+    slowdowns = [slowdown(side) for side in (base, cand)]
     assert slowdowns[0] is not None and slowdowns[0] > 50 and slowdowns[1] is not None and slowdowns[1] < 1.1
     assert weigh(base, cand) == ("not_given", "pytorch fp32 was slowed by other programs far more than ort fp32")
     assert weigh(cand, base)[1] == "ort fp32 was slowed by other programs far more than pytorch fp32"
@@ -85,14 +97,14 @@ def test_a_side_that_waits_for_its_threads_costs_the_ratio() -> None:
 
 def test_a_slow_call_beside_others_cannot_be_told_from_a_starved_one() -> None:
     base, cand = make_side(600, marked=1.0), make_side(5, seed=1)
-    assert estimate_slowdown(base) is None
+    assert slowdown(base) is None
     validity, why = weigh(base, cand)
     assert validity == "not_given" and "how much that cost cannot be told" in why
 
 
 def test_quiet_blocks_say_how_much_the_others_cost() -> None:
     side = make_side(600, marked=0.6, slowed=[3.0] * TRIALS)
-    found = estimate_slowdown(side)
+    found = slowdown(side)
     assert found is not None and found == pytest.approx(3.0, rel=0.1)
     assert weigh(side, make_side(5, seed=1))[0] == "not_given"
     alike = make_side(50, marked=0.6, slowed=[3.0] * TRIALS, seed=1)
@@ -114,9 +126,9 @@ def test_one_side_throttled_lowers_the_ratio() -> None:
 
 def test_work_of_a_gpu_is_not_slowed_by_others_on_the_cpu() -> None:
     side = [replace(m, device_ns=m.latency_ns) for m in make_side(20, marked=1.0)]
-    assert estimate_slowdown(side) == 1.0
+    assert slowdown(side) == 1.0
     busy = [replace(m, device_ns=m.latency_ns) for m in make_side(20, marked=1.0, mark="foreign_gpu")]
-    assert estimate_slowdown(busy) is None
+    assert slowdown(busy) is None
 
 
 @pytest.mark.parametrize(
@@ -131,6 +143,45 @@ def test_trials_and_width_set_the_level(trials: int, sd: float, expected: str) -
         for m, f in zip(make_side(5, seed=1), np.exp(rng.normal(0, sd, TRIALS)), strict=True)
     ][:trials]
     assert weigh(base, cand)[0] == expected
+
+
+def test_a_starved_trial_counts_as_much_as_a_quiet_one() -> None:
+    """Every other trial starves: its few calls are next to none of all samples, and half of the trials."""
+    starved = [replace(m, latency_ns=m.latency_ns[:3], blocks=m.blocks[:1]) for m in make_side(2000, marked=1.0)]
+    base = [starved[i] if i % 2 else m for i, m in enumerate(make_side(20))]
+    validity, why = weigh(base, make_side(5, seed=1))
+    assert validity == "not_given" and "far more than" in why
+
+
+def test_the_interval_holds_what_slowed_one_side_more() -> None:
+    """The same engine twice, one of them a third slower beside others: no verdict, and 1 is in the interval."""
+    base, cand = (make_row(side) for side in (make_side(5, marked=0.6, slowed=[1.35] * TRIALS), make_side(5, seed=1)))
+    found = compare_rows(base, replace(cand, id="cand"))
+    assert (found.verdict, found.ratio_validity, found.clear) == ("not_shown", "low", False)
+    assert found.ratio is not None and found.ratio.low is not None and found.ratio.low < 1.02 < (found.ratio.high or 0)
+
+
+def test_the_pairs_count_not_the_trials_of_a_side() -> None:
+    assert weigh(make_side(20), make_side(5, seed=1)[:3]) == ("medium", "few trials")
+
+
+def test_times_of_a_part_of_the_work_have_no_ratio() -> None:
+    hidden = Caveat(code="work_outside_run", message="run leaves 90% of its work")
+    lazy = make_row([replace(m, caveats=(hidden,)) for m in make_side(1)])
+    found = compare_rows(make_row(make_side(20)), replace(lazy, id="lazy"))
+    assert (found.verdict, found.ratio, found.ratio_validity) == ("not_comparable", None, "not_given")
+    assert "those of a part of its work" in found.ratio_reason
+
+
+def test_who_is_faster_may_be_clear_where_no_ratio_is_given() -> None:
+    """By all pairs, where every other trial starves; not by calls that would be the faster ones undisturbed."""
+    ort = make_row(make_side(0.4, marked=1.0, burst=0.2, seed=1))
+    some = make_row(make_side(1.2, marked=1.0, burst=0.2, slowed=[1, 900] * 5))
+    found = compare_rows(some, replace(ort, id="ort"))
+    assert found.ratio_validity == "not_given" and found.clear
+    quicker = make_row(make_side(0.3, marked=1.0, burst=0.2, slowed=[900.0] * TRIALS))
+    found = compare_rows(quicker, replace(ort, id="ort"))
+    assert found.ratio_validity == "not_given" and not found.clear
 
 
 def test_simulated_neighbours_give_no_false_ratio() -> None:
@@ -164,3 +215,12 @@ def test_a_gate_goes_by_the_ratio_and_not_by_single_times() -> None:
     assert (row.verdict, row.ratio, row.ratio_validity) == ("not_comparable", None, "not_given")
     comparison = describe_bench([base, starved]).comparison
     assert comparison is not None and "far more than" in state_verdict(comparison)
+
+
+def test_two_models_that_vary_are_not_held_against_each_other() -> None:
+    varies = Caveat(code="outputs_vary", message="varies", figures={"row": "base"})
+    base = replace(make_result(), id="base", caveats=(varies,), drift=None)
+    gross = replace(make_drift(9.0, passed=False, centred=0.2), reference="base")
+    cand = replace(make_result(seed=1), id="cand", drift=gross)
+    assert judge_answers(base, cand) == (None, "the model answers the same inputs differently each time")
+    assert judge_answers(replace(base, caveats=()), cand)[0] is False

@@ -13,10 +13,9 @@ import numpy as np
 import pytest
 from msgspec.structs import replace
 
+from enginebench.analyze.compare import can_change, find_level, list_open
 from enginebench.analyze.diff import diff_results
-from enginebench.analyze.distributions import quantile_of_t
-from enginebench.analyze.intervals import Spread
-from enginebench.analyze.sequential import can_change, find_level, list_open
+from enginebench.analyze.intervals import Spread, quantile_of_t
 from enginebench.analyze.standing import compare_rows, weigh
 from enginebench.core.limits import LEVELS, MARGIN, MOST
 from samples import make_result

@@ -63,7 +63,7 @@ def test_a_list_of_batches_may_be_text(given: str | list[int]) -> None:
 
 
 def test_a_gate_needs_two_sides() -> None:
-    with pytest.raises(UsageError, match="need two sides; add --against SIDE"):
+    with pytest.raises(UsageError, match="need a verdict on two sides; add --against SIDE"):
         enginebench.bench("digits-mlp", "fake", gate=True)
 
 

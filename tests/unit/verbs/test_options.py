@@ -44,8 +44,8 @@ def test_defaults_are_those_of_the_measurement() -> None:
     assert shared.read_shapes() is None
 
 
-def test_quick_is_one_process_of_at_most_two_seconds() -> None:
-    for given, expected in ((3.0, 2.0), (0.5, 0.5)):
+def test_quick_is_one_process_of_at_most_one_second() -> None:
+    for given, expected in ((3.0, 1.0), (0.5, 0.5)):
         timing, _ = ask(time_limit=given)
         measure = timing.make_measure(7, quick=True, percentiles=(99.9,))
         assert measure == MeasureSpec(processes=1, time_limit_s=expected, seed=7, percentiles=(99.9,))

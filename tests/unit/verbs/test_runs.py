@@ -42,9 +42,10 @@ def test_a_run_has_rows_an_answer_and_a_folder(measured: Run, tmp_path: Path) ->
 def test_the_run_shows_itself_as_text(measured: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("FORCE_COLOR", "1")  # as the kernel of a notebook does
     text = repr(measured)
-    assert "tiny.onnx, batch 1, compute, cpu, 1 thread" in text
+    assert text.startswith("tiny.onnx · batch 1 · CPU: ")
     assert "\x1b" not in text
-    assert all(len(line) <= 100 for line in text.splitlines())
+    commands = ("  Deploy it ", "  Warnings ", "  Page ")  # are never broken
+    assert all(len(line) <= 100 or line.startswith(commands) for line in text.splitlines())
     assert " ".join(measured.answer.split())[:40] in " ".join(text.split())
     assert f"enginebench report {measured.folder} --warnings" in " ".join(text.split())
 
@@ -92,10 +93,8 @@ def test_text_of_others_is_no_markup_in_a_notebook(tmp_path: Path) -> None:
     assert EVIL not in html
     assert set(re.findall(r"<(\w+)", html)) <= {
         "div",
-        "p",
         "b",
         "br",
-        "small",
         "table",
         "thead",
         "tbody",
@@ -114,7 +113,7 @@ def test_doubts_stand_beside_the_figures_in_a_notebook(tmp_path: Path) -> None:
     html = run._repr_html_()
     marked = [row for row in run.rows if row.p50_ms and row.validity != "valid"]
     assert marked
-    assert len(re.findall(r"±[^<]*<br><b>(?:suspect|invalid)</b>", html)) == len(marked)
+    assert html.count(">~ ") == len(marked)
     assert "<div><b>FASTEST</b> ort int8 (cpu)" in html
     assert "the child died with signal 11" in html
     assert "no CUDA device" in html

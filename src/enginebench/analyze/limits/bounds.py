@@ -106,8 +106,6 @@ def bound_nodes(
 
     Args:
         graph: that they are of.
-        names: of the nodes.
-        limits: of the device.
         precision: in which they are computed; None: any.
         launches: kernels that it takes at least.
     """
@@ -177,9 +175,7 @@ def bound_layers(joining: Joining, graph: GraphWork, limits: Limits, precision: 
     """The bounds of joined layers, and of the whole: their sum, that of nodes which no layer tells, and the call.
 
     Args:
-        joining: of the layers.
         graph: that they were joined to.
-        limits: of the device.
         precision: of the row, for layers whose own record does not say theirs.
     """
     layers = tuple(_bound_layer(joined, graph, limits) for joined in joining.layers)

@@ -275,7 +275,6 @@ def pull_products(
 
     Args:
         graph: its nodes in order.
-        layers: of the engine.
         told: the nodes that each names.
         owner: node -> number of its layer; what was given is added.
     """

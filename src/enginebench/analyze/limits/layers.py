@@ -95,14 +95,9 @@ def describe_profile(
     """The document of one profile.
 
     Args:
-        model: MODEL.
-        engine: what ran.
-        profile: its layers.
         end_to_end_ns: median of a run without the profiler.
         clock: by which that was timed.
         effective_precision: precision -> share of time.
-        engine_version: of the runtime.
-        caveats: of the artifact.
         bound: the least time of a run, where this machine's ceilings are known.
         notes: beside those of the profile.
     """
@@ -151,7 +146,6 @@ def doubt_kernel_times(layers: Sequence[LayerTime], device_ns: float | None) -> 
     """The doubt that a GPU's kernels were recorded while something slowed them; none where that cannot be seen.
 
     Args:
-        layers: of a row.
         device_ns: median device time of the runs that were timed; None where no device timed them.
     """
     if not layers or not device_ns or any(layer.kind != "kernel" and not layer.kernels for layer in layers):

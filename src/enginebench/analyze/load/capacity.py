@@ -10,7 +10,8 @@ from msgspec import Struct
 from enginebench.analyze.compare import MIN_REPETITIONS, count_needed, judge_spread
 from enginebench.analyze.intervals import estimate_geometric, measure_spread
 from enginebench.analyze.load.queueing import Limit
-from enginebench.core.records import Capacity, Estimate, Probe, Verdict
+from enginebench.analyze.validity import grade_ratio
+from enginebench.core.records import Capacity, Estimate, Probe, RatioValidity, Verdict
 
 # The search ends when the lowest rate that fails is at most this many times the highest that passes.
 RESOLUTION = 1.05
@@ -135,6 +136,7 @@ class CapacityVerdict(Struct, frozen=True, kw_only=True):
     candidate: str
     verdict: Verdict
     ratio: Estimate | None
+    ratio_validity: RatioValidity | None = None
     reasons: tuple[str, ...] = ()
     repetitions_needed: int | None = None
 
@@ -162,12 +164,17 @@ def compare_capacities(
         )
     spread = measure_spread([math.log(b / a) for a, b in known])
     verdict, why = judge_spread(spread, margin)
+    ratio = estimate_geometric(spread, 0.95, 1.0, "t interval over the logs of the rounds' ratios")
+    disturbed = [sum(pair[side].suspect for pair in rounds) / len(rounds) for side in (0, 1)]
+    validity, doubt = grade_ratio(ratio, disturbed)
+    doubts = [why, "" if validity == "good" else f"the validity of the ratio is {validity}: {doubt}"]
     return CapacityVerdict(
         base=names[0],
         candidate=names[1],
         verdict=verdict,
-        ratio=estimate_geometric(spread, 0.95, 1.0, "t interval over the logs of the rounds' ratios"),
-        reasons=(why,) if why else (),
+        ratio=ratio,
+        ratio_validity=validity,
+        reasons=tuple(filter(None, doubts)),
         repetitions_needed=(count_needed(spread, margin) if spread.n >= MIN_REPETITIONS else MIN_REPETITIONS)
         if verdict == "not_shown"
         else None,

@@ -115,9 +115,7 @@ def describe_point(
     """The point of these stamps; requests that were never released do not count.
 
     Args:
-        stamps: of every request.
         qps: the rate that was asked for.
-        limit: what late means.
         busy_ns: time in which streams were at work, summed over them.
         streams: how many there are.
         open_loop: requests came by a schedule, not one after another.

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from msgspec.structs import replace
 
-from enginebench.analyze.distributions import quantile_of_normal, share_of_normal
+from enginebench.analyze.intervals import quantile_of_normal, share_of_normal
 from enginebench.analyze.metrics.metric import Ask, Facts, Finish, Metric, divide, widen_counts
 from enginebench.core.errors import UsageError
 from enginebench.core.limits import MAX_METRIC_DROP
@@ -57,7 +57,6 @@ def estimate_paired_difference(gained: int, lost: int, n: int, level: float = LE
     Args:
         gained: samples that only the candidate has right.
         lost: samples that only the reference has right.
-        n: all samples.
 
     Source: A. Agresti and Y. Min, "Simple improved confidence intervals for comparing matched proportions", Statistics
         in Medicine 24 (2005).
@@ -231,9 +230,7 @@ def score_whole(facts: Facts, ask: Ask, n: int, reference: Ask | None = None) ->
     """The score by a metric that looks at all samples together: asked for all of them, then for each draw.
 
     Args:
-        facts: the metric's.
         ask: the figure of samples of the row.
-        n: number of samples.
         reference: the same of the reference row.
 
     Raises:

@@ -19,11 +19,7 @@ if TYPE_CHECKING:
 
 
 def _read_pairs(outputs: Outputs, targets: Targets) -> tuple[Floats, Floats]:
-    """Answers and right answers as [samples, values].
-
-    Raises:
-        FeedError: they have different numbers of values.
-    """
+    """Answers and right answers as [samples, values]."""
     answers, right = read_arrays(outputs, targets)
     if answers.size != right.size:
         told = (list(targets.tell_shape(part)) for part in (answers, right))

@@ -69,9 +69,7 @@ def cut_line(parts: Sequence[Part], allowed_noise: float, most: int) -> list[Cut
     that with none is among them: those are known already.
 
     Args:
-        parts: the groups.
         allowed_noise: by the limits; infinite: then the noise of all groups is halved again and again.
-        most: graphs.
     """
     total = sum_noise(parts)
     start = 4 * allowed_noise if math.isfinite(allowed_noise) else total

@@ -8,7 +8,7 @@ what slows the machine for a while slows both.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from msgspec import Struct
 
@@ -149,7 +149,15 @@ class Final:
     show it, at most four times the length.
     """
 
-    def __init__(self, challenger: str, defaults: Sequence[str], *, length: int, margin: float = MARGIN) -> None:
+    def __init__(
+        self,
+        challenger: str,
+        defaults: Sequence[str],
+        *,
+        length: int,
+        margin: float = MARGIN,
+        trust: Callable[[str, str, Comparison], Comparison] = lambda base, candidate, found: found,
+    ) -> None:
         """A final before its first round.
 
         Args:
@@ -157,7 +165,9 @@ class Final:
             defaults: what it has to beat; it may be one of them.
             length: rounds at least.
             margin: relative difference that matters.
+            trust: what a comparison of two is worth, by what others did meanwhile; without a ratio, nobody is beaten.
         """
+        self._trust = trust
         self.challenger, self.defaults = challenger, tuple(defaults)
         self._logs: dict[str, list[float]] = {name: [] for name in dict.fromkeys((challenger, *defaults))}
         self._margin, self._length = margin, length
@@ -218,7 +228,7 @@ class Final:
             return None
         spread = measure_spread([theirs - ours for theirs, ours in pairs])
         method = f"{spread.n} rounds of fresh processes, Student t over ln(default / winner)"
-        return conclude(spread, method, self._margin, LEVEL, "host", ())
+        return self._trust(default, self.challenger, conclude(spread, method, self._margin, LEVEL, "host", ()))
 
     def estimate(self, name: str, unit: float = 1.0) -> Estimate | None:
         """The geometric mean of a row's costs, times `unit`; None if it was not measured."""

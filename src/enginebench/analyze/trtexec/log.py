@@ -79,8 +79,6 @@ def parse_log(
     Args:
         path: a text file, or the same in gzip; stdout, stderr, or both in any order.
         model: recorded in place of the model that the log names.
-        precision: likewise.
-        batch: likewise.
 
     Raises:
         ParseError: the file cannot be read, or no line of it was written by trtexec.

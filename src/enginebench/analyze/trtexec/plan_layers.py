@@ -78,9 +78,6 @@ def parse_layers(
     Args:
         path: what --exportLayerInfo wrote, TensorRT 8.2 to 11.
         profile: of the same engine; with it shares are of time.
-        model: recorded as given.
-        precision: recorded as given.
-        batch: recorded as given.
 
     Raises:
         ParseError: the file cannot be read, is damaged, or is no layer information.

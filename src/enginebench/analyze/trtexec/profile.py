@@ -61,9 +61,6 @@ def parse_profile(
 
     Args:
         path: what --exportProfile wrote, trtexec 8 to 11, also written again by a JSON library.
-        model: recorded as given.
-        precision: recorded as given.
-        batch: recorded as given.
         end_to_end_ms: median GPU compute time of one query without the profiler, to say what no layer explains.
 
     Raises:

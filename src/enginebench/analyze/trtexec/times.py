@@ -57,8 +57,6 @@ def parse_times(
 
     Args:
         path: what --exportTimes wrote, trtexec 8 to 11; the same in gzip.
-        model: recorded as given.
-        precision: recorded as given.
         batch: images in one query; without it images_per_s is None.
         warmup_ms: queries whose compute begins earlier are warm-up; 0 keeps all. By default the log or the file tells.
         log: the run that wrote the file, if its log is there.

@@ -12,8 +12,7 @@ from collections.abc import Sequence
 
 from msgspec import Struct
 
-from enginebench.analyze.distributions import quantile_of_t
-from enginebench.analyze.intervals import take_logs
+from enginebench.analyze.intervals import quantile_of_t, take_logs
 from enginebench.analyze.quantiles import median
 from enginebench.core.caveats import make_caveat
 from enginebench.core.records import Caveat, Estimate, Measurement, Result

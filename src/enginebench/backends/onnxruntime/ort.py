@@ -7,68 +7,46 @@ import re
 import time
 from bisect import bisect_right
 from collections.abc import Sequence
-from functools import cache, partial
+from functools import partial
 from pathlib import Path
 from queue import SimpleQueue
 from tempfile import TemporaryDirectory
-from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
 import onnxruntime
 from msgspec.structs import replace
 
 from enginebench.backends.onnxruntime.entries import ORT
-from enginebench.backends.onnxruntime.values import flatten_answer
 from enginebench.backends.proof.layer_records import summarize_layers
 from enginebench.backends.proof.precision import Operator, count_watched_runs, prove_precision, settle_moves
 from enginebench.backends.refusals import explain_refusal
 from enginebench.backends.request import (
     check_graph_precision,
     check_request,
-    explain_closed,
     explain_unbound,
     read_options,
 )
-from enginebench.core.errors import ArtifactError, BackendUnavailable, UsageError
+from enginebench.core.errors import ArtifactError, EngineBenchError, UsageError
 from enginebench.core.feeds import check_feeds, join_samples
 from enginebench.core.operators import register_operators
 from enginebench.core.precisions import REORDER
 from enginebench.core.records import TEXT, Artifact, Availability, EngineSpec, LayerProfile, Precision, TensorSpec
 from enginebench.core.store import hash_files
 from enginebench.core.streams import Clock, Ended, StreamsSpec, collect_ended, fail_request
-from enginebench.core.sums import keep_sums_exact, open_cpu_session
+from enginebench.engines import ort
+from enginebench.engines.ort import PROVIDER, LooseOrtEngine, OrtEngine, needs_values
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from enginebench.core.protocols import Array, Feeds, RunCall
+    from enginebench.core.protocols import Array, Feeds
 
 NAME, OPTIONS = ORT.name, ORT.options
-PROVIDER = "CPUExecutionProvider"
 PRECISIONS: tuple[Precision, ...] = ("fp32", "fp16", "int8")
 REASONS: dict[Precision, str] = {
     # Seen with ONNX Runtime 1.31: a BF16 graph does not load, "Could not find an implementation for Conv(22)".
     "bf16": "ONNX Runtime's CPU provider has no BF16 convolution or matrix product",
     "fp8": "ONNX Runtime's CPU provider has no FP8 convolution or matrix product",
-}
-
-# Errors only: its warnings describe the graph optimiser's choices and would drown a child's last words.
-ERRORS_ONLY = 3
-
-# Session settings for each way of waiting. "run" keeps the speed of spinning where it pays, between the operators of
-# one run, and hands the core back at its end: an engine that waits for its next call takes nothing from another.
-SPINNING = {
-    "run": {"session.intra_op.allow_spinning": "1", "session.force_spinning_stop": "1"},
-    "always": {"session.intra_op.allow_spinning": "1", "session.force_spinning_stop": "0"},
-    "never": {"session.intra_op.allow_spinning": "0", "session.force_spinning_stop": "1"},
-}
-
-OPTIMISATION = {
-    "all": onnxruntime.GraphOptimizationLevel.ORT_ENABLE_ALL,
-    "extended": onnxruntime.GraphOptimizationLevel.ORT_ENABLE_EXTENDED,
-    "basic": onnxruntime.GraphOptimizationLevel.ORT_ENABLE_BASIC,
-    "none": onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL,
 }
 
 # ONNX Runtime's names of element types that NumPy has, too.
@@ -117,7 +95,7 @@ class OrtBackend:
         check_graph_precision(artifact, spec)
         return save_optimised(artifact, spec, out_dir) if read_options(spec, OPTIONS)["ahead"] == "1" else artifact
 
-    def load(self, artifact: Artifact, spec: EngineSpec) -> OrtEngine:
+    def load(self, artifact: Artifact, spec: EngineSpec) -> WatchedOrtEngine:
         """An engine on `spec.threads` threads.
 
         Raises:
@@ -131,10 +109,10 @@ class OrtBackend:
         session = open_session(artifact, make_session_options(spec))
         check_interface(artifact.inputs, session.get_inputs(), artifact.path)
         check_interface(artifact.outputs, session.get_outputs(), artifact.path)
-        engine = LooseOrtEngine if needs_values(session, artifact) else OrtEngine
+        engine = WatchedLooseOrtEngine if needs_values(session, artifact) else WatchedOrtEngine
         return engine(session, artifact, spec)
 
-    def load_several(self, artifact: Artifact, specs: Sequence[EngineSpec]) -> list[OrtEngine]:
+    def load_several(self, artifact: Artifact, specs: Sequence[EngineSpec]) -> list[WatchedOrtEngine]:
         """An engine for each spec: over a session of its own or, with `sessions=one`, all over the first one's."""
         first = self.load(artifact, specs[0])
         if read_options(specs[0], OPTIONS)["sessions"] == "each":
@@ -164,23 +142,25 @@ def create_backend() -> OrtBackend:
 
 
 def make_session_options(spec: EngineSpec) -> Any:
-    """Session options of a spec: its threads and no others, its optimisation and spinning, a silent log."""
-    options = read_options(spec, OPTIONS)
-    settings = onnxruntime.SessionOptions()
-    settings.intra_op_num_threads = spec.threads
-    settings.inter_op_num_threads = 1
-    settings.execution_mode = onnxruntime.ExecutionMode.ORT_SEQUENTIAL
-    # What was optimised ahead must not be optimised again: its operators are the kernels of this processor already.
-    settings.graph_optimization_level = OPTIMISATION["none" if options["ahead"] == "1" else options["opt"]]
-    settings.log_severity_level = ERRORS_ONLY
-    for key, value in SPINNING[options["spinning"]].items():
-        settings.add_session_config_entry(key, value)
-    keep_sums_exact(settings)
-    settings.enable_cpu_mem_arena = options["arena"] != "none"
-    if options["arena"] == "shared":
-        share_arena()
-        settings.add_session_config_entry("session.use_env_allocators", "1")
-    return settings
+    """As the engine's own file makes them, from options that were checked."""
+    return ort.make_session_options(spec, read_options(spec, OPTIONS))
+
+
+def open_session(artifact: Artifact, settings: Any) -> Any:
+    """A session on the CPU provider and on nothing else.
+
+    Raises:
+        ArtifactError: ONNX Runtime cannot load the graph; names the operator first where it is one.
+        BackendUnavailable: the provider was dropped.
+        UsageError: a library of operators cannot be loaded.
+    """
+    register_operators(settings, artifact.operator_libraries)
+    try:
+        return ort.open_session(artifact.path, settings)
+    except EngineBenchError:
+        raise
+    except Exception as error:
+        raise explain_refusal(f"ONNX Runtime cannot load {artifact.path}", error) from error
 
 
 def save_optimised(artifact: Artifact, spec: EngineSpec, out_dir: Path) -> Artifact:
@@ -204,34 +184,6 @@ def save_optimised(artifact: Artifact, spec: EngineSpec, out_dir: Path) -> Artif
     )
 
 
-@cache
-def share_arena() -> None:
-    """Makes the memory that all sessions of this process take theirs from, once."""
-    kind = onnxruntime.OrtAllocatorType.ORT_ARENA_ALLOCATOR
-    place = onnxruntime.OrtMemoryInfo("Cpu", kind, 0, onnxruntime.OrtMemType.DEFAULT)
-    onnxruntime.create_and_register_allocator(place, None)
-
-
-def open_session(artifact: Artifact, settings: Any) -> Any:
-    """A session on the CPU provider and on nothing else.
-
-    Raises:
-        ArtifactError: ONNX Runtime cannot load the graph; names the operator first where it is one.
-        BackendUnavailable: the provider was dropped.
-        UsageError: a library of operators cannot be loaded.
-    """
-    onnxruntime.disable_telemetry_events()
-    register_operators(settings, artifact.operator_libraries)
-    try:
-        session = open_cpu_session(artifact.path, settings)
-    except Exception as error:
-        raise explain_refusal(f"ONNX Runtime cannot load {artifact.path}", error) from error
-    session.disable_fallback()
-    if session.get_providers() != [PROVIDER]:
-        raise BackendUnavailable(f"asked ONNX Runtime for {PROVIDER}, got {', '.join(session.get_providers())}")
-    return session
-
-
 def check_interface(specs: tuple[TensorSpec, ...], found: list[Any], path: str) -> None:
     """Checks that the session's inputs (or outputs) have the artifact's names and dtypes.
 
@@ -250,81 +202,8 @@ def name_dtype(kind: str) -> str:
     return DTYPES.get(found[0], kind) if found else kind
 
 
-def needs_values(session: Any, artifact: Artifact) -> bool:
-    """Whether something in or out has no plain buffer that could be bound: text, a sequence, a map."""
-    plain = all(node.type.startswith("tensor(") for node in (*session.get_inputs(), *session.get_outputs()))
-    return not plain or any(spec.dtype == TEXT for spec in (*artifact.inputs, *artifact.outputs))
-
-
-class OrtEngine:
-    """A session and its binding. `run` is the extension's own call with its arguments bound: no Python in between."""
-
-    def __init__(self, session: Any, artifact: Artifact, spec: EngineSpec) -> None:
-        self.inputs = artifact.inputs
-        self.outputs = artifact.outputs
-        self._artifact = artifact
-        self._spec = spec
-        self._session = session
-        self._binding = session.io_binding()
-        self._feeds: dict[str, Array] = {}
-        self._answers: dict[str, Array | None] = {}
-        self._late: list[str] = []  # outputs whose shape only a run knows
-        self._misdeclared = False  # one of them has another rank than the graph says
-        self._settled = False  # whether that is known for what is bound
-        self._watched: list[list[Operator]] = []  # runs under the profiler, on what is bound
-        # Not session.run_with_iobinding: that wrapper looks for WebGPU captures, which costs 0.8 us a call.
-        self._run: RunCall | None = partial(
-            session._sess.run_with_iobinding, self._binding._iobinding, onnxruntime.RunOptions()
-        )
-
-    @property
-    def session(self) -> Any:
-        """The session, for engines that share it."""
-        return self._open_session()
-
-    @property
-    def call_nothing(self) -> RunCall:
-        """A call into the extension that does nothing on a CPU: inputs in memory are ready."""
-        self._open_session()
-        call: RunCall = self._binding._iobinding.synchronize_inputs
-        return call
-
-    @property
-    def threads(self) -> int:
-        """Threads of the session, read back from it."""
-        return int(self._open_session().get_session_options().intra_op_num_threads)
-
-    @property
-    def run(self) -> RunCall:
-        """The call that computes the outputs from what was bound."""
-        self._open_session()
-        if self._run is None or not self._feeds:
-            raise explain_unbound(self._spec.backend)
-        if not self._settled:
-            return self._run_first
-        return self._run_afresh if self._misdeclared else self._run
-
-    def bind(self, feeds: Feeds) -> None:
-        """Copies the arrays into the session's buffers; new shapes get new buffers."""
-        self._open_session()
-        check_feeds(self.inputs, feeds)
-        self._watched = []
-        if any(name not in self._feeds or self._feeds[name].shape != feeds[name].shape for name in feeds):
-            self._allocate(feeds)
-        for name, buffer in self._feeds.items():
-            np.copyto(buffer, feeds[name])
-        self._hand_over()
-        self._release_late()
-
-    def fetch(self) -> dict[str, Array]:
-        """Copies of the outputs of the last run."""
-        self._open_session()
-        if not self._feeds:
-            raise explain_unbound(self._spec.backend)
-        if self._late:
-            values = self._binding.get_outputs()
-            return {name: np.array(value.numpy()) for name, value in zip(self._answers, values, strict=True)}
-        return {name: buffer.copy() for name, buffer in self._answers.items() if buffer is not None}
+class WatchedOrtEngine(OrtEngine):
+    """The engine, and what ONNX Runtime's profiler says of it."""
 
     def effective_precision(self) -> dict[str, float]:
         """Shares of kernel time by precision, from the profiler of a session of its own.
@@ -336,66 +215,6 @@ class OrtEngine:
     def profile_layers(self) -> LayerProfile:
         """The kernels as layers, from the same record as the proof of precision."""
         return summarize_layers(self._watch(), PROFILER)
-
-    def close(self) -> None:
-        """Frees the session; may be called twice."""
-        self._session = self._binding = self._run = None
-        self._feeds, self._answers = {}, {}
-
-    def __enter__(self) -> OrtEngine:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
-
-    def _release_late(self) -> None:
-        """A run leaves its buffer bound, and other data may need a larger one."""
-        for name in self._late:
-            self._binding.bind_output(name, "cpu")
-
-    def _run_first(self) -> None:
-        """The first run on new shapes: it shows whether the outputs have the shapes that the graph declares.
-
-        Some exporters declare others. ONNX Runtime then refuses the buffers made for them, and, where the rank is
-        wrong, even the one that it made itself in the run before.
-        """
-        assert self._run is not None
-        if self._settled:  # somebody kept this call
-            self.run()
-            return
-        try:
-            self._run()
-        except Exception:
-            if len(self._late) == len(self._answers):
-                raise
-            self._answers = dict.fromkeys(self._answers)
-            self._late = list(self._answers)
-            self._run_afresh()
-        self._drop_unwritten()
-        if self._late:
-            try:
-                self._run()
-            except Exception:
-                self._misdeclared = True
-                self._run_afresh()
-        self._settled = True
-
-    def _drop_unwritten(self) -> None:
-        """Takes outputs from the runtime where it put a buffer of its own in place of ours, which it did not write.
-
-        ONNX Runtime 1.31 does so with an output that is an input of the graph: it hands out the input itself.
-        """
-        for (name, answer), value in zip(self._answers.items(), self._binding.get_outputs(), strict=True):
-            if answer is not None and value.data_ptr() != answer.ctypes.data:
-                self._answers[name] = None
-                self._late.append(name)
-
-    def _run_afresh(self) -> None:
-        assert self._run is not None
-        self._release_late()
-        self._run()
 
     def _watch(self) -> list[list[Operator]]:
         """A few runs under the profiler; the session that is timed is not touched."""
@@ -410,31 +229,9 @@ class OrtEngine:
         settings = make_session_options(self._spec)
         return read_kernel_times(record_profile(partial(open_session, self._artifact), settings, self._feeds))
 
-    def _hand_over(self) -> None:
-        """Tells the session of new values in the buffers: on the CPU it reads them where they are."""
 
-    def _open_session(self) -> Any:
-        if self._session is None:
-            raise explain_closed(self._spec.backend)
-        return self._session
-
-    def _allocate(self, feeds: Feeds) -> None:
-        """Binds fresh buffers for these shapes, in the binding that `run` already holds."""
-        self._settled = self._misdeclared = False
-        self._feeds = {s.name: np.empty(feeds[s.name].shape, s.dtype) for s in self.inputs}
-        self._bind_inputs()
-        axes = name_axes(self.inputs, feeds)
-        self._answers = {s.name: make_answer(s, axes) for s in self.outputs}
-        self._late = [name for name, answer in self._answers.items() if answer is None]
-        for name, answer in self._answers.items():
-            if answer is None:
-                self._binding.bind_output(name, "cpu")  # keeps its place in the order of outputs
-            else:
-                self._binding.bind_output(name, "cpu", 0, answer.dtype.type, answer.shape, answer.ctypes.data)
-
-    def _bind_inputs(self) -> None:
-        for name, buffer in self._feeds.items():
-            self._binding.bind_input(name, "cpu", 0, buffer.dtype.type, buffer.shape, buffer.ctypes.data)
+class WatchedLooseOrtEngine(WatchedOrtEngine, LooseOrtEngine):
+    """The same for an engine whose values pass unbound."""
 
 
 class OrtAsyncStreams:
@@ -468,43 +265,6 @@ class OrtAsyncStreams:
     def close(self) -> None:
         """Frees the session; may be called twice."""
         self._session = None
-
-
-class LooseOrtEngine(OrtEngine):
-    """A session whose inputs and answers pass as values, since text, sequences and maps cannot be bound."""
-
-    def __init__(self, session: Any, artifact: Artifact, spec: EngineSpec) -> None:
-        super().__init__(session, artifact, spec)
-        self._values: list[Any] = []
-
-    @property
-    def run(self) -> RunCall:
-        """The call that computes the outputs from what was bound."""
-        self._open_session()
-        if not self._feeds:
-            raise explain_unbound(self._spec.backend)
-        return self._run_values
-
-    def bind(self, feeds: Feeds) -> None:
-        """Keeps copies of the arrays; ONNX Runtime reads them where they are, text apart."""
-        self._open_session()
-        check_feeds(self.inputs, feeds)
-        self._watched, self._values = [], []
-        self._feeds = {
-            spec.name: feeds[spec.name].astype(object) if spec.dtype == TEXT else feeds[spec.name].copy()
-            for spec in self.inputs
-        }
-        self._run_values = partial(self._call, [spec.name for spec in self.outputs], onnxruntime.RunOptions())
-
-    def fetch(self) -> dict[str, Array]:
-        """The answers of the last run as arrays: a sequence as one row, maps as one row each."""
-        self._open_session()
-        if not self._values:
-            raise explain_unbound(self._spec.backend)
-        return {spec.name: flatten_answer(value) for spec, value in zip(self.outputs, self._values, strict=True)}
-
-    def _call(self, names: list[str], options: Any) -> None:
-        self._values = self._session._sess.run(names, self._feeds, options)
 
 
 def record_profile(open_watched: Callable[[Any], Any], settings: Any, feeds: Feeds) -> list[dict[str, Any]]:
@@ -568,25 +328,3 @@ def find_kernel_dtype(args: dict[str, Any]) -> str:
         return "int8"
     types = [dtype for entry in args["input_type_shape"] for dtype in entry]
     return types[0] if types else "none"
-
-
-def name_axes(inputs: tuple[TensorSpec, ...], feeds: Feeds) -> dict[str, int]:
-    """Length of every named axis, as the bound arrays have it."""
-    return {
-        axis: length
-        for spec in inputs
-        for axis, length in zip(spec.shape, feeds[spec.name].shape, strict=True)
-        if isinstance(axis, str)
-    }
-
-
-def make_answer(spec: TensorSpec, axes: dict[str, int]) -> Array | None:
-    """A buffer for an output, or None where its shape is known only after the run.
-
-    Floats start as NaN, so that an output that no run has filled cannot pass for an answer.
-    """
-    shape = [axes.get(axis, -1) if isinstance(axis, str) else axis for axis in spec.shape]
-    if min(shape, default=0) < 0:
-        return None
-    dtype = np.dtype(spec.dtype)
-    return np.full(shape, np.nan if dtype.kind == "f" else 0, dtype)

@@ -1,54 +1,32 @@
-"""`ort-cuda`: ONNX Runtime on an NVIDIA GPU, bound to device memory, on our own stream, timed by CUDA events."""
+"""`ort-cuda`: ONNX Runtime on an NVIDIA GPU."""
 
 from __future__ import annotations
 
-import time
-from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
-from types import TracebackType
-from typing import TYPE_CHECKING, Any
 
-import numpy as np
 import onnxruntime
 
-from enginebench.backends import cuda
 from enginebench.backends.onnxruntime.entries import ORT_CUDA
-from enginebench.backends.onnxruntime.ort import (
-    ERRORS_ONLY,
-    OPTIMISATION,
-    check_interface,
-    make_answer,
-    name_axes,
-)
+from enginebench.backends.onnxruntime.ort import check_interface
 from enginebench.backends.proof.kernels import summarize_kernels, watch_kernels
 from enginebench.backends.proof.precision import Operator, prove_precision
 from enginebench.backends.request import (
     check_graph_precision,
     check_request,
-    explain_closed,
-    explain_unbound,
     read_options,
 )
-from enginebench.core.errors import ArtifactError, BackendUnavailable, MeasurementError, MissingDependency, UsageError
-from enginebench.core.feeds import check_feeds
+from enginebench.core.errors import BackendUnavailable, MissingDependency
 from enginebench.core.operators import register_operators
 from enginebench.core.records import Artifact, Availability, EngineSpec, LayerProfile, Precision
-from enginebench.core.shapes import find_batch_axes
-
-if TYPE_CHECKING:
-    from enginebench.core.protocols import Array, Feeds, RunCall
+from enginebench.engines import cuda
+from enginebench.engines.ort_cuda import PROVIDER, OrtCudaEngine, make_session_options, read_index
 
 NAME, OPTIONS = ORT_CUDA.name, ORT_CUDA.options
-PROVIDER = "CUDAExecutionProvider"
 PRECISIONS: tuple[Precision, ...] = ("fp32", "tf32", "fp16", "bf16")
 REASONS: dict[Precision, str] = dict.fromkeys(
     ("int8", "fp8"), "ONNX Runtime's CUDA provider dequantizes such graphs and computes in FP32"
 )
-
-# ONNX Runtime runs a graph it was asked to capture twice before it captures in the third run, so that everything has
-# been allocated. Source: onnxruntime, cuda_execution_provider.cc, min_num_runs_before_cuda_graph_capture_.
-RUNS_BEFORE_LAUNCH = 3
 
 
 class OrtCudaBackend:
@@ -75,7 +53,7 @@ class OrtCudaBackend:
         check_ort_request(artifact, spec)
         return artifact
 
-    def load(self, artifact: Artifact, spec: EngineSpec) -> OrtCudaEngine:
+    def load(self, artifact: Artifact, spec: EngineSpec) -> WatchedOrtCudaEngine:
         """An engine on the GPU of the spec.
 
         Raises:
@@ -84,18 +62,16 @@ class OrtCudaBackend:
             UsageError: an option is unknown.
         """
         options = check_ort_request(artifact, spec)
-        index = read_index(spec)
-        cuda.use_device(index)
-        stream = cuda.Stream()
+        settings = make_session_options(artifact, spec, options)
+        register_operators(settings, artifact.operator_libraries)
+        engine = WatchedOrtCudaEngine(artifact, spec, options, settings)
         try:
-            session = open_session(artifact, spec, options, stream)
-            check_interface(artifact.inputs, session.get_inputs(), artifact.path)
-            check_interface(artifact.outputs, session.get_outputs(), artifact.path)
-            by_host = find_host_inputs(session, graph=options["cuda_graph"] == "1")
+            check_interface(artifact.inputs, engine.session.get_inputs(), artifact.path)
+            check_interface(artifact.outputs, engine.session.get_outputs(), artifact.path)
         except BaseException:
-            stream.close()
+            engine.close()
             raise
-        return OrtCudaEngine(session, stream, artifact, index, options, by_host)
+        return engine
 
 
 def create_backend() -> OrtCudaBackend:
@@ -122,229 +98,8 @@ def check_ort_request(artifact: Artifact, spec: EngineSpec) -> dict[str, str]:
     return options
 
 
-def read_index(spec: EngineSpec) -> int:
-    """The N of `cuda:N`.
-
-    Raises:
-        BackendUnavailable: the device is not a GPU.
-    """
-    kind, _, index = spec.device.partition(":")
-    if kind != "cuda" or not (index or "0").isdecimal():
-        raise BackendUnavailable(f"{NAME} runs on a GPU, not on {spec.device}; give --device cuda:0")
-    return int(index or 0)
-
-
-def make_session_options(artifact: Artifact, spec: EngineSpec, options: dict[str, str]) -> Any:
-    """Session options: the batch as a constant, so that shapes are folded away and no node is left for the CPU."""
-    settings = onnxruntime.SessionOptions()
-    settings.intra_op_num_threads = spec.threads
-    settings.inter_op_num_threads = 1
-    settings.execution_mode = onnxruntime.ExecutionMode.ORT_SEQUENTIAL
-    settings.graph_optimization_level = OPTIMISATION[options["opt"]]
-    settings.log_severity_level = ERRORS_ONLY
-    places = find_batch_axes(artifact.inputs)
-    for axis in {s.shape[i] for s in artifact.inputs if (i := places[s.name]) is not None}:
-        if isinstance(axis, str):
-            settings.add_free_dimension_override_by_name(axis, spec.batch)
-    register_operators(settings, artifact.operator_libraries)
-    if options["on_cpu"] == "refuse":
-        settings.add_session_config_entry("session.disable_cpu_ep_fallback", "1")
-    return settings
-
-
-def make_provider_options(spec: EngineSpec, options: dict[str, str], stream: cuda.Stream) -> dict[str, str]:
-    """The CUDA provider's options; TF32 is always said, because the provider's own default is on.
-
-    Only FP32 switches it off: the provider reads `use_tf32` as "tensor cores may be used" and, without it, withholds
-    them from FP16 and BF16 convolutions too. What is left in FP32 in such a graph may round as TF32 does, to the ten
-    bits of FP16.
-    Source: onnxruntime, core/providers/cuda/nn/conv.cc (deselect_numeric_notes).
-    """
-    return {
-        "device_id": str(read_index(spec)),
-        "use_tf32": "0" if spec.precision == "fp32" else "1",
-        "enable_cuda_graph": options["cuda_graph"],
-        "prefer_nhwc": options["prefer_nhwc"],
-        "fuse_conv_bias": options["fuse_conv_bias"],
-        "cudnn_conv_algo_search": options["conv_search"].upper(),
-        "user_compute_stream": str(stream.handle),
-    }
-
-
-def open_session(artifact: Artifact, spec: EngineSpec, options: dict[str, str], stream: cuda.Stream) -> Any:
-    """A session on the CUDA provider, whose settings were read back."""
-    preload = getattr(onnxruntime, "preload_dlls", None)
-    if preload is not None:  # finds CUDA and cuDNN where pip put them
-        preload()
-    wanted = make_provider_options(spec, options, stream)
-    try:
-        session = onnxruntime.InferenceSession(
-            artifact.path, make_session_options(artifact, spec, options), providers=[(PROVIDER, wanted)]
-        )
-    except Exception as error:
-        if "fallback to CPU" in str(error):
-            raise BackendUnavailable(
-                f"{artifact.path}: some nodes fall back to the CPU, which copies data back and forth in every run. "
-                f"To measure that anyway: {NAME}:on_cpu=allow"
-            ) from error
-        raise ArtifactError(f"ONNX Runtime cannot load {artifact.path}: {error}") from error
-    session.disable_fallback()
-    check_provider(session, wanted)
-    return session
-
-
-def check_provider(session: Any, wanted: dict[str, str]) -> None:
-    """Checks that the session runs on CUDA with the settings that it was given.
-
-    Raises:
-        BackendUnavailable: the provider was dropped, or a setting did not hold.
-    """
-    found = session.get_providers()
-    if found[:1] != [PROVIDER]:
-        raise BackendUnavailable(
-            f"asked ONNX Runtime for {PROVIDER} and got {', '.join(found)}: its libraries (CUDA, cuDNN) were not "
-            "found. Its own log above names them"
-        )
-    kept = session.get_provider_options().get(PROVIDER, {})
-    for name in ("use_tf32", "enable_cuda_graph", "prefer_nhwc", "fuse_conv_bias"):
-        if kept.get(name, wanted[name]) != wanted[name]:
-            raise BackendUnavailable(f"ONNX Runtime was given {name}={wanted[name]} and kept {kept[name]}")
-
-
-def find_host_inputs(session: Any, *, graph: bool) -> tuple[str, ...]:
-    """The inputs that ONNX Runtime wants in host memory: of CPU nodes, of shapes and conditions, of no node at all.
-
-    What is bound elsewhere is copied there at once, and what comes later into the same buffer is not seen: such inputs
-    are bound anew for each sample. Before ONNX Runtime 1.23.1, which does not say, these are all inputs.
-    Source: onnxruntime, core/session/IOBinding.cc (BindInput).
-
-    Args:
-        session: on the CUDA provider.
-        graph: whether runs are to be captured.
-
-    Raises:
-        BackendUnavailable: a captured run would keep the first values of such an input, or nobody knows.
-    """
-    told = getattr(session, "get_input_memory_infos", None)
-    names = [value.name for value in session.get_inputs()]
-    if told is None:
-        if graph:
-            raise BackendUnavailable(
-                f"{NAME}:cuda_graph=1 needs ONNX Runtime 1.23.1 or later: {onnxruntime.__version__} does not say "
-                "which inputs the CPU reads, whose first values a captured run keeps"
-            )
-        return tuple(names)
-    found = tuple(name for name, memory in zip(names, told(), strict=True) if memory.name != "Cuda")
-    if found and graph:
-        raise BackendUnavailable(
-            f"{NAME}:cuda_graph=1 would keep the first values of {', '.join(found)}, which the CPU reads; "
-            "give cuda_graph=0"
-        )
-    return found
-
-
-class OrtCudaEngine:
-    """A session bound to memory on the device. `run` returns when the stream has done what the session enqueued."""
-
-    def __init__(
-        self,
-        session: Any,
-        stream: cuda.Stream,
-        artifact: Artifact,
-        index: int,
-        options: dict[str, str],
-        by_host: tuple[str, ...],
-    ) -> None:
-        self.inputs, self.outputs = artifact.inputs, artifact.outputs
-        self._by_host = by_host
-        self._binding: Any = None
-        self._session: Any = session
-        self._stream: cuda.Stream | None = stream
-        self._index, self._options = index, options
-        self._graph = options["cuda_graph"] == "1"
-        self._host: dict[str, cuda.PinnedArray] = {}
-        self._device: dict[str, cuda.DeviceBuffer] = {}
-        self._timed: cuda.TimedRun | None = None
-        self._copies = {side: (cuda.Event(), cuda.Event()) for side in ("h2d", "d2h")}
-        self._filler: cuda.DeviceBuffer | None = None
-        self._copying = False
-        self._watched: list[list[Operator]] = []  # runs under the profiler, on what is bound
-        self._staging_in_ns = self._staging_out_ns = 0
-
-    @property
-    def run(self) -> RunCall:
-        """The call that computes the outputs from what was bound."""
-        return self._open_run().call
-
-    def bind(self, feeds: Feeds) -> None:
-        """Copies the arrays into pinned memory and from there, on the stream, to the GPU; new shapes get new buffers.
-
-        It returns while the copy is on its way: `run` comes after it on the same stream.
-        """
-        begin = time.perf_counter_ns()
-        stream = self._open_stream()
-        check_feeds(self.inputs, feeds)
-        self._watched = []
-        if any(name not in self._host or self._host[name].array.shape != feeds[name].shape for name in feeds):
-            self._make_room(feeds)
-        elif self._copying:  # a copy that is still on its way reads the pinned memory
-            stream.synchronize()
-        for name, array in feeds.items():
-            np.copyto(self._host[name].array, array)
-        start, end = self._copies["h2d"]
-        start.record(stream)
-        for name in feeds:
-            cuda.copy_to_device(self._device[name], self._host[name], stream)
-        end.record(stream)
-        self._copying = True
-        if self._timed is None:
-            self._prepare(feeds)
-        else:
-            self._bind_by_host()
-        self._staging_in_ns = time.perf_counter_ns() - begin
-
-    def fetch(self) -> dict[str, Array]:
-        """Copies of the outputs of the last run, by way of pinned memory."""
-        begin = time.perf_counter_ns()
-        stream = self._open_stream()
-        self._open_run()
-        start, end = self._copies["d2h"]
-        start.record(stream)
-        for spec in self.outputs:
-            cuda.copy_to_host(self._host[spec.name], self._device[spec.name], stream)
-        end.record(stream)
-        end.synchronize()
-        answer = {spec.name: self._host[spec.name].array.copy() for spec in self.outputs}
-        self._staging_out_ns = time.perf_counter_ns() - begin - end.elapsed_ns(start)
-        return answer
-
-    def last_device_ns(self) -> int:
-        """Device time of the last run, by CUDA events around it."""
-        return self._open_run().last_device_ns()
-
-    def last_enqueue_ns(self) -> int:
-        """Host time that the last run took to enqueue; 0 for a CUDA graph, whose launch waits inside ONNX Runtime."""
-        timed = self._open_run()
-        return 0 if self._graph else timed.last_enqueue_ns()
-
-    def last_h2d_ns(self) -> int:
-        """Device time of the copy in; waits for it."""
-        start, end = self._copies["h2d"]
-        end.synchronize()
-        return end.elapsed_ns(start)
-
-    def last_d2h_ns(self) -> int:
-        """Device time of the copy out."""
-        start, end = self._copies["d2h"]
-        return end.elapsed_ns(start)
-
-    def last_staging_ns(self) -> int:
-        """Host time of the last `bind`, and of the last `fetch` without its copy."""
-        return max(0, self._staging_in_ns + self._staging_out_ns)
-
-    def flush_cache(self) -> None:
-        """Overwrites the GPU's last-level cache."""
-        self._filler = cuda.flush_cache(self._filler, self._index, self._open_stream())
+class WatchedOrtCudaEngine(OrtCudaEngine):
+    """The engine, and what CUPTI says of it."""
 
     def effective_precision(self) -> dict[str, float]:
         """Shares of kernel time by precision, from the names of the kernels that CUPTI recorded; needs PyTorch.
@@ -367,130 +122,3 @@ class OrtCudaEngine:
     def _watch(self) -> list[list[Operator]]:
         self._watched = self._watched or watch_kernels(self._open_run().call)
         return self._watched
-
-    def close(self) -> None:
-        """Frees everything on the GPU; may be called twice."""
-        if self._stream is None:
-            return
-        self._stream.synchronize()
-        self._session = None
-        self._free_buffers()
-        for event in (*self._copies["h2d"], *self._copies["d2h"]):
-            event.close()
-        if self._filler is not None:
-            self._filler.close()
-        self._stream.close()
-        self._stream = None
-
-    def __enter__(self) -> OrtCudaEngine:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
-
-    def _open_stream(self) -> cuda.Stream:
-        if self._stream is None:
-            raise explain_closed(NAME)
-        return self._stream
-
-    def _open_run(self) -> cuda.TimedRun:
-        self._open_stream()
-        if self._timed is None:
-            raise explain_unbound(NAME)
-        return self._timed
-
-    def _make_room(self, feeds: Feeds) -> None:
-        """As `_allocate`; a GPU that is full is an error that says what did not fit.
-
-        Raises:
-            MeasurementError: CUDA has no memory left, or fails otherwise.
-        """
-        try:
-            self._allocate(feeds)
-        except MeasurementError as error:
-            raise MeasurementError(f"{NAME} cannot allocate buffers for {_name_shapes(feeds)}: {error}") from error
-
-    def _allocate(self, feeds: Feeds) -> None:
-        """Buffers for these shapes.
-
-        Raises:
-            UsageError: a CUDA graph is bound to addresses, so that its shapes cannot change.
-        """
-        if self._graph and self._host:
-            raise UsageError(
-                f"{NAME}:cuda_graph=1 keeps the shapes of its first inputs; load the engine again for other shapes"
-            )
-        self._open_stream().synchronize()
-        self._free_buffers()
-        axes = name_axes(self.inputs, feeds)
-        for spec in self.inputs:
-            self._make_buffers(spec.name, feeds[spec.name].shape, spec.dtype)
-        for spec in self.outputs:
-            if spec.name in self._host:  # an input that is handed on, which no run writes: its buffers hold the answer
-                continue
-            answer = make_answer(spec, axes)
-            if answer is None:
-                raise ArtifactError(
-                    f"output {spec.name!r} has a shape that only a run knows, {spec.shape}; {NAME} needs it "
-                    "before the run"
-                )
-            self._make_buffers(spec.name, answer.shape, spec.dtype)
-            np.copyto(self._host[spec.name].array, answer)  # NaN: what no run has filled cannot pass for an answer
-
-    def _make_buffers(self, name: str, shape: tuple[int, ...], dtype: str) -> None:
-        self._host[name] = cuda.PinnedArray(shape, dtype)
-        self._device[name] = cuda.DeviceBuffer(self._host[name].array.nbytes)
-
-    def _free_buffers(self) -> None:
-        if self._timed is not None:
-            self._timed.close()
-        self._timed = self._binding = None
-        for pinned in self._host.values():
-            pinned.close()
-        for buffer in self._device.values():  # where the GPU was full, one less than there are arrays
-            buffer.close()
-        self._host, self._device = {}, {}
-
-    def _prepare(self, feeds: Feeds) -> None:
-        """Binds the buffers, and runs until a graph, if there is to be one, is launched rather than captured."""
-        stream = self._open_stream()
-        self._binding = binding = self._session.io_binding()
-        for name in (spec.name for spec in self.inputs if spec.name not in self._by_host):
-            array, buffer = self._host[name].array, self._device[name]
-            binding.bind_input(name, "cuda", self._index, array.dtype.type, array.shape, buffer.address)
-        self._bind_by_host()
-        for spec in self.outputs:
-            array, buffer = self._host[spec.name].array, self._device[spec.name]
-            binding.bind_output(spec.name, "cuda", self._index, array.dtype.type, array.shape, buffer.address)
-        settings = onnxruntime.RunOptions()
-        # Otherwise every run would wait for the GPU inside ONNX Runtime, and the enqueue time could not be seen.
-        settings.add_run_config_entry("disable_synchronize_execution_providers", "1")
-        enqueue = partial(_enqueue, self._session, binding, settings)
-        self._timed = cuda.TimedRun(stream, enqueue, spin=self._options["wait"] == "spin")
-        try:
-            for _ in range(RUNS_BEFORE_LAUNCH if self._graph else 1):
-                self._timed.call()
-        except MeasurementError:
-            raise
-        except Exception as error:
-            reason = str(error).splitlines()[0][:300]
-            raise MeasurementError(
-                f"ONNX Runtime cannot run the graph on the GPU with {_name_shapes(feeds)}: {reason}"
-            ) from error
-
-    def _bind_by_host(self) -> None:
-        for name in self._by_host:
-            array = self._host[name].array
-            self._binding.bind_input(name, "cpu", 0, array.dtype.type, array.shape, array.ctypes.data)
-
-
-def _name_shapes(feeds: Feeds) -> str:
-    """`image 256x3x224x224`."""
-    return ", ".join(f"{name} {'x'.join(map(str, array.shape))}" for name, array in feeds.items())
-
-
-def _enqueue(session: Any, binding: Any, settings: Any) -> bool:
-    session._sess.run_with_iobinding(binding._iobinding, settings)
-    return True

@@ -11,15 +11,9 @@ from typing import Any
 import onnxruntime
 
 from enginebench.backends.onnxruntime.entries import ORT_OPENVINO
-from enginebench.backends.onnxruntime.ort import (
-    ERRORS_ONLY,
-    OPTIMISATION,
-    check_interface,
-    read_kernel_times,
-    record_profile,
-)
+from enginebench.backends.onnxruntime.ort import check_interface, read_kernel_times, record_profile
 from enginebench.backends.onnxruntime.providers import Provider, ProviderEngine, find_devices, open_session
-from enginebench.backends.openvino.settings import HINTS, choose_calm_window, find_hint, find_node_dtype, list_settings
+from enginebench.backends.openvino.settings import choose_calm_window, find_node_dtype
 from enginebench.backends.proof.precision import Operator, settle_moves
 from enginebench.backends.request import (
     check_graph_precision,
@@ -30,6 +24,8 @@ from enginebench.backends.request import (
 from enginebench.core.errors import BackendUnavailable, EngineBenchError
 from enginebench.core.names import known
 from enginebench.core.records import Artifact, Availability, EngineSpec
+from enginebench.engines.openvino_settings import HINTS, find_hint, list_settings
+from enginebench.engines.ort import ERRORS_ONLY, OPTIMISATION
 
 NAME, OPTIONS = ORT_OPENVINO.name, ORT_OPENVINO.options
 PROVIDER = Provider(engine=NAME, module="onnxruntime_ep_openvino")
@@ -133,7 +129,7 @@ def make_session_options(spec: EngineSpec) -> Any:
 
 def make_provider_options(spec: EngineSpec) -> dict[str, str]:
     """The provider's options: OpenVINO's own settings, for its CPU plugin, as it reads them from JSON."""
-    chosen = list_settings(spec, find_hint(known(spec.precision), read_capabilities()))
+    chosen = list_settings(spec.threads, find_hint(known(spec.precision), read_capabilities()))
     texts = {True: "YES", False: "NO"}
     told = {key: texts[value] if isinstance(value, bool) else str(value) for key, value in chosen.items()}
     return {"load_config": json.dumps({DEVICE: told})}
@@ -152,7 +148,7 @@ class OrtOpenvinoEngine(ProviderEngine):
     def threads(self) -> int:
         """Threads of OpenVINO, as the session's provider was told."""
         self._open_session()
-        return self._spec.threads
+        return int(self._spec.threads)
 
     def _record(self) -> list[list[Operator]]:
         opened = partial(open_provider, self._artifact, self._spec)

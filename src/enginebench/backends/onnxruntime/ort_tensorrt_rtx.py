@@ -8,7 +8,7 @@ from typing import Any
 import onnxruntime
 
 from enginebench.backends.onnxruntime.entries import ORT_TENSORRT_RTX
-from enginebench.backends.onnxruntime.ort import ERRORS_ONLY, OPTIMISATION, check_interface
+from enginebench.backends.onnxruntime.ort import check_interface
 from enginebench.backends.onnxruntime.providers import Provider, ProviderEngine, find_devices, open_session
 from enginebench.backends.proof.precision import Operator
 from enginebench.backends.request import check_graph_precision, check_request, read_number, read_options
@@ -16,6 +16,7 @@ from enginebench.backends.tensorrt.settings import read_device
 from enginebench.core.errors import BackendUnavailable, EngineBenchError
 from enginebench.core.records import Artifact, Availability, EngineSpec, Precision
 from enginebench.core.shapes import concrete_shape, format_shapes
+from enginebench.engines.ort import ERRORS_ONLY, OPTIMISATION
 
 NAME, OPTIONS = ORT_TENSORRT_RTX.name, ORT_TENSORRT_RTX.options
 # The library looks for CUDA's runtime under a name that the package's copy of it does not have.

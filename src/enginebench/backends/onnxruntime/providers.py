@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import onnxruntime
 from msgspec import Struct
 
-from enginebench.backends.onnxruntime.ort import OrtEngine
+from enginebench.backends.onnxruntime.ort import WatchedOrtEngine
 from enginebench.backends.refusals import explain_refusal
 from enginebench.core.errors import BackendUnavailable
 from enginebench.core.operators import register_operators
@@ -92,7 +92,6 @@ def open_session(
     """A session on one device of a provider.
 
     Args:
-        artifact: the graph.
         provider: whose device it is.
         device: one of `find_devices`.
         options: of the provider, by its own names.
@@ -123,7 +122,7 @@ def open_session(
     return session
 
 
-class ProviderEngine(OrtEngine):
+class ProviderEngine(WatchedOrtEngine):
     """A session of such a provider, fed from the host.
 
     What is bound is copied into the provider's memory there and then, and later values in the same buffer are not seen:

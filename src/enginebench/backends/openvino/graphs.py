@@ -13,9 +13,10 @@ import openvino
 
 from enginebench.backends.refusals import explain_refusal
 from enginebench.core.caveats import make_caveat
-from enginebench.core.errors import ArtifactError, MissingDependency, UnsupportedOperator
+from enginebench.core.errors import ArtifactError, EngineBenchError, MissingDependency, UnsupportedOperator
 from enginebench.core.feeds import random_feeds
 from enginebench.core.records import TEXT, Artifact, Caveat
+from enginebench.engines.openvino import Graph, compile_model
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
     from enginebench.core.protocols import Feeds
 
 
-class GraphSource:
+class GraphSource(Graph):
     """The graph of an artifact for the arrays of a call: compile what `open` gives.
 
     Args:
@@ -38,9 +39,8 @@ class GraphSource:
     """
 
     def __init__(self, artifact: Artifact, *, static: bool) -> None:
-        self.static = static
+        super().__init__(None, static=static)  # no whole: it is rewritten for each call
         self.caveats: tuple[Caveat, ...] = ()
-        self.whole: Any = None  # OpenVINO's model of the file as it is; None: it is rewritten for each call
         self._artifact = artifact
         self._rewritable: Rewritable | None = None
         try:
@@ -50,6 +50,7 @@ class GraphSource:
                 raise
             self._refusal = refusal.with_traceback(None)  # else its frames would keep the weights
             self._rewritable = open_rewritable(artifact.path, refusal)
+            self.deciders = self._rewritable.deciders
             self._try_one()
             operator = str(refusal).partition(":")[0] if isinstance(refusal, UnsupportedOperator) else "a node"
             self.caveats = (make_caveat("rewritten_graph", operator=operator),)
@@ -60,9 +61,6 @@ class GraphSource:
         """Has OpenVINO read the graph once for inputs as they are expected, if their shapes are known.
 
         A value that nobody names might take a branch that does not fit the shapes; such a graph is read when it is fed.
-
-        Raises:
-            ArtifactError: it does not read that either.
         """
         specs = self._artifact.inputs
         shaped = all(s.sizes or all(isinstance(axis, int) for axis in s.shape[1:]) for s in specs)
@@ -71,34 +69,45 @@ class GraphSource:
             self.open({name: array.shape for name, array in feeds.items()}, self.read_values(feeds))
 
     def close(self) -> None:
-        """Frees the graph; may be called twice."""
-        self.whole = self._rewritable = None
-
-    @property
-    def deciders(self) -> frozenset[str]:
-        """The inputs whose values a graph is compiled for, beside the shapes of all."""
-        return frozenset() if self._rewritable is None else self._rewritable.deciders
+        super().close()
+        self._rewritable = None
 
     def read_values(self, feeds: Feeds) -> dict[str, int]:
-        """The values of `deciders` in these arrays."""
         return {} if self._rewritable is None else self._rewritable.read_values(feeds)
 
     def open(self, shapes: Mapping[str, tuple[int, ...]], values: Mapping[str, int]) -> Any:
-        """OpenVINO's model; it is right for these shapes if it is static, and for these values.
+        """As `Graph.open`.
 
         Raises:
             ArtifactError: OpenVINO does not read the rewritten graph either.
         """
         if self._rewritable is None:
-            if self.static:
-                self.whole.reshape({name: list(shape) for name, shape in shapes.items()})
-            return self.whole
+            return super().open(shapes, values)
         try:
             model = openvino.Core().read_model(self._rewritable.rewrite(shapes, values))
         except Exception:  # of onnx, its optimizer or OpenVINO: what it said of the file itself is what helps
             raise self._refusal from None
         check_interface(self._artifact, model, unused=[s.name for s in self._artifact.inputs])
         return model
+
+    def compile(
+        self, shapes: Mapping[str, tuple[int, ...]], values: Mapping[str, int], settings: Mapping[str, Any]
+    ) -> Any:
+        return compile_or_explain(self.open(shapes, values), settings)
+
+
+def compile_or_explain(model: Any, settings: Mapping[str, Any]) -> Any:
+    """As `compile_model`.
+
+    Raises:
+        ArtifactError: the plugin cannot compile the graph.
+    """
+    try:
+        return compile_model(model, settings)
+    except EngineBenchError:
+        raise
+    except Exception as error:
+        raise explain_refusal("OpenVINO cannot compile the graph", error) from error
 
 
 def open_rewritable(path: str, refusal: ArtifactError) -> Rewritable:
@@ -192,7 +201,6 @@ def check_interface(artifact: Artifact, model: Any, unused: Collection[str] = ()
 
     Args:
         artifact: what a user knows of the graph.
-        model: OpenVINO's.
         unused: names of inputs that need not be there: OpenVINO drops those that nothing is computed from.
 
     Raises:
@@ -209,8 +217,3 @@ def check_interface(artifact: Artifact, model: Any, unused: Collection[str] = ()
 def name_dtype(element: Any) -> str:
     """Our name of an element type: NumPy's, or that of text."""
     return TEXT if element == openvino.Type.string else str(np.dtype(element.to_dtype()))
-
-
-def list_fed(compiled: Any) -> frozenset[str]:
-    """The inputs that a graph takes; OpenVINO drops those that nothing is computed from."""
-    return frozenset(name for port in compiled.inputs for name in port.get_names())

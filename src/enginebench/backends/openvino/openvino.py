@@ -5,58 +5,55 @@ from __future__ import annotations
 import time
 from pathlib import Path
 from queue import SimpleQueue
-from types import MappingProxyType, TracebackType
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-import numpy as np
 import openvino
 from msgspec.structs import replace
 
 from enginebench.backends.openvino.entries import OPENVINO
-from enginebench.backends.openvino.graphs import GraphSource, list_fed, save_model
+from enginebench.backends.openvino.graphs import GraphSource, compile_or_explain, save_model
 from enginebench.backends.openvino.settings import (
-    CAPABILITIES,
     CUT_NS,
-    HINTS,
     choose_calm_window,
     choose_longest,
-    find_hint,
     find_node_dtype,
-    list_settings,
     note_clock,
 )
 from enginebench.backends.proof.layer_records import summarize_layers
 from enginebench.backends.proof.precision import Operator, count_watched_runs, prove_precision, settle_moves
-from enginebench.backends.refusals import explain_refusal
 from enginebench.backends.request import (
     check_graph_precision,
     check_instructions,
     check_request,
-    explain_closed,
-    explain_unbound,
     read_options,
 )
-from enginebench.core.errors import ArtifactError, BackendUnavailable, MeasurementError, UsageError
+from enginebench.core.errors import ArtifactError, MeasurementError, UsageError
 from enginebench.core.feeds import check_feeds, choose_buckets, cut_entries, join_samples, random_feeds, sum_entries
-from enginebench.core.names import known
 from enginebench.core.records import (
     Artifact,
     ArtifactKind,
     Availability,
     EngineSpec,
     LayerProfile,
-    Precision,
-    TensorSpec,
 )
-from enginebench.core.shapes import BATCH_AXIS, concrete_shape, fits_shape, show_shape
 from enginebench.core.store import hash_files
 from enginebench.core.streams import Clock, Ended, StreamsSpec, collect_ended, fail_request
 from enginebench.core.text import count_of
+from enginebench.engines import openvino as engine
+from enginebench.engines.openvino import (
+    OpenvinoEngine,
+    check_declared,
+    copy_outputs,
+    list_fed,
+    make_settings,
+)
+from enginebench.engines.openvino_settings import HINTS
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
-    from enginebench.core.protocols import Array, Feeds, RunCall
+    from enginebench.core.protocols import Feeds
 
 # Shapes and values that a graph was compiled for.
 StreamKey: TypeAlias = "tuple[tuple[tuple[int, ...], ...], tuple[int, ...]]"
@@ -117,7 +114,7 @@ class OpenvinoBackend:
             made_by={"openvino": openvino.__version__},
         )
 
-    def load(self, artifact: Artifact, spec: EngineSpec) -> OpenvinoEngine:
+    def load(self, artifact: Artifact, spec: EngineSpec) -> WatchedOpenvinoEngine:
         """An engine on `spec.threads` threads, compiled for `spec.batch`.
 
         Raises:
@@ -127,13 +124,13 @@ class OpenvinoBackend:
         """
         options = check_openvino_request(artifact, spec)
         graph = GraphSource(artifact, static=options["shapes"] == "static")
-        return OpenvinoEngine(graph, artifact, settings=make_settings(spec), batch=spec.batch)
+        return WatchedOpenvinoEngine(graph, artifact, settings=make_settings(spec, options), batch=spec.batch)
 
     def open_streams(self, artifact: Artifact, spec: EngineSpec, wanted: StreamsSpec, clock: Clock) -> OpenvinoStreams:
         """Infer requests of one compiled graph, or of one for each shape; raises as `load` does."""
         options = check_openvino_request(artifact, spec)
         graph = GraphSource(artifact, static=options["shapes"] == "static")
-        settings = make_settings(spec, wanted.streams, options["hint"])
+        settings = make_settings(spec, options, wanted.streams, options["hint"])
         return OpenvinoStreams(graph, artifact, settings, wanted, clock)
 
 
@@ -148,75 +145,16 @@ def check_openvino_request(artifact: Artifact, spec: EngineSpec) -> dict[str, st
     Raises:
         ArtifactError, BackendUnavailable, UsageError: as `OpenvinoBackend.load` says.
     """
-    check_request(artifact, spec, KINDS, tuple(HINTS))
+    check_request(artifact, spec, KINDS, HINTS)
     check_graph_precision(artifact, spec)
     options = read_options(spec, OPTIONS)
     if options["floats"] == "bf16" and spec.precision != "int8":
         raise UsageError(f"{NAME}:floats=bf16 is for INT8 graphs; for all of this one ask for the precision bf16")
-    if find_floats(spec) == "bf16":
-        check_instructions(replace(spec, precision="bf16"), "BF16" in read_capabilities(), options["force"] == "1")
+    if "bf16" in (options["floats"], spec.precision):
+        check_instructions(
+            replace(spec, precision="bf16"), "BF16" in engine.read_capabilities(), options["force"] == "1"
+        )
     return options
-
-
-def read_capabilities() -> tuple[str, ...]:
-    """What the CPU plugin says it computes in here: FP32, INT8, BF16, ..."""
-    return tuple(openvino.Core().get_property("CPU", "OPTIMIZATION_CAPABILITIES"))
-
-
-def find_floats(spec: EngineSpec) -> Precision:
-    """The precision of what is not INT8 in the graph."""
-    return "bf16" if spec.options.get("floats") == "bf16" else known(spec.precision)
-
-
-def choose_hint(precision: Precision) -> str:
-    """The inference precision to ask for on this CPU."""
-    return find_hint(precision, read_capabilities() if precision in CAPABILITIES else ())
-
-
-def make_settings(spec: EngineSpec, streams: int = 1, hint: str = "latency") -> dict[str, Any]:
-    """The plugin's settings for a spec on this CPU, for so many requests at a time, each on the spec's threads.
-
-    With the hint `throughput` the plugin chooses the number of streams for the threads of all together.
-    """
-    settings = list_settings(replace(spec, threads=streams * spec.threads), choose_hint(find_floats(spec)))
-    settings |= {"NUM_STREAMS": str(streams), "PERFORMANCE_HINT": hint.upper()}
-    if hint == "throughput":
-        del settings["NUM_STREAMS"]
-    return settings
-
-
-def compile_model(model: Any, settings: dict[str, Any]) -> Any:
-    """The compiled graph, with every setting read back.
-
-    Raises:
-        ArtifactError: the plugin cannot compile the graph.
-        BackendUnavailable: it compiled with another precision, thread count or device.
-    """
-    try:
-        compiled = openvino.Core().compile_model(model, "CPU", settings)
-    except Exception as error:
-        raise explain_refusal("OpenVINO cannot compile the graph", error) from error
-    expected = {
-        "INFERENCE_PRECISION_HINT": settings["INFERENCE_PRECISION_HINT"],
-        "INFERENCE_NUM_THREADS": str(settings["INFERENCE_NUM_THREADS"]),
-        "NUM_STREAMS": settings.get("NUM_STREAMS"),
-        "EXECUTION_DEVICES": "CPU",
-    }
-    for key, wanted in expected.items():
-        if wanted is None:
-            continue
-        found = show_property(compiled.get_property(key))
-        if found != wanted:
-            advice = ". Is the process pinned to fewer CPUs? Lower --threads" if key == "INFERENCE_NUM_THREADS" else ""
-            raise BackendUnavailable(f"asked OpenVINO for {key}={wanted}, got {found}{advice}")
-    return compiled
-
-
-def show_property(value: Any) -> str:
-    """A property of the plugin as the text by which it is set."""
-    if isinstance(value, openvino.Type):
-        return str(value.to_string())
-    return ",".join(value) if isinstance(value, (list, tuple, set)) else str(value)
 
 
 def record_profile(compiled: Any, feeds: Feeds) -> list[list[Any]]:
@@ -262,7 +200,6 @@ def read_node_times(
     """Every node that ran, with the mean of its times so far.
 
     Args:
-        counters: after one run.
         boolean: names of the nodes that work on truth values.
         originals: what each node stands for.
 
@@ -277,89 +214,11 @@ def read_node_times(
             yield Operator(dtype, time_ns, counter.node_name, counter.node_type, originals.get(counter.node_name, ()))
 
 
-def copy_outputs(request: Any, outputs: Sequence[TensorSpec]) -> dict[str, Array]:
-    """Copies of the outputs of a request that has ended."""
-    return {spec.name: np.array(request.get_tensor(spec.name).data, order="C") for spec in outputs}
+class WatchedOpenvinoEngine(OpenvinoEngine):
+    """The engine, and what the plugin's counters say of it."""
 
-
-def check_declared(inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec], arrays: Mapping[str, Array]) -> None:
-    """Checks that outputs have the shapes that the graph declares: OpenVINO infers its own, and some are wrong.
-
-    Where an input's first axis is open, files often declare their outputs for one entry.
-
-    Raises:
-        ArtifactError: an output has another rank, or another length along a fixed axis.
-    """
-    first = any(spec.shape and isinstance(spec.shape[0], str) for spec in inputs)
-    for spec in outputs:
-        found = arrays[spec.name].shape
-        if not fits_shape((BATCH_AXIS, *spec.shape[1:]) if first and spec.shape else spec.shape, found):
-            raise ArtifactError(
-                f"OpenVINO computes output {spec.name!r} as {show_shape(found)}, and the graph declares "
-                f"{show_shape(spec.shape)}: it reads an operator in another way. Use another engine (ort), or correct "
-                "the shape that the graph declares"
-            )
-
-
-class OpenvinoEngine:
-    """A compiled graph, one request, and input tensors that OpenVINO allocated (and aligned) itself."""
-
-    def __init__(self, graph: GraphSource, artifact: Artifact, *, settings: dict[str, Any], batch: int) -> None:
-        self.inputs = artifact.inputs
-        self.outputs = artifact.outputs
-        self._graph: GraphSource | None = graph
-        self._settings = settings
-        self._values: dict[str, int] = {}  # of the inputs that the compiled graph has no other value for
-        self._compiled: Any = None
-        self._request: Any = None
-        self._infer: Callable[..., object] | None = None
-        self._views: dict[str, Array] = {}
-        self._bound = False
-        self._declared = False  # the outputs had the shapes that the graph declares
-        self._watched: list[list[Operator]] = []  # the mean of runs under the counters, on what is bound
-        self._averaged = 0  # how many runs that are
-        self._proven: list[list[Operator]] = []  # the same record, or what there is of it where all nodes are too short
-        # Where nothing says how long an open axis is, or which branch is taken, the arrays do when they are bound.
-        if not graph.deciders and all(
-            s.sizes or all(isinstance(axis, int) for axis in s.shape[1:]) for s in self.inputs
-        ):
-            self._compile({s.name: concrete_shape(s, batch) for s in self.inputs}, {})
-
-    @property
-    def threads(self) -> int:
-        """Threads of the compiled graph, read back from the plugin."""
-        self._check_open()
-        if self._compiled is None:
-            raise explain_unbound(NAME)
-        return int(self._compiled.get_property("INFERENCE_NUM_THREADS"))
-
-    @property
-    def run(self) -> RunCall:
-        """The call that computes the outputs from what was bound."""
-        self._check_bound()
-        return self._run
-
-    def bind(self, feeds: Feeds) -> None:
-        """Copies the arrays into the request's tensors; new shapes get new ones, and a new graph if it is static."""
-        graph = self._check_open()
-        check_feeds(self.inputs, feeds)
-        shapes, values = {name: array.shape for name, array in feeds.items()}, graph.read_values(feeds)
-        if values != self._values or any(
-            name not in self._views or self._views[name].shape != shapes[name] for name in shapes
-        ):
-            self._compile(shapes, values)
-        for name, view in self._views.items():
-            np.copyto(view, feeds[name])
-        self._bound, self._watched = True, []
-
-    def fetch(self) -> dict[str, Array]:
-        """Copies of the outputs of the last run."""
-        self._check_bound()
-        arrays = copy_outputs(self._request, self.outputs)
-        if not self._declared:
-            check_declared(self.inputs, self.outputs, arrays)
-            self._declared = True
-        return arrays
+    _averaged = 0  # how many runs were counted
+    _proven: list[list[Operator]]  # the record, or what there is of it where all nodes are too short
 
     def effective_precision(self) -> dict[str, float]:
         """Shares of node time by precision, from the performance counters of a compiled graph of its own."""
@@ -381,28 +240,13 @@ class OpenvinoEngine:
         found = summarize_layers(watched, PROFILER, note_clock(watched[0]))
         return replace(found, runs=self._averaged, tick_ns=CUT_NS)
 
-    def close(self) -> None:
-        """Frees graph and request; may be called twice."""
-        self._views = {}
-        if self._graph is not None:
-            self._graph.close()
-        self._graph = self._compiled = self._request = self._infer = None
-
-    def __enter__(self) -> OpenvinoEngine:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
-
     def _watch(self) -> list[list[Operator]]:
         """A few runs of a compiled graph that counts; the one that is timed is not touched."""
         self._check_bound()
         if not self._watched:
             shapes = {name: view.shape for name, view in self._views.items()}
             model = self._check_open().open(shapes, self._values)
-            compiled = compile_model(model, self._settings | COUNT)
+            compiled = compile_or_explain(model, self._settings | COUNT)
             fed = list_fed(compiled)
             runs = record_profile(compiled, {name: view.copy() for name, view in self._views.items() if name in fed})
             boolean, originals = list_boolean(model), list_originals(compiled)
@@ -412,39 +256,6 @@ class OpenvinoEngine:
             timed = any(node.time_ns for node in calm)
             self._proven = self._watched if timed else [settle_moves(choose_longest(named))]
         return self._watched
-
-    def _check_open(self) -> GraphSource:
-        if self._graph is None:
-            raise explain_closed(NAME)
-        return self._graph
-
-    def _check_bound(self) -> None:
-        self._check_open()
-        if not self._bound:
-            raise explain_unbound(NAME)
-
-    def _run(self) -> None:
-        # No inputs: the tensors are in place. True: outputs are views, so that nothing is copied in the timed call.
-        self._infer({}, True, False)  # type: ignore[misc]  # closed engines hand out no run
-
-    def _compile(self, shapes: Mapping[str, tuple[int, ...]], values: dict[str, int]) -> None:
-        graph = self._check_open()
-        if self._compiled is None or graph.static:
-            self._compiled = compile_model(graph.open(shapes, values), self._settings)
-            self._request = self._compiled.create_infer_request()
-            # Not request.infer: that wrapper checks its arguments in Python, which costs 1 us a call.
-            self._infer = super(openvino.InferRequest, self._request).infer  # type: ignore[misc]  # no stubs
-        fed = list_fed(self._compiled)
-        self._values, self._declared = values, False
-        self._views = {s.name: self._make_tensor(s, shapes[s.name], bound=s.name in fed) for s in self.inputs}
-
-    def _make_tensor(self, spec: TensorSpec, shape: tuple[int, ...], *, bound: bool) -> Array:
-        """The view by which a tensor is filled; `bound`: the request computes from it."""
-        tensor = openvino.Tensor(openvino.Type(np.dtype(spec.dtype)), list(shape))
-        if bound:
-            self._request.set_tensor(spec.name, tensor)
-        view: Array = tensor.data
-        return view
 
 
 class OpenvinoStreams:
@@ -516,5 +327,5 @@ class OpenvinoStreams:
     def _compile(self, shapes: Mapping[str, tuple[int, ...]], values: Mapping[str, int]) -> Any:
         key = self._name_graph(shapes, values)
         if key not in self._compiled:
-            self._compiled[key] = compile_model(self._graph.open(shapes, values), self._settings)
+            self._compiled[key] = self._graph.compile(shapes, values, self._settings)
         return self._compiled[key]

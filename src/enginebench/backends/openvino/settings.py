@@ -2,21 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 from enginebench.backends.proof.precision import Operator
 from enginebench.core.precisions import REORDER, UNKNOWN
-from enginebench.core.records import EngineSpec, Precision
 from enginebench.core.text import count_of
-
-# OpenVINO's inference precision for each of ours. Without it the plugin takes the shortest that the CPU knows
-# (bfloat16 with AMX, half on Arm), and FP32 would be a label only. INT8 lies in the graph; the hint is for the rest.
-# In an FP16 graph "dynamic" leaves every node in its own type: with "f16" the plugin would also shorten those that stay
-# in FP32 because their values overflow (Magika then names another type for every file).
-HINTS: dict[Precision, str] = {"fp32": "f32", "fp16": "dynamic", "bf16": "bf16", "int8": "f32"}
-# What the plugin must say of itself before a hint is given. Without "FP16" it would answer f16 with BF16, silently.
-CAPABILITIES: dict[Precision, str] = {"fp16": "FP16", "bf16": "BF16"}
 
 # Nodes that bring values from one type or layout to another.
 CONVERSIONS = ("Reorder", "Convert", "FakeQuantize")
@@ -27,30 +17,6 @@ CONTAINERS = ("If", "Loop", "TensorIterator")
 CUT_NS = 3e3
 # How an `exec_type` begins where the plugin does not know which implementation ran.
 NO_IMPLEMENTATION = "unknown"
-
-
-def find_hint(precision: Precision, capabilities: Collection[str]) -> str:
-    """The inference precision to ask for: FP32 where the plugin cannot compute in the other, which the proof shows."""
-    needs = CAPABILITIES.get(precision)
-    return HINTS[precision] if needs is None or needs in capabilities else HINTS["fp32"]
-
-
-def list_settings(spec: EngineSpec, hint: str) -> dict[str, Any]:
-    """The plugin's settings for one request at a time, on the spec's threads and in its precision.
-
-    Threads go where the process is allowed to run: the harness pins, not the plugin. Hyper-threads and small cores
-    count as threads, so that the number asked for can be had.
-    """
-    return {
-        "INFERENCE_PRECISION_HINT": hint,
-        "EXECUTION_MODE_HINT": "ACCURACY",
-        "PERFORMANCE_HINT": "LATENCY",
-        "NUM_STREAMS": "1",
-        "INFERENCE_NUM_THREADS": spec.threads,
-        "ENABLE_CPU_PINNING": False,
-        "ENABLE_HYPER_THREADING": True,
-        "SCHEDULING_CORE_TYPE": "ANY_CORE",
-    }
 
 
 def find_node_dtype(node_type: str, exec_type: str) -> str:

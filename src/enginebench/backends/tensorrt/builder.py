@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from enginebench.backends.tensorrt.library import NOISE, Library, is_lean
 from enginebench.backends.tensorrt.settings import LAST_WEAK_MAJOR, OTHER_RANGES, BuildSettings
 from enginebench.core.errors import ArtifactError, BackendUnavailable, UsageError
 from enginebench.core.store import write_atomic
+from enginebench.engines.tensorrt_library import NOISE, Library, is_lean
 
 if TYPE_CHECKING:
     from enginebench.core.protocols import Array
@@ -84,10 +84,8 @@ def build_plan(
     Args:
         library: whose builder it is.
         onnx: the graph; external weights beside it are found.
-        settings: how to build.
         plan: where to write it.
         batches: arrays to calibrate on, for weak typing in INT8.
-        note: called with progress.
 
     Raises:
         ArtifactError: the graph cannot be parsed (the message has every error of the parser) or built.

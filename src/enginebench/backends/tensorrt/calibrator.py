@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from enginebench.backends import cuda
-from enginebench.backends.tensorrt.library import import_tensorrt
 from enginebench.backends.tensorrt.settings import adapt_cache
 from enginebench.core.store import write_atomic
+from enginebench.engines import cuda
+from enginebench.engines.tensorrt_library import import_tensorrt
 
 if TYPE_CHECKING:
     from enginebench.core.protocols import Array

@@ -1,50 +1,30 @@
-"""A plan that runs: on a stream of its own, from buffers of its own, timed by CUDA events."""
+"""What a plan says of itself: its tensors, its profile, and, while it runs, its layers."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
-from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
 from msgspec.structs import replace
 
-from enginebench.backends import cuda
 from enginebench.backends.proof.kernels import can_watch, watch_kernels
 from enginebench.backends.proof.precision import prove_precision
-from enginebench.backends.request import explain_closed, explain_unbound
-from enginebench.backends.tensorrt.library import Library
+from enginebench.backends.request import explain_unbound
 from enginebench.backends.tensorrt.settings import read_device, read_shapes
-from enginebench.core.errors import ArtifactError, FeedError, MeasurementError, UsageError
-from enginebench.core.feeds import check_feeds
+from enginebench.core.errors import ArtifactError, MeasurementError
 from enginebench.core.precisions import UNKNOWN
 from enginebench.core.records import Artifact, EngineSpec, LayerProfile, ShapeRange, TensorSpec
 from enginebench.core.shapes import fix_shapes
+from enginebench.engines.tensorrt import PlanEngine, find_dtype
+from enginebench.engines.tensorrt_library import Library
 
 if TYPE_CHECKING:
     from enginebench.backends.abilities import ToolReader
-    from enginebench.core.protocols import Array, Feeds, RunCall
 
 # Enough for shares that do not move; the profiler slows every layer alike.
 PROFILED_RUNS = 20
-
-# What 8.6 makes of INT64.
-NARROWED = "TensorRT before 9, which reads INT64 as INT32, does not take"
-
-# TensorRT's names of element types that NumPy has, too.
-DTYPES = {
-    "FLOAT": "float32",
-    "HALF": "float16",
-    "INT8": "int8",
-    "INT32": "int32",
-    "INT64": "int64",
-    "UINT8": "uint8",
-    "BOOL": "bool",
-}
 
 
 def read_tensors(trt: Any, engine: Any) -> tuple[tuple[TensorSpec, ...], tuple[TensorSpec, ...]]:
@@ -90,32 +70,40 @@ def read_shape(dims: Any, name: str) -> tuple[int | str, ...]:
     )
 
 
-def find_dtype(engine: Any, name: str) -> str:
-    """NumPy's name of a tensor's element type.
+def describe_tensors(
+    trt: Any, plan: Any, artifact: Artifact, options: dict[str, str]
+) -> tuple[tuple[TensorSpec, ...], tuple[TensorSpec, ...]]:
+    """The engine's own tensors; INT64 where the graph has it, of which TensorRT 8.6 makes INT32.
 
     Raises:
-        ArtifactError: NumPy has no such type.
+        ArtifactError: the plan is of another graph.
+        UsageError: option `shapes` contradicts it.
     """
-    found = engine.get_tensor_dtype(name).name
-    if found not in DTYPES:
-        raise ArtifactError(
-            f"tensor {name!r} is {found}, which NumPy does not have; keep inputs and outputs in FP32 or FP16"
-        )
-    return DTYPES[found]
+    inputs, outputs = read_tensors(trt, plan)
+    for found, named in ((inputs, artifact.inputs), (outputs, artifact.outputs)):
+        if named and {s.name for s in found} != {s.name for s in named}:
+            raise ArtifactError(
+                f"{artifact.path} has {', '.join(s.name for s in found)} where its artifact says "
+                f"{', '.join(s.name for s in named)}; build it again"
+            )
+    long = {s.name for s in (*artifact.inputs, *artifact.outputs) if s.dtype == "int64"}
+    inputs, outputs = (
+        tuple(replace(s, dtype="int64") if s.dtype == "int32" and s.name in long else s for s in side)
+        for side in (inputs, outputs)
+    )
+    return fix_shapes(inputs, read_shapes(options["shapes"])), outputs
 
 
-class PlanEngine:
-    """A plan and its context. Buffers are made when shapes change; the graph, too.
+class WatchedPlanEngine(PlanEngine):
+    """The engine of an artifact, and what TensorRT's inspector and profiler say of it.
 
     Args:
         library: whose plan it is.
-        plan: the library's engine.
         artifact: what the plan is to be.
         spec: how it is run.
         options: those of `spec` and the defaults of all others.
         reader: of the inspector's text.
-        create_context: makes a context of the plan, where the plan alone does not know how.
-        on_close: called before the plan is freed.
+        others: as the engine itself takes them.
     """
 
     def __init__(
@@ -126,80 +114,13 @@ class PlanEngine:
         spec: EngineSpec,
         options: dict[str, str],
         reader: ToolReader | None,
-        *,
-        create_context: Callable[[], Any] | None = None,
-        on_close: Callable[[], None] = lambda: None,
+        **others: Any,
     ) -> None:
-        self._library = library
-        self._name = spec.backend
-        self._engine = plan
-        self._options = options
+        read_device(spec)
         self._reader = reader
-        self._index = read_device(spec)
-        self._create_context = create_context or plan.create_execution_context
-        self._on_close = on_close
-        self._filler: cuda.DeviceBuffer | None = None
-        self.inputs, self.outputs = self._describe(artifact)
-        self._stream: cuda.Stream | None = cuda.Stream()
-        self._context = self._make_context()
-        self._host: dict[str, cuda.PinnedArray] = {}
-        self._device: dict[str, cuda.DeviceBuffer] = {}
-        self._graph: cuda.Graph | None = None
-        self._timed: cuda.TimedRun | None = None
-        self._layer_times: dict[str, float] = {}
-
-    @property
-    def run(self) -> RunCall:
-        """The call that computes the outputs from what was bound, and returns when they are complete."""
-        self._open_stream()
-        if self._timed is None:
-            raise explain_unbound(self._name)
-        return self._timed.call
-
-    def bind(self, feeds: Feeds) -> None:
-        """Copies the arrays to the GPU, through pinned memory; new shapes get new buffers."""
-        stream = self._open_stream()
-        check_feeds(self.inputs, feeds)
-        self._layer_times = {}
-        if any(name not in self._host or self._host[name].array.shape != feeds[name].shape for name in feeds):
-            self._allocate(feeds)
-        else:
-            stream.synchronize()  # a copy that is still on its way reads the pinned memory
-        for name, array in feeds.items():
-            pinned = self._host[name].array
-            np.copyto(pinned, array)
-            if pinned.dtype != array.dtype and not np.array_equal(pinned, array):
-                raise FeedError(f"input {name!r} holds {array.flat[np.abs(array).argmax()]}, which {NARROWED}")
-            self._copy_in(name)
-        if self._timed is None:
-            self._prepare()
-
-    def fetch(self) -> dict[str, Array]:
-        """Copies of the outputs of the last run."""
-        stream = self._open_stream()
-        if self._timed is None:
-            raise explain_unbound(self._name)
-        for spec in self.outputs:
-            if spec.name in self._device:
-                cuda.copy_to_host(self._host[spec.name], self._device[spec.name], stream)
-        stream.synchronize()
-        return {spec.name: self._host[spec.name].array.astype(spec.dtype) for spec in self.outputs}
-
-    def last_device_ns(self) -> int:
-        """Device time of the last run, by CUDA events around it."""
-        if self._timed is None:
-            raise explain_unbound(self._name)
-        return self._timed.last_device_ns()
-
-    def last_enqueue_ns(self) -> int:
-        """Host time that the last run took to enqueue."""
-        if self._timed is None:
-            raise explain_unbound(self._name)
-        return self._timed.last_enqueue_ns()
-
-    def flush_cache(self) -> None:
-        """Overwrites the GPU's last-level cache."""
-        self._filler = cuda.flush_cache(self._filler, self._index, self._open_stream())
+        super().__init__(
+            library, plan, *describe_tensors(library.trt, plan, artifact, options), spec, options, **others
+        )
 
     def profile_layers(self) -> LayerProfile:
         """The engine's layers; a profiler slows whatever it watches, so that they sum to more than a run.
@@ -251,164 +172,10 @@ class PlanEngine:
     def _write_profile(self, folder: Path) -> tuple[Path, Path]:
         """(layers, times) as files of trtexec's form; profiled once for what was bound."""
         layers, profile = folder / "layers.json", folder / "profile.json"
-        self._layer_times = self._layer_times or self.time_layers(PROFILED_RUNS)
+        self._watched = self._watched or self.time_layers(PROFILED_RUNS)
         layers.write_text(self.inspect(), encoding="utf-8")
-        profile.write_text(format_profile(self._layer_times, PROFILED_RUNS), encoding="utf-8")
+        profile.write_text(format_profile(self._watched, PROFILED_RUNS), encoding="utf-8")
         return layers, profile
-
-    def close(self) -> None:
-        """Frees everything on the GPU; may be called twice."""
-        self._forget_run()
-        self._free_buffers()
-        if self._stream is not None:
-            self._on_close()
-        self._context = self._engine = None
-        if self._filler is not None:
-            self._filler.close()
-            self._filler = None
-        if self._stream is not None:
-            self._stream.close()
-            self._stream = None
-
-    def __enter__(self) -> PlanEngine:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
-
-    def _open_stream(self) -> cuda.Stream:
-        if self._stream is None:
-            raise explain_closed(self._name)
-        return self._stream
-
-    def _describe(self, artifact: Artifact) -> tuple[tuple[TensorSpec, ...], tuple[TensorSpec, ...]]:
-        """The engine's own tensors; INT64 where the graph has it, of which TensorRT 8.6 makes INT32.
-
-        Raises:
-            ArtifactError: the plan is of another graph.
-            UsageError: option `shapes` contradicts it.
-        """
-        inputs, outputs = read_tensors(self._library.trt, self._engine)
-        for found, named in ((inputs, artifact.inputs), (outputs, artifact.outputs)):
-            if named and {s.name for s in found} != {s.name for s in named}:
-                raise ArtifactError(
-                    f"{artifact.path} has {', '.join(s.name for s in found)} where its artifact says "
-                    f"{', '.join(s.name for s in named)}; build it again"
-                )
-        long = {s.name for s in (*artifact.inputs, *artifact.outputs) if s.dtype == "int64"}
-        inputs, outputs = (
-            tuple(replace(s, dtype="int64") if s.dtype == "int32" and s.name in long else s for s in side)
-            for side in (inputs, outputs)
-        )
-        return fix_shapes(inputs, read_shapes(self._options["shapes"])), outputs
-
-    def _make_context(self) -> Any:
-        """A context on the chosen profile."""
-        context = self._library.require(self._create_context(), "cannot create a context", MeasurementError)
-        text = self._options["profile_index"]
-        if not text.isdecimal() or int(text) >= self._engine.num_optimization_profiles:
-            raise UsageError(
-                f"profile_index={text}: the plan has {self._engine.num_optimization_profiles} profiles, counted from 0"
-            )
-        stream = self._open_stream()
-        self._library.require(context.set_optimization_profile_async(int(text), stream.handle), "refuses the profile")
-        stream.synchronize()
-        return context
-
-    def _allocate(self, feeds: Feeds) -> None:
-        """Fresh buffers for these shapes; the run is made anew."""
-        self._forget_run()
-        self._open_stream().synchronize()
-        self._free_buffers()
-        for spec in self.inputs:
-            self._make_buffers(spec, feeds[spec.name].shape)
-        self._set_shapes()
-        for spec in self.outputs:
-            shape = tuple(int(d) for d in self._context.get_tensor_shape(spec.name))
-            if min(shape, default=0) < 0:
-                raise ArtifactError(
-                    f"output {spec.name!r} has a shape that depends on the data, {shape}; this engine needs to know it "
-                    "before the run. Engine trtexec can time such a plan"
-                )
-            self._make_buffers(spec, shape)
-        self._set_addresses()
-
-    def _make_buffers(self, spec: TensorSpec, shape: tuple[int, ...]) -> None:
-        self._host[spec.name] = pinned = cuda.PinnedArray(shape, find_dtype(self._engine, spec.name))
-        if spec.dtype.startswith("float"):
-            pinned.array.fill(np.nan)  # an output that no run has filled cannot pass for an answer
-        if self._engine.get_tensor_location(spec.name) == self._library.trt.TensorLocation.DEVICE:
-            self._device[spec.name] = cuda.DeviceBuffer(pinned.array.nbytes)
-
-    def _set_shapes(self) -> None:
-        for spec in self.inputs:
-            shape = self._host[spec.name].array.shape
-            if not self._context.set_input_shape(spec.name, shape):
-                profile = int(self._options["profile_index"])
-                low, best, high = (tuple(d) for d in self._engine.get_tensor_profile_shape(spec.name, profile))
-                raise ArtifactError(
-                    f"input {spec.name!r} of shape {shape} lies outside the plan's profile {profile} "
-                    f"(min {low}, opt {best}, max {high}): {self._library.log.take()}"
-                )
-        missing = self._context.infer_shapes()
-        if missing:
-            raise ArtifactError(f"{self._library.title} cannot infer shapes without values for {', '.join(missing)}")
-
-    def _set_addresses(self) -> None:
-        for name, pinned in self._host.items():
-            address = self._device[name].address if name in self._device else pinned.address
-            self._library.require(self._context.set_tensor_address(name, address), f"refuses the buffer of {name!r}")
-
-    def _copy_in(self, name: str) -> None:
-        if name in self._device:
-            cuda.copy_to_device(self._device[name], self._host[name], self._open_stream())
-
-    def _prepare(self) -> None:
-        """One run that sets everything up, then, if asked for, the graph."""
-        stream = self._open_stream()
-        enqueue: Callable[[], object] = partial(self._context.execute_async_v3, stream.handle)
-        self._library.require(enqueue(), "cannot run the plan", MeasurementError)
-        stream.synchronize()
-        if self._options["graph"] == "1":
-            self._refuse_host_inputs()
-            self._graph = self._capture(stream, enqueue)
-            enqueue = cuda.make_graph_launch(self._graph, stream)
-        self._timed = cuda.TimedRun(stream, enqueue, spin=self._options["spin"] == "1")
-
-    def _refuse_host_inputs(self) -> None:
-        """Checks that every input is read on the GPU: a graph would keep the first values of those the host reads."""
-        kept = ", ".join(spec.name for spec in self.inputs if spec.name not in self._device)
-        if kept:
-            raise ArtifactError(
-                f"{self._name}:graph=1 would keep the first values of {kept}, which the host reads; give graph=0"
-            )
-
-    def _capture(self, stream: cuda.Stream, enqueue: Callable[[], object]) -> cuda.Graph:
-        what = f"cannot capture this plan as a CUDA graph; use {self._name}:graph=0, on every side of a comparison"
-        refusal = ArtifactError(f"{self._library.title} {what}")
-        ask = getattr(self._context, "is_stream_capturable", None)  # of TensorRT for RTX alone
-        if ask is not None and not ask(stream.handle):
-            raise refusal
-        try:
-            return cuda.capture_graph(stream, lambda: self._library.require(enqueue(), what))
-        except MeasurementError as error:
-            raise ArtifactError(f"{refusal}. {error}") from error
-
-    def _free_buffers(self) -> None:
-        for pinned in self._host.values():
-            pinned.close()
-        for buffer in self._device.values():
-            buffer.close()
-        self._host, self._device = {}, {}
-
-    def _forget_run(self) -> None:
-        if self._timed is not None:
-            self._timed.close()
-        if self._graph is not None:
-            self._graph.close()
-        self._timed = self._graph = None
 
 
 def make_layer_times(trt: Any) -> Any:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from enginebench.backends.tensorrt.library import MODULES, RTX_MODULE
 from enginebench.backends.tensorrt.settings import BUILD_OPTIONS, SWITCH
 from enginebench.core.entry import Entry, Option
+from enginebench.engines.tensorrt_library import MODULES, RTX_MODULE
 
 TENSORRT = Entry(
     name="tensorrt",

@@ -19,7 +19,6 @@ from msgspec.structs import replace
 from enginebench.backends.request import check_request, read_number, read_options
 from enginebench.backends.tensorrt.builder import MIB, build_plan
 from enginebench.backends.tensorrt.entries import TENSORRT_RTX
-from enginebench.backends.tensorrt.library import LAYERS, RTX_MODULE, Library
 from enginebench.backends.tensorrt.plan_store import (
     UNKNOWN_GPU,
     PlanRecord,
@@ -33,10 +32,11 @@ from enginebench.core.caveats import make_caveat
 from enginebench.core.errors import ArtifactError, BackendUnavailable, MissingDependency, UsageError
 from enginebench.core.records import AheadOfTime, Artifact, Availability, Caveat, EngineSpec, Precision
 from enginebench.core.store import write_atomic
+from enginebench.engines.tensorrt_library import LAYERS, RTX_MODULE, Library
 
 if TYPE_CHECKING:
     from enginebench.backends.abilities import ToolReader
-    from enginebench.backends.tensorrt.engine import PlanEngine
+    from enginebench.backends.tensorrt.engine import WatchedPlanEngine
     from enginebench.backends.tensorrt.settings import BuildSettings
 
 
@@ -162,7 +162,7 @@ class TensorRtRtxBackend:
         plan = keep_plan(PlanStore(out_dir / "plans"), record, artifact, spec, build, settings.profiles)
         return replace(plan, made_by={NAME: LIBRARY.version}, ahead_of_time=self._read_ahead(Path(plan.path)))
 
-    def load(self, artifact: Artifact, spec: EngineSpec) -> PlanEngine:
+    def load(self, artifact: Artifact, spec: EngineSpec) -> WatchedPlanEngine:
         """The plan, compiled for this GPU and ready for arrays; what was compiled before is found again.
 
         Raises:
@@ -173,7 +173,7 @@ class TensorRtRtxBackend:
         check_request(artifact, spec, ("plan",), PRECISIONS, (spec.device,))
         options = read_options(spec, OPTIONS)
         plan = open_plan(Path(artifact.path), spec, options)
-        from enginebench.backends.tensorrt.engine import PlanEngine
+        from enginebench.backends.tensorrt.engine import WatchedPlanEngine
 
         if options["weight_budget_mb"]:
             plan.weight_streaming_budget_v2 = (
@@ -182,7 +182,7 @@ class TensorRtRtxBackend:
         config = configure(plan, options)
         path = self._find_cache(artifact, spec)
         cache = take_cache(config, path)
-        return PlanEngine(
+        return WatchedPlanEngine(
             LIBRARY,
             plan,
             artifact,
@@ -300,7 +300,7 @@ def open_plan(path: Path, spec: EngineSpec, options: dict[str, str]) -> Any:
     """
     judge_validity(path, read_device(spec))
     try:
-        from enginebench.backends import cuda
+        from enginebench.engines import cuda
     except ImportError as error:
         raise MissingDependency(
             "cuda.bindings, which runs the plans of TensorRT for RTX,", str(TENSORRT_RTX.fix)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import shlex
 from collections.abc import Sequence
 from ctypes import CDLL
@@ -33,8 +32,6 @@ OTHER_RANGES = (
     "enginebench build GRAPH --engine tensorrt --weak-typing --precision int8 --calib F.npz --calib-cache NEW.cache; "
     "or make Q/DQ nodes of the ranges: enginebench quantize GRAPH --to int8 --calib-cache FILE"
 )
-# Errors of 8.6 after which it builds on, timing every kernel anew.
-TIMING_CACHE_LOST = re.compile(r"myelinCache\.h::deserialize|The timing cache will not be used")
 
 BUILD_OPTIONS = {
     "weak_typing": Option(

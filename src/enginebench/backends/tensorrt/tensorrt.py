@@ -5,17 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
-from enginebench.backends import cuda
 from enginebench.backends.abilities import Reader
 from enginebench.backends.request import check_request, read_options
 from enginebench.backends.tensorrt.builder import build_plan, check_flags, check_version, read_batches, require_builder
-from enginebench.backends.tensorrt.engine import PlanEngine, fix_to_profile, read_allowed, read_tensors
+from enginebench.backends.tensorrt.engine import WatchedPlanEngine, fix_to_profile, read_allowed, read_tensors
 from enginebench.backends.tensorrt.entries import TENSORRT
-from enginebench.backends.tensorrt.library import LEAN_NOTE, Library, import_tensorrt, is_lean
 from enginebench.backends.tensorrt.opsets import find_newest_opset
 from enginebench.backends.tensorrt.plan_store import PlanRecord, PlanStore, describe_gpu, keep_plan
 from enginebench.backends.tensorrt.settings import (
@@ -27,8 +25,11 @@ from enginebench.backends.tensorrt.settings import (
     run_at_best,
 )
 from enginebench.core.caveats import make_caveat
-from enginebench.core.errors import ArtifactError, BackendUnavailable
+from enginebench.core.errors import BackendUnavailable
 from enginebench.core.records import Artifact, Availability, Caveat, EngineSpec, Precision
+from enginebench.engines import cuda
+from enginebench.engines.tensorrt import load_plan
+from enginebench.engines.tensorrt_library import LEAN_NOTE, Library, import_tensorrt, is_lean
 
 if TYPE_CHECKING:
     from enginebench.backends.abilities import ToolReader
@@ -105,7 +106,7 @@ class TensorRtBackend:
         build = partial(self._build, artifact, settings, options, spec.batch)
         return keep_plan(PlanStore(out_dir / "plans"), record, artifact, spec, build, settings.profiles)
 
-    def load(self, artifact: Artifact, spec: EngineSpec) -> PlanEngine:
+    def load(self, artifact: Artifact, spec: EngineSpec) -> WatchedPlanEngine:
         """The plan, ready for arrays.
 
         Raises:
@@ -117,8 +118,8 @@ class TensorRtBackend:
         cuda.use_device(read_device(spec))
         check_version(LIBRARY)
         LIBRARY.load_plugins(read_plugins(options))
-        plan = load_plan(Path(artifact.path), options)
-        return PlanEngine(LIBRARY, plan, artifact, spec, options, self._reader)
+        plan = load_plan(LIBRARY, Path(artifact.path), options)
+        return WatchedPlanEngine(LIBRARY, plan, artifact, spec, options, self._reader)
 
     def describe_reader(self, spec: EngineSpec) -> Reader:
         """TensorRT, and the newest operator set that this version reads."""
@@ -156,7 +157,7 @@ class TensorRtBackend:
     def _adopt(self, artifact: Artifact, options: dict[str, str]) -> Artifact:
         """A finished plan with the inputs and outputs that it names itself."""
         LIBRARY.load_plugins(read_plugins(options))
-        engine = load_plan(Path(artifact.path), options)
+        engine = load_plan(LIBRARY, Path(artifact.path), options)
         inputs, outputs = read_tensors(trt, engine)
         return replace(
             artifact,
@@ -179,22 +180,3 @@ GUESSED_RANGES = make_caveat("random_calibration.tensorrt")
 def create_backend(cache_dir: Path | None) -> TensorRtBackend:
     """The backend."""
     return TensorRtBackend(cache_dir)
-
-
-def load_plan(path: Path, options: dict[str, str]) -> Any:
-    """The engine of a plan.
-
-    Raises:
-        ArtifactError: TensorRT refuses it.
-    """
-    runtime = LIBRARY.make(trt.Runtime, "a runtime")
-    if options["host_code"] == "1":
-        runtime.engine_host_code_allowed = True
-    lean = " (the lean runtime, which takes plans built with --version-compatible)" if is_lean(trt) else ""
-    engine = runtime.deserialize_cuda_engine(path.read_bytes())
-    if engine is None:
-        raise ArtifactError(
-            f"TensorRT cannot load {path}{lean}: {LIBRARY.log.take()}. A plan belongs to the version and the kind of "
-            f"GPU that it was built for; this is TensorRT {trt.__version__}"
-        )
-    return engine

@@ -22,7 +22,6 @@ import torch
 import torch._inductor.config as inductor
 
 from enginebench.backends.proof.precision import Operator
-from enginebench.backends.torch.graph_breaks import listen_to_left
 from enginebench.backends.torch.operators import (
     GENERATED,
     WATCHED_KERNEL,
@@ -32,6 +31,7 @@ from enginebench.backends.torch.operators import (
     moves_memory,
     name_modules,
 )
+from enginebench.engines.pytorch_compile import listen_to_left
 
 # The logger to which PyTorch writes what its compiler did, one record a finding, and the finding that is wanted.
 TRACE = "torch.__trace"
@@ -220,7 +220,6 @@ def settle_origins(calls: Sequence[RawCall], graph: Mapping[str, TracedNode]) ->
 
     Args:
         calls: of one graph, in the order of the code.
-        graph: that was traced.
     """
     owner: dict[str, int] = {}
     libraries = [call for call in calls if call.library and call.origins]
@@ -360,7 +359,6 @@ def name_nodes(
     """The nodes of a traced graph that compute, by name.
 
     Args:
-        nodes: of torch.fx.
         kinds: path -> class of the modules that have no children.
         seen: (path, operator) -> how many of them the graphs before had; those of this one are added.
         within: path of the module whose code was traced, from which the nodes' own paths start.

@@ -2,27 +2,22 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
-import torch.fx
 from msgspec.structs import replace
 
-from enginebench.backends.torch.cast import cast_module
-from enginebench.backends.torch.engine import flatten_tensors
 from enginebench.core.errors import ModelError, UsageError
 from enginebench.core.feeds import random_feeds
-from enginebench.core.names import known
 from enginebench.core.records import Artifact, EngineSpec, TensorSpec
 from enginebench.core.shapes import concrete_shape
+from enginebench.engines.pytorch_module import find_reason, flatten_tensors, fold_part, place_module
 
 if TYPE_CHECKING:
     from enginebench.core.protocols import ModuleLoader
 
 
-NORMS = (torch.nn.BatchNorm1d, torch.nn.BatchNorm2d, torch.nn.BatchNorm3d)
 # Of the largest output. Folding rounds 50 layers of resnet50 to 4e-7 of it; a norm in the wrong place is off by tenths.
 TOLERANCE = 1e-4
 
@@ -44,7 +39,7 @@ def fold_batch_norms(module: Any, name: str, checks: Iterable[Sequence[Any]]) ->
             once it is folded.
     """
     obstacles: list[str] = []
-    folded = _fold_part(module, obstacles)
+    folded = fold_part(module, obstacles)
     if folded is module:
         why = f" in what torch.fx can trace: {obstacles[0]}" if obstacles else ""
         raise ModelError(
@@ -52,33 +47,6 @@ def fold_batch_norms(module: Any, name: str, checks: Iterable[Sequence[Any]]) ->
         )
     _check_answers(module, folded, name, checks)
     return folded
-
-
-def _fold_part(part: Any, obstacles: list[str]) -> Any:
-    """The part, folded; itself if there is nothing to fold. What cannot be traced is added to `obstacles`."""
-    from torch.fx.experimental.optimization import fuse
-
-    children = part._modules  # with those that are None or have two names, which `named_children` leaves out
-    if not children:
-        return part
-    try:
-        traced = torch.fx.symbolic_trace(part)
-    except Exception as error:
-        obstacles.append(f"{type(part).__name__}: {_find_reason(error)}")
-        parts = {path: child and _fold_part(child, obstacles) for path, child in children.items()}
-        if all(parts[path] is child for path, child in children.items()):
-            return part
-        around = copy.copy(part)
-        around._modules = parts
-        return around
-    folded = fuse(traced, no_trace=True)
-    return folded if count_norms(folded) < count_norms(traced) else part
-
-
-def count_norms(graph: torch.fx.GraphModule) -> int:
-    """Batch norms that a traced module calls."""
-    calls = (node.target for node in graph.graph.nodes if node.op == "call_module")
-    return sum(isinstance(graph.get_submodule(str(path)), NORMS) for path in calls)
 
 
 def _check_answers(module: Any, folded: Any, name: str, checks: Iterable[Sequence[Any]]) -> None:
@@ -89,7 +57,7 @@ def _check_answers(module: Any, folded: Any, name: str, checks: Iterable[Sequenc
     except Exception as error:
         raise ModelError(
             f"batch norms of {name} were folded, but it cannot be checked that its answers stay the same: "
-            f"{_find_reason(error)}. Leave out fold_bn=1"
+            f"{find_reason(error)}. Leave out fold_bn=1"
         ) from error
     for wanted, found in pairs:
         largest = float(wanted.abs().max()) if wanted.numel() else 0.0
@@ -116,18 +84,14 @@ def _answer_first(module: Any, checks: Iterable[Sequence[Any]]) -> tuple[Sequenc
     raise refusal
 
 
-def _find_reason(error: Exception) -> str:
-    return (str(error).strip().splitlines() or [type(error).__name__])[0]
-
-
 # Two samples show a norm that was folded along the wrong axis; 256 take resnet50 half a minute on four cores.
 CHECK_BATCH = 2
 
 
 def load_ready_module(
-    artifact: Artifact, spec: EngineSpec, options: Mapping[str, str], loader: ModuleLoader | None, device: str = "cpu"
+    artifact: Artifact, spec: EngineSpec, options: Mapping[str, str], loader: ModuleLoader | None
 ) -> Any:
-    """The module on `device`, as the options and the precision of the request want it.
+    """The module on its device, as the options and the precision of the request want it.
 
     Raises:
         UsageError: the backend was opened without a loader.
@@ -136,10 +100,7 @@ def load_ready_module(
     module = load_module(artifact, loader)
     if options["fold_bn"] == "1":
         module = fold_batch_norms(module, artifact.model, make_checks(artifact.inputs, spec.batch))
-    module = module.to(torch.device(device))
-    if options["channels_last"] == "1":
-        module = module.to(memory_format=torch.channels_last)
-    return cast_module(module, artifact, known(spec.precision), autocast=options["cast"] == "autocast")
+    return place_module(module, artifact, spec, options)
 
 
 def make_checks(specs: Sequence[TensorSpec], batch: int) -> Iterator[list[Any]]:

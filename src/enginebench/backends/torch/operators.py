@@ -137,7 +137,6 @@ def read_operator_times(events: Sequence[Any], kinds: Mapping[str, str] | None =
     graph spends outside of them.
 
     Args:
-        events: of one run.
         kinds: path -> class of the modules that are layers; operators of others are layers of their own.
     """
     graphs = list(_list_graphs(events))

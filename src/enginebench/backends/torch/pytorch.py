@@ -11,16 +11,17 @@ import torch
 from enginebench.backends.torch.cast import PRECISIONS as TORCH_PRECISIONS
 from enginebench.backends.torch.cast import check_torch_request
 from enginebench.backends.torch.cuda_engine import (
-    CudaTorchEngine,
+    WatchedCudaTorchEngine,
     check_cuda_request,
     is_cuda,
     load_cuda_engines,
     probe_cuda,
 )
-from enginebench.backends.torch.engine import TorchEngine, prepare_torch
+from enginebench.backends.torch.engine import WatchedTorchEngine
 from enginebench.backends.torch.entries import PYTORCH
 from enginebench.backends.torch.module import load_ready_module
 from enginebench.core.records import Artifact, Availability, EngineSpec
+from enginebench.engines.pytorch import prepare_torch
 
 if TYPE_CHECKING:
     from enginebench.core.protocols import ModuleLoader
@@ -50,7 +51,7 @@ class PytorchBackend:
             check_torch_request(artifact, spec, OPTIONS)
         return artifact
 
-    def load(self, artifact: Artifact, spec: EngineSpec) -> TorchEngine | CudaTorchEngine:
+    def load(self, artifact: Artifact, spec: EngineSpec) -> WatchedTorchEngine | WatchedCudaTorchEngine:
         """An engine on `spec.threads` threads, which are the process's from now on.
 
         Raises:
@@ -61,24 +62,24 @@ class PytorchBackend:
 
     def load_several(
         self, artifact: Artifact, specs: Sequence[EngineSpec]
-    ) -> Sequence[TorchEngine] | Sequence[CudaTorchEngine]:
+    ) -> Sequence[WatchedTorchEngine] | Sequence[WatchedCudaTorchEngine]:
         """An engine for each spec; they share the module, and on a GPU each has a stream of its own."""
         load = self._load_cuda if is_cuda(specs[0]) else self._load_cpu
         return load(artifact, specs)
 
-    def _load_cpu(self, artifact: Artifact, specs: Sequence[EngineSpec]) -> list[TorchEngine]:
+    def _load_cpu(self, artifact: Artifact, specs: Sequence[EngineSpec]) -> list[WatchedTorchEngine]:
         options = check_torch_request(artifact, specs[0], OPTIONS)
         channels_last = options["channels_last"] == "1"
         prepare_torch(specs[0])
         module = load_ready_module(artifact, specs[0], options, self._loader)
         return [
-            TorchEngine(
+            WatchedTorchEngine(
                 module, artifact.inputs, artifact.outputs, name=NAME, batch=spec.batch, channels_last=channels_last
             )
             for spec in specs
         ]
 
-    def _load_cuda(self, artifact: Artifact, specs: Sequence[EngineSpec]) -> list[CudaTorchEngine]:
+    def _load_cuda(self, artifact: Artifact, specs: Sequence[EngineSpec]) -> list[WatchedCudaTorchEngine]:
         return load_cuda_engines(artifact, specs, PYTORCH.gpu_options, self._loader)
 
 

@@ -9,12 +9,12 @@ import shlex
 import shutil
 import sysconfig
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext, suppress
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import msgspec
 import torch
@@ -24,25 +24,34 @@ from torch._inductor import cpu_vec_isa
 from enginebench.backends.torch.cast import PRECISIONS as TORCH_PRECISIONS
 from enginebench.backends.torch.cast import check_torch_request
 from enginebench.backends.torch.cuda_engine import (
-    CudaLane,
-    CudaTorchEngine,
+    WatchedCudaTorchEngine,
     check_cuda_request,
     is_cuda,
-    prepare_cuda,
     probe_cuda,
     read_device_index,
 )
-from enginebench.backends.torch.engine import TorchEngine, prepare_torch
+from enginebench.backends.torch.engine import WatchedTorchEngine
 from enginebench.backends.torch.entries import PYTORCH_COMPILE
 from enginebench.backends.torch.generated import GeneratedCode
-from enginebench.backends.torch.graph_breaks import compiles_whole, leave_recurrent, refuse_breaks
+from enginebench.backends.torch.graph_breaks import refuse_breaks
 from enginebench.backends.torch.module import load_ready_module
-from enginebench.core.errors import BackendUnavailable, ModelError
+from enginebench.core.errors import ArtifactError, BackendUnavailable, ModelError
 from enginebench.core.records import Artifact, Availability, EngineSpec
-from enginebench.core.store import write_atomic
+from enginebench.core.store import find_cache, write_atomic
+from enginebench.engines.pytorch import prepare_torch
+from enginebench.engines.pytorch_compile import COMPILING_CALLS, compile_module, compiles_whole
+from enginebench.engines.pytorch_cuda import CudaLane, prepare_cuda
 
 if TYPE_CHECKING:
     from enginebench.core.protocols import ModuleLoader, RunCall
+
+
+def find_answers() -> Path:
+    """Where this user keeps which instructions this compiler takes on this machine."""
+    compiler = Path(shutil.which(os.environ.get("CXX") or "g++") or "g++")
+    known = compiler.stat() if compiler.exists() else None
+    facts = str(compiler), known and (known.st_size, known.st_mtime_ns), torch.backends.cpu.get_cpu_capability()
+    return find_cache() / "compilers" / hashlib.sha256(repr(facts).encode()).hexdigest()[:16]
 
 
 def trust_instructions(folder: Path | None) -> None:
@@ -61,7 +70,8 @@ def trust_instructions(folder: Path | None) -> None:
     stored = known.read_text("utf-8") if known.is_file() else None
     if stored is None:
         stored = str(cpu_vec_isa.pick_vec_isa())
-        write_atomic(known, stored.encode())
+        with suppress(ArtifactError):  # a home that cannot be written: then each process asks
+            write_atomic(known, stored.encode())
     inductor.cpp.vec_isa_ok = True
     cpu_vec_isa.valid_vec_isa_list.cache_clear()
     if str(cpu_vec_isa.pick_vec_isa()) != stored:
@@ -105,20 +115,10 @@ _FOLDERS = re.compile(r"(?<![\w)\].])/(?:[\w.~+-]+/)+")
 _TIMES = re.compile(r'"(?:time_taken_ms|found_by_coordesc)":[^,}]*,?|"triton_cache_hash":[^,}]*,?')
 
 
-# With CUDA graphs the first call runs, the second captures and the third is the first to be launched as a graph.
-# Source: PyTorch, torch/_inductor/cudagraph_trees.py.
-COMPILING_CALLS = 3
-# After how many compilations of one function PyTorch gives up, or goes on eagerly without a word; names since 2.6 and
-# before. Source: torch/_dynamo/config.py.
-LIMITS = ("recompile_limit", "accumulated_recompile_limit", "cache_size_limit", "accumulated_cache_size_limit")
-MOST_COMPILATIONS = 10_000
-
-
 class PytorchCompileBackend:
     """`torch` artifacts, compiled for the shapes that are bound.
 
     Args:
-        loader: rebuilds the module.
         cache_dir: where compiled code is kept, so that the next process starts warm; None: PyTorch's own place.
     """
 
@@ -170,7 +170,7 @@ class PytorchCompileBackend:
         inductor.compile_threads = 1
         import torch._inductor.compile_fx  # noqa: F401
 
-    def load(self, artifact: Artifact, spec: EngineSpec) -> TorchEngine | CudaTorchEngine:
+    def load(self, artifact: Artifact, spec: EngineSpec) -> WatchedTorchEngine | WatchedCudaTorchEngine:
         """An engine on `spec.threads` threads, compiled for `spec.batch`; another batch compiles again, in `bind`.
 
         Raises:
@@ -180,18 +180,20 @@ class PytorchCompileBackend:
         """
         return self._load_cuda(artifact, spec) if is_cuda(spec) else self._load_cpu(artifact, spec)
 
-    def _load_cpu(self, artifact: Artifact, spec: EngineSpec) -> TorchEngine:
+    def _load_cpu(self, artifact: Artifact, spec: EngineSpec) -> WatchedTorchEngine:
         options = check_torch_request(artifact, spec, OPTIONS)
         check_tools()
         prepare_torch(spec)
         inductor.freezing = options["freezing"] == "1"
         with use_cache(self._cache_dir):
-            trust_instructions(self._cache_dir / CACHE_NAME if self._cache_dir else None)
-        # Compiling in this process leaves no worker processes behind that would share the cores with the timed loop.
-        inductor.compile_threads = 1
+            trust_instructions(find_answers() if self._cache_dir else None)
+        # Compilers run side by side, started by threads that end with them. Workers, which would stay and share the
+        # cores with the timed loop, are started by this import alone.
+        self.import_ahead()
+        inductor.compile_threads = len(os.sched_getaffinity(0))
         module = load_ready_module(artifact, spec, options, self._loader)
         generated = GeneratedCode(module, fullgraph=compiles_whole(module, options), strict=options["fullgraph"] == "1")
-        return TorchEngine(
+        return WatchedTorchEngine(
             compile_module(module, options),
             artifact.inputs,
             artifact.outputs,
@@ -202,15 +204,15 @@ class PytorchCompileBackend:
             generated=generated,
         )
 
-    def _load_cuda(self, artifact: Artifact, spec: EngineSpec) -> CudaTorchEngine:
+    def _load_cuda(self, artifact: Artifact, spec: EngineSpec) -> WatchedCudaTorchEngine:
         options = check_cuda_request(artifact, spec, PYTORCH_COMPILE.gpu_options)
         check_gpu_tools()
         prepare_cuda(spec, options)
         inductor.freezing = options["freezing"] == "1"
         lane = CudaLane(read_device_index(spec), options["wait"])
-        module = load_ready_module(artifact, spec, options, self._loader, spec.device)
+        module = load_ready_module(artifact, spec, options, self._loader)
         generated = GeneratedCode(module, fullgraph=compiles_whole(module, options), strict=options["fullgraph"] == "1")
-        return CudaTorchEngine(
+        return WatchedCudaTorchEngine(
             compile_module(module, options),
             artifact.inputs,
             artifact.outputs,
@@ -280,22 +282,6 @@ def explain_failure(error: Exception) -> str:
 def create_backend(loader: ModuleLoader | None, cache_dir: Path | None) -> PytorchCompileBackend:
     """The backend, keeping compiled code in `cache_dir`."""
     return PytorchCompileBackend(loader, cache_dir)
-
-
-def compile_module(module: Any, options: dict[str, str]) -> Any:
-    """The module as `torch.compile` wraps it; nothing is compiled before its first call."""
-    import torch._dynamo.config as dynamo
-
-    mode = None if options["mode"] == "default" else options["mode"]
-    if hasattr(dynamo, "allow_rnn"):  # since PyTorch 2.8; without it all that comes behind such a layer runs eagerly
-        dynamo.allow_rnn = True
-    if options["rnn"] == "eager":
-        leave_recurrent(module)
-    # Every batch that is bound is compiled, and every model: one class wraps them all, and PyTorch counts by its code.
-    for name in LIMITS:
-        if hasattr(dynamo, name):
-            setattr(dynamo, name, max(MOST_COMPILATIONS, getattr(dynamo, name)))
-    return torch.compile(module, mode=mode, dynamic=False, fullgraph=compiles_whole(module, options))
 
 
 @contextmanager

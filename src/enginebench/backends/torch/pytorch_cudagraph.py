@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from enginebench.backends.torch.cuda_engine import PRECISIONS as CUDA_PRECISIONS
 from enginebench.backends.torch.cuda_engine import (
-    CudaTorchEngine,
+    WatchedCudaTorchEngine,
     check_cuda_request,
     load_cuda_engines,
     probe_gpu_engine,
@@ -40,7 +40,7 @@ class PytorchCudagraphBackend:
         check_cuda_request(artifact, spec, OPTIONS)
         return artifact
 
-    def load(self, artifact: Artifact, spec: EngineSpec) -> CudaTorchEngine:
+    def load(self, artifact: Artifact, spec: EngineSpec) -> WatchedCudaTorchEngine:
         """An engine that is captured for `spec.batch`; another batch is captured anew, in `bind`.
 
         Raises:
@@ -50,7 +50,7 @@ class PytorchCudagraphBackend:
         """
         return self.load_several(artifact, [spec])[0]
 
-    def load_several(self, artifact: Artifact, specs: Sequence[EngineSpec]) -> list[CudaTorchEngine]:
+    def load_several(self, artifact: Artifact, specs: Sequence[EngineSpec]) -> list[WatchedCudaTorchEngine]:
         """An engine for each spec, captured on a stream of its own; they share the module."""
         return load_cuda_engines(artifact, specs, OPTIONS, self._loader, graph=True)
 

@@ -138,7 +138,6 @@ def check_extra(tool: Trtexec, extra: tuple[str, ...], composed: Sequence[str] =
 
     Args:
         tool: the trtexec that gets them.
-        extra: the arguments.
         composed: what stands before them on the command line.
 
     Raises:

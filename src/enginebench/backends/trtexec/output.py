@@ -72,7 +72,6 @@ def read_bindings(
     """(inputs, outputs) that a run's log names, with the shapes that it ran with.
 
     Args:
-        text: the log.
         types: name -> precision from elsewhere, for 8.6, whose log has no types; float32 for what is not in it.
 
     Raises:

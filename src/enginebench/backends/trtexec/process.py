@@ -11,7 +11,7 @@ from pathlib import Path
 
 from msgspec import Struct
 
-from enginebench.backends.tensorrt.settings import OTHER_RANGES, TIMING_CACHE_LOST
+from enginebench.backends.tensorrt.settings import OTHER_RANGES
 from enginebench.core.errors import (
     ArtifactError,
     BackendUnavailable,
@@ -20,6 +20,7 @@ from enginebench.core.errors import (
     MissingDependency,
     UsageError,
 )
+from enginebench.engines.tensorrt_library import TIMING_CACHE_LOST
 
 # Lines of an error, fatal or internal: `[11/21/2026-01:38:30] [E] text`, with `[TRT]` where the library speaks.
 _ERROR_LINE = re.compile(r"^(?:\[[^\]]*\] )?\[[EF]\] (?P<text>.+)$", re.MULTILINE)

@@ -19,7 +19,6 @@ from enginebench.backends.request import check_request, read_options
 from enginebench.backends.tensorrt.opsets import find_newest_opset
 from enginebench.backends.tensorrt.plan_store import PlanRecord, PlanStore, describe_gpu, keep_plan
 from enginebench.backends.tensorrt.settings import (
-    TIMING_CACHE_LOST,
     BuildSettings,
     adapt_cache,
     check_calib_cache,
@@ -61,6 +60,7 @@ from enginebench.core.records import (
 )
 from enginebench.core.shapes import concrete_shape
 from enginebench.core.store import copy_file, write_atomic
+from enginebench.engines.tensorrt_library import TIMING_CACHE_LOST
 
 if TYPE_CHECKING:
     from enginebench.backends.abilities import ToolReader
@@ -553,8 +553,6 @@ def check_answerable(artifact: Artifact, feed: Feeds, typed: bool = True) -> Non
     """Checks that the arrays match the plan's inputs: trtexec ignores others and invents missing ones.
 
     Args:
-        artifact: the plan.
-        feed: the arrays.
         typed: whether the types of its inputs are known for certain; else only the size of an element is compared.
 
     Raises:

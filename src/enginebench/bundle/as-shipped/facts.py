@@ -13,6 +13,7 @@ import sys
 from collections.abc import Iterator
 from importlib import metadata
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 PROCESSOR = Path("/proc/cpuinfo")
@@ -69,8 +70,11 @@ def find_changes() -> Iterator[str]:
 
 
 def hash_file(path: Path) -> str:
+    digest = hashlib.sha256()
     with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
+        while block := file.read(1 << 20):
+            digest.update(block)
+    return digest.hexdigest()
 
 
 def find_other_versions() -> Iterator[str]:
@@ -116,33 +120,27 @@ def pin() -> None:
     os.sched_setaffinity(0, wanted)
 
 
-def check_feeds(feeds: dict[str, Any]) -> None:
-    """Raises ValueError unless these are all of the model's inputs, each an array of its type and its fixed axes."""
-    specs = {spec["name"]: spec for spec in BUNDLE["artifact"]["inputs"]}
-    problems = [f"the input {name!r} is missing" for name in specs if name not in feeds]
-    problems += [f"the model has no input {name!r}" for name in feeds if name not in specs]
-    for name, array in feeds.items():
-        if name in specs and not fits(array, specs[name]):
-            found = f"{array.dtype} {list(array.shape)}" if hasattr(array, "dtype") else type(array).__name__
-            problems.append(f"the input {name!r} is {found}; expected {describe(specs[name])}")
-    if problems:
-        raise ValueError(f"{'; '.join(problems)}. The model takes {', '.join(map(describe, specs.values()))}")
+def check_gpu(found: str, force: bool) -> None:
+    """Checks that this is the kind of GPU that the plan was built for."""
+    wanted = BUNDLE["gpu"]
+    settle([f"the plan was built for {wanted}; here is {found}"] if wanted not in (None, found) else [], force)
 
 
-def fits(array: Any, spec: dict[str, Any]) -> bool:
-    """Whether an array has the type of an input, its number of axes, and its length along those that are fixed."""
-    shape = getattr(array, "shape", None)
-    if shape is None or (array.dtype.kind != "U" if spec["dtype"] == "str" else str(array.dtype) != spec["dtype"]):
-        return False
-    pairs = zip(spec["shape"], shape, strict=False)
-    return len(shape) == len(spec["shape"]) and all(isinstance(want, str) or want == n for want, n in pairs)
-
-
-def describe(spec: dict[str, Any]) -> str:
-    """An input as `name: float32 [batch, 3, 224, 224]`."""
-    return f"{spec['name']}: {spec['dtype']} [{', '.join(map(str, spec['shape']))}]"
+def name_tensors(side: str) -> tuple[SimpleNamespace, ...]:
+    """The inputs or the outputs, as the engine's file reads them."""
+    specs = BUNDLE["artifact"][side]
+    return tuple(SimpleNamespace(**{"sizes": (), **spec, "shape": tuple(spec["shape"])}) for spec in specs)
 
 
 BUNDLE = read_bundle(HERE / "bundle.json")
+ENGINE = SimpleNamespace(**BUNDLE["engine"])
+ARTIFACT = SimpleNamespace(
+    **{
+        **BUNDLE["artifact"],
+        "path": str(HERE / BUNDLE["artifact"]["path"]),
+        "inputs": name_tensors("inputs"),
+        "outputs": name_tensors("outputs"),
+    }
+)
 require_packages(BUNDLE["requirements"])
 os.environ.update(BUNDLE["environment"])

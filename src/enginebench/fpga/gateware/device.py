@@ -38,7 +38,6 @@ class Device(wiring.Component):
     """The whole design: pins `rx` and `tx`. `computing` is high while the engine works.
 
     Args:
-        network: multipliers fitted.
         lanes: products per clock cycle.
         divisor: clock cycles per bit.
         split: as for `Engine`.

@@ -95,7 +95,6 @@ def list_knobs(
     """Every open axis that is no batch, with what to try for it.
 
     Args:
-        specs: of the inputs.
         batches: {input name: axis of the batch}.
         imgsz: height and width that the graph's metadata name.
         classifies: the graph answers with one row of scores: its pictures are smaller than a detector's.

@@ -68,7 +68,6 @@ def settle_inputs(artifact: Artifact, shapes: Mapping[str, tuple[int, ...]] | No
     """The artifact with what its inputs are like where nobody gives one; with a caveat on each length that is chosen.
 
     Args:
-        artifact: of kind "onnx".
         shapes: input name to whole shape, as the user gave them; they win.
 
     Raises:

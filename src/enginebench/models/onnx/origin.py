@@ -75,7 +75,6 @@ def choose_float(
     Args:
         weights: number of elements by element type.
         ends: element types of the inputs and outputs.
-        metadata: of the graph.
         operators: types of its nodes.
     """
     known = Counter({kind: size for kind, size in weights.items() if kind in FLOATS})
@@ -94,7 +93,6 @@ def read_recipe(metadata: Mapping[str, str], precision: Precision) -> Recipe:
     """The recipe of a graph with Q/DQ nodes: the one it names, if it names this precision, else "qat".
 
     Args:
-        metadata: of the graph.
         precision: of the graph, read from its nodes.
     """
     named, _, recipe = metadata.get(PRECISION_KEY, "").partition("@")

@@ -138,7 +138,6 @@ def calibrate(
     `minmax` reads the data once, the others twice: bins need a range before they can be filled.
 
     Args:
-        artifact: of kind "onnx".
         data: inputs of the graph.
         method: minmax keeps all that was seen; entropy and percentile cut off rare extremes.
         percentile: per cent of the values to keep, above 50 and up to 100; 99.99 if None. For method percentile only.

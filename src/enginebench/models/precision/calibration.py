@@ -111,8 +111,6 @@ def write_calibration_cache(calibration: Calibration, path: Path, tensorrt_versi
     """Writes the ranges as TensorRT's text cache: symmetric scales, range / 127.
 
     Args:
-        calibration: the ranges.
-        path: the file.
         tensorrt_version: of the TensorRT that will read it; it stands in the first line.
 
     Raises:

@@ -128,19 +128,22 @@ def open_data(
         preprocess = _find_preprocess(model, input_size, inputs)
         return _mark_guess(_open_sample_photos(preprocess, inputs, n, seed, split), model, input_size)
     path = check_source(text)
+    assert path is not None  # the words were served
     if not path.is_dir():
         return open_arrays(path, inputs, n)
     images = open_images(path, _find_preprocess(model, input_size, inputs), inputs, n, seed)
     return _mark_guess(images, model, input_size)
 
 
-def check_source(text: str) -> Path:
-    """The folder of pictures, or the file of arrays, that `--data` names.
+def check_source(text: str) -> Path | None:
+    """The folder of pictures, or the file of arrays, that `--data` names; None of a word for data that are here.
 
     Raises:
         UsageError: it is neither.
     """
     path = Path(text)
+    if text in ("digits", "fake", SAMPLE_PHOTOS):
+        return None
     if path.is_dir() or path.suffix.lower() in (".npy", ".npz"):
         return path
     fault = "a file of another kind" if path.exists() else "no such folder"
@@ -155,11 +158,7 @@ def _check_inputs(inputs: Sequence[TensorSpec]) -> None:
 
 
 def _find_preprocess(model: str, input_size: int | None, inputs: Sequence[TensorSpec]) -> Preprocess:
-    """The model's own preprocessing; of one that is the user's, what most models of such pictures take.
-
-    Raises:
-        UsageError: it does not take pictures.
-    """
+    """The model's own preprocessing; of one that is the user's, what most models of such pictures take."""
     if (preprocess := preprocess_for(model, input_size)) is not None:
         return preprocess
     spec = inputs[0]
@@ -322,38 +321,27 @@ def explain_unlabelled(folder: Path, classes: int | None) -> str | None:
     """Why the pictures of a folder have no labels; None if they have.
 
     Args:
-        folder: of pictures.
         classes: how many the model tells apart; None: not known yet, and folders in their order are not questioned.
 
     Raises:
-        ArtifactError: there are no pictures, or a folder is missing from the class index.
-        ParseError: the class index has another form.
+        ArtifactError: there are no pictures.
     """
     files = list_images(folder)
-    if fault := _find_flat(folder, files):
-        return fault
-    if classes is None and not any((folder / name).is_file() for name in CLASS_INDEX_NAMES):
+    named = any((folder / name).is_file() for name in CLASS_INDEX_NAMES)
+    if classes is None and not named and all(path.parent != folder for path in files):
         return None
     try:
         _label_files(folder, files, classes)
-    except _NoClasses as error:
+    except ArtifactError as error:
         return str(error)
     return None
 
 
-class _NoClasses(ArtifactError):
-    """Folders that are not the model's classes."""
-
-
-def _find_flat(folder: Path, files: Sequence[Path]) -> str | None:
-    flat = next((path.name for path in files if path.parent == folder), None)
-    return f"{folder}/{flat} is not in a class folder; expected {folder}/CLASS/{flat}" if flat else None
-
-
 def _label_files(folder: Path, files: Sequence[Path], classes: int | None) -> NDArray[np.int64]:
     names = [path.relative_to(folder).parts[0] for path in files]
-    if fault := _find_flat(folder, files):
-        raise ArtifactError(fault)
+    flat = [path.name for path in files if path.parent == folder]
+    if flat:
+        raise ArtifactError(f"{folder}/{flat[0]} is not in a class folder; expected {folder}/CLASS/{flat[0]}")
     index = read_class_index(folder, classes)
     unknown = sorted({name for name in names if name not in index})
     if unknown:
@@ -382,7 +370,7 @@ def read_class_index(folder: Path, classes: int | None) -> dict[str, int]:
     if folders and all(name.isdecimal() for name in folders):
         return {name: int(name) for name in folders}
     if len(folders) != classes:
-        raise _NoClasses(
+        raise ArtifactError(
             f"{folder} has {len(folders)} class folders, the model {classes or 'an unknown number of'} classes: their "
             f"order says nothing. Put a {CLASS_INDEX_NAMES[0]} into it"
         )

@@ -43,8 +43,6 @@ def write_exclusion(path: Path, names: Iterable[str], remarks: Sequence[str] = (
     """Writes a list that `read_exclusion` reads.
 
     Args:
-        path: the file.
-        names: of nodes.
         remarks: lines for its head, each written as a comment.
 
     Raises:

@@ -135,11 +135,7 @@ def _open_session(model: onnx.ModelProto, options: Any) -> Any:
 
 
 def find_activations(model: onnx.ModelProto) -> list[str]:
-    """Names of the float32 tensors that depend on an input, in the order of the graph.
-
-    Args:
-        model: with inferred types.
-    """
+    """Names of the float32 tensors that depend on an input, in the order of the graph."""
     types = {
         value.name: value.type.tensor_type.elem_type
         for value in (*model.graph.input, *model.graph.value_info, *model.graph.output)
@@ -200,11 +196,9 @@ def observe_histograms(
     """Counts of every watched tensor in equal bins over [-limit, limit].
 
     Args:
-        observer: the graph.
         data: what streams through it.
         batch: entries at a time, at most.
         limits: largest magnitude by tensor; only these are counted, and each must be above zero.
-        bins: how many.
     """
     histograms = {name: np.zeros(bins, np.int64) for name in limits}
     if not limits:  # without names, the runtime would give every output

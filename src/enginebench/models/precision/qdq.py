@@ -116,7 +116,6 @@ def insert_quantizers(
     Args:
         model: a prepared FP32 graph.
         ranges: of its tensors. A node without a range of its input stays as it is.
-        scheme: the recipe.
         per_channel: a scale for each channel of a weight.
         reduce_range: weights in 7 bits, for CPUs whose 8-bit products saturate (no VNNI).
         exclude: names of nodes that stay in FP32 by choice.
@@ -334,7 +333,6 @@ def release_outputs(model: ModelProto, prepared: ModelProto) -> None:
     """Removes the pair before every output of the graph: the last kernel gives floats, and 8 bits of logits are few.
 
     Args:
-        model: with Q/DQ nodes.
         prepared: the same graph before it got them. The quantizer takes a ReLU or Clip away where the levels behind it
             cut the same values off; without the levels it must stand there again.
     """

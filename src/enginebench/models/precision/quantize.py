@@ -337,11 +337,7 @@ def _by_tensorrt_recipe(
 
 
 def _check_coverage(model: ModelProto, path: str) -> float:
-    """Share of multiply-accumulates in 8 bits.
-
-    Raises:
-        ArtifactError: the graph holds no quantized node at all.
-    """
+    """Share of multiply-accumulates in 8 bits."""
     quantizers, dequantizers = count_quantizers(model)
     if not has_quantizers(model):
         raise ArtifactError(

@@ -90,7 +90,6 @@ def quantize_only(prepared: ModelProto, quantized: ModelProto, names: Iterable[s
     Args:
         prepared: the FP32 graph.
         quantized: what a recipe made of it, with the pairs of all nodes.
-        names: of the nodes.
     """
     made = ModelProto()
     made.CopyFrom(prepared)
@@ -202,9 +201,7 @@ def answer(model: ModelProto, feeds: Feeds, threads: int, libraries: Sequence[st
     """The float outputs of a graph by name, in ONNX Runtime's own 8-bit kernels where it has them.
 
     Args:
-        model: the graph.
         feeds: input name -> array [entries, ...].
-        threads: of ONNX Runtime.
         libraries: of its custom operators.
 
     Raises:

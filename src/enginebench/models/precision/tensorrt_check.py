@@ -43,7 +43,6 @@ def refuse_what_tensorrt_refuses(model: ModelProto, what: str) -> None:
     """Checks that no rule of `find_refusals` refuses a graph.
 
     Args:
-        model: the graph.
         what: how to call it in a message.
 
     Raises:

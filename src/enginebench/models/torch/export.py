@@ -81,7 +81,6 @@ def export_onnx(
     the one batch size where it is static; `export_check.batches` says which.
 
     Args:
-        artifact: of kind "torch".
         out: the file to write; weights beyond 2 GB go to `out` + ".data" beside it.
         batch: length of axis 0 of the inputs, ignored where `dynamic_batch`.
         dynamic_batch: leave axis 0 open, under the name "batch".
@@ -288,7 +287,6 @@ def explain_export_error(error: BaseException, model: str, dynamic_batch: bool) 
 
     Args:
         error: what the exporter raised, its causes chained.
-        model: MODEL.
         dynamic_batch: whether the batch axis was to stay open.
     """
     text = "\n".join(str(link) for link in _chain(error))

@@ -9,8 +9,8 @@ from typing import Any
 import torch
 from torch import nn
 
-from enginebench.core.text import name_type
-from enginebench.core.trees import (
+from ...core.text import name_type
+from ...core.trees import (
     HOLE,
     Call,
     is_array,
@@ -33,7 +33,6 @@ class Flat(nn.Module):  # type: ignore[misc]  # PyTorch is not followed by mypy
     """The user's module with its tensors in a row: one argument each, and one tensor or a tuple of them as the answer.
 
     Args:
-        module: the user's.
         call: how it wants to be called, `HOLE` in place of each tensor; None: with the tensors as they come.
         names: of the inputs; None where only the number of them will say.
     """
@@ -96,9 +95,7 @@ def flatten(
     """(the module, flat; its example inputs in a row), on the CPU and without history.
 
     Args:
-        module: the user's.
         given: example inputs, as `core.trees.read_call` reads them.
-        further: more keyword arguments.
 
     Raises:
         ValueError: a leaf is neither a tensor or an array, nor a constant; or there is no tensor.
@@ -149,11 +146,7 @@ def _is_same(a: torch.Tensor, b: torch.Tensor) -> bool:
 
 
 def _read_leaf(name: str, leaf: Any) -> Any:
-    """The tensor that a leaf is, on the CPU; or the constant.
-
-    Raises:
-        ValueError: it is neither.
-    """
+    """The tensor that a leaf is, on the CPU; or the constant."""
     if isinstance(leaf, torch.Tensor):
         return leaf.detach().cpu().clone()
     if is_array(leaf):

@@ -47,7 +47,6 @@ def draw_zeros(module: nn.Module, seed: int) -> int:
 
     Args:
         module: changed in place.
-        seed: of the weights.
     """
     trained = [p for p in module.parameters() if p.requires_grad and p.ndim > 1 and p.numel()]
     zeros = [p for p in trained if not p.any()]
@@ -66,7 +65,6 @@ def calibrate_batch_norm(module: nn.Module, examples: Sequence[torch.Tensor], se
     Args:
         module: changed in place.
         examples: one tensor an input; floats are drawn anew in their shape, other values (token ids) are repeated.
-        seed: of the inputs.
     """
     layers = [m for m in module.modules() if isinstance(m, _BatchNorm) and m.track_running_stats]
     if not layers:

@@ -202,11 +202,7 @@ def _open_whole(ref: ModelRef, path: Path, sha256: str) -> tuple[Flat, tuple[tor
 
 
 def _require_own(sha256: str, path: Path) -> None:
-    """Checks that this process or its parent wrote the pickle: opening one runs the code in it.
-
-    Raises:
-        ModelError: it was not.
-    """
+    """Checks that this process or its parent wrote the pickle: opening one runs the code in it."""
     if not may_open(sha256):
         raise ModelError(
             f"{path} is a pickle that this program did not write. It is not opened, since that would run the code in "
@@ -402,11 +398,7 @@ def write_state(module: nn.Module, path: Path, config: str | None = None) -> Non
 
 
 def _read_state(path: Path) -> State:
-    """The tensors of a state dict file; nothing in it is executed.
-
-    Raises:
-        ModelError: the file does not exist, or it is not a state dict.
-    """
+    """The tensors of a state dict file; nothing in it is executed."""
     try:
         if path.suffix == ".npz":  # of a bundle, which holds no pickle
             with np.load(path, allow_pickle=False) as stored:

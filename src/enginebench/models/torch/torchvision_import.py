@@ -18,7 +18,7 @@ from typing import Any, TypeVar
 
 import torch
 
-from enginebench.core.errors import BackendUnavailable, MissingDependency
+from ...core.errors import BackendUnavailable, MissingDependency
 
 # The operators that torchvision describes while it is imported. Source: torchvision/_meta_registrations.py, 0.28.0.
 SCHEMAS = (

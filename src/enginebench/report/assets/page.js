@@ -157,6 +157,9 @@
     const gone = new Set([...hidden].map((line) => line.dataset.label));
     document.getElementById("count").textContent =
       gone.size ? `${all.size - gone.size} of ${all.size} configurations` : `${all.size} configurations`;
+    for (const figure of document.querySelectorAll("figure[data-row]")) {
+      figure.classList.toggle("filtered", gone.has(figure.dataset.row));
+    }
     for (const view of views.values()) hide(view);
   }
 

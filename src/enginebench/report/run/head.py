@@ -7,7 +7,6 @@ from collections.abc import Iterator, Sequence
 from msgspec import Struct
 
 from enginebench.analyze.headline import Headline
-from enginebench.analyze.standing import TODAY, TODAY_OF_GRAPH
 from enginebench.core.names import show_engine
 from enginebench.core.records import Estimate, Outputs, Validity
 from enginebench.core.text import count_of
@@ -98,11 +97,10 @@ def _format_fastest(document: RunDocument, headline: Headline, rows: dict[str, R
     name, figure = names[row.id], _format_time(row)
     whole = "" if row.status == "ok" else f" ({row.status})"
     ratio = _format_ratio(headline, rows, names)
-    today = not document.spec.get("baseline") and row.requested_precision in ("fp32", "tf32")
-    today = today and row.engine in {name for name, _ in TODAY + TODAY_OF_GRAPH}
-    what = "what you have" if today else "the baseline"
+    what = "what you have" if headline.is_today and not document.spec.get("baseline") else "the baseline"
     if headline.state == "tie":
-        equal = f"are equal within {document.margin:.0%}" if headline.equivalent else "do not differ significantly"
+        few = "are too close for 1 trial each" if row.processes < 2 else "do not differ significantly"
+        equal = f"are equal within {document.margin:.0%}" if headline.equivalent else few
         yield f"{where}no clear winner: {_join([name, *(names[i] for i in headline.tied_with)])} {equal}"
         choice = ", ".join(what if why == "what you have" else why for why in headline.choice)
         yield f"take {name}: {choice}   {figure}{ratio}"

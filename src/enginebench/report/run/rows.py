@@ -18,7 +18,7 @@ from enginebench.analyze.limits.layers import doubt_kernel_times
 from enginebench.analyze.metrics.scores import find_value
 from enginebench.analyze.quantiles import median
 from enginebench.analyze.ranking import RecommendedBy, Ref, rank_results
-from enginebench.analyze.standing import Standing, compare_rows, weigh_ratio
+from enginebench.analyze.standing import Standing, compare_rows
 from enginebench.analyze.summary import Summary
 from enginebench.analyze.versions.builds import BuildEffect, describe_builds, doubt_builds
 from enginebench.core.caveats import limit_to_processes, make_caveat
@@ -251,7 +251,7 @@ def _hold_against_next(rows: Sequence[Row], results: Sequence[Result], margin: f
     held = {}
     for row, slower in pairs:
         found = compare_rows(known[slower.id], known[row.id], margin)
-        if found.ratio is None or weigh_ratio(found, known[slower.id], known[row.id])[0] == "not_given":
+        if found.ratio is None:
             continue
         verdict = found.verdict if found.ratio.n >= MIN_REPETITIONS else None
         held[row.id] = replace(row, ratio_to_next=found.ratio, verdict_to_next=verdict)

@@ -152,9 +152,11 @@ def list_tables(document: RunDocument, *, wide: bool = False) -> list[Section]:
     named = {headline.id for headline in document.headlines}
     sections = []
     for rows in groups:
-        table = make_table(list_columns(rows), rows, wide=wide, keys=lambda row: _list_keys(row, labels))
+        setting = _name_setting(rows[0], varied)
+        title = f"Configurations{f' of {setting}' if setting else ''}, fastest first"
+        table = make_table(list_columns(rows), rows, wide=wide, title=title, keys=lambda row: _list_keys(row, labels))
         lines = [*_rank(rows), *(text for row in rows if row.id in named for text in _list_costs(row))]
-        sections.append(Section(title=_name_setting(rows[0], varied), parts=(table, *make_notes(lines))))
+        sections.append(Section(title=setting, parts=(table, *make_notes(lines))))
     return sections
 
 
@@ -167,7 +169,11 @@ def _draw_ratios(document: RunDocument) -> list[Table]:
         Column("log axis, line at 1x", lambda row: "", span=take_span),
     )
     rows = [row for group in group_rows(document.rows) for row in group if row.speedup and has_ratio(row)]
-    return [make_table(columns, rows, title="Speed-up of each configuration", brief=True)] if len(rows) > 1 else []
+    return (
+        [make_table(columns, rows, title="Speed-up of each configuration", file="ratios", brief=True)]
+        if len(rows) > 1
+        else []
+    )
 
 
 def _list_keys(row: Row, labels: Mapping[str, str]) -> dict[str, str]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from msgspec import Struct
 
-from enginebench.core.records import Caveat, Estimate, Machine, Validity, Verdict
+from enginebench.core.records import Caveat, Estimate, Machine, RatioValidity, Validity, Verdict
 
 TUNE_SCHEMA = "enginebench.tune/1"
 
@@ -90,6 +90,7 @@ class TuneDocument(Struct, frozen=True, kw_only=True):
     beaten: bool
     verdict: Verdict | None  # on the challenger against the best default
     ratio: Estimate | None  # of the challenger's speed over that of the best default
+    ratio_validity: RatioValidity | None = None  # `not_given`: `ratio` is None for that
     dropped: tuple[Dropped, ...]
     frontier: tuple[FrontierPoint, ...]
     final: tuple[Finalist, ...]

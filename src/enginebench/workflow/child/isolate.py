@@ -63,7 +63,6 @@ def run_child(
     """The answer of a fresh child process to `job`.
 
     Args:
-        job: what to do.
         timeout_s: after this long the child and all that it started are killed.
         environment: variables added to the child's environment.
         on_note: called with each line of progress.

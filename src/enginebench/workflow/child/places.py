@@ -25,6 +25,7 @@ from msgspec.structs import replace
 import enginebench
 from enginebench.core.errors import BackendUnavailable, MissingDependency, UsageError
 from enginebench.core.records import EngineSpec
+from enginebench.core.store import find_cache
 
 OPTION = "env"
 # What a child imports, whatever the engine. Each is a wheel of its own, small, and for every interpreter.
@@ -109,8 +110,7 @@ def find_python(name: str, path: Path) -> Path:
 
 def environments_folder() -> Path:
     """Where `env make` keeps environments: the user's cache folder."""
-    base = os.environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")
-    return Path(base) / "enginebench" / "environments"
+    return find_cache() / "environments"
 
 
 def list_environments() -> dict[str, Path]:

@@ -132,7 +132,6 @@ def match_targets(targets: Targets, n: int, names: Sequence[str] | None, cut: bo
 
     Args:
         targets: as the file has them.
-        n: number of samples.
         names: of the samples, where they have any: paths of pictures.
         cut: there are more samples than were asked for, so that there may be more targets.
 

@@ -38,7 +38,6 @@ def time_watched(
     """The measurement, its blocks marked where something disturbed them.
 
     Args:
-        engine: the loaded engine.
         feeds: what it is fed, in turn.
         measure: how it is timed.
         spec: which engine it is.

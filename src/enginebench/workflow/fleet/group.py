@@ -7,26 +7,25 @@ import os
 import platform
 import re
 import tempfile
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from datetime import UTC, datetime
 from pathlib import Path
 
 from msgspec.structs import replace
 
 from enginebench.backends.registry import find_installed, takes
-from enginebench.core.errors import ArtifactError, EngineBenchError, MeasurementError, UsageError
+from enginebench.core.errors import EngineBenchError, MeasurementError, UsageError
 from enginebench.core.records import Artifact, Machine, Result
 from enginebench.measure.machine import describe_machine
 from enginebench.measure.pin import default_threads
 from enginebench.models.samples import SAMPLES
-from enginebench.workflow.fleet.parts import Part, covers, describe_group, has_finished, is_final, list_parts, name_part
+from enginebench.workflow.fleet.parts import describe_group, has_finished, read_group
 from enginebench.workflow.fleet.records import (
+    GIVEN,
     GROUPS,
     RECORD,
     SOURCES,
-    Claim,
     Ended,
-    FileList,
     Finished,
     GroupJob,
     SourcesJob,
@@ -36,15 +35,14 @@ from enginebench.workflow.fleet.records import (
 from enginebench.workflow.fleet.spec import Group
 from enginebench.workflow.fleet.store import (
     Store,
-    check_name,
-    keep_content,
+    fetch_folder,
     open_store,
     read_document,
-    take_content,
+    send_files,
     write_document,
 )
 from enginebench.workflow.fleet.tuning import tune_group
-from enginebench.workflow.folder import ARTIFACTS, RunFolder, RunRecord, RunRequest, Wanted
+from enginebench.workflow.folder import ARTIFACTS, RunFolder, RunRecord, RunRequest
 from enginebench.workflow.main_job import list_changes, run_model
 from enginebench.workflow.plan import plan_rows
 from enginebench.workflow.progress import Reporter
@@ -59,81 +57,45 @@ class GroupFolder(RunFolder):
         store: where the files go.
         prefix: of their names there.
         machine: token of this machine, which each measurement carries.
-        attempt: whose claim must still be in the store.
     """
 
-    def __init__(self, root: Path, store: Store, prefix: str, machine: str, attempt: str) -> None:
+    def __init__(self, root: Path, store: Store, prefix: str, machine: str) -> None:
         super().__init__(root)
         self._store = store
         self._prefix = prefix
         self._machine = machine
-        self._attempt = attempt
-        self._known: set[str] = set()
-        self._stored: dict[str, str] = {}  # what stands in files.json
-        self._kept_rows: set[str] = set()
+        self._sent: set[Path] = set()
 
     def begin(self) -> None:
-        """Claims the group, and fetches what the store has of it."""
-        write_document(self._store, f"{self._prefix}/claim.json", Claim(attempt=self._attempt))
-        for name, _ in self._store.names(self._prefix):
-            inner = name.removeprefix(f"{self._prefix}/")
-            if inner == "run.json" or (inner.startswith("rows/") and inner.endswith(".json")):
-                self._store.fetch(name, self.root / inner)
-        listed = read_document(self._store, f"{self._prefix}/files.json", FileList)
-        if listed is not None:
-            self.bring(listed.files)
-            self._stored = dict(listed.files)
-
-    def bring(self, files: dict[str, str]) -> None:
-        """Fetches contents to their places in this folder."""
-        for place, sha256 in files.items():
-            if not check_name(place).startswith(f"{ARTIFACTS}/"):
-                raise ArtifactError(f"{self._prefix}: {place!r} is no place of an artifact; it is not written")
-            take_content(self._store, sha256, self.root / place)
-            self._known.add(sha256)
+        """Fetches what the store has of the group."""
+        fetch_folder(self._store, self._prefix, self.root, ("run.json", "rows/", f"{ARTIFACTS}/"))
 
     def write_record(self, record: RunRecord) -> None:
-        paths = list_files(self.root, map(self.absolute, record.sources))
-        self._keep_paths(paths | {path for path in (self.artifacts / SAMPLES).rglob("*") if path.is_file()})
+        self._send(list_files(self.root, map(self.absolute, record.sources)) | list_samples(self))
         super().write_record(record)
-        self._send("run.json")
+        self._put("run.json")
 
     def write_result(self, result: Result) -> None:
+        """Keeps the row, and ahead of it what it was measured on, and its answers: it can go on elsewhere."""
         stamped = tuple(m if m.machine else replace(m, machine=self._machine) for m in result.measurements)
-        result = replace(result, measurements=stamped)
-        if stamped and result.id not in self._kept_rows:
-            self._keep_files(result)
-        super().write_result(result)
-        self._send(f"rows/{result.id}.json")
+        if stamped:
+            found = list_files(self.root, result.artifacts)
+            outputs = (self.outputs_path(result.id), self.answers_path(result.id))
+            self._send(found | {path.absolute() for path in outputs if path.is_file()})
+        super().write_result(replace(result, measurements=stamped))
+        self._put(f"rows/{result.id}.json")
 
-    def _send(self, inner: str) -> None:
-        """Puts a file of this folder into the store."""
-        self._check_claim()
+    def _put(self, inner: str) -> None:
         self._store.write(f"{self._prefix}/{inner}", (self.root / inner).read_bytes())
 
-    def _check_claim(self) -> None:
-        """Checks that nobody else has taken the group over, ahead of whatever is written.
+    def _send(self, paths: set[Path]) -> None:
+        send_files(self._store, self._prefix, self.root, paths - self._sent)
+        self._sent |= paths
 
-        Raises:
-            MeasurementError: another attempt has.
-        """
-        claim = read_document(self._store, f"{self._prefix}/claim.json", Claim)
-        if claim is None or claim.attempt != self._attempt:
-            raise MeasurementError(f"{self._prefix} was taken over by another attempt; this one writes nothing more")
 
-    def _keep_files(self, result: Result) -> None:
-        """Puts what the row was measured on, and its answers, into the store: it can go on elsewhere."""
-        found = list_files(self.root, result.artifacts)
-        found |= {path for path in (self.outputs_path(result.id), self.answers_path(result.id)) if path.is_file()}
-        self._keep_paths(found)
-        self._kept_rows.add(result.id)
-
-    def _keep_paths(self, paths: Iterable[Path]) -> None:
-        files = keep_files(self._store, self.root, paths, self._known)
-        if files.items() - self._stored.items():
-            self._check_claim()
-            self._stored |= files
-            write_document(self._store, f"{self._prefix}/files.json", FileList(files=self._stored))
+def list_samples(folder: RunFolder) -> set[Path]:
+    """The files of the inputs that all rows are fed."""
+    return {path.absolute() for path in (folder.artifacts / SAMPLES).rglob("*") if path.is_file()}
 
 
 def list_files(root: Path, artifacts: Iterable[Artifact]) -> set[Path]:
@@ -146,11 +108,6 @@ def list_files(root: Path, artifacts: Iterable[Artifact]) -> set[Path]:
     return {path for path in found if path.is_file() and path.is_relative_to(root.absolute())}
 
 
-def keep_files(store: Store, root: Path, paths: Iterable[Path], known: set[str]) -> dict[str, str]:
-    """{place below `root`: SHA-256} of files whose contents are in the store afterwards."""
-    return {str(path.relative_to(root.absolute())): keep_content(store, path, known) for path in sorted(paths)}
-
-
 def identify_machine(salt: str) -> str:
     """A token of this machine that tells nothing about it: equal on the same machine and in the same sweep."""
     try:
@@ -158,17 +115,6 @@ def identify_machine(salt: str) -> str:
     except (OSError, UnicodeDecodeError):
         own = ""
     return hashlib.sha256(f"{salt} {own} {platform.node()}".encode()).hexdigest()[:16]
-
-
-def choose_part(parts: Sequence[Part], group: Group, machine: Machine) -> tuple[str, tuple[Wanted, ...]]:
-    """(the folder that this machine goes on in, what is left for it to measure).
-
-    Rows that another environment finished are not measured again; rows that it left begin anew here.
-    """
-    mine = next((part.name for part in parts if not list_changes(part.record.machine, machine)), None)
-    name = mine or name_part(group.id, len(parts) + 1)
-    done = [row for part in parts if part.name != name for row in part.results if is_final(row)]
-    return name, tuple(w for w in group.request.wanted if not any(covers(w, row) for row in done))
 
 
 def run_group(job: GroupJob, reporter: Reporter) -> Ended:
@@ -188,30 +134,26 @@ def _run_group(job: GroupJob, reporter: Reporter) -> int:
         )
     if has_finished(store, job.group, reporter):
         return 0
-    machine = describe_machine()
-    parts = list_parts(store, job.group.id)
-    name, wanted = choose_part(parts, job.group, machine)
-    if wanted:
-        with tempfile.TemporaryDirectory(prefix="enginebench-sweep-") as scratch:
-            folder = GroupFolder(
-                Path(scratch) / name, store, f"{GROUPS}/{name}", identify_machine(job.salt), job.attempt
-            )
-            folder.begin()
-            _measure(job, folder, replace(job.group.request, wanted=wanted), machine, reporter)
-        parts = list_parts(store, job.group.id)
+    machine, name = describe_machine(), job.group.id
+    begun = read_group(store, name)
+    if begun is not None and (changed := list_changes(begun.record.machine, machine)):
+        raise MeasurementError(
+            f"{name} was begun on another machine, and rows of two do not compare: {'; '.join(changed)}. Continue it "
+            "there, or measure it in another store"
+        )
+    with tempfile.TemporaryDirectory(prefix="enginebench-sweep-") as scratch:
+        folder = GroupFolder(Path(scratch) / name, store, f"{GROUPS}/{name}", identify_machine(job.salt))
+        folder.begin()
+        _measure(job, folder, machine, reporter)
     if job.group.tune_budget_s is not None:
         tune_group(job, store, machine, reporter)
-    return finish_group(store, job.group, parts)
+    return finish_group(store, job.group)
 
 
-def _measure(job: GroupJob, folder: GroupFolder, request: RunRequest, machine: Machine, reporter: Reporter) -> None:
-    request = replace(request, threads=request.threads or default_threads())
+def _measure(job: GroupJob, folder: GroupFolder, machine: Machine, reporter: Reporter) -> None:
+    request = replace(job.group.request, threads=job.group.request.threads or default_threads())
     if not (folder.root / "run.json").exists():
         _begin(job, folder, request, machine)
-    else:
-        record = folder.read_record()
-        if record.request.wanted != request.wanted:
-            folder.write_record(replace(record, request=replace(record.request, wanted=request.wanted)))
     run_model(request, folder, reporter=reporter, resume=True, locks=name_locks() if job.shared else None)
 
 
@@ -222,7 +164,7 @@ def name_locks() -> tuple[str, ...]:
 
 
 def _begin(job: GroupJob, folder: GroupFolder, request: RunRequest, machine: Machine) -> None:
-    """Writes the record of a new part, with the graphs that were made for the whole fleet."""
+    """Writes the record of a new run, with the graphs that were made for the whole fleet."""
     record = RunRecord(
         request=request,
         machine=machine,
@@ -232,27 +174,18 @@ def _begin(job: GroupJob, folder: GroupFolder, request: RunRequest, machine: Mac
     store = open_store(job.store)
     made = read_document(store, f"{SOURCES}/{job.sources}.json", StoredSources) if job.sources else None
     if made is not None:
-        folder.bring(made.files)
+        fetch_folder(store, f"{SOURCES}/{job.sources}", folder.root, (ARTIFACTS,))
         sources = tuple(folder.absolute(a) for a in made.artifacts)
         rows = plan_rows(request, sources, probe=find_installed, takes=takes, problems=made.problems)
         record = replace(record, rows=tuple(row.id for row in rows), sources=made.artifacts, problems=made.problems)
     folder.create(record)
 
 
-def finish_group(store: Store, group: Group, parts: Sequence[Part]) -> int:
+def finish_group(store: Store, group: Group) -> int:
     """Stores the figures of a group beside its rows; the number of its cells."""
-    cells, machines = describe_group(group, parts)
+    cells, machines = describe_group(group, read_group(store, group.id))
     write_document(store, f"{GROUPS}/{group.id}/done.json", Finished(cells=cells, machines=machines))
     return len(cells)
-
-
-def bring_model(store: Store, job: SourcesJob, place: Path) -> Path:
-    """The model's file, in `place`, with what lies beside it."""
-    for name, sha256 in job.files.items():
-        if check_name(name) != Path(name).name:
-            raise ArtifactError(f"{name!r} is no plain file name; the model is not fetched")
-        take_content(store, sha256, place / name)
-    return place / Path(job.request.model).name
 
 
 def make_sources(job: SourcesJob, reporter: Reporter) -> Ended:
@@ -264,17 +197,18 @@ def make_sources(job: SourcesJob, reporter: Reporter) -> Ended:
         with tempfile.TemporaryDirectory(prefix="enginebench-sweep-") as scratch:
             folder = RunFolder(Path(scratch))
             request = replace(job.request, threads=job.request.threads or default_threads())
-            if job.files:
-                request = replace(request, model=str(bring_model(store, job, folder.root / "given")))
+            given = folder.root / GIVEN / Path(job.request.model).name
+            fetch_folder(store, f"{SOURCES}/{job.key}", folder.root, (f"{GIVEN}/",))
+            if given.is_file():
+                request = replace(request, model=str(given))
             found = gather_sources(request, folder.artifacts, reporter)
-            paths = list_files(folder.root, found.artifacts)
-            paths |= {path for path in (folder.artifacts / SAMPLES).rglob("*") if path.is_file()}
-            files = keep_files(store, folder.root, paths, set())
+            paths = list_files(folder.root, found.artifacts) | list_samples(folder)
+            send_files(store, f"{SOURCES}/{job.key}", folder.root, paths)
             stored = tuple(folder.relative(a) for a in found.artifacts)
             write_document(
                 store,
                 f"{SOURCES}/{job.key}.json",
-                StoredSources(artifacts=stored, problems=found.problems, files=files),
+                StoredSources(artifacts=stored, problems=found.problems),
             )
     except EngineBenchError as error:
         reporter.say(f"{job.request.model}: {error}")

@@ -1,4 +1,4 @@
-"""What a store has of a group: a part for each environment that measured some of it, and its cells."""
+"""What a store has of a group: its run, and its cells."""
 
 from __future__ import annotations
 
@@ -21,8 +21,6 @@ from enginebench.workflow.plan import meets_precision
 from enginebench.workflow.progress import Reporter
 from enginebench.workflow.reporting import describe_stored
 
-# A group moves to a machine with other versions at most so often; a fleet that differs more is not one.
-MOST_ENVIRONMENTS = 50
 FINAL = ("ok", "failed", "skipped")
 WRITTEN_ANEW = "sweep --resume writes it anew from the group's rows"
 
@@ -33,30 +31,25 @@ def identify_environment(machine: Machine) -> str:
     return hashlib.sha256("\n".join(parts).encode()).hexdigest()[:10]
 
 
-class Part(Struct, frozen=True, kw_only=True):
-    """What one environment has measured of a group."""
+class Measured(Struct, frozen=True, kw_only=True):
+    """What a store has of a group."""
 
-    name: str
     record: RunRecord
     results: tuple[Result, ...]
 
 
-def list_parts(store: Store, group: str) -> tuple[Part, ...]:
-    """What the store has of a group, one part for each environment."""
-    parts = []
-    for number in range(1, MOST_ENVIRONMENTS + 1):
-        name = name_part(group, number)
-        record = read_document(store, f"{GROUPS}/{name}/run.json", RunRecord)
-        if record is None:
-            break
-        rows = []
-        for row_id in record.rows:
-            place = f"{GROUPS}/{name}/rows/{row_id}.json"
-            if (row := read_document(store, place, Result)) is not None:
-                check_model(record, row, f"{store.url}/{place}")
-                rows.append(row)
-        parts.append(Part(name=name, record=record, results=tuple(rows)))
-    return tuple(parts)
+def read_group(store: Store, group: str) -> Measured | None:
+    """The run of a group, as far as it has come; None if it has not begun."""
+    record = read_document(store, f"{GROUPS}/{group}/run.json", RunRecord)
+    if record is None:
+        return None
+    rows = []
+    for row_id in record.rows:
+        place = f"{GROUPS}/{group}/rows/{row_id}.json"
+        if (row := read_document(store, place, Result)) is not None:
+            check_model(record, row, f"{store.url}/{place}")
+            rows.append(row)
+    return Measured(record=record, results=tuple(rows))
 
 
 def read_finished(store: Store, group: Group) -> Finished | None:
@@ -86,11 +79,6 @@ def has_finished(store: Store, group: Group, reporter: Reporter) -> bool:
         return False
 
 
-def name_part(group: str, number: int) -> str:
-    """The folder of the environment with this number."""
-    return group if number == 1 else f"{group}.{number}"
-
-
 def is_final(result: Result) -> bool:
     """Whether a row will not change any more."""
     return result.status in FINAL
@@ -105,22 +93,24 @@ def covers(wanted: Wanted, result: Result) -> bool:
     ) and meets_precision(wanted.precision, result.requested_precision, result.engine.recipe)
 
 
-def describe_group(group: Group, parts: Sequence[Part]) -> tuple[tuple[SweepCell, ...], tuple[Environment, ...]]:
-    """(the group's cells with what was found of them, the machines that this comes from).
-
-    Where several environments have a row of the same cell, the finished one counts, else the latest.
-    """
-    found: list[tuple[Result, SweepRow]] = []
-    machines: list[Environment] = []
-    for part in parts:
-        identity = identify_environment(part.record.machine)
-        document = describe_stored(part.record, part.results)
-        rows = [
-            take_row(row, result, f"{GROUPS}/{part.name}", identity)
-            for row, result in zip(document.rows, part.results, strict=True)
-        ]
-        found += zip(part.results, rows, strict=True)
-        machines.append(_describe_machine(identity, group, part, rows))
+def describe_group(group: Group, measured: Measured | None) -> tuple[tuple[SweepCell, ...], tuple[Environment, ...]]:
+    """(the group's cells with what was found of them, the machine that this comes from)."""
+    if measured is None:
+        return tuple(_fill(cell, None) for cell in group.cells), ()
+    machine = measured.record.machine
+    identity = identify_environment(machine)
+    document = describe_stored(measured.record, measured.results)
+    found = [
+        (result, take_row(row, result, f"{GROUPS}/{group.id}", identity))
+        for row, result in zip(document.rows, measured.results, strict=True)
+    ]
+    kernels = [row.reference_ms for _, row in found if row.reference_ms]
+    environment = replace(
+        describe_environment(identity, group.machine.kind, machine),
+        rows=sum(1 for _, row in found if row.status == "ok"),
+        reference_ms=median(kernels) if kernels else None,
+        price_per_hour=group.machine.price_per_hour,
+    )
     chosen = [(cell, _choose(cell, found)) for cell in group.cells]
     met = {id(row) for _, row in chosen if row}
     others = [
@@ -128,24 +118,12 @@ def describe_group(group: Group, parts: Sequence[Part]) -> tuple[tuple[SweepCell
         for result, row in found
         if id(row) not in met and not any(covers(wanted, result) for wanted in group.request.wanted)
     ]
-    return (*(_fill(cell, row) for cell, row in chosen), *others), tuple(machines)
-
-
-def _describe_machine(identity: str, group: Group, part: Part, rows: Sequence[SweepRow]) -> Environment:
-    kernels = [row.reference_ms for row in rows if row.reference_ms]
-    return replace(
-        describe_environment(identity, group.machine.kind, part.record.machine),
-        rows=sum(1 for row in rows if row.status == "ok"),
-        reference_ms=median(kernels) if kernels else None,
-        price_per_hour=group.machine.price_per_hour,
-    )
+    return (*(_fill(cell, row) for cell, row in chosen), *others), (environment,)
 
 
 def _choose(cell: Cell, found: Sequence[tuple[Result, SweepRow]]) -> SweepRow | None:
     wanted = Wanted(engine=cell.engine, precision=cell.precision, batch=cell.batch, scope=cell.scope)
-    rows = [row for result, row in found if covers(wanted, result)]
-    ranked = [row for row in rows if row.status == "ok"] or [row for row in rows if row.status != "partial"] or rows
-    return ranked[-1] if ranked else None
+    return next((row for result, row in found if covers(wanted, result)), None)
 
 
 def _fill(cell: Cell, row: SweepRow | None) -> SweepCell:

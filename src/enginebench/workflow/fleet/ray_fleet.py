@@ -220,7 +220,6 @@ def ask_nodes(address: str, ask: Callable[[bytes], bytes], *, timeout_s: float) 
     """(the node, its answer) of every node that is alive; the reason in words where there is none.
 
     Args:
-        address: of the cluster.
         ask: a function of a module that every node has.
         timeout_s: for all of them together.
     """

@@ -13,8 +13,7 @@ from msgspec.structs import replace
 from enginebench.analyze.compare import compare_apart
 from enginebench.core.errors import EngineBenchError, ParseError, UsageError
 from enginebench.core.records import Result
-from enginebench.core.store import DECODE_ERRORS, write_atomic
-from enginebench.report.bundle import find_cache
+from enginebench.core.store import DECODE_ERRORS, find_cache, write_atomic
 from enginebench.report.sweep.document import (
     Environment,
     FailedCell,
@@ -24,8 +23,8 @@ from enginebench.report.sweep.document import (
     Tuned,
     price,
 )
-from enginebench.workflow.fleet.parts import describe_group, list_parts, read_finished
-from enginebench.workflow.fleet.records import GROUPS, RECORD, SWEEP_RECORD_SCHEMA, SweepRecord
+from enginebench.workflow.fleet.parts import describe_group, read_finished, read_group
+from enginebench.workflow.fleet.records import EARLIER_SCHEMA, GROUPS, RECORD, SWEEP_RECORD_SCHEMA, SweepRecord
 from enginebench.workflow.fleet.spec import Group, list_groups, show_model
 from enginebench.workflow.fleet.store import FolderStore, Store, open_store, read_document
 from enginebench.workflow.fleet.tuning import name_answer
@@ -50,7 +49,7 @@ def read_sweep_record(store: Store) -> SweepRecord:
     record = read_document(store, RECORD, SweepRecord)
     if record is None:
         raise UsageError(f"{store.url} holds no sweep ({RECORD} is missing)")
-    if record.schema != SWEEP_RECORD_SCHEMA:
+    if record.schema not in (SWEEP_RECORD_SCHEMA, EARLIER_SCHEMA):
         raise ParseError(
             f"{store.url}/{RECORD}", "$.schema", repr(record.schema), repr(SWEEP_RECORD_SCHEMA), "Upgrade enginebench"
         )
@@ -61,7 +60,6 @@ def read_sweep(store: Store, reasons: dict[str, str] | None = None) -> SweepDocu
     """Every cell of the sweep in a store.
 
     Args:
-        store: of the sweep.
         reasons: id of a group -> why it has no rows, from the run that has just ended.
     """
     record = read_sweep_record(store)
@@ -98,7 +96,7 @@ def _read_group(store: Store, group: Group) -> tuple[tuple[SweepCell, ...], tupl
     done = read_finished(store, group)
     if done is not None:
         return done.cells, done.machines
-    return describe_group(group, list_parts(store, group.id))
+    return describe_group(group, read_group(store, group.id))
 
 
 def _list_failed(group: Group, cells: tuple[SweepCell, ...], reason: str) -> Iterator[FailedCell]:
@@ -150,7 +148,8 @@ def _list_interference(store: Store, groups: tuple[Group, ...]) -> Iterator[Inte
 
 
 def _list_rows(store: Store, group: str) -> Iterator[Result]:
-    return (row for part in list_parts(store, group) for row in part.results if row.status == "ok")
+    measured = read_group(store, group)
+    return (row for row in (measured.results if measured else ()) if row.status == "ok")
 
 
 def _list_tuned(store: Store, groups: tuple[Group, ...]) -> Iterator[Tuned]:

@@ -9,11 +9,15 @@ from enginebench.report.sweep.document import Environment, SweepCell
 from enginebench.workflow.fleet.spec import Group, SweepSpec
 from enginebench.workflow.folder import RunRequest
 
-SWEEP_RECORD_SCHEMA = "enginebench.sweep-record/1"
+SWEEP_RECORD_SCHEMA = "enginebench.sweep-record/2"
+# The one before kept contents by their hashes, and a folder for each environment: it can be read, not continued.
+EARLIER_SCHEMA = "enginebench.sweep-record/1"
 # Files of a store. `GROUPS` holds one folder for each group, laid out as a run's.
 RECORD = "sweep.json"
 GROUPS = "groups"
 SOURCES = "sources"
+# Below `sources/KEY/`: the model itself, where it is a file.
+GIVEN = "given"
 
 
 class SweepRecord(Struct, frozen=True, kw_only=True):
@@ -27,24 +31,11 @@ class SweepRecord(Struct, frozen=True, kw_only=True):
     shared: bool = False  # several measuring tasks on a machine of several GPUs
 
 
-class FileList(Struct, frozen=True, kw_only=True):
-    """Files beside the rows of a group: path below the group's folder -> SHA-256 of the content."""
-
-    files: dict[str, str] = {}
-
-
 class StoredSources(Struct, frozen=True, kw_only=True):
-    """What was made of one model, once for the whole fleet."""
+    """What was made of one model, once for the whole fleet; its files lie beside, `sources/KEY/`."""
 
     artifacts: tuple[Artifact, ...]
     problems: dict[str, str] = {}
-    files: dict[str, str] = {}
-
-
-class Claim(Struct, frozen=True, kw_only=True):
-    """Who is at a group: an attempt that finds another one's claim writes nothing more."""
-
-    attempt: str
 
 
 class Finished(Struct, frozen=True, kw_only=True):
@@ -61,7 +52,6 @@ class GroupJob(Struct, frozen=True, kw_only=True):
     store: str
     group: Group
     salt: str
-    attempt: str
     sources: str = ""  # key of the graphs that were made for the whole fleet
     shared: bool = False  # one of several GPUs of its machine, which others measure on meanwhile
 
@@ -72,7 +62,6 @@ class SourcesJob(Struct, frozen=True, kw_only=True):
     store: str
     key: str
     request: RunRequest
-    files: dict[str, str] = {}  # of the model, if it is a file: name -> SHA-256 of the content
 
 
 class Ended(Struct, frozen=True, kw_only=True):

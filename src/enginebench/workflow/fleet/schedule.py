@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import secrets
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -13,10 +12,10 @@ from msgspec.structs import replace
 
 from enginebench.core.names import slug
 from enginebench.workflow.fleet.group import make_sources, run_group
-from enginebench.workflow.fleet.parts import has_finished, is_final, list_parts
-from enginebench.workflow.fleet.records import SOURCES, Ended, GroupJob, SourcesJob, StoredSources
+from enginebench.workflow.fleet.parts import has_finished, is_final, read_group
+from enginebench.workflow.fleet.records import GIVEN, SOURCES, Ended, GroupJob, SourcesJob, StoredSources
 from enginebench.workflow.fleet.spec import Group
-from enginebench.workflow.fleet.store import Store, keep_content, read_document
+from enginebench.workflow.fleet.store import Store, read_document, send_files
 from enginebench.workflow.folder import RunRequest
 from enginebench.workflow.progress import Reporter
 
@@ -116,7 +115,6 @@ class Schedule:
             store=self._store.url,
             group=group,
             salt=self._salt,
-            attempt=secrets.token_hex(8),
             sources=key,
             shared=self._shared,
         )
@@ -126,8 +124,9 @@ class Schedule:
         request = join_requests(groups)
         path = Path(request.model)
         given = [path, *path.parent.glob(f"{path.name}?data"), *path.parent.glob(f"{path.stem}?data")]
-        files = {p.name: keep_content(self._store, p, set()) for p in given if path.is_file() and p.is_file()}
-        return SourcesJob(store=self._store.url, key=key, request=request, files=files)
+        files = [p.absolute() for p in given if path.is_file() and p.is_file()]
+        send_files(self._store, f"{SOURCES}/{key}/{GIVEN}", path.parent, files)
+        return SourcesJob(store=self._store.url, key=key, request=request)
 
     def _start(self, job: GroupJob | SourcesJob) -> None:
         self._running += 1
@@ -138,7 +137,7 @@ class Schedule:
         if isinstance(outcome, Lost):
             self._reporter.say(f"{name} was lost: {outcome.reason}")
             if self._may_try_again(job, name):
-                self._start(replace(job, attempt=secrets.token_hex(8)) if isinstance(job, GroupJob) else job)
+                self._start(job)
                 return
             outcome = Ended(ok=False, reason=f"given up after {MOST_LOSSES} losses, at last: {outcome.reason}")
         if isinstance(job, SourcesJob):
@@ -165,8 +164,8 @@ class Schedule:
 
 def count_repetitions(store: Store, group: str) -> int:
     """How many processes of a group are in the store, and how many rows are settled without one."""
-    rows = [row for part in list_parts(store, group) for row in part.results]
-    return sum(len(row.measurements) + is_final(row) for row in rows)
+    measured = read_group(store, group)
+    return sum(len(row.measurements) + is_final(row) for row in measured.results) if measured else 0
 
 
 def group_by_model(groups: Iterable[Group]) -> dict[str, list[Group]]:

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
+from urllib.parse import quote, unquote
 
 import msgspec
 
 from enginebench.core.errors import ArtifactError, MissingDependency, ParseError, UsageError
-from enginebench.core.store import DECODE_ERRORS, copy_file, encode, hash_file, write_atomic
+from enginebench.core.store import DECODE_ERRORS, copy_file, encode, write_atomic
 from enginebench.workflow.folder import check_inside
 
 R = TypeVar("R", bound=msgspec.Struct)
@@ -21,7 +22,6 @@ R = TypeVar("R", bound=msgspec.Struct)
 DOCUMENT_LIMIT_BYTES = 512 << 20
 # A name in a store: folders and files of letters, digits and a few signs; no `..`, nothing hidden.
 _NAME = re.compile(r"(?!.*\.\.)[A-Za-z0-9_@~+=-][A-Za-z0-9_.@~+=,-]*(/[A-Za-z0-9_@~+=-][A-Za-z0-9_.@~+=,-]*)*")
-_SHA256 = re.compile(r"[0-9a-f]{64}")
 # Where a file is put as a whole or not at all. Others would show half a file to whoever reads meanwhile.
 OBJECT_STORES = ("s3", "s3a", "gs", "gcs", "abfs", "az", "memory")
 INSTALL = 'pip install "enginebench[fleet]"'
@@ -234,36 +234,16 @@ def write_document(store: Store, name: str, record: msgspec.Struct) -> None:
     store.write(name, encode(record))
 
 
-def name_content(sha256: str) -> str:
-    """The file of a content: artifacts are kept once, by what is in them."""
-    if not _SHA256.fullmatch(sha256):
-        raise ArtifactError(f"{sha256!r} is no SHA-256; the file that it names is not read")
-    return f"artifacts/{sha256[:2]}/{sha256}"
+def fetch_folder(store: Store, prefix: str, folder: Path, kinds: tuple[str, ...] = ("",)) -> None:
+    """Copies what lies below `prefix` to the same places below `folder`, as far as it begins with one of `kinds`."""
+    for name, _ in store.names(prefix):
+        inner = unquote(name.removeprefix(f"{prefix}/").replace("=", "%"))
+        if inner.startswith(kinds):
+            check_inside(folder, folder / inner)
+            store.fetch(name, folder / inner)
 
 
-def keep_content(store: Store, path: Path, known: set[str]) -> str:
-    """The SHA-256 of a file, which is in the store afterwards; one that is in `known` is not sent again."""
-    sha256 = hash_file(path)
-    if sha256 not in known:
-        if not _holds(store, sha256):
-            store.send(path, name_content(sha256))
-        known.add(sha256)
-    return sha256
-
-
-def _holds(store: Store, sha256: str) -> bool:
-    name = name_content(sha256)
-    return any(found == name for found, _ in store.names(name.rpartition("/")[0]))
-
-
-def take_content(store: Store, sha256: str, path: Path) -> None:
-    """Copies the content to `path`, which gets what the hash says or nothing.
-
-    Raises:
-        ArtifactError: it is missing, or is not what its name says.
-    """
-    if not store.fetch(name_content(sha256), path):
-        raise ArtifactError(f"{store.url} holds no content {sha256[:12]}; it was removed, or never written")
-    if hash_file(path) != sha256:
-        path.unlink(missing_ok=True)
-        raise ArtifactError(f"{store.url}: the content {sha256[:12]} is not what its name says; it is not used")
+def send_files(store: Store, prefix: str, folder: Path, paths: Iterable[Path]) -> None:
+    """Copies files of `folder` to the same places below `prefix`; signs that no store takes are written as `=3C`."""
+    for path in sorted(paths):
+        store.send(path, f"{prefix}/{quote(path.relative_to(folder.absolute()).as_posix()).replace('%', '=')}")

@@ -15,8 +15,8 @@ from enginebench.report.sweep.document import Tuned
 from enginebench.report.tune.document import TuneDocument, TuneRef
 from enginebench.workflow.fleet.records import GROUPS, SOURCES, GroupJob, StoredSources
 from enginebench.workflow.fleet.spec import show_model
-from enginebench.workflow.fleet.store import Store, check_name, read_document, take_content, write_document
-from enginebench.workflow.folder import TUNE_FILE, RunFolder, RunRecord, RunRequest
+from enginebench.workflow.fleet.store import Store, fetch_folder, read_document, write_document
+from enginebench.workflow.folder import ARTIFACTS, TUNE_FILE, RunFolder, RunRecord, RunRequest
 from enginebench.workflow.progress import Reporter
 from enginebench.workflow.search.records import SearchRecord, SearchRequest, write_search
 from enginebench.workflow.search.sitting import TUNE_PAGE, tune_model
@@ -89,8 +89,7 @@ def _search(
     if made is None:
         return tune_model(request, root, reporter=reporter)[0]
     folder = RunFolder(root)
-    for place, sha256 in made.files.items():
-        take_content(store, sha256, folder.root / check_name(place))
+    fetch_folder(store, f"{SOURCES}/{job.sources}", folder.root, (ARTIFACTS,))
     folder.create(_make_record(request.run, machine, made))
     write_search(folder.root, SearchRecord(request=request))
     return tune_model(request, root, reporter=reporter, resume=True)[0]

@@ -128,11 +128,8 @@ class MixedProposer:
         """Takes up what the folder holds.
 
         Args:
-            request: of the search.
             arms: its engines and precisions.
             rows: get the graphs that are made.
-            folder: of the search.
-            reporter: progress.
             judged: labelled samples, whose metric decides where the request has no limits of drift.
         """
         self._judged = judged

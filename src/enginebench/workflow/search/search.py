@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Sequence
 from msgspec import Struct
 from msgspec.structs import replace
 
+from enginebench.analyze.compare import Comparison
 from enginebench.analyze.search.race import LOOKS, Drop, Final, Race
 from enginebench.core.errors import MeasurementError
 from enginebench.core.text import count_of
@@ -56,11 +57,8 @@ class Search:
         Args:
             record: of the search; with generations if it was interrupted.
             arms: the engines and precisions, whose default settings race first.
-            track: where settings run.
             proposers: asked in turns, generation by generation, for what comes next.
             budget: of seconds.
-            reporter: where progress goes.
-            store: keeps the record.
         """
         self.record, self._arms, self.track = record, arms, track
         self._proposers = list(proposers)
@@ -228,7 +226,11 @@ class Search:
         self._keep(replace(self.record, finalists=finalists))
         settings = {setting.name: setting for setting in dict.fromkeys(finalists)}
         length = self.record.request.run.measure.processes
-        self.final = final = Final(finalists[0].name, [s.name for s in finalists[1:]], length=length)
+
+        def trust(base: str, candidate: str, found: Comparison) -> Comparison:
+            return self.track.trust(settings[base], settings[candidate], found)
+
+        self.final = final = Final(finalists[0].name, [s.name for s in finalists[1:]], length=length, trust=trust)
         while not final.over and (laps := self._run_round(settings, final.alive, final.rounds, final=True)) is not None:
             for name, lap in laps.items():
                 if lap.cost is None:

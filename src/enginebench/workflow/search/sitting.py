@@ -8,6 +8,7 @@ from pathlib import Path
 
 from msgspec.structs import replace
 
+from enginebench.analyze.compare import Comparison
 from enginebench.analyze.metrics.scores import find_score
 from enginebench.analyze.ranking import QUALITY_DIGITS
 from enginebench.analyze.validity import find_worst
@@ -74,6 +75,8 @@ def describe_search(search: Search, machine: Machine, *, proposed_by: Sequence[s
         beaten=beaten,
         verdict=found.verdict if found else None,
         ratio=found.ratio if found else None,
+        ratio_validity=found.ratio_validity if found else None,
+        notes=_state_trust(found),
         dropped=tuple(map(_describe_lost, search.lost)),
         frontier=find_frontier(candidates),
         final=finalists,
@@ -88,6 +91,14 @@ def describe_search(search: Search, machine: Machine, *, proposed_by: Sequence[s
         validity=find_worst(one.validity for one in finalists),
         caveats=machine.caveats,
     )
+
+
+def _state_trust(found: Comparison | None) -> tuple[str, ...]:
+    """What the ratio to the best default is worth, in the words of a run."""
+    if found is None or found.ratio_validity is None:
+        return ()
+    why = f": {found.ratio_reason}" if found.ratio_reason else ""
+    return (f"The ratio to the best default is {found.ratio_validity.replace('_', ' ')}{why}.",)
 
 
 def _find(search: Search, name: str | None) -> Setting | None:
@@ -215,7 +226,6 @@ def tune_model(
     Args:
         request: what is searched; with `resume` the stored one is taken, which must be of the same model.
         root: folder of the search. Its final is a run, which `report`, `diff` and `deliver` take.
-        reporter: where progress goes.
         resume: continue the search that `root` holds.
         budget_s: seconds in all, in place of those that the continued search was given.
         wait: if another run holds one of the devices, wait for it or refuse.
@@ -244,7 +254,7 @@ def tune_model(
             document = describe_search(search, run.machine, proposed_by=[p.name for p in proposers])
             lines = (p.describe() for p in proposers if isinstance(p, MixedProposer))
             notes = tuple(line for found in lines for line in found)
-            return replace(document, notes=notes, started_utc=run.started_utc)
+            return replace(document, notes=(*document.notes, *notes), started_utc=run.started_utc)
 
         try:
             search.run()

@@ -8,9 +8,12 @@ from typing import Protocol
 from msgspec import Struct
 from msgspec.structs import replace
 
+from enginebench.analyze.alike import judge_outputs, list_invented
+from enginebench.analyze.compare import Comparison
 from enginebench.analyze.drift import keeps_limits, tell_broken
 from enginebench.analyze.metrics.scores import find_drop, find_score, loses_too_much, measure_loss
 from enginebench.analyze.quantiles import median
+from enginebench.analyze.standing import trust_ratio
 from enginebench.analyze.validity import judge
 from enginebench.core.records import Caveat, Drift, Measurement, Result, Validity
 from enginebench.workflow.campaign import ENDLESS, Campaign, has_answered
@@ -30,7 +33,7 @@ def find_refusal(
     """Why a row may not race; None if it may.
 
     Where the reference has a score, the score decides, as for the recommended row of a run; limits of drift that the
-    user named hold beside it. Else the drift decides.
+    user named hold beside it. Else the drift decides. Random weights and inputs refuse what is grossly wrong alone.
 
     Args:
         result: the row, built and checked.
@@ -44,9 +47,9 @@ def find_refusal(
         return "its answers could not be compared with the reference's"
     if result.id == reference.id:
         return None
-    scored = bool(find_score(reference.scores))
+    scored = bool(find_score(reference.scores)) and "weights" not in list_invented(result)
     lost = _find_loss(result, reference, max_drop) if scored else None
-    return lost or _find_drift(result.drift, limits, by_score=scored)
+    return lost or _find_drift(result, limits, by_score=scored)
 
 
 def _find_loss(result: Result, reference: Result, max_drop: float | None) -> str | None:
@@ -63,7 +66,8 @@ def _find_loss(result: Result, reference: Result, max_drop: float | None) -> str
     )
 
 
-def _find_drift(drift: Drift | None, limits: Mapping[str, float] | None, *, by_score: bool) -> str | None:
+def _find_drift(result: Result, limits: Mapping[str, float] | None, *, by_score: bool) -> str | None:
+    drift = result.drift
     if drift is None:
         return None
     if drift.unlike:
@@ -74,7 +78,7 @@ def _find_drift(drift: Drift | None, limits: Mapping[str, float] | None, *, by_s
         kept = all(keeps_limits(output, limits) for output in drift.outputs)
         held = limits
     else:
-        kept, held = drift.passed or by_score, drift.limits
+        kept, held = by_score or judge_outputs(result, is_reference=False)[0] != "changed", drift.limits
     return None if kept else f"its answers differ too much: {_describe(drift, held)}"
 
 
@@ -127,6 +131,10 @@ class Track(Protocol):
 
     def judge(self, setting: Setting, *, final: bool = False) -> tuple[Validity, tuple[Caveat, ...]]:
         """(verdict, warnings) on the laps that a setting has run."""
+        ...
+
+    def trust(self, base: Setting, candidate: Setting, found: Comparison) -> Comparison:
+        """What a comparison of two finalists is worth."""
         ...
 
     def close(self, settings: Sequence[Setting]) -> tuple[str, ...]:
@@ -187,6 +195,13 @@ class TimedTrack:
             return "valid", ()
         validity, doubts = judge(result.measurements)
         return validity, tuple(dict.fromkeys([*(c for m in result.measurements for c in m.caveats), *doubts]))
+
+    def trust(self, base: Setting, candidate: Setting, found: Comparison) -> Comparison:
+        """As of two rows of a run."""
+        a, b = (self.find_result(setting, final=True) for setting in (base, candidate))
+        if a is None or b is None:
+            return found
+        return trust_ratio(found, a.measurements, b.measurements, (base.name, candidate.name))
 
     def find_result(self, setting: Setting, *, final: bool = False) -> Result | None:
         """The row of a setting as it stands; None before it was built."""

@@ -7,9 +7,10 @@ from collections.abc import Mapping, Sequence
 from msgspec import Struct
 from msgspec.structs import replace
 
+from enginebench.analyze.compare import Comparison
 from enginebench.analyze.load.capacity import find_middle
 from enginebench.analyze.load.queueing import judge_search
-from enginebench.analyze.validity import find_worst
+from enginebench.analyze.validity import find_worst, grade_ratio
 from enginebench.core.errors import EngineBenchError, UsageError
 from enginebench.core.records import Capacity, Caveat, Result, Validity
 from enginebench.core.store import encode, read_record, write_atomic
@@ -145,6 +146,16 @@ class LoadTrack:
         """(verdict, warnings) on the laps that a setting has run."""
         laps = [lap for lap in self._laps if (lap.candidate, lap.final) == (setting.name, final)]
         return find_worst(lap.validity for lap in laps), tuple(dict.fromkeys(c for lap in laps for c in lap.caveats))
+
+    def trust(self, base: Setting, candidate: Setting, found: Comparison) -> Comparison:
+        """By how many laps of both were disturbed."""
+        if found.ratio is None:
+            return found
+        laps = [[lap for lap in self._laps if lap.final and lap.candidate == s.name] for s in (base, candidate)]
+        marked = [sum(lap.validity != "valid" for lap in side) / max(len(side), 1) for side in laps]
+        validity, why = grade_ratio(found.ratio, marked)
+        doubts = [f"the validity of the ratio is {validity}: {why}"] if why else []
+        return replace(found, ratio_validity=validity, ratio_reason=why, reasons=(*found.reasons, *doubts))
 
     def find_result(self, setting: Setting, *, final: bool = False) -> Result | None:
         """The row of a setting, one request at a time; None before it was built."""

@@ -76,7 +76,6 @@ def read_target(target: str, fixed: Mapping[str, object]) -> Bundle | None:
     """The bundle that TARGET is; None of any other target.
 
     Args:
-        target: TARGET.
         fixed: the options that a bundle brings itself, with what was given for them.
 
     Raises:
@@ -124,7 +123,6 @@ class LoadedEngine:
     What else the engine can do (`threads`, `effective_precision`, ...) it can do here, too.
 
     Args:
-        engine: loaded.
         place: what it needs while it is open, its folder for one; closed after it, at the latest with the program.
     """
 

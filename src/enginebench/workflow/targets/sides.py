@@ -66,10 +66,8 @@ def open_side(
     that it was measured on, a bundle on its own.
 
     Args:
-        text: the SIDE.
         request: what both sides have in common.
         scratch: folder of what is made for it.
-        reporter: progress.
         made: what sides before it start from; this one takes the same where it would make the same, and adds its own.
 
     Raises:
@@ -179,11 +177,7 @@ def _counts_whole(artifact: Artifact) -> bool:
 
 
 def _fit_step(step: int, sides: tuple[OpenSide, ...]) -> int:
-    """The batch nearest to `step` that the profiles of all sides allow.
-
-    Raises:
-        FeedError: they allow no common batch.
-    """
+    """The batch nearest to `step` that the profiles of all sides allow."""
     ranges = [r for side in sides for r in side.artifact.allowed.values() if r.smallest]
     low, high = max((r.smallest[0] for r in ranges), default=1), min((r.largest[0] for r in ranges), default=step)
     if ranges and low > high:

@@ -25,14 +25,14 @@ from enginebench.workflow.child.jobs import BuildAnswer, BuildJob, Labelled, Qua
 from enginebench.workflow.folder import RunRequest
 from enginebench.workflow.plan import EVERY_GRAPH, PlannedRow, list_here, list_transforms, plan_rows
 from enginebench.workflow.progress import Reporter
-from enginebench.workflow.scoring import Judged, choose_metrics, judge_by
+from enginebench.workflow.scoring import Judged, choose_metrics, open_metrics
 
 # Ranges settle well before this many entries, and a run should not wait for them; `calibrate --n` takes more.
 CALIBRATION_ENTRIES = 128
 # Gives a Wilson interval of a point or two either way around 75 %; the verb `accuracy` takes more.
 LABELLED_ENTRIES = 1000
-# Pictures without labels: an agreement of 99 % is known to a point or two.
-COMPARED_ENTRIES = 256
+# Pictures without labels: an agreement of 99 % is known to a point or two; and those of a first impression.
+COMPARED_ENTRIES, QUICK_ENTRIES = 256, 64
 # Whose pictures are cut: boxes and maps would not fit them any more.
 PICTURE_TASKS: tuple[Task | None, ...] = (None, "classification", "embedding")
 # Ranges of the FP32 graph, taken once for all graphs of a run that need them.
@@ -205,7 +205,6 @@ def make_graph(
         precision: of the new one.
         recipe: of 8 bits.
         place: where the sources of the request lie.
-        reporter: progress.
         out: folder of the graph and of the ranges, where they are others than those in `place`.
         exclude: nodes that stay in FP32; such graphs share the ranges of their folder.
         keep_cosine: of recipe nncf: what its accuracy control is to keep.
@@ -257,76 +256,64 @@ def choose_judged(request: RunRequest, sources: Sequence[Artifact] = ()) -> Judg
 
     Raises:
         UsageError: a metric is unknown, there is nothing that it could be asked about, or data are not there.
-        ArtifactError: a folder holds no pictures, or one of its folders is not in its class index.
+        ArtifactError: a folder holds no pictures.
     """
-    asked = bool(request.metrics or request.targets or request.task)
-    return judge_by(_choose_labelled(request, sources), asked=asked)
+    metrics, data, n, why = choose_metrics(request.metrics, request.task), choose_data(request), LABELLED_ENTRIES, None
+    path = check_source(data) if data else None
+    given = request.inputs is not None and request.targets is not None
+    arrays = path is not None and not path.is_dir() and request.targets is None
+    if given:
+        data = None
+    elif data == SAMPLE_PHOTOS or (path is not None and path.is_dir()):
+        why = "photographs without labels" if path is None else _explain_pictures(path, request, sources)
+    if why:
+        most = QUICK_ENTRIES if request.quick else COMPARED_ENTRIES
+        n = most if path is None else min(most, len(list_images(path)))
+    asked = bool(request.metrics or request.targets or request.max_metric_drop is not None)
+    if why or (not given and (data in (None, "fake") or arrays)):
+        if asked:
+            raise UsageError(
+                f"{f'{why}. A' if why else 'a'} metric needs samples with right answers: --inputs F.npz with "
+                "--targets F, or --data DIR, one folder for each class"
+            )
+        if not why:
+            return None
+    labelled = Labelled(
+        data=data,
+        n=n,
+        input_size=request.input_size,
+        metrics=() if why else metrics,
+        targets=request.targets,
+        task=request.task,
+        unlabelled=why,
+    )
+    return Judged(labelled=labelled, metrics=open_metrics(labelled), asked=asked or request.task is not None)
+
+
+def _explain_pictures(folder: Path, request: RunRequest, sources: Sequence[Artifact]) -> str | None:
+    """Why a folder of pictures has no right answers; None if it has."""
+    if request.targets is None:
+        card = BUILTIN.get(request.model)
+        shape = next((artifact.outputs[0].shape[1:] for artifact in sources if artifact.outputs), ())
+        known = shape[0] if len(shape) == 1 and isinstance(shape[0], int) else None
+        return explain_unlabelled(folder, card.classes if card is not None else known)
+    if request.task in PICTURE_TASKS:
+        return None
+    return f"--task {request.task}: pictures are cut to the model, and the targets would not fit them"
 
 
 def judge_sources(
     judged: Judged | None, request: RunRequest, sources: Sequence[Artifact], reporter: Reporter
 ) -> Judged | None:
     """What was chosen before the sources were made, in the light of them; tells where there will be no accuracy."""
-    labelled = judged.labelled if judged is not None else None
-    if labelled is None or labelled.data is None:
+    if judged is None or judged.labelled.data is None:
         return judged
-    if not labelled.unlabelled and not labelled.targets and Path(labelled.data).is_dir():
+    if judged.metrics and judged.labelled.targets is None and Path(judged.labelled.data).is_dir():
         judged = choose_judged(request, sources)
-    if judged is not None and judged.labelled.unlabelled:
-        n, why = judged.labelled.n, judged.labelled.unlabelled
-        reporter.say(f"no accuracy, outputs are compared on {count_of(n, 'pictures')} of {labelled.data}: {why}")
+    if judged is not None and (why := judged.labelled.unlabelled):
+        n = count_of(judged.labelled.n, "pictures")
+        reporter.say(f"no accuracy, outputs are compared on {n} of {judged.labelled.data}: {why}")
     return judged
-
-
-def _choose_labelled(request: RunRequest, sources: Sequence[Artifact]) -> Labelled | None:
-    metrics, data = choose_metrics(request.metrics, request.task), choose_data(request)
-    own = data in ("digits", "fake", SAMPLE_PHOTOS)
-    path = None if data is None or own else check_source(data)
-    if request.inputs is not None and request.targets is not None:
-        data = None
-    elif data is None or data == "fake" or (request.targets is None and path is not None and not path.is_dir()):
-        _refuse_metrics(request)
-        return None
-    elif data == SAMPLE_PHOTOS:
-        return _compare(request, data, COMPARED_ENTRIES, "photographs without labels")
-    elif path is not None and path.is_dir():
-        if request.targets is not None and request.task not in PICTURE_TASKS:
-            raise UsageError(
-                f"--task {request.task} with --data {data}: pictures are cut to the model, and the targets would not "
-                "fit them. Give prepared arrays, --inputs F.npz"
-            )
-        fault = None if request.targets else explain_unlabelled(path, _count_classes(request.model, sources))
-        if fault is not None:
-            return _compare(request, data, min(COMPARED_ENTRIES, len(list_images(path))), fault)
-    return Labelled(
-        data=data,
-        n=LABELLED_ENTRIES,
-        input_size=request.input_size,
-        metrics=metrics,
-        targets=request.targets,
-        task=request.task,
-    )
-
-
-def _refuse_metrics(request: RunRequest, fault: str = "") -> None:
-    if request.metrics or request.targets is not None or request.max_metric_drop is not None:
-        raise UsageError(
-            f"{fault}{'. A' if fault else 'a'} metric needs samples with right answers: --inputs F.npz with "
-            "--targets F, or --data DIR, one folder for each class"
-        )
-
-
-def _compare(request: RunRequest, data: str, n: int, fault: str) -> Labelled:
-    _refuse_metrics(request, fault)
-    return Labelled(data=data, n=n, input_size=request.input_size, metrics=(), unlabelled=fault)
-
-
-def _count_classes(model: str, sources: Sequence[Artifact]) -> int | None:
-    """How many classes a model tells apart, as far as that is known."""
-    if (card := BUILTIN.get(model)) is not None:
-        return card.classes
-    found = next((a.outputs[0].shape[1:] for a in sources if a.outputs), ())
-    return found[0] if len(found) == 1 and isinstance(found[0], int) else None
 
 
 def choose_source(sources: tuple[Artifact, ...], engine: EngineSpec, kind: ArtifactKind) -> Artifact:

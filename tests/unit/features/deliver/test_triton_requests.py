@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import re
-import sys
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -15,7 +13,6 @@ import pytest
 from msgspec.structs import replace
 from onnx import ModelProto, helper
 
-from enginebench.bundle.contents import PROGRAMS
 from enginebench.bundle.record import Bundle, Figures
 from enginebench.bundle.servers import LAYOUTS, format_config
 from enginebench.core.records import Artifact, EngineSpec, Estimate, ShapeRange, TensorSpec
@@ -151,24 +148,3 @@ def test_modules_and_plans_are_asked_for_what_they_take(net: str) -> None:
     config = Config(format_config("net", make_bundle(artifact, 4, backend), LAYOUTS[artifact.kind]))
     assert (config.largest, config.first["x"]) == (largest, first)
     assert fit(config.dims["x"], first)
-
-
-@pytest.mark.parametrize(
-    ("inputs", "expected"),
-    [
-        ([{"shape": ["n", 4]}, {"shape": [4]}], {"n"}),
-        ([{"shape": ["length", 4], "sizes": [7, 0]}], set()),
-        ([{"shape": ["length", "n", 4], "sizes": [7, 0, 0]}], {"n"}),
-        ([{"shape": ["n", "length"]}], {"n"}),
-    ],
-)
-def test_a_bundle_on_the_gpu_fixes_the_batch_and_no_other_axis(
-    inputs: list[dict[str, Any]], expected: set[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.syspath_prepend(str(PROGRAMS))
-    for name in ("facts", "gpu"):
-        monkeypatch.setitem(sys.modules, name, SimpleNamespace())
-    import session
-
-    monkeypatch.delitem(sys.modules, "session")
-    assert session.find_batches(inputs) == expected

@@ -124,6 +124,14 @@ def test_six_rounds_show_what_is_faster_equivalent_or_not_shown() -> None:
     assert few.verdict == "not_shown" and few.repetitions_needed == 6
 
 
+def test_capacities_that_were_not_disturbed_alike_say_so() -> None:
+    base, candidate = make_rounds([100.0, 101.0] * 3), make_rounds([130.0, 131.0] * 3)
+    quiet = compare_capacities(base, candidate, ("a", "b"))
+    assert (quiet.ratio_validity, quiet.reasons) == ("good", ())
+    noisy = compare_capacities(base, [replace(one, suspect=True) for one in candidate], ("a", "b"))
+    assert noisy.ratio_validity == "low" and "not disturbed alike" in noisy.reasons[0]
+
+
 def test_where_no_rate_passes_there_is_nothing_to_compare() -> None:
     nothing = [Capacity(passes_qps=None, fails_qps=1.0, limit_ms=10.0, percentile=99.0)]
     found = compare_capacities(nothing, make_rounds([100.0]), ("a", "b"))

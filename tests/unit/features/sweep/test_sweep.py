@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable
-from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
 import pytest
 from msgspec.structs import replace
 
-from enginebench.core.errors import ArtifactError, ChildFailed, ParseError, UsageError
+from enginebench.core.errors import ChildFailed, ParseError, UsageError
 from enginebench.core.records import Result
 from enginebench.models.zoo import DATA_DIR
 from enginebench.report.sweep.document import SweepDocument
@@ -19,12 +18,12 @@ from enginebench.verbs import sweep as verb
 from enginebench.verbs.sweep import plan_sweep, run_sweep, take_up
 from enginebench.workflow.child.jobs import MeasureJob
 from enginebench.workflow.fleet import group as groups
-from enginebench.workflow.fleet.parts import list_parts
+from enginebench.workflow.fleet.parts import read_group
 from enginebench.workflow.fleet.reading import find_rows_folder, read_sweep
-from enginebench.workflow.fleet.records import Ended, FileList, GroupJob, SourcesJob
+from enginebench.workflow.fleet.records import Ended, GroupJob, SourcesJob
 from enginebench.workflow.fleet.schedule import MOST_LOSSES, LocalFleet, Lost, Schedule, perform
 from enginebench.workflow.fleet.spec import SweepSpec, list_groups, read_spec
-from enginebench.workflow.fleet.store import Store, open_store, read_document
+from enginebench.workflow.fleet.store import Store, open_store
 from enginebench.workflow.history import read_history
 from in_process import Children
 from reporters import Silent
@@ -43,14 +42,6 @@ name = "two.onnx"
 [[exclude]]
 engine = "fake:bias=1"
 batch = 2
-"""
-BUILDING = """
-engines = ["fake:build_sd=0.1,seed=1", "fake:build_sd=0.1,seed=2", "fake:build_sd=0.1,seed=3"]
-processes = 2
-iters = 3
-warmup = 1
-[[model]]
-name = "one.onnx"
 """
 ROWS = 2 * 5
 Spec = Callable[..., SweepSpec]
@@ -80,8 +71,13 @@ def count_measured(children: Children) -> Counter[tuple[str, str, int, str, int]
     )
 
 
+def list_results(store: Store, group: str) -> tuple[Result, ...]:
+    measured = read_group(store, group)
+    return measured.results if measured else ()
+
+
 def read_rows(store: Store, spec: SweepSpec) -> list[Result]:
-    return [row for g in list_groups(spec) for part in list_parts(store, g.id) for row in part.results]
+    return [row for g in list_groups(spec) for row in list_results(store, g.id)]
 
 
 def test_every_cell_is_measured_once_and_its_figures_stand_in_the_document(
@@ -225,81 +221,26 @@ def test_the_turn_in_which_the_machine_changed_is_compared_with_nothing(
     assert compare(base.measurements, other.measurements).ratio.n == 1  # type: ignore[union-attr]
 
 
-def test_other_versions_are_another_environment_and_finished_rows_stay(
+def test_a_group_is_not_continued_with_other_versions(
     children: Children, spec: Spec, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    fleet = Losing(children, {7})
-    real = groups.describe_machine
-    described = iter([False, True])
+    """Its rows stay as they are, and what is left says why it was not measured."""
+    real, described = groups.describe_machine, iter([False])
 
     def describe() -> Any:
         machine = real()
-        moved = next(described, True)
-        return replace(machine, versions={**machine.versions, "numpy": "0.1"}) if moved else machine
+        return replace(machine, versions={**machine.versions, "numpy": "0.1"}) if next(described, True) else machine
 
     monkeypatch.setattr(groups, "describe_machine", describe)
-    monkeypatch.setattr("enginebench.workflow.main_job.describe_machine", lambda: groups.list_parts and last(store))
-
-    def last(store: Store) -> Any:
-        return list_parts(store, list_groups(spec())[current()].id)[-1].record.machine
-
-    def current() -> int:
-        return 1 if list_parts(store, list_groups(spec())[1].id) else 0
-
-    store = open_store(str(tmp_path / "store"))
-    run_losing(fleet, spec(), tmp_path / "store")
-    first, second = list_parts(store, list_groups(spec())[0].id)
-    assert sum(row.status == "ok" for row in first.results) == 2
-    assert sum(row.status == "ok" for row in second.results) == 3
-    document = read_sweep(store)
-    assert not document.failed and len(document.cells) == ROWS
-    assert {machine.versions["numpy"] for machine in document.machines} >= {"0.1"}
-    assert len({cell.row.environment for cell in document.cells[:5] if cell.row}) == 2
+    store, schedule = run_losing(Losing(children, {7}), spec(), tmp_path / "store")
+    first = list_results(store, list_groups(spec())[0].id)
+    assert [len(row.measurements) for row in first] == [2, 2, 1, 1, 1]
+    reason = schedule.refused[list_groups(spec())[0].id]
+    assert "was begun on another machine" in reason and "now 0.1" in reason
+    assert len([cell for cell in read_sweep(store, schedule.refused).failed if cell.model == "one.onnx"]) == 3
 
 
-def test_an_attempt_that_was_taken_over_writes_nothing_more(children: Children, spec: Spec, tmp_path: Path) -> None:
-    store = open_store(str(tmp_path / "store"))
-
-    def take_over(job: Any) -> None:
-        if isinstance(job, MeasureJob) and len(children.of(MeasureJob)) == 4:
-            store.write(f"groups/{list_groups(spec())[0].id}/claim.json", b'{"attempt": "somebody else"}')
-
-    children.before = take_over
-    document = sweep(spec(), store.url)
-    assert "taken over by another attempt" in document.failed[0].reason
-    kept = list_parts(store, list_groups(spec())[0].id)[0].results
-    assert sum(len(row.measurements) for row in kept) == 3
-
-
-@pytest.mark.parametrize("at", [0, 1, 4])
-def test_two_sweeps_on_one_store_leave_one_that_can_be_continued(
-    children: Children, spec: Spec, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, at: int
-) -> None:
-    """The one that comes later takes the group over as it stands: built and checked, or measured in part."""
-    monkeypatch.setattr("enginebench.workflow.main_job.lock_devices", lambda *_, **__: nullcontext())  # one process
-    spec()
-    (tmp_path / "sweep.toml").write_text(BUILDING)
-    built, store = read_spec(tmp_path / "sweep.toml"), open_store(str(tmp_path / "store"))
-    later: list[SweepDocument] = []
-
-    def start_another(job: Any) -> None:
-        if isinstance(job, MeasureJob) and len(children.of(MeasureJob)) > at:
-            children.before = lambda job: None
-            later.append(sweep(built, store.url, resume=True))
-
-    children.before = start_another
-    first = sweep(built, store.url)
-    assert not later[0].failed and {cell.row.status for cell in first.cells if cell.row} == {"ok"}
-    again = sweep(built, store.url, resume=True)
-    assert not again.failed and again.cells == later[0].cells
-    (kept,) = list_parts(store, list_groups(built)[0].id)
-    listed = read_document(store, f"groups/{kept.name}/files.json", FileList)
-    assert listed and {a.files[0].path for row in kept.results for a in row.artifacts[1:]} <= {
-        Path(name).name for name in listed.files
-    }
-
-
-@pytest.mark.parametrize("damage", ["content", "path", "row", "record"])
+@pytest.mark.parametrize("damage", ["content", "row", "record"])
 def test_damage_in_a_store_is_named_and_costs_its_group(
     children: Children, spec: Spec, tmp_path: Path, damage: str
 ) -> None:
@@ -310,21 +251,17 @@ def test_damage_in_a_store_is_named_and_costs_its_group(
     first = list_groups(spec())[0].id
     folder = tmp_path / "store" / "groups" / first
     if damage == "content":
-        for path in (tmp_path / "store" / "artifacts").rglob("*"):
-            if path.is_file():
-                path.write_bytes(b"other")
-    elif damage == "path":
-        (folder / "files.json").write_text('{"files": {"../../evil": "' + "0" * 64 + '"}}')
+        for path in folder.rglob("*.onnx"):
+            path.write_bytes(b"other")
     elif damage == "row":
         next((folder / "rows").glob("*.json")).write_text("{")
     else:
         (folder / "run.json").write_text("[]")
     document = sweep(spec(), tmp_path / "store", resume=True)
     reasons = {cell.reason for cell in document.failed if cell.model == "one.onnx"}
-    said = {"content": "not what its name says", "path": "no name of a file", "row": "rows/", "record": "run.json"}
+    said = {"content": "was changed after the run began", "row": "rows/", "record": "run.json"}
     assert reasons and all(said[damage] in reason for reason in reasons), reasons
-    if damage != "content":
-        assert all(cell.row and cell.row.status == "ok" for cell in document.cells if cell.model == "two.onnx")
+    assert all(cell.row and cell.row.status == "ok" for cell in document.cells if cell.model == "two.onnx")
 
 
 @pytest.mark.parametrize("damage", ["cut", "other group"])
@@ -353,10 +290,10 @@ def test_a_row_of_another_model_is_not_shown_as_one_of_the_group(
     store = open_store(str(tmp_path / "store"))
     sweep(spec(), store.url)
     first, second = list_groups(spec())[:2]
-    row = list_parts(store, first.id)[0].results[0].id
+    row = list_results(store, first.id)[0].id
     store.write(f"groups/{first.id}/rows/{row}.json", store.read(f"groups/{second.id}/rows/{row}.json") or b"")
     with pytest.raises(ParseError, match=r"two.onnx.*expected 'one.onnx'"):
-        list_parts(store, first.id)
+        read_group(store, first.id)
 
 
 def test_what_company_costs_is_measured_with_the_machine_to_itself(
@@ -368,7 +305,7 @@ def test_what_company_costs_is_measured_with_the_machine_to_itself(
     document = read_sweep(store)
     assert [found.model for found in document.interference] == ["one.onnx", "two.onnx"]
     assert all(found.ratio and 0.5 < found.ratio.value < 2 and found.ratio.n for found in document.interference)
-    alone = list_parts(store, f"{list_groups(spec())[0].id}-alone")[0].results
+    alone = list_results(store, f"{list_groups(spec())[0].id}-alone")
     assert [row.id for row in alone] == [document.interference[0].row] and len(alone[0].measurements) == 2
     assert len(document.cells) == ROWS, "those rows are no cells"
 
@@ -428,8 +365,3 @@ def test_a_model_whose_graph_cannot_be_made_says_so_in_its_cells(
     document = sweep(spec(1), tmp_path / "store")
     assert {cell.model for cell in document.failed} == {"one.onnx"} and len(document.failed) == ROWS // 2
     assert all(cell.row and cell.row.status == "ok" for cell in document.cells if cell.model == "two.onnx")
-
-
-def test_a_content_that_is_gone_is_an_error_of_the_store(tmp_path: Path) -> None:
-    with pytest.raises(ArtifactError, match="holds no content"):
-        groups.take_content(open_store(str(tmp_path)), "a" * 64, tmp_path / "x")

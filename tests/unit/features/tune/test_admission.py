@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import pytest
+from msgspec.structs import replace
 
-from enginebench.core.records import Drift, EngineSpec, Estimate, MeasureSpec, OutputDrift, Result, Score
+from enginebench.core.records import Caveat, Drift, EngineSpec, Estimate, MeasureSpec, OutputDrift, Result, Score
 from enginebench.workflow.search.track import find_refusal
 
 
@@ -59,6 +60,15 @@ def test_with_labels_the_score_decides() -> None:
     assert find_refusal(make_row(score=0.73), base, max_drop=0.05) is None
     assert find_refusal(make_row(), base) == "it has no top1"
     assert "not finite" in str(find_refusal(make_row(score=0.76, nonfinite=1), base))
+
+
+@pytest.mark.parametrize(("cosine", "score", "races"), [(0.93, 0.1, True), (0.2, None, False)])
+def test_random_weights_refuse_what_is_grossly_wrong_alone(cosine: float, score: float | None, races: bool) -> None:
+    random = Caveat(code="random_weights", message="the weights are random")
+    row = replace(make_row(passed=False, cosine=cosine, score=score), caveats=(random,))
+    base = make_row("r", score=None if score is None else 5 * score)
+    assert (find_refusal(row, base) is None) is races
+    assert find_refusal(replace(row, caveats=()), base) is not None
 
 
 def test_limits_that_are_named_hold_beside_the_score_and_in_place_of_the_usual_ones() -> None:

@@ -6,7 +6,9 @@ import math
 
 import numpy as np
 import pytest
+from msgspec.structs import replace
 
+from enginebench.analyze.compare import Comparison
 from enginebench.analyze.intervals import measure_spread
 from enginebench.analyze.search.race import LOOKS, Final, Race, pool_spreads
 
@@ -117,6 +119,16 @@ def test_a_challenger_that_is_ahead_beats_the_best_default() -> None:
     assert final.best_default == "b" and final.beaten and final.winner == "new" and final.rounds == 10
     found = final.compare("b")
     assert found is not None and found.ratio is not None and found.ratio.value == pytest.approx(1.1, rel=0.02)
+
+
+def test_without_a_ratio_nobody_is_beaten() -> None:
+    """The defaults starved, the challenger did not: by the costs alone it is 100 times as fast."""
+
+    def refuse(base: str, candidate: str, found: Comparison) -> Comparison:
+        return replace(found, verdict="not_comparable", ratio=None, ratio_validity="not_given")
+
+    final = run_final(Final("new", ["a"], length=10, trust=refuse), {"new": 1.0, "a": 100.0})
+    assert not final.beaten and final.winner == "a" and final.rounds == 10
 
 
 def test_a_challenger_that_was_lucky_leaves_the_default_as_the_winner() -> None:

@@ -7,7 +7,7 @@ import re
 import pytest
 from msgspec.structs import replace
 
-from enginebench.core.records import Block, Caveat, Drift, MeasureSpec, Result
+from enginebench.core.records import Artifact, Block, Caveat, Drift, MeasureSpec, Result
 from enginebench.report.markdown import escape
 from enginebench.report.page import format_fragment
 from enginebench.report.run.head import format_head, format_lines
@@ -96,6 +96,93 @@ def test_the_baseline_that_wins_is_what_you_have() -> None:
 def test_a_baseline_that_failed_costs_the_ratio_alone() -> None:
     found = head(make_result(status="failed", reason="died"), ort(), make_result("openvino", median_ms=12, drift=AGREE))
     assert found["FASTEST"] == "ort fp32   10.0 ms   no ratio: pytorch fp32 failed"
+
+
+def test_a_module_that_pytorch_never_ran_has_no_configuration_that_the_user_has() -> None:
+    source = Artifact(kind="torch", model="m", path="", sha256="", files=(), inputs=(), outputs=())
+    rows = [replace(r, artifacts=(source,)) for r in (ort(), make_result("openvino", median_ms=12, drift=AGREE))]
+    skipped = make_result(status="skipped", reason="PyTorch is not installed")
+    assert head(skipped, *rows)["FASTEST"].startswith("ort fp32, the baseline: no other configuration is faster")
+    graph = [replace(r, artifacts=(replace(source, kind="onnx"),)) for r in rows]
+    assert head(skipped, *graph)["FASTEST"].startswith("ort fp32, what you have")
+
+
+def test_the_baseline_that_was_named_is_found_with_its_options() -> None:
+    tuned = make_result("openvino:hint=latency", median_ms=12, drift=AGREE, seed=2)
+    document = describe(PYTORCH, ort(), tuned, baseline_engine="openvino")
+    assert document.headline is not None and document.headline.baseline == tuned.id and not document.headline.is_today
+
+
+def test_few_trials_name_nobody_whose_lead_chance_explains() -> None:
+    for processes in (1, 3):
+        rows = (
+            make_result("openvino", median_ms=10.02, processes=processes, drift=AGREE, seed=2),
+            ort(processes=processes),
+        )
+        found = head(make_result(median_ms=20, processes=processes, drift=AGREE), *rows)["FASTEST"]
+        assert found.startswith("no clear winner: ") and "what you have" not in found
+
+
+def test_among_equals_the_first_row_is_not_preferred_where_the_user_has_none_of_them() -> None:
+    rows = [make_result(name, median_ms=ms, processes=1) for name, ms in (("openvino", 10.05), ("tensorrt", 9.9))]
+    found = head(rows[0], replace(rows[1], drift=replace(AGREE, reference=rows[0].id)))["FASTEST"]
+    assert found.startswith("no clear winner: tensorrt fp32 and openvino fp32 are too close for 1 trial each")
+
+
+def test_who_starved_is_not_beaten_by_what_it_would_beat_undisturbed() -> None:
+    quiet = make_result("openvino", median_ms=8, drift=AGREE, seed=2)
+    n = len(quiet.measurements[0].latency_ns)
+    busy = Block(start=n // 5, stop=n, duration_ns=1, foreign_cpu_cores=0.9, marks=("foreign_cpu",))
+    starved = tuple(
+        replace(m, latency_ns=[x * 9 if i >= n // 5 else x for i, x in enumerate(m.latency_ns)], blocks=(busy,))
+        for m in quiet.measurements
+    )
+    assert head(PYTORCH, ort(), replace(quiet, measurements=starved))["FASTEST"].startswith("no clear winner")
+
+
+def test_configurations_are_ranked_by_the_trials_that_all_have() -> None:
+    """PyTorch starved in the last four trials, in which one engine was not measured any more."""
+    slow = tuple(
+        replace(m, latency_ns=[50 * x for x in m.latency_ns]) if m.repetition > 5 else m for m in PYTORCH.measurements
+    )
+    openvino = make_result("openvino", median_ms=8, drift=AGREE, seed=2)
+    openvino = replace(openvino, measurements=openvino.measurements[:6])
+    found = head(replace(PYTORCH, measurements=slow), ort(), openvino)["FASTEST"]
+    assert found.startswith("openvino fp32")
+
+
+def test_an_engine_that_varies_alone_is_held_to_its_outputs() -> None:
+    def vary(row: str) -> Caveat:
+        return Caveat(code="outputs_vary", message="varies", figures={"row": row})
+
+    alone = head(PYTORCH, ort(5, drift=GROSS, caveats=(vary("ort-fp32-b1"),)))
+    assert alone["FASTEST"].startswith("none with the same outputs: ort fp32")
+    both = head(PYTORCH, ort(5, drift=GROSS, caveats=(vary("ort-fp32-b1"), vary(PYTORCH.id))))
+    assert both["FASTEST"].startswith("ort fp32") and "differently each time" in both["OUTPUTS"]
+    lost = ort(5, drift=make_drift(9.0, passed=False, nonfinite=3), caveats=(vary(PYTORCH.id),))
+    assert "3 values are not finite" in head(PYTORCH, lost)["FASTEST"]
+
+
+def test_labels_decide_nothing_where_the_weights_are_random() -> None:
+    rows = [
+        make_result(median_ms=20, accuracy=0.1, caveats=(RANDOM,)),
+        ort(5, "int8", accuracy=0.05, caveats=(RANDOM,)),
+    ]
+    found = head(*rows)
+    assert found["FASTEST"].startswith("ort int8") and found["OUTPUTS"].startswith("not judged: random weights")
+
+
+def test_a_reference_that_is_not_finite_is_not_the_same() -> None:
+    own = make_drift(0, passed=False, nonfinite=3)
+    found = head(replace(PYTORCH, drift=replace(own, reference=PYTORCH.id)), ort(40, drift=own))
+    assert found["OUTPUTS"] == "not judged: its own outputs are not finite"
+
+
+def test_a_graph_that_is_int8_itself_is_its_own_reference() -> None:
+    source = Artifact(kind="onnx", model="m", path="", sha256="", files=(), inputs=(), outputs=(), precision="int8")
+    rows = [ort(5, "int8"), make_result("openvino", "int8", 4, drift=replace(AGREE, reference="ort-int8-b1"), seed=2)]
+    found = head(*(replace(r, artifacts=(source,)) for r in rows))
+    assert found["OUTPUTS"] == "within limits: the model itself is int8"
 
 
 def test_one_configuration_is_measured_not_fastest() -> None:

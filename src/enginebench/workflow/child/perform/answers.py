@@ -318,7 +318,6 @@ def check_prepared_alike(artifact: Artifact, found: str | None) -> None:
     """Checks that the graph was made for inputs that are prepared as the data are, or nobody can know.
 
     Args:
-        artifact: the graph.
         found: hash of the preprocessing that the data go through.
 
     Raises:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from msgspec.structs import replace
 
-from enginebench.backends.torch.entries import PYTORCH
+from enginebench.backends.registry import find_entry
 from enginebench.core.errors import (
     ArtifactError,
     BackendUnavailable,
@@ -116,7 +116,7 @@ def _make_from_torch(
         from enginebench.models.torch.source import make_torch_artifact
     except (ImportError, OSError) as error:
         raise BackendUnavailable(
-            f"PyTorch is installed and cannot be imported ({error}). Reinstall it: {PYTORCH.fix}"
+            f"PyTorch is installed and cannot be imported ({error}). Reinstall it: {find_entry('pytorch').fix}"
         ) from error
 
     note("loading the model")
@@ -144,11 +144,7 @@ def _make_from_torch(
 
 
 def _export_graph(job: SourceJob, made: Artifact, note: NoteCall) -> Artifact:
-    """The graph, its batch open; or at the batch of the job, or that which the model fixes.
-
-    Raises:
-        ModelError: it cannot be exported, or a graph that was asked for as a file cannot have the batch asked for.
-    """
+    """The graph, its batch open; or at the batch of the job, or that which the model fixes."""
     from enginebench.models.torch.export import UNTRANSLATED, FixesBatch, export_onnx
 
     own = find_own_batch(made)
@@ -203,7 +199,6 @@ def take_file(path: Path, out_dir: Path, libraries: Sequence[str] = ()) -> tuple
     """The artifact of an engine file or a graph as it is.
 
     Args:
-        path: the file.
         out_dir: where what it needs is brought to.
         libraries: of the custom operators in a graph.
 

@@ -189,10 +189,7 @@ def time_overlapped(
 
     Args:
         load: makes an engine; called once in each lane, one after another.
-        photos: JPEG files.
-        preprocess: of the model.
         batch: pictures of one call.
-        decoders: threads.
         lanes: batches on their way at a time.
         seconds: how long, after the first batches.
         clock: host nanoseconds.

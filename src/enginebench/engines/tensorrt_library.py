@@ -1,13 +1,19 @@
-"""NVIDIA's modules with the names of TensorRT, and what they log: TensorRT, its lean runtime, TensorRT for RTX."""
+"""NVIDIA's modules with the names of TensorRT, and what they log: TensorRT, its lean runtime, TensorRT for RTX.
+
+Bundles hold a copy of this file.
+"""
 
 from __future__ import annotations
 
+import re
 import sys
 from importlib import import_module
 from typing import Any
 
-from enginebench.backends.tensorrt.settings import TIMING_CACHE_LOST
-from enginebench.core.errors import ArtifactError, BackendUnavailable, EngineBenchError, UsageError
+from ..core.engine_api import ArtifactError, BackendUnavailable, EngineBenchError, UsageError
+
+# Errors of 8.6 after which it builds on, timing every kernel anew.
+TIMING_CACHE_LOST = re.compile(r"myelinCache\.h::deserialize|The timing cache will not be used")
 
 # In the order of what they can do. The wheels of the lean runtime hold its bindings under the last name, which is all
 # that an install of them without the package that gathers them brings (seen in 11.4).
@@ -51,7 +57,6 @@ class Library:
     The plugin registry keeps the first logger for as long as the process lives, so there is one for each module.
 
     Args:
-        trt: the module.
         title: what it is called in messages.
     """
 
@@ -71,7 +76,6 @@ class Library:
         Args:
             value: what a call returned.
             what: the failure in words, behind the library's name.
-            kind: the error's class.
 
         Raises:
             EngineBenchError: it failed; with the library's own messages.

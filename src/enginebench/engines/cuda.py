@@ -1,5 +1,7 @@
 """CUDA through cuda-python: streams, events, buffers and graphs, each call checked. The only file that imports it.
 
+Bundles hold a copy of this file.
+
 Written against `cuda.bindings.runtime` of cuda-bindings 12.9 and 13.5, whose calls used here have the same signatures.
 Every call of the binding returns a tuple whose first item is the error.
 """
@@ -15,10 +17,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from cuda.bindings import runtime
 
-from enginebench.core.errors import BackendUnavailable, MeasurementError
+from ..core.engine_api import BackendUnavailable, MeasurementError
 
 if TYPE_CHECKING:
-    from enginebench.core.protocols import Array, RunCall
+    from ..core.engine_api import Array, RunCall
 
 SUCCESS = runtime.cudaError_t.cudaSuccess
 TO_DEVICE = runtime.cudaMemcpyKind.cudaMemcpyHostToDevice
@@ -71,6 +73,11 @@ def use_device(index: int) -> None:
         reason = f"there are {count}" if count else explain_no_device()
         raise BackendUnavailable(f"GPU {index} cannot be used: {reason}")
     call(runtime.cudaSetDevice, index)
+
+
+def read_name(index: int) -> str:
+    """What CUDA calls a GPU."""
+    return _show(call(runtime.cudaGetDeviceProperties, index).name).rstrip("\0")
 
 
 class Stream:

@@ -1,0 +1,239 @@
+"""All that an engine's file knows of us: errors, what a tensor is called and how it is checked, what an engine offers.
+
+It imports Python's own library alone, and NumPy where arrays are at hand: bundles hold a copy of it, beside the engine
+that was measured, and asking for help shall not load NumPy. Python 3.10 has to run it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, TypeVar
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+    Array: TypeAlias = NDArray[np.generic]
+    Feeds: TypeAlias = Mapping[str, Array]
+
+# `engine.run`: fetched once by the loop, then called without arguments.
+RunCall: TypeAlias = Callable[[], object]
+Closed = TypeVar("Closed", bound="Closing")
+
+# The dtype of text: arrays of kind "U", of whatever width.
+TEXT = "str"
+
+
+class TensorSpec(Protocol):
+    """One input or output. A dynamic axis is a name ("batch"), a static one a number; `dtype` is NumPy's name.
+
+    `sizes`: the length of each open axis where nobody gives one; 0 where it is the batch, or `shape` says it.
+    """
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def dtype(self) -> str: ...
+
+    @property
+    def shape(self) -> tuple[int | str, ...]: ...
+
+    @property
+    def sizes(self) -> tuple[int, ...]: ...
+
+
+class Artifact(Protocol):
+    """What an engine opens."""
+
+    @property
+    def path(self) -> str: ...
+
+    @property
+    def precision(self) -> str | None: ...
+
+    @property
+    def inputs(self) -> Sequence[TensorSpec]: ...
+
+    @property
+    def outputs(self) -> Sequence[TensorSpec]: ...
+
+
+class EngineSpec(Protocol):
+    """How it is to be run. Options come beside it, every one of them with its value."""
+
+    @property
+    def backend(self) -> str: ...
+
+    @property
+    def device(self) -> str: ...
+
+    @property
+    def precision(self) -> str | None: ...
+
+    @property
+    def batch(self) -> int: ...
+
+    @property
+    def threads(self) -> int: ...
+
+
+class EngineBenchError(Exception):
+    """The root; `exit_code` is what the command line ends with."""
+
+    exit_code = 1
+    log = ""  # all that a tool said, where the message holds only the part that matters
+    stderr_tail = ""  # the last output of the child that it happened in
+
+
+class UsageError(EngineBenchError):
+    """A request is not valid: a wrong option, name or combination of them."""
+
+    exit_code = 2
+
+
+class DependencyError(EngineBenchError):
+    """An engine or tool is not available here."""
+
+    exit_code = 3
+
+
+class BackendUnavailable(DependencyError):
+    """An engine is installed but does not work here."""
+
+
+class ArtifactError(EngineBenchError):
+    """A model, graph, engine or stored file cannot be used."""
+
+    exit_code = 5
+
+
+class ModelError(ArtifactError):
+    """A model cannot be found, built or exported."""
+
+
+class FeedError(ArtifactError, ValueError):
+    """Arrays do not fit the inputs of an engine."""
+
+
+class MeasurementError(EngineBenchError):
+    """Timing did not end in a result that can be trusted."""
+
+    exit_code = 6
+
+
+def explain_closed(engine: str) -> UsageError:
+    """The error for an engine that is used after `close`."""
+    return UsageError(f"the engine {engine} is closed; load it again")
+
+
+def explain_unbound(engine: str) -> UsageError:
+    """The error for a `run` or `fetch` before the first `bind`."""
+    return UsageError(f"the engine {engine} has no inputs yet; call bind first")
+
+
+class Closing:
+    """A `with` block that closes an engine at its end."""
+
+    def close(self) -> None:
+        raise NotImplementedError
+
+    def __enter__(self: Closed) -> Closed:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+def check_feeds(specs: Sequence[TensorSpec], feeds: Mapping[str, object]) -> None:
+    """Checks that `feeds` has exactly the inputs of `specs`, each with its dtype and shape.
+
+    Raises:
+        FeedError: it does not; the message names every input that is missing, unknown, or of another dtype or shape.
+    """
+    import numpy as np
+
+    problems = [f"unknown input {name!r}" for name in feeds if name not in {s.name for s in specs}]
+    for spec in specs:
+        array = feeds.get(spec.name)
+        if array is None:
+            problems.append(f"missing input {spec.name!r}")
+        elif not isinstance(array, np.ndarray):
+            problems.append(f"input {spec.name!r} is a {type(array).__name__}, not a NumPy array")
+        elif not has_dtype(array.dtype, spec.dtype):
+            problems.append(f"input {spec.name!r} has dtype {array.dtype}, not {spec.dtype}")
+        elif not fits_shape(spec.shape, array.shape):
+            problems.append(f"input {spec.name!r} has shape {show_shape(array.shape)}, not {show_shape(spec.shape)}")
+    if problems:
+        expected = ", ".join(f"{s.name}: {s.dtype}[{show_shape(s.shape)}]" for s in specs)
+        raise FeedError(f"{'; '.join(problems)}. Expected {expected}")
+
+
+def has_dtype(found: np.dtype[Any], expected: str) -> bool:
+    """Whether an array has the dtype of a spec; text may be of any width."""
+    return found.kind == "U" if expected == TEXT else bool(found == expected)
+
+
+def fits_shape(expected: Sequence[int | str], found: Sequence[int]) -> bool:
+    """Whether a shape has the rank and the fixed axes that are expected."""
+    return len(expected) == len(found) and all(
+        want == have for want, have in zip(expected, found, strict=True) if isinstance(want, int)
+    )
+
+
+def show_shape(shape: Sequence[int | str]) -> str:
+    """`1x3x224x224`."""
+    return "x".join(str(axis) for axis in shape) or "scalar"
+
+
+def concrete_shape(spec: TensorSpec, batch: int) -> tuple[int, ...]:
+    """The shape with every dynamic axis replaced: by its size; else the first axis by `batch`, any other by 1."""
+    sizes = spec.sizes or (0, *[1] * (len(spec.shape) - 1))
+    return tuple(
+        axis if isinstance(axis, int) else size or batch for axis, size in zip(spec.shape, sizes, strict=False)
+    )
+
+
+def find_batch_axes(specs: Sequence[TensorSpec]) -> dict[str, int | None]:
+    """{input name: the axis along which its entries lie}; None for an input that every entry shares.
+
+    Where no open axis is the batch, entries lie on the first axis, if that is fixed, and as long as the first input's.
+    """
+    opened = {spec.name: _find_open_batch(spec) for spec in specs}
+    if any(place is not None for place in opened.values()):
+        return opened
+    length = next((spec.shape[0] for spec in specs if spec.shape), None)
+    return {spec.name: 0 if isinstance(length, int) and spec.shape[:1] == (length,) else None for spec in specs}
+
+
+def _find_open_batch(spec: TensorSpec) -> int | None:
+    sizes = spec.sizes or (0, *[1] * (len(spec.shape) - 1))
+    pairs = enumerate(zip(spec.shape, sizes, strict=False))
+    return next((i for i, (axis, size) in pairs if isinstance(axis, str) and not size), None)
+
+
+def name_axes(inputs: Sequence[TensorSpec], feeds: Feeds) -> dict[str, int]:
+    """Length of every named axis, as the bound arrays have it."""
+    return {
+        axis: length
+        for spec in inputs
+        for axis, length in zip(spec.shape, feeds[spec.name].shape, strict=True)
+        if isinstance(axis, str)
+    }
+
+
+def make_answer(spec: TensorSpec, axes: Mapping[str, int]) -> Array | None:
+    """A buffer for an output, or None where its shape is known only after the run.
+
+    Floats start as NaN, so that an output that no run has filled cannot pass for an answer.
+    """
+    shape = [axes.get(axis, -1) if isinstance(axis, str) else axis for axis in spec.shape]
+    if min(shape, default=0) < 0:
+        return None
+    import numpy as np
+
+    dtype = np.dtype(spec.dtype)
+    return np.full(shape, np.nan if dtype.kind == "f" else 0, dtype)

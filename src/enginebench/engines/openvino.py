@@ -1,0 +1,251 @@
+"""OpenVINO on the CPU, compiled for the shapes that are bound. Bundles hold a copy of this file."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import openvino
+
+from ..core.engine_api import (
+    ArtifactError,
+    BackendUnavailable,
+    Closing,
+    check_feeds,
+    concrete_shape,
+    explain_closed,
+    explain_unbound,
+    fits_shape,
+    show_shape,
+)
+from .openvino_settings import CAPABILITIES, find_hint, list_settings
+
+if TYPE_CHECKING:
+    from ..core.engine_api import Array, Artifact, EngineSpec, Feeds, RunCall, TensorSpec
+
+NAME = "openvino"
+
+
+def open_engine(artifact: Artifact, spec: EngineSpec, options: Mapping[str, str]) -> OpenvinoEngine:
+    """An engine on `spec.threads` threads; `options` has a value for each."""
+    graph = Graph(openvino.Core().read_model(artifact.path), static=options["shapes"] == "static")
+    return OpenvinoEngine(graph, artifact, settings=make_settings(spec, options), batch=spec.batch)
+
+
+class Graph:
+    """A graph for the arrays of a call, which OpenVINO reads as it is.
+
+    Args:
+        whole: OpenVINO's model of it.
+        static: each compiled graph is for one set of shapes; otherwise one is for all.
+    """
+
+    # The inputs whose values a graph is compiled for, beside the shapes of all.
+    deciders: frozenset[str] = frozenset()
+
+    def __init__(self, whole: Any, *, static: bool) -> None:
+        self.whole, self.static = whole, static
+
+    def read_values(self, feeds: Feeds) -> dict[str, int]:
+        """The values of `deciders` in these arrays."""
+        return {}
+
+    def open(self, shapes: Mapping[str, tuple[int, ...]], values: Mapping[str, int]) -> Any:
+        """OpenVINO's model; it is right for these shapes if it is static, and for these values."""
+        if self.static:
+            self.whole.reshape({name: list(shape) for name, shape in shapes.items()})
+        return self.whole
+
+    def compile(
+        self, shapes: Mapping[str, tuple[int, ...]], values: Mapping[str, int], settings: Mapping[str, Any]
+    ) -> Any:
+        """The compiled graph for these shapes and values."""
+        return compile_model(self.open(shapes, values), settings)
+
+    def close(self) -> None:
+        """Frees the graph; may be called twice."""
+        self.whole = None
+
+
+def read_capabilities() -> tuple[str, ...]:
+    """What the CPU plugin says it computes in here: FP32, INT8, BF16, ..."""
+    return tuple(openvino.Core().get_property("CPU", "OPTIMIZATION_CAPABILITIES"))
+
+
+def choose_hint(precision: str) -> str:
+    """The inference precision to ask for on this CPU."""
+    return find_hint(precision, read_capabilities() if precision in CAPABILITIES else ())
+
+
+def make_settings(
+    spec: EngineSpec, options: Mapping[str, str], streams: int = 1, hint: str = "latency"
+) -> dict[str, Any]:
+    """The plugin's settings for a spec on this CPU, for so many requests at a time, each on the spec's threads.
+
+    With the hint `throughput` the plugin chooses the number of streams for the threads of all together.
+    """
+    floats = "bf16" if options["floats"] == "bf16" else str(spec.precision)  # of what is not INT8 in the graph
+    settings = list_settings(streams * spec.threads, choose_hint(floats))
+    settings |= {"NUM_STREAMS": str(streams), "PERFORMANCE_HINT": hint.upper()}
+    if hint == "throughput":
+        del settings["NUM_STREAMS"]
+    return settings
+
+
+def compile_model(model: Any, settings: Mapping[str, Any]) -> Any:
+    """The compiled graph, with every setting read back.
+
+    Raises:
+        BackendUnavailable: it compiled with another precision, thread count or device.
+    """
+    compiled = openvino.Core().compile_model(model, "CPU", dict(settings))
+    expected = {
+        "INFERENCE_PRECISION_HINT": settings["INFERENCE_PRECISION_HINT"],
+        "INFERENCE_NUM_THREADS": str(settings["INFERENCE_NUM_THREADS"]),
+        "NUM_STREAMS": settings.get("NUM_STREAMS"),
+        "EXECUTION_DEVICES": "CPU",
+    }
+    for key, wanted in expected.items():
+        if wanted is None:
+            continue
+        found = show_property(compiled.get_property(key))
+        if found != wanted:
+            advice = ". Is the process pinned to fewer CPUs? Lower --threads" if key == "INFERENCE_NUM_THREADS" else ""
+            raise BackendUnavailable(f"asked OpenVINO for {key}={wanted}, got {found}{advice}")
+    return compiled
+
+
+def show_property(value: Any) -> str:
+    """A property of the plugin as the text by which it is set."""
+    if isinstance(value, openvino.Type):
+        return str(value.to_string())
+    return ",".join(value) if isinstance(value, (list, tuple, set)) else str(value)
+
+
+def list_fed(compiled: Any) -> frozenset[str]:
+    """The inputs that a graph takes; OpenVINO drops those that nothing is computed from."""
+    return frozenset(name for port in compiled.inputs for name in port.get_names())
+
+
+def copy_outputs(request: Any, outputs: Sequence[TensorSpec]) -> dict[str, Array]:
+    """Copies of the outputs of a request that has ended."""
+    return {spec.name: np.array(request.get_tensor(spec.name).data, order="C") for spec in outputs}
+
+
+def check_declared(inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec], arrays: Mapping[str, Array]) -> None:
+    """Checks that outputs have the shapes that the graph declares: OpenVINO infers its own, and some are wrong.
+
+    Where an input's first axis is open, files often declare their outputs for one entry.
+
+    Raises:
+        ArtifactError: an output has another rank, or another length along a fixed axis.
+    """
+    first = any(spec.shape and isinstance(spec.shape[0], str) for spec in inputs)
+    for spec in outputs:
+        found = arrays[spec.name].shape
+        if not fits_shape(("batch", *spec.shape[1:]) if first and spec.shape else spec.shape, found):
+            raise ArtifactError(
+                f"OpenVINO computes output {spec.name!r} as {show_shape(found)}, and the graph declares "
+                f"{show_shape(spec.shape)}: it reads an operator in another way. Use another engine (ort), or correct "
+                "the shape that the graph declares"
+            )
+
+
+class OpenvinoEngine(Closing):
+    """A compiled graph, one request, and input tensors that OpenVINO allocated (and aligned) itself."""
+
+    def __init__(self, graph: Graph, artifact: Artifact, *, settings: dict[str, Any], batch: int) -> None:
+        self.inputs: tuple[Any, ...] = tuple(artifact.inputs)
+        self.outputs: tuple[Any, ...] = tuple(artifact.outputs)
+        self._graph: Graph | None = graph
+        self._settings = settings
+        self._values: dict[str, int] = {}  # of the inputs that the compiled graph has no other value for
+        self._compiled: Any = None
+        self._request: Any = None
+        self._infer: Callable[..., object] | None = None
+        self._views: dict[str, Array] = {}
+        self._bound = False
+        self._declared = False  # the outputs had the shapes that the graph declares
+        self._watched: list[Any] = []  # what was recorded of runs on what is bound, by whoever records
+        # Where nothing says how long an open axis is, or which branch is taken, the arrays do when they are bound.
+        if not graph.deciders and all(
+            s.sizes or all(isinstance(axis, int) for axis in s.shape[1:]) for s in self.inputs
+        ):
+            self._compile({s.name: concrete_shape(s, batch) for s in self.inputs}, {})
+
+    @property
+    def threads(self) -> int:
+        """Threads of the compiled graph, read back from the plugin."""
+        self._check_open()
+        if self._compiled is None:
+            raise explain_unbound(NAME)
+        return int(self._compiled.get_property("INFERENCE_NUM_THREADS"))
+
+    @property
+    def run(self) -> RunCall:
+        """The call that computes the outputs from what was bound."""
+        self._check_bound()
+        return self._run
+
+    def bind(self, feeds: Feeds) -> None:
+        """Copies the arrays into the request's tensors; new shapes get new ones, and a new graph if it is static."""
+        graph = self._check_open()
+        check_feeds(self.inputs, feeds)
+        shapes, values = {name: array.shape for name, array in feeds.items()}, graph.read_values(feeds)
+        if values != self._values or any(
+            name not in self._views or self._views[name].shape != shapes[name] for name in shapes
+        ):
+            self._compile(shapes, values)
+        for name, view in self._views.items():
+            np.copyto(view, feeds[name])
+        self._bound, self._watched = True, []
+
+    def fetch(self) -> dict[str, Array]:
+        """Copies of the outputs of the last run."""
+        self._check_bound()
+        arrays = copy_outputs(self._request, self.outputs)
+        if not self._declared:
+            check_declared(self.inputs, self.outputs, arrays)
+            self._declared = True
+        return arrays
+
+    def close(self) -> None:
+        """Frees graph and request; may be called twice."""
+        self._views = {}
+        if self._graph is not None:
+            self._graph.close()
+        self._graph = self._compiled = self._request = self._infer = None
+
+    def _check_open(self) -> Graph:
+        if self._graph is None:
+            raise explain_closed(NAME)
+        return self._graph
+
+    def _check_bound(self) -> None:
+        self._check_open()
+        if not self._bound:
+            raise explain_unbound(NAME)
+
+    def _run(self) -> None:
+        # No inputs: the tensors are in place. True: outputs are views, so that nothing is copied in the timed call.
+        self._infer({}, True, False)  # type: ignore[misc]  # closed engines hand out no run
+
+    def _compile(self, shapes: Mapping[str, tuple[int, ...]], values: dict[str, int]) -> None:
+        graph = self._check_open()
+        if self._compiled is None or graph.static:
+            self._compiled = graph.compile(shapes, values, self._settings)
+            self._request = self._compiled.create_infer_request()
+            # Not request.infer: that wrapper checks its arguments in Python, which costs 1 us a call.
+            self._infer = super(openvino.InferRequest, self._request).infer  # type: ignore[misc]  # no stubs
+        fed = list_fed(self._compiled)
+        self._values, self._declared = values, False
+        self._views = {s.name: self._make_tensor(s, shapes[s.name], bound=s.name in fed) for s in self.inputs}
+
+    def _make_tensor(self, spec: TensorSpec, shape: tuple[int, ...], *, bound: bool) -> Array:
+        """The view by which a tensor is filled; `bound`: the request computes from it."""
+        tensor = openvino.Tensor(openvino.Type(np.dtype(spec.dtype)), list(shape))
+        if bound:
+            self._request.set_tensor(spec.name, tensor)
+        view: Array = tensor.data
+        return view

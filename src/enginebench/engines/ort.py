@@ -1,0 +1,303 @@
+"""ONNX Runtime on the CPU, through an IOBinding whose buffers are allocated once. Bundles hold a copy of this file."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import cache, partial
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import onnxruntime
+
+from ..core.engine_api import (
+    TEXT,
+    BackendUnavailable,
+    Closing,
+    check_feeds,
+    explain_closed,
+    explain_unbound,
+    make_answer,
+    name_axes,
+)
+from ..core.sums import keep_sums_exact, open_cpu_session
+
+if TYPE_CHECKING:
+    from ..core.engine_api import Array, Artifact, EngineSpec, Feeds, RunCall
+
+PROVIDER = "CPUExecutionProvider"
+
+# Errors only: its warnings describe the graph optimiser's choices and would drown a child's last words.
+ERRORS_ONLY = 3
+
+# Session settings for each way of waiting. "run" keeps the speed of spinning where it pays, between the operators of
+# one run, and hands the core back at its end: an engine that waits for its next call takes nothing from another.
+SPINNING = {
+    "run": {"session.intra_op.allow_spinning": "1", "session.force_spinning_stop": "1"},
+    "always": {"session.intra_op.allow_spinning": "1", "session.force_spinning_stop": "0"},
+    "never": {"session.intra_op.allow_spinning": "0", "session.force_spinning_stop": "1"},
+}
+
+OPTIMISATION = {
+    "all": onnxruntime.GraphOptimizationLevel.ORT_ENABLE_ALL,
+    "extended": onnxruntime.GraphOptimizationLevel.ORT_ENABLE_EXTENDED,
+    "basic": onnxruntime.GraphOptimizationLevel.ORT_ENABLE_BASIC,
+    "none": onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL,
+}
+
+
+def open_engine(artifact: Artifact, spec: EngineSpec, options: Mapping[str, str]) -> OrtEngine:
+    """An engine on `spec.threads` threads; `options` has a value for each."""
+    session = open_session(artifact.path, make_session_options(spec, options))
+    return (LooseOrtEngine if needs_values(session, artifact) else OrtEngine)(session, artifact, spec)
+
+
+def make_session_options(spec: EngineSpec, options: Mapping[str, str]) -> Any:
+    """Session options of a spec: its threads and no others, its optimisation and spinning, a silent log."""
+    settings = onnxruntime.SessionOptions()
+    settings.intra_op_num_threads = spec.threads
+    settings.inter_op_num_threads = 1
+    settings.execution_mode = onnxruntime.ExecutionMode.ORT_SEQUENTIAL
+    # What was optimised ahead must not be optimised again: its operators are the kernels of this processor already.
+    settings.graph_optimization_level = OPTIMISATION["none" if options["ahead"] == "1" else options["opt"]]
+    settings.log_severity_level = ERRORS_ONLY
+    for key, value in SPINNING[options["spinning"]].items():
+        settings.add_session_config_entry(key, value)
+    keep_sums_exact(settings)
+    settings.enable_cpu_mem_arena = options["arena"] != "none"
+    if options["arena"] == "shared":
+        share_arena()
+        settings.add_session_config_entry("session.use_env_allocators", "1")
+    return settings
+
+
+@cache
+def share_arena() -> None:
+    """Makes the memory that all sessions of this process take theirs from, once."""
+    kind = onnxruntime.OrtAllocatorType.ORT_ARENA_ALLOCATOR
+    place = onnxruntime.OrtMemoryInfo("Cpu", kind, 0, onnxruntime.OrtMemType.DEFAULT)
+    onnxruntime.create_and_register_allocator(place, None)
+
+
+def open_session(path: str, settings: Any) -> Any:
+    """A session on the CPU provider and on nothing else.
+
+    Raises:
+        BackendUnavailable: the provider was dropped.
+    """
+    onnxruntime.disable_telemetry_events()
+    session = open_cpu_session(path, settings)
+    session.disable_fallback()
+    if session.get_providers() != [PROVIDER]:
+        raise BackendUnavailable(f"asked ONNX Runtime for {PROVIDER}, got {', '.join(session.get_providers())}")
+    return session
+
+
+def needs_values(session: Any, artifact: Artifact) -> bool:
+    """Whether something in or out has no plain buffer that could be bound: text, a sequence, a map."""
+    plain = all(node.type.startswith("tensor(") for node in (*session.get_inputs(), *session.get_outputs()))
+    return not plain or any(spec.dtype == TEXT for spec in (*artifact.inputs, *artifact.outputs))
+
+
+class OrtEngine(Closing):
+    """A session and its binding. `run` is the extension's own call with its arguments bound: no Python in between."""
+
+    def __init__(self, session: Any, artifact: Artifact, spec: EngineSpec) -> None:
+        self.inputs: tuple[Any, ...] = tuple(artifact.inputs)
+        self.outputs: tuple[Any, ...] = tuple(artifact.outputs)
+        self._artifact: Any = artifact
+        self._spec: Any = spec
+        self._session = session
+        self._binding = session.io_binding()
+        self._feeds: dict[str, Array] = {}
+        self._answers: dict[str, Array | None] = {}
+        self._late: list[str] = []  # outputs whose shape only a run knows
+        self._misdeclared = False  # one of them has another rank than the graph says
+        self._settled = False  # whether that is known for what is bound
+        self._watched: list[Any] = []  # what was recorded of runs on what is bound, by whoever records
+        # Not session.run_with_iobinding: that wrapper looks for WebGPU captures, which costs 0.8 us a call.
+        self._run: RunCall | None = partial(
+            session._sess.run_with_iobinding, self._binding._iobinding, onnxruntime.RunOptions()
+        )
+
+    @property
+    def session(self) -> Any:
+        """The session, for engines that share it."""
+        return self._open_session()
+
+    @property
+    def call_nothing(self) -> RunCall:
+        """A call into the extension that does nothing on a CPU: inputs in memory are ready."""
+        self._open_session()
+        call: RunCall = self._binding._iobinding.synchronize_inputs
+        return call
+
+    @property
+    def threads(self) -> int:
+        """Threads of the session, read back from it."""
+        return int(self._open_session().get_session_options().intra_op_num_threads)
+
+    @property
+    def run(self) -> RunCall:
+        """The call that computes the outputs from what was bound."""
+        self._open_session()
+        if self._run is None or not self._feeds:
+            raise explain_unbound(self._spec.backend)
+        if not self._settled:
+            return self._run_first
+        return self._run_afresh if self._misdeclared else self._run
+
+    def bind(self, feeds: Feeds) -> None:
+        """Copies the arrays into the session's buffers; new shapes get new buffers."""
+        self._open_session()
+        check_feeds(self.inputs, feeds)
+        self._watched = []
+        if any(name not in self._feeds or self._feeds[name].shape != feeds[name].shape for name in feeds):
+            self._allocate(feeds)
+        for name, buffer in self._feeds.items():
+            np.copyto(buffer, feeds[name])
+        self._hand_over()
+        self._release_late()
+
+    def fetch(self) -> dict[str, Array]:
+        """Copies of the outputs of the last run."""
+        self._open_session()
+        if not self._feeds:
+            raise explain_unbound(self._spec.backend)
+        if self._late:
+            values = self._binding.get_outputs()
+            return {name: np.array(value.numpy()) for name, value in zip(self._answers, values, strict=True)}
+        return {name: buffer.copy() for name, buffer in self._answers.items() if buffer is not None}
+
+    def close(self) -> None:
+        """Frees the session; may be called twice."""
+        self._session = self._binding = self._run = None
+        self._feeds, self._answers = {}, {}
+
+    def _release_late(self) -> None:
+        """A run leaves its buffer bound, and other data may need a larger one."""
+        for name in self._late:
+            self._binding.bind_output(name, "cpu")
+
+    def _run_first(self) -> None:
+        """The first run on new shapes: it shows whether the outputs have the shapes that the graph declares.
+
+        Some exporters declare others. ONNX Runtime then refuses the buffers made for them, and, where the rank is
+        wrong, even the one that it made itself in the run before.
+        """
+        assert self._run is not None
+        if self._settled:  # somebody kept this call
+            self.run()
+            return
+        try:
+            self._run()
+        except Exception:
+            if len(self._late) == len(self._answers):
+                raise
+            self._answers = dict.fromkeys(self._answers)
+            self._late = list(self._answers)
+            self._run_afresh()
+        self._drop_unwritten()
+        if self._late:
+            try:
+                self._run()
+            except Exception:
+                self._misdeclared = True
+                self._run_afresh()
+        self._settled = True
+
+    def _drop_unwritten(self) -> None:
+        """Takes outputs from the runtime where it put a buffer of its own in place of ours, which it did not write.
+
+        ONNX Runtime 1.31 does so with an output that is an input of the graph: it hands out the input itself.
+        """
+        for (name, answer), value in zip(self._answers.items(), self._binding.get_outputs(), strict=True):
+            if answer is not None and value.data_ptr() != answer.ctypes.data:
+                self._answers[name] = None
+                self._late.append(name)
+
+    def _run_afresh(self) -> None:
+        assert self._run is not None
+        self._release_late()
+        self._run()
+
+    def _hand_over(self) -> None:
+        """Tells the session of new values in the buffers: on the CPU it reads them where they are."""
+
+    def _open_session(self) -> Any:
+        if self._session is None:
+            raise explain_closed(self._spec.backend)
+        return self._session
+
+    def _allocate(self, feeds: Feeds) -> None:
+        """Binds fresh buffers for these shapes, in the binding that `run` already holds."""
+        self._settled = self._misdeclared = False
+        self._feeds = {s.name: np.empty(feeds[s.name].shape, s.dtype) for s in self.inputs}
+        self._bind_inputs()
+        axes = name_axes(self.inputs, feeds)
+        self._answers = {s.name: make_answer(s, axes) for s in self.outputs}
+        self._late = [name for name, answer in self._answers.items() if answer is None]
+        for name, answer in self._answers.items():
+            if answer is None:
+                self._binding.bind_output(name, "cpu")  # keeps its place in the order of outputs
+            else:
+                self._binding.bind_output(name, "cpu", 0, answer.dtype.type, answer.shape, answer.ctypes.data)
+
+    def _bind_inputs(self) -> None:
+        for name, buffer in self._feeds.items():
+            self._binding.bind_input(name, "cpu", 0, buffer.dtype.type, buffer.shape, buffer.ctypes.data)
+
+
+class LooseOrtEngine(OrtEngine):
+    """A session whose inputs and answers pass as values, since text, sequences and maps cannot be bound."""
+
+    def __init__(self, session: Any, artifact: Artifact, spec: EngineSpec) -> None:
+        super().__init__(session, artifact, spec)
+        self._values: list[Any] = []
+
+    @property
+    def run(self) -> RunCall:
+        """The call that computes the outputs from what was bound."""
+        self._open_session()
+        if not self._feeds:
+            raise explain_unbound(self._spec.backend)
+        return self._run_values
+
+    def bind(self, feeds: Feeds) -> None:
+        """Keeps copies of the arrays; ONNX Runtime reads them where they are, text apart."""
+        self._open_session()
+        check_feeds(self.inputs, feeds)
+        self._watched, self._values = [], []
+        self._feeds = {
+            spec.name: feeds[spec.name].astype(object) if spec.dtype == TEXT else feeds[spec.name].copy()
+            for spec in self.inputs
+        }
+        self._run_values = partial(self._call, [spec.name for spec in self.outputs], onnxruntime.RunOptions())
+
+    def fetch(self) -> dict[str, Array]:
+        """The answers of the last run as arrays: a sequence as one row, maps as one row each."""
+        self._open_session()
+        if not self._values:
+            raise explain_unbound(self._spec.backend)
+        return {spec.name: flatten_answer(value) for spec, value in zip(self.outputs, self._values, strict=True)}
+
+    def _call(self, names: list[str], options: Any) -> None:
+        self._values = self._session._sess.run(names, self._feeds, options)
+
+
+def flatten_answer(value: Any) -> Array:
+    """One array of one answer.
+
+    Text keeps its shape. Maps, which classifiers of ai.onnx.ml give for each sample, become rows of their values in the
+    order of their keys. A sequence of tensors becomes one row, its tensors one after another; an optional value that is
+    absent a row without values.
+    """
+    if isinstance(value, np.ndarray):
+        return value.astype(str) if value.dtype.kind == "O" else value
+    if isinstance(value, Mapping):
+        value = [value]
+    if value is None or not isinstance(value, list):
+        return np.atleast_1d(np.asarray([] if value is None else value))[None]
+    if value and isinstance(value[0], Mapping):
+        return np.array([[row[key] for key in sorted(row)] for row in value])
+    pieces = [flatten_answer(piece).reshape(-1) for piece in value]
+    return np.concatenate(pieces)[None] if pieces else np.empty((1, 0), np.float32)

@@ -1,0 +1,415 @@
+"""PyTorch on an NVIDIA GPU: a stream of its own, pinned buffers, CUDA events. Bundles hold a copy of this file."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Mapping, Sequence
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Protocol
+
+import numpy as np
+import torch
+
+from ..core.engine_api import (
+    ArtifactError,
+    BackendUnavailable,
+    Closing,
+    MeasurementError,
+    ModelError,
+    UsageError,
+    check_feeds,
+    concrete_shape,
+    explain_closed,
+    explain_unbound,
+)
+from .pytorch import prepare_torch
+from .pytorch_module import flatten_tensors, make_ready
+
+if TYPE_CHECKING:
+    from ..core.engine_api import Array, Artifact, EngineSpec, Feeds, RunCall, TensorSpec
+
+# Forces TF32 off in all of NVIDIA's libraries, whatever a program asks for. Source: NVIDIA, "Accelerated Computing
+# with TF32", environment variable NVIDIA_TF32_OVERRIDE.
+TF32_OVERRIDE = "NVIDIA_TF32_OVERRIDE"
+
+# Calls before a capture: cuDNN and cuBLAS make their handles and choose their kernels, which no graph can hold.
+# Source: PyTorch's notes on CUDA semantics, "CUDA Graphs", whose example makes three.
+CALLS_BEFORE_CAPTURE = 3
+
+# The flush writes a multiple of the cache: replacement is not strictly least recently used. NVBench writes it once.
+FLUSH_MULTIPLE = 2
+# Where the driver does not say how large the last cache is; larger than that of any GPU of today (126 MB on B200).
+UNKNOWN_CACHE_BYTES = 256 << 20
+
+
+def open_engine(artifact: Artifact, spec: EngineSpec, options: Mapping[str, str], module: Any) -> CudaTorchEngine:
+    """An engine on the GPU of the spec, eager or as a CUDA graph; `options` has a value for each."""
+    prepare_cuda(spec, options)
+    return CudaTorchEngine(
+        make_ready(module, artifact, spec, options),
+        artifact.inputs,
+        artifact.outputs,
+        name=spec.backend,
+        batch=spec.batch,
+        lane=CudaLane(read_index(spec), options["wait"]),
+        channels_last=options["channels_last"] == "1",
+        graph=spec.backend == "pytorch-cudagraph",
+    )
+
+
+def read_index(spec: EngineSpec) -> int:
+    """The N of `cuda:N`."""
+    return int(spec.device.partition(":")[2] or 0)
+
+
+class Lane(Protocol):
+    """A stream of a device, and what is done on it. Tests put a lane in its place that needs no GPU."""
+
+    def enter(self) -> None: ...
+
+    def make_event(self) -> Any: ...
+
+    def record(self, event: Any) -> None: ...
+
+    def wait(self, event: Any) -> None: ...
+
+    def synchronize(self) -> None: ...
+
+    def make_tensor(self, spec: TensorSpec, shape: tuple[int, ...]) -> Any: ...
+
+    def make_pinned(self, dtype: Any, shape: tuple[int, ...]) -> Any: ...
+
+    def capture(self, call: Callable[[], None]) -> Callable[[], None]: ...
+
+    def make_flush(self) -> Callable[[], None]: ...
+
+
+class CudaLane:
+    """A stream of its own on one GPU; it becomes the current one of the thread whenever the engine works.
+
+    Args:
+        index: of the GPU.
+        waiting: `spin`, `driver` or `block`.
+    """
+
+    def __init__(self, index: int, waiting: str) -> None:
+        self._index = index
+        self._device = torch.device("cuda", index)
+        torch.cuda.set_device(self._device)
+        self._stream = torch.cuda.Stream(self._device)
+        self._raw = self._stream.cuda_stream
+        self._find_current = torch._C._cuda_getCurrentRawStream
+        self._waiting = waiting
+
+    def enter(self) -> None:
+        if self._find_current(self._index) != self._raw:
+            torch.cuda.set_stream(self._stream)
+
+    def make_event(self) -> Any:
+        return torch.cuda.Event(enable_timing=True, blocking=self._waiting == "block")
+
+    def record(self, event: Any) -> None:
+        event.record(self._stream)
+
+    def wait(self, event: Any) -> None:
+        """Waits until everything before the event is done."""
+        if self._waiting == "spin":
+            done = event.query
+            while not done():
+                pass
+        else:
+            event.synchronize()
+
+    def synchronize(self) -> None:
+        self._stream.synchronize()
+
+    def make_tensor(self, spec: TensorSpec, shape: tuple[int, ...]) -> Any:
+        """Zeros on the GPU."""
+        return torch.zeros(shape, dtype=getattr(torch, spec.dtype), device=self._device)
+
+    def make_pinned(self, dtype: Any, shape: tuple[int, ...]) -> Any:
+        return torch.empty(shape, dtype=dtype, pin_memory=True)
+
+    def capture(self, call: Callable[[], None]) -> Callable[[], None]:
+        """The launch of a graph of what `call` puts on the stream."""
+        for _ in range(CALLS_BEFORE_CAPTURE):
+            call()
+        self.synchronize()
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph, stream=self._stream):
+            call()
+        replay: Callable[[], None] = graph.replay
+        return replay
+
+    def make_flush(self) -> Callable[[], None]:
+        """A function that empties the L2 cache: it writes twice its size and waits."""
+        size = getattr(torch.cuda.get_device_properties(self._index), "L2_cache_size", 0) or UNKNOWN_CACHE_BYTES
+        filler = torch.empty(FLUSH_MULTIPLE * size, dtype=torch.uint8, device=self._device)
+
+        def flush() -> None:
+            self.enter()
+            filler.zero_()
+            self.synchronize()
+
+        return flush
+
+
+def prepare_cuda(spec: EngineSpec, options: Mapping[str, str]) -> None:
+    """Sets threads, and TF32 for the whole process: off, on, or on in convolutions only as PyTorch has it.
+
+    Raises:
+        BackendUnavailable: the environment forbids TF32, or a setting did not hold.
+    """
+    prepare_torch(spec)
+    wanted = spec.precision == "tf32"
+    if wanted and os.environ.get(TF32_OVERRIDE) == "0":
+        raise BackendUnavailable(f"{TF32_OVERRIDE}=0 forbids TF32; unset it")
+    in_products = wanted and options["defaults"] == "0"
+    torch.set_float32_matmul_precision("high" if in_products else "highest")
+    torch.backends.cudnn.allow_tf32 = wanted
+    torch.backends.cudnn.benchmark = options["autotune"] == "1"
+    if (torch.backends.cudnn.allow_tf32, torch.backends.cuda.matmul.allow_tf32) != (wanted, in_products):
+        raise BackendUnavailable(f"PyTorch did not keep its TF32 setting for {spec.precision}")
+
+
+class CudaTorchEngine(Closing):
+    """Calls a module under `inference_mode` on a stream of its own; `run` returns when the stream has done it.
+
+    Args:
+        call: the module, compiled or not, on the GPU; takes the inputs in the order of `inputs`.
+        inputs, outputs: those of the artifact. Outputs are matched by position.
+        name: of the engine, for messages.
+        batch: for the first buffers.
+        lane: the stream.
+        channels_last: four-dimensional inputs lie in the GPU's memory with their channels last.
+        prepare: called with a run whenever there are buffers of new shapes (a compiler compiles then, not in `run`).
+        graph: what a call does is captured, and `run` launches the capture.
+    """
+
+    def __init__(
+        self,
+        call: Callable[..., Any],
+        inputs: Sequence[TensorSpec],
+        outputs: Sequence[TensorSpec],
+        *,
+        name: str,
+        batch: int,
+        lane: Lane,
+        channels_last: bool = False,
+        prepare: Callable[[RunCall], None] | None = None,
+        graph: bool = False,
+    ) -> None:
+        self.inputs: tuple[Any, ...] = tuple(inputs)
+        self.outputs: tuple[Any, ...] = tuple(outputs)
+        self._name, self._lane = name, lane
+        self._call: Callable[..., Any] | None = call
+        self._channels_last, self._prepare, self._graph = channels_last, prepare, graph
+        self._answer: Any = None
+        self._flush: Callable[[], None] | None = None
+        self._bound = self._copying = False
+        self._staging_in_ns = self._staging_out_ns = 0
+        self._enqueue_ns = [0]
+        self._watched: list[Any] = []  # what was recorded of runs on what is bound, by whoever records
+        self._pinned: dict[str, Any] = {}  # on the host, contiguous
+        self._landings: dict[str, Any] = {}  # on the GPU, contiguous
+        self._tensors: dict[str, Any] = {}  # on the GPU, as the module takes them
+        self._views: dict[str, Array] = {}
+        self._answers: tuple[Any, ...] = ()
+        self._run: RunCall = _refuse
+        self._launch: Callable[[], None] = _refuse
+        self._start, self._end = lane.make_event(), lane.make_event()
+        self._copies = {side: (lane.make_event(), lane.make_event()) for side in ("h2d", "d2h")}
+        self._allocate({s.name: concrete_shape(s, batch) for s in inputs})
+
+    @property
+    def run(self) -> RunCall:
+        """The call that computes the outputs from what was bound."""
+        self._check_bound()
+        return self._run
+
+    def bind(self, feeds: Feeds) -> None:
+        """Copies the arrays into pinned memory and from there, on the stream, to the GPU; new shapes get new buffers.
+
+        It returns while the copy is on its way: `run` comes after it on the same stream.
+        """
+        begin = time.perf_counter_ns()
+        self._check_open()
+        check_feeds(self.inputs, feeds)
+        if any(tuple(self._pinned[name].shape) != array.shape for name, array in feeds.items()):
+            self._allocate({name: array.shape for name, array in feeds.items()})
+        lane, (start, end) = self._lane, self._copies["h2d"]
+        lane.enter()
+        if self._copying:  # a copy that is still on its way reads the pinned memory
+            lane.synchronize()
+        for name, view in self._views.items():
+            np.copyto(view, feeds[name])
+        lane.record(start)
+        for name, landing in self._landings.items():
+            landing.copy_(self._pinned[name], non_blocking=True)
+        # From here on the copy has a clock of its own: what the host still does, it does meanwhile.
+        self._staging_in_ns = time.perf_counter_ns() - begin
+        for name, landing in self._landings.items():
+            if self._tensors[name] is not landing:
+                self._tensors[name].copy_(landing)
+        lane.record(end)
+        self._bound = self._copying = True
+        self._watched = []
+
+    def fetch(self) -> dict[str, Array]:
+        """Copies of the outputs of the last run, by way of pinned memory."""
+        begin = time.perf_counter_ns()
+        self._check_bound()
+        lane, (start, end) = self._lane, self._copies["d2h"]
+        lane.enter()
+        buffers = self._find_answer_buffers()
+        lane.record(start)
+        for pinned, tensor in buffers:
+            pinned.copy_(tensor, non_blocking=True)
+        lane.record(end)
+        lane.wait(end)
+        answer = {s.name: pinned.numpy().copy() for s, (pinned, _) in zip(self.outputs, buffers, strict=True)}
+        self._staging_out_ns = time.perf_counter_ns() - begin - _elapsed_ns(start, end)
+        return answer
+
+    def last_device_ns(self) -> int:
+        """Time between the events before and after the last run; for an eager module the GPU's waiting included."""
+        return _elapsed_ns(self._start, self._end)
+
+    def last_enqueue_ns(self) -> int:
+        """Host time that the last run took to enqueue."""
+        return self._enqueue_ns[0]
+
+    def last_h2d_ns(self) -> int:
+        """Device time of the copy in, a change of layout included."""
+        return _elapsed_ns(*self._copies["h2d"])
+
+    def last_d2h_ns(self) -> int:
+        """Device time of the copy out."""
+        return _elapsed_ns(*self._copies["d2h"])
+
+    def last_staging_ns(self) -> int:
+        """Host time of the last `bind`, and of the last `fetch` without its copy."""
+        return max(0, self._staging_in_ns + self._staging_out_ns)
+
+    def flush_cache(self) -> None:
+        """Overwrites the GPU's last-level cache."""
+        self._check_open()
+        if self._flush is None:
+            self._flush = self._lane.make_flush()
+        self._flush()
+
+    def close(self) -> None:
+        """Frees module and tensors; may be called twice."""
+        if self._call is not None:
+            self._lane.synchronize()
+        self._call = self._prepare = self._answer = self._flush = None
+        self._pinned, self._landings, self._tensors, self._views, self._answers = {}, {}, {}, {}, ()
+        self._run = self._launch = _refuse
+
+    def _check_open(self) -> None:
+        if self._call is None:
+            raise explain_closed(self._name)
+
+    def _check_bound(self) -> None:
+        self._check_open()
+        if not self._bound:
+            raise explain_unbound(self._name)
+
+    def _allocate(self, shapes: Mapping[str, tuple[int, ...]]) -> None:
+        """Fresh buffers for these shapes, and whatever has to be made for them."""
+        lane = self._lane
+        lane.enter()
+        self._answers = ()
+        with explain_memory(self._name, shapes):
+            self._landings = {s.name: lane.make_tensor(s, shapes[s.name]) for s in self.inputs}
+            self._tensors = {name: self._lay_out(tensor) for name, tensor in self._landings.items()}
+            self._pinned = {name: lane.make_pinned(t.dtype, tuple(t.shape)) for name, t in self._landings.items()}
+            self._views = {name: pinned.numpy() for name, pinned in self._pinned.items()}
+            self._make_run()
+
+    def _lay_out(self, tensor: Any) -> Any:
+        if not (self._channels_last and tensor.dim() == 4):
+            return tensor
+        return tensor.contiguous(memory_format=torch.channels_last)
+
+    def _make_run(self) -> None:
+        enqueue = self._enqueue
+        self._run = _time_run(self._lane, enqueue, self._start, self._end, self._enqueue_ns)
+        if self._prepare is not None:
+            self._prepare(self._run)
+        if self._graph:
+            enqueue = self._capture()
+            self._run = _time_run(self._lane, enqueue, self._start, self._end, self._enqueue_ns)
+        self._launch = enqueue
+
+    def _capture(self) -> Callable[[], None]:
+        try:
+            return self._lane.capture(self._enqueue)
+        except torch.OutOfMemoryError:
+            raise
+        except RuntimeError as error:
+            reason = " ".join(str(error).split("\n")[0].split())
+            raise ModelError(
+                f"{self._name} cannot capture the module as a CUDA graph: {reason}. Modules that wait for the GPU or "
+                "copy from it inside cannot be captured; pytorch runs them without a graph"
+            ) from error
+
+    def _enqueue(self) -> None:
+        with torch.inference_mode():
+            self._answer = self._call(*self._tensors.values())  # type: ignore[misc]  # closed engines hand out no run
+
+    def _find_answer_buffers(self) -> list[tuple[Any, Any]]:
+        """(pinned buffer, tensor on the GPU) of every output."""
+        tensors = [t.contiguous() for t in flatten_tensors(self._answer)]
+        if len(tensors) != len(self.outputs):
+            raise ArtifactError(f"the module returned {len(tensors)} tensors; its artifact names {len(self.outputs)}")
+        if [(p.shape, p.dtype) for p in self._answers] != [(t.shape, t.dtype) for t in tensors]:
+            self._answers = tuple(self._lane.make_pinned(t.dtype, tuple(t.shape)) for t in tensors)
+        return list(zip(self._answers, tensors, strict=True))
+
+
+class explain_memory:
+    """Turns a GPU that is full into an error that says what did not fit."""
+
+    def __init__(self, name: str, shapes: Mapping[str, tuple[int, ...]]) -> None:
+        self._name, self._shapes = name, shapes
+
+    def __enter__(self) -> None: ...
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if isinstance(error, torch.OutOfMemoryError):
+            shapes = ", ".join(f"{name} {'x'.join(map(str, shape))}" for name, shape in self._shapes.items())
+            reason = str(error).split(". ")[0]
+            raise MeasurementError(
+                f"{self._name} runs out of device memory with {shapes}: {reason}. Choose a smaller --batch"
+            ) from error
+
+
+def _elapsed_ns(start: Any, end: Any) -> int:
+    """Nanoseconds between two events, once the later one is over; CUDA's resolution is about half a microsecond."""
+    end.synchronize()
+    milliseconds: float = start.elapsed_time(end)
+    return round(milliseconds * 1_000_000)
+
+
+def _refuse() -> None:
+    raise UsageError("the engine is closed; load it again")
+
+
+def _time_run(lane: Lane, enqueue: Callable[[], None], start: Any, end: Any, enqueue_ns: list[int]) -> RunCall:
+    """The hot path: everything that it needs is local, and it allocates nothing."""
+    enter, record, wait, clock = lane.enter, lane.record, lane.wait, time.perf_counter_ns
+
+    def run() -> None:
+        enter()
+        record(start)
+        begin = clock()
+        enqueue()
+        enqueue_ns[0] = clock() - begin
+        record(end)
+        wait(end)
+
+    return run

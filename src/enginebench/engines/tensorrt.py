@@ -1,0 +1,317 @@
+"""A plan of TensorRT that runs: on a stream of its own, from buffers of its own, timed by CUDA events.
+
+Bundles hold a copy of this file.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from ..core.engine_api import (
+    ArtifactError,
+    Closing,
+    FeedError,
+    MeasurementError,
+    UsageError,
+    check_feeds,
+    explain_closed,
+    explain_unbound,
+)
+from . import cuda
+from .tensorrt_library import Library, import_tensorrt, is_lean
+
+if TYPE_CHECKING:
+    from ..core.engine_api import Array, Artifact, EngineSpec, Feeds, RunCall, TensorSpec
+
+# What 8.6 makes of INT64.
+NARROWED = "TensorRT before 9, which reads INT64 as INT32, does not take"
+
+# TensorRT's names of element types that NumPy has, too.
+DTYPES = {
+    "FLOAT": "float32",
+    "HALF": "float16",
+    "INT8": "int8",
+    "INT32": "int32",
+    "INT64": "int64",
+    "UINT8": "uint8",
+    "BOOL": "bool",
+}
+
+
+def open_engine(artifact: Artifact, spec: EngineSpec, options: Mapping[str, str]) -> PlanEngine:
+    """The plan on the GPU of the spec; `options` has a value for each."""
+    library = Library(import_tensorrt())
+    cuda.use_device(read_index(spec))
+    library.load_plugins(())
+    plan = load_plan(library, Path(artifact.path), options)
+    return PlanEngine(library, plan, artifact.inputs, artifact.outputs, spec, options)
+
+
+def name_gpu(spec: EngineSpec) -> str:
+    """What the GPU of a spec is called: a plan belongs to the kind of GPU that it was built for."""
+    return cuda.read_name(read_index(spec))
+
+
+def read_index(spec: EngineSpec) -> int:
+    """The N of `cuda:N`."""
+    return int(spec.device.partition(":")[2] or 0)
+
+
+def load_plan(library: Library, path: Path, options: Mapping[str, str]) -> Any:
+    """The engine of a plan.
+
+    Raises:
+        ArtifactError: TensorRT refuses it.
+    """
+    runtime = library.make(library.trt.Runtime, "a runtime")
+    if options["host_code"] == "1":
+        runtime.engine_host_code_allowed = True
+    lean = " (the lean runtime, which takes plans built with --version-compatible)" if is_lean(library.trt) else ""
+    engine = runtime.deserialize_cuda_engine(path.read_bytes())
+    if engine is None:
+        raise ArtifactError(
+            f"TensorRT cannot load {path}{lean}: {library.log.take()}. A plan belongs to the version and the kind of "
+            f"GPU that it was built for; this is TensorRT {library.version}"
+        )
+    return engine
+
+
+def find_dtype(engine: Any, name: str) -> str:
+    """NumPy's name of a tensor's element type.
+
+    Raises:
+        ArtifactError: NumPy has no such type.
+    """
+    found = engine.get_tensor_dtype(name).name
+    if found not in DTYPES:
+        raise ArtifactError(
+            f"tensor {name!r} is {found}, which NumPy does not have; keep inputs and outputs in FP32 or FP16"
+        )
+    return DTYPES[found]
+
+
+class PlanEngine(Closing):
+    """A plan and its context. Buffers are made when shapes change; the graph, too.
+
+    Args:
+        library: whose plan it is.
+        plan: the library's engine.
+        inputs, outputs: of the plan.
+        spec: how it is run.
+        options: those of `spec` and the defaults of all others.
+        create_context: makes a context of the plan, where the plan alone does not know how.
+        on_close: called before the plan is freed.
+    """
+
+    def __init__(
+        self,
+        library: Library,
+        plan: Any,
+        inputs: Sequence[TensorSpec],
+        outputs: Sequence[TensorSpec],
+        spec: EngineSpec,
+        options: Mapping[str, str],
+        *,
+        create_context: Callable[[], Any] | None = None,
+        on_close: Callable[[], None] = lambda: None,
+    ) -> None:
+        self._library = library
+        self._name = spec.backend
+        self._engine = plan
+        self._options = options
+        self._index = read_index(spec)
+        self._create_context = create_context or plan.create_execution_context
+        self._on_close = on_close
+        self._filler: cuda.DeviceBuffer | None = None
+        self.inputs: tuple[Any, ...] = tuple(inputs)
+        self.outputs: tuple[Any, ...] = tuple(outputs)
+        self._stream: cuda.Stream | None = cuda.Stream()
+        self._context = self._make_context()
+        self._host: dict[str, cuda.PinnedArray] = {}
+        self._device: dict[str, cuda.DeviceBuffer] = {}
+        self._graph: cuda.Graph | None = None
+        self._timed: cuda.TimedRun | None = None
+        self._watched: dict[str, float] = {}  # what was recorded of runs on what is bound, by whoever records
+
+    @property
+    def run(self) -> RunCall:
+        """The call that computes the outputs from what was bound, and returns when they are complete."""
+        self._open_stream()
+        if self._timed is None:
+            raise explain_unbound(self._name)
+        return self._timed.call
+
+    def bind(self, feeds: Feeds) -> None:
+        """Copies the arrays to the GPU, through pinned memory; new shapes get new buffers."""
+        stream = self._open_stream()
+        check_feeds(self.inputs, feeds)
+        self._watched = {}
+        if any(name not in self._host or self._host[name].array.shape != feeds[name].shape for name in feeds):
+            self._allocate(feeds)
+        else:
+            stream.synchronize()  # a copy that is still on its way reads the pinned memory
+        for name, array in feeds.items():
+            pinned = self._host[name].array
+            np.copyto(pinned, array)
+            if pinned.dtype != array.dtype and not np.array_equal(pinned, array):
+                raise FeedError(f"input {name!r} holds {array.flat[np.abs(array).argmax()]}, which {NARROWED}")
+            self._copy_in(name)
+        if self._timed is None:
+            self._prepare()
+
+    def fetch(self) -> dict[str, Array]:
+        """Copies of the outputs of the last run."""
+        stream = self._open_stream()
+        if self._timed is None:
+            raise explain_unbound(self._name)
+        for spec in self.outputs:
+            if spec.name in self._device:
+                cuda.copy_to_host(self._host[spec.name], self._device[spec.name], stream)
+        stream.synchronize()
+        return {spec.name: self._host[spec.name].array.astype(spec.dtype) for spec in self.outputs}
+
+    def last_device_ns(self) -> int:
+        """Device time of the last run, by CUDA events around it."""
+        if self._timed is None:
+            raise explain_unbound(self._name)
+        return self._timed.last_device_ns()
+
+    def last_enqueue_ns(self) -> int:
+        """Host time that the last run took to enqueue."""
+        if self._timed is None:
+            raise explain_unbound(self._name)
+        return self._timed.last_enqueue_ns()
+
+    def flush_cache(self) -> None:
+        """Overwrites the GPU's last-level cache."""
+        self._filler = cuda.flush_cache(self._filler, self._index, self._open_stream())
+
+    def close(self) -> None:
+        """Frees everything on the GPU; may be called twice."""
+        self._forget_run()
+        self._free_buffers()
+        if self._stream is not None:
+            self._on_close()
+        self._context = self._engine = None
+        if self._filler is not None:
+            self._filler.close()
+            self._filler = None
+        if self._stream is not None:
+            self._stream.close()
+            self._stream = None
+
+    def _open_stream(self) -> cuda.Stream:
+        if self._stream is None:
+            raise explain_closed(self._name)
+        return self._stream
+
+    def _make_context(self) -> Any:
+        """A context on the chosen profile."""
+        context = self._library.require(self._create_context(), "cannot create a context", MeasurementError)
+        text = self._options["profile_index"]
+        if not text.isdecimal() or int(text) >= self._engine.num_optimization_profiles:
+            raise UsageError(
+                f"profile_index={text}: the plan has {self._engine.num_optimization_profiles} profiles, counted from 0"
+            )
+        stream = self._open_stream()
+        self._library.require(context.set_optimization_profile_async(int(text), stream.handle), "refuses the profile")
+        stream.synchronize()
+        return context
+
+    def _allocate(self, feeds: Feeds) -> None:
+        """Fresh buffers for these shapes; the run is made anew."""
+        self._forget_run()
+        self._open_stream().synchronize()
+        self._free_buffers()
+        for spec in self.inputs:
+            self._make_buffers(spec, feeds[spec.name].shape)
+        self._set_shapes()
+        for spec in self.outputs:
+            shape = tuple(int(d) for d in self._context.get_tensor_shape(spec.name))
+            if min(shape, default=0) < 0:
+                raise ArtifactError(
+                    f"output {spec.name!r} has a shape that depends on the data, {shape}; this engine needs to know it "
+                    "before the run. Engine trtexec can time such a plan"
+                )
+            self._make_buffers(spec, shape)
+        self._set_addresses()
+
+    def _make_buffers(self, spec: TensorSpec, shape: tuple[int, ...]) -> None:
+        self._host[spec.name] = pinned = cuda.PinnedArray(shape, find_dtype(self._engine, spec.name))
+        if spec.dtype.startswith("float"):
+            pinned.array.fill(np.nan)  # an output that no run has filled cannot pass for an answer
+        if self._engine.get_tensor_location(spec.name) == self._library.trt.TensorLocation.DEVICE:
+            self._device[spec.name] = cuda.DeviceBuffer(pinned.array.nbytes)
+
+    def _set_shapes(self) -> None:
+        for spec in self.inputs:
+            shape = self._host[spec.name].array.shape
+            if not self._context.set_input_shape(spec.name, shape):
+                profile = int(self._options["profile_index"])
+                low, best, high = (tuple(d) for d in self._engine.get_tensor_profile_shape(spec.name, profile))
+                raise ArtifactError(
+                    f"input {spec.name!r} of shape {shape} lies outside the plan's profile {profile} "
+                    f"(min {low}, opt {best}, max {high}): {self._library.log.take()}"
+                )
+        missing = self._context.infer_shapes()
+        if missing:
+            raise ArtifactError(f"{self._library.title} cannot infer shapes without values for {', '.join(missing)}")
+
+    def _set_addresses(self) -> None:
+        for name, pinned in self._host.items():
+            address = self._device[name].address if name in self._device else pinned.address
+            self._library.require(self._context.set_tensor_address(name, address), f"refuses the buffer of {name!r}")
+
+    def _copy_in(self, name: str) -> None:
+        if name in self._device:
+            cuda.copy_to_device(self._device[name], self._host[name], self._open_stream())
+
+    def _prepare(self) -> None:
+        """One run that sets everything up, then, if asked for, the graph."""
+        stream = self._open_stream()
+        enqueue: Callable[[], object] = partial(self._context.execute_async_v3, stream.handle)
+        self._library.require(enqueue(), "cannot run the plan", MeasurementError)
+        stream.synchronize()
+        if self._options["graph"] == "1":
+            self._refuse_host_inputs()
+            self._graph = self._capture(stream, enqueue)
+            enqueue = cuda.make_graph_launch(self._graph, stream)
+        self._timed = cuda.TimedRun(stream, enqueue, spin=self._options["spin"] == "1")
+
+    def _refuse_host_inputs(self) -> None:
+        """Checks that every input is read on the GPU: a graph would keep the first values of those the host reads."""
+        kept = ", ".join(spec.name for spec in self.inputs if spec.name not in self._device)
+        if kept:
+            raise ArtifactError(
+                f"{self._name}:graph=1 would keep the first values of {kept}, which the host reads; give graph=0"
+            )
+
+    def _capture(self, stream: cuda.Stream, enqueue: Callable[[], object]) -> cuda.Graph:
+        what = f"cannot capture this plan as a CUDA graph; use {self._name}:graph=0, on every side of a comparison"
+        refusal = ArtifactError(f"{self._library.title} {what}")
+        ask = getattr(self._context, "is_stream_capturable", None)  # of TensorRT for RTX alone
+        if ask is not None and not ask(stream.handle):
+            raise refusal
+        try:
+            return cuda.capture_graph(stream, lambda: self._library.require(enqueue(), what))
+        except MeasurementError as error:
+            raise ArtifactError(f"{refusal}. {error}") from error
+
+    def _free_buffers(self) -> None:
+        for pinned in self._host.values():
+            pinned.close()
+        for buffer in self._device.values():
+            buffer.close()
+        self._host, self._device = {}, {}
+
+    def _forget_run(self) -> None:
+        if self._timed is not None:
+            self._timed.close()
+        if self._graph is not None:
+            self._graph.close()
+        self._timed = self._graph = None
