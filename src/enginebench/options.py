@@ -130,7 +130,7 @@ def verb(record: type) -> Callable[[F], F]:
 
     def make(function: F) -> F:
         signature, options = inspect.signature(function), list_options(record)
-        own = [parameter for parameter in signature.parameters.values() if parameter.name != "options"]
+        own = [p for p in signature.parameters.values() if p.kind is not inspect.Parameter.VAR_KEYWORD]
         hints = types.SimpleNamespace(__annotations__={p.name: p.annotation for p in own})
         first = read_hints(get_hints(hints, function.__globals__, include_extras=True))
 

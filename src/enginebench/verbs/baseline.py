@@ -46,15 +46,19 @@ def save_baseline(name: str, run: Run | PathLike, **options: Unpack[SaveOptions]
     return baselines.save_baseline(name, place, to_path(options["store"]), force=options["force"])
 
 
-@verb(Stored)
-def list_baselines(**options: Unpack[Stored]) -> BaselineList:
+class NoOptions(TypedDict):
+    pass
+
+
+@verb(NoOptions)
+def list_baselines(store: Store = None, **options: Unpack[NoOptions]) -> BaselineList:
     """List all baselines.
 
     Example: enginebench baseline list
 
     The list shows model, rows, and when and on which CPU they were measured.
     """
-    return baselines.list_baselines(to_path(options["store"]))
+    return baselines.list_baselines(to_path(store))
 
 
 @verb(Stored)
@@ -83,14 +87,14 @@ def _save(name: str, run: str, shown: Printed, **options: Unpack[SaveOptions]) -
 
 
 @door.command(list_baselines, name="list")
-def _list(shown: Printed, **options: Unpack[Stored]) -> None:
-    door.show(list_baselines(**options), shown, print_baselines)
+def _list(store: str | None, shown: Printed) -> None:
+    door.show(list_baselines(store), shown, print_baselines)
 
 
 @door.command(remove_baseline, "NAME", name="rm")
 def _remove(name: str, shown: Printed, **options: Unpack[Stored]) -> None:
     path = remove_baseline(name, **options)
-    click.echo(encode(list_baselines(**options)).decode() if shown["as_json"] else f"removed {path}")
+    click.echo(encode(list_baselines(options["store"])).decode() if shown["as_json"] else f"removed {path}")
 
 
 def print_baselines(found: BaselineList, console: Console) -> None:

@@ -24,8 +24,8 @@ def nothing_starts(monkeypatch: pytest.MonkeyPatch) -> None:
 
     waiting = (
         "workflow.main_job",
-        "workflow.verbs.bench",
-        "workflow.verbs.load",
+        "verbs.bench",
+        "verbs.load",
         "workflow.search.sitting",
         "verbs.stages",
     )
