@@ -21,7 +21,7 @@ from enginebench.core.text import clean_lines, clean_text
 from enginebench.report.table import Column, Notes, Section, Table
 
 # Columns of a bar that is worth its room, and that it takes at most.
-_BAR = (8, 24)
+_BAR = (6, 24)
 # A column of words is not made narrower: a name would no longer be read as one.
 _LEAST = 12
 # Nor is the first one, unless it is longer than this.
@@ -111,6 +111,8 @@ class _Fitted:
         while (spare := max(shown, key=lambda c: c.spare)).spare and sum(least[id(c)] + 1 for c in shown) > room + 1:
             shown.remove(spare)
             given.append(spare)
+        if sum(least[id(c)] + 1 for c in shown) > room + 1:
+            least[first] = min(widths[first], _LEAST)
         widths = {id(column): widths[id(column)] for column in shown}
         gap = 2 if sum(widths.values()) + 2 * (len(shown) - 1) <= room else 1
         while sum(widths.values()) + gap * (len(shown) - 1) > room:
