@@ -39,7 +39,7 @@ def draw_sections(sections: Sequence[Section]) -> RenderableType:
     drawn: list[RenderableType] = []
     for section in sections:
         parts = [part for part in map(_draw_part, section.parts) if part is not None]
-        if not parts:
+        if section.parts and not parts:
             continue
         drawn += [Text("")] if drawn else []
         drawn += [Text(clean_text(section.title), style="bold")] if section.title else []
