@@ -35,11 +35,11 @@ from enginebench.measure.arrivals import MemoryBoard, schedule_poisson
 from enginebench.measure.simulated import simulate
 from enginebench.report.load.document import LoadDocument, LoadSettings, describe_row
 from enginebench.report.progress import PlainReporter
+from enginebench.verbs.load import load_target, make_request
 from enginebench.workflow.child.jobs import ServeJob
 from enginebench.workflow.probe import Plan
 from enginebench.workflow.rates import Bench, Prober, name_row
 from enginebench.workflow.request import Shared
-from enginebench.workflow.verbs.load import load_target, make_request
 
 SERVICE_S = 0.005
 SERVICE_NS = 5_000_000

@@ -18,11 +18,11 @@ from enginebench.core.names import parse_engine
 from enginebench.core.records import Estimate, MeasureSpec
 from enginebench.measure.pin import default_threads
 from enginebench.report.tune.document import Candidate, TuneDocument
+from enginebench.verbs.tune import parse_budget
 from enginebench.workflow.folder import RunFolder, RunRequest
 from enginebench.workflow.search.mixed import Layering, read_mixed
 from enginebench.workflow.search.records import SearchRequest
 from enginebench.workflow.search.sitting import tune_model
-from enginebench.workflow.verbs.tune import parse_budget
 
 LIMIT = "centred_cosine"
 

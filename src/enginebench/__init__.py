@@ -12,10 +12,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from enginebench.api.benches import Bench, bench
-    from enginebench.api.deliveries import deliver
-    from enginebench.api.loads import load
-    from enginebench.api.runs import Run, run
+    from enginebench.api.benches import Bench
+    from enginebench.api.runs import Run
     from enginebench.core.errors import (
         ArtifactError,
         BackendUnavailable,
@@ -35,10 +33,12 @@ if TYPE_CHECKING:
     from enginebench.core.records import Result
     from enginebench.verbs.accuracy import accuracy
     from enginebench.verbs.baseline import list_baselines, remove_baseline, save_baseline
+    from enginebench.verbs.bench import bench
     from enginebench.verbs.bisect import bisect
     from enginebench.verbs.budget import budget
     from enginebench.verbs.build import build
     from enginebench.verbs.calibrate import calibrate
+    from enginebench.verbs.deliver import deliver
     from enginebench.verbs.diff import diff
     from enginebench.verbs.doctor import doctor
     from enginebench.verbs.drift import drift
@@ -46,15 +46,18 @@ if TYPE_CHECKING:
     from enginebench.verbs.export import export
     from enginebench.verbs.history import history
     from enginebench.verbs.infer import infer
+    from enginebench.verbs.load import load
     from enginebench.verbs.models import list_models
     from enginebench.verbs.parse import parse_layers, parse_log, parse_profile, parse_times
     from enginebench.verbs.profile import profile
     from enginebench.verbs.quantize import quantize
-    from enginebench.verbs.read import read, write_report
+    from enginebench.verbs.read import read
+    from enginebench.verbs.report import write_report
     from enginebench.verbs.roofline import roofline
+    from enginebench.verbs.run import run
     from enginebench.verbs.stages import stages
     from enginebench.verbs.sweep import sweep
-    from enginebench.verbs.tunes import tune
+    from enginebench.verbs.tune import tune
     from enginebench.workflow.targets.loading import load_engine
     from enginebench.workflow.trust import allow_code
 
@@ -122,16 +125,13 @@ _HOMES = {
     "core.records": ("Result",),
     "workflow.targets.loading": ("load_engine",),
     "workflow.trust": ("allow_code",),
-    "api.benches": ("Bench", "bench"),
-    "api.deliveries": ("deliver",),
+    "api.benches": ("Bench",),
     "verbs.env": ("list_environments", "make_environment", "remove_environment"),
-    "api.loads": ("load",),
     "verbs.models": ("list_models",),
-    "api.runs": ("Run", "run"),
-    "verbs.read": ("write_report",),
+    "api.runs": ("Run",),
+    "verbs.report": ("write_report",),
     "verbs.baseline": ("list_baselines", "remove_baseline", "save_baseline"),
     "verbs.parse": ("parse_layers", "parse_log", "parse_profile", "parse_times"),
-    "verbs.tunes": ("tune",),
 }
 
 

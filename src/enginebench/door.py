@@ -63,12 +63,8 @@ SENTENCES = {
     "history": "Show every run under a folder, as a table and as trends.",
     "parse": "Read the logs, times, profiles and layers of trtexec 8 to 11.",
 }
-HERE = Path(__file__).parent
 # verb -> (its file, which is imported when it is called; what it does)
-VERBS = {
-    verb: (f"enginebench.{'' if (HERE / 'verbs' / f'{verb}.py').is_file() else 'cli.'}verbs.{verb}", sentence)
-    for verb, sentence in SENTENCES.items()
-}
+VERBS = {verb: (f"enginebench.verbs.{verb}", sentence) for verb, sentence in SENTENCES.items()}
 
 
 class LazyGroup(click.Group):
@@ -173,6 +169,8 @@ def choose_type(option: Opt) -> Any:
     high: Any = option.le if option.lt is None else option.lt
     if get_origin(option.kind) is Literal:
         return click.Choice(get_args(option.kind))
+    if option.choices:
+        return click.Choice(option.choices)
     if option.kind is int:
         return click.IntRange(low, high)
     if option.kind is float:

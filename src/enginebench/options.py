@@ -23,6 +23,7 @@ from msgspec.structs import replace
 from enginebench.core.errors import UsageError
 from enginebench.core.limits import MARGIN
 from enginebench.core.records import Cache, Scope, Task
+from enginebench.workflow.request import DEFAULT_ENGINES
 
 F = TypeVar("F", bound=Callable[..., Any])
 S = TypeVar("S", bound=Struct)
@@ -61,6 +62,7 @@ class Opt(Struct, frozen=True):
     then: Callable[[Any], Any] | None = None  # the command line calls it with the value, and hands it to nobody else
     program: bool = False  # for Python callers alone
     required: bool = False  # on the command line
+    choices: tuple[str, ...] = ()  # of each, where there may be several
     name: str = ""
     kind: Any = None
     rank: int = -1
@@ -108,6 +110,7 @@ def read_hints(hints: Mapping[str, Any]) -> dict[str, Opt]:
     return found
 
 
+@functools.cache
 def list_options(record: type) -> dict[str, Opt]:
     """The options of a record by name: its own first, then those that it inherits."""
     groups = [group.__annotations__ for group in (Judging, Timing, Trusting, Shared, Printed, Progress)]
@@ -138,9 +141,8 @@ def verb(record: type) -> Callable[[F], F]:
             for name in bound.arguments["options"].keys() - options.keys():
                 near = "".join(f"; did you mean {text}?" for text in difflib.get_close_matches(name, options, 1))
                 raise TypeError(f"{function.__name__}() has no argument {name!r}{near}")
-            asked = {name: option.default for name, option in options.items()} | bound.arguments["options"]
             bound.arguments |= {name: option.check(bound.arguments[name]) for name, option in first.items()}
-            bound.arguments["options"] = {name: option.check(asked[name]) for name, option in options.items()}
+            bound.arguments["options"] = fill(record, bound.arguments["options"])
             return function(*bound.args, **bound.kwargs)
 
         shown = [
@@ -157,6 +159,15 @@ def verb(record: type) -> Callable[[F], F]:
         return checked  # type: ignore[return-value]
 
     return make
+
+
+def fill(record: type, given: Mapping[str, Any]) -> dict[str, Any]:
+    """Every option of a record, checked: as given, else by default.
+
+    Raises:
+        UsageError: one cannot be.
+    """
+    return {name: option.check(given.get(name, option.default)) for name, option in list_options(record).items()}
 
 
 def pick(kind: type[S], options: Mapping[str, Any]) -> S:
@@ -206,6 +217,42 @@ Threads: TypeAlias = Annotated[
 Trtexec: TypeAlias = Annotated[
     str | None, Opt("The trtexec executable. [$TRTEXEC, PATH, the usual folders]", metavar="PATH")
 ]
+Env: TypeAlias = Annotated[
+    Mapping[str, PathLike] | Sequence[str],
+    Opt(
+        "An environment for ENGINE:env=NAME: a virtual environment or a python. Repeat it for several.",
+        (),
+        metavar="NAME=PATH",
+        multiple=True,
+        more="In Python {name: path}; see [two versions](versions.md)",
+    ),
+]
+Builds: TypeAlias = Annotated[
+    int | None,
+    Opt(
+        "Build each engine that builds K times, from nothing; --processes counts those of all builds together.",
+        ge=2,
+        metavar="K",
+        more="The build is then the unit of a comparison ([rebuilds](versions.md#what-a-rebuild-changes))",
+    ),
+]
+Precisions: TypeAlias = Annotated[Texts, Opt("fp32, tf32, fp16, bf16, int8, fp8; several separated by commas.", "fp32")]
+Data: TypeAlias = Annotated[
+    PathLike | None,
+    Opt(
+        "Data: for accuracy, comparisons and 8-bit ranges. [what belongs to a built-in model]",
+        metavar="DIR|digits|sample-photos",
+        more="Also prepared arrays. Pictures need no labels: without class folders outputs are compared on up to 256 "
+        "of them, and there is no accuracy ([inputs](inputs.md))",
+    ),
+]
+Engines: TypeAlias = Annotated[
+    Texts | None,
+    Opt(
+        f"ENGINE[:key=value,...], separated by commas. [{DEFAULT_ENGINES['cpu']}; on a GPU {DEFAULT_ENGINES['cuda']}]",
+        more="An engine that cannot run here becomes a skipped row with the reason",
+    ),
+]
 GraphEngine: TypeAlias = Annotated[str | None, Opt("ENGINE[:key=value,...] [ort; on a GPU ort-cuda]")]
 TopK: TypeAlias = Annotated[int, Opt("Number of layers to show and draw.", 30, ge=1)]
 Margin: TypeAlias = Annotated[
@@ -251,6 +298,13 @@ class Trusting(Printed, total=False):
             more="`key=value` is an option of its ENGINE; repeat it for several ([what runs code](what-runs-code.md))",
         ),
     ]
+
+
+class Wide(Printed, total=False):
+    """How much of a run is printed."""
+
+    wide: Annotated[bool, Opt("All columns: also p99.9, throughput, memory, start, roofline.", False)]
+    warnings: Annotated[bool, Opt("Print all warnings, not their number alone.", False)]
 
 
 class DryRunning(TypedDict, total=False):

@@ -22,7 +22,6 @@ from click.testing import CliRunner
 from onnx import helper
 
 import enginebench
-from enginebench.cli.verbs.report import command as report
 from enginebench.core.errors import ArtifactError, ChildFailed, ParseError, UsageError
 from enginebench.core.names import parse_engine
 from enginebench.core.records import Artifact, Capacity, EngineSpec, Probe, TensorSpec
@@ -32,12 +31,13 @@ from enginebench.measure.pin import share_cpus
 from enginebench.measure.watch import BlockReading, BlockWatch
 from enginebench.models.zoo import DATA_DIR
 from enginebench.report.load.document import LoadDocument, LoadSettings
+from enginebench.verbs.load import check_settings, load_target, make_request, read_load, write_load
+from enginebench.verbs.report import command as report
 from enginebench.workflow import main_job, probe
 from enginebench.workflow.child.isolate import Child
 from enginebench.workflow.child.jobs import ArriveJob
 from enginebench.workflow.rates import make_bench, name_row, widen_profile
 from enginebench.workflow.request import Shared
-from enginebench.workflow.verbs.load import check_settings, load_target, make_request, read_load, write_load
 from graphs import build_graph, save
 from processes import Cli, environment, start_cli
 from reporters import Silent

@@ -9,9 +9,15 @@ from pathlib import Path
 
 from msgspec import Struct
 
+from enginebench.backends.registry import read_engine
+from enginebench.backends.registry import read_engines as read_engine_list
 from enginebench.core.errors import UsageError
+from enginebench.core.names import parse_precision
+from enginebench.core.records import Precision, Recipe
 from enginebench.options import Model, PathLike, Shapes, Shared, Side
 from enginebench.workflow import request
+from enginebench.workflow.child import places
+from enginebench.workflow.folder import default_folder
 
 
 def share(options: Shared) -> request.Shared:
@@ -21,7 +27,7 @@ def share(options: Shared) -> request.Shared:
         UsageError: the device is neither cpu nor cuda:N.
     """
     return request.Shared(
-        device=request.parse_device(options["device"]),
+        device=read_device(options["device"]),
         threads=options["threads"],
         seed=options["seed"],
         input_shape=_read_shapes(options["input_shape"]),
@@ -115,13 +121,25 @@ def list_libraries(given: PathLike | Iterable[PathLike]) -> tuple[str, ...]:
     return tuple(os.fspath(path) for path in list_paths(given))
 
 
+def read_device(text: str) -> str:
+    """The one spelling of --device.
+
+    Raises:
+        UsageError: it is neither cpu nor cuda:N.
+    """
+    try:
+        return request.parse_device(text)
+    except UsageError as error:
+        raise UsageError(f"--device {error}") from error
+
+
 def check_cpu(device: str, why: str) -> None:
     """Checks that --device is the CPU.
 
     Raises:
         UsageError: it is not; says `why` nothing else will do.
     """
-    if request.parse_device(device) != "cpu":
+    if read_device(device) != "cpu":
         raise UsageError(f"--device {device}: {why}; leave out --device")
 
 
@@ -149,10 +167,10 @@ def read_numbers(name: str, given: int | str | Iterable[int]) -> tuple[int, ...]
     Raises:
         UsageError: they are not.
     """
-    pieces = given.split(",") if isinstance(given, str) else [given] if isinstance(given, int) else list(given)
+    pieces = given.split(",") if isinstance(given, str) else list(given) if isinstance(given, Iterable) else [given]
     numbers = [int(text) for text in map(str, pieces) if text.strip().isdecimal()]
     if len(numbers) < len(pieces) or not pieces or min(numbers) < 1 or len(set(numbers)) != len(numbers):
-        raise UsageError(f"--{name} {given!r}: expected distinct positive whole numbers, separated by commas")
+        raise UsageError(f"--{name} {given!r}: expected distinct positive numbers, separated by commas")
     return tuple(numbers)
 
 
@@ -170,3 +188,50 @@ def read_share(given: float | str) -> float:
     if not 0 < share < 1:
         raise UsageError(f"--margin {text!r} is no fraction between 0 and 1; expected 5% or 0.05")
     return share
+
+
+def read_engines(given: str | Iterable[str]) -> list[tuple[str, dict[str, str]]]:
+    """The engines of `ort,openvino` or of ["ort", "pytorch-compile:mode=reduce-overhead"].
+
+    Raises:
+        UsageError: a name is unknown, given twice, or there is none.
+    """
+    if isinstance(given, str):
+        return read_engine_list(given)
+    listed = list(given)
+    engines = [read_engine(text) for text in listed]
+    if not engines:
+        raise UsageError("the list of engines is empty")
+    for i, engine in enumerate(engines):
+        if engine in engines[:i]:
+            raise UsageError(f"engine {listed[i]} is given twice; bench(..., against=...) compares one with itself")
+    return engines
+
+
+def read_precisions(given: str | Iterable[str]) -> list[tuple[Precision, Recipe | None]]:
+    """The precisions of `fp32,int8@cpu` or of a list of them.
+
+    Raises:
+        UsageError: one is unknown.
+    """
+    return [parse_precision(text) for text in list_texts(given)]
+
+
+def name_environments(given: Mapping[str, PathLike] | Sequence[str]) -> None:
+    """Makes environments known by their names.
+
+    Raises:
+        UsageError: a name is not plain or stands for two, or nothing that can be started is there.
+    """
+    texts = (f"{name}={os.fspath(path)}" for name, path in given.items()) if isinstance(given, Mapping) else given
+    places.name_environments(texts)
+
+
+def name_model(model: Model) -> str:
+    """What the folder of a run is named after."""
+    return os.fspath(model) if isinstance(model, str | os.PathLike) else type(model).__name__
+
+
+def choose_root(out: PathLike | None, name: str) -> Path:
+    """The folder of what is measured, a new one unless it is given."""
+    return default_folder(name) if out is None else Path(out)

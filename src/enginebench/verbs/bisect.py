@@ -37,6 +37,7 @@ from enginebench.options import (
 from enginebench.report.bench import describe_bench
 from enginebench.report.numbers import format_range, format_ratio
 from enginebench.report.table import Section, list_texts, make_notes, make_table
+from enginebench.verbs.bench import bench_sides
 from enginebench.verbs.env import install_environment, list_versions
 from enginebench.workflow import request as requests
 from enginebench.workflow.child.places import OPTION, list_environments
@@ -44,7 +45,6 @@ from enginebench.workflow.folder import RunRequest, default_folder
 from enginebench.workflow.progress import Reporter
 from enginebench.workflow.request import choose_drop
 from enginebench.workflow.targets.stored import Side
-from enginebench.workflow.verbs.bench import bench_sides
 
 By = Literal["time", "drift", "metric"]
 Judgement = Literal["good", "bad", "not_shown", "not_comparable"]

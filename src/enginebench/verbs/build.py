@@ -15,7 +15,7 @@ from msgspec.structs import replace
 
 from enginebench import door
 from enginebench.analyze.effective import judge_precision
-from enginebench.api.given import to_path
+from enginebench.api.given import read_device, to_path
 from enginebench.api.progress import open_progress
 from enginebench.backends.registry import accepts, check_options, find_device, find_entry, read_engine
 from enginebench.core.caveats import format_caveat, make_caveat
@@ -25,6 +25,14 @@ from enginebench.core.plan_notes import write_note
 from enginebench.core.records import AheadOfTime, Artifact, Caveat, EngineSpec, Precision
 from enginebench.core.store import copy_file, encode
 from enginebench.options import DryRunning, Opt, PathLike, Printed, Progress, Trtexec, verb
+from enginebench.verbs.dry_run import (
+    DryRun,
+    check_batch_axis,
+    needs_graph,
+    open_composing,
+    plan_build,
+    quantized_path,
+)
 from enginebench.verbs.quantize import quantize
 from enginebench.workflow.child.elsewhere import find_available
 from enginebench.workflow.child.isolate import child_environment, run_child
@@ -33,15 +41,7 @@ from enginebench.workflow.child.places import enter, find_place
 from enginebench.workflow.child.proving import doubt_record
 from enginebench.workflow.lock import lock_devices
 from enginebench.workflow.progress import Reporter
-from enginebench.workflow.request import merge_options, parse_device
-from enginebench.workflow.verbs.dry_run import (
-    DryRun,
-    check_batch_axis,
-    needs_graph,
-    open_composing,
-    plan_build,
-    quantized_path,
-)
+from enginebench.workflow.request import merge_options
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -235,7 +235,7 @@ def plan_engine(onnx: Path, asked: BuildOptions) -> EngineSpec:
     from enginebench.models.onnx.source import read_onnx_head
 
     (name, own), precision, batch = read_engine(asked["engine"]), asked["precision"], asked["batch"]
-    if (device := parse_device(asked["device"])) == "cpu":
+    if (device := read_device(asked["device"])) == "cpu":
         raise UsageError("--device cpu: plans are built on a GPU; give cuda:N, for example cuda:0")
     wanted, recipe = parse_precision(precision) if precision else (read_onnx_head(onnx).precision, None)
     options = list_settings(asked)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from pathlib import Path
 from typing import TypeAlias
 
@@ -23,17 +22,16 @@ from enginebench.analyze.trtexec.records import (
     ProfileDocument,
     TimesDocument,
 )
-from enginebench.api import checks as given
 from enginebench.api.benches import Bench
-from enginebench.api.checks import PathLike
 from enginebench.api.runs import Run
 from enginebench.bundle.record import BUNDLE_SCHEMA, Bundle
 from enginebench.core.ceilings import CEILINGS_SCHEMA, Ceilings
-from enginebench.core.errors import ParseError, UsageError
+from enginebench.core.errors import ParseError
 from enginebench.core.records import Result
 from enginebench.core.store import is_result, read_record, read_result, read_schema
 from enginebench.fpga.budget import Budget
 from enginebench.models.precision.calibration import CALIBRATION_SCHEMA, Calibration, read_calibration
+from enginebench.options import PathLike
 from enginebench.report.accuracy import AccuracyDocument
 from enginebench.report.bench import BenchDocument
 from enginebench.report.drift import DriftDocument, SamplesDocument
@@ -48,17 +46,14 @@ from enginebench.verbs import parse
 from enginebench.verbs.bisect import BisectDocument
 from enginebench.verbs.build import BuildDocument
 from enginebench.verbs.calibrate import CalibrateDocument
+from enginebench.verbs.deliver import DeliverDocument
 from enginebench.verbs.doctor import DoctorDocument, FleetDoctorDocument
 from enginebench.verbs.env import EnvironmentsDocument
 from enginebench.verbs.export import ExportDocument
 from enginebench.verbs.infer import InferDocument
 from enginebench.verbs.quantize import QuantizeDocument
 from enginebench.workflow import baselines, folder
-from enginebench.workflow.fleet.reading import holds_sweep
-from enginebench.workflow.fleet.reporting import report_sweep
-from enginebench.workflow.reporting import FORMATS, Written, check_formats, report_folder, report_trtexec
 from enginebench.workflow.search.mixed import MIXED_SCHEMA, MixedDocument
-from enginebench.workflow.verbs.deliver import DeliverDocument
 
 # What `read` can answer with.
 Document: TypeAlias = (
@@ -187,30 +182,3 @@ def _read_trtexec(place: Path, kind: Kind) -> LogDocument | TimesDocument | Prof
     if kind == "times":
         return parse.parse_times(place)
     return parse.parse_profile(place) if kind == "profile" else parse.parse_layers(place)
-
-
-def write_report(
-    path: PathLike,
-    formats: str | Iterable[str] = FORMATS,
-    *,
-    out: PathLike | None = None,
-    prices: PathLike | None = None,
-) -> Written:
-    """Writes page, tables and pictures of a stored run, of what trtexec left, or of a sweep, into its folder.
-
-    Args:
-        path: the folder, or the store of a sweep.
-        formats: of html, md, csv, json, png.
-        out: folder of the report on a sweep; by default that of the store.
-        prices: TOML file with the price of an hour of each machine kind of a sweep.
-
-    Raises:
-        UsageError: a format is unknown, or the folder holds neither.
-        ParseError: a file in it is damaged.
-    """
-    asked, place = check_formats(given.list_texts(formats)), Path(path)
-    if holds_sweep(str(path)):
-        return report_sweep(str(path), asked, given.to_path(out), given.to_path(prices))[1]
-    if out is not None or prices is not None:
-        raise UsageError(f"out and prices belong to the report on a sweep, and {path} holds none")
-    return report_folder(place, asked) if folder.holds_run(place) else report_trtexec(place, asked)

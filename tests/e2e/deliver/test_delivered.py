@@ -22,16 +22,15 @@ from bundles import Silent, ask, name
 from enginebench.bundle.contents import find_instructions
 from enginebench.bundle.reading import read_bundle
 from enginebench.bundle.writing import copy_model
-from enginebench.cli.closing import describe_delivery
 from enginebench.core.errors import ArtifactError, UsageError
 from enginebench.core.records import TEXT, Artifact, EngineSpec, TensorSpec
 from enginebench.core.store import hash_files
 from enginebench.measure.machine import describe_machine
 from enginebench.models.task import feed_digits, load_digits
+from enginebench.verbs.deliver import DeliverDocument, deliver_row, describe_delivery
 from enginebench.workflow.folder import RunFolder, read_results
 from enginebench.workflow.reporting import describe_stored
 from enginebench.workflow.targets.loading import load_engine
-from enginebench.workflow.verbs.deliver import DeliverDocument, deliver_row
 from label_graphs import classify, translate_words
 from processes import Cli
 from stored_run import make_final

@@ -12,8 +12,8 @@ import enginebench
 from bundles import FAST, Silent, ask
 from enginebench.bundle.reading import read_bundle
 from enginebench.core.errors import UsageError
+from enginebench.verbs.deliver import deliver_row
 from enginebench.workflow.targets.loading import load_engine
-from enginebench.workflow.verbs.deliver import deliver_row
 from processes import Cli
 
 ALLOWED = ("--allow-code", "own_net:make")

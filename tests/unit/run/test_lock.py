@@ -17,6 +17,7 @@ from enginebench.core.errors import DeviceBusy, MeasurementError
 from enginebench.core.records import Availability, MeasureSpec
 from enginebench.models.zoo import DATA_DIR
 from enginebench.verbs import accuracy, stages
+from enginebench.verbs import bench as comparison
 from enginebench.verbs import build as building
 from enginebench.verbs import drift as drifting
 from enginebench.verbs import infer as inference
@@ -24,7 +25,6 @@ from enginebench.workflow import lock, main_job, plan
 from enginebench.workflow.folder import RunRequest
 from enginebench.workflow.lock import lock_device, lock_devices
 from enginebench.workflow.targets.stored import Side
-from enginebench.workflow.verbs import bench as comparison
 
 GRAPH = DATA_DIR / "digits-cnn.onnx"
 

@@ -18,9 +18,9 @@ from enginebench.core.records import EngineSpec
 from enginebench.core.store import encode
 from enginebench.core.text import count_of
 from enginebench.report.run.rows import RunDocument
+from enginebench.verbs.deliver import choose_row
 from enginebench.workflow.folder import check_inside, read_results
 from enginebench.workflow.reporting import FORMATS, check_formats, describe_stored, report_folder
-from enginebench.workflow.verbs.deliver import choose_row
 from processes import ROOT, Cli
 from samples import make_drift, make_result
 from stored_run import make_final, make_results, write_run

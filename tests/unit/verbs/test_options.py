@@ -4,55 +4,49 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from importlib import import_module
+from typing import Any
 
 import click
 import pytest
 from msgspec.structs import replace
 
-from enginebench.cli.device import read_gpu
-from enginebench.cli.options import Common, FiniteRange, Timing, common_options, measure_options
+from enginebench import options
+from enginebench.api.given import share
 from enginebench.core.errors import UsageError
 from enginebench.core.records import MeasureSpec
-from enginebench.door import VERBS
-from enginebench.workflow.request import choose_batches, merge_options
+from enginebench.door import VERBS, FiniteRange
+from enginebench.workflow.request import Shared, Timing, choose_batches, merge_options
 
-COMMON = Common(device="cpu", threads=3, seed=7, input_shape=("x:1x4",), weights="random", as_json=False)
+COMMON = Shared(device="cpu", threads=3, seed=7, input_shape=("x:1x4",), weights="random")
 
 
-def collect(*args: str) -> tuple[str, Timing, Common]:
-    """What a verb with an option of its own gets."""
-    found: list[tuple[str, Timing, Common]] = []
+class Anything(options.Timing, options.Shared, total=False):
+    pass
 
-    @click.command("any")
-    @click.option("--own", default="")
-    @measure_options
-    @common_options
-    def command(own: str, timing: Timing, common: Common) -> None:
-        found.append((own, timing, common))
 
-    command.main(args, standalone_mode=False)
-    return found[0]
+def ask(**given: Any) -> tuple[Timing, Shared]:
+    """The records that a verb makes of its options."""
+    filled: Any = options.fill(Anything, given)
+    return options.pick(Timing, filled), share(filled)
 
 
 def test_options_reach_their_records_and_nothing_else() -> None:
-    args = ("--own", "mine", "--json", "--seed", "7", "--input-shape", "x:1x4", "--iters", "5", "--cache", "cold")
-    own, timing, common = collect(*args, "--threads", "3", "--weights", "random")
-    assert own == "mine"
-    assert common == replace(COMMON, as_json=True)
+    timing, shared = ask(seed=7, input_shape="x:1x4", iters=5, cache="cold", threads=3, weights="random")
+    assert shared == COMMON
     assert timing == Timing(warmup=None, iters=5, time_limit=3.0, processes=None, scope="compute", cache="cold")
 
 
 def test_defaults_are_those_of_the_measurement() -> None:
-    _, timing, common = collect()
-    assert timing.make_measure(common.seed) == MeasureSpec(settle=0.02)
-    assert timing.make_measure(common.seed, margin=None) == MeasureSpec()
-    assert common.count_threads() >= 1
-    assert common.read_shapes() is None
+    timing, shared = ask()
+    assert timing.make_measure(shared.seed) == MeasureSpec(settle=0.02)
+    assert timing.make_measure(shared.seed, margin=None) == MeasureSpec()
+    assert shared.count_threads() >= 1
+    assert shared.read_shapes() is None
 
 
 def test_quick_is_one_process_of_at_most_one_second() -> None:
-    for given, expected in (("3", 1.0), ("0.5", 0.5)):
-        _, timing, _ = collect("--time-limit", given)
+    for given, expected in ((3.0, 1.0), (0.5, 0.5)):
+        timing, _ = ask(time_limit=given)
         measure = timing.make_measure(7, quick=True, percentiles=(99.9,))
         assert measure == MeasureSpec(processes=1, time_limit_s=expected, seed=7, percentiles=(99.9,))
 
@@ -104,20 +98,13 @@ def test_the_batch_is_that_of_the_shapes_unless_it_is_said() -> None:
     ("text", "device"), [("cpu", "cpu"), ("cuda:1", "cuda:1"), ("CUDA:0", "cuda:0"), ("cuda", "cuda:0")]
 )
 def test_devices_have_one_spelling(text: str, device: str) -> None:
-    assert collect("--device", text)[2].device == device
+    assert ask(device=text)[1].device == device
 
 
 @pytest.mark.parametrize("text", ["gpu", "cuda:x", "cuda:", "cuda:-1", "cuda:0,1", ""])
 def test_a_device_that_cannot_be_is_refused_before_anything_runs(text: str) -> None:
-    with pytest.raises(click.BadParameter, match="neither cpu nor cuda:N"):
-        collect("--device", text)
-
-
-def test_plans_are_built_on_a_gpu() -> None:
-    command = click.Command("build", params=[click.Option(["--device"], callback=read_gpu)])
-    assert command.make_context("build", ["--device", "cuda"]).params == {"device": "cuda:0"}
-    with pytest.raises(click.BadParameter, match="plans are built on a GPU"):
-        command.make_context("build", ["--device", "cpu"])
+    with pytest.raises(UsageError, match="neither cpu nor cuda:N"):
+        ask(device=text)
 
 
 @pytest.mark.parametrize(

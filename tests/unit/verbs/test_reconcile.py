@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from enginebench.core.records import Artifact, EngineSpec, MeasureSpec, Result
-from enginebench.workflow.verbs.bench import explain_difference
+from enginebench.verbs.bench import explain_difference
 
 
 def make_result(backend: str, plan: str = "p", scope: str = "compute", **options: str) -> Result:

@@ -22,11 +22,11 @@ from enginebench.core.store import encode
 from enginebench.measure.simulated import simulate
 from enginebench.models.zoo import DATA_DIR
 from enginebench.report.load.document import LoadDocument, LoadSettings
+from enginebench.verbs import load as verb
+from enginebench.verbs.load import load_target, make_request, read_load
 from enginebench.workflow.probe import Interrupted, Plan
 from enginebench.workflow.rates import Prober
 from enginebench.workflow.request import Shared
-from enginebench.workflow.verbs import load as verb
-from enginebench.workflow.verbs.load import load_target, make_request, read_load
 from in_process import Children
 from reporters import Silent
 from samples import make_machine

@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from enginebench.cli.verbs.report import command as report
 from enginebench.core.errors import MeasurementError, UsageError
 from enginebench.models.zoo import DATA_DIR
 from enginebench.verbs.history import command as history
+from enginebench.verbs.report import command as report
 from enginebench.verbs.sweep import command as sweep
 from in_process import Children
 

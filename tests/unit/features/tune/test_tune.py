@@ -20,17 +20,17 @@ from enginebench.core.records import Capacity, MeasureSpec
 from enginebench.core.store import read_record
 from enginebench.measure.machine import describe_machine
 from enginebench.models.zoo import DATA_DIR
+from enginebench.options import fill
 from enginebench.report.tune.document import TuneDocument
+from enginebench.verbs.tune import TuneOptions, make_request, parse_budget
 from enginebench.workflow.child.jobs import MeasureJob, PrepareJob
 from enginebench.workflow.folder import RunFolder, RunRequest, read_results
 from enginebench.workflow.rates import Prober
 from enginebench.workflow.reporting import Written, describe_stored
-from enginebench.workflow.request import Shared
 from enginebench.workflow.search import sitting
 from enginebench.workflow.search.records import SearchRequest, read_search
 from enginebench.workflow.search.sitting import find_arms, tune_model
 from enginebench.workflow.search.under_load import LoadTrack, StoredLap, describe_rate
-from enginebench.workflow.verbs.tune import make_request, parse_budget
 from in_process import Children
 from reporters import Silent
 from tracks import DISTURBED
@@ -179,12 +179,7 @@ def test_what_is_no_budget(text: str) -> None:
 
 
 def ask(**changes: Any) -> SearchRequest:
-    usual: dict[str, Any] = {
-        "goal": "latency", "limits": None, "data": None, "p99_limit_ms": None, "batch": None, "processes": 10,
-        "input_size": None, "timeout_s": 60.0, "metrics": (), "targets": None, "task": None, "max_drop": None,
-        "resume": False,
-    }  # fmt: skip
-    return make_request(Shared(), "digits-mlp", [("fake", {})], [("fp32", None)], **usual | changes)
+    return make_request("digits-mlp", fill(TuneOptions, {"engines": "fake", **changes}))  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(

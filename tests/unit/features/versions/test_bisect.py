@@ -23,6 +23,7 @@ from enginebench.core.records import (
     Score,
 )
 from enginebench.verbs import bisect as verb
+from enginebench.verbs.bench import bench_sides
 from enginebench.verbs.bisect import (
     BisectDocument,
     TriedVersion,
@@ -36,7 +37,6 @@ from enginebench.verbs.bisect import (
 )
 from enginebench.workflow.folder import RunRequest
 from enginebench.workflow.targets.stored import Side
-from enginebench.workflow.verbs.bench import bench_sides
 from in_process import Children
 from reporters import Silent
 

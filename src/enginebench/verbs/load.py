@@ -1,17 +1,29 @@
-"""The verb `load`: latency under arrivals, and the highest rate at which a percentile holds."""
+"""`load`: latency under an open-loop request load, and the highest rate that is within a limit."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated, TypeAlias, Unpack
 
+import click
 import numpy as np
 from msgspec.structs import asdict, replace
 
+from enginebench import door
 from enginebench.analyze.load.capacity import agrees_with_probes
+from enginebench.api.given import (
+    choose_root,
+    name_model,
+    read_engines,
+    read_numbers,
+    read_precisions,
+    share,
+    take_model,
+)
+from enginebench.api.progress import open_progress
 from enginebench.backends.registry import find_installed, takes
 from enginebench.bundle.reading import is_bundle
 from enginebench.core.errors import (
@@ -28,12 +40,26 @@ from enginebench.measure.arrivals import read_trace
 from enginebench.measure.machine import describe_machine
 from enginebench.measure.pin import count_stream_threads
 from enginebench.models.samples import find_samples
+from enginebench.options import (
+    InputSize,
+    Model,
+    Modules,
+    Opt,
+    PathLike,
+    Printed,
+    Shared,
+    Texts,
+    Trusting,
+    Wait,
+    verb,
+)
 from enginebench.report.bundle import load_bundle
 from enginebench.report.charts import render_png
 from enginebench.report.load.charts import draw_load
-from enginebench.report.load.document import LoadDocument, LoadRow, LoadSettings
+from enginebench.report.load.document import LoadDocument, LoadRow, LoadSettings, Scenario
 from enginebench.report.load.sections import FOOTER, list_load
 from enginebench.report.page import format_page
+from enginebench.workflow import request as requests
 from enginebench.workflow.campaign import CHECK_SAMPLES
 from enginebench.workflow.child.isolate import child_environment, run_child
 from enginebench.workflow.child.jobs import PrepareJob
@@ -43,8 +69,7 @@ from enginebench.workflow.main_job import list_changes
 from enginebench.workflow.plan import PlannedRow, list_devices, plan_rows, plan_stored
 from enginebench.workflow.progress import Reporter
 from enginebench.workflow.rates import POINT_S, Bench, Prober, make_bench, name_row, widen_profile
-from enginebench.workflow.request import Shared
-from enginebench.workflow.targets.bundles import open_as_stored
+from enginebench.workflow.targets.bundles import fill_request, open_as_stored, read_target
 from enginebench.workflow.targets.sources import gather_sources
 
 if TYPE_CHECKING:
@@ -52,9 +77,131 @@ if TYPE_CHECKING:
 
     Times = NDArray[np.int64]
 
+Numbers: TypeAlias = int | str | Iterable[int] | None
 # The document, in the folder of a load.
 DOCUMENT = "load.json"
 FORMATS = ("html", "png")  # of its report, beside the document
+
+
+class LoadOptions(Modules, Shared, total=False):
+    precision: Annotated[Texts, Opt("Precisions, separated by commas.", "fp32")]
+    scenario: Annotated[
+        Scenario, Opt("One request at a time, eight at a time, requests at a rate, or all at once.", "server")
+    ]
+    qps: Annotated[float | None, Opt("Requests a second.", gt=0, metavar="N")]
+    find_capacity: Annotated[bool, Opt("Look for the highest rate within --p99-limit-ms.", False)]
+    p99_limit_ms: Annotated[float | None, Opt("Limit on the --percentile of latency.", gt=0, metavar="X")]
+    percentile: Annotated[float, Opt("The percentile that the limit is on.", 99.0, gt=50, lt=100)]
+    arrivals: Annotated[
+        PathLike,
+        Opt("poisson, constant, or a file with one time in seconds on each line.", "poisson", metavar="KIND"),
+    ]
+    duration: Annotated[float | None, Opt("Seconds of a point. [10; of a probe 3]", gt=0, metavar="S")]
+    rounds: Annotated[
+        int, Opt("Searches for the capacity of each engine, interleaved; a verdict needs 6.", 1, ge=1, le=100)
+    ]
+    time_budget: Annotated[float, Opt("Seconds that all searches together may take.", 900.0, gt=0, metavar="S")]
+    streams: Annotated[Numbers, Opt("Streams of the engine, each with --threads; several by commas. [1]", metavar="S")]
+    max_batch: Annotated[Numbers, Opt("Requests computed together at most; several by commas. [1]", metavar="B")]
+    max_wait_ms: Annotated[float, Opt("How long a request waits for others to fill its batch.", 0.0, ge=0)]
+    input_size: InputSize
+    wait: Wait
+    resume: Annotated[
+        bool, Opt("Continue the load in --out, asked as before; --rounds and --time-budget may differ.", False)
+    ]
+    out: Annotated[PathLike | None, Opt("Folder. [results/load-TARGET-TIME]", path="folder")]
+
+
+Engine: TypeAlias = Annotated[
+    Texts | None,
+    Opt("ENGINE[:key=value,...]; several, separated by commas, are interleaved. A bundle brings its own."),
+]
+
+
+@verb(LoadOptions)
+def load(target: Model, engine: Engine = None, **options: Unpack[LoadOptions]) -> LoadDocument:
+    """Measure latency of TARGET under an open-loop request load.
+
+    Example: enginebench load digits-cnn --engine ort --qps 100 --duration 3
+
+    Requests are scheduled beforehand and released on time by a process of their own; latency runs from the scheduled
+    moment, so that a stalled engine cannot hide.
+
+    Args:
+        target: a model as `run` takes it, an engine file, or a bundle.
+
+    Raises:
+        UsageError: a value or a combination that cannot be.
+        DependencyError: no engine can run here.
+        MeasurementError: nothing was answered.
+        KeyboardInterrupt: what was measured is kept in `out`.
+    """
+    root = choose_root(options["out"], f"load-{name_model(target)}")
+    return measure_load(target, engine, options, root, lambda document: write_load(root, document))
+
+
+@door.command(load, "TARGET", shown=Trusting)
+def command(target: str, engine: str | None, shown: Printed, **options: Unpack[LoadOptions]) -> None:
+    root = choose_root(options["out"], f"load-{target}")
+
+    def show(document: LoadDocument) -> None:
+        notes = write_load(root, document)
+        door.show(document, shown, door.tables(list_load))
+        if not shown["as_json"]:
+            click.echo(f"\nStored in {root}", err=True)
+        for note in notes:
+            click.echo(note, err=True)
+
+    measure_load(target, engine, options, root, show)
+
+
+def measure_load(
+    target: Model, engine: Texts | None, options: LoadOptions, root: Path, keep: Callable[[LoadDocument], object]
+) -> LoadDocument:
+    """The load that the options ask for; `keep` gets its document, also where it is not finished."""
+    if options["resume"] and options["out"] is None:
+        raise UsageError("--resume needs --out DIR, the folder of the load to continue")
+    settings = LoadSettings(
+        scenario=options["scenario"],
+        qps=options["qps"],
+        find_capacity=options["find_capacity"],
+        limit_ms=options["p99_limit_ms"],
+        percentile=options["percentile"],
+        arrivals=str(options["arrivals"]),
+        duration_s=options["duration"],
+        streams=read_numbers("streams", options["streams"] or 1),
+        max_batches=read_numbers("max-batch", options["max_batch"] or 1),
+        max_wait_ms=options["max_wait_ms"],
+        rounds=options["rounds"],
+        time_budget_s=options["time_budget"],
+    )
+    check_settings(settings)
+    shared = share(options)
+    with (
+        take_model(target, options["example_inputs"]) as taken,
+        open_progress(options["progress"]) as reporter,
+    ):
+        fixed = {"--engine": engine, "--threads": options["threads"], "--input-shape": options["input_shape"]}
+        bundle = read_target(taken.text, fixed)
+        request = make_request(
+            shared,
+            taken.text,
+            read_engines(engine) if engine else [],
+            read_precisions(options["precision"]),
+            input_size=options["input_size"],
+            streams=max(settings.streams),
+        )
+        document = load_target(
+            request if bundle is None else fill_request(request, bundle),
+            settings,
+            root,
+            reporter=reporter,
+            wait=options["wait"],
+            resume=options["resume"],
+            on_partial=keep,
+        )
+    keep(document)
+    return document
 
 
 class Loading:
@@ -243,7 +390,7 @@ def load_target(
     reporter: Reporter,
     wait: bool = True,
     resume: bool = False,
-    on_partial: Callable[[LoadDocument], None] = lambda document: None,
+    on_partial: Callable[[LoadDocument], object] = lambda document: None,
 ) -> LoadDocument:
     """What the engines of `request` carry under these arrivals.
 
@@ -299,7 +446,7 @@ def take_up(request: RunRequest, settings: LoadSettings, root: Path) -> LoadDocu
 
 
 def make_request(
-    shared: Shared,
+    shared: requests.Shared,
     target: str,
     engines: Sequence[tuple[str, dict[str, str]]],
     precisions: Sequence[tuple[Precision, Recipe | None]],

@@ -1,21 +1,26 @@
-"""The verb `deliver`: a row of a stored run as a folder that runs without EngineBench."""
+"""`deliver`: a row of a stored run as a folder that runs without EngineBench."""
 
 from __future__ import annotations
 
 import difflib
 import os
+import shlex
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated, TypeAlias, Unpack
 
+import click
 import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
 import enginebench
+from enginebench import door
 from enginebench.analyze.drift import default_limits
+from enginebench.api.given import list_texts
+from enginebench.api.progress import open_progress
 from enginebench.backends.registry import complete_options, find_installed
 from enginebench.bundle.contents import (
     Contents,
@@ -42,9 +47,11 @@ from enginebench.core.errors import ArtifactError, UsageError
 from enginebench.core.names import find_rows, shorten_ids
 from enginebench.core.records import Artifact, Machine, Result, TensorSpec
 from enginebench.core.store import encode, write_atomic
+from enginebench.core.text import clean_text, count_of
 from enginebench.models.labels import find_labels
 from enginebench.models.samples import SAMPLES, find_batch, find_samples, group_samples, join_samples, read_samples
 from enginebench.models.task import preprocess_for, sample_feeds
+from enginebench.options import Opt, PathLike, Printed, Progress, Texts, Trusting, verb
 from enginebench.report.run.head import format_missing
 from enginebench.report.run.rows import Row, RunDocument
 from enginebench.workflow.campaign import CHECK_SAMPLES
@@ -73,6 +80,69 @@ class DeliverDocument(Struct, frozen=True, kw_only=True):
     files: tuple[str, ...]
     checked: bool
     notes: tuple[str, ...] = ()  # why it was not checked, and what is doubtful about the row
+
+
+class DeliverOptions(Progress, total=False):
+    row: Annotated[str | None, Opt("Id of the row. [the recommended one]", metavar="ID")]
+    forms: Annotated[
+        Texts,
+        Opt(
+            "Also write this form of it; can be repeated. bundle adds nothing.",
+            (),
+            names="--as",
+            multiple=True,
+            choices=("bundle", "triton", "kserve", "dockerfile"),
+        ),
+    ]
+    force: Annotated[bool, Opt("Write the bundle even if it fails its own check here.", False)]
+
+
+Out: TypeAlias = Annotated[
+    PathLike, Opt("Folder of the bundle.", path="folder", required=True, more="It must be empty or not there")
+]
+
+
+@verb(DeliverOptions)
+def deliver(run: PathLike, out: Out, **options: Unpack[DeliverOptions]) -> DeliverDocument:
+    """Write a row of a stored run as a folder that runs without EngineBench.
+
+    Example: enginebench deliver results/first --out bundle
+
+    RUN is the folder of the run. The bundle holds the model, predict.py, its requirements, a check and the figures. It
+    needs the row's runtime and NumPy. Before it is handed over, its own program compares its outputs with those of the
+    row.
+
+    Args:
+        run: the folder of the run.
+
+    Raises:
+        UsageError: there is no such row, none is recommended, it cannot be delivered, or `out` holds something.
+        ArtifactError: the row's files are gone or were changed, or the bundle does not answer like the row.
+    """
+    forms = tuple(list_texts(options["forms"]))
+    with open_progress(options["progress"]) as reporter:
+        return deliver_row(
+            Path(run), Path(out), row=options["row"], forms=forms, force=options["force"], reporter=reporter
+        )
+
+
+@door.command(deliver, "RUN", shown=Trusting)
+def command(run: str, out: str, shown: Printed, **options: Unpack[DeliverOptions]) -> None:
+    door.show(deliver(run, out, **options), shown, lambda document, _: print_delivery(document))
+
+
+def print_delivery(document: DeliverDocument, *, err: bool = False) -> None:
+    """Prints what was delivered, what is doubtful about it, and how to try it."""
+    for line in describe_delivery(document):
+        click.echo(line, err=err)
+
+
+def describe_delivery(document: DeliverDocument) -> Iterator[str]:
+    """What was delivered, what is doubtful about it, and how to try it."""
+    checked = "it answers like the row" if document.checked else "NOT checked"
+    yield f"{document.bundle}: {document.row}, {count_of(len(document.files), 'files')}; {checked}"
+    yield from (f"  {clean_text(note)}" for note in document.notes)
+    yield f"Try it: {shlex.join(['python', str(Path(document.bundle) / 'predict.py'), '--check'])}"
 
 
 def deliver_row(

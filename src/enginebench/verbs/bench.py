@@ -1,0 +1,502 @@
+"""`bench`: one engine, or two engines side by side, interleaved now."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from datetime import UTC, datetime
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Annotated, TypeAlias, Unpack
+
+import click
+from msgspec import Struct
+from msgspec.structs import replace
+
+from enginebench import door
+from enginebench.analyze.diff import diff_results
+from enginebench.api.benches import Bench
+from enginebench.api.given import (
+    choose_batches,
+    choose_root,
+    name_environments,
+    name_model,
+    share,
+    take_model,
+    take_side,
+)
+from enginebench.api.progress import open_progress
+from enginebench.api.runs import note_folder
+from enginebench.backends.abilities import KeepsLog
+from enginebench.backends.registry import (
+    check_options,
+    find_device,
+    find_entry,
+    find_installed,
+    open_backend,
+    read_engine,
+    takes,
+)
+from enginebench.bundle.reading import is_bundle
+from enginebench.core.caveats import make_caveat
+from enginebench.core.errors import ArtifactError, ParseError, UsageError
+from enginebench.core.names import PLAN_SUFFIXES, parse_precision
+from enginebench.core.records import Artifact, Caveat, EngineSpec, MeasureSpec, Result
+from enginebench.core.shapes import format_shapes
+from enginebench.core.store import bring_files, encode, hash_file, read_record, write_atomic
+from enginebench.measure.machine import describe_machine
+from enginebench.options import (
+    COMMAND,
+    Batch,
+    Builds,
+    DryRunning,
+    Env,
+    InputSize,
+    Margin,
+    Model,
+    Modules,
+    Opt,
+    PathLike,
+    Precision,
+    Shared,
+    Side,
+    Timeout,
+    Timing,
+    Trtexec,
+    Trusting,
+    Wait,
+    pick,
+    verb,
+)
+from enginebench.report.bench import list_bench
+from enginebench.verbs.build import check_dry_run, print_dry_run
+from enginebench.verbs.diff import DiffPrinted, write_verdict
+from enginebench.verbs.dry_run import DryRun, check_command, plan_measure
+from enginebench.workflow import request as requests
+from enginebench.workflow.campaign import Campaign
+from enginebench.workflow.child.elsewhere import find_available
+from enginebench.workflow.child.places import enter
+from enginebench.workflow.folder import ARTIFACTS, RunFolder, RunRecord, RunRequest, check_request, holds_run
+from enginebench.workflow.lock import lock_devices
+from enginebench.workflow.plan import PlannedRow, list_devices, plan_rows, plan_stored, with_suffix
+from enginebench.workflow.progress import Reporter
+from enginebench.workflow.request import choose_row_batch, merge_options, name_settings, use_trtexec
+from enginebench.workflow.targets import stored as sides
+from enginebench.workflow.targets.bundles import fill_request, find_row, open_as_stored, read_target
+from enginebench.workflow.targets.sources import choose_judged, gather_sources
+from enginebench.workflow.targets.stored import parse_side
+from enginebench.workflow.targets.stored_row import Stored
+
+
+class BenchOptions(Modules, Timing, Shared, total=False):
+    precision: Precision
+    batch: Batch
+    against: Annotated[
+        Side | None,
+        Opt(
+            "ENGINE, ENGINE@TARGET, the file of a stored row, or a bundle; if TARGET is a bundle, also its RUN.",
+            metavar="SIDE",
+            more="It is the base of the ratio",
+        ),
+    ]
+    against_precision: Annotated[str | None, Opt("Precision of the other side. [--precision]", metavar="PRECISION")]
+    gate: Annotated[
+        bool,
+        Opt(
+            "Exit with code 4 if TARGET is slower, its outputs differ, or it cannot be compared.",
+            False,
+            more="Also if, asked for one precision, the sides ran in two",
+        ),
+    ]
+    margin: Margin
+    percentile: Annotated[str | Sequence[float], Opt("Percentiles to report, separated by commas.", "50,90,95,99")]
+    input_size: InputSize
+    timeout: Timeout
+    wait: Wait
+    cuda_graph: Annotated[
+        bool | None,
+        Opt("Launch as a CUDA graph. [the engine's default]", names="--cuda-graph/--no-cuda-graph"),
+    ]
+    profile_index: Annotated[int | None, Opt("Optimization profile of a plan.", ge=0)]
+    extra: Annotated[
+        Sequence[str], Opt("Extra argument for trtexec; can be repeated.", (), metavar="ARG", multiple=True)
+    ]
+    trtexec: Trtexec
+    env: Env
+    builds: Builds
+    out: Annotated[PathLike | None, Opt("Folder of the rows. [results/bench-TARGET-TIME]", program=True)]
+
+
+class BenchPrinted(DiffPrinted, DryRunning, Trusting, total=False):
+    log: Annotated[
+        str | None,
+        Opt(
+            "Write everything trtexec prints for TARGET to this file.",
+            metavar="F",
+            path="file",
+            more="The build, if there was one, then each process; refused for engines that run no tool",
+        ),
+    ]
+    out: Annotated[str | None, Opt("Also write the JSON document to this file.", path="file")]
+
+
+Engine: TypeAlias = Annotated[
+    str | None,
+    Opt(
+        "ENGINE[:key=value,...]; required unless TARGET is a bundle.",
+        more="A bundle brings its own with batch, threads and settings",
+    ),
+]
+
+
+@verb(BenchOptions)
+def bench(target: Model, engine: Engine = None, **options: Unpack[BenchOptions]) -> Bench:
+    """Measure one engine on TARGET; with --against, compare it with another one.
+
+    Example: enginebench bench digits-cnn --engine ort --against pytorch
+
+    With --against both sides get the same inputs and are measured now, interleaved, so that neighbouring trials form
+    pairs: a comparison that a CI job can rely on.
+
+    Args:
+        target: a model as `run` takes it, an engine file, or a bundle, which brings its engine and settings.
+
+    Raises:
+        UsageError: a value or a combination that cannot be.
+        ModelError: a model cannot be found, built or exported, or something in a module cannot leave this process.
+        BackendUnavailable: an engine cannot run here.
+        MeasurementError: a row is not ok.
+        GateFailed: under `gate`, the candidate is slower, its outputs differ, or the sides cannot be compared.
+    """
+    root = choose_root(options["out"], f"bench-{Path(name_model(target)).stem}")
+    with ask(target, engine, options) as (request, side, reporter), note_folder(root):
+        results = bench_sides(request, side, root, reporter=reporter, wait=options["wait"], command=COMMAND.get())
+        return Bench(root, tuple(results), options["margin"]).check(gate=options["gate"])
+
+
+@door.command(bench, "TARGET", shown=BenchPrinted)
+def command(target: str, engine: str | None, shown: BenchPrinted, **options: Unpack[BenchOptions]) -> None:
+    if options["against"] is None and (shown["junit"] or shown["summary"]):
+        raise UsageError(TWO_SIDES)
+    check_dry_run(shown)
+    if shown["dry_run"] and options["against"] is not None:
+        raise UsageError("--dry-run prints the command of one side only; leave out --against")
+    with ask(target, engine, options) as (request, side, reporter):
+        if shown["log"] is not None:
+            check_log(request.engines[0][0])
+        if shown["dry_run"]:
+            print_dry_run(plan_dry_run(target, request, shown["tensorrt_version"]), shown)
+            return
+        stem = Path(target).stem if target.endswith(".onnx") or is_bundle(Path(target)) else target
+        root = choose_root(None, f"bench-{stem}")
+        results = bench_sides(request, side, root, reporter=reporter, wait=options["wait"], command=COMMAND.get())
+    if shown["log"] is not None:
+        keep_log(root, results[-1], Path(shown["log"]))
+    done = Bench(root, tuple(results), options["margin"])
+    if shown["out"] is not None:
+        write_atomic(Path(shown["out"]), encode(done.document))
+    door.show(done.document, shown, door.tables(list_bench))
+    if not shown["as_json"]:
+        click.echo(f"\nStored in {root}", err=True)
+    done.check()
+    if shown["junit"] or shown["summary"]:
+        verdict = diff_results(results[:1], results[1:], options["margin"], neighbours=True, fed_alike=True)
+        write_verdict(verdict, shown, gate=options["gate"])
+    done.check(gate=options["gate"])
+
+
+@contextmanager
+def ask(
+    target: Model, engine: str | None, options: BenchOptions
+) -> Iterator[tuple[RunRequest, sides.Side | None, Reporter]]:
+    """The request that the options are, the other side, and progress; children can have a module while it runs.
+
+    Raises:
+        UsageError: a value or a combination that cannot be.
+    """
+    against, extra, text = options["against"], options["extra"], isinstance(target, str | os.PathLike)
+    if against is None and options["gate"]:
+        raise UsageError(TWO_SIDES)
+    if against is None and options["against_precision"]:
+        raise UsageError("--against-precision is that of the other side; add --against SIDE")
+    name_environments(options["env"])
+    shared, timing = share(options), pick(requests.Timing, options)
+    fixed: dict[str, object] = {"--engine": engine, "--extra": extra}
+    for name in ("batch", "threads", "input_shape", "inputs", "input_size", "profile_index", "cuda_graph"):
+        fixed[f"--{name.replace('_', '-')}"] = options[name]
+    bundle = read_target(str(target), fixed) if text else None
+    if bundle is not None and isinstance(against, str | os.PathLike) and holds_run(Path(against)):
+        against = find_row(Path(against), bundle)
+    name, own = read_engine(engine or "") if bundle is None else (bundle.engine.backend, bundle.engine.options)
+    own = merge_options(name, own, name_settings(options["cuda_graph"], options["profile_index"], extra))
+    with (
+        take_model(target, options["example_inputs"]) as taken,
+        take_side(against if against is not None else "", options["example_inputs"]) as other,
+        open_progress(options["progress"]) as reporter,
+    ):
+        batch = choose_row_batch(options["batch"], own, shared.read_shapes())
+        request = shared.make_request(
+            taken.text,
+            engines=[(name, own)],
+            precisions=[parse_precision(options["precision"])],
+            batches=choose_batches(batch, options, taken),
+            measure=timing.make_measure(
+                shared.seed,
+                percentiles=read_percentiles(options["percentile"]),
+                builds=options["builds"],
+                margin=options["margin"] if other else None,
+            ),
+            input_size=options["input_size"],
+        )
+        precision = parse_precision(options["against_precision"] or options["precision"])
+        side = parse_side(other, taken.text, precision) if other else None
+        use_trtexec(options["trtexec"], (name, side.engine[0]) if side else (name,))
+        request = request if bundle is None else fill_request(request, bundle)
+        yield replace(request, timeout_s=options["timeout"]), side, reporter
+
+
+TWO_SIDES = "--gate, --junit and --summary need a verdict on two sides; add --against SIDE"
+
+
+def read_percentiles(given: str | Sequence[float]) -> tuple[float, ...]:
+    """The percentiles of `50,99,99.9`, or of a list.
+
+    Raises:
+        UsageError: not numbers between 0 and 100.
+    """
+    try:
+        values = tuple(float(piece) for piece in (given.split(",") if isinstance(given, str) else given))
+    except ValueError:
+        values = ()
+    if not values or not all(0 < value < 100 for value in values):
+        raise UsageError(f"--percentile {given!r}: expected numbers between 0 and 100, separated by commas")
+    return values
+
+
+def plan_dry_run(target: str, request: RunRequest, version: str | None) -> DryRun:
+    """The command that would run, and what would happen before it."""
+    ((name, options),), ((precision, recipe),) = request.engines, request.precisions
+    if request.input_shapes:  # a dry run opens no graph whose axes could be fixed
+        options = {"shapes": format_shapes(request.input_shapes), **options}
+    spec = EngineSpec(
+        backend=name,
+        options=options,
+        device=find_device(name, request.device),
+        precision=precision,
+        recipe=recipe,
+        batch=request.batches[0],
+    )
+    return plan_measure(Path(target), spec, request.measure, version=version)
+
+
+def explain_difference(results: Sequence[Result]) -> list[Caveat]:
+    """Why two rows of one plan differ; empty unless both TensorRT engines ran the same plan.
+
+    The first items are switches that the user can match, the last are differences of the clocks that remain.
+    """
+    by_engine = {r.engine.backend: r for r in results}
+    tool, ours = by_engine.get("trtexec"), by_engine.get("tensorrt")
+    if tool is None or ours is None:
+        return []
+    plans = {r.artifacts[-1].sha256 for r in (tool, ours) if r.artifacts}
+    if len(plans) > 1:
+        return [make_caveat("environment.plans")]
+    return [*compare_switches(tool, ours), *compare_clocks(tool.measure)]
+
+
+def compare_switches(tool: Result, ours: Result) -> Iterator[Caveat]:
+    """One item for each switch that is set differently on the two sides."""
+    for option, default, what in (
+        ("graph", "1", "CUDA graph"),
+        ("spin", "1", "spin-wait"),
+        ("profile_index", "0", "optimization profile"),
+    ):
+        theirs, mine = (read_option(r.engine, option, default) for r in (tool, ours))
+        if theirs != mine:
+            yield make_caveat("environment.switch", what=what, option=option, theirs=theirs, mine=mine)
+    if read_option(tool.engine, "streams", "1") != "1":
+        yield make_caveat("environment.streams")
+
+
+def compare_clocks(measure: MeasureSpec) -> Iterator[Caveat]:
+    """What stays when every switch is matched."""
+    yield make_caveat("environment.clocks")
+    if measure.scope == "io":
+        yield make_caveat("environment.copies")
+
+
+def read_option(engine: EngineSpec, key: str, default: str) -> str:
+    """The value of an option that took effect."""
+    return engine.options.get(key, default)
+
+
+def bench_sides(
+    request: RunRequest,
+    against: sides.Side | None,
+    root: Path,
+    *,
+    reporter: Reporter,
+    wait: bool = True,
+    command: tuple[str, ...] = (),
+) -> list[Result]:
+    """The result of the engine of `request`; with `against`, preceded by that of the other side, measured in turns.
+
+    Both sides answer the inputs of the other side's model, whose answers are the reference of the comparison.
+
+    Raises:
+        DeviceBusy: another run holds a device of a side and `wait` is false.
+        UsageError: the sides differ in batch or threads and cannot be compared, or a tool does not take its options.
+    """
+    other = None if against is None else _request_of(request, against)
+    for side in filter(None, (request, other)):
+        _check_side(side)
+    if other is not None and against is not None and against.stored is None:
+        check_request(other)
+    folder = RunFolder(root)
+    folder.check_free()
+    record = RunRecord(
+        request=request,
+        machine=describe_machine(),
+        started_utc=datetime.now(UTC).isoformat(timespec="seconds"),
+        rows=(),
+        verb="bench",
+        command=command,
+    )
+    judged = choose_judged(request) if request.metrics or request.targets else None
+    devices = [device for asked in filter(None, (request, other)) for device in list_devices(asked)]
+    with lock_devices(devices, wait=wait, on_wait=reporter.say):
+        folder.create(record)
+        rows = [_plan_side(folder, request, ARTIFACTS, reporter)]
+        if against is None and Path(request.model).suffix.lower() in PLAN_SUFFIXES:
+            graph = find_graph(Path(request.model))
+            rows = [replace(row, graph=str(graph.absolute()) if graph else None) for row in rows]
+        if against is not None and other is not None:
+            base = with_suffix(_plan_other(folder, other, against, reporter), "against")
+            rows = [replace(row, fed_as=base.model) for row in (base, *rows)]
+        folder.write_record(replace(record, rows=tuple(row.id for row in rows)))
+        campaign = Campaign(
+            folder,
+            rows,
+            record.machine,
+            timeout_s=request.timeout_s,
+            reporter=reporter,
+            judged=judged,
+            task=request.task,
+        )
+        return _explain(folder, campaign.run())
+
+
+def _check_side(request: RunRequest) -> None:
+    """Checks what can be checked before anything is built: options, and the command of a tool that times itself."""
+    ((name, options),), ((precision, recipe),) = request.engines, request.precisions
+    device, batch = find_device(name, request.device), request.batches[0]
+    spec = EngineSpec(backend=name, options=options, device=device, precision=precision, recipe=recipe, batch=batch)
+    check_options(enter(spec))
+    check_command(spec, request.measure)
+
+
+def keep_log(root: Path, result: Result, out: Path) -> None:
+    """Writes what the row's tool printed to `out`: builds and processes in their order.
+
+    Args:
+        root: the folder of `bench`.
+        result: the row; a failed one has a log as well. If nothing ran for it there is no log, and nothing is written.
+        out: the file to write.
+
+    Raises:
+        ArtifactError: the file cannot be written.
+    """
+    place = RunFolder(root.absolute()).build_path(result.id, 0) if result.builds else root.absolute() / ARTIFACTS
+    backend: object = open_backend(result.engine.backend, cache_dir=place / "cache")
+    assert isinstance(backend, KeepsLog)
+    spec = replace(result.engine, precision=result.requested_precision)  # a relabelled row keeps its folder
+    logs = backend.find_logs(result.artifacts[-1], spec, result.measure) if result.artifacts else []
+    if logs:
+        write_atomic(out, b"".join(path.read_bytes().rstrip(b"\n") + b"\n" for path in logs))
+
+
+def check_log(engine: str) -> None:
+    """Checks that an engine is a tool that writes a log.
+
+    Raises:
+        UsageError: it is not.
+    """
+    if find_entry(engine).find_program is None:
+        raise UsageError(f"engine {engine} runs inside EngineBench and has no log; --log is for trtexec")
+
+
+def _explain(folder: RunFolder, results: list[Result]) -> list[Result]:
+    """The results; the last one says why two TensorRT engines time the same plan differently."""
+    reasons = explain_difference(results)
+    if reasons:
+        results[-1] = replace(results[-1], caveats=(*results[-1].caveats, *reasons))
+        folder.write_result(results[-1])
+    return results
+
+
+def _request_of(request: RunRequest, side: sides.Side) -> RunRequest:
+    for name, mine, theirs in (("batch", request.batches[0], side.batch), ("threads", request.threads, side.threads)):
+        if theirs not in (None, mine):
+            raise UsageError(f"the stored row has {name} {theirs}, this side has {mine}; give --{name} {theirs}")
+    return replace(request, model=side.target, engines=(side.engine,), precisions=(side.precision,))
+
+
+def _plan_other(folder: RunFolder, request: RunRequest, side: sides.Side, reporter: Reporter) -> PlannedRow:
+    """The row of the other side: a stored one on its own artifact, any other from its target."""
+    if side.stored is None:
+        return _plan_side(folder, request, "against", reporter)
+    return _plan_stored(folder, request, side.stored, "against")
+
+
+def _plan_stored(folder: RunFolder, request: RunRequest, stored: Stored, place: str) -> PlannedRow:
+    """The row of a stored one, its artifact brought into the folder."""
+    chain = (*stored.chain[:-1], bring_artifact(stored.chain[-1], folder.root.absolute() / place))
+    spec = stored.spec
+    return plan_stored(stored.result.model, spec, chain, request.measure, find_available(spec))
+
+
+def bring_artifact(artifact: Artifact, home: Path) -> Artifact:
+    """The artifact with its files copied to `home`, so that the folder of a comparison is complete."""
+    place = Path(artifact.path)
+    bring_files(artifact.files, place.parent, home)
+    return replace(artifact, path=str(home / place.name))
+
+
+def _plan_side(folder: RunFolder, request: RunRequest, place: str, reporter: Reporter) -> PlannedRow:
+    """The one row of a request, its sources made in a folder of their own; of a bundle the row that it holds."""
+    if is_bundle(Path(request.model)):
+        return _plan_stored(folder, request, open_as_stored(Path(request.model)), place)
+    found = gather_sources(request, folder.root / place, reporter)
+    (row,) = plan_rows(request, found.artifacts, probe=find_installed, takes=takes, problems=found.problems)
+    return row
+
+
+class _StoredPlan(Struct):
+    """What the file beside a stored plan says of the graph, and of the plan itself."""
+
+    record: _PlanRecord
+    sha256: str
+
+
+class _PlanRecord(Struct):
+    onnx_sha256: str
+
+
+def find_graph(plan: Path) -> Path | None:
+    """The graph that `build` made a plan of, where it is still beside it in OUT.build, unchanged."""
+    from enginebench.models.onnx.source import read_onnx
+
+    folder = plan.with_name(f"{plan.name}.build")
+    if not folder.is_dir() or find_spec("onnxruntime") is None:
+        return None
+    known, sha256 = set(), hash_file(plan)
+    for path in folder.glob("plans/*.json"):
+        with suppress(ParseError):
+            stored = read_record(path, _StoredPlan)
+            known |= {stored.record.onnx_sha256} if stored.sha256 == sha256 else set()
+    for path in folder.glob("*/*.onnx"):
+        with suppress(ArtifactError):
+            if read_onnx(path).sha256 in known:
+                return path
+    return None

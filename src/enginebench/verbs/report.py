@@ -1,0 +1,97 @@
+"""`report`: page, tables and pictures of a stored run, a load, a sweep, or of what trtexec wrote."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Annotated, Any, TypeAlias, TypedDict, Unpack
+
+import click
+from msgspec import Struct
+
+from enginebench import door
+from enginebench.analyze.trtexec.folder import read_folder
+from enginebench.api.given import list_texts, to_path
+from enginebench.core.errors import UsageError
+from enginebench.core.store import encode
+from enginebench.options import Opt, PathLike, Texts, Wide, verb
+from enginebench.report.load.sections import list_load
+from enginebench.report.run.sections import list_sections
+from enginebench.report.sweep.sections import list_sweep
+from enginebench.report.trtexec.report import describe_cases
+from enginebench.verbs import load
+from enginebench.workflow.fleet.reading import holds_sweep
+from enginebench.workflow.fleet.reporting import report_sweep
+from enginebench.workflow.folder import holds_run, read_results
+from enginebench.workflow.reporting import Written, check_formats, describe_stored, report_trtexec, write_reports
+
+
+class ReportOptions(TypedDict, total=False):
+    out: Annotated[PathLike | None, Opt("Folder of the report on a sweep. [DIR]", path="folder")]
+    prices: Annotated[PathLike | None, Opt("TOML file: what an hour of a machine costs.", path="file")]
+
+
+Formats: TypeAlias = Annotated[
+    Texts, Opt("Formats to write, separated by commas.", "html,md,csv,json,png", names="--format")
+]
+Drawn: TypeAlias = Callable[..., Sequence[Any]]
+
+
+@verb(ReportOptions)
+def write_report(
+    path: PathLike, formats: Formats = "html,md,csv,json,png", **options: Unpack[ReportOptions]
+) -> Written:
+    """Write the report on what is in DIR, and print the table.
+
+    Example: enginebench report results/first --format md,csv
+
+    DIR is the folder of a run, of a load, one with files that trtexec wrote, or the store of a sweep (also s3://...).
+    The report is report.html, report.md, table.csv, report.json and pictures; of a load, report.html and pictures.
+    Stored results are enough: it needs no engine, no model and no GPU.
+
+    Args:
+        path: the folder, or the store of a sweep.
+
+    Raises:
+        UsageError: a format is unknown, or the folder holds none of these.
+        ParseError: a file in it is damaged.
+    """
+    return report_any(str(path), formats, options)[0]
+
+
+@door.command(write_report, "DIR", shown=Wide, name="report")
+def command(path: str, formats: str, shown: Wide, **options: Unpack[ReportOptions]) -> None:
+    written, document, list_parts = report_any(path, formats, options)
+    if list_parts is list_sections:
+        list_parts = partial(list_parts, folder=Path(path), wide=shown["wide"], warnings=shown["warnings"])
+    if list_parts is not None:
+        door.show(document, shown, door.tables(list_parts))
+    elif shown["as_json"]:
+        click.echo(encode(document).decode())
+    if list_parts not in (None, list_load) and not shown["as_json"]:
+        click.echo("", err=True)
+    click.echo("\n".join([*map(str, written.paths), *written.notes]), err=True)
+
+
+def report_any(path: str, formats: Texts, options: ReportOptions) -> tuple[Written, Struct, Drawn | None]:
+    """The files of a report, the document that they show, and what lists its sections for a terminal.
+
+    Raises:
+        UsageError: an option belongs to another kind of report.
+    """
+    asked, folder = check_formats(list_texts(formats)), Path(path)
+    if holds_sweep(path):
+        document, written = report_sweep(path, asked, to_path(options["out"]), to_path(options["prices"]))
+        return written, document, list_sweep
+    if options["out"] is not None or options["prices"] is not None:
+        raise UsageError(f"--out and --prices belong to the report on a sweep, and {path} holds none")
+    if holds_run(folder):
+        record, results = read_results(folder)
+        run = describe_stored(record, results)
+        return write_reports(folder, run, asked, record=record, results=results), run, list_sections
+    if (folder / load.DOCUMENT).is_file():
+        found = load.read_load(folder)
+        paths, notes = load.report_load(folder, found, asked)
+        return Written(paths=paths, notes=notes), found, list_load
+    return report_trtexec(folder, asked), describe_cases(read_folder(folder)), None

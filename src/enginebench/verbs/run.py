@@ -1,0 +1,290 @@
+"""`run`: the main job: every engine measured on a model, each checked for its outputs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+from typing import Annotated, Literal, Unpack
+
+import click
+from msgspec.structs import replace
+
+from enginebench import door
+from enginebench.api.given import (
+    choose_batches,
+    choose_root,
+    name_environments,
+    name_model,
+    read_axes,
+    read_engines,
+    read_metrics,
+    read_precisions,
+    share,
+    take_model,
+    to_text,
+)
+from enginebench.api.progress import open_progress
+from enginebench.api.runs import Run, note_folder
+from enginebench.bundle.writing import check_free
+from enginebench.core.errors import EngineBenchError, UsageError
+from enginebench.core.records import Result
+from enginebench.models.zoo import OBJECT
+from enginebench.options import (
+    COMMAND,
+    Axes,
+    Builds,
+    Data,
+    Engines,
+    Env,
+    InputSize,
+    Judging,
+    Model,
+    Modules,
+    Opt,
+    PathLike,
+    Precisions,
+    Shared,
+    Timeout,
+    Timing,
+    Trtexec,
+    Wait,
+    Wide,
+    pick,
+    verb,
+)
+from enginebench.report.run.sections import list_sections
+from enginebench.verbs.deliver import deliver, print_delivery
+from enginebench.workflow import request as requests
+from enginebench.workflow.campaign import judge_outcome, judge_precisions
+from enginebench.workflow.classes import format_top_classes
+from enginebench.workflow.folder import RunFolder, RunRecord, RunRequest, format_resume
+from enginebench.workflow.main_job import run_model
+from enginebench.workflow.progress import Reporter
+from enginebench.workflow.reporting import describe_stored, write_reports
+from enginebench.workflow.request import check_baseline, choose_drop, name_default_engines, use_trtexec
+
+
+class RunOptions(Modules, Judging, Timing, Shared, total=False):
+    engines: Engines
+    precisions: Precisions
+    batch: Annotated[
+        int | str | Sequence[int] | None, Opt("Batch sizes, separated by commas. [that of --input-shape, else 1]")
+    ]
+    quick: Annotated[
+        bool,
+        Opt(
+            "One short process per row, for a first impression: no verdicts.",
+            False,
+            more="At most 1 s, whatever `--processes` says",
+        ),
+    ]
+    baseline: Annotated[
+        str | None,
+        Opt(
+            "Engine that speed-ups refer to. [pytorch, else the first]",
+            metavar="ENGINE",
+            more="It is measured first in every round",
+        ),
+    ]
+    data: Data
+    calibration_method: Annotated[
+        Literal["minmax", "entropy", "percentile"], Opt("How the ranges of 8-bit graphs are taken.", "minmax")
+    ]
+    p99_limit_ms: Annotated[float | None, Opt("Highest p99 that the recommended row may have.", gt=0, metavar="X")]
+    load_p99_ms: Annotated[
+        float | None,
+        Opt(
+            "Look for the rate at which the rows that won hold this p99 under arrivals.",
+            gt=0,
+            metavar="X",
+            more="It is added to the table ([load](load.md))",
+        ),
+    ]
+    strict_precision: Annotated[bool, Opt("Exit with code 4 if a row ran in another precision than asked for.", False)]
+    input_size: InputSize
+    dynamic_axes: Axes
+    timeout: Timeout
+    trtexec: Trtexec
+    env: Env
+    builds: Builds
+    resume: Annotated[
+        bool,
+        Opt(
+            "Continue the run in --out.",
+            False,
+            more="It goes on as it was asked for then. What named a file outside of the folder or code must be given "
+            "again: `--data`, `--targets`, `--inputs`, `--weights`, `--metric`, `--ort-extension`, options of an "
+            "ENGINE; beside those only `--out`, `--wait`, `--trtexec` and `--json` count. Another MODEL, processor, "
+            "GPU or version of a package is refused: its rows would not compare",
+        ),
+    ]
+    deliver: Annotated[PathLike | None, Opt("Also write the recommended row here.", path="folder")]
+    wait: Wait
+    out: Annotated[
+        PathLike | None,
+        Opt(
+            "Folder of the run. [results/MODEL-TIME]",
+            path="folder",
+            more="It must not hold a run of which something was measured, unless `--resume`",
+        ),
+    ]
+
+
+@verb(RunOptions)
+def run(model: Model, **options: Unpack[RunOptions]) -> Run:
+    """Benchmark MODEL on several engines, verify that their outputs agree, and print the table.
+
+    Example: enginebench run digits-cnn --engines pytorch,ort --quick
+
+    MODEL is exported and every engine built. Every trial is a fresh process and the engines are interleaved, so that
+    changes of the machine's speed affect all of them alike. Results are stored after each trial; continue a stopped run
+    with --resume.
+
+    Args:
+        model: a name (see `list_models`), `timm:NAME`, the path of an .onnx file, `package.module:factory`, or a
+            `torch.nn.Module`. A module is measured as a copy in eval mode; it stays as it is itself.
+
+    Raises:
+        UsageError: a value or a combination that cannot be.
+        ModelError: the model cannot be found, built or exported, or something in a module cannot leave this process.
+        BackendUnavailable: no row could run here.
+        MeasurementError: the baseline, or every other row, is not ok. The rows are kept in the folder all the same.
+        KeyboardInterrupt: what was measured is kept; a note on the exception says where.
+    """
+    root = choose_root(options["out"], name_model(model))
+    with ask(model, options, root) as (request, reporter), note_folder(root):
+        resume, wait = options["resume"], options["wait"]
+        record, results = run_model(request, root, reporter=reporter, resume=resume, wait=wait)
+        done = Run(root, record, tuple(results)).check(strict_precision=options["strict_precision"])
+    if options["deliver"] is not None:
+        done.deliver(options["deliver"])
+    return done
+
+
+@door.command(run, "MODEL", shown=Wide)
+def command(model: str, shown: Wide, **options: Unpack[RunOptions]) -> None:
+    root = choose_root(options["out"], model)
+    with keep_partial(root) as seen, ask(model, options, root) as (request, reporter):
+        record, results = run_model(
+            request,
+            root,
+            reporter=reporter,
+            resume=options["resume"],
+            wait=options["wait"],
+            command=COMMAND.get(),
+            on_results=seen,
+        )
+    finish(root, record, results, shown)
+    judge_outcome(results, record.request)
+    if options["strict_precision"]:
+        judge_precisions(results)
+    if options["deliver"] is not None:
+        print_delivery(deliver(root, options["deliver"], progress=True), err=True)
+
+
+@contextmanager
+def ask(model: Model, options: RunOptions, root: Path) -> Iterator[tuple[RunRequest, Reporter]]:
+    """The request that the options are, and progress; a module can be had by children while the block runs.
+
+    Raises:
+        UsageError: a value or a combination that cannot be.
+    """
+    if options["deliver"] is not None:
+        check_free(Path(options["deliver"]))
+    resume, metrics = options["resume"], read_metrics(options["metric"])
+    if resume and options["out"] is None:
+        raise UsageError("--resume needs --out DIR, the folder of the run to continue")
+    name_environments(options["env"])
+    shared = share(options)
+    named = options["engines"] if options["engines"] is not None else name_default_engines(shared.device)
+    chosen = read_engines(named)
+    check_baseline(options["baseline"], chosen, named if isinstance(named, str) else ",".join(named))
+    # A stored run names its own engines.
+    use_trtexec(options["trtexec"], ("trtexec",) if resume else (name for name, _ in chosen))
+    timing = pick(requests.Timing, options)
+    with (
+        take_model(model, options["example_inputs"]) as taken,
+        open_progress(options["progress"]) as reporter,
+    ):
+        request = shared.make_request(
+            taken.text,
+            engines=chosen,
+            precisions=read_precisions(options["precisions"]),
+            batches=choose_batches(options["batch"], options, taken),
+            measure=timing.make_measure(shared.seed, quick=options["quick"], builds=options["builds"]),
+            input_size=options["input_size"],
+        )
+        request = replace(
+            request,
+            any_engine=options["engines"] is None,
+            dynamic_axes=read_axes(options["dynamic_axes"]),
+            timeout_s=options["timeout"],
+            baseline=options["baseline"],
+            quick=options["quick"],
+            data=to_text(options["data"]),
+            calibration_method=options["calibration_method"],
+            metrics=metrics,
+            targets=to_text(options["targets"]),
+            task=options["task"],
+            max_metric_drop=choose_drop(options["max_metric_drop"], options["max_top1_drop"], metrics),
+            p99_limit_ms=options["p99_limit_ms"],
+            load_p99_ms=options["load_p99_ms"],
+        )
+        if resume:
+            check_same_object(root, taken.text)
+        yield request, reporter
+
+
+@contextmanager
+def keep_partial(root: Path) -> Iterator[Callable[[RunRecord, list[Result]], None]]:
+    """Yields a holder for results, and shows what it holds if the block ends in an error or an interrupt."""
+    seen: list[tuple[RunRecord, list[Result]]] = []
+    try:
+        yield lambda record, results: seen.append((record, results))
+    except (KeyboardInterrupt, EngineBenchError):
+        if seen and any(result.measurements for result in seen[-1][1]):
+            _show_partial(root, *seen[-1])
+        raise
+
+
+def _show_partial(root: Path, record: RunRecord, results: Sequence[Result]) -> None:
+    from rich.console import Console
+
+    from enginebench.report.terminal import print_sections
+
+    print_sections(list_sections(describe_stored(record, results), folder=root), Console(highlight=False))
+    command = format_resume("run", record.request, root)
+    click.echo(f"\nThis run is not finished. To continue: {command}", err=True)
+
+
+def finish(root: Path, record: RunRecord, results: Sequence[Result], shown: Wide) -> None:
+    """Writes the reports of a run, and prints the table or the JSON document."""
+    document = describe_stored(record, results)
+    written = write_reports(root, document, ("html", "md", "csv", "png"), record=record, results=results)
+    list_parts = partial(list_sections, folder=root, wide=shown["wide"], warnings=shown["warnings"])
+    door.show(document, shown, door.tables(list_parts))
+    if shown["as_json"]:
+        return
+    for line in format_top_classes(RunFolder(root), record, document):
+        click.echo(line)
+    names = ", ".join(path.name for path in written.paths if path.suffix != ".png")
+    click.echo(f"\nStored in {root}: rows/*.json (raw samples), {names}", err=True)
+    for note in written.notes:
+        click.echo(note, err=True)
+
+
+def check_same_object(folder: Path, text: str) -> None:
+    """Checks that the run to continue is of this module, if MODEL is a module.
+
+    Raises:
+        UsageError: it is of another one.
+    """
+    stored = RunFolder(folder).read_record().request.model
+    if stored != text and OBJECT.fullmatch(text):
+        raise UsageError(
+            f"{folder} holds a run of {stored}, and this module is {text}: another one, or one whose class a script or "
+            "notebook defines, which is another one in each process. Start a new run in another folder; a run of "
+            "package.module:factory can be continued anywhere"
+        )
