@@ -76,8 +76,8 @@ def finish_run(
         click.echo(encode(document).decode())
     else:
         print_sections(list_sections(document, folder=root, wide=wide, warnings=warnings), Console(highlight=False))
-        for line in format_top_classes(RunFolder(root), record, document):
-            click.echo(line)
+        if lines := list(format_top_classes(RunFolder(root), record, document)):
+            click.echo("\n".join(["", *lines]))
         names = ", ".join(path.name for path in written.paths if path.suffix != ".png")
         click.echo(f"\nStored in {root}: rows/*.json (raw samples), {names}", err=True)
         for note in written.notes:
