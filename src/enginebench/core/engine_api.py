@@ -133,6 +133,18 @@ def explain_unbound(engine: str) -> UsageError:
     return UsageError(f"the engine {engine} has no inputs yet; call bind first")
 
 
+def read_index(spec: EngineSpec) -> int:
+    """The N of `cuda:N`, the GPU that a spec names.
+
+    Raises:
+        UsageError: it names none.
+    """
+    kind, _, index = spec.device.partition(":")
+    if kind != "cuda" or not (index or "0").isdecimal():
+        raise UsageError(f"engine {spec.backend} runs on a GPU: expected --device cuda:N, found {spec.device!r}")
+    return int(index or 0)
+
+
 class Closing:
     """A `with` block that closes an engine at its end."""
 

@@ -65,7 +65,7 @@ def test_pictures_become_the_same_inputs(
     preprocess = preprocess_for(model, None if model.startswith("digits") else 24)
     assert preprocess is not None
     copied = load_program("ort", "preprocess")
-    monkeypatch.setattr(copied, "SETTINGS", json.loads(json.dumps(to_builtins(preprocess))))
+    monkeypatch.setattr(copied, "SETTINGS", copied.Settings(**json.loads(json.dumps(to_builtins(preprocess)))))
     shape = (*size[::-1], 3) if mode == "RGB" else size[::-1]
     picture = Image.fromarray(np.random.default_rng(0).integers(0, 256, shape, np.uint8))
     picture.save(tmp_path / "picture.png")
