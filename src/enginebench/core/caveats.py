@@ -332,6 +332,9 @@ TEMPLATES: dict[str, Template] = {
         "{n} samples are too few for p99, which needs {needed}", "raise --time-limit, --iters or --processes"
     ),
     "too_few_samples.processes": Template("{n} trials, and a verdict needs {needed}", "--processes {needed} or more"),
+    "too_few_samples.requests": Template(
+        "{n} requests are too few for p{percentile}, which needs {needed}", "raise --duration or --qps"
+    ),
     "too_few_samples.queries": Template(
         "{n} queries; an interval of p99 needs {needed}", "raise --iterations or --duration"
     ),
