@@ -22,15 +22,7 @@ def nothing_starts(monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(*args: object, **more: object) -> None:
         raise AssertionError("something was started, or waited for")
 
-    waiting = (
-        "workflow.main_job",
-        "workflow.verbs.bench",
-        "workflow.verbs.load",
-        "workflow.search.sitting",
-        "verbs.stages",
-    )
-    for module in waiting:
-        monkeypatch.setattr(f"enginebench.{module}.lock_devices", refuse)
+    monkeypatch.setattr("enginebench.workflow.lock.lock_device", refuse)
     monkeypatch.setattr(isolate.Child, "__enter__", refuse)
 
 
