@@ -94,7 +94,7 @@ def test_a_program_is_refused_at_once(tiny_onnx: Path, tmp_path: Path, monkeypat
     monkeypatch.chdir(tmp_path)
     with pytest.raises(UsageError, match="--data '': no such file"):
         enginebench.run("digits-cnn", engines=["fake"], data="")
-    with pytest.raises(UsageError, match="against_precision"):
+    with pytest.raises(UsageError, match=r"against.precision"):
         enginebench.bench(tiny_onnx, "fake", against_precision="fp16")
 
 
