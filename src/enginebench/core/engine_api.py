@@ -113,7 +113,7 @@ class ModelError(ArtifactError):
     """A model cannot be found, built or exported."""
 
 
-class FeedError(ArtifactError, ValueError):
+class FeedError(ArtifactError):
     """Arrays do not fit the inputs of an engine."""
 
 

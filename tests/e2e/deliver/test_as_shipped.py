@@ -78,6 +78,7 @@ def test_pictures_become_the_same_inputs(
 @pytest.mark.parametrize("engine", ["pytorch", "ort", "openvino"])
 def test_inputs_that_do_not_fit_are_named(load_program: Load, engine: str) -> None:
     predict = load_program(engine, "predict").load()
+    FeedError = load_program(engine, "measured.core.engine_api").FeedError
     right = np.zeros((1, 64), np.float32)
     for feeds, said in [
         ({"image": right}, "unknown input 'image'; missing input 'input'"),
@@ -85,11 +86,11 @@ def test_inputs_that_do_not_fit_are_named(load_program: Load, engine: str) -> No
         ({"input": right[:, :3]}, r"'input' has shape 1x3, not .*x64. Expected input: float32"),
         ({"input": [[0.0] * 64]}, "'input' is a list"),
     ]:
-        with pytest.raises(ValueError, match=said):
+        with pytest.raises(FeedError, match=said):
             predict(feeds)
     assert predict({"input": right})["output"].shape == (1, 10)
     for feeds, said in (({"input": right, "more": right}, "unknown input 'more'"), ({}, "missing input 'input'")):
         for _ in range(2):
-            with pytest.raises(ValueError, match=said):
+            with pytest.raises(FeedError, match=said):
                 predict(feeds)
     assert predict({"input": right})["output"].shape == (1, 10)
