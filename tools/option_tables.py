@@ -1,4 +1,4 @@
-"""The tables of options in docs/cli.md, written anew from the declarations of the verbs.
+"""The tables of options in docs/cli.md, written anew from the declarations of the verbs; those of docs/api.md as text.
 
 python tools/option_tables.py
 """
@@ -12,6 +12,7 @@ from pathlib import Path
 
 import click
 
+import enginebench
 from enginebench import options
 from enginebench.door import VERBS
 from enginebench.options import Opt
@@ -35,6 +36,17 @@ def format_table(declared: Iterable[Opt]) -> str:
         f"| {name_option(option)} | {' | '.join(explain(option))} |\n".replace("|  |", "| |") for option in declared
     ]
     return "".join(["| option | default | meaning |\n", "|---|---|---|\n", *rows])
+
+
+def write_arguments() -> str:
+    """For each function of the package that has options a table of them, for the reference of the Python API."""
+    parts = []
+    for name in sorted(enginebench.__all__):
+        declared: dict[str, Opt] = getattr(getattr(enginebench, name), "options", {})
+        rows = [f"| `{option.name}` | {' | '.join(explain(option))} |\n" for option in declared.values()]
+        if rows:
+            parts.append(f"### Options of {name}\n\n| option | default | meaning |\n|---|---|---|\n{''.join(rows)}\n")
+    return "".join(parts)
 
 
 def name_option(option: Opt) -> str:

@@ -6,6 +6,7 @@ root: `[engines](docs/engines.md)` in README.md is then right in both places, an
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -24,6 +25,19 @@ OUTSIDE_OF_DOCS = (
     "results/h200/README.md",
     "src/enginebench/models/data/README.md",
 )
+
+
+OPTIONS = "<!-- the options of every function, from their declarations -->"
+
+
+def on_page_markdown(markdown: str, **_: object) -> str:
+    """The page, with the tables of options where it asks for them."""
+    if OPTIONS not in markdown:
+        return markdown
+    sys.path.insert(0, str(ROOT / "tools"))
+    from option_tables import write_arguments
+
+    return markdown.replace(OPTIONS, write_arguments())
 
 
 def on_files(files: Files, *, config: MkDocsConfig) -> Files:
