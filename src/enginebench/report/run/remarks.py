@@ -27,8 +27,6 @@ def list_remarks(document: RunDocument) -> list[str]:
         own = fp32.get(_find_engine(row))
         if row.requested_precision == "fp32" or not own or not row.speedup or not own.speedup:
             continue
-        if "not_given" in (row.ratio_validity, own.ratio_validity):
-            continue
         low, high = own.speedup.low, row.speedup.high
         if low is not None and high is not None and high < low:
             ratio = format_significant(row.speedup.value / own.speedup.value)
@@ -144,5 +142,5 @@ def _list_own(row: Row) -> Iterator[str]:
         yield f"outputs not judged: {row.outputs_reason}"
     if row.n and row.outputs_agree is None and row.is_reference is False:
         yield "outputs were not compared with those of another configuration"
-    if row.speedup_reason or row.ratio_validity == "not_given":
-        yield f"no ratio: {row.speedup_reason or row.ratio_reason}"
+    if row.speedup_reason:
+        yield f"no ratio: {row.speedup_reason}"

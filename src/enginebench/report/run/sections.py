@@ -14,7 +14,7 @@ from enginebench.core.text import count_of
 from enginebench.report.numbers import format_significant
 from enginebench.report.run.batches import describe_limit, list_batches, make_batches
 from enginebench.report.run.builds import make_builds, state_builds
-from enginebench.report.run.columns import format_shares, format_speedup, has_ratio, list_columns, take_span
+from enginebench.report.run.columns import format_shares, format_speedup, list_columns, take_span
 from enginebench.report.run.head import format_head, name_rows
 from enginebench.report.run.remarks import count_warnings, list_remarks, list_warnings, name_settings
 from enginebench.report.run.rows import Row, RunDocument, group_rows
@@ -169,7 +169,7 @@ def _draw_ratios(document: RunDocument) -> list[Table]:
         Column("speed-up", format_speedup),
         Column("log axis, line at 1x", lambda row: "", span=take_span),
     )
-    rows = [row for group in group_rows(document.rows) for row in group if row.speedup and has_ratio(row)]
+    rows = [row for group in group_rows(document.rows) for row in group if row.speedup]
     return (
         [make_table(columns, rows, title="Speed-up of each configuration", file="ratios", brief=True)]
         if len(rows) > 1
