@@ -36,6 +36,7 @@ BENCHMARKS = {
     "dry_run": ["dry_run.py"],
     "quantize": ["quantize.py"],
     "same_engine": ["same_engine.py"],
+    "disturbed": ["disturbed.py"],
     "help_cost": ["help_cost.py"],
     "import_cost": ["import_cost.py"],
     "main_job": ["main_job.py"],

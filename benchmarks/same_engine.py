@@ -5,8 +5,9 @@
 Three configurations take turns: PyTorch, ONNX Runtime, and ONNX Runtime with an option that is its default. Every ten
 neighbouring trials are judged as the run of ten trials that they are. Beside them runs a program for each CPU: `loops`
 count, `memory` copies arrays larger than any cache. The quiet ratio is of the trials of all conditions that nobody
-disturbed; where there are none it is not known. Exit code 1 when one of two that are the same is named, or when the
-slower one of two that differ is named, or a printed interval does not hold the quiet ratio, more than once in ten.
+disturbed, where there are such; of two that are the same it is 1. Exit code 1 when one of two that are the same is
+named, or when the slower one of two that differ is named, or a printed interval does not hold the quiet ratio, more
+than once in ten.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ from msgspec.structs import replace
 from enginebench.analyze.headline import Headline
 from enginebench.analyze.quantiles import median
 from enginebench.analyze.ranking import rank_results
+from enginebench.analyze.standing import compare_rows
 from enginebench.analyze.summary import share_marked
 from enginebench.core.records import Measurement, Result
 from enginebench.core.store import read_result
@@ -51,8 +53,8 @@ def main() -> int:
     quiet = find_quiet(list(runs.values()))
     told = f"{quiet:.2f}" if quiet else "not known: no trial of both was left alone"
     print(f"{options.model}, {options.trials} trials of each; {A} over {B} undisturbed: {told}")
-    print("                        same twice          two that differ            ratio    interval holds  median ms")
-    print("beside   groups  named nobody  wrong  named right  nobody  wrong    given  the quiet ratio   ort  pytorch")
+    print("                        same twice        two that differ        intervals that hold, of    median, ms")
+    print("beside   groups       nobody  named       right  nobody  wrong     the same    differ         ort  pytorch")
     return max([show(name, rows, quiet) for name, rows in runs.items()])
 
 
@@ -96,29 +98,33 @@ def show(name: str, rows: dict[str, Result], quiet: float | None) -> int:
     same = Counter(judge(rows, (A, AGAIN), first).state for first in groups)
     found = [judge(rows, (B, A), first) for first in groups]
     named = Counter("" if h.state == "tie" else rows[A].id == h.id for h in found)
-    ratios = [h.ratio for h in found if h.ratio and h.ratio.low and h.ratio.high]
-    held = sum(r.low <= quiet <= r.high for r in ratios if r.low and r.high) if quiet else 0
-    shown = f"{held} of {len(ratios)}" if quiet else "?"
+    shown, missed = [], 10 * named[False] > len(groups)
+    for sides, true in (((A, AGAIN), 1.0), ((B, A), quiet)):
+        ratios = [r for first in groups if (r := compare_rows(*cut_group(rows, sides, first)).ratio)]
+        held = sum((r.low or 0.0) <= (true or 0.0) <= (r.high or 0.0) for r in ratios)
+        shown.append(f"{held if true else '?'} of {len(ratios)}")
+        missed = missed or (true is not None and 10 * held < 9 * len(ratios))
     times = [geometric_mean([median(m.latency_ns) / 1e6 for m in rows[side].measurements]) for side in (A, B)]
     wrong = len(groups) - same["tie"]
     print(
-        f"{name:8} {len(groups):6} {same['tie']:13} {wrong:6} {named[True]:12} {named['']:7} {named[False]:6} "
-        f"{len(ratios):8} {shown:>16} {times[0]:5.3g} {times[1]:8.3g}"
+        f"{name:8} {len(groups):6} {same['tie']:12} {wrong:6} {named[True]:11} {named['']:7} {named[False]:6} "
+        f"{shown[0]:>13} {shown[1]:>10} {times[0]:9.3g} {times[1]:8.3g}"
     )
-    missed = 10 * named[False] > len(groups) or (quiet is not None and 10 * (len(ratios) - held) > len(ratios))
     return int(bool(wrong) or missed)
 
 
 def judge(rows: dict[str, Result], names: tuple[str, str], first: int) -> Headline:
     """What the head says of two configurations, of whose outputs nothing is asked here."""
-    turns = range(first, first + GROUP)
-    cut = [
-        replace(rows[name], drift=None, measurements=tuple(m for m in rows[name].measurements if m.repetition in turns))
-        for name in names
-    ]
+    base, cand = cut_group(rows, names, first)
     drift = rows[A].drift
-    cut[1] = replace(cut[1], drift=drift and replace(drift, reference=cut[0].id, elsewhere=False))
-    return rank_results(cut).headlines[0]
+    return rank_results([base, replace(cand, drift=drift and replace(drift, reference=base.id))]).headlines[0]
+
+
+def cut_group(rows: dict[str, Result], names: tuple[str, str], first: int) -> list[Result]:
+    """The rows of two configurations as a run of ten trials has them."""
+    turns = range(first, first + GROUP)
+    kept = [tuple(m for m in rows[name].measurements if m.repetition in turns) for name in names]
+    return [replace(rows[name], drift=None, status="ok", measurements=k) for name, k in zip(names, kept, strict=True)]
 
 
 if __name__ == "__main__":

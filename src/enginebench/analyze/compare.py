@@ -58,9 +58,7 @@ class Comparison(Struct, frozen=True, kw_only=True):
 
     verdict: Verdict
     ratio: Estimate | None
-    ratio_validity: RatioValidity | None = (
-        None  # None: there is nothing to judge; `not_given`: `ratio` is None for that
-    )
+    ratio_validity: RatioValidity | None = None  # `not_given`: `ratio` is None for that; None: nobody judged it
     ratio_reason: str = ""  # why it is not `good`
     clear: bool = False  # the candidate is the faster one, also where its ratio is doubtful or not given
     reasons: tuple[str, ...] = ()

@@ -340,6 +340,6 @@ def _describe(name: str, found: Comparison) -> DiffRow:
         reasons=(*found.reasons, *doubts),
         repetitions_needed=found.repetitions_needed,
         unit=found.unit,
-        clock=found.clock,
+        clock=found.clock if found.ratio_validity else None,
         ratio_validity=found.ratio_validity,
     )

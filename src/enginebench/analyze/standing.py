@@ -198,7 +198,7 @@ def trust_ratio(
     if found.ratio is None:
         return found
     trust = judge_ratio(base, cand, found.ratio, names)
-    ratio, why = widen_ratio(found.ratio, trust.bias or 1.0), trust.reason
+    ratio, why = widen_ratio(found.ratio, trust), trust.reason
     clear = found.verdict == "faster" if trust.validity == "good" else _leads(ratio, trust, found.margin)
     found = replace(found, clear=clear, ratio_validity=trust.validity, ratio_reason=why)
     if trust.validity == "not_given":
@@ -207,14 +207,15 @@ def trust_ratio(
         )
     if trust.validity != "good":
         found = replace(found, reasons=(*found.reasons, f"the validity of the ratio is {trust.validity}: {why}"))
-    beyond = _lies_beyond(found.verdict, ratio, trust.bias or 1.0, 1 + found.margin)
+    beyond = _lies_beyond(found.verdict, ratio, trust, 1 + found.margin)
     return replace(found, ratio=ratio, verdict=found.verdict if beyond else "not_shown")
 
 
-def _lies_beyond(verdict: Verdict, ratio: Estimate, bias: float, margin: float) -> bool:
+def _lies_beyond(verdict: Verdict, ratio: Estimate, trust: Trust, margin: float) -> bool:
     """Whether a verdict holds also without what slowed one side more than the other."""
     if verdict == "equivalent":
-        return max(bias, 1 / bias) <= margin
+        bias = trust.bias or 1.0
+        return max(bias, 1 / bias) * trust.doubt <= margin
     return verdict == "not_shown" or (ratio.low or 0.0) > margin or (ratio.high or margin) < 1 / margin
 
 
@@ -227,7 +228,9 @@ def _leads(ratio: Estimate, trust: Trust, margin: float) -> bool:
     """
     step = SPEED_RATIO if trust.bias else WIDE_RATIO
     low = ratio.low**2 / ratio.value if ratio.low is not None else ratio.value / step
-    return max(low, trust.least if ratio.n >= MIN_SIGNS else 0.0) > (1 + margin if trust.bias else STARVED_RATIO)
+    return max(low, trust.least / trust.doubt if ratio.n >= MIN_SIGNS else 0.0) > (
+        1 + margin if trust.bias else STARVED_RATIO
+    )
 
 
 def weigh(result: Result, baseline: Result | None, *, margin: float = MARGIN, is_reference: bool = False) -> Standing:

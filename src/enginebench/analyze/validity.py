@@ -93,6 +93,7 @@ class Trust(Struct, frozen=True):
     validity: RatioValidity
     reason: str  # why it is not `good`
     bias: float | None = None  # by how much more others slowed the base than the candidate; None: nobody knows
+    doubt: float = 1.0  # the factor by which that may be wrong, either way
     least: float = 0.0  # the smallest ratio of a pair, without what others cost where that is known
 
 
@@ -115,13 +116,16 @@ def judge_ratio(
         return Trust("not_given", why, least=least)
     bias = slowed[0] / slowed[1]
     apart = max(bias, 1 / bias)
+    trust = Trust("good", "", bias, STARVED_RATIO if any(t.short for side in trials for t in side) else 1.0, least)
     if apart > STARVED_RATIO:
         first, second = names if bias > 1 else names[::-1]
-        return Trust("not_given", f"{first} was slowed by other programs far more than {second}", bias, least)
+        return replace(
+            trust, validity="not_given", reason=f"{first} was slowed by other programs far more than {second}"
+        )
     marked = [share_marked(side) for side in (base, cand)]
     unsettled = max(_share_unsettled(side) for side in (base, cand))
-    validity, why = grade_ratio(widen_ratio(ratio, bias), marked, apart=apart, unsettled=unsettled)
-    return Trust(validity, why, bias, least)
+    validity, why = grade_ratio(widen_ratio(ratio, trust), marked, apart=apart, unsettled=unsettled)
+    return replace(trust, validity=validity, reason=why)
 
 
 def grade_ratio(
@@ -148,11 +152,12 @@ def grade_ratio(
     return next(((validity, why) for holds, validity, why in doubts if holds), ("good", ""))
 
 
-def widen_ratio(ratio: Estimate, bias: float) -> Estimate:
+def widen_ratio(ratio: Estimate, trust: Trust) -> Estimate:
     """The ratio with an interval that holds it also as it would be without what slowed one side more than the other."""
-    if ratio.low is None or ratio.high is None:
+    if ratio.low is None or ratio.high is None or trust.bias is None:
         return ratio
-    return replace(ratio, low=min(ratio.low, ratio.low / bias), high=max(ratio.high, ratio.high / bias))
+    low, high = min(ratio.low, ratio.low / trust.bias), max(ratio.high, ratio.high / trust.bias)
+    return replace(ratio, low=low / trust.doubt, high=high * trust.doubt)
 
 
 class Trial(NamedTuple):
@@ -161,6 +166,7 @@ class Trial(NamedTuple):
     repetition: int
     median_ns: float
     alone_ns: float | None
+    short: bool = False  # by calls beside others, which may have slowed these, too
 
 
 def measure_trials(measurements: Sequence[Measurement]) -> list[Trial]:
@@ -172,11 +178,12 @@ def measure_trials(measurements: Sequence[Measurement]) -> list[Trial]:
     kept = [(m, median(m.latency_ns)) for m in measurements if m.latency_ns]
     quiet = [_find_quiet(m, middle) for m, middle in kept]
     known = [ns for ns in quiet if ns is not None]
-    best = geometric_mean(known) if len(known) > QUIET_SHARE * len(kept) else None
-    if best is None:
-        short = float(np.percentile(np.concatenate([m.latency_ns for m, _ in kept]), 5)) if kept else 0.0
-        best = short if short <= SLICE_NS else None
-    return [Trial(m.repetition, middle, ns or best) for (m, middle), ns in zip(kept, quiet, strict=True)]
+    if short := len(known) <= QUIET_SHARE * len(kept):
+        least = float(np.percentile(np.concatenate([m.latency_ns for m, _ in kept]), 5)) if kept else 0.0
+        best = least if least <= SLICE_NS else None
+    else:
+        best = geometric_mean(known)
+    return [Trial(m.repetition, middle, ns or best, short) for (m, middle), ns in zip(kept, quiet, strict=True)]
 
 
 def _find_quiet(measurement: Measurement, middle: float) -> float | None:

@@ -14,7 +14,6 @@ import zlib
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from types import TracebackType
 from typing import TYPE_CHECKING, NoReturn
 
 import numpy as np
@@ -31,6 +30,7 @@ from enginebench.backends.request import (
     read_options,
 )
 from enginebench.backends.simulated import FAKE
+from enginebench.core.engine_api import Closing
 from enginebench.core.errors import MeasurementError, UsageError
 from enginebench.core.feeds import check_feeds
 from enginebench.core.names import known
@@ -236,7 +236,7 @@ def _wait_busily(duration_ns: int) -> None:
         pass
 
 
-class FakeEngine:
+class FakeEngine(Closing):
     """`bind` computes the answer and `run` publishes it, so that a run takes what was asked for and nothing more."""
 
     def __init__(
@@ -307,14 +307,6 @@ class FakeEngine:
         """Forgets everything; may be called twice."""
         self._closed = True
         self._pending, self._answer = None, {}
-
-    def __enter__(self) -> FakeEngine:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
     def _check_open(self) -> None:
         if self._closed:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from types import TracebackType
 from typing import TYPE_CHECKING, Protocol
 
 from msgspec.structs import replace
@@ -13,6 +12,7 @@ from enginebench import __version__
 from enginebench.backends.request import check_request, explain_closed, explain_unbound, read_options
 from enginebench.backends.simulated import FPGA_SIM
 from enginebench.core.caveats import make_caveat
+from enginebench.core.engine_api import Closing
 from enginebench.core.errors import BackendUnavailable, EngineBenchError
 from enginebench.core.feeds import check_feeds, random_feeds
 from enginebench.core.records import (
@@ -190,7 +190,7 @@ def make_measurement(board: SimulatedBoard, cycles: list[int]) -> Measurement:
     )
 
 
-class FpgaSimEngine:
+class FpgaSimEngine(Closing):
     """The device as an engine; `run` simulates it, which says nothing about its speed."""
 
     def __init__(self, board: SimulatedBoard) -> None:
@@ -230,14 +230,6 @@ class FpgaSimEngine:
         if self._board is not None:
             self._board.close()
         self._board, self._bound, self._answer = None, None, None
-
-    def __enter__(self) -> FpgaSimEngine:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
     def _check_open(self) -> None:
         if self._board is None:

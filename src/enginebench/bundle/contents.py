@@ -41,6 +41,10 @@ class Contents(Struct, frozen=True, kw_only=True):
     others: tuple[str, ...] = ("numpy",)
 
 
+# What says whether a bundle and a machine are what was measured.
+JUDGING = "bundle/judging.py"
+# What turns a picture into an input.
+PICTURES = "models/pictures.py"
 # What makes a PyTorch module, as it is made where it is measured, and the program that asks it.
 MODULE = ("core/trees.py", "models/torch/flat.py", "models/torch/torchvision_import.py")
 CPU = {

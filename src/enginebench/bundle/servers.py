@@ -20,15 +20,18 @@ from enginebench.core.store import write_atomic
 
 FOLDER = "triton"
 VERSION = "1"
-# NumPy's names of types -> Triton's.
-TRITON_TYPES = {
-    "bool": "TYPE_BOOL",
-    "str": "TYPE_STRING",
-    "float16": "TYPE_FP16",
-    "float32": "TYPE_FP32",
-    "float64": "TYPE_FP64",
-    **{f"{sign}int{bits}": f"TYPE_{sign.upper()}INT{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64)},
+# NumPy's names of types -> those of the Open Inference Protocol, version 2.
+# Source: kserve/open-inference-protocol, specification/protocol/inference_rest.md, "Tensor Data Types".
+TYPES = {
+    "bool": "BOOL",
+    "str": "BYTES",
+    "float16": "FP16",
+    "float32": "FP32",
+    "float64": "FP64",
+    **{f"{sign}int{bits}": f"{sign.upper()}INT{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64)},
 }
+# NumPy's names of types -> Triton's.
+TRITON_TYPES = {name: f"TYPE_{'STRING' if name == 'str' else kind}" for name, kind in TYPES.items()}
 
 
 class Layout(Struct, frozen=True, kw_only=True):
@@ -170,16 +173,6 @@ def _format_warmup(bundle: Bundle, batched: bool) -> str:
 
 
 FORMS = ("bundle", "triton", "kserve", "dockerfile")
-# NumPy's names of types -> those of the Open Inference Protocol, version 2.
-# Source: kserve/open-inference-protocol, specification/protocol/inference_rest.md, "Tensor Data Types".
-TYPES = {
-    "bool": "BOOL",
-    "str": "BYTES",
-    "float16": "FP16",
-    "float32": "FP32",
-    "float64": "FP64",
-    **{f"{sign}int{bits}": f"{sign.upper()}INT{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64)},
-}
 
 
 def check_forms(forms: Sequence[str]) -> None:

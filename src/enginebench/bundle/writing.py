@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import ast
-import re
 import shutil
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from tempfile import mkdtemp
@@ -14,7 +13,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from msgspec.structs import replace
 
-from enginebench.bundle.contents import MODULE, PACKAGE, PROGRAMS, SHARED, Contents
+from enginebench.bundle.contents import JUDGING, MODULE, PACKAGE, PICTURES, PROGRAMS, SHARED, Contents
+from enginebench.bundle.judging import is_plain
 from enginebench.bundle.record import Bundle
 from enginebench.core.errors import ArtifactError, UsageError
 from enginebench.core.records import Artifact
@@ -35,8 +35,6 @@ CHECK_BYTES = 4 << 20
 CHECK_ENTRIES = 32
 # A centred cosine is taken over samples: one has no mean of its own.
 LEAST_ENTRIES = 2
-# Names that need no quoting anywhere, and lead nowhere else.
-PLAIN_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.+-]*")
 
 
 def check_free(out: Path) -> None:
@@ -75,7 +73,7 @@ def open_stage(out: Path) -> Iterator[Path]:
         ) from error
 
 
-def copy_programs(stage: Path, names: Iterable[str]) -> None:
+def copy_programs(stage: Path, *names: str) -> None:
     """Copies programs into the bundle."""
     for name in names:
         write_atomic(stage / name, (PROGRAMS / name).read_bytes())
@@ -93,16 +91,27 @@ def list_sources(*roots: str) -> list[str]:
     return found
 
 
-def copy_engine(stage: Path, contents: Contents) -> None:
-    """Copies the measured engine's own files, and the programs that call them.
+def copy_sources(stage: Path, *roots: str) -> None:
+    """Copies files of the package, and all of ours that they import.
 
     They keep their folders, and so every import between them: not a byte of them differs.
     """
-    for source in list_sources(f"engines/{contents.engine}.py", *(MODULE if contents.module else ())):
+    for source in list_sources(*roots):
         write_atomic(stage / MEASURED / source, (PACKAGE / source).read_bytes())
+
+
+def copy_engine(stage: Path, contents: Contents) -> None:
+    """Copies the measured engine's own files, and the programs that call them."""
+    copy_sources(stage, f"engines/{contents.engine}.py", JUDGING, *(MODULE if contents.module else ()))
     program = (PROGRAMS / "predict.py").read_text("utf-8")
     write_atomic(stage / "predict.py", program.replace("import ort as", f"import {contents.engine} as").encode())
-    copy_programs(stage, (*SHARED, *(["module.py"] if contents.module else ())))
+    copy_programs(stage, *SHARED, *(["module.py"] if contents.module else ()))
+
+
+def copy_preprocess(stage: Path) -> None:
+    """Copies what turns a picture into an input."""
+    copy_sources(stage, PICTURES)
+    copy_programs(stage, "preprocess.py")
 
 
 def copy_model(stage: Path, artifact: Artifact) -> Artifact:
@@ -132,7 +141,7 @@ def choose_names(artifact: Artifact) -> dict[str, str]:
     OpenVINO's, which are found by their name, are called after it.
     """
     own, names = Path(artifact.path), {file.path: file.path for file in artifact.files}
-    if not PLAIN_NAME.fullmatch(own.name):
+    if not is_plain(own.name):
         names[own.name] = f"{MODEL}{own.suffix}"
         weights = own.with_suffix(".bin").name
         if own.suffix == ".xml" and weights in names:
@@ -146,7 +155,7 @@ def check_name(name: str) -> None:
     Raises:
         ArtifactError: it has another one.
     """
-    if not all(PLAIN_NAME.fullmatch(part) for part in name.split("/")):
+    if not is_plain(name):
         raise ArtifactError(
             f"{name!r} cannot be the name of a file in a bundle; expected parts of letters, digits, dots, hyphens and "
             "underscores. Rename the file, and what the model calls it"

@@ -24,7 +24,7 @@ class Template(Struct, frozen=True):
     several: str | None = None
 
 
-_FIX_CLOCKS = "fix clocks or governor, or measure on a machine of your own; ratios of neighbours suffer less"
+_FIX_CLOCKS = "fix the clocks, or measure on a machine of your own"
 _QUIET = "stop them, or measure again at a quiet time"
 _COMPARE_MORE = "enginebench drift, or accuracy, compares two engines on as many samples as --n says"
 _BEYOND = "the rate is beyond what this engine carries: lower --qps, or look for the rate with --find-capacity"
@@ -50,34 +50,32 @@ TEMPLATES: dict[str, Template] = {
         "never hold one build against one build; compare several of both sides (--builds), and keep the best",
     ),
     "call_overhead": Template(
-        "the call through Python is {share:.0%} of the median",
-        "a larger --batch, or call this engine from C or C++",
+        "the call through Python takes {share:.0%} of the median",
+        "use a larger --batch, or call this engine from C or C++",
     ),
     "chosen_shapes": Template(
-        "the graph leaves axes open, and their lengths were chosen here: {shapes}",
-        "times hold for these shapes only: give yours with --input-shape {option}, or --inputs",
+        "the graph leaves axes open, timed here as {shapes}", "give yours: --input-shape {option}, or --inputs"
     ),
     "chosen_shapes.made": Template(
         "the inputs were made from the model's configuration: {shapes}",
-        "times hold for these shapes only: give yours with --input-shape {option}, or --inputs",
+        "give yours: --input-shape {option}, or --inputs",
     ),
     "chosen_shapes.refused": Template(
         "the graph leaves axes open; {shapes} was chosen here, and refused when it was tried on the CPU: {why}",
         "give lengths that it takes with --input-shape {option}, or --inputs",
     ),
     "clock_drift.reference": Template(
-        "the reference kernel was up to {ratio:.2f} times slower in some processes",
+        "the reference kernel was up to {ratio:.2f} times slower in some trials",
         _FIX_CLOCKS,
-        "the reference kernel was slower in some processes, at worst {ratio:.2f} times, depending on the row",
+        "the reference kernel was slower in some trials, at worst {ratio:.2f} times",
     ),
     "clock_drift.gpu": Template(
         "the GPU clock lay between {low_mhz:.0f} and {high_mhz:.0f} MHz",
         _FIX_CLOCKS,
-        "the GPU clock differed between processes: the lowest was {low_mhz:.0f} MHz, the highest {high_mhz:.0f} MHz, "
-        "depending on the row",
+        "the GPU clock differed between trials: the lowest was {low_mhz:.0f} MHz, the highest {high_mhz:.0f} MHz",
     ),
     "constant_answers": Template(
-        "the reference's answers to {n} inputs hardly differ, so that agreement with them shows little",
+        "the reference's outputs for {n} inputs hardly differ, so that agreement shows little",
         "give --weights FILE, or --inputs that the model answers differently",
     ),
     "cuda_graph_failed": Template(
@@ -96,8 +94,8 @@ TEMPLATES: dict[str, Template] = {
         "export the model in float32; engines differ in what they make of FP64: OpenVINO computes it in FP32",
     ),
     "enqueue_bound.share": Template(
-        "enqueueing takes {share:.0%} of the device time: the GPU waits for the host",
-        "a CUDA graph (pytorch-cudagraph, mode=reduce-overhead) or a larger --batch",
+        "the GPU waits for the host: enqueueing takes {share:.0%} of the device time",
+        "use a CUDA graph (pytorch-cudagraph, mode=reduce-overhead) or a larger --batch",
     ),
     "enqueue_bound.tool": Template("trtexec: {warning}", "launch as a CUDA graph"),
     "environment.clock_source": Template(
@@ -114,7 +112,7 @@ TEMPLATES: dict[str, Template] = {
         "compare with --scope compute",
     ),
     "environment.no_pinning": Template(
-        "this system cannot pin a process to cores", "compare medians of many repetitions only"
+        "this system cannot pin a process to cores", "rely on paired ratios, not absolute times"
     ),
     "environment.not_pinned": Template(
         "the process could not be pinned to its CPUs",
@@ -126,7 +124,7 @@ TEMPLATES: dict[str, Template] = {
     ),
     "environment.powersave": Template(
         "the CPU frequency governor is 'powersave': clocks follow the load",
-        "sudo cpupower frequency-set -g performance",
+        "run sudo cpupower frequency-set -g performance",
     ),
     "environment.quota": Template(
         "a quota of {cores:g} cores stops the process for part of each period when it is spent",
@@ -148,8 +146,7 @@ TEMPLATES: dict[str, Template] = {
         "rows of PyTorch are slower than they need be; install the torchvision that was built for it",
     ),
     "environment.virtual": Template(
-        "a virtual machine can change speed without showing it",
-        "trust ratios of neighbouring repetitions, not single times",
+        "running in a VM, where CPU speed may change unnoticed", "rely on paired ratios, not absolute times"
     ),
     "eval_mode": Template(
         "the module came in train mode and was put into eval mode, in which its layers differ: {layers}",
@@ -163,9 +160,8 @@ TEMPLATES: dict[str, Template] = {
         "asked {asked}; the record that would prove it failed: {failure}",
         f"{_AS_ASKED}; times and outputs do not depend on it",
     ),
-    "foreign_cpu": Template("other processes used the CPU during {share:.0%} of the samples", _QUIET),
-    "foreign_gpu": Template(
-        "another process used the GPU during {share:.0%} of the samples", "free the GPU and measure again"
+    "foreign_cpu": Template(
+        "other programs used the CPU during {share:.0%} of the samples", "stop them, or measure again at a quiet time"
     ),
     "failed_requests": Template(
         "{failed} of {offered} requests failed: {reason}", "they count as later than any; look for the reason first"
@@ -212,15 +208,15 @@ TEMPLATES: dict[str, Template] = {
         "It is no measurement; answers and accuracy are those of the design",
     ),
     "no_device_telemetry.absent": Template(
-        "NVML does not answer: clocks, throttling and other processes on the GPU were not watched",
-        "pip install nvidia-ml-py; on a Jetson or under WSL watch the clocks with the system's own tool",
+        "NVML does not answer: clocks, throttling and other programs on the GPU were not watched",
+        "pip install nvidia-ml-py",
     ),
     "no_device_telemetry.hidden": Template(
-        "NVML lists no process on the GPU, not even this one: others that computed on it could not be seen",
-        "see that the GPU is yours alone; a container shows its processes with --pid=host",
+        "NVML lists no program on the GPU, not even this one: others could not be seen",
+        "start the container with --pid=host",
     ),
     "no_foreign_cpu_figure": Template(
-        "other processes' CPU use cannot be seen here", "make sure that nothing else runs"
+        "other programs' use of the CPU cannot be seen here", "make sure that nothing else runs"
     ),
     "no_layer_times": Template(
         "the engine's profiler gave no layer times: {failure}",
@@ -243,14 +239,10 @@ TEMPLATES: dict[str, Template] = {
     "not_settled.cold_start": Template(
         "the engine was still warming up during {share:.0%} of the samples", "raise --warmup"
     ),
-    "not_settled.limit": Template(
-        "the block medians had not settled at the limit of time or samples",
-        "raise --time-limit, or give the machine less else to do",
-    ),
+    "not_settled.limit": Template("latency had not settled at the limit of time or samples", "raise --time-limit"),
     "not_settled.tool": Template("trtexec: {warning}", "lock the GPU's clock, or measure longer"),
     "not_settled.warmup": Template(
-        "latencies had not settled after warm-up in {unsettled} of {total} processes",
-        "raise --warmup, or look for what disturbs the machine",
+        "latency had not settled after warm-up in {unsettled} of {total} trials", "raise --warmup"
     ),
     "outputs_differ": Template(
         "the answers of the plan differ from those of {reference}: {found}",
@@ -285,8 +277,8 @@ TEMPLATES: dict[str, Template] = {
     "partly_compared.labels": Template("right answers were counted on {n} of {asked} samples", _COMPARE_MORE),
     "partly_compared.outputs": Template("outputs were compared on {n} of {asked} samples", _COMPARE_MORE),
     "random_calibration.inputs": Template(
-        "ranges come from random inputs (seed {seed})",
-        "times hold; accuracy and drift mean nothing. Calibrate with --data DIR",
+        "8-bit ranges come from random inputs (seed {seed}), so that accuracy and drift mean nothing",
+        "calibrate with --data DIR",
     ),
     "random_calibration.tensorrt": Template(
         "INT8 without calibration data or cache: TensorRT makes up the ranges",
@@ -296,18 +288,11 @@ TEMPLATES: dict[str, Template] = {
         "INT8 without a calibration cache: TensorRT makes up the ranges",
         "times hold, answers do not; give --calib-cache, or quantize the graph",
     ),
-    "random_inputs": Template(
-        "the inputs are random (seed {seed})",
-        "agreement on them says little about real ones: give --inputs F.npz, or use accuracy on labelled data",
-    ),
+    "random_inputs": Template("the inputs are random (seed {seed})", "give --inputs F.npz, or --data DIR"),
     "random_inputs.check": Template(
-        "outputs were compared on made-up inputs (seed {seed}): of a reduced precision that is a smoke test",
-        "ranges and rounding show on real ones: give --inputs F.npz or --data DIR",
+        "outputs were compared on random inputs (seed {seed})", "give --inputs F.npz or --data DIR"
     ),
-    "random_weights": Template(
-        "weights are random, seed {seed} ({reason})",
-        "times hold; agreement of outputs is a smoke test only. Give --weights FILE",
-    ),
+    "random_weights": Template("weights are random, seed {seed} ({reason})", "give --weights FILE"),
     "relabelled": Template(
         "{record} The row is {ran}",
         "compare it with {ran} rows; another engine or recipe may have kernels for {asked}",
@@ -328,9 +313,7 @@ TEMPLATES: dict[str, Template] = {
         "generator and engine share {cores} cores: what one of them takes the other does not have",
         "leave the generator a core of its own: fewer --threads or --streams",
     ),
-    "single_process": Template(
-        "measured in a single process: no interval, no verdict", "run without --quick (10 processes)"
-    ),
+    "single_process": Template("measured in a single trial: no interval, no verdict", "run without --quick"),
     "state_restored": Template(
         "the module writes into its buffers in forward: {buffers}",
         "every call here begins with what they held first, as the ONNX graph does; a state that is to last belongs to "
@@ -338,7 +321,7 @@ TEMPLATES: dict[str, Template] = {
     ),
     "throttled.clock": Template(
         "the clock was low during {share:.0%} of the samples",
-        "let it recover, fix the clocks, or choose a higher power mode",
+        "let it cool, fix the clocks, or choose a higher power mode",
     ),
     "throttled.device": Template(
         "the device was throttled during {share:.0%} of the samples", "cool it or lower the load, then measure again"
@@ -346,18 +329,17 @@ TEMPLATES: dict[str, Template] = {
     "too_few_samples.batches": Template("{n} batches cannot carry p99, which needs {needed}", "raise --time-limit"),
     "too_few_samples.none": Template("no process has a sample", "see the reason of the row"),
     "too_few_samples.p99": Template(
-        "{n} samples cannot carry p99, which needs {needed}", "raise --time-limit, --iters or --processes"
+        "{n} samples are too few for p99, which needs {needed}", "raise --time-limit, --iters or --processes"
     ),
-    "too_few_samples.processes": Template("{n} processes; a verdict needs {needed}", "--processes {needed} or more"),
+    "too_few_samples.processes": Template("{n} trials, and a verdict needs {needed}", "--processes {needed} or more"),
     "too_few_samples.requests": Template(
-        "{n} requests cannot carry p{percentile}, which needs {needed}", "raise --duration or --qps"
+        "{n} requests are too few for p{percentile}, which needs {needed}", "raise --duration or --qps"
     ),
     "too_few_samples.queries": Template(
         "{n} queries; an interval of p99 needs {needed}", "raise --iterations or --duration"
     ),
     "uneven_processes": Template(
-        "the same engine twice: even and odd processes differ by {difference:.1%}",
-        "look for what disturbs the machine; a CUDA graph waits less for its host",
+        "the same engine twice: even and odd trials differ by {difference:.1%}", "look for what disturbs the machine"
     ),
     "unread_boxes": Template(
         "output {output} looks like a detector's boxes; it was compared as numbers",
@@ -394,7 +376,7 @@ TEMPLATES: dict[str, Template] = {
 }
 
 # Behind a doubt that only some processes of a row have.
-_OF_PROCESSES = " ({in_processes} of {of_processes} processes)"
+_OF_PROCESSES = " ({in_processes} of {of_processes} trials)"
 
 
 class _Range:
@@ -471,8 +453,7 @@ def format_caveat(caveat: Caveat, *alike: Caveat) -> str:
         alike: others with the same `find_sentence`.
     """
     message, advice = _merge(caveat, alike) if alike and caveat.figures else (caveat.message, caveat.advice)
-    # An option ("--warmup 50") stays as it is.
-    return clean_lines(f"{message.rstrip('.')}. {advice[:1].upper()}{advice[1:]}" if advice else message)
+    return clean_lines(f"{message.rstrip('.')}; {advice}" if advice else message)
 
 
 def _merge(caveat: Caveat, alike: Sequence[Caveat]) -> tuple[str, str]:

@@ -113,7 +113,7 @@ class ModelError(ArtifactError):
     """A model cannot be found, built or exported."""
 
 
-class FeedError(ArtifactError, ValueError):
+class FeedError(ArtifactError):
     """Arrays do not fit the inputs of an engine."""
 
 
@@ -131,6 +131,18 @@ def explain_closed(engine: str) -> UsageError:
 def explain_unbound(engine: str) -> UsageError:
     """The error for a `run` or `fetch` before the first `bind`."""
     return UsageError(f"the engine {engine} has no inputs yet; call bind first")
+
+
+def read_index(spec: EngineSpec) -> int:
+    """The N of `cuda:N`, the GPU that a spec names.
+
+    Raises:
+        UsageError: it names none.
+    """
+    kind, _, index = spec.device.partition(":")
+    if kind != "cuda" or not (index or "0").isdecimal():
+        raise UsageError(f"engine {spec.backend} runs on a GPU: expected --device cuda:N, found {spec.device!r}")
+    return int(index or 0)
 
 
 class Closing:

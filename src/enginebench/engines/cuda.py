@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from cuda.bindings import runtime
 
-from ..core.engine_api import BackendUnavailable, MeasurementError
+from ..core.engine_api import BackendUnavailable, Closing, MeasurementError, explain_closed, explain_unbound
 
 if TYPE_CHECKING:
     from ..core.engine_api import Array, RunCall
@@ -271,3 +271,67 @@ def flush_cache(buffer: DeviceBuffer | None, index: int, stream: Stream) -> Devi
     fill(buffer, stream)
     stream.synchronize()
     return buffer
+
+
+class DeviceEngine(Closing):
+    """What engines have in common that own a stream, buffers on both sides, and a run between two events.
+
+    Args:
+        name: of the engine, for messages.
+        index: of the GPU, which is the current one.
+    """
+
+    def __init__(self, name: str, index: int) -> None:
+        self._name, self._index = name, index
+        self._stream: Stream | None = Stream()
+        self._host: dict[str, PinnedArray] = {}
+        self._device: dict[str, DeviceBuffer] = {}
+        self._timed: TimedRun | None = None
+        self._filler: DeviceBuffer | None = None
+
+    @property
+    def run(self) -> RunCall:
+        """The call that computes the outputs from what was bound, and returns when they are complete."""
+        return self._open_run().call
+
+    def last_device_ns(self) -> int:
+        """Device time of the last run, by CUDA events around it."""
+        return self._open_run().last_device_ns()
+
+    def last_enqueue_ns(self) -> int:
+        """Host time that the last run took to enqueue."""
+        return self._open_run().last_enqueue_ns()
+
+    def flush_cache(self) -> None:
+        """Overwrites the GPU's last-level cache."""
+        self._filler = flush_cache(self._filler, self._index, self._open_stream())
+
+    def close(self) -> None:
+        """Frees everything on the GPU; may be called twice."""
+        self._free_buffers()
+        if self._filler is not None:
+            self._filler.close()
+        if self._stream is not None:
+            self._stream.close()
+        self._filler = self._stream = None
+
+    def _open_stream(self) -> Stream:
+        if self._stream is None:
+            raise explain_closed(self._name)
+        return self._stream
+
+    def _open_run(self) -> TimedRun:
+        self._open_stream()
+        if self._timed is None:
+            raise explain_unbound(self._name)
+        return self._timed
+
+    def _free_buffers(self) -> None:
+        """Frees the run and what it works on; where the GPU was full, that is one buffer less than there are arrays."""
+        if self._timed is not None:
+            self._timed.close()
+        for pinned in self._host.values():
+            pinned.close()
+        for buffer in self._device.values():
+            buffer.close()
+        self._timed, self._host, self._device = None, {}, {}

@@ -16,21 +16,19 @@ import onnxruntime
 from ..core.engine_api import (
     ArtifactError,
     BackendUnavailable,
-    Closing,
     MeasurementError,
     UsageError,
     check_feeds,
-    explain_closed,
-    explain_unbound,
     find_batch_axes,
     make_answer,
     name_axes,
+    read_index,
 )
 from . import cuda
 from .ort import ERRORS_ONLY, OPTIMISATION
 
 if TYPE_CHECKING:
-    from ..core.engine_api import Array, Artifact, EngineSpec, Feeds, RunCall
+    from ..core.engine_api import Array, Artifact, EngineSpec, Feeds
 
 NAME = "ort-cuda"
 PROVIDER = "CUDAExecutionProvider"
@@ -42,18 +40,6 @@ RUNS_BEFORE_LAUNCH = 3
 def open_engine(artifact: Artifact, spec: EngineSpec, options: Mapping[str, str]) -> OrtCudaEngine:
     """An engine on the GPU of the spec; `options` has a value for each."""
     return OrtCudaEngine(artifact, spec, options, make_session_options(artifact, spec, options))
-
-
-def read_index(spec: EngineSpec) -> int:
-    """The N of `cuda:N`.
-
-    Raises:
-        BackendUnavailable: the device is not a GPU.
-    """
-    kind, _, index = spec.device.partition(":")
-    if kind != "cuda" or not (index or "0").isdecimal():
-        raise BackendUnavailable(f"{NAME} runs on a GPU, not on {spec.device}; give --device cuda:0")
-    return int(index or 0)
 
 
 def make_session_options(artifact: Artifact, spec: EngineSpec, options: Mapping[str, str]) -> Any:
@@ -161,38 +147,28 @@ def find_host_inputs(session: Any, *, graph: bool) -> tuple[str, ...]:
     return found
 
 
-class OrtCudaEngine(Closing):
+class OrtCudaEngine(cuda.DeviceEngine):
     """A session bound to memory on the device. `run` returns when the stream has done what the session enqueued."""
 
     def __init__(self, artifact: Artifact, spec: EngineSpec, options: Mapping[str, str], settings: Any) -> None:
         self.inputs: tuple[Any, ...] = tuple(artifact.inputs)
         self.outputs: tuple[Any, ...] = tuple(artifact.outputs)
-        self._index, self._options = read_index(spec), options
-        cuda.use_device(self._index)
-        self._stream: cuda.Stream | None = cuda.Stream()
+        self._options = options
+        cuda.use_device(read_index(spec))
+        super().__init__(NAME, read_index(spec))
         try:
-            self.session: Any = open_session(
-                artifact.path, settings, make_provider_options(spec, options, self._stream)
-            )
+            wanted = make_provider_options(spec, options, self._open_stream())
+            self.session: Any = open_session(artifact.path, settings, wanted)
             self._by_host = find_host_inputs(self.session, graph=options["cuda_graph"] == "1")
         except BaseException:
-            self._stream.close()
+            super().close()
             raise
         self._binding: Any = None
         self._graph = options["cuda_graph"] == "1"
-        self._host: dict[str, cuda.PinnedArray] = {}
-        self._device: dict[str, cuda.DeviceBuffer] = {}
-        self._timed: cuda.TimedRun | None = None
         self._copies = {side: (cuda.Event(), cuda.Event()) for side in ("h2d", "d2h")}
-        self._filler: cuda.DeviceBuffer | None = None
         self._copying = False
         self._watched: list[Any] = []  # what was recorded of runs on what is bound, by whoever records
         self._staging_in_ns = self._staging_out_ns = 0
-
-    @property
-    def run(self) -> RunCall:
-        """The call that computes the outputs from what was bound."""
-        return self._open_run().call
 
     def bind(self, feeds: Feeds) -> None:
         """Copies the arrays into pinned memory and from there, on the stream, to the GPU; new shapes get new buffers.
@@ -236,14 +212,10 @@ class OrtCudaEngine(Closing):
         self._staging_out_ns = time.perf_counter_ns() - begin - end.elapsed_ns(start)
         return answer
 
-    def last_device_ns(self) -> int:
-        """Device time of the last run, by CUDA events around it."""
-        return self._open_run().last_device_ns()
-
     def last_enqueue_ns(self) -> int:
         """Host time that the last run took to enqueue; 0 for a CUDA graph, whose launch waits inside ONNX Runtime."""
-        timed = self._open_run()
-        return 0 if self._graph else timed.last_enqueue_ns()
+        enqueue_ns = super().last_enqueue_ns()
+        return 0 if self._graph else enqueue_ns
 
     def last_h2d_ns(self) -> int:
         """Device time of the copy in; waits for it."""
@@ -260,34 +232,15 @@ class OrtCudaEngine(Closing):
         """Host time of the last `bind`, and of the last `fetch` without its copy."""
         return max(0, self._staging_in_ns + self._staging_out_ns)
 
-    def flush_cache(self) -> None:
-        """Overwrites the GPU's last-level cache."""
-        self._filler = cuda.flush_cache(self._filler, self._index, self._open_stream())
-
     def close(self) -> None:
         """Frees everything on the GPU; may be called twice."""
         if self._stream is None:
             return
         self._stream.synchronize()
-        self.session = None
-        self._free_buffers()
+        self.session = self._binding = None
         for event in (*self._copies["h2d"], *self._copies["d2h"]):
             event.close()
-        if self._filler is not None:
-            self._filler.close()
-        self._stream.close()
-        self._stream = None
-
-    def _open_stream(self) -> cuda.Stream:
-        if self._stream is None:
-            raise explain_closed(NAME)
-        return self._stream
-
-    def _open_run(self) -> cuda.TimedRun:
-        self._open_stream()
-        if self._timed is None:
-            raise explain_unbound(NAME)
-        return self._timed
+        super().close()
 
     def _make_room(self, feeds: Feeds) -> None:
         """As `_allocate`; a GPU that is full is an error that says what did not fit.
@@ -330,16 +283,6 @@ class OrtCudaEngine(Closing):
     def _make_buffers(self, name: str, shape: tuple[int, ...], dtype: str) -> None:
         self._host[name] = cuda.PinnedArray(shape, dtype)
         self._device[name] = cuda.DeviceBuffer(self._host[name].array.nbytes)
-
-    def _free_buffers(self) -> None:
-        if self._timed is not None:
-            self._timed.close()
-        self._timed = self._binding = None
-        for pinned in self._host.values():
-            pinned.close()
-        for buffer in self._device.values():  # where the GPU was full, one less than there are arrays
-            buffer.close()
-        self._host, self._device = {}, {}
 
     def _prepare(self, feeds: Feeds) -> None:
         """Binds the buffers, and runs until a graph, if there is to be one, is launched rather than captured."""

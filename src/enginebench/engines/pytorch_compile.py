@@ -51,7 +51,8 @@ def open_engine(
         prepare_torch(spec)
         ready = compile_module(make_ready(module, artifact, spec, options), options)
         return TorchEngine(ready, artifact.inputs, artifact.outputs, prepare=lambda run: run(), **shared)
-    from .pytorch_cuda import CudaLane, CudaTorchEngine, prepare_cuda, read_index
+    from ..core.engine_api import read_index
+    from .pytorch_cuda import CudaLane, CudaTorchEngine, prepare_cuda
 
     prepare_cuda(spec, options)
     lane = CudaLane(read_index(spec), options["wait"])

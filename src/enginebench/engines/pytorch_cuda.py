@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Mapping, Sequence
-from types import TracebackType
-from typing import TYPE_CHECKING, Any, Protocol
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -22,6 +22,7 @@ from ..core.engine_api import (
     concrete_shape,
     explain_closed,
     explain_unbound,
+    read_index,
 )
 from .pytorch import prepare_torch
 from .pytorch_module import flatten_tensors, make_ready
@@ -58,35 +59,10 @@ def open_engine(artifact: Artifact, spec: EngineSpec, options: Mapping[str, str]
     )
 
 
-def read_index(spec: EngineSpec) -> int:
-    """The N of `cuda:N`."""
-    return int(spec.device.partition(":")[2] or 0)
-
-
-class Lane(Protocol):
-    """A stream of a device, and what is done on it. Tests put a lane in its place that needs no GPU."""
-
-    def enter(self) -> None: ...
-
-    def make_event(self) -> Any: ...
-
-    def record(self, event: Any) -> None: ...
-
-    def wait(self, event: Any) -> None: ...
-
-    def synchronize(self) -> None: ...
-
-    def make_tensor(self, spec: TensorSpec, shape: tuple[int, ...]) -> Any: ...
-
-    def make_pinned(self, dtype: Any, shape: tuple[int, ...]) -> Any: ...
-
-    def capture(self, call: Callable[[], None]) -> Callable[[], None]: ...
-
-    def make_flush(self) -> Callable[[], None]: ...
-
-
 class CudaLane:
     """A stream of its own on one GPU; it becomes the current one of the thread whenever the engine works.
+
+    Tests put a lane in its place that needs no GPU.
 
     Args:
         index: of the GPU.
@@ -195,7 +171,7 @@ class CudaTorchEngine(Closing):
         *,
         name: str,
         batch: int,
-        lane: Lane,
+        lane: CudaLane,
         channels_last: bool = False,
         prepare: Callable[[RunCall], None] | None = None,
         graph: bool = False,
@@ -369,23 +345,16 @@ class CudaTorchEngine(Closing):
         return list(zip(self._answers, tensors, strict=True))
 
 
-class explain_memory:
+@contextmanager
+def explain_memory(name: str, shapes: Mapping[str, tuple[int, ...]]) -> Iterator[None]:
     """Turns a GPU that is full into an error that says what did not fit."""
-
-    def __init__(self, name: str, shapes: Mapping[str, tuple[int, ...]]) -> None:
-        self._name, self._shapes = name, shapes
-
-    def __enter__(self) -> None: ...
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        if isinstance(error, torch.OutOfMemoryError):
-            shapes = ", ".join(f"{name} {'x'.join(map(str, shape))}" for name, shape in self._shapes.items())
-            reason = str(error).split(". ")[0]
-            raise MeasurementError(
-                f"{self._name} runs out of device memory with {shapes}: {reason}. Choose a smaller --batch"
-            ) from error
+    try:
+        yield
+    except torch.OutOfMemoryError as error:
+        told = ", ".join(f"{name} {'x'.join(map(str, shape))}" for name, shape in shapes.items())
+        raise MeasurementError(
+            f"{name} runs out of device memory with {told}: {str(error).split('. ')[0]}. Choose a smaller --batch"
+        ) from error
 
 
 def _elapsed_ns(start: Any, end: Any) -> int:
@@ -399,7 +368,7 @@ def _refuse() -> None:
     raise UsageError("the engine is closed; load it again")
 
 
-def _time_run(lane: Lane, enqueue: Callable[[], None], start: Any, end: Any, enqueue_ns: list[int]) -> RunCall:
+def _time_run(lane: CudaLane, enqueue: Callable[[], None], start: Any, end: Any, enqueue_ns: list[int]) -> RunCall:
     """The hot path: everything that it needs is local, and it allocates nothing."""
     enter, record, wait, clock = lane.enter, lane.record, lane.wait, time.perf_counter_ns
 

@@ -14,19 +14,17 @@ import numpy as np
 
 from ..core.engine_api import (
     ArtifactError,
-    Closing,
     FeedError,
     MeasurementError,
     UsageError,
     check_feeds,
-    explain_closed,
-    explain_unbound,
+    read_index,
 )
 from . import cuda
 from .tensorrt_library import Library, import_tensorrt, is_lean
 
 if TYPE_CHECKING:
-    from ..core.engine_api import Array, Artifact, EngineSpec, Feeds, RunCall, TensorSpec
+    from ..core.engine_api import Array, Artifact, EngineSpec, Feeds, TensorSpec
 
 # What 8.6 makes of INT64.
 NARROWED = "TensorRT before 9, which reads INT64 as INT32, does not take"
@@ -55,11 +53,6 @@ def open_engine(artifact: Artifact, spec: EngineSpec, options: Mapping[str, str]
 def name_gpu(spec: EngineSpec) -> str:
     """What the GPU of a spec is called: a plan belongs to the kind of GPU that it was built for."""
     return cuda.read_name(read_index(spec))
-
-
-def read_index(spec: EngineSpec) -> int:
-    """The N of `cuda:N`."""
-    return int(spec.device.partition(":")[2] or 0)
 
 
 def load_plan(library: Library, path: Path, options: Mapping[str, str]) -> Any:
@@ -95,7 +88,7 @@ def find_dtype(engine: Any, name: str) -> str:
     return DTYPES[found]
 
 
-class PlanEngine(Closing):
+class PlanEngine(cuda.DeviceEngine):
     """A plan and its context. Buffers are made when shapes change; the graph, too.
 
     Args:
@@ -120,31 +113,17 @@ class PlanEngine(Closing):
         create_context: Callable[[], Any] | None = None,
         on_close: Callable[[], None] = lambda: None,
     ) -> None:
+        super().__init__(spec.backend, read_index(spec))
         self._library = library
-        self._name = spec.backend
         self._engine = plan
         self._options = options
-        self._index = read_index(spec)
         self._create_context = create_context or plan.create_execution_context
         self._on_close = on_close
-        self._filler: cuda.DeviceBuffer | None = None
         self.inputs: tuple[Any, ...] = tuple(inputs)
         self.outputs: tuple[Any, ...] = tuple(outputs)
-        self._stream: cuda.Stream | None = cuda.Stream()
         self._context = self._make_context()
-        self._host: dict[str, cuda.PinnedArray] = {}
-        self._device: dict[str, cuda.DeviceBuffer] = {}
         self._graph: cuda.Graph | None = None
-        self._timed: cuda.TimedRun | None = None
         self._watched: dict[str, float] = {}  # what was recorded of runs on what is bound, by whoever records
-
-    @property
-    def run(self) -> RunCall:
-        """The call that computes the outputs from what was bound, and returns when they are complete."""
-        self._open_stream()
-        if self._timed is None:
-            raise explain_unbound(self._name)
-        return self._timed.call
 
     def bind(self, feeds: Feeds) -> None:
         """Copies the arrays to the GPU, through pinned memory; new shapes get new buffers."""
@@ -167,48 +146,20 @@ class PlanEngine(Closing):
     def fetch(self) -> dict[str, Array]:
         """Copies of the outputs of the last run."""
         stream = self._open_stream()
-        if self._timed is None:
-            raise explain_unbound(self._name)
+        self._open_run()
         for spec in self.outputs:
             if spec.name in self._device:
                 cuda.copy_to_host(self._host[spec.name], self._device[spec.name], stream)
         stream.synchronize()
         return {spec.name: self._host[spec.name].array.astype(spec.dtype) for spec in self.outputs}
 
-    def last_device_ns(self) -> int:
-        """Device time of the last run, by CUDA events around it."""
-        if self._timed is None:
-            raise explain_unbound(self._name)
-        return self._timed.last_device_ns()
-
-    def last_enqueue_ns(self) -> int:
-        """Host time that the last run took to enqueue."""
-        if self._timed is None:
-            raise explain_unbound(self._name)
-        return self._timed.last_enqueue_ns()
-
-    def flush_cache(self) -> None:
-        """Overwrites the GPU's last-level cache."""
-        self._filler = cuda.flush_cache(self._filler, self._index, self._open_stream())
-
     def close(self) -> None:
         """Frees everything on the GPU; may be called twice."""
-        self._forget_run()
         self._free_buffers()
         if self._stream is not None:
             self._on_close()
         self._context = self._engine = None
-        if self._filler is not None:
-            self._filler.close()
-            self._filler = None
-        if self._stream is not None:
-            self._stream.close()
-            self._stream = None
-
-    def _open_stream(self) -> cuda.Stream:
-        if self._stream is None:
-            raise explain_closed(self._name)
-        return self._stream
+        super().close()
 
     def _make_context(self) -> Any:
         """A context on the chosen profile."""
@@ -225,7 +176,6 @@ class PlanEngine(Closing):
 
     def _allocate(self, feeds: Feeds) -> None:
         """Fresh buffers for these shapes; the run is made anew."""
-        self._forget_run()
         self._open_stream().synchronize()
         self._free_buffers()
         for spec in self.inputs:
@@ -303,15 +253,7 @@ class PlanEngine(Closing):
             raise ArtifactError(f"{refusal}. {error}") from error
 
     def _free_buffers(self) -> None:
-        for pinned in self._host.values():
-            pinned.close()
-        for buffer in self._device.values():
-            buffer.close()
-        self._host, self._device = {}, {}
-
-    def _forget_run(self) -> None:
-        if self._timed is not None:
-            self._timed.close()
+        super()._free_buffers()
         if self._graph is not None:
             self._graph.close()
-        self._timed = self._graph = None
+        self._graph = None

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from types import TracebackType
 from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 
+from enginebench.core.engine_api import Closing
 from enginebench.core.errors import BackendUnavailable, FeedError, MeasurementError, MissingDependency
 from enginebench.fpga.frames import (
     BANKS,
@@ -97,7 +97,7 @@ class SerialLine:
         self._port.close()
 
 
-class Board:
+class Board(Closing):
     """A board that runs the design, or `fpga serve`.
 
     Args:
@@ -190,14 +190,6 @@ class Board:
     def close(self) -> None:
         """Closes the line; may be called twice."""
         self._line.close()
-
-    def __enter__(self) -> Board:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
     def _send(self, command: int, payload: bytes) -> int:
         """Sends a request; returns its sequence number."""

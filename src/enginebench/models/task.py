@@ -5,18 +5,19 @@ from __future__ import annotations
 import hashlib
 import math
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Literal
 
 import msgspec
 import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
 
-from enginebench.core.errors import ArtifactError, FeedError, MissingDependency, ParseError, UsageError
+from enginebench.core.errors import ArtifactError, ParseError, UsageError
 from enginebench.core.feeds import random_feeds
 from enginebench.core.records import TensorSpec
 from enginebench.core.shapes import concrete_shape
 from enginebench.models.photos import SAMPLE_PHOTOS, find_photos, prepare_photos
+from enginebench.models.pictures import Pictures
 from enginebench.models.samples import find_batch, group_samples, join_samples, read_samples
 from enginebench.models.zoo import BUILTIN, DATA_DIR, IMAGENET_CROP, TIMM_PREFIX, Interpolation
 
@@ -32,7 +33,7 @@ IMAGENET_STD = (0.229, 0.224, 0.225)
 HALF_MEAN, HALF_STD = (127 / 255,) * 3, (128 / 255,) * 3
 
 
-class Preprocess(Struct, frozen=True, kw_only=True):
+class Preprocess(Pictures, Struct, frozen=True, kw_only=True):
     """How a picture becomes one entry of a batch: resize, crop, divide by `scale`, subtract `mean`, divide by `std`."""
 
     resize: int  # shorter side, pixels; the filter is antialiased
@@ -48,63 +49,6 @@ class Preprocess(Struct, frozen=True, kw_only=True):
     def sha256(self) -> str:
         """Hash of the canonical JSON (keys sorted): equal hashes mean equal preprocessing."""
         return hashlib.sha256(msgspec.json.encode(self, order="sorted")).hexdigest()
-
-    def apply(self, image: Any) -> Array:
-        """One picture as the model takes it, without a batch axis.
-
-        Args:
-            image: a Pillow image, or an array [height, width] or [height, width, 3] of grey levels 0 to `scale`.
-
-        Returns:
-            `dtype` [channels, crop, crop], or [channels * crop * crop] in layout "flat".
-
-        Raises:
-            FeedError: an array of another rank, or one that must be resized and is not uint8.
-            MissingDependency: Pillow is needed and not installed.
-        """
-        pixels = self._crop_centre(self._fit(image)).astype(np.float32) / np.float32(self.scale)
-        pixels = pixels.reshape(self.crop, self.crop, -1)
-        normal = (pixels - np.asarray(self.mean, np.float32)) / np.asarray(self.std, np.float32)
-        axes = (0, 1, 2) if self.layout == "HWC" else (2, 0, 1)
-        planes = np.ascontiguousarray(normal.transpose(axes), dtype=self.dtype)
-        return planes.reshape(-1) if self.layout == "flat" else planes
-
-    def _fit(self, image: Any) -> Array:
-        """The picture in the right colours, its shorter side `resize` pixels long."""
-        if isinstance(image, np.ndarray):
-            channels = 3 if self.colour == "RGB" else 1
-            if image.ndim not in (2, 3) or 0 in image.shape:
-                raise FeedError(f"image of shape {image.shape}; expected [height, width] or [height, width, channels]")
-            if min(image.shape[:2]) == self.resize and (image.shape[2] if image.ndim == 3 else 1) == channels:
-                return image
-            image = _to_picture(image)
-        return np.asarray(self._resize(image.convert(self.colour)))
-
-    def _resize(self, picture: Any) -> Any:
-        from PIL import Image
-
-        width, height = picture.size
-        short = min(width, height)
-        if short == self.resize:
-            return picture
-        # Truncated, as torchvision.transforms.Resize does it.
-        size = (int(self.resize * width / short), int(self.resize * height / short))
-        return picture.resize(size, Image.Resampling[self.interpolation.upper()])
-
-    def _crop_centre(self, pixels: Array) -> Array:
-        """Rounded half to even, as torchvision.transforms.CenterCrop does it."""
-        top, left = (round((length - self.crop) / 2) for length in pixels.shape[:2])
-        return pixels[top : top + self.crop, left : left + self.crop]
-
-
-def _to_picture(image: Array) -> Any:
-    try:
-        from PIL import Image
-    except ModuleNotFoundError as error:
-        raise MissingDependency("Pillow", 'pip install "pillow>=10"') from error
-    if image.dtype != np.uint8:
-        raise FeedError(f"image of dtype {image.dtype} must be resized or recoloured; expected uint8 for that")
-    return Image.fromarray(image[:, :, 0] if image.ndim == 3 and image.shape[2] == 1 else image)
 
 
 def preprocess_for(model: str, input_size: int | None = None) -> Preprocess | None:

@@ -90,6 +90,8 @@ def format_ratio(estimate: Estimate) -> str:
     width = high - low
     if not 0 < width < math.inf:
         return f"{format_significant(estimate.value)}x"
+    if not 0 < high < 2 * low:
+        return f"{format_significant(low, 2)} - {format_significant(high, 2)}x"
     decimals = max(-math.floor(math.log10(width)), 1 if high < 10 else 0)
     if any(float(f"{end:.{decimals}f}") == 1 != end for end in (low, high)):
         decimals += 1

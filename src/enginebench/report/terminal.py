@@ -21,7 +21,7 @@ from enginebench.core.text import clean_lines, clean_text
 from enginebench.report.table import Column, Notes, Section, Table
 
 # Columns of a bar that is worth its room, and that it takes at most.
-_BAR = (8, 24)
+_BAR = (6, 24)
 # A column of words is not made narrower: a name would no longer be read as one.
 _LEAST = 12
 # Nor is the first one, unless it is longer than this.
@@ -39,7 +39,7 @@ def draw_sections(sections: Sequence[Section]) -> RenderableType:
     drawn: list[RenderableType] = []
     for section in sections:
         parts = [part for part in map(_draw_part, section.parts) if part is not None]
-        if not parts:
+        if section.parts and not parts:
             continue
         drawn += [Text("")] if drawn else []
         drawn += [Text(clean_text(section.title), style="bold")] if section.title else []
@@ -111,6 +111,8 @@ class _Fitted:
         while (spare := max(shown, key=lambda c: c.spare)).spare and sum(least[id(c)] + 1 for c in shown) > room + 1:
             shown.remove(spare)
             given.append(spare)
+        if sum(least[id(c)] + 1 for c in shown) > room + 1:
+            least[first] = min(widths[first], _LEAST)
         widths = {id(column): widths[id(column)] for column in shown}
         gap = 2 if sum(widths.values()) + 2 * (len(shown) - 1) <= room else 1
         while sum(widths.values()) + gap * (len(shown) - 1) > room:

@@ -35,7 +35,7 @@ from enginebench.bundle.servers import add_forms, check_forms
 from enginebench.bundle.writing import (
     copy_engine,
     copy_model,
-    copy_programs,
+    copy_preprocess,
     open_stage,
     seal,
     verify_copy,
@@ -290,7 +290,7 @@ def write_preprocess(stage: Path, model: str, input_size: int | None, versions: 
     if preprocess is None:
         return {}
     write_atomic(stage / "preprocess.json", encode(preprocess, indent=2))
-    copy_programs(stage, ["preprocess.py"])
+    copy_preprocess(stage)
     labels = find_labels(model)
     if labels:
         write_atomic(stage / "labels.json", msgspec.json.format(msgspec.json.encode(labels), indent=1))
@@ -327,18 +327,7 @@ def describe_bundle(
         gpu=find_gpu(machine, spec.device),
         limits=default_limits(result.requested_precision),
         check_seed=result.measure.seed,
-        figures=Figures(
-            p50_ms=row.p50_ms,
-            p99_ms=row.p99_ms,
-            throughput_per_s=row.throughput_per_s,
-            speedup=row.speedup,
-            baseline=row.baseline,
-            verdict=row.verdict,
-            validity=row.validity,
-            processes=row.processes,
-            n=row.n,
-            outputs_agree=row.outputs_agree,
-        ),
+        figures=Figures(**{name: getattr(row, name) for name in Figures.__struct_fields__}),
         machine_name=name_machine(machine, spec.device),
         machine=machine,
         drift=result.drift,

@@ -267,8 +267,8 @@ def finish(root: Path, record: RunRecord, results: Sequence[Result], shown: Wide
     door.show(document, shown, door.tables(list_parts))
     if shown["as_json"]:
         return
-    for line in format_top_classes(RunFolder(root), record, document):
-        click.echo(line)
+    if lines := list(format_top_classes(RunFolder(root), record, document)):
+        click.echo("\n".join(["", *lines]))
     names = ", ".join(path.name for path in written.paths if path.suffix != ".png")
     click.echo(f"\nStored in {root}: rows/*.json (raw samples), {names}", err=True)
     for note in written.notes:

@@ -173,8 +173,8 @@ def test_an_unknown_name_says_what_is_known(lean: Path) -> None:
     assert find_place(EngineSpec(backend="ort")) is None
 
 
-# What a child imports may be run by an older Python than ours; none of these names exists in 3.10.
-CHILDREN = ("core", "backends", "measure", "models", "workflow/child")
+# What a child or a bundle imports may be run by an older Python than ours; none of these names exists in 3.10.
+CHILDREN = ("core", "engines", "backends", "measure", "models", "bundle", "workflow/child")
 NEWER = {
     ("datetime", "UTC"),
     ("enum", "StrEnum"),

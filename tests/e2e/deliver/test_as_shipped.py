@@ -65,7 +65,7 @@ def test_pictures_become_the_same_inputs(
     preprocess = preprocess_for(model, None if model.startswith("digits") else 24)
     assert preprocess is not None
     copied = load_program("ort", "preprocess")
-    monkeypatch.setattr(copied, "SETTINGS", json.loads(json.dumps(to_builtins(preprocess))))
+    monkeypatch.setattr(copied, "SETTINGS", copied.Settings(**json.loads(json.dumps(to_builtins(preprocess)))))
     shape = (*size[::-1], 3) if mode == "RGB" else size[::-1]
     picture = Image.fromarray(np.random.default_rng(0).integers(0, 256, shape, np.uint8))
     picture.save(tmp_path / "picture.png")
@@ -78,6 +78,7 @@ def test_pictures_become_the_same_inputs(
 @pytest.mark.parametrize("engine", ["pytorch", "ort", "openvino"])
 def test_inputs_that_do_not_fit_are_named(load_program: Load, engine: str) -> None:
     predict = load_program(engine, "predict").load()
+    FeedError = load_program(engine, "measured.core.engine_api").FeedError
     right = np.zeros((1, 64), np.float32)
     for feeds, said in [
         ({"image": right}, "unknown input 'image'; missing input 'input'"),
@@ -85,11 +86,11 @@ def test_inputs_that_do_not_fit_are_named(load_program: Load, engine: str) -> No
         ({"input": right[:, :3]}, r"'input' has shape 1x3, not .*x64. Expected input: float32"),
         ({"input": [[0.0] * 64]}, "'input' is a list"),
     ]:
-        with pytest.raises(ValueError, match=said):
+        with pytest.raises(FeedError, match=said):
             predict(feeds)
     assert predict({"input": right})["output"].shape == (1, 10)
     for feeds, said in (({"input": right, "more": right}, "unknown input 'more'"), ({}, "missing input 'input'")):
         for _ in range(2):
-            with pytest.raises(ValueError, match=said):
+            with pytest.raises(FeedError, match=said):
                 predict(feeds)
     assert predict({"input": right})["output"].shape == (1, 10)

@@ -295,12 +295,13 @@ def test_text_and_maps_are_delivered(cli: Cli, tmp_path: Path, make: Callable[[P
         wanted = ours(feeds)
     code = (
         "import predict, sys, numpy as np\n"
+        "from measured.core.engine_api import FeedError\n"
         "x = np.load('check.npz')['inputs.x'][0]\n"
         "loaded = predict.load()\n"
         "print({k: a.tolist() for k, a in loaded({'x': x}).items()})\n"
         "for bad in ({}, {}, {'x': np.zeros((1, 1), 'int32')}):\n"
         "    try: loaded(bad)\n"
-        "    except ValueError as error: print('refused')\n"
+        "    except FeedError: print('refused')\n"
     )
     found = subprocess.run([sys.executable, "-B", "-c", code], cwd=tmp_path / "b", capture_output=True, text=True)
     told = str({key: array.tolist() for key, array in wanted.items()})

@@ -51,7 +51,7 @@ def check_runs_that_are_asked_again(cli: Cli, own: Path) -> None:
     assert "F1 +0." in " ".join(cli("diff", "w", "r", "--metric", "f1", *now[:2]).stdout.split())
     document = enginebench.diff(own / "w", own / "r", metric="f1", targets=own / "t.npy")
     assert [r.metric_change for r in document.rows if r.metric] == [pytest.approx(row["metric_change"])]
-    with pytest.raises(enginebench.UsageError, match="leave out targets"):
+    with pytest.raises(enginebench.UsageError, match="leave out --targets"):
         enginebench.diff(own / "w", between="old", targets=own / "t.npy")
     made_up = cli("diff", "r", "w", "--metric", "my_metrics:far", *now)
     assert made_up.returncode == 2 and "inputs that were made up" in made_up.stderr

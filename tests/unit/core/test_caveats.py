@@ -77,16 +77,16 @@ def test_a_call_gives_every_figure_of_its_template(name: str) -> None:
 
 def test_several_rows_have_one_sentence() -> None:
     slow, slower = (make_caveat("clock_drift.reference", ratio=ratio) for ratio in (1.2501, 1.3699))
-    assert slow.message == "the reference kernel was up to 1.25 times slower in some processes"
+    assert slow.message == "the reference kernel was up to 1.25 times slower in some trials"
     assert find_sentence(slow) == find_sentence(slower)
     several = format_caveat(slow, slower)
-    assert several.startswith("the reference kernel was slower in some processes, at worst 1.25 to 1.37 times, depend")
+    assert several.startswith("the reference kernel was slower in some trials, at worst 1.25 to 1.37 times; fix")
     assert format_caveat(slow, slow) == format_caveat(slow)
 
 
 def test_a_unit_stands_once_and_equal_figures_are_no_range() -> None:
     a, b = (make_caveat("foreign_cpu", share=share) for share in (0.012, 0.0531))
-    assert format_caveat(b, a).startswith("other processes used the CPU during 1 to 5% of the samples. Stop them")
+    assert format_caveat(b, a).startswith("other programs used the CPU during 1 to 5% of the samples; stop them")
     assert "during 1% of" in format_caveat(a, replace(a, figures={"share": 0.0121}))
 
 
@@ -95,7 +95,7 @@ def test_texts_tell_doubts_apart_and_numbers_do_not() -> None:
     assert find_sentence(first) != find_sentence(second)
     counts = [make_caveat("too_few_samples.p99", n=n, needed=368) for n in (128, 54, 138)]
     assert len(set(map(find_sentence, counts))) == 1
-    assert format_caveat(*counts).startswith("54 to 138 samples cannot carry p99, which needs 368. Raise")
+    assert format_caveat(*counts).startswith("54 to 138 samples are too few for p99, which needs 368; raise")
 
 
 def test_templates_of_one_code_are_not_merged() -> None:
@@ -105,15 +105,17 @@ def test_templates_of_one_code_are_not_merged() -> None:
 
 def test_number_of_processes_is_a_figure() -> None:
     doubts = [limit_to_processes(make_caveat("no_foreign_cpu_figure"), count, 10) for count in (3, 4)]
-    assert doubts[0].message.endswith("(3 of 10 processes)")
-    assert format_caveat(*doubts).startswith("other processes' CPU use cannot be seen here (3 to 4 of 10 processes). M")
+    assert doubts[0].message.endswith("(3 of 10 trials)")
+    assert format_caveat(*doubts).startswith(
+        "other programs' use of the CPU cannot be seen here (3 to 4 of 10 trials); m"
+    )
     assert find_sentence(doubts[0]) != find_sentence(make_caveat("no_foreign_cpu_figure"))
 
 
 def test_an_older_doubt_keeps_its_words() -> None:
     stored = b'{"code": "clock_drift", "message": "up to 1.25 times slower", "advice": "fix it"}'
     old = msgspec.json.decode(stored, type=Caveat)
-    assert format_caveat(old) == "up to 1.25 times slower. Fix it"
+    assert format_caveat(old) == "up to 1.25 times slower; fix it"
     assert find_sentence(old) != find_sentence(replace(old, message="up to 1.37 times slower"))
     assert format_caveat(old, old) == format_caveat(old)
 
@@ -138,7 +140,7 @@ def test_json_keeps_the_contract_and_adds_the_figures() -> None:
     fields = msgspec.json.decode(msgspec.json.encode(doubt))
     assert fields == {
         "code": "foreign_cpu",
-        "message": "other processes used the CPU during 50% of the samples",
+        "message": "other programs used the CPU during 50% of the samples",
         "advice": "stop them, or measure again at a quiet time",
         "template": "foreign_cpu",
         "figures": {"share": 0.5},

@@ -17,7 +17,7 @@ from enginebench.report.csv_table import format_csv
 from enginebench.report.run.batches import list_batches
 from enginebench.report.run.columns import list_fields
 from enginebench.report.run.diff import explain_diff_row
-from enginebench.report.run.head import format_head, format_lines, show_name
+from enginebench.report.run.head import format_head, format_lines, name_rows
 from enginebench.report.run.junit import format_junit
 from enginebench.report.run.rows import Row, RunDocument, describe_run
 from enginebench.report.run.sections import list_sections
@@ -169,7 +169,7 @@ def test_every_report_begins_with_the_three_lines(results: list[Result]) -> None
     assert {(h.batch, h.scope) for h in document.headlines} == timed  # one is named wherever anything was timed
     for headline in document.headlines:
         row = next(row for row in document.rows if row.id == headline.id)
-        assert show_name(row) in " ".join(format_lines(document))
+        assert name_rows(document.rows)[row.id] in " ".join(format_lines(document))
         assert headline.ratio is None or headline.ratio_validity in ("good", "medium", "low")
         if headline.outputs in ("same", "within_limits") and not any(r.scores for r in results):
             assert may_agree(next(r for r in results if r.id == row.id), row, results)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import runpy
 from collections.abc import Sequence
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -23,6 +25,7 @@ def make_row(side: Sequence[Measurement]) -> Result:
     return replace(make_result(), measurements=tuple(side), drift=None)
 
 
+SCRIPT = Path(__file__).parents[3] / "benchmarks" / "disturbed.py"
 NAMES = ("pytorch fp32", "ort fp32")
 TRIALS, CALLS = 10, 200
 
@@ -77,7 +80,7 @@ def test_a_quiet_ratio_is_good() -> None:
 def test_what_slows_both_sides_of_a_pair_leaves_the_ratio() -> None:
     """A machine of two speeds: single times are suspect or invalid, the ratio of neighbours is not."""
     speeds = [1.5 if i % 3 == 0 else 1.0 for i in range(TRIALS)]
-    base, cand = (make_side(ms, slowed=speeds, marked=1.0, burst=0.0, seed=i) for i, ms in enumerate((1.2, 0.3)))
+    base, cand = (make_side(ms, slowed=speeds, marked=0.8, seed=i) for i, ms in enumerate((1.2, 0.3)))
     assert judge(base)[0] == judge(cand)[0] == "invalid"
     validity, why = weigh(base, cand)
     ratio = compare(base, cand).ratio
@@ -111,6 +114,14 @@ def test_quiet_blocks_say_how_much_the_others_cost() -> None:
     assert weigh(side, alike)[0] == "medium"
     hardly = make_side(50, marked=0.6, slowed=[2.3] * TRIALS, seed=1)
     assert weigh(side, hardly) == ("low", "not disturbed alike")
+
+
+def test_short_calls_beside_others_all_the_time_leave_a_doubt() -> None:
+    """They did not wait for a turn, but may have been slowed otherwise: the interval allows for that."""
+    base, cand = (make_row(make_side(ms, marked=1.0, seed=i)) for i, ms in enumerate((1.0, 0.25)))
+    found = compare_rows(base, replace(cand, id="cand"))
+    assert found.ratio_validity == "low" and found.ratio is not None and found.ratio.low is not None
+    assert found.ratio.low < 4 / 1.4 and (found.ratio.high or 0) > 4 * 1.4 and found.verdict == "faster"
 
 
 def test_a_few_marked_blocks_cost_nothing() -> None:
@@ -204,8 +215,8 @@ def test_simulated_neighbours_give_no_false_ratio() -> None:
 
 def test_a_gate_goes_by_the_ratio_and_not_by_single_times() -> None:
     drift = replace(make_drift(1e-6), reference="base", limits=default_limits("fp32"))
-    base = replace(make_result(), id="base", measurements=tuple(make_side(1.0, marked=1.0)), drift=None)
-    slower = replace(base, id="cand", measurements=tuple(make_side(1.3, marked=1.0, seed=1)), drift=drift)
+    base = replace(make_result(), id="base", measurements=tuple(make_side(1.0, marked=0.8)), drift=None)
+    slower = replace(base, id="cand", measurements=tuple(make_side(1.3, marked=0.8, seed=1)), drift=drift)
     (row,) = diff_results([base], [slower], neighbours=True, fed_alike=True).rows
     assert (row.verdict, row.ratio_validity) == ("slower", "medium") and "slower" in row.failures
     comparison = describe_bench([base, slower]).comparison
@@ -224,3 +235,12 @@ def test_two_models_that_vary_are_not_held_against_each_other() -> None:
     cand = replace(make_result(seed=1), id="cand", drift=gross)
     assert judge_answers(base, cand) == (None, "the model answers the same inputs differently each time")
     assert judge_answers(replace(base, caveats=()), cand)[0] is False
+
+
+@pytest.mark.parametrize("others", ["nobody", "speeds", "bursts", "half", "loops", "turns", "memory"])
+def test_simulated_runs_name_the_right_one_and_hold_the_quiet_ratio(others: str) -> None:
+    """A few runs of `benchmarks/disturbed.py`, which has the figures of 40 each."""
+    runs, script = 4, runpy.run_path(str(SCRIPT))
+    found = script["simulate"](script[others], runs, seed=2)
+    assert (found.false_winners, found.right, found.wrong) == (0, runs, 0)
+    assert 4 * found.held >= 3 * found.given and (found.given == 2 * runs or others in ("half", "loops", "memory"))

@@ -16,11 +16,12 @@ from enginebench.backends.request import (
     check_request,
     read_options,
 )
+from enginebench.core.engine_api import read_index
 from enginebench.core.errors import BackendUnavailable, MissingDependency
 from enginebench.core.operators import register_operators
 from enginebench.core.records import Artifact, Availability, EngineSpec, LayerProfile, Precision
 from enginebench.engines import cuda
-from enginebench.engines.ort_cuda import PROVIDER, OrtCudaEngine, make_session_options, read_index
+from enginebench.engines.ort_cuda import PROVIDER, OrtCudaEngine, make_session_options
 
 NAME, OPTIONS = ORT_CUDA.name, ORT_CUDA.options
 PRECISIONS: tuple[Precision, ...] = ("fp32", "tf32", "fp16", "bf16")

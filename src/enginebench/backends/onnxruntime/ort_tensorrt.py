@@ -11,7 +11,6 @@ import json
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -20,7 +19,7 @@ import onnxruntime
 from enginebench.backends.onnxruntime.entries import ORT_TENSORRT
 from enginebench.backends.refusals import explain_refusal
 from enginebench.backends.request import check_request, explain_closed, explain_unbound, read_options
-from enginebench.backends.tensorrt.settings import read_device
+from enginebench.core.engine_api import Closing, read_index
 from enginebench.core.errors import BackendUnavailable
 from enginebench.core.feeds import check_feeds
 from enginebench.core.operators import register_operators
@@ -90,7 +89,7 @@ def make_provider_options(artifact: Artifact, spec: EngineSpec, cache_dir: Path 
     Source: the options of TensorrtExecutionProvider in ONNX Runtime's documentation.
     """
     chosen = read_options(spec, OPTIONS)
-    options = {"device_id": str(read_device(spec)), "trt_cuda_graph_enable": chosen["graph"]}
+    options = {"device_id": str(read_index(spec)), "trt_cuda_graph_enable": chosen["graph"]}
     if cache_dir is not None:
         folder = cache_dir / NAME
         folder.mkdir(parents=True, exist_ok=True)
@@ -139,7 +138,7 @@ def open_session(artifact: Artifact, options: dict[str, str], settings: Any) -> 
     return session
 
 
-class OrtTensorRtEngine:
+class OrtTensorRtEngine(Closing):
     """A session and its binding on host arrays."""
 
     def __init__(self, artifact: Artifact, spec: EngineSpec, options: dict[str, str]) -> None:
@@ -200,14 +199,6 @@ class OrtTensorRtEngine:
         """Frees the session; may be called twice."""
         self._session = self._binding = None
         self._feeds = {}
-
-    def __enter__(self) -> OrtTensorRtEngine:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
 
 def count_providers(events: list[dict[str, Any]]) -> dict[str, int]:

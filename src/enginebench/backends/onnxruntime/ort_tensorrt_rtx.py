@@ -12,7 +12,7 @@ from enginebench.backends.onnxruntime.ort import check_interface
 from enginebench.backends.onnxruntime.providers import Provider, ProviderEngine, find_devices, open_session
 from enginebench.backends.proof.precision import Operator
 from enginebench.backends.request import check_graph_precision, check_request, read_number, read_options
-from enginebench.backends.tensorrt.settings import read_device
+from enginebench.core.engine_api import read_index
 from enginebench.core.errors import BackendUnavailable, EngineBenchError
 from enginebench.core.records import Artifact, Availability, EngineSpec, Precision
 from enginebench.core.shapes import concrete_shape, format_shapes
@@ -66,7 +66,7 @@ class OrtTensorRtRtxBackend:
             UsageError: an option is unknown or no number.
         """
         check_provider_request(artifact, spec)
-        devices, index = require_devices(), read_device(spec)
+        devices, index = require_devices(), read_index(spec)
         if index >= len(devices):
             raise BackendUnavailable(f"{NAME} finds {len(devices)} GPUs that it supports; there is no {spec.device}")
         options = make_provider_options(artifact, spec, self._cache_dir)
@@ -90,7 +90,7 @@ def check_provider_request(artifact: Artifact, spec: EngineSpec) -> None:
     """
     check_request(artifact, spec, ("onnx",), PRECISIONS, (spec.device,))
     check_graph_precision(artifact, spec)
-    read_device(spec)
+    read_index(spec)
     make_provider_options(artifact, spec, None)
 
 

@@ -12,7 +12,7 @@ from msgspec.structs import replace
 from enginebench.backends.proof.kernels import can_watch, watch_kernels
 from enginebench.backends.proof.precision import prove_precision
 from enginebench.backends.request import explain_unbound
-from enginebench.backends.tensorrt.settings import read_device, read_shapes
+from enginebench.backends.tensorrt.settings import read_shapes
 from enginebench.core.errors import ArtifactError, MeasurementError
 from enginebench.core.precisions import UNKNOWN
 from enginebench.core.records import Artifact, EngineSpec, LayerProfile, ShapeRange, TensorSpec
@@ -95,32 +95,15 @@ def describe_tensors(
 
 
 class WatchedPlanEngine(PlanEngine):
-    """The engine of an artifact, and what TensorRT's inspector and profiler say of it.
-
-    Args:
-        library: whose plan it is.
-        artifact: what the plan is to be.
-        spec: how it is run.
-        options: those of `spec` and the defaults of all others.
-        reader: of the inspector's text.
-        others: as the engine itself takes them.
-    """
+    """The engine of an artifact, and what TensorRT's inspector and profiler say of it; `reader` reads their text."""
 
     def __init__(
-        self,
-        library: Library,
-        plan: Any,
-        artifact: Artifact,
-        spec: EngineSpec,
-        options: dict[str, str],
-        reader: ToolReader | None,
-        **others: Any,
-    ) -> None:
-        read_device(spec)
+        self, library: Library, plan: Any, artifact: Artifact, spec: EngineSpec, options: dict[str, str],
+        reader: ToolReader | None, **others: Any,
+    ) -> None:  # fmt: skip
         self._reader = reader
-        super().__init__(
-            library, plan, *describe_tensors(library.trt, plan, artifact, options), spec, options, **others
-        )
+        inputs, outputs = describe_tensors(library.trt, plan, artifact, options)
+        super().__init__(library, plan, inputs, outputs, spec, options, **others)
 
     def profile_layers(self) -> LayerProfile:
         """The engine's layers; a profiler slows whatever it watches, so that they sum to more than a run.

@@ -27,8 +27,9 @@ from enginebench.backends.tensorrt.plan_store import (
     keep_plan,
     read_capability,
 )
-from enginebench.backends.tensorrt.settings import BUILD_OPTIONS, read_device, read_plugins, read_settings, run_at_best
+from enginebench.backends.tensorrt.settings import BUILD_OPTIONS, read_plugins, read_settings, run_at_best
 from enginebench.core.caveats import make_caveat
+from enginebench.core.engine_api import read_index
 from enginebench.core.errors import ArtifactError, BackendUnavailable, MissingDependency, UsageError
 from enginebench.core.records import AheadOfTime, Artifact, Availability, Caveat, EngineSpec, Precision
 from enginebench.core.store import write_atomic
@@ -220,12 +221,12 @@ class TensorRtRtxBackend:
             outputs=outputs,
             allowed=read_allowed(plan, inputs, options),
             made_by={**artifact.made_by, NAME: LIBRARY.version},
-            caveats=(*artifact.caveats, UNVERIFIED, *judge_validity(Path(artifact.path), read_device(spec))),
+            caveats=(*artifact.caveats, UNVERIFIED, *judge_validity(Path(artifact.path), read_index(spec))),
         )
 
     def _find_cache(self, artifact: Artifact, spec: EngineSpec) -> Path | None:
         """Where what a GPU compiled of a plan is kept: it holds for one version and one kind of GPU."""
-        gpu = describe_gpu(read_device(spec))
+        gpu = describe_gpu(read_index(spec))
         if self._cache_dir is None or gpu == UNKNOWN_GPU:
             return None
         key = hashlib.sha256(f"{LIBRARY.version} {gpu} {artifact.sha256}".encode()).hexdigest()[:16]
@@ -298,14 +299,14 @@ def open_plan(path: Path, spec: EngineSpec, options: dict[str, str]) -> Any:
         BackendUnavailable: no GPU here can run it; says why.
         MissingDependency: cuda-python is not installed.
     """
-    judge_validity(path, read_device(spec))
+    judge_validity(path, read_index(spec))
     try:
         from enginebench.engines import cuda
     except ImportError as error:
         raise MissingDependency(
             "cuda.bindings, which runs the plans of TensorRT for RTX,", str(TENSORRT_RTX.fix)
         ) from error
-    cuda.use_device(read_device(spec))
+    cuda.use_device(read_index(spec))
     LIBRARY.load_plugins(read_plugins(options))
     runtime = LIBRARY.make(trt.Runtime, "a runtime")
     return LIBRARY.require(runtime.deserialize_cuda_engine(path.read_bytes()), f"cannot load {path}")

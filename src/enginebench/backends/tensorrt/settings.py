@@ -11,6 +11,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from enginebench.backends.request import read_number
+from enginebench.core.engine_api import read_index
 from enginebench.core.entry import Option
 from enginebench.core.errors import ArtifactError, UsageError
 from enginebench.core.names import known
@@ -123,7 +124,7 @@ def read_settings(spec: EngineSpec, options: dict[str, str], artifact: Artifact)
         refit=options["refit"] == "1",
         strip=options["strip"] == "1",
         detailed=options["detailed"] == "1",
-        device=read_device(spec),
+        device=read_index(spec),
     )
 
 
@@ -186,18 +187,6 @@ def fit_to_version(settings: BuildSettings, version: Sequence[int]) -> BuildSett
     except OSError:
         return replace(settings, exclude_lean=True)
     return settings
-
-
-def read_device(spec: EngineSpec) -> int:
-    """The index of the GPU that a spec names.
-
-    Raises:
-        UsageError: it names none.
-    """
-    kind, _, index = spec.device.partition(":")
-    if kind != "cuda" or not (index or "0").isdigit():
-        raise UsageError(f"engine {spec.backend} runs on a GPU: expected --device cuda:N, found {spec.device!r}")
-    return int(index or "0")
 
 
 def read_profiles(spec: EngineSpec, options: dict[str, str], artifact: Artifact) -> tuple[ShapeProfile, ...]:

@@ -19,12 +19,12 @@ from enginebench.backends.tensorrt.plan_store import PlanRecord, PlanStore, desc
 from enginebench.backends.tensorrt.settings import (
     check_calib_cache,
     fit_to_version,
-    read_device,
     read_plugins,
     read_settings,
     run_at_best,
 )
 from enginebench.core.caveats import make_caveat
+from enginebench.core.engine_api import read_index
 from enginebench.core.errors import BackendUnavailable
 from enginebench.core.records import Artifact, Availability, Caveat, EngineSpec, Precision
 from enginebench.engines import cuda
@@ -92,7 +92,7 @@ class TensorRtBackend:
         if artifact.kind == "onnx":
             check_version(LIBRARY)
             require_builder(LIBRARY)
-        cuda.use_device(read_device(spec))
+        cuda.use_device(read_index(spec))
         if artifact.kind == "plan":
             return self._adopt(artifact, options)
         settings = self._choose_cache(self._fit(read_settings(spec, options, artifact)))
@@ -115,7 +115,7 @@ class TensorRtBackend:
         """
         check_request(artifact, spec, ("plan",), PRECISIONS, (spec.device,))
         options = read_options(spec, OPTIONS)
-        cuda.use_device(read_device(spec))
+        cuda.use_device(read_index(spec))
         check_version(LIBRARY)
         LIBRARY.load_plugins(read_plugins(options))
         plan = load_plan(LIBRARY, Path(artifact.path), options)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import torch
 
@@ -12,16 +12,16 @@ from enginebench.backends.proof.layer_records import summarize_layers
 from enginebench.backends.proof.precision import Operator, prove_precision
 from enginebench.backends.request import check_request, read_options
 from enginebench.backends.torch.cast import REASONS
-from enginebench.backends.torch.engine import COMPILED_NOTE, EAGER_NOTE
+from enginebench.backends.torch.engine import COMPILED_NOTE, EAGER_NOTE, Generated
 from enginebench.backends.torch.module import load_ready_module
 from enginebench.backends.torch.operators import name_kernels, name_modules, record_launches
+from enginebench.core.engine_api import read_index
 from enginebench.core.entry import Option
 from enginebench.core.errors import BackendUnavailable, UsageError
 from enginebench.core.records import Artifact, Availability, EngineSpec, LayerProfile, Precision
 from enginebench.engines.pytorch_cuda import CudaLane, CudaTorchEngine, prepare_cuda
 
 if TYPE_CHECKING:
-    from enginebench.backends.torch.generated import GeneratedCode
     from enginebench.core.protocols import ModuleLoader
 
 PRECISIONS: tuple[Precision, ...] = ("fp32", "tf32", "fp16", "bf16")
@@ -68,14 +68,11 @@ def read_device_index(spec: EngineSpec) -> int:
         UsageError: the device has another form.
         BackendUnavailable: there is no such GPU.
     """
-    kind, _, index = spec.device.partition(":")
-    if kind != "cuda" or not (index or "0").isdecimal():
-        raise UsageError(f"device {spec.device!r}: expected cpu or cuda:N")
-    devices = probe_cuda()
-    if f"cuda:{int(index or 0)}" not in devices:
+    index, devices = read_index(spec), probe_cuda()
+    if f"cuda:{index}" not in devices:
         why = f"there is {', '.join(devices)}" if devices else explain_no_cuda()
         raise BackendUnavailable(f"{spec.backend} cannot run on {spec.device}: {why}")
-    return int(index or 0)
+    return index
 
 
 def check_cuda_request(artifact: Artifact, spec: EngineSpec, known: Mapping[str, Option]) -> dict[str, str]:
@@ -130,22 +127,8 @@ def load_cuda_engines(
     ]
 
 
-class WatchedCudaTorchEngine(CudaTorchEngine):
-    """The engine, and what CUPTI and PyTorch's profiler say of it.
-
-    Args:
-        generated: what the compiler said of its code; None where nothing is compiled.
-        others: as the engine itself takes them.
-    """
-
-    def __init__(self, *others: Any, generated: GeneratedCode | None = None, **named: Any) -> None:
-        self._generated = generated
-        super().__init__(*others, **named)
-
-    def close(self) -> None:
-        """Frees module and tensors; may be called twice."""
-        super().close()
-        self._generated = None
+class WatchedCudaTorchEngine(Generated, CudaTorchEngine):
+    """The engine, and what CUPTI and PyTorch's profiler say of it."""
 
     def effective_precision(self) -> dict[str, float]:
         """Shares of kernel time by precision, from the names of the kernels that CUPTI recorded."""

@@ -25,17 +25,21 @@ COMPILED_NOTE = "layers are modules, or several where torch.compile made one ker
 PLAIN_NOTE = "layers are operators and generated kernels: {why}"
 
 
-class WatchedTorchEngine(TorchEngine):
-    """The engine, and what PyTorch's profiler says of it.
-
-    Args:
-        generated: what the compiler said of its code; None where nothing is compiled.
-        others: as the engine itself takes them.
-    """
+class Generated:
+    """What an engine knows of the code that a compiler made of its module: nothing where none is compiled."""
 
     def __init__(self, *others: Any, generated: GeneratedCode | None = None, **named: Any) -> None:
         self._generated = generated
         super().__init__(*others, **named)
+
+    def close(self) -> None:
+        """Frees module and tensors; may be called twice."""
+        super().close()  # type: ignore[misc]  # of the engine that comes after this class
+        self._generated = None
+
+
+class WatchedTorchEngine(Generated, TorchEngine):
+    """The engine, and what PyTorch's profiler says of it."""
 
     def effective_precision(self) -> dict[str, float]:
         """Shares of operator time by precision, from PyTorch's profiler and its settings as they are after the run.
@@ -52,11 +56,6 @@ class WatchedTorchEngine(TorchEngine):
             return summarize_layers(runs, PROFILER, (EAGER_NOTE,))
         runs, why = self._generated.name_layers(runs, self._tensors)
         return summarize_layers(runs, PROFILER, (PLAIN_NOTE.format(why=why) if why else COMPILED_NOTE,))
-
-    def close(self) -> None:
-        """Frees module and tensors; may be called twice."""
-        super().close()
-        self._generated = None
 
     def _watch(self) -> list[list[Operator]]:
         """A few runs under the profiler. An eager module has hooks meanwhile, which say whose operators are whose, and

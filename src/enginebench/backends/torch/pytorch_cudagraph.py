@@ -14,6 +14,7 @@ from enginebench.backends.torch.cuda_engine import (
     probe_gpu_engine,
 )
 from enginebench.backends.torch.entries import PYTORCH_CUDAGRAPH
+from enginebench.backends.torch.pytorch import PytorchBackend
 from enginebench.core.records import Artifact, Availability, EngineSpec
 
 if TYPE_CHECKING:
@@ -23,13 +24,10 @@ NAME, OPTIONS = PYTORCH_CUDAGRAPH.name, PYTORCH_CUDAGRAPH.options
 PRECISIONS = CUDA_PRECISIONS
 
 
-class PytorchCudagraphBackend:
+class PytorchCudagraphBackend(PytorchBackend):
     """`torch` artifacts on an NVIDIA GPU, launched without Python between their kernels."""
 
     name = NAME
-
-    def __init__(self, loader: ModuleLoader | None) -> None:
-        self._loader = loader
 
     def probe(self) -> Availability:
         """Available where PyTorch sees a GPU."""
@@ -40,18 +38,16 @@ class PytorchCudagraphBackend:
         check_cuda_request(artifact, spec, OPTIONS)
         return artifact
 
-    def load(self, artifact: Artifact, spec: EngineSpec) -> WatchedCudaTorchEngine:
-        """An engine that is captured for `spec.batch`; another batch is captured anew, in `bind`.
+    def load_several(self, artifact: Artifact, specs: Sequence[EngineSpec]) -> list[WatchedCudaTorchEngine]:
+        """An engine for each spec, captured for its batch on a stream of its own; they share the module.
+
+        Another batch is captured anew, in `bind`.
 
         Raises:
             BackendUnavailable: the GPU, strict FP32 or the precision cannot be had.
             ModelError: the module cannot be captured; the message says why.
             MeasurementError: it does not fit into the GPU's memory.
         """
-        return self.load_several(artifact, [spec])[0]
-
-    def load_several(self, artifact: Artifact, specs: Sequence[EngineSpec]) -> list[WatchedCudaTorchEngine]:
-        """An engine for each spec, captured on a stream of its own; they share the module."""
         return load_cuda_engines(artifact, specs, OPTIONS, self._loader, graph=True)
 
 

@@ -23,7 +23,6 @@ from enginebench.backends.tensorrt.settings import (
     adapt_cache,
     check_calib_cache,
     fit_to_version,
-    read_device,
     read_plugins,
     read_settings,
     read_shapes,
@@ -44,6 +43,7 @@ from enginebench.backends.trtexec.output import (
 )
 from enginebench.backends.trtexec.process import NOT_READY, Outcome, find_devices, require_passed, run_trtexec
 from enginebench.core.caveats import make_caveat
+from enginebench.core.engine_api import read_index
 from enginebench.core.errors import ArtifactError, FeedError, MeasurementError, UsageError
 from enginebench.core.names import row_id
 from enginebench.core.records import (
@@ -434,7 +434,7 @@ class TrtexecBackend:
             profile_index=_read_count(spec, options, "profile_index", least=0),
             implicit_batch=_read_implicit_batch(spec, options),
             plugins=read_plugins(options),
-            device=read_device(spec),
+            device=read_index(spec),
         )
 
     def _time_settings(

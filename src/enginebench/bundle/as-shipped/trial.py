@@ -6,25 +6,17 @@ import argparse
 import sys
 import time
 from collections.abc import Callable, Iterable
-from typing import Any, Protocol
+from typing import Any
 
 import facts
 import numpy as np
+from measured.core.engine_api import EngineBenchError
 
 Arrays = dict[str, np.ndarray[Any, Any]]
 WARMUP_S = 0.5
 
 
-class Predictor(Protocol):
-    """What `load` of predict.py returns."""
-
-    def bind(self, feeds: Arrays) -> None: ...
-    def run(self) -> object: ...
-    def fetch(self) -> Arrays: ...
-    def __call__(self, feeds: Arrays) -> Arrays: ...
-
-
-def main(load: Callable[[bool], Predictor]) -> int:
+def main(load: Callable[[bool], Any]) -> int:
     """0, or 1 where outputs differ or the bundle refuses to run here."""
     parser = argparse.ArgumentParser(description=f"{facts.BUNDLE['model']} as the row {facts.BUNDLE['row']} ran it.")
     parser.add_argument("--check", action="store_true", help="compare with the row's outputs; exit code 0 or 1")
@@ -40,7 +32,7 @@ def main(load: Callable[[bool], Predictor]) -> int:
         if asked.pin:
             facts.pin()
         predictor = load(asked.force)
-    except facts.Refused as error:
+    except (facts.Refused, EngineBenchError) as error:
         print(f"refused: {error}", file=sys.stderr)
         return 1
     passed = check(predictor) if asked.check else True
@@ -71,7 +63,7 @@ def join(arrays: Iterable[np.ndarray[Any, Any]], shape: tuple[int, ...]) -> np.n
     return np.concatenate(filled)
 
 
-def check(predictor: Predictor) -> bool:
+def check(predictor: Any) -> bool:
     """Whether every output keeps the row's limits against the outputs that the row left; says so line by line."""
     feeds, wanted = read_check()
     answers = [predictor(feed) for feed in feeds]
@@ -110,7 +102,7 @@ def compare(
     return figures, all(figures[name] >= limit for name, limit in limits.items() if name in figures)
 
 
-def time_calls(predictor: Predictor, calls: int) -> list[int]:
+def time_calls(predictor: Any, calls: int) -> list[int]:
     """Nanoseconds of so many calls of what the row timed: `run` alone, or in scope io copies in and out as well."""
     feeds = read_check()[0][0]
     predictor.bind(feeds)
@@ -127,7 +119,7 @@ def time_calls(predictor: Predictor, calls: int) -> list[int]:
     return times
 
 
-def bench(predictor: Predictor, calls: int) -> None:
+def bench(predictor: Any, calls: int) -> None:
     """Prints the median here and the row's, with its interval and where it was measured."""
     median_ms = float(np.median(time_calls(predictor, calls))) / 1e6
     row = facts.BUNDLE

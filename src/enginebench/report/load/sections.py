@@ -48,7 +48,7 @@ COLUMNS = (
 def list_load(document: LoadDocument, pictures: Sequence[Chart] = ()) -> list[Section]:
     """The answer first; a terminal leaves the pictures out."""
     answers = [f"{describe_row(row)}: {describe_capacity(row.capacity)}" for row in document.rows if row.capacity]
-    answers += describe_verdicts(document)
+    answers += [*describe_verdicts(document)] or ([] if answers else [*_describe_points(document)])
     machine = name_machine(document.machine) if document.machine else ""
     title = " · ".join(filter(None, (document.model, f"scenario {document.scenario}", machine, document.started_utc)))
     warnings = make_notes([*describe_doubts(document)], "list")
@@ -58,6 +58,15 @@ def list_load(document: LoadDocument, pictures: Sequence[Chart] = ()) -> list[Se
         *_list_rows(document),
         *([Section(title="Warnings", name="warnings", parts=tuple(warnings))] if warnings else []),
     ]
+
+
+def _describe_points(document: LoadDocument) -> Iterator[str]:
+    """Of each configuration what the highest rate came to."""
+    for row in document.rows:
+        points = [point for point in document.points if point.row == row.id and _take_rate(point)]
+        if points:
+            point = max(points, key=lambda one: _take_rate(one) or 0.0)
+            yield f"{describe_row(row)}: p99 {_show(point.p99_ms)} ms at {_show(_take_rate(point))} requests a second"
 
 
 def _list_rows(document: LoadDocument) -> Iterator[Section]:

@@ -63,7 +63,7 @@ def list_columns(rows: Sequence[Row]) -> tuple[Column, ...]:
         Column(
             "speed-up",
             format_speedup,
-            lambda row: row.speedup.value if has_ratio(row) else None,
+            lambda row: row.speedup.value if row.speedup else None,
             align="right",
             span=take_span,
             hint="95 % interval of the ratio of medians, over paired trials",
@@ -141,21 +141,16 @@ def is_disturbed(row: Row) -> bool:
     return row.validity != "valid" and row.p50_ms is not None
 
 
-def has_ratio(row: Row) -> bool:
-    """Whether a row has a ratio that may be given."""
-    return row.speedup is not None and row.ratio_validity != "not_given"
-
-
 def format_speedup(row: Row) -> str:
     """`6.7 - 7.7x`, `1x` of the baseline, `about 12x` of a single trial; nothing where no ratio is given."""
-    if row.speedup is None or not has_ratio(row):
+    if row.speedup is None:
         return ""
     return "1x" if row.id == row.baseline else format_ratio(row.speedup)
 
 
 def take_span(row: Row) -> Span | None:
     """The ends and the value of the ratio to the baseline."""
-    return (row.speedup.low, row.speedup.value, row.speedup.high) if row.speedup and has_ratio(row) else None
+    return (row.speedup.low, row.speedup.value, row.speedup.high) if row.speedup else None
 
 
 def format_capacity(found: Capacity) -> str:

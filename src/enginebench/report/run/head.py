@@ -22,6 +22,17 @@ _OUTPUTS: dict[Outputs, str] = {
 _TIMES: dict[Validity, str] = {"valid": "good", "suspect": "medium", "invalid": "low"}
 # Of what was invented, the option that gives the real one.
 _CURES = {"weights": "--weights", "inputs": "--data"}
+# Of a warning that all configurations share, what TRUST says of it; the last three are in OUTPUTS.
+_SHARED = {
+    "foreign_cpu": "other programs used the CPU",
+    "foreign_gpu": "other programs used the GPU",
+    "throttled": "throttled",
+    "clock_drift": "changing clock",
+    "not_settled": "not settled",
+    "no_device_telemetry": "GPU not watched",
+    "no_foreign_cpu_figure": "other programs not watched",
+}
+TOLD = {*_SHARED, "environment", "single_process", "random_weights", "random_inputs"}
 # Configurations that a tie names; of more their number is told.
 _NAMED = 3
 _LABEL = 10
@@ -42,6 +53,11 @@ def show_name(row: Row) -> str:
 def name_rows(rows: Sequence[Row]) -> dict[str, str]:
     """Row id -> `ort int8 (cpu)`, with the options of the engine only where another row would have the same name."""
     plain = {row.id: show_engine(row.engine.partition(":")[0], row.precision, row.recipe, row.mix) for row in rows}
+    plain |= {
+        row.id: f"{plain[row.id]}, not {row.requested_precision}"
+        for row in rows
+        if row.requested_precision not in (None, row.precision)
+    }
     known: dict[str, set[str]] = {}
     for row in rows:
         known.setdefault(plain[row.id], set()).add(row.engine)
@@ -190,6 +206,9 @@ def _format_outputs(headline: Headline, row: Row) -> str:
 def _format_trust(document: RunDocument, headline: Headline) -> str:
     virtual = headline.validity != "valid" and document.machine is not None and document.machine.virtual
     whys = ["virtual machine"] if virtual else []
+    measured = [{caveat.code for caveat in row.caveats} for row in document.rows if row.n]
+    shared = set[str]().union(*measured).intersection(*measured) if len(measured) > 1 else set()
+    whys += [text for code, text in _SHARED.items() if code in shared]
     whys += [f"{headline.disturbed} of {headline.measured} disturbed"] if headline.disturbed else []
     absolute = f"absolute times: {_TIMES[headline.validity]}" + (f" ({', '.join(whys)})" if whys else "")
     if headline.ratio_validity is None:

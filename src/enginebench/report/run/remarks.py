@@ -9,9 +9,11 @@ from enginebench.core.caveats import find_sentence, format_caveat
 from enginebench.core.precisions import REORDER, UNKNOWN
 from enginebench.core.records import Caveat
 from enginebench.report.numbers import format_significant
-from enginebench.report.run.head import name_rows, show_name
+from enginebench.report.run.head import TOLD, name_rows, show_name
 from enginebench.report.run.rows import Row, RunDocument
 from enginebench.report.table import Notes
+
+_NOT_RUN = "not run: "
 
 
 def list_remarks(document: RunDocument) -> list[str]:
@@ -24,8 +26,6 @@ def list_remarks(document: RunDocument) -> list[str]:
         # A relabelled row is still one that was asked to be faster.
         own = fp32.get(_find_engine(row))
         if row.requested_precision == "fp32" or not own or not row.speedup or not own.speedup:
-            continue
-        if "not_given" in (row.ratio_validity, own.ratio_validity):
             continue
         low, high = own.speedup.low, row.speedup.high
         if low is not None and high is not None and high < low:
@@ -59,13 +59,14 @@ def _find_engine(row: Row) -> tuple[object, ...]:
 
 
 def name_settings(rows: Sequence[Row]) -> dict[str, str]:
-    """Row id -> its name, with the settings in which rows differ: `ort fp32, batch 8`."""
+    """Row id -> its name, with the settings in which measured rows differ: `ort fp32, batch 8`."""
     texts = {"batch": "batch {}", "threads": "{} threads", "cache": "{} cache", "scope": "scope {}"}
     names = name_rows(rows)
+    measured = [row for row in rows if row.n] or rows
     varied = [
         name
         for name in ("batch", "bucket", "scope", "cache", "device", "threads")
-        if len({getattr(row, name) for row in rows}) > 1
+        if len({getattr(row, name) for row in measured}) > 1
     ]
     return {
         row.id: ", ".join([names[row.id], *(texts.get(one, "{}").format(getattr(row, one)) for one in varied)])
@@ -76,19 +77,39 @@ def name_settings(rows: Sequence[Row]) -> dict[str, str]:
 def list_warnings(document: RunDocument) -> Notes:
     """Every warning once, with the configurations that have it, and the ranges of figures in which it differs."""
     names = name_settings(document.rows)
+    lines = [
+        ("all" if every else _join(names[one] for one in having), sentence)
+        for having, every, sentence, _ in _collect_warnings(document)
+    ]
+    return Notes(lines=tuple(lines), kind="list")
+
+
+def _join(names: Iterable[str]) -> str:
+    """Each name once; names with settings have commas of their own."""
+    told = dict.fromkeys(names)
+    return ("; " if any(", " in name for name in told) else ", ").join(told)
+
+
+def count_warnings(document: RunDocument) -> int:
+    """Those that are not in the head already; why something was not run stands below the tables."""
+    found = _collect_warnings(document)
+    return sum(not ((every and code in TOLD) or text.startswith(_NOT_RUN)) for _, every, text, code in found)
+
+
+def _collect_warnings(document: RunDocument) -> Iterator[tuple[list[str], bool, str, str]]:
+    """(ids that have it, whether all measured ones do, the sentence, its code), in the order in which they come."""
     measured = {row.id for row in document.rows if row.n}
     having: dict[Hashable, dict[str, None]] = {}
     found: list[Caveat | str] = []
     for row in document.rows:
-        notes: list[Caveat | str] = [*_list_own(row), *row.caveats]
+        skipped = [f"{_NOT_RUN}{row.reason}"] if row.status == "skipped" and row.reason else []
+        notes: list[Caveat | str] = [*_list_own(row), *row.caveats] if row.n else [*skipped]
+        found += notes
         for note in notes:
-            found.append(note)
             having.setdefault(find_key(note), {})[row.id] = None
-    lines = []
+    codes = {find_key(note): note.code for note in found if isinstance(note, Caveat)}
     for key, sentence in word_notes(found).items():
-        every = len(measured) > 1 and measured <= set(having[key])
-        lines.append(("all" if every else ", ".join(names[one] for one in having[key]), sentence))
-    return Notes(lines=tuple(lines), kind="list")
+        yield [*having[key]], len(measured) > 1 and measured <= set(having[key]), sentence, codes.get(key, "")
 
 
 def find_key(note: Caveat | str) -> Hashable:
@@ -121,5 +142,5 @@ def _list_own(row: Row) -> Iterator[str]:
         yield f"outputs not judged: {row.outputs_reason}"
     if row.n and row.outputs_agree is None and row.is_reference is False:
         yield "outputs were not compared with those of another configuration"
-    if row.speedup_reason or row.ratio_validity == "not_given":
-        yield f"no ratio: {row.speedup_reason or row.ratio_reason}"
+    if row.speedup_reason:
+        yield f"no ratio: {row.speedup_reason}"

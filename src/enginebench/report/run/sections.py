@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
@@ -13,9 +14,9 @@ from enginebench.core.text import count_of
 from enginebench.report.numbers import format_significant
 from enginebench.report.run.batches import describe_limit, list_batches, make_batches
 from enginebench.report.run.builds import make_builds, state_builds
-from enginebench.report.run.columns import format_shares, format_speedup, has_ratio, list_columns, take_span
-from enginebench.report.run.head import format_head
-from enginebench.report.run.remarks import list_remarks, list_warnings, name_settings
+from enginebench.report.run.columns import format_shares, format_speedup, list_columns, take_span
+from enginebench.report.run.head import format_head, name_rows
+from enginebench.report.run.remarks import count_warnings, list_remarks, list_warnings, name_settings
 from enginebench.report.run.rows import Row, RunDocument, group_rows
 from enginebench.report.run.series import label_rows
 from enginebench.report.table import Chart, Column, Notes, Section, Table, list_texts, make_notes, make_table
@@ -168,7 +169,7 @@ def _draw_ratios(document: RunDocument) -> list[Table]:
         Column("speed-up", format_speedup),
         Column("log axis, line at 1x", lambda row: "", span=take_span),
     )
-    rows = [row for group in group_rows(document.rows) for row in group if row.speedup and has_ratio(row)]
+    rows = [row for group in group_rows(document.rows) for row in group if row.speedup]
     return (
         [make_table(columns, rows, title="Speed-up of each configuration", file="ratios", brief=True)]
         if len(rows) > 1
@@ -218,22 +219,29 @@ def list_others(document: RunDocument) -> list[Section]:
 
 
 def _list_missing(document: RunDocument) -> Iterator[tuple[str, str]]:
-    """Configurations without times: those of one reason in one line."""
-    names = name_settings(document.rows)
-    alike: dict[tuple[str, str], list[str]] = {}
+    """Configurations without times: those of one reason in one line, what was not run only with what cures it."""
+    names = name_rows(document.rows)
+    alike: dict[tuple[str, str], dict[str, list[str]]] = {}
+    asked = Counter(row.engine for row in document.rows)
     for row in document.rows:
         if row.p50_ms is None:
-            label = "Not run" if row.status == "skipped" else row.status.capitalize()
-            alike.setdefault((label, row.reason or "no reason recorded"), []).append(names[row.id])
+            label, reason = row.status.capitalize(), row.reason or "no reason recorded"
+            if row.status == "skipped":
+                label, reason = "Not run", reason[reason.rfind("To ") :] if ". To " in reason else reason
+            alike.setdefault((label, reason), {}).setdefault(row.engine, []).append(names[row.id])
     for (label, reason), found in alike.items():
-        yield label, f"{', '.join(found)}: {reason}"
+        told = [[engine] if len(rows) == asked[engine] else dict.fromkeys(rows) for engine, rows in found.items()]
+        yield (
+            label,
+            ", ".join(name for names in told for name in names) + (". " if reason.startswith("To ") else ": ") + reason,
+        )
 
 
 def _list_commands(document: RunDocument, place: str, printed: bool) -> Iterator[tuple[str, str]]:
     if document.recommended is not None:
         short = shorten_ids(document.rows)[document.recommended.id]
         yield "Deploy it", shlex.join(["enginebench", "deliver", place, "--row", short, "--out", "ship"])
-    count = 0 if printed else len(list_warnings(document).lines)
+    count = 0 if printed else count_warnings(document)
     if count:
         yield f"Warnings ({count})", shlex.join(["enginebench", "report", place, "--warnings"])
     yield "Page", str(Path(place) / "report.html")

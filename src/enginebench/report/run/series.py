@@ -19,7 +19,7 @@ from enginebench.core.names import format_precision
 from enginebench.core.records import Measurement, Result
 from enginebench.core.text import clean_text
 from enginebench.report.charts import LINE_BREAK, shorten
-from enginebench.report.run.columns import format_speedup, has_ratio, is_disturbed
+from enginebench.report.run.columns import format_speedup, is_disturbed
 from enginebench.report.run.rows import Row, RunDocument
 from enginebench.report.scores import find_metric
 
@@ -139,7 +139,7 @@ def list_speedups(document: RunDocument, labels: Mapping[str, str]) -> list[Poin
             "verdict": "baseline" if row.id == row.baseline else (row.verdict or "").replace("_", " "),
         }
         for row in document.rows
-        if row.speedup and has_ratio(row)
+        if row.speedup
     ]
 
 

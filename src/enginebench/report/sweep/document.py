@@ -129,6 +129,7 @@ class SweepDocument(Struct, frozen=True, kw_only=True):
     tuned: tuple[Tuned, ...] = ()
     unread: tuple[str, ...] = ()
     currency: str = ""
+    started_utc: str = ""
 
 
 _OWN = {"result", "machines", "caveats"}

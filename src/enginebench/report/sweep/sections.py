@@ -74,9 +74,11 @@ def list_sweep(document: SweepDocument) -> list[Section]:
 
 
 def state_answer(document: SweepDocument) -> str:
-    """How much was measured, on what, and which engine is the fastest most often."""
+    """Which engine is the fastest most often, how much was measured, on what, and when."""
     kinds = len({cell.machine_kind for cell in document.cells})
     text = f"{count_of(len(document.cells), 'rows')} on {kinds} {'kind' if kinds == 1 else 'kinds'} of machine"
+    devices = dict.fromkeys(", ".join(machine.gpus) or machine.cpu_model for machine in document.machines)
+    text = " · ".join(filter(None, [text, *(devices if len(devices) < 3 else ()), document.started_utc]))
     groups: dict[tuple[str, str], list[SweepCell]] = {}
     for cell in document.cells:
         groups.setdefault((cell.model, cell.machine_kind), []).append(cell)
@@ -85,7 +87,7 @@ def state_answer(document: SweepDocument) -> str:
     if not counts:
         return text
     engine, count = counts.most_common(1)[0]
-    return f"{text} · {engine} is the fastest of {count} of {count_of(sum(counts.values()), 'models')}"
+    return f"{engine} is the fastest of {count} of {count_of(sum(counts.values()), 'models')} · {text}"
 
 
 def list_rest(document: SweepDocument) -> list[Section]:

@@ -79,10 +79,11 @@ def _list_answer(document: TuneDocument) -> list[Section]:
 
 def _list_dropped(document: TuneDocument, count: int) -> list[Section]:
     lines = [
-        (one.candidate, describe_round(one.round), one.reason, str(one.generation), one.leader or "-")
+        (one.candidate, describe_round(one.round), one.reason, one.leader or "-", str(one.generation))
         for one in reversed(document.dropped[-count:])
     ]
-    columns = list_texts(("setting", "when", "why"), ("generation", "leader then"), spare=("generation", "leader then"))
+    titles = ("setting", "when", "why", "leader then")
+    columns = list_texts(titles, ("generation",), spare=("generation", "leader then"))
     table = make_table(columns, lines, file="dropped")
     title = f"Dropped ({len(document.dropped)}), the last first"
     return [Section(title=title, name="dropped", parts=(table,))] if lines else []

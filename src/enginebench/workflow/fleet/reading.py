@@ -86,6 +86,7 @@ def read_sweep(store: Store, reasons: dict[str, str] | None = None) -> SweepDocu
         interference=tuple(_list_interference(store, groups)) if record.shared else (),
         tuned=tuple(_list_tuned(store, groups)),
         unread=tuple(unread),
+        started_utc=record.started_utc,
     )
     prices = {m.kind: m.price_per_hour for m in record.spec.machine if m.price_per_hour is not None}
     return price(document, prices) if prices else document

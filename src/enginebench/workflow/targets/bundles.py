@@ -7,7 +7,6 @@ import warnings
 from collections.abc import Mapping
 from contextlib import ExitStack
 from pathlib import Path
-from types import TracebackType
 from typing import TYPE_CHECKING, Any
 from weakref import finalize
 
@@ -15,6 +14,7 @@ from msgspec.structs import replace
 
 from enginebench.bundle.reading import find_problems, is_bundle, open_artifact, read_bundle
 from enginebench.bundle.record import Bundle
+from enginebench.core.engine_api import Closing
 from enginebench.core.errors import ArtifactError, UsageError
 from enginebench.core.protocols import Loadable
 from enginebench.core.records import Artifact, MeasureSpec, Result, TensorSpec
@@ -26,8 +26,6 @@ from enginebench.workflow.targets.stored_row import Stored
 from enginebench.workflow.trust import trust_artifact, trust_engine
 
 if TYPE_CHECKING:
-    from typing import Self
-
     from enginebench.core.protocols import Array, Engine, Feeds, RunCall
 
 
@@ -117,7 +115,7 @@ def find_row(run: Path, bundle: Bundle) -> Path:
     return path
 
 
-class LoadedEngine:
+class LoadedEngine(Closing):
     """A loaded engine: call it with the inputs by name, or `bind`, `run`, `fetch`. Closes with its `with` block.
 
     What else the engine can do (`threads`, `effective_precision`, ...) it can do here, too.
@@ -163,14 +161,6 @@ class LoadedEngine:
         """Frees the engine; may be called twice."""
         self._engine.close()
         self._leave()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
 
 class LoadedBundle(LoadedEngine):

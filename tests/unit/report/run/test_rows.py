@@ -91,7 +91,7 @@ def test_caveat_of_some_processes_stands_once_with_their_number() -> None:
     result = make_result(caveats=(Caveat(code="random_weights", message="random"),) * 2)
     noisy = tuple(replace(m, caveats=(doubt,) if m.repetition < 3 else ()) for m in result.measurements)
     found = describe_row(weigh(replace(result, measurements=noisy), None)).caveats
-    assert [c.message for c in found] == ["random", "0.4 cores (3 of 10 processes)"]
+    assert [c.message for c in found] == ["random", "0.4 cores (3 of 10 trials)"]
 
 
 def test_fastest_must_agree() -> None:

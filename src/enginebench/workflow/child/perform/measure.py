@@ -113,8 +113,8 @@ def _time_engine(
         measured = replace(
             measured,
             caveats=(*measured.caveats, *doubts),
-            load_s=loaded - start,
-            first_run_s=first_run - bound,
+            load_s=round(loaded - start, 9),  # the clock tells no less than a nanosecond
+            first_run_s=round(first_run - bound, 9),
             peak_memory_bytes=peak_memory_bytes(),
         )
         shapes = {name: array.shape for name, array in feeds[0].items()}

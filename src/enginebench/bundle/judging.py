@@ -1,0 +1,70 @@
+"""Whether a bundle and a machine still are what was measured. Bundles hold a copy: Python's own library only."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from importlib import metadata
+from pathlib import Path
+
+# Names that need no quoting anywhere, and lead nowhere else.
+PLAIN_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.+-]*")
+
+
+def is_plain(path: str) -> bool:
+    """Whether a path inside a bundle has only plain parts."""
+    return all(PLAIN_NAME.fullmatch(part) for part in path.split("/"))
+
+
+def find_link(root: Path) -> str | None:
+    """What is wrong with the first symbolic link in a bundle; None if it holds none."""
+    link = next((entry for entry in root.rglob("*") if entry.is_symlink()), None)
+    return None if link is None else f"{link} is a symbolic link; a bundle holds plain files only. Copy the file"
+
+
+def find_changes(root: Path, files: Iterable[tuple[str, str]]) -> Iterator[str]:
+    """A sentence for each file, of (path, SHA-256), that is gone or was changed."""
+    for name, sha256 in files:
+        path = root / name
+        if not path.is_file():
+            yield f"{name} is missing from the bundle"
+        elif hash_file(path) != sha256:
+            yield f"{name} was changed since the bundle was made (its SHA-256 differs)"
+
+
+def hash_file(path: Path) -> str:
+    digest = hashlib.sha256()
+    with path.open("rb") as file:
+        while block := file.read(1 << 20):
+            digest.update(block)
+    return digest.hexdigest()
+
+
+def find_version(name: str) -> str | None:
+    """The installed version of a package."""
+    try:
+        return metadata.version(name)
+    except metadata.PackageNotFoundError:
+        return None
+
+
+def find_other_versions(runtime: Mapping[str, str]) -> Iterator[str]:
+    """A sentence for each runtime of another version than was measured; builds of one version count as the same."""
+    for name, wanted in runtime.items():
+        found = find_version(name) or "none"
+        if found.partition("+")[0] != wanted.partition("+")[0]:
+            yield f"{name} {wanted} was measured; here is {found}"
+
+
+def find_missing(instructions: Iterable[str], present: Collection[str], precision: str | None) -> Iterator[str]:
+    """A sentence if a CPU lacks instructions with which the configuration computed."""
+    missing = [flag for flag in instructions if flag not in present]
+    if missing:
+        yield f"the row computed in {precision} with {', '.join(missing)}; this CPU lacks it: times and outputs differ"
+
+
+def find_other_gpu(wanted: str | None, found: Collection[str]) -> Iterator[str]:
+    """A sentence if the GPU of a plan is not here."""
+    if wanted is not None and wanted not in found:
+        yield f"the plan was built for {wanted}; here is {', '.join(found) or 'no GPU'}"

@@ -1,0 +1,84 @@
+"""How a picture becomes one entry of a batch. Bundles hold a copy of this file."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from ..core.errors import FeedError, MissingDependency
+
+if TYPE_CHECKING:
+    from ..core.engine_api import Array
+
+
+class Pictures:
+    """Resize, crop, divide by `scale`, subtract `mean`, divide by `std`: for whoever has these as attributes."""
+
+    __slots__ = ()
+    resize: int
+    crop: int
+    colour: Any
+    scale: float
+    mean: Any
+    std: Any
+    layout: Any
+    dtype: Any
+    interpolation: Any
+
+    def apply(self, image: Any) -> Array:
+        """One picture as the model takes it, without a batch axis.
+
+        Args:
+            image: a Pillow image, or an array [height, width] or [height, width, 3] of grey levels 0 to `scale`.
+
+        Returns:
+            `dtype` [channels, crop, crop], or [channels * crop * crop] in layout "flat".
+
+        Raises:
+            FeedError: an array of another rank, or one that must be resized and is not uint8.
+            MissingDependency: Pillow is needed and not installed.
+        """
+        pixels = self._crop_centre(self._fit(image)).astype(np.float32) / np.float32(self.scale)
+        pixels = pixels.reshape(self.crop, self.crop, -1)
+        normal = (pixels - np.asarray(self.mean, np.float32)) / np.asarray(self.std, np.float32)
+        axes = (0, 1, 2) if self.layout == "HWC" else (2, 0, 1)
+        planes = np.ascontiguousarray(normal.transpose(axes), dtype=self.dtype)
+        return planes.reshape(-1) if self.layout == "flat" else planes
+
+    def _fit(self, image: Any) -> Array:
+        """The picture in the right colours, its shorter side `resize` pixels long."""
+        if isinstance(image, np.ndarray):
+            channels = 3 if self.colour == "RGB" else 1
+            if image.ndim not in (2, 3) or 0 in image.shape:
+                raise FeedError(f"image of shape {image.shape}; expected [height, width] or [height, width, channels]")
+            if min(image.shape[:2]) == self.resize and (image.shape[2] if image.ndim == 3 else 1) == channels:
+                return image
+            image = _to_picture(image)
+        return np.asarray(self._resize(image.convert(self.colour)))
+
+    def _resize(self, picture: Any) -> Any:
+        from PIL import Image
+
+        width, height = picture.size
+        short = min(width, height)
+        if short == self.resize:
+            return picture
+        # Truncated, as torchvision.transforms.Resize does it.
+        size = (int(self.resize * width / short), int(self.resize * height / short))
+        return picture.resize(size, Image.Resampling[self.interpolation.upper()])
+
+    def _crop_centre(self, pixels: Array) -> Array:
+        """Rounded half to even, as torchvision.transforms.CenterCrop does it."""
+        top, left = (round((length - self.crop) / 2) for length in pixels.shape[:2])
+        return pixels[top : top + self.crop, left : left + self.crop]
+
+
+def _to_picture(image: Array) -> Any:
+    try:
+        from PIL import Image
+    except ModuleNotFoundError as error:
+        raise MissingDependency("Pillow", 'pip install "pillow>=10"') from error
+    if image.dtype != np.uint8:
+        raise FeedError(f"image of dtype {image.dtype} must be resized or recoloured; expected uint8 for that")
+    return Image.fromarray(image[:, :, 0] if image.ndim == 3 and image.shape[2] == 1 else image)
