@@ -15,7 +15,7 @@ from enginebench.core.records import Result
 from enginebench.report.numbers import format_range
 from enginebench.report.run.remarks import list_warnings
 from enginebench.report.run.rows import Row, RunDocument, describe_row
-from enginebench.report.run.sections import list_facts, list_tables
+from enginebench.report.run.sections import list_facts, list_others, list_tables
 from enginebench.report.table import Section, make_notes
 
 # Failures that the verdict itself says.
@@ -77,6 +77,7 @@ def list_bench(document: BenchDocument) -> list[Section]:
     return [
         Section(title=title, parts=tuple(make_notes(texts))),
         *list_tables(run, wide=True),
+        *list_others(run),
         *([Section(parts=(warnings,))] if warnings.lines else []),
     ]
 

@@ -45,7 +45,7 @@ def test_an_amd_server_in_a_pod(lay_out: LayOut) -> None:
     assert machine.last_level_cache_bytes is None
     messages = " ".join(caveat.message for caveat in machine.caveats)
     assert "quota of 1.5 cores" in messages
-    assert "virtual machine" in messages
+    assert "running in a VM" in messages
 
 
 def test_an_intel_server_under_cgroup_v1(lay_out: LayOut) -> None:
