@@ -119,7 +119,7 @@ def _format_fastest(document: RunDocument, headline: Headline, rows: dict[str, R
         equal = f"are equal within {document.margin:.0%}" if headline.equivalent else few
         yield f"{where}no clear winner: {_join([name, *(names[i] for i in headline.tied_with)])} {equal}"
         choice = ", ".join(what if why == "what you have" else why for why in headline.choice)
-        yield f"take {name}: {choice}   {figure}{ratio}"
+        yield f"take {name}{whole}: {choice}   {figure}{ratio}"
     elif headline.state == "none_agrees" and headline.rejected:
         yield f"{where}none with the same outputs: {_format_rejected(headline, names, ' and ')}"
         yield f"keep {name}, {what}   {figure}"
