@@ -25,7 +25,6 @@ from enginebench.report.charts import (
     import_altair,
     style_chart,
 )
-from enginebench.report.run.placing import LINE, place_names
 from enginebench.report.run.rows import RunDocument
 from enginebench.report.run.series import (
     Point,
@@ -48,9 +47,8 @@ _PANEL = 44
 # A bar and the space around it; a line of its label, and the space between two labels.
 _BAR, _LINE, _GAP = 24, 13, 8
 _MOST_LINES = 12
-# The height of a picture of points, and the width between its axes for which their names are placed: pages are narrower
-# than files.
-_SCATTER, _NARROW = 300, 520
+# The height of a picture of points.
+_SCATTER = 300
 # Of the tail axis, which is even in the logarithm of how rare slower calls are.
 _PERCENTILES = {0: "min", round(math.log10(2), 4): "p50", 1: "p90", 2: "p99", 3: "p99.9"}
 _SHOWN = "indexof(hidden, datum.row) < 0"
@@ -269,8 +267,8 @@ def _draw_quality(points: list[Point], quality: str) -> Chart | None:
         shape=alt.Shape("pareto:N", legend=None, scale=alt.Scale(domain=[True, False], range=["diamond", "circle"])),
         tooltip=tooltip,
     )
-    place = {name: alt.expr(f"datum.{name}") for name in ("align", "dx", "dy")}
-    names = base.mark_text(**place, baseline="top", lineHeight=LINE, color=GREY, fontSize=10)
+    # Only those that a reader would take: the others show their names to a pointer.
+    names = base.transform_filter("datum.pareto").mark_text(dy=-10, baseline="bottom", color=GREY, fontSize=10)
     names = names.encode(text=alt.Text("row:N"))
     fronts = Counter(p["front"] for p in points if p["pareto"])
     where = "on the dashed line" if any(count > 1 for count in fronts.values()) else "with a diamond"
@@ -289,7 +287,7 @@ def _draw_quality(points: list[Point], quality: str) -> Chart | None:
         section="quality",
         title=f"Speed against {quality}",
         description=f"A point for each row. On the Pareto front: {', '.join(best) or 'none'}.",
-        spec=_fill(spec, points=place_names(points, _NARROW, _SCATTER)),
+        spec=_fill(spec, points=points),
     )
 
 

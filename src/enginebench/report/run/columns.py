@@ -41,7 +41,8 @@ def list_columns(rows: Sequence[Row]) -> tuple[Column, ...]:
     return (
         Column("engine", name_engine),
         Column("precision", format_precision),
-        *(Column(name, _take_text(name), when=_varies(name)) for name in ("device", "threads", "axes")),
+        *(Column(name, _take_text(name), when=_varies(name)) for name in ("device", "threads")),
+        Column("axes", _take_text("axes"), when=_varies("axes"), wide=True, spare=8),
         Column(f"p50 {unit}", _mark_p50(times), lambda row: times(row, "p50_ms"), align="decimal", bar=True),
         Column(
             f"p99 {unit}",
