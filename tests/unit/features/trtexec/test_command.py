@@ -15,7 +15,6 @@ from enginebench.backends.tensorrt.settings import (
     ShapeProfile,
     check_profile,
     make_profile,
-    read_device,
     read_profile,
     read_profiles,
     read_settings,
@@ -32,6 +31,7 @@ from enginebench.backends.trtexec.command import (
 from enginebench.backends.trtexec.executable import find_trtexec, read_banner, read_trtexec, require_trtexec
 from enginebench.backends.trtexec.flags import FLAGS, Trtexec, decode_version, parse_version
 from enginebench.backends.trtexec.trtexec import plan_timing
+from enginebench.core.engine_api import read_index
 from enginebench.core.errors import BackendUnavailable, MissingDependency, UsageError
 from enginebench.core.records import Artifact, EngineSpec, MeasureSpec, Precision, TensorSpec
 from enginebench.core.shapes import format_shapes, quote_name
@@ -270,7 +270,7 @@ def test_settings_that_do_not_fit() -> None:
         settings_of(workspace_mb="1.5")
     with pytest.raises(UsageError, match="cuda:N"):
         settings_of(spec=EngineSpec(backend="trtexec", device="cpu"))
-    assert read_device(EngineSpec(backend="trtexec", device="cuda")) == 0
+    assert read_index(EngineSpec(backend="trtexec", device="cuda")) == 0
     assert read_profiles(EngineSpec(backend="x"), {**dict.fromkeys(BUILD_OPTIONS, "")}, static) == ()
 
 
