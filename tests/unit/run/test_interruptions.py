@@ -53,7 +53,7 @@ def sweep(root: Path) -> object:
     store, spec = root / "store", root.parent / "sweep.toml"
     spec.write_text(SPEC)
     resume = (store / "sweep.json").exists()
-    return replace(run_sweep(read_spec(spec), str(store), reporter=Silent(), resume=resume), store="")
+    return replace(run_sweep(read_spec(spec), str(store), reporter=Silent(), resume=resume), store="", started_utc="")
 
 
 @pytest.fixture(scope="module")

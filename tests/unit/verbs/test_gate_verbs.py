@@ -38,7 +38,9 @@ def test_the_same_run_passes_and_fills_the_files(cli: Cli, base: Path, tmp_path:
     suite = ElementTree.parse(tmp_path / "j.xml").getroot()[0]
     assert (suite.get("tests"), suite.get("failures")) == ("4", "0")
     summary = (tmp_path / "s.md").read_text()
-    assert summary.startswith("before\n**equivalent**") and summary.count("| equivalent |") == 4
+    assert (
+        summary.startswith("before\n### equivalent (margin 2.0%, gate passed)") and summary.count("| equivalent |") == 4
+    )
 
 
 def test_slower_ends_with_four_and_names_the_row(cli: Cli, base: Path, tmp_path: Path) -> None:

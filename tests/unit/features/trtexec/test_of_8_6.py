@@ -49,7 +49,7 @@ def test_no_reader_of_its_json_stumbles_over_a_control_character(tmp_path: Path)
     outputs = '[ { "name" : "a\x1eb", "dimensions" : "1", "values" : [ 1 ] } ]'
     file.write_text(outputs)
     assert list(read_outputs(file, ())) == ["a\x1eb"]
-    profile = '{"of\x1eit": [{"name": "a\x1eb", "timeMs": 1, "averageMs": nan}]}'
+    profile = '[{"count": 1}, {"name": "a\x1eb", "timeMs": 1, "averageMs": nan, "percentage": 100}]'
     assert [layer.name for layer in read_profile(profile, file).layers] == ["a\x1eb"]
     file.write_bytes((HOME / "digits-int8-qdq.inspector.json").read_bytes())
     with pytest.raises(ParseError, match=r"no iteration times.*Is it a profile, a layer file"):

@@ -98,7 +98,7 @@ def test_a_final_that_others_disturbed_is_told_with_its_reasons() -> None:
     virtual = make_caveat("environment.virtual")
     document = replace(BEATEN, final=rows, validity="invalid", candidates=candidates, caveats=(virtual,))
     for said in (flatten(show(document)), html.unescape(format_tune_page(document))):
-        assert "new: other processes" in said and said.count(format_caveat(DISTURBED)) == 1
+        assert "new: other programs" in said and said.count(format_caveat(DISTURBED)) == 1
         assert "The race was disturbed for 1 setting" in said and format_caveat(virtual) in said
         assert "~ 3.00" in said
     assert "Warnings" not in format_tune_page(BEATEN) and "disturbed" not in show(BEATEN)
