@@ -50,7 +50,8 @@ TIMES_OF_MEASUREMENT = {
 TIMES_OF_DOCUMENT_ROW = {
     *("validity", "p50_ms", "p99_ms", "mean_ms", "throughput_per_s", "speedup", "speedup_reason", "build_s", "pareto"),
     *("caveats", "p90_ms", "p95_ms", "p50_unmarked_ms", "percentiles_ms", "marked_share", "verdict"),
-    *("repetitions_needed", "peak_memory_bytes", "effective_precision"),
+    *("repetitions_needed", "peak_memory_bytes", "effective_precision", "p999_ms", "start_s", "ratio_to_next"),
+    *("verdict_to_next", "ratio_to_fastest", "verdict_to_fastest", "ratio_validity", "ratio_reason"),
 }
 MEASURE = MeasureSpec(warmup=1, iters=5, processes=2, time_limit_s=600)
 
