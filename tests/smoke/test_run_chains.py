@@ -54,7 +54,7 @@ def test_a_fault_costs_one_row(cli: Cli, tiny_onnx: Path, tmp_path: Path) -> Non
     for fault, reason in FAULTS.items():
         assert reason in str(failed[fault]["reason"])
         assert f"fault {fault}" in str(failed[fault]["stderr_tail"])
-    assert done.stdout.count("failed") >= len(FAULTS)
+    assert done.stdout.count("Failed: ") >= len(FAULTS)
 
 
 LONG = ("--warmup", "2", "--iters", "1000", "--processes", "40")

