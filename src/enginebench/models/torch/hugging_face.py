@@ -60,7 +60,8 @@ def build_hf(ref: ModelRef) -> tuple[Flat, tuple[torch.Tensor, ...]]:
 def build_from_config(config: Any, text: str) -> tuple[Flat, tuple[torch.Tensor, ...]]:
     """As `build_hf`, of a configuration."""
     config.use_cache = False  # keys and values of a first pass would be outputs that nobody compares
-    module = with_torchvision(lambda: _find_class(config, text)(config))
+    # Made in train mode, which is no choice of the user's that a warning should tell him of.
+    module = with_torchvision(lambda: _find_class(config, text)(config)).eval()
     flat, examples = flatten(module, {}, make_inputs(module, text))
     return flat.eval(), examples
 

@@ -71,7 +71,7 @@ def list_report(
         started_utc: when it began.
         refusals: id of each row -> why it cannot be delivered, or None; nothing for a report that does not say.
     """
-    facts = " · ".join([*list_facts(document, shapes=True), *([started_utc] if started_utc else [])])
+    facts = " · ".join([*list_facts(document), *([started_utc] if started_utc else [])])
     top: list[Table | Notes] = [*make_notes([facts]), format_answer(document)]
     deploy = tuple(line for line in _list_commands(document, ".", True) if line[0] == "Deploy it")
     top += [Notes(lines=deploy, kind="command")] if deploy else []
@@ -98,7 +98,7 @@ def format_answer(document: RunDocument) -> Notes:
     return Notes(lines=tuple((line.label, text) for line in format_head(document) for text in line.lines), kind="head")
 
 
-def list_facts(document: RunDocument, *, shapes: bool = False) -> list[str]:
+def list_facts(document: RunDocument) -> list[str]:
     """What all configurations have in common: `batch 1`, `CPU: AMD EPYC, 2 threads`, `10 trials each`."""
     rows = [row for row in document.rows if row.n] or document.rows
     parts = (
@@ -107,7 +107,7 @@ def list_facts(document: RunDocument, *, shapes: bool = False) -> list[str]:
         else []
     )
     timed = dict.fromkeys(show_shapes(row.shapes) for row in rows if row.shapes)
-    parts += ["; ".join(timed)] if shapes else []
+    parts += ["; ".join(timed)] if timed else []
     threads = {row.threads for row in rows}
     devices = {row.device for row in rows}
     if document.machine is None or len(devices) != 1:
