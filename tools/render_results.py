@@ -50,7 +50,7 @@ def render_rows(path: Path) -> str:
     """The answer and the tables of a stored run."""
     document = read_archive(path)
     tables = [replace(section, title=section.title.capitalize()) for section in list_tables(document)]
-    facts = " · ".join([document.model, *list_facts(document, shapes=True)])
+    facts = " · ".join([document.model, *list_facts(document)])
     head = Section(parts=(*make_notes([facts]), format_answer(document)))
     sections = [head, *tables, *list_others(document), Section(parts=(list_warnings(document),))]
     return format_sections(sections, level=3).rstrip("\n")
