@@ -20,9 +20,9 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
+from enginebench.backends.tensorrt.library import import_tensorrt, is_lean
 
 from enginebench.backends.registry import open_backend, probe
-from enginebench.backends.tensorrt.library import import_tensorrt, is_lean
 from enginebench.core.errors import ArtifactError, BackendUnavailable
 from enginebench.core.records import Artifact, EngineSpec
 from enginebench.core.store import hash_files

@@ -22,7 +22,8 @@ MACHINE = re.compile(
 DISTURBED = re.compile(
     "validity|caveats|verdict|reasons|notes|stop_rules|fastest|recommended|tied_with|repetitions_needed|pareto|"
     "failures|gate_failed|speedup_reason|built_beside|offered|completed|late|best|energy_mj|energy_interval_mj|"
-    "peak_memory_bytes|peak_device_memory_bytes|disturbed|ratio|strict_ratio|ratio_validity|ratio_reason"
+    "peak_memory_bytes|peak_device_memory_bytes|disturbed|ratio|strict_ratio|ratio_validity|ratio_reason|speedup|ratio_to_next|"
+    "ratio_to_fastest|verdict_to_fastest|verdict_to_next|p50_unmarked_ms"
 )
 TIMED = re.compile(r"(.*_)?(seconds|ns|s|ms|us|mhz|bytes|samples|generation|rounds?)")
 # Numbers with a fraction that were asked for, or that follow from weights and inputs alone.

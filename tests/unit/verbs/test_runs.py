@@ -42,7 +42,7 @@ def test_a_run_has_rows_an_answer_and_a_folder(measured: Run, tmp_path: Path) ->
 def test_the_run_shows_itself_as_text(measured: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("FORCE_COLOR", "1")  # as the kernel of a notebook does
     text = repr(measured)
-    assert text.startswith("tiny.onnx · batch 1 · CPU: ")
+    assert text.startswith("tiny.onnx · batch 1 · 1x64 · CPU: ")
     assert "\x1b" not in text
     commands = ("  Deploy it ", "  Warnings ", "  Page ")  # are never broken
     assert all(len(line) <= 100 or line.startswith(commands) for line in text.splitlines())
