@@ -90,12 +90,13 @@ def list_public_names(module: str) -> set[str]:
 
 
 @pytest.mark.parametrize(
-    "module", ["enginebench", "enginebench.core.records", "enginebench.core.protocols", "enginebench.core.errors"]
+    "module",
+    [f"enginebench{part}" for part in ("", ".core.records", ".core.protocols", ".core.engine_api", ".core.errors")],
 )
 def test_the_reference_has_every_public_name(site: Path, module: str) -> None:
     ids = Tags(site / "api.html").ids
     # Errors and records of the package stand once, in sections of their own.
-    places = (module, "enginebench.core.errors", "enginebench.core.records")
+    places = (module, *(f"enginebench.core.{part}" for part in ("engine_api", "errors", "records")))
     assert {n for n in list_public_names(module) if not any(f"{place}.{n}" in ids for place in places)} == set()
 
 
