@@ -240,9 +240,9 @@ def _reject(row: Standing, today: Result | None, reasons: dict[str, str], margin
 
 
 def describe_change(row: Standing) -> str:
-    """`changes 12 of 1000 predictions`, or by what the outputs differ."""
-    outputs = row.result.drift.outputs if row.result.drift else ()
-    flips = max((output.flips for output in outputs if output.flips), default=0)
-    if flips and row.result.drift:
-        return f"changes {flips} of {row.result.drift.n} predictions"
+    """`changes 12 of 1000 predictions` where these are too many, else by what the outputs differ."""
+    if drift := row.result.drift:
+        flips = max((output.flips for output in drift.outputs if output.flips), default=0)
+        if flips > (1 - drift.limits.get("agreement", 0.0)) * drift.n:
+            return f"changes {flips} of {drift.n} predictions"
     return f"changes the outputs ({row.outputs_reason})"

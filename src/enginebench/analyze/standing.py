@@ -199,7 +199,8 @@ def trust_ratio(
         return found
     trust = judge_ratio(base, cand, found.ratio, names)
     ratio, why = widen_ratio(found.ratio, trust), trust.reason
-    clear = found.verdict == "faster" if trust.validity == "good" else _leads(ratio, trust, found.margin)
+    good = trust.validity == "good"
+    clear = (found.verdict == "faster" and (good or trust.alike)) or (not good and _leads(ratio, trust, found.margin))
     found = replace(found, clear=clear, ratio_validity=trust.validity, ratio_reason=why)
     if trust.validity == "not_given":
         return replace(
@@ -220,7 +221,7 @@ def _lies_beyond(verdict: Verdict, ratio: Estimate, trust: Trust, margin: float)
 
 
 def _leads(ratio: Estimate, trust: Trust, margin: float) -> bool:
-    """Whether the candidate is the faster one though its ratio is doubtful.
+    """Whether the candidate is the faster one though its ratio is doubtful, or its trials too few for a verdict.
 
     By an interval twice as wide, or by each of so many pairs that chance does that once in a hundred: where every other
     trial starves, no interval says anything. One trial must lie beyond the two speeds of a machine, and a slowdown that

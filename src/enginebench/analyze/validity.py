@@ -95,6 +95,7 @@ class Trust(Struct, frozen=True):
     bias: float | None = None  # by how much more others slowed the base than the candidate; None: nobody knows
     doubt: float = 1.0  # the factor by which that may be wrong, either way
     least: float = 0.0  # the smallest ratio of a pair, without what others cost where that is known
+    alike: bool = False  # both sides were disturbed alike, so that the interval holds all that there is to doubt
 
 
 def judge_ratio(
@@ -125,7 +126,13 @@ def judge_ratio(
     marked = [share_marked(side) for side in (base, cand)]
     unsettled = max(_share_unsettled(side) for side in (base, cand))
     validity, why = grade_ratio(widen_ratio(ratio, trust), marked, apart=apart, unsettled=unsettled)
-    return replace(trust, validity=validity, reason=why)
+    alike = trust.doubt == 1 and disturbed_alike(marked, apart)
+    return replace(trust, validity=validity, reason=why, alike=alike)
+
+
+def disturbed_alike(marked: Sequence[float], apart: float) -> bool:
+    """Whether neither side was slowed, or marked, noticeably more than the other."""
+    return apart <= SPEED_RATIO and max(marked) - min(marked) <= SUSPECT_SHARE
 
 
 def grade_ratio(
@@ -143,7 +150,7 @@ def grade_ratio(
     doubts: list[tuple[bool, RatioValidity, str]] = [
         (width is None, "low", "1 trial each: no interval"),
         (width is not None and width > WIDE_RATIO, "low", "wide interval"),
-        (apart > SPEED_RATIO or max(marked) - min(marked) > SUSPECT_SHARE, "low", "not disturbed alike"),
+        (not disturbed_alike(marked, apart), "low", "not disturbed alike"),
         (ratio.n < MIN_REPETITIONS, "medium", "few trials"),
         (width is not None and width > NARROW_RATIO, "medium", "wide interval"),
         (max(marked) > SUSPECT_SHARE, "medium", f"{max(marked):.0%} of the samples disturbed"),

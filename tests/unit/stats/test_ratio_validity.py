@@ -172,6 +172,17 @@ def test_the_interval_holds_what_slowed_one_side_more() -> None:
     assert found.ratio is not None and found.ratio.low is not None and found.ratio.low < 1.02 < (found.ratio.high or 0)
 
 
+def test_a_wide_interval_beyond_the_margin_names_the_faster_one() -> None:
+    # Both sides vary alike, so that the interval is all that there is to doubt, and the verdict has it already.
+    base, cand = make_side(6.17, slowed=[1.0] * 6), make_side(2.43, slowed=[1.0] * 6, seed=1)
+    factors = (1.0, 1.8, 0.6, 1.7, 0.65, 1.2)
+    cand = [replace(m, latency_ns=[round(f * ns) for ns in m.latency_ns]) for m, f in zip(cand, factors, strict=True)]
+    found = compare_rows(make_row(base), make_row(cand))
+    assert (found.ratio_validity, found.ratio_reason) == ("low", "wide interval")
+    assert found.verdict == "faster"
+    assert found.clear
+
+
 def test_the_pairs_count_not_the_trials_of_a_side() -> None:
     assert weigh(make_side(20), make_side(5, seed=1)[:3]) == ("medium", "few trials")
 
