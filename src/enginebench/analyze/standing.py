@@ -199,8 +199,9 @@ def trust_ratio(
         return found
     trust = judge_ratio(base, cand, found.ratio, names)
     ratio, why = widen_ratio(found.ratio, trust), trust.reason
-    good = trust.validity == "good"
-    clear = (found.verdict == "faster" and (good or trust.alike)) or (not good and _leads(ratio, trust, found.margin))
+    # An interval that is merely wide has been weighed by the verdict; each pair has to say the same then.
+    good, agreed = trust.validity == "good", trust.alike and trust.least > 1
+    clear = (found.verdict == "faster" and (good or agreed)) or (not good and _leads(ratio, trust, found.margin))
     found = replace(found, clear=clear, ratio_validity=trust.validity, ratio_reason=why)
     if trust.validity == "not_given":
         return replace(
