@@ -18,7 +18,7 @@ from tempfile import TemporaryDirectory
 
 import enginebench
 from enginebench.report.run.builds import HEADINGS, list_builds, state_builds
-from enginebench.workflow import campaign
+from enginebench.runs import campaign
 
 # (model, precision, batch, builds, processes) by kind of device
 DEFAULTS = {"cuda": ("resnet50", "fp16", 32, 8, 24), "cpu": ("digits-cnn", "fp32", 1, 4, 12)}

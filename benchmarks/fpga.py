@@ -17,13 +17,13 @@ import msgspec
 import numpy as np
 
 from enginebench.core.store import encode, write_atomic
-from enginebench.fpga.board import SPEEDS_FILE, Speed, SpeedTable, read_speeds
-from enginebench.fpga.integers import requantize, split_scale
-from enginebench.fpga.latency import count_engine_cycles, count_transaction_cycles, list_sizes
-from enginebench.fpga.network import count_ideal_cycles
-from enginebench.fpga.simulation import DesignOptions
-from enginebench.fpga.synth import SEEDS, Synthesis
-from enginebench.verbs.fpga import read_model, simulate_model, synthesize_model
+from enginebench.features.fpga.board import SPEEDS_FILE, Speed, SpeedTable, read_speeds
+from enginebench.features.fpga.integers import requantize, split_scale
+from enginebench.features.fpga.latency import count_engine_cycles, count_transaction_cycles, list_sizes
+from enginebench.features.fpga.network import count_ideal_cycles
+from enginebench.features.fpga.simulation import DesignOptions
+from enginebench.features.fpga.synth import SEEDS, Synthesis
+from enginebench.features.fpga.verb import read_model, simulate_model, synthesize_model
 
 # Source of every limit: the first draft of this design, which this one must not fall behind (issue "Beyond the GPU").
 CYCLE_LIMITS = {1: 1.05, 4: 1.05, 8: 1.05, 16: 1.15}

@@ -16,18 +16,18 @@ from statistics import geometric_mean
 from msgspec import Struct
 from msgspec.structs import replace
 
-from enginebench.analyze.quantiles import median
-from enginebench.analyze.validity import HALVES_RATIO, compare_halves
-from enginebench.backends.registry import find_installed, takes
+from enginebench.stats.quantiles import median
+from enginebench.stats.validity import HALVES_RATIO, compare_halves
+from enginebench.engines.registry import find_installed, takes
 from enginebench.core.errors import EngineBenchError
 from enginebench.core.names import format_engine, parse_engine, row_id
 from enginebench.core.records import MeasureSpec, Precision, Result, Scope
 from enginebench.measure.machine import describe_machine
-from enginebench.workflow.campaign import Campaign
-from enginebench.workflow.folder import RunFolder, RunRecord, RunRequest, holds_run
-from enginebench.workflow.plan import PlannedRow, plan_rows
-from enginebench.workflow.reporting import describe_stored
-from enginebench.workflow.targets.sources import gather_sources
+from enginebench.runs.campaign import Campaign
+from enginebench.runs.folder import RunFolder, RunRecord, RunRequest, holds_run
+from enginebench.runs.plan import PlannedRow, plan_rows
+from enginebench.runs.reporting import describe_stored
+from enginebench.runs.targets.sources import gather_sources
 
 DEVICE = "cuda:0"
 # What the head parts measure in full is not measured again.
@@ -317,10 +317,10 @@ def _show_device_memory(results: Sequence[Result], row_id: str) -> str:
 
 def list_kernels(root: Path) -> None:
     """The heaviest kernels of every row of a run, each with the precision that its name was taken for."""
-    from enginebench.backends.proof.kernels import classify_kernel, record_kernels
+    from enginebench.engines.proof.kernels import classify_kernel, record_kernels
     from enginebench.models.task import sample_feeds
-    from enginebench.workflow.child.opening import open_for
-    from enginebench.workflow.folder import read_results
+    from enginebench.runs.child.opening import open_for
+    from enginebench.runs.folder import read_results
 
     folder = RunFolder(root)
     for result in read_results(root)[1]:

@@ -15,7 +15,7 @@ import sys
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from enginebench.backends.registry import open_backend, probe
+from enginebench.engines.registry import open_backend, probe
 from enginebench.core.errors import BackendUnavailable
 from enginebench.core.feeds import random_feeds
 from enginebench.core.records import Artifact, EngineSpec, TensorSpec

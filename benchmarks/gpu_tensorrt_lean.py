@@ -20,9 +20,9 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
-from enginebench.backends.tensorrt.library import import_tensorrt, is_lean
+from enginebench.engines.backends.tensorrt.library import import_tensorrt, is_lean
 
-from enginebench.backends.registry import open_backend, probe
+from enginebench.engines.registry import open_backend, probe
 from enginebench.core.errors import ArtifactError, BackendUnavailable
 from enginebench.core.records import Artifact, EngineSpec
 from enginebench.core.store import hash_files
@@ -51,7 +51,7 @@ def find_lean() -> Any:
 
 def list_missing_names(lean: Any) -> list[str]:
     """Names that our engine's files use of TensorRT and the lean runtime lacks."""
-    folder = Path(importlib.util.find_spec("enginebench.backends.tensorrt").submodule_search_locations[0])  # type: ignore[union-attr,index]
+    folder = Path(importlib.util.find_spec("enginebench.engines.backends.tensorrt").submodule_search_locations[0])  # type: ignore[union-attr,index]
     used = set()
     for path in sorted(folder.glob("*.py")):
         if path.name == "rtx.py":  # of another library

@@ -18,8 +18,8 @@ from typing import Any
 
 import numpy as np
 
-from enginebench.analyze.load.capacity import CapacitySearch
-from enginebench.analyze.load.queueing import (
+from enginebench.stats.capacity import CapacitySearch
+from enginebench.stats.queueing import (
     Limit,
     LoadPoint,
     Stamps,
@@ -31,15 +31,15 @@ from enginebench.analyze.load.queueing import (
 from enginebench.core.errors import EngineBenchError
 from enginebench.core.names import parse_engine, parse_precision
 from enginebench.core.records import Artifact, EngineSpec
-from enginebench.measure.arrivals import MemoryBoard, schedule_poisson
-from enginebench.measure.simulated import simulate
-from enginebench.report.load.document import LoadDocument, LoadSettings, describe_row
+from enginebench.features.load.arrivals import MemoryBoard, schedule_poisson
+from enginebench.features.load.simulated import simulate
+from enginebench.features.load.document import LoadDocument, LoadSettings, describe_row
 from enginebench.report.progress import PlainReporter
-from enginebench.verbs.load import load_target, make_request
-from enginebench.workflow.child.jobs import ServeJob
-from enginebench.workflow.probe import Plan
-from enginebench.workflow.rates import Bench, Prober, name_row
-from enginebench.workflow.request import Shared
+from enginebench.features.load.verb import load_target, make_request
+from enginebench.runs.child.jobs import ServeJob
+from enginebench.features.load.probe import Plan
+from enginebench.features.load.rates import Bench, Prober, name_row
+from enginebench.runs.request import Shared
 
 SERVICE_S = 0.005
 SERVICE_NS = 5_000_000

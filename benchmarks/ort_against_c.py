@@ -31,7 +31,7 @@ import onnxruntime
 from msgspec import Struct, to_builtins
 from scipy import stats
 
-from enginebench.backends.onnxruntime.ort import DTYPES, OrtBackend
+from enginebench.engines.backends.onnxruntime.ort import DTYPES, OrtBackend
 from enginebench.core.feeds import concrete_shape, random_feeds
 from enginebench.core.protocols import Engine
 from enginebench.core.records import Artifact, EngineSpec, MeasureSpec, TensorSpec

@@ -25,9 +25,9 @@ import numpy as np
 OURS = """
 import sys
 from pathlib import Path
-from enginebench.analyze.trtexec.times import select_timed, summarize_trace
-from enginebench.analyze.trtexec.trace import read_trace
-from enginebench.report.trtexec.files import write_times
+from enginebench.features.trtexec.times import select_timed, summarize_trace
+from enginebench.features.trtexec.trace import read_trace
+from enginebench.features.trtexec.files import write_times
 path, out = Path(sys.argv[1]), Path(sys.argv[2])
 trace = read_trace(path)
 document = summarize_trace(trace, path, warmup_ms=0)

@@ -13,8 +13,8 @@ import sys
 from collections.abc import Iterator
 
 import enginebench
-from enginebench.analyze.limits.layers import EngineLayerTime, EngineProfileDocument
-from enginebench.backends.registry import find_installed
+from enginebench.stats.layers import EngineLayerTime, EngineProfileDocument
+from enginebench.engines.registry import find_installed
 from enginebench.core.errors import EngineBenchError
 
 GPU_ENGINES = (

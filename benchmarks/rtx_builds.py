@@ -92,7 +92,7 @@ def build_once(graph: Path, capability: str, folder: str) -> Row:
     from enginebench.core.errors import EngineBenchError
     from enginebench.core.records import EngineSpec
     from enginebench.models.onnx.source import read_onnx
-    from enginebench.workflow.child.opening import open_for
+    from enginebench.runs.child.opening import open_for
 
     spec = EngineSpec(
         backend="tensorrt-rtx",

@@ -25,11 +25,11 @@ from statistics import geometric_mean
 
 from msgspec.structs import replace
 
-from enginebench.analyze.headline import Headline
-from enginebench.analyze.quantiles import median
-from enginebench.analyze.ranking import rank_results
-from enginebench.analyze.standing import compare_rows
-from enginebench.analyze.summary import share_marked
+from enginebench.stats.headline import Headline
+from enginebench.stats.quantiles import median
+from enginebench.stats.ranking import rank_results
+from enginebench.stats.standing import compare_rows
+from enginebench.stats.summary import share_marked
 from enginebench.core.records import Measurement, Result
 from enginebench.core.store import read_result
 

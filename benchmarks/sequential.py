@@ -23,9 +23,9 @@ from typing import NamedTuple
 import numpy as np
 from msgspec.structs import replace
 
-from enginebench.analyze.compare import Comparison, compare_apart, find_level, keep_median, list_open
-from enginebench.analyze.intervals import measure_spread
-from enginebench.analyze.standing import compare_rows, find_setting
+from enginebench.stats.compare import Comparison, compare_apart, find_level, keep_median, list_open
+from enginebench.stats.intervals import measure_spread
+from enginebench.stats.standing import compare_rows, find_setting
 from enginebench.core.limits import LEVELS, MARGIN, MOST
 from enginebench.core.records import EngineSpec, Estimate, Measurement, MeasureSpec, Result
 from enginebench.core.store import read_result

@@ -24,7 +24,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from enginebench.analyze.search.race import Final, Race
+from enginebench.features.tune.race import Final, Race
 
 CANDIDATES = [f"{engine}:{setting}" for setting in range(8) for engine in ("a", "b", "c")]
 DEFAULTS = CANDIDATES[:3]

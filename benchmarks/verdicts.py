@@ -18,8 +18,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from enginebench.analyze.compare import compare, compare_apart
-from enginebench.analyze.summary import estimate_p50, estimate_percentile
+from enginebench.stats.compare import compare, compare_apart
+from enginebench.stats.summary import estimate_p50, estimate_percentile
 from enginebench.core.records import Measurement
 
 MEDIAN_NS = 1e7

@@ -30,7 +30,7 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 # A worker holds millions of objects that stay: PyTorch, and thousands of tests. Looking for garbage among them took a
-# sixth of the collection; children do the same (`workflow/child/__main__.py: GC_THRESHOLD`).
+# sixth of the collection; children do the same (`runs/child/__main__.py: GC_THRESHOLD`).
 gc.set_threshold(100_000, 50, 50)
 
 # The ceilings of whoever runs the tests are not theirs to judge rows by.

@@ -30,8 +30,8 @@ from enginebench.report.run.remarks import list_warnings
 from enginebench.report.run.rows import Row, RunDocument
 from enginebench.report.run.sections import format_answer, list_facts, list_others, list_tables
 from enginebench.report.table import Section, make_notes
-from enginebench.workflow.folder import RunFolder, read_results
-from enginebench.workflow.reporting import describe_stored
+from enginebench.runs.folder import RunFolder, read_results
+from enginebench.runs.reporting import describe_stored
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGE = ROOT / "docs" / "results.md"

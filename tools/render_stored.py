@@ -26,8 +26,8 @@ from enginebench.report.run.head import format_lines
 from enginebench.report.run.rows import Row, RunDocument
 from enginebench.report.run.sections import list_report, list_sections
 from enginebench.report.terminal import print_sections
-from enginebench.workflow.folder import read_results
-from enginebench.workflow.reporting import describe_stored
+from enginebench.runs.folder import read_results
+from enginebench.runs.reporting import describe_stored
 
 ROOT = Path(__file__).resolve().parent.parent
 GOLDEN = ROOT / "tests" / "data" / "stored"

@@ -12,8 +12,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from enginebench.api.benches import Bench
-    from enginebench.api.runs import Run
+    from enginebench.verbs.benches import Bench
+    from enginebench.verbs.runs import Run
     from enginebench.core.errors import (
         ArtifactError,
         BackendUnavailable,
@@ -34,32 +34,32 @@ if TYPE_CHECKING:
     from enginebench.verbs.accuracy import accuracy
     from enginebench.verbs.baseline import list_baselines, remove_baseline, save_baseline
     from enginebench.verbs.bench import bench
-    from enginebench.verbs.bisect import bisect
-    from enginebench.verbs.budget import budget
+    from enginebench.features.versions.bisect import bisect
+    from enginebench.features.fpga.budget_verb import budget
     from enginebench.verbs.build import build
     from enginebench.verbs.calibrate import calibrate
-    from enginebench.verbs.deliver import deliver
+    from enginebench.features.deliver.verb import deliver
     from enginebench.verbs.diff import diff
     from enginebench.verbs.doctor import doctor
     from enginebench.verbs.drift import drift
-    from enginebench.verbs.env import list_environments, make_environment, remove_environment
+    from enginebench.features.versions.env import list_environments, make_environment, remove_environment
     from enginebench.verbs.export import export
     from enginebench.verbs.history import history
     from enginebench.verbs.infer import infer
-    from enginebench.verbs.load import load
+    from enginebench.features.load.verb import load
     from enginebench.verbs.models import list_models
-    from enginebench.verbs.parse import parse_layers, parse_log, parse_profile, parse_times
+    from enginebench.features.trtexec.verb import parse_layers, parse_log, parse_profile, parse_times
     from enginebench.verbs.profile import profile
     from enginebench.verbs.quantize import quantize
     from enginebench.verbs.read import read
     from enginebench.verbs.report import write_report
-    from enginebench.verbs.roofline import roofline
+    from enginebench.features.roofline.verb import roofline
     from enginebench.verbs.run import run
     from enginebench.verbs.stages import stages
-    from enginebench.verbs.sweep import sweep
-    from enginebench.verbs.tune import tune
-    from enginebench.workflow.targets.loading import load_engine
-    from enginebench.workflow.trust import allow_code
+    from enginebench.features.sweep.verb import sweep
+    from enginebench.features.tune.verb import tune
+    from enginebench.runs.targets.loading import load_engine
+    from enginebench.runs.trust import allow_code
 
 __version__ = "0.1.0"
 
@@ -123,15 +123,15 @@ __all__ = [  # a test holds it to that of the room
 # Where names lie that are neither errors nor functions of a verb of that name.
 _HOMES = {
     "core.records": ("Result",),
-    "workflow.targets.loading": ("load_engine",),
-    "workflow.trust": ("allow_code",),
-    "api.benches": ("Bench",),
-    "verbs.env": ("list_environments", "make_environment", "remove_environment"),
+    "runs.targets.loading": ("load_engine",),
+    "runs.trust": ("allow_code",),
+    "verbs.benches": ("Bench",),
+    "features.versions.env": ("list_environments", "make_environment", "remove_environment"),
     "verbs.models": ("list_models",),
-    "api.runs": ("Run",),
+    "verbs.runs": ("Run",),
     "verbs.report": ("write_report",),
     "verbs.baseline": ("list_baselines", "remove_baseline", "save_baseline"),
-    "verbs.parse": ("parse_layers", "parse_log", "parse_profile", "parse_times"),
+    "features.trtexec.verb": ("parse_layers", "parse_log", "parse_profile", "parse_times"),
 }
 
 
@@ -140,7 +140,9 @@ def __getattr__(name: str) -> object:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     from importlib import import_module
 
-    usual = f"verbs.{name}" if name.islower() else "core.errors"
+    from enginebench.features import find_verb
+
+    usual = find_verb(name) if name.islower() else "core.errors"
     home = next((home for home, names in _HOMES.items() if name in names), usual)
     value: object = getattr(import_module(f"enginebench.{home}"), name)
     globals()[name] = value

@@ -20,6 +20,7 @@ import click
 from enginebench import __version__
 from enginebench.core.errors import ArtifactError, EngineBenchError, UsageError
 from enginebench.core.text import clean_lines
+from enginebench.features import find_verb
 
 if TYPE_CHECKING:
     from msgspec import Struct
@@ -64,7 +65,7 @@ SENTENCES = {
     "parse": "Read the logs, times, profiles and layers of trtexec 8 to 11.",
 }
 # verb -> (its file, which is imported when it is called; what it does)
-VERBS = {verb: (f"enginebench.verbs.{verb}", sentence) for verb, sentence in SENTENCES.items()}
+VERBS = {verb: (f"enginebench.{find_verb(verb)}", sentence) for verb, sentence in SENTENCES.items()}
 
 
 class LazyGroup(click.Group):
@@ -274,7 +275,7 @@ def tables(list_sections: Callable[[D], Sequence[Section]]) -> Callable[[D, Cons
 
 def write(document: Struct, out: str | None, write_all: Callable[[Path], list[Path]]) -> Path | None:
     """Writes one JSON file, or all files into a folder; the paths go to stderr. The folder, if it was one."""
-    from enginebench.report.trtexec.files import write_document
+    from enginebench.features.trtexec.files import write_document
 
     if out is None:
         return None

@@ -23,7 +23,7 @@ from msgspec.structs import replace
 from enginebench.core.errors import UsageError
 from enginebench.core.limits import MARGIN
 from enginebench.core.records import Cache, Scope, Task
-from enginebench.workflow.request import DEFAULT_ENGINES
+from enginebench.runs.request import DEFAULT_ENGINES
 
 F = TypeVar("F", bound=Callable[..., Any])
 S = TypeVar("S", bound=Struct)
@@ -279,7 +279,7 @@ class Printed(TypedDict, total=False):
 
 
 def _allow(names: Sequence[str]) -> None:
-    from enginebench.workflow.trust import allow_code
+    from enginebench.runs.trust import allow_code
 
     allow_code(*names)
 

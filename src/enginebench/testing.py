@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from msgspec.structs import replace
 
-from enginebench.backends.registry import find_entry, open_backend
+from enginebench.engines.registry import find_entry, open_backend
 from enginebench.core.entry import Entry
 from enginebench.core.errors import ArtifactError, BackendUnavailable, EngineBenchError, FeedError, UsageError
 from enginebench.core.feeds import random_feeds

@@ -14,13 +14,13 @@ from enginebench.core.names import row_id
 from enginebench.core.records import Artifact, EngineSpec, FileHash, Gpu, Machine, MeasureSpec, Result
 from enginebench.measure.machine import describe_machine
 from enginebench.models.onnx.source import read_packaged_onnx
-from enginebench.workflow import beside, campaign
-from enginebench.workflow.beside import split_runs
-from enginebench.workflow.campaign import Campaign
-from enginebench.workflow.child.isolate import Child, Work, wait_until_sure
-from enginebench.workflow.child.jobs import PrepareJob
-from enginebench.workflow.folder import RunFolder
-from enginebench.workflow.plan import PlannedRow
+from enginebench.runs import beside, campaign
+from enginebench.runs.beside import split_runs
+from enginebench.runs.campaign import Campaign
+from enginebench.runs.child.isolate import Child, Work, wait_until_sure
+from enginebench.runs.child.jobs import PrepareJob
+from enginebench.runs.folder import RunFolder
+from enginebench.runs.plan import PlannedRow
 from reporters import Silent
 
 GRAPH = read_packaged_onnx("digits-mlp")

@@ -14,10 +14,10 @@ from enginebench.core.names import row_id
 from enginebench.core.records import EngineSpec, MeasureSpec
 from enginebench.measure.machine import describe_machine
 from enginebench.models.onnx.source import read_packaged_onnx
-from enginebench.workflow.campaign import Campaign
-from enginebench.workflow.child import places
-from enginebench.workflow.folder import RunFolder
-from enginebench.workflow.plan import PlannedRow
+from enginebench.runs.campaign import Campaign
+from enginebench.runs.child import places
+from enginebench.runs.folder import RunFolder
+from enginebench.runs.plan import PlannedRow
 from reporters import Silent
 
 SITE = Path(sysconfig.get_path("purelib"))

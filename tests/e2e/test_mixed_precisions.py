@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from enginebench.core.names import name_mix
-from enginebench.workflow.search import mixed
+from enginebench.features.tune import mixed
 from mixed_search import search
 
 __all__ = ["search"]

@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from enginebench.backends import registry
+from enginebench.engines import registry
 from enginebench.core.errors import BackendUnavailable, UsageError
 from enginebench.core.records import EngineSpec
 from enginebench.models.zoo import DATA_DIR

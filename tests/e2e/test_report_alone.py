@@ -14,7 +14,7 @@ from stored_run import make_results, write_run
 @pytest.fixture(autouse=True)
 def cached_bundle(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
     """A small stand-in for the chart bundle, which takes seconds to make; the browser tests use the real one."""
-    monkeypatch.setattr("enginebench.workflow.reporting.load_bundle", lambda: "window.vegaEmbed = null;")
+    monkeypatch.setattr("enginebench.runs.reporting.load_bundle", lambda: "window.vegaEmbed = null;")
 
 
 @pytest.fixture

@@ -29,14 +29,14 @@ from enginebench.core.errors import ArtifactError, ChildFailed, EngineBenchError
 from enginebench.core.records import MeasureSpec, Result
 from enginebench.core.store import write_atomic
 from enginebench.measure import reference
-from enginebench.workflow import campaign, main_job
-from enginebench.workflow.child.jobs import MeasureJob, PrepareJob
-from enginebench.workflow.child.perform import sources as perform_sources
-from enginebench.workflow.folder import RunFolder, RunRequest, read_results
-from enginebench.workflow.main_job import run_model
-from enginebench.workflow.plan import PlannedRow
-from enginebench.workflow.reporting import describe_stored
-from enginebench.workflow.targets import sources
+from enginebench.runs import campaign, main_job
+from enginebench.runs.child.jobs import MeasureJob, PrepareJob
+from enginebench.runs.child.perform import sources as perform_sources
+from enginebench.runs.folder import RunFolder, RunRequest, read_results
+from enginebench.runs.main_job import run_model
+from enginebench.runs.plan import PlannedRow
+from enginebench.runs.reporting import describe_stored
+from enginebench.runs.targets import sources
 from processes import environment
 from reporters import Silent
 

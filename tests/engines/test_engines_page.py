@@ -12,15 +12,15 @@ import pytest
 from msgspec.structs import replace
 
 from boards import NumberBoard
-from enginebench.backends.registry import ENTRIES, open_backend, takes
+from enginebench.engines.registry import ENTRIES, open_backend, takes
 from enginebench.core.errors import BackendUnavailable
 from enginebench.core.names import parse_precision
 from enginebench.core.records import Artifact, Availability, EngineSpec, Precision
 from enginebench.core.store import hash_files
 from enginebench.models.onnx.source import read_onnx
 from enginebench.models.zoo import DATA_DIR
-from enginebench.workflow.folder import RunRequest
-from enginebench.workflow.plan import list_transforms, plan_rows
+from enginebench.runs.folder import RunRequest
+from enginebench.runs.plan import list_transforms, plan_rows
 from intel import skip_without_provider
 from pages import Table, find_section, find_tables, read_page
 

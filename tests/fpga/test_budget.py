@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from enginebench.core.errors import UsageError
-from enginebench.fpga.budget import BudgetSpec, Transfer, compute_budget
-from enginebench.fpga.links import parse_link
+from enginebench.features.fpga.budget import BudgetSpec, Transfer, compute_budget
+from enginebench.features.fpga.links import parse_link
 
 # 64 bytes in, 10 out, at 100,000 bytes/s: 0.64 ms and 0.1 ms.
 PLAIN = BudgetSpec(

@@ -9,7 +9,7 @@ from msgspec.structs import replace
 from enginebench.core.errors import ParseError, UsageError
 from enginebench.core.records import Block, EngineSpec, Measurement, MeasureSpec, Result
 from enginebench.core.store import encode
-from enginebench.verbs.budget import command
+from enginebench.features.fpga.budget_verb import command
 
 LINK = ["--bytes-in", "64", "--bytes-out", "10", "--link", "1e5"]
 

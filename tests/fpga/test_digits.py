@@ -3,11 +3,11 @@
 import pytest
 
 from chains import run_ort
-from enginebench.fpga.latency import count_transaction_cycles
-from enginebench.fpga.onnx_reader import read_network
-from enginebench.fpga.simulation import DesignOptions, simulate_inferences
+from enginebench.features.fpga.latency import count_transaction_cycles
+from enginebench.features.fpga.onnx_reader import read_network
+from enginebench.features.fpga.simulation import DesignOptions, simulate_inferences
 from enginebench.models.task import feed_digits, load_digits
-from enginebench.verbs.fpga import find_differences, quantize_default
+from enginebench.features.fpga.verb import find_differences, quantize_default
 
 
 @pytest.fixture(scope="module")

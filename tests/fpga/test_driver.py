@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 
 from enginebench.core.errors import BackendUnavailable, FeedError, MeasurementError
-from enginebench.fpga import waves
-from enginebench.fpga.compiled import CompiledDevice, compile_device
-from enginebench.fpga.driver import Board, SerialLine, describe_status
-from enginebench.fpga.frames import INFO_FORMAT, Status, pack_answer
-from enginebench.fpga.gateware.device import Device
+from enginebench.features.fpga import waves
+from enginebench.features.fpga.compiled import CompiledDevice, compile_device
+from enginebench.features.fpga.driver import Board, SerialLine, describe_status
+from enginebench.features.fpga.frames import INFO_FORMAT, Status, pack_answer
+from enginebench.features.fpga.gateware.device import Device
 from networks import draw_inputs, make_network
 
 SMALL = make_network((6, 5, 3), bits=16)

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from enginebench.core.errors import ParseError
-from enginebench.fpga.frames import (
+from enginebench.features.fpga.frames import (
     CYCLES_FORMAT,
     INFO_FORMAT,
     Answer,

@@ -3,7 +3,7 @@
 import pytest
 
 from enginebench.core.errors import UsageError
-from enginebench.fpga.links import NAMED, parse_link
+from enginebench.features.fpga.links import NAMED, parse_link
 
 
 @pytest.mark.parametrize(

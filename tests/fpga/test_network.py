@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from enginebench.core.errors import FeedError, ModelError, UsageError
-from enginebench.fpga.network import Quantization, count_ideal_cycles, fit_multipliers, make_layer
+from enginebench.features.fpga.network import Quantization, count_ideal_cycles, fit_multipliers, make_layer
 from networks import draw_inputs, make_network
 
 

@@ -7,7 +7,7 @@ from onnx import helper
 
 from chains import SCALES, run_ort, write_chain
 from enginebench.core.errors import ModelError, ParseError
-from enginebench.fpga.onnx_reader import read_network
+from enginebench.features.fpga.onnx_reader import read_network
 
 INPUTS = np.random.default_rng(3).random((2000, 6), dtype=np.float32)
 

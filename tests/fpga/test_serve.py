@@ -5,11 +5,11 @@ import threading
 import numpy as np
 import pytest
 
-from enginebench.fpga.compiled import CompiledDevice, compile_device
-from enginebench.fpga.driver import open_board
-from enginebench.fpga.frames import Command, pack_request, split_answers
-from enginebench.fpga.gateware.device import Device
-from enginebench.fpga.serve import DIVISOR, PacedDevice, serve_terminal
+from enginebench.features.fpga.compiled import CompiledDevice, compile_device
+from enginebench.features.fpga.driver import open_board
+from enginebench.features.fpga.frames import Command, pack_request, split_answers
+from enginebench.features.fpga.gateware.device import Device
+from enginebench.features.fpga.serve import DIVISOR, PacedDevice, serve_terminal
 from networks import draw_inputs, make_network
 
 SMALL = make_network((6, 5, 3), bits=16)

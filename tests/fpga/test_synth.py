@@ -6,12 +6,12 @@ import shutil
 import pytest
 
 from enginebench.core.errors import BackendUnavailable, ParseError, UsageError
-from enginebench.fpga import synth
-from enginebench.fpga.compiled import convert_rtlil
-from enginebench.fpga.gateware.device import Device
-from enginebench.fpga.gateware.uart import Echo
-from enginebench.fpga.synth import count_cells, explain_misfit, find_part, read_fmax, read_utilization, synthesize
-from enginebench.fpga.toolchain import convert_verilog, run_tool
+from enginebench.features.fpga import synth
+from enginebench.features.fpga.compiled import convert_rtlil
+from enginebench.features.fpga.gateware.device import Device
+from enginebench.features.fpga.gateware.uart import Echo
+from enginebench.features.fpga.synth import count_cells, explain_misfit, find_part, read_fmax, read_utilization, synthesize
+from enginebench.features.fpga.toolchain import convert_verilog, run_tool
 from networks import make_network
 
 REPORT = {

@@ -18,10 +18,10 @@ from msgspec.structs import replace
 from enginebench.core.errors import ChildFailed, EngineBenchError
 from enginebench.door import main
 from enginebench.measure import loop
-from enginebench.workflow import campaign
-from enginebench.workflow.child.jobs import Answer, Job, MeasureJob, PreloadJob, PrepareJob
-from enginebench.workflow.child.perform import measure as perform_measure
-from enginebench.workflow.targets import sources
+from enginebench.runs import campaign
+from enginebench.runs.child.jobs import Answer, Job, MeasureJob, PreloadJob, PrepareJob
+from enginebench.runs.child.perform import measure as perform_measure
+from enginebench.runs.targets import sources
 from processes import Cli, environment
 
 

@@ -11,12 +11,12 @@ from typing import Any, TypeVar
 
 import pytest
 
-from enginebench.backends.fake import FakeBackend, FakeClock
+from enginebench.engines.fake import FakeBackend, FakeClock
 from enginebench.measure import loop, machine, reference, watch
-from enginebench.workflow import main_job
-from enginebench.workflow.child.jobs import Job
-from enginebench.workflow.child.perform import build, measure
-from enginebench.workflow.fleet import group
+from enginebench.runs import main_job
+from enginebench.runs.child.jobs import Job
+from enginebench.runs.child.perform import build, measure
+from enginebench.features.sweep import group
 from in_process import Children
 
 T = TypeVar("T")

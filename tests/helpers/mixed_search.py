@@ -5,14 +5,14 @@ from __future__ import annotations
 import pytest
 
 from enginebench.core.records import MeasureSpec
-from enginebench.workflow.folder import RunFolder, RunRequest
-from enginebench.workflow.search.mixed import (
+from enginebench.runs.folder import RunFolder, RunRequest
+from enginebench.features.tune.mixed import (
     MixedProposer,
 )
-from enginebench.workflow.search.records import SearchRequest
-from enginebench.workflow.search.rows import Rows
-from enginebench.workflow.search.space import list_arms
-from enginebench.workflow.targets.sources import gather_sources
+from enginebench.features.tune.records import SearchRequest
+from enginebench.features.tune.rows import Rows
+from enginebench.features.tune.space import list_arms
+from enginebench.runs.targets.sources import gather_sources
 from reporters import Silent
 
 

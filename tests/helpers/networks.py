@@ -5,7 +5,7 @@ from itertools import pairwise
 import numpy as np
 from amaranth.sim import Simulator
 
-from enginebench.fpga.network import Network, Quantization, fit_multipliers, make_layer
+from enginebench.features.fpga.network import Network, Quantization, fit_multipliers, make_layer
 
 
 def make_network(sizes=(64, 32, 10), seed=0, *, bits=32, rounding="half_even", zero_points=(3, -128, 30), relu=True,

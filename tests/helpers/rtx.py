@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from enginebench.backends.registry import find_installed
+from enginebench.engines.registry import find_installed
 from processes import ROOT, environment
 
 FOUND = find_installed("tensorrt-rtx")
@@ -76,7 +76,7 @@ def answer(folder: str, path: str, precision: Any, options: dict[str, str]) -> d
     from enginebench.core.errors import EngineBenchError
     from enginebench.core.records import EngineSpec
     from enginebench.models.onnx.source import read_onnx
-    from enginebench.workflow.child.opening import build_graph, open_for
+    from enginebench.runs.child.opening import build_graph, open_for
 
     spec = EngineSpec(backend="tensorrt-rtx", device="cuda:0", precision=precision, options=options)
     try:

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from enginebench.backends.registry import open_backend, takes
+from enginebench.engines.registry import open_backend, takes
 from enginebench.core.records import Artifact, EngineSpec
 from enginebench.testing import INPUT, OUTPUT, expect_scores, make_module, make_weights, save_network
 

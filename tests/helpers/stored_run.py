@@ -18,8 +18,8 @@ if __name__ == "__main__":
 
 from enginebench.core.records import Block, Caveat, LayerTime, Measurement, Result, StageTime
 from enginebench.core.store import encode
-from enginebench.report.tune.document import TuneDocument, TuneRef
-from enginebench.workflow.folder import TUNE_FILE, RunFolder, RunRecord, RunRequest
+from enginebench.features.tune.document import TuneDocument, TuneRef
+from enginebench.runs.folder import TUNE_FILE, RunFolder, RunRecord, RunRequest
 from samples import make_drift, make_machine, make_measurements, make_result
 
 # Names that a model, an engine option, a layer or a log could carry.

@@ -7,9 +7,9 @@ from typing import Any, get_args
 
 from hypothesis import strategies as st
 
-from enginebench.analyze.drift import default_limits
-from enginebench.analyze.effective import judge_precision
-from enginebench.analyze.metrics.scores import estimate_share
+from enginebench.stats.drift import default_limits
+from enginebench.stats.effective import judge_precision
+from enginebench.stats.metrics.scores import estimate_share
 from enginebench.core.precisions import OTHER, REORDER, UNKNOWN
 from enginebench.core.records import (
     Block,

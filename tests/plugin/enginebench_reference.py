@@ -3,7 +3,7 @@
 from contextlib import AbstractContextManager
 from importlib.metadata import version
 
-from enginebench.backends.request import check_request, check_state
+from enginebench.engines.request import check_request, check_state
 from enginebench.core.entry import Entry
 from enginebench.core.feeds import check_feeds
 from enginebench.core.records import Availability

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from enginebench.backends.fake import project_feeds
+from enginebench.engines.fake import project_feeds
 from enginebench.models.task import feed_digits, load_digits
 from enginebench.models.zoo import DATA_DIR
 from enginebench.testing import CHECKS, INPUT, OUTPUT, open_case

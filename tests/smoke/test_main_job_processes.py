@@ -8,8 +8,8 @@ from typing import Any
 from msgspec.structs import replace
 
 from enginebench.core.records import MeasureSpec, Result
-from enginebench.workflow.folder import RunRecord, RunRequest, read_results
-from enginebench.workflow.main_job import run_model
+from enginebench.runs.folder import RunRecord, RunRequest, read_results
+from enginebench.runs.main_job import run_model
 from reporters import Silent
 
 REQUEST = RunRequest(

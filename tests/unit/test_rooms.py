@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from enginebench.backends.registry import ENTRIES
+from enginebench.engines.registry import ENTRIES
 from processes import ROOT
 from rooms import PAGE, SOURCE, Floor, find_faults, find_imports, list_rooms, read_drawing, read_floor
 

@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from msgspec import Struct
 from msgspec.structs import replace
 
-from enginebench.analyze.compare import NOUNS, Comparison
-from enginebench.analyze.diff import gate_sides, hold_answers
-from enginebench.analyze.standing import compare_rows, weigh
+from enginebench.stats.compare import NOUNS, Comparison
+from enginebench.stats.diff import gate_sides, hold_answers
+from enginebench.stats.standing import compare_rows, weigh
 from enginebench.core.limits import MARGIN
 from enginebench.core.records import Result
 from enginebench.report.numbers import format_range

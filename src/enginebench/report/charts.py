@@ -21,7 +21,7 @@ from enginebench.report.numbers import format_significant
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from enginebench.analyze.trtexec.records import EngineLayer, LayersDocument, ProfileDocument
+    from enginebench.stats.layer_records import EngineLayer, LayersDocument, ProfileDocument
 
     Floats = NDArray[np.float64]
 

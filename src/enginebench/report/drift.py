@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from msgspec import Struct
 
-from enginebench.analyze.drift import LIMITS, SampleDrift
+from enginebench.stats.drift import LIMITS, SampleDrift
 from enginebench.core.caveats import format_caveat
 from enginebench.core.records import Caveat, EngineSpec, OutputDrift
 from enginebench.core.text import count_of

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Protocol
 
-from enginebench.analyze.metrics.scores import find_score
-from enginebench.analyze.metrics.tasks import name_metric
+from enginebench.stats.metrics.scores import find_score
+from enginebench.stats.metrics.tasks import name_metric
 from enginebench.core.records import Estimate, Score
 from enginebench.report.numbers import format_significant
 

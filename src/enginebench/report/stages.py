@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from operator import attrgetter
 
-from enginebench.analyze.stages import StagesDocument
+from enginebench.stats.stages import StagesDocument
 from enginebench.core.caveats import format_caveat
 from enginebench.core.text import count_of
 from enginebench.report.numbers import format_significant

@@ -8,10 +8,10 @@ from typing import Annotated, Unpack
 from msgspec.structs import replace
 
 from enginebench import door
-from enginebench.analyze.diff import tell_loss
-from enginebench.analyze.metrics.scores import find_score, find_value, loses_too_much
-from enginebench.api.given import read_metrics, share, take_side, to_text
-from enginebench.api.progress import open_progress
+from enginebench.stats.diff import tell_loss
+from enginebench.stats.metrics.scores import find_score, find_value, loses_too_much
+from enginebench.verbs.given import read_metrics, share, take_side, to_text
+from enginebench.verbs.progress import open_progress
 from enginebench.core.caveats import make_caveat
 from enginebench.core.errors import GateFailed, UsageError
 from enginebench.core.records import Caveat
@@ -19,14 +19,14 @@ from enginebench.models.precision.calibration_data import explain_unlabelled
 from enginebench.models.zoo import BUILTIN, TIMM_PREFIX
 from enginebench.options import InputSize, Judging, Modules, Opt, PathLike, Printed, Shared, Side, Trusting, verb
 from enginebench.report.accuracy import AccuracyDocument, list_accuracy, tell_nonfinite
-from enginebench.workflow.child.isolate import child_environment, run_child
-from enginebench.workflow.child.jobs import AnswerJob, Labelled, LabelledAnswer
-from enginebench.workflow.lock import lock_devices
-from enginebench.workflow.progress import Reporter
-from enginebench.workflow.request import choose_drop
-from enginebench.workflow.scoring import choose_metrics, open_metrics, score_file
-from enginebench.workflow.targets.scratch import open_scratch
-from enginebench.workflow.targets.sides import MadeSources, OpenSide, SideRequest, check_side, choose_step, open_side
+from enginebench.runs.child.isolate import child_environment, run_child
+from enginebench.runs.child.jobs import AnswerJob, Labelled, LabelledAnswer
+from enginebench.runs.lock import lock_devices
+from enginebench.runs.progress import Reporter
+from enginebench.runs.request import choose_drop
+from enginebench.runs.scoring import choose_metrics, open_metrics, score_file
+from enginebench.runs.targets.scratch import open_scratch
+from enginebench.runs.targets.sides import MadeSources, OpenSide, SideRequest, check_side, choose_step, open_side
 
 # 50,000 images of ImageNet take hours on a slow engine and are worth waiting for.
 ACCURACY_TIMEOUT_S = 6 * 3600.0

@@ -15,9 +15,9 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from enginebench import door
-from enginebench.analyze.diff import diff_results
-from enginebench.api.benches import Bench
-from enginebench.api.given import (
+from enginebench.stats.diff import diff_results
+from enginebench.verbs.benches import Bench
+from enginebench.verbs.given import (
     choose_batches,
     choose_root,
     name_environments,
@@ -26,10 +26,10 @@ from enginebench.api.given import (
     take_model,
     take_side,
 )
-from enginebench.api.progress import open_progress
-from enginebench.api.runs import note_folder
-from enginebench.backends.abilities import KeepsLog
-from enginebench.backends.registry import (
+from enginebench.verbs.progress import open_progress
+from enginebench.verbs.runs import note_folder
+from enginebench.engines.abilities import KeepsLog
+from enginebench.engines.registry import (
     check_options,
     find_device,
     find_entry,
@@ -38,7 +38,7 @@ from enginebench.backends.registry import (
     read_engine,
     takes,
 )
-from enginebench.bundle.reading import is_bundle
+from enginebench.runs.bundles.reading import is_bundle
 from enginebench.core.caveats import make_caveat
 from enginebench.core.errors import ArtifactError, ParseError, UsageError
 from enginebench.core.names import PLAN_SUFFIXES, parse_precision
@@ -73,20 +73,20 @@ from enginebench.report.bench import list_bench
 from enginebench.verbs.build import check_dry_run, print_dry_run
 from enginebench.verbs.diff import DiffPrinted, write_verdict
 from enginebench.verbs.dry_run import DryRun, check_command, plan_measure
-from enginebench.workflow import request as requests
-from enginebench.workflow.campaign import Campaign
-from enginebench.workflow.child.elsewhere import find_available
-from enginebench.workflow.child.places import enter
-from enginebench.workflow.folder import ARTIFACTS, RunFolder, RunRecord, RunRequest, check_request, holds_run
-from enginebench.workflow.lock import lock_devices
-from enginebench.workflow.plan import PlannedRow, list_devices, plan_rows, plan_stored, with_suffix
-from enginebench.workflow.progress import Reporter
-from enginebench.workflow.request import choose_row_batch, merge_options, name_settings, use_trtexec
-from enginebench.workflow.targets import stored as sides
-from enginebench.workflow.targets.bundles import fill_request, find_row, open_as_stored, read_target
-from enginebench.workflow.targets.sources import choose_judged, gather_sources
-from enginebench.workflow.targets.stored import parse_side
-from enginebench.workflow.targets.stored_row import Stored
+from enginebench.runs import request as requests
+from enginebench.runs.campaign import Campaign
+from enginebench.runs.child.elsewhere import find_available
+from enginebench.runs.child.places import enter
+from enginebench.runs.folder import ARTIFACTS, RunFolder, RunRecord, RunRequest, check_request, holds_run
+from enginebench.runs.lock import lock_devices
+from enginebench.runs.plan import PlannedRow, list_devices, plan_rows, plan_stored, with_suffix
+from enginebench.runs.progress import Reporter
+from enginebench.runs.request import choose_row_batch, merge_options, name_settings, use_trtexec
+from enginebench.runs.targets import stored as sides
+from enginebench.runs.targets.bundles import fill_request, find_row, open_as_stored, read_target
+from enginebench.runs.targets.sources import choose_judged, gather_sources
+from enginebench.runs.targets.stored import parse_side
+from enginebench.runs.targets.stored_row import Stored
 
 
 class BenchOptions(Modules, Timing, Shared, total=False):

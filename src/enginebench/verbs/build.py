@@ -14,10 +14,10 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from enginebench import door
-from enginebench.analyze.effective import judge_precision
-from enginebench.api.given import read_device, to_path
-from enginebench.api.progress import open_progress
-from enginebench.backends.registry import accepts, check_options, find_device, find_entry, read_engine
+from enginebench.stats.effective import judge_precision
+from enginebench.verbs.given import read_device, to_path
+from enginebench.verbs.progress import open_progress
+from enginebench.engines.registry import accepts, check_options, find_device, find_entry, read_engine
 from enginebench.core.caveats import format_caveat, make_caveat
 from enginebench.core.errors import ArtifactError, UsageError
 from enginebench.core.names import format_precision, known, parse_precision
@@ -34,14 +34,14 @@ from enginebench.verbs.dry_run import (
     quantized_path,
 )
 from enginebench.verbs.quantize import quantize
-from enginebench.workflow.child.elsewhere import find_available
-from enginebench.workflow.child.isolate import child_environment, run_child
-from enginebench.workflow.child.jobs import BuildAnswer, BuildJob, ProbeJob, Proof
-from enginebench.workflow.child.places import enter, find_place
-from enginebench.workflow.child.proving import doubt_record
-from enginebench.workflow.lock import lock_devices
-from enginebench.workflow.progress import Reporter
-from enginebench.workflow.request import merge_options
+from enginebench.runs.child.elsewhere import find_available
+from enginebench.runs.child.isolate import child_environment, run_child
+from enginebench.runs.child.jobs import BuildAnswer, BuildJob, ProbeJob, Proof
+from enginebench.runs.child.places import enter, find_place
+from enginebench.runs.child.proving import doubt_record
+from enginebench.runs.lock import lock_devices
+from enginebench.runs.progress import Reporter
+from enginebench.runs.request import merge_options
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -348,7 +348,7 @@ def judge_ranges(artifact: Artifact, calib: Path | None, calib_cache: Path | Non
     """
     from enginebench.models.precision.calibration import explain_external
     from enginebench.models.precision.calibration_data import open_arrays
-    from enginebench.workflow.child.perform.answers import check_prepared_alike
+    from enginebench.runs.child.perform.answers import check_prepared_alike
 
     if calib_cache is not None and (calib is None or calib_cache.exists()):  # else the build writes it
         return (explain_external(f"ranges come from TensorRT's cache {calib_cache.name}"),)

@@ -11,9 +11,9 @@ from typing import Annotated, TypeAlias, Unpack
 from msgspec.structs import replace
 
 from enginebench import door
-from enginebench.analyze.diff import DiffDocument, diff_results, pair_results
-from enginebench.api.given import to_path, to_text
-from enginebench.api.runs import Run
+from enginebench.stats.diff import DiffDocument, diff_results, pair_results
+from enginebench.verbs.given import to_path, to_text
+from enginebench.verbs.runs import Run
 from enginebench.core.errors import ArtifactError, GateFailed, UsageError
 from enginebench.core.records import Result
 from enginebench.core.store import write_atomic
@@ -23,10 +23,10 @@ from enginebench.report.markdown import format_sections
 from enginebench.report.run.diff import list_diff
 from enginebench.report.run.junit import format_junit
 from enginebench.verbs.accuracy import accuracy, check_labelled
-from enginebench.verbs.upgrade import diff_environments, parse_between
-from enginebench.workflow.baselines import are_neighbours, find_side, read_side
-from enginebench.workflow.folder import RunFolder, read_rows
-from enginebench.workflow.request import choose_drop
+from enginebench.features.versions.upgrade_verb import diff_environments, parse_between
+from enginebench.runs.baselines import are_neighbours, find_side, read_side
+from enginebench.runs.folder import RunFolder, read_rows
+from enginebench.runs.request import choose_drop
 
 Stored: TypeAlias = Run | str | os.PathLike[str]
 

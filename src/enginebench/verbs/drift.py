@@ -9,7 +9,7 @@ from typing import Annotated, Any, TypeAlias, Unpack
 from msgspec import Struct
 
 from enginebench import door
-from enginebench.analyze.drift import (
+from enginebench.stats.drift import (
     LIMITS,
     doubt_samples,
     find_exceeded,
@@ -18,9 +18,9 @@ from enginebench.analyze.drift import (
     measure_drift,
     measure_samples,
 )
-from enginebench.api.given import list_texts, share, take_side, to_path
-from enginebench.api.progress import open_progress
-from enginebench.backends.registry import accepts
+from enginebench.verbs.given import list_texts, share, take_side, to_path
+from enginebench.verbs.progress import open_progress
+from enginebench.engines.registry import accepts
 from enginebench.core.caveats import make_caveat
 from enginebench.core.errors import ArtifactError, GateFailed, UsageError
 from enginebench.core.preprocess import EXTERNAL, differ, shorten
@@ -49,12 +49,12 @@ from enginebench.options import (
     verb,
 )
 from enginebench.report.drift import DriftDocument, DriftSide, SamplesDocument, list_drift
-from enginebench.workflow.builds import cut_common
-from enginebench.workflow.child.arrays import load_arrays, save_arrays
-from enginebench.workflow.lock import lock_devices
-from enginebench.workflow.progress import Reporter
-from enginebench.workflow.targets.scratch import open_scratch
-from enginebench.workflow.targets.sides import (
+from enginebench.runs.builds import cut_common
+from enginebench.runs.child.arrays import load_arrays, save_arrays
+from enginebench.runs.lock import lock_devices
+from enginebench.runs.progress import Reporter
+from enginebench.runs.targets.scratch import open_scratch
+from enginebench.runs.targets.sides import (
     MadeSources,
     OpenSide,
     SideRequest,

@@ -7,8 +7,8 @@ from pathlib import Path
 from msgspec import Struct
 from msgspec.structs import replace
 
-from enginebench.backends.abilities import Composing
-from enginebench.backends.registry import find_entry, find_installed, open_backend
+from enginebench.engines.abilities import Composing
+from enginebench.engines.registry import find_entry, find_installed, open_backend
 from enginebench.core.errors import UsageError
 from enginebench.core.names import PLAN_SUFFIXES
 from enginebench.core.records import Artifact, EngineSpec, MeasureSpec

@@ -12,16 +12,16 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from enginebench import door
-from enginebench.api.given import check_cpu, read_axes, share, take_model
-from enginebench.api.progress import open_progress
+from enginebench.verbs.given import check_cpu, read_axes, share, take_model
+from enginebench.verbs.progress import open_progress
 from enginebench.core.caveats import format_caveat
 from enginebench.core.errors import UsageError
 from enginebench.core.names import slug
 from enginebench.core.records import Artifact
 from enginebench.models.zoo import resolve_model
 from enginebench.options import Axes, InputSize, Model, Modules, Opt, PathLike, Printed, Shared, verb
-from enginebench.workflow.child.jobs import SourceJob
-from enginebench.workflow.targets.sources import make_sources
+from enginebench.runs.child.jobs import SourceJob
+from enginebench.runs.targets.sources import make_sources
 
 if TYPE_CHECKING:
     from rich.console import Console

@@ -12,9 +12,9 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from enginebench import door
-from enginebench.api.given import share, take_model
-from enginebench.api.progress import open_progress
-from enginebench.backends.registry import find_device, find_entry, read_engine, takes
+from enginebench.verbs.given import share, take_model
+from enginebench.verbs.progress import open_progress
+from enginebench.engines.registry import find_device, find_entry, read_engine, takes
 from enginebench.core.errors import FeedError, ParseError, UsageError
 from enginebench.core.feeds import check_feeds
 from enginebench.core.records import EngineSpec, ModelSource, TensorSpec
@@ -22,13 +22,13 @@ from enginebench.core.shapes import format_shapes
 from enginebench.core.text import clean_text
 from enginebench.models.samples import name_only, resolve_given, take_sizes
 from enginebench.options import GraphEngine, Model, Modules, Opt, PathLike, Printed, Shared, verb
-from enginebench.workflow.child.arrays import load_arrays, save_arrays
-from enginebench.workflow.child.isolate import child_environment, run_child
-from enginebench.workflow.child.jobs import InferJob, SourceJob
-from enginebench.workflow.lock import lock_devices
-from enginebench.workflow.progress import Reporter
-from enginebench.workflow.targets.scratch import open_scratch
-from enginebench.workflow.targets.sources import choose_source, make_sources
+from enginebench.runs.child.arrays import load_arrays, save_arrays
+from enginebench.runs.child.isolate import child_environment, run_child
+from enginebench.runs.child.jobs import InferJob, SourceJob
+from enginebench.runs.lock import lock_devices
+from enginebench.runs.progress import Reporter
+from enginebench.runs.targets.scratch import open_scratch
+from enginebench.runs.targets.sources import choose_source, make_sources
 
 if TYPE_CHECKING:
     from rich.console import Console

@@ -14,11 +14,11 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from enginebench import door
-from enginebench.analyze.effective import judge_precision
-from enginebench.analyze.limits.layers import EngineProfileDocument, describe_profile, make_layers, make_profile
-from enginebench.api.given import share, take_model
-from enginebench.api.progress import open_progress
-from enginebench.backends.registry import find_entry
+from enginebench.stats.effective import judge_precision
+from enginebench.stats.layers import EngineProfileDocument, describe_profile, make_layers, make_profile
+from enginebench.verbs.given import share, take_model
+from enginebench.verbs.progress import open_progress
+from enginebench.engines.registry import find_entry
 from enginebench.core.errors import ChildFailed
 from enginebench.core.records import LayerProfile
 from enginebench.models.samples import find_samples
@@ -36,15 +36,15 @@ from enginebench.options import (
     Wait,
     verb,
 )
-from enginebench.workflow.child.isolate import child_environment, run_child
-from enginebench.workflow.child.jobs import ProbeJob, ProfileJob
-from enginebench.workflow.folder import ARTIFACTS, RunRequest
-from enginebench.workflow.limits import limit_layers
-from enginebench.workflow.lock import lock_devices
-from enginebench.workflow.plan import list_devices
-from enginebench.workflow.progress import Reporter
-from enginebench.workflow.targets.scratch import open_scratch
-from enginebench.workflow.targets.sources import plan_one
+from enginebench.runs.child.isolate import child_environment, run_child
+from enginebench.runs.child.jobs import ProbeJob, ProfileJob
+from enginebench.runs.folder import ARTIFACTS, RunRequest
+from enginebench.features.roofline.limits import limit_layers
+from enginebench.runs.lock import lock_devices
+from enginebench.runs.plan import list_devices
+from enginebench.runs.progress import Reporter
+from enginebench.runs.targets.scratch import open_scratch
+from enginebench.runs.targets.sources import plan_one
 
 # Importing the slowest runtimes one after the other took 10 s; ten times that is a hang.
 PROBE_TIMEOUT_S = 100.0

@@ -12,7 +12,7 @@ import click
 from msgspec.structs import replace
 
 from enginebench import door
-from enginebench.api.given import (
+from enginebench.verbs.given import (
     choose_batches,
     choose_root,
     name_environments,
@@ -25,9 +25,9 @@ from enginebench.api.given import (
     take_model,
     to_text,
 )
-from enginebench.api.progress import open_progress
-from enginebench.api.runs import Run, note_folder
-from enginebench.bundle.writing import check_free
+from enginebench.verbs.progress import open_progress
+from enginebench.verbs.runs import Run, note_folder
+from enginebench.features.deliver.writing import check_free
 from enginebench.core.errors import EngineBenchError, UsageError
 from enginebench.core.records import Result
 from enginebench.models.zoo import OBJECT
@@ -55,15 +55,15 @@ from enginebench.options import (
     verb,
 )
 from enginebench.report.run.sections import list_sections
-from enginebench.verbs.deliver import deliver, print_delivery
-from enginebench.workflow import request as requests
-from enginebench.workflow.campaign import judge_outcome, judge_precisions
-from enginebench.workflow.classes import format_top_classes
-from enginebench.workflow.folder import RunFolder, RunRecord, RunRequest, format_resume
-from enginebench.workflow.main_job import run_model
-from enginebench.workflow.progress import Reporter
-from enginebench.workflow.reporting import describe_stored, write_reports
-from enginebench.workflow.request import check_baseline, choose_drop, name_default_engines, use_trtexec
+from enginebench.features.deliver.verb import deliver, print_delivery
+from enginebench.runs import request as requests
+from enginebench.runs.campaign import judge_outcome, judge_precisions
+from enginebench.runs.classes import format_top_classes
+from enginebench.runs.folder import RunFolder, RunRecord, RunRequest, format_resume
+from enginebench.runs.main_job import run_model
+from enginebench.runs.progress import Reporter
+from enginebench.runs.reporting import describe_stored, write_reports
+from enginebench.runs.request import check_baseline, choose_drop, name_default_engines, use_trtexec
 
 
 class RunOptions(Modules, Judging, Timing, Shared, total=False):

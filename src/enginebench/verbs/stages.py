@@ -9,22 +9,22 @@ from pathlib import Path
 from typing import Annotated, Unpack
 
 from enginebench import door
-from enginebench.analyze.stages import StagesDocument, describe_stages
-from enginebench.api.given import share, take_model, to_path
-from enginebench.api.progress import open_progress
+from enginebench.stats.stages import StagesDocument, describe_stages
+from enginebench.verbs.given import share, take_model, to_path
+from enginebench.verbs.progress import open_progress
 from enginebench.core.errors import UsageError
 from enginebench.core.store import encode, write_atomic
 from enginebench.measure.pin import default_threads
 from enginebench.options import InputSize, Model, Opt, PathLike, Precision, Printed, Shared, Wait, verb
 from enginebench.report.stages import list_stages
-from enginebench.workflow.child.isolate import child_environment, run_child
-from enginebench.workflow.child.jobs import StagesJob
-from enginebench.workflow.folder import ARTIFACTS, RunRequest, hide_home
-from enginebench.workflow.lock import lock_devices
-from enginebench.workflow.plan import list_devices
-from enginebench.workflow.progress import Reporter
-from enginebench.workflow.targets.scratch import open_scratch
-from enginebench.workflow.targets.sources import plan_one
+from enginebench.runs.child.isolate import child_environment, run_child
+from enginebench.runs.child.jobs import StagesJob
+from enginebench.runs.folder import ARTIFACTS, RunRequest, hide_home
+from enginebench.runs.lock import lock_devices
+from enginebench.runs.plan import list_devices
+from enginebench.runs.progress import Reporter
+from enginebench.runs.targets.scratch import open_scratch
+from enginebench.runs.targets.sources import plan_one
 
 # Two batches in flight: while one is computed, the other is copied.
 GPU_LANES = 2

@@ -10,7 +10,7 @@ from typing import NoReturn
 
 import pytest
 
-from enginebench.workflow.reporting import report_folder
+from enginebench.runs.reporting import report_folder
 from stored_run import make_doubtful_results, make_results, write_run
 
 # CI sets it: what cannot be had there is a failure, not a reason to skip.

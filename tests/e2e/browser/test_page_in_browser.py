@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 import trtexec_artifacts as made
-from enginebench.workflow.reporting import report_trtexec
+from enginebench.runs.reporting import report_trtexec
 
 Visits = Callable[..., Any]
 CHARTS = [

@@ -17,10 +17,10 @@ import pytest
 
 from enginebench.core.errors import ChildFailed, ModelError, UsageError
 from enginebench.core.records import Artifact, EngineSpec, MeasureSpec, ModelSource, TensorSpec
-from enginebench.workflow.child import isolate
-from enginebench.workflow.child.isolate import describe_exit, run_child
-from enginebench.workflow.child.jobs import MeasureJob, ProbeJob, SourceJob
-from enginebench.workflow.child.places import Place
+from enginebench.runs.child import isolate
+from enginebench.runs.child.isolate import describe_exit, run_child
+from enginebench.runs.child.jobs import MeasureJob, ProbeJob, SourceJob
+from enginebench.runs.child.places import Place
 from processes import environment
 
 
@@ -148,8 +148,8 @@ def test_an_interrupted_parent_takes_the_child_along(tmp_path: Path) -> None:
 
 HANGING_PARENT = """
 import msgspec, sys
-from enginebench.workflow.child.isolate import run_child
-from enginebench.workflow.child.jobs import MeasureJob
+from enginebench.runs.child.isolate import run_child
+from enginebench.runs.child.jobs import MeasureJob
 run_child(msgspec.json.decode(sys.argv[1], type=MeasureJob), timeout_s=60)
 """
 
@@ -188,5 +188,5 @@ def test_exit_states_are_put_into_words() -> None:
 
 def test_a_child_imports_nothing_that_its_parent_needs_alone(tmp_path: Path) -> None:
     """Every repetition of every row pays for it."""
-    code = "import sys, enginebench.workflow.child.__main__; sys.exit('multiprocessing' in sys.modules)"
+    code = "import sys, enginebench.runs.child.__main__; sys.exit('multiprocessing' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], env=environment(tmp_path), check=False).returncode == 0

@@ -15,11 +15,11 @@ import pytest
 import enginebench
 from enginebench.core.errors import BackendUnavailable, ChildFailed, MissingDependency, UsageError
 from enginebench.core.records import Artifact, EngineSpec, TensorSpec
-from enginebench.workflow.child import places
-from enginebench.workflow.child.elsewhere import find_available, probe_elsewhere
-from enginebench.workflow.child.isolate import run_child
-from enginebench.workflow.child.jobs import InferJob, ProbeJob
-from enginebench.workflow.child.places import describe_place, enter, find_place, list_versions, name_environments
+from enginebench.runs.child import places
+from enginebench.runs.child.elsewhere import find_available, probe_elsewhere
+from enginebench.runs.child.isolate import run_child
+from enginebench.runs.child.jobs import InferJob, ProbeJob
+from enginebench.runs.child.places import describe_place, enter, find_place, list_versions, name_environments
 
 TOO_OLD = '{"python": [3, 8, 1], "arch": "x", "packages": {}}'
 SITE = Path(sysconfig.get_path("purelib"))

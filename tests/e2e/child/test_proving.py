@@ -13,14 +13,14 @@ from enginebench.core.errors import MeasurementError
 from enginebench.core.records import Artifact, EngineSpec, LayerProfile, MeasureSpec, Result
 from enginebench.models.onnx.source import read_packaged_onnx
 from enginebench.models.zoo import DATA_DIR
-from enginebench.workflow import campaign
-from enginebench.workflow.campaign import judge_proof, proves_when_timed
-from enginebench.workflow.child.isolate import Child
-from enginebench.workflow.child.jobs import MeasureJob, PrepareJob, Proof
-from enginebench.workflow.child.proving import prove_timed_engine
-from enginebench.workflow.folder import RunRequest
-from enginebench.workflow.main_job import run_model
-from enginebench.workflow.plan import PlannedRow
+from enginebench.runs import campaign
+from enginebench.runs.campaign import judge_proof, proves_when_timed
+from enginebench.runs.child.isolate import Child
+from enginebench.runs.child.jobs import MeasureJob, PrepareJob, Proof
+from enginebench.runs.child.proving import prove_timed_engine
+from enginebench.runs.folder import RunRequest
+from enginebench.runs.main_job import run_model
+from enginebench.runs.plan import PlannedRow
 from reporters import Silent
 
 SPEC = EngineSpec(backend="fake")

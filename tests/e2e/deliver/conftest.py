@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from bundles import Silent, make_run, name
-from enginebench.verbs.deliver import deliver_row
+from enginebench.features.deliver.verb import deliver_row
 from environments import Environments
 
 ENGINES = ("pytorch", "ort", "openvino")

@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 from msgspec import to_builtins
 
-from enginebench.analyze.drift import default_limits, measure_drift
-from enginebench.bundle.contents import PACKAGE
-from enginebench.bundle.writing import MEASURED
+from enginebench.stats.drift import default_limits, measure_drift
+from enginebench.features.deliver.contents import PACKAGE
+from enginebench.features.deliver.writing import MEASURED
 from enginebench.core.records import Precision
 from enginebench.models.task import preprocess_for
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from bundles import Silent, ask, make_run, name
-from enginebench.verbs.deliver import deliver_row
+from enginebench.features.deliver.verb import deliver_row
 from environments import Environments
 
 # The engines in one environment, and the precisions that each of them runs on some CPU.

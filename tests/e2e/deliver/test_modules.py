@@ -10,10 +10,10 @@ import pytest
 
 import enginebench
 from bundles import FAST, Silent, ask
-from enginebench.bundle.reading import read_bundle
+from enginebench.runs.bundles.reading import read_bundle
 from enginebench.core.errors import UsageError
-from enginebench.verbs.deliver import deliver_row
-from enginebench.workflow.targets.loading import load_engine
+from enginebench.features.deliver.verb import deliver_row
+from enginebench.runs.targets.loading import load_engine
 from processes import Cli
 
 ALLOWED = ("--allow-code", "own_net:make")

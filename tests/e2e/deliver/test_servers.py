@@ -9,9 +9,9 @@ import pytest
 from msgspec.structs import replace
 
 from bundles import ask
-from enginebench.bundle.reading import read_bundle
-from enginebench.bundle.record import Bundle
-from enginebench.bundle.servers import LAYOUTS, describe_model, format_config, format_dockerfile
+from enginebench.runs.bundles.reading import read_bundle
+from enginebench.runs.bundles.record import Bundle
+from enginebench.features.deliver.servers import LAYOUTS, describe_model, format_config, format_dockerfile
 from enginebench.core.records import EngineSpec, TensorSpec
 from environments import Environments
 

@@ -11,8 +11,8 @@ import pytest
 from msgspec.structs import replace
 from onnx import NodeProto, TensorProto, ValueInfoProto, helper, numpy_helper
 
-from enginebench.backends.onnxruntime.ort import OrtBackend
-from enginebench.backends.openvino.openvino import OpenvinoBackend
+from enginebench.engines.backends.onnxruntime.ort import OrtBackend
+from enginebench.engines.backends.openvino.openvino import OpenvinoBackend
 from enginebench.core.errors import ArtifactError
 from enginebench.core.feeds import random_feeds
 from enginebench.core.protocols import Loadable

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from enginebench.core.errors import ArtifactError, ParseError, UsageError
-from enginebench.workflow.fleet import store as stores
-from enginebench.workflow.fleet.records import Ended
-from enginebench.workflow.fleet.store import (
+from enginebench.features.sweep import store as stores
+from enginebench.features.sweep.records import Ended
+from enginebench.features.sweep.store import (
     Store,
     fetch_folder,
     open_store,

@@ -8,7 +8,7 @@ from processes import Cli
 
 
 def test_doctor_names_every_engine_and_never_fails(cli: Cli) -> None:
-    from enginebench.backends.registry import ENTRIES
+    from enginebench.engines.registry import ENTRIES
 
     document = json.loads(cli("doctor", "--json").stdout)
     assert document["schema"] == "enginebench.doctor/1"

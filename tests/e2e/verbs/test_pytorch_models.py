@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from enginebench.core.records import ModelSource
-from enginebench.workflow.child.jobs import SourceJob
+from enginebench.runs.child.jobs import SourceJob
 from processes import ROOT, Cli, environment
 
 FAST = ("--quick", "--warmup", "1", "--iters", "5", "--json", "--out", "r")

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from enginebench.analyze.stages import STAGES
+from enginebench.stats.stages import STAGES
 from processes import Cli
 
 

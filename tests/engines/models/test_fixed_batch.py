@@ -16,9 +16,9 @@ from enginebench.models.precision.quantize import quantize
 from enginebench.models.torch.flat import keep_buffers
 from enginebench.models.torch.object_source import offer_module
 from enginebench.models.torch.source import make_torch_artifact
-from enginebench.workflow.child.jobs import SourceAnswer, SourceJob
-from enginebench.workflow.folder import RunRequest
-from enginebench.workflow.plan import PlannedRow, plan_rows
+from enginebench.runs.child.jobs import SourceAnswer, SourceJob
+from enginebench.runs.folder import RunRequest
+from enginebench.runs.plan import PlannedRow, plan_rows
 
 FACTORIES = """
 import torch

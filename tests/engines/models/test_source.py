@@ -23,8 +23,8 @@ from enginebench.models.torch.pretrained import DownloadFailed
 from enginebench.models.torch.random_weights import calibrate_batch_norm, draw_zeros
 from enginebench.models.torch.source import load_module, make_torch_artifact
 from enginebench.models.zoo import DATA_DIR
-from enginebench.workflow.child.jobs import SourceAnswer, SourceJob
-from enginebench.workflow.child.perform.sources import make_source
+from enginebench.runs.child.jobs import SourceAnswer, SourceJob
+from enginebench.runs.child.perform.sources import make_source
 
 WriteModule = Callable[[str, str], None]
 

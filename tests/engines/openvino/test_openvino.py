@@ -11,10 +11,10 @@ import pytest
 from msgspec.structs import replace
 from onnx import TensorProto, helper
 
-from enginebench.backends.openvino import openvino as backend_file
-from enginebench.backends.openvino.graphs import read_model
-from enginebench.backends.openvino.openvino import OPTIONS, OpenvinoBackend, check_openvino_request
-from enginebench.backends.request import read_options
+from enginebench.engines.backends.openvino import openvino as backend_file
+from enginebench.engines.backends.openvino.graphs import read_model
+from enginebench.engines.backends.openvino.openvino import OPTIONS, OpenvinoBackend, check_openvino_request
+from enginebench.engines.request import read_options
 from enginebench.core.errors import ArtifactError, BackendUnavailable, MeasurementError, UsageError
 from enginebench.core.feeds import random_feeds
 from enginebench.core.records import Artifact, EngineSpec

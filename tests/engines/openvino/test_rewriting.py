@@ -14,10 +14,10 @@ import openvino
 import pytest
 from onnxruntime.quantization import CalibrationDataReader, QuantFormat, quantize_static
 
-from enginebench.backends.openvino import graphs
-from enginebench.backends.openvino.graphs import GraphSource, is_misread, read_model
-from enginebench.backends.openvino.openvino import OpenvinoBackend
-from enginebench.backends.openvino.rewriting import Rewritable, find_deciders
+from enginebench.engines.backends.openvino import graphs
+from enginebench.engines.backends.openvino.graphs import GraphSource, is_misread, read_model
+from enginebench.engines.backends.openvino.openvino import OpenvinoBackend
+from enginebench.engines.backends.openvino.rewriting import Rewritable, find_deciders
 from enginebench.core.errors import ArtifactError, UnsupportedOperator
 from enginebench.core.records import Artifact, EngineSpec
 from enginebench.core.streams import StreamsSpec

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from enginebench.backends.openvino.settings import choose_calm_window, choose_longest, note_clock
-from enginebench.backends.proof.precision import Operator
+from enginebench.engines.backends.openvino.settings import choose_calm_window, choose_longest, note_clock
+from enginebench.engines.proof.precision import Operator
 
 
 def count(name: str, times_us: Sequence[int]) -> list[Operator | None]:

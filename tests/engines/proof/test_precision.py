@@ -12,11 +12,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from onnx import TensorProto, helper, numpy_helper, save
 
-from enginebench.analyze.effective import judge_precision
-from enginebench.backends.onnxruntime.ort import OrtBackend, find_kernel_dtype, read_kernel_times, subtract_nested
-from enginebench.backends.openvino.openvino import OpenvinoBackend
-from enginebench.backends.openvino.settings import find_node_dtype
-from enginebench.backends.proof.precision import (
+from enginebench.stats.effective import judge_precision
+from enginebench.engines.backends.onnxruntime.ort import OrtBackend, find_kernel_dtype, read_kernel_times, subtract_nested
+from enginebench.engines.backends.openvino.openvino import OpenvinoBackend
+from enginebench.engines.backends.openvino.settings import find_node_dtype
+from enginebench.engines.proof.precision import (
     MOVES,
     NAMES,
     Operator,
@@ -27,7 +27,7 @@ from enginebench.backends.proof.precision import (
     settle_moves,
     share_times,
 )
-from enginebench.backends.torch.operators import find_operator_dtype, read_operator_times, split_runs
+from enginebench.engines.backends.torch.operators import find_operator_dtype, read_operator_times, split_runs
 from enginebench.core.errors import UsageError
 from enginebench.core.feeds import random_feeds
 from enginebench.core.protocols import PrecisionProof

@@ -17,7 +17,7 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
-from enginebench.backends.registry import find_installed, probe
+from enginebench.engines.registry import find_installed, probe
 from enginebench.models.zoo import DATA_DIR
 from processes import ROOT, Cli, environment
 
@@ -200,9 +200,9 @@ def rtx_errors(tmp_path: Path) -> Callable[[Path], str]:
     def ask(path: Path) -> str:
         code = (
             "import sys; from pathlib import Path\n"
-            "from enginebench.backends.tensorrt.rtx import LIBRARY\n"
-            "from enginebench.backends.tensorrt.builder import build_plan\n"
-            "from enginebench.backends.tensorrt.settings import BuildSettings\n"
+            "from enginebench.engines.backends.tensorrt.rtx import LIBRARY\n"
+            "from enginebench.engines.backends.tensorrt.builder import build_plan\n"
+            "from enginebench.engines.backends.tensorrt.settings import BuildSettings\n"
             "from enginebench.core.errors import ArtifactError\n"
             "try:\n"
             "    build_plan(LIBRARY, Path(sys.argv[1]), BuildSettings(targets=('8.9',)), Path(sys.argv[2]))\n"
@@ -288,7 +288,7 @@ def test_a_program_has_its_plan_built_in_another_process(graph: Path, tmp_path: 
         "    with enginebench.load_engine(sys.argv[1], 'tensorrt-rtx', options={'compute_capability': '8.9'}): pass\n"
         "except BackendUnavailable as error:\n"
         "    print(error)\n"
-        "from enginebench.backends.tensorrt.rtx import LIBRARY\n"
+        "from enginebench.engines.backends.tensorrt.rtx import LIBRARY\n"
         "assert LIBRARY.log.layers == '', 'it was built here'\n"
     )
     command = [sys.executable, "-c", code, str(graph)]

@@ -16,7 +16,7 @@ from enginebench.core.feeds import random_feeds
 from enginebench.core.records import Artifact, EngineSpec
 from enginebench.models.onnx.source import read_onnx
 from enginebench.models.zoo import DATA_DIR
-from enginebench.workflow.child.tool_files import ToolFiles
+from enginebench.features.trtexec.tool_files import ToolFiles
 from fakes.tensorrt_modules import forget_modules, use_rtx
 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning:importlib")
@@ -26,7 +26,7 @@ GRAPH = read_onnx(DATA_DIR / "digits-cnn.onnx")
 @pytest.fixture
 def engine_module(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[ModuleType]:
     use_rtx(monkeypatch, tmp_path)
-    module = importlib.import_module("enginebench.backends.tensorrt.rtx")
+    module = importlib.import_module("enginebench.engines.backends.tensorrt.rtx")
     monkeypatch.setattr(module, "describe_gpu", lambda index: "NVIDIA GeForce RTX 4070")
     monkeypatch.setattr(module, "read_capability", lambda index: "8.9")
     yield module
@@ -162,7 +162,7 @@ def test_building_needs_no_cuda_and_running_names_what_it_needs(
 
 
 def test_steps_of_inner_phases_are_thinned_out(engine_module: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
-    from enginebench.backends.tensorrt import builder
+    from enginebench.engines.backends.tensorrt import builder
 
     ticks = iter(range(10_000))
     monkeypatch.setattr(builder.time, "monotonic", lambda: next(ticks) / 500)

@@ -15,8 +15,8 @@ import pytest
 from msgspec.structs import replace
 from onnx import TensorProto, helper, numpy_helper
 
-from enginebench.backends import registry
-from enginebench.backends.proof.precision import Operator
+from enginebench.engines import registry
+from enginebench.engines.proof.precision import Operator
 from enginebench.core.errors import (
     ArtifactError,
     BackendUnavailable,
@@ -29,7 +29,7 @@ from enginebench.core.protocols import Backend, CacheFlusher, DeviceClock, Layer
 from enginebench.core.records import Artifact, EngineSpec, MeasureSpec, Precision
 from enginebench.models.onnx.source import read_onnx
 from enginebench.models.zoo import DATA_DIR
-from enginebench.workflow.child.tool_files import ToolFiles
+from enginebench.features.trtexec.tool_files import ToolFiles
 from fakes.tensorrt_modules import LEAN, MODULES, VERSIONS, forget_modules, use_fakes, use_lean
 from processes import ROOT
 
@@ -46,7 +46,7 @@ def version(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> 
 
 @pytest.fixture
 def engine_module(version: str) -> ModuleType:
-    return importlib.import_module("enginebench.backends.tensorrt.tensorrt")
+    return importlib.import_module("enginebench.engines.backends.tensorrt.tensorrt")
 
 
 @pytest.fixture
@@ -265,7 +265,7 @@ def test_layers_are_timed_in_the_one_context_that_a_profile_has(backend: Any, gr
 def test_kernels_say_what_layers_do_not(
     backend: Any, graph: Artifact, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    module = importlib.import_module("enginebench.backends.tensorrt.engine")
+    module = importlib.import_module("enginebench.engines.backends.tensorrt.engine")
     layers, kernels = {"unknown": 0.9, "fp16": 0.1}, [[Operator("fp16", 9.0), Operator("fp32", 1.0)]]
     monkeypatch.setattr(ToolFiles, "read_precision", lambda *_: layers)
     monkeypatch.setattr(module, "watch_kernels", lambda run: kernels)
@@ -550,7 +550,7 @@ def test_signatures_are_those_of_the_real_bindings(version: str) -> None:
 @pytest.fixture
 def lean(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[ModuleType]:
     use_lean(monkeypatch, tmp_path)
-    yield importlib.import_module("enginebench.backends.tensorrt.tensorrt")
+    yield importlib.import_module("enginebench.engines.backends.tensorrt.tensorrt")
     forget_modules()
 
 

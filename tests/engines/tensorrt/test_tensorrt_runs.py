@@ -14,7 +14,7 @@ import numpy as np
 import onnx
 import pytest
 
-from enginebench.analyze.drift import default_limits
+from enginebench.stats.drift import default_limits
 from enginebench.models.zoo import DATA_DIR
 from fakes.tensorrt_modules import MODULES, make_lean_site
 from fakes.trtexec_shim import install_trtexec

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from enginebench.backends.torch.pytorch_compile import CACHE_NAME, PytorchCompileBackend
+from enginebench.engines.backends.torch.pytorch_compile import CACHE_NAME, PytorchCompileBackend
 
 KERNEL = "# kernel path: {folder}/ab/cabc.py\ntmp0 = x0 / 8\ntmp1 = x1//16\ntmp2 = (x2)/4\n"
 CHOICE = '{{"XBLOCK": {block}, "num_warps": 4, "time_taken_ms": {time}, "found_by_coordesc": false}}'

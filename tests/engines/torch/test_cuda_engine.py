@@ -12,13 +12,13 @@ import pytest
 import torch
 from msgspec.structs import replace
 
-from enginebench.backends.proof.precision import Operator
-from enginebench.backends.torch import cuda_engine as torch_cuda
-from enginebench.backends.torch.cuda_engine import WatchedCudaTorchEngine, check_cuda_request
-from enginebench.backends.torch.entries import CUDA_OPTIONS
-from enginebench.backends.torch.pytorch import PytorchBackend
-from enginebench.backends.torch.pytorch_compile import PytorchCompileBackend
-from enginebench.backends.torch.pytorch_cudagraph import PytorchCudagraphBackend
+from enginebench.engines.proof.precision import Operator
+from enginebench.engines.backends.torch import cuda_engine as torch_cuda
+from enginebench.engines.backends.torch.cuda_engine import WatchedCudaTorchEngine, check_cuda_request
+from enginebench.engines.backends.torch.entries import CUDA_OPTIONS
+from enginebench.engines.backends.torch.pytorch import PytorchBackend
+from enginebench.engines.backends.torch.pytorch_compile import PytorchCompileBackend
+from enginebench.engines.backends.torch.pytorch_cudagraph import PytorchCudagraphBackend
 from enginebench.core.errors import (
     ArtifactError,
     BackendUnavailable,

@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 import torch
 
-from enginebench.backends.proof.precision import Operator
-from enginebench.backends.torch.engine import WatchedTorchEngine
-from enginebench.backends.torch.generated import (
+from enginebench.engines.proof.precision import Operator
+from enginebench.engines.backends.torch.engine import WatchedTorchEngine
+from enginebench.engines.backends.torch.generated import (
     BETWEEN,
     EAGER,
     GENERATED,
@@ -31,7 +31,7 @@ from enginebench.backends.torch.generated import (
     settle_origins,
     trace_modules,
 )
-from enginebench.backends.torch.operators import WATCHED_KERNEL
+from enginebench.engines.backends.torch.operators import WATCHED_KERNEL
 from enginebench.core.records import TensorSpec
 from enginebench.engines.pytorch_compile import leave_recurrent
 
@@ -400,7 +400,7 @@ def test_the_operator_of_a_library_call(kernel: str, operator: str) -> None:
 
 
 def test_older_versions_that_tell_nothing_compile_all_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("enginebench.backends.torch.generated.inductor", SimpleNamespace(trace=SimpleNamespace()))
+    monkeypatch.setattr("enginebench.engines.backends.torch.generated.inductor", SimpleNamespace(trace=SimpleNamespace()))
     code = GeneratedCode(torch.nn.Sigmoid(), fullgraph=True)
     tell(code, RELU)
     assert code.name_layers([], [IMAGE]) == ([], UNTOLD)

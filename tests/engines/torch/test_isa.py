@@ -8,7 +8,7 @@ import torch
 import torch._inductor.config as inductor
 from torch._inductor import cpu_vec_isa
 
-from enginebench.backends.torch.pytorch_compile import trust_instructions
+from enginebench.engines.backends.torch.pytorch_compile import trust_instructions
 
 
 @pytest.fixture(autouse=True)

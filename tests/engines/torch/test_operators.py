@@ -7,8 +7,8 @@ from typing import Any
 
 import torch
 
-from enginebench.backends.proof.precision import Operator
-from enginebench.backends.torch.operators import (
+from enginebench.engines.proof.precision import Operator
+from enginebench.engines.backends.torch.operators import (
     WATCHED_MODULE,
     Launch,
     describe_modules,

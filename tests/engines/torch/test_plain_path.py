@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from enginebench.backends.torch.pytorch_compile import is_one_word, reach_by_plain_path
+from enginebench.engines.backends.torch.pytorch_compile import is_one_word, reach_by_plain_path
 
 
 @pytest.mark.parametrize("name", ["a b", "it's", 'a"b', "back\\slash", "tab\tbed"])

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from enginebench.core.errors import UsageError
-from enginebench.fpga import waves
-from enginebench.fpga.frames import (
+from enginebench.features.fpga import waves
+from enginebench.features.fpga.frames import (
     Command,
     Status,
     pack_request,
@@ -13,9 +13,9 @@ from enginebench.fpga.frames import (
     unpack_cycles,
     unpack_info,
 )
-from enginebench.fpga.gateware.device import Device, check_design
-from enginebench.fpga.latency import count_transaction_cycles
-from enginebench.fpga.pysim import simulate_pins
+from enginebench.features.fpga.gateware.device import Device, check_design
+from enginebench.features.fpga.latency import count_transaction_cycles
+from enginebench.features.fpga.pysim import simulate_pins
 from networks import draw_inputs, make_network
 
 SMALL = make_network((6, 5, 3), bits=16)

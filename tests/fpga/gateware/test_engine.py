@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from enginebench.fpga.gateware.engine import Engine, count_bits, pack_weights
-from enginebench.fpga.network import count_ideal_cycles
+from enginebench.features.fpga.gateware.engine import Engine, count_bits, pack_weights
+from enginebench.features.fpga.network import count_ideal_cycles
 from networks import draw_inputs, make_network, run_engine
 
 DIGITS = ((64, 32), (32, 10))

@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 
 from bench import evaluate
 from enginebench.core.errors import UsageError
-from enginebench.fpga import integers
-from enginebench.fpga.gateware import fixed
-from enginebench.fpga.integers import ROUNDINGS, QFormat
+from enginebench.features.fpga import integers
+from enginebench.features.fpga.gateware import fixed
+from enginebench.features.fpga.integers import ROUNDINGS, QFormat
 
 NIBBLES = np.array(list(itertools.product(range(-8, 8), range(-8, 8)))).T
 

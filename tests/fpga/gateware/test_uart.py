@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 
 from enginebench.core.errors import MeasurementError, UsageError
-from enginebench.fpga import waves
-from enginebench.fpga.gateware.uart import Echo, check_divisor
-from enginebench.fpga.pysim import simulate_pins
+from enginebench.features.fpga import waves
+from enginebench.features.fpga.gateware.uart import Echo, check_divisor
+from enginebench.features.fpga.pysim import simulate_pins
 
 TEXT = bytes([0x00, 0xFF, 0xA5, 0x5A, 0x01, 0x80])
 

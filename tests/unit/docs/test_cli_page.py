@@ -9,40 +9,32 @@ import click
 import msgspec
 import pytest
 
-from enginebench.analyze.compare import Comparison
-from enginebench.analyze.diff import DiffDocument, DiffRow
-from enginebench.analyze.headline import Headline, Rejected
-from enginebench.analyze.limits.layers import EngineLayerTime, EngineProfileDocument
-from enginebench.analyze.load.capacity import CapacityVerdict
-from enginebench.analyze.load.queueing import LoadPoint
-from enginebench.analyze.ranking import Ref
-from enginebench.analyze.stages import StagesDocument
-from enginebench.analyze.trtexec.records import (
-    EngineLayer,
-    LayersDocument,
-    LogDocument,
-    LogRun,
-    ProfiledLayer,
-    ProfileDocument,
-    Stat,
-    TimesDocument,
-)
-from enginebench.analyze.versions.builds import BuildEffect
-from enginebench.analyze.versions.upgrade import Change
+from enginebench.stats.compare import Comparison
+from enginebench.stats.diff import DiffDocument, DiffRow
+from enginebench.stats.headline import Headline, Rejected
+from enginebench.stats.layers import EngineLayerTime, EngineProfileDocument
+from enginebench.stats.capacity import CapacityVerdict
+from enginebench.stats.queueing import LoadPoint
+from enginebench.stats.ranking import Ref
+from enginebench.stats.stages import StagesDocument
+from enginebench.stats.layer_records import (EngineLayer, LayersDocument, ProfiledLayer, ProfileDocument)
+from enginebench.features.trtexec.records import (LogDocument, LogRun, Stat, TimesDocument)
+from enginebench.stats.builds import BuildEffect
+from enginebench.features.versions.upgrade import Change
 from enginebench.core import errors
 from enginebench.core.ceilings import Ceiling, Ceilings
 from enginebench.core.records import Availability, Capacity, Caveat, Estimate, Score
 from enginebench.door import INTERRUPTED
-from enginebench.fpga.budget import Budget
-from enginebench.fpga.synth import Synthesis
+from enginebench.features.fpga.budget import Budget
+from enginebench.features.fpga.synth import Synthesis
 from enginebench.models.zoo import ModelCard
 from enginebench.report.accuracy import AccuracyDocument
 from enginebench.report.bench import BenchDocument
 from enginebench.report.drift import DriftDocument
 from enginebench.report.history.table import HistoryDocument
-from enginebench.report.load.document import LoadDocument, LoadRow
+from enginebench.features.load.document import LoadDocument, LoadRow
 from enginebench.report.run.rows import Row, RunDocument
-from enginebench.report.sweep.document import (
+from enginebench.features.sweep.document import (
     Environment,
     FailedCell,
     Interference,
@@ -51,7 +43,7 @@ from enginebench.report.sweep.document import (
     SweepRow,
     Tuned,
 )
-from enginebench.report.tune.document import (
+from enginebench.features.tune.document import (
     Candidate,
     Dropped,
     Finalist,
@@ -59,18 +51,18 @@ from enginebench.report.tune.document import (
     TuneDocument,
     TuneRef,
 )
-from enginebench.verbs.bisect import BisectDocument
+from enginebench.features.versions.bisect import BisectDocument
 from enginebench.verbs.build import BuildDocument
 from enginebench.verbs.calibrate import CalibrateDocument
-from enginebench.verbs.deliver import DeliverDocument
+from enginebench.features.deliver.verb import DeliverDocument
 from enginebench.verbs.doctor import DoctorDocument, FleetDoctorDocument, NodeAnswer
-from enginebench.verbs.env import EnvironmentsDocument
+from enginebench.features.versions.env import EnvironmentsDocument
 from enginebench.verbs.export import ExportDocument
-from enginebench.verbs.fpga import SimulateDocument
+from enginebench.features.fpga.verb import SimulateDocument
 from enginebench.verbs.infer import InferDocument
 from enginebench.verbs.quantize import QuantizeDocument
-from enginebench.verbs.sweep import KindPlan, SweepPlan
-from enginebench.workflow.baselines import BaselineList
+from enginebench.features.sweep.verb import KindPlan, SweepPlan
+from enginebench.runs.baselines import BaselineList
 from pages import Table, find_code, find_section, find_tables, read_page
 from processes import ROOT
 

@@ -13,9 +13,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from enginebench.analyze.effective import judge_precision
-from enginebench.backends import fake
-from enginebench.backends.fake import DRAWS, FakeBackend, FakeClock, draw_latencies, fail, project_feeds
+from enginebench.stats.effective import judge_precision
+from enginebench.engines import fake
+from enginebench.engines.fake import DRAWS, FakeBackend, FakeClock, draw_latencies, fail, project_feeds
 from enginebench.core.errors import UsageError
 from enginebench.core.feeds import random_feeds
 from enginebench.core.records import Artifact, EngineSpec, TensorSpec
@@ -226,7 +226,7 @@ def test_nan_comes_after_good_answers() -> None:
 
 def test_needs_numpy_only() -> None:
     code = (
-        "import sys, enginebench.backends.fake; "
+        "import sys, enginebench.engines.fake; "
         "heavy = {'torch', 'onnxruntime', 'openvino', 'onnx', 'scipy', 'psutil'} & set(sys.modules); "
         "assert not heavy, heavy"
     )

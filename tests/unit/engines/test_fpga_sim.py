@@ -5,7 +5,7 @@ import pytest
 from msgspec.structs import replace
 
 from boards import INPUT, OUTPUT, NumberBoard
-from enginebench.backends.fpga_sim import FpgaSimBackend, create_backend
+from enginebench.features.fpga.engine import FpgaSimBackend, create_backend
 from enginebench.core.errors import BackendUnavailable, FeedError, UsageError
 from enginebench.core.protocols import Backend, Loadable, SelfTimed
 from enginebench.core.records import Artifact, EngineSpec, MeasureSpec

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from enginebench.backends.proof.kernels import (
+from enginebench.engines.proof.kernels import (
     WATCHED_RUN,
     read_kernel_times,
     split_kernels,

@@ -12,8 +12,8 @@ from msgspec.structs import replace
 from onnx import TensorProto, helper, save
 from onnx import load as load_graph
 
-from enginebench.backends.onnxruntime import ort
-from enginebench.backends.onnxruntime.ort import OrtBackend, make_session_options
+from enginebench.engines.backends.onnxruntime import ort
+from enginebench.engines.backends.onnxruntime.ort import OrtBackend, make_session_options
 from enginebench.core.engine_api import make_answer, name_axes
 from enginebench.core.errors import ArtifactError, BackendUnavailable, EngineBenchError
 from enginebench.core.protocols import EmptyCall

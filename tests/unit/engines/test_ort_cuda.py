@@ -24,7 +24,7 @@ MODULES = Path(__file__).parents[2] / "fakes" / "modules"
 OURS = (
     "enginebench.engines.cuda",
     "enginebench.engines.ort_cuda",
-    "enginebench.backends.onnxruntime.ort_cuda",
+    "enginebench.engines.backends.onnxruntime.ort_cuda",
 )
 SPEC = EngineSpec(backend="ort-cuda", device="cuda:0", batch=2)
 CUDA, CPU = "CUDAExecutionProvider", "CPUExecutionProvider"
@@ -51,7 +51,7 @@ def ort_cuda(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
     from cuda.bindings import runtime
 
     add_names(runtime)
-    from enginebench.backends.onnxruntime import ort_cuda as module
+    from enginebench.engines.backends.onnxruntime import ort_cuda as module
 
     yield module
     assert +runtime.live == {}, "something on the GPU was not freed"

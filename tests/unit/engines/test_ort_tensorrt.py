@@ -10,8 +10,8 @@ import numpy as np
 import onnxruntime
 import pytest
 
-from enginebench.backends.onnxruntime import ort_tensorrt
-from enginebench.backends.onnxruntime.ort_tensorrt import (
+from enginebench.engines.backends.onnxruntime import ort_tensorrt
+from enginebench.engines.backends.onnxruntime.ort_tensorrt import (
     PROVIDER,
     count_providers,
     create_backend,

@@ -9,8 +9,8 @@ import onnx
 import pytest
 from onnx import ModelProto, TensorProto, helper
 
-from enginebench.analyze.drift import measure_drift
-from enginebench.backends.onnxruntime.ort import OrtBackend
+from enginebench.stats.drift import measure_drift
+from enginebench.engines.backends.onnxruntime.ort import OrtBackend
 from enginebench.core.errors import ArtifactError, MissingDependency, UsageError
 from enginebench.core.feeds import check_feeds, random_feeds
 from enginebench.core.records import EngineSpec

@@ -12,9 +12,9 @@ from typing import Any
 
 import pytest
 
-from enginebench.backends import registry
-from enginebench.backends.fake import FakeBackend
-from enginebench.backends.registry import (
+from enginebench.engines import registry
+from enginebench.engines.fake import FakeBackend
+from enginebench.engines.registry import (
     ENTRIES,
     check_options,
     choose_executable,
@@ -95,7 +95,7 @@ def test_an_engine_is_handed_what_its_factory_names_and_nothing_else(monkeypatch
 @pytest.mark.parametrize(
     ("module", "words"),
     [
-        (SimpleNamespace(), "its module enginebench.backends.fake has no create_backend"),
+        (SimpleNamespace(), "its module enginebench.engines.fake has no create_backend"),
         (SimpleNamespace(create_backend=lambda: 7), "gives an int; expected something with name, probe and build"),
     ],
 )
@@ -121,7 +121,7 @@ def test_entries_are_complete() -> None:
 
 def test_importing_the_registry_imports_no_runtime() -> None:
     code = (
-        "import sys, enginebench.backends.registry as r; r.probe('nothing'); "
+        "import sys, enginebench.engines.registry as r; r.probe('nothing'); "
         "heavy = {'torch', 'onnxruntime', 'openvino', 'onnx', 'scipy'} & set(sys.modules); "
         "assert not heavy, heavy"
     )

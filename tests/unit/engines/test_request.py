@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from msgspec.structs import replace
 
-from enginebench.backends.request import Option, check_request, read_number, read_options
+from enginebench.engines.request import Option, check_request, read_number, read_options
 from enginebench.core.errors import ArtifactError, BackendUnavailable, UsageError
 from enginebench.core.records import Artifact, EngineSpec
 

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from enginebench import testing
-from enginebench.backends.request import check_request, explain_closed, explain_unbound, read_options
+from enginebench.engines.request import check_request, explain_closed, explain_unbound, read_options
 from enginebench.core.entry import Entry, Option
 from enginebench.core.errors import FeedError
 from enginebench.core.feeds import check_feeds

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from enginebench.measure.batching import Batcher, Waiting
+from enginebench.features.load.batching import Batcher, Waiting
 
 
 def number(batch: list[Waiting]) -> list[int]:

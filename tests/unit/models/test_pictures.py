@@ -14,10 +14,10 @@ from enginebench.core.records import Artifact, MeasureSpec, TensorSpec
 from enginebench.models import photos, zoo
 from enginebench.models.precision.calibration_data import explain_unlabelled, open_data
 from enginebench.models.task import find_own_data, preprocess_for, sample_feeds
-from enginebench.workflow.child.arrays import save_answers
-from enginebench.workflow.classes import format_columns
-from enginebench.workflow.folder import RunFolder, RunRequest
-from enginebench.workflow.targets.sources import choose_judged, judge_sources
+from enginebench.runs.child.arrays import save_answers
+from enginebench.runs.classes import format_columns
+from enginebench.runs.folder import RunFolder, RunRequest
+from enginebench.runs.targets.sources import choose_judged, judge_sources
 from reporters import Silent
 
 REQUEST = RunRequest(

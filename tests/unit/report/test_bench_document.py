@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from enginebench.analyze.diff import DiffRow, diff_results
-from enginebench.analyze.drift import limits_between, measure_drift, refuse_drift
+from enginebench.stats.diff import DiffRow, diff_results
+from enginebench.stats.drift import limits_between, measure_drift, refuse_drift
 from enginebench.core.names import parse_precision
 from enginebench.core.records import Drift, OutputDrift, Result
 from enginebench.report.bench import BenchDocument, describe_bench, state_verdict

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 from msgspec.structs import replace
 
-from enginebench.analyze.diff import diff_results
-from enginebench.analyze.standing import find_baseline
+from enginebench.stats.diff import diff_results
+from enginebench.stats.standing import find_baseline
 from enginebench.core.records import Caveat, EngineSpec, Result
 from enginebench.report.run.batches import list_batches
 from enginebench.report.run.diff import explain_diff_row

@@ -10,13 +10,13 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-import enginebench.workflow.history as history
+import enginebench.runs.history as history
 from enginebench.core.errors import MissingDependency, UsageError
 from enginebench.report.history.charts import OTHERS, collect_trends, draw_trend
 from enginebench.report.history.export import write_parquet
 from enginebench.report.history.table import format_history_csv, list_history
-from enginebench.workflow.baselines import save_baseline
-from enginebench.workflow.history import read_history, write_history
+from enginebench.runs.baselines import save_baseline
+from enginebench.runs.history import read_history, write_history
 from reports import draw
 from stored_history import runs
 from stored_run import EVIL, make_doubtful_results, make_results, write_run

@@ -17,8 +17,8 @@ from enginebench.core.errors import ParseError
 from enginebench.core.records import Caveat
 from enginebench.core.text import HIDDEN, clean_text, clean_texts
 from enginebench.report.charts import render_png, style_chart
-from enginebench.workflow.folder import read_results
-from enginebench.workflow.reporting import describe_stored, report_folder
+from enginebench.runs.folder import read_results
+from enginebench.runs.reporting import describe_stored, report_folder
 from processes import Cli, environment
 from reports import show
 from stored_run import make_results, write_run
@@ -37,7 +37,7 @@ def evil_run(tmp_path: Path) -> Path:
 
 def test_pictures_of_a_run_are_drawn_whatever_its_names_hold(evil_run: Path) -> None:
     """In a process of its own: what a renderer cannot take ends the process."""
-    script = "import sys; from pathlib import Path; from enginebench.workflow.reporting import report_folder\n"
+    script = "import sys; from pathlib import Path; from enginebench.runs.reporting import report_folder\n"
     script += "print(len(report_folder(Path(sys.argv[1]), ['png', 'html']).paths))"
     done = subprocess.run(
         [sys.executable, "-c", script, str(evil_run)], env=environment(evil_run.parent), capture_output=True, text=True

@@ -11,8 +11,8 @@ from msgspec.structs import replace
 from enginebench.core.records import Result
 from enginebench.report.csv_table import format_csv
 from enginebench.report.run.columns import list_fields
-from enginebench.workflow.folder import RunRecord, read_results
-from enginebench.workflow.reporting import describe_stored
+from enginebench.runs.folder import RunRecord, read_results
+from enginebench.runs.reporting import describe_stored
 from reports import show, write_markdown
 from samples import make_drift, make_result
 from stored_run import write_run

@@ -10,7 +10,7 @@ from xml.etree.ElementTree import fromstring
 
 from hypothesis import HealthCheck, given, settings
 
-from enginebench.analyze.diff import diff_results
+from enginebench.stats.diff import diff_results
 from enginebench.core.records import Result
 from enginebench.report.bench import describe_bench
 from enginebench.report.csv_table import format_csv

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from enginebench.core.errors import ArtifactError, UsageError
-from enginebench.workflow.baselines import (
+from enginebench.runs.baselines import (
     are_neighbours,
     find_store,
     list_baselines,

@@ -13,11 +13,11 @@ from enginebench.core.names import row_id
 from enginebench.core.records import Artifact, EngineSpec, MeasureSpec, TensorSpec
 from enginebench.core.store import hash_files
 from enginebench.measure.machine import describe_machine
-from enginebench.workflow.builds import compare_answers, count_builds
-from enginebench.workflow.campaign import Campaign
-from enginebench.workflow.child.jobs import MeasureJob, PrepareJob
-from enginebench.workflow.folder import RunFolder
-from enginebench.workflow.plan import PlannedRow
+from enginebench.runs.builds import compare_answers, count_builds
+from enginebench.runs.campaign import Campaign
+from enginebench.runs.child.jobs import MeasureJob, PrepareJob
+from enginebench.runs.folder import RunFolder
+from enginebench.runs.plan import PlannedRow
 from in_process import Children
 from reporters import Silent
 

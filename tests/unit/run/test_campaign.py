@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 from msgspec.structs import replace
 
-from enginebench.analyze.alike import judge_outputs, keep_comparisons
-from enginebench.backends.registry import read_engines
+from enginebench.stats.alike import judge_outputs, keep_comparisons
+from enginebench.engines.registry import read_engines
 from enginebench.core.errors import (
     ArtifactError,
     BackendUnavailable,
@@ -24,16 +24,16 @@ from enginebench.core.records import Artifact, EngineSpec, MeasureSpec, TensorSp
 from enginebench.core.store import hash_files
 from enginebench.measure.machine import describe_machine
 from enginebench.models.onnx.source import read_packaged_onnx
-from enginebench.workflow import campaign as module
-from enginebench.workflow.builds import cut_common
-from enginebench.workflow.campaign import Campaign, judge_outcome, judge_precisions, label
-from enginebench.workflow.child import arrays
-from enginebench.workflow.child.jobs import Labelled, MeasureJob, PreloadJob, PrepareJob
-from enginebench.workflow.child.perform import build
-from enginebench.workflow.folder import RunFolder, RunRequest
-from enginebench.workflow.plan import PlannedRow
-from enginebench.workflow.request import name_default_engines
-from enginebench.workflow.scoring import Judged, open_metrics
+from enginebench.runs import campaign as module
+from enginebench.runs.builds import cut_common
+from enginebench.runs.campaign import Campaign, judge_outcome, judge_precisions, label
+from enginebench.runs.child import arrays
+from enginebench.runs.child.jobs import Labelled, MeasureJob, PreloadJob, PrepareJob
+from enginebench.runs.child.perform import build
+from enginebench.runs.folder import RunFolder, RunRequest
+from enginebench.runs.plan import PlannedRow
+from enginebench.runs.request import name_default_engines
+from enginebench.runs.scoring import Judged, open_metrics
 from in_process import Children
 from reporters import Silent
 from samples import make_result

@@ -11,14 +11,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from enginebench.backends.fake import FakeClock
+from enginebench.engines.fake import FakeClock
 from enginebench.core.records import MeasureSpec
 from enginebench.models.zoo import DATA_DIR
-from enginebench.verbs.sweep import run_sweep
-from enginebench.workflow.fleet.spec import read_spec
-from enginebench.workflow.folder import RunRequest, holds_run
-from enginebench.workflow.main_job import run_model
-from enginebench.workflow.reporting import describe_stored
+from enginebench.features.sweep.verb import run_sweep
+from enginebench.features.sweep.spec import read_spec
+from enginebench.runs.folder import RunRequest, holds_run
+from enginebench.runs.main_job import run_model
+from enginebench.runs.reporting import describe_stored
 from interruptions import Interruptions, still
 from reporters import Silent
 

@@ -21,10 +21,10 @@ from enginebench.verbs import bench as comparison
 from enginebench.verbs import build as building
 from enginebench.verbs import drift as drifting
 from enginebench.verbs import infer as inference
-from enginebench.workflow import lock, main_job, plan
-from enginebench.workflow.folder import RunRequest
-from enginebench.workflow.lock import lock_device, lock_devices
-from enginebench.workflow.targets.stored import Side
+from enginebench.runs import lock, main_job, plan
+from enginebench.runs.folder import RunRequest
+from enginebench.runs.lock import lock_device, lock_devices
+from enginebench.runs.targets.stored import Side
 
 GRAPH = DATA_DIR / "digits-cnn.onnx"
 

@@ -15,10 +15,10 @@ from PIL import Image
 from enginebench.core.errors import BackendUnavailable, ChildFailed, DeviceBusy, ModelError, ParseError, UsageError
 from enginebench.core.records import Gpu, MeasureSpec, Result
 from enginebench.models.zoo import DATA_DIR
-from enginebench.workflow.child.jobs import MeasureJob, PrepareJob, QuantizeJob, SourceJob
-from enginebench.workflow.folder import RunFolder, RunRecord, RunRequest, read_results
-from enginebench.workflow.lock import lock_device
-from enginebench.workflow.main_job import run_model
+from enginebench.runs.child.jobs import MeasureJob, PrepareJob, QuantizeJob, SourceJob
+from enginebench.runs.folder import RunFolder, RunRecord, RunRequest, read_results
+from enginebench.runs.lock import lock_device
+from enginebench.runs.main_job import run_model
 from graphs import build_graph, save
 from in_process import Children
 from reporters import Silent

@@ -6,9 +6,9 @@ import pytest
 from msgspec.structs import replace
 
 from enginebench.core.records import Artifact, Availability, Cache, MeasureSpec, TensorSpec
-from enginebench.workflow import plan
-from enginebench.workflow.folder import RunRequest
-from enginebench.workflow.plan import EVERY_GRAPH, plan_rows
+from enginebench.runs import plan
+from enginebench.runs.folder import RunRequest
+from enginebench.runs.plan import EVERY_GRAPH, plan_rows
 
 AXES = ("batch", 4)
 GRAPH = Artifact(

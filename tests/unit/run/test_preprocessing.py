@@ -22,10 +22,10 @@ from enginebench.models.zoo import packaged_onnx
 from enginebench.verbs.build import judge_ranges
 from enginebench.verbs.drift import check_prepared, make_inputs
 from enginebench.verbs.quantize import quantize
-from enginebench.workflow.child.jobs import AnswerJob, Labelled, QuantizeJob
-from enginebench.workflow.child.perform.answers import open_labelled
-from enginebench.workflow.child.perform.sources import quantize_graph
-from enginebench.workflow.targets.sides import OpenSide, check_sides
+from enginebench.runs.child.jobs import AnswerJob, Labelled, QuantizeJob
+from enginebench.runs.child.perform.answers import open_labelled
+from enginebench.runs.child.perform.sources import quantize_graph
+from enginebench.runs.targets.sides import OpenSide, check_sides
 
 OTHER = "0" * 64
 

@@ -12,15 +12,15 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from enginebench.analyze.stages import STAGES, describe_stages
+from enginebench.stats.stages import STAGES, describe_stages
 from enginebench.core.errors import ArtifactError, ParseError, UsageError
 from enginebench.core.records import EngineSpec
 from enginebench.core.store import encode
 from enginebench.core.text import count_of
 from enginebench.report.run.rows import RunDocument
-from enginebench.verbs.deliver import choose_row
-from enginebench.workflow.folder import check_inside, read_results
-from enginebench.workflow.reporting import FORMATS, check_formats, describe_stored, report_folder
+from enginebench.features.deliver.verb import choose_row
+from enginebench.runs.folder import check_inside, read_results
+from enginebench.runs.reporting import FORMATS, check_formats, describe_stored, report_folder
 from processes import ROOT, Cli
 from samples import make_drift, make_result
 from stored_run import make_final, make_results, write_run
@@ -31,7 +31,7 @@ STORED = sorted((ROOT / "tests" / "data").glob("result-*"))
 @pytest.fixture(autouse=True)
 def cached_bundle(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
     """A small stand-in for the chart bundle, which takes seconds to make; the browser tests use the real one."""
-    monkeypatch.setattr("enginebench.workflow.reporting.load_bundle", lambda: "window.vegaEmbed = null;")
+    monkeypatch.setattr("enginebench.runs.reporting.load_bundle", lambda: "window.vegaEmbed = null;")
 
 
 @pytest.fixture

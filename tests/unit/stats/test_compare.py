@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 from scipy import stats
 
-from enginebench.analyze.compare import choose_clock, comparable, compare, compare_apart, count_needed, judge_spread
-from enginebench.analyze.intervals import Spread
+from enginebench.stats.compare import choose_clock, comparable, compare, compare_apart, count_needed, judge_spread
+from enginebench.stats.intervals import Spread
 from enginebench.core.records import (
     Artifact,
     EngineSpec,

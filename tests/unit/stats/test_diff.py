@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from msgspec.structs import replace
 
-from enginebench.analyze.diff import DiffRow, diff_results
+from enginebench.stats.diff import DiffRow, diff_results
 from enginebench.core.errors import UsageError
 from enginebench.core.records import Drift, EngineSpec, Estimate, Measurement, MeasureSpec, OutputDrift, Result, Score
 

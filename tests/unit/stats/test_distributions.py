@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from scipy.special import ndtr, ndtri
 
-from enginebench.analyze.intervals import quantile_of_normal, quantile_of_t, share_of_normal
+from enginebench.stats.intervals import quantile_of_normal, quantile_of_t, share_of_normal
 
 
 def test_quantiles_of_t() -> None:

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from enginebench.analyze.drift import (
+from enginebench.stats.drift import (
     LIMITS,
     SNR_CEILING_DB,
     default_limits,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from enginebench.analyze.drift import NEAR_TIE, SNR_CEILING_DB, find_exceeded, measure_drift, measure_samples
+from enginebench.stats.drift import NEAR_TIE, SNR_CEILING_DB, find_exceeded, measure_drift, measure_samples
 
 REF = np.array([[10.0, 0.0, 0.0], [5.0, 4.9, 0.0], [0.0, 3.0, 1.0]])
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from enginebench.analyze.drift import (
+from enginebench.stats.drift import (
     default_limits,
     doubt_samples,
     find_exceeded,

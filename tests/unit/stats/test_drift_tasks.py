@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 from msgspec.structs import replace
 
-from enginebench.analyze.alike import judge_answers, keep_comparisons
-from enginebench.analyze.drift import (
+from enginebench.stats.alike import judge_answers, keep_comparisons
+from enginebench.stats.drift import (
     default_limits,
     find_exceeded,
     limits_between,
@@ -13,7 +13,7 @@ from enginebench.analyze.drift import (
     measure_drift,
     measure_samples,
 )
-from enginebench.analyze.search.held_out import hold_out
+from enginebench.features.tune.held_out import hold_out
 from enginebench.core.records import OutputDrift
 from samples import make_result
 

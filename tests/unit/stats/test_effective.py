@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from enginebench.analyze.effective import describe_shares, judge_precision
+from enginebench.stats.effective import describe_shares, judge_precision
 from enginebench.core.records import Precision
 
 

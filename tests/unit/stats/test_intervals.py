@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from enginebench.analyze.intervals import (
+from enginebench.stats.intervals import (
     estimate_geometric,
     measure_difference,
     measure_spread,

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from enginebench.analyze.drift import default_limits, measure_drift
-from enginebench.analyze.open_lengths import fill_lengths
+from enginebench.stats.drift import default_limits, measure_drift
+from enginebench.stats.open_lengths import fill_lengths
 
 BOXES = np.arange(1, 25, dtype=np.float32).reshape(2, 3, 4)  # two samples, three boxes
 

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from enginebench.analyze.quantiles import convert_percent, find_rank, median, nearest_rank
+from enginebench.stats.quantiles import convert_percent, find_rank, median, nearest_rank
 from enginebench.core.errors import MeasurementError, UsageError
 
 numbers = st.lists(st.integers(0, 10**12), min_size=1, max_size=60)

@@ -9,9 +9,9 @@ import pytest
 from msgspec.structs import replace
 
 import enginebench
-from enginebench.analyze.diff import diff_results
-from enginebench.analyze.metrics.scores import loses_too_much
-from enginebench.analyze.ranking import find_quality, rank_results
+from enginebench.stats.diff import diff_results
+from enginebench.stats.metrics.scores import loses_too_much
+from enginebench.stats.ranking import find_quality, rank_results
 from enginebench.core.records import Result
 from samples import make_drift, make_result
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from enginebench.analyze.stages import STAGES, DeviceTimes, bound_rates, describe_stages
+from enginebench.stats.stages import STAGES, DeviceTimes, bound_rates, describe_stages
 from enginebench.core.records import EngineSpec
 
 MS = 1_000_000

@@ -7,7 +7,7 @@ import math
 import pytest
 from scipy import stats
 
-from enginebench.analyze.summary import estimate_p50, estimate_percentile, share_marked, summarize
+from enginebench.stats.summary import estimate_p50, estimate_percentile, share_marked, summarize
 from enginebench.core.errors import MeasurementError
 from enginebench.core.records import Block, Mark, Measurement
 

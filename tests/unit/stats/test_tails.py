@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from enginebench.analyze.tails import (
+from enginebench.stats.tails import (
     autocorrelation_time,
     estimate_tail,
     min_samples,

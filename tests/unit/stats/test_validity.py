@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from enginebench.analyze.validity import judge
+from enginebench.stats.validity import judge
 from enginebench.core.caveats import make_caveat
 from enginebench.core.records import Block, Mark, Measurement
 

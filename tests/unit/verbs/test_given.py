@@ -9,7 +9,7 @@ import pytest
 
 import enginebench
 from enginebench import UsageError
-from enginebench.api.given import read_numbers
+from enginebench.verbs.given import read_numbers
 
 
 @pytest.mark.parametrize(

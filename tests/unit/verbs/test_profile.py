@@ -10,7 +10,7 @@ import pytest
 
 from enginebench.core.errors import MeasurementError
 from enginebench.core.records import LayerProfile, LayerTime
-from enginebench.workflow.child.proving import list_layers
+from enginebench.runs.child.proving import list_layers
 from processes import Cli
 
 FAKE = "fake:latency_us=400,ran=int8,ran_share=0.75"

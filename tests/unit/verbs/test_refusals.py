@@ -11,7 +11,7 @@ import pytest
 
 import enginebench
 from enginebench.core.errors import EngineBenchError, UsageError
-from enginebench.workflow.child import isolate
+from enginebench.runs.child import isolate
 from processes import Cli, environment
 
 
@@ -22,7 +22,7 @@ def nothing_starts(monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(*args: object, **more: object) -> None:
         raise AssertionError("something was started, or waited for")
 
-    monkeypatch.setattr("enginebench.workflow.lock.lock_device", refuse)
+    monkeypatch.setattr("enginebench.runs.lock.lock_device", refuse)
     monkeypatch.setattr(isolate.Child, "__enter__", refuse)
 
 

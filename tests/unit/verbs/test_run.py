@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from enginebench.backends.fake import FakeEngine
+from enginebench.engines.fake import FakeEngine
 from processes import Cli
 
 CopyRun = Callable[[str], Path]

@@ -12,12 +12,12 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from enginebench.analyze.stages import STAGES
+from enginebench.stats.stages import STAGES
 from enginebench.core.errors import UsageError
 from enginebench.core.records import EngineSpec, TensorSpec
 from enginebench.models.sample_images import make_photos
 from enginebench.models.task import Preprocess, choose_preprocess, preprocess_for
-from enginebench.workflow.child.perform.stages import (
+from enginebench.runs.child.perform.stages import (
     MIN_BATCHES,
     WARMUP_BATCHES,
     choose_waiting,

@@ -11,9 +11,9 @@ import pytest
 import enginebench
 from enginebench import GateFailed, ParseError, Result, Run, UsageError
 from enginebench.core.store import encode
-from enginebench.fpga.budget import Budget
+from enginebench.features.fpga.budget import Budget
 from enginebench.report.history.table import HistoryDocument
-from enginebench.report.trtexec.report import TrtexecReport
+from enginebench.features.trtexec.report import TrtexecReport
 from enginebench.verbs.read import DOCUMENTS
 from processes import ROOT
 from samples import make_result
@@ -150,7 +150,7 @@ def test_baselines_are_kept_listed_and_removed(folder: Path, tmp_path: Path) -> 
 def test_a_budget_by_function_is_that_of_the_command_line(tmp_path: Path) -> None:
     from click.testing import CliRunner
 
-    from enginebench.verbs.budget import command
+    from enginebench.features.fpga.budget_verb import command
 
     made = enginebench.budget(t_compute_ms=0.5, bytes_in=64, bytes_out=10, link="uart:115200", batch=4)
     options = "--t-compute-ms 0.5 --bytes-in 64 --bytes-out 10 --link uart:115200 --batch 4 --json"

@@ -17,10 +17,10 @@ import enginebench
 from enginebench.core.errors import ArtifactError, UsageError
 from enginebench.core.store import hash_file
 from enginebench.models.zoo import DATA_DIR
-from enginebench.workflow import trust
-from enginebench.workflow.child.places import describe_place
-from enginebench.workflow.folder import RunFolder, RunRequest, format_resume, trust_request
-from enginebench.workflow.targets.stored import open_stored
+from enginebench.runs import trust
+from enginebench.runs.child.places import describe_place
+from enginebench.runs.folder import RunFolder, RunRequest, format_resume, trust_request
+from enginebench.runs.targets.stored import open_stored
 from in_process import run_here
 from processes import Cli
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from enginebench.analyze.versions.builds import BestBuild, BuildEffect
+from enginebench.stats.builds import BestBuild, BuildEffect
 from enginebench.core.names import format_precision
 from enginebench.core.records import Estimate
 from enginebench.core.text import count_of

@@ -11,8 +11,8 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
-from enginebench.analyze.limits.layers import make_layers, make_profile
-from enginebench.analyze.stages import StagesDocument
+from enginebench.stats.layers import make_layers, make_profile
+from enginebench.stats.stages import StagesDocument
 from enginebench.core.records import Result
 from enginebench.report.charts import (
     COLOURS,

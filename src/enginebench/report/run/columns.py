@@ -9,8 +9,8 @@ from typing import Any
 
 from msgspec.structs import fields
 
-from enginebench.analyze.metrics.scores import find_score
-from enginebench.analyze.metrics.tasks import name_metric
+from enginebench.stats.metrics.scores import find_score
+from enginebench.stats.metrics.tasks import name_metric
 from enginebench.core.names import NOT_KNOWN
 from enginebench.core.records import Capacity, Estimate, Outputs
 from enginebench.core.shapes import format_shapes

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from enginebench.analyze.compare import NOUNS
-from enginebench.analyze.diff import DiffDocument, DiffRow
-from enginebench.analyze.metrics.tasks import name_metric
+from enginebench.stats.compare import NOUNS
+from enginebench.stats.diff import DiffDocument, DiffRow
+from enginebench.stats.metrics.tasks import name_metric
 from enginebench.report.numbers import format_ratio
-from enginebench.report.run.upgrade import state_changes
+from enginebench.features.versions.upgrade_sections import state_changes
 from enginebench.report.table import Column, Section, make_notes, make_table
 
 _COLUMNS = (

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from xml.etree.ElementTree import Element, SubElement, indent, tostring
 
-from enginebench.analyze.diff import DiffDocument, DiffRow
+from enginebench.stats.diff import DiffDocument, DiffRow
 from enginebench.core.text import clean_text
 from enginebench.report.numbers import format_range
 from enginebench.report.run.diff import explain_diff_row

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Iterable, Iterator, Sequence
 
-from enginebench.analyze.effective import list_shares
+from enginebench.stats.effective import list_shares
 from enginebench.core.caveats import find_sentence, format_caveat
 from enginebench.core.precisions import REORDER, UNKNOWN
 from enginebench.core.records import Caveat

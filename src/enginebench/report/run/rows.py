@@ -10,17 +10,17 @@ from msgspec import Struct
 from msgspec.structs import asdict as to_fields
 from msgspec.structs import replace
 
-from enginebench.analyze.compare import MIN_REPETITIONS, NOUNS, Unit
-from enginebench.analyze.drift import doubt_samples
-from enginebench.analyze.headline import Headline, find_start
-from enginebench.analyze.limits.bounds import doubt_row, share_of_limit
-from enginebench.analyze.limits.layers import doubt_kernel_times
-from enginebench.analyze.metrics.scores import find_value
-from enginebench.analyze.quantiles import median
-from enginebench.analyze.ranking import RecommendedBy, Ref, rank_results
-from enginebench.analyze.standing import Standing, compare_rows
-from enginebench.analyze.summary import Summary
-from enginebench.analyze.versions.builds import BuildEffect, describe_builds, doubt_builds
+from enginebench.stats.compare import MIN_REPETITIONS, NOUNS, Unit
+from enginebench.stats.drift import doubt_samples
+from enginebench.stats.headline import Headline, find_start
+from enginebench.features.roofline.bounds import doubt_row, share_of_limit
+from enginebench.stats.layers import doubt_kernel_times
+from enginebench.stats.metrics.scores import find_value
+from enginebench.stats.quantiles import median
+from enginebench.stats.ranking import RecommendedBy, Ref, rank_results
+from enginebench.stats.standing import Standing, compare_rows
+from enginebench.stats.summary import Summary
+from enginebench.stats.builds import BuildEffect, describe_builds, doubt_builds
 from enginebench.core.caveats import limit_to_processes, make_caveat
 from enginebench.core.limits import MARGIN
 from enginebench.core.names import format_engine
@@ -352,7 +352,7 @@ def describe_run(
     max_metric_drop: float | None = None,
     p99_limit_ms: float | None = None,
 ) -> RunDocument:
-    """The document of a run: its rows in the order given, and the answers (`analyze/ranking.py`).
+    """The document of a run: its rows in the order given, and the answers (`stats/ranking.py`).
 
     Args:
         model: as the user wrote it.

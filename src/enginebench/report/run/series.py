@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from enginebench.analyze.metrics.scores import find_score
-from enginebench.analyze.metrics.tasks import name_metric
-from enginebench.analyze.quantiles import median
-from enginebench.analyze.stages import StagesDocument
+from enginebench.stats.metrics.scores import find_score
+from enginebench.stats.metrics.tasks import name_metric
+from enginebench.stats.quantiles import median
+from enginebench.stats.stages import StagesDocument
 from enginebench.core.names import format_precision
 from enginebench.core.records import Measurement, Result
 from enginebench.core.text import clean_text

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from enginebench.bundle.contents import CPU, GPU, MODULE, PACKAGE, PROGRAMS
-from enginebench.bundle.writing import list_sources
+from enginebench.features.deliver.contents import CPU, GPU, MODULE, PACKAGE, PROGRAMS
+from enginebench.features.deliver.writing import list_sources
 
 # What it may bring beside them.
 KERNEL = {"core/engine_api.py", "core/sums.py", "core/trees.py"}

@@ -13,8 +13,8 @@ import pytest
 from msgspec.structs import replace
 from onnx import ModelProto, helper
 
-from enginebench.bundle.record import Bundle, Figures
-from enginebench.bundle.servers import LAYOUTS, format_config
+from enginebench.runs.bundles.record import Bundle, Figures
+from enginebench.features.deliver.servers import LAYOUTS, format_config
 from enginebench.core.records import Artifact, EngineSpec, Estimate, ShapeRange, TensorSpec
 from enginebench.core.shapes import size_axes
 from enginebench.models.onnx.source import read_onnx

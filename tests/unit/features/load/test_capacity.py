@@ -8,13 +8,13 @@ import numpy as np
 import pytest
 from msgspec.structs import replace
 
-from enginebench.analyze.load.capacity import (
+from enginebench.stats.capacity import (
     CapacitySearch,
     agrees_with_probes,
     compare_capacities,
     join_capacities,
 )
-from enginebench.analyze.load.queueing import Limit
+from enginebench.stats.queueing import Limit
 from enginebench.core.records import Capacity
 
 LIMIT = Limit(ms=10.0)

@@ -6,7 +6,7 @@ import msgspec
 import numpy as np
 import pytest
 
-from enginebench.analyze.load.queueing import (
+from enginebench.stats.queueing import (
     DONE,
     DROPPED,
     FAILED,
@@ -19,8 +19,8 @@ from enginebench.analyze.load.queueing import (
     judge_point,
     seems_to_hold,
 )
-from enginebench.analyze.tails import strict_min_samples
-from enginebench.analyze.validity import judge
+from enginebench.stats.tails import strict_min_samples
+from enginebench.stats.validity import judge
 from enginebench.core.caveats import make_caveat
 from enginebench.core.records import Mark, Measurement
 from enginebench.measure.watch import BlockReading, make_block

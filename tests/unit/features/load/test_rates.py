@@ -10,7 +10,7 @@ import msgspec
 import numpy as np
 import pytest
 
-from enginebench.analyze.load.queueing import (
+from enginebench.stats.queueing import (
     Limit,
     LoadPoint,
     Stamps,
@@ -19,12 +19,12 @@ from enginebench.analyze.load.queueing import (
 )
 from enginebench.core.errors import MeasurementError
 from enginebench.core.records import Artifact, Block, Capacity, EngineSpec
-from enginebench.measure.simulated import simulate
+from enginebench.features.load.simulated import simulate
 from enginebench.measure.watch import BlockReading, make_block
-from enginebench.report.load.document import LoadSettings
-from enginebench.workflow.child.jobs import ServeJob
-from enginebench.workflow.probe import Plan
-from enginebench.workflow.rates import Bench, Prober, name_row
+from enginebench.features.load.document import LoadSettings
+from enginebench.runs.child.jobs import ServeJob
+from enginebench.features.load.probe import Plan
+from enginebench.features.load.rates import Bench, Prober, name_row
 from queues import wait_quantile_md1
 from reporters import Silent
 

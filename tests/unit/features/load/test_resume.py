@@ -14,19 +14,19 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from enginebench.analyze.load.queueing import LoadPoint, Stamps, describe_point
+from enginebench.stats.queueing import LoadPoint, Stamps, describe_point
 from enginebench.core.caveats import make_caveat
 from enginebench.core.errors import MeasurementError, UsageError
 from enginebench.core.names import parse_engine
 from enginebench.core.store import encode
-from enginebench.measure.simulated import simulate
+from enginebench.features.load.simulated import simulate
 from enginebench.models.zoo import DATA_DIR
-from enginebench.report.load.document import LoadDocument, LoadSettings
-from enginebench.verbs import load as verb
-from enginebench.verbs.load import load_target, make_request, read_load
-from enginebench.workflow.probe import Interrupted, Plan
-from enginebench.workflow.rates import Prober
-from enginebench.workflow.request import Shared
+from enginebench.features.load.document import LoadDocument, LoadSettings
+from enginebench.features.load import verb
+from enginebench.features.load.verb import load_target, make_request, read_load
+from enginebench.features.load.probe import Interrupted, Plan
+from enginebench.features.load.rates import Prober
+from enginebench.runs.request import Shared
 from in_process import Children
 from reporters import Silent
 from samples import make_machine

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from msgspec.structs import replace
 
-from enginebench.analyze.limits.bounds import (
+from enginebench.features.roofline.bounds import (
     Limits,
     bound_layers,
     bound_nodes,
@@ -17,7 +17,7 @@ from enginebench.analyze.limits.bounds import (
     find_least_ms,
     share_of_limit,
 )
-from enginebench.analyze.limits.joining import join_layers
+from enginebench.features.roofline.joining import join_layers
 from enginebench.core.ceilings import UNITS, Ceiling, CeilingKind
 from enginebench.core.records import Bound, LayerTime, Precision
 from enginebench.core.work import GraphWork, NodeWork, TensorWork

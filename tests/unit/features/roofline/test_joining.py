@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from enginebench.analyze.limits.joining import join_layers
-from enginebench.analyze.trtexec.plan_layers import parse_layers
+from enginebench.features.roofline.joining import join_layers
+from enginebench.features.trtexec.plan_layers import parse_layers
 from enginebench.core.errors import ParseError
 from enginebench.core.records import LayerTime
 from enginebench.core.work import GraphWork, NodeWork, Unit

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from msgspec.structs import replace
 
-from enginebench.analyze.limits.layers import describe_profile, explain_remainder, make_layers, make_profile
+from enginebench.stats.layers import describe_profile, explain_remainder, make_layers, make_profile
 from enginebench.core.caveats import make_caveat
 from enginebench.core.records import EngineSpec, LayerProfile, LayerTime
 from enginebench.report.layer_table import describe_times

@@ -11,10 +11,10 @@ from enginebench.core.ceilings import UNITS, Ceiling, CeilingKind, Ceilings
 from enginebench.core.errors import ModelError
 from enginebench.core.records import MeasureSpec, Precision
 from enginebench.measure.machine import describe_machine
-from enginebench.workflow.ceilings import store_ceilings
-from enginebench.workflow.folder import RunRequest, read_results
-from enginebench.workflow.main_job import run_model
-from enginebench.workflow.reporting import describe_stored
+from enginebench.runs.ceilings import store_ceilings
+from enginebench.runs.folder import RunRequest, read_results
+from enginebench.runs.main_job import run_model
+from enginebench.runs.reporting import describe_stored
 from in_process import Children
 from reporters import Silent
 
@@ -77,7 +77,7 @@ def test_a_row_whose_graph_cannot_be_made_says_so(
         raise ModelError("its branches depend on its inputs")
 
     store(40.0)
-    monkeypatch.setattr("enginebench.workflow.limits.make_sources", fail)
+    monkeypatch.setattr("enginebench.features.roofline.limits.make_sources", fail)
     reporter = Silent()
     run_model(replace(REQUEST, engines=(("pytorch", {}),)), tmp_path / "r", reporter=reporter)
     assert any("none can be exported: its branches depend on its inputs" in text for text in reporter.said)

@@ -12,9 +12,9 @@ import pytest
 from enginebench.core.errors import EngineBenchError, UsageError
 from enginebench.models.zoo import DATA_DIR
 from enginebench.report.progress import PlainReporter
-from enginebench.verbs.sweep import run_sweep
-from enginebench.workflow.fleet.reporting import read_prices, report_sweep
-from enginebench.workflow.fleet.spec import read_spec
+from enginebench.features.sweep.verb import run_sweep
+from enginebench.features.sweep.reporting import read_prices, report_sweep
+from enginebench.features.sweep.spec import read_spec
 
 SPEC = """
 engines = ["fake:latency_us=20", "fake:latency_us=10", "fake:fault=raise"]

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from enginebench.core.errors import EngineBenchError, ParseError, UsageError
-from enginebench.workflow.fleet.spec import MOST_CELLS, list_cells, list_groups, read_spec, show_model
+from enginebench.features.sweep.spec import MOST_CELLS, list_cells, list_groups, read_spec, show_model
 
 MATRIX = """
 engines = ["fake", "fake:latency_us=100", "ort"]

@@ -13,18 +13,18 @@ from msgspec.structs import replace
 from enginebench.core.errors import ChildFailed, ParseError, UsageError
 from enginebench.core.records import Result
 from enginebench.models.zoo import DATA_DIR
-from enginebench.report.sweep.document import SweepDocument
-from enginebench.verbs import sweep as verb
-from enginebench.verbs.sweep import plan_sweep, run_sweep, take_up
-from enginebench.workflow.child.jobs import MeasureJob
-from enginebench.workflow.fleet import group as groups
-from enginebench.workflow.fleet.parts import read_group
-from enginebench.workflow.fleet.reading import find_rows_folder, read_sweep
-from enginebench.workflow.fleet.records import Ended, GroupJob, SourcesJob
-from enginebench.workflow.fleet.schedule import MOST_LOSSES, LocalFleet, Lost, Schedule, perform
-from enginebench.workflow.fleet.spec import SweepSpec, list_groups, read_spec
-from enginebench.workflow.fleet.store import Store, open_store
-from enginebench.workflow.history import read_history
+from enginebench.features.sweep.document import SweepDocument
+from enginebench.features.sweep import verb
+from enginebench.features.sweep.verb import plan_sweep, run_sweep, take_up
+from enginebench.runs.child.jobs import MeasureJob
+from enginebench.features.sweep import group as groups
+from enginebench.features.sweep.parts import read_group
+from enginebench.features.sweep.reading import find_rows_folder, read_sweep
+from enginebench.features.sweep.records import Ended, GroupJob, SourcesJob
+from enginebench.features.sweep.schedule import MOST_LOSSES, LocalFleet, Lost, Schedule, perform
+from enginebench.features.sweep.spec import SweepSpec, list_groups, read_spec
+from enginebench.features.sweep.store import Store, open_store
+from enginebench.runs.history import read_history
 from in_process import Children
 from reporters import Silent
 
@@ -215,7 +215,7 @@ def test_the_turn_in_which_the_machine_changed_is_compared_with_nothing(
     assert len(moved) == 3 and all(any(d.code == "several_machines" for d in row.caveats) for row in moved)
     base, same, *_ = read_rows(store, spec())
     other = next(row for row in read_rows(store, spec())[:5] if machines[row.id] == ["first", "second"])
-    from enginebench.analyze.compare import compare
+    from enginebench.stats.compare import compare
 
     assert compare(base.measurements, same.measurements).ratio.n == 2  # type: ignore[union-attr]
     assert compare(base.measurements, other.measurements).ratio.n == 1  # type: ignore[union-attr]

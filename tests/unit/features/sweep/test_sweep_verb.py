@@ -12,7 +12,7 @@ from enginebench.core.errors import MeasurementError, UsageError
 from enginebench.models.zoo import DATA_DIR
 from enginebench.verbs.history import command as history
 from enginebench.verbs.report import command as report
-from enginebench.verbs.sweep import command as sweep
+from enginebench.features.sweep.verb import command as sweep
 from in_process import Children
 
 SPEC = """

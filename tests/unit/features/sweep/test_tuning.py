@@ -12,15 +12,15 @@ from enginebench.core.errors import UsageError
 from enginebench.core.records import Estimate
 from enginebench.core.store import read_record
 from enginebench.models.zoo import DATA_DIR
-from enginebench.report.sweep.document import SweepDocument, Tuned
-from enginebench.report.sweep.page import format_sweep_page
-from enginebench.report.sweep.sections import describe_tuned
-from enginebench.report.tune.document import TuneDocument
-from enginebench.verbs.sweep import plan_sweep, run_sweep
-from enginebench.workflow.child.jobs import MeasureJob
-from enginebench.workflow.fleet.spec import SweepSpec, read_spec
-from enginebench.workflow.reporting import Written
-from enginebench.workflow.search import sitting
+from enginebench.features.sweep.document import SweepDocument, Tuned
+from enginebench.features.sweep.page import format_sweep_page
+from enginebench.features.sweep.sections import describe_tuned
+from enginebench.features.tune.document import TuneDocument
+from enginebench.features.sweep.verb import plan_sweep, run_sweep
+from enginebench.runs.child.jobs import MeasureJob
+from enginebench.features.sweep.spec import SweepSpec, read_spec
+from enginebench.runs.reporting import Written
+from enginebench.features.tune import sitting
 from in_process import Children
 from reporters import Silent
 

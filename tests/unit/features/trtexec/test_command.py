@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from enginebench.backends.tensorrt.settings import (
+from enginebench.engines.backends.tensorrt.settings import (
     BUILD_OPTIONS,
     BuildSettings,
     ShapeProfile,
@@ -21,16 +21,16 @@ from enginebench.backends.tensorrt.settings import (
     read_shapes,
     split_argv,
 )
-from enginebench.backends.trtexec.command import (
+from enginebench.features.trtexec.command import (
     RunSettings,
     check_extra,
     compose_build,
     compose_measure,
     state_switches,
 )
-from enginebench.backends.trtexec.executable import find_trtexec, read_banner, read_trtexec, require_trtexec
-from enginebench.backends.trtexec.flags import FLAGS, Trtexec, decode_version, parse_version
-from enginebench.backends.trtexec.trtexec import plan_timing
+from enginebench.features.trtexec.executable import find_trtexec, read_banner, read_trtexec, require_trtexec
+from enginebench.features.trtexec.flags import FLAGS, Trtexec, decode_version, parse_version
+from enginebench.features.trtexec.engine import plan_timing
 from enginebench.core.engine_api import read_index
 from enginebench.core.errors import BackendUnavailable, MissingDependency, UsageError
 from enginebench.core.records import Artifact, EngineSpec, MeasureSpec, Precision, TensorSpec
@@ -338,9 +338,9 @@ def test_finding_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert find_trtexec(str(path), {"TRTEXEC": "/nowhere"}) == path
     with pytest.raises(UsageError, match=r"\$TRTEXEC names /nowhere"):
         find_trtexec(environment={"TRTEXEC": "/nowhere"})
-    monkeypatch.setattr("enginebench.backends.trtexec.executable.FOLDERS", (str(tmp_path / "b*"),))
+    monkeypatch.setattr("enginebench.features.trtexec.executable.FOLDERS", (str(tmp_path / "b*"),))
     assert find_trtexec(environment={"PATH": ""}) == path
-    monkeypatch.setattr("enginebench.backends.trtexec.executable.FOLDERS", ())
+    monkeypatch.setattr("enginebench.features.trtexec.executable.FOLDERS", ())
     monkeypatch.setenv("PATH", "")
     monkeypatch.delenv("TRTEXEC", raising=False)
     with pytest.raises(MissingDependency, match="libnvinfer-bin"):

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 import trtexec_artifacts as made
-from enginebench.analyze.trtexec.folder import (
+from enginebench.features.trtexec.folder import (
     find_profile,
     is_trtexec_folder,
     read_compute_ms,

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 import trtexec_artifacts as made
-from enginebench.analyze.trtexec.lines import decode_version, read_banner, split_lines, split_runs
-from enginebench.analyze.trtexec.log import parse_log, parse_log_bytes, read_log
-from enginebench.analyze.trtexec.records import LogRun
+from enginebench.features.trtexec.lines import decode_version, read_banner, split_lines, split_runs
+from enginebench.features.trtexec.log import parse_log, parse_log_bytes, read_log
+from enginebench.features.trtexec.records import LogRun
 from enginebench.core.errors import ParseError
 
 LOG = Path("run.log")

@@ -11,7 +11,7 @@ from click.testing import CliRunner, Result
 
 import trtexec_artifacts as made
 from enginebench.core.errors import EngineBenchError, ParseError
-from enginebench.verbs.parse import command as parse
+from enginebench.features.trtexec.verb import command as parse
 
 
 def run(*args: object) -> Result:

@@ -6,7 +6,7 @@ import pytest
 from msgspec.structs import replace
 
 from enginebench.core.records import Caveat, Drift, EngineSpec, Estimate, MeasureSpec, OutputDrift, Result, Score
-from enginebench.workflow.search.track import find_refusal
+from enginebench.features.tune.track import find_refusal
 
 
 def make_output(cosine: float = 0.999, nonfinite: int = 0) -> OutputDrift:

@@ -7,7 +7,7 @@ import math
 
 import pytest
 
-from enginebench.analyze.search.frontier import Part, cut_line, fill_parts, find_home, sum_noise, time_groups
+from enginebench.features.tune.frontier import Part, cut_line, fill_parts, find_home, sum_noise, time_groups
 from enginebench.core.records import LayerTime
 
 PARTS = (

@@ -7,9 +7,9 @@ import pytest
 from enginebench.measure.machine import describe_machine
 from enginebench.report.charts import render_png
 from enginebench.report.page import format_page
-from enginebench.report.tune.document import Candidate, FrontierPoint, TuneDocument
-from enginebench.report.tune.frontier import draw_frontier, list_points
-from enginebench.report.tune.sections import list_tune_page
+from enginebench.features.tune.document import Candidate, FrontierPoint, TuneDocument
+from enginebench.features.tune.picture import draw_frontier, list_points
+from enginebench.features.tune.sections import list_tune_page
 
 
 def make_candidate(name, speed, quality, *, default=False, graph=""):

@@ -7,7 +7,7 @@ import math
 import numpy as np
 import pytest
 
-from enginebench.analyze.search.harm import WORST, allow_noise, measure_divergence, measure_harm
+from enginebench.features.tune.harm import WORST, allow_noise, measure_divergence, measure_harm
 from enginebench.core.errors import MeasurementError
 
 RNG = np.random.default_rng(0)

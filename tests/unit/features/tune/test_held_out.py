@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from msgspec.structs import replace
 
-from enginebench.analyze.search.held_out import hold_out, hold_score
+from enginebench.features.tune.held_out import hold_out, hold_score
 from enginebench.core.records import Estimate, Score
 
 RNG = np.random.default_rng(0)

@@ -10,11 +10,11 @@ from msgspec.structs import replace
 
 from enginebench.core.errors import ArtifactError
 from enginebench.core.records import Artifact, MeasureSpec, TensorSpec
-from enginebench.workflow.folder import RunRequest
-from enginebench.workflow.search import rows
-from enginebench.workflow.search.rows import Rows
-from enginebench.workflow.search.space import Setting
-from enginebench.workflow.targets.sources import Sources
+from enginebench.runs.folder import RunRequest
+from enginebench.features.tune import rows
+from enginebench.features.tune.rows import Rows
+from enginebench.features.tune.space import Setting
+from enginebench.runs.targets.sources import Sources
 from reporters import Silent
 
 TENSOR = TensorSpec(name="x", dtype="float32", shape=("batch", 4))

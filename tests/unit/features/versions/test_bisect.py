@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import pytest
 from msgspec.structs import replace
 
-from enginebench.analyze.compare import Comparison
+from enginebench.stats.compare import Comparison
 from enginebench.core.errors import MeasurementError, UsageError
 from enginebench.core.records import (
     Block,
@@ -22,9 +22,9 @@ from enginebench.core.records import (
     Result,
     Score,
 )
-from enginebench.verbs import bisect as verb
+from enginebench.features.versions import bisect as verb
 from enginebench.verbs.bench import bench_sides
-from enginebench.verbs.bisect import (
+from enginebench.features.versions.bisect import (
     BisectDocument,
     TriedVersion,
     bisect_package,
@@ -35,8 +35,8 @@ from enginebench.verbs.bisect import (
     judge_rows,
     list_changes,
 )
-from enginebench.workflow.folder import RunRequest
-from enginebench.workflow.targets.stored import Side
+from enginebench.runs.folder import RunRequest
+from enginebench.runs.targets.stored import Side
 from in_process import Children
 from reporters import Silent
 

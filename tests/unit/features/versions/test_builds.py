@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from enginebench.analyze.compare import compare, compare_apart
-from enginebench.analyze.intervals import join_builds
-from enginebench.analyze.summary import estimate_p50
-from enginebench.analyze.versions.builds import describe_builds, doubt_builds, estimate_between, group_logs, tell_best
+from enginebench.stats.compare import compare, compare_apart
+from enginebench.stats.intervals import join_builds
+from enginebench.stats.summary import estimate_p50
+from enginebench.stats.builds import describe_builds, doubt_builds, estimate_between, group_logs, tell_best
 from enginebench.core.records import Artifact, Build, EngineSpec, Measurement, MeasureSpec, Result
 
 

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from enginebench.core.errors import BackendUnavailable
-from enginebench.verbs import env as environments
-from enginebench.verbs.env import explain_failure, list_versions
+from enginebench.features.versions import env as environments
+from enginebench.features.versions.env import explain_failure, list_versions
 
 NO_VERSION = """\
 ERROR: Could not find a version that satisfies the requirement onnxruntime==9.9 (from versions: 1.15.0, 1.15.1, 1.31.1)

@@ -8,17 +8,17 @@ import numpy as np
 import pytest
 from msgspec.structs import replace
 
-from enginebench.analyze.diff import DiffDocument
-from enginebench.analyze.versions.upgrade import join_layers, list_changed
+from enginebench.stats.diff import DiffDocument
+from enginebench.features.versions.upgrade import join_layers, list_changed
 from enginebench.core.errors import UsageError
 from enginebench.core.names import row_id
 from enginebench.core.records import Artifact, LayerTime, Result, TensorSpec
 from enginebench.report.markdown import format_sections
 from enginebench.report.run.diff import list_diff
-from enginebench.report.run.upgrade import state_changes
-from enginebench.verbs.upgrade import diff_environments, parse_between
-from enginebench.workflow.child.arrays import save_answers
-from enginebench.workflow.folder import RunFolder, RunRecord, RunRequest
+from enginebench.features.versions.upgrade_sections import state_changes
+from enginebench.features.versions.upgrade_verb import diff_environments, parse_between
+from enginebench.runs.child.arrays import save_answers
+from enginebench.runs.folder import RunFolder, RunRecord, RunRequest
 from samples import make_machine, make_result
 
 LOGITS = TensorSpec(name="logits", dtype="float32", shape=("batch", 10))

@@ -27,8 +27,8 @@ from enginebench.models.precision.graph import load_whole_graph, prepare_graph
 from enginebench.models.precision.macs import list_quantized_products
 from enginebench.models.precision.quantize import quantize
 from enginebench.models.zoo import packaged_onnx
-from enginebench.workflow.folder import RunRequest
-from enginebench.workflow.plan import plan_rows
+from enginebench.runs.folder import RunRequest
+from enginebench.runs.plan import plan_rows
 from graphs import build_graph, build_residual, save
 
 FIRST, LAST = "node_Conv_51", "node_linear_1"

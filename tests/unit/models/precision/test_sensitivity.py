@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from msgspec.structs import replace
 
-from enginebench.analyze.search.harm import measure_harm
+from enginebench.features.tune.harm import measure_harm
 from enginebench.core.errors import ArtifactError
 from enginebench.models.onnx.source import read_onnx
 from enginebench.models.precision.calibrate import calibrate

@@ -6,7 +6,7 @@ import msgspec
 import pytest
 from msgspec.structs import replace
 
-from enginebench.analyze.diff import diff_results, pair_results
+from enginebench.stats.diff import diff_results, pair_results
 from enginebench.core.records import Result
 from enginebench.core.store import encode
 from enginebench.report.markdown import format_sections

@@ -6,7 +6,7 @@ from xml.etree import ElementTree
 
 from msgspec.structs import replace
 
-from enginebench.analyze.diff import diff_results
+from enginebench.stats.diff import diff_results
 from enginebench.core.records import Result
 from enginebench.report.run.junit import format_junit
 from samples import make_result

@@ -8,7 +8,7 @@ import msgspec
 import pytest
 from msgspec.structs import replace
 
-from enginebench.analyze.standing import find_baseline, weigh
+from enginebench.stats.standing import find_baseline, weigh
 from enginebench.core.records import Block, Caveat, Drift, LayerTime, Result
 from enginebench.core.store import encode
 from enginebench.report.run.rows import RunDocument, describe_row, describe_run

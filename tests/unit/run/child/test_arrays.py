@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from enginebench.workflow.child.arrays import (
+from enginebench.runs.child.arrays import (
     CHECKED_VALUES,
     KEPT_VALUES,
     limit_calls,

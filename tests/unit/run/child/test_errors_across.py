@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from enginebench.backends.registry import find_installed
+from enginebench.engines.registry import find_installed
 from enginebench.core import errors
 from enginebench.core.errors import (
     BackendUnavailable,
@@ -22,9 +22,9 @@ from enginebench.core.errors import (
 )
 from enginebench.core.records import EngineSpec
 from enginebench.models.onnx.source import read_packaged_onnx
-from enginebench.workflow.child.errors_across import describe_error, rebuild_error
-from enginebench.workflow.child.isolate import run_child
-from enginebench.workflow.child.jobs import BuildJob, ErrorAnswer, InferJob
+from enginebench.runs.child.errors_across import describe_error, rebuild_error
+from enginebench.runs.child.isolate import run_child
+from enginebench.runs.child.jobs import BuildJob, ErrorAnswer, InferJob
 
 CLASSES = sorted(
     (kind for _, kind in inspect.getmembers(errors, inspect.isclass) if issubclass(kind, EngineBenchError)),

@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from enginebench.core.records import Availability
-from enginebench.workflow.child.jobs import (
+from enginebench.runs.child.jobs import (
     Answered,
     Job,
     KeepCall,

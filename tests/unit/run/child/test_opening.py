@@ -14,8 +14,8 @@ from enginebench.models.onnx.source import read_packaged_onnx
 from enginebench.models.precision.calibrate import calibrate
 from enginebench.models.precision.calibration_data import open_data
 from enginebench.models.precision.quantize import quantize
-from enginebench.workflow.child import opening
-from enginebench.workflow.child.opening import build_graph
+from enginebench.runs.child import opening
+from enginebench.runs.child.opening import build_graph
 
 
 class Builder:

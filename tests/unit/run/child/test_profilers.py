@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from enginebench.backends.registry import open_backend
-from enginebench.backends.trtexec.trtexec import TrtexecBackend
+from enginebench.engines.registry import open_backend
+from enginebench.features.trtexec.engine import TrtexecBackend
 from enginebench.core.errors import BackendUnavailable
 from enginebench.core.protocols import Engine
 from enginebench.core.records import Artifact, Availability, EngineSpec
-from enginebench.workflow.child.perform import profile as perform_profile
-from enginebench.workflow.child.perform.profile import check_profiler, times_layers
+from enginebench.runs.child.perform import profile as perform_profile
+from enginebench.runs.child.perform.profile import check_profiler, times_layers
 
 
 class Silent:
@@ -48,7 +48,7 @@ def test_a_tool_says_so_by_its_backend() -> None:
 
 
 def test_an_engine_without_one_says_so_too() -> None:
-    from enginebench.backends.onnxruntime.ort_tensorrt import OrtTensorRtBackend
+    from enginebench.engines.backends.onnxruntime.ort_tensorrt import OrtTensorRtBackend
 
     assert times_layers(open_backend("fpga-sim")) is False
     assert times_layers(OrtTensorRtBackend()) is False  # ONNX Runtime sees a graph that TensorRT took as one kernel

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from enginebench.core.errors import ParseError, UsageError
-from enginebench.workflow.child.targets_file import match_targets, read_targets
+from enginebench.runs.child.targets_file import match_targets, read_targets
 
 
 def write(path: Path, text: str) -> Path:

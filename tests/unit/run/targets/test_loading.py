@@ -12,7 +12,7 @@ import pytest
 import enginebench
 from enginebench.core.errors import ArtifactError, UsageError
 from enginebench.models.zoo import DATA_DIR
-from enginebench.workflow.targets.loading import load_engine
+from enginebench.runs.targets.loading import load_engine
 from fakes.tensorrt_modules import forget_modules, use_fakes
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from enginebench.core.errors import MeasurementError
-from enginebench.workflow.targets.scratch import open_scratch
+from enginebench.runs.targets.scratch import open_scratch
 
 
 def fill(folder: Path) -> Path:

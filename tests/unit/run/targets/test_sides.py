@@ -10,9 +10,9 @@ import pytest
 from enginebench.core.records import Artifact, ModelSource
 from enginebench.models.onnx.source import read_packaged_onnx
 from enginebench.models.zoo import DATA_DIR
-from enginebench.workflow.child.jobs import SourceJob
-from enginebench.workflow.targets import sides
-from enginebench.workflow.targets.sides import MadeSources, SideRequest, open_side
+from enginebench.runs.child.jobs import SourceJob
+from enginebench.runs.targets import sides
+from enginebench.runs.targets.sides import MadeSources, SideRequest, open_side
 from reporters import Silent
 
 REQUEST = SideRequest(source=ModelSource(model=""))

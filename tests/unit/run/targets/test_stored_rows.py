@@ -9,7 +9,7 @@ import pytest
 from enginebench.core.errors import ArtifactError
 from enginebench.core.records import Artifact, EngineSpec, MeasureSpec, Result
 from enginebench.core.store import encode
-from enginebench.workflow.targets.stored import open_stored
+from enginebench.runs.targets.stored import open_stored
 
 
 def test_an_artifact_that_is_gone_is_not_called_foreign(tmp_path: Path) -> None:

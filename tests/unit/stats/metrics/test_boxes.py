@@ -7,7 +7,7 @@ import sys
 import numpy as np
 import pytest
 
-from enginebench.analyze.metrics.boxes import (
+from enginebench.stats.metrics.boxes import (
     MOST,
     NOTHING,
     Boxes,
@@ -16,7 +16,7 @@ from enginebench.analyze.metrics.boxes import (
     prepare_map,
     read_boxes,
 )
-from enginebench.analyze.metrics.metric import Targets
+from enginebench.stats.metrics.metric import Targets
 from enginebench.core.errors import FeedError, MissingDependency
 
 CORNERS = np.array([[10.0, 10, 30, 50], [12, 11, 31, 52], [100, 100, 140, 120]])

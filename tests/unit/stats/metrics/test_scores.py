@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from enginebench.analyze.metrics.labels import MIOU
-from enginebench.analyze.metrics.metric import Facts, Metric, Targets, average
-from enginebench.analyze.metrics.scores import (
+from enginebench.stats.metrics.labels import MIOU
+from enginebench.stats.metrics.metric import Facts, Metric, Targets, average
+from enginebench.stats.metrics.scores import (
     RESAMPLES,
     find_drop,
     loses_too_much,

@@ -5,10 +5,10 @@ import sys
 import numpy as np
 import pytest
 
-from enginebench.analyze.metrics.metric import Targets
-from enginebench.analyze.metrics.scores import score_counts
-from enginebench.analyze.metrics.sequences import count_errors, decode_tokens, read_sequences
-from enginebench.analyze.metrics.tasks import BUILTIN
+from enginebench.stats.metrics.metric import Targets
+from enginebench.stats.metrics.scores import score_counts
+from enginebench.stats.metrics.sequences import count_errors, decode_tokens, read_sequences
+from enginebench.stats.metrics.tasks import BUILTIN
 from enginebench.core.errors import FeedError, MissingDependency
 
 WORDS = ("-", "a", "b", "c", " ")

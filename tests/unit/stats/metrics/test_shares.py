@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from enginebench.analyze.metrics.scores import compute_mcnemar_p, estimate_paired_difference, estimate_share
+from enginebench.stats.metrics.scores import compute_mcnemar_p, estimate_paired_difference, estimate_share
 
 
 def test_wilson_matches_a_published_interval():

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 from scipy.spatial.distance import cosine
 
-from enginebench.analyze.metrics.metric import Targets
-from enginebench.analyze.metrics.tasks import count_absolute, count_cosine
+from enginebench.stats.metrics.metric import Targets
+from enginebench.stats.metrics.tasks import count_absolute, count_cosine
 from enginebench.core.errors import FeedError
 
 

@@ -16,9 +16,9 @@ from onnx import TensorProto, helper, numpy_helper
 from enginebench.core.errors import ArtifactError, UnsupportedOperator
 from enginebench.core.records import Artifact, EngineSpec
 from enginebench.models.onnx.source import read_onnx
-from enginebench.workflow.child.jobs import BuildAnswer, BuildJob, PrepareJob
-from enginebench.workflow.child.opening import lower_first, open_for
-from enginebench.workflow.child.perform import build
+from enginebench.runs.child.jobs import BuildAnswer, BuildJob, PrepareJob
+from enginebench.runs.child.opening import lower_first, open_for
+from enginebench.runs.child.perform import build
 from fakes.tensorrt_modules import forget_modules, use_fakes
 from fakes.trtexec_shim import install_trtexec
 
@@ -73,7 +73,7 @@ def build_file(tmp_path: Path, normalizing: Path) -> Built:
 
 def read_newer(monkeypatch: pytest.MonkeyPatch, engine: str) -> None:
     """As before 8.6's limit was known: the graph goes to the parser as it is."""
-    module = importlib.import_module(f"enginebench.backends.{engine}.{engine}")
+    module = importlib.import_module(f"enginebench.engines.{engine}.{engine}")
     monkeypatch.setattr(module, "find_newest_opset", lambda version: 99)
 
 

@@ -10,9 +10,9 @@ import pytest
 from enginebench.core.errors import UsageError
 from enginebench.core.records import Artifact, EngineSpec, Measurement, MeasureSpec
 from enginebench.measure.nvml import HIDDEN_PROCESSES, NO_TELEMETRY
-from enginebench.workflow.child.jobs import MeasureJob
-from enginebench.workflow.child.perform.measure import check_cache
-from enginebench.workflow.child.watching import add_telemetry
+from enginebench.runs.child.jobs import MeasureJob
+from enginebench.runs.child.perform.measure import check_cache
+from enginebench.runs.child.watching import add_telemetry
 
 JOB = MeasureJob(
     model="toy",

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from enginebench.backends.registry import open_backend
+from enginebench.engines.registry import open_backend
 from enginebench.core.errors import ArtifactError
 from enginebench.core.records import Artifact, EngineSpec, MeasureSpec
 from enginebench.measure import nvml, watch
@@ -18,8 +18,8 @@ from enginebench.models.onnx.source import read_packaged_onnx
 from enginebench.models.precision.calibrate import calibrate
 from enginebench.models.precision.calibration_data import open_data
 from enginebench.models.precision.quantize import quantize
-from enginebench.workflow.child import opening, watching
-from enginebench.workflow.child.jobs import ProfileAnswer, ProfileJob
+from enginebench.runs.child import opening, watching
+from enginebench.runs.child.jobs import ProfileAnswer, ProfileJob
 
 
 class OnNoGpu:

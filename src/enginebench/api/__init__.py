@@ -1,1 +1,0 @@
-"""What functions return, and what they are given: `Run`, `Bench`, tables, progress; models and sides as texts."""

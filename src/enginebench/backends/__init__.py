@@ -1,1 +1,0 @@
-"""Turns artifacts into engines: one file per engine, and the registry, which alone imports them."""

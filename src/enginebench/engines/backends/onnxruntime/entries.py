@@ -1,0 +1,161 @@
+"""Entries of the engines that run on ONNX Runtime, one for each of its providers. It is not imported here."""
+
+from __future__ import annotations
+
+from enginebench.engines.backends.tensorrt.settings import SWITCH
+from enginebench.engines.verified import CPU_VERIFIED, FORCE, GPU_VERIFIED
+from enginebench.core.entry import Entry, Option
+
+ORT = Entry(
+    name="ort",
+    axes="open",
+    module="enginebench.engines.backends.onnxruntime.ort",
+    takes="onnx",
+    options={
+        "spinning": Option(
+            default="run",
+            choices=("run", "always", "never"),
+            search=("always", "never"),
+            meaning="when worker threads spin while waiting: inside a run, also between runs, or never",
+        ),
+        "opt": Option(
+            default="all",
+            choices=("all", "extended", "basic", "none"),
+            search=("extended", "basic"),
+            meaning="how far the graph is optimised",
+        ),
+        "sessions": Option(
+            default="each",
+            choices=("each", "one", "async"),
+            search=("one", "async"),
+            under_load=True,
+            meaning="under load: a session for each stream, one for all, or one that is called asynchronously",
+        ),
+        "arena": Option(
+            default="own",
+            choices=("own", "shared", "none"),
+            search=("none",),
+            meaning="memory of each session, of all in the process, or asked of the system each time",
+        ),
+        "ahead": Option(
+            default="0",
+            choices=("0", "1"),
+            meaning="1 optimises the graph once, when it is built, for this processor; 0 in every process",
+        ),
+    },
+    builds_with={"ahead": "1"},
+    recipe="cpu",
+    other_recipes=("tensorrt",),
+    chooses_threads=("cpu",),
+    any_batch=("cpu",),
+    unasked={"cpu": {}},
+    distributions=("onnxruntime", "onnxruntime-gpu"),
+    extra="ort",
+    packages=("onnxruntime", "onnx"),
+    verified_on=f"onnxruntime 1.31.1, {CPU_VERIFIED}",
+)
+ORT_CUDA = Entry(
+    name="ort-cuda",
+    axes="open",
+    module="enginebench.engines.backends.onnxruntime.ort_cuda",
+    takes="onnx",
+    options={
+        "cuda_graph": Option(
+            default="0", choices=("0", "1"), search=("1",), meaning="capture the first runs and launch them as one"
+        ),
+        # With it cuDNN writes in the session's log that it has no plan for some layouts: part of its search.
+        "prefer_nhwc": Option(
+            default="0", choices=("0", "1"), search=("1",), meaning="run convolutions with channels last"
+        ),
+        # Without it a convolution in half precision writes its output, and cuDNN reads it again to add the bias.
+        "fuse_conv_bias": Option(
+            default="0",
+            choices=("0", "1"),
+            search=("1",),
+            meaning="fuse biases into convolutions; cuDNN compiles each shape while loading",
+        ),
+        "conv_search": Option(
+            default="exhaustive",
+            choices=("exhaustive", "heuristic", "default"),
+            search=("heuristic",),
+            meaning="how cuDNN's kernels are chosen",
+        ),
+        "opt": Option(
+            default="all",
+            choices=("all", "extended", "basic", "none"),
+            search=("extended",),
+            meaning="how far the graph is optimised",
+        ),
+        "on_cpu": Option(default="refuse", choices=("refuse", "allow"), meaning="nodes that the GPU does not support"),
+        "wait": Option(
+            default="spin",
+            choices=("spin", "block"),
+            search=("block",),
+            meaning="how to wait for the GPU: spinning or sleeping",
+        ),
+    },
+    device="cuda:0",
+    unasked={"cuda": {}},
+    distributions=("onnxruntime-gpu",),
+    modules=("cuda.bindings",),
+    command='pip uninstall -y onnxruntime && pip install --upgrade "enginebench[cuda]"',
+    verified_on=f"onnxruntime-gpu 1.31.1, {GPU_VERIFIED}",
+)
+_FALLBACK = Option(default="refuse", choices=("refuse", "allow"), meaning="nodes that the provider does not support")
+ORT_OPENVINO = Entry(
+    name="ort-openvino",
+    module="enginebench.engines.backends.onnxruntime.ort_openvino",
+    takes="onnx",
+    options={"opt": ORT.options["opt"], "fallback": _FALLBACK, "force": FORCE},
+    recipe="nncf",
+    chooses_threads=("cpu",),
+    distributions=("onnxruntime-ep-openvino",),
+    modules=("onnxruntime",),
+    extra="ort-openvino",
+    packages=("onnxruntime", "onnx", "onnxruntime-ep-openvino"),
+    verified_on=f"onnxruntime-ep-openvino 1.8.1 with onnxruntime 1.31.1, {CPU_VERIFIED}",
+)
+ORT_TENSORRT_RTX = Entry(
+    name="ort-tensorrt-rtx",
+    module="enginebench.engines.backends.onnxruntime.ort_tensorrt_rtx",
+    takes="onnx",
+    options={
+        "graph": Option(default="0", choices=SWITCH, search=("1",), meaning="launch as a CUDA graph"),
+        "workspace_mb": Option(default="", meaning="scratch memory of the plan, in MiB"),
+        "weight_budget_mb": Option(default="", meaning="GPU memory for weights that are streamed, in MiB"),
+        "opt": ORT.options["opt"],
+        "fallback": _FALLBACK,
+    },
+    device="cuda:0",
+    distributions=("onnxruntime-ep-nv-tensorrt-rtx-cu13",),
+    modules=("onnxruntime",),
+    extra="ort-tensorrt-rtx",
+    packages=("onnxruntime", "onnx", "onnxruntime-ep-nv-tensorrt-rtx-cu13"),
+    verified_on="registering its library, and refusing a machine without a GPU that it supports. Not yet run on one",
+)
+# What TensorRT does not take it leaves to other providers, and says so: no graph is refused for its Q/DQ nodes.
+ORT_TENSORRT = Entry(
+    name="ort-tensorrt",
+    builds_with={},
+    axes="fixed",
+    tunes=True,
+    module="enginebench.engines.backends.onnxruntime.ort_tensorrt",
+    takes="onnx",
+    options={
+        "graph": Option(default="0", choices=SWITCH, search=("1",), meaning="launch as a CUDA graph"),
+        "weak_typing": Option(
+            default="0", choices=SWITCH, meaning="set the precision by the provider's flags (TensorRT 10 and older)"
+        ),
+        "workspace_mb": Option(default="", meaning="scratch memory for one layer, in MiB"),
+        "optimization_level": Option(
+            default="", choices=("", "0", "1", "2", "3", "4", "5"), search=("5",), meaning="how hard to search"
+        ),
+        "fallback": Option(
+            default="refuse", choices=("refuse", "allow"), meaning="nodes that TensorRT does not support"
+        ),
+    },
+    device="cuda:0",
+    distributions=("onnxruntime-gpu",),
+    command='pip uninstall -y onnxruntime && pip install "enginebench[cuda]" tensorrt',
+    verified_on="the session's settings and the fallback check, over ONNX Runtime on the CPU. Not yet run on a GPU",
+)

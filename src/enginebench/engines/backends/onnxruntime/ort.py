@@ -1,0 +1,330 @@
+"""`ort`: ONNX Runtime on the CPU, through an IOBinding whose buffers are allocated once."""
+
+from __future__ import annotations
+
+import json
+import re
+import time
+from bisect import bisect_right
+from collections.abc import Sequence
+from functools import partial
+from pathlib import Path
+from queue import SimpleQueue
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING, Any
+
+import onnxruntime
+from msgspec.structs import replace
+
+from enginebench.engines.backends.onnxruntime.entries import ORT
+from enginebench.engines.proof.layer_records import summarize_layers
+from enginebench.engines.proof.precision import Operator, count_watched_runs, prove_precision, settle_moves
+from enginebench.engines.refusals import explain_refusal
+from enginebench.engines.request import (
+    check_graph_precision,
+    check_request,
+    explain_unbound,
+    read_options,
+)
+from enginebench.core.errors import ArtifactError, EngineBenchError, UsageError
+from enginebench.core.feeds import check_feeds, join_samples
+from enginebench.core.operators import register_operators
+from enginebench.core.precisions import REORDER
+from enginebench.core.records import TEXT, Artifact, Availability, EngineSpec, LayerProfile, Precision, TensorSpec
+from enginebench.core.store import hash_files
+from enginebench.core.streams import Clock, Ended, StreamsSpec, collect_ended, fail_request
+from enginebench.engines import ort
+from enginebench.engines.ort import PROVIDER, LooseOrtEngine, OrtEngine, needs_values
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from enginebench.core.protocols import Array, Feeds
+
+NAME, OPTIONS = ORT.name, ORT.options
+PRECISIONS: tuple[Precision, ...] = ("fp32", "fp16", "int8")
+REASONS: dict[Precision, str] = {
+    # Seen with ONNX Runtime 1.31: a BF16 graph does not load, "Could not find an implementation for Conv(22)".
+    "bf16": "ONNX Runtime's CPU provider has no BF16 convolution or matrix product",
+    "fp8": "ONNX Runtime's CPU provider has no FP8 convolution or matrix product",
+}
+
+# ONNX Runtime's names of element types that NumPy has, too.
+DTYPES = {
+    "tensor(float)": "float32",
+    "tensor(double)": "float64",
+    "tensor(float16)": "float16",
+    "tensor(bool)": "bool",
+    "tensor(string)": TEXT,
+    **{f"tensor({sign}int{bits})": f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64)},
+}
+
+# Kernels that compute in another type than that of their first input.
+CONVERSIONS = ("QuantizeLinear", "DequantizeLinear", "DynamicQuantizeLinear", "Cast", "ReorderInput", "ReorderOutput")
+INT8_KERNELS = ("DynamicQuantizeMatMul",)
+# Kernels that run graphs of their own; the kernels of those stand in the record too, and their time inside of theirs.
+CONTAINERS = ("If", "Loop", "Scan")
+KERNEL_TIME = "_kernel_time"
+# In an artifact's `made_by`: its graph is the one that ONNX Runtime optimised.
+AHEAD = "onnxruntime, optimised ahead"
+PROFILER = "ONNX Runtime's profiler"
+
+
+class OrtBackend:
+    """ONNX artifacts on ONNX Runtime's CPU provider."""
+
+    name = NAME
+
+    def probe(self) -> Availability:
+        """Available where the CPU provider is compiled in; says the runtime's version."""
+        found = PROVIDER in onnxruntime.get_available_providers()
+        return Availability(
+            engine=NAME,
+            available=found,
+            version=onnxruntime.__version__,
+            devices=("cpu",) if found else (),
+            reason=None if found else f"this build of onnxruntime has no {PROVIDER}",
+        )
+
+    def build(self, artifact: Artifact, spec: EngineSpec, out_dir: Path) -> Artifact:
+        """The artifact as it is: ONNX Runtime optimises while it loads. Refuses what `load` would refuse.
+
+        With `ahead=1` the graph as it was optimised here, for this processor, as a file of its own.
+        """
+        check_request(artifact, spec, ("onnx",), PRECISIONS, reasons=REASONS, text=True)
+        check_graph_precision(artifact, spec)
+        return save_optimised(artifact, spec, out_dir) if read_options(spec, OPTIONS)["ahead"] == "1" else artifact
+
+    def load(self, artifact: Artifact, spec: EngineSpec) -> WatchedOrtEngine:
+        """An engine on `spec.threads` threads.
+
+        Raises:
+            ArtifactError: ONNX Runtime cannot run the file, its inputs are not the artifact's, or it is
+                in another precision.
+            BackendUnavailable: the CPU provider was dropped, or the engine does not run the precision.
+            UsageError: an option is unknown.
+        """
+        check_request(artifact, spec, ("onnx",), PRECISIONS, reasons=REASONS, text=True)
+        check_graph_precision(artifact, spec)
+        session = open_session(artifact, make_session_options(spec))
+        check_interface(artifact.inputs, session.get_inputs(), artifact.path)
+        check_interface(artifact.outputs, session.get_outputs(), artifact.path)
+        engine = WatchedLooseOrtEngine if needs_values(session, artifact) else WatchedOrtEngine
+        return engine(session, artifact, spec)
+
+    def load_several(self, artifact: Artifact, specs: Sequence[EngineSpec]) -> list[WatchedOrtEngine]:
+        """An engine for each spec: over a session of its own or, with `sessions=one`, all over the first one's."""
+        first = self.load(artifact, specs[0])
+        if read_options(specs[0], OPTIONS)["sessions"] == "each":
+            return [first, *(self.load(artifact, spec) for spec in specs[1:])]
+        return [first, *(type(first)(first.session, artifact, spec) for spec in specs[1:])]
+
+    def open_streams(
+        self, artifact: Artifact, spec: EngineSpec, wanted: StreamsSpec, clock: Clock
+    ) -> OrtAsyncStreams | None:
+        """With `sessions=async` one session on the threads of all streams, called by `run_async`; else None.
+
+        Raises:
+            UsageError: it would have a single thread: the caller's own counts as one of them and computes nothing.
+        """
+        if read_options(spec, OPTIONS)["sessions"] != "async":
+            return None
+        threads = spec.threads * wanted.streams
+        if threads < 2:
+            raise UsageError(f"{NAME}:sessions=async needs two threads in all; raise --threads or --streams")
+        engine = self.load(artifact, replace(spec, threads=threads))
+        return OrtAsyncStreams(engine.session, artifact, wanted.streams, clock)
+
+
+def create_backend() -> OrtBackend:
+    """The backend."""
+    return OrtBackend()
+
+
+def make_session_options(spec: EngineSpec) -> Any:
+    """As the engine's own file makes them, from options that were checked."""
+    return ort.make_session_options(spec, read_options(spec, OPTIONS))
+
+
+def open_session(artifact: Artifact, settings: Any) -> Any:
+    """A session on the CPU provider and on nothing else.
+
+    Raises:
+        ArtifactError: ONNX Runtime cannot load the graph; names the operator first where it is one.
+        BackendUnavailable: the provider was dropped.
+        UsageError: a library of operators cannot be loaded.
+    """
+    register_operators(settings, artifact.operator_libraries)
+    try:
+        return ort.open_session(artifact.path, settings)
+    except EngineBenchError:
+        raise
+    except Exception as error:
+        raise explain_refusal(f"ONNX Runtime cannot load {artifact.path}", error) from error
+
+
+def save_optimised(artifact: Artifact, spec: EngineSpec, out_dir: Path) -> Artifact:
+    """The graph as ONNX Runtime optimises it for this processor, in a file of its own."""
+    if artifact.made_by.get(AHEAD):
+        return artifact
+    level = read_options(spec, OPTIONS)["opt"]
+    target = out_dir / f"{Path(artifact.path).stem}.optimised-{level}.onnx"
+    target.parent.mkdir(parents=True, exist_ok=True)
+    settings = make_session_options(replace(spec, options={**spec.options, "ahead": "0"}))
+    settings.optimized_model_filepath = str(target)
+    open_session(artifact, settings)
+    sha256, files = hash_files([target], out_dir)
+    return replace(
+        artifact,
+        path=str(target),
+        sha256=sha256,
+        files=files,
+        parent_sha256=artifact.sha256,
+        made_by={AHEAD: onnxruntime.__version__},
+    )
+
+
+def check_interface(specs: tuple[TensorSpec, ...], found: list[Any], path: str) -> None:
+    """Checks that the session's inputs (or outputs) have the artifact's names and dtypes.
+
+    Raises:
+        ArtifactError: they differ, or a type has no NumPy counterpart.
+    """
+    expected = {s.name: s.dtype for s in specs}
+    actual = {node.name: name_dtype(node.type) for node in found}
+    if expected != actual:
+        raise ArtifactError(f"{path} has {actual} where its artifact says {expected}; export it again")
+
+
+def name_dtype(kind: str) -> str:
+    """The dtype of a value's elements, also of those in a sequence or a map."""
+    found = re.search(r"tensor\(\w+\)", kind)
+    return DTYPES.get(found[0], kind) if found else kind
+
+
+class WatchedOrtEngine(OrtEngine):
+    """The engine, and what ONNX Runtime's profiler says of it."""
+
+    def effective_precision(self) -> dict[str, float]:
+        """Shares of kernel time by precision, from the profiler of a session of its own.
+
+        Its times are inflated by the profiler, so that only their shares are used; this session is not touched.
+        """
+        return prove_precision(self._watch())
+
+    def profile_layers(self) -> LayerProfile:
+        """The kernels as layers, from the same record as the proof of precision."""
+        return summarize_layers(self._watch(), PROFILER)
+
+    def _watch(self) -> list[list[Operator]]:
+        """A few runs under the profiler; the session that is timed is not touched."""
+        self._open_session()
+        if not self._feeds:
+            raise explain_unbound(self._spec.backend)
+        if not self._watched:
+            self._watched = self._record()
+        return self._watched
+
+    def _record(self) -> list[list[Operator]]:
+        settings = make_session_options(self._spec)
+        return read_kernel_times(record_profile(partial(open_session, self._artifact), settings, self._feeds))
+
+
+class WatchedLooseOrtEngine(WatchedOrtEngine, LooseOrtEngine):
+    """The same for an engine whose values pass unbound."""
+
+
+class OrtAsyncStreams:
+    """A session whose runs are begun and come back by a call from one of its own threads."""
+
+    def __init__(self, session: Any, artifact: Artifact, depth: int, clock: Clock) -> None:
+        self.depth = depth
+        self._session, self._inputs, self._clock = session, artifact.inputs, clock
+        self._names = [spec.name for spec in artifact.outputs]
+        self._ended: SimpleQueue[Ended] = SimpleQueue()
+
+    def submit(self, ticket: int, samples: Sequence[Feeds]) -> None:
+        started_ns = self._clock()
+        try:
+            feeds = join_samples(samples)
+            check_feeds(self._inputs, feeds)
+            self._session.run_async(self._names, feeds, self._finish, (ticket, started_ns))
+        except Exception as error:  # each runtime has its own
+            self._ended.put(fail_request(ticket, started_ns, self._clock(), error))
+
+    def _finish(self, arrays: list[Array], begun: tuple[int, int], error: str) -> None:
+        now = self._clock()
+        if error:
+            self._ended.put(fail_request(*begun, now, RuntimeError(error)))
+        else:
+            self._ended.put(Ended(*begun, now, now, dict(zip(self._names, arrays, strict=True))))
+
+    def collect(self, wait: bool) -> list[Ended]:
+        return collect_ended(self._ended, wait)
+
+    def close(self) -> None:
+        """Frees the session; may be called twice."""
+        self._session = None
+
+
+def record_profile(open_watched: Callable[[Any], Any], settings: Any, feeds: Feeds) -> list[dict[str, Any]]:
+    """The events that ONNX Runtime's profiler wrote about a few runs of a session of its own.
+
+    Args:
+        open_watched: opens the session with `settings`.
+        settings: session options that no other session has.
+        feeds: what it is run on.
+    """
+    settings.enable_profiling = True
+    with TemporaryDirectory(prefix="enginebench-") as folder:
+        settings.profile_file_prefix = str(Path(folder) / "profile")
+        session = open_watched(settings)
+        start = time.perf_counter()
+        session.run(None, dict(feeds))
+        for _ in range(count_watched_runs(time.perf_counter() - start)):
+            session.run(None, dict(feeds))
+        events: list[dict[str, Any]] = json.loads(Path(session.end_profiling()).read_bytes())
+    return events
+
+
+def read_kernel_times(events: list[dict[str, Any]]) -> list[list[Operator]]:
+    """Every kernel, for each run but the first.
+
+    Source: the Chrome trace that ONNX Runtime 1.31 writes; kernels are `Node` events that end in `_kernel_time`, and
+    a `model_run` lasts as long as its kernels.
+    """
+    starts = sorted(e["ts"] for e in events if e.get("name") == "model_run")
+    runs: list[list[Operator]] = [[] for _ in starts]
+    kernels = [e for e in events if e.get("cat") == "Node" and e["name"].endswith(KERNEL_TIME)]
+    for event, own_us in zip(kernels, subtract_nested(kernels), strict=True):
+        run = bisect_right(starts, event["ts"]) - 1
+        if run >= 0:
+            kind = event["args"]["op_name"]
+            name = event["name"].removesuffix(KERNEL_TIME) or kind  # a node need not have a name
+            runs[run].append(Operator(find_kernel_dtype(event["args"]), 1e3 * own_us, name, kind))
+    return [settle_moves(run) for run in runs[1:]]
+
+
+def subtract_nested(kernels: list[dict[str, Any]]) -> list[float]:
+    """The microseconds of each kernel without those of the kernels of its own graph, which are listed themselves."""
+    own = [float(kernel["dur"]) for kernel in kernels]
+    around: list[int] = []  # containers that are running, the innermost last
+    for index in sorted(range(len(kernels)), key=lambda i: (kernels[i]["ts"], -kernels[i]["dur"])):
+        kernel = kernels[index]
+        while around and kernel["ts"] >= kernels[around[-1]]["ts"] + kernels[around[-1]]["dur"]:
+            around.pop()
+        if around:
+            own[around[-1]] = max(0.0, own[around[-1]] - kernel["dur"])
+        if kernel["args"]["op_name"] in CONTAINERS:
+            around.append(index)
+    return own
+
+
+def find_kernel_dtype(args: dict[str, Any]) -> str:
+    """The element type in which a kernel computes: that of its first input, unless it converts from one to another."""
+    if args["op_name"] in CONVERSIONS:
+        return REORDER
+    if args["op_name"] in INT8_KERNELS:
+        return "int8"
+    types = [dtype for entry in args["input_type_shape"] for dtype in entry]
+    return types[0] if types else "none"

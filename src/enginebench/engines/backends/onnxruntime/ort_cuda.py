@@ -1,0 +1,125 @@
+"""`ort-cuda`: ONNX Runtime on an NVIDIA GPU."""
+
+from __future__ import annotations
+
+from importlib.util import find_spec
+from pathlib import Path
+
+import onnxruntime
+
+from enginebench.engines.backends.onnxruntime.entries import ORT_CUDA
+from enginebench.engines.backends.onnxruntime.ort import check_interface
+from enginebench.engines.proof.kernels import summarize_kernels, watch_kernels
+from enginebench.engines.proof.precision import Operator, prove_precision
+from enginebench.engines.request import (
+    check_graph_precision,
+    check_request,
+    read_options,
+)
+from enginebench.core.engine_api import read_index
+from enginebench.core.errors import BackendUnavailable, MissingDependency
+from enginebench.core.operators import register_operators
+from enginebench.core.records import Artifact, Availability, EngineSpec, LayerProfile, Precision
+from enginebench.engines import cuda
+from enginebench.engines.ort_cuda import PROVIDER, OrtCudaEngine, make_session_options
+
+NAME, OPTIONS = ORT_CUDA.name, ORT_CUDA.options
+PRECISIONS: tuple[Precision, ...] = ("fp32", "tf32", "fp16", "bf16")
+REASONS: dict[Precision, str] = dict.fromkeys(
+    ("int8", "fp8"), "ONNX Runtime's CUDA provider dequantizes such graphs and computes in FP32"
+)
+
+
+class OrtCudaBackend:
+    """ONNX artifacts on ONNX Runtime's CUDA provider, and on nothing else."""
+
+    name = NAME
+
+    def probe(self) -> Availability:
+        """Available where the CUDA provider is compiled in and CUDA shows a GPU."""
+        compiled = PROVIDER in onnxruntime.get_available_providers()
+        count = cuda.count_devices() if compiled else 0
+        reason = None if compiled else f"onnxruntime {onnxruntime.__version__} is a build without {PROVIDER}"
+        return Availability(
+            engine=NAME,
+            available=count > 0,
+            version=onnxruntime.__version__,
+            devices=tuple(f"cuda:{i}" for i in range(count)),
+            reason=reason or (None if count else cuda.explain_no_device()),
+            fix=None if compiled else "pip uninstall -y onnxruntime && pip install onnxruntime-gpu",
+        )
+
+    def build(self, artifact: Artifact, spec: EngineSpec, out_dir: Path) -> Artifact:
+        """The artifact as it is: ONNX Runtime optimises while it loads. Refuses what `load` would refuse."""
+        check_ort_request(artifact, spec)
+        return artifact
+
+    def load(self, artifact: Artifact, spec: EngineSpec) -> WatchedOrtCudaEngine:
+        """An engine on the GPU of the spec.
+
+        Raises:
+            ArtifactError: ONNX Runtime cannot run the file, or its inputs are not the artifact's.
+            BackendUnavailable: the provider or the GPU is not available, or nodes of the graph fall back to the CPU.
+            UsageError: an option is unknown.
+        """
+        options = check_ort_request(artifact, spec)
+        settings = make_session_options(artifact, spec, options)
+        register_operators(settings, artifact.operator_libraries)
+        engine = WatchedOrtCudaEngine(artifact, spec, options, settings)
+        try:
+            check_interface(artifact.inputs, engine.session.get_inputs(), artifact.path)
+            check_interface(artifact.outputs, engine.session.get_outputs(), artifact.path)
+        except BaseException:
+            engine.close()
+            raise
+        return engine
+
+
+def create_backend() -> OrtCudaBackend:
+    """The backend."""
+    return OrtCudaBackend()
+
+
+def check_ort_request(artifact: Artifact, spec: EngineSpec) -> dict[str, str]:
+    """The options of a request that this engine can take.
+
+    Raises:
+        ArtifactError, BackendUnavailable, UsageError: as `OrtCudaBackend.load` says.
+    """
+    check_request(artifact, spec, ("onnx",), PRECISIONS, (spec.device,), reasons=REASONS)
+    if spec.precision != "tf32":  # a setting of the session: its graph is FP32
+        check_graph_precision(artifact, spec)
+    options = read_options(spec, OPTIONS)
+    read_index(spec)
+    if PROVIDER not in onnxruntime.get_available_providers():
+        raise BackendUnavailable(
+            f"onnxruntime {onnxruntime.__version__} is a build without {PROVIDER}. "
+            "To add it: pip uninstall -y onnxruntime && pip install onnxruntime-gpu"
+        )
+    return options
+
+
+class WatchedOrtCudaEngine(OrtCudaEngine):
+    """The engine, and what CUPTI says of it."""
+
+    def effective_precision(self) -> dict[str, float]:
+        """Shares of kernel time by precision, from the names of the kernels that CUPTI recorded; needs PyTorch.
+
+        Without PyTorch there is no record, and nothing is claimed.
+        """
+        self._open_run()
+        return prove_precision(self._watch()) if find_spec("torch") is not None else {}
+
+    def profile_layers(self) -> LayerProfile:
+        """The kernels as layers, from the same record as the proof of precision.
+
+        Raises:
+            MissingDependency: PyTorch is not installed.
+        """
+        if find_spec("torch") is None:
+            raise MissingDependency("PyTorch, whose profiler records kernels,", "pip install torch")
+        return summarize_kernels(self._watch())
+
+    def _watch(self) -> list[list[Operator]]:
+        self._watched = self._watched or watch_kernels(self._open_run().call)
+        return self._watched

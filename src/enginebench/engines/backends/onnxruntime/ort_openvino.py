@@ -1,0 +1,174 @@
+"""`ort-openvino`: ONNX Runtime with OpenVINO's provider, a package of its own, on the CPU."""
+
+from __future__ import annotations
+
+import json
+import os
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import onnxruntime
+
+from enginebench.engines.backends.onnxruntime.entries import ORT_OPENVINO
+from enginebench.engines.backends.onnxruntime.ort import check_interface, read_kernel_times, record_profile
+from enginebench.engines.backends.onnxruntime.providers import Provider, ProviderEngine, find_devices, open_session
+from enginebench.engines.backends.openvino.settings import choose_calm_window, find_node_dtype
+from enginebench.engines.proof.precision import Operator, settle_moves
+from enginebench.engines.request import (
+    check_graph_precision,
+    check_instructions,
+    check_request,
+    read_options,
+)
+from enginebench.core.errors import BackendUnavailable, EngineBenchError
+from enginebench.core.names import known
+from enginebench.core.records import Artifact, Availability, EngineSpec
+from enginebench.engines.openvino_settings import HINTS, find_hint, list_settings
+from enginebench.engines.ort import ERRORS_ONLY, OPTIMISATION
+
+NAME, OPTIONS = ORT_OPENVINO.name, ORT_OPENVINO.options
+PROVIDER = Provider(engine=NAME, module="onnxruntime_ep_openvino")
+PRECISIONS = tuple(HINTS)
+DEVICE = "CPU"
+PROVIDER_NAME = "OpenVINOExecutionProvider"
+# What the provider writes about a node of OpenVINO's own graph into ONNX Runtime's profile.
+NODE = "OV::"
+
+
+class OrtOpenvinoBackend:
+    """ONNX artifacts on OpenVINO's CPU plugin, through ONNX Runtime."""
+
+    name = NAME
+
+    def probe(self) -> Availability:
+        """Available where the provider's library loads and finds the CPU; says ONNX Runtime's version and its own."""
+        try:
+            found, reason = describe_device(), None
+        except EngineBenchError as error:
+            found, reason = {}, str(error)
+        version = f"{found['version'].partition('+')[0]} (onnxruntime {onnxruntime.__version__})" if found else None
+        devices = ("cpu",) if found else ()
+        return Availability(engine=NAME, available=bool(found), version=version, devices=devices, reason=reason)
+
+    def build(self, artifact: Artifact, spec: EngineSpec, out_dir: Path) -> Artifact:
+        """The artifact as it is: OpenVINO compiles while a session is opened. Refuses what `load` would refuse."""
+        check_provider_request(artifact, spec)
+        return artifact
+
+    def load(self, artifact: Artifact, spec: EngineSpec) -> OrtOpenvinoEngine:
+        """An engine on `spec.threads` threads, all of whose nodes OpenVINO runs.
+
+        Raises:
+            ArtifactError: ONNX Runtime cannot load the graph, or its inputs are not the artifact's.
+            BackendUnavailable: OpenVINO does not take every node, or the CPU lacks the precision or the threads.
+            UsageError: an option is unknown.
+        """
+        check_provider_request(artifact, spec)
+        session = open_provider(artifact, spec, make_session_options(spec))
+        check_interface(artifact.inputs, session.get_inputs(), artifact.path)
+        check_interface(artifact.outputs, session.get_outputs(), artifact.path)
+        return OrtOpenvinoEngine(session, artifact, spec)
+
+
+def create_backend() -> OrtOpenvinoBackend:
+    """The backend."""
+    return OrtOpenvinoBackend()
+
+
+def find_device() -> Any:
+    """The provider's CPU.
+
+    Raises:
+        BackendUnavailable: its library cannot be loaded, or it finds none.
+    """
+    devices = find_devices(PROVIDER)
+    for device in devices:
+        if device.ep_metadata.get("ov_device") == DEVICE:
+            return device
+    raise BackendUnavailable(
+        f"{PROVIDER.module} offers no CPU; its devices: {len(devices)}. It offers Intel's processors only; "
+        "on others take the engine openvino"
+    )
+
+
+def describe_device() -> dict[str, str]:
+    """What the provider says of its CPU: version, OPTIMIZATION_CAPABILITIES, ..."""
+    return dict(find_device().ep_metadata)
+
+
+def check_provider_request(artifact: Artifact, spec: EngineSpec) -> None:
+    """Checks that this engine takes the request.
+
+    Raises:
+        ArtifactError, BackendUnavailable, UsageError: as `OrtOpenvinoBackend.load` says.
+    """
+    check_request(artifact, spec, ("onnx",), PRECISIONS)
+    check_graph_precision(artifact, spec)
+    options = read_options(spec, OPTIONS)
+    if spec.precision == "bf16":
+        check_instructions(spec, "BF16" in read_capabilities(), options["force"] == "1")
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    if spec.threads > cores:  # it would take fewer without a word
+        raise BackendUnavailable(f"{NAME} was asked for {spec.threads} threads; the process may use {cores} CPUs")
+
+
+def read_capabilities() -> tuple[str, ...]:
+    """What OpenVINO's CPU plugin says it computes in here: FP32, INT8, BF16, ..."""
+    return tuple(describe_device().get("OPTIMIZATION_CAPABILITIES", "").split())
+
+
+def make_session_options(spec: EngineSpec) -> Any:
+    """Session options of a spec: ONNX Runtime itself computes nothing, and needs one thread."""
+    settings = onnxruntime.SessionOptions()
+    settings.intra_op_num_threads = settings.inter_op_num_threads = 1
+    settings.graph_optimization_level = OPTIMISATION[read_options(spec, OPTIONS)["opt"]]
+    settings.log_severity_level = ERRORS_ONLY
+    return settings
+
+
+def make_provider_options(spec: EngineSpec) -> dict[str, str]:
+    """The provider's options: OpenVINO's own settings, for its CPU plugin, as it reads them from JSON."""
+    chosen = list_settings(spec.threads, find_hint(known(spec.precision), read_capabilities()))
+    texts = {True: "YES", False: "NO"}
+    told = {key: texts[value] if isinstance(value, bool) else str(value) for key, value in chosen.items()}
+    return {"load_config": json.dumps({DEVICE: told})}
+
+
+def open_provider(artifact: Artifact, spec: EngineSpec, settings: Any) -> Any:
+    """A session of the spec on OpenVINO's CPU plugin."""
+    whole = read_options(spec, OPTIONS)["fallback"] == "refuse"
+    return open_session(artifact, PROVIDER, find_device(), make_provider_options(spec), settings, whole=whole)
+
+
+class OrtOpenvinoEngine(ProviderEngine):
+    """A session whose nodes OpenVINO runs, on threads of its own."""
+
+    @property
+    def threads(self) -> int:
+        """Threads of OpenVINO, as the session's provider was told."""
+        self._open_session()
+        return int(self._spec.threads)
+
+    def _record(self) -> list[list[Operator]]:
+        opened = partial(open_provider, self._artifact, self._spec)
+        return read_node_times(record_profile(opened, make_session_options(self._spec), self._feeds))
+
+
+def read_node_times(events: list[dict[str, Any]]) -> list[list[Operator]]:
+    """The nodes of OpenVINO's graph over the calm runs, and the kernels that ONNX Runtime ran itself.
+
+    Source: the Chrome trace of ONNX Runtime 1.31 with onnxruntime-ep-openvino 1.8: an event for each node of OpenVINO's
+    graph, with its counter after that run.
+    """
+    runs: dict[str, list[Operator]] = {}
+    for event in events:
+        args = event.get("args") or {}
+        if str(event.get("name", "")).startswith(NODE) and args.get("ov_status") == "EXECUTED":
+            kind = args.get("ov_node_type", "")
+            dtype = find_node_dtype(kind, args.get("ov_exec_type", ""))
+            node = Operator(dtype, 1e3 * event["dur"], event["name"].removeprefix(NODE), kind)
+            runs.setdefault(args.get("ort_correlation_id", ""), []).append(node)
+    nodes = choose_calm_window(list(runs.values()))[0] if runs else []
+    others = [e for e in events if (e.get("args") or {}).get("provider") != PROVIDER_NAME]
+    return [settle_moves([*nodes, *kernels]) for kernels in read_kernel_times(others)]

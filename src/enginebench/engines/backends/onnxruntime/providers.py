@@ -1,0 +1,133 @@
+"""Execution providers of ONNX Runtime that come as packages of their own: one loader for all of them.
+
+Such a package names a library and a provider. The library is registered once a process; what it then finds are devices,
+and a session is given devices and options. What the provider does not take falls to ONNX Runtime's own CPU provider
+without a word, unless the session forbids it.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from functools import cache
+from importlib import import_module
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import onnxruntime
+from msgspec import Struct
+
+from enginebench.engines.backends.onnxruntime.ort import WatchedOrtEngine
+from enginebench.engines.refusals import explain_refusal
+from enginebench.core.errors import BackendUnavailable
+from enginebench.core.operators import register_operators
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from enginebench.core.records import Artifact
+
+CPU = "CPUExecutionProvider"
+# How ONNX Runtime begins what it says of a graph with nodes for the CPU where that is forbidden.
+# Source: onnxruntime, core/session/inference_session.cc, of `session.disable_cpu_ep_fallback`.
+FELL_BACK = "fallback to CPU EP has been explicitly disabled"
+
+
+class Provider(Struct, frozen=True, kw_only=True):
+    """A provider's package: the module to import, and libraries in it that its own library does not find by itself."""
+
+    engine: str
+    module: str
+    preload: tuple[str, ...] = ()  # patterns of file names beside its library
+    needs: tuple[tuple[str, str], ...] = ()  # words of a loader's error, and what they mean for the user
+
+
+@cache
+def register(provider: Provider) -> str:
+    """The provider's name, once its library is registered in this process.
+
+    Raises:
+        BackendUnavailable: the library, or one that it needs, cannot be loaded.
+    """
+    try:
+        package = import_module(provider.module)
+        name, library = str(package.get_ep_name()), Path(package.get_library_path())
+        for pattern in provider.preload:
+            for path in sorted(library.parent.glob(pattern)):
+                ctypes.CDLL(str(path), mode=ctypes.RTLD_GLOBAL)
+        onnxruntime.register_execution_provider_library(name, str(library))
+    except Exception as error:  # what the package raises, OSError of the loader, and ONNX Runtime's own
+        told = [f"{meaning}; " for words, meaning in provider.needs if words in str(error)]
+        raise BackendUnavailable(
+            f"engine {provider.engine}: {''.join(told)}the library of {provider.module} cannot be loaded "
+            f"({shorten(error)})"
+        ) from error
+    return name
+
+
+def find_devices(provider: Provider) -> list[Any]:
+    """The devices that the provider offers, in its order.
+
+    Raises:
+        BackendUnavailable: its library cannot be loaded.
+    """
+    name = register(provider)
+    return [device for device in onnxruntime.get_ep_devices() if device.ep_name == name]
+
+
+def shorten(error: Exception) -> str:
+    """What a loader's error says in the end, without the path of the library and ONNX Runtime's own words before."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return lines[-1].rpartition(" with error: ")[2] if lines else type(error).__name__
+
+
+def open_session(
+    artifact: Artifact,
+    provider: Provider,
+    device: Any,
+    options: Mapping[str, str],
+    settings: Any,
+    *,
+    whole: bool = True,
+) -> Any:
+    """A session on one device of a provider.
+
+    Args:
+        provider: whose device it is.
+        device: one of `find_devices`.
+        options: of the provider, by its own names.
+        settings: session options, which are given the provider.
+        whole: whether a node that the provider does not take is an error; else the CPU runs it.
+
+    Raises:
+        ArtifactError: the graph cannot be loaded.
+        BackendUnavailable: the provider does not take every node, or was dropped.
+    """
+    onnxruntime.disable_telemetry_events()
+    register_operators(settings, artifact.operator_libraries)
+    if whole:
+        settings.add_session_config_entry("session.disable_cpu_ep_fallback", "1")
+    settings.add_provider_for_devices([device], dict(options))
+    try:
+        session = onnxruntime.InferenceSession(artifact.path, settings)
+    except Exception as error:
+        if FELL_BACK in str(error):
+            raise BackendUnavailable(
+                f"{artifact.path}: {provider.engine} does not take every node, and ONNX Runtime's CPU provider would "
+                f"run the others. To measure the mixture anyway: {provider.engine}:fallback=allow"
+            ) from error
+        raise explain_refusal(f"ONNX Runtime cannot load {artifact.path} with {provider.engine}", error) from error
+    session.disable_fallback()
+    if register(provider) not in session.get_providers():
+        raise BackendUnavailable(f"asked ONNX Runtime for {provider.engine}, got {', '.join(session.get_providers())}")
+    return session
+
+
+class ProviderEngine(WatchedOrtEngine):
+    """A session of such a provider, fed from the host.
+
+    What is bound is copied into the provider's memory there and then, and later values in the same buffer are not seen:
+    so every `bind` binds anew.
+    """
+
+    def _hand_over(self) -> None:
+        self._bind_inputs()

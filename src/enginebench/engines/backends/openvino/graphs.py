@@ -1,0 +1,219 @@
+"""Graphs as OpenVINO reads and writes them: from a file as it is, or rewritten where OpenVINO refuses the file."""
+
+from __future__ import annotations
+
+import math
+import mmap
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import openvino
+
+from enginebench.engines.refusals import explain_refusal
+from enginebench.core.caveats import make_caveat
+from enginebench.core.errors import ArtifactError, EngineBenchError, MissingDependency, UnsupportedOperator
+from enginebench.core.feeds import random_feeds
+from enginebench.core.records import TEXT, Artifact, Caveat
+from enginebench.engines.openvino import Graph, compile_model
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterator, Mapping
+
+    from onnx import GraphProto
+
+    from enginebench.engines.backends.openvino.rewriting import Rewritable
+    from enginebench.core.protocols import Feeds
+
+
+class GraphSource(Graph):
+    """The graph of an artifact for the arrays of a call: compile what `open` gives.
+
+    Args:
+        artifact: an ONNX file, or OpenVINO's own.
+        static: each graph is for one set of shapes; otherwise one is for all.
+
+    Raises:
+        ArtifactError: OpenVINO does not read it, not even rewritten; or its inputs are not the artifact's.
+    """
+
+    def __init__(self, artifact: Artifact, *, static: bool) -> None:
+        super().__init__(None, static=static)  # no whole: it is rewritten for each call
+        self.caveats: tuple[Caveat, ...] = ()
+        self._artifact = artifact
+        self._rewritable: Rewritable | None = None
+        try:
+            self.whole = read_model(artifact.path)
+        except ArtifactError as refusal:
+            if not static or artifact.kind != "onnx":
+                raise
+            self._refusal = refusal.with_traceback(None)  # else its frames would keep the weights
+            self._rewritable = open_rewritable(artifact.path, refusal)
+            self.deciders = self._rewritable.deciders
+            self._try_one()
+            operator = str(refusal).partition(":")[0] if isinstance(refusal, UnsupportedOperator) else "a node"
+            self.caveats = (make_caveat("rewritten_graph", operator=operator),)
+        else:
+            check_interface(artifact, self.whole)
+
+    def _try_one(self) -> None:
+        """Has OpenVINO read the graph once for inputs as they are expected, if their shapes are known.
+
+        A value that nobody names might take a branch that does not fit the shapes; such a graph is read when it is fed.
+        """
+        specs = self._artifact.inputs
+        shaped = all(s.sizes or all(isinstance(axis, int) for axis in s.shape[1:]) for s in specs)
+        if shaped and all(s.values is not None for s in specs if s.name in self.deciders):
+            feeds = random_feeds(specs, 1, seed=0)
+            self.open({name: array.shape for name, array in feeds.items()}, self.read_values(feeds))
+
+    def close(self) -> None:
+        super().close()
+        self._rewritable = None
+
+    def read_values(self, feeds: Feeds) -> dict[str, int]:
+        return {} if self._rewritable is None else self._rewritable.read_values(feeds)
+
+    def open(self, shapes: Mapping[str, tuple[int, ...]], values: Mapping[str, int]) -> Any:
+        """As `Graph.open`.
+
+        Raises:
+            ArtifactError: OpenVINO does not read the rewritten graph either.
+        """
+        if self._rewritable is None:
+            return super().open(shapes, values)
+        try:
+            model = openvino.Core().read_model(self._rewritable.rewrite(shapes, values))
+        except Exception:  # of onnx, its optimizer or OpenVINO: what it said of the file itself is what helps
+            raise self._refusal from None
+        check_interface(self._artifact, model, unused=[s.name for s in self._artifact.inputs])
+        return model
+
+    def compile(
+        self, shapes: Mapping[str, tuple[int, ...]], values: Mapping[str, int], settings: Mapping[str, Any]
+    ) -> Any:
+        return compile_or_explain(self.open(shapes, values), settings)
+
+
+def compile_or_explain(model: Any, settings: Mapping[str, Any]) -> Any:
+    """As `compile_model`.
+
+    Raises:
+        ArtifactError: the plugin cannot compile the graph.
+    """
+    try:
+        return compile_model(model, settings)
+    except EngineBenchError:
+        raise
+    except Exception as error:
+        raise explain_refusal("OpenVINO cannot compile the graph", error) from error
+
+
+def open_rewritable(path: str, refusal: ArtifactError) -> Rewritable:
+    """The file, to be written anew.
+
+    Args:
+        path: of an ONNX file.
+        refusal: raised where the file cannot be read here either.
+
+    Raises:
+        ArtifactError: `refusal`; it says what to install if the tools are not there.
+    """
+    try:
+        from enginebench.engines.backends.openvino.rewriting import Rewritable
+    except MissingDependency as missing:
+        raise type(refusal)(f"{refusal}. It could be rewritten, but {missing}") from missing
+    try:
+        return Rewritable(Path(path))
+    except Exception:
+        raise refusal from None
+
+
+def read_model(path: str) -> Any:
+    """The graph of a file.
+
+    Raises:
+        ArtifactError: OpenVINO refuses it, or would read it as another function.
+    """
+    if path.endswith(".onnx") and is_misread(Path(path)):
+        raise UnsupportedOperator(
+            f"QLinearConv: OpenVINO cannot read {path}: it takes the scales of weights along the wrong axis"
+        )
+    try:
+        return openvino.Core().read_model(path)
+    except Exception as error:
+        raise explain_refusal(f"OpenVINO cannot read {path}", error) from error
+
+
+def is_misread(path: Path) -> bool:
+    """Whether a file has a `QLinearConv` with a scale for each output channel.
+
+    OpenVINO 2026.4 takes these scales along the input channels: it refuses the graph, or answers wrongly in silence
+    where there are as many of both. Measured beside ONNX Runtime 1.31, on one such node.
+    """
+    try:
+        with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
+            if data.find(b"QLinearConv") < 0:
+                return False
+    except (OSError, ValueError):
+        return False  # not there, or empty: OpenVINO says so
+    try:
+        import onnx
+    except ModuleNotFoundError as missing:
+        raise MissingDependency("onnx", 'pip install "enginebench[openvino]"') from missing
+    try:
+        model = onnx.load(path, load_external_data=False)
+    except Exception:  # protobuf has its own
+        return False
+    graphs = list(list_graphs(model.graph))
+    lengths = {tensor.name: math.prod(tensor.dims) for graph in graphs for tensor in graph.initializer}
+    nodes = [node for holder in (*graphs, *model.functions) for node in holder.node]
+    return any(node.op_type == "QLinearConv" and lengths.get(node.input[4], 2) > 1 for node in nodes)
+
+
+def list_graphs(graph: GraphProto) -> Iterator[GraphProto]:
+    """The graph, then all within its nodes."""
+    yield graph
+    for node in graph.node:
+        for attribute in node.attribute:
+            if attribute.HasField("g"):
+                yield from list_graphs(attribute.g)
+
+
+def save_model(model: Any, target: Path) -> None:
+    """Writes the graph with its weights as they are (the default would halve them).
+
+    The files get their names once they are whole: rows of several batches share them, and a build may be killed.
+    """
+    try:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=target.parent, prefix=".openvino-", suffix=".tmp") as made:
+            openvino.save_model(model, str(Path(made) / target.name), compress_to_fp16=False)
+            for file in sorted(Path(made).iterdir()):  # the weights before the graph that needs them
+                file.replace(target.with_name(file.name))
+    except Exception as error:
+        raise explain_refusal(f"OpenVINO cannot write {target}", error) from error
+
+
+def check_interface(artifact: Artifact, model: Any, unused: Collection[str] = ()) -> None:
+    """Checks that the graph's inputs and outputs are those of the artifact.
+
+    Args:
+        artifact: what a user knows of the graph.
+        unused: names of inputs that need not be there: OpenVINO drops those that nothing is computed from.
+
+    Raises:
+        ArtifactError: a name or a dtype differs.
+    """
+    for specs, ports in ((artifact.inputs, model.inputs), (artifact.outputs, model.outputs)):
+        found = {name: name_dtype(port.element_type) for port in ports for name in port.get_names()}
+        wanted = [s for s in specs if s.name in found or s.name not in unused]
+        wrong = [s.name for s in wanted if found.get(s.name) != s.dtype]
+        if wrong or len(wanted) != len(ports):
+            raise ArtifactError(f"{artifact.path} has {found}; its artifact says {[(s.name, s.dtype) for s in specs]}")
+
+
+def name_dtype(element: Any) -> str:
+    """Our name of an element type: NumPy's, or that of text."""
+    return TEXT if element == openvino.Type.string else str(np.dtype(element.to_dtype()))

@@ -1,0 +1,331 @@
+"""`openvino`: OpenVINO on the CPU, in the precision that was asked for, compiled for the shapes that are bound."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from queue import SimpleQueue
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+import openvino
+from msgspec.structs import replace
+
+from enginebench.engines.backends.openvino.entries import OPENVINO
+from enginebench.engines.backends.openvino.graphs import GraphSource, compile_or_explain, save_model
+from enginebench.engines.backends.openvino.settings import (
+    CUT_NS,
+    choose_calm_window,
+    choose_longest,
+    find_node_dtype,
+    note_clock,
+)
+from enginebench.engines.proof.layer_records import summarize_layers
+from enginebench.engines.proof.precision import Operator, count_watched_runs, prove_precision, settle_moves
+from enginebench.engines.request import (
+    check_graph_precision,
+    check_instructions,
+    check_request,
+    read_options,
+)
+from enginebench.core.errors import ArtifactError, MeasurementError, UsageError
+from enginebench.core.feeds import check_feeds, choose_buckets, cut_entries, join_samples, random_feeds, sum_entries
+from enginebench.core.records import (
+    Artifact,
+    ArtifactKind,
+    Availability,
+    EngineSpec,
+    LayerProfile,
+)
+from enginebench.core.store import hash_files
+from enginebench.core.streams import Clock, Ended, StreamsSpec, collect_ended, fail_request
+from enginebench.core.text import count_of
+from enginebench.engines import openvino as engine
+from enginebench.engines.openvino import (
+    OpenvinoEngine,
+    check_declared,
+    copy_outputs,
+    list_fed,
+    make_settings,
+)
+from enginebench.engines.openvino_settings import HINTS
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+    from enginebench.core.protocols import Feeds
+
+# Shapes and values that a graph was compiled for.
+StreamKey: TypeAlias = "tuple[tuple[tuple[int, ...], ...], tuple[int, ...]]"
+
+NAME, OPTIONS = OPENVINO.name, OPENVINO.options
+KINDS: tuple[ArtifactKind, ...] = ("onnx", "openvino")
+
+# How it ends for eight bits, whatever they hold.
+BYTE = "I8"
+
+# Makes a compiled graph count the time of its nodes; never in the graph that is timed, since counting costs time.
+COUNT = {"PERF_COUNT": True}
+PROFILER = "OpenVINO's performance counters"
+
+
+class OpenvinoBackend:
+    """ONNX artifacts, or OpenVINO's own, on the CPU plugin."""
+
+    name = NAME
+
+    def probe(self) -> Availability:
+        """Available where the CPU plugin loads; says the runtime's version."""
+        devices = openvino.Core().available_devices
+        found = "CPU" in devices
+        return Availability(
+            engine=NAME,
+            available=found,
+            version=openvino.__version__,
+            devices=("cpu",) if found else (),
+            reason=None if found else f"OpenVINO's CPU plugin did not load; devices: {', '.join(devices) or 'none'}",
+        )
+
+    def build(self, artifact: Artifact, spec: EngineSpec, out_dir: Path) -> Artifact:
+        """The graph in OpenVINO's own form (`.xml` and `.bin`, weights not shortened), written to `out_dir`.
+
+        A graph that OpenVINO reads only rewritten stays as it is: `load` rewrites it, for the shapes of each call.
+
+        Raises:
+            ArtifactError: the graph cannot be read or is in another precision, or the files cannot be written.
+            BackendUnavailable: the precision is not available here.
+        """
+        options = check_openvino_request(artifact, spec)
+        if artifact.kind == "openvino":
+            return artifact
+        graph = GraphSource(artifact, static=options["shapes"] == "static")
+        if graph.whole is None:
+            return replace(artifact, caveats=tuple(dict.fromkeys((*artifact.caveats, *graph.caveats))))
+        target = out_dir / f"{Path(artifact.path).stem}.xml"
+        save_model(graph.whole, target)
+        sha256, files = hash_files([target, target.with_suffix(".bin")], out_dir)
+        return replace(
+            artifact,
+            kind="openvino",
+            path=str(target),
+            sha256=sha256,
+            files=files,
+            parent_sha256=artifact.sha256,
+            made_by={"openvino": openvino.__version__},
+        )
+
+    def load(self, artifact: Artifact, spec: EngineSpec) -> WatchedOpenvinoEngine:
+        """An engine on `spec.threads` threads, compiled for `spec.batch`.
+
+        Raises:
+            ArtifactError: the graph cannot be read or compiled, or its inputs are not the artifact's.
+            BackendUnavailable: the plugin did not take a setting (precision, threads).
+            UsageError: an option is unknown.
+        """
+        options = check_openvino_request(artifact, spec)
+        graph = GraphSource(artifact, static=options["shapes"] == "static")
+        return WatchedOpenvinoEngine(graph, artifact, settings=make_settings(spec, options), batch=spec.batch)
+
+    def open_streams(self, artifact: Artifact, spec: EngineSpec, wanted: StreamsSpec, clock: Clock) -> OpenvinoStreams:
+        """Infer requests of one compiled graph, or of one for each shape; raises as `load` does."""
+        options = check_openvino_request(artifact, spec)
+        graph = GraphSource(artifact, static=options["shapes"] == "static")
+        settings = make_settings(spec, options, wanted.streams, options["hint"])
+        return OpenvinoStreams(graph, artifact, settings, wanted, clock)
+
+
+def create_backend() -> OpenvinoBackend:
+    """The backend."""
+    return OpenvinoBackend()
+
+
+def check_openvino_request(artifact: Artifact, spec: EngineSpec) -> dict[str, str]:
+    """The options of a request that this engine can take.
+
+    Raises:
+        ArtifactError, BackendUnavailable, UsageError: as `OpenvinoBackend.load` says.
+    """
+    check_request(artifact, spec, KINDS, HINTS)
+    check_graph_precision(artifact, spec)
+    options = read_options(spec, OPTIONS)
+    if options["floats"] == "bf16" and spec.precision != "int8":
+        raise UsageError(f"{NAME}:floats=bf16 is for INT8 graphs; for all of this one ask for the precision bf16")
+    if "bf16" in (options["floats"], spec.precision):
+        check_instructions(
+            replace(spec, precision="bf16"), "BF16" in engine.read_capabilities(), options["force"] == "1"
+        )
+    return options
+
+
+def record_profile(compiled: Any, feeds: Feeds) -> list[list[Any]]:
+    """The counters of every node after each of a few runs on these arrays."""
+    request = compiled.create_infer_request()
+    start = time.perf_counter()
+    request.infer(dict(feeds))
+    runs: list[list[Any]] = [request.get_profiling_info()]
+    for _ in range(count_watched_runs(time.perf_counter() - start)):
+        request.infer(dict(feeds))
+        runs.append(request.get_profiling_info())
+    return runs
+
+
+def list_boolean(model: Any) -> frozenset[str]:
+    """The nodes of a graph whose first input holds truth values: in counters these are eight bits, as INT8 is."""
+    return frozenset(
+        node.get_friendly_name()
+        for node in model.get_ordered_ops()
+        if node.get_input_size() and node.input(0).get_element_type() == openvino.Type.boolean
+    )
+
+
+def list_originals(compiled: Any) -> dict[str, tuple[str, ...]]:
+    """Node of a compiled graph -> the nodes of the graph that it was compiled from, which it does the work of.
+
+    Source: `originalLayersNames`, which OpenVINO keeps in the run-time information of its execution graph.
+    """
+    found = {}
+    for node in compiled.get_runtime_model().get_ordered_ops():
+        info = node.get_rt_info()
+        if "originalLayersNames" in info:
+            names = str(info["originalLayersNames"].astype(str)).split(",")
+            found[node.get_friendly_name()] = tuple(name for name in names if name)
+    return found
+
+
+def read_node_times(
+    counters: list[Any],
+    boolean: frozenset[str] = frozenset(),
+    originals: Mapping[str, tuple[str, ...]] = MappingProxyType({}),
+) -> Iterator[Operator]:
+    """Every node that ran, with the mean of its times so far.
+
+    Args:
+        boolean: names of the nodes that work on truth values.
+        originals: what each node stands for.
+
+    Source: the CPU plugin of OpenVINO 2026.4 ends a node's `exec_type` with the type it computes in
+    (`brgconv_avx512_1x1_f32`, `jit_avx512_I8`).
+    """
+    for counter in counters:
+        if counter.status == openvino.ProfilingInfo.Status.EXECUTED:
+            dtype = find_node_dtype(counter.node_type, counter.exec_type)
+            dtype = "boolean" if dtype == BYTE and counter.node_name in boolean else dtype
+            time_ns = counter.real_time.total_seconds() * 1e9
+            yield Operator(dtype, time_ns, counter.node_name, counter.node_type, originals.get(counter.node_name, ()))
+
+
+class WatchedOpenvinoEngine(OpenvinoEngine):
+    """The engine, and what the plugin's counters say of it."""
+
+    _averaged = 0  # how many runs were counted
+    _proven: list[list[Operator]]  # the record, or what there is of it where all nodes are too short
+
+    def effective_precision(self) -> dict[str, float]:
+        """Shares of node time by precision, from the performance counters of a compiled graph of its own."""
+        self._watch()
+        return prove_precision(self._proven)
+
+    def profile_layers(self) -> LayerProfile:
+        """The nodes as layers, from the same record as the proof of precision.
+
+        Raises:
+            MeasurementError: every node is too short for the counters.
+        """
+        watched = self._watch()
+        if watched[0] and not any(node.time_ns for node in watched[0]):
+            layers = count_of(len(watched[0]), "layers")
+            raise MeasurementError(
+                f"{PROFILER} recorded {layers}, no time of which is as long as its clock can tell; try a larger --batch"
+            )
+        found = summarize_layers(watched, PROFILER, note_clock(watched[0]))
+        return replace(found, runs=self._averaged, tick_ns=CUT_NS)
+
+    def _watch(self) -> list[list[Operator]]:
+        """A few runs of a compiled graph that counts; the one that is timed is not touched."""
+        self._check_bound()
+        if not self._watched:
+            shapes = {name: view.shape for name, view in self._views.items()}
+            model = self._check_open().open(shapes, self._values)
+            compiled = compile_or_explain(model, self._settings | COUNT)
+            fed = list_fed(compiled)
+            runs = record_profile(compiled, {name: view.copy() for name, view in self._views.items() if name in fed})
+            boolean, originals = list_boolean(model), list_originals(compiled)
+            named = [list(read_node_times(counters, boolean, originals)) for counters in runs]
+            calm, self._averaged = choose_calm_window(named)
+            self._watched = [settle_moves(calm)]
+            timed = any(node.time_ns for node in calm)
+            self._proven = self._watched if timed else [settle_moves(choose_longest(named))]
+        return self._watched
+
+
+class OpenvinoStreams:
+    """The infer requests of compiled graphs, which give themselves back by a call from a thread of the plugin."""
+
+    def __init__(
+        self, graph: GraphSource, artifact: Artifact, settings: dict[str, Any], wanted: StreamsSpec, clock: Clock
+    ) -> None:
+        self._graph, self._artifact, self._settings, self._clock = graph, artifact, settings, clock
+        self._buckets = choose_buckets(wanted.max_batch)
+        self._queues: dict[StreamKey, Any] = {}
+        self._ended: SimpleQueue[Ended] = SimpleQueue()
+        self._compiled: dict[StreamKey, Any] = {}
+        self.depth = wanted.streams
+        if "NUM_STREAMS" not in settings:
+            feeds = random_feeds(artifact.inputs, self._buckets[-1], seed=0)
+            shapes = {name: array.shape for name, array in feeds.items()}
+            compiled = self._compile(shapes, graph.read_values(feeds))
+            self.depth = int(compiled.get_property("OPTIMAL_NUMBER_OF_INFER_REQUESTS"))
+
+    def submit(self, ticket: int, samples: Sequence[Feeds]) -> None:
+        """Copies the samples into the tensors of an idle request and begins it."""
+        started_ns = self._clock()
+        try:
+            entries = sum_entries(samples)
+            size = next((b for b in self._buckets if b >= entries), entries) if self._graph.static else entries
+            feeds = join_samples(samples, size)
+            check_feeds(self._artifact.inputs, feeds)
+            queue, fed = self._find_queue(feeds)
+            taken = {name: array for name, array in feeds.items() if name in fed}
+            queue.start_async(taken, (ticket, started_ns, entries, size))
+        except Exception as error:  # each runtime has its own
+            self._ended.put(fail_request(ticket, started_ns, self._clock(), error))
+
+    def collect(self, wait: bool) -> list[Ended]:
+        return collect_ended(self._ended, wait)
+
+    def close(self) -> None:
+        """Frees the graphs; may be called twice."""
+        self._queues, self._compiled = {}, {}
+        self._graph.close()
+
+    def _finish(self, request: Any, begun: tuple[int, int, int, int]) -> None:
+        ticket, started_ns, entries, size = begun
+        computed_ns = self._clock()
+        try:
+            arrays = copy_outputs(request, self._artifact.outputs)
+            check_declared(self._artifact.inputs, self._artifact.outputs, arrays)
+        except (RuntimeError, ArtifactError) as error:
+            self._ended.put(fail_request(ticket, started_ns, self._clock(), error))
+        else:
+            self._ended.put(Ended(ticket, started_ns, computed_ns, self._clock(), cut_entries(arrays, entries, size)))
+
+    def _find_queue(self, feeds: Feeds) -> tuple[Any, frozenset[str]]:
+        """(queue, names that its graph takes) of arrays like these."""
+        shapes, values = {name: array.shape for name, array in feeds.items()}, self._graph.read_values(feeds)
+        key = self._name_graph(shapes, values)
+        if key not in self._queues:
+            compiled = self._compile(shapes, values)
+            queue = openvino.AsyncInferQueue(compiled, self.depth)
+            queue.set_callback(self._finish)
+            self._queues[key] = queue, list_fed(compiled)
+        found: tuple[Any, frozenset[str]] = self._queues[key]
+        return found
+
+    def _name_graph(self, shapes: Mapping[str, tuple[int, ...]], values: Mapping[str, int]) -> StreamKey:
+        return (tuple(shapes.values()), tuple(values.values())) if self._graph.static else ((), ())
+
+    def _compile(self, shapes: Mapping[str, tuple[int, ...]], values: Mapping[str, int]) -> Any:
+        key = self._name_graph(shapes, values)
+        if key not in self._compiled:
+            self._compiled[key] = self._graph.compile(shapes, values, self._settings)
+        return self._compiled[key]

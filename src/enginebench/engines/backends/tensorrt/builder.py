@@ -1,0 +1,356 @@
+"""Builds plans from ONNX through TensorRT's Python API, 8.6 to 11, and TensorRT for RTX; errors carry its own words.
+
+Names that a version lacks are asked for with `hasattr`; which those are, `tools/tensorrt_names.py` tells from a wheel.
+"""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from enginebench.engines.backends.tensorrt.settings import LAST_WEAK_MAJOR, OTHER_RANGES, BuildSettings
+from enginebench.core.errors import ArtifactError, BackendUnavailable, UsageError
+from enginebench.core.store import write_atomic
+from enginebench.engines.tensorrt_library import NOISE, Library, is_lean
+
+if TYPE_CHECKING:
+    from enginebench.core.protocols import Array
+
+# The first with tensors by name (`set_tensor_address`, `execute_async_v3`) and with plans for later versions.
+OLDEST = (8, 6)
+MIB = 1 << 20
+# Between two notes from the phases within a phase: a large graph has thousands of their steps.
+QUIET_S = 1.0
+# What the parser says of a node where there is none: its error is about the whole file.
+NO_NODE = re.compile(r"In node -1 with name:\s+and operator:\s+\(\w*\): \w+: ")
+
+# Builder flags that ask for a precision under weak typing; as in trtexec_command, FP16 is what INT8 falls back to.
+WEAK_FLAGS = {"fp16": ("FP16",), "bf16": ("BF16",), "int8": ("INT8", "FP16"), "fp8": ("FP8", "FP16")}
+
+# What a version without strongly typed networks must be told to take a typed graph as it is; as in trtexec_command.
+GRAPH_FLAGS = {"fp16": ("FP16",), "bf16": ("BF16",), "int8": ("INT8",), "fp8": ("FP8",)}
+
+HARDWARE = {"ampere+": "AMPERE_PLUS", "sameComputeCapability": "SAME_COMPUTE_CAPABILITY"}
+
+
+def check_version(library: Library) -> None:
+    """Checks that this file was written for the bindings of this TensorRT.
+
+    Raises:
+        BackendUnavailable: TensorRT is older.
+    """
+    if read_version(library) < OLDEST:
+        raise BackendUnavailable(
+            f"the Python API of TensorRT {library.version} has other names than that of 8.6 and later, which this "
+            "engine uses; update TensorRT"
+        )
+
+
+def read_version(library: Library) -> tuple[int, int]:
+    """(major, minor) of the module."""
+    major, minor = library.version.split(".")[:2]
+    return int(major), int(minor)
+
+
+def require_builder(library: Library) -> None:
+    """Checks that the module can build plans.
+
+    Raises:
+        BackendUnavailable: it is the lean runtime.
+    """
+    if is_lean(library.trt):
+        raise BackendUnavailable(
+            f"the lean runtime cannot build ({library.trt.__name__} {library.version}). Build the plan elsewhere with "
+            "--version-compatible and give it as TARGET, or install all of it: pip install tensorrt"
+        )
+
+
+def build_plan(
+    library: Library,
+    onnx: Path,
+    settings: BuildSettings,
+    plan: Path,
+    *,
+    batches: list[dict[str, Array]] | None = None,
+    note: Callable[[str], None] = lambda text: None,
+) -> None:
+    """Writes the plan of a graph.
+
+    Args:
+        library: whose builder it is.
+        onnx: the graph; external weights beside it are found.
+        plan: where to write it.
+        batches: arrays to calibrate on, for weak typing in INT8.
+
+    Raises:
+        ArtifactError: the graph cannot be parsed (the message has every error of the parser) or built.
+        UsageError: this version lacks a flag that was asked for.
+    """
+    check_flags(library, settings)
+    builder = library.make(library.trt.Builder, "a builder")
+    library.load_plugins(settings.plugins)  # their messages reach the log only while there is a builder
+    network = library.require(builder.create_network(make_network_flags(library, settings)), "cannot create a network")
+    parse_graph(library, network, onnx)
+    config = make_config(library, builder, settings, note)
+    calibrator = attach_calibrator(library, config, settings, batches or [])
+    if calibrator is not None:
+        set_calibration_profile(library, builder, config, settings, batches or [])
+    library.log.errors.clear()  # what a stored timing cache of elsewhere had to say
+    data = builder.build_serialized_network(network, config)
+    if data is None and calibrator is not None and any("_Map_base::at" in text for text in library.log.errors):
+        raise ArtifactError(
+            f"{library.title} does not take the calibration cache: {library.log.take()}. {OTHER_RANGES}"
+        )
+    library.require(data, f"cannot build {onnx}")
+    write_atomic(plan, bytes(data))
+    keep_timing_cache(config, settings)
+    del calibrator  # TensorRT holds no reference to it; it must live until here
+
+
+def check_flags(library: Library, settings: BuildSettings) -> None:
+    """Checks that this version has every flag that the settings need; nothing need be made for that.
+
+    Raises:
+        BackendUnavailable: it cannot build.
+        UsageError: it lacks one; names it.
+    """
+    require_builder(library)
+    make_network_flags(library, settings)
+    for flag in choose_flags(library, settings):
+        library.find_member(library.trt.BuilderFlag, flag)
+
+
+def make_network_flags(library: Library, settings: BuildSettings) -> int:
+    """Strongly typed, where it can be chosen and weak typing was not; 8.6 must be told that the batch is explicit.
+
+    Raises:
+        UsageError: weak typing is asked of a version that has none.
+    """
+    flags = library.trt.NetworkDefinitionCreationFlag
+    if settings.weak_typing:
+        require_weak(library, settings)
+    if not hasattr(flags, "STRONGLY_TYPED"):
+        return 1 << int(flags.EXPLICIT_BATCH)
+    return 0 if settings.weak_typing else 1 << int(flags.STRONGLY_TYPED)
+
+
+def require_weak(library: Library, settings: BuildSettings) -> None:
+    """Checks that this version still builds weakly typed networks in the requested precision.
+
+    Raises:
+        UsageError: it does not; the message names the version and the alternative.
+    """
+    flags = WEAK_FLAGS.get(settings.precision, ())
+    missing = [name for name in flags if not hasattr(library.trt.BuilderFlag, name)]
+    if read_version(library)[0] > LAST_WEAK_MAJOR:
+        raise UsageError(
+            f"--weak-typing in {settings.precision}: TensorRT {library.version} builds strongly typed networks only "
+            f"(no BuilderFlag.{(missing or ['FP16'])[0]}). Instead: enginebench quantize --to {settings.precision}"
+        )
+
+
+def parse_graph(library: Library, network: Any, onnx: Path) -> None:
+    """Fills the network from the file.
+
+    Raises:
+        ArtifactError: names each error of the parser (node, operator, what is wrong), or the file holds no graph.
+    """
+    parser = library.trt.OnnxParser(network, library.log)
+    if not parser.parse_from_file(str(onnx)):
+        errors = [parser.get_error(i) for i in range(parser.num_errors)]
+        told = [describe_error(error) for error in errors]
+        # What is wrong with the file itself (weights that lie elsewhere, an unknown type) is in the log alone; so is
+        # each error of the parser, once more.
+        if not errors or any(error.node() < 0 for error in errors):
+            told += [text for text in library.log.errors if not any(e.desc().strip() in text for e in errors)]
+        raise ArtifactError(f"{library.title} cannot read {onnx}: {'; '.join(told) or library.log.take()}")
+    if not network.num_outputs:
+        raise ArtifactError(f"{library.title} finds no output in {onnx}: it is empty, or no ONNX model")
+
+
+def describe_error(error: Any) -> str:
+    """One error of the parser in words; 8.6 numbers the node and does not name it, -1 stands for the whole file."""
+    text = "".join(line for line in error.desc().splitlines(keepends=True) if NOISE not in line).strip()
+    if error.node() < 0:
+        return NO_NODE.sub("", text)
+    name = f" ({error.node_operator()} {error.node_name()!r})" if hasattr(error, "node_operator") else ""
+    return f"node {error.node()}{name}: {text}"
+
+
+def make_config(library: Library, builder: Any, settings: BuildSettings, note: Callable[[str], None]) -> Any:
+    """The builder's configuration."""
+    trt = library.trt
+    config = library.require(builder.create_builder_config(), "cannot create a builder configuration")
+    if hasattr(trt, "IProgressMonitor"):
+        config.progress_monitor = make_progress(trt, note)
+    if settings.workspace_mb is not None:
+        config.set_memory_pool_limit(trt.MemoryPoolType.WORKSPACE, settings.workspace_mb * MIB)
+    if settings.optimization_level is not None:
+        config.builder_optimization_level = settings.optimization_level
+    if settings.detailed:
+        config.profiling_verbosity = trt.ProfilingVerbosity.DETAILED
+    if settings.hardware_compatibility != "none":
+        level = library.find_member(trt.HardwareCompatibilityLevel, HARDWARE[settings.hardware_compatibility])
+        config.hardware_compatibility_level = level
+    for flag in choose_flags(library, settings):
+        config.set_flag(library.find_member(trt.BuilderFlag, flag))
+    if settings.precision == "fp32":
+        config.clear_flag(trt.BuilderFlag.TF32)  # on by default
+    set_targets(library, config, settings.targets)
+    add_profiles(library, builder, config, settings)
+    load_timing_cache(library, config, settings)
+    return config
+
+
+def choose_flags(library: Library, settings: BuildSettings) -> Iterator[str]:
+    """Names of the builder flags to set."""
+    if settings.weak_typing:
+        yield from WEAK_FLAGS.get(settings.precision, ())
+    elif not hasattr(library.trt.NetworkDefinitionCreationFlag, "STRONGLY_TYPED"):
+        yield from GRAPH_FLAGS.get(settings.precision, ())
+    if settings.version_compatible:
+        yield "VERSION_COMPATIBLE"
+    if settings.exclude_lean:
+        yield "EXCLUDE_LEAN_RUNTIME"
+    if settings.refit:
+        yield "REFIT"
+    if settings.strip:
+        yield "STRIP_PLAN"
+    yield from settings.flags
+
+
+def set_targets(library: Library, config: Any, targets: tuple[str, ...]) -> None:
+    """Names the compute capabilities that the plan is for, such as `8.9`; only TensorRT for RTX builds for several."""
+    if not targets:
+        return
+    config.num_compute_capabilities = len(targets)
+    for index, target in enumerate(targets):
+        member = library.find_member(library.trt.ComputeCapability, f"SM{target.replace('.', '')}")
+        library.require(config.set_compute_capability(member, index), f"refuses compute capability {target}")
+
+
+def add_profiles(library: Library, builder: Any, config: Any, settings: BuildSettings) -> None:
+    """Adds every optimization profile, in order."""
+    for shapes in settings.profiles:
+        profile = builder.create_optimization_profile()
+        for name in shapes.best:
+            profile.set_shape(name, shapes.smallest[name], shapes.best[name], shapes.largest[name])
+        if config.add_optimization_profile(profile) < 0:
+            raise ArtifactError(f"{library.title} refuses the profile {shapes}: {library.log.take()}")
+
+
+def load_timing_cache(library: Library, config: Any, settings: BuildSettings) -> None:
+    """Gives the timings of earlier builds to this one; one of another version or GPU is ignored by TensorRT."""
+    if not settings.timing_cache:
+        return
+    path = Path(settings.timing_cache)
+    cache = config.create_timing_cache(path.read_bytes() if path.is_file() else b"")
+    if cache is None or not config.set_timing_cache(cache, False):
+        empty = library.require(config.create_timing_cache(b""), "cannot create a timing cache")
+        config.set_timing_cache(empty, False)
+
+
+def keep_timing_cache(config: Any, settings: BuildSettings) -> None:
+    """Stores the timings for the next build."""
+    cache = config.get_timing_cache() if settings.timing_cache else None
+    if cache is not None and settings.timing_cache:
+        write_atomic(Path(settings.timing_cache), bytes(cache.serialize()))
+
+
+def make_progress(trt: Any, note: Callable[[str], None]) -> Any:
+    """A monitor that tells the builder's phases and steps; of the phases within others at most one step a second."""
+
+    class Progress(trt.IProgressMonitor):  # type: ignore[misc]
+        def __init__(self) -> None:
+            trt.IProgressMonitor.__init__(self)
+            self._steps: dict[str, int] = {}
+            self._inner: set[str] = set()
+            self._told = time.monotonic()
+
+        def phase_start(self, phase_name: str, parent_phase: str | None, num_steps: int) -> None:
+            self._steps[phase_name] = num_steps
+            if parent_phase:
+                self._inner.add(phase_name)
+            else:
+                self._tell(f"building: {phase_name}")
+
+        def step_complete(self, phase_name: str, step: int) -> bool:
+            total = self._steps.get(phase_name, 0)
+            due = phase_name not in self._inner or time.monotonic() - self._told >= QUIET_S
+            if total > 1 and due:
+                self._tell(f"building: {phase_name}, {step + 1} of {total}")
+            return True
+
+        def phase_finish(self, phase_name: str) -> None:
+            self._steps.pop(phase_name, None)
+            self._inner.discard(phase_name)
+
+        def _tell(self, text: str) -> None:
+            self._told = time.monotonic()
+            note(text)
+
+    return Progress()
+
+
+def attach_calibrator(library: Library, config: Any, settings: BuildSettings, batches: list[dict[str, Array]]) -> Any:
+    """The calibrator for INT8 under weak typing, given to `config`; None where there is nothing to calibrate with.
+
+    Raises:
+        UsageError: this version has no calibrators.
+    """
+    if not settings.weak_typing or settings.precision != "int8" or not (batches or settings.calib_cache):
+        return None
+    if not hasattr(library.trt, "IInt8EntropyCalibrator2"):
+        raise UsageError(
+            f"TensorRT {library.version} has no calibrators. Instead: enginebench quantize --to int8 --calib-cache F"
+        )
+    from enginebench.engines.backends.tensorrt.calibrator import make_calibrator
+
+    calibrator = make_calibrator(batches, Path(settings.calib_cache) if settings.calib_cache else None)
+    config.int8_calibrator = calibrator
+    return calibrator
+
+
+def set_calibration_profile(
+    library: Library, builder: Any, config: Any, settings: BuildSettings, batches: list[dict[str, Array]]
+) -> None:
+    """Fixes open axes for calibration to those of the arrays.
+
+    Without it TensorRT takes the first profile's optimum, and reads past the end of smaller arrays.
+
+    Raises:
+        ArtifactError: TensorRT refuses the shapes.
+    """
+    if not settings.profiles:
+        return
+    profile = builder.create_optimization_profile()
+    first = batches[0] if batches else {}
+    for name, best in settings.profiles[0].best.items():
+        shape = first[name].shape if name in first else best
+        profile.set_shape(name, shape, shape, shape)
+    if not config.set_calibration_profile(profile):
+        raise ArtifactError(f"TensorRT refuses the shapes of the calibration arrays: {library.log.take()}")
+
+
+def read_batches(path: Path, batch: int) -> list[dict[str, Array]]:
+    """The arrays of an .npz file, cut into whole batches along their first axis.
+
+    Raises:
+        ArtifactError: the file cannot be read, its arrays differ in length, or hold less than one batch.
+    """
+    try:
+        with np.load(path, allow_pickle=False) as archive:
+            # Entries with such names are what `calibrate --keep-batches` tells of itself.
+            arrays = {name: archive[name] for name in archive.files if not name.startswith("__")}
+    except (OSError, ValueError, EOFError) as error:
+        raise ArtifactError(f"{path}: {error}; expected an .npz file with one array per input") from error
+    lengths = {array.shape[0] if array.ndim else 0 for array in arrays.values()}
+    if len(lengths) != 1 or min(lengths) < batch:
+        raise ArtifactError(f"{path}: arrays of {sorted(lengths)} samples; expected the same number, {batch} or more")
+    count = min(lengths) // batch
+    return [{name: a[i * batch : (i + 1) * batch] for name, a in arrays.items()} for i in range(count)]

@@ -1,0 +1,186 @@
+"""What a plan says of itself: its tensors, its profile, and, while it runs, its layers."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING, Any
+
+from msgspec.structs import replace
+
+from enginebench.engines.proof.kernels import can_watch, watch_kernels
+from enginebench.engines.proof.precision import prove_precision
+from enginebench.engines.request import explain_unbound
+from enginebench.engines.backends.tensorrt.settings import read_shapes
+from enginebench.core.errors import ArtifactError, MeasurementError
+from enginebench.core.precisions import UNKNOWN
+from enginebench.core.records import Artifact, EngineSpec, LayerProfile, ShapeRange, TensorSpec
+from enginebench.core.shapes import fix_shapes
+from enginebench.engines.tensorrt import PlanEngine, find_dtype
+from enginebench.engines.tensorrt_library import Library
+
+if TYPE_CHECKING:
+    from enginebench.engines.abilities import ToolReader
+
+# Enough for shares that do not move; the profiler slows every layer alike.
+PROFILED_RUNS = 20
+
+
+def read_tensors(trt: Any, engine: Any) -> tuple[tuple[TensorSpec, ...], tuple[TensorSpec, ...]]:
+    """(inputs, outputs) of an engine; a dynamic axis is named `batch` if it is the first, else after its tensor."""
+    sides: dict[bool, list[TensorSpec]] = {True: [], False: []}
+    for index in range(engine.num_io_tensors):
+        name = engine.get_tensor_name(index)
+        is_input = engine.get_tensor_mode(name) == trt.TensorIOMode.INPUT
+        sides[is_input].append(
+            TensorSpec(name=name, dtype=find_dtype(engine, name), shape=read_shape(engine.get_tensor_shape(name), name))
+        )
+    return tuple(sides[True]), tuple(sides[False])
+
+
+def fix_to_profile(engine: Any, spec: TensorSpec, index: str) -> TensorSpec:
+    """The input with the axes fixed for which the profile leaves no choice; as it is if there is no such profile."""
+    if all(isinstance(axis, int) for axis in spec.shape) or not index.isdecimal():
+        return spec
+    if int(index) >= engine.num_optimization_profiles:
+        return spec
+    low, _, high = engine.get_tensor_profile_shape(spec.name, int(index))
+    shape = (int(a) if a == b else axis for axis, a, b in zip(spec.shape, tuple(low), tuple(high), strict=True))
+    return replace(spec, shape=tuple(shape))
+
+
+def read_allowed(engine: Any, inputs: tuple[TensorSpec, ...], options: dict[str, str]) -> dict[str, ShapeRange]:
+    """The shapes that the profile allows each open input that is given none; empty if there is no such profile."""
+    index, told = options["profile_index"], read_shapes(options["shapes"])
+    if not index.isdecimal() or int(index) >= engine.num_optimization_profiles:
+        return {}
+    found = {}
+    for spec in inputs:
+        if spec.name not in told and any(isinstance(axis, str) for axis in spec.shape):
+            low, best, high = (tuple(map(int, side)) for side in engine.get_tensor_profile_shape(spec.name, int(index)))
+            found[spec.name] = ShapeRange(smallest=low, largest=high, best=best)
+    return found
+
+
+def read_shape(dims: Any, name: str) -> tuple[int | str, ...]:
+    """TensorRT's dimensions with names for those that are -1."""
+    return tuple(
+        int(d) if d >= 0 else ("batch" if place == 0 else f"{name}_axis{place}") for place, d in enumerate(tuple(dims))
+    )
+
+
+def describe_tensors(
+    trt: Any, plan: Any, artifact: Artifact, options: dict[str, str]
+) -> tuple[tuple[TensorSpec, ...], tuple[TensorSpec, ...]]:
+    """The engine's own tensors; INT64 where the graph has it, of which TensorRT 8.6 makes INT32.
+
+    Raises:
+        ArtifactError: the plan is of another graph.
+        UsageError: option `shapes` contradicts it.
+    """
+    inputs, outputs = read_tensors(trt, plan)
+    for found, named in ((inputs, artifact.inputs), (outputs, artifact.outputs)):
+        if named and {s.name for s in found} != {s.name for s in named}:
+            raise ArtifactError(
+                f"{artifact.path} has {', '.join(s.name for s in found)} where its artifact says "
+                f"{', '.join(s.name for s in named)}; build it again"
+            )
+    long = {s.name for s in (*artifact.inputs, *artifact.outputs) if s.dtype == "int64"}
+    inputs, outputs = (
+        tuple(replace(s, dtype="int64") if s.dtype == "int32" and s.name in long else s for s in side)
+        for side in (inputs, outputs)
+    )
+    return fix_shapes(inputs, read_shapes(options["shapes"])), outputs
+
+
+class WatchedPlanEngine(PlanEngine):
+    """The engine of an artifact, and what TensorRT's inspector and profiler say of it; `reader` reads their text."""
+
+    def __init__(
+        self, library: Library, plan: Any, artifact: Artifact, spec: EngineSpec, options: dict[str, str],
+        reader: ToolReader | None, **others: Any,
+    ) -> None:  # fmt: skip
+        self._reader = reader
+        inputs, outputs = describe_tensors(library.trt, plan, artifact, options)
+        super().__init__(library, plan, inputs, outputs, spec, options, **others)
+
+    def profile_layers(self) -> LayerProfile:
+        """The engine's layers; a profiler slows whatever it watches, so that they sum to more than a run.
+
+        Raises:
+            MeasurementError: no reader was handed in.
+        """
+        if self._reader is None:
+            raise MeasurementError("no reader for TensorRT's layers was handed in; open the engine through a run")
+        with TemporaryDirectory(prefix="enginebench-") as folder:
+            found = self._reader.read_layers(*self._write_profile(Path(folder)))
+        return replace(found, profiler=f"{self._library.title}'s layer profiler")
+
+    def time_layers(self, runs: int) -> dict[str, float]:
+        """Layer -> mean nanoseconds a run, from the one context: a second on the same profile is refused."""
+        stream = self._open_stream()
+        if self._timed is None:
+            raise explain_unbound(self._name)
+        self._context.profiler = profiler = make_layer_times(self._library.trt)
+        try:
+            for _ in range(runs):
+                ran = self._context.execute_async_v3(stream.handle)
+                self._library.require(ran, "cannot run the plan", MeasurementError)
+                stream.synchronize()
+        finally:
+            self._context.profiler = None  # it slows whatever it watches
+        return {name: 1e6 * ms / runs for name, ms in profiler.total_ms.items()}
+
+    def inspect(self) -> str:
+        """TensorRT's own description of the engine's layers, as JSON."""
+        inspector = self._library.require(self._engine.create_engine_inspector(), "cannot inspect the plan")
+        inspector.execution_context = self._context
+        return str(inspector.get_engine_information(self._library.trt.LayerInformationFormat.JSON))
+
+    def effective_precision(self) -> dict[str, float]:
+        """Shares of time by precision: the inspector's layers joined with a profile; empty without an inspector.
+
+        The lean runtime has none. Where layers do not say it, the names of kernels may, if PyTorch can record them.
+        """
+        if self._reader is None or not hasattr(self._library.trt, "EngineInspector"):
+            return {}
+        with TemporaryDirectory(prefix="enginebench-") as folder:
+            found = self._reader.read_precision(*self._write_profile(Path(folder))) or {}
+        if not found.get(UNKNOWN) or not can_watch():
+            return found
+        kernels = prove_precision(watch_kernels(self.run))
+        return kernels if kernels and kernels.get(UNKNOWN, 0.0) < found[UNKNOWN] else found
+
+    def _write_profile(self, folder: Path) -> tuple[Path, Path]:
+        """(layers, times) as files of trtexec's form; profiled once for what was bound."""
+        layers, profile = folder / "layers.json", folder / "profile.json"
+        self._watched = self._watched or self.time_layers(PROFILED_RUNS)
+        layers.write_text(self.inspect(), encoding="utf-8")
+        profile.write_text(format_profile(self._watched, PROFILED_RUNS), encoding="utf-8")
+        return layers, profile
+
+
+def make_layer_times(trt: Any) -> Any:
+    """A profiler that sums what TensorRT reports for each layer; layers of one name are one."""
+
+    class LayerTimes(trt.IProfiler):  # type: ignore[misc]
+        def __init__(self) -> None:
+            trt.IProfiler.__init__(self)
+            self.total_ms: dict[str, float] = {}
+
+        def report_layer_time(self, layer_name: str, ms: float) -> None:
+            self.total_ms[layer_name] = self.total_ms.get(layer_name, 0.0) + ms
+
+    return LayerTimes()
+
+
+def format_profile(times_ns: dict[str, float], runs: int) -> str:
+    """Layer times as trtexec exports them, which is what the reader reads."""
+    total = sum(times_ns.values()) or 1.0
+    rows: list[dict[str, object]] = [{"count": runs}]
+    for name, mean_ns in times_ns.items():
+        ms = mean_ns / 1e6
+        share = 100 * mean_ns / total
+        rows.append({"name": name, "timeMs": ms * runs, "averageMs": ms, "medianMs": ms, "percentage": share})
+    return json.dumps(rows)

@@ -1,0 +1,91 @@
+"""The entry of TensorRT's Python API, which is not imported here."""
+
+from __future__ import annotations
+
+from enginebench.engines.backends.tensorrt.settings import BUILD_OPTIONS, SWITCH
+from enginebench.core.entry import Entry, Option
+from enginebench.engines.tensorrt_library import MODULES, RTX_MODULE
+
+TENSORRT = Entry(
+    name="tensorrt",
+    axes="fixed",
+    tunes=True,
+    module="enginebench.engines.backends.tensorrt.tensorrt",
+    builds_with={},
+    takes="onnx",
+    also_takes=("plan",),
+    options={
+        **BUILD_OPTIONS,
+        "graph": Option(default="1", choices=SWITCH, search=("0",), meaning="launch as a CUDA graph"),
+        "spin": Option(default="1", choices=SWITCH, meaning="spin while waiting for the GPU"),
+        "profile_index": Option(default="0", meaning="optimization profile to run"),
+        "shapes": Option(default="", meaning="shapes to run with, NAME:1x3x224x224 (only for a finished plan)"),
+        "calib_data": Option(
+            default="", outside=True, meaning="arrays (.npz) to calibrate on, for weak_typing in int8"
+        ),
+        "host_code": Option(
+            default="0", choices=SWITCH, outside=True, meaning="run host code that a version-compatible plan carries"
+        ),
+    },
+    device="cuda:0",
+    qdq_rules=True,
+    modules=(MODULES[0], "cuda.bindings"),
+    stand_ins=MODULES[1:],
+    command='pip install "enginebench[tensorrt]" (or: pip install tensorrt cuda-python)',
+    verified_on="NVIDIA's own TensorRT 8.6.0 on an H200. 10 and 11: names of the bindings, and the lean runtime 11.4 "
+    "without a plan that it takes; not yet run against NVIDIA's own",
+)
+
+_KEPT = ("workspace_mb", "min_shapes", "opt_shapes", "max_shapes", "profiles", "version_compatible", "plugins")
+_NO_GPU = "replacing weights needs a GPU while the plan is built; build it again from a graph with the new weights"
+
+TENSORRT_RTX = Entry(
+    name="tensorrt-rtx",
+    axes="fixed",
+    module="enginebench.engines.backends.tensorrt.rtx",
+    builds_with={},
+    takes="onnx",
+    also_takes=("plan",),
+    options={
+        **{key: BUILD_OPTIONS[key] for key in _KEPT},
+        "compute_capability": Option(
+            default="", meaning="GPUs that the plan is for, 8.6+8.9+12.0; empty: all from 8.0 that have the precision"
+        ),
+        "weight_streaming": Option(
+            default="0", choices=SWITCH, meaning="weights may stay in the host's memory and come when they are needed"
+        ),
+        "weight_budget_mb": Option(default="", meaning="GPU memory for the weights of such a plan, in MiB"),
+        "graph": Option(
+            default="1",
+            choices=("0", "1", "rtx"),
+            search=("rtx", "0"),
+            meaning="launch as a CUDA graph: ours, or the library's own",
+        ),
+        "spin": TENSORRT.options["spin"],
+        "profile_index": TENSORRT.options["profile_index"],
+        "shapes": TENSORRT.options["shapes"],
+        "specialization": Option(
+            default="eager",
+            choices=("eager", "lazy", "none"),
+            meaning="when kernels are compiled for a shape: before the first run, beside the runs (times drift), never",
+        ),
+    },
+    refuses={
+        "optimization_level": "its builder takes any level and writes the same plan",
+        "hardware_compatibility": "its builder ignores it; --compute-capability names the GPUs that a plan is for",
+        "timing_cache": "its builder times nothing",
+        "refit": _NO_GPU,
+        "strip": _NO_GPU,
+        "weak_typing": "its networks are strongly typed: the graph sets the precision",
+        "calib_cache": "the graph holds the ranges: enginebench quantize --to int8 --calib-cache FILE",
+        "calib_data": "the graph holds the ranges: enginebench quantize --to int8 --calib FILE",
+    },
+    device="cuda:0",
+    qdq_rules=True,
+    builds_apart=True,
+    modules=(RTX_MODULE,),
+    extra="tensorrt-rtx",
+    packages=("tensorrt_rtx_cu13_libs", "tensorrt_rtx_cu13_bindings", "cuda-python"),
+    verified_on="TensorRT for RTX 1.7.1 on x86-64, Linux: building, without a GPU. Not yet run on a GPU that it "
+    "supports; an H200 (9.0) is none",
+)

@@ -1,0 +1,165 @@
+"""Keeps plans by everything that determines them: graph, TensorRT's version, GPU, flags. Building takes minutes."""
+
+from __future__ import annotations
+
+import hashlib
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+from msgspec import Struct
+from msgspec.structs import replace
+
+from enginebench.engines.backends.tensorrt.settings import ShapeProfile
+from enginebench.core.errors import ArtifactError, ParseError
+from enginebench.core.records import Artifact, Caveat, EngineSpec, ShapeRange
+from enginebench.core.store import encode, hash_file, hash_files, read_record, write_atomic
+
+UNKNOWN_GPU = "unknown GPU"
+
+
+class PlanRecord(Struct, frozen=True, kw_only=True):
+    """Everything that determines a plan: equal records mean the same plan."""
+
+    onnx_sha256: str
+    tensorrt: str
+    gpu: str
+    flags: tuple[str, ...]
+    engine: str
+
+    @property
+    def key(self) -> str:
+        """A file name: sixteen hex digits over all fields."""
+        return hashlib.sha256(msgspec.json.encode(self)).hexdigest()[:16]
+
+
+class StoredPlan(Struct, frozen=True, kw_only=True):
+    """The file beside a plan: what made it, and its hash."""
+
+    schema: str = "enginebench.plan/1"
+    record: PlanRecord
+    sha256: str
+    build_s: float
+    caveats: tuple[Caveat, ...] = ()
+
+
+class PlanStore:
+    """A folder of plans. Nothing is read or made by the constructor."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+
+    def plan_path(self, record: PlanRecord) -> Path:
+        return self.root / f"{record.key}.plan"
+
+    def find(self, record: PlanRecord) -> StoredPlan | None:
+        """The stored plan, if its file is still the one that was stored."""
+        path = self.plan_path(record)
+        try:
+            stored = read_record(path.with_suffix(".json"), StoredPlan)
+        except ParseError:
+            return None
+        return stored if path.is_file() and hash_file(path) == stored.sha256 else None
+
+    def make(self, record: PlanRecord, build: Callable[[Path], tuple[Caveat, ...]]) -> StoredPlan:
+        """A new plan. It is built under another name, so that a build that was killed leaves no plan.
+
+        Raises:
+            ArtifactError: the folder cannot be written, or nothing was built.
+        """
+        path = self.plan_path(record)
+        part = path.with_suffix(".part")
+        try:
+            self.root.mkdir(parents=True, exist_ok=True)
+            part.unlink(missing_ok=True)
+        except OSError as error:
+            raise ArtifactError(f"cannot keep plans in {self.root}: {error.strerror}") from error
+        start = time.perf_counter()
+        try:
+            caveats = build(part)
+        except BaseException:
+            part.unlink(missing_ok=True)
+            raise
+        build_s = time.perf_counter() - start
+        require_plan(part)
+        stored = StoredPlan(record=record, sha256=hash_file(part), build_s=build_s, caveats=caveats)
+        part.replace(path)
+        write_atomic(path.with_suffix(".json"), encode(stored, indent=2))
+        return stored
+
+
+def keep_plan(
+    store: PlanStore,
+    record: PlanRecord,
+    artifact: Artifact,
+    spec: EngineSpec,
+    build: Callable[[Path], tuple[Caveat, ...]],
+    profiles: Sequence[ShapeProfile] = (),
+) -> Artifact:
+    """The plan of `record` as an artifact, built now if the store has none, with the shapes of its first profile."""
+    stored = store.find(record) or store.make(record, build)
+    made = make_plan_artifact(store.plan_path(record), artifact, spec, record.tensorrt, stored.caveats)
+    allowed = {
+        name: ShapeRange(smallest=shapes.smallest[name], largest=shapes.largest[name], best=best)
+        for shapes in profiles[:1]
+        for name, best in shapes.best.items()
+    }
+    return replace(made, allowed=allowed)
+
+
+def make_plan_artifact(
+    path: Path, parent: Artifact, spec: EngineSpec, tensorrt: str, caveats: tuple[Caveat, ...]
+) -> Artifact:
+    """The artifact of a plan that was made from `parent`."""
+    sha256, files = hash_files([path], path.parent)
+    return replace(
+        parent,
+        kind="plan",
+        path=str(path),
+        sha256=sha256,
+        files=files,
+        precision=spec.precision,
+        recipe=spec.recipe or parent.recipe,
+        parent_sha256=parent.sha256,
+        made_by={"tensorrt": tensorrt},
+        export_check=None,
+        opset=None,
+        caveats=caveats,
+    )
+
+
+def require_plan(path: Path) -> None:
+    """Checks that the file exists and is not empty; an empty one is removed.
+
+    Raises:
+        ArtifactError: nothing was built.
+    """
+    if path.is_file() and path.stat().st_size > 0:
+        return
+    path.unlink(missing_ok=True)
+    raise ArtifactError(f"the build left no plan at {path.name}, or an empty one")
+
+
+def describe_gpu(index: int) -> str:
+    """The GPU's name by NVML, or `unknown GPU` where NVML cannot be asked."""
+    name = _ask_nvml(index, "nvmlDeviceGetName")
+    return UNKNOWN_GPU if name is None else name.decode() if isinstance(name, bytes) else str(name)
+
+
+def read_capability(index: int) -> str | None:
+    """The GPU's compute capability, such as `8.9`; None where NVML cannot be asked."""
+    found = _ask_nvml(index, "nvmlDeviceGetCudaComputeCapability")
+    return None if found is None else ".".join(map(str, found))
+
+
+def _ask_nvml(index: int, question: str) -> Any:
+    """NVML's answer about one GPU; None without package, library, driver or such a GPU: a plan is kept all the same."""
+    try:
+        import pynvml
+
+        pynvml.nvmlInit()
+        return getattr(pynvml, question)(pynvml.nvmlDeviceGetHandleByIndex(index))
+    except Exception:
+        return None

@@ -1,0 +1,365 @@
+"""`tensorrt-rtx`: plans built ahead of time by TensorRT for RTX, without a GPU; the GPU that runs one compiles it.
+
+Building was done with NVIDIA's own library. What runs a plan is written against the names of its bindings.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from collections.abc import Callable
+from functools import partial
+from importlib import import_module
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from msgspec.structs import replace
+
+from enginebench.engines.request import check_request, read_number, read_options
+from enginebench.engines.backends.tensorrt.builder import MIB, build_plan
+from enginebench.engines.backends.tensorrt.entries import TENSORRT_RTX
+from enginebench.engines.backends.tensorrt.plan_store import (
+    UNKNOWN_GPU,
+    PlanRecord,
+    PlanStore,
+    describe_gpu,
+    keep_plan,
+    read_capability,
+)
+from enginebench.engines.backends.tensorrt.settings import BUILD_OPTIONS, read_plugins, read_settings, run_at_best
+from enginebench.core.caveats import make_caveat
+from enginebench.core.engine_api import read_index
+from enginebench.core.errors import ArtifactError, BackendUnavailable, MissingDependency, UsageError
+from enginebench.core.records import AheadOfTime, Artifact, Availability, Caveat, EngineSpec, Precision
+from enginebench.core.store import write_atomic
+from enginebench.engines.tensorrt_library import LAYERS, RTX_MODULE, Library
+
+if TYPE_CHECKING:
+    from enginebench.engines.abilities import ToolReader
+    from enginebench.engines.backends.tensorrt.engine import WatchedPlanEngine
+    from enginebench.engines.backends.tensorrt.settings import BuildSettings
+
+
+# What stands before each value of a line. Names of layers may hold commas, colons and brackets; not these.
+_TENSORS = ("Inputs", "Constants", "Outputs")
+_FIELD = re.compile(rf", ({'|'.join(('LayerType', *_TENSORS, 'TacticName', 'StreamId', 'Metadata'))}): ")
+_AXES = r"Dimensions: \[(?P<axes>[-\d,]*)\]"
+_TENSOR = re.compile(rf"\{{ Name: (?P<Name>.*?), {_AXES},.*?Datatype: (?P<Datatype>\w+)")
+_BINDING = re.compile(rf" Name: (?P<Name>.*?), IOMode: (?P<IOMode>\w+), DataType: (?P<Datatype>\w+), {_AXES}")
+
+
+def read_dump(message: str) -> str:
+    """The inspector's JSON of the message that begins with `Layers:`, in which each line is a layer."""
+    lines, _, rest = message.removeprefix(LAYERS).partition("\nI/O Tensors:\n")
+    layers = [read_line(line) for line in lines.splitlines() if line.startswith("Name: ")]
+    bindings = [_read_tensor(found) for line in rest.splitlines() if (found := _BINDING.match(line))]
+    return json.dumps({"Layers": layers, "I/O Tensors": bindings}, indent=1)
+
+
+def read_line(line: str) -> dict[str, object]:
+    """One layer of `Name: .., LayerType: .., Inputs: [ { Name: .., .. }], ..`."""
+    name, *rest = _FIELD.split(line.removeprefix("Name: "))
+    fields: dict[str, str] = dict(zip(rest[::2], rest[1::2], strict=True))
+    tensors = {key: [_read_tensor(found) for found in _TENSOR.finditer(fields.get(key, ""))] for key in _TENSORS}
+    return {"Name": name, **fields, **tensors}
+
+
+def _read_tensor(found: re.Match[str]) -> dict[str, object]:
+    named: dict[str, str] = found.groupdict()
+    axes = named.pop("axes")
+    return {**named, "Dimensions": [int(axis) for axis in axes.split(",") if axis]}
+
+
+trt = import_module(RTX_MODULE)
+LIBRARY = Library(trt, "TensorRT for RTX")
+
+NAME, OPTIONS = TENSORRT_RTX.name, TENSORRT_RTX.options
+PRECISIONS: tuple[Precision, ...] = ("fp32", "tf32", "fp16", "bf16", "int8", "fp8")
+
+# Compute capabilities that the builder knows, and those of them without a type. Seen in 1.7.1.
+TARGETS = ("7.5", "8.0", "8.6", "8.9", "12.0", "12.1")
+LACKING: dict[Precision, tuple[str, ...]] = {"tf32": ("7.5",), "bf16": ("7.5",), "fp8": ("7.5", "8.0", "8.6")}
+# Turing is built for only where it is named: it multiplies no FP32 matrices there.
+UNNAMED = TARGETS[1:]
+
+UNVERIFIED = make_caveat("unverified_engine.rtx")
+SUBOPTIMAL = make_caveat("environment.suboptimal_plan")
+
+# Why a plan does not run here, by the names of its diagnostics.
+INVALID = {
+    "UNSUPPORTED_CC": "the plan is not for this GPU's compute capability, or TensorRT for RTX does not support it",
+    "OLD_CUDA_DRIVER": "the GPU's driver is too old for it",
+    "OLD_CUDA_RUNTIME": "the CUDA runtime is too old for it",
+    "INSUFFICIENT_GPU_MEMORY": "the GPU has too little memory for it",
+    "CUDA_ERROR": "CUDA reports an error",
+}
+DAMAGED = {
+    "MALFORMED_ENGINE": "it is no plan of TensorRT for RTX, or is damaged",
+    "VERSION_MISMATCH": "another version of TensorRT for RTX built it: build it again",
+}
+
+
+class TensorRtRtxBackend:
+    """ONNX graphs and finished plans through TensorRT for RTX.
+
+    Args:
+        cache_dir: folder for what a GPU compiled.
+    """
+
+    name = NAME
+
+    def __init__(self, cache_dir: Path | None = None) -> None:
+        self._cache_dir = cache_dir
+        self._reader: ToolReader | None = None
+        self._note: Callable[[str], None] = lambda text: None
+
+    def take_reader(self, reader: ToolReader) -> None:
+        """Sets the reader of the builder's and the inspector's texts."""
+        self._reader = reader
+
+    def take_note(self, note: Callable[[str], None]) -> None:
+        """Sets the function that shows progress."""
+        self._note = note
+
+    def probe(self) -> Availability:
+        """Available where a GPU can run what it builds; it builds anywhere, and says so."""
+        found = read_capability(0)
+        known = found in TARGETS
+        here = "there is no GPU here" if found is None else f"the GPU here has {found}"
+        reason = (
+            f"it builds plans here, for GPUs of compute capability {', '.join(TARGETS)}, and runs them on such a GPU "
+            f"only: {here}"
+        )
+        return Availability(
+            engine=NAME,
+            available=known,
+            version=LIBRARY.version,
+            devices=("cuda:0",) if known else (),
+            reason=None if known else reason,
+        )
+
+    def build(self, artifact: Artifact, spec: EngineSpec, out_dir: Path) -> Artifact:
+        """A plan for these compute capabilities and settings, the stored one if there is one; no GPU is asked.
+
+        Raises:
+            UsageError: an option is unknown, or a target has no such type.
+            ArtifactError: the graph cannot be parsed or built; the library's own messages say why.
+            BackendUnavailable: a finished plan cannot run here.
+        """
+        check_request(artifact, spec, ("onnx", "plan"), PRECISIONS, (spec.device,))
+        options = read_options(spec, OPTIONS)
+        if artifact.kind == "plan":
+            return self._adopt(artifact, spec, options)
+        settings = choose_settings(spec, options, artifact)
+        record = PlanRecord(
+            onnx_sha256=artifact.sha256,
+            tensorrt=LIBRARY.version,
+            gpu=", ".join(settings.targets),
+            flags=(repr(settings),),
+            engine=NAME,
+        )
+        build = partial(self._build, Path(artifact.path), settings)
+        plan = keep_plan(PlanStore(out_dir / "plans"), record, artifact, spec, build, settings.profiles)
+        return replace(plan, made_by={NAME: LIBRARY.version}, ahead_of_time=self._read_ahead(Path(plan.path)))
+
+    def load(self, artifact: Artifact, spec: EngineSpec) -> WatchedPlanEngine:
+        """The plan, compiled for this GPU and ready for arrays; what was compiled before is found again.
+
+        Raises:
+            ArtifactError: the plan is damaged, or of another version.
+            BackendUnavailable: no GPU here can run it; says why.
+            MissingDependency: cuda-python is not installed.
+        """
+        check_request(artifact, spec, ("plan",), PRECISIONS, (spec.device,))
+        options = read_options(spec, OPTIONS)
+        plan = open_plan(Path(artifact.path), spec, options)
+        from enginebench.engines.backends.tensorrt.engine import WatchedPlanEngine
+
+        if options["weight_budget_mb"]:
+            plan.weight_streaming_budget_v2 = (
+                int(read_number(spec, "weight_budget_mb", options["weight_budget_mb"])) * MIB
+            )
+        config = configure(plan, options)
+        path = self._find_cache(artifact, spec)
+        cache = take_cache(config, path)
+        return WatchedPlanEngine(
+            LIBRARY,
+            plan,
+            artifact,
+            spec,
+            options,
+            self._reader,
+            create_context=partial(plan.create_execution_context, config),
+            on_close=partial(keep_cache, cache, path),
+        )
+
+    def run_at_best(self, artifact: Artifact, spec: EngineSpec) -> EngineSpec:
+        """The spec that runs the plan at the shapes that its profile is tuned for."""
+        return run_at_best(spec, artifact)
+
+    def _build(self, onnx: Path, settings: BuildSettings, plan: Path) -> tuple[Caveat, ...]:
+        LIBRARY.log.layers = ""
+        build_plan(LIBRARY, onnx, settings, plan, note=self._note)
+        write_atomic(find_layers(plan), read_dump(LIBRARY.log.layers).encode())
+        return (UNVERIFIED,)
+
+    def _read_ahead(self, plan: Path) -> AheadOfTime | None:
+        """What the builder decided about its layers; None where nobody reads it, or it was taken away."""
+        layers = find_layers(plan)
+        return self._reader.read_ahead(layers) if self._reader is not None and layers.is_file() else None
+
+    def _adopt(self, artifact: Artifact, spec: EngineSpec, options: dict[str, str]) -> Artifact:
+        """A finished plan with the inputs and outputs that it names itself."""
+        plan = open_plan(Path(artifact.path), spec, options)
+        from enginebench.engines.backends.tensorrt.engine import fix_to_profile, read_allowed, read_tensors
+
+        inputs, outputs = read_tensors(trt, plan)
+        return replace(
+            artifact,
+            inputs=tuple(fix_to_profile(plan, tensor, options["profile_index"]) for tensor in inputs),
+            outputs=outputs,
+            allowed=read_allowed(plan, inputs, options),
+            made_by={**artifact.made_by, NAME: LIBRARY.version},
+            caveats=(*artifact.caveats, UNVERIFIED, *judge_validity(Path(artifact.path), read_index(spec))),
+        )
+
+    def _find_cache(self, artifact: Artifact, spec: EngineSpec) -> Path | None:
+        """Where what a GPU compiled of a plan is kept: it holds for one version and one kind of GPU."""
+        gpu = describe_gpu(read_index(spec))
+        if self._cache_dir is None or gpu == UNKNOWN_GPU:
+            return None
+        key = hashlib.sha256(f"{LIBRARY.version} {gpu} {artifact.sha256}".encode()).hexdigest()[:16]
+        return self._cache_dir / f"{NAME}-{key}.cache"
+
+
+def create_backend(cache_dir: Path | None) -> TensorRtRtxBackend:
+    """The backend."""
+    return TensorRtRtxBackend(cache_dir)
+
+
+def choose_settings(spec: EngineSpec, options: dict[str, str], artifact: Artifact) -> BuildSettings:
+    """How to build: what TensorRT itself would be told, the targets, and the flags that this library needs with it.
+
+    Raises:
+        UsageError: a value is malformed, a target has no such type, or weights are to stream under our CUDA graph.
+    """
+    if options["weight_streaming"] == options["graph"] == "1":
+        raise UsageError(
+            f"{NAME}:weight_streaming=1 cannot be launched as our CUDA graph, for which all memory would have to be "
+            "ours: add graph=0 or graph=rtx"
+        )
+    defaults = {key: option.default for key, option in BUILD_OPTIONS.items()}
+    settings = read_settings(spec, {**defaults, **options}, artifact)
+    flags = {
+        "EXCLUDE_LEAN_RUNTIME": settings.version_compatible,  # the wheels bring no lean runtime to put in
+        "WEIGHT_STREAMING": options["weight_streaming"] == "1",
+        "REQUIRE_USER_ALLOCATION": options["graph"] == "1",  # without it a stream cannot be captured
+    }
+    targets = read_targets(options["compute_capability"], settings.precision)
+    return replace(settings, targets=targets, flags=tuple(name for name, wanted in flags.items() if wanted))
+
+
+def read_targets(text: str, precision: Precision) -> tuple[str, ...]:
+    """The compute capabilities of `8.6,8.9` or `8.6+8.9`; of an empty text, every one from 8.0 that has the type.
+
+    They are always named to the builder: left to itself it drops those that lack a type, without a word.
+
+    Raises:
+        UsageError: one is unknown, or has no such type.
+    """
+    lacking = LACKING.get(precision, ())
+    if not text.strip():
+        return tuple(target for target in UNNAMED if target not in lacking)
+    asked = [part for part in re.split(r"[+,\s]+", text) if part]
+    if unknown := [part for part in asked if part not in TARGETS]:
+        raise UsageError(
+            f"compute capability {', '.join(unknown)} is not one that {LIBRARY.title} {LIBRARY.version} builds for: "
+            f"expected some of {', '.join(TARGETS)}, such as 8.6,8.9,12.0"
+        )
+    if without := [target for target in TARGETS if target in asked and target in lacking]:
+        rest = ", ".join(target for target in TARGETS if target not in lacking)
+        raise UsageError(
+            f"GPUs of compute capability {', '.join(without)} have no {precision}, so a plan cannot be for them: "
+            f"expected some of {rest}, or another --precision"
+        )
+    return tuple(target for target in TARGETS if target in asked)
+
+
+def find_layers(plan: Path) -> Path:
+    """Where the builder's description of a plan's layers lies, in the form that `parse layers` reads."""
+    return plan.with_suffix(".layers.json")
+
+
+def open_plan(path: Path, spec: EngineSpec, options: dict[str, str]) -> Any:
+    """The library's engine of a plan, on the GPU of `spec`.
+
+    Raises:
+        ArtifactError: the plan is damaged, or of another version.
+        BackendUnavailable: no GPU here can run it; says why.
+        MissingDependency: cuda-python is not installed.
+    """
+    judge_validity(path, read_index(spec))
+    try:
+        from enginebench.engines import cuda
+    except ImportError as error:
+        raise MissingDependency(
+            "cuda.bindings, which runs the plans of TensorRT for RTX,", str(TENSORRT_RTX.fix)
+        ) from error
+    cuda.use_device(read_index(spec))
+    LIBRARY.load_plugins(read_plugins(options))
+    runtime = LIBRARY.make(trt.Runtime, "a runtime")
+    return LIBRARY.require(runtime.deserialize_cuda_engine(path.read_bytes()), f"cannot load {path}")
+
+
+def judge_validity(path: Path, index: int) -> tuple[Caveat, ...]:
+    """The doubt about a plan that runs here, and not as well as it could; the library looks at its head alone.
+
+    Raises:
+        ArtifactError: the plan is damaged, or of another version.
+        BackendUnavailable: no GPU here can run it; says why.
+    """
+    runtime = LIBRARY.make(trt.Runtime, "a runtime")
+    with path.open("rb") as file:
+        validity, bits = runtime.get_engine_validity(file.read(runtime.engine_header_size))
+    if validity != trt.EngineValidity.INVALID:
+        return (SUBOPTIMAL,) if validity == trt.EngineValidity.SUBOPTIMAL else ()
+    named = {name for name in (*INVALID, *DAMAGED) if int(bits) & int(getattr(trt.EngineInvalidityDiagnostics, name))}
+    if damaged := [text for name, text in DAMAGED.items() if name in named]:
+        raise ArtifactError(f"{path} cannot be used by {LIBRARY.title} {LIBRARY.version}: {'; '.join(damaged)}")
+    found = read_capability(index)
+    reasons = [text for name, text in INVALID.items() if name in named]
+    if not reasons:  # without a driver it has none
+        reasons = [f"{'it says' if found else 'no GPU answers'} ({LIBRARY.log.take().rstrip('.')})"]
+    here = f"GPU {index} here has compute capability {found}" if found else "NVML shows no GPU here"
+    raise BackendUnavailable(
+        f"{path} cannot run here: {'; '.join(reasons)}. {here}; {LIBRARY.title} runs on {', '.join(TARGETS)}, each "
+        "plan on those that it was built for"
+    )
+
+
+def configure(plan: Any, options: dict[str, str]) -> Any:
+    """How the plan runs: when kernels are made for a shape, and whether the library captures its own CUDA graphs."""
+    config = LIBRARY.require(plan.create_runtime_config(), "cannot create a runtime configuration")
+    strategies = trt.DynamicShapesKernelSpecializationStrategy
+    config.dynamic_shapes_kernel_specialization_strategy = getattr(strategies, options["specialization"].upper())
+    own = options["graph"] == "rtx"
+    config.cuda_graph_strategy = getattr(trt.CudaGraphStrategy, "WHOLE_GRAPH_CAPTURE" if own else "DISABLED")
+    return config
+
+
+def take_cache(config: Any, path: Path | None) -> Any:
+    """The cache of what is compiled, filled from a file; one of elsewhere is not taken by the library."""
+    cache = LIBRARY.require(config.create_runtime_cache(), "cannot create a runtime cache")
+    if path is not None and path.is_file():
+        cache.deserialize(path.read_bytes())
+        LIBRARY.log.errors.clear()
+    LIBRARY.require(config.set_runtime_cache(cache), "refuses a runtime cache")
+    return cache
+
+
+def keep_cache(cache: Any, path: Path | None) -> None:
+    """Stores what was compiled for the next process."""
+    if path is not None:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_atomic(path, bytes(cache.serialize()))

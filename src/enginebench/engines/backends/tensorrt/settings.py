@@ -1,0 +1,342 @@
+"""How a TensorRT engine is built, read from the `key=value` options of ENGINE: shared by trtexec and the Python API."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Sequence
+from ctypes import CDLL
+from pathlib import Path
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from enginebench.engines.request import read_number
+from enginebench.core.engine_api import read_index
+from enginebench.core.entry import Option
+from enginebench.core.errors import ArtifactError, UsageError
+from enginebench.core.names import known
+from enginebench.core.records import Artifact, EngineSpec, Precision
+from enginebench.core.shapes import concrete_shape, format_shapes
+
+SWITCH = ("0", "1")
+
+LAST_WEAK_MAJOR = 10
+
+# Plugin files may hold commas and spaces; no file name holds a line end that anybody types.
+SEPARATOR = "\n"
+
+# Of the first line, `TRT-<version>-<algorithm>`.
+CACHE_HEAD = b"TRT-"
+# What to do with ranges that TensorRT's calibrator does not take: it wants those of tensors that it makes up itself.
+OTHER_RANGES = (
+    "Ranges that were not written by TensorRT lack those of tensors that it makes up itself. Let it write the cache: "
+    "enginebench build GRAPH --engine tensorrt --weak-typing --precision int8 --calib F.npz --calib-cache NEW.cache; "
+    "or make Q/DQ nodes of the ranges: enginebench quantize GRAPH --to int8 --calib-cache FILE"
+)
+
+BUILD_OPTIONS = {
+    "weak_typing": Option(
+        default="0",
+        choices=SWITCH,
+        meaning="set the precision by builder flags (TensorRT 10 and older); 0: the graph sets it",
+    ),
+    "calib_cache": Option(default="", outside=True, meaning="calibration cache, for weak_typing in int8"),
+    "workspace_mb": Option(default="", meaning="scratch memory for one layer, in MiB"),
+    "min_shapes": Option(default="", meaning="smallest shapes, NAME:1x3x224x224"),
+    "opt_shapes": Option(default="", meaning="shapes to tune for"),
+    "max_shapes": Option(default="", meaning="largest shapes"),
+    "profiles": Option(default="", meaning="more profiles, NAME:MIN/OPT/MAX, one per line"),
+    "timing_cache": Option(default="", outside=True, meaning="file that keeps timings between builds"),
+    "optimization_level": Option(
+        default="",
+        choices=("", "0", "1", "2", "3", "4", "5"),
+        search=("5",),
+        meaning="how hard the builder searches (TensorRT's default: 3)",
+    ),
+    "version_compatible": Option(
+        default="0", choices=SWITCH, meaning="the plan also runs on later versions of the same major version"
+    ),
+    "hardware_compatibility": Option(
+        default="none",
+        choices=("none", "ampere+", "sameComputeCapability"),
+        meaning="other GPUs that the plan also runs on",
+    ),
+    "plugins": Option(default="", outside=True, meaning="plugin libraries, one per line"),
+    "refit": Option(default="0", choices=SWITCH, meaning="allow the weights to be replaced later"),
+    "strip": Option(default="0", choices=SWITCH, meaning="leave out the weights; refit them later"),
+    "detailed": Option(default="1", choices=SWITCH, meaning="keep what layer information and the precision proof need"),
+}
+
+
+class ShapeProfile(Struct, frozen=True, kw_only=True):
+    """The shapes of every input that one optimization profile allows, and those that it is tuned for."""
+
+    smallest: dict[str, tuple[int, ...]]
+    best: dict[str, tuple[int, ...]]
+    largest: dict[str, tuple[int, ...]]
+
+
+class BuildSettings(Struct, frozen=True, kw_only=True):
+    """Everything that decides what the builder makes of a graph."""
+
+    precision: Precision = "fp32"
+    weak_typing: bool = False
+    calib_cache: str | None = None
+    workspace_mb: int | None = None
+    profiles: tuple[ShapeProfile, ...] = ()
+    timing_cache: str | None = None
+    optimization_level: int | None = None
+    version_compatible: bool = False
+    hardware_compatibility: str = "none"
+    plugins: tuple[str, ...] = ()
+    exclude_lean: bool = False  # where there is no lean runtime to put in
+    refit: bool = False
+    strip: bool = False
+    detailed: bool = True
+    device: int = 0
+    targets: tuple[str, ...] = ()  # compute capabilities, where the library builds for several
+    flags: tuple[str, ...] = ()  # further builder flags, by name
+
+
+def read_settings(spec: EngineSpec, options: dict[str, str], artifact: Artifact) -> BuildSettings:
+    """The settings of a spec, its options read before.
+
+    Raises:
+        UsageError: a value is not a number, shapes do not fit the inputs, or a calibration cache lacks weak typing.
+    """
+    weak = options["weak_typing"] == "1"
+    if options["calib_cache"] and not weak:
+        raise UsageError(
+            "a calibration cache is read under weak typing only (--weak-typing, TensorRT 10 and older); for a graph "
+            "with Q/DQ nodes of the same ranges: enginebench quantize --to int8 --calib-cache FILE"
+        )
+    return BuildSettings(
+        precision=known(spec.precision),
+        weak_typing=weak,
+        calib_cache=_find_file(options["calib_cache"]),
+        workspace_mb=_read_whole(spec, options, "workspace_mb"),
+        profiles=read_profiles(spec, options, artifact),
+        timing_cache=_find_file(options["timing_cache"]),
+        optimization_level=_read_whole(spec, options, "optimization_level"),
+        version_compatible=options["version_compatible"] == "1",
+        hardware_compatibility=options["hardware_compatibility"],
+        plugins=read_plugins(options),
+        refit=options["refit"] == "1",
+        strip=options["strip"] == "1",
+        detailed=options["detailed"] == "1",
+        device=read_index(spec),
+    )
+
+
+def read_plugins(options: dict[str, str]) -> tuple[str, ...]:
+    """The plugin libraries. A file is named by its whole path, since trtexec runs in a folder of its own.
+
+    A name that is no file here is left to the loader, which looks through its own folders.
+    """
+    names = filter(None, options["plugins"].split(SEPARATOR))
+    return tuple(str(Path(name).absolute()) if Path(name).is_file() else name for name in names)
+
+
+def check_calib_cache(path: Path) -> None:
+    """Checks that the file begins like a calibration cache of TensorRT.
+
+    TensorRT ignores ranges that it cannot read, and invents others.
+
+    Raises:
+        ArtifactError: it does not exist, or is another kind of file.
+    """
+    try:
+        with path.open("rb") as file:
+            head = file.read(len(CACHE_HEAD))
+    except OSError as error:
+        raise ArtifactError(f"cannot read the calibration cache {path}: {error.strerror}") from error
+    if head != CACHE_HEAD:
+        raise ArtifactError(
+            f"{path} is not a calibration cache: it begins with {head!r}, expected a line like "
+            "TRT-8601-EntropyCalibration2"
+        )
+
+
+def adapt_cache(data: bytes, version: Sequence[int]) -> bytes:
+    """A calibration cache under the first line of the one calibrator that reads it here: by entropy, of this version.
+
+    TensorRT passes over any other, and calibrates on nothing; scales mean the same in all.
+    """
+    major, minor, patch = (*version, 0, 0)[:3]
+    number = major * (10_000 if major >= LAST_WEAK_MAJOR else 1_000) + 100 * minor + patch
+    return b"TRT-%d-EntropyCalibration2\n" % number + data.partition(b"\n")[2]
+
+
+def fit_to_version(settings: BuildSettings, version: Sequence[int]) -> BuildSettings:
+    """The settings of a version-compatible plan as this installation can build it; others as they are.
+
+    Such a plan carries the library of the lean runtime, which not every installation has.
+
+    Raises:
+        UsageError: this version cannot do what is asked for.
+    """
+    if not settings.version_compatible:
+        return settings
+    if settings.refit and version[0] < LAST_WEAK_MAJOR:
+        raise UsageError(
+            f"TensorRT {'.'.join(map(str, version))} builds no plan that is both --refit and --version-compatible "
+            "(kREFIT can not be set if kVERSION_COMPATIBLE is set); leave out one of them"
+        )
+    try:
+        CDLL(f"libnvinfer_lean.so.{version[0]}")
+    except OSError:
+        return replace(settings, exclude_lean=True)
+    return settings
+
+
+def read_profiles(spec: EngineSpec, options: dict[str, str], artifact: Artifact) -> tuple[ShapeProfile, ...]:
+    """The profiles that were asked for; for dynamic inputs without any, one for exactly `spec.batch`.
+
+    A profile for one shape leaves the builder nothing to compromise on: what is measured is that batch's best plan.
+
+    Raises:
+        UsageError: a shape is malformed, or min, opt and max do not name the same inputs in ascending order.
+    """
+    texts = [options[key] for key in ("min_shapes", "opt_shapes", "max_shapes")]
+    profiles = [make_profile(*map(read_shapes, texts))] if any(texts) else []
+    profiles += [read_profile(line) for line in filter(None, options["profiles"].split(SEPARATOR))]
+    dynamic = [s for s in artifact.inputs if any(isinstance(axis, str) for axis in s.shape)]
+    if not profiles and dynamic:
+        only = {s.name: concrete_shape(s, spec.batch) for s in dynamic}
+        profiles = [ShapeProfile(smallest=only, best=only, largest=only)]
+    for profile in profiles:
+        check_profile(profile, artifact)
+    if profiles and artifact.inputs and not dynamic:
+        raise UsageError("the graph has no dynamic axis and takes no shapes; export it with --dynamic-batch")
+    return tuple(profiles)
+
+
+def run_at_best(spec: EngineSpec, artifact: Artifact) -> EngineSpec:
+    """The spec that runs what `spec` builds at the shapes that its chosen profile is tuned for, without a CUDA graph.
+
+    Any other shape may lie outside of the profile: 1 does where the smallest batch is 4.
+
+    Args:
+        spec: how the plan was built.
+        artifact: the plan or its graph; both name the axes that are open.
+    """
+    options = {key: spec.options.get(key, "") for key in ("min_shapes", "opt_shapes", "max_shapes", "profiles")}
+    profiles = read_profiles(spec, options, artifact)
+    index = int(spec.options.get("profile_index", "0"))
+    plain = {**spec.options, "graph": "0"}
+    if index >= len(profiles):
+        return replace(spec, options=plain)
+    best = profiles[index].best
+    batch = next((shape[0] for shape in best.values() if shape), spec.batch)
+    return replace(spec, options={**plain, "shapes": format_shapes(best)}, batch=batch)
+
+
+def check_profile(profile: ShapeProfile, artifact: Artifact) -> None:
+    """Checks that the graph has inputs of these names, that the shapes fit, and that no open input was left out.
+
+    Raises:
+        UsageError: an input is unknown or left out, or a shape does not fit.
+    """
+    known = {s.name: s.shape for s in artifact.inputs}
+    for name, shape in (*profile.smallest.items(), *profile.best.items(), *profile.largest.items()):
+        if not known:
+            return
+        axes = known.get(name)
+        if axes is None:
+            raise UsageError(f"shapes are given for {name}; the graph's inputs: {', '.join(sorted(known))}")
+        if len(axes) != len(shape) or any(isinstance(a, int) and a != d for a, d in zip(axes, shape, strict=True)):
+            expected = "x".join(str(axis) for axis in axes)
+            raise UsageError(f"shape {'x'.join(map(str, shape))} of {name} does not fit the graph's {expected}")
+    missing = [n for n, axes in known.items() if n not in profile.best and any(isinstance(a, str) for a in axes)]
+    if missing:
+        raise UsageError(f"shapes are needed for every input with an open axis; none for {', '.join(missing)}")
+
+
+def read_shapes(text: str) -> dict[str, tuple[int, ...]]:
+    """{name: shape} of `NAME:1x3x224x224`, several separated by commas; names may contain colons.
+
+    Raises:
+        UsageError: the text is malformed.
+    """
+    shapes: dict[str, tuple[int, ...]] = {}
+    for piece in filter(None, text.split(",")):
+        name, _, dims = piece.rpartition(":")
+        shapes[name.strip().strip("'")] = _read_dims(dims, piece)
+        if not name:
+            raise UsageError(f"shape {piece!r}: expected NAME:1x3x224x224")
+    return shapes
+
+
+def read_profile(text: str) -> ShapeProfile:
+    """The profile of `NAME:1x3x8x8/4x3x8x8/16x3x8x8` (min, opt, max), several inputs separated by commas.
+
+    Raises:
+        UsageError: the text is malformed.
+    """
+    sides: tuple[dict[str, tuple[int, ...]], ...] = ({}, {}, {})
+    for piece in filter(None, text.split(",")):
+        name, _, dims = piece.rpartition(":")
+        parts = dims.split("/")
+        if not name or len(parts) != len(sides):
+            raise UsageError(
+                f"profile {piece!r}: expected NAME:MIN/OPT/MAX, for example input:1x3x224x224/8x3x224x224/32x3x224x224"
+            )
+        for side, part in zip(sides, parts, strict=True):
+            side[name.strip().strip("'")] = _read_dims(part, piece)
+    return make_profile(*sides)
+
+
+def make_profile(
+    smallest: dict[str, tuple[int, ...]], best: dict[str, tuple[int, ...]], largest: dict[str, tuple[int, ...]]
+) -> ShapeProfile:
+    """A profile; what is not given is taken from its neighbour, as trtexec does.
+
+    Raises:
+        UsageError: the three name different inputs, or a smallest shape exceeds a largest.
+    """
+    given = next(side for side in (best, largest, smallest) if side)
+    profile = ShapeProfile(
+        smallest=smallest or best or largest, best=best or given, largest=largest or best or smallest
+    )
+    if not (profile.smallest.keys() == profile.best.keys() == profile.largest.keys()):
+        raise UsageError("min, opt and max shapes must name the same inputs")
+    for name, best_shape in profile.best.items():
+        low, high = profile.smallest[name], profile.largest[name]
+        if not len(low) == len(best_shape) == len(high):
+            raise UsageError(f"min, opt and max shapes of {name} have different numbers of axes")
+        if any(not a <= b <= c for a, b, c in zip(low, best_shape, high, strict=True)):
+            raise UsageError(f"shapes of {name} must ascend from min over opt to max: {low}, {best_shape}, {high}")
+    return profile
+
+
+def split_argv(text: str) -> tuple[str, ...]:
+    """The arguments of one option's text, quoted as for a shell.
+
+    Raises:
+        UsageError: a quotation mark is left open.
+    """
+    try:
+        return tuple(shlex.split(text))
+    except ValueError as error:
+        raise UsageError(f"arguments {text!r}: {error}") from error
+
+
+def _read_dims(text: str, piece: str) -> tuple[int, ...]:
+    dims = text.split("x")
+    if not all(d.isdecimal() for d in dims):
+        raise UsageError(f"shape {piece!r}: {text!r} is not of the form 1x3x224x224")
+    return tuple(map(int, dims))
+
+
+def _find_file(text: str) -> str | None:
+    """The whole path of a file, from the folder in which it was named."""
+    return str(Path(text).absolute()) if text else None
+
+
+def _read_whole(spec: EngineSpec, options: dict[str, str], key: str) -> int | None:
+    if not options[key]:
+        return None
+    number = read_number(spec, key, options[key])
+    if number != int(number):
+        raise UsageError(f"option {key}={options[key]!r} of engine {spec.backend} must be a whole number")
+    return int(number)

@@ -1,0 +1,182 @@
+"""`tensorrt`: plans built and run through TensorRT's Python API, on a stream of their own, timed by CUDA events."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from msgspec.structs import replace
+
+from enginebench.engines.abilities import Reader
+from enginebench.engines.request import check_request, read_options
+from enginebench.engines.backends.tensorrt.builder import build_plan, check_flags, check_version, read_batches, require_builder
+from enginebench.engines.backends.tensorrt.engine import WatchedPlanEngine, fix_to_profile, read_allowed, read_tensors
+from enginebench.engines.backends.tensorrt.entries import TENSORRT
+from enginebench.engines.backends.tensorrt.opsets import find_newest_opset
+from enginebench.engines.backends.tensorrt.plan_store import PlanRecord, PlanStore, describe_gpu, keep_plan
+from enginebench.engines.backends.tensorrt.settings import (
+    check_calib_cache,
+    fit_to_version,
+    read_plugins,
+    read_settings,
+    run_at_best,
+)
+from enginebench.core.caveats import make_caveat
+from enginebench.core.engine_api import read_index
+from enginebench.core.errors import BackendUnavailable
+from enginebench.core.records import Artifact, Availability, Caveat, EngineSpec, Precision
+from enginebench.engines import cuda
+from enginebench.engines.tensorrt import load_plan
+from enginebench.engines.tensorrt_library import LEAN_NOTE, Library, import_tensorrt, is_lean
+
+if TYPE_CHECKING:
+    from enginebench.engines.abilities import ToolReader
+    from enginebench.engines.backends.tensorrt.settings import BuildSettings
+
+trt = import_tensorrt()
+LIBRARY = Library(trt)
+
+NAME, OPTIONS = TENSORRT.name, TENSORRT.options
+PRECISIONS: tuple[Precision, ...] = ("fp32", "tf32", "fp16", "bf16", "int8", "fp8")
+
+
+class TensorRtBackend:
+    """ONNX graphs and finished plans through TensorRT's own Python module.
+
+    Args:
+        cache_dir: folder for the timing cache.
+    """
+
+    name = NAME
+
+    def __init__(self, cache_dir: Path | None = None) -> None:
+        self._cache_dir = cache_dir
+        self._reader: ToolReader | None = None
+        self._note: Callable[[str], None] = lambda text: None
+
+    def take_reader(self, reader: ToolReader) -> None:
+        """Sets the reader of the inspector's text."""
+        self._reader = reader
+
+    def take_note(self, note: Callable[[str], None]) -> None:
+        """Sets the function that shows progress."""
+        self._note = note
+
+    def probe(self) -> Availability:
+        """Available where the version is 8.6 or later and CUDA shows a GPU; the lean runtime says what it is."""
+        try:
+            check_version(LIBRARY)
+        except BackendUnavailable as error:
+            return Availability(engine=NAME, available=False, version=trt.__version__, reason=str(error))
+        count = cuda.count_devices()
+        return Availability(
+            engine=NAME,
+            available=count > 0,
+            version=trt.__version__,
+            devices=tuple(f"cuda:{i}" for i in range(count)),
+            reason=(LEAN_NOTE if is_lean(trt) else None) if count else cuda.explain_no_device(),
+        )
+
+    def build(self, artifact: Artifact, spec: EngineSpec, out_dir: Path) -> Artifact:
+        """A plan for this version, GPU and these settings: the stored one if there is one, else a new one.
+
+        Raises:
+            UsageError: an option is unknown, or this version cannot do what it asks for.
+            ArtifactError: the graph cannot be parsed or built; TensorRT's own messages say why.
+            BackendUnavailable: there is no GPU, or the lean runtime is all there is.
+        """
+        check_request(artifact, spec, ("onnx", "plan"), PRECISIONS, (spec.device,))
+        options = read_options(spec, OPTIONS)
+        if artifact.kind == "onnx":
+            check_version(LIBRARY)
+            require_builder(LIBRARY)
+        cuda.use_device(read_index(spec))
+        if artifact.kind == "plan":
+            return self._adopt(artifact, options)
+        settings = self._choose_cache(self._fit(read_settings(spec, options, artifact)))
+        record = PlanRecord(
+            onnx_sha256=artifact.sha256,
+            tensorrt=trt.__version__,
+            gpu=describe_gpu(settings.device),
+            flags=(repr(replace(settings, timing_cache=None)), options["calib_data"]),
+            engine=NAME,
+        )
+        build = partial(self._build, artifact, settings, options, spec.batch)
+        return keep_plan(PlanStore(out_dir / "plans"), record, artifact, spec, build, settings.profiles)
+
+    def load(self, artifact: Artifact, spec: EngineSpec) -> WatchedPlanEngine:
+        """The plan, ready for arrays.
+
+        Raises:
+            ArtifactError: the plan is damaged, or of another version or GPU; TensorRT's own messages say so.
+            BackendUnavailable: there is no GPU.
+        """
+        check_request(artifact, spec, ("plan",), PRECISIONS, (spec.device,))
+        options = read_options(spec, OPTIONS)
+        cuda.use_device(read_index(spec))
+        check_version(LIBRARY)
+        LIBRARY.load_plugins(read_plugins(options))
+        plan = load_plan(LIBRARY, Path(artifact.path), options)
+        return WatchedPlanEngine(LIBRARY, plan, artifact, spec, options, self._reader)
+
+    def describe_reader(self, spec: EngineSpec) -> Reader:
+        """TensorRT, and the newest operator set that this version reads."""
+        return Reader(f"TensorRT {trt.__version__}", find_newest_opset(trt.__version__))
+
+    def check_ahead(self, artifact: Artifact, spec: EngineSpec) -> None:
+        """Checks that this version can build what is asked for.
+
+        Raises:
+            UsageError: it cannot.
+            BackendUnavailable: it cannot build at all.
+        """
+        check_version(LIBRARY)
+        check_flags(LIBRARY, self._fit(read_settings(spec, read_options(spec, OPTIONS), artifact)))
+
+    def _fit(self, settings: BuildSettings) -> BuildSettings:
+        return fit_to_version(settings, tuple(map(int, trt.__version__.split(".")[:3])))
+
+    def run_at_best(self, artifact: Artifact, spec: EngineSpec) -> EngineSpec:
+        """The spec that runs the plan at the shapes that its profile is tuned for."""
+        return run_at_best(spec, artifact)
+
+    def _build(
+        self, artifact: Artifact, settings: BuildSettings, options: dict[str, str], batch: int, plan: Path
+    ) -> tuple[Caveat, ...]:
+        first = artifact.inputs[0].shape[0] if artifact.inputs and artifact.inputs[0].shape else batch
+        whole = first if isinstance(first, int) else batch  # a static graph takes no other
+        batches = read_batches(Path(options["calib_data"]), whole) if options["calib_data"] else None
+        if settings.calib_cache and (batches is None or Path(settings.calib_cache).exists()):
+            check_calib_cache(Path(settings.calib_cache))
+        build_plan(LIBRARY, Path(artifact.path), settings, plan, batches=batches, note=self._note)
+        guessed = settings.weak_typing and settings.precision == "int8" and not (settings.calib_cache or batches)
+        return (GUESSED_RANGES,) if guessed else ()
+
+    def _adopt(self, artifact: Artifact, options: dict[str, str]) -> Artifact:
+        """A finished plan with the inputs and outputs that it names itself."""
+        LIBRARY.load_plugins(read_plugins(options))
+        engine = load_plan(LIBRARY, Path(artifact.path), options)
+        inputs, outputs = read_tensors(trt, engine)
+        return replace(
+            artifact,
+            inputs=tuple(fix_to_profile(engine, spec, options["profile_index"]) for spec in inputs),
+            outputs=outputs,
+            allowed=read_allowed(engine, inputs, options),
+            made_by={**artifact.made_by, "tensorrt": trt.__version__},
+        )
+
+    def _choose_cache(self, settings: BuildSettings) -> BuildSettings:
+        """The settings with a timing cache of the run, if none was named."""
+        if settings.timing_cache or self._cache_dir is None:
+            return settings
+        return replace(settings, timing_cache=str(self._cache_dir / f"tensorrt-{trt.__version__}.timing"))
+
+
+GUESSED_RANGES = make_caveat("random_calibration.tensorrt")
+
+
+def create_backend(cache_dir: Path | None) -> TensorRtBackend:
+    """The backend."""
+    return TensorRtBackend(cache_dir)

@@ -1,0 +1,114 @@
+"""Entries of the engines that run PyTorch modules. PyTorch is not imported here."""
+
+from __future__ import annotations
+
+from enginebench.engines.verified import CPU_VERIFIED, FORCE, GPU_VERIFIED
+from enginebench.core.entry import DeviceKind, Entry, Option
+
+MODULE_OPTIONS = {
+    "channels_last": Option(
+        default="0", choices=("0", "1"), search=("1",), meaning="images and weights with their channels last"
+    ),
+    "fold_bn": Option(
+        default="0",
+        choices=("0", "1"),
+        search=("1",),
+        meaning="1 folds batch norms into the convolutions or linear layers before them, in FP32, before anything else",
+    ),
+    "cast": Option(
+        default="module",
+        choices=("module", "autocast"),
+        search=("autocast",),
+        only_in=("bf16", "fp16"),
+        meaning="BF16 and FP16: the whole module, or by torch.autocast only what it deems safe",
+    ),
+}
+CPU_OPTIONS = {**MODULE_OPTIONS, "force": FORCE}
+CUDA_OPTIONS = {
+    **MODULE_OPTIONS,
+    "autotune": Option(
+        default="0", choices=("0", "1"), search=("1",), meaning="cuDNN tries its kernels and keeps the fastest"
+    ),
+    "defaults": Option(
+        default="0", choices=("0", "1"), meaning="PyTorch's own tf32: in convolutions, not in matrix products"
+    ),
+    "wait": Option(
+        default="spin",
+        choices=("spin", "driver", "block"),
+        search=("driver",),
+        meaning="how to wait for the GPU: spinning, as the driver likes, or sleeping",
+    ),
+}
+COMPILE_OPTIONS = {
+    "mode": Option(
+        default="default",
+        choices=("default", "reduce-overhead", "max-autotune"),
+        search=("reduce-overhead", "max-autotune"),
+        meaning="as in torch.compile; reduce-overhead adds CUDA graphs, max-autotune can take many minutes",
+    ),
+    "freezing": Option(
+        default="0",
+        choices=("0", "1"),
+        search=("1",),
+        meaning="1 makes weights constants of the compiled code, so that batch norms fold into convolutions",
+    ),
+    "fullgraph": Option(
+        default="1", choices=("0", "1"), meaning="0 lets parts that cannot be compiled run eagerly, without a message"
+    ),
+    "rnn": Option(
+        default="eager",
+        choices=("eager", "unroll"),
+        meaning="LSTM, GRU and RNN by PyTorch's own kernels, or compiled with a copy of their code for each step",
+    ),
+}
+
+# A loop in Python that asks whether the GPU is done would keep the interpreter from the other streams.
+LET_OTHERS_WORK: dict[DeviceKind, dict[str, str]] = {"cuda": {"wait": "driver"}}
+
+PYTORCH = Entry(
+    name="pytorch",
+    axes="open",
+    module="enginebench.engines.backends.torch.pytorch",
+    takes="torch",
+    options=CPU_OPTIONS,
+    gpu_options=CUDA_OPTIONS,
+    chooses_threads=("cpu",),
+    any_batch=("cpu",),
+    beside_itself=LET_OTHERS_WORK,
+    unasked={"cpu": {}, "cuda": {}},
+    distributions=("torch",),
+    extra="torch",
+    packages=("torch", "torchvision"),
+    verified_on=f"PyTorch 2.13.0+cpu, {CPU_VERIFIED}; PyTorch 2.11.0+cu130, {GPU_VERIFIED}",
+)
+PYTORCH_COMPILE = Entry(
+    name="pytorch-compile",
+    axes="fixed",
+    tunes=True,
+    module="enginebench.engines.backends.torch.pytorch_compile",
+    builds_with={},
+    takes="torch",
+    chooses_threads=("cpu",),
+    options={**COMPILE_OPTIONS, **CPU_OPTIONS},
+    gpu_options={**COMPILE_OPTIONS, **CUDA_OPTIONS},
+    beside_itself=LET_OTHERS_WORK,
+    unasked={"cpu": {}, "cuda": {"mode": "reduce-overhead"}},
+    distributions=("torch",),
+    extra="torch",
+    packages=("torch", "torchvision"),
+    verified_on=f"PyTorch 2.13.0+cpu, g++ 12.2, {CPU_VERIFIED}; PyTorch 2.11.0+cu130, {GPU_VERIFIED}",
+)
+PYTORCH_CUDAGRAPH = Entry(
+    name="pytorch-cudagraph",
+    axes="fixed",
+    module="enginebench.engines.backends.torch.pytorch_cudagraph",
+    takes="torch",
+    options=CUDA_OPTIONS,
+    beside_itself=LET_OTHERS_WORK,
+    device="cuda:0",
+    unasked={"cuda": {}},
+    distributions=("torch",),
+    extra="torch",
+    packages=("torch", "torchvision"),
+    verified_on=f"PyTorch 2.11.0+cu130, {GPU_VERIFIED}",
+)

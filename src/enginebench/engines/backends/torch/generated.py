@@ -1,0 +1,487 @@
+"""What the code that torch.compile generated is for: each of its kernels with the modules whose work it does.
+
+Inductor can say of each call in its code from which nodes of its own graph that came, and of those from which nodes of
+the traced graph. In which module such a node stands is found by tracing once more. Source: PyTorch 2.13,
+torch/_inductor/debug.py and torch/_inductor/compile_fx.py, where it is called provenance tracking.
+"""
+
+from __future__ import annotations
+
+import inspect
+import json
+import logging
+import operator
+import re
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from functools import partial
+from typing import Any, NamedTuple
+
+import torch
+import torch._inductor.config as inductor
+
+from enginebench.engines.proof.precision import Operator
+from enginebench.engines.backends.torch.operators import (
+    GENERATED,
+    WATCHED_KERNEL,
+    describe_modules,
+    find_wrapped,
+    is_product,
+    moves_memory,
+    name_modules,
+)
+from enginebench.engines.pytorch_compile import listen_to_left
+
+# The logger to which PyTorch writes what its compiler did, one record a finding, and the finding that is wanted.
+TRACE = "torch.__trace"
+MAPPING = "inductor_provenance_tracking_node_mappings"
+# How the calls begin that go to a library, in the generated code.
+LIBRARY = ("extern_kernels.", "torch.ops.", "aten.")
+# What a compiled graph spends outside of what it calls: Python, and memory.
+BETWEEN = "between the kernels"
+# Between two graphs runs what PyTorch does not compile; what that is called where nobody knows.
+EAGER = "eager.module"
+EAGER_CODE = "eager code"
+# Part of the name of the kernel that copies what a graph of launches is given.
+FEEDING = "multi_tensor_apply"
+UNTOLD = "this version of PyTorch does not tell what its generated code is for"
+# What PyTorch's operators are called that Python writes as `a += b`.
+_IN_PLACE = {operator.iadd: "add", operator.isub: "sub", operator.imul: "mul", operator.itruediv: "div"}
+
+
+class Call(NamedTuple):
+    """One call in the generated code, in its order there."""
+
+    kernel: str
+    library: bool
+    origins: tuple[str, ...]  # nodes of the traced graph whose work it does
+    helps: str = ""  # where it has none of its own: the node that it prepares, finishes or is a part of
+
+
+class Findings(logging.Handler):
+    """Collects what Inductor says of each graph that it compiles, or takes from its cache."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.found: list[str] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Keeps the record if it is the one that is wanted; the same file is read by PyTorch's own tools."""
+        artifact = getattr(record, "metadata", {}).get("artifact") or {}
+        if artifact.get("name") == MAPPING:
+            self.found.append(getattr(record, "payload", None) or "{}")
+
+
+# By what makes modules alike: what was said when one of them was compiled. PyTorch compiles code once in a process for
+# all modules that run it and are alike.
+_SAID: dict[Any, list[str]] = {}
+
+
+class GeneratedCode:
+    """What was compiled for one engine.
+
+    Args:
+        module: as it was before `torch.compile`.
+        fullgraph: as for `torch.compile`.
+        strict: whether nothing runs eagerly between two graphs but recurrent layers.
+    """
+
+    def __init__(self, module: Any, *, fullgraph: bool, strict: bool = True) -> None:
+        self._module, self._fullgraph, self._strict = module, fullgraph, strict
+        self._alike = _describe_likeness(module)
+        self._said: list[str] = []
+
+    @contextmanager
+    def listen(self) -> Iterator[None]:
+        """Whatever is compiled meanwhile is known afterwards."""
+        handler, log = Findings(), logging.getLogger(TRACE)
+        with ExitStack() as after:
+            if hasattr(inductor.trace, "provenance_tracking_level"):
+                after.enter_context(inductor.patch({"trace.provenance_tracking_level": 1}))
+                log.addHandler(handler)
+                after.callback(log.removeHandler, handler)
+            yield
+        if handler.found:
+            self._said = _SAID[self._alike] = handler.found
+
+    @property
+    def _mappings(self) -> list[str]:
+        return self._said or _SAID.get(self._alike, [])
+
+    @contextmanager
+    def mark(self) -> Iterator[None]:
+        """Meanwhile every call of a kernel that was generated for the CPU is a span in the profiler's record."""
+        kernels = {call.kernel for mapping in self._mappings for call in read_calls(mapping) if not call.library}
+        with ExitStack() as after:
+            for module in list_wrappers():
+                for name in kernels & vars(module).keys():
+                    kernel = getattr(module, name)
+                    if callable(kernel):
+                        setattr(module, name, partial(_call_marked, WATCHED_KERNEL + name, kernel))
+                        after.callback(setattr, module, name, kernel)
+            yield
+
+    def name_layers(
+        self, runs: Sequence[Sequence[Operator]], tensors: Sequence[Any]
+    ) -> tuple[list[list[Operator]], str | None]:
+        """(the runs with each kernel under the modules whose work it does, None), or the runs as they are and why.
+
+        Args:
+            runs: what was watched, in the order in which it ran.
+            tensors: that the module is called with.
+        """
+        plain = [list(run) for run in runs]
+        if not self._mappings:
+            return plain, UNTOLD
+        left: list[tuple[int, str]] = []
+        try:
+            graphs = trace_modules(self._module, tensors, fullgraph=self._fullgraph, left=left)
+        except Exception as error:  # whatever a user's module does when it is traced again
+            return plain, f"the module could not be traced again: {type(error).__name__}"
+        if len(graphs) != len(self._mappings):
+            return plain, f"the module was traced into {len(graphs)} graphs and compiled into {len(self._mappings)}"
+        eager = left if self._strict else [(i, EAGER_CODE) for i in range(1, len(graphs))]
+        calls = list[NamedCall]()
+        for i, (mapping, graph) in enumerate(zip(self._mappings, graphs, strict=True)):
+            calls += _list_eager(eager, i)
+            calls += [name_call(call, graph) for call in settle_origins(read_calls(mapping), graph)]
+        calls += _list_eager(eager, len(graphs))
+        named = [name_run(run, calls) for run in plain]
+        if any(run is None for run in named):
+            return plain, "what ran is not what the compiler says that it wrote"
+        return [run for run in named if run is not None], None
+
+
+def _describe_likeness(module: Any) -> Any:
+    """Its code, and that of all modules in it, with the shapes of their parameters.
+
+    One class wraps every module of a user, so that its own code says nothing.
+    """
+    if not isinstance(module, torch.nn.Module):
+        return module
+    classes = tuple((path, type(one)) for path, one in module.named_modules())
+    parameters = tuple((path, tuple(one.shape)) for path, one in module.named_parameters())
+    return classes, parameters
+
+
+def _call_marked(span: str, kernel: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    with torch.profiler.record_function(span):
+        return kernel(*args, **kwargs)
+
+
+def list_wrappers() -> list[Any]:
+    """The Python modules that Inductor generated in this process."""
+    from torch._inductor.codecache import PyCodeCache
+
+    return list(getattr(PyCodeCache, "modules", ()))
+
+
+class RawCall(NamedTuple):
+    """One call in the generated code: its number, and the nodes of the traced graph of each node that it came from."""
+
+    number: int
+    kernel: str
+    library: bool
+    origins: tuple[tuple[str, ...], ...]
+
+
+def read_calls(mapping: str) -> list[RawCall]:
+    """The calls of one graph, in the order of the code. Of nodes that came from none of the traced graph there is none.
+
+    Args:
+        mapping: JSON: `cppCodeToPost`, `kernel:number` -> nodes; `postToPre`, node -> nodes of the traced graph.
+    """
+    document = json.loads(mapping)
+    before = document.get("postToPre", {})
+    found = []
+    for key, nodes in document.get("cppCodeToPost", {}).items():
+        kernel, _, number = key.rpartition(":")
+        origins = tuple(tuple(before[node]) for node in nodes if before.get(node))
+        found.append(RawCall(int(number), kernel, kernel.startswith(LIBRARY), origins))
+    return sorted(found)
+
+
+class TracedNode(NamedTuple):
+    """A node of the traced graph that computes."""
+
+    layer: str  # that it is of
+    inputs: tuple[str, ...]
+    product: bool
+
+
+def settle_origins(calls: Sequence[RawCall], graph: Mapping[str, TracedNode]) -> list[Call]:
+    """The calls, each node of the traced graph with the one that does its work.
+
+    Inductor names beside the node that a call is for those before it whose values it only reads, as far as these were
+    never stored. A library's call is for the first that is named; of two for one node the later one writes its values
+    (an addition in place). A generated kernel that is for a library's node prepares or finishes for it. All others
+    work on what nobody before them worked on, and that can be computed by then.
+
+    Args:
+        calls: of one graph, in the order of the code.
+    """
+    owner: dict[str, int] = {}
+    libraries = [call for call in calls if call.library and call.origins]
+    for call in libraries:
+        owner.update(dict.fromkeys(call.origins[0], call.number))
+    for call in libraries:
+        _find_product(call, graph, owner)
+    for call in calls:
+        first = call.origins[0][0] if call.origins else None
+        if not call.library and first is not None and first not in owner:
+            named = {name for names in call.origins for name in names}
+            for name in (name for name in graph if name in named and name not in owner):
+                if _is_ready(name, call.number, graph, owner):
+                    owner[name] = call.number
+    settled = []
+    for call in calls:
+        own = tuple(name for name in graph if owner.get(name) == call.number)
+        helps = call.origins[0][0] if call.origins and not own and _can_help(call) else ""
+        settled.append(Call(call.kernel, call.library, own, helps))
+    return _settle_helpers(settled)
+
+
+def _can_help(call: RawCall) -> bool:
+    """Whether a call that has no node of its own works for the one that it is for: one of several that a single node
+    became, an attention or the layers of an LSTM. Of oneDNN's fused products the node may be another one's.
+    """
+    return not call.library or "pointwise" not in call.kernel
+
+
+def _find_product(call: RawCall, graph: Mapping[str, TracedNode], owner: dict[str, int]) -> None:
+    """A library's product that Inductor names after what was fused behind it gets what is between, if one fits.
+
+    If several fit, or none does, nobody knows what the call is for.
+    """
+    own = [name for name in call.origins[0] if owner.get(name) == call.number and name in graph]
+    if not own or any(graph[name].product for name in own) or not is_product(find_operator(call.kernel)):
+        return
+    between, products, pending = list(own), list[str](), list(own)
+    while pending:
+        for name in graph[pending.pop()].inputs:
+            if name in owner or name in between or name in products or name not in graph:
+                continue
+            if graph[name].product:
+                products.append(name)
+            else:
+                between.append(name)
+                pending.append(name)
+    if len(products) == 1:
+        behind = set(products)
+        for name, node in graph.items():
+            if name in between and behind.intersection(node.inputs):
+                behind.add(name)
+        owner.update(dict.fromkeys(behind, call.number))
+    else:
+        for name in own:
+            del owner[name]
+
+
+def _is_ready(name: str, number: int, graph: Mapping[str, TracedNode], owner: Mapping[str, int]) -> bool:
+    """Whether a call can work on a node: what that reads was made by calls before, or can be made by this one."""
+    for made in graph[name].inputs:
+        if owner.get(made, number) > number:
+            return False
+        if made in graph and made not in owner and not _is_ready(made, number, graph, owner):
+            return False
+    return True
+
+
+def _settle_helpers(calls: Sequence[Call]) -> list[Call]:
+    """Those that help with the whole of what the helped one does: they are one layer."""
+    whole = {name: call.origins for call in calls for name in call.origins}
+    return [call._replace(origins=whole.get(call.helps, ())) if call.helps else call for call in calls]
+
+
+def _list_eager(eager: Sequence[tuple[int, str]], before: int) -> list[NamedCall]:
+    """What runs eagerly before the graph of a number, behind the one before it."""
+    return [NamedCall(EAGER, True, layer) for i, layer in eager if i == before]
+
+
+def trace_modules(
+    module: Any, tensors: Sequence[Any], *, fullgraph: bool, left: list[tuple[int, str]] | None = None
+) -> list[dict[str, TracedNode]]:
+    """The nodes by name, of each graph into which a module is traced, in their order.
+
+    A module is a layer, if it is one node; any other node is a layer of its own, as `path: operator` or
+    `path: operator 2`.
+
+    Args:
+        module: the user's, or a wrapper around it.
+        tensors: that it is called with.
+        fullgraph: as for `torch.compile`.
+        left: gets (number of graphs before it, path) of each recurrent layer that runs eagerly.
+    """
+    named = name_modules(module)
+    kinds, places = describe_modules(named), {id(one): path for path, one in named.items()}
+    graphs: list[tuple[list[Any], str]] = []
+    seen = Counter[tuple[str, str]]()
+
+    def record(graph: Any, _: Any) -> Any:
+        graphs.append((list(graph.graph.nodes), find_running(places)))
+        return graph.forward
+
+    def note(layer: Any) -> None:
+        if left is not None:
+            left.append((len(graphs), places.get(id(layer), EAGER_CODE)))
+
+    with torch.inference_mode(), listen_to_left(note):
+        torch.compile(module, backend=record, dynamic=False, fullgraph=fullgraph)(*tensors)
+    broken = len(graphs) > 1
+    wrapped = find_wrapped(module)
+    return [name_nodes(nodes, kinds, seen, within, wrapped=wrapped, broken=broken) for nodes, within in graphs]
+
+
+def find_running(places: Mapping[int, str]) -> str:
+    """The path of the innermost module whose call is under way: after a break PyTorch traces its code, not the model's.
+
+    Args:
+        places: id of each module -> its path.
+    """
+    frame = inspect.currentframe()
+    while frame is not None:
+        if frame.f_code.co_name == "_call_impl" and id(frame.f_locals.get("self")) in places:
+            return places[id(frame.f_locals["self"])]
+        frame = frame.f_back
+    return ""
+
+
+def name_nodes(
+    nodes: Iterable[Any],
+    kinds: Mapping[str, str],
+    seen: Counter[tuple[str, str]] | None = None,
+    within: str = "",
+    *,
+    wrapped: str = "",
+    broken: bool = False,
+) -> dict[str, TracedNode]:
+    """The nodes of a traced graph that compute, by name.
+
+    Args:
+        kinds: path -> class of the modules that have no children.
+        seen: (path, operator) -> how many of them the graphs before had; those of this one are added.
+        within: path of the module whose code was traced, from which the nodes' own paths start.
+        wrapped: what those paths begin with and a layer's name does not, as `find_wrapped` has it.
+        broken: there are other graphs, in which a module with children may have more than what is seen here.
+    """
+    seen = Counter() if seen is None else seen
+    working = [node for node in nodes if node.op in ("call_function", "call_method", "call_module")]
+    stacks = {node.name: node.meta.get("nn_module_stack") for node in working}
+    paths = {name: ".".join(filter(None, (within, find_path(stack, wrapped)))) for name, stack in stacks.items()}
+    together = Counter(paths.values())
+    inside = Counter(outer for path in paths.values() for outer in _list_outer(path))
+    found = {}
+    for node in working:
+        path, kind = paths[node.name], find_kind(node)
+        seen[path, kind] += 1
+        alone = together[path] == 1 if path in kinds else inside[path] == 1 and not broken
+        count = f" {seen[path, kind]}" if seen[path, kind] > 1 else ""
+        layer = path if alone else f"{path}: {kind}{count}".removeprefix(": ")
+        inputs = tuple(other.name for other in node.all_input_nodes)
+        found[node.name] = TracedNode(layer, inputs, is_product(kind))
+    return found
+
+
+def _list_outer(path: str) -> Iterator[str]:
+    """A path and those of the modules around it, without the model itself."""
+    while path:
+        yield path
+        path = path.rpartition(".")[0]
+
+
+def find_kind(node: Any) -> str:
+    """The operator of a node, as PyTorch calls it."""
+    if isinstance(node.target, str):
+        return node.target
+    return _IN_PLACE.get(node.target) or str(getattr(node.target, "__name__", node.name))
+
+
+def find_path(stack: Mapping[str, Any] | None, wrapped: str = "") -> str:
+    """The path of the innermost module of a node's stack, as `name_modules` has it; empty: the model itself.
+
+    The stack says `L['self'].layer1.0.conv1`, older versions `L['self']._modules['layer1']._modules['0']`.
+    """
+    if not stack:
+        return ""
+    said = str(list(stack.values())[-1][0])
+    words = re.findall(r"\w+", re.sub(r"^L\['\w+'\]|@\d+$", "", said))
+    path = "".join(f"{word}." for word in words if word != "_modules")
+    return path.removeprefix(wrapped).removesuffix(".")
+
+
+class NamedCall(NamedTuple):
+    """One call in the generated code with the layer that it is of; empty: of none that is known."""
+
+    kernel: str
+    library: bool
+    layer: str
+
+    @property
+    def kind(self) -> str:
+        """What it is: generated, or the library's operator."""
+        return find_operator(self.kernel) if self.library else GENERATED
+
+
+def name_call(call: Call, graph: Mapping[str, TracedNode]) -> NamedCall:
+    """The call under the names of the layers whose nodes it works on, in their order."""
+    names = dict.fromkeys(node.layer for name, node in graph.items() if name in call.origins)
+    return NamedCall(call.kernel, call.library, " + ".join(names))
+
+
+def find_operator(kernel: str) -> str:
+    """The operator of a library's call: `mm` of `extern_kernels.mm`, of `torch.ops.aten.mm.default`, of `aten.mm`."""
+    words = kernel.split(".")
+    return words[3] if kernel.startswith("torch.ops.") and len(words) > 3 else words[1]
+
+
+def name_run(run: Sequence[Operator], calls: Sequence[NamedCall]) -> list[Operator] | None:
+    """What ran, each under the layer of its call; None where it does not fit the calls.
+
+    Generated kernels are known by name. What runs between two of them belongs to the library's calls that stand between
+    them: one to each where they are as many, else all of it to all of them.
+    """
+    named, waiting, place = list(run), list[int](), 0
+    generated = {call.kernel for call in calls if not call.library}
+    for i, operator_ in enumerate(run):
+        if operator_.name == GENERATED:
+            named[i] = operator_._replace(name=BETWEEN, kind="host")
+            continue
+        if operator_.name not in generated:
+            waiting.append(i)
+            continue
+        ahead = next((j for j in range(place, len(calls)) if not calls[j].library), None)
+        if ahead is None or calls[ahead].kernel != operator_.name:
+            return None
+        _name_library(named, waiting, calls[place:ahead])
+        named[i] = _rename(operator_, [calls[ahead]])
+        waiting, place = [], ahead + 1
+    if any(not call.library for call in calls[place:]):
+        return None
+    _name_library(named, waiting, calls[place:])
+    return named
+
+
+def _name_library(named: list[Operator], waiting: Sequence[int], calls: Sequence[NamedCall]) -> None:
+    """Names what ran between two generated kernels."""
+    if any(named[i].kind != "kernel" for i in waiting):  # on the host, what runs eagerly has names of its own
+        calls = [call for call in calls if call.kernel != EAGER]
+    alike = [i for i in waiting if _is_of_library(named[i], calls)]
+    # What runs eagerly between two graphs may be any number of kernels.
+    each = len(alike) == len(calls) and all(call.kernel != EAGER for call in calls)
+    for k, i in enumerate(alike):
+        own = [calls[k]] if each else calls
+        named[i] = _rename(named[i], own)
+
+
+def _is_of_library(ran: Operator, calls: Sequence[NamedCall]) -> bool:
+    """Whether a call can have led to it: a kernel of a GPU, unless it moves bytes; of operators, those of its name."""
+    if ran.kind == "kernel":
+        return bool(calls) and not moves_memory(ran.name) and FEEDING not in ran.name
+    return ran.kind in {call.kind for call in calls}
+
+
+def _rename(ran: Operator, calls: Sequence[NamedCall]) -> Operator:
+    layer = " + ".join(dict.fromkeys(call.layer for call in calls if call.layer))
+    kernel = ran.name if ran.kind == "kernel" else ""
+    return ran._replace(name=layer or ran.name, kind=calls[0].kind, kernel=kernel)

@@ -1,0 +1,88 @@
+"""`pytorch`: the module as it is, run eagerly; in strict FP32 it is the baseline of every table."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import torch
+
+from enginebench.engines.backends.torch.cast import PRECISIONS as TORCH_PRECISIONS
+from enginebench.engines.backends.torch.cast import check_torch_request
+from enginebench.engines.backends.torch.cuda_engine import (
+    WatchedCudaTorchEngine,
+    check_cuda_request,
+    is_cuda,
+    load_cuda_engines,
+    probe_cuda,
+)
+from enginebench.engines.backends.torch.engine import WatchedTorchEngine
+from enginebench.engines.backends.torch.entries import PYTORCH
+from enginebench.engines.backends.torch.module import load_ready_module
+from enginebench.core.records import Artifact, Availability, EngineSpec
+from enginebench.engines.pytorch import prepare_torch
+
+if TYPE_CHECKING:
+    from enginebench.core.protocols import ModuleLoader
+
+NAME, OPTIONS = PYTORCH.name, PYTORCH.options
+PRECISIONS = TORCH_PRECISIONS
+
+
+class PytorchBackend:
+    """`torch` artifacts, run eagerly."""
+
+    name = NAME
+
+    def __init__(self, loader: ModuleLoader | None) -> None:
+        self._loader = loader
+
+    def probe(self) -> Availability:
+        """Available wherever PyTorch can be imported; says its version."""
+        devices = ("cpu", *probe_cuda())
+        return Availability(engine=NAME, available=True, version=str(torch.__version__), devices=devices)
+
+    def build(self, artifact: Artifact, spec: EngineSpec, out_dir: Path) -> Artifact:
+        """The artifact as it is: nothing is built. Refuses what `load` would refuse."""
+        if is_cuda(spec):
+            check_cuda_request(artifact, spec, PYTORCH.gpu_options)
+        else:
+            check_torch_request(artifact, spec, OPTIONS)
+        return artifact
+
+    def load(self, artifact: Artifact, spec: EngineSpec) -> WatchedTorchEngine | WatchedCudaTorchEngine:
+        """An engine on `spec.threads` threads, which are the process's from now on.
+
+        Raises:
+            BackendUnavailable: strict FP32, the precision or the number of threads is not available.
+            UsageError: an option is unknown, or there is no loader.
+        """
+        return self.load_several(artifact, [spec])[0]
+
+    def load_several(
+        self, artifact: Artifact, specs: Sequence[EngineSpec]
+    ) -> Sequence[WatchedTorchEngine] | Sequence[WatchedCudaTorchEngine]:
+        """An engine for each spec; they share the module, and on a GPU each has a stream of its own."""
+        load = self._load_cuda if is_cuda(specs[0]) else self._load_cpu
+        return load(artifact, specs)
+
+    def _load_cpu(self, artifact: Artifact, specs: Sequence[EngineSpec]) -> list[WatchedTorchEngine]:
+        options = check_torch_request(artifact, specs[0], OPTIONS)
+        channels_last = options["channels_last"] == "1"
+        prepare_torch(specs[0])
+        module = load_ready_module(artifact, specs[0], options, self._loader)
+        return [
+            WatchedTorchEngine(
+                module, artifact.inputs, artifact.outputs, name=NAME, batch=spec.batch, channels_last=channels_last
+            )
+            for spec in specs
+        ]
+
+    def _load_cuda(self, artifact: Artifact, specs: Sequence[EngineSpec]) -> list[WatchedCudaTorchEngine]:
+        return load_cuda_engines(artifact, specs, PYTORCH.gpu_options, self._loader)
+
+
+def create_backend(loader: ModuleLoader | None) -> PytorchBackend:
+    """The backend."""
+    return PytorchBackend(loader)

@@ -1,0 +1,379 @@
+"""`pytorch-compile`: the module through `torch.compile`, for the CPU (C++) or a GPU (Triton), before the first run."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+import shlex
+import shutil
+import sysconfig
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, nullcontext, suppress
+from functools import partial
+from importlib.util import find_spec
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING
+
+import msgspec
+import torch
+import torch._inductor.config as inductor
+from torch._inductor import cpu_vec_isa
+
+from enginebench.engines.backends.torch.cast import PRECISIONS as TORCH_PRECISIONS
+from enginebench.engines.backends.torch.cast import check_torch_request
+from enginebench.engines.backends.torch.cuda_engine import (
+    WatchedCudaTorchEngine,
+    check_cuda_request,
+    is_cuda,
+    probe_cuda,
+    read_device_index,
+)
+from enginebench.engines.backends.torch.engine import WatchedTorchEngine
+from enginebench.engines.backends.torch.entries import PYTORCH_COMPILE
+from enginebench.engines.backends.torch.generated import GeneratedCode
+from enginebench.engines.backends.torch.graph_breaks import refuse_breaks
+from enginebench.engines.backends.torch.module import load_ready_module
+from enginebench.core.errors import ArtifactError, BackendUnavailable, ModelError
+from enginebench.core.records import Artifact, Availability, EngineSpec
+from enginebench.core.store import find_cache, write_atomic
+from enginebench.engines.pytorch import prepare_torch
+from enginebench.engines.pytorch_compile import COMPILING_CALLS, compile_module, compiles_whole
+from enginebench.engines.pytorch_cuda import CudaLane, prepare_cuda
+
+if TYPE_CHECKING:
+    from enginebench.core.protocols import ModuleLoader, RunCall
+
+
+def find_answers() -> Path:
+    """Where this user keeps which instructions this compiler takes on this machine."""
+    compiler = Path(shutil.which(os.environ.get("CXX") or "g++") or "g++")
+    known = compiler.stat() if compiler.exists() else None
+    facts = str(compiler), known and (known.st_size, known.st_mtime_ns), torch.backends.cpu.get_cpu_capability()
+    return find_cache() / "compilers" / hashlib.sha256(repr(facts).encode()).hexdigest()[:16]
+
+
+def trust_instructions(folder: Path | None) -> None:
+    """Lets PyTorch's compiler take the vector instructions that an earlier process with this `folder` tried out.
+
+    PyTorch compiles and loads a small program for each set of instructions in every process, a second each time. The
+    first process with a folder lets it, and leaves the answer there. Another answer later, as on another machine,
+    makes it ask again. Compiled code is found again only under the same setting, so the first changes to it, too.
+
+    Source: torch/_inductor/cpu_vec_isa.py, `VecISA.__bool__` (`cpp.vec_isa_ok`).
+    """
+    inductor.cpp.vec_isa_ok = None
+    if folder is None:
+        return
+    known = folder / f"instructions-{torch.__version__}.txt"
+    stored = known.read_text("utf-8") if known.is_file() else None
+    if stored is None:
+        stored = str(cpu_vec_isa.pick_vec_isa())
+        with suppress(ArtifactError):  # a home that cannot be written: then each process asks
+            write_atomic(known, stored.encode())
+    inductor.cpp.vec_isa_ok = True
+    cpu_vec_isa.valid_vec_isa_list.cache_clear()
+    if str(cpu_vec_isa.pick_vec_isa()) != stored:
+        inductor.cpp.vec_isa_ok = None
+        cpu_vec_isa.valid_vec_isa_list.cache_clear()
+
+
+def is_one_word(path: Path) -> bool:
+    """Whether a path that nobody quotes stays one word of a command line."""
+    try:
+        return shlex.split(str(path)) == [str(path)]
+    except ValueError:  # a quotation mark without its other
+        return False
+
+
+@contextmanager
+def reach_by_plain_path(folder: Path) -> Iterator[Path]:
+    """The folder, or a link to it that is one word, for as long as it is needed.
+
+    The link lies among the temporary files; where their own folder has a space in its path, it does not help.
+    """
+    if is_one_word(folder):
+        yield folder
+        return
+    folder.mkdir(parents=True, exist_ok=True)
+    with TemporaryDirectory(prefix="enginebench-") as place:
+        link = Path(place, "folder")
+        link.symlink_to(folder.absolute(), target_is_directory=True)
+        yield link
+
+
+NAME, OPTIONS = PYTORCH_COMPILE.name, PYTORCH_COMPILE.options
+PRECISIONS = TORCH_PRECISIONS
+CACHE_VARIABLE = "TORCHINDUCTOR_CACHE_DIR"
+CACHE_NAME = "inductor-cache"
+# What the compiler writes: modules of Triton, C++, and the settings that were fastest when it timed several.
+CHOICE = ".best_config"
+SOURCES = (".py", ".cpp", CHOICE)
+# The folder of an absolute path; a division has something to divide in front of it.
+_FOLDERS = re.compile(r"(?<![\w)\].])/(?:[\w.~+-]+/)+")
+_TIMES = re.compile(r'"(?:time_taken_ms|found_by_coordesc)":[^,}]*,?|"triton_cache_hash":[^,}]*,?')
+
+
+class PytorchCompileBackend:
+    """`torch` artifacts, compiled for the shapes that are bound.
+
+    Args:
+        cache_dir: where compiled code is kept, so that the next process starts warm; None: PyTorch's own place.
+    """
+
+    name = NAME
+
+    def __init__(self, loader: ModuleLoader | None, cache_dir: Path | None) -> None:
+        self._loader = loader
+        self._cache_dir = cache_dir
+
+    def probe(self) -> Availability:
+        """Available on the CPU and the GPUs for which code can be compiled here; says what is missing if on none."""
+        version, problem = str(torch.__version__), find_problem()
+        devices = (*(() if problem else ("cpu",)), *(() if find_missing_gpu_tools() else probe_cuda()))
+        if devices:
+            return Availability(engine=NAME, available=True, version=version, devices=devices)
+        assert problem is not None
+        reason, fix = problem
+        return Availability(engine=NAME, available=False, version=version, reason=reason, fix=fix)
+
+    def build(self, artifact: Artifact, spec: EngineSpec, out_dir: Path) -> Artifact:
+        """The artifact as it is: `load` compiles, and what it compiled waits in the cache for the next process.
+
+        Refuses what `load` would refuse, before a minute of compiling.
+        """
+        if is_cuda(spec):
+            check_cuda_request(artifact, spec, PYTORCH_COMPILE.gpu_options)
+            check_gpu_tools()
+        else:
+            check_torch_request(artifact, spec, OPTIONS)
+            check_tools()
+        return artifact
+
+    def hash_code(self) -> str | None:
+        """Hash of the sources that were generated, and of what was chosen among them by timing; None without a cache.
+
+        Folders that are named in them, and how long a choice took, are left out.
+        """
+        if self._cache_dir is None:
+            return None
+        folder = self._cache_dir / CACHE_NAME
+        found = {hash_source(path) for suffix in SOURCES for path in folder.rglob(f"*{suffix}")}
+        return hashlib.sha256("".join(sorted(found)).encode()).hexdigest() if found else None
+
+    def import_ahead(self) -> None:
+        """The compiler itself, which PyTorch imports at the first call: about half of a load from a warm cache.
+
+        Versions before 2.10 start workers with it unless told that there are none; a load says how many it wants.
+        """
+        inductor.compile_threads = 1
+        import torch._inductor.compile_fx  # noqa: F401
+
+    def load(self, artifact: Artifact, spec: EngineSpec) -> WatchedTorchEngine | WatchedCudaTorchEngine:
+        """An engine on `spec.threads` threads, compiled for `spec.batch`; another batch compiles again, in `bind`.
+
+        Raises:
+            BackendUnavailable: a compiler, Python's headers, strict FP32 or the precision cannot be had.
+            ModelError: the module cannot be compiled; names the reason.
+            UsageError: an option is unknown, or there is no loader.
+        """
+        return self._load_cuda(artifact, spec) if is_cuda(spec) else self._load_cpu(artifact, spec)
+
+    def _load_cpu(self, artifact: Artifact, spec: EngineSpec) -> WatchedTorchEngine:
+        options = check_torch_request(artifact, spec, OPTIONS)
+        check_tools()
+        prepare_torch(spec)
+        inductor.freezing = options["freezing"] == "1"
+        with use_cache(self._cache_dir):
+            trust_instructions(find_answers() if self._cache_dir else None)
+        # Compilers run side by side, started by threads that end with them. Workers, which would stay and share the
+        # cores with the timed loop, are started by this import alone.
+        self.import_ahead()
+        inductor.compile_threads = len(os.sched_getaffinity(0))
+        module = load_ready_module(artifact, spec, options, self._loader)
+        generated = GeneratedCode(module, fullgraph=compiles_whole(module, options), strict=options["fullgraph"] == "1")
+        return WatchedTorchEngine(
+            compile_module(module, options),
+            artifact.inputs,
+            artifact.outputs,
+            name=NAME,
+            batch=spec.batch,
+            channels_last=options["channels_last"] == "1",
+            prepare=partial(self._compile, generated, options),
+            generated=generated,
+        )
+
+    def _load_cuda(self, artifact: Artifact, spec: EngineSpec) -> WatchedCudaTorchEngine:
+        options = check_cuda_request(artifact, spec, PYTORCH_COMPILE.gpu_options)
+        check_gpu_tools()
+        prepare_cuda(spec, options)
+        inductor.freezing = options["freezing"] == "1"
+        lane = CudaLane(read_device_index(spec), options["wait"])
+        module = load_ready_module(artifact, spec, options, self._loader)
+        generated = GeneratedCode(module, fullgraph=compiles_whole(module, options), strict=options["fullgraph"] == "1")
+        return WatchedCudaTorchEngine(
+            compile_module(module, options),
+            artifact.inputs,
+            artifact.outputs,
+            name=NAME,
+            batch=spec.batch,
+            lane=lane,
+            channels_last=options["channels_last"] == "1",
+            prepare=partial(self._compile_for_gpu, generated, options, self._find_stamp(artifact, spec)),
+            generated=generated,
+        )
+
+    def _compile_for_gpu(
+        self, generated: GeneratedCode, options: Mapping[str, str], stamp: Path | None, run: RunCall
+    ) -> None:
+        """Compiles by several workers the first time, and from the cache, without any, once there is a stamp.
+
+        Workers take as long to start as a network from the cache takes altogether, and would share the cores with the
+        timed loop.
+        """
+        known = stamp is not None and stamp.exists()
+        inductor.compile_threads = 1 if known else len(os.sched_getaffinity(0))
+        for _ in range(COMPILING_CALLS):
+            self._compile(generated, options, run)
+        if not known:
+            shutdown_compile_workers()
+        if stamp is not None and not known:
+            stamp.parent.mkdir(parents=True, exist_ok=True)
+            stamp.touch()
+
+    def _find_stamp(self, artifact: Artifact, spec: EngineSpec) -> Path | None:
+        """The empty file that says that this engine was compiled into the cache before."""
+        if self._cache_dir is None:
+            return None
+        name = hashlib.sha256(msgspec.json.encode((artifact.sha256, spec, str(torch.__version__)))).hexdigest()[:16]
+        return self._cache_dir / CACHE_NAME / f"{name}.stamp"
+
+    def _compile(self, generated: GeneratedCode, options: Mapping[str, str], run: RunCall) -> None:
+        """Runs once, and thereby compiles, with the cache in its place."""
+        with use_cache(self._cache_dir), generated.listen():
+            try:
+                with refuse_breaks() if options["fullgraph"] == "1" else nullcontext():
+                    run()
+            except torch.OutOfMemoryError:
+                raise
+            except Exception as error:
+                raise ModelError(f"torch.compile cannot compile the module: {explain_failure(error)}") from error
+
+
+def hash_source(path: Path) -> str:
+    """Hash of one file that the compiler generated, without the folders that it names: each build has its own."""
+    text = path.read_text(encoding="utf-8", errors="replace")
+    if path.suffix == CHOICE:  # JSON: the settings that were fastest, beside how long it took to find them
+        text = _TIMES.sub("", text)
+    return hashlib.sha256(_FOLDERS.sub("", text).encode()).hexdigest()
+
+
+def explain_failure(error: Exception) -> str:
+    """What could not be compiled, in one line: the C++ compiler's own first complaint, or what may be left out."""
+    text = str(error)
+    reason = " ".join(text.split("\n\n")[0].split()) or type(error).__name__
+    complaint = next((line.strip() for line in text.splitlines() if "error:" in line), None)
+    if "CppCompileError" in reason and complaint:
+        return f"{reason}: {complaint}"
+    return f"{reason}. With {NAME}:fullgraph=0 the parts that it cannot compile run eagerly"
+
+
+def create_backend(loader: ModuleLoader | None, cache_dir: Path | None) -> PytorchCompileBackend:
+    """The backend, keeping compiled code in `cache_dir`."""
+    return PytorchCompileBackend(loader, cache_dir)
+
+
+@contextmanager
+def use_cache(cache_dir: Path | None) -> Iterator[None]:
+    """PyTorch's compiler keeps its files in a folder of `cache_dir` meanwhile.
+
+    The environment variable is its only setting for this; the old value is back afterwards.
+    """
+    if cache_dir is None:
+        yield
+        return
+    before = os.environ.get(CACHE_VARIABLE)
+    with reach_by_plain_path(cache_dir / CACHE_NAME) as folder:
+        os.environ[CACHE_VARIABLE] = str(folder)
+        try:
+            yield
+        finally:
+            if before is None:
+                os.environ.pop(CACHE_VARIABLE, None)
+            else:
+                os.environ[CACHE_VARIABLE] = before
+
+
+def check_tools() -> None:
+    """Checks that code can be compiled here.
+
+    Raises:
+        BackendUnavailable: it cannot; the message names what is missing and how to install it, or what is in the way.
+    """
+    if problem := find_problem():
+        reason, fix = problem
+        raise BackendUnavailable(f"{reason}. To fix it: {fix}")
+
+
+def shutdown_compile_workers() -> None:
+    """Ends the processes that compile; where this version of PyTorch does not offer that, they stay and sleep."""
+    from torch._inductor import async_compile
+
+    end = getattr(async_compile, "shutdown_compile_workers", None)
+    if end is not None:
+        end()
+
+
+def check_gpu_tools() -> None:
+    """Checks that code can be compiled for a GPU here.
+
+    Raises:
+        BackendUnavailable: Triton, the C compiler or the headers that its launchers need are missing.
+    """
+    missing = find_missing_gpu_tools()
+    if missing:
+        fix = " && ".join(missing.values())
+        raise BackendUnavailable(f"torch.compile for a GPU needs {' and '.join(missing)}. To add it: {fix}")
+
+
+def find_missing_gpu_tools() -> dict[str, str]:
+    """What `torch.compile` needs for a GPU and this machine lacks, each with the command that adds it."""
+    missing = {}
+    if find_spec("triton") is None:
+        missing["Triton"] = "pip install triton"
+    # Triton reads CC, then looks for gcc and clang. Source: triton/runtime/build.py.
+    if not any(shutil.which(name) for name in (os.environ.get("CC") or "gcc", "gcc", "clang")):
+        missing["a C compiler (gcc or clang)"] = "apt-get install gcc"
+    return missing | {k: v for k, v in find_missing_tools().items() if "Python.h" in k}
+
+
+def find_problem() -> tuple[str, str] | None:
+    """(why, what to do) where no code can be compiled for the CPU; None where it can.
+
+    Source: PyTorch 2.13, torch/_inductor/cpp_builder.py, where libraries' folders are not quoted.
+    """
+    folder = Path(torch.__file__).parent
+    if not is_one_word(folder):
+        why = f"torch.compile does not quote the path of PyTorch for the C++ compiler, and {folder} needs it"
+        return why, "make the virtual environment in a folder whose path has no space, quote or backslash"
+    missing = find_missing_tools()
+    if missing:
+        commands = " && ".join(missing.values())
+        return (
+            f"torch.compile needs {' and '.join(missing)}",
+            f"{commands} (Debian, Ubuntu; other systems use similar names)",
+        )
+    return None
+
+
+def find_missing_tools() -> dict[str, str]:
+    """What `torch.compile` needs on a CPU and this machine lacks, each with the command that adds it."""
+    missing = {}
+    # torch._inductor reads CXX and falls back to g++, as its `cpp.cxx` setting says.
+    compilers = [name for name in inductor.cpp.cxx if name]
+    if not any(shutil.which(name) for name in compilers):
+        missing[f"a C++ compiler ({' or '.join(compilers)})"] = "apt-get install g++"
+    if not (Path(sysconfig.get_path("include")) / "Python.h").is_file():
+        missing["Python's headers (Python.h)"] = "apt-get install python3-dev"
+    return missing

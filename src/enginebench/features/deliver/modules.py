@@ -1,0 +1,117 @@
+"""How a PyTorch module is made outside of this package: its constructor, its file, what that imports."""
+
+from __future__ import annotations
+
+import ast
+import sys
+from collections.abc import Iterator
+from importlib.metadata import packages_distributions, version
+from importlib.util import find_spec
+from pathlib import Path
+
+from msgspec import Struct
+
+from enginebench.runs.bundles.record import Module
+from enginebench.core.errors import ArtifactError
+from enginebench.core.records import Artifact
+from enginebench.core.store import hash_file
+from enginebench.models.zoo import BUILTIN, ModelCard, ModelRef, resolve_model
+
+
+class FoundModule(Struct, frozen=True, kw_only=True):
+    """A constructor, the file to copy for it, and package -> version of what that needs beside PyTorch."""
+
+    module: Module
+    source: Path | None = None
+    packages: dict[str, str] = {}
+
+
+def find_module(artifact: Artifact) -> FoundModule:
+    """How the module of a `torch` artifact is made.
+
+    Raises:
+        ArtifactError: it is a user's own, and its source is more than one file.
+    """
+    ref = resolve_model(artifact.model)
+    if ref.kind == "object":
+        raise ArtifactError(
+            f"{ref.text} is a module that a program handed over: a bundle cannot tell where its source lies. Run it as "
+            "package.module:factory, or deliver a row of an ONNX engine, which needs no source"
+        )
+    if ref.kind in ("hf", "pt2"):
+        raise ArtifactError(
+            f"{ref.text}: a bundle of PyTorch holds the source of its module, and this one has none of its own. Run it "
+            "as package.module:factory, or deliver a row of an ONNX engine, which needs no source"
+        )
+    if any(caveat.code == "state_restored" for caveat in artifact.caveats):
+        raise ArtifactError(
+            f"{ref.text} keeps a state in its buffers, which a bundle would carry from call to call, unlike the row. "
+            "Deliver a row of an ONNX engine, or make the state an input and an output"
+        )
+    if ref.kind == "timm":
+        module = Module(kind="timm", name=ref.name, arguments=_find_timm_arguments(ref, artifact))
+        return FoundModule(module=module, packages=_list_versions("timm", "torchvision"))
+    if ref.kind == "builtin":
+        return _find_builtin(BUILTIN[ref.name])
+    return _find_factory(ref)
+
+
+def _find_builtin(card: ModelCard) -> FoundModule:
+    if card.source is None:
+        return FoundModule(module=Module(kind="torchvision", name=card.name), packages=_list_versions("torchvision"))
+    from enginebench.models import zoo
+
+    file, _, constructor = card.source.partition(":")
+    source = Path(zoo.__file__).parent / "torch" / f"{file}.py"
+    packages = _list_versions(card.package) if card.package else {}
+    return FoundModule(
+        module=Module(kind="source", name=constructor, file=source.name), source=source, packages=packages
+    )
+
+
+def _list_versions(*names: str) -> dict[str, str]:
+    return {name: version(name) for name in names}
+
+
+def _find_timm_arguments(ref: ModelRef, artifact: Artifact) -> dict[str, int]:
+    """Transformers of timm are made for a size; all others take any."""
+    from enginebench.models.torch.architectures import import_timm
+
+    config = import_timm().get_pretrained_cfg(ref.name)
+    size = artifact.inputs[0].shape[-1]
+    fixed = config is not None and config.fixed_input_size and size != config.input_size[-1]
+    return {"img_size": int(size)} if fixed else {}
+
+
+def _find_factory(ref: ModelRef) -> FoundModule:
+    name, _, attribute = ref.name.partition(":")
+    here = str(Path.cwd())
+    if here not in sys.path:  # as `run` found it
+        sys.path.insert(0, here)
+    found = find_spec(name)
+    source = Path(found.origin) if found is not None and found.origin and found.has_location else None
+    if source is None or source.suffix != ".py":
+        raise ArtifactError(f"{ref.text}: the source of {name} is not found here. Deliver where it can be imported")
+    tops = sorted(set(_list_imports(source)) - {"torch", "numpy", *sys.stdlib_module_names})
+    distributions = packages_distributions()
+    own = [top or "its own package" for top in tops if top not in distributions]
+    if own:
+        raise ArtifactError(
+            f"{ref.text}: {source.name} imports {', '.join(own)}, which no package index has. A bundle takes a module "
+            "whose source is one file; or deliver a row of an ONNX engine, which needs no source"
+        )
+    packages = {distributions[top][0]: version(distributions[top][0]) for top in tops}
+    return FoundModule(
+        module=Module(kind="source", name=attribute, file=f"source_{hash_file(source)[:8]}.py", flat=True),
+        source=source,
+        packages=packages,
+    )
+
+
+def _list_imports(source: Path) -> Iterator[str]:
+    """The first part of every module that a file imports; "" for one relative to its package."""
+    for node in ast.walk(ast.parse(source.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Import):
+            yield from (alias.name.partition(".")[0] for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            yield "" if node.level else str(node.module).partition(".")[0]

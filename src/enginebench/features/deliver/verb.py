@@ -1,0 +1,386 @@
+"""`deliver`: a row of a stored run as a folder that runs without EngineBench."""
+
+from __future__ import annotations
+
+import difflib
+import os
+import shlex
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, TypeAlias, Unpack
+
+import click
+import msgspec
+from msgspec import Struct
+from msgspec.structs import replace
+
+import enginebench
+from enginebench import door
+from enginebench.stats.drift import default_limits
+from enginebench.verbs.given import list_texts
+from enginebench.verbs.progress import open_progress
+from enginebench.engines.registry import complete_options, find_installed
+from enginebench.features.deliver.contents import (
+    Contents,
+    choose_contents,
+    explain_refusal,
+    find_instructions,
+    find_versions,
+    format_requirements,
+)
+from enginebench.runs.bundles.record import Bundle, Figures
+from enginebench.features.deliver.servers import add_forms, check_forms
+from enginebench.features.deliver.writing import (
+    copy_engine,
+    copy_model,
+    copy_preprocess,
+    open_stage,
+    seal,
+    verify_copy,
+    write_check,
+    write_weights,
+)
+from enginebench.core.caveats import format_caveat
+from enginebench.core.errors import ArtifactError, UsageError
+from enginebench.core.names import find_rows, shorten_ids
+from enginebench.core.records import Artifact, Machine, Result, TensorSpec
+from enginebench.core.store import encode, write_atomic
+from enginebench.core.text import clean_text, count_of
+from enginebench.models.labels import find_labels
+from enginebench.models.samples import SAMPLES, find_batch, find_samples, group_samples, join_samples, read_samples
+from enginebench.models.task import preprocess_for, sample_feeds
+from enginebench.options import Opt, PathLike, Printed, Progress, Texts, Trusting, verb
+from enginebench.report.run.head import format_missing
+from enginebench.report.run.rows import Row, RunDocument
+from enginebench.runs.campaign import CHECK_SAMPLES
+from enginebench.runs.child.arrays import load_answers
+from enginebench.runs.child.isolate import child_environment
+from enginebench.runs.folder import RunFolder, RunRequest, read_results
+from enginebench.runs.progress import Reporter
+from enginebench.runs.reporting import describe_stored
+from enginebench.features.deliver.modules import find_module
+from enginebench.runs.targets.stored import open_stored
+from enginebench.runs.targets.stored_row import Stored
+
+if TYPE_CHECKING:
+    from enginebench.core.protocols import Array, Feeds
+
+CHECK_TIMEOUT_S = 1800.0
+NO_WINNER = "the search named no winner, so that there is nothing to deliver; continue it with --resume"
+
+
+class DeliverDocument(Struct, frozen=True, kw_only=True):
+    """The JSON document of `deliver`. `checked`: the bundle answered like its row, here."""
+
+    schema: str = "enginebench.deliver/1"
+    bundle: str
+    row: str
+    files: tuple[str, ...]
+    checked: bool
+    notes: tuple[str, ...] = ()  # why it was not checked, and what is doubtful about the row
+
+
+class DeliverOptions(Progress, total=False):
+    row: Annotated[str | None, Opt("Id of the row. [the recommended one]", metavar="ID")]
+    forms: Annotated[
+        Texts,
+        Opt(
+            "Also write this form of it; can be repeated. bundle adds nothing.",
+            (),
+            names="--as",
+            multiple=True,
+            choices=("bundle", "triton", "kserve", "dockerfile"),
+        ),
+    ]
+    force: Annotated[bool, Opt("Write the bundle even if it fails its own check here.", False)]
+
+
+Out: TypeAlias = Annotated[
+    PathLike, Opt("Folder of the bundle.", path="folder", required=True, more="It must be empty or not there")
+]
+
+
+@verb(DeliverOptions)
+def deliver(run: PathLike, out: Out, **options: Unpack[DeliverOptions]) -> DeliverDocument:
+    """Write a row of a stored run as a folder that runs without EngineBench.
+
+    Example: enginebench deliver results/first --out bundle
+
+    RUN is the folder of the run. The bundle holds the model, predict.py, its requirements, a check and the figures. It
+    needs the row's runtime and NumPy. Before it is handed over, its own program compares its outputs with those of the
+    row.
+
+    Args:
+        run: the folder of the run.
+
+    Raises:
+        UsageError: there is no such row, none is recommended, it cannot be delivered, or `out` holds something.
+        ArtifactError: the row's files are gone or were changed, or the bundle does not answer like the row.
+    """
+    forms = tuple(list_texts(options["forms"]))
+    with open_progress(options["progress"]) as reporter:
+        return deliver_row(
+            Path(run), Path(out), row=options["row"], forms=forms, force=options["force"], reporter=reporter
+        )
+
+
+@door.command(deliver, "RUN", shown=Trusting)
+def command(run: str, out: str, shown: Printed, **options: Unpack[DeliverOptions]) -> None:
+    door.show(deliver(run, out, **options), shown, lambda document, _: print_delivery(document))
+
+
+def print_delivery(document: DeliverDocument, *, err: bool = False) -> None:
+    """Prints what was delivered, what is doubtful about it, and how to try it."""
+    for line in describe_delivery(document):
+        click.echo(line, err=err)
+
+
+def describe_delivery(document: DeliverDocument) -> Iterator[str]:
+    """What was delivered, what is doubtful about it, and how to try it."""
+    checked = "it answers like the row" if document.checked else "NOT checked"
+    yield f"{document.bundle}: {document.row}, {count_of(len(document.files), 'files')}; {checked}"
+    yield from (f"  {clean_text(note)}" for note in document.notes)
+    yield f"Try it: {shlex.join(['python', str(Path(document.bundle) / 'predict.py'), '--check'])}"
+
+
+def deliver_row(
+    root: Path,
+    out: Path,
+    *,
+    row: str | None = None,
+    forms: Sequence[str] = (),
+    force: bool = False,
+    reporter: Reporter,
+) -> DeliverDocument:
+    """Writes a row of the run in `root` as a bundle at `out`, and has the bundle compare its answers with the row's.
+
+    Args:
+        root: folder of a run.
+        out: folder of the bundle; made, and left as it was if anything goes wrong.
+        row: id; None: the row that the run recommends, or that a search says to take.
+        forms: what to write beside the bundle itself, of `servers.FORMS`.
+        force: hand the bundle over even if it does not pass its own check here.
+
+    Raises:
+        UsageError: there is no such row, none is recommended, the row cannot be delivered, or `out` holds something.
+        ArtifactError: the row's files are gone, were changed or cannot be put into a bundle; or its check fails.
+    """
+    check_forms(forms)
+    record, results = read_results(root)
+    document = describe_stored(record, results)
+    result, described = choose_row(document, results, row)
+    stored = open_stored(RunFolder(root).row_path(result.id))
+    with open_stage(out) as stage:
+        reporter.step(f"{result.id}: writing the bundle")
+        bundle = write_bundle(stage, RunFolder(root), stored, described, record.request)
+        add_forms(stage, bundle, forms)
+        bundle = seal(stage, bundle)
+        reporter.step(f"{result.id}: checking the bundle")
+        reason = check_bundle(stage, bundle, force=force)
+        verify_copy(stage, bundle)
+    doubts = [format_caveat(caveat) for caveat in bundle.caveats]
+    if bundle.figures.validity != "valid":
+        doubts.insert(0, f"its absolute times are {bundle.figures.validity}")
+    if described.ratio_validity == "not_given":
+        doubts.insert(0, f"no ratio: {described.ratio_reason}")
+    if bundle.figures.outputs_agree is False:
+        doubts.insert(0, "the row's outputs do not agree with the reference of its run")
+    return DeliverDocument(
+        bundle=str(out),
+        row=result.id,
+        files=("bundle.json", *(file.path for file in bundle.files)),
+        checked=reason is None,
+        notes=(*([reason] if reason else []), *format_missing(document), *doubts),
+    )
+
+
+def choose_row(document: RunDocument, results: Sequence[Result], row: str | None) -> tuple[Result, Row]:
+    """The row with this id, or the recommended one; it can be delivered.
+
+    Raises:
+        UsageError: there is none, or it cannot.
+    """
+    by_id = {result.id: result for result in results}
+    if row is None and document.recommended is None and document.recommended_by == "search":
+        raise UsageError(NO_WINNER)
+    if row is None and document.recommended is None:
+        raise UsageError(
+            "the run recommends no configuration: none was measured that keeps the limits. Read its report, then name "
+            f"one with `enginebench deliver RUN --row ID`: {', '.join(shorten_ids(document.rows).values())}"
+        )
+    wanted = row if row is not None else str(document.recommended and document.recommended.id)
+    short = shorten_ids(document.rows)
+    fits = find_rows(wanted, results)
+    if len(fits) > 1:
+        raise UsageError(
+            f"--row {wanted} fits {len(fits)} rows; expected one of {', '.join(short[one] for one in fits)}"
+        )
+    if not fits:
+        names = [*short.values()]
+        near = difflib.get_close_matches(wanted, names, n=3) or names
+        raise UsageError(f"the run has no row {wanted!r}; expected the id of a row, as {', '.join(near)}")
+    found = by_id[fits[0]]
+    if reason := explain_refusal(found):
+        raise UsageError(f"{reason}. Name another row with --row")
+    return found, next(line for line in document.rows if line.id == found.id)
+
+
+def write_bundle(stage: Path, folder: RunFolder, stored: Stored, row: Row, request: RunRequest) -> Bundle:
+    """Every file of the bundle, and the document over them."""
+    result, contents = stored.result, choose_contents(stored.spec)
+    versions = result.machine.versions if result.machine else {}
+    runtime = find_versions(contents.runtime, versions)
+    if not runtime:
+        raise ArtifactError(f"the row {result.id} does not say which {contents.runtime[0]} was measured; run it again")
+    found = find_module(stored.chain[-1]) if stored.chain[-1].kind == "torch" else None
+    requirements = runtime | find_versions(contents.others, versions) | (found.packages if found else {})
+    artifact = (write_weights if found else copy_model)(stage, stored.chain[-1])
+    copy_engine(stage, contents)
+    if found and found.source and found.module.file:
+        write_atomic(stage / found.module.file, found.source.read_bytes())
+    requirements |= write_preprocess(stage, result.model, request.input_size, versions)
+    write_atomic(stage / "requirements.txt", format_requirements(requirements).encode())
+    write_row_check(stage, folder, stored, given=request.inputs is not None)
+    bundle = describe_bundle(stored, row, contents, artifact, runtime, requirements)
+    return seal(stage, replace(bundle, module=found.module if found else None))
+
+
+def write_row_check(stage: Path, folder: RunFolder, stored: Stored, *, given: bool) -> None:
+    """Writes `check.npz`: the check inputs of the run, given or made again from their seed, and the row's outputs.
+
+    Raises:
+        ParseError: the outputs are gone or damaged.
+        ArtifactError: inputs were given to the run, and are gone.
+    """
+    result, spec, specs = stored.result, stored.spec, stored.chain[-1].inputs
+    outputs, calls = load_answers(folder.find_outputs(result.id))
+    samples = find_samples(folder.artifacts)
+    if samples is not None:
+        feeds, outputs = join_given(read_samples(samples), outputs, specs, spec.batch)
+    elif given:
+        raise ArtifactError(
+            f"{folder.artifacts / SAMPLES} is gone: the inputs that the run was given, without which nothing says "
+            "whether a bundle answers as its row did. Run it again"
+        )
+    else:
+        count = calls or -(-CHECK_SAMPLES // spec.batch)
+        feeds = [*sample_feeds(specs, result.model, spec.batch, result.measure.seed, count)]
+    write_check(stage, feeds, outputs, {output.name: len(output.shape) for output in stored.chain[-1].outputs})
+
+
+def join_given(
+    entries: Sequence[Feeds], outputs: Mapping[str, Array], specs: Sequence[TensorSpec], batch: int
+) -> tuple[list[Feeds], dict[str, Array]]:
+    """(calls, their outputs) of a row whose outputs are one for each given entry; of the calls that have one shape."""
+    entries = entries[: min(map(len, outputs.values()))]
+    step = find_batch(specs, batch)
+    groups = group_samples(entries, step, specs)
+    shapes = [[entries[group[0]][spec.name].shape for spec in specs] for group in groups]
+    alike = [group for group, own in zip(groups, shapes, strict=True) if own == shapes[0]]
+    feeds: list[Feeds] = [join_samples([entries[i] for i in group], specs, step) for group in alike]
+    places = [group[i % len(group)] for group in alike for i in range(step)]
+    return feeds, {name: array[places] for name, array in outputs.items()}
+
+
+def write_preprocess(stage: Path, model: str, input_size: int | None, versions: Mapping[str, str]) -> dict[str, str]:
+    """Writes how pictures become inputs and what the classes are called, where that is known; returns what it needs."""
+    preprocess = preprocess_for(model, input_size)
+    if preprocess is None:
+        return {}
+    write_atomic(stage / "preprocess.json", encode(preprocess, indent=2))
+    copy_preprocess(stage)
+    labels = find_labels(model)
+    if labels:
+        write_atomic(stage / "labels.json", msgspec.json.format(msgspec.json.encode(labels), indent=1))
+    return {"pillow": versions.get("pillow", "")}
+
+
+def describe_bundle(
+    stored: Stored,
+    row: Row,
+    contents: Contents,
+    artifact: Artifact,
+    runtime: dict[str, str],
+    requirements: dict[str, str],
+) -> Bundle:
+    """The document of a bundle but for its files."""
+    result, spec, machine = stored.result, stored.spec, stored.result.machine
+    assert row.p50_ms is not None  # an ok row has samples
+    return Bundle(
+        model=result.model,
+        row=result.id,
+        engine=spec,
+        options=complete_options(spec),
+        precision=result.engine.precision,
+        scope=result.measure.scope,
+        engine_version=result.engine_version,
+        artifact=artifact,
+        chain=tuple(replace(a, path=Path(a.path).name) for a in stored.chain),
+        files=(),
+        environment={k: v for k, v in child_environment(spec.threads).items() if not k.startswith("ENGINEBENCH_")},
+        pinned_cpus=result.measurements[0].pinned_cpus,
+        runtime=runtime,
+        requirements=requirements,
+        instructions=find_instructions(result.engine.precision, machine, spec),
+        gpu=find_gpu(machine, spec.device),
+        limits=default_limits(result.requested_precision),
+        check_seed=result.measure.seed,
+        figures=Figures(**{name: getattr(row, name) for name in Figures.__struct_fields__}),
+        machine_name=name_machine(machine, spec.device),
+        machine=machine,
+        drift=result.drift,
+        scores=result.scores,
+        effective_precision=result.effective_precision,
+        caveats=row.caveats,
+        measured_utc=result.measurements[0].started_utc,
+        made_by={"enginebench": enginebench.__version__},
+    )
+
+
+def find_gpu(machine: Machine | None, device: str) -> str | None:
+    """The name of the GPU that a row ran on; None for the CPU, or where no machine was described."""
+    kind, _, index = device.partition(":")
+    if kind != "cuda" or machine is None:
+        return None
+    return next((gpu.name for gpu in machine.gpus if gpu.index == int(index or 0)), None)
+
+
+def name_machine(machine: Machine | None, device: str) -> str:
+    """The processor that a row ran on, in words."""
+    if machine is None:
+        return "an unknown machine"
+    return find_gpu(machine, device) or f"{machine.cpu_model}, {machine.cores_physical} cores"
+
+
+def _find_fault(done: subprocess.CompletedProcess[str]) -> str:
+    """What failed: the outputs that are not those of the row, else the last line of the error."""
+    broken = [line for line in done.stdout.splitlines() if "NOT within" in line]
+    last = (done.stderr.strip() or done.stdout.strip()).splitlines()[-1:] or ["no word"]
+    return "; ".join(broken) or last[0]
+
+
+def check_bundle(stage: Path, bundle: Bundle, *, force: bool) -> str | None:
+    """None if the bundle's own program gives the row's outputs; else why it was not asked, or what it said.
+
+    Raises:
+        ArtifactError: it answered otherwise, or failed, and `force` is false.
+    """
+    here = find_installed(bundle.engine.backend)
+    if not here.available:
+        return f"not checked: {here.reason}. Where the engine is: python predict.py --check"
+    command = [sys.executable, "predict.py", "--check", *(["--force"] if force else [])]
+    variables = {**os.environ, "PYTHONDONTWRITEBYTECODE": "1"}
+    try:
+        done = subprocess.run(
+            command, cwd=stage, env=variables, capture_output=True, text=True, timeout=CHECK_TIMEOUT_S, check=False
+        )
+    except subprocess.TimeoutExpired as error:
+        raise ArtifactError(f"the bundle of {bundle.row} did not answer within {CHECK_TIMEOUT_S:g} s") from error
+    if done.returncode == 0:
+        return None
+    reason = f"the bundle of {bundle.row} does not pass its own check here: {_find_fault(done)}"
+    if force:
+        return reason
+    raise ArtifactError(f"{reason}. Deliver where the row was measured, or hand it over all the same with --force")

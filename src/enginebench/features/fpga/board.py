@@ -1,0 +1,191 @@
+"""The simulated board behind the engine `fpga-sim`: answers by compiled simulation, times by cycles, Fmax and link."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import msgspec
+import numpy as np
+from msgspec import Struct
+
+from enginebench.core.errors import ParseError, UsageError
+from enginebench.core.records import TensorSpec
+from enginebench.features.fpga.compiled import CompiledDevice, compile_rtlil, convert_rtlil
+from enginebench.features.fpga.frames import BANKS, FRAME_BYTES
+from enginebench.features.fpga.gateware.device import Device, check_design
+from enginebench.features.fpga.latency import FIXED_CYCLES
+from enginebench.features.fpga.links import Link, parse_link
+from enginebench.features.fpga.network import Network
+from enginebench.features.fpga.onnx_reader import read_network
+from enginebench.features.fpga.simulation import CHUNK, DesignOptions, run_chunk
+from enginebench.features.fpga.synth import Part, find_part
+
+if TYPE_CHECKING:
+    from enginebench.core.protocols import Array
+    from enginebench.core.records import Artifact
+
+SPEEDS_FILE = Path(__file__).parent / "data" / "fmax.json"
+# In simulation the line only carries bytes; four cycles a bit sample each in its middle.
+DIVISOR = 4
+
+
+class Speed(Struct, frozen=True, kw_only=True):
+    """How fast one design ran on one part: median of the seeds, after routing."""
+
+    part: str
+    lanes: int
+    multiplier_bits: int
+    fmax_mhz: float
+    seeds_mhz: tuple[float, ...]
+
+
+class SpeedTable(Struct, frozen=True, kw_only=True):
+    """What `benchmarks/fpga.py` found by place and route."""
+
+    schema: str = "enginebench.features.fpga.fmax/1"
+    network: str
+    tools: dict[str, str]
+    speeds: tuple[Speed, ...]
+
+
+class Board:
+    """One network on one part behind one link. What the engine `fpga-sim` runs.
+
+    Args:
+        lanes: products per clock cycle.
+        link: between host and device.
+        cache_dir: where compiled designs are kept.
+    """
+
+    def __init__(self, network: Network, part: Part, lanes: int, clock_mhz: float, link: Link, cache_dir: Path) -> None:
+        self._network, self._link, self.clock_mhz = network, link, clock_mhz
+        self._options = DesignOptions(lanes=lanes, divisor=DIVISOR, split=part.split)
+        rtlil = convert_rtlil(Device(network, lanes, DIVISOR, part.split))
+        self.design_sha256 = hashlib.sha256(rtlil.encode()).hexdigest()
+        self.description = f"{part.name}, {lanes} lanes, {clock_mhz:.4g} MHz, {link.name}"
+        self._device = CompiledDevice(compile_rtlil(rtlil, cache_dir))
+        self._sent = 0
+
+    @property
+    def inputs(self) -> tuple[TensorSpec, ...]:
+        """As in the quantized file."""
+        shape = self._network.input_shape or ("batch", self._network.inputs)
+        return (TensorSpec(name=self._network.input_name, dtype="float32", shape=shape),)
+
+    @property
+    def outputs(self) -> tuple[TensorSpec, ...]:
+        """As in the quantized file."""
+        shape = self._network.output_shape or ("batch", self._network.outputs)
+        return (TensorSpec(name=self._network.output_name, dtype="float32", shape=shape),)
+
+    def infer(self, inputs: Array) -> tuple[Array, list[int]]:
+        """(real outputs [n, outputs], cycles of the engine for each), through UART and protocol.
+
+        Raises:
+            FeedError: an input has another size.
+            MeasurementError: the device gave a wrong answer, or none.
+        """
+        rows = self._network.encode(inputs.astype(np.float32))
+        answers, cycles = [], []
+        for first in range(0, len(rows), CHUNK):
+            found, _, busy = run_chunk(
+                self._network, self._options, rows[first : first + CHUNK], self._sent, self._device.run
+            )
+            self._sent += len(found)
+            answers.append(found)
+            cycles += busy
+        return self._network.decode(np.concatenate(answers)), cycles
+
+    def model_ns(self, cycles: int) -> tuple[int, int, int]:
+        """Nanoseconds of (copy in, compute, copy back); the fixed cycles of the protocol count as compute."""
+        answer = FRAME_BYTES + self._network.outputs * self._network.answer_bytes
+        copy_in = float(self._link.transfer_s(FRAME_BYTES + self._network.inputs))
+        copy_back = float(self._link.transfer_s(answer, answer=True))
+        compute = (cycles + FIXED_CYCLES) / (self.clock_mhz * 1e6)
+        return round(copy_in * 1e9), round(compute * 1e9), round(copy_back * 1e9)
+
+    def model_interval_ns(self, cycles: int) -> int:
+        """Nanoseconds between answers when calls overlap: the slowest stage, or half a call, since a bank is taken
+        from its first byte in to its last byte out and there are two of them.
+
+        The timer of a USB-serial adapter delays answers and does not thin them out.
+        """
+        terms = list(self.model_ns(cycles))
+        terms[2] -= round(self._link.answer_latency_s * 1e9)
+        shared = [terms[0] + terms[2]] if self._link.half_duplex else []
+        return max(*terms, *shared, -(-sum(terms) // BANKS))
+
+    def close(self) -> None:
+        """Ends the simulation; may be called twice."""
+        self._device.close()
+
+
+def make_board(artifact: Artifact, options: Mapping[str, str], cache_dir: Path) -> Board:
+    """The board for a quantized ONNX artifact. What the engine `fpga-sim` is handed.
+
+    Args:
+        artifact: its path is the ONNX file.
+        options: part, lanes, multiplier_bits, link, and clock_mhz, where "" means the Fmax that was found for it.
+        cache_dir: where compiled designs are kept.
+
+    Raises:
+        UsageError: an option is not a number or out of range, or no Fmax is known for it.
+        ModelError: the file is not a chain of quantized linear layers.
+        MissingDependency: a tool of the simulation is not installed.
+    """
+    part = find_part(options["part"])
+    lanes, bits = (_read_count(options, key) for key in ("lanes", "multiplier_bits"))
+    given = options["clock_mhz"]
+    clock_mhz = find_speed(part.name, lanes, bits) if given == "" else _read_clock(given)
+    network = read_network(Path(artifact.path), bits)
+    check_design(network, lanes, DIVISOR)
+    return Board(network, part, lanes, clock_mhz, parse_link(options["link"]), cache_dir)
+
+
+def find_speed(part: str, lanes: int, multiplier_bits: int) -> float:
+    """The median Fmax in MHz that place and route gave for the digits network.
+
+    Raises:
+        UsageError: this combination was not tried; lists those that were.
+    """
+    speeds = read_speeds().speeds
+    for speed in speeds:
+        if (speed.part, speed.lanes, speed.multiplier_bits) == (part, lanes, multiplier_bits):
+            return speed.fmax_mhz
+    known = ", ".join(f"{s.part}/{s.lanes}/{s.multiplier_bits}" for s in speeds)
+    raise UsageError(
+        f"no Fmax is known for part {part} with {lanes} lanes and a multiplier of {multiplier_bits} bits; give "
+        f"clock_mhz=..., as enginebench fpga synth finds it. Known (part/lanes/bits): {known}"
+    )
+
+
+def read_speeds() -> SpeedTable:
+    """The table in the package.
+
+    Raises:
+        ParseError: the installation is damaged.
+    """
+    try:
+        return msgspec.json.decode(SPEEDS_FILE.read_bytes(), type=SpeedTable)
+    except (OSError, msgspec.DecodeError) as error:
+        raise ParseError(SPEEDS_FILE, "", str(error), "the packaged speeds", "Install enginebench again") from error
+
+
+def _read_count(options: Mapping[str, str], key: str) -> int:
+    try:
+        return int(options[key])
+    except ValueError as error:
+        raise UsageError(f"option {key}={options[key]!r} of engine fpga-sim must be a whole number") from error
+
+
+def _read_clock(text: str) -> float:
+    try:
+        clock = float(text)
+    except ValueError:
+        clock = 0.0
+    if not 0 < clock < 1e4:
+        raise UsageError(f"option clock_mhz={text!r} of engine fpga-sim must be a number of MHz above zero")
+    return clock

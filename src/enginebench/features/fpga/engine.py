@@ -1,0 +1,241 @@
+"""`fpga-sim`: an INT8 network on a simulated FPGA board. Its answers are real; its times are modelled and say so."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Protocol
+
+from msgspec.structs import replace
+
+from enginebench import __version__
+from enginebench.engines.request import check_request, explain_closed, explain_unbound, read_options
+from enginebench.engines.simulated import FPGA_SIM
+from enginebench.core.caveats import make_caveat
+from enginebench.core.engine_api import Closing
+from enginebench.core.errors import BackendUnavailable, EngineBenchError
+from enginebench.core.feeds import check_feeds, random_feeds
+from enginebench.core.records import (
+    Artifact,
+    ArtifactKind,
+    Availability,
+    Block,
+    Caveat,
+    EngineSpec,
+    Measurement,
+    MeasureSpec,
+    Precision,
+    TensorSpec,
+)
+
+if TYPE_CHECKING:
+    from enginebench.core.protocols import Array, Feeds, RunCall
+
+NAME, OPTIONS = FPGA_SIM.name, FPGA_SIM.options
+KINDS: tuple[ArtifactKind, ...] = ("onnx", "design")
+PRECISIONS: tuple[Precision, ...] = ("int8",)
+# Enough for a 99th percentile (architecture: at least 368 samples); each is an inference through the simulated UART.
+INFERENCES = 400
+
+
+class SimulatedBoard(Protocol):
+    """An accelerator that exists in simulation: real answers, counted cycles, a modelled time."""
+
+    @property
+    def design_sha256(self) -> str: ...
+
+    @property
+    def inputs(self) -> tuple[TensorSpec, ...]: ...
+
+    @property
+    def outputs(self) -> tuple[TensorSpec, ...]: ...
+
+    @property
+    def description(self) -> str: ...
+
+    def infer(self, inputs: Array) -> tuple[Array, list[int]]:
+        """(outputs [n, ...], cycles of each inference) for inputs [n, ...]."""
+
+    def model_ns(self, cycles: int) -> tuple[int, int, int]:
+        """Nanoseconds of (copy in, compute, copy back) of an inference with so many cycles."""
+
+    def model_interval_ns(self, cycles: int) -> int:
+        """Nanoseconds between answers when copies and compute overlap."""
+
+    def close(self) -> None: ...
+
+
+class BoardMaker(Protocol):
+    """Puts the network of an artifact on a simulated board; `workflow` hands it to `fpga-sim`.
+
+    `options` are those of the engine, defaults filled in; `cache_dir` keeps what was compiled.
+    """
+
+    def __call__(self, artifact: Artifact, options: Mapping[str, str], cache_dir: Path) -> SimulatedBoard: ...
+
+
+class FpgaSimBackend:
+    """Quantized ONNX artifacts on a simulated board.
+
+    Args:
+        make_board: puts a network on a board; handed in, since no engine imports the designs.
+        cache_dir: where compiled designs are kept.
+    """
+
+    name = NAME
+
+    def __init__(self, make_board: BoardMaker | None, cache_dir: Path | None) -> None:
+        self._make_board = make_board
+        self._cache_dir = cache_dir
+
+    def probe(self) -> Availability:
+        """Available where a maker of boards was handed in. Whether its tools are there shows when it is built."""
+        ready = self._make_board is not None
+        return Availability(
+            engine=NAME,
+            available=ready,
+            version=__version__,
+            devices=("cpu",) if ready else (),
+            reason=None if ready else "the designs were not handed in; use enginebench run",
+        )
+
+    def build(self, artifact: Artifact, spec: EngineSpec, out_dir: Path) -> Artifact:
+        """The design that computes the artifact's network, compiled for simulation.
+
+        Raises:
+            BackendUnavailable: another precision, batch or device than it has.
+            ModelError: the graph is not a chain of quantized linear layers.
+        """
+        options = self._check(artifact, spec)
+        cache_dir = self._cache_dir or out_dir / "cache"
+        board = self._open(artifact, options, cache_dir)
+        board.close()
+        return replace(
+            artifact,
+            kind="design",
+            sha256=board.design_sha256,
+            parent_sha256=artifact.sha256,
+            precision="int8",
+            made_by={**artifact.made_by, "enginebench": __version__},
+            caveats=(*artifact.caveats, explain_model(board)),
+        )
+
+    def load(self, artifact: Artifact, spec: EngineSpec) -> FpgaSimEngine:
+        """The simulated device as an engine: what it answers is what the hardware would."""
+        options = self._check(artifact, spec)
+        return FpgaSimEngine(self._open(artifact, options, self._find_cache(artifact)))
+
+    def measure(self, artifact: Artifact, spec: EngineSpec, measure: MeasureSpec) -> Measurement:
+        """Latencies of seeded random inputs: cycles that the device counted, at its clock, plus its link.
+
+        Scope does not matter here: the copies over the link belong to every answer of this device, and are also told
+        apart in `h2d_ns` and `d2h_ns`; `device_ns` is compute alone.
+        """
+        options = self._check(artifact, spec)
+        board = self._open(artifact, options, self._find_cache(artifact))
+        count = measure.iters or INFERENCES
+        try:
+            feeds = random_feeds(board.inputs, count, measure.seed)
+            _, cycles = board.infer(feeds[board.inputs[0].name])
+            return make_measurement(board, cycles)
+        finally:
+            board.close()
+
+    def _check(self, artifact: Artifact, spec: EngineSpec) -> dict[str, str]:
+        check_request(artifact, spec, KINDS, PRECISIONS)
+        if spec.batch != 1:
+            raise BackendUnavailable(
+                f"engine {NAME} answers one input per request, not a batch of {spec.batch}; use --batch 1"
+            )
+        return read_options(spec, OPTIONS)
+
+    def _open(self, artifact: Artifact, options: Mapping[str, str], cache_dir: Path) -> SimulatedBoard:
+        if self._make_board is None:
+            raise BackendUnavailable(f"engine {NAME} was opened without the designs; use enginebench run")
+        try:
+            return self._make_board(artifact, options, cache_dir)
+        except ImportError as error:
+            raise BackendUnavailable(
+                f'engine {NAME}: {error}. To add what it needs: pip install "enginebench[fpga]"'
+            ) from error
+
+    def _find_cache(self, artifact: Artifact) -> Path:
+        return self._cache_dir or Path(artifact.path).parent / "cache"
+
+
+def create_backend(cache_dir: Path | None, make_board: BoardMaker | None = None) -> FpgaSimBackend:
+    """The backend, for boards of this maker."""
+    return FpgaSimBackend(make_board, cache_dir)
+
+
+def explain_model(board: SimulatedBoard) -> Caveat:
+    """The caveat of every row of this engine."""
+    return make_caveat("modelled", board=board.description)
+
+
+def make_measurement(board: SimulatedBoard, cycles: list[int]) -> Measurement:
+    """The measurement of inferences that took so many cycles each."""
+    terms = [board.model_ns(count) for count in cycles]
+    latencies = [sum(term) for term in terms]
+    return Measurement(
+        clock="modelled",
+        latency_ns=latencies,
+        blocks=(Block(start=0, stop=len(latencies), duration_ns=sum(latencies)),),
+        stop_rule="iterations",
+        device_ns=[compute for _, compute, _ in terms],
+        h2d_ns=[copy_in for copy_in, _, _ in terms],
+        d2h_ns=[copy_back for _, _, copy_back in terms],
+        throughput_pipelined_per_s=1e9 / max(board.model_interval_ns(count) for count in cycles),
+        caveats=(explain_model(board),),
+    )
+
+
+class FpgaSimEngine(Closing):
+    """The device as an engine; `run` simulates it, which says nothing about its speed."""
+
+    def __init__(self, board: SimulatedBoard) -> None:
+        self.inputs: tuple[TensorSpec, ...] = board.inputs
+        self.outputs: tuple[TensorSpec, ...] = board.outputs
+        self._board: SimulatedBoard | None = board
+        self._bound: Array | None = None
+        self._answer: Array | None = None
+
+    def bind(self, feeds: Feeds) -> None:
+        """Copies the array in."""
+        self._check_open()
+        check_feeds(self.inputs, feeds)
+        self._bound = feeds[self.inputs[0].name].copy()
+
+    @property
+    def run(self) -> RunCall:
+        """The simulation of the bound inputs, one request each."""
+        self._check_open()
+        if self._bound is None:
+            raise explain_unbound(NAME)
+        return self._run
+
+    def fetch(self) -> dict[str, Array]:
+        """A copy of the answer of the last run."""
+        self._check_open()
+        if self._answer is None:
+            raise explain_unbound(NAME)
+        return {self.outputs[0].name: self._answer.copy()}
+
+    def effective_precision(self) -> dict[str, float]:
+        """All products of the design are of bytes: it has no other multipliers but the requantizer's."""
+        return {"int8": 1.0}
+
+    def close(self) -> None:
+        """Ends the simulation; may be called twice."""
+        if self._board is not None:
+            self._board.close()
+        self._board, self._bound, self._answer = None, None, None
+
+    def _check_open(self) -> None:
+        if self._board is None:
+            raise explain_closed(NAME)
+
+    def _run(self) -> None:
+        if self._board is None or self._bound is None:
+            raise EngineBenchError(f"the engine {NAME} has nothing to run")
+        self._answer, _ = self._board.infer(self._bound)

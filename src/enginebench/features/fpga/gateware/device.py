@@ -1,0 +1,308 @@
+"""The device: UART, framed protocol, and the engine between them, with two banks so that copies and compute overlap."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from amaranth import Array, C, Cat, Module, Mux, Signal
+from amaranth.lib import wiring
+from amaranth.lib.crc.catalog import CRC16_IBM_3740
+from amaranth.lib.fifo import SyncFIFOBuffered
+from amaranth.lib.wiring import In, Out
+
+from enginebench.core.errors import UsageError
+from enginebench.features.fpga.frames import (
+    ANSWER_START,
+    BANKS,
+    CYCLES_FORMAT,
+    INFO_FORMAT,
+    LARGEST_PAYLOAD,
+    PROTOCOL_VERSION,
+    REQUEST_START,
+    Command,
+    Status,
+)
+from enginebench.features.fpga.gateware.engine import Engine, check_lanes
+from enginebench.features.fpga.gateware.uart import FRAME_BITS, Receiver, Transmitter, check_divisor
+from enginebench.features.fpga.network import Network
+
+# Answers that may wait to be sent: two inferences and a few short ones.
+QUEUE_DEPTH = 4
+# A frame that pauses for this many byte times is given up. A full-speed USB adapter sends 64 bytes in each millisecond,
+# so a frame may pause for one: 64 byte times are 0.2 ms at 3 Mbaud and 5.6 ms at 115200 baud, hence the cycles, too.
+TIMEOUT_BYTES = 64
+TIMEOUT_CYCLES = 1 << 15  # 2.7 ms at 12 MHz
+
+
+class Device(wiring.Component):
+    """The whole design: pins `rx` and `tx`. `computing` is high while the engine works.
+
+    Args:
+        lanes: products per clock cycle.
+        divisor: clock cycles per bit.
+        split: as for `Engine`.
+        timeout_cycles: pause after which an unfinished frame is given up.
+    """
+
+    def __init__(
+        self, network: Network, lanes: int, divisor: int, split: int = 0, timeout_cycles: int | None = None
+    ) -> None:
+        check_design(network, lanes, divisor)
+        self.network, self.lanes, self.divisor = network, lanes, divisor
+        self.split = split
+        self.timeout_cycles = timeout_cycles or max(TIMEOUT_CYCLES, TIMEOUT_BYTES * FRAME_BITS * divisor)
+        super().__init__({"rx": In(1, init=1), "tx": Out(1, init=1), "computing": Out(1)})
+
+    def elaborate(self, platform: Any) -> Module:
+        m = Module()
+        m.submodules.engine = engine = Engine(self.network, self.lanes, self.split)
+        m.submodules.receiver = receiver = Receiver(self.divisor)
+        m.submodules.transmitter = transmitter = Transmitter(self.divisor)
+        m.submodules.queue = queue = SyncFIFOBuffered(width=3 + 3 + 8 + 8 + 1, depth=QUEUE_DEPTH)
+        m.d.comb += [receiver.line.eq(self.rx), self.tx.eq(transmitter.line), self.computing.eq(engine.busy)]
+        taken, waiting, ready = (Signal(BANKS, name=name) for name in ("taken", "waiting", "ready"))
+        next_bank, dropped = Signal(), Signal(16)
+        self._add_parser(m, receiver, engine, queue, taken, waiting, next_bank, dropped)
+        self._add_scheduler(m, engine, waiting, ready, next_bank)
+        self._add_answers(m, transmitter, engine, queue, taken, ready, dropped)
+        return m
+
+    def _add_parser(
+        self,
+        m: Module,
+        receiver: Receiver,
+        engine: Engine,
+        queue: SyncFIFOBuffered,
+        taken: Signal,
+        waiting: Signal,
+        next_bank: Signal,
+        dropped: Signal,
+    ) -> None:
+        """Bytes into requests, requests into the queue of answers; payloads go straight into the next bank."""
+        m.submodules.request_crc = crc = CRC16_IBM_3740(8).create()
+        command, sequence, length = Signal(8), Signal(8), Signal(8)
+        index, blocked, pause = Signal(8), Signal(), Signal(range(self.timeout_cycles + 1))
+        status = Signal(3)
+        capacity = self.network.inputs
+        fits = Array([C(0), length <= capacity, length == capacity, length == 0, length == 0])
+        known = (command >= Command.ECHO) & (command <= Command.CYCLES)
+        uses_bank = (command == Command.ECHO) | (command == Command.INFER)
+        m.d.comb += [
+            crc.data.eq(receiver.data),
+            engine.write_addr.eq(Cat(index[: engine.input_bits], next_bank)),
+            engine.write_data.eq(receiver.data),
+        ]
+        m.d.sync += pause.eq(Mux(receiver.busy, 0, pause + 1))
+
+        def expect_byte() -> None:
+            # A broken byte or a pause ends an unfinished frame: what comes next may be the start of a good one.
+            m.d.comb += crc.valid.eq(receiver.valid)
+            with m.If(receiver.error | (pause == self.timeout_cycles)):
+                m.d.sync += dropped.eq(dropped + 1)
+                m.next = "start"
+
+        with m.FSM():
+            with m.State("start"):
+                m.d.comb += crc.start.eq(1)
+                m.d.sync += pause.eq(0)
+                with m.If(receiver.valid & (receiver.data == REQUEST_START)):
+                    m.next = "command"
+            with m.State("command"):
+                expect_byte()
+                with m.If(receiver.valid):
+                    m.d.sync += command.eq(receiver.data)
+                    m.next = "sequence"
+            with m.State("sequence"):
+                expect_byte()
+                with m.If(receiver.valid):
+                    m.d.sync += sequence.eq(receiver.data)
+                    m.next = "length"
+            with m.State("length"):
+                expect_byte()
+                with m.If(receiver.valid):
+                    m.d.sync += [length.eq(receiver.data), index.eq(0), blocked.eq(taken.bit_select(next_bank, 1))]
+                    m.next = "payload"
+                    with m.If(receiver.data == 0):
+                        m.next = "crc_high"
+            with m.State("payload"):
+                expect_byte()
+                with m.If(receiver.valid):
+                    m.d.comb += engine.write_en.eq(~blocked & (index < capacity))
+                    m.d.sync += index.eq(index + 1)
+                    with m.If(index == length - 1):
+                        m.next = "crc_high"
+            with m.State("crc_high"):
+                expect_byte()
+                with m.If(receiver.valid):
+                    m.next = "crc_low"
+            with m.State("crc_low"):
+                expect_byte()
+                with m.If(receiver.valid):
+                    m.next = "judge"
+            with m.State("judge"):
+                with m.If(~crc.match_detected):
+                    m.d.comb += status.eq(Status.BAD_CRC)
+                with m.Elif(~known):
+                    m.d.comb += status.eq(Status.UNKNOWN_COMMAND)
+                with m.Elif(~fits[command[:3]]):
+                    m.d.comb += status.eq(Status.BAD_LENGTH)
+                with m.Elif(uses_bank & blocked):
+                    m.d.comb += status.eq(Status.BUSY)
+                m.d.comb += [
+                    queue.w_en.eq(1),
+                    queue.w_data.eq(Cat(status, command[:3], sequence, length, next_bank)),
+                ]
+                with m.If(~queue.w_rdy):
+                    m.d.sync += dropped.eq(dropped + 1)
+                with m.Elif((status == Status.OK) & uses_bank):
+                    m.d.sync += [next_bank.eq(~next_bank), taken.bit_select(next_bank, 1).eq(1)]
+                    with m.If(command == Command.INFER):
+                        m.d.sync += waiting.bit_select(next_bank, 1).eq(1)
+                m.next = "start"
+
+    @staticmethod
+    def _add_scheduler(m: Module, engine: Engine, waiting: Signal, ready: Signal, next_bank: Signal) -> None:
+        """Starts the engine on the older input that waits: with both banks in use, the one to be written next."""
+        bank = Signal()
+        m.d.comb += [
+            bank.eq(Mux(waiting.bit_select(next_bank, 1), next_bank, ~next_bank)),
+            engine.bank.eq(bank),
+            engine.start.eq((waiting != 0) & ~engine.busy & ~engine.done),
+        ]
+        with m.If(engine.start):
+            m.d.sync += waiting.bit_select(bank, 1).eq(0)
+        with m.If(engine.done):
+            m.d.sync += ready.bit_select(engine.done_bank, 1).eq(1)
+
+    def _add_answers(
+        self,
+        m: Module,
+        transmitter: Transmitter,
+        engine: Engine,
+        queue: SyncFIFOBuffered,
+        taken: Signal,
+        ready: Signal,
+        dropped: Signal,
+    ) -> None:
+        """Queue entries into frames, in the order of their requests."""
+        m.submodules.answer_crc = crc = CRC16_IBM_3740(8).create()
+        entry = queue.r_data
+        status, command = entry[0:3], entry[3:6]
+        sequence, length, bank = entry[6:14], entry[14:22], entry[22]
+        good = status == Status.OK
+        lengths = {
+            Command.ECHO: length,
+            Command.INFER: C(self.network.outputs * self.network.answer_bytes, 8),
+            Command.INFO: C(INFO_FORMAT.size, 8),
+            Command.CYCLES: C(CYCLES_FORMAT.size, 8),
+        }
+        size, index, byte, count = Signal(8), Signal(8), Signal(8), Signal(16)
+        inferred = good & (command == Command.INFER)
+        may_send = queue.r_rdy & (~inferred | ready.bit_select(bank, 1))
+        m.d.comb += size.eq(Mux(good, Array([C(0), *lengths.values(), C(0), C(0), C(0)])[command], 0))
+        out, sent = transmitter.bytes, Signal()
+        m.d.comb += [sent.eq(out.valid & out.ready), crc.data.eq(out.payload)]
+        with m.If(engine.done):
+            m.d.sync += count.eq(count + 1)
+        self._add_payload(m, engine, command, bank, index, byte, dropped, count)
+        last = index == size - 1
+        fetch = Signal()
+        m.d.comb += [engine.peek_en.eq(fetch), engine.answer_en.eq(fetch)]
+        with m.FSM():
+            with m.State("idle"):
+                m.d.comb += [out.payload.eq(ANSWER_START), out.valid.eq(may_send), crc.start.eq(1)]
+                with m.If(sent):
+                    m.next = "status"
+            with m.State("status"):
+                m.d.comb += [out.payload.eq(status), out.valid.eq(1), crc.valid.eq(sent)]
+                with m.If(sent):
+                    m.next = "sequence"
+            with m.State("sequence"):
+                m.d.comb += [out.payload.eq(sequence), out.valid.eq(1), crc.valid.eq(sent)]
+                with m.If(sent):
+                    m.next = "length"
+            with m.State("length"):
+                m.d.comb += [out.payload.eq(size), out.valid.eq(1), crc.valid.eq(sent)]
+                m.d.sync += index.eq(0)
+                with m.If(sent):
+                    m.next = "fetch"
+                    with m.If(size == 0):
+                        m.next = "crc_high"
+            with m.State("fetch"):
+                m.d.comb += fetch.eq(1)
+                m.next = "payload"
+            with m.State("payload"):
+                m.d.comb += [out.payload.eq(byte), out.valid.eq(1), crc.valid.eq(sent)]
+                with m.If(sent):
+                    m.d.sync += index.eq(index + 1)
+                    m.next = "fetch"
+                    with m.If(last):
+                        m.next = "crc_high"
+            with m.State("crc_high"):
+                m.d.comb += [out.payload.eq(crc.crc[8:]), out.valid.eq(1)]
+                with m.If(sent):
+                    m.next = "crc_low"
+            with m.State("crc_low"):
+                m.d.comb += [out.payload.eq(crc.crc[:8]), out.valid.eq(1)]
+                with m.If(sent):
+                    m.d.comb += queue.r_en.eq(1)
+                    with m.If(good & ((command == Command.INFER) | (command == Command.ECHO))):
+                        m.d.sync += [taken.bit_select(bank, 1).eq(0), ready.bit_select(bank, 1).eq(0)]
+                    m.next = "idle"
+
+    def _add_payload(
+        self,
+        m: Module,
+        engine: Engine,
+        command: Any,
+        bank: Any,
+        index: Signal,
+        byte: Signal,
+        dropped: Signal,
+        count: Signal,
+    ) -> None:
+        """The byte of the answer at `index`, one cycle after it was fetched."""
+        network = self.network
+        fixed = INFO_FORMAT.pack(
+            PROTOCOL_VERSION,
+            self.lanes,
+            network.inputs,
+            network.outputs,
+            network.answer_bytes,
+            len(network.layers),
+            self.divisor,
+            network.checksum,
+            0,
+        )
+        info = Cat(C(int.from_bytes(fixed[:-2], "little"), 8 * len(fixed) - 16), dropped)
+        counters = Cat(engine.cycles, C(0, 32 - len(engine.cycles)), count, C(0, 16))
+        word_bits = network.answer_bytes.bit_length() - 1  # 0 for bytes, 2 for words of four
+        m.d.comb += [
+            engine.peek_addr.eq(Cat(index[: engine.input_bits], bank)),
+            engine.answer_addr.eq(Cat(index[word_bits : word_bits + engine.answer_bits], bank)),
+        ]
+        with m.Switch(command):
+            with m.Case(Command.ECHO):
+                m.d.comb += byte.eq(engine.peek_data)
+            with m.Case(Command.INFER):
+                word = engine.answer_data
+                m.d.comb += byte.eq(word.as_unsigned().word_select(index[:word_bits], 8) if word_bits else word)
+            with m.Case(Command.INFO):
+                m.d.comb += byte.eq(info.word_select(index[: (INFO_FORMAT.size - 1).bit_length()], 8))
+            with m.Case(Command.CYCLES):
+                m.d.comb += byte.eq(counters.word_select(index[:3], 8))
+
+
+def check_design(network: Network, lanes: int, divisor: int) -> None:
+    """Checks that such a device is possible. Done before one is made: Amaranth warns about unused designs.
+
+    Raises:
+        UsageError: lanes or divisor are out of range, or inputs or answers are longer than a frame's payload.
+    """
+    check_lanes(lanes)
+    check_divisor(divisor)
+    answer = network.outputs * network.answer_bytes
+    if network.inputs > LARGEST_PAYLOAD or answer > LARGEST_PAYLOAD:
+        raise UsageError(
+            f"{network.inputs} bytes in and {answer} out; a frame carries at most {LARGEST_PAYLOAD} bytes each way"
+        )

@@ -1,0 +1,275 @@
+"""An INT8 network as the gateware runs it: integer weights, biases, multipliers; and its integer reference.
+
+Everything is signed here. An unsigned byte u with zero point z is the signed byte u - 128 with zero point z - 128:
+the same real number, so that one kind of hardware runs every quantized file.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+from msgspec import Struct
+from msgspec.structs import replace
+
+from enginebench.core.errors import FeedError, ModelError, UsageError
+from enginebench.features.fpga.integers import Rounding, requantize, split_scale
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+LOW, HIGH = -128, 127
+# Channels of one network may differ in their shifts by this much: three bits of a shifter. A channel whose scale is
+# more than 2**7 times below the largest keeps fewer bits of its multiplier instead.
+SHIFT_SPREAD = 7
+
+
+class Quantization(Struct, frozen=True, kw_only=True):
+    """How real numbers became bytes: real = (byte - zero_point) * scale. `offset` was taken off an unsigned byte."""
+
+    scale: float
+    zero_point: int
+    offset: int = 0
+
+    def encode(self, values: NDArray[np.float32]) -> NDArray[np.int8]:
+        """The signed bytes of real numbers, as ONNX's QuantizeLinear makes them: ties to even, saturated.
+
+        Raises:
+            FeedError: a value is not a number.
+        """
+        steps = np.rint(np.asarray(values, np.float32) / np.float32(self.scale))
+        if np.isnan(steps).any():
+            raise FeedError("an input is not a number; the network takes finite ones")
+        encoded: NDArray[np.int8] = np.clip(steps + self.zero_point, LOW, HIGH).astype(np.int8)
+        return encoded
+
+    def decode(self, integers: NDArray[np.int8]) -> NDArray[np.float32]:
+        """The real numbers that signed bytes stand for."""
+        return (integers.astype(np.float32) - np.float32(self.zero_point)) * np.float32(self.scale)
+
+
+class Layer(Struct, frozen=True, kw_only=True, eq=False):
+    """One linear layer: y = clamp(round((W x + bias) * multiplier / 2**shift) + zero_point).
+
+    The zero point of the input is folded into `bias`. `quantization` of None: the layer answers W x + bias itself, a
+    32-bit number that is worth `accumulator_scale`.
+    """
+
+    weights: NDArray[np.int8]  # [outputs, inputs]
+    bias: NDArray[np.int64]  # [outputs], fits in 32 bits
+    accumulator_scale: NDArray[np.float64]  # [outputs], real value of one step of the accumulator
+    relu: bool
+    quantization: Quantization | None
+    multiplier: NDArray[np.int64]  # [outputs]
+    shift: NDArray[np.int64]  # [outputs]
+
+    @property
+    def outputs(self) -> int:
+        """Number of outputs."""
+        return int(self.weights.shape[0])
+
+    @property
+    def inputs(self) -> int:
+        """Number of inputs."""
+        return int(self.weights.shape[1])
+
+    @property
+    def zero_point(self) -> int:
+        """Of the answer."""
+        return self.quantization.zero_point if self.quantization else 0
+
+    @property
+    def low(self) -> int:
+        """The smallest answer: the zero point behind a ReLU."""
+        return max(LOW, self.zero_point) if self.relu else LOW
+
+    def accumulate(self, inputs: NDArray[np.integer]) -> NDArray[np.int64]:
+        """W x + bias of int8 [n, inputs], as integers [n, outputs]."""
+        return inputs.astype(np.int64) @ self.weights.astype(np.int64).T + self.bias
+
+    def infer(self, inputs: NDArray[np.integer], rounding: Rounding) -> NDArray[np.int64]:
+        """Answers [n, outputs] of int8 [n, inputs]."""
+        accumulators = self.accumulate(inputs)
+        if self.quantization is None:
+            return np.maximum(accumulators, 0) if self.relu else accumulators
+        return requantize(accumulators, self.multiplier, self.shift, self.zero_point, self.low, HIGH, rounding)
+
+    def bound_sums(self) -> tuple[int, int]:
+        """(lowest, highest) value that any partial sum of products can take, in any order, for any input."""
+        weights = self.weights.astype(np.int64)
+        highest = np.maximum(weights * LOW, weights * HIGH).sum(axis=1)  # no product here is below zero
+        lowest = np.minimum(weights * LOW, weights * HIGH).sum(axis=1)
+        return int(lowest.min(initial=0)), int(highest.max(initial=0))
+
+    def bound_accumulators(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """(lowest, highest) accumulator of each output, bias included, for any input."""
+        weights = self.weights.astype(np.int64)
+        lowest = np.minimum(weights * LOW, weights * HIGH).sum(axis=1) + self.bias
+        highest = np.maximum(weights * LOW, weights * HIGH).sum(axis=1) + self.bias
+        return lowest, highest
+
+
+class Network(Struct, frozen=True, kw_only=True, eq=False):
+    """Linear layers one after the other, ready for the gateware."""
+
+    layers: tuple[Layer, ...]
+    input_quantization: Quantization
+    multiplier_bits: int
+    rounding: Rounding = "half_even"
+    input_name: str = "input"
+    output_name: str = "output"
+    input_shape: tuple[int | str, ...] = ()
+    output_shape: tuple[int | str, ...] = ()
+    notes: tuple[str, ...] = ()
+
+    @property
+    def inputs(self) -> int:
+        """Bytes of one input."""
+        return self.layers[0].inputs
+
+    @property
+    def outputs(self) -> int:
+        """Numbers of one answer."""
+        return self.layers[-1].outputs
+
+    @property
+    def answer_bytes(self) -> int:
+        """Bytes of each number of an answer: 1, or 4 where the last layer is not quantized."""
+        return 1 if self.layers[-1].quantization else 4
+
+    @property
+    def multiply_adds(self) -> int:
+        """Products of one inference."""
+        return sum(layer.weights.size for layer in self.layers)
+
+    @property
+    def checksum(self) -> int:
+        """CRC-32 of everything that decides the answers: the device tells it, so that a driver knows the network."""
+        crc = 0
+        for layer in self.layers:
+            shape = np.array([*layer.weights.shape, layer.relu, layer.zero_point, layer.quantization is None])
+            for array in (shape, layer.weights, layer.bias, layer.multiplier, layer.shift):
+                crc = zlib.crc32(np.ascontiguousarray(array).astype("<i8").tobytes(), crc)
+        return crc
+
+    def infer_bytes(self, inputs: NDArray[np.int8]) -> NDArray[np.int64]:
+        """Answers [n, outputs] of int8 [n, inputs], by the integer reference."""
+        values: NDArray[np.integer] = inputs
+        for layer in self.layers:
+            values = layer.infer(values, self.rounding)
+        return values.astype(np.int64)
+
+    def encode(self, inputs: NDArray[np.float32]) -> NDArray[np.int8]:
+        """The bytes [n, inputs] of real inputs [n, ...].
+
+        Raises:
+            FeedError: the number of values of an input is another one, or one is not a number.
+        """
+        array = np.asarray(inputs, np.float32)
+        if array.ndim < 1 or array.size != len(array) * self.inputs:
+            raise FeedError(f"inputs of shape {array.shape}; expected [n, {self.inputs}]")
+        return self.input_quantization.encode(array.reshape(len(array), self.inputs))
+
+    def decode(self, answers: NDArray[np.integer]) -> NDArray[np.float32]:
+        """The real numbers [n, outputs] of answers."""
+        last = self.layers[-1]
+        if last.quantization is None:
+            return (answers * last.accumulator_scale).astype(np.float32)
+        return last.quantization.decode(answers.astype(np.int8))
+
+    def infer(self, inputs: NDArray[np.float32]) -> NDArray[np.float32]:
+        """Real answers [n, outputs] of real inputs [n, ...], by the integer reference."""
+        return self.decode(self.infer_bytes(self.encode(inputs)))
+
+
+def make_layer(
+    weights: NDArray[np.integer],
+    bias: NDArray[np.floating],
+    weight_scale: NDArray[np.floating],
+    source: Quantization,
+    target: Quantization | None,
+    *,
+    relu: bool,
+) -> Layer:
+    """A layer from what a quantized file holds; multipliers come with `fit_multipliers`.
+
+    Args:
+        weights: signed bytes [outputs, inputs].
+        bias: real numbers [outputs]; rounded to steps of the accumulator.
+        weight_scale: [outputs].
+        source: quantization of the input.
+        target: of the output, or None.
+        relu: whether the answer is cut off at zero.
+
+    Raises:
+        ModelError: a sum can leave 32 bits, or a scale is not positive and finite.
+    """
+    scale = np.asarray(weight_scale, np.float64) * np.float64(source.scale)
+    if not (np.isfinite(scale).all() and (scale > 0).all() and np.isfinite(bias).all()):
+        raise ModelError("a scale or a bias of the network is not a positive, finite number; quantize the model again")
+    folded = np.rint(np.asarray(bias, np.float64) / scale) - source.zero_point * weights.astype(np.int64).sum(axis=1)
+    if np.abs(folded).max(initial=0) >= 1 << 31:
+        raise ModelError("a bias does not fit into 32 bits; its weights are nearly zero: quantize per tensor")
+    outputs = len(weights)
+    layer = Layer(
+        weights=weights.astype(np.int8),
+        bias=folded.astype(np.int64),
+        accumulator_scale=scale,
+        relu=relu,
+        quantization=target,
+        multiplier=np.ones(outputs, np.int64),
+        shift=np.zeros(outputs, np.int64),
+    )
+    lowest, highest = layer.bound_accumulators()
+    if max(-int(lowest.min()), int(highest.max()) + 1) > 1 << 31:
+        raise ModelError("an accumulator can leave 32 bits; the layer has too many inputs")
+    return layer
+
+
+def fit_multipliers(network: Network, bits: int, rounding: Rounding = "half_even") -> Network:
+    """The network with multipliers of another width, or another rounding.
+
+    Args:
+        bits: width of the multiplier as a signed word, 4 to 32.
+
+    Raises:
+        UsageError: the width is out of range.
+        ModelError: a scale has no multiplier.
+    """
+    if not 4 <= bits <= 32:
+        raise UsageError(f"a multiplier of {bits} bits; expected 4 to 32")
+    fitted = [_fit_layer(layer, bits) for layer in network.layers]
+    lowest = min((int(f.shift.min()) for f in fitted if f.quantization), default=0)
+    layers = [_limit_shifts(layer, lowest + SHIFT_SPREAD) for layer in fitted]
+    return replace(network, layers=tuple(layers), multiplier_bits=bits, rounding=rounding)
+
+
+def _fit_layer(layer: Layer, bits: int) -> Layer:
+    if layer.quantization is None:
+        return layer
+    try:
+        pairs = [split_scale(float(s), bits) for s in layer.accumulator_scale / layer.quantization.scale]
+    except UsageError as error:
+        raise ModelError(f"a layer cannot be requantized: {error}") from error
+    multipliers, shifts = np.array(pairs, np.int64).T
+    return replace(layer, multiplier=multipliers, shift=shifts)
+
+
+def _limit_shifts(layer: Layer, most: int) -> Layer:
+    if layer.quantization is None:
+        return layer
+    excess = np.maximum(layer.shift - most, 0)
+    exact = layer.accumulator_scale / layer.quantization.scale * 2.0 ** (layer.shift - excess)
+    multiplier = np.where(excess > 0, np.rint(exact), layer.multiplier).astype(np.int64)
+    return replace(layer, multiplier=multiplier, shift=layer.shift - excess)
+
+
+def count_ideal_cycles(sizes: Sequence[tuple[int, int]], lanes: int) -> int:
+    """Cycles in which `lanes` multipliers can do all products: the sum over layers of ceil(outputs / lanes) * inputs.
+
+    Args:
+        sizes: (inputs, outputs) of each layer.
+    """
+    return sum(-(-outputs // lanes) * inputs for inputs, outputs in sizes)

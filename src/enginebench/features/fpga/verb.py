@@ -1,0 +1,560 @@
+"""`fpga`: an INT8 network behind a UART, simulated, written as Verilog, synthesized, served."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Literal, TypeAlias, TypedDict
+
+import click
+import numpy as np
+from msgspec import Struct
+from msgspec.structs import replace
+
+from enginebench import door
+from enginebench.core.errors import BackendUnavailable, DependencyError, UsageError
+from enginebench.core.records import Artifact, EngineSpec, Recipe
+from enginebench.core.store import write_atomic
+from enginebench.core.text import count_of
+from enginebench.options import Opt, Printed
+from enginebench.features.fpga.boards import require_module
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from enginebench.core.protocols import Engine, Loadable
+    from enginebench.features.fpga.integers import Rounding
+    from enginebench.features.fpga.network import Network
+    from enginebench.features.fpga.serve import PacedDevice
+    from enginebench.features.fpga.simulation import DesignOptions, Simulated, Simulator
+    from enginebench.features.fpga.synth import Synthesis
+
+DEFAULT_MODEL = "digits-mlp"
+# The recipe of ONNX Runtime's INT8 row, so that both run the same file.
+DEFAULT_RECIPE: Recipe = "cpu"
+CALIBRATION_IMAGES = 256
+DEFAULT_CLOCK_MHZ = 12.0  # the oscillator on boards with iCE40 devices
+
+
+class Design(TypedDict, total=False):
+    # Source: gateware/uart.py, LARGEST_DIVISOR; gateware/engine.py, MOST_LANES.
+    lanes: Annotated[int, Opt("Products per clock cycle.", 8, ge=1, le=64)]
+    divisor: Annotated[int, Opt("Clock cycles per bit on the UART.", 12, ge=1, le=65535)]
+    multiplier_bits: Annotated[
+        int,
+        Opt(
+            "Width of the requantizer's multiplier: 32 agrees with ONNX Runtime, 16 is cheaper.",
+            32,
+            ge=4,
+            le=32,
+        ),
+    ]
+
+
+Clock: TypeAlias = Annotated[float, Opt("Clock of the device.", DEFAULT_CLOCK_MHZ, gt=0, le=1e4)]
+
+
+class Simulation(Design, Printed, total=False):
+    n: Annotated[int | None, Opt("Number of inputs. [all 1797 digits]", ge=1)]
+    simulator: Annotated[
+        Literal["compiled", "amaranth"], Opt("compiled is fast; amaranth is Amaranth's own simulator.", "compiled")
+    ]
+    rounding: Annotated[
+        Literal["half_even", "half_away", "half_up", "floor"], Opt("How the requantizer rounds.", "half_even")
+    ]
+    clock_mhz: Clock
+    cache: Annotated[str | None, Opt("Folder that keeps compiled designs.", path="folder")]
+
+
+class VerilogFile(Design, total=False):
+    out: Annotated[str, Opt("The Verilog file.", "device.v", path="file")]
+
+
+class Placement(Design, Printed, total=False):
+    part: Annotated[str, Opt("ice40up5k, ice40hx8k (or hx8k), or ecp5-25k.", required=True)]
+    seeds: Annotated[int, Opt("Number of placements to try.", 3, ge=1, le=100)]
+    out: Annotated[str | None, Opt("Folder for logs and reports. [results/fpga-PART-LANES]", path="folder")]
+
+
+class Board(Design, total=False):
+    clock_mhz: Clock
+
+
+@door.command(None, "[MODEL]", shown=Simulation, name="simulate")
+def _simulate(model: str | None, shown: Simulation) -> None:
+    """Send inputs through the simulated device, UART included, and compare every output.
+
+    Example: enginebench fpga simulate --lanes 16 --n 10
+    """
+    document = simulate_model(
+        model,
+        _make_options(shown),
+        n=shown["n"],
+        multiplier_bits=shown["multiplier_bits"],
+        rounding=shown["rounding"],
+        simulator=shown["simulator"],
+        clock_mhz=shown["clock_mhz"],
+        cache_dir=Path(shown["cache"]) if shown["cache"] else None,
+    )
+    door.show(document, shown, lambda document, _: click.echo("\n".join(describe_simulation(document))))
+
+
+@door.command(None, "[MODEL]", shown=VerilogFile, name="verilog")
+def _verilog(model: str | None, shown: VerilogFile) -> None:
+    """Write the device as Verilog: a module `top` with ports clk, rst, rx, tx and computing.
+
+    Example: enginebench fpga verilog --lanes 16 --out top.v
+    """
+    out = Path(shown["out"])
+    lines = write_verilog(model, _make_options(shown), shown["multiplier_bits"], out)
+    click.echo(f"{out}: {count_of(lines, 'lines')}", err=True)
+
+
+@door.command(None, "[MODEL]", shown=Placement, name="synth")
+def _synth(model: str | None, shown: Placement) -> None:
+    """Synthesize, place and route the device with open-source tools.
+
+    Example: enginebench fpga synth --part ice40up5k --lanes 4
+
+    This takes minutes. Every log is kept.
+    """
+    part, lanes, bits = shown["part"], shown["lanes"], shown["multiplier_bits"]
+    document = synthesize_model(
+        model,
+        part=part,
+        lanes=lanes,
+        divisor=shown["divisor"],
+        multiplier_bits=bits,
+        seeds=shown["seeds"],
+        out_dir=Path(shown["out"] or f"results/fpga-{part}-{lanes}-{bits}"),
+    )
+    door.show(document, shown, lambda document, _: click.echo("\n".join(describe_synthesis(document))))
+
+
+@door.command(None, "[MODEL]", shown=Board, name="serve")
+def _serve(model: str | None, shown: Board) -> None:
+    """Serve a simulated board on a pseudo-terminal until interrupted.
+
+    Example: enginebench fpga serve --divisor 104
+
+    The line runs at its real rate, the clock divided by the divisor.
+    """
+    try:
+        serve_model(model, **shown, on_ready=_announce, stop=lambda: False)
+    except KeyboardInterrupt:
+        click.echo("closed", err=True)
+
+
+def _announce(path: str, baud: float, network: Network) -> None:
+    """Prints the path alone on stdout, for scripts, and the rest on stderr."""
+    click.echo(path)
+    sizes = "-".join(str(n) for n in [network.inputs, *(layer.outputs for layer in network.layers)])
+    click.echo(f"{sizes} network at {baud:.0f} baud; interrupt to end", err=True)
+
+
+def _make_options(shown: Design) -> DesignOptions:
+    from enginebench.features.fpga.simulation import DesignOptions
+
+    return DesignOptions(lanes=shown["lanes"], divisor=shown["divisor"])
+
+
+command = door.group(
+    "fpga",
+    _simulate,
+    _verilog,
+    _synth,
+    _serve,
+    help="""Simulate, synthesize or serve an INT8 network behind a UART.
+
+    Example: enginebench fpga simulate --n 10
+
+    MODEL is digits-mlp or a quantized .onnx file whose layers form a chain.
+    """,
+)
+
+
+def describe_simulation(document: SimulateDocument) -> list[str]:
+    """What the simulation found, one sentence each."""
+    ratio = document.cycles_per_inference / document.ideal_cycles
+    lines = [
+        f"{document.n} inferences on {document.lanes} lanes: {document.mismatches} numbers differ from the reference",
+        f"{document.cycles_per_inference} cycles per inference, {ratio:.3f} x ideal; "
+        f"{document.latency_us:.2f} us at {document.clock_mhz:g} MHz",
+        f"{document.transaction_cycles} cycles with the UART (divisor {document.divisor}), "
+        f"{document.transaction_us:.1f} us; closed form {document.predicted_transaction_cycles}, "
+        f"jitter {document.jitter_cycles}",
+    ]
+    if document.top1 is not None:
+        lines.append(f"top-1 {document.top1:.4f}")
+    if document.differs_from_onnxruntime is not None:
+        lines.append(f"{len(document.differs_from_onnxruntime)} classes differ from ONNX Runtime")
+        lines += [
+            f"  input {d.index}: device {d.device}, ONNX Runtime {d.onnxruntime}, margin {d.margin:.4g}"
+            for d in document.differs_from_onnxruntime
+        ]
+    rate = document.simulated_cycles / max(document.simulation_s, 1e-9)
+    lines.append(f"simulated {document.simulated_cycles} cycles in {document.simulation_s:.2f} s ({rate:.3g}/s)")
+    return lines + list(document.notes)
+
+
+def describe_synthesis(document: Synthesis) -> list[str]:
+    """What synthesis found, one sentence each."""
+    lines = [
+        f"{document.part}, {document.lanes} lanes, multiplier of {document.multiplier_bits} bits: "
+        f"{document.luts} LUTs, {document.ffs} flip-flops, {document.dsps} DSPs, {document.brams} block RAMs"
+    ]
+    if document.fits and document.fmax_mhz is not None and document.fmax_best_mhz is not None:
+        lines.append(
+            f"Fmax after routing: median {document.fmax_mhz:.1f} MHz, best {document.fmax_best_mhz:.1f} MHz "
+            f"({count_of(len(document.placements), 'seeds')})"
+        )
+    else:
+        lines.append(f"does not fit: {document.placements[0].reason}")
+    return [*lines, f"logs in {document.out}"]
+
+
+class Difference(Struct, frozen=True, kw_only=True):
+    """An input for which the device and ONNX Runtime choose different classes, and how close the choice is."""
+
+    index: int
+    device: int
+    onnxruntime: int
+    label: int | None
+    margin: float  # between the two classes, in units of the device's answers; 0 is a tie
+
+
+class SimulateDocument(Struct, frozen=True, kw_only=True):
+    """The JSON document of `fpga simulate`. `latency_us` is the engine's; `transaction_us` includes the UART."""
+
+    schema: str = "enginebench.features.fpga.simulate/1"
+    model: str
+    network: str  # checksum
+    n: int
+    lanes: int
+    divisor: int
+    multiplier_bits: int
+    simulator: str
+    cycles_per_inference: int
+    ideal_cycles: int
+    clock_mhz: float
+    latency_us: float
+    transaction_cycles: int
+    transaction_us: float
+    predicted_transaction_cycles: int
+    jitter_cycles: int
+    mismatches: int  # numbers in the answers that differ from the integer reference
+    top1: float | None
+    differs_from_onnxruntime: tuple[Difference, ...] | None
+    simulated_cycles: int
+    simulation_s: float
+    notes: tuple[str, ...]
+
+
+class _Source(Struct, frozen=True, eq=False):
+    """A quantized file, and inputs that belong to it."""
+
+    path: Path
+    network: Network
+    inputs: NDArray[np.float32]
+    labels: NDArray[np.int64] | None
+
+
+def quantize_default(out_dir: Path) -> Path:
+    """`digits-mlp` in INT8 by the recipe of ONNX Runtime's row, calibrated on the training digits.
+
+    Raises:
+        MissingDependency: onnxruntime or onnx is not installed.
+    """
+    from enginebench.models.onnx.source import read_onnx
+    from enginebench.models.precision.calibrate import calibrate
+    from enginebench.models.precision.calibration_data import open_data
+    from enginebench.models.precision.quantize import quantize
+    from enginebench.models.task import hash_preprocess
+    from enginebench.models.zoo import packaged_onnx
+
+    packaged = packaged_onnx(DEFAULT_MODEL)
+    if packaged is None:
+        raise UsageError(f"{DEFAULT_MODEL} is not in this installation; give a quantized .onnx file")
+    artifact = replace(
+        read_onnx(packaged), model=DEFAULT_MODEL, preprocess_sha256=hash_preprocess(DEFAULT_MODEL), weights="trained"
+    )
+    data = open_data("digits", model=DEFAULT_MODEL, inputs=artifact.inputs, n=CALIBRATION_IMAGES)
+    ranges = calibrate(artifact, data, threads=1)
+    out_dir.mkdir(parents=True, exist_ok=True)
+    target = out_dir / f"{DEFAULT_MODEL}.int8.onnx"
+    return Path(quantize(artifact, "int8", DEFAULT_RECIPE, target, calibration=ranges, threads=1).path)
+
+
+def find_network_file(model: str | None, out_dir: Path) -> Path:
+    """The quantized file that MODEL means: an .onnx file, or `digits-mlp`, which is quantized now.
+
+    Raises:
+        UsageError: another MODEL.
+    """
+    if model is None or model == DEFAULT_MODEL:
+        return quantize_default(out_dir)
+    if not model.lower().endswith(".onnx"):
+        raise UsageError(f"{model!r}: the FPGA design runs {DEFAULT_MODEL} or a quantized .onnx file")
+    return Path(model)
+
+
+def read_model(model: str | None, multiplier_bits: int, rounding: Rounding = "half_even") -> Network:
+    """The network of MODEL."""
+    require_module("amaranth")
+    from enginebench.features.fpga.onnx_reader import read_network
+
+    with tempfile.TemporaryDirectory(prefix="enginebench-") as scratch:
+        return read_network(find_network_file(model, Path(scratch)), multiplier_bits, rounding)
+
+
+def simulate_model(
+    model: str | None,
+    options: DesignOptions,
+    *,
+    n: int | None,
+    multiplier_bits: int,
+    rounding: Rounding = "half_even",
+    simulator: Simulator = "compiled",
+    clock_mhz: float = DEFAULT_CLOCK_MHZ,
+    cache_dir: Path | None = None,
+    seed: int = 0,
+) -> SimulateDocument:
+    """Sends inputs through the simulated device and compares the answers with the integer reference and ONNX Runtime.
+
+    Args:
+        model: MODEL, or None for the digits network.
+        options: the hardware.
+        n: number of inputs; None: all digits, or 100 random inputs for another network.
+        multiplier_bits: width of the requantizer's multiplier.
+        rounding: how the requantizer rounds.
+        simulator: `compiled` or `amaranth`.
+        clock_mhz: the clock that converts cycles to time.
+        cache_dir: folder that keeps compiled designs; None: they are not kept.
+        seed: of random inputs.
+
+    Raises:
+        MissingDependency: a tool is not installed.
+        MeasurementError: the device gave a wrong answer, or none.
+    """
+    require_module("amaranth")
+    from enginebench.features.fpga.simulation import simulate_inferences
+
+    with tempfile.TemporaryDirectory(prefix="enginebench-") as scratch:
+        source = _open_source(model, n, multiplier_bits, rounding, Path(scratch), seed)
+        network = source.network
+        rows = network.encode(source.inputs)
+        found = simulate_inferences(network, options, rows, cache_dir or Path(scratch), simulator)
+        theirs = _run_onnxruntime(source)
+    return _describe(model, source, options, found, rows, theirs, simulator, clock_mhz)
+
+
+def _open_source(
+    model: str | None, n: int | None, multiplier_bits: int, rounding: Rounding, scratch: Path, seed: int
+) -> _Source:
+    from enginebench.features.fpga.onnx_reader import read_network
+
+    path = find_network_file(model, scratch)
+    network = read_network(path, multiplier_bits, rounding)
+    if network.inputs == 64 and network.outputs == 10:
+        inputs, labels = _load_digits(n)
+        return _Source(path, network, inputs, labels)
+    rng = np.random.default_rng(seed)
+    scale = network.input_quantization.scale
+    drawn = rng.integers(-128, 128, (n or 100, network.inputs)) - network.input_quantization.zero_point
+    return _Source(path, network, (drawn * scale).astype(np.float32), None)
+
+
+def _load_digits(n: int | None) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
+    from enginebench.models.task import feed_digits, load_digits
+
+    digits = load_digits()
+    count = min(n or len(digits.images), len(digits.images))
+    return feed_digits(DEFAULT_MODEL, digits.images[:count]), digits.labels[:count]
+
+
+def _run_onnxruntime(source: _Source) -> NDArray[np.float32] | None:
+    """ONNX Runtime's answers to the same inputs; None if it is not installed."""
+    from enginebench.engines.registry import open_backend
+    from enginebench.core.protocols import Loadable
+    from enginebench.models.onnx.source import read_onnx
+
+    try:
+        backend = open_backend("ort")
+    except DependencyError:
+        return None
+    assert isinstance(backend, Loadable)
+    fixed = [axis for axis in source.network.input_shape[1:] if isinstance(axis, int)]
+    inputs = source.inputs.reshape(-1, *fixed)
+    batch = source.network.input_shape[0]
+    size = batch if isinstance(batch, int) else len(inputs)
+    artifact = read_onnx(source.path)
+    answers = []
+    with _load_graph(backend, artifact, size) as engine:
+        for first in range(0, len(inputs) - size + 1, size):
+            engine.bind({source.network.input_name: inputs[first : first + size]})
+            engine.run()
+            answers.append(engine.fetch()[source.network.output_name].reshape(size, -1))
+    return np.concatenate(answers).astype(np.float32)
+
+
+def _load_graph(backend: Loadable, artifact: Artifact, batch: int) -> Engine:
+    """Loads the graph as it is; the engine runs what the graph holds, even if it does not know INT8 by name."""
+    spec = EngineSpec(backend="ort", batch=batch, precision=artifact.precision)
+    try:
+        return backend.load(artifact, spec)
+    except BackendUnavailable:
+        return backend.load(artifact, replace(spec, precision="fp32"))
+
+
+def find_differences(
+    ours: NDArray[np.float32], theirs: NDArray[np.float32], labels: NDArray[np.int64] | None
+) -> tuple[Difference, ...]:
+    """The inputs for which the largest answers belong to different classes.
+
+    Args:
+        ours: [n, classes], the device's.
+        theirs: [n, classes], ONNX Runtime's.
+        labels: [n], or None.
+    """
+    mine, other = ours.argmax(axis=1), theirs.argmax(axis=1)
+    return tuple(
+        Difference(
+            index=int(i),
+            device=int(mine[i]),
+            onnxruntime=int(other[i]),
+            label=None if labels is None else int(labels[i]),
+            margin=float(ours[i, mine[i]] - ours[i, other[i]]),
+        )
+        for i in np.flatnonzero(mine[: len(other)] != other)
+    )
+
+
+def _describe(
+    model: str | None,
+    source: _Source,
+    options: DesignOptions,
+    found: Simulated,
+    rows: NDArray[np.int8],
+    theirs: NDArray[np.float32] | None,
+    simulator: str,
+    clock_mhz: float,
+) -> SimulateDocument:
+    from enginebench.features.fpga.latency import count_transaction_cycles, list_sizes
+    from enginebench.features.fpga.network import count_ideal_cycles
+
+    network, labels = source.network, source.labels
+    ours = network.decode(found.answers)
+    longest = max(found.transaction_cycles)
+    return SimulateDocument(
+        model=model or DEFAULT_MODEL,
+        network=f"{network.checksum:08x}",
+        n=len(rows),
+        lanes=options.lanes,
+        divisor=options.divisor,
+        multiplier_bits=network.multiplier_bits,
+        simulator=simulator,
+        cycles_per_inference=found.cycles_per_inference,
+        ideal_cycles=count_ideal_cycles(list_sizes(network), options.lanes),
+        clock_mhz=clock_mhz,
+        latency_us=found.cycles_per_inference / clock_mhz,
+        transaction_cycles=longest,
+        transaction_us=longest / clock_mhz,
+        predicted_transaction_cycles=count_transaction_cycles(network, options.lanes, options.divisor),
+        jitter_cycles=longest - min(found.transaction_cycles),
+        mismatches=int((found.answers != network.infer_bytes(rows)).sum()),
+        top1=None if labels is None else float((ours.argmax(axis=1) == labels).mean()),
+        differs_from_onnxruntime=None if theirs is None else find_differences(ours, theirs, labels),
+        simulated_cycles=found.simulated_cycles,
+        simulation_s=found.seconds,
+        notes=network.notes,
+    )
+
+
+def write_verilog(model: str | None, options: DesignOptions, multiplier_bits: int, out: Path) -> int:
+    """Writes the device as one Verilog file; returns its number of lines.
+
+    Raises:
+        ArtifactError: the file cannot be written.
+    """
+    network = read_model(model, multiplier_bits)
+    from enginebench.features.fpga.compiled import convert_rtlil
+    from enginebench.features.fpga.gateware.device import Device, check_design
+    from enginebench.features.fpga.toolchain import convert_verilog
+
+    check_design(network, options.lanes, options.divisor)
+
+    verilog = convert_verilog(convert_rtlil(Device(network, options.lanes, options.divisor, options.split)))
+    write_atomic(out, verilog.encode())
+    return verilog.count("\n")
+
+
+def synthesize_model(
+    model: str | None,
+    *,
+    part: str,
+    lanes: int,
+    divisor: int,
+    multiplier_bits: int,
+    seeds: int,
+    out_dir: Path,
+) -> Synthesis:
+    """Synthesizes the device for a part: cells and Fmax, with the tools' logs in `out_dir`.
+
+    Raises:
+        UsageError: the part is unknown.
+        MissingDependency: a tool is not installed.
+    """
+    from enginebench.features.fpga.synth import find_part, synthesize
+
+    found = find_part(part)
+    network = read_model(model, multiplier_bits)
+    from enginebench.features.fpga.compiled import convert_rtlil
+    from enginebench.features.fpga.gateware.device import Device, check_design
+
+    check_design(network, lanes, divisor)
+    return synthesize(
+        convert_rtlil(Device(network, lanes, divisor, found.split)),
+        found,
+        out_dir,
+        lanes=lanes,
+        multiplier_bits=multiplier_bits,
+        divisor=divisor,
+        seeds=range(1, seeds + 1),
+    )
+
+
+def serve_model(
+    model: str | None,
+    *,
+    lanes: int,
+    divisor: int,
+    multiplier_bits: int,
+    clock_mhz: float,
+    on_ready: Callable[[str, float, Network], None],
+    stop: Callable[[], bool],
+) -> PacedDevice:
+    """Serves a simulated board on a pseudo-terminal until `stop`; `on_ready` gets path, baud rate and network.
+
+    Args:
+        model: MODEL, or None for the digits network.
+        lanes: products per clock cycle.
+        divisor: clock cycles per bit; with the clock it gives the baud rate, which is kept.
+        multiplier_bits: width of the requantizer's multiplier.
+        clock_mhz: clock of the board.
+        on_ready: called once.
+        stop: asked about ten times a second.
+    """
+    network = read_model(model, multiplier_bits)
+    from enginebench.features.fpga.compiled import CompiledDevice, compile_device
+    from enginebench.features.fpga.gateware.device import Device, check_design
+    from enginebench.features.fpga.serve import DIVISOR, PacedDevice, serve_terminal
+
+    check_design(network, lanes, divisor)
+    baud = clock_mhz * 1e6 / divisor
+    design = Device(network, lanes, DIVISOR)
+    with tempfile.TemporaryDirectory(prefix="enginebench-") as scratch:
+        with CompiledDevice(compile_device(design, Path(scratch))) as pins:
+            device = PacedDevice(pins, baud, clock_mhz * 1e6, design.timeout_cycles)
+            serve_terminal(device, lambda path: on_ready(path, baud, network), stop)
+    return device

@@ -1,0 +1,296 @@
+"""The open loop: requests are scheduled beforehand and released on time, whatever the engine is at.
+
+Generator and engine are two processes. What they share is a `Board`, a file in memory that holds the four times of
+every request, so that nothing measured is lost with either of them. A pipe wakes the engine; it carries no data.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+import select
+import time
+from collections.abc import Callable, Hashable, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from enginebench.core.errors import ParseError, UsageError
+from enginebench.core.streams import Clock, Ended
+from enginebench.features.load.batching import Waiting
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    Times = NDArray[np.int64]
+
+# How a request went, as it stands on the board.
+PENDING, DONE, FAILED, DROPPED = range(4)
+# Words at the head of the board.
+READY, START, RELEASED, FINISHED = range(4)
+HEAD = 8
+COLUMNS = ("offset", "sample", "released", "started", "computed", "done", "status")
+# A sleeping process wakes up about this late at worst, on a core that nobody else uses; what is left is waited busily.
+SLEEP_ERROR_NS = 200_000
+# From the moment that the engine is ready to the first arrival: both sides must have come to their loops.
+HEAD_START_NS = 50_000_000
+READY_POLL_S = 0.002
+
+
+def schedule_poisson(rate_per_s: float, count: int, seed: int) -> Times:
+    """Offsets in nanoseconds of `count` arrivals whose distances are exponential; the same for the same seed."""
+    gaps = np.random.default_rng(seed).exponential(1e9 / rate_per_s, count)
+    return np.cumsum(gaps).astype(np.int64)
+
+
+def schedule_constant(rate_per_s: float, count: int) -> Times:
+    """Offsets in nanoseconds of `count` arrivals at equal distances."""
+    return (np.arange(1, count + 1) * (1e9 / rate_per_s)).astype(np.int64)
+
+
+def read_trace(path: Path) -> Times:
+    """Offsets in nanoseconds of a text file with one time in seconds on each line, the first arrival at 0.
+
+    Raises:
+        ParseError: the file cannot be read, a line is no number, or a time is before the one above it.
+    """
+    expected = "one time in seconds on each line, none before the one above it"
+    try:
+        lines = path.read_text(encoding="utf-8").splitlines()
+    except (OSError, UnicodeError) as error:
+        raise ParseError(path, "", str(error), expected) from error
+    times: list[float] = []
+    for number, line in enumerate(lines, 1):
+        text = line.partition("#")[0].strip()
+        if not text:
+            continue
+        try:
+            moment = float(text)
+        except ValueError:
+            moment = float("nan")
+        if not np.isfinite(moment) or (times and moment < times[-1]):
+            raise ParseError(path, f"line {number}", repr(text), expected)
+        times.append(moment)
+    if len(times) < 2:
+        raise ParseError(path, "", f"{len(times)} times", "two or more")
+    return ((np.asarray(times) - times[0]) * 1e9).astype(np.int64)
+
+
+class MemoryBoard:
+    """The times of every request. Columns are arrays of `words`, which may be memory that several processes see.
+
+    `offset` is relative to the start, the other times are host nanoseconds; 0: it has not happened.
+    """
+
+    def __init__(self, offsets: Sequence[int] | Times, words: Times | None = None) -> None:
+        self.count = len(offsets)
+        words = np.zeros(HEAD + len(COLUMNS) * self.count, np.int64) if words is None else words
+        self.head = words[:HEAD]
+        table = words[HEAD:].reshape(len(COLUMNS), self.count)
+        self.offset, self.sample, self.released, self.started, self.computed, self.done, self.status = table
+        self.offset[:] = offsets
+
+    @property
+    def scheduled(self) -> Times:
+        """When each request was due, in host nanoseconds; those of a closed loop when they were released."""
+        return np.asarray(self.offset + self.head[START])
+
+
+class Board(MemoryBoard):
+    """A board in a file that its processes map into their memory; they inherit its descriptor, since it has no name."""
+
+    def __init__(self, descriptor: int) -> None:
+        self._memory = mmap.mmap(descriptor, 0)
+        words = np.frombuffer(self._memory, np.int64)
+        count = (len(words) - HEAD) // len(COLUMNS)
+        super().__init__(words[HEAD : HEAD + count], words)
+
+
+def create_board(descriptor: int, offsets: Sequence[int] | Times, samples: Sequence[int] | Times) -> Board:
+    """A board for these arrivals, each with the number of its sample, in an empty file."""
+    os.ftruncate(descriptor, 8 * (HEAD + len(COLUMNS) * len(offsets)))
+    board = Board(descriptor)
+    board.offset[:] = offsets
+    board.sample[:] = samples
+    return board
+
+
+def release_all(
+    board: MemoryBoard,
+    wake: Callable[[], bool],
+    *,
+    clock: Clock = time.perf_counter_ns,
+    sleep: Callable[[float], None] = time.sleep,
+    spin: bool = True,
+) -> int:
+    """Releases every request when it is due, and wakes the engine; returns how many were released.
+
+    Args:
+        board: with `offset` and the start.
+        wake: tells the engine; False if there is none any more.
+        clock: host nanoseconds.
+        sleep: seconds.
+        spin: wait busily for what a sleep would miss; only on a core of one's own.
+    """
+    due = (board.offset + board.head[START]).tolist()
+    head, released = board.head.data, board.released.data  # single words are written faster than through NumPy
+    index, count = 0, len(due)
+    margin_ns = SLEEP_ERROR_NS if spin else 0
+    while index < count:
+        while (left := due[index] - clock()) > margin_ns:
+            sleep((left - margin_ns) / 1e9)
+        while (now := clock()) < due[index]:
+            pass
+        while index < count and due[index] <= now:
+            released[index] = now
+            index += 1
+        head[RELEASED] = index
+        if not wake():
+            break
+    return index
+
+
+def wait_until_ready(board: Board, *, sleep: Callable[[float], None] = time.sleep) -> None:
+    """Returns once the engine is ready; sets the start."""
+    while not board.head[READY]:
+        sleep(READY_POLL_S)
+    board.head[START] = time.perf_counter_ns() + HEAD_START_NS
+
+
+def open_bell(descriptor: int) -> Callable[[], bool]:
+    """What wakes the engine through a pipe; it never waits, and is False once nobody listens."""
+    os.set_blocking(descriptor, False)
+
+    def ring() -> bool:
+        try:
+            os.write(descriptor, b".")
+        except BlockingIOError:  # the pipe is full of earlier rings: the engine will look
+            pass
+        except BrokenPipeError:
+            return False
+        return True
+
+    return ring
+
+
+class BoardSource:
+    """Requests as the generator releases them on the board.
+
+    Args:
+        board: shared with the generator.
+        bell: the pipe through which the generator wakes this process.
+        kinds: of the samples; only requests of one kind are computed together.
+        clock: host nanoseconds.
+    """
+
+    def __init__(self, board: Board, bell: int, kinds: Sequence[Hashable], clock: Clock) -> None:
+        self._board, self._bell, self._kinds, self._clock = board, bell, kinds, clock
+        os.set_blocking(bell, False)
+        self._taken = 0
+
+    def begin(self) -> int:
+        """Says that the engine is ready, and returns the start that the generator sets; the parent watches both."""
+        self._board.head[READY] = 1
+        while not self._board.head[START]:
+            time.sleep(READY_POLL_S)
+        self._due = self._board.scheduled.tolist()
+        return int(self._board.head[START])
+
+    def take(self) -> list[Waiting]:
+        released = int(self._board.head[RELEASED])
+        first, self._taken = self._taken, released
+        samples = self._board.sample[first:released].tolist()
+        return [
+            Waiting(number, self._due[number], self._kinds[sample])
+            for number, sample in zip(range(first, released), samples, strict=True)
+        ]
+
+    def wait(self, until_ns: int | None) -> None:
+        timeout = None if until_ns is None else max(0.0, (until_ns - self._clock()) / 1e9)
+        if select.select([self._bell], [], [], timeout)[0]:
+            with suppress(BlockingIOError):
+                os.read(self._bell, 1 << 16)
+
+    @property
+    def exhausted(self) -> bool:
+        return self._taken >= self._board.count
+
+
+class ClosedLoop:
+    """A source that releases `query` requests whenever all before have ended, until the time is over.
+
+    Its requests are due when they are released: there is nobody who could be late.
+    """
+
+    def __init__(
+        self, board: MemoryBoard, query: int, kinds: Sequence[Hashable], clock: Clock, duration_ns: int
+    ) -> None:
+        self._board, self._query, self._kinds, self._clock = board, query, kinds, clock
+        self._taken = 0
+        board.head[START] = clock()
+        self._end_ns = int(board.head[START]) + duration_ns
+
+    def take(self) -> list[Waiting]:
+        board, first = self._board, self._taken
+        if self.exhausted or board.head[FINISHED] < first:
+            return []
+        now = self._clock()
+        self._taken = min(first + self._query, board.count)
+        board.released[first : self._taken] = now
+        board.offset[first : self._taken] = now - board.head[START]
+        board.head[RELEASED] = self._taken
+        return [Waiting(i, now, self._kinds[int(board.sample[i])]) for i in range(first, self._taken)]
+
+    def wait(self, until_ns: int | None) -> None:
+        """Nothing comes before something has ended, which whoever serves sees by itself."""
+
+    @property
+    def exhausted(self) -> bool:
+        return self._taken >= self._board.count or self._clock() >= self._end_ns
+
+
+class BoardSink:
+    """Puts the stamps of every request on the board."""
+
+    def __init__(self, board: MemoryBoard) -> None:
+        self._board = board
+        self.reasons: dict[str, int] = {}  # why requests failed -> how many
+
+    def finish(self, batch: Sequence[Waiting], ended: Ended) -> None:
+        board = self._board
+        for request in batch:
+            board.started[request.number] = ended.started_ns
+            board.computed[request.number] = ended.computed_ns
+            board.done[request.number] = ended.done_ns
+            board.status[request.number] = DONE if ended.error is None else FAILED
+        board.head[FINISHED] += len(batch)
+        if ended.error is not None:
+            self.reasons[ended.error] = self.reasons.get(ended.error, 0) + len(batch)
+
+    def drop(self, request: Waiting) -> None:
+        self._board.status[request.number] = DROPPED
+        self._board.head[FINISHED] += 1
+
+
+def count_arrivals(rate_per_s: float, duration_s: float) -> int:
+    """Arrivals of a rate in a time; at least one.
+
+    Raises:
+        UsageError: that many cannot be scheduled.
+    """
+    count = max(1, round(rate_per_s * duration_s))
+    if count > MAX_ARRIVALS:
+        raise UsageError(f"{rate_per_s:g} requests a second for {duration_s:g} s are {count}; at most {MAX_ARRIVALS}")
+    return count
+
+
+def count_fullest(offsets: Times, window_s: float) -> int:
+    """The most arrivals of a schedule that come within any stretch of that many seconds."""
+    ends = np.searchsorted(offsets, offsets + round(1e9 * window_s), side="right")
+    return int((ends - np.arange(len(offsets))).max())
+
+
+# The board of as many is 560 MB of memory.
+MAX_ARRIVALS = 10_000_000

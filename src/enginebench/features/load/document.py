@@ -1,0 +1,92 @@
+"""The JSON document of `load`."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from msgspec import Struct
+
+from enginebench.stats.capacity import RESOLUTION, CapacityVerdict
+from enginebench.stats.queueing import Limit, LoadPoint
+from enginebench.core.names import format_engine, format_precision
+from enginebench.core.records import Capacity, Caveat, EngineSpec, Machine
+
+Scenario = Literal["single", "multi", "server", "offline"]
+
+
+class LoadRow(Struct, frozen=True, kw_only=True):
+    """One configuration: an engine, its streams, their threads and batches, and what it carried."""
+
+    id: str
+    engine: EngineSpec
+    streams: int
+    max_batch: int
+    max_wait_ms: float
+    offline_per_s: float | None = None  # when all requests are there at once
+    capacity: Capacity | None = None  # over all rounds
+    rounds: tuple[Capacity, ...] = ()
+    artifact: str = ""  # SHA-256 of what the engine loads
+    reason: str | None = None  # why nothing was measured, or no more
+
+
+class LoadSettings(Struct, frozen=True, kw_only=True):
+    """How requests come, and what is asked of them."""
+
+    scenario: Scenario = "server"
+    qps: float | None = None
+    arrivals: str = "poisson"  # poisson, constant, or the file of a trace
+    duration_s: float | None = None
+    streams: tuple[int, ...] = (1,)
+    max_batches: tuple[int, ...] = (1,)
+    max_wait_ms: float = 0.0
+    limit_ms: float | None = None
+    percentile: float = 99.0  # that the limit is on
+    find_capacity: bool = False
+    rounds: int = 1  # searches of each configuration, in turns; a verdict needs six
+    time_budget_s: float = 900.0  # of all searches together
+    resolution: float = RESOLUTION  # fails over passes at which a search ends
+    strict: bool = True  # a rate passes only where its requests show that it does; False: where few enough were late
+
+    @property
+    def limit(self) -> Limit | None:
+        return None if self.limit_ms is None else Limit(ms=self.limit_ms, percentile=self.percentile)
+
+
+class LoadDocument(Struct, frozen=True, kw_only=True):
+    """Every point of every row. `capacity` is the highest of all rows.
+
+    `pilots` are points of requests that came all at once, by which a rate or a number of requests was chosen.
+    """
+
+    schema: str = "enginebench.load/1"
+    model: str
+    scenario: Scenario
+    arrivals: str
+    limit_ms: float | None
+    percentile: float
+    seed: int
+    points: tuple[LoadPoint, ...]
+    pilots: tuple[LoadPoint, ...] = ()
+    capacity: Capacity | None = None
+    rows: tuple[LoadRow, ...]
+    verdicts: tuple[CapacityVerdict, ...] = ()
+    machine: Machine | None = None
+    finished: bool = True
+    settings: LoadSettings | None = None
+    caveats: tuple[Caveat, ...] = ()
+    started_utc: str = ""
+
+
+def describe_row(row: LoadRow) -> str:
+    """The configuration in words: `ort fp32, 2 streams of 1 thread, batches up to 4`."""
+    spec = row.engine
+    streams = f"{row.streams} stream" + ("s" if row.streams != 1 else "")
+    threads = f"{spec.threads} thread" + ("s" if spec.threads != 1 else "")
+    parts = [
+        f"{format_engine(spec)} {format_precision(spec.precision, spec.recipe, spec.mix)}",
+        f"{streams} of {threads}",
+    ]
+    if spec.device != "cpu":
+        parts = [f"{parts[0]} on {spec.device}", streams]
+    wait = f", waiting up to {row.max_wait_ms:g} ms" if row.max_wait_ms else ""
+    return ", ".join([*parts, f"batches up to {row.max_batch}{wait}"] if row.max_batch > 1 else parts)

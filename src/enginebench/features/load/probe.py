@@ -1,0 +1,168 @@
+"""One probe of `load`: an engine and a generator in fresh processes, and what their board says afterwards."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from enginebench.stats.queueing import INTERRUPTED, Limit, LoadPoint, Stamps, describe_point
+from enginebench.core.caveats import make_caveat
+from enginebench.core.errors import ChildFailed, EngineBenchError
+from enginebench.core.records import Caveat
+from enginebench.features.load.arrivals import RELEASED, START, MemoryBoard, create_board
+from enginebench.measure.pin import share_cpus
+from enginebench.measure.topology import whole_cores
+from enginebench.measure.watch import BlockWatch, join_readings, make_block, note_doubts
+from enginebench.runs.child.isolate import Child, child_environment, wait_until_sure
+from enginebench.runs.child.jobs import ArriveJob, ServeAnswer, ServeJob
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+    Times = NDArray[np.int64]
+
+# Loading an engine and warming it up; a compiler may take minutes.
+LOAD_TIMEOUT_S = 900.0
+
+
+class Plan(Struct, frozen=True, kw_only=True):
+    """What is probed: the engine's job, its rate and limit."""
+
+    job: ServeJob
+    row: str
+    qps: float | None
+    limit: Limit | None = None
+
+
+@contextmanager
+def open_memory() -> Iterator[int]:
+    """An empty file in memory where the system has that: a disk that writes a page back would hold up who stamps it.
+
+    It has no name, so that it is gone with the last process that holds it, however that ends.
+    """
+    shared = Path("/dev/shm")
+    place = shared if shared.is_dir() and os.access(shared, os.W_OK) else None
+    with tempfile.TemporaryFile(dir=place) as file:
+        yield file.fileno()
+
+
+def probe_open(plan: Plan, offsets: Times, samples: Times) -> LoadPoint:
+    """The point of requests that arrive by a schedule.
+
+    Raises:
+        EngineBenchError: nothing was measured; else what ended it is a doubt about the point.
+    """
+    engine_cpus, own_cpus = share_cpus(plan.job.streams * plan.job.engine.threads)
+    alone = not set(engine_cpus) & set(own_cpus)
+    doubts = () if alone else (make_caveat("shared_cores", cores=len(engine_cpus)),)
+    watch = BlockWatch(whole_cores((*engine_cpus, *own_cpus)))
+    timeout_s = LOAD_TIMEOUT_S + 2 * (float(offsets[-1]) / 1e9 + plan.job.grace_s)
+    with open_memory() as memory, ExitStack() as stack:
+        board, (hear, ring) = create_board(memory, offsets, samples), os.pipe()
+        stack.callback(os.close, hear)
+        stack.callback(os.close, ring)
+        job = replace(plan.job, board=memory, bell=hear, cpus=engine_cpus)
+        arrive = ArriveJob(board=memory, bell=ring, cpus=own_cpus, spin=alone)
+        engine = stack.enter_context(Child(child_environment(job.engine.threads), pass_fds=(memory, hear)))
+        generator = stack.enter_context(Child(child_environment(1), pass_fds=(memory, ring)))
+
+        def serve() -> ServeAnswer:
+            serving = engine.start(job, timeout_s=timeout_s, on_note=lambda note: watch.begin())
+            arriving = generator.start(arrive, timeout_s=timeout_s)
+            wait_until_sure([serving], helpers=[arriving])
+            if arriving.lost and not serving.lost and board.head[RELEASED] < board.count:
+                with _name_child("generator of requests"):
+                    arriving.finish()  # raises what ended it
+            with _name_child("engine"):
+                return serving.finish()
+
+        return _measure(plan, board, doubts, watch, serve)
+
+
+@contextmanager
+def _name_child(name: str) -> Iterator[None]:
+    try:
+        yield
+    except ChildFailed as error:
+        raise ChildFailed(f"the {name}: {error.reason}", error.stderr_tail) from error
+
+
+class Interrupted(KeyboardInterrupt):
+    """Somebody stopped a probe; `point` is what it had measured."""
+
+    def __init__(self, point: LoadPoint) -> None:
+        super().__init__()
+        self.point = point
+
+
+def probe_closed(plan: Plan, samples: Times) -> LoadPoint:
+    """The point of queries that come one after another: each as soon as the one before has ended."""
+    cpus, _ = share_cpus(plan.job.streams * plan.job.engine.threads)
+    watch, timeout_s = BlockWatch(whole_cores(cpus)), LOAD_TIMEOUT_S + 2 * plan.job.duration_s
+    with open_memory() as memory:
+        board = create_board(memory, [0] * len(samples), samples)
+        job = replace(plan.job, board=memory, cpus=cpus)
+        with Child(child_environment(job.engine.threads), pass_fds=[memory]) as child:
+            serve = partial(child.perform, job, timeout_s=timeout_s, on_note=lambda note: watch.begin())
+            return _measure(plan, board, (), watch, serve)
+
+
+def _measure(
+    plan: Plan, board: MemoryBoard, known: Sequence[Caveat], watch: BlockWatch, serve: Callable[[], ServeAnswer]
+) -> LoadPoint:
+    """The point of what stands on the board in the end."""
+    failure: BaseException | None = None
+    answer: ServeAnswer | None = None
+    try:
+        answer = serve()
+    except (EngineBenchError, KeyboardInterrupt) as error:
+        failure = error
+    reading, came = watch.end(), int(board.head[RELEASED])
+    if failure is not None and not (came and board.done.any()):
+        raise failure
+    if answer is not None and answer.gpu is not None:
+        reading = join_readings(reading, answer.gpu)
+    block = make_block(0, 1, max(0, int(board.done.max()) - int(board.head[START])), reading)
+    doubts = [*known, *(answer.caveats if answer else ()), *note_doubts([block])]
+    if failure is not None:
+        planned = came if plan.job.query else board.count
+        doubts.append(make_caveat("cut_short", came=came, planned=planned, reason=_describe(failure)))
+    reasons = answer.reasons if answer else {}
+    point = describe_point(
+        copy_stamps(board),
+        qps=plan.qps,
+        limit=plan.limit,
+        busy_ns=answer.busy_ns if answer else None,
+        streams=answer.depth if answer else plan.job.streams,
+        open_loop=not plan.job.query,
+        query=max(1, plan.job.query),
+        row=plan.row,
+        energy_mj=answer.energy_mj if answer else None,
+        reason=max(reasons, key=lambda text: reasons[text], default=""),
+        doubts=tuple(doubts),
+        block=block,
+    )
+    if isinstance(failure, KeyboardInterrupt):
+        raise Interrupted(point)
+    return point
+
+
+def _describe(failure: BaseException) -> str:
+    if isinstance(failure, ChildFailed):
+        return failure.reason
+    return str(failure) if isinstance(failure, EngineBenchError) else INTERRUPTED
+
+
+def copy_stamps(board: MemoryBoard) -> Stamps:
+    """The stamps, in memory of this process."""
+    columns = (board.released, board.started, board.computed, board.done, board.status)
+    return Stamps(board.scheduled, *(column.copy() for column in columns))

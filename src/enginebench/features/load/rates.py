@@ -1,0 +1,448 @@
+"""What is probed at which rate: points, and the search for the highest rate at which a limit holds."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+from msgspec import Struct
+from msgspec.structs import replace
+
+from enginebench.stats.capacity import (
+    LOWEST_SHARE,
+    RESOLUTION,
+    SHORT_STRIDE,
+    VOTES,
+    CapacitySearch,
+    CapacityVerdict,
+    compare_capacities,
+    join_capacities,
+)
+from enginebench.stats.queueing import (
+    Limit,
+    LoadPoint,
+    is_disturbed,
+    judge_point,
+    seems_to_hold,
+    was_cut_short,
+    was_interrupted,
+)
+from enginebench.stats.tails import strict_min_samples
+from enginebench.engines.registry import find_entry
+from enginebench.core.errors import EngineBenchError, MeasurementError, UsageError
+from enginebench.core.names import format_engine, format_precision, slug
+from enginebench.core.records import Artifact, Capacity, EngineSpec
+from enginebench.core.shapes import concrete_shape, find_batch_axes, format_shapes
+from enginebench.features.load.arrivals import count_arrivals, count_fullest, read_trace, schedule_constant, schedule_poisson
+from enginebench.models.samples import find_samples, list_samples
+from enginebench.features.load.document import LoadDocument, LoadRow, LoadSettings
+from enginebench.runs.child.jobs import ServeJob
+from enginebench.features.load.probe import Interrupted, Plan, probe_closed, probe_open
+from enginebench.runs.progress import Reporter
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    Times = NDArray[np.int64]
+
+# Samples that requests draw from: together larger than the last cache for images, so that inputs come from memory.
+POOL = 64
+# Samples of a query of the scenario `multi`. Source: MLPerf Inference rules, MultiStream.
+MULTI_QUERY = 8
+# A queue longer than what arrives in this time, or in ten limits, is turned away: nobody would wait for its end.
+QUEUE_S = 1.0
+# After the last arrival, what still waits is served for so long, or for two limits.
+GRACE_S = 1.0
+# Seconds of a point, and the least of a probe of the search.
+POINT_S, PROBE_S = 10.0, 3.0
+# A probe lasts so many limits: at a rate 3 % beyond what the engine computes, nearly half of its requests are late.
+LIMITS_A_PROBE = 60
+# A probe has requests for one late among them; if that does not decide, for ten.
+PROBE_LATE = (1, 10)
+# Of a search that need not be strict, each probe has requests for so many late ones at the limit, and is asked once.
+ROUGH_LATE = 2
+# It also gives up earlier: at a tenth of the first rate nearly every request finds the engine idle.
+ROUGH_LOWEST_SHARE = 0.1
+# The search begins at this share of what the engine computes when all requests are there at once.
+FIRST_SHARE = 0.6
+# Finding that takes at most this share of the time that searches have: an engine may take seconds for each request.
+OFFLINE_SHARE = 0.1
+# Batches on each stream by which that is found.
+OFFLINE_BATCHES = 16
+# The most requests of a closed loop that the board has room for, each second.
+CLOSED_RATE = 100_000
+
+
+class Bench(Struct, frozen=True, kw_only=True):
+    """One configuration, ready to be probed."""
+
+    row: LoadRow
+    job: ServeJob
+
+
+def name_row(engine: EngineSpec, *, streams: int, max_batch: int, max_wait_ms: float) -> LoadRow:
+    """The row of a configuration: engine with its options, precision, streams, threads of each, batch."""
+    name = slug(format_engine(engine)) if engine.options else engine.backend
+    precision = format_precision(engine.precision, engine.recipe).replace("@", ".")
+    return LoadRow(
+        id=f"{name}-{precision}-s{streams}-t{engine.threads}-b{max_batch}",
+        engine=engine,
+        streams=streams,
+        max_batch=max_batch,
+        max_wait_ms=max_wait_ms,
+    )
+
+
+def make_bench(row: LoadRow, artifact: Artifact, *, model: str, out_dir: Path, seed: int) -> Bench:
+    """The row, ready to be probed.
+
+    Args:
+        artifact: what its engine loads; where a batch is open it may be any.
+        model: whose inputs are made.
+        out_dir: where the engine was built, with the user's inputs beside it.
+
+    Raises:
+        UsageError: its requests cannot be joined into batches.
+    """
+    if row.max_batch > 1 and not takes_batches(artifact):
+        raise UsageError(
+            f"{row.engine.backend} on {model} has a fixed batch, so requests cannot be joined: leave --max-batch out, "
+            "or export the model with --dynamic-batch"
+        )
+    given = find_samples(out_dir)
+    job = ServeJob(
+        model=model,
+        artifact=artifact,
+        engine=row.engine,
+        out_dir=str(out_dir.absolute()),
+        streams=row.streams,
+        max_batch=row.max_batch,
+        max_wait_ms=row.max_wait_ms,
+        samples=len(list_samples(given)) if given else POOL,
+        inputs=given,
+        seed=seed,
+    )
+    return Bench(row=row, job=job)
+
+
+def widen_profile(engine: EngineSpec, source: Artifact, max_batch: int) -> EngineSpec:
+    """The spec that builds a plan for every batch that may come, tuned for the largest; others need no such thing.
+
+    Shapes that the user named stay as they are.
+    """
+    known = find_entry(engine.backend).options
+    if max_batch == 1 or "max_shapes" not in known or source.kind == "plan" or not takes_batches(source):
+        return engine
+    shapes = {b: format_shapes({s.name: concrete_shape(s, b) for s in source.inputs}) for b in (1, max_batch)}
+    profile = {"min_shapes": shapes[1], "opt_shapes": shapes[max_batch], "max_shapes": shapes[max_batch]}
+    named = any(engine.options.get(key) for key in (*profile, "profiles"))
+    return engine if named else replace(engine, options={**engine.options, **profile})
+
+
+def takes_batches(artifact: Artifact) -> bool:
+    """Whether the first axis of every input is the batch, and open."""
+    axes = find_batch_axes(artifact.inputs)
+    return all(axes[spec.name] == 0 and isinstance(spec.shape[0], str) for spec in artifact.inputs)
+
+
+def asks_the_same(point: LoadPoint, qps: float | None, planned: int | None) -> bool:
+    """Whether a point is one of this rate and, as far as it got, of so many requests; None: of as many as came."""
+    whole = planned is None or point.offered == planned or was_cut_short(point.caveats)
+    return point.qps == qps and whole
+
+
+class Prober:
+    """Probes in progress: `rows`, `points` and `pilots` hold what was found so far.
+
+    What comes next follows from the points alone, their seconds included. So a load that was interrupted is gone
+    through again, without measuring anything twice; `keep` is called after each point that was measured.
+    """
+
+    def __init__(
+        self,
+        settings: LoadSettings,
+        *,
+        seed: int,
+        timeout_s: float,
+        reporter: Reporter,
+        probe: Callable[[Plan, Times, Times], LoadPoint] = probe_open,
+        clock: Callable[[], float] = time.monotonic,
+        earlier: LoadDocument | None = None,
+        keep: Callable[[], None] = lambda: None,
+    ) -> None:
+        self._settings, self._seed, self._timeout_s = settings, seed, timeout_s
+        self._probe_open = probe
+        self._reporter, self._clock, self._keep = reporter, clock, keep
+        self._artifacts = {row.id: row.artifact for row in earlier.rows} if earlier else {}
+        known = (earlier.points, earlier.pilots) if earlier else ((), ())
+        # (points, pilots) that were not come to again
+        self.earlier = tuple([point for point in points if not was_interrupted(point)] for points in known)
+        self._scheduled: Counter[str] = Counter()  # row -> its probes
+        self._spent_s = 0.0
+        self._seconds = settings.duration_s or POINT_S
+        self.rows: dict[str, LoadRow] = {}
+        self.points: list[LoadPoint] = []
+        self.pilots: list[LoadPoint] = []
+        self.verdicts: tuple[CapacityVerdict, ...] = ()
+        self.failures: dict[str, EngineBenchError] = {}  # what ended a row
+
+    def probe(self, bench: Bench) -> LoadPoint:
+        """One point in the scenario that was asked for."""
+        settings = self._settings
+        if settings.scenario in ("single", "multi"):
+            point = self._probe_closed(bench, 1 if settings.scenario == "single" else MULTI_QUERY)
+        elif settings.scenario == "offline":
+            least = self._count_offline(bench)
+            pilot = self._probe_offline(bench, least)
+            count = max(least, math.ceil(self._seconds * (pilot.achieved_per_s or 0.0)))
+            point = self._probe_offline(bench, count, found=self.points)
+        else:
+            point = self._probe_rate(bench, self._schedule(bench, settings.qps), settings.qps)
+        return point
+
+    def _take(
+        self, found: list[LoadPoint], plan: Plan, told: str, planned: int | None, probe: Callable[[], LoadPoint]
+    ) -> LoadPoint:
+        """The point that the interrupted load found, if it asked the same; else the probe's. It is added to `found`."""
+        waiting = self.earlier[found is self.pilots]
+        known = [point for point in waiting if point.row == plan.row]
+        same = self._artifacts.get(plan.row) == self.rows[plan.row].artifact
+        if known and same and asks_the_same(known[0], plan.qps, planned):
+            waiting.remove(known[0])
+            self._spent_s += known[0].seconds
+            found.append(known[0])
+            return known[0]
+        waiting[:] = [point for point in waiting if point.row != plan.row]
+        self._reporter.step(f"{plan.row}: {told}")
+        start_s = self._clock()
+        try:
+            point = probe()
+        except Interrupted as stopped:
+            found.append(stopped.point)
+            raise
+        finally:
+            seconds = self._clock() - start_s
+            self._spent_s += seconds
+        found.append(replace(point, seconds=seconds))
+        self._keep()
+        return found[-1]
+
+    def _schedule(self, bench: Bench, qps: float | None, count: int | None = None) -> Times:
+        """When requests come."""
+        settings = self._settings
+        if settings.arrivals not in ("poisson", "constant"):
+            return read_trace(Path(settings.arrivals))
+        assert qps is not None
+        n = count or count_arrivals(qps, self._seconds)
+        self._scheduled[bench.row.id] += 1
+        if settings.arrivals == "constant":
+            return schedule_constant(qps, n)
+        return schedule_poisson(qps, n, self._seed + self._scheduled[bench.row.id])
+
+    def _probe_rate(self, bench: Bench, offsets: Times, qps: float | None) -> LoadPoint:
+        """The point of these arrivals, each asking for a sample that is drawn from the pool."""
+        limit_s = self._settings.limit.ms / 1e3 if self._settings.limit else 0.0
+        seconds = float(offsets[-1]) / 1e9
+        rate = qps or (len(offsets) / seconds if seconds else None)
+        job = replace(
+            bench.job,
+            queue_limit=count_fullest(offsets, max(QUEUE_S, 10 * limit_s)),
+            grace_s=max(GRACE_S, 2 * limit_s),
+        )
+        told = f"{rate:.4g} requests a second for {seconds:.3g} s" if rate else f"{len(offsets)} requests at once"
+        plan = Plan(job=job, row=bench.row.id, qps=rate, limit=self._settings.limit)
+        probe = partial(self._probe_open, plan, offsets, self._draw(bench, len(offsets)))
+        return self._take(self.points, plan, told, len(offsets), probe)
+
+    def _probe_offline(
+        self, bench: Bench, count: int, grace_s: float = math.inf, found: list[LoadPoint] | None = None
+    ) -> LoadPoint:
+        """The point of requests that are all there at once; after `grace_s` none of them is begun."""
+        job = replace(bench.job, queue_limit=None, grace_s=min(grace_s, self._timeout_s))
+        plan = Plan(job=job, row=bench.row.id, qps=None)
+        probe = partial(self._probe_open, plan, np.zeros(count, np.int64), self._draw(bench, count))
+        return self._take(self.pilots if found is None else found, plan, f"{count} requests at once", count, probe)
+
+    def _probe_closed(self, bench: Bench, query: int) -> LoadPoint:
+        settings = self._settings
+        job = replace(bench.job, query=query, duration_s=self._seconds)
+        samples = self._draw(bench, math.ceil(CLOSED_RATE * self._seconds))
+        plan = Plan(job=job, row=bench.row.id, qps=None, limit=settings.limit)
+        told = f"{query} at a time for {self._seconds:g} s"
+        return self._take(self.points, plan, told, None, partial(probe_closed, plan, samples))
+
+    def _draw(self, bench: Bench, count: int) -> Times:
+        """The sample of each request."""
+        rng = np.random.default_rng(self._seed)
+        return rng.integers(0, bench.job.samples, count)
+
+    def measure_offline(self, bench: Bench) -> LoadPoint:
+        """The point of just enough requests, all there at once, for a figure of what the engine computes at most."""
+        return self._probe_offline(bench, self._count_offline(bench))
+
+    def search_capacity(self, bench: Bench, earlier: Sequence[Capacity] = ()) -> Capacity:
+        """One search of one configuration, within the time that searches may take.
+
+        Args:
+            bench: what is probed; its row is among `rows`.
+            earlier: what searches of it found before: this one begins where the last one ended.
+
+        Raises:
+            MeasurementError: it answers nothing.
+        """
+        end_s = self._spent_s + self._settings.time_budget_s
+        search = self._begin_search(bench, earlier)
+        while self._spent_s < end_s and self._ask(search, bench):
+            pass
+        return search.describe(ended_early=search.next_rate() is not None)
+
+    def find_capacities(self, benches: Sequence[Bench]) -> None:
+        """Searches every configuration as often as asked, all of them in turns, until it is settled or too late.
+
+        One that cannot be probed any more keeps what it has shown until then, and the others go on.
+
+        Raises:
+            EngineBenchError: none of them could be probed to its end.
+        """
+        end_s = self._spent_s + self._settings.time_budget_s
+        found: dict[str, list[Capacity]] = {bench.row.id: [] for bench in benches}
+        for number in range(self._settings.rounds):
+            if number and self._spent_s >= end_s:
+                break
+            self._search_round([bench for bench in benches if bench.row.id not in self.failures], found, end_s)
+        if self._settings.rounds > 1 or len(benches) > 1:
+            names = [bench.row.id for bench in benches]
+            self.verdicts = tuple(
+                compare_capacities(found[names[0]], found[name], (names[0], name)) for name in names[1:]
+            )
+        self.raise_failure(benches)
+
+    def _search_round(self, benches: Sequence[Bench], found: dict[str, list[Capacity]], end_s: float) -> None:
+        """One search of each, all in turns; `found` gets what they show, whatever ends them."""
+        searches: dict[str, CapacitySearch] = {}
+        try:
+            for bench in benches:
+                with self.keep_failure(bench):
+                    searches[bench.row.id] = self._begin_search(bench, found[bench.row.id])
+            going = [bench for bench in benches if bench.row.id in searches]
+            while going and self._spent_s < end_s:
+                going = [bench for bench in going if self._go_on(searches[bench.row.id], bench, end_s)]
+        finally:
+            for name, search in searches.items():
+                if search.probes:
+                    found[name].append(search.describe(ended_early=search.next_rate() is not None))
+            self._keep_capacities(found)
+
+    def _go_on(self, search: CapacitySearch, bench: Bench, end_s: float) -> bool:
+        """One more probe, if there is time for it; whether the search goes on."""
+        if self._spent_s >= end_s:
+            return False
+        with self.keep_failure(bench):
+            if self._ask(search, bench):
+                return True
+        return False
+
+    @contextmanager
+    def keep_failure(self, bench: Bench) -> Iterator[None]:
+        """What ends the block is the reason of this configuration, and does not end the others."""
+        try:
+            yield
+        except UsageError:
+            raise
+        except EngineBenchError as error:
+            self.failures[bench.row.id] = error
+            self.rows[bench.row.id] = replace(self.rows[bench.row.id], reason=str(error))
+
+    def raise_failure(self, benches: Sequence[Bench]) -> None:
+        """Raises what ended the first configuration, if something ended each of them."""
+        if benches and all(bench.row.id in self.failures for bench in benches):
+            raise self.failures[benches[0].row.id]
+
+    def _keep_capacities(self, found: Mapping[str, Sequence[Capacity]]) -> None:
+        for name, capacities in found.items():
+            self.rows[name] = replace(self.rows[name], capacity=join_capacities(capacities), rounds=tuple(capacities))
+
+    def _begin_search(self, bench: Bench, earlier: Sequence[Capacity]) -> CapacitySearch:
+        """A search that begins at half of what the engine computes when all requests are there; or where one ended.
+
+        Later ones begin a little off: with the same rates each time, the ends would always be the same.
+        """
+        limit = self._settings.limit
+        assert limit is not None
+        if earlier and earlier[-1].passes_qps:
+            middle = math.sqrt(earlier[-1].passes_qps * (earlier[-1].fails_qps or earlier[-1].passes_qps))
+            rng = np.random.default_rng([self._seed, len(earlier), self._scheduled[bench.row.id]])
+            return CapacitySearch(
+                middle * RESOLUTION ** rng.uniform(-1, 1),
+                limit,
+                resolution=self._settings.resolution,
+                stride=SHORT_STRIDE,
+                votes=1,
+            )
+        point = self._probe_offline(
+            bench, self._count_offline(bench), grace_s=OFFLINE_SHARE * self._settings.time_budget_s
+        )
+        self.rows[bench.row.id] = replace(self.rows[bench.row.id], offline_per_s=point.achieved_per_s)
+        if point.achieved_per_s is None:
+            raise MeasurementError(f"{bench.row.id} answered none of {point.offered} requests that came at once")
+        return CapacitySearch(
+            FIRST_SHARE * point.achieved_per_s,
+            limit,
+            resolution=self._settings.resolution,
+            votes=VOTES if self._settings.strict else 1,
+            lowest_share=LOWEST_SHARE if self._settings.strict else ROUGH_LOWEST_SHARE,
+        )
+
+    def _count_offline(self, bench: Bench) -> int:
+        """Requests that keep all streams at full batches for a while."""
+        return max(4 * POOL, OFFLINE_BATCHES * bench.row.max_batch * bench.row.streams)
+
+    def _ask(self, search: CapacitySearch, bench: Bench) -> bool:
+        """Whether there was a rate to probe, and time for it; the search has the answer.
+
+        It is asked again with more requests where the first are too few to tell.
+        """
+        limit, rate = self._settings.limit, search.next_rate()
+        assert limit is not None
+        if rate is None:
+            return False
+        held, doubtful = None, False
+        for count in self._count_probe(rate, limit):
+            if not self._has_time(count / rate, bench, rate, first=not search.probes):
+                return False
+            point = self._probe_rate(bench, self._schedule(bench, rate, count), rate)
+            held = judge_point(point, limit) if self._settings.strict else seems_to_hold(point, limit, count)
+            doubtful = is_disturbed(point)
+            if held is not None:
+                break
+        search.add(rate, bool(held), doubtful)
+        return True
+
+    def _count_probe(self, rate: float, limit: Limit) -> list[int]:
+        """Requests of a probe, and of the one that follows where these are too few to tell."""
+        least_s = max(self._settings.duration_s or PROBE_S, LIMITS_A_PROBE * limit.ms / 1e3)
+        strict = [strict_min_samples(limit.share, n) for n in PROBE_LATE]
+        wanted = strict if self._settings.strict else [math.ceil(ROUGH_LATE / (1 - limit.share))]
+        return [max(least, count_arrivals(rate, least_s)) for least in wanted]
+
+    def _has_time(self, seconds: float, bench: Bench, rate: float, *, first: bool) -> bool:
+        """Whether a probe of so many seconds may begin: one alone takes no longer than all were to take."""
+        budget = self._settings.time_budget_s
+        if seconds <= budget:
+            return True
+        told = (
+            f"{rate:.3g} requests a second would be probed for {seconds:.0f} s, and all searches may take {budget:g} s"
+        )
+        if first:
+            raise MeasurementError(
+                f"{bench.row.id}: {told}. Give them more with load --time-budget, or ask for a lower --percentile"
+            )
+        self._reporter.say(f"{bench.row.id}: {told}; the search ends here")
+        return False

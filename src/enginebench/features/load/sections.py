@@ -1,0 +1,125 @@
+"""What `load` measured, as sections: the capacities and verdicts, every point, and the warnings."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from operator import attrgetter
+
+from enginebench.stats.queueing import LoadPoint
+from enginebench.core.caveats import find_sentence, format_caveat
+from enginebench.core.names import slug
+from enginebench.core.records import Capacity, Caveat
+from enginebench.core.text import count_of
+from enginebench.features.load.document import LoadDocument, describe_row
+from enginebench.report.numbers import format_significant
+from enginebench.report.run.sections import name_machine
+from enginebench.report.table import Chart, Column, Section, make_notes, make_table
+
+FOOTER = (
+    "Latency runs from the moment at which a request was due. Percentiles: nearest rank over all requests. "
+    "queue and serve: means."
+)
+
+
+def _figure(title: str, name: str, spare: int = 0) -> Column:
+    """A percentile that falls among requests that never ended is a dash."""
+    take: Callable[[LoadPoint], float | None] = attrgetter(name)
+    return Column(title, lambda point: _show(take(point)), take, align="decimal", spare=spare)
+
+
+COLUMNS = (
+    Column("req/s", lambda point: ("~ " if point.validity != "valid" else "") + _show(_take_rate(point)),
+           lambda point: _take_rate(point), align="decimal"),
+    Column("done", lambda p: f"{p.completed}" if p.completed == p.offered else f"{p.completed}/{p.offered}",
+           lambda point: point.completed, align="right", spare=3),
+    Column("late", lambda point: str(point.late), lambda point: point.late,
+           when=lambda points: any(point.late is not None for point in points), align="right"),
+    _figure("p50 ms", "p50_ms"),
+    _figure("p90", "p90_ms", 2),
+    _figure("p99", "p99_ms"),
+    _figure("queue", "queue_ms", 4),
+    _figure("serve", "service_ms", 4),
+    Column("busy", lambda point: "-" if point.utilisation is None else f"{point.utilisation:.0%}",
+           lambda point: point.utilisation, align="right", spare=1),
+    _figure("batch", "batch", 5),
+)  # fmt: skip
+
+
+def list_load(document: LoadDocument, pictures: Sequence[Chart] = ()) -> list[Section]:
+    """The answer first; a terminal leaves the pictures out."""
+    answers = [f"{describe_row(row)}: {describe_capacity(row.capacity)}" for row in document.rows if row.capacity]
+    answers += [*describe_verdicts(document)] or ([] if answers else [*_describe_points(document)])
+    machine = name_machine(document.machine) if document.machine else ""
+    title = " · ".join(filter(None, (document.model, f"scenario {document.scenario}", machine, document.started_utc)))
+    warnings = make_notes([*describe_doubts(document)], "list")
+    return [
+        Section(title=title, parts=tuple(make_notes(answers))),
+        *([Section(title="Pictures", name="pictures", parts=tuple(pictures))] if pictures else []),
+        *_list_rows(document),
+        *([Section(title="Warnings", name="warnings", parts=tuple(warnings))] if warnings else []),
+    ]
+
+
+def _describe_points(document: LoadDocument) -> Iterator[str]:
+    """Of each configuration what the highest rate came to."""
+    for row in document.rows:
+        points = [point for point in document.points if point.row == row.id and _take_rate(point)]
+        if points:
+            point = max(points, key=lambda one: _take_rate(one) or 0.0)
+            yield f"{describe_row(row)}: p99 {_show(point.p99_ms)} ms at {_show(_take_rate(point))} requests a second"
+
+
+def _list_rows(document: LoadDocument) -> Iterator[Section]:
+    """A table of the points of each configuration, or why there are none or no more."""
+    for row in document.rows:
+        points = [point for point in document.points if point.row == row.id]
+        reason = f"{'Ended early' if points else 'Not measured'}: {row.reason}"
+        notes = make_notes([reason]) if row.reason else []
+        tables = [make_table(COLUMNS, points, file=row.id)] if points else []
+        yield Section(title=describe_row(row), name=slug(row.id), parts=(*notes, *tables))
+
+
+def _take_rate(point: LoadPoint) -> float | None:
+    return point.qps if point.qps is not None else point.achieved_per_s
+
+
+def _show(value: float | None) -> str:
+    return "-" if value is None else format_significant(value, 3)
+
+
+def describe_capacity(capacity: Capacity) -> str:
+    """The interval in words."""
+    what = f"p{capacity.percentile:g} of at most {capacity.limit_ms:g} ms"
+    why = {"settled": "", "budget": " (the search was ended before the ends met)", "nothing passes": ""}[capacity.ended]
+    if capacity.suspect:
+        why += "; probes that it rests on were disturbed: see the warnings"
+    if capacity.passes_qps is None:
+        lowest = f"; it fails at {_show(capacity.fails_qps)} requests a second" if capacity.fails_qps else ""
+        return f"no rate that was tried holds {what}{lowest}{why}."
+    fails = f"fails at {_show(capacity.fails_qps)}" if capacity.fails_qps else "no rate that was tried fails"
+    return f"passes at {_show(capacity.passes_qps)} requests a second, {fails}: {what}{why}."
+
+
+def describe_verdicts(document: LoadDocument) -> Iterator[str]:
+    """Who carries more than the first."""
+    names = {row.id: describe_row(row) for row in document.rows}
+    for verdict in document.verdicts:
+        ratio = verdict.ratio
+        between = f" ({ratio.low:.3f} to {ratio.high:.3f})" if ratio and ratio.low and ratio.high else ""
+        times = f": {ratio.value:.3f} times its capacity{between}" if ratio else ""
+        more = f". {verdict.repetitions_needed} rounds would show it" if verdict.repetitions_needed else ""
+        why = f". {'; '.join(verdict.reasons)}" if verdict.reasons else ""
+        yield f"{names[verdict.candidate]} against {names[verdict.base]}: {verdict.verdict}{times}{why}{more}."
+
+
+def describe_doubts(document: LoadDocument) -> Iterator[str]:
+    """Every doubt of every configuration; those that differ in their numbers alone in one sentence."""
+    for row in document.rows:
+        points = [point for point in document.points if point.row == row.id]
+        alike: dict[object, list[Caveat]] = {}
+        for caveat in [caveat for point in points for caveat in point.caveats]:
+            alike.setdefault(find_sentence(caveat), []).append(caveat)
+        for found in alike.values():
+            where = f" ({len(found)} of {count_of(len(points), 'points')})" if len(points) > 1 else ""
+            yield f"{describe_row(row)}{where}: {format_caveat(*found)}"
+    yield from (format_caveat(caveat) for caveat in document.caveats)

@@ -1,0 +1,496 @@
+"""`load`: latency under an open-loop request load, and the highest rate that is within a limit."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, TypeAlias, Unpack
+
+import click
+import numpy as np
+from msgspec.structs import asdict, replace
+
+from enginebench import door
+from enginebench.stats.capacity import agrees_with_probes
+from enginebench.verbs.given import (
+    choose_root,
+    name_model,
+    read_engines,
+    read_numbers,
+    read_precisions,
+    share,
+    take_model,
+)
+from enginebench.verbs.progress import open_progress
+from enginebench.engines.registry import find_installed, takes
+from enginebench.runs.bundles.reading import is_bundle
+from enginebench.core.errors import (
+    BackendUnavailable,
+    EngineBenchError,
+    MissingDependency,
+    ParseError,
+    UsageError,
+)
+from enginebench.core.records import Artifact, EngineSpec, MeasureSpec, Precision, Recipe
+from enginebench.core.shapes import free_batch
+from enginebench.core.store import encode, read_record, write_atomic
+from enginebench.features.load.arrivals import read_trace
+from enginebench.measure.machine import describe_machine
+from enginebench.measure.pin import count_stream_threads
+from enginebench.models.samples import find_samples
+from enginebench.options import (
+    InputSize,
+    Model,
+    Modules,
+    Opt,
+    PathLike,
+    Printed,
+    Shared,
+    Texts,
+    Trusting,
+    Wait,
+    verb,
+)
+from enginebench.report.bundle import load_bundle
+from enginebench.report.charts import render_png
+from enginebench.features.load.charts import draw_load
+from enginebench.features.load.document import LoadDocument, LoadRow, LoadSettings, Scenario
+from enginebench.features.load.sections import FOOTER, list_load
+from enginebench.report.page import format_page
+from enginebench.runs import request as requests
+from enginebench.runs.campaign import CHECK_SAMPLES
+from enginebench.runs.child.isolate import child_environment, run_child
+from enginebench.runs.child.jobs import PrepareJob
+from enginebench.runs.folder import RunFolder, RunRequest, check_inside, hide_home
+from enginebench.runs.lock import lock_devices
+from enginebench.runs.main_job import list_changes
+from enginebench.runs.plan import PlannedRow, list_devices, plan_rows, plan_stored
+from enginebench.runs.progress import Reporter
+from enginebench.features.load.rates import POINT_S, Bench, Prober, make_bench, name_row, widen_profile
+from enginebench.runs.targets.bundles import fill_request, open_as_stored, read_target
+from enginebench.runs.targets.sources import gather_sources
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    Times = NDArray[np.int64]
+
+Numbers: TypeAlias = int | str | Iterable[int] | None
+# The document, in the folder of a load.
+DOCUMENT = "load.json"
+FORMATS = ("html", "png")  # of its report, beside the document
+
+
+class LoadOptions(Modules, Shared, total=False):
+    precision: Annotated[Texts, Opt("Precisions, separated by commas.", "fp32")]
+    scenario: Annotated[
+        Scenario, Opt("One request at a time, eight at a time, requests at a rate, or all at once.", "server")
+    ]
+    qps: Annotated[float | None, Opt("Requests a second.", gt=0, metavar="N")]
+    find_capacity: Annotated[bool, Opt("Look for the highest rate within --p99-limit-ms.", False)]
+    p99_limit_ms: Annotated[float | None, Opt("Limit on the --percentile of latency.", gt=0, metavar="X")]
+    percentile: Annotated[float, Opt("The percentile that the limit is on.", 99.0, gt=50, lt=100)]
+    arrivals: Annotated[
+        PathLike,
+        Opt("poisson, constant, or a file with one time in seconds on each line.", "poisson", metavar="KIND"),
+    ]
+    duration: Annotated[float | None, Opt("Seconds of a point. [10; of a probe 3]", gt=0, metavar="S")]
+    rounds: Annotated[
+        int, Opt("Searches for the capacity of each engine, interleaved; a verdict needs 6.", 1, ge=1, le=100)
+    ]
+    time_budget: Annotated[float, Opt("Seconds that all searches together may take.", 900.0, gt=0, metavar="S")]
+    streams: Annotated[Numbers, Opt("Streams of the engine, each with --threads; several by commas. [1]", metavar="S")]
+    max_batch: Annotated[Numbers, Opt("Requests computed together at most; several by commas. [1]", metavar="B")]
+    max_wait_ms: Annotated[float, Opt("How long a request waits for others to fill its batch.", 0.0, ge=0)]
+    input_size: InputSize
+    wait: Wait
+    resume: Annotated[
+        bool, Opt("Continue the load in --out, asked as before; --rounds and --time-budget may differ.", False)
+    ]
+    out: Annotated[PathLike | None, Opt("Folder. [results/load-TARGET-TIME]", path="folder")]
+
+
+Engine: TypeAlias = Annotated[
+    Texts | None,
+    Opt("ENGINE[:key=value,...]; several, separated by commas, are interleaved. A bundle brings its own."),
+]
+
+
+@verb(LoadOptions)
+def load(target: Model, engine: Engine = None, **options: Unpack[LoadOptions]) -> LoadDocument:
+    """Measure latency of TARGET under an open-loop request load.
+
+    Example: enginebench load digits-cnn --engine ort --qps 100 --duration 3
+
+    Requests are scheduled beforehand and released on time by a process of their own; latency runs from the scheduled
+    moment, so that a stalled engine cannot hide.
+
+    Args:
+        target: a model as `run` takes it, an engine file, or a bundle.
+
+    Raises:
+        UsageError: a value or a combination that cannot be.
+        DependencyError: no engine can run here.
+        MeasurementError: nothing was answered.
+        KeyboardInterrupt: what was measured is kept in `out`.
+    """
+    root = choose_root(options["out"], f"load-{name_model(target)}")
+    return measure_load(target, engine, options, root, lambda document: write_load(root, document))
+
+
+@door.command(load, "TARGET", shown=Trusting)
+def command(target: str, engine: str | None, shown: Printed, **options: Unpack[LoadOptions]) -> None:
+    root = choose_root(options["out"], f"load-{target}")
+
+    def show(document: LoadDocument) -> None:
+        notes = write_load(root, document)
+        door.show(document, shown, door.tables(list_load))
+        if not shown["as_json"]:
+            click.echo(f"\nStored in {root}", err=True)
+        for note in notes:
+            click.echo(note, err=True)
+
+    measure_load(target, engine, options, root, show)
+
+
+def measure_load(
+    target: Model, engine: Texts | None, options: LoadOptions, root: Path, keep: Callable[[LoadDocument], object]
+) -> LoadDocument:
+    """The load that the options ask for; `keep` gets its document, also where it is not finished."""
+    if options["resume"] and options["out"] is None:
+        raise UsageError("--resume needs --out DIR, the folder of the load to continue")
+    settings = LoadSettings(
+        scenario=options["scenario"],
+        qps=options["qps"],
+        find_capacity=options["find_capacity"],
+        limit_ms=options["p99_limit_ms"],
+        percentile=options["percentile"],
+        arrivals=str(options["arrivals"]),
+        duration_s=options["duration"],
+        streams=read_numbers("streams", options["streams"] or 1),
+        max_batches=read_numbers("max-batch", options["max_batch"] or 1),
+        max_wait_ms=options["max_wait_ms"],
+        rounds=options["rounds"],
+        time_budget_s=options["time_budget"],
+    )
+    check_settings(settings)
+    shared = share(options)
+    with (
+        take_model(target, options["example_inputs"]) as taken,
+        open_progress(options["progress"]) as reporter,
+    ):
+        fixed = {"--engine": engine, "--threads": options["threads"], "--input-shape": options["input_shape"]}
+        bundle = read_target(taken.text, fixed)
+        request = make_request(
+            shared,
+            taken.text,
+            read_engines(engine) if engine else [],
+            read_precisions(options["precision"]),
+            input_size=options["input_size"],
+            streams=max(settings.streams),
+        )
+        document = load_target(
+            request if bundle is None else fill_request(request, bundle),
+            settings,
+            root,
+            reporter=reporter,
+            wait=options["wait"],
+            resume=options["resume"],
+            on_partial=keep,
+        )
+    keep(document)
+    return document
+
+
+class Loading:
+    """One call of `load` in progress: what it has found so far, and the document of it."""
+
+    def __init__(
+        self, request: RunRequest, settings: LoadSettings, root: Path, reporter: Reporter, earlier: LoadDocument | None
+    ) -> None:
+        self._request, self._settings = request, settings
+        self._folder, self._reporter = RunFolder(root), reporter
+        self._machine = describe_machine()
+        now = datetime.now(UTC).isoformat(timespec="seconds")
+        self._started_utc = earlier.started_utc if earlier else now
+        self._model = request.model
+        seed, timeout_s = request.measure.seed, request.timeout_s
+        self._prober = Prober(
+            settings, seed=seed, timeout_s=timeout_s, reporter=reporter, earlier=earlier, keep=self._store
+        )
+        self._failures: list[EngineBenchError] = []
+
+    def describe(self, finished: bool = True) -> LoadDocument:
+        """The document of what was found so far, by an interrupted load, too."""
+        points, pilots = ([], []) if finished else self._prober.earlier
+        found = [row.capacity for row in self._prober.rows.values() if row.capacity is not None]
+        settings = self._settings
+        return LoadDocument(
+            model=self._model,
+            scenario=settings.scenario,
+            arrivals=hide_home(settings.arrivals),
+            limit_ms=settings.limit_ms,
+            percentile=settings.percentile,
+            seed=self._request.measure.seed,
+            points=(*self._prober.points, *points),
+            pilots=(*self._prober.pilots, *pilots),
+            capacity=max(found, key=lambda capacity: capacity.passes_qps or 0.0, default=None),
+            rows=tuple(self._prober.rows.values()),
+            verdicts=self._prober.verdicts,
+            machine=self._machine,
+            finished=finished,
+            caveats=self._machine.caveats,
+            settings=replace(settings, arrivals=hide_home(settings.arrivals)),
+            started_utc=self._started_utc,
+        )
+
+    def _store(self) -> None:
+        write_atomic(self._folder.root / DOCUMENT, encode(self.describe(finished=False), indent=2))
+
+    def run(self) -> LoadDocument:
+        """Prepares every configuration, and probes them in turns.
+
+        Raises:
+            EngineBenchError: none could be prepared, or something ended each of them.
+        """
+        benches = self._prepare()
+        if self._settings.find_capacity:
+            self._prober.find_capacities(benches)
+        else:
+            for bench in benches:
+                with self._prober.keep_failure(bench):
+                    self._prober.probe(bench)
+            self._prober.raise_failure(benches)
+        return self.describe()
+
+    def _prepare(self) -> list[Bench]:
+        """Every configuration that can run; the others keep the reason in their row."""
+        rows = self._plan()
+        benches: list[Bench] = []
+        for row in rows:
+            self._model = row.model
+            benches += self._prepare_row(row)
+        if not benches:
+            if len(self._failures) == 1:
+                raise self._failures[0]
+            raise BackendUnavailable("; ".join(dict.fromkeys(str(error) for error in self._failures)))
+        return benches
+
+    def _plan(self) -> list[PlannedRow]:
+        """The rows of the request; of a bundle the one that it holds."""
+        request = self._request
+        if is_bundle(Path(request.model)):
+            stored = open_as_stored(Path(request.model))
+            installed = find_installed(stored.spec.backend)
+            return [plan_stored(stored.result.model, stored.spec, stored.chain, request.measure, installed)]
+        found = gather_sources(request, self._folder.artifacts, self._reporter)
+        return plan_rows(request, found.artifacts, probe=find_installed, takes=takes, problems=found.problems)
+
+    def _prepare_row(self, row: PlannedRow) -> list[Bench]:
+        pairs = [(streams, batch) for streams in self._settings.streams for batch in self._settings.max_batches]
+        try:
+            artifact = self._build(row)
+        except UsageError:
+            raise
+        except EngineBenchError as error:
+            described = self._describe_row(row.engine, *pairs[0])
+            self._prober.rows[described.id] = replace(described, reason=str(error))
+            self._failures.append(error)
+            return []
+        return [self._make_bench(row, artifact, streams, batch) for streams, batch in pairs]
+
+    def _build(self, row: PlannedRow) -> Artifact:
+        """What the engine loads; built and run once on the check inputs."""
+        if row.skip is not None or row.source is None:
+            raise BackendUnavailable(str(row.skip))
+        self._reporter.step(f"{row.id}: build and check")
+        job = PrepareJob(
+            model=row.asked_as,
+            artifact=row.source,
+            engine=widen_profile(row.engine, row.source, max(self._settings.max_batches)),
+            out_dir=str(self._folder.artifacts.absolute()),
+            outputs_path=str(self._folder.outputs_path(row.id).absolute()),
+            samples=CHECK_SAMPLES,
+            seed=row.measure.seed,
+            prove=False,
+            inputs=find_samples(self._folder.artifacts),
+        )
+        environment = child_environment(row.engine.threads)
+        return free_batch(run_child(job, timeout_s=self._request.timeout_s, environment=environment).artifact)
+
+    def _describe_row(self, engine: EngineSpec, streams: int, max_batch: int) -> LoadRow:
+        return name_row(engine, streams=streams, max_batch=max_batch, max_wait_ms=self._settings.max_wait_ms)
+
+    def _make_bench(self, row: PlannedRow, artifact: Artifact, streams: int, max_batch: int) -> Bench:
+        described = replace(self._describe_row(row.engine, streams, max_batch), artifact=artifact.sha256)
+        self._prober.rows[described.id] = described
+        place, seed = self._folder.artifacts, row.measure.seed
+        return make_bench(described, artifact, model=row.asked_as, out_dir=place, seed=seed)
+
+
+def write_load(root: Path, document: LoadDocument) -> tuple[str, ...]:
+    """Writes load.json, and with the extra `report` its page and pictures; notes say what is missing."""
+    write_atomic(root / DOCUMENT, encode(document, indent=2))
+    return report_load(root, document, FORMATS)[1]
+
+
+def read_load(root: Path) -> LoadDocument:
+    """The document of a stored load.
+
+    Raises:
+        ParseError: it is damaged, or a capacity is not what its probes say.
+        ArtifactError: it is a symbolic link.
+    """
+    check_inside(root, root / DOCUMENT)
+    document = read_record(root / DOCUMENT, LoadDocument)
+    for i, row in enumerate(document.rows):
+        ends = {None, *(end for one in row.rounds for end in (one.passes_qps, one.fails_qps))}
+        joined = row.capacity is None or {row.capacity.passes_qps, row.capacity.fails_qps} <= ends
+        if not joined or not all(map(agrees_with_probes, row.rounds)):
+            raise ParseError(
+                root / DOCUMENT, f"$.rows[{i}]", "a capacity that its probes do not show", "one that they do"
+            )
+    return document
+
+
+def report_load(root: Path, document: LoadDocument, formats: Sequence[str]) -> tuple[tuple[Path, ...], tuple[str, ...]]:
+    """Writes the page (html) and the pictures (png) of a load, whichever `formats` name.
+
+    Returns:
+        The files, and notes about what is missing.
+
+    Raises:
+        UsageError: none of `formats` is one of a load.
+        ArtifactError: the folder cannot be written.
+    """
+    if not set(formats) & set(FORMATS):
+        raise UsageError(f"the report of a load is {' and '.join(FORMATS)}; asked for {', '.join(formats)}")
+    try:
+        bundle, pictures = load_bundle(), draw_load(document)
+        files = {f"{picture.name}.png": render_png(picture.spec) for picture in pictures if "png" in formats}
+        if "html" in formats:
+            title, sections = f"{document.model} under load", list_load(document, pictures)
+            files["report.html"] = format_page(title, sections, bundle=bundle, footer=FOOTER).encode()
+    except MissingDependency as error:
+        return (), (f"no report.html and no pictures: {error}",)
+    for name in files:
+        check_inside(root, root / name)
+    for name, data in files.items():
+        write_atomic(root / name, data)
+    return tuple(root / name for name in files), ()
+
+
+def load_target(
+    request: RunRequest,
+    settings: LoadSettings,
+    root: Path,
+    *,
+    reporter: Reporter,
+    wait: bool = True,
+    resume: bool = False,
+    on_partial: Callable[[LoadDocument], object] = lambda document: None,
+) -> LoadDocument:
+    """What the engines of `request` carry under these arrivals.
+
+    Args:
+        request: model, engines, precisions and threads.
+        root: folder of what is made and found.
+        wait: if another run holds a device, wait for it or refuse.
+        resume: continue the load that `root` holds.
+        on_partial: gets the document if somebody interrupts, or an error ends what has begun.
+
+    Raises:
+        UsageError: `root` holds a load that is not to be continued, none, or another.
+        DependencyError: no engine can run here.
+        MeasurementError: something ended each engine.
+        DeviceBusy: another run holds a device and `wait` is false.
+    """
+    earlier = take_up(request, settings, root) if resume else None
+    if not resume and (root / DOCUMENT).exists():
+        raise UsageError(f"{root} holds a load already; continue it with --resume or choose another --out")
+    RunFolder(root).drop_compiled()
+    loading = Loading(request, settings, root, reporter, earlier)
+    with lock_devices(list_devices(request), wait=wait, on_wait=reporter.say):
+        try:
+            return loading.run()
+        except (KeyboardInterrupt, EngineBenchError) as error:
+            found = loading.describe(finished=False)
+            if found.points or isinstance(error, KeyboardInterrupt):
+                on_partial(found)
+            raise
+
+
+def take_up(request: RunRequest, settings: LoadSettings, root: Path) -> LoadDocument:
+    """The load that was interrupted; it must have been asked the same, but for its rounds and its time.
+
+    Raises:
+        UsageError: there is none, or it was asked something else.
+    """
+    if not (root / DOCUMENT).exists():
+        raise UsageError(f"{root} holds no load to continue: there is no {DOCUMENT}. Leave --resume out to begin")
+    found, target = read_load(root), Path(request.model)
+    model = open_as_stored(target).result.model if is_bundle(target) else request.model
+    asked = {"model": Path(model).name, "seed": request.measure.seed, **asdict(settings)}
+    asked["arrivals"] = hide_home(settings.arrivals)
+    stored = {"model": Path(found.model).name, "seed": found.seed, **(asdict(found.settings) if found.settings else {})}
+    free = ("rounds", "time_budget_s")
+    differ = [name for name in asked if name not in free and stored.get(name) != asked[name]]
+    changes = [f"{name} was {stored.get(name)}, not {asked[name]}" for name in differ]
+    if found.machine is not None:
+        changes += list_changes(found.machine, describe_machine())
+    if changes:
+        raise UsageError(f"{root} cannot be continued: {'; '.join(changes)}. Ask as before, or start a new load")
+    return found
+
+
+def make_request(
+    shared: requests.Shared,
+    target: str,
+    engines: Sequence[tuple[str, dict[str, str]]],
+    precisions: Sequence[tuple[Precision, Recipe | None]],
+    *,
+    input_size: int | None,
+    streams: int,
+) -> RunRequest:
+    """The request for these engines and precisions; a client's request has one entry.
+
+    Threads of each stream are, unless given, the cores that the generator leaves, shared among the streams.
+
+    Raises:
+        UsageError: a shape is malformed.
+    """
+    measure = MeasureSpec(seed=shared.seed, processes=1)
+    return replace(shared, threads=shared.threads or count_stream_threads(streams)).make_request(
+        target, engines=engines, precisions=precisions, batches=(1,), measure=measure, input_size=input_size
+    )
+
+
+def check_settings(settings: LoadSettings) -> None:
+    """Checks that nothing in the settings contradicts the rest.
+
+    Raises:
+        UsageError: something is missing, or would be ignored.
+    """
+    qps, arrivals, find_capacity = settings.qps, settings.arrivals, settings.find_capacity
+    server, trace = settings.scenario == "server", arrivals not in ("poisson", "constant")
+    if not server and (qps or find_capacity or arrivals != "poisson"):
+        needs = "--qps, --find-capacity and --arrivals are for --scenario server"
+        raise UsageError(f"{needs}; {settings.scenario} has no rate")
+    if find_capacity and settings.limit is None:
+        raise UsageError("--find-capacity needs a limit: add --p99-limit-ms X")
+    if find_capacity and (qps or trace):
+        raise UsageError("--find-capacity chooses the rates itself: leave out --qps and the file of --arrivals")
+    if server and not (qps or find_capacity or trace):
+        raise UsageError("--scenario server needs a rate: --qps N, --find-capacity, or a file of --arrivals")
+    if trace and qps:
+        raise UsageError(f"the file {arrivals} says when requests come: leave out --qps")
+    if trace:
+        read_trace(Path(arrivals))
+    seconds = settings.duration_s or POINT_S
+    if qps and qps * seconds < 1:
+        raise UsageError(
+            f"--qps {qps:g} for {seconds:g} s is less than one request: give --duration {math.ceil(1 / qps)} or more, "
+            f"or --qps {1 / seconds:.3g} or more"
+        )

@@ -1,0 +1,92 @@
+"""The child's part of `roofline`: one device, one number of threads, every ceiling of it."""
+
+from __future__ import annotations
+
+from enginebench.core.errors import MissingDependency, UsageError
+from enginebench.core.records import Precision
+from enginebench.features.roofline.ceilings import Observed, Trial, join_repetitions, observe
+from enginebench.measure.machine import describe_machine
+from enginebench.runs.child.jobs import CeilingsAnswer, CeilingsJob, NoteCall
+
+
+def perform_ceilings(job: CeilingsJob, note: NoteCall) -> CeilingsAnswer:
+    """The ceilings of a device, in this process.
+
+    Raises:
+        UsageError: the device has no instructions for any of the precisions.
+        MissingDependency: PyTorch is not installed.
+        BackendUnavailable: PyTorch does not see the GPU.
+    """
+    note(f"ceilings of {job.device}" + (f", {job.threads} threads" if job.device == "cpu" else ""))
+    return _observe_cpu(job) if job.device == "cpu" else _observe_gpu(job)
+
+
+def _observe_cpu(job: CeilingsJob) -> CeilingsAnswer:
+    from enginebench.measure.pin import pin_process
+
+    pinned = pin_process(job.threads)
+    import torch
+
+    from enginebench.features.roofline.caches import read_caches
+    from enginebench.features.roofline.trials_cpu import list_precisions, list_trials
+
+    torch.set_num_threads(job.threads)
+    possible = list_precisions(describe_machine().cpu_flags)
+    precisions = _choose(job.precisions, possible, "no instructions of this CPU multiply in")
+    caches = read_caches(pinned[0] if pinned else 0)
+    with torch.inference_mode():
+        trials = [*list_trials(precisions, caches, job.threads), *_list_other_trials(precisions, job.threads)]
+        found = observe(trials, budget_s=job.budget_s, repetitions=job.repetitions)
+    notes = () if caches else ("the system does not list the caches of this CPU: only memory was measured",)
+    return CeilingsAnswer(
+        ceilings=join_repetitions(found, device="cpu", threads=job.threads),
+        notes=(*notes, *_note_missing(job.precisions, precisions, "no instructions of this CPU multiply in")),
+    )
+
+
+def _list_other_trials(precisions: tuple[Precision, ...], threads: int) -> list[Trial]:
+    """Those of ONNX Runtime and OpenVINO, where they are installed: a ceiling is the best that any library reaches."""
+    try:
+        from enginebench.features.roofline.trials_graph import list_trials
+    except MissingDependency:
+        return []
+    return list(list_trials(precisions, threads))
+
+
+def _observe_gpu(job: CeilingsJob) -> CeilingsAnswer:
+    import torch
+
+    from enginebench.core.errors import BackendUnavailable
+    from enginebench.features.roofline.trials_gpu import PRECISIONS, list_host_trials, list_trials, make_timer
+
+    if not torch.cuda.is_available():
+        raise BackendUnavailable(f"PyTorch {torch.__version__} sees no GPU, so that {job.device} has no ceilings")
+    timer = make_timer(job.device)
+    wanted = _choose(job.precisions, PRECISIONS, "a GPU's ceilings are not known in")
+    with torch.inference_mode():
+        found = observe(
+            list_trials(wanted, quick=job.quick), timer=timer, budget_s=job.budget_s, repetitions=job.repetitions
+        )
+        found += observe(list_host_trials(), budget_s=job.budget_s, repetitions=job.repetitions)
+    return CeilingsAnswer(
+        ceilings=join_repetitions(found, device=job.device, threads=None),
+        notes=_note_missing(wanted, _list_seen(found), "neither this GPU nor this build of PyTorch multiplies in"),
+    )
+
+
+def _list_seen(found: list[list[Observed]]) -> list[Precision]:
+    return [one.precision for repetition in found for one in repetition if one.precision]
+
+
+def _choose(asked: tuple[Precision, ...], possible: tuple[Precision, ...], why: str) -> tuple[Precision, ...]:
+    chosen = tuple(precision for precision in asked or possible if precision in possible)
+    if not chosen:
+        raise UsageError(f"--precisions {','.join(asked)}: {why} it. Possible: {', '.join(possible)}")
+    return chosen
+
+
+def _note_missing(
+    asked: tuple[Precision, ...], seen: tuple[Precision, ...] | list[Precision], why: str
+) -> tuple[str, ...]:
+    missing = [precision for precision in asked if precision not in seen]
+    return (f"{why} {', '.join(missing)}",) if missing else ()

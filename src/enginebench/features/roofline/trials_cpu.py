@@ -1,0 +1,203 @@
+"""Ways to a CPU's ceilings through PyTorch: products and convolutions of oneDNN and MKL, reads and copies of memory."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Collection, Iterator, Sequence
+from functools import partial
+from typing import Any
+
+from msgspec.structs import replace
+
+from enginebench.core.errors import MissingDependency
+from enginebench.core.records import Precision
+from enginebench.features.roofline.caches import DataCache
+from enginebench.features.roofline.ceilings import Trial
+
+try:
+    import torch
+except ModuleNotFoundError as missing:
+    raise MissingDependency(str(missing.name), 'pip install "enginebench[torch]"') from missing
+
+# Instructions that multiply in a precision, by the kernel's name of the flag. Where there are none, libraries convert
+# to FP32, which is no ceiling of that precision. AVX2 multiplies bytes in pairs (VPMADDUBSW).
+INSTRUCTIONS: dict[Precision, frozenset[str]] = {
+    "fp32": frozenset(),
+    "bf16": frozenset({"avx512_bf16", "amx_bf16", "bf16", "sme"}),
+    "fp16": frozenset({"avx512_fp16", "amx_fp16", "asimdhp"}),
+    "int8": frozenset({"avx2", "avx_vnni", "avx512_vnni", "amx_int8", "asimddp", "i8mm"}),
+}
+_DTYPES: dict[str, Any] = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
+# Small enough to end within a quiet moment of a busy machine, large enough to fill every core.
+PRODUCTS = (256, 512, 1024)
+# (channels in, channels out, height and width, kernel, batch): the middle of ResNets, where libraries are at their
+# best.
+CONVOLUTIONS = (
+    (64, 64, 56, 3, 1),
+    (128, 128, 28, 3, 1),
+    (256, 256, 14, 3, 1),
+    (256, 256, 28, 1, 1),
+    (128, 128, 28, 3, 4),
+    (256, 256, 14, 3, 4),
+)
+# What one call reads of a small working set, by reading it again and again.
+READ_BYTES = 1 << 24
+# Of fewer bytes a row is so short that its overhead shows.
+LEAST_READ = 1 << 13
+# A working set of this many last-level caches lies in memory, and no more than this much is needed to show it.
+BEYOND_CACHE, LEAST_BEYOND, MOST_BEYOND = 4, 1 << 27, 1 << 30
+# Shares of a cache that a working set fills, since others use it, too; what fits into the level before does not count.
+FILLED = (0.0625, 0.125, 0.375, 0.75)
+INNER = 1.5
+_FLOAT = 4
+
+
+def list_precisions(flags: Collection[str]) -> tuple[Precision, ...]:
+    """Precisions that a CPU has instructions for."""
+    return tuple(precision for precision, needed in INSTRUCTIONS.items() if not needed or needed.intersection(flags))
+
+
+def list_trials(precisions: Sequence[Precision], caches: Sequence[DataCache], threads: int) -> Iterator[Trial]:
+    """Every trial of a CPU, on the threads that PyTorch is set to."""
+    for precision in precisions:
+        if precision == "int8":
+            yield from _list_int8()
+        elif precision in _DTYPES:
+            yield from _list_products(precision)
+            yield from _list_convolutions(precision)
+    yield from _list_reads(caches, threads)
+    yield Trial(kind="call", call=_do_nothing, work=1, how="a Python function that does nothing")
+
+
+def _do_nothing() -> None:
+    pass
+
+
+def _list_products(precision: Precision) -> Iterator[Trial]:
+    dtype = _DTYPES[precision]
+    for n in PRODUCTS:
+        a, b = torch.randn(n, n).to(dtype), torch.randn(n, n).to(dtype)
+        out = torch.empty(n, n, dtype=dtype)
+        yield Trial(
+            kind="gemm",
+            precision=precision,
+            work=n**3,
+            call=partial(torch.mm, a, b, out=out),
+            how=f"torch.mm {n}x{n}",
+        )
+
+
+def _list_convolutions(precision: Precision) -> Iterator[Trial]:
+    for inner, outer, size, kernel, batch in CONVOLUTIONS:
+        pad = kernel // 2
+        x = torch.randn(batch, inner, size, size).to(_DTYPES[precision]).contiguous(memory_format=torch.channels_last)
+        w = torch.randn(outer, inner, kernel, kernel).to(_DTYPES[precision])
+        work = batch * outer * inner * kernel**2 * size**2
+        name = f"{kernel}x{kernel}, {inner} to {outer} channels, {size}x{size}, batch {batch}"
+        calls: dict[str, Callable[[], object]] = {"torch.conv2d": partial(torch.conv2d, x, w, None, 1, pad)}
+        if packed := _pack_convolution(x, w, pad):
+            calls["oneDNN, weights packed"] = packed
+        for how, call in calls.items():
+            trial = Trial(kind="conv", precision=precision, work=work, call=call, how=f"{how}, {name}")
+            yield trial
+            if kernel == 1:  # which is a product
+                yield replace(trial, kind="gemm")
+
+
+def _pack_convolution(x: Any, w: Any, pad: int) -> Any:
+    """A convolution whose weights oneDNN has packed ahead, as compilers do; None where this build has none."""
+    try:
+        sizes = ([pad, pad], [1, 1], [1, 1], 1)
+        packed = torch._C._nn.mkldnn_reorder_conv2d_weight(w.to_mkldnn(), *sizes, list(x.shape))
+        operator = torch.ops.mkldnn._convolution_pointwise
+        operator(x, packed, None, *sizes, "none", [], "")
+    except (RuntimeError, AttributeError, TypeError):
+        return None
+    return lambda: operator(x, packed, None, *sizes, "none", [], "")
+
+
+def _list_int8() -> Iterator[Trial]:
+    """Unsigned activations by signed weights through each library of quantized operators that this build has."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # these constructors are to go; the operators behind them stay
+        for library in torch.backends.quantized.supported_engines:
+            if library not in ("none", "qnnpack"):
+                torch.backends.quantized.engine = library
+                yield from _list_int8_of(library)
+
+
+def _list_int8_of(library: str) -> Iterator[Trial]:
+    for inner, outer, size, kernel, batch in CONVOLUTIONS:
+        pad = kernel // 2
+        x = _quantize(batch, inner, size, size).contiguous(memory_format=torch.channels_last)
+        w = _quantize(outer, inner, kernel, kernel, dtype=torch.qint8)
+        packed = torch.ops.quantized.conv2d_prepack(w, None, [1, 1], [pad, pad], [1, 1], 1)
+        trial = Trial(
+            kind="conv",
+            precision="int8",
+            work=batch * outer * inner * kernel**2 * size**2,
+            call=partial(torch.ops.quantized.conv2d, x, packed, 1.0, 64),
+            how=f"{library}, {kernel}x{kernel}, {inner} to {outer} channels, {size}x{size}, batch {batch}",
+        )
+        yield trial
+        if kernel == 1:
+            yield replace(trial, kind="gemm")
+    for n in PRODUCTS:
+        x, packed = _quantize(n, n), torch.ops.quantized.linear_prepack(_quantize(n, n, dtype=torch.qint8), None)
+        yield Trial(
+            kind="gemm",
+            precision="int8",
+            work=n**3,
+            call=partial(torch.ops.quantized.linear, x, packed, 1.0, 64),
+            how=f"{library}, linear {n}x{n}",
+        )
+
+
+def _quantize(*shape: int, dtype: Any = torch.quint8) -> Any:
+    return torch.quantize_per_tensor(torch.randn(*shape), 0.05, 64 if dtype == torch.quint8 else 0, dtype)
+
+
+def _list_reads(caches: Sequence[DataCache], threads: int) -> Iterator[Trial]:
+    """Reads of working sets that fit into each cache, and of one that fits into none."""
+    inner = 0
+    for cache in caches:
+        for share in FILLED:
+            size = int(share * cache.size_bytes)
+            if size > INNER * inner and size >= LEAST_READ:
+                yield from _list_small_reads(cache, size, cache.count_bytes(threads))
+        inner = cache.size_bytes
+    last = caches[-1].count_bytes(threads) if caches else 0
+    size = min(MOST_BEYOND, max(LEAST_BEYOND, BEYOND_CACHE * last))
+    x, y = torch.ones(size // _FLOAT), torch.empty(size // _FLOAT)
+    label = f"of {size >> 20} MiB"
+    yield Trial(kind="memory", work=size, call=x.sum, how=f"sum {label}")
+    yield Trial(kind="memory", work=size, call=x.amax, how=f"maximum {label}")
+    yield Trial(kind="memory", work=2 * size, call=lambda: y.copy_(x), how=f"copy {label}")
+    yield Trial(kind="memory", work=size, call=lambda: y.fill_(1.0), how=f"fill {label}")
+
+
+def _list_small_reads(cache: DataCache, size: int, capacity: int) -> Iterator[Trial]:
+    """One call reads the same bytes many times: through a view whose rows are all one."""
+    kind: Any = f"l{min(cache.level, 4)}"
+    n, times = size // _FLOAT, max(1, READ_BYTES // size)
+    row = torch.ones(n)
+    view, label = row.expand(times, n), f"of {size >> 10} KiB"
+    yield Trial(
+        kind=kind,
+        work=times * size,
+        capacity_bytes=capacity,
+        call=lambda: view.sum(1),
+        how=f"sum {label}, {times} times",
+    )
+    yield Trial(
+        kind=kind,
+        work=times * size,
+        capacity_bytes=capacity,
+        call=lambda: view.amax(1),
+        how=f"maximum {label}, {times} times",
+    )
+    if size >= 1 << 17:  # below this a call costs more than what it copies
+        x, y = torch.ones(n // 2), torch.empty(n // 2)
+        yield Trial(
+            kind=kind, work=size, capacity_bytes=capacity, call=lambda: y.copy_(x), how=f"copy of {size >> 11} KiB"
+        )

@@ -1,0 +1,199 @@
+"""Ways to a GPU's ceilings through PyTorch: cuBLAS, cuDNN, copies, and kernels that do nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from functools import partial
+from typing import Any
+
+from enginebench.core.errors import MissingDependency
+from enginebench.core.records import Precision
+from enginebench.features.roofline.ceilings import Timer, Trial
+
+try:
+    import torch
+except ModuleNotFoundError as missing:
+    raise MissingDependency(str(missing.name), 'pip install "enginebench[torch]"') from missing
+
+PRECISIONS: tuple[Precision, ...] = ("fp32", "tf32", "fp16", "bf16", "int8", "fp8")
+_DTYPES: dict[str, Any] = {
+    "fp32": torch.float32,
+    "tf32": torch.float32,
+    "fp16": torch.float16,
+    "bf16": torch.bfloat16,
+}
+PRODUCTS = (2048, 4096, 8192)
+# (channels, height and width, kernel, batch): those of ResNets at the batches where GPUs are at their best.
+CONVOLUTIONS = ((64, 56, 3, 64), (128, 28, 3, 128), (256, 14, 3, 256), (512, 7, 3, 256), (256, 56, 1, 64))
+QUICK_CONVOLUTIONS = 3
+# Of one read: more than any cache; and shares of the cache that a working set fills.
+BEYOND_CACHE_BYTES = 1 << 30
+FILLED = (0.25, 0.5)
+# Kernels in one graph: enough that its own launch does not show in the time of each.
+KERNELS = 1000
+_FLOAT = 4
+
+
+@contextmanager
+def allow_tf32(allowed: bool) -> Iterator[None]:
+    """Meanwhile FP32 products and convolutions are multiplied in TF32, or strictly not."""
+    before = (torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32)
+    torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = allowed
+    try:
+        yield
+    finally:
+        torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32 = before
+
+
+def make_timer(device: str) -> Timer:
+    """Times calls by the device's own clock: events around them, which count no launch that hides behind work."""
+
+    def time_events(call: Callable[[], object], count: int) -> float:
+        start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        start.record()
+        for _ in range(count):
+            call()
+        end.record()
+        end.synchronize()
+        return float(start.elapsed_time(end)) / 1e3
+
+    torch.cuda.set_device(device)
+    return time_events
+
+
+def list_trials(precisions: Sequence[Precision], *, quick: bool = False) -> Iterator[Trial]:
+    """Every trial of the current GPU that is timed by its own clock.
+
+    Trials that this GPU or this build has not are left out.
+
+    Args:
+        precisions: of products and convolutions.
+        quick: fewer shapes, since cuDNN tries every algorithm on each.
+    """
+    torch.backends.cudnn.benchmark = True  # the fastest algorithm, Winograd among them, is found by trying
+    for precision in precisions:
+        yield from filter(_runs, _list_products(precision))
+        yield from filter(_runs, _list_convolutions(precision, CONVOLUTIONS[: QUICK_CONVOLUTIONS if quick else None]))
+    yield from _list_reads()
+    yield _make_graph_of_kernels()
+
+
+def list_host_trials() -> Iterator[Trial]:
+    """What launching costs by the host's clock, waited for: a kernel that does nothing, and a graph of one."""
+
+    def launch() -> None:
+        torch.cuda._sleep(0)
+        torch.cuda.synchronize()
+
+    graph = capture(1)
+
+    def replay() -> None:
+        graph.replay()
+        torch.cuda.synchronize()
+
+    yield Trial(kind="call", call=launch, work=1, how="an empty kernel, launched and waited for")
+    yield Trial(kind="graph", call=replay, work=1, how="a graph of one empty kernel, launched and waited for")
+
+
+def capture(kernels: int) -> Any:
+    """A CUDA graph of so many kernels that do nothing, one after the other."""
+    torch.cuda._sleep(0)
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        for _ in range(kernels):
+            torch.cuda._sleep(0)
+    return graph
+
+
+def _make_graph_of_kernels() -> Trial:
+    graph = capture(KERNELS)
+    return Trial(kind="kernel", call=graph.replay, work=KERNELS, how=f"an empty kernel, one of {KERNELS} in a graph")
+
+
+def _runs(trial: Trial) -> bool:
+    """Whether the GPU and this build can do it at all."""
+    try:
+        trial.call()
+        torch.cuda.synchronize()
+    except (RuntimeError, ValueError):  # no kernel for it, or no memory; a precision that none reaches is told
+        return False
+    return True
+
+
+def _list_products(precision: Precision) -> Iterator[Trial]:
+    for n in PRODUCTS:
+        call = _make_product(precision, n)
+        if call is not None:
+            yield Trial(kind="gemm", precision=precision, work=n**3, call=call, how=f"{precision} {n}x{n}")
+
+
+def _make_product(precision: Precision, n: int) -> Callable[[], object] | None:
+    if precision == "int8":
+        a, b = (torch.randint(-128, 127, (n, n), dtype=torch.int8, device="cuda") for _ in range(2))
+        return lambda: torch._int_mm(a, b.t())
+    if precision == "fp8":
+        return _make_fp8_product(n)
+    a, b = (torch.randn(n, n, device="cuda", dtype=_DTYPES[precision]) for _ in range(2))
+    out = torch.empty_like(a)
+    return _set_tf32(precision, lambda: torch.mm(a, b, out=out))
+
+
+def _make_fp8_product(n: int) -> Callable[[], object] | None:
+    kind = getattr(torch, "float8_e4m3fn", None)
+    if kind is None or not hasattr(torch, "_scaled_mm"):
+        return None
+    a, b = (torch.randn(n, n, device="cuda").to(kind) for _ in range(2))
+    one = torch.ones((), device="cuda")
+    return lambda: torch._scaled_mm(a, b.t(), scale_a=one, scale_b=one, out_dtype=torch.bfloat16, use_fast_accum=True)
+
+
+def _set_tf32(precision: Precision, call: Callable[[], object]) -> Callable[[], object]:
+    """The call with what its precision needs set around it; the settings cost less than a launch."""
+    if precision not in ("fp32", "tf32"):
+        return call
+
+    def run() -> object:
+        with allow_tf32(precision == "tf32"):
+            return call()
+
+    return run
+
+
+def _list_convolutions(precision: Precision, shapes: Sequence[tuple[int, int, int, int]]) -> Iterator[Trial]:
+    if precision not in _DTYPES:  # PyTorch has no such convolution; a 1x1 one is a product
+        return
+    for channels, size, kernel, batch in shapes:
+        pad = kernel // 2
+        x = torch.randn(batch, channels, size, size, device="cuda", dtype=_DTYPES[precision])
+        w = torch.randn(channels, channels, kernel, kernel, device="cuda", dtype=_DTYPES[precision])
+        x, w = (t.contiguous(memory_format=torch.channels_last) for t in (x, w))
+        yield Trial(
+            kind="conv",
+            precision=precision,
+            work=batch * channels**2 * kernel**2 * size**2,
+            call=_set_tf32(precision, partial(torch.conv2d, x, w, None, 1, pad)),
+            how=f"{precision} {kernel}x{kernel}, {channels} channels, {size}x{size}, batch {batch}",
+        )
+
+
+def _list_reads() -> Iterator[Trial]:
+    cache = int(getattr(torch.cuda.get_device_properties(torch.cuda.current_device()), "L2_cache_size", 0))
+    for share in FILLED if cache else ():
+        yield from _list_reads_of("l2", int(share * cache), cache)
+    free, _ = torch.cuda.mem_get_info()
+    yield from _list_reads_of("memory", min(BEYOND_CACHE_BYTES, free // 8), None)
+
+
+def _list_reads_of(kind: Any, size: int, capacity: int | None) -> Iterator[Trial]:
+    """Reads and copies whose working set has `size` bytes; a cache's are repeated in one graph."""
+    n = size // _FLOAT
+    row, x, y = (torch.ones(count, device="cuda") for count in (n, n // 2, n // 2))
+    times = max(1, (1 << 30) // size)
+    view, label = row.expand(times, n), f"of {size >> 20} MiB"
+    common: dict[str, Any] = {"kind": kind, "capacity_bytes": capacity}
+    yield Trial(**common, work=times * size, call=lambda: view.sum(1), how=f"sum {label}, {times} times")
+    yield Trial(**common, work=times * size, call=lambda: view.amax(1), how=f"maximum {label}, {times} times")
+    yield Trial(**common, work=size, call=lambda: y.copy_(x), how=f"copy {label}")
+    yield Trial(**common, work=size // 2, call=lambda: y.fill_(1.0), how=f"fill {label}")

@@ -1,0 +1,235 @@
+"""`roofline`: what this machine can do at best, found in fresh processes, for `run` and `profile`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Annotated, TypeAlias, Unpack
+
+import click
+from msgspec import Struct
+from msgspec.structs import replace
+
+from enginebench import door
+from enginebench.verbs.given import to_path
+from enginebench.verbs.progress import open_progress
+from enginebench.core.ceilings import UNITS, Ceiling, CeilingKind, Ceilings
+from enginebench.core.errors import DependencyError, EngineBenchError, UsageError
+from enginebench.core.names import parse_precision
+from enginebench.core.records import Machine, Precision
+from enginebench.core.text import count_of
+from enginebench.measure.machine import describe_machine
+from enginebench.options import Opt, PathLike, Printed, Progress, Texts, Wait, verb
+from enginebench.features.roofline.sections import draw_ceilings, list_ceilings
+from enginebench.runs.ceilings import store_ceilings
+from enginebench.runs.child.isolate import child_environment, run_child
+from enginebench.runs.child.jobs import CeilingsAnswer, CeilingsJob
+from enginebench.runs.lock import lock_devices
+from enginebench.runs.progress import Reporter
+from enginebench.runs.request import parse_device
+
+# Fresh processes for each device and number of threads; the rest of the noise is between processes.
+PROCESSES = 3
+# Seconds for each ceiling in each repetition: hundreds of calls, so that one of them falls into a quiet moment.
+BUDGET_S, QUICK_BUDGET_S = 0.6, 0.12
+QUICK_REPETITIONS = 3
+TIMEOUT_S = 900.0
+
+
+class RooflineRequest(Struct, frozen=True, kw_only=True):
+    """What to measure. Empty means all that the machine has."""
+
+    precisions: tuple[Precision, ...] = ()
+    threads: tuple[int, ...] = ()
+    devices: tuple[str, ...] = ()
+    quick: bool = False
+
+
+class RooflineOptions(Progress, total=False):
+    device: Annotated[Texts | None, Opt("cpu or cuda:N, or several separated by commas. [all]")]
+    precisions: Annotated[
+        Texts | None, Opt("Precisions, separated by commas. [all that the device has instructions for]")
+    ]
+    threads: Annotated[
+        int | Texts | Sequence[int] | None,
+        Opt("Numbers of threads of the CPU, separated by commas. [1, 2, 4 ... physical cores]"),
+    ]
+    quick: Annotated[bool, Opt("One process for each number of threads, and less time for each ceiling.", False)]
+    wait: Wait
+    out: Annotated[PathLike | None, Opt("Folder for the JSON and the picture.", path="folder")]
+
+
+@verb(RooflineOptions)
+def roofline(**options: Unpack[RooflineOptions]) -> Ceilings:
+    """Measure what this machine can do at best, and store it for `run` and `profile`.
+
+    Example: enginebench roofline --quick
+
+    Rates of matrix products and convolutions, bandwidths of caches and memory, costs of a launch: the best that was
+    observed, never a data sheet's figure. `run` and `profile` say then how far each row and layer is from its limit.
+
+    Raises:
+        UsageError: a precision, a number of threads or a device that there is not.
+        DependencyError: PyTorch, through which all of it is measured, is not installed.
+        DeviceBusy: a run holds a device, and `wait` is false.
+    """
+    return measure_and_store(options)[0]
+
+
+@door.command(roofline)
+def command(shown: Printed, **options: Unpack[RooflineOptions]) -> None:
+    document, paths = measure_and_store(options)
+    door.show(document, shown, door.tables(list_ceilings))
+    for path in paths:
+        click.echo(str(path), err=True)
+    if (out := to_path(options["out"])) is not None:
+        door.draw(lambda: draw_ceilings(document), out / "roofline.png")
+
+
+def measure_and_store(options: RooflineOptions) -> tuple[Ceilings, Sequence[Path]]:
+    """The ceilings, and the files that keep them."""
+    request = read_request(options["precisions"], options["threads"], options["device"], options["quick"])
+    with open_progress(options["progress"]) as reporter:
+        document = measure_ceilings(request, reporter=reporter, wait=options["wait"])
+    return document, store_ceilings(document, to_path(options["out"]))
+
+
+class Measured(Struct, frozen=True, kw_only=True):
+    """The answers about one device and one number of threads."""
+
+    ceilings: tuple[Ceiling, ...] = ()
+    notes: tuple[str, ...] = ()
+
+
+Given: TypeAlias = str | int | Iterable[str | int] | None
+
+
+def read_request(
+    precisions: Given = None, threads: Given = None, device: Given = None, quick: bool = False
+) -> RooflineRequest:
+    """What to measure, of texts as on the command line, or of lists.
+
+    Raises:
+        UsageError: a precision, a number of threads or a device that there is not.
+    """
+    chosen = [parse_precision(text) for text in _split(precisions)]
+    if any(recipe for _, recipe in chosen):
+        raise UsageError(f"--precisions {precisions}: a ceiling has no recipe; give int8 alone")
+    if wrong := [text for text in _split(threads) if not text.isdigit() or not int(text)]:
+        raise UsageError(f"--threads {wrong[0]!r}: expected numbers from 1 on, separated by commas")
+    return RooflineRequest(
+        precisions=tuple(dict.fromkeys(precision for precision, _ in chosen)),
+        threads=tuple(sorted({int(text) for text in _split(threads)})),
+        devices=tuple(dict.fromkeys(parse_device(text) for text in _split(device))),
+        quick=quick,
+    )
+
+
+def _split(given: Given) -> list[str]:
+    pieces = [given] if isinstance(given, str | int) else given or ()
+    return [text.strip() for piece in pieces for text in str(piece).split(",") if text.strip()]
+
+
+def measure_ceilings(request: RooflineRequest, *, reporter: Reporter, wait: bool = True) -> Ceilings:
+    """The ceilings of this machine.
+
+    Args:
+        request: what to measure.
+        reporter: progress.
+        wait: if a run holds a device, wait for it or refuse.
+
+    Raises:
+        UsageError: more threads than CPUs, or a device or precision that is not there.
+        DependencyError: PyTorch, through which all of it is measured, is not installed.
+        DeviceBusy: a run holds a device and `wait` is false.
+    """
+    machine = describe_machine()
+    jobs = list(plan_jobs(request, machine))
+    with lock_devices([job.device for job in jobs], wait=wait, on_wait=reporter.say):
+        measured = [_measure(job, 1 if request.quick else PROCESSES, reporter) for job in jobs]
+    ceilings = tuple(ceiling for one in measured for ceiling in one.ceilings)
+    if not ceilings:
+        raise UsageError("nothing could be measured: " + "; ".join(dict.fromkeys(_list_notes(measured))))
+    return Ceilings(
+        machine=machine,
+        ceilings=ceilings,
+        measured_utc=datetime.now(UTC).isoformat(timespec="seconds"),
+        quick=request.quick,
+        processes=1 if request.quick else PROCESSES,
+        notes=tuple(dict.fromkeys(_list_notes(measured))),
+    )
+
+
+def _list_notes(measured: Sequence[Measured]) -> Iterator[str]:
+    for one in measured:
+        yield from one.notes
+
+
+def plan_jobs(request: RooflineRequest, machine: Machine) -> Iterator[CeilingsJob]:
+    """One job for each device and number of threads.
+
+    Raises:
+        UsageError: more threads than CPUs, or a GPU that is not there.
+    """
+    gpus = [f"cuda:{gpu.index}" for gpu in machine.gpus]
+    devices = request.devices or ("cpu", *gpus)
+    if missing := [device for device in devices if device not in ("cpu", *gpus)]:
+        raise UsageError(f"--device {', '.join(missing)}: not on this machine; there is {', '.join(('cpu', *gpus))}")
+    for device in devices:
+        for threads in choose_threads(request, machine) if device == "cpu" else (1,):
+            yield CeilingsJob(
+                device=device,
+                precisions=request.precisions,
+                threads=threads,
+                budget_s=QUICK_BUDGET_S if request.quick else BUDGET_S,
+                repetitions=QUICK_REPETITIONS if request.quick else 1,
+                quick=request.quick,
+            )
+
+
+def choose_threads(request: RooflineRequest, machine: Machine) -> tuple[int, ...]:
+    """Numbers of threads: those asked for, else 1, 2, 4 and so on up to the default; in haste 1 and the default.
+
+    Raises:
+        UsageError: more than this process may use CPUs.
+    """
+    most = machine.default_threads
+    if over := [count for count in request.threads if count > len(machine.cpus_allowed)]:
+        raise UsageError(f"--threads {over[0]}: this process may use {len(machine.cpus_allowed)} CPUs")
+    doubled = [1 << i for i in range(1, most.bit_length()) if 1 << i < most]
+    return request.threads or tuple(sorted({1, *([] if request.quick else doubled), most}))
+
+
+def _measure(job: CeilingsJob, processes: int, reporter: Reporter) -> Measured:
+    """What several fresh processes found; a device that cannot be measured costs itself, and a note says why."""
+    answers = []
+    try:
+        for repetition in range(processes):
+            reporter.step(f"{job.device}, {count_of(job.threads, 'threads')}, process {repetition + 1} of {processes}")
+            environment = child_environment(job.threads, repetition)
+            answers.append(run_child(job, timeout_s=TIMEOUT_S, environment=environment, on_note=reporter.step))
+    except (UsageError, DependencyError) as error:
+        if job.device == "cpu":
+            raise
+        return Measured(notes=(f"{job.device} was not measured: {error}",))
+    except EngineBenchError as error:
+        found = join_processes(answers) if answers else ()
+        return Measured(ceilings=found, notes=(f"{job.device} with {job.threads} threads: {error}",))
+    return Measured(ceilings=join_processes(answers), notes=tuple(note for answer in answers for note in answer.notes))
+
+
+def join_processes(answers: Sequence[CeilingsAnswer]) -> tuple[Ceiling, ...]:
+    """Of each ceiling the best over the processes, and how far apart these are."""
+    groups: dict[tuple[CeilingKind, Precision | None], list[Ceiling]] = {}
+    for ceiling in (one for answer in answers for one in answer.ceilings):
+        groups.setdefault((ceiling.kind, ceiling.precision), []).append(ceiling)
+    return tuple(map(_join, groups.values()))
+
+
+def _join(group: Sequence[Ceiling]) -> Ceiling:
+    choose = min if UNITS[group[0].kind] == "us" else max
+    best = choose(group, key=lambda one: one.value)
+    return replace(
+        best, low=min(one.low for one in group), high=max(one.high for one in group), n=sum(one.n for one in group)
+    )

@@ -1,0 +1,195 @@
+"""The document of a sweep: one cell for each row, each with the figures that the matrix shows."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from msgspec import Struct
+from msgspec.structs import fields, replace
+
+from enginebench.features.sweep.costs import cost_per_million
+from enginebench.stats.quantiles import median
+from enginebench.core.caveats import make_caveat
+from enginebench.core.records import Capacity, Caveat, Estimate, Machine, Result, Score, Status, Validity, Verdict
+from enginebench.report.run.rows import Row
+
+SWEEP_SCHEMA = "enginebench.sweep/1"
+
+
+class SweepRow(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """The figures of one row, named as those of a run's row. Times in ms; what was not measured is left out."""
+
+    id: str
+    status: Status
+    reason: str | None = None
+    validity: Validity = "valid"
+    device: str = "cpu"
+    threads: int = 1
+    n: int = 0
+    processes: int = 0
+    p50_ms: Estimate | None = None
+    p99_ms: Estimate | None = None
+    throughput_per_s: float | None = None
+    speedup: Estimate | None = None
+    verdict: Verdict | None = None
+    outputs_agree: bool | None = None
+    scores: tuple[Score, ...] = ()
+    capacity: Capacity | None = None
+    energy_mj: float | None = None
+    engine_version: str | None = None
+    caveats: tuple[Caveat, ...] = ()
+    result: str = ""  # of the row's file, below the store
+    # Beside those of a run.
+    environment: str = ""  # of `machines`
+    reference_ms: float | None = None  # the fixed kernel
+    machines: int = 1  # physical ones that its repetitions come from
+    cost_per_million: float | None = None  # inferences, in the currency of the prices
+
+
+class SweepCell(Struct, frozen=True, kw_only=True):
+    """One row that was asked for; `row` is None where there is none yet."""
+
+    model: str
+    machine_kind: str
+    engine: str
+    precision: str
+    batch: int = 1
+    scope: str = "compute"
+    row: SweepRow | None = None
+
+
+class FailedCell(Struct, frozen=True, kw_only=True):
+    """A cell without figures, and why."""
+
+    model: str
+    machine_kind: str
+    engine: str
+    precision: str
+    batch: int
+    scope: str
+    reason: str
+
+
+class Environment(Struct, frozen=True, kw_only=True):
+    """A machine with what is installed on it: rows of two of these are never compared."""
+
+    id: str
+    machine_kind: str
+    cpu_model: str
+    gpus: tuple[str, ...]
+    versions: dict[str, str]
+    rows: int = 0
+    reference_ms: float | None = None  # median of its rows
+    price_per_hour: float | None = None
+
+
+class Interference(Struct, frozen=True, kw_only=True):
+    """What company on the same machine cost a row: time shared over time alone, above 1 where company slows it."""
+
+    model: str
+    machine_kind: str
+    row: str
+    ratio: Estimate | None
+    verdict: Verdict
+    reasons: tuple[str, ...] = ()
+
+
+class Tuned(Struct, frozen=True, kw_only=True):
+    """What a search over settings came to, of one model and batch on one kind of machine.
+
+    `ratio` is the speed of the setting that won the race over that of the best default, in the final. The winner is
+    that default itself where the other was not shown to be faster: then `beaten` is false.
+    """
+
+    model: str
+    machine_kind: str
+    batch: int
+    winner: str = ""
+    default: str = ""
+    challenger: str = ""  # who won the race
+    beaten: bool = False
+    finished: bool = False  # else its budget ended before the final did
+    verdict: Verdict | None = None
+    ratio: Estimate | None = None
+    processes: int = 0
+    spent_s: float = 0.0
+    page: str = ""  # below the store; `tune.json` lies beside it
+    reason: str = ""  # why there is no answer
+
+
+class SweepDocument(Struct, frozen=True, kw_only=True):
+    """The JSON document of `sweep`, and of `report` on its store."""
+
+    schema: str = SWEEP_SCHEMA
+    store: str
+    cells: tuple[SweepCell, ...]
+    failed: tuple[FailedCell, ...]
+    machines: tuple[Environment, ...] = ()
+    interference: tuple[Interference, ...] = ()
+    tuned: tuple[Tuned, ...] = ()
+    unread: tuple[str, ...] = ()
+    currency: str = ""
+    started_utc: str = ""
+
+
+_OWN = {"result", "machines", "caveats"}
+_SHARED = tuple({field.name for field in fields(SweepRow)} & {field.name for field in fields(Row)} - _OWN)
+
+
+def take_row(row: Row, result: Result, folder: str, environment: str) -> SweepRow:
+    """The row of a run as a row of a sweep.
+
+    Args:
+        row: its figures.
+        result: its samples.
+        folder: of the run, below the store.
+        environment: id of the machine with its versions.
+    """
+    count = len({m.machine for m in result.measurements}) or 1
+    doubts = (*row.caveats, *([make_caveat("several_machines", count=count)] if count > 1 else []))
+    kernels = [median(m.reference_ns) for m in result.measurements if m.reference_ns]
+    return SweepRow(
+        **{name: getattr(row, name) for name in _SHARED},
+        caveats=doubts,
+        result=f"{folder}/rows/{row.id}.json",
+        environment=environment,
+        reference_ms=median(kernels) / 1e6 if kernels else None,
+        machines=count,
+    )
+
+
+def price(document: SweepDocument, prices: Mapping[str, float], currency: str = "") -> SweepDocument:
+    """The document with the cost of a million inferences wherever the price of an hour is known.
+
+    Args:
+        document: of the sweep.
+        prices: machine kind -> price of an hour.
+        currency: that they are in.
+    """
+    cells = tuple(
+        replace(cell, row=_price_row(cell.row, prices[cell.machine_kind]))
+        if cell.row is not None and cell.machine_kind in prices
+        else cell
+        for cell in document.cells
+    )
+    machines = tuple(
+        replace(machine, price_per_hour=prices.get(machine.machine_kind, machine.price_per_hour))
+        for machine in document.machines
+    )
+    return replace(document, cells=cells, machines=machines, currency=currency)
+
+
+def _price_row(row: SweepRow, per_hour: float) -> SweepRow:
+    capacity = row.capacity.passes_qps if row.capacity else None
+    return replace(row, cost_per_million=cost_per_million(per_hour, capacity or row.throughput_per_s))
+
+
+def describe_environment(identity: str, kind: str, machine: Machine) -> Environment:
+    """The machine as the table of machines shows it."""
+    return Environment(
+        id=identity,
+        machine_kind=kind,
+        cpu_model=machine.cpu_model,
+        gpus=tuple(gpu.name for gpu in machine.gpus),
+        versions=machine.versions,
+    )

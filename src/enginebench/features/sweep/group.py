@@ -1,0 +1,216 @@
+"""One group on this machine: what the store has of it is taken up, the rest measured, everything kept there at once."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import platform
+import re
+import tempfile
+from collections.abc import Iterable
+from datetime import UTC, datetime
+from pathlib import Path
+
+from msgspec.structs import replace
+
+from enginebench.engines.registry import find_installed, takes
+from enginebench.core.errors import EngineBenchError, MeasurementError, UsageError
+from enginebench.core.records import Artifact, Machine, Result
+from enginebench.measure.machine import describe_machine
+from enginebench.measure.pin import default_threads
+from enginebench.models.samples import SAMPLES
+from enginebench.features.sweep.parts import describe_group, has_finished, read_group
+from enginebench.features.sweep.records import (
+    GIVEN,
+    GROUPS,
+    RECORD,
+    SOURCES,
+    Ended,
+    Finished,
+    GroupJob,
+    SourcesJob,
+    StoredSources,
+    SweepRecord,
+)
+from enginebench.features.sweep.spec import Group
+from enginebench.features.sweep.store import (
+    Store,
+    fetch_folder,
+    open_store,
+    read_document,
+    send_files,
+    write_document,
+)
+from enginebench.features.sweep.tuning import tune_group
+from enginebench.runs.folder import ARTIFACTS, RunFolder, RunRecord, RunRequest
+from enginebench.runs.main_job import list_changes, run_model
+from enginebench.runs.plan import plan_rows
+from enginebench.runs.progress import Reporter
+from enginebench.runs.targets.sources import gather_sources
+
+
+class GroupFolder(RunFolder):
+    """A run's folder on this machine, whose files go to the store as they are written.
+
+    Args:
+        root: the folder here.
+        store: where the files go.
+        prefix: of their names there.
+        machine: token of this machine, which each measurement carries.
+    """
+
+    def __init__(self, root: Path, store: Store, prefix: str, machine: str) -> None:
+        super().__init__(root)
+        self._store = store
+        self._prefix = prefix
+        self._machine = machine
+        self._sent: set[Path] = set()
+
+    def begin(self) -> None:
+        """Fetches what the store has of the group."""
+        fetch_folder(self._store, self._prefix, self.root, ("run.json", "rows/", f"{ARTIFACTS}/"))
+
+    def write_record(self, record: RunRecord) -> None:
+        self._send(list_files(self.root, map(self.absolute, record.sources)) | list_samples(self))
+        super().write_record(record)
+        self._put("run.json")
+
+    def write_result(self, result: Result) -> None:
+        """Keeps the row, and ahead of it what it was measured on, and its answers: it can go on elsewhere."""
+        stamped = tuple(m if m.machine else replace(m, machine=self._machine) for m in result.measurements)
+        if stamped:
+            found = list_files(self.root, result.artifacts)
+            outputs = (self.outputs_path(result.id), self.answers_path(result.id))
+            self._send(found | {path.absolute() for path in outputs if path.is_file()})
+        super().write_result(replace(result, measurements=stamped))
+        self._put(f"rows/{result.id}.json")
+
+    def _put(self, inner: str) -> None:
+        self._store.write(f"{self._prefix}/{inner}", (self.root / inner).read_bytes())
+
+    def _send(self, paths: set[Path]) -> None:
+        send_files(self._store, self._prefix, self.root, paths - self._sent)
+        self._sent |= paths
+
+
+def list_samples(folder: RunFolder) -> set[Path]:
+    """The files of the inputs that all rows are fed."""
+    return {path.absolute() for path in (folder.artifacts / SAMPLES).rglob("*") if path.is_file()}
+
+
+def list_files(root: Path, artifacts: Iterable[Artifact]) -> set[Path]:
+    """The files of the artifacts that lie in `root`."""
+    found = set()
+    for artifact in artifacts:
+        path = Path(artifact.path)
+        if artifact.path and path.is_absolute() and path.is_relative_to(root.absolute()):
+            found |= {path.parent / file.path for file in artifact.files}
+    return {path for path in found if path.is_file() and path.is_relative_to(root.absolute())}
+
+
+def identify_machine(salt: str) -> str:
+    """A token of this machine that tells nothing about it: equal on the same machine and in the same sweep."""
+    try:
+        own = Path("/etc/machine-id").read_text(encoding="ascii").strip()
+    except (OSError, UnicodeDecodeError):
+        own = ""
+    return hashlib.sha256(f"{salt} {own} {platform.node()}".encode()).hexdigest()[:16]
+
+
+def run_group(job: GroupJob, reporter: Reporter) -> Ended:
+    """Measures what is missing of a group; how it ended. Rows lie in the store, whatever happens."""
+    try:
+        return Ended(ok=True, rows=_run_group(job, reporter))
+    except EngineBenchError as error:
+        reporter.say(f"{job.group.id}: {error}")
+        return Ended(ok=False, reason=str(error), kind=type(error).__name__)
+
+
+def _run_group(job: GroupJob, reporter: Reporter) -> int:
+    store = open_store(job.store)
+    if read_document(store, RECORD, SweepRecord) is None:
+        raise UsageError(
+            f"this machine does not see the store {job.store}: all machines need the same folder, or use s3://"
+        )
+    if has_finished(store, job.group, reporter):
+        return 0
+    machine, name = describe_machine(), job.group.id
+    begun = read_group(store, name)
+    if begun is not None and (changed := list_changes(begun.record.machine, machine)):
+        raise MeasurementError(
+            f"{name} was begun on another machine, and rows of two do not compare: {'; '.join(changed)}. Continue it "
+            "there, or measure it in another store"
+        )
+    with tempfile.TemporaryDirectory(prefix="enginebench-sweep-") as scratch:
+        folder = GroupFolder(Path(scratch) / name, store, f"{GROUPS}/{name}", identify_machine(job.salt))
+        folder.begin()
+        _measure(job, folder, machine, reporter)
+    if job.group.tune_budget_s is not None:
+        tune_group(job, store, machine, reporter)
+    return finish_group(store, job.group)
+
+
+def _measure(job: GroupJob, folder: GroupFolder, machine: Machine, reporter: Reporter) -> None:
+    request = replace(job.group.request, threads=job.group.request.threads or default_threads())
+    if not (folder.root / "run.json").exists():
+        _begin(job, folder, request, machine)
+    run_model(request, folder, reporter=reporter, resume=True, locks=name_locks() if job.shared else None)
+
+
+def name_locks() -> tuple[str, ...]:
+    """The GPU that this process was given, by its number on the machine: others measure on the others."""
+    given = os.environ.get("CUDA_VISIBLE_DEVICES", "").partition(",")[0]
+    return (f"cuda:{given if re.fullmatch('[0-9]{1,3}', given) else 0}",)
+
+
+def _begin(job: GroupJob, folder: GroupFolder, request: RunRequest, machine: Machine) -> None:
+    """Writes the record of a new run, with the graphs that were made for the whole fleet."""
+    record = RunRecord(
+        request=request,
+        machine=machine,
+        started_utc=datetime.now(UTC).isoformat(timespec="seconds"),
+        rows=(),
+    )
+    store = open_store(job.store)
+    made = read_document(store, f"{SOURCES}/{job.sources}.json", StoredSources) if job.sources else None
+    if made is not None:
+        fetch_folder(store, f"{SOURCES}/{job.sources}", folder.root, (ARTIFACTS,))
+        sources = tuple(folder.absolute(a) for a in made.artifacts)
+        rows = plan_rows(request, sources, probe=find_installed, takes=takes, problems=made.problems)
+        record = replace(record, rows=tuple(row.id for row in rows), sources=made.artifacts, problems=made.problems)
+    folder.create(record)
+
+
+def finish_group(store: Store, group: Group) -> int:
+    """Stores the figures of a group beside its rows; the number of its cells."""
+    cells, machines = describe_group(group, read_group(store, group.id))
+    write_document(store, f"{GROUPS}/{group.id}/done.json", Finished(cells=cells, machines=machines))
+    return len(cells)
+
+
+def make_sources(job: SourcesJob, reporter: Reporter) -> Ended:
+    """Exports and quantizes one model for the whole fleet; how it ended."""
+    try:
+        store = open_store(job.store)
+        if read_document(store, f"{SOURCES}/{job.key}.json", StoredSources) is not None:
+            return Ended(ok=True)
+        with tempfile.TemporaryDirectory(prefix="enginebench-sweep-") as scratch:
+            folder = RunFolder(Path(scratch))
+            request = replace(job.request, threads=job.request.threads or default_threads())
+            given = folder.root / GIVEN / Path(job.request.model).name
+            fetch_folder(store, f"{SOURCES}/{job.key}", folder.root, (f"{GIVEN}/",))
+            if given.is_file():
+                request = replace(request, model=str(given))
+            found = gather_sources(request, folder.artifacts, reporter)
+            paths = list_files(folder.root, found.artifacts) | list_samples(folder)
+            send_files(store, f"{SOURCES}/{job.key}", folder.root, paths)
+            stored = tuple(folder.relative(a) for a in found.artifacts)
+            write_document(
+                store,
+                f"{SOURCES}/{job.key}.json",
+                StoredSources(artifacts=stored, problems=found.problems),
+            )
+    except EngineBenchError as error:
+        reporter.say(f"{job.request.model}: {error}")
+        return Ended(ok=False, reason=str(error), kind=type(error).__name__)
+    return Ended(ok=True)

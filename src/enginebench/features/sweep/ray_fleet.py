@@ -1,0 +1,254 @@
+"""The machines of a Ray cluster. Ray places jobs and says who is gone; results never travel through it.
+
+Each node that may measure has the resource `machine` once. A measuring task takes it whole, so that nothing of ours
+runs beside it; tasks that make graphs take a share of it each.
+"""
+
+from __future__ import annotations
+
+import socket
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from typing import Any
+from urllib.parse import urlsplit
+
+import msgspec
+
+from enginebench.core.errors import BackendUnavailable, MissingDependency
+from enginebench.core.text import clean_text
+from enginebench.features.sweep.records import Ended, GroupJob, SourcesJob
+from enginebench.features.sweep.schedule import Lost
+from enginebench.features.sweep.spec import HERE, Group, MachineEntry
+from enginebench.features.sweep.worker import answer_group, answer_sources
+
+INSTALL = 'pip install "enginebench[ray]"'
+# The resource that stands for a machine, and how much of the resource of its kind a task takes: as good as nothing.
+MACHINE = "machine"
+TRACE = 0.001
+# An answer says how a job went; results lie in the store.
+ANSWER_LIMIT_BYTES = 1 << 20
+# How often machines are counted while nothing ends, and how long jobs wait for one of a kind that has gone: spot
+# instances come back within minutes, or not.
+POLL_S = 2.0
+KNOCK_S = 5.0
+PATIENCE_S = 300.0
+
+START = (
+    'start each node with: ray start --address=HEAD:6379 --resources=\'{"machine": 1, "KIND": 1}\', with the KIND of '
+    "a [[machine]]"
+)
+
+
+def _join(ray: Any, address: str) -> None:
+    """Joins a cluster, at the second try if need be.
+
+    A server of ray:// starts a process for each client, and gives up on it after 30 s, which a busy machine may take.
+    """
+    settings = {"address": address, "log_to_driver": False, "configure_logging": False, "ignore_reinit_error": True}
+    try:
+        ray.init(**settings)
+    except ConnectionAbortedError:
+        ray.init(**settings)
+
+
+def connect(address: str) -> Any:
+    """Ray, connected to the cluster at `auto` or ray://HOST:PORT.
+
+    Raises:
+        MissingDependency: Ray is not installed.
+        BackendUnavailable: no cluster answers there.
+    """
+    try:
+        import ray
+    except ImportError as error:
+        raise MissingDependency("Ray", INSTALL) from error
+    try:
+        check_port(address)
+        _join(ray, address)
+    except Exception as error:  # ConnectionError, RuntimeError, ImportError of grpc, ...
+        told = (str(error).strip().splitlines() or [""])[0]
+        raise BackendUnavailable(
+            f"no Ray cluster answers at {address}: {type(error).__name__}: {told}. Is it running (ray status), and are "
+            "Ray and Python the same versions there?"
+        ) from error
+    return ray
+
+
+def check_port(address: str) -> None:
+    """Knocks at ray://HOST:PORT: Ray itself tries for half a minute.
+
+    Raises:
+        OSError: nobody answers.
+        ValueError: there is no port in it.
+    """
+    found = urlsplit(address)
+    if found.scheme == "ray":
+        socket.create_connection((found.hostname or "", found.port or 10001), timeout=KNOCK_S).close()
+
+
+class RayFleet:
+    """The nodes of a cluster with the resource `machine`.
+
+    Args:
+        address: `auto`, or ray://HOST:PORT.
+        shared: on a machine of several GPUs, a task for each.
+        patience_s: how long jobs wait for a machine of a kind that has gone.
+    """
+
+    def __init__(self, address: str, *, shared: bool = False, patience_s: float = PATIENCE_S) -> None:
+        self._ray = connect(address)
+        self._shared = shared
+        self._patience_s = patience_s
+        self._running: dict[Any, GroupJob | SourcesJob] = {}
+        self._missing_since: dict[str, float] = {}
+
+    def __enter__(self) -> RayFleet:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Ends what still runs, and leaves the cluster."""
+        for reference in self._running:
+            with suppress(Exception):  # the cluster may be gone
+                self._ray.cancel(reference, force=True)
+        self._running = {}
+        self._ray.shutdown()
+
+    def list_nodes(self, machine: MachineEntry | None = None) -> list[Mapping[str, Any]]:
+        """The nodes that may measure; those of one kind, if it is given."""
+        nodes = [n for n in self._ray.nodes() if n.get("Alive") and n.get("Resources", {}).get(MACHINE, 0) > 0]
+        return [n for n in nodes if machine is None or is_of_kind(n, machine)]
+
+    def refuse(self, group: Group) -> str:
+        machine = group.machine
+        if not self.list_nodes():
+            return f"no node of the cluster has the resource {MACHINE!r}; {START}"
+        nodes = self.list_nodes(machine)
+        if not nodes:
+            return f"no node of the cluster is of the kind {machine.kind!r}; {START}"
+        if self._shared and min(n["Resources"].get("GPU", 0) for n in nodes) < 1:
+            return f"--share-machine needs GPUs, and a node of the kind {machine.kind!r} tells Ray of none"
+        return ""
+
+    def start(self, job: GroupJob | SourcesJob) -> None:
+        work = answer_group if isinstance(job, GroupJob) else answer_sources
+        options = self._place_group(job) if isinstance(job, GroupJob) else self._place_sources()
+        task = self._ray.remote(max_retries=0, **options)(work)
+        self._running[task.remote(msgspec.json.encode(job))] = job
+
+    def _place_group(self, job: GroupJob) -> dict[str, Any]:
+        """The whole machine; with --share-machine one of its GPUs, and as much of the machine."""
+        machine = job.group.machine
+        share, gpus = 1.0, 0
+        if self._shared and job.shared:
+            counts = [int(n["Resources"].get("GPU", 1)) for n in self.list_nodes(machine)]
+            share, gpus = part(min(counts, default=1)), 1
+        options: dict[str, Any] = {"num_cpus": 0, "resources": {MACHINE: share, **name_resources(machine)}}
+        if gpus:
+            options["num_gpus"] = gpus
+        if machine.labels:
+            options["label_selector"] = dict(machine.labels)
+        return options
+
+    def _place_sources(self) -> dict[str, Any]:
+        """A core of a machine that is not measuring: as many of these as it has cores, and none beside a whole one."""
+        cores = [int(n["Resources"].get("CPU", 1)) for n in self.list_nodes()]
+        return {"num_cpus": 0, "resources": {MACHINE: part(max(1, min(cores, default=1)))}}
+
+    def wait(self) -> list[tuple[GroupJob | SourcesJob, Ended | Lost]]:
+        while True:
+            done, _ = self._ray.wait(list(self._running), num_returns=1, timeout=POLL_S)
+            if done:
+                return [(self._running.pop(reference), self._read(reference)) for reference in done]
+            if stranded := self._find_stranded():
+                return stranded
+
+    def _read(self, reference: Any) -> Ended | Lost:
+        try:
+            data = self._ray.get(reference)
+        except self._ray.exceptions.RayError as error:
+            told = (str(error).strip().splitlines() or [""])[0]
+            return Lost(reason=clean_text(f"{type(error).__name__}: {told}")[:400])
+        if not isinstance(data, bytes) or len(data) > ANSWER_LIMIT_BYTES:
+            return Lost(reason="its answer is no answer of ours")
+        try:
+            return msgspec.json.decode(data, type=Ended)
+        except msgspec.DecodeError as error:
+            return Lost(reason=f"its answer cannot be read: {error}")
+
+    def _find_stranded(self) -> list[tuple[GroupJob | SourcesJob, Ended | Lost]]:
+        """Jobs for machines of a kind that has been gone for too long."""
+        now = time.monotonic()
+        stranded: list[tuple[GroupJob | SourcesJob, Ended | Lost]] = []
+        for reference, job in list(self._running.items()):
+            machine = job.group.machine if isinstance(job, GroupJob) else None
+            kind = machine.kind if machine else MACHINE
+            if self.list_nodes(machine):
+                self._missing_since.pop(kind, None)
+            elif now - self._missing_since.setdefault(kind, now) > self._patience_s:
+                with suppress(Exception):
+                    self._ray.cancel(reference, force=True)
+                del self._running[reference]
+                reason = f"no node of the kind {kind!r} has been in the cluster for {self._patience_s:.0f} s"
+                stranded.append((job, Ended(ok=False, reason=reason)))
+        return stranded
+
+
+def name_resources(machine: MachineEntry) -> dict[str, float]:
+    """The resources by which Ray finds a node of this kind, next to nothing of each."""
+    named = machine.resources or ({} if machine.labels or machine.kind == HERE else {machine.kind: TRACE})
+    return {name: min(amount, TRACE) if name == machine.kind else amount for name, amount in named.items()}
+
+
+def is_of_kind(node: Mapping[str, Any], machine: MachineEntry) -> bool:
+    """Whether a node has the resources and labels of a kind."""
+    resources, labels = node.get("Resources", {}), node.get("Labels", {})
+    return all(resources.get(name, 0) >= amount for name, amount in name_resources(machine).items()) and all(
+        labels.get(name) == value for name, value in machine.labels.items()
+    )
+
+
+def part(count: int) -> float:
+    """One of `count` parts of a resource; Ray counts in ten thousandths."""
+    return int(10_000 / max(1, count)) / 10_000
+
+
+def ask_nodes(address: str, ask: Callable[[bytes], bytes], *, timeout_s: float) -> Sequence[tuple[str, bytes | str]]:
+    """(the node, its answer) of every node that is alive; the reason in words where there is none.
+
+    Args:
+        ask: a function of a module that every node has.
+        timeout_s: for all of them together.
+    """
+    ray = connect(address)
+    try:
+        from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+        asked = []
+        for node in ray.nodes():
+            if node.get("Alive"):
+                there = NodeAffinitySchedulingStrategy(node_id=node["NodeID"], soft=False)
+                task = ray.remote(num_cpus=0, max_retries=0, scheduling_strategy=there)(ask)
+                asked.append((name_node(node), task.remote(b"")))
+        deadline = time.monotonic() + timeout_s
+        return [(name, _take(ray, reference, deadline)) for name, reference in asked]
+    finally:
+        ray.shutdown()
+
+
+def _take(ray: Any, reference: Any, deadline: float) -> bytes | str:
+    try:
+        data = ray.get(reference, timeout=max(0.1, deadline - time.monotonic()))
+    except ray.exceptions.RayError as error:
+        told = (str(error).strip().splitlines() or [""])[0]
+        return clean_text(f"{type(error).__name__}: {told}")[:400]
+    return data if isinstance(data, bytes) else "its answer is no answer of ours"
+
+
+def name_node(node: Mapping[str, Any]) -> str:
+    """A node by the beginning of its id and by what it offers."""
+    own = sorted(name for name in node.get("Resources", {}) if not name.startswith(("node:", "object_store", "memory")))
+    return f"{str(node['NodeID'])[:8]} ({', '.join(own)})"

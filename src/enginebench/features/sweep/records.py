@@ -1,0 +1,73 @@
+"""The records of a sweep: what the store holds beside rows, and what goes to a machine and comes back."""
+
+from __future__ import annotations
+
+from msgspec import Struct
+
+from enginebench.core.records import Artifact
+from enginebench.features.sweep.document import Environment, SweepCell
+from enginebench.features.sweep.spec import Group, SweepSpec
+from enginebench.runs.folder import RunRequest
+
+SWEEP_RECORD_SCHEMA = "enginebench.sweep-record/2"
+# The one before kept contents by their hashes, and a folder for each environment: it can be read, not continued.
+EARLIER_SCHEMA = "enginebench.sweep-record/1"
+# Files of a store. `GROUPS` holds one folder for each group, laid out as a run's.
+RECORD = "sweep.json"
+GROUPS = "groups"
+SOURCES = "sources"
+# Below `sources/KEY/`: the model itself, where it is a file.
+GIVEN = "given"
+
+
+class SweepRecord(Struct, frozen=True, kw_only=True):
+    """`sweep.json`: what was asked, and the salt that hides which machine a token stands for."""
+
+    schema: str = SWEEP_RECORD_SCHEMA
+    spec: SweepSpec
+    salt: str
+    started_utc: str
+    command: tuple[str, ...] = ()
+    shared: bool = False  # several measuring tasks on a machine of several GPUs
+
+
+class StoredSources(Struct, frozen=True, kw_only=True):
+    """What was made of one model, once for the whole fleet; its files lie beside, `sources/KEY/`."""
+
+    artifacts: tuple[Artifact, ...]
+    problems: dict[str, str] = {}
+
+
+class Finished(Struct, frozen=True, kw_only=True):
+    """`done.json`: how a group ended, with the figures of its rows as they were then."""
+
+    cells: tuple[SweepCell, ...]
+    machines: tuple[Environment, ...] = ()
+    reason: str = ""  # why nothing more can be had
+
+
+class GroupJob(Struct, frozen=True, kw_only=True):
+    """What a machine is told: measure this group, and keep everything in that store."""
+
+    store: str
+    group: Group
+    salt: str
+    sources: str = ""  # key of the graphs that were made for the whole fleet
+    shared: bool = False  # one of several GPUs of its machine, which others measure on meanwhile
+
+
+class SourcesJob(Struct, frozen=True, kw_only=True):
+    """Make the graphs of one model in every precision that the sweep needs."""
+
+    store: str
+    key: str
+    request: RunRequest
+
+
+class Ended(Struct, frozen=True, kw_only=True):
+    """What comes back of a job: nothing but how it went; all else is in the store."""
+
+    ok: bool
+    reason: str = ""
+    kind: str = ""  # class of the error
+    rows: int = 0

@@ -1,0 +1,188 @@
+"""Who measures what when: graphs first, then groups; what is lost with a machine is started again from the store."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Protocol
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from enginebench.core.names import slug
+from enginebench.features.sweep.group import make_sources, run_group
+from enginebench.features.sweep.parts import has_finished, is_final, read_group
+from enginebench.features.sweep.records import GIVEN, SOURCES, Ended, GroupJob, SourcesJob, StoredSources
+from enginebench.features.sweep.spec import Group
+from enginebench.features.sweep.store import Store, read_document, send_files
+from enginebench.runs.folder import RunRequest
+from enginebench.runs.progress import Reporter
+
+# A job that is lost so often without a repetition more in the store takes its machines down itself.
+MOST_LOSSES = 3
+
+
+class Lost(Struct, frozen=True, kw_only=True):
+    """A job that nobody answered: its worker was killed, or its machine is gone."""
+
+    reason: str
+
+
+class Fleet(Protocol):
+    """Machines that take jobs."""
+
+    def refuse(self, group: Group) -> str:
+        """Why nobody here can measure this group; empty if somebody can."""
+
+    def start(self, job: GroupJob | SourcesJob) -> None:
+        """Gives a job to a machine that is free, now or later."""
+
+    def wait(self) -> list[tuple[GroupJob | SourcesJob, Ended | Lost]]:
+        """The jobs that have ended since; waits for the first one."""
+
+
+class LocalFleet:
+    """This machine alone: one job after the other, in this process."""
+
+    def __init__(self, reporter: Reporter, kind: str | None = None) -> None:
+        self._reporter = reporter
+        self._kind = kind
+        self._waiting: list[GroupJob | SourcesJob] = []
+
+    def refuse(self, group: Group) -> str:
+        if self._kind in (None, group.machine.kind):
+            return ""
+        return f"this machine is measured as {self._kind}; run the same sweep on one of the kind {group.machine.kind}"
+
+    def start(self, job: GroupJob | SourcesJob) -> None:
+        self._waiting.append(job)
+
+    def wait(self) -> list[tuple[GroupJob | SourcesJob, Ended | Lost]]:
+        job = self._waiting.pop(0)
+        return [(job, perform(job, self._reporter))]
+
+
+def perform(job: GroupJob | SourcesJob, reporter: Reporter) -> Ended:
+    """Does a job on this machine."""
+    return make_sources(job, reporter) if isinstance(job, SourcesJob) else run_group(job, reporter)
+
+
+class Schedule:
+    """The jobs of a sweep: which are at work, which wait for graphs, and what was lost."""
+
+    def __init__(self, store: Store, salt: str, fleet: Fleet, reporter: Reporter, *, shared: bool = False) -> None:
+        self._store = store
+        self._salt = salt
+        self._shared = shared
+        self._fleet = fleet
+        self._reporter = reporter
+        self._losses: Counter[str] = Counter()
+        self._progress: dict[str, int] = {}
+        self._blocked: dict[str, list[GroupJob]] = {}
+        self._running = 0
+        self._total = self._ended = 0
+        self.refused: dict[str, str] = {}  # id of a group -> why nobody measures it
+
+    def run(self, groups: Sequence[Group]) -> None:
+        """Returns once every group has ended, one way or another; what came of it lies in the store."""
+        left = [group for group in groups if not self._is_done(group)]
+        self._total = len(left)
+        self._reporter.begin(self._total)
+        for group in left:
+            if reason := self._fleet.refuse(group):
+                self.refused[group.id] = reason
+                self._reporter.say(f"{group.id}: {reason}")
+        left = [group for group in left if group.id not in self.refused]
+        for key, members in group_by_model(left).items():
+            jobs = [self._make_job(group, key) for group in members]
+            if read_document(self._store, f"{SOURCES}/{key}.json", StoredSources) is not None:
+                for ready in jobs:
+                    self._start(ready)
+            else:
+                self._blocked[key] = jobs
+                self._start(self._describe_sources(key, members))
+        while self._running:
+            for job, outcome in self._fleet.wait():
+                self._running -= 1
+                self._settle(job, outcome)
+
+    def _is_done(self, group: Group) -> bool:
+        return has_finished(self._store, group, self._reporter)
+
+    def _make_job(self, group: Group, key: str) -> GroupJob:
+        return GroupJob(
+            store=self._store.url,
+            group=group,
+            salt=self._salt,
+            sources=key,
+            shared=self._shared,
+        )
+
+    def _describe_sources(self, key: str, groups: Sequence[Group]) -> SourcesJob:
+        """The job that makes a model's graphs; a model that is a file goes along, for machines that do not have it."""
+        request = join_requests(groups)
+        path = Path(request.model)
+        given = [path, *path.parent.glob(f"{path.name}?data"), *path.parent.glob(f"{path.stem}?data")]
+        files = [p.absolute() for p in given if path.is_file() and p.is_file()]
+        send_files(self._store, f"{SOURCES}/{key}/{GIVEN}", path.parent, files)
+        return SourcesJob(store=self._store.url, key=key, request=request)
+
+    def _start(self, job: GroupJob | SourcesJob) -> None:
+        self._running += 1
+        self._fleet.start(job)
+
+    def _settle(self, job: GroupJob | SourcesJob, outcome: Ended | Lost) -> None:
+        name = job.key if isinstance(job, SourcesJob) else job.group.id
+        if isinstance(outcome, Lost):
+            self._reporter.say(f"{name} was lost: {outcome.reason}")
+            if self._may_try_again(job, name):
+                self._start(job)
+                return
+            outcome = Ended(ok=False, reason=f"given up after {MOST_LOSSES} losses, at last: {outcome.reason}")
+        if isinstance(job, SourcesJob):
+            # Without graphs for all, each group makes its own, and says in its rows why it cannot.
+            for blocked in self._blocked.pop(job.key):
+                self._start(blocked if outcome.ok else replace(blocked, sources=""))
+            return
+        self._ended += 1
+        self._reporter.begin(self._total)  # a group that was measured here has counted its own steps
+        for _ in range(self._ended):
+            self._reporter.advance()
+        self._reporter.step(f"{name}: {outcome.rows} rows" if outcome.ok else f"{name}: {outcome.reason}")
+        if not outcome.ok:
+            self.refused[name] = outcome.reason
+
+    def _may_try_again(self, job: GroupJob | SourcesJob, name: str) -> bool:
+        """Whether a lost job starts again: as long as each attempt leaves something in the store."""
+        now = count_repetitions(self._store, name) if isinstance(job, GroupJob) else 0
+        self._losses[name] = 0 if now > self._progress.get(name, 0) else self._losses[name]
+        self._progress[name] = now
+        self._losses[name] += 1
+        return self._losses[name] <= MOST_LOSSES
+
+
+def count_repetitions(store: Store, group: str) -> int:
+    """How many processes of a group are in the store, and how many rows are settled without one."""
+    measured = read_group(store, group)
+    return sum(len(row.measurements) + is_final(row) for row in measured.results) if measured else 0
+
+
+def group_by_model(groups: Iterable[Group]) -> dict[str, list[Group]]:
+    """{key of the graphs: groups that start from them}."""
+    found: dict[str, list[Group]] = {}
+    for group in groups:
+        found.setdefault(slug(group.model), []).append(group)
+    return found
+
+
+def join_requests(groups: Sequence[Group]) -> RunRequest:
+    """One request for the graphs of all these groups."""
+    requests = [group.request for group in groups]
+    return replace(
+        requests[0],
+        engines=tuple({str(pair): pair for r in requests for pair in r.engines}.values()),
+        precisions=tuple(dict.fromkeys(p for r in requests for p in r.precisions)),
+        batches=tuple(dict.fromkeys(b for r in requests for b in r.batches)),
+        wanted=(),
+    )

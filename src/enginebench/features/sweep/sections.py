@@ -1,0 +1,215 @@
+"""A sweep as sections: the fastest row of each engine, the machines, what came of searches, and what has no figures."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+
+from enginebench.core.caveats import find_sentence, format_caveat
+from enginebench.core.records import Caveat, Estimate
+from enginebench.core.text import count_of
+from enginebench.report.numbers import format_range, format_ratio, format_significant
+from enginebench.report.scores import format_figure
+from enginebench.features.sweep.document import SweepCell, SweepDocument, SweepRow, Tuned
+from enginebench.report.table import Column, Section, list_texts, make_notes, make_table
+
+# More rows than anybody reads in a terminal; the page has them all.
+MOST_SHOWN = 60
+_AGREE = {True: "same", False: "changed", None: ""}
+
+
+def _figure(title: str, name: str, spare: int = 0) -> Column:
+    """`~` where the times were disturbed, `?` where samples or trials cannot carry the figure."""
+
+    def take(cell: SweepCell) -> Estimate | None:
+        found: Estimate | None = getattr(cell.row, name, None)
+        return found
+
+    def text(cell: SweepCell) -> str:
+        found = take(cell)
+        if cell.row is None or found is None:
+            return "" if name != "p50_ms" else cell.row.status if cell.row else "not measured"
+        mark = "~ " if name == "p50_ms" and cell.row.validity != "valid" else ""
+        return mark + format_significant(found.value) + ("" if found.supported else "?")
+
+    def value(cell: SweepCell) -> float | None:
+        found = take(cell)
+        return found.value if found else None
+
+    return Column(title, text, value, align="decimal", spare=spare)
+
+
+COLUMNS = (
+    Column("model", lambda cell: cell.model),
+    Column("machine", lambda cell: cell.machine_kind, spare=4),
+    Column("engine", lambda cell: cell.engine),
+    Column("precision", lambda cell: cell.precision),
+    Column("batch", lambda cell: str(cell.batch), lambda cell: cell.batch, align="right", spare=2),
+    _figure("p50 ms", "p50_ms"),
+    _figure("p99 ms", "p99_ms", 3),
+    Column("speed-up", lambda cell: show_speedup(cell.row),
+           lambda cell: cell.row.speedup.value if cell.row and cell.row.speedup else None, align="right", spare=1),
+    Column("outputs", lambda cell: _show_outputs(cell.row), wide=True),
+    Column("requests/s", lambda cell: _show(_take_capacity(cell)), lambda cell: _take_capacity(cell),
+           align="decimal", wide=True, when=lambda cells: any(map(_take_capacity, cells))),
+    Column("cost per million", lambda cell: _show(cell.row and cell.row.cost_per_million),
+           lambda cell: cell.row and cell.row.cost_per_million, align="decimal", wide=True,
+           when=lambda cells: any(cell.row and cell.row.cost_per_million is not None for cell in cells)),
+    Column("energy mJ", lambda cell: _show(cell.row and cell.row.energy_mj),
+           lambda cell: cell.row and cell.row.energy_mj, align="decimal", wide=True,
+           when=lambda cells: any(cell.row and cell.row.energy_mj is not None for cell in cells)),
+)  # fmt: skip
+
+
+def list_sweep(document: SweepDocument) -> list[Section]:
+    """What a terminal shows."""
+    measured = [cell for cell in document.cells if cell.row is not None and cell.row.status == "ok"]
+    table = make_table(COLUMNS, measured[:MOST_SHOWN], wide=False)
+    more = f"{count_of(len(measured), 'rows')}, the first {MOST_SHOWN} shown" if len(measured) > MOST_SHOWN else ""
+    warnings = make_notes([*describe_doubts([cell.row for cell in measured if cell.row])], "list")
+    return [
+        Section(title=state_answer(document), parts=(table, *make_notes([more] if more else []), *warnings)),
+        *list_rest(document),
+    ]
+
+
+def state_answer(document: SweepDocument) -> str:
+    """Which engine is the fastest most often, how much was measured, on what, and when."""
+    kinds = len({cell.machine_kind for cell in document.cells})
+    text = f"{count_of(len(document.cells), 'rows')} on {kinds} {'kind' if kinds == 1 else 'kinds'} of machine"
+    devices = dict.fromkeys(", ".join(machine.gpus) or machine.cpu_model for machine in document.machines)
+    text = " · ".join(filter(None, [text, *(devices if len(devices) < 3 else ()), document.started_utc]))
+    groups: dict[tuple[str, str], list[SweepCell]] = {}
+    for cell in document.cells:
+        groups.setdefault((cell.model, cell.machine_kind), []).append(cell)
+    best = [min(cells, key=rank_cell) for cells in groups.values()]
+    counts = Counter(cell.engine for cell in best if cell.row and cell.row.status == "ok" and cell.row.p50_ms)
+    if not counts:
+        return text
+    engine, count = counts.most_common(1)[0]
+    return f"{engine} is the fastest of {count} of {count_of(sum(counts.values()), 'models')} · {text}"
+
+
+def list_rest(document: SweepDocument) -> list[Section]:
+    """Machines, searches, interference, and rows without figures."""
+    hour = f"an hour{f', {document.currency}' if document.currency else ''}"
+    machines = [
+        (
+            machine.machine_kind,
+            machine.id,
+            ", ".join(machine.gpus) or machine.cpu_model,
+            str(machine.rows),
+            _show(machine.reference_ms),
+            _show(machine.price_per_hour),
+        )
+        for machine in document.machines
+    ]
+    columns = list_texts(
+        ("machine", "environment", "processor"), ("rows", "kernel ms", hour), ("environment", "rows", "kernel ms", hour)
+    )
+    apart = ["Rows of two machines, or of two environments, are shown beside each other, not compared."]
+    company = [
+        f"company on {found.machine_kind}: {found.model} takes "
+        f"{format_ratio(found.ratio) if found.ratio else found.verdict} of its time alone"
+        for found in document.interference
+    ]
+    tuned = [describe_tuned(one) + (f"; see {one.page}" if one.page else "") for one in document.tuned]
+    reasons = Counter(cell.reason for cell in document.failed).most_common(50)
+    failed = [f"{count} without figures: {reason}" for reason, count in reasons]
+    failed += [f"not read: {text}" for text in document.unread[:50]]
+    return [
+        Section(
+            title="Machines",
+            name="machines",
+            parts=(make_table(columns, machines, file="machines"), *make_notes(apart if len(machines) > 1 else [])),
+        ),
+        *(
+            Section(title=title, name=title.lower().replace(" ", "-"), parts=tuple(make_notes(texts, "list")))
+            for title, texts in (("Tuned", tuned), ("Company", company), ("Without figures", failed))
+            if texts
+        ),
+    ]
+
+
+def rank_cell(cell: SweepCell) -> tuple[bool, bool, bool, float]:
+    """What the fastest cell that can be relied on has least of: no figure, other outputs, doubt, time per inference."""
+    row = cell.row
+    if row is None or row.status != "ok" or row.p50_ms is None:
+        return True, True, True, 0.0
+    return False, row.outputs_agree is False, row.validity != "valid", row.p50_ms.value / cell.batch
+
+
+def describe_tuned(tuned: Tuned) -> str:
+    """What a search over settings came to, as one sentence."""
+    where = f"tuned on {tuned.machine_kind}: {tuned.model.rpartition('/')[2]}, batch {tuned.batch}"
+    if tuned.reason:
+        return f"{where}: no answer: {tuned.reason}"
+    if tuned.beaten and tuned.ratio:
+        return (
+            f"{where}: {tuned.winner} is {format_range(tuned.ratio, 'x')} as fast as the best default, {tuned.default}"
+        )
+    anew = ""
+    if tuned.ratio and tuned.verdict:
+        ratio, verdict = format_range(tuned.ratio, "x"), tuned.verdict.replace("_", " ")
+        anew = f"; {tuned.challenger} was {ratio} as fast when it was measured anew: {verdict}"
+    if not tuned.finished:
+        last = anew or f"; {tuned.challenger or tuned.winner or 'nobody'} led the race"
+        return f"{where}: not finished, its budget ended before the final gave a verdict{last}. Raise tune_budget_s"
+    return f"{where}: the best default, {tuned.default}, was not beaten{anew}"
+
+
+def describe_doubts(rows: Sequence[SweepRow]) -> Iterator[str]:
+    """What a `?` stands for, then every warning with the number of its rows, the commonest first."""
+    if any(e is not None and not e.supported for row in rows for e in (row.p50_ms, row.p99_ms, row.speedup)):
+        yield "? a single trial, or too few samples for this percentile"
+    alike: dict[object, list[Caveat]] = {}
+    for caveat in (caveat for row in rows for caveat in row.caveats):
+        alike.setdefault(find_sentence(caveat), []).append(caveat)
+    for found in sorted(alike.values(), key=len, reverse=True):
+        yield f"{len(found)} of {count_of(len(rows), 'rows')}: {format_caveat(*found)}"
+
+
+def show_speedup(row: SweepRow | None) -> str:
+    """The ratio to the baseline of the same model on the same machine."""
+    return format_ratio(row.speedup) if row and row.speedup else ""
+
+
+def _show_outputs(row: SweepRow | None) -> str:
+    """The deciding score, else whether the outputs are the same."""
+    if row is None or row.status != "ok":
+        return ""
+    return format_figure(row.scores[0].value.value, row.scores[0]) if row.scores else _AGREE[row.outputs_agree]
+
+
+def _take_capacity(cell: SweepCell) -> float | None:
+    return cell.row.capacity.passes_qps if cell.row and cell.row.capacity else None
+
+
+def _show(value: float | None) -> str:
+    return "" if value is None else format_significant(value)
+
+
+def list_plan(
+    cells: Sequence[tuple[str, ...]], kinds: Iterable[tuple[str, int, int, int, float]], start_s: float
+) -> list[Section]:
+    """A sweep that is planned: its matrix, and what each kind of machine has to do and how long that takes at most."""
+    shown = [(cell[0].rpartition("/")[2], *cell[1:]) for cell in cells[:MOST_SHOWN]]
+    columns = list_texts(("model", "machine", "engine", "precision"), ("batch", "scope"), ("scope",))
+    more = f", the first {MOST_SHOWN} shown" if len(cells) > MOST_SHOWN else ""
+    work = [(name, *map(str, counts), show_duration(seconds)) for name, *counts, seconds in kinds]
+    titles = ("models", "rows", "processes", "at most")
+    text = (
+        f"Time of one machine of the kind: all timed calls at their limit, and {start_s:.1f} s for the start of a "
+        "process, as just measured here. Imports and builds of engines come on top."
+    )
+    return [
+        Section(title=count_of(len(cells), "rows") + more, parts=(make_table(columns, shown),)),
+        Section(parts=(make_table(list_texts(("machine",), titles, titles[2::-1]), work), *make_notes([text]))),
+    ]
+
+
+def show_duration(seconds: float) -> str:
+    """`45 s`, `12 min`, `3.5 h`."""
+    if seconds < 90:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"

@@ -1,0 +1,418 @@
+"""What a sweep asks for: a TOML file, and the cells (one row each) and groups (measured together) that it comes to."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any, Literal
+
+import msgspec
+from msgspec import Struct
+from msgspec.structs import replace
+
+from enginebench.stats.compare import MIN_REPETITIONS
+from enginebench.engines.registry import read_engine
+from enginebench.core.errors import ParseError, UsageError
+from enginebench.core.names import format_options, parse_precision, slug
+from enginebench.core.records import Cache, MeasureSpec, Scope, Task
+from enginebench.core.store import DECODE_ERRORS
+from enginebench.runs.folder import RunRequest, Wanted
+from enginebench.runs.request import PERCENTILES, QUICK_TIME_LIMIT_S, parse_buckets, parse_device
+
+# A specification is written by hand; a file beyond this is another one.
+SPEC_LIMIT_BYTES = 1 << 20
+# More rows than anybody can read, or measure in a year: a slip in an axis.
+MOST_CELLS = 200_000
+# The kind of a machine that nobody named.
+HERE = "local"
+
+Text = str | tuple[str, ...]
+Numbers = int | tuple[int, ...]
+
+
+class ModelEntry(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """One model, and what is asked of it alone."""
+
+    name: str
+    weights: str = "default"
+    input_size: int | None = None
+    input_shape: tuple[str, ...] = ()
+    inputs: str | None = None
+    data: str | None = None
+    metric: tuple[str, ...] = ()
+    targets: str | None = None
+    task: Task | None = None
+    max_metric_drop: float | None = None
+    p99_limit_ms: float | None = None
+    load_p99_ms: float | None = None
+
+
+class MachineEntry(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """One kind of machine, and how Ray knows a node of it: by a resource of that name, unless labels are given."""
+
+    kind: str
+    device: str | None = None
+    threads: int | None = None
+    resources: dict[str, float] = {}
+    labels: dict[str, str] = {}
+    price_per_hour: float | None = None
+
+
+class Selection(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Cells of the matrix: those that agree with every field that is given."""
+
+    model: Text | None = None
+    machine: Text | None = None
+    engine: Text | None = None
+    precision: Text | None = None
+    batch: Numbers | None = None
+    scope: Text | None = None
+
+
+class SweepSpec(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The specification as the file has it."""
+
+    engines: tuple[str, ...]
+    model: tuple[ModelEntry, ...]
+    machine: tuple[MachineEntry, ...] = ()
+    precisions: tuple[str, ...] = ("fp32",)
+    batches: tuple[int, ...] = (1,)
+    scopes: tuple[Scope, ...] = ("compute",)
+    include: tuple[Selection, ...] = ()
+    exclude: tuple[Selection, ...] = ()
+    steps: tuple[Literal["measure", "load", "tune"], ...] = ("measure",)
+    load_p99_ms: float | None = None
+    baseline: str | None = None
+    device: str = "cpu"
+    threads: int | None = None
+    quick: bool = False
+    processes: int = 10
+    time_limit_s: float = 3.0
+    warmup: int | None = None
+    iters: int | None = None
+    cache: Cache = "hot"
+    seed: int = 0
+    timeout_s: float = 900.0
+    calibration_method: Literal["minmax", "entropy", "percentile"] = "minmax"
+    tune_budget_s: float = 1200.0
+
+
+class Cell(Struct, frozen=True, kw_only=True, order=True):
+    """One row that is asked for."""
+
+    model: str
+    machine: str
+    engine: str
+    precision: str
+    batch: int
+    scope: Scope
+
+
+class Group(Struct, frozen=True, kw_only=True):
+    """One model on one kind of machine: its rows take turns on one machine. Threads of 0 are those of the machine."""
+
+    id: str
+    model: str
+    machine: MachineEntry
+    request: RunRequest
+    cells: tuple[Cell, ...]
+    tune_budget_s: float | None = None  # of a search over settings, after the rows; None: nobody asked for one
+
+
+def read_spec(path: Path) -> SweepSpec:
+    """The specification in a TOML file, checked.
+
+    Raises:
+        UsageError: the file is missing or too large, or asks for what cannot be.
+        ParseError: it is no TOML, or a field is unknown or of the wrong type; names it.
+    """
+    try:
+        if path.stat().st_size > SPEC_LIMIT_BYTES:
+            raise UsageError(f"{path} is larger than {SPEC_LIMIT_BYTES >> 20} MiB: it is no specification of a sweep")
+        data = path.read_bytes()
+    except OSError as error:
+        raise UsageError(f"cannot read {path}: {error.strerror}. Name the TOML file of the sweep") from error
+    try:
+        spec = msgspec.toml.decode(data, type=SweepSpec)
+    except msgspec.ValidationError as error:
+        text, _, where = str(error).partition(" - at `")
+        found = text[0].lower() + text[1:]
+        raise ParseError(path, where.rstrip("`"), found, "a specification of a sweep; see docs/fleet.md") from error
+    except DECODE_ERRORS as error:
+        raise ParseError(path, "", str(error), "TOML") from error
+    return anchor_paths(check_spec(spec), path.parent)
+
+
+def check_spec(spec: SweepSpec) -> SweepSpec:
+    """The specification with names spelt in the one way that rows have.
+
+    Raises:
+        UsageError: an axis is empty, a name is unknown or given twice, a number is out of range.
+    """
+    for axis in ("engines", "model", "precisions", "batches", "scopes"):
+        if not getattr(spec, axis):
+            raise UsageError(f"{axis} of the sweep is empty; give at least one")
+    engines = tuple(spell_engine(text) for text in spec.engines)
+    for text in spec.precisions:
+        parse_precision(text)
+    positive = {"batches": min(spec.batches), "processes": spec.processes, "timeout_s": spec.timeout_s}
+    positive |= {"time_limit_s": spec.time_limit_s, "threads": 1 if spec.threads is None else spec.threads}
+    for name, value in positive.items():
+        if not (math.isfinite(value) and value > 0):
+            raise UsageError(f"{name} of the sweep is {value:g}; expected a number above 0")
+    _check_limits(spec)
+    if spec.baseline is not None and spell_engine(spec.baseline) not in engines:
+        raise UsageError(f"baseline {spec.baseline} is not among the engines of the sweep: {', '.join(spec.engines)}")
+    if "tune" in spec.steps:
+        check_tune(spec)
+    if "load" in spec.steps and spec.load_p99_ms is None and all(m.load_p99_ms is None for m in spec.model):
+        raise UsageError('steps has "load", which needs load_p99_ms: the limit that requests are to meet')
+    machines = spec.machine or (MachineEntry(kind=HERE),)
+    _check_once("model", [show_model(model.name) for model in spec.model])
+    _check_once("machine", [machine.kind for machine in machines])
+    for machine in machines:
+        parse_device(machine.device or spec.device)
+        if not slug(machine.kind) or machine.kind.startswith("-"):
+            raise UsageError(f"machine kind {machine.kind!r}: expected letters and digits, such as h200")
+    return replace(spec, engines=engines, machine=machines, batches=tuple(dict.fromkeys(spec.batches)))
+
+
+def _check_limits(spec: SweepSpec) -> None:
+    """Refuses limits that nothing can be held against; a model may allow its metric no drop at all."""
+    given = [("load_p99_ms of the sweep", spec.load_p99_ms, False)]
+    for model in spec.model:
+        given += [
+            (f"{name} of {model.name}", getattr(model, name), name == "max_metric_drop")
+            for name in ("max_metric_drop", "p99_limit_ms", "load_p99_ms")
+        ]
+    for name, value, zero in given:
+        if value is not None and not (math.isfinite(value) and (value > 0 or (zero and value == 0))):
+            raise UsageError(f"{name} is {value:g}; expected a finite number {'from 0 on' if zero else 'above 0'}")
+
+
+def check_tune(spec: SweepSpec) -> None:
+    """Checks that a search can be had.
+
+    Raises:
+        UsageError: its final would have too few processes, or it would have no time.
+    """
+    processes = 1 if spec.quick else spec.processes
+    if processes < MIN_REPETITIONS:
+        raise UsageError(
+            f'steps has "tune", whose final gives a verdict, which needs {MIN_REPETITIONS} processes of each row: '
+            f"{'leave quick out' if spec.quick else f'raise processes, now {processes}'}"
+        )
+    if not (math.isfinite(spec.tune_budget_s) and spec.tune_budget_s > 0):
+        raise UsageError(f"tune_budget_s of the sweep is {spec.tune_budget_s:g}; expected a number above 0")
+    if set(spec.scopes) != {"compute"}:
+        raise UsageError('steps has "tune", which searches in the scope compute alone: leave scopes out')
+
+
+def spell_engine(text: str) -> str:
+    """The one spelling of an ENGINE: its options in the order of their names.
+
+    Raises:
+        UsageError: the engine or an option is unknown.
+    """
+    return format_options(*read_engine(text))
+
+
+def show_model(name: str) -> str:
+    """A model as tables name it: a file by its name alone."""
+    return Path(name).name if Path(name).suffix in (".onnx", ".pt2") else name
+
+
+def _check_once(what: str, names: Iterable[str]) -> None:
+    seen: set[str] = set()
+    for name in names:
+        if name in seen:
+            raise UsageError(f"{what} {name} is there twice in the sweep; leave one out")
+        seen.add(name)
+
+
+def anchor_paths(spec: SweepSpec, folder: Path) -> SweepSpec:
+    """The specification with the files that it names beside itself written in full."""
+
+    def anchor(text: str | None) -> str | None:
+        path = folder / text if text else folder
+        return str(path.absolute()) if text and not Path(text).is_absolute() and path.exists() else text
+
+    models = [
+        replace(m, name=anchor(m.name) or m.name, **{k: anchor(getattr(m, k)) for k in ("data", "inputs", "targets")})
+        for m in spec.model
+    ]
+    return replace(spec, model=tuple(models))
+
+
+def list_cells(spec: SweepSpec) -> tuple[Cell, ...]:
+    """Every cell once: the matrix less what is excluded, then what is included.
+
+    Raises:
+        UsageError: an exclude or include meets nothing, or nothing is left, or there are too many.
+    """
+    models, machines = [m.name for m in spec.model], [m.kind for m in spec.machine]
+    axes: dict[str, list[Any]] = {
+        "model": models,
+        "machine": machines,
+        "engine": list(spec.engines),
+        "precision": list(spec.precisions),
+        "batch": list(spec.batches),
+        "scope": list(spec.scopes),
+    }
+    _limit(axes)
+    cells = dict.fromkeys(_cross(axes))
+    for selection in spec.exclude:
+        met = [cell for cell in cells if _meets(cell, selection)]
+        if not met:
+            raise UsageError(f"exclude {_tell(selection)} meets no cell of the matrix; is a name misspelt?")
+        for cell in met:
+            del cells[cell]
+    for selection in spec.include:
+        added = {**axes, **{name: _list(value) for name, value in _given(selection).items()}}
+        added["engine"] = [spell_engine(text) for text in added["engine"]]
+        added["model"] = [_find_model(text, models) for text in added["model"]]
+        for kind in added["machine"]:
+            if kind not in machines:
+                raise UsageError(f"include {_tell(selection)}: no machine of the kind {kind!r} is in the sweep")
+        _limit(added)
+        cells |= dict.fromkeys(_cross(added))
+    if not cells:
+        raise UsageError("every cell of the sweep is excluded")
+    return tuple(cells)
+
+
+def _limit(axes: Mapping[str, list[Any]]) -> None:
+    if (count := math.prod(map(len, axes.values()))) > MOST_CELLS:
+        raise UsageError(f"the sweep comes to {count} rows; {MOST_CELLS} is the most. Part it")
+
+
+def _cross(axes: Mapping[str, list[Any]]) -> list[Cell]:
+    """In the order in which a group is planned: for each batch and precision all engines."""
+    return [
+        Cell(model=model, machine=machine, engine=engine, precision=precision, batch=batch, scope=scope)
+        for model in axes["model"]
+        for machine in axes["machine"]
+        for scope in axes["scope"]
+        for batch in axes["batch"]
+        for precision in axes["precision"]
+        for engine in axes["engine"]
+    ]
+
+
+def _given(selection: Selection) -> dict[str, Any]:
+    return {name: value for name, value in msgspec.structs.asdict(selection).items() if value is not None}
+
+
+def _list(value: Any) -> list[Any]:
+    return list(value) if isinstance(value, tuple) else [value]
+
+
+def _meets(cell: Cell, selection: Selection) -> bool:
+    """Whether a cell agrees in every field; an engine's name stands for all its options, a file's for its path."""
+    for name, value in _given(selection).items():
+        own = getattr(cell, name)
+        spellings = {own}
+        if name == "engine":
+            spellings |= {own.partition(":")[0]}
+        if name == "model":
+            spellings |= {Path(own).name}
+        wanted = [format_options(*read_engine(v)) if name == "engine" else v for v in _list(value)]
+        if not spellings & set(wanted):
+            return False
+    return True
+
+
+def _find_model(text: str, models: list[str]) -> str:
+    for model in models:
+        if text in (model, Path(model).name):
+            return model
+    raise UsageError(f"include: no model {text!r} is in the sweep; add it under [[model]]")
+
+
+def _tell(selection: Selection) -> str:
+    return ", ".join(f"{name}={value}" for name, value in _given(selection).items()) or "{}"
+
+
+def list_groups(spec: SweepSpec) -> tuple[Group, ...]:
+    """The groups of a sweep, in the order of its models.
+
+    Raises:
+        UsageError: as `list_cells`.
+    """
+    found: dict[tuple[str, str], list[Cell]] = {}
+    for cell in list_cells(spec):
+        found.setdefault((cell.model, cell.machine), []).append(cell)
+    entries = {model.name: model for model in spec.model}
+    kinds = {machine.kind: machine for machine in spec.machine}
+    return tuple(
+        Group(
+            id=name_group(model, kind),
+            model=model,
+            machine=kinds[kind],
+            request=make_request(spec, entries[model], kinds[kind], cells),
+            cells=tuple(cells),
+            tune_budget_s=spec.tune_budget_s if "tune" in spec.steps else None,
+        )
+        for (model, kind), cells in found.items()
+    )
+
+
+def name_group(model: str, kind: str) -> str:
+    """The folder of a group: two models of one file name never share it."""
+    path = Path(model)
+    name = slug(path.stem if path.is_absolute() else model)
+    return f"{name}-{slug(model)[-8:]}-{slug(kind)}" if path.is_absolute() else f"{name}-{slug(kind)}"
+
+
+def make_request(spec: SweepSpec, model: ModelEntry, machine: MachineEntry, cells: Iterable[Cell]) -> RunRequest:
+    """The request of one group: its axes, and which of their combinations are wanted."""
+    wanted = tuple(
+        Wanted(engine=cell.engine, precision=cell.precision, batch=cell.batch, scope=cell.scope) for cell in cells
+    )
+    limit = spec.load_p99_ms if model.load_p99_ms is None else model.load_p99_ms
+    return RunRequest(
+        model=model.name,
+        engines=tuple(map(read_engine, dict.fromkeys(w.engine for w in wanted))),
+        precisions=tuple(map(parse_precision, dict.fromkeys(w.precision for w in wanted))),
+        batches=tuple(dict.fromkeys(w.batch for w in wanted)),
+        wanted=wanted,
+        device=parse_device(machine.device or spec.device),
+        threads=machine.threads or spec.threads or 0,
+        measure=_make_measure(spec, wanted[0].scope),
+        weights=model.weights,
+        input_size=model.input_size,
+        input_shapes=_read_shapes(model),
+        inputs=model.inputs,
+        baseline=spell_engine(spec.baseline) if spec.baseline else None,
+        timeout_s=spec.timeout_s,
+        quick=spec.quick,
+        data=model.data,
+        calibration_method=spec.calibration_method,
+        metrics=model.metric,
+        targets=model.targets,
+        task=model.task,
+        max_metric_drop=model.max_metric_drop,
+        p99_limit_ms=model.p99_limit_ms,
+        load_p99_ms=limit if "load" in spec.steps else None,
+    )
+
+
+def _read_shapes(model: ModelEntry) -> dict[str, tuple[int, ...]] | None:
+    buckets = parse_buckets(model.input_shape)
+    if len(buckets) > 1:
+        raise UsageError(f"model {model.name}: input_shape gives several shapes of one input; a sweep takes one")
+    return buckets[0] if buckets else None
+
+
+def _make_measure(spec: SweepSpec, scope: Scope) -> MeasureSpec:
+    return MeasureSpec(
+        warmup=spec.warmup,
+        iters=spec.iters,
+        time_limit_s=min(spec.time_limit_s, QUICK_TIME_LIMIT_S) if spec.quick else spec.time_limit_s,
+        processes=1 if spec.quick else spec.processes,
+        scope=scope,
+        cache=spec.cache,
+        seed=spec.seed,
+        percentiles=PERCENTILES,
+    )

@@ -1,0 +1,249 @@
+"""A store: the files of a sweep in a folder, or in an object store through fsspec. What lies there is a stranger's."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Protocol, TypeVar
+from urllib.parse import quote, unquote
+
+import msgspec
+
+from enginebench.core.errors import ArtifactError, MissingDependency, ParseError, UsageError
+from enginebench.core.store import DECODE_ERRORS, copy_file, encode, write_atomic
+from enginebench.runs.folder import check_inside
+
+R = TypeVar("R", bound=msgspec.Struct)
+
+# Of one document. A row with a million samples and their device times is about 20 MB.
+DOCUMENT_LIMIT_BYTES = 512 << 20
+# A name in a store: folders and files of letters, digits and a few signs; no `..`, nothing hidden.
+_NAME = re.compile(r"(?!.*\.\.)[A-Za-z0-9_@~+=-][A-Za-z0-9_.@~+=,-]*(/[A-Za-z0-9_@~+=-][A-Za-z0-9_.@~+=,-]*)*")
+# Where a file is put as a whole or not at all. Others would show half a file to whoever reads meanwhile.
+OBJECT_STORES = ("s3", "s3a", "gs", "gcs", "abfs", "az", "memory")
+INSTALL = 'pip install "enginebench[fleet]"'
+
+
+class Store(Protocol):
+    """Files by name. A reader sees the old file or the new one, never half of one."""
+
+    url: str
+
+    def read(self, name: str) -> bytes | None:
+        """The content of a file; None if there is none."""
+
+    def write(self, name: str, data: bytes) -> None:
+        """Puts a file in place of whatever was there."""
+
+    def names(self, folder: str) -> list[tuple[str, str]]:
+        """(name, what tells whether it is still the same) of every file in a folder and below, sorted."""
+
+    def fetch(self, name: str, path: Path) -> bool:
+        """Copies a file to `path`; False if there is none."""
+
+    def send(self, path: Path, name: str) -> None:
+        """Copies `path` into the store."""
+
+
+def check_name(name: str) -> str:
+    """`name`, which stays inside of the store.
+
+    Raises:
+        ArtifactError: it leads out of it, or is no plain name.
+    """
+    if not _NAME.fullmatch(name) or len(name) > 1000:
+        raise ArtifactError(f"{name!r} is no name of a file in a store; it is not read")
+    return name
+
+
+def open_store(url: str) -> Store:
+    """The store at `url`: a folder, file://FOLDER, or an object store such as s3://BUCKET/PREFIX.
+
+    Raises:
+        UsageError: it is neither.
+        MissingDependency: fsspec, or what it needs for this kind of store, is not installed.
+    """
+    protocol, found, rest = url.partition("://")
+    if not found:
+        return FolderStore(Path(url))
+    if protocol == "file":
+        return FolderStore(Path(rest))
+    if protocol not in OBJECT_STORES:
+        raise UsageError(f"{url}: a store is a folder, or an object store: {', '.join(OBJECT_STORES[:-1])}")
+    return ObjectStore(url)
+
+
+class FolderStore:
+    """A folder, which all machines of the sweep see under the same path. Links inside it are not followed."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root.absolute()
+        self.url = str(self.root)
+
+    def _find(self, name: str) -> Path:
+        path = self.root / check_name(name)
+        check_inside(self.root, path)
+        return path
+
+    def read(self, name: str) -> bytes | None:
+        path = self._find(name)
+        try:
+            if path.stat().st_size > DOCUMENT_LIMIT_BYTES:
+                raise _too_large(str(path))
+            return path.read_bytes()
+        except (FileNotFoundError, NotADirectoryError):
+            return None
+        except OSError as error:
+            raise ArtifactError(f"cannot read {path}: {error.strerror}") from error
+
+    def write(self, name: str, data: bytes) -> None:
+        write_atomic(self._find(name), data)
+
+    def names(self, folder: str) -> list[tuple[str, str]]:
+        return sorted(self._walk(check_name(folder)))
+
+    def _walk(self, folder: str) -> Iterator[tuple[str, str]]:
+        try:
+            entries = list(os.scandir(self.root / folder))
+        except OSError:
+            return
+        for entry in entries:
+            name = f"{folder}/{entry.name}"
+            if not _NAME.fullmatch(name):
+                continue
+            if entry.is_dir(follow_symlinks=False):
+                yield from self._walk(name)
+            elif entry.is_file(follow_symlinks=False):
+                state = entry.stat(follow_symlinks=False)
+                yield name, f"{state.st_size}-{state.st_mtime_ns}"
+
+    def fetch(self, name: str, path: Path) -> bool:
+        source = self._find(name)
+        if not source.is_file():
+            return False
+        copy_file(source, path)
+        return True
+
+    def send(self, path: Path, name: str) -> None:
+        copy_file(path, self._find(name))
+
+
+class ObjectStore:
+    """An object store, where putting a file is atomic by nature."""
+
+    def __init__(self, url: str) -> None:
+        try:
+            import fsspec
+        except ImportError as error:
+            raise MissingDependency("fsspec, which reaches object stores,", INSTALL) from error
+        self.url = url.rstrip("/")
+        protocol = url.partition("://")[0]
+        try:
+            # Listings are never taken from a cache: other machines write meanwhile.
+            options: dict[str, Any] = {} if protocol == "memory" else {"use_listings_cache": False}
+            self._files, self._root = fsspec.core.url_to_fs(self.url, **options)
+        except ImportError as error:
+            raise MissingDependency(f"what fsspec needs for {protocol}://", INSTALL) from error
+        self._root = self._root.rstrip("/")
+
+    def _path(self, name: str) -> str:
+        return f"{self._root}/{check_name(name)}"
+
+    def read(self, name: str) -> bytes | None:
+        with _explain(self.url, "read"):
+            try:
+                if int(self._files.info(self._path(name))["size"] or 0) > DOCUMENT_LIMIT_BYTES:
+                    raise _too_large(f"{self.url}/{name}")
+                return bytes(self._files.cat_file(self._path(name)))
+            except FileNotFoundError:
+                return None
+
+    def write(self, name: str, data: bytes) -> None:
+        with _explain(self.url, "write"):
+            self._files.pipe_file(self._path(name), data)
+
+    def names(self, folder: str) -> list[tuple[str, str]]:
+        with _explain(self.url, "list"):
+            try:
+                found = self._files.find(self._path(folder), detail=True)
+            except FileNotFoundError:
+                return []
+        listed = []
+        for path, info in found.items():
+            name = str(path).removeprefix(f"{self._root}/").removeprefix(f"{self._root.lstrip('/')}/")
+            state = info.get("ETag") or info.get("etag") or info.get("LastModified") or info.get("created")
+            if _NAME.fullmatch(name):
+                listed.append((name, f"{info.get('size')}-{str(state).strip(chr(34))}"))
+        return sorted(listed)
+
+    def fetch(self, name: str, path: Path) -> bool:
+        with _explain(self.url, "read"):
+            try:
+                path.parent.mkdir(parents=True, exist_ok=True)
+                self._files.get_file(self._path(name), str(path))
+            except FileNotFoundError:
+                path.unlink(missing_ok=True)
+                return False
+        return True
+
+    def send(self, path: Path, name: str) -> None:
+        with _explain(self.url, "write"):
+            self._files.put_file(str(path), self._path(name))
+
+
+def _too_large(path: str) -> ArtifactError:
+    return ArtifactError(f"{path} is larger than {DOCUMENT_LIMIT_BYTES >> 20} MiB: no document of ours; it is not read")
+
+
+@contextmanager
+def _explain(url: str, doing: str) -> Iterator[None]:
+    """Raises ArtifactError for whatever the library of an object store raises: each has errors of its own."""
+    try:
+        yield
+    except (ArtifactError, MissingDependency, KeyboardInterrupt):
+        raise
+    except Exception as error:
+        told = str(error).strip().splitlines()
+        raise ArtifactError(
+            f"cannot {doing} the store {url}: {type(error).__name__}: {told[0] if told else ''}. "
+            "Check its address, and the credentials that fsspec finds for it"
+        ) from error
+
+
+def read_document(store: Store, name: str, kind: type[R]) -> R | None:
+    """The record in a file of the store; None if there is none.
+
+    Raises:
+        ParseError: it is damaged, or something else.
+    """
+    data = store.read(name)
+    if data is None:
+        return None
+    try:
+        return msgspec.json.decode(data, type=kind)
+    except DECODE_ERRORS as error:
+        found = str(error)
+        raise ParseError(f"{store.url}/{name}", "", found[0].lower() + found[1:], kind.__name__) from error
+
+
+def write_document(store: Store, name: str, record: msgspec.Struct) -> None:
+    """Puts a record into the store."""
+    store.write(name, encode(record))
+
+
+def fetch_folder(store: Store, prefix: str, folder: Path, kinds: tuple[str, ...] = ("",)) -> None:
+    """Copies what lies below `prefix` to the same places below `folder`, as far as it begins with one of `kinds`."""
+    for name, _ in store.names(prefix):
+        inner = unquote(name.removeprefix(f"{prefix}/").replace("=", "%"))
+        if inner.startswith(kinds):
+            check_inside(folder, folder / inner)
+            store.fetch(name, folder / inner)
+
+
+def send_files(store: Store, prefix: str, folder: Path, paths: Iterable[Path]) -> None:
+    """Copies files of `folder` to the same places below `prefix`; signs that no store takes are written as `=3C`."""
+    for path in sorted(paths):
+        store.send(path, f"{prefix}/{quote(path.relative_to(folder.absolute()).as_posix()).replace('%', '=')}")

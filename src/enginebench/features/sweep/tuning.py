@@ -1,0 +1,107 @@
+"""The step `tune`: a search over the settings of a group's engines, on the machine that has just measured its rows."""
+
+from __future__ import annotations
+
+import tempfile
+from datetime import UTC, datetime
+from pathlib import Path
+
+from msgspec.structs import replace
+
+from enginebench.core.errors import EngineBenchError
+from enginebench.core.records import Machine
+from enginebench.measure.pin import default_threads
+from enginebench.features.sweep.document import Tuned
+from enginebench.features.tune.document import TuneDocument, TuneRef
+from enginebench.features.sweep.records import GROUPS, SOURCES, GroupJob, StoredSources
+from enginebench.features.sweep.spec import show_model
+from enginebench.features.sweep.store import Store, fetch_folder, read_document, write_document
+from enginebench.runs.folder import ARTIFACTS, TUNE_FILE, RunFolder, RunRecord, RunRequest
+from enginebench.runs.progress import Reporter
+from enginebench.features.tune.records import SearchRecord, SearchRequest, write_search
+from enginebench.features.tune.sitting import TUNE_PAGE, tune_model
+
+
+def tune_group(job: GroupJob, store: Store, machine: Machine, reporter: Reporter) -> None:
+    """Searches for each batch of a group, and stores the answer; one that is in the store already stays.
+
+    A search that fails costs itself: its reason stands where its answer would. One that was lost with its machine
+    begins anew, since its rows are of one sitting.
+    """
+    group = job.group
+    assert group.tune_budget_s is not None
+    for batch in group.request.batches or (1,):
+        name = name_answer(group.id, batch)
+        if read_document(store, name, Tuned) is not None:
+            continue
+        request = SearchRequest(
+            run=replace(group.request, batches=(batch,), wanted=(), threads=group.request.threads or default_threads()),
+            budget_s=group.tune_budget_s,
+            threads=group.request.threads or None,
+        )
+        blank = Tuned(model=show_model(group.model), machine_kind=group.machine.kind, batch=batch)
+        with tempfile.TemporaryDirectory(prefix="enginebench-sweep-") as scratch:
+            root = Path(scratch) / "tune"
+            try:
+                document = _search(job, store, request, root, machine, reporter)
+            except EngineBenchError as error:
+                reporter.say(f"{group.id}: tune: {error}")
+                answer = replace(blank, reason=str(error))
+            else:
+                folder = f"{GROUPS}/{group.id}/tune-b{batch}"
+                for file in (TUNE_FILE, TUNE_PAGE):
+                    store.write(f"{folder}/{file}", (root / file).read_bytes())
+                answer = _fill(blank, document, f"{folder}/{TUNE_PAGE}")
+        write_document(store, name, answer)
+
+
+def name_answer(group: str, batch: int) -> str:
+    """The file in a store with what the search for a batch of a group came to."""
+    return f"{GROUPS}/{group}/tuned-b{batch}.json"
+
+
+def _fill(blank: Tuned, document: TuneDocument, page: str) -> Tuned:
+    """What a search came to, in the words of its document."""
+    return replace(
+        blank,
+        winner=_name(document.winner),
+        default=_name(document.default),
+        challenger=_name(document.challenger),
+        beaten=document.beaten,
+        finished=document.finished,
+        verdict=document.verdict,
+        ratio=document.ratio,
+        processes=document.processes,
+        spent_s=document.spent_s,
+        page=page,
+    )
+
+
+def _name(ref: TuneRef | None) -> str:
+    return ref.candidate if ref else ""
+
+
+def _search(
+    job: GroupJob, store: Store, request: SearchRequest, root: Path, machine: Machine, reporter: Reporter
+) -> TuneDocument:
+    """The search; with the graphs that were made for the whole fleet, as if it had made them and been interrupted."""
+    made = read_document(store, f"{SOURCES}/{job.sources}.json", StoredSources) if job.sources else None
+    if made is None:
+        return tune_model(request, root, reporter=reporter)[0]
+    folder = RunFolder(root)
+    fetch_folder(store, f"{SOURCES}/{job.sources}", folder.root, (ARTIFACTS,))
+    folder.create(_make_record(request.run, machine, made))
+    write_search(folder.root, SearchRecord(request=request))
+    return tune_model(request, root, reporter=reporter, resume=True)[0]
+
+
+def _make_record(request: RunRequest, machine: Machine, made: StoredSources) -> RunRecord:
+    return RunRecord(
+        request=request,
+        machine=machine,
+        started_utc=datetime.now(UTC).isoformat(timespec="seconds"),
+        rows=(),
+        verb="tune",
+        sources=made.artifacts,
+        problems=made.problems,
+    )

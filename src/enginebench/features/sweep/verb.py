@@ -1,0 +1,257 @@
+"""`sweep`: a matrix over models and machines, measured group by group and kept in a store."""
+
+from __future__ import annotations
+
+import secrets
+import time
+from contextlib import nullcontext
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Annotated, TypeAlias, Unpack
+
+import click
+from msgspec import Struct
+from msgspec.structs import replace
+
+from enginebench import door
+from enginebench.verbs.progress import open_progress
+from enginebench.core.errors import MeasurementError, UsageError
+from enginebench.options import COMMAND, Opt, PathLike, Printed, Progress, verb
+from enginebench.features.sweep.document import SweepDocument
+from enginebench.features.sweep.sections import list_plan, list_sweep
+from enginebench.report.table import Section
+from enginebench.runs.child.isolate import run_child
+from enginebench.runs.child.jobs import ProbeJob
+from enginebench.features.sweep.ray_fleet import RayFleet
+from enginebench.features.sweep.reading import ALONE, read_sweep, read_sweep_record
+from enginebench.features.sweep.records import EARLIER_SCHEMA, RECORD, SweepRecord
+from enginebench.features.sweep.schedule import Fleet, LocalFleet, Schedule
+from enginebench.features.sweep.spec import Cell, Group, SweepSpec, list_groups, read_spec
+from enginebench.features.sweep.store import Store, open_store, read_document, write_document
+from enginebench.runs.progress import Reporter
+
+PROBE_TIMEOUT_S = 60.0
+
+
+class KindPlan(Struct, frozen=True, kw_only=True):
+    """What one kind of machine has to do."""
+
+    machine_kind: str
+    groups: int
+    rows: int
+    processes: int
+    at_most_s: float  # timed calls, searches, and the starts of processes; imports and builds of engines come on top
+
+
+class SweepPlan(Struct, frozen=True, kw_only=True):
+    """What `sweep --dry-run` prints."""
+
+    schema: str = "enginebench.sweep-plan/1"
+    cells: tuple[Cell, ...]
+    kinds: tuple[KindPlan, ...]
+    start_s: float  # of an empty child here and now
+
+
+class SweepOptions(Progress, total=False):
+    on: Annotated[
+        str,
+        Opt(
+            "This machine, the Ray cluster that it belongs to, or the one at this address.",
+            "local",
+            metavar="local|auto|ray://HOST:PORT",
+        ),
+    ]
+    kind: Annotated[str | None, Opt("Which kind of machine of the sweep this one is, with --on local.", metavar="KIND")]
+    share_machine: Annotated[bool, Opt("Measure on each GPU of a machine at once, and say what that costs.", False)]
+    resume: Annotated[bool, Opt("Continue the sweep in --out.", False)]
+
+
+class SweepPrinted(Printed, total=False):
+    dry_run: Annotated[bool, Opt("Print the matrix and how long it takes at most; measure nothing.", False)]
+
+
+Out: TypeAlias = Annotated[PathLike, Opt("A folder, or s3://BUCKET/PREFIX, that all machines see.", metavar="STORE")]
+
+
+@verb(SweepOptions)
+def sweep(spec: PathLike, out: Out, **options: Unpack[SweepOptions]) -> SweepDocument:
+    """Measure the models, engines and precisions of SPEC.toml on every kind of machine that it names.
+
+    Example: enginebench sweep matrix.toml --on auto --out s3://bucket/august
+
+    All rows of one model on one kind of machine take turns on one machine; between machines there is no verdict. The
+    sweep can be stopped, or lose machines, at any time: --resume measures what is missing. Read it with `report STORE`.
+
+    Args:
+        spec: the TOML file.
+
+    Raises:
+        UsageError: the file asks for what cannot be, or the store holds another sweep.
+        DependencyError: Ray, or what the store needs, is missing; or no cluster answers.
+    """
+    asked = read_spec(Path(spec))
+    with open_progress(options["progress"]) as reporter:
+        return run_sweep(
+            asked,
+            str(out),
+            on=options["on"],
+            kind=options["kind"],
+            share_machine=options["share_machine"],
+            resume=options["resume"],
+            reporter=reporter,
+            command=COMMAND.get(),
+        )
+
+
+@door.command(sweep, "SPEC.toml", shown=SweepPrinted)
+def command(spec: str, out: str | None, shown: SweepPrinted, **options: Unpack[SweepOptions]) -> None:
+    if shown["dry_run"]:
+        asked = read_spec(Path(spec))
+        if options["kind"] is not None or options["on"] != "local":
+            choose_kind(asked, options["on"], options["kind"])
+        door.show(plan_sweep(asked), shown, door.tables(_list_plan))
+        return
+    if out is None:
+        raise UsageError("--out STORE is missing: the folder, or the address, that keeps what is measured")
+    document = sweep(spec, out, **options)
+    door.show(document, shown, door.tables(list_sweep))
+    if not shown["as_json"]:
+        click.echo(f"\nStored in {out}. The page: enginebench report {out}", err=True)
+    if not any(cell.row is not None and cell.row.status == "ok" for cell in document.cells):
+        raise MeasurementError("no cell of the sweep has a figure; each says why, above")
+
+
+def _list_plan(plan: SweepPlan) -> list[Section]:
+    cells = [(c.model, c.machine, c.engine, c.precision, str(c.batch), c.scope) for c in plan.cells]
+    kinds = [(k.machine_kind, k.groups, k.rows, k.processes, k.at_most_s) for k in plan.kinds]
+    return list_plan(cells, kinds, plan.start_s)
+
+
+def plan_sweep(spec: SweepSpec) -> SweepPlan:
+    """The cells of a sweep, its processes, and at most how long they take on one machine of each kind."""
+    groups = list_groups(spec)
+    start_s = time_start()
+    kinds = {machine.kind: [g for g in groups if g.machine.kind == machine.kind] for machine in spec.machine}
+    return SweepPlan(
+        cells=tuple(cell for group in groups for cell in group.cells),
+        kinds=tuple(_plan_kind(kind, members, start_s) for kind, members in kinds.items()),
+        start_s=start_s,
+    )
+
+
+def time_start() -> float:
+    """Seconds that a child takes here that does next to nothing."""
+    began = time.monotonic()
+    run_child(ProbeJob(engine="fake"), timeout_s=PROBE_TIMEOUT_S)
+    return time.monotonic() - began
+
+
+def _plan_kind(kind: str, groups: list[Group], start_s: float) -> KindPlan:
+    rows = sum(len(group.cells) for group in groups)
+    processes = sum(len(group.cells) * group.request.measure.processes for group in groups)
+    timed = sum(len(g.cells) * g.request.measure.processes * g.request.measure.time_limit_s for g in groups)
+    tuned = sum(len(g.request.batches or (1,)) * (g.tune_budget_s or 0.0) for g in groups)
+    # A row is built and checked in one more process, and its time grows with that of no other.
+    return KindPlan(
+        machine_kind=kind,
+        groups=len(groups),
+        rows=rows,
+        processes=processes,
+        at_most_s=timed + (processes + rows) * start_s + tuned,
+    )
+
+
+def run_sweep(
+    spec: SweepSpec,
+    out: str,
+    *,
+    on: str = "local",
+    kind: str | None = None,
+    share_machine: bool = False,
+    resume: bool = False,
+    reporter: Reporter,
+    command: tuple[str, ...] = (),
+) -> SweepDocument:
+    """Measures every cell that the store `out` does not have yet; all that it then has. See `sweep`."""
+    store = open_store(out)
+    kind = choose_kind(spec, on, kind)
+    if share_machine and on == "local":
+        raise UsageError("--share-machine parts a machine among the tasks of Ray; local runs one at a time")
+    if share_machine and "tune" in spec.steps:
+        raise UsageError('--share-machine and steps with "tune": a search needs the machine to itself; leave one out')
+    record = take_up(store, spec, resume=resume, shared=share_machine, command=command)
+    with RayFleet(on, shared=share_machine) if on != "local" else nullcontext(LocalFleet(reporter, kind)) as fleet:
+        reasons = measure_groups(store, record, fleet, reporter)
+    return read_sweep(store, reasons)
+
+
+def measure_groups(store: Store, record: SweepRecord, fleet: Fleet, reporter: Reporter) -> dict[str, str]:
+    """Measures what is missing; {id of a group: why nobody measured it}. Rows in company get a partner alone."""
+    groups = list_groups(record.spec)
+    schedule = Schedule(store, record.salt, fleet, reporter, shared=record.shared)
+    schedule.run(groups)
+    if record.shared:
+        reporter.say("the first row of each group once more, with the machine to itself")
+        Schedule(store, record.salt, fleet, reporter).run([cut_alone(group) for group in groups])
+    return schedule.refused
+
+
+def cut_alone(group: Group) -> Group:
+    """The first row of a group as a group of its own, to be measured without company."""
+    request = replace(group.request, wanted=group.request.wanted[:1])
+    return replace(group, id=f"{group.id}{ALONE}", request=request, cells=group.cells[:1], tune_budget_s=None)
+
+
+def choose_kind(spec: SweepSpec, on: str, kind: str | None) -> str | None:
+    """The kind of this machine; None on a cluster.
+
+    Raises:
+        UsageError: it is not in the sweep, or not clear.
+    """
+    kinds = [machine.kind for machine in spec.machine]
+    if on != "local":
+        if kind is not None:
+            raise UsageError("--kind says what this machine is, for --on local; nodes of Ray say it themselves")
+        if on != "auto" and not on.startswith("ray://"):
+            raise UsageError(f"--on {on}: expected local, auto or ray://HOST:PORT")
+        return None
+    if kind is not None and kind not in kinds:
+        raise UsageError(f"--kind {kind} is not in the sweep; it has {', '.join(kinds)}")
+    if kind is None and len(kinds) > 1:
+        raise UsageError(f"the sweep has machines of {', '.join(kinds)}; say with --kind which of them this one is")
+    return kind or kinds[0]
+
+
+def take_up(
+    store: Store, spec: SweepSpec, *, resume: bool, shared: bool = False, command: tuple[str, ...] = ()
+) -> SweepRecord:
+    """The record of the sweep in the store, a new one if it is empty.
+
+    Raises:
+        UsageError: it holds a sweep already and `resume` is false, or another one.
+    """
+    if read_document(store, RECORD, SweepRecord) is None:
+        record = SweepRecord(
+            spec=spec,
+            salt=secrets.token_hex(16),
+            started_utc=datetime.now(UTC).isoformat(timespec="seconds"),
+            command=command,
+            shared=shared,
+        )
+        write_document(store, RECORD, record)
+        return record
+    known = read_sweep_record(store)
+    if not resume:
+        raise UsageError(f"{store.url} holds a sweep already; continue it with --resume or choose another --out")
+    if known.schema == EARLIER_SCHEMA:
+        raise UsageError(
+            f"{store.url} was begun by an earlier version, whose files lie otherwise; `report` and `history` read it. "
+            "Choose another --out"
+        )
+    if changed := [f for f in spec.__struct_fields__ if getattr(spec, f) != getattr(known.spec, f)]:
+        raise UsageError(
+            f"{store.url} holds a sweep that asked for something else ({', '.join(changed)}); choose another --out"
+        )
+    if known.shared != shared:
+        raise UsageError(f"{store.url} was begun {'with' if known.shared else 'without'} --share-machine; go on so")
+    return known

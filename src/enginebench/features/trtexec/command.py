@@ -1,0 +1,254 @@
+"""Command lines that a given version of trtexec accepts: to build a plan, and to time one."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from msgspec import Struct
+
+from enginebench.engines.backends.tensorrt.settings import BuildSettings, ShapeProfile
+from enginebench.features.trtexec.flags import FLAGS, REPEATABLE, Trtexec
+from enginebench.core.errors import UsageError
+from enginebench.core.records import Precision
+from enginebench.core.shapes import format_shapes, quote_name
+
+# The builder flags that ask for a precision under weak typing. Layers that the lower precision does not have fall back
+# to FP16 rather than FP32: that is what every recipe of these versions means by INT8.
+WEAK_FLAGS: dict[Precision, tuple[str, ...]] = {
+    "fp32": (),
+    "tf32": (),
+    "fp16": ("fp16",),
+    "bf16": ("bf16",),
+    "int8": ("int8", "fp16"),
+    "fp8": ("fp8", "fp16"),
+}
+
+# 8.6 has no strongly typed networks: a graph in this precision is built in it only under the flag.
+GRAPH_FLAGS: dict[Precision, tuple[str, ...]] = {**WEAK_FLAGS, "int8": ("int8",), "fp8": ("fp8",)}
+
+# trtexec's own option; nothing but a plan and its log is to be left behind.
+BUILD_ONLY = "--skipInference"
+
+# What says the same as an option that is composed here.
+OWN_OPTIONS = {
+    "onnx": "give that file as F.onnx",
+    "saveEngine": "--out",
+    "loadEngine": "give that plan as TARGET",
+    "device": "--device cuda:N",
+    "iterations": "--warmup and --iters",
+    "warmUp": "--warmup and --iters",
+    "duration": "--time-limit",
+    "percentile": "--percentile",
+    "infStreams": "trtexec:streams=N",
+    "shapes": "--input-shape",
+    "useProfile": "--profile-index",
+    "memPoolSize": "leave out --workspace-mb, and give all pools in one argument",
+    "timingCacheFile": "--timing-cache",
+    "builderOptimizationLevel": "--optimization-level",
+    "profilingVerbosity": "trtexec:detailed=0 leaves it out",
+    "noTF32": "--precision tf32 leaves it out",
+}
+
+
+class RunSettings(Struct, frozen=True, kw_only=True):
+    """How trtexec times a plan. Every switch is stated, since the defaults changed in 11.0."""
+
+    cuda_graph: bool = True
+    transfers: bool = False
+    spin_wait: bool = True
+    streams: int = 1
+    warmup_ms: int = 200  # trtexec's own default
+    duration_s: float = 3.0  # likewise
+    iterations: int = 10  # a minimum; likewise
+    percentiles: tuple[float, ...] = (50.0, 90.0, 95.0, 99.0)
+    shapes: dict[str, tuple[int, ...]] = {}
+    profile_index: int = 0
+    implicit_batch: int | None = None
+    plugins: tuple[str, ...] = ()
+    device: int = 0
+    times: str | None = None
+    profile: str | None = None
+    layers: str | None = None
+    output: str | None = None
+    inputs: dict[str, str] = {}
+    extra: tuple[str, ...] = ()
+
+
+def compose_build(
+    tool: Trtexec,
+    onnx: str,
+    plan: str,
+    settings: BuildSettings,
+    layers: str | None = None,
+    extra: tuple[str, ...] = (),
+) -> list[str]:
+    """The argv that makes `plan` from `onnx` and runs nothing.
+
+    Raises:
+        UsageError: this version lacks an option that was asked for; the message names both.
+    """
+    argv = [tool.path or "trtexec", f"--onnx={onnx}", f"--saveEngine={plan}", BUILD_ONLY]
+    argv += _state_precision(tool, settings)
+    argv += _state_shapes(tool, settings.profiles)
+    argv += _state_limits(tool, settings)
+    argv += _state_plan_kind(tool, settings)
+    argv += [f"--staticPlugins={path}" for path in settings.plugins]
+    argv += ["--profilingVerbosity=detailed"] if settings.detailed else []
+    argv += [f"--exportLayerInfo={layers}"] if layers else []
+    argv += [f"--device={settings.device}"]
+    return [*argv, *check_extra(tool, extra, argv)]
+
+
+def compose_measure(tool: Trtexec, plan: str, settings: RunSettings) -> list[str]:
+    """The argv that times `plan`.
+
+    Raises:
+        UsageError: this version lacks an option that was asked for.
+    """
+    argv = [tool.path or "trtexec", f"--loadEngine={plan}"]
+    argv += _state_inputs(tool, settings)
+    argv += state_switches(tool, settings)
+    argv += [f"--warmUp={settings.warmup_ms}", f"--duration={settings.duration_s:g}"]
+    argv += [f"--iterations={settings.iterations}", f"--percentile={','.join(f'{p:g}' for p in settings.percentiles)}"]
+    argv += [f"--staticPlugins={path}" for path in settings.plugins]
+    argv += _state_exports(tool, settings)
+    argv += [f"--device={settings.device}"]
+    return [*argv, *check_extra(tool, settings.extra, argv)]
+
+
+def state_switches(tool: Trtexec, settings: RunSettings) -> list[str]:
+    """CUDA graph, transfers, spin-wait and streams so that every version measures the same thing.
+
+    Up to 10 the first three are off, off-able and on-able by `--useCudaGraph`, `--noDataTransfers`, `--useSpinWait`;
+    from 11.0 on those are the defaults, and the opposite has the options.
+    """
+    if tool.accepts("noCudaGraph"):
+        switches = [] if settings.cuda_graph else ["--noCudaGraph"]
+        switches += ["--includeDataTransfers"] if settings.transfers else []
+        switches += [] if settings.spin_wait else ["--noSpinWait"]
+    else:
+        switches = ["--useCudaGraph"] if settings.cuda_graph else []
+        switches += [] if settings.transfers else ["--noDataTransfers"]
+        switches += ["--useSpinWait"] if settings.spin_wait else []
+    return [*switches, f"--infStreams={settings.streams}"]
+
+
+def check_extra(tool: Trtexec, extra: tuple[str, ...], composed: Sequence[str] = ()) -> tuple[str, ...]:
+    """The user's own arguments, unchanged.
+
+    Args:
+        tool: the trtexec that gets them.
+        composed: what stands before them on the command line.
+
+    Raises:
+        UsageError: one is an option that this version is known not to have, or that the command line holds already.
+    """
+    seen = {_name_option(argument): argument for argument in composed}
+    for argument in extra:
+        name = _name_option(argument)
+        if name in FLAGS:
+            tool.require(name, f"argument {argument}")
+        if name and name in seen and name not in REPEATABLE:
+            raise UsageError(
+                f"argument {argument}: the command already has {seen[name]}, and trtexec accepts an option only once. "
+                f"Instead: {OWN_OPTIONS.get(name, 'leave one of them out')}"
+            )
+        seen[name] = argument
+    return extra
+
+
+def _name_option(argument: str) -> str:
+    """The option of an argument, without hyphens and value; empty for what is no option."""
+    return argument.removeprefix("--").partition("=")[0] if argument.startswith("--") else ""
+
+
+def _state_precision(tool: Trtexec, settings: BuildSettings) -> Iterator[str]:
+    if settings.weak_typing:
+        yield from _state_weak(tool, settings)
+    elif tool.typed_by_graph:
+        pass  # the graph says it, and nothing else can
+    elif tool.accepts("stronglyTyped"):
+        yield "--stronglyTyped"
+    else:
+        for flag in GRAPH_FLAGS[settings.precision]:
+            tool.require(flag, f"a graph in {settings.precision}")
+            yield f"--{flag}"
+    if settings.precision == "fp32":
+        yield "--noTF32"
+
+
+def _state_weak(tool: Trtexec, settings: BuildSettings) -> Iterator[str]:
+    if tool.typed_by_graph:
+        tool.require("fp16", "--weak-typing")
+    for flag in WEAK_FLAGS[settings.precision]:
+        tool.require(flag, f"--weak-typing in {settings.precision}")
+        yield f"--{flag}"
+    if settings.calib_cache:
+        if settings.precision != "int8":
+            raise UsageError(f"a calibration cache is for int8, not for {settings.precision}")
+        yield f"--calib={settings.calib_cache}"
+
+
+def _state_shapes(tool: Trtexec, profiles: tuple[ShapeProfile, ...]) -> Iterator[str]:
+    for index, profile in enumerate(profiles):
+        if len(profiles) > 1:
+            tool.require("profile", f"{len(profiles)} profiles")
+            yield f"--profile={index}"
+        yield f"--minShapes={format_shapes(profile.smallest)}"
+        yield f"--optShapes={format_shapes(profile.best)}"
+        yield f"--maxShapes={format_shapes(profile.largest)}"
+
+
+def _state_limits(tool: Trtexec, settings: BuildSettings) -> Iterator[str]:
+    if settings.workspace_mb is not None:
+        # Without a suffix the unit is MiB. "512MiB" would be read as 512 bytes: the last letter counts.
+        yield f"--memPoolSize=workspace:{settings.workspace_mb}"
+    if settings.timing_cache:
+        yield f"--timingCacheFile={settings.timing_cache}"
+    if settings.optimization_level is not None:
+        yield f"--builderOptimizationLevel={settings.optimization_level}"
+
+
+def _state_plan_kind(tool: Trtexec, settings: BuildSettings) -> Iterator[str]:
+    if settings.version_compatible:
+        yield "--versionCompatible"
+    if settings.exclude_lean:
+        yield "--excludeLeanRuntime"
+    if settings.hardware_compatibility != "none":
+        if settings.hardware_compatibility == "sameComputeCapability" and tool.version < (10, 9, 0):
+            raise UsageError(
+                f"sameComputeCapability needs TensorRT 10.9; this is {tool.version_text}. Instead: ampere+"
+            )
+        yield f"--hardwareCompatibilityLevel={settings.hardware_compatibility}"
+    if settings.refit:
+        yield "--refit"
+    if settings.strip:
+        flag = "weightless" if tool.accepts("weightless") and not tool.accepts("stripWeights") else "stripWeights"
+        tool.require(flag, "--strip")
+        yield f"--{flag}"
+
+
+def _state_inputs(tool: Trtexec, settings: RunSettings) -> Iterator[str]:
+    if settings.implicit_batch is not None:
+        tool.require("batch", "a plan with an implicit batch")
+        yield f"--batch={settings.implicit_batch}"
+    if settings.shapes:
+        yield f"--shapes={format_shapes(settings.shapes)}"
+    if settings.profile_index:
+        tool.require("useProfile", f"--profile-index {settings.profile_index}")
+        yield f"--useProfile={settings.profile_index}"
+    if settings.inputs:
+        yield "--loadInputs=" + ",".join(f"{quote_name(name)}:{path}" for name, path in settings.inputs.items())
+
+
+def _state_exports(tool: Trtexec, settings: RunSettings) -> Iterator[str]:
+    if settings.times:
+        yield f"--exportTimes={settings.times}"
+    if settings.profile:
+        yield f"--exportProfile={settings.profile}"
+        if not tool.accepts("noCudaGraph"):
+            yield "--separateProfileRun"  # else one run serves both: no times, and a profile that slows them
+    if settings.layers:
+        yield f"--exportLayerInfo={settings.layers}"
+    if settings.output:
+        yield f"--exportOutput={settings.output}"

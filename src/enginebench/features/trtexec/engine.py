@@ -1,0 +1,624 @@
+"""`trtexec`: NVIDIA's own tool builds a plan, times it by its own clock, and shows its outputs and layers.
+
+What it leaves is the folder that people know: `times.json`, `profile.json`, `layers.json`, `trtexec_stdout.log`.
+Reading those files is `analyze`'s business; `workflow` hands the reader in (`backends.abilities.ToolReader`).
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from enginebench.engines.abilities import Composed, Reader
+from enginebench.engines.request import check_request, read_options
+from enginebench.engines.backends.tensorrt.opsets import find_newest_opset
+from enginebench.engines.backends.tensorrt.plan_store import PlanRecord, PlanStore, describe_gpu, keep_plan
+from enginebench.engines.backends.tensorrt.settings import (
+    BuildSettings,
+    adapt_cache,
+    check_calib_cache,
+    fit_to_version,
+    read_plugins,
+    read_settings,
+    read_shapes,
+    run_at_best,
+    split_argv,
+)
+from enginebench.features.trtexec.command import RunSettings, compose_build, compose_measure
+from enginebench.features.trtexec.entries import TRTEXEC
+from enginebench.features.trtexec.executable import FIX, find_trtexec, read_trtexec, require_trtexec
+from enginebench.features.trtexec.flags import NEWEST, Trtexec, Version, parse_version
+from enginebench.features.trtexec.output import (
+    check_build,
+    note_build,
+    read_allowed,
+    read_bindings,
+    read_guessed_shapes,
+    read_outputs,
+)
+from enginebench.features.trtexec.process import NOT_READY, Outcome, find_devices, require_passed, run_trtexec
+from enginebench.core.caveats import make_caveat
+from enginebench.core.engine_api import read_index
+from enginebench.core.errors import ArtifactError, FeedError, MeasurementError, UsageError
+from enginebench.core.names import row_id
+from enginebench.core.records import (
+    Artifact,
+    Availability,
+    Caveat,
+    EngineSpec,
+    LayerProfile,
+    Measurement,
+    MeasureSpec,
+    Precision,
+    ShapeRange,
+    TensorSpec,
+)
+from enginebench.core.shapes import concrete_shape
+from enginebench.core.store import copy_file, write_atomic
+from enginebench.engines.tensorrt_library import TIMING_CACHE_LOST
+
+if TYPE_CHECKING:
+    from enginebench.engines.abilities import ToolReader
+    from enginebench.core.protocols import Array, Feeds
+
+
+# trtexec's own; the queries of this time are not in the exported times.
+WARMUP_MS = 200
+
+
+class TimingRequest(Struct, frozen=True, kw_only=True):
+    """Values of --warmUp, --duration and --iterations, and which of the exported queries count."""
+
+    warmup_ms: int
+    duration_s: float
+    iterations: int
+    drop: int = 0  # this many queries at the head are warm-up
+    keep: int | None = None  # of the rest only the last so many; None: all
+
+
+def plan_timing(measure: MeasureSpec) -> TimingRequest:
+    """How to get the samples that `measure` asks for.
+
+    trtexec's warm-up is a time, its iterations a minimum, and both iterations and duration must be reached. Exact
+    numbers are had without its warm-up: as many queries as warm-up and samples together, the head dropped here.
+    11.1 takes one query more than asked for, and the first may time transfers that are switched off: the head again,
+    also behind trtexec's own warm-up, after which a slow start can leave more than the minimum.
+    """
+    if measure.warmup is None:
+        return TimingRequest(
+            warmup_ms=WARMUP_MS,
+            duration_s=0 if measure.iters else measure.time_limit_s,
+            iterations=measure.iters or 1,
+            keep=measure.iters,
+        )
+    return TimingRequest(
+        warmup_ms=0,
+        duration_s=0 if measure.iters else measure.time_limit_s,
+        iterations=measure.warmup + (measure.iters or 1),
+        drop=measure.warmup,
+        keep=measure.iters,
+    )
+
+
+NAME, OPTIONS = TRTEXEC.name, TRTEXEC.options
+PRECISIONS: tuple[Precision, ...] = ("fp32", "tf32", "fp16", "bf16", "int8", "fp8")
+REPETITION_VARIABLE = "ENGINEBENCH_REPETITION"
+
+LOG = "trtexec_stdout.log"
+BUILD_LOG_SUFFIX = ".build.log"
+PROCESS = "process-"
+ADOPT = "adopt"
+TIMES = "times.json"
+PROFILE = "profile.json"
+LAYERS = "layers.json"
+OUTPUT = "output.json"
+
+# Source: TensorRT's release notes, 10.0 ("INT64 support").
+FIRST_INT64: Version = (10, 0, 0)
+
+# Long enough for a few hundred profiled runs of a slow network, short beside the build before it.
+PROFILE_S = 1.0
+
+
+class TrtexecBackend:
+    """ONNX graphs and finished plans through trtexec.
+
+    Args:
+        cache_dir: folder inside the run's artifacts; plans lie in `plans` beside it, runs in `trtexec`.
+    """
+
+    name = NAME
+
+    def __init__(self, cache_dir: Path | None = None) -> None:
+        self._home = (cache_dir.parent if cache_dir else Path()).absolute()
+        self._reader: ToolReader | None = None
+        self._profiled: Artifact | None = None
+        self._note: Callable[[str], None] = lambda text: None
+
+    def take_reader(self, reader: ToolReader) -> None:
+        """Sets the reader of the files that trtexec writes."""
+        self._reader = reader
+
+    def take_note(self, note: Callable[[str], None]) -> None:
+        """Sets the function that shows progress."""
+        self._note = note
+
+    def probe(self) -> Availability:
+        """Available where an executable is found that prints its banner, and finds a GPU and TensorRT's libraries."""
+        path = find_trtexec()
+        if path is None:
+            return Availability(
+                engine=NAME, available=False, reason="no trtexec in $TRTEXEC, on PATH or in the usual folders", fix=FIX
+            )
+        tool = read_trtexec(path)
+        devices, reason = find_devices(str(path))
+        return Availability(
+            engine=NAME, available=reason is None, version=tool.version_text, devices=devices, reason=reason
+        )
+
+    def build(self, artifact: Artifact, spec: EngineSpec, out_dir: Path) -> Artifact:
+        """A plan for this version, GPU and these settings: the stored one if there is one, else a new one.
+
+        Raises:
+            UsageError: the version lacks an option that was asked for.
+            ArtifactError: the plan cannot be built; names trtexec's first error and the log.
+            BackendUnavailable: there is no GPU or driver.
+        """
+        check_request(artifact, spec, ("onnx", "plan"), PRECISIONS, (spec.device,))
+        options = read_options(spec, OPTIONS)
+        tool = read_trtexec(require_trtexec(options["path"] or None))
+        if artifact.kind == "plan":
+            return self._adopt(artifact, spec, tool, options)
+        settings = fit_to_version(read_settings(spec, options, artifact), tool.version)
+        if settings.calib_cache:
+            check_calib_cache(Path(settings.calib_cache))
+        store = PlanStore(out_dir / "plans")
+        argv = compose_build(tool, "", "", replace(settings, timing_cache=None), extra=split_argv(options["extra"]))
+        record = PlanRecord(
+            onnx_sha256=artifact.sha256,
+            tensorrt=tool.version_text,
+            gpu=describe_gpu(settings.device),
+            flags=tuple(argv[1:]),
+            engine=NAME,
+        )
+        return keep_plan(
+            store,
+            record,
+            artifact,
+            spec,
+            lambda plan: self._build(artifact, plan, tool, settings, options),
+            settings.profiles,
+        )
+
+    def compose_build(self, artifact: Artifact, plan: str, spec: EngineSpec, version: str | None) -> Composed:
+        """The command that `build` would run, with the plan at `plan`.
+
+        Raises:
+            UsageError: the version lacks an option that was asked for.
+            MissingDependency: no version is given and no trtexec is installed.
+        """
+        options = read_options(spec, OPTIONS)
+        tool = choose_tool(options, version)
+        settings = read_settings(spec, options, artifact)
+        if version is None:  # what another installation has, nobody knows here
+            settings = fit_to_version(settings, tool.version)
+        layers = str(Path(plan).with_suffix(".layers.json"))
+        argv = compose_build(tool, artifact.path, plan, settings, layers, split_argv(options["extra"]))
+        return Composed(tuple(argv), tool.version_text, (*doubt_version(version), *doubt_opset(artifact, tool)))
+
+    def compose_measure(
+        self, artifact: Artifact, spec: EngineSpec, measure: MeasureSpec, version: str | None
+    ) -> Composed:
+        """The command that `measure` would run on the plan of `artifact`."""
+        options = read_options(spec, OPTIONS)
+        tool = choose_tool(options, version)
+        settings = self._time_settings(artifact, spec, options, measure)
+        argv = compose_measure(tool, artifact.path, settings)
+        return Composed(tuple(argv), tool.version_text, doubt_version(version))
+
+    def measure(self, artifact: Artifact, spec: EngineSpec, measure: MeasureSpec) -> Measurement:
+        """The raw times of one run of trtexec.
+
+        Raises:
+            MeasurementError: trtexec failed, or left no times.
+        """
+        options = read_options(spec, OPTIONS)
+        tool = read_trtexec(require_trtexec(options["path"] or None))
+        timing, settings = plan_timing(measure), self._time_settings(artifact, spec, options, measure)
+        repetition = os.environ.get(REPETITION_VARIABLE, "0")
+        folder = self._row_folder(artifact, spec, measure) / f"{PROCESS}{repetition}"
+        self._note(f"timing; log: {folder / LOG}")
+        outcome = self._run(tool, artifact, settings, folder)
+        require_passed(outcome, f"trtexec did not time {artifact.path}")
+        if not (folder / TIMES).is_file():
+            raise MeasurementError(f"trtexec passed but wrote no {TIMES} in {folder}. Full log: {outcome.log}")
+        self._copy_profile(artifact, folder)
+        return self._read_times(folder, timing, settings, spec, measure)
+
+    def find_logs(self, artifact: Artifact, spec: EngineSpec, measure: MeasureSpec) -> list[Path]:
+        """The log of the build, if this run built the plan, then those of its processes.
+
+        Where nothing came of a build, all builds' logs.
+        """
+        pattern = f"{Path(artifact.path).stem if artifact.kind == 'plan' else '*'}{BUILD_LOG_SUFFIX}"
+        timed = self._row_folder(artifact, spec, measure).glob(f"{PROCESS}*/{LOG}")
+        return [
+            *sorted((self._home / "plans").glob(pattern)),
+            *sorted(timed, key=lambda path: int(path.parent.name.removeprefix(PROCESS))),
+        ]
+
+    def answer(self, artifact: Artifact, spec: EngineSpec, feeds: Sequence[Feeds]) -> dict[str, Array]:
+        """The outputs of all `feeds`, joined along the first axis: each a process that loads the plan anew.
+
+        trtexec prints outputs with six digits, which bounds what a comparison with them can show.
+
+        Raises:
+            MeasurementError: trtexec failed.
+        """
+        import numpy as np
+
+        options = read_options(spec, OPTIONS)
+        tool = read_trtexec(require_trtexec(options["path"] or None))
+        rows = []
+        for index, feed in enumerate(feeds):
+            self._note(f"answering, run {index + 1} of {len(feeds)}")
+            rows.append(self._answer(artifact, spec, tool, options, feed, index))
+        return {name: np.concatenate([np.atleast_1d(row[name]) for row in rows]) for name in rows[0]}
+
+    def describe_reader(self, spec: EngineSpec) -> Reader:
+        """TensorRT, and the newest operator set that this tool's version reads."""
+        version = read_trtexec(require_trtexec(read_options(spec, OPTIONS)["path"] or None)).version_text
+        return Reader(f"TensorRT {version}", find_newest_opset(version))
+
+    def run_at_best(self, artifact: Artifact, spec: EngineSpec) -> EngineSpec:
+        """The spec that runs the plan at the shapes that its profile is tuned for."""
+        return run_at_best(spec, artifact)
+
+    def prove_precision(self, artifact: Artifact, spec: EngineSpec) -> dict[str, float] | None:
+        """Shares of time by precision: the plan's own layers joined with a profile; None where layers have no detail.
+
+        Raises:
+            MeasurementError: trtexec failed.
+        """
+        options = read_options(spec, OPTIONS)
+        tool = read_trtexec(require_trtexec(options["path"] or None))
+        settings = replace(
+            self._run_settings(artifact, spec, options),
+            warmup_ms=0,
+            duration_s=PROFILE_S,
+            profile=PROFILE,
+            layers=LAYERS,
+        )
+        folder = self._folder(Path(artifact.path).stem, "profile")
+        self._note(f"profiling; log: {folder / LOG}")
+        require_passed(self._run(tool, artifact, settings, folder), f"trtexec did not profile {artifact.path}")
+        self._profiled = artifact
+        return self._require_reader().read_precision(folder / LAYERS, folder / PROFILE)
+
+    def profile_plan(self, artifact: Artifact, spec: EngineSpec) -> LayerProfile:
+        """The plan's layers, from the run that also proved its precision.
+
+        Raises:
+            MeasurementError: trtexec failed.
+        """
+        if self._profiled != artifact:
+            self.prove_precision(artifact, spec)
+        folder = self._folder(Path(artifact.path).stem, "profile")
+        return self._require_reader().read_layers(folder / LAYERS, folder / PROFILE)
+
+    def _build(
+        self, artifact: Artifact, plan: Path, tool: Trtexec, settings: BuildSettings, options: dict[str, str]
+    ) -> tuple[Caveat, ...]:
+        """Builds `plan`, with its log and its layers beside it; returns the caveats."""
+        layers = plan.with_suffix(".layers.json")
+        extra = split_argv(options["extra"])
+        settings = self._adapt_cache(settings, tool, plan)
+        argv = compose_build(tool, artifact.path, str(plan), settings, str(layers), extra)
+        log = plan.with_suffix(BUILD_LOG_SUFFIX)
+        self._note(f"building; log: {log}")
+        outcome = run_trtexec(argv, log, plan.parent)
+        check_build(outcome, plan, artifact)
+        if TIMING_CACHE_LOST.search(outcome.text):
+            self._note("TensorRT went on without the timing cache, which it cannot read")
+        return tuple(note_build(settings))
+
+    def _adapt_cache(self, settings: BuildSettings, tool: Trtexec, plan: Path) -> BuildSettings:
+        """The settings with a calibration cache that trtexec's calibrator reads: a copy beside the plan, if need be."""
+        if settings.calib_cache is None:
+            return settings
+        data = Path(settings.calib_cache).read_bytes()
+        adapted = adapt_cache(data, tool.version)
+        if adapted == data:
+            return settings
+        copy = plan.with_suffix(".calib.cache")
+        write_atomic(copy, adapted)
+        self._note(f"the calibration cache is read as {adapted.split()[0].decode()}: {copy}")
+        return replace(settings, calib_cache=str(copy))
+
+    def _adopt(self, artifact: Artifact, spec: EngineSpec, tool: Trtexec, options: dict[str, str]) -> Artifact:
+        """A finished plan with the inputs and outputs that a short run of it names."""
+        if options["profile_index"] != OPTIONS["profile_index"].default:
+            artifact = replace(artifact, allowed={})  # what was noted is of the first profile
+        untyped = tool.version < FIRST_INT64 and self._reader is not None  # only the layers say the types then
+        settings = replace(
+            self._run_settings(artifact, spec, options),
+            warmup_ms=0,
+            duration_s=0,
+            iterations=1,
+            layers=LAYERS if untyped else None,
+        )
+        outcome, batched, allowed = self._find_shapes(artifact, spec, tool, settings)
+        require_passed(outcome, f"trtexec does not run {artifact.path}", ArtifactError)
+        layers = self._folder(Path(artifact.path).stem, ADOPT) / LAYERS
+        types = self._require_reader().read_types(layers) if untyped and layers.is_file() else {}
+        inputs, outputs = read_bindings(outcome.text, types)
+        check_names(settings.shapes, inputs)
+        inputs = tuple(replace(s, shape=("batch", *s.shape[1:])) if s.name in batched else s for s in inputs)
+        return replace(
+            artifact,
+            inputs=artifact.inputs or inputs,
+            outputs=artifact.outputs or outputs,
+            allowed=artifact.allowed or allowed,
+            made_by={**artifact.made_by, "tensorrt": tool.version_text},
+        )
+
+    def _find_shapes(
+        self, artifact: Artifact, spec: EngineSpec, tool: Trtexec, settings: RunSettings
+    ) -> tuple[Outcome, set[str], dict[str, ShapeRange]]:
+        """(a short run of a plan, its inputs that take several batches, what its profile allows of those it refused).
+
+        trtexec takes 1 for an axis that it is told nothing about, and only its log says which axes those are. Where the
+        profile has no 1 and no other batch is asked for, the log names the shapes that it has, of one input a run.
+        """
+        folder = self._folder(Path(artifact.path).stem, ADOPT)
+        outcome = self._run(tool, artifact, settings, folder)
+        guessed = {name: s for name, s in read_guessed_shapes(outcome.text).items() if s[:1] == (1,)}
+        batched = set(guessed) if spec.batch > 1 else set[str]()
+        shapes = {**settings.shapes, **{name: (spec.batch, *guessed[name][1:]) for name in batched}}
+        if batched:
+            outcome = self._run(tool, artifact, replace(settings, shapes=shapes), folder)
+        allowed: dict[str, ShapeRange] = {}
+        while fresh := self._read_refused(outcome, settings, guessed.keys() - batched - allowed.keys()):
+            allowed |= fresh
+            shapes |= {name: found.smallest for name, found in fresh.items()}
+            outcome = self._run(tool, artifact, replace(settings, shapes=shapes), folder)
+        return outcome, batched | {n for n, r in allowed.items() if r.smallest[:1] != r.largest[:1]}, allowed
+
+    def _read_refused(self, outcome: Outcome, settings: RunSettings, names: Set[str]) -> dict[str, ShapeRange]:
+        found = read_allowed(outcome.text, settings.profile_index)
+        return {name: found[name] for name in found.keys() & names}
+
+    def _answer(
+        self, artifact: Artifact, spec: EngineSpec, tool: Trtexec, options: dict[str, str], feed: Feeds, index: int
+    ) -> dict[str, Array]:
+        old = tool.version < FIRST_INT64
+        if old:
+            artifact, feed = narrow_integers(artifact, feed)
+        check_answerable(artifact, feed, typed=not old)
+        folder = self._folder(Path(artifact.path).stem, f"answer-{index}")
+        files = {name: f"input-{place}.bin" for place, name in enumerate(feed)}
+        folder.mkdir(parents=True, exist_ok=True)
+        for name, file in files.items():
+            (folder / file).write_bytes(feed[name].tobytes())
+        settings = self._run_settings(artifact, spec, options)
+        settings = replace(
+            settings,
+            shapes={name: feed[name].shape if name in feed else shape for name, shape in settings.shapes.items()},
+            warmup_ms=0,
+            duration_s=0,
+            iterations=1,
+            transfers=True,
+            inputs=files,
+            output=OUTPUT,
+        )
+        require_passed(self._run(tool, artifact, settings, folder), f"trtexec did not answer for {artifact.path}")
+        return read_outputs(folder / OUTPUT, artifact.outputs)
+
+    def _run_settings(self, artifact: Artifact, spec: EngineSpec, options: dict[str, str]) -> RunSettings:
+        # An axis for which the profile leaves no choice is a number here, and still open in the plan.
+        dynamic = {
+            s.name: concrete_shape(s, spec.batch)
+            for s in artifact.inputs
+            if s.name in artifact.allowed or any(isinstance(a, str) for a in s.shape)
+        }
+        return RunSettings(
+            cuda_graph=options["graph"] == "1",
+            spin_wait=options["spin"] == "1",
+            streams=_read_count(spec, options, "streams"),
+            shapes={**dynamic, **read_shapes(options["shapes"])},
+            profile_index=_read_count(spec, options, "profile_index", least=0),
+            implicit_batch=_read_implicit_batch(spec, options),
+            plugins=read_plugins(options),
+            device=read_index(spec),
+        )
+
+    def _time_settings(
+        self, artifact: Artifact, spec: EngineSpec, options: dict[str, str], measure: MeasureSpec
+    ) -> RunSettings:
+        timing = plan_timing(measure)
+        if measure.cache == "cold":
+            raise UsageError("trtexec cannot flush the GPU's cache between queries. Use --cache hot")
+        return replace(
+            self._run_settings(artifact, spec, options),
+            transfers=measure.scope == "io",
+            percentiles=measure.percentiles,
+            warmup_ms=timing.warmup_ms,
+            duration_s=timing.duration_s,
+            iterations=timing.iterations,
+            times=TIMES,
+            extra=split_argv(options["run_extra"]),
+        )
+
+    def _run(self, tool: Trtexec, artifact: Artifact, settings: RunSettings, folder: Path) -> Outcome:
+        folder.mkdir(parents=True, exist_ok=True)
+        argv = compose_measure(tool, str(Path(artifact.path).absolute()), settings)
+        outcome = run_trtexec(argv, folder / LOG, folder)
+        if outcome.passed or NOT_READY not in outcome.text:
+            return outcome
+        self._note("the GPU was not ready, as others work on it; once more")
+        return run_trtexec(argv, folder / LOG, folder)
+
+    def _read_times(
+        self, folder: Path, timing: TimingRequest, settings: RunSettings, spec: EngineSpec, measure: MeasureSpec
+    ) -> Measurement:
+        reader = self._require_reader()
+        batch = settings.implicit_batch or spec.batch
+        measured = reader.read_times(folder / TIMES, folder / LOG, batch=batch, drop=timing.drop, keep=timing.keep)
+        return replace(
+            measured,
+            stop_rule="iterations" if measure.iters else "time_limit",
+            caveats=(*measured.caveats, *check_switches(reader.read_switches(folder / LOG), settings)),
+        )
+
+    def _copy_profile(self, artifact: Artifact, folder: Path) -> None:
+        """Copies the plan's profile and layers beside the times: together they are the folder that people know."""
+        for name in (PROFILE, LAYERS):
+            source = self._folder(Path(artifact.path).stem, "profile") / name
+            if source.is_file() and not (folder / name).exists():
+                copy_file(source, folder / name)
+
+    def _require_reader(self) -> ToolReader:
+        if self._reader is None:
+            raise MeasurementError("no reader for trtexec's files was handed in; open the engine through a run")
+        return self._reader
+
+    def _row_folder(self, artifact: Artifact, spec: EngineSpec, measure: MeasureSpec) -> Path:
+        """Of a row's processes; two plans side by side under the same settings do not share it."""
+        return self._folder(f"{row_id(spec, spec.precision, measure)}-{artifact.sha256[:8]}")
+
+    def _folder(self, *parts: str) -> Path:
+        return self._home.joinpath("trtexec", *parts)
+
+
+def choose_tool(options: dict[str, str], version: str | None) -> Trtexec:
+    """The trtexec to compose for: of the version given, else the one that is installed.
+
+    Raises:
+        MissingDependency: no version is given and none is installed.
+    """
+    if version is not None:
+        return Trtexec(version=parse_version(version), path=options["path"] or None)
+    return read_trtexec(require_trtexec(options["path"] or None))
+
+
+def doubt_version(version: str | None) -> tuple[str, ...]:
+    """The caveat on a version newer than those whose options are known; an installed tool lists its own."""
+    if version is None or parse_version(version)[:2] <= NEWEST[:2]:
+        return ()
+    return (f"the options of TensorRT {version} are not known: this is the command of {NEWEST[0]}.{NEWEST[1]}",)
+
+
+def doubt_opset(artifact: Artifact, tool: Trtexec) -> tuple[str, ...]:
+    """The caveat on a command for a graph that this version reads as another one."""
+    newest = find_newest_opset(tool.version_text)
+    if (artifact.opset or 0) <= newest:
+        return ()
+    return (
+        f"{artifact.path} is of opset {artifact.opset}, and TensorRT {tool.version_text} reads up to {newest}: "
+        "enginebench build lowers it first; this command would fail, or build another network",
+    )
+
+
+def create_backend(cache_dir: Path | None) -> TrtexecBackend:
+    """The backend."""
+    return TrtexecBackend(cache_dir)
+
+
+def check_switches(seen: dict[str, bool | int | None], settings: RunSettings) -> Iterator[Caveat]:
+    """A caveat for each switch that the log shows set differently from what was asked for."""
+    asked = {
+        "cuda_graph": settings.cuda_graph,
+        "data_transfers": settings.transfers,
+        "spin_wait": settings.spin_wait,
+        "streams": settings.streams,
+    }
+    for name, value in asked.items():
+        if seen.get(name) in (None, value):
+            continue
+        failed = name == "cuda_graph" and value
+        yield make_caveat(
+            "cuda_graph_failed" if failed else "log_disagrees.switch",
+            switch=name.replace("_", " "),
+            asked=_show(value),
+            seen=_show(seen[name]),
+        )
+
+
+def check_answerable(artifact: Artifact, feed: Feeds, typed: bool = True) -> None:
+    """Checks that the arrays match the plan's inputs: trtexec ignores others and invents missing ones.
+
+    Args:
+        typed: whether the types of its inputs are known for certain; else only the size of an element is compared.
+
+    Raises:
+        FeedError: a name, a shape or the size of an element differs.
+    """
+    import numpy as np
+
+    from enginebench.core.feeds import check_feeds
+
+    def take_type(spec: TensorSpec) -> TensorSpec:
+        found = feed[spec.name].dtype if spec.name in feed else None
+        same = found is not None and found.itemsize == np.dtype(spec.dtype).itemsize
+        return replace(spec, dtype=found.name) if same and found is not None else spec
+
+    if artifact.inputs:
+        check_feeds(artifact.inputs if typed else tuple(map(take_type, artifact.inputs)), feed)
+
+
+def narrow_integers(artifact: Artifact, feed: Feeds) -> tuple[Artifact, Feeds]:
+    """Both as a plan from before TensorRT 10 has them: its parser makes INT32 of INT64 inputs.
+
+    Raises:
+        FeedError: a value does not fit into 32 bits.
+    """
+    import numpy as np
+
+    narrow = {name: array.astype(np.int32) if array.dtype == np.int64 else array for name, array in feed.items()}
+    for name, array in feed.items():
+        if not np.array_equal(narrow[name], array, equal_nan=array.dtype.kind == "f"):
+            raise FeedError(
+                f"input {name!r} holds {np.abs(array).max()}, which is more than INT32 holds, and TensorRT before 10 "
+                "has no INT64 inputs"
+            )
+    inputs = tuple(replace(spec, dtype="int32") if spec.dtype == "int64" else spec for spec in artifact.inputs)
+    return replace(artifact, inputs=inputs), narrow
+
+
+def check_names(shapes: Mapping[str, tuple[int, ...]], inputs: tuple[TensorSpec, ...]) -> None:
+    """Checks that every shape belongs to an input: trtexec ignores others.
+
+    Raises:
+        UsageError: one does not; the message names the inputs.
+    """
+    known = {s.name for s in inputs}
+    if known and (others := sorted(shapes.keys() - known)):
+        raise UsageError(
+            f"a shape is given for {', '.join(others)}: no such input; the inputs are {', '.join(sorted(known))}"
+        )
+
+
+def _show(value: bool | int | None) -> str:
+    return {True: "on", False: "off"}.get(value, str(value)) if isinstance(value, bool) else str(value)
+
+
+def _read_count(spec: EngineSpec, options: dict[str, str], key: str, least: int = 1) -> int:
+    text = options[key]
+    if not text.isdecimal() or int(text) < least:
+        raise UsageError(f"option {key}={text!r} of engine {spec.backend} must be a whole number, {least} or more")
+    return int(text)
+
+
+def _read_implicit_batch(spec: EngineSpec, options: dict[str, str]) -> int | None:
+    """The batch of a plan without a batch axis, which must be that of the row."""
+    if not options["implicit_batch"]:
+        return None
+    batch = _read_count(spec, options, "implicit_batch")
+    if batch != spec.batch:
+        raise UsageError(f"implicit_batch={batch}, and the row's batch is {spec.batch}: give --batch {batch}")
+    return batch

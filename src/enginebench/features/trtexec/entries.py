@@ -1,0 +1,35 @@
+"""The entry of trtexec, which is not started here."""
+
+from __future__ import annotations
+
+from enginebench.engines.backends.tensorrt.settings import BUILD_OPTIONS, SWITCH
+from enginebench.features.trtexec.executable import FIX, find_trtexec
+from enginebench.core.entry import Entry, Option
+
+TRTEXEC = Entry(
+    name="trtexec",
+    axes="fixed",
+    tunes=True,
+    module="enginebench.features.trtexec.engine",
+    builds_with={},
+    takes="onnx",
+    also_takes=("plan",),
+    options={
+        **BUILD_OPTIONS,
+        "path": Option(default="", outside=True, meaning="the executable, if it is not in $TRTEXEC or on PATH"),
+        "graph": Option(default="1", choices=SWITCH, meaning="launch as a CUDA graph"),
+        "spin": Option(default="1", choices=SWITCH, meaning="spin while waiting for the GPU"),
+        "streams": Option(default="1", meaning="queries in flight at once; above 1 latencies overlap"),
+        "profile_index": Option(default="0", meaning="optimization profile to run"),
+        "shapes": Option(default="", meaning="shapes to run with, NAME:1x3x224x224 (only for a finished plan)"),
+        "implicit_batch": Option(default="", meaning="batch of a plan without an explicit batch axis (8.6)"),
+        "extra": Option(default="", outside=True, meaning="extra arguments for building, quoted as for a shell"),
+        "run_extra": Option(default="", outside=True, meaning="extra arguments for timing, quoted as for a shell"),
+    },
+    device="cuda:0",
+    qdq_rules=True,
+    find_program=find_trtexec,
+    command=FIX,
+    verified_on="NVIDIA's own TensorRT 8.6.0 on an H200. 10 and 11: open-source trtexec over a stand-in library; not "
+    "yet run against NVIDIA's own",
+)

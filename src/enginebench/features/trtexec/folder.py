@@ -1,0 +1,310 @@
+"""A folder that trtexec left: which file is what, which belong together, and whether they agree."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, Literal
+
+import msgspec
+
+from enginebench.features.trtexec.log import read_log
+from enginebench.features.trtexec.plan_layers import parse_layers
+from enginebench.features.trtexec.profile import parse_profile
+from enginebench.stats.layer_records import (LayersDocument, ProfileDocument)
+from enginebench.features.trtexec.records import (LogRun, Stat, TimesDocument)
+from enginebench.features.trtexec.source import open_bytes, read_text
+from enginebench.features.trtexec.times import TimedQueries, select_timed, summarize_trace
+from enginebench.features.trtexec.trace import read_trace
+from enginebench.core.errors import ParseError, UsageError
+from enginebench.core.store import DECODE_ERRORS
+
+Kind = Literal["log", "stderr", "times", "profile", "layers", "drift"]
+
+# Bytes of a file that show what it is.
+_SNIFF = 1 << 16
+_JSON = (".json", ".json.gz")
+_LOGS = (".log", ".txt", ".out", ".stdout", ".log.gz")
+_ERRORS = (".stderr", ".err")
+_MARKS: tuple[tuple[Kind, re.Pattern[bytes]], ...] = (
+    ("times", re.compile(rb'"(?:latencyMs|startComputeMs)"')),
+    ("layers", re.compile(rb'"Layers"\s*:')),
+    ("profile", re.compile(rb'"(?:averageMs|timeMs)"')),
+)
+# For damaged and empty files, whose first bytes say nothing.
+_NAMES: tuple[tuple[Kind, re.Pattern[str]], ...] = (
+    ("times", re.compile(r"times|timing", re.I)),
+    ("profile", re.compile(r"profile(?!\.metadata)", re.I)),
+    ("layers", re.compile(r"layer|graph", re.I)),
+)
+_LOG_MARK = re.compile(rb"TensorRT\.trtexec|\[\d\d/\d\d/\d{4}-\d\d:\d\d:\d\d\] \[[FEWIV]\]")
+# What a name says about the kind of its file, behind what it shares with the other files of its run.
+_WORDS: dict[Kind, re.Pattern[str]] = {
+    "log": re.compile(r"(?:^|[._-])(?:trtexec|log|run)$", re.I),
+    "times": re.compile(r"(?:^|[._-])(?:times|timing)$", re.I),
+    "profile": re.compile(r"(?:^|[._-])profile$", re.I),
+    "layers": re.compile(r"(?:^|[._-])(?:layers?|graph)$", re.I),
+}
+_SUFFIX = re.compile(r"\.(?:json|log|txt|out|stdout|stderr|err)(?:\.gz)?$", re.I)
+# --exportOutput; its values are of no use here.
+_OUTPUT = ("output.json", "output.json.gz")
+_DRIFT = "output_diff.json"
+# The log prints six digits and sums in 32 bits: figures of one run differ by less than this (0.00005 was the largest
+# difference in the files that were seen); figures of two runs practically never agree to it.
+_SAME = 2e-4
+
+
+@dataclass(frozen=True)
+class TrtexecCase:
+    """Files of one run of trtexec, read. What is missing is None."""
+
+    name: str
+    files: dict[Kind, Path]
+    log: LogRun | None = None
+    runs: tuple[LogRun, ...] = ()  # all of the log
+    times: TimesDocument | None = None
+    timed: TimedQueries | None = None
+    profile: ProfileDocument | None = None
+    layers: LayersDocument | None = None
+    drift: dict[str, Any] | None = None
+    contradictions: tuple[str, ...] = ()
+    unreadable: tuple[str, ...] = field(default=())
+
+
+def is_trtexec_folder(folder: Path) -> bool:
+    """Whether a folder holds something that trtexec wrote (and no run of ours)."""
+    return not (folder / "run.json").exists() and any(kind != "drift" for _, kind in list_files(folder))
+
+
+def read_folder(folder: Path) -> list[TrtexecCase]:
+    """The runs in a folder, each with all of its files.
+
+    A file that cannot be read is named in the case, unless nothing else is there.
+
+    Raises:
+        UsageError: the folder is missing or holds no file of trtexec.
+        ParseError: no file in it can be read.
+    """
+    if not folder.is_dir():
+        raise UsageError(f"{folder} is no folder")
+    groups = group_files(list(list_files(folder)))
+    if not groups:
+        raise UsageError(f"{folder} holds neither a run of enginebench nor a log, times, profile or layers of trtexec")
+    read = [read_case(name, files) for name, files in groups.items()]
+    if not any(any((case.log, case.times, case.profile, case.layers)) for case, _ in read):
+        raise next(error for _, errors in read for error in errors)
+    return [part for case, _ in read for part in split_case(case)]
+
+
+def list_files(folder: Path) -> Iterator[tuple[Path, Kind]]:
+    """(path, what it is) of the files in a folder; links and what we wrote ourselves are left out."""
+    try:
+        paths = sorted(path for path in folder.iterdir() if path.is_file() and not path.is_symlink())
+    except OSError as error:
+        raise UsageError(f"cannot list {folder}: {error.strerror}") from error
+    for path in paths:
+        kind = sniff_kind(path)
+        if kind is not None:
+            yield path, kind
+
+
+def sniff_kind(path: Path) -> Kind | None:
+    """What a file is, by its name and its first bytes."""
+    name = path.name.lower()
+    if name == _DRIFT:
+        return "drift"
+    if not name.endswith((*_JSON, *_LOGS, *_ERRORS)):
+        return None
+    try:
+        head = bytes(open_bytes(path)[:_SNIFF])
+    except ParseError:
+        # Empty or damaged: whoever reads it as what its name says learns why. An empty stderr is the rule.
+        return guess_kind(name)
+    if b'"schema": "enginebench.' in head[:200] or b'"schema":"enginebench.' in head[:200]:
+        return None
+    if name.endswith(_JSON):
+        return next((kind for kind, mark in _MARKS if mark.search(head)), None) or guess_kind(name)
+    if name.endswith(_ERRORS):
+        # A line of the driver has neither banner nor prefix, so the log beside it tells whose it is.
+        beside = [path.with_name(_SUFFIX.sub("", path.name) + ending) for ending in _LOGS]
+        known = _LOG_MARK.search(head) or any(other.is_file() and sniff_kind(other) == "log" for other in beside)
+        return "stderr" if known else None
+    return "log" if _LOG_MARK.search(head.replace(b"\x00", b"")) else None
+
+
+def guess_kind(name: str) -> Kind | None:
+    """What a file is by its lower-case name alone."""
+    if name.endswith((".log", ".stdout")):
+        return "log"
+    if not name.endswith(_JSON) or name.endswith(_OUTPUT):
+        return None
+    return next((kind for kind, pattern in _NAMES if pattern.search(name)), None)
+
+
+def group_files(files: list[tuple[Path, Kind]]) -> dict[str, dict[Kind, Path]]:
+    """name -> its files: all together if there is one of each kind, else by the beginning of their names.
+
+    A second file of a kind and name stands alone under its full name, and so do the differences of outputs where
+    several runs could have made them: nothing is left out.
+    """
+    kinds = [kind for _, kind in files if kind != "drift"]
+    exported = {strip_name(path, kind) for path, kind in files if kind in ("times", "profile", "layers")}
+    if kinds and len(set(kinds)) == len(kinds):
+        main, first = next((path, kind) for path, kind in files if kind != "drift")
+        name = name_run(main, first, exported) or _SUFFIX.sub("", main.name)
+        return {name: {kind: path for path, kind in files}}
+    groups: dict[str, dict[Kind, Path]] = {}
+    for path, kind in files if kinds else ():
+        name = name_run(path, kind, exported) or "run"
+        group = groups.setdefault(path.name if kind in groups.get(name, {}) else name, {})
+        group[kind] = path
+    return groups
+
+
+def name_run(path: Path, kind: Kind, exported: set[str]) -> str:
+    """The run of a file: "fp16" of "fp16.times.json" and "fp16.log"; empty where the name says the kind only.
+
+    A log has its whole name, "fp16-run", unless what it exported is named without its last word.
+    """
+    whole = _SUFFIX.sub("", path.name)
+    if kind == "drift":
+        return whole
+    bare = strip_name(path, kind)
+    return bare if kind in ("times", "profile", "layers") or (bare in exported and whole not in exported) else whole
+
+
+def strip_name(path: Path, kind: Kind) -> str:
+    """The name without what says the kind of its file."""
+    return _WORDS["log" if kind in ("stderr", "drift") else kind].sub("", _SUFFIX.sub("", path.name))
+
+
+def read_case(name: str, files: dict[Kind, Path]) -> tuple[TrtexecCase, list[ParseError]]:
+    """All files of one run, and what is wrong with those that cannot be read."""
+    case = TrtexecCase(name=name, files=files)
+    errors: list[ParseError] = []
+    for kind, read in _READERS:
+        try:
+            case = read(case) if kind in files or (kind == "log" and "stderr" in files) else case
+        except ParseError as error:
+            errors.append(error)
+    return replace(case, contradictions=tuple(find_contradictions(case)), unreadable=tuple(map(str, errors))), errors
+
+
+def split_case(case: TrtexecCase) -> list[TrtexecCase]:
+    """A case for each run of a log that lies alone; with exported files, which are of one run, the case itself."""
+    own = [run for run in case.runs if run.parent is None]
+    if len(own) < 2:
+        return [case]
+    if set(case.files) <= {"log", "stderr"}:
+        return [replace(case, name=f"{case.name} {number}", log=run) for number, run in enumerate(own, 1)]
+    note = f"the log holds {len(own)} runs; this is the last that measured"
+    return [replace(case, log=msgspec.structs.replace(case.log, notes=(*case.log.notes, note)))] if case.log else [case]
+
+
+def read_case_log(case: TrtexecCase) -> TrtexecCase:
+    """With its log: stdout and stderr together. Of several runs in it the last that measured counts."""
+    paths = [case.files[kind] for kind in ("log", "stderr") if kind in case.files]
+    document = read_log("\n".join(read_text(path) for path in paths), paths[0])
+    return replace(case, log=document.choose_run(), runs=document.runs)
+
+
+def read_case_times(case: TrtexecCase) -> TrtexecCase:
+    """With its timing file; the log tells how much of it is warm-up."""
+    path = case.files["times"]
+    trace = read_trace(path)
+    document = summarize_trace(trace, path, log=case.log, batch=case.log.batch if case.log else None)
+    return replace(case, times=document, timed=select_timed(trace, path, None, case.log))
+
+
+def read_case_profile(case: TrtexecCase) -> TrtexecCase:
+    """With its profile, and what it leaves unexplained of the GPU time."""
+    return replace(case, profile=parse_profile(case.files["profile"], end_to_end_ms=find_compute(case)))
+
+
+def find_compute(case: TrtexecCase) -> float | None:
+    """The median GPU compute time of one query in ms, from the times, else from the log."""
+    for stat in (case.times and case.times.gpu_compute_ms, case.log and case.log.gpu_compute_ms):
+        if stat:
+            return stat.median
+    return None
+
+
+def read_compute_ms(path: Path) -> float:
+    """The median GPU compute time of one query in ms, from a timing file or a log.
+
+    Raises:
+        ParseError: it is neither, or does not hold it.
+    """
+    if sniff_kind(path) == "times" or path.name.lower().endswith(_JSON):
+        stat = summarize_trace(read_trace(path), path, intervals=False).gpu_compute_ms
+    else:
+        stat = read_log(read_text(path), path).choose_run().gpu_compute_ms
+    if stat is None or stat.median is None:
+        raise ParseError(path, "", "no GPU compute time", "a timing file or a log with a performance summary")
+    return stat.median
+
+
+def find_profile(layers: Path) -> Path | None:
+    """The profile that lies beside a layer file: "a.profile.json" for "a.layers.json" or "a.graph.json"."""
+    for word in ("layers", "layer", "graph"):
+        name = layers.name.replace(word, "profile")
+        if name != layers.name and layers.with_name(name).is_file():
+            return layers.with_name(name)
+    return None
+
+
+def read_case_layers(case: TrtexecCase) -> TrtexecCase:
+    """With the engine's layers, and their times if there is a profile."""
+    return replace(case, layers=parse_layers(case.files["layers"], profile=case.profile))
+
+
+def read_case_drift(case: TrtexecCase) -> TrtexecCase:
+    """With the differences of outputs that lie beside it."""
+    path = case.files["drift"]
+    try:
+        drift = msgspec.json.decode(read_text(path), type=dict[str, Any])
+    except DECODE_ERRORS as error:
+        raise ParseError(path, "", str(error), "a JSON object, as `enginebench drift` writes it") from error
+    return replace(case, drift=drift)
+
+
+_READERS: tuple[tuple[Kind, Callable[[TrtexecCase], TrtexecCase]], ...] = (
+    ("log", read_case_log),
+    ("times", read_case_times),
+    ("profile", read_case_profile),
+    ("layers", read_case_layers),
+    ("drift", read_case_drift),
+)
+
+
+def find_contradictions(case: TrtexecCase) -> Iterator[str]:
+    """What the log and the timing file state differently: they are then not of one run."""
+    log, times = case.log, case.times
+    if log is None or times is None:
+        return
+    if log.queries is not None and log.queries != times.n:
+        yield f"the log has {log.queries} timed queries, the timing file {times.n}"
+    for row, theirs in times.trtexec.items():
+        # Enqueue times are differences of rounded stamps in the file, and exact in the log.
+        stat: Stat | None = getattr(log, row, None)
+        if stat is not None and row != "enqueue_ms":
+            yield from compare_stats(row, stat, theirs)
+    # With an implicit batch (8.6 and older) the log counts images where the file counts queries.
+    spans = {"throughput_qps": (times.throughput_qps, times.images_per_s), "host_walltime_s": (times.host_walltime_s,)}
+    for name, possible in spans.items():
+        logged = getattr(log, name)
+        computed = [value for value in possible if value]
+        # Stamps have six digits, and so does a span that is a small part of the run.
+        if logged and computed and all(abs(value / logged - 1) > 10 * _SAME for value in computed):
+            yield f"{name} is {logged:g} in the log and {computed[0]:.6g} by the timing file"
+
+
+def compare_stats(row: str, logged: Stat, computed: Stat) -> Iterator[str]:
+    """Figures of one row that differ by more than rounding."""
+    names = [(name, getattr(logged, name), getattr(computed, name)) for name in ("min", "median", "mean", "max")]
+    names += [(f"p{label}", value, computed.percentiles.get(label)) for label, value in logged.percentiles.items()]
+    for name, there, here in names:
+        if there is not None and here is not None and abs(there - here) > _SAME * max(abs(there), abs(here)):
+            yield f"{row} {name} is {there:g} in the log and {here:g} by the timing file"

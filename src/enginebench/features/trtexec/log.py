@@ -1,0 +1,367 @@
+"""`parse_log`: everything that a trtexec log says about its runs, for trtexec 8 to 11."""
+
+from __future__ import annotations
+
+import math
+import re
+from pathlib import Path
+from typing import Any
+
+from msgspec.structs import replace
+
+from enginebench.features.trtexec.lines import Line, RunLines, decode_version, split_runs
+from enginebench.features.trtexec.records import LogDocument, LogRun, RunStatus, Stat
+from enginebench.features.trtexec.source import decode_text, read_text
+from enginebench.core.errors import ParseError
+from enginebench.core.text import count_of
+
+# As C++ streams print a float: 6 digits, "inf", "nan", "-nan", and "nan(ind)" from the Windows runtime.
+_NUMBER = r"[-+]?(?:\d{1,40}(?:\.\d{0,40})?(?:[eE][-+]?\d{1,4})?|inf|nan(?:\([a-z]{1,8}\))?)"
+_ROW = re.compile(
+    r"^(Latency|End-to-End Host Latency|Enqueue Time|H2D Latency|GPU Compute Time|D2H Latency):\s*(min = .*)$"
+)
+_ITEM = re.compile(rf"(min|max|mean|median|percentile\(([0-9.eE+-]{{1,20}})%\)) = ({_NUMBER}) ms")
+_FIELD_OF_ROW = {
+    "Latency": "latency_ms",
+    "End-to-End Host Latency": "end_to_end_ms",
+    "Enqueue Time": "enqueue_ms",
+    "H2D Latency": "h2d_ms",
+    "GPU Compute Time": "gpu_compute_ms",
+    "D2H Latency": "d2h_ms",
+}
+_SCALARS = (
+    ("throughput_qps", re.compile(rf"^Throughput: ({_NUMBER}) qps")),
+    ("host_walltime_s", re.compile(rf"^Total Host Walltime: ({_NUMBER}) s")),
+    ("gpu_compute_total_s", re.compile(rf"^Total GPU Compute Time: ({_NUMBER}) s")),
+    ("gpu_cov_percent", re.compile(rf"coefficient of variance = ({_NUMBER})%")),
+    ("build_s", re.compile(rf"^Engine built in ({_NUMBER}) sec")),
+    ("load_s", re.compile(rf"^Engine (?:loaded|deserialized) in ({_NUMBER}) sec")),
+    ("warmup_ms", re.compile(rf"^Warmup completed \d{{1,18}} queries over ({_NUMBER}) ms")),
+)
+# Rows of the summary that hold one figure.
+_TOTALS = re.compile(r"^(?:Throughput|Total Host Walltime|Total GPU Compute Time): \S")
+_COUNTS = (
+    ("queries", re.compile(r"^Timing trace has (\d{1,18}) queries over")),
+    ("warmup_queries", re.compile(r"^Warmup completed (\d{1,18}) queries over")),
+    ("profile_iterations", re.compile(r"^=== Profile \((\d{1,18}) iterations \) ===")),
+)
+_ENGINE_SIZE = re.compile(rf"^(?:Created|Loaded) engine with size: ({_NUMBER}) MiB")
+_LIBRARY_SIZE = re.compile(r"^Loaded engine size: (\d{1,9}) (?:MiB|MB)")
+_ROUNDED = "the engine's size is in whole MiB, as the library says it"
+_HEADER = re.compile(r"^=== (.{1,60}) ===$")
+_OPTION = re.compile(r"^([A-Za-z][^:]{0,59}?) ?: ?(.*)$")
+_OPTION_BLOCKS = (" Options", "Device Information")
+# Endings of a run that print no closing banner in some version.
+_FATAL = re.compile(
+    r"Cuda failure|Cannot find device ID|Cannot find any available devices|Unknown option:|^stoi\b|^stof\b"
+    r"|Percentile .*is not in|Model missing or format not recognized|Engine set up failed|Inference set up failed"
+    r"|Error occurred during inference|Uncaught exception detected|Assertion failure|Accuracy validation FAILED"
+    r"|Failed to parse --|is required when|Incompatible load and save"
+)
+_CAPTURED = "Successfully captured CUDA graph"
+_NOT_CAPTURED = re.compile(r"CUDA graph capture (?:on the stream has )?failed|launched without using CUDA graph")
+_CRASH = re.compile(r"core dumped|Segmentation fault|核心已转储|^Aborted|terminate called", re.IGNORECASE)
+_INPUT_SHAPE = re.compile(
+    r"^(?:Created input binding for|Input binding for) .{1,200}? with dimensions (\d{1,9}(?:x\d{1,9}){0,15})"
+)
+# What the log says in a run that passed without a latency; the profile's table is not printed for --exportProfile.
+_PROFILED = ("=== Profile (", "The e2e network timing is not reported")
+_SKIPPED = "Skipped inference phase"
+# A message is joined with at most this many lines without prefix, while its brackets are open.
+_MAX_CONTINUATION = 20
+
+
+def parse_log(
+    path: Path, model: str | None = None, precision: str | None = None, batch: int | None = None
+) -> LogDocument:
+    """All runs in the trtexec log `path`, exactly as it states them.
+
+    Args:
+        path: a text file, or the same in gzip; stdout, stderr, or both in any order.
+        model: recorded in place of the model that the log names.
+
+    Raises:
+        ParseError: the file cannot be read, or no line of it was written by trtexec.
+    """
+    return read_log(read_text(path), path, model, precision, batch)
+
+
+def read_log(
+    text: str, path: Path, model: str | None = None, precision: str | None = None, batch: int | None = None
+) -> LogDocument:
+    """As `parse_log`, from text; `path` is only named."""
+    runs = split_runs(text)
+    if not any(run.banner or any(line.level for line in run.lines) or has_summary(run) for run in runs):
+        first = next((line for line in text.split("\n") if line.strip()), "")[:80]
+        raise ParseError(
+            path,
+            "line 1",
+            f"no line that trtexec writes (it begins {first!r})",
+            "a banner '&&&& RUNNING TensorRT.trtexec', or lines that begin like '[11/21/2026-01:37:39] [I]'",
+            "Save both pipes: trtexec ... > run.log 2>&1",
+        )
+    known = {k: v for k, v in (("model", model), ("precision", precision), ("batch", batch)) if v is not None}
+    parents = {run.parent for run in runs}
+    return LogDocument(
+        path=str(path),
+        runs=tuple(note_tuning(read_run(run, known), index in parents) for index, run in enumerate(runs)),
+    )
+
+
+def note_tuning(run: LogRun, started_others: bool) -> LogRun:
+    """The run, with a note where others that it started were timed in its place."""
+    if not started_others or run.latency_ms is not None:
+        return run
+    return replace(run, notes=(*run.notes, "a tuning run: the runs that it started were timed, not itself"))
+
+
+def parse_log_bytes(data: bytes, path: Path) -> LogDocument:
+    """As `parse_log`, from bytes."""
+    return read_log(decode_text(data), path)
+
+
+def has_summary(run: RunLines) -> bool:
+    """Whether a run without banners or prefixes (they were cut away) still shows a summary row."""
+    return any(_ROW.match(line.text.strip()) for line in run.lines)
+
+
+def read_run(run: RunLines, known: dict[str, Any]) -> LogRun:
+    """One run of the log; `known` fields replace those of the log."""
+    said = select_lines(run)
+    options = read_options(said)
+    fields, nonfinite = read_numbers(said)
+    rounded = "engine_bytes" not in fields and (size := read_library_size(run.lines))
+    fields |= {"engine_bytes": size} if rounded else {}
+    errors, warnings = read_messages(run.lines, "EF"), read_messages(run.lines, "W")
+    status, reason = decide_status(run, errors)
+    banner = run.banner
+    fields |= read_identity(options, banner.command if banner else None)
+    fields |= read_batch(said, options, banner.command if banner else None)
+    fields |= read_switches(said, warnings, options)
+    fields |= known
+    return LogRun(
+        version=(banner.version if banner else None) or read_version_line(said),
+        build=banner.build if banner else None,
+        status=status,
+        status_reason=reason,
+        command=banner.command if banner else None,
+        options=options,
+        warnings=warnings,
+        errors=errors,
+        nonfinite=nonfinite,
+        notes=(*read_notes(run, fields, options), *((_ROUNDED,) if rounded else ()), *note_unread(said)),
+        first_line=run.first_line,
+        parent=run.parent,
+        **fields,
+    )
+
+
+def select_lines(run: RunLines) -> list[Line]:
+    """What trtexec itself said, without the library's and plugins' lines; all lines where no prefix survived."""
+    if any(line.level for line in run.lines):
+        return [line for line in run.lines if line.level and not line.library]
+    return [line._replace(text=line.text.strip()) for line in run.lines]
+
+
+def read_version_line(lines: list[Line]) -> str | None:
+    """The version of the line `TensorRT version: 8.6.1` (8.0: `8001`)."""
+    for line in lines:
+        if match := re.match(r"^TensorRT version: (\d{1,9}(?:\.\d{1,9}){0,3})$", line.text):
+            return match[1] if "." in match[1] else decode_version(match[1])
+    return None
+
+
+def read_options(lines: list[Line]) -> dict[str, dict[str, str]]:
+    """The option blocks and the device block: heading -> key -> value, as printed; values of one key are joined."""
+    blocks: dict[str, dict[str, str]] = {}
+    current: dict[str, str] | None = None
+    for line in lines:
+        if header := _HEADER.match(line.text):
+            wanted = header[1].endswith(_OPTION_BLOCKS) and line.level is not None and header[1] not in blocks
+            current = blocks.setdefault(header[1], {}) if wanted else None
+        elif not line.text.strip():
+            current = None
+        elif current is not None and line.level == "I" and (option := _OPTION.match(line.text.strip())):
+            name, value = option[1], option[2].strip()
+            # A key that stands once for each input, as "Input build shape (profile 0)", has a value for each.
+            current[name] = value if current.get(name, value) == value else f"{current[name]}; {value}"
+    return blocks
+
+
+def read_numbers(lines: list[Line]) -> tuple[dict[str, Any], tuple[str, ...]]:
+    """(field -> value of every figure in the log, what was inf or nan). The first of a kind counts."""
+    fields: dict[str, Any] = {}
+    nonfinite: list[str] = []
+    for line in lines:
+        read_row(line.text, fields, nonfinite)
+        for name, pattern in _SCALARS:
+            if name not in fields and (match := pattern.search(line.text)):
+                fields[name] = read_number(match[1], name, nonfinite)
+        for name, pattern in _COUNTS:
+            if name not in fields and (match := pattern.match(line.text)):
+                fields[name] = int(match[1])
+        if "engine_bytes" not in fields and (match := _ENGINE_SIZE.match(line.text)):
+            size = read_number(match[1], "engine_bytes", nonfinite)
+            fields["engine_bytes"] = None if size is None else round(size * 2**20)
+    return fields, tuple(nonfinite)
+
+
+def read_library_size(lines: list[Line]) -> int | None:
+    """The bytes of the engine in the library's words, whole MiB; all that versions up to 9 say. None: below one."""
+    sizes = [int(match[1]) for line in lines if line.library and (match := _LIBRARY_SIZE.match(line.text))]
+    return sizes[0] * 2**20 or None if sizes else None
+
+
+def read_number(text: str, name: str, nonfinite: list[str]) -> float | None:
+    """The finite number in `text`; None for inf and nan, which are noted by name."""
+    value = math.nan if "nan" in text else float(text)
+    if math.isfinite(value):
+        return value
+    nonfinite.append(f"{name} = {text}")
+    return None
+
+
+def read_row(text: str, fields: dict[str, Any], nonfinite: list[str]) -> None:
+    """Adds the summary row in `text`, if it is one. A row that is cut gives the values before the cut."""
+    row = _ROW.match(text)
+    if row is None or _FIELD_OF_ROW[row[1]] in fields:
+        return
+    values: dict[str, float | None] = {}
+    percentiles: dict[str, float | None] = {}
+    for item in _ITEM.finditer(row[2]):
+        value = read_number(item[3], f"{row[1]} {item[1]}", nonfinite)
+        if item[2] is not None:
+            percentiles[item[2]] = value
+        else:
+            values[item[1]] = value
+    if values or percentiles:
+        fields[_FIELD_OF_ROW[row[1]]] = Stat(**values, percentiles=percentiles)
+
+
+def note_unread(lines: list[Line]) -> tuple[str, ...]:
+    """A note where a row of the summary holds what is none of trtexec's figures: a decimal comma, another unit."""
+    unread = [line.text for line in lines if _is_unread(line.text)]
+    if not unread:
+        return ()
+    rows = count_of(len(unread), "rows")
+    return (f"{rows} of the summary could not be read whole (expected as in 0.154719 ms): {unread[0][:80]!r}",)
+
+
+def _is_unread(text: str) -> bool:
+    if row := _ROW.match(text):
+        return row[2].count(" = ") > len(_ITEM.findall(row[2]))
+    return _TOTALS.match(text) is not None and not any(pattern.search(text) for _, pattern in _SCALARS)
+
+
+def read_identity(options: dict[str, dict[str, str]], command: str | None) -> dict[str, Any]:
+    """Model, precision and device as the option blocks name them; the model also from the command line."""
+    build, device = options.get("Build Options", {}), options.get("Device Information", {})
+    model = options.get("Model Options", {}).get("Model") or build.get("Load engine")
+    return {
+        "model": model or read_argument(command, "onnx") or read_argument(command, "loadEngine"),
+        "precision": build.get("Precision") or None,
+        "device": device.get("Selected Device") or None,
+        "device_info": device,
+    }
+
+
+def read_argument(command: str | None, name: str) -> str | None:
+    """The value of `--name=` on a command line; it may hold spaces, since trtexec prints it unquoted."""
+    match = re.search(rf"(?:^| )--{name}=(.*?)(?= --|$)", command or "")
+    return match[1].strip() or None if match else None
+
+
+def read_batch(lines: list[Line], options: dict[str, dict[str, str]], command: str | None) -> dict[str, Any]:
+    """The batch, where the log settles it.
+
+    An implicit batch is printed as a number. `Explicit` says that it is the leading dimension of the inputs; trtexec
+    8 also prints 1 for an explicit engine that it loads, so 1 is believed only if the inputs do not contradict it.
+    """
+    text = options.get("Inference Options", {}).get("Batch") or read_argument(command, "batch") or ""
+    leading = {int(match[1].split("x")[0]) for line in lines if (match := _INPUT_SHAPE.match(line.text))}
+    if text.isascii() and text.isdigit() and len(text) < 10:
+        implicit = int(text)
+        return {"batch": implicit if implicit > 1 or leading <= {1} else None}
+    if text == "Explicit" and len(leading) == 1:
+        return {"batch": leading.pop()}
+    return {"batch": None}
+
+
+def read_switches(lines: list[Line], warnings: tuple[str, ...], options: dict[str, dict[str, str]]) -> dict[str, Any]:
+    """The switches that make numbers comparable or not. `cuda_graph` is what ran: a failed capture is False."""
+    inference = options.get("Inference Options", {})
+    streams = inference.get("Inference Streams") or inference.get("Streams") or ""
+    fields: dict[str, Any] = {
+        "data_transfers": read_enabled(inference.get("Data transfers")),
+        "spin_wait": read_enabled(inference.get("Spin-wait")),
+        "streams": int(streams) if re.fullmatch(r"[0-9]{1,9}", streams) else None,
+    }
+    graph = read_enabled(inference.get("CUDA Graph"))
+    if any(_NOT_CAPTURED.search(warning) for warning in warnings):
+        graph = False
+    elif any(line.text.startswith(_CAPTURED) for line in lines):
+        graph = True
+    elif graph:
+        graph = None
+    return fields | {"cuda_graph": graph}
+
+
+def read_enabled(text: str | None) -> bool | None:
+    """True of "Enabled", False of "Disabled"."""
+    return {"Enabled": True, "Disabled": False}.get(text or "")
+
+
+def read_messages(lines: list[Line], levels: str) -> tuple[str, ...]:
+    """Messages of the given levels, each with the lines that continue it while its brackets are open."""
+    messages: list[str] = []
+    joined = 0
+    for line in lines:
+        if line.level is not None:
+            joined = 0
+            if line.level in levels:
+                messages.append(line.text)
+                joined = _MAX_CONTINUATION
+        elif joined and messages and messages[-1].count("(") > messages[-1].count(")"):
+            messages[-1] = f"{messages[-1].rstrip()} {line.text.strip()}"
+            joined -= 1
+        elif "E" in levels and (said := line.text.find("Cuda failure")) >= 0:
+            messages.append(line.text[said:].strip())
+    return tuple(messages)
+
+
+def decide_status(run: RunLines, errors: tuple[str, ...]) -> tuple[RunStatus, str | None]:
+    """(status, why it is not "passed"). A run without closing banner failed only if it says what ended it."""
+    if run.closing is not None:
+        if run.closing.verdict == "PASSED":
+            return "passed", None
+        return "failed", errors[-1] if errors else f"trtexec ended with {run.closing.verdict}"
+    if run.aborted:
+        return "failed", "the tuning run aborted it"
+    fatal = next(
+        (line.text for line in run.lines if line.level in ("E", "F", "I", None) and _FATAL.search(line.text)), None
+    )
+    if fatal is not None:
+        return "failed", f"no closing banner; ended by: {fatal.strip()}"
+    if errors and any(line.text.strip() == "=== Help ===" for line in run.lines):
+        return "failed", f"no closing banner; ended by: {errors[-1]}"
+    if any(line.text.strip() == "=== Help ===" for line in run.lines):
+        return "unknown", "no closing banner; only help was printed"
+    return "unknown", "no closing banner: the log is cut, or the run was killed"
+
+
+def read_notes(run: RunLines, fields: dict[str, Any], options: dict[str, dict[str, str]]) -> tuple[str, ...]:
+    """What a reader of the numbers should know and the log does not say in words."""
+    notes = []
+    if fields.get("latency_ms") is None and any(line.text.strip().lower() == "host latency" for line in run.lines):
+        notes.append("figures as trtexec 7 prints them, which are not read; 8 to 11 are")
+    if run.closing is not None and any(line.level is None and _CRASH.search(line.text) for line in run.lines):
+        notes.append("the process crashed after its closing banner")
+    if options.get("Build Options", {}).get("Load engine"):
+        notes.append("the engine was loaded: precision and build options are those asked for, not those of the engine")
+    if fields.get("engine_bytes") == 0:
+        notes.append("the engine has size 0: the build failed, whatever follows")
+    if fields.get("latency_ms") is None and any(line.text.startswith(_PROFILED) for line in run.lines):
+        notes.append("profiled without --separateProfileRun: trtexec up to 10 then reports no latency")
+    if any(line.text.startswith(_SKIPPED) for line in run.lines):
+        notes.append("built only, with --skipInference: nothing was timed")
+    return tuple(notes)

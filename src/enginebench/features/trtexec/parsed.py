@@ -1,0 +1,153 @@
+"""What `enginebench parse` shows, as sections."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from enginebench.stats.layer_records import (LayerGroup, LayersDocument, ProfileDocument)
+from enginebench.features.trtexec.records import (LogDocument, LogRun, Stat, TimesDocument)
+from enginebench.core.caveats import format_caveat
+from enginebench.core.text import count_of
+from enginebench.report.numbers import format_significant, read_label
+from enginebench.report.table import Section, Table, list_texts, make_notes, make_table
+
+_ROWS = {
+    "latency_ms": "latency",
+    "end_to_end_ms": "end to end",
+    "gpu_compute_ms": "GPU compute",
+    "h2d_ms": "H2D",
+    "d2h_ms": "D2H",
+    "enqueue_ms": "enqueue",
+}
+_DIGITS = 5
+# Rows of a layer difference that a screen holds; the JSON and the CSV have all.
+_DIFF_ROWS = 20
+
+
+def list_log(document: LogDocument) -> list[Section]:
+    """Every run of a log: verdict, facts, figures."""
+    return [_list_run(run) for run in document.runs]
+
+
+def _list_run(run: LogRun) -> Section:
+    version = f"TensorRT {run.version}" if run.version else "unknown version"
+    facts = [("precision", run.precision), ("batch", run.batch), ("device", run.device), ("queries", run.queries)]
+    facts += [("throughput", f"{run.throughput_qps:g} qps" if run.throughput_qps is not None else None)]
+    known = ", ".join(f"{name} {value}" for name, value in facts if value is not None)
+    notes = [*(f"warning: {w.strip()}" for w in run.warnings), *(f"error: {e.strip()}" for e in run.errors)]
+    title = "  ".join(filter(None, (run.status.upper(), version, run.model)))
+    above = make_notes([text for text in (run.status_reason, known) if text])
+    return Section(title=title, parts=(*above, *_list_stats(run), *make_notes([*notes, *run.nonfinite, *run.notes])))
+
+
+def _list_stats(document: object) -> list[Table]:
+    """The summary rows as columns, in ms."""
+    stats: dict[str, Stat] = {name: stat for name in _ROWS if (stat := getattr(document, name)) is not None}
+    if not stats:
+        return []
+    labels = sorted({label for stat in stats.values() for label in stat.percentiles} - {"50"}, key=read_label)
+    lines = [(name, *(format_cell(getattr(s, name)) for s in stats.values())) for name in ("min", "mean", "median")]
+    lines += [(f"p{label}", *(format_cell(s.percentiles.get(label)) for s in stats.values())) for label in labels]
+    lines.append(("max", *(format_cell(stat.max) for stat in stats.values())))
+    return [make_table(list_texts(["ms"], [_ROWS[name] for name in stats]), lines)]
+
+
+def format_cell(value: float | None) -> str:
+    """A number, or a hyphen."""
+    return "-" if value is None else format_significant(value, _DIGITS)
+
+
+def format_share(share: float | None) -> str:
+    """A share in percent, or a hyphen."""
+    return "-" if share is None else f"{100 * share:.1f} %"
+
+
+def list_times(document: TimesDocument) -> list[Section]:
+    """The figures of a timing file, by our percentile rule."""
+    facts = [f"{document.n} queries"]
+    facts += [f"{format_significant(document.throughput_qps, _DIGITS)} queries/s"] if document.throughput_qps else []
+    facts += [f"{format_significant(document.images_per_s, _DIGITS)} images/s"] if document.images_per_s else []
+    theirs = format_cell(document.trtexec["latency_ms"].percentiles["99"])
+    below = [f"percentiles: nearest rank (p99 by trtexec's rule: {theirs} ms)"]
+    below.append(f"warm-up dropped: {document.warmup_dropped} queries ({document.warmup_reason})")
+    bounds = [text for label in ("50", "99") if (text := _format_bounds(document, label))]
+    below += [f"95 % within this run: {', '.join(bounds)}"] if bounds else []
+    below += [*document.notes, *map(format_caveat, document.caveats)]
+    return [Section(title=", ".join(facts), parts=(*_list_stats(document), *make_notes(below)))]
+
+
+def _format_bounds(document: TimesDocument, label: str) -> str | None:
+    """`p99 0.131 to 0.132 ms`, if there is an interval."""
+    estimate = document.intervals.get("latency_ms", {}).get(label)
+    if estimate is None or estimate.low is None or estimate.high is None:
+        return None
+    return f"p{label} {format_cell(estimate.low)} to {format_cell(estimate.high)} ms"
+
+
+def list_profile(document: ProfileDocument, topk: int) -> list[Section]:
+    """The slowest layers."""
+    lines = [
+        (layer.name, *map(format_cell, (layer.total_ms, layer.average_ms, layer.median_ms)), format_share(layer.share))
+        for layer in document.layers[:topk]
+    ]
+    hidden = len(document.layers) - topk
+    count = f"profiled {count_of(document.count, 'times')}, " if document.count is not None else ""
+    total = f"{count}{count_of(len(document.layers), 'layers')}, {format_cell(document.average_ms)} ms in one iteration"
+    texts = [total + (f"; {count_of(hidden, 'layers')} not shown" if hidden > 0 else "")]
+    if document.remainder_ms is not None:
+        text = f"GPU time without the profiler {format_cell(document.end_to_end_ms)} ms, unexplained "
+        texts.append(text + f"{format_cell(document.remainder_ms)} ms")
+    table = make_table(list_texts(["layer"], ["total ms", "average", "median", "share"]), lines)
+    return [Section(parts=(table, *make_notes([*texts, *document.notes])))]
+
+
+def list_layers(document: LayersDocument, topk: int) -> list[Section]:
+    """The layers of an engine, groups of them, and the difference to another engine."""
+    overhead = document.overhead
+    text = f"reformats, casts and copies: {count_of(overhead.layers, 'layers')}, {format_share(overhead.share)}"
+    text += f" of the {'time' if document.shares_of == 'time' else 'layers'}"
+    groups = [list_groups("precision", document.by_precision), list_groups("type", document.by_type)]
+    table, notes = (_list_slowest(document, topk), []) if document.diff is None else _list_differences(document)
+    return [Section(parts=(*groups, *make_notes([text]), table, *make_notes([*notes, *document.notes])))]
+
+
+def list_groups(title: str, groups: Mapping[str, LayerGroup]) -> Table:
+    """Number and share of layers by type or precision."""
+    lines = [
+        (name, str(group.layers), format_cell(group.average_ms), format_share(group.share))
+        for name, group in groups.items()
+    ]
+    return make_table(list_texts([title], ["layers", "ms", "share"]), lines)
+
+
+def _list_slowest(document: LayersDocument, topk: int) -> Table:
+    """The slowest layers, or the first where there are no times."""
+    lines = [
+        (
+            *(text or "-" for text in (layer.name, layer.type, layer.precision_in, layer.precision_out)),
+            format_cell(layer.average_ms),
+            format_share(layer.share),
+        )
+        for layer in sorted(document.layers, key=lambda layer: -(layer.average_ms or 0.0))[:topk]
+    ]
+    return make_table(list_texts(["layer", "type", "in", "out"], ["ms", "share"]), lines)
+
+
+def _list_differences(document: LayersDocument) -> tuple[Table, list[str]]:
+    """The rows with the largest change of time, and the totals."""
+    rows = document.diff or ()
+    lines: list[Sequence[str]] = []
+    for row in rows[:_DIFF_ROWS]:
+        sides = [row.base, row.candidate]
+        name = " + ".join(row.onnx_nodes) or ", ".join(next((s.layers for s in sides if s), ()))
+        precisions = [(side.precision or "-") if side else "" for side in sides]
+        times = ["" if side is None else format_significant(side.average_ms or 0.0, 4) for side in sides]
+        lines.append((name, *precisions, *times, "-" if row.delta_ms is None else f"{row.delta_ms:+.4f}"))
+    how = "their names" if document.diff_matched_by == "name" else "their place among operators of their type"
+    hidden = len(rows) - _DIFF_ROWS
+    texts = [f"operators met by {how}" + (f"; {hidden} more rows" if hidden > 0 else "")]
+    if (totals := document.diff_totals) is not None:
+        text = f"base {format_cell(totals.base_ms)} ms, this {format_cell(totals.candidate_ms)} ms; of that reformats, "
+        overhead = f"{format_cell(totals.base_overhead_ms)} and {format_cell(totals.candidate_overhead_ms)} ms"
+        texts.append(f"{text}casts and copies {overhead}")
+    return make_table(list_texts(["ONNX operators", "base", "this"], ["base ms", "this ms", "delta"]), lines), texts

@@ -1,0 +1,408 @@
+"""`parse_layers`: what the engine inspector says (--exportLayerInfo), joined with a profile."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any, Literal
+
+import msgspec
+
+from enginebench.stats.onnx_names import read_metadata, split_name
+from enginebench.stats.layer_records import (
+    EngineLayer,
+    EngineTensor,
+    LayerGroup,
+    LayersDocument,
+    LayerTensor,
+    ProfileDocument,
+)
+from enginebench.features.trtexec.source import decode_json, read_text
+from enginebench.features.trtexec.trace import list_keys
+from enginebench.core.errors import ParseError
+from enginebench.core.precisions import UNKNOWN, classify_kernel
+from enginebench.core.store import DECODE_ERRORS
+
+# Data types as inspectors of TensorRT 8 to 11 print them inside "Format/Datatype" and "Weights".
+_DTYPES = (
+    (re.compile(r"\bBF16\b|\bBFloat16\b", re.I), "bf16"),
+    (re.compile(r"\bFP16\b|\bHalf\b|\bFloat16\b", re.I), "fp16"),
+    (re.compile(r"\bFP8\b|\bE4M3\b|\bFloat8\w*", re.I), "fp8"),
+    (re.compile(r"\bFP4\b|\bE2M1\b|\bFloat4\w*", re.I), "fp4"),
+    (re.compile(r"\bFP32\b|\bFloat\b|\bFloat32\b", re.I), "fp32"),
+    (re.compile(r"\bUINT8\b", re.I), "uint8"),
+    (re.compile(r"\bINT8\b", re.I), "int8"),
+    (re.compile(r"\bINT4\b", re.I), "int4"),
+    (re.compile(r"\bINT32\b", re.I), "int32"),
+    (re.compile(r"\bINT64\b", re.I), "int64"),
+    (re.compile(r"\bBOOL\b", re.I), "bool"),
+)
+# Keys of a layer that someone cut down to what mattered to him; the inspectors that were seen write five or more.
+_EXCERPT = 3
+# Names of the same thing in inspectors of TensorRT 8 to 11; the first that is there counts.
+_TYPE_KEYS = ("ParameterType", "LayerType")
+_DTYPE_KEYS = ("Format/Datatype", "Datatype", "Type")
+_TACTIC_KEYS = ("TacticName", "TacticValue")
+# What a kernel may make of FP32 values.
+_SHORTER = frozenset({"tf32", "bf16", "fp16", "fp8", "int8"})
+_IO_KEYS = ("Bindings", "I/O Tensors")
+# Layers that multiply, by what inspectors call them; and those that stand for many operators, which may.
+_PRODUCTS = re.compile(
+    r"conv(?!er)|correlation|runtime_fusion|gemm|matmul|matrix.?multiply|fully.?connected|einsum|rnn|lstm|attention"
+    r"|(?<![a-z])(?:gru|[fm]ha|mha_v\d)(?![a-z])|(?<!quantize)linear",
+    re.I,
+)
+_OPAQUE = re.compile(r"plugin|foreign.?node|myelin", re.I)
+# Whole regions that TensorRT's own compiler took over as one layer: a transformer between its first and last operator.
+_REGION = re.compile(r"foreign.?node|myelin", re.I)
+# Layers of TensorRT's own compiler, which names them after a counter and their operators in abbreviation.
+_GENERATED = re.compile(r"__myl|foreign.?node|myelin|kgen", re.I)
+# Layers that only change layout, type or place of data.
+_OVERHEAD_TYPES = frozenset({"reformat", "cast", "identity", "copy", "devicetoshapehost", "noop"})
+_OVERHEAD_NAMES = ("Reformatting CopyNode", "[HostToDeviceCopy]", "[DeviceToHostCopy]")
+_QUANTIZE = re.compile(r"(?:^|/)(?:Quantize|Dequantize)Linear", re.I)
+
+
+def parse_layers(
+    path: Path,
+    *,
+    profile: ProfileDocument | None = None,
+    model: str | None = None,
+    precision: str | None = None,
+    batch: int | None = None,
+) -> LayersDocument:
+    """The layers of an engine: type, precision in and out, tactic, and the ONNX operators that they came from.
+
+    Args:
+        path: what --exportLayerInfo wrote, TensorRT 8.2 to 11.
+        profile: of the same engine; with it shares are of time.
+
+    Raises:
+        ParseError: the file cannot be read, is damaged, or is no layer information.
+    """
+    return summarize_layers(read_engine(read_text(path), path), path, profile, model, precision, batch)
+
+
+def read_engine(text: str, path: Path) -> dict[str, Any]:
+    """The inspector's document.
+
+    Raises:
+        ParseError: it is no JSON or has no list of layers; names the keys that are there.
+    """
+    try:
+        document = decode_json(text)
+    except DECODE_ERRORS as error:
+        byte = re.search(r"\(byte (\d+)\)", str(error))
+        where = f"byte {len(text.encode())}" if "truncated" in str(error) else f"byte {byte[1]}" if byte else ""
+        found = "the end of the file inside the JSON" if "truncated" in str(error) else str(error)
+        raise ParseError(path, where, found, "the JSON of --exportLayerInfo") from error
+    if isinstance(document, list) and document and all(isinstance(item, str) for item in document):
+        document = {"Layers": document}
+    if not isinstance(document, dict) or not isinstance(document.get("Layers"), list):
+        raise ParseError(
+            path,
+            "$",
+            f"no list Layers (keys there: {', '.join(list_keys(document)) or 'none'})",
+            "{'Layers': [...], 'Bindings' or 'I/O Tensors': [...]}, as --exportLayerInfo writes it",
+            "A newer TensorRT may have renamed it",
+        )
+    return document
+
+
+def summarize_layers(
+    document: dict[str, Any],
+    path: Path,
+    profile: ProfileDocument | None = None,
+    model: str | None = None,
+    precision: str | None = None,
+    batch: int | None = None,
+) -> LayersDocument:
+    """As `parse_layers`, from an inspector's document that was read before."""
+    layers = [read_layer(item, index, path) for index, item in enumerate(document["Layers"])]
+    require_keys(document["Layers"], path)
+    notes = [*list_notes(layers), *note_missing(document), *note_kernels(layers)]
+    if profile is not None:
+        layers, unmatched = join_profile(layers, profile)
+        notes += [f"{unmatched} layers of the profile are not in the engine"] if unmatched else []
+    timed = profile is not None and any(layer.average_ms is not None for layer in layers)
+    shares_of: Literal["time", "layers"] = "time" if timed else "layers"
+    return LayersDocument(
+        path=str(path),
+        model=model,
+        precision=precision,
+        batch=batch,
+        layers=tuple(layers),
+        by_precision=group_layers(layers, lambda layer: layer.precision or UNKNOWN, timed),
+        by_type=group_layers(layers, lambda layer: layer.type or UNKNOWN, timed),
+        overhead=measure_group([layer for layer in layers if layer.overhead], layers, timed),
+        io=read_io(document, layers),
+        shares_of=shares_of,
+        notes=tuple(notes),
+    )
+
+
+def read_layer(item: Any, index: int, path: Path) -> EngineLayer:
+    """One layer: a plain name with the default verbosity, an object with `--profilingVerbosity=detailed`."""
+    if isinstance(item, str):
+        return EngineLayer(name=item, onnx_nodes=split_name(item), overhead=is_overhead(item, None))
+    if not isinstance(item, dict) or not isinstance(item.get("Name"), str):
+        found = f"keys {', '.join(map(str, item))[:400]}" if isinstance(item, dict) else type(item).__name__
+        raise ParseError(path, f"$.Layers[{index}]", found, "a name, or an object with the key Name")
+    name = item["Name"]
+    kind = first_text(*map(item.get, _TYPE_KEYS))
+    inputs, outputs = read_tensors(item.get("Inputs")), read_tensors(item.get("Outputs"))
+    nodes = read_metadata(first_text(item.get("Metadata"))) or split_name(name)
+    return EngineLayer(
+        name=name,
+        type=kind,
+        precision=choose_precision(item, inputs, outputs, nodes),
+        precision_in=next((t.dtype for t in inputs if t.dtype), None),
+        precision_out=next((t.dtype for t in outputs if t.dtype), None),
+        inputs=inputs,
+        outputs=outputs,
+        onnx_nodes=nodes,
+        tactic=first_text(*map(item.get, _TACTIC_KEYS)),
+        overhead=is_overhead(name, kind),
+    )
+
+
+def list_detailed(items: list[Any]) -> list[dict[str, Any]]:
+    """The layers as an inspector describes them in detail: with five keys or more; fewer are someone's excerpt."""
+    return [item for item in items if isinstance(item, dict) and len(item) > _EXCERPT]
+
+
+def require_keys(items: list[Any], path: Path) -> None:
+    """Raises a ParseError when detailed layers lack what their columns are read from; names the keys that are there.
+
+    One layer may lack a key; when all do, its name is another one, and a column would be empty without a word.
+    """
+    layers = list_detailed(items)
+    tensors = [tensor for item in layers for tensor in [*as_list(item.get("Inputs")), *as_list(item.get("Outputs"))]]
+    tensors = [tensor for tensor in tensors if isinstance(tensor, dict)]
+    for place, found, wanted in (
+        ("$.Layers[*]", layers, _TYPE_KEYS),
+        ("$.Layers[*]", layers, ("Inputs", "Outputs")),
+        ("$.Layers[*].Inputs[*]", tensors, _DTYPE_KEYS),
+    ):
+        if found and not any(key in item for item in found for key in wanted):
+            raise ParseError(
+                path,
+                place,
+                f"no key {' or '.join(wanted)} (keys there: {', '.join(found[0])[:400]})",
+                "the keys of --exportLayerInfo with --profilingVerbosity=detailed",
+                "A newer TensorRT may have renamed it",
+            )
+
+
+def note_missing(document: dict[str, Any]) -> list[str]:
+    """What a document lacks that may be lacking, with the keys that are there instead."""
+    layers = list_detailed(document["Layers"])
+    notes = []
+    if layers and not any(key in item for item in layers for key in _TACTIC_KEYS):
+        there = ", ".join(layers[0])[:400]
+        notes.append(f"no layer has a key {' or '.join(_TACTIC_KEYS)} (keys there: {there}): no tactics")
+    if not any(key in document for key in _IO_KEYS):
+        there = ", ".join(document)[:400]
+        notes.append(f"no key {' or '.join(_IO_KEYS)} (keys there: {there}): inputs and outputs are not known")
+    return notes
+
+
+def first_text(*values: Any) -> str | None:
+    """The first value that is a text and not empty."""
+    return next((value for value in values if isinstance(value, str) and value), None)
+
+
+def read_tensors(items: Any) -> tuple[LayerTensor, ...]:
+    """The tensors at one side of a layer."""
+    if not isinstance(items, list):
+        return ()
+    return tuple(read_tensor(item) for item in items if isinstance(item, dict))
+
+
+def read_tensor(item: dict[str, Any]) -> LayerTensor:
+    """One tensor; TensorRT 8 to 11 put layout and type into one text."""
+    text = first_text(*map(item.get, _DTYPE_KEYS))
+    return LayerTensor(
+        name=first_text(item.get("Name")) or "",
+        dtype=read_dtype(text),
+        shape=read_shape(item.get("Dimensions")),
+        format=text,
+    )
+
+
+def read_dtype(text: str | None) -> str | None:
+    """ "fp16" of "Channel major FP16 format where channel % 8 == 0"."""
+    return next((name for pattern, name in _DTYPES if text and pattern.search(text[:200])), None)
+
+
+def read_shape(value: Any) -> tuple[int, ...] | None:
+    """The dimensions, if they are a list of numbers."""
+    if isinstance(value, list) and all(isinstance(d, int) and not isinstance(d, bool) for d in value):
+        return tuple(value)
+    return None
+
+
+def choose_precision(
+    item: dict[str, Any],
+    inputs: tuple[LayerTensor, ...],
+    outputs: tuple[LayerTensor, ...],
+    nodes: tuple[str, ...] = (),
+) -> str | None:
+    """The precision in which a layer computes, as far as its types and the name of its kernel say it; else None.
+
+    Eight and sixteen bits are multiplied as they are. What lies in FP32 may be shortened on its way into the
+    multipliers, to TF32 above all, which TensorRT allows itself unless it is told not to; only the kernel's name says.
+    What goes into a region of many operators and comes out of it says nothing of what is between them.
+    """
+    dtype, region = read_types(item, inputs, outputs), is_region(item["Name"], first_text(item.get("LayerType")))
+    if dtype != "fp32" and not region:
+        return dtype
+    kernel = classify_kernel(first_text(item.get("TacticName")) or "")
+    if kernel in _SHORTER:
+        return kernel
+    if region:
+        return "fp32" if kernel == "fp32" else None
+    return None if kernel != "fp32" and may_multiply(item, nodes) else "fp32"
+
+
+def is_region(name: str, kind: str | None) -> bool:
+    """Whether a layer is a region of TensorRT's own compiler, which shows nothing of what it is made of."""
+    return bool(_REGION.search(kind or "") or name.startswith("{ForeignNode"))
+
+
+def may_multiply(item: dict[str, Any], nodes: tuple[str, ...]) -> bool:
+    """Whether a layer is a product, or stands for operators that hold one or may hold one."""
+    kinds = " ".join(filter(None, (first_text(item.get(key)) for key in _TYPE_KEYS)))
+    if _PRODUCTS.search(kinds) or _OPAQUE.search(kinds):
+        return True
+    generated = _GENERATED.search(f"{kinds} {item['Name']}")
+    return generated is not None and (not nodes or any(_PRODUCTS.search(node) for node in nodes))
+
+
+def is_product(layer: EngineLayer) -> bool:
+    """Whether a layer is called a product: a convolution, a matrix product."""
+    return bool(_PRODUCTS.search(layer.type or ""))
+
+
+def read_types(item: dict[str, Any], inputs: tuple[LayerTensor, ...], outputs: tuple[LayerTensor, ...]) -> str | None:
+    """The type of a layer's weights, else of its first input, else of its output.
+
+    The output alone would be wrong: an INT8 convolution may write FP16.
+    """
+    weights = item.get("Weights")
+    if isinstance(weights, dict) and weights.get("Count") and (dtype := read_dtype(first_text(weights.get("Type")))):
+        return dtype
+    return next((tensor.dtype for tensor in (*inputs, *outputs) if tensor.dtype), None)
+
+
+def is_overhead(name: str, kind: str | None) -> bool:
+    """Whether a layer only moves or converts data: reformat, cast, copy, or a (de)quantization of its own."""
+    if kind is not None and kind.lower() in _OVERHEAD_TYPES:
+        return True
+    if name.startswith(_OVERHEAD_NAMES):
+        return True
+    nodes = split_name(name)
+    return bool(nodes) and all(_QUANTIZE.search(node) for node in nodes)
+
+
+def join_profile(layers: list[EngineLayer], profile: ProfileDocument) -> tuple[list[EngineLayer], int]:
+    """(layers with their times, layers of the profile that were not found). Equal names are joined in order."""
+    times: dict[str, list[tuple[float | None, float | None]]] = {}
+    for timed in sorted(profile.layers, key=lambda layer: layer.position or 0):
+        times.setdefault(timed.name, []).append((timed.average_ms, timed.share))
+    joined = []
+    for layer in layers:
+        queue = times.get(layer.name)
+        average, share = queue.pop(0) if queue else (None, None)
+        joined.append(msgspec.structs.replace(layer, average_ms=average, share=share))
+    return joined, sum(len(queue) for queue in times.values())
+
+
+def group_layers(layers: list[EngineLayer], key: Callable[[EngineLayer], str], timed: bool) -> dict[str, LayerGroup]:
+    """key -> its layers' number and share, largest share first."""
+    groups: dict[str, list[EngineLayer]] = {}
+    for layer in layers:
+        groups.setdefault(key(layer), []).append(layer)
+    measured = {name: measure_group(group, layers, timed) for name, group in groups.items()}
+    return dict(sorted(measured.items(), key=lambda pair: -(pair[1].share or 0)))
+
+
+def measure_group(group: list[EngineLayer], layers: list[EngineLayer], timed: bool) -> LayerGroup:
+    """Number, share and time of some of the layers."""
+    if not timed:
+        return LayerGroup(layers=len(group), share=len(group) / len(layers) if layers else None)
+    average = sum_times(group)
+    total = sum_times(layers)
+    return LayerGroup(layers=len(group), share=average / total if total > 0 else None, average_ms=average)
+
+
+def sum_times(layers: Iterable[EngineLayer]) -> float:
+    """Milliseconds of one iteration in some of the layers."""
+    return sum(layer.average_ms or 0.0 for layer in layers)
+
+
+def read_io(document: dict[str, Any], layers: list[EngineLayer]) -> tuple[EngineTensor, ...]:
+    """The engine's inputs and outputs: `Bindings` up to 10, `I/O Tensors` in 11; type and shape from the layers."""
+    produced = {tensor.name: tensor for layer in layers for tensor in layer.outputs}
+    consumed = {tensor.name: tensor for layer in layers for tensor in layer.inputs}
+    io = []
+    for item in (item for key in _IO_KEYS for item in as_list(document.get(key))):
+        tensor = read_tensor(item) if isinstance(item, dict) else LayerTensor(name=str(item))
+        # A binding of a second optimization profile is named "input [profile 1]".
+        bare = re.sub(r" \[profile \d+\]$", "", tensor.name)
+        known = produced.get(bare) or consumed.get(bare)
+        mode: Literal["input", "output"] | None = "output" if bare in produced else "input" if known else None
+        said = first_text(item.get("Mode"), item.get("IOMode")) if isinstance(item, dict) else None
+        if said:
+            mode = "input" if "in" in said.lower() and "out" not in said.lower() else "output"
+        io.append(
+            EngineTensor(
+                name=tensor.name,
+                mode=mode,
+                dtype=tensor.dtype or (known.dtype if known else None),
+                shape=tensor.shape or (known.shape if known else None),
+            )
+        )
+    return tuple(io)
+
+
+def as_list(value: Any) -> list[Any]:
+    """The value if it is a list, else nothing."""
+    return value if isinstance(value, list) else []
+
+
+def list_notes(layers: list[EngineLayer]) -> list[str]:
+    """What limits the reading."""
+    notes = [] if layers else ["the file lists no layers: nothing can be said about them"]
+    if layers and all(layer.type is None for layer in layers):
+        notes.append("names only: build with --profilingVerbosity=detailed for types, precisions and tactics")
+    repeated = [name for name, count in Counter(layer.name for layer in layers).items() if count > 1]
+    if repeated:
+        notes.append(f"{len(repeated)} layer names occur more than once; their times are joined in order")
+    return notes
+
+
+def note_kernels(layers: list[EngineLayer]) -> list[str]:
+    """What became of FP32 values in products: shortened, or nobody can say."""
+    notes = []
+    shortened = sum(layer.precision == "tf32" for layer in layers)
+    if shortened:
+        notes.append(
+            f"{shortened} of {len(layers)} layers multiply FP32 values in TF32, as their kernels are named; "
+            "--noTF32 at the build keeps them in FP32"
+        )
+    regions = [layer for layer in layers if layer.precision is None and is_region(layer.name, layer.type)]
+    if regions:
+        notes.append(
+            f"{len(regions)} of {len(layers)} layers are regions of TensorRT's own compiler, Myelin: in what they "
+            "compute is not recorded"
+        )
+    unsaid = sum(layer.precision is None and layer.precision_in == "fp32" for layer in layers if layer not in regions)
+    if unsaid:
+        notes.append(
+            f"{unsaid} of {len(layers)} layers multiply FP32 values in kernels whose names do not say how: it may be "
+            "in TF32"
+        )
+    return notes

@@ -1,0 +1,257 @@
+"""`parse_profile`: what --exportProfile wrote, slowest layer first; broken names repaired, duplicates merged."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from enginebench.stats.layer_records import ProfiledLayer, ProfileDocument
+from enginebench.features.trtexec.source import decode_json, read_text
+from enginebench.features.trtexec.trace import list_keys
+from enginebench.core.errors import ParseError
+from enginebench.core.store import DECODE_ERRORS
+from enginebench.core.text import count_of
+
+# trtexec does not escape names, so a quote makes invalid JSON and "\\b" a control character. But only these figures
+# can follow a name. Source: Profiler::exportJSONProfile in samples/common/sampleReporting.cpp.
+_NUMBER = r"([-+]?(?:[0-9.eE+-]{1,40}|nan|inf)(?:\([a-z]{1,8}\))?)"
+_FIGURES = re.compile(
+    rf'", "timeMs" : {_NUMBER}, "averageMs" : {_NUMBER}(?:, "medianMs" : {_NUMBER})?'
+    rf', "percentage" : {_NUMBER} \}}\s*,?\s*$'
+)
+# Of one entry; 8.0 wrote no median. Source: as above.
+_KEYS = ("name", "timeMs", "averageMs", "medianMs", "percentage")
+# An entry with whatever keys, its name with whatever text: the first key, and the figures behind the name.
+_ENTRY = re.compile(rf'\{{ "(\w{{1,40}})" : "[^\n]{{0,4000}}"((?:, "\w{{1,40}}" : {_NUMBER}){{2,8}}) \}}')
+# Characters in which the first entry stands; more would cost time in a hostile file.
+_HEAD = 1 << 16
+_NAME = '{ "name" : "'
+_COUNT = re.compile(r'\{ "count" : (\d{1,18}) \}')
+
+
+class RawLayer(NamedTuple):
+    """One entry of a profile, in ms."""
+
+    name: str
+    total_ms: float
+    average_ms: float
+    median_ms: float | None
+
+
+class RawProfile(NamedTuple):
+    """The entries in the order of the file; `strange` counts names that JSON would have read otherwise."""
+
+    iterations: int | None
+    layers: list[RawLayer]
+    strange: int = 0
+
+
+def parse_profile(
+    path: Path,
+    *,
+    model: str | None = None,
+    precision: str | None = None,
+    batch: int | None = None,
+    end_to_end_ms: float | None = None,
+) -> ProfileDocument:
+    """The layer times in `path`, slowest first.
+
+    Args:
+        path: what --exportProfile wrote, trtexec 8 to 11, also written again by a JSON library.
+        end_to_end_ms: median GPU compute time of one query without the profiler, to say what no layer explains.
+
+    Raises:
+        ParseError: the file cannot be read, is damaged, or holds no layer with a name and a time.
+    """
+    return summarize_profile(read_profile(read_text(path), path), path, model, precision, batch, end_to_end_ms)
+
+
+def summarize_profile(
+    raw: RawProfile,
+    path: Path,
+    model: str | None = None,
+    precision: str | None = None,
+    batch: int | None = None,
+    end_to_end_ms: float | None = None,
+) -> ProfileDocument:
+    """As `parse_profile`, from entries that were read before."""
+    merged, duplicates = merge_layers(raw.layers)
+    total = math.fsum(layer.total_ms for layer in merged if math.isfinite(layer.total_ms))
+    averages = [layer.average_ms for layer in merged if math.isfinite(layer.average_ms)]
+    average = math.fsum(averages) if averages else None
+    layers = [finish_layer(layer, total, position) for position, layer in enumerate(merged)]
+    layers.sort(key=lambda layer: math.inf if layer.total_ms is None else -layer.total_ms)
+    return ProfileDocument(
+        path=str(path),
+        model=model,
+        precision=precision,
+        batch=batch,
+        count=raw.iterations,
+        total_ms=total,
+        average_ms=average,
+        layers=tuple(layers),
+        end_to_end_ms=end_to_end_ms,
+        remainder_ms=end_to_end_ms - average if end_to_end_ms is not None and average is not None else None,
+        duplicates_merged=duplicates,
+        names_repaired=raw.strange,
+        nonfinite=sum(not math.isfinite(value) for layer in merged for value in layer[1:3]),
+        notes=list_notes(raw, merged, total),
+    )
+
+
+def read_profile(text: str, path: Path) -> RawProfile:
+    """The entries of a profile: by line if trtexec wrote it, else as JSON."""
+    if _NAME in text and (raw := read_lines(text)) is not None:
+        return raw
+    try:
+        document = decode_json(text)
+    except DECODE_ERRORS as error:
+        require_printed_keys(text, path)
+        raise explain(error, text, path) from error
+    entries = [entry for entry in document if isinstance(entry, dict)] if isinstance(document, list) else []
+    require_keys(entries, path)
+    layers = [layer for entry in entries if (layer := read_entry(entry))]
+    if not layers:
+        raise ParseError(
+            path,
+            "$",
+            f"no layer with a name and a time (keys there: {', '.join(list_keys(document)) or 'none'})",
+            "entries with name, timeMs and averageMs, as --exportProfile writes them",
+            "Is it a timing file or a layer file? A newer trtexec may have renamed a key",
+        )
+    counts = (entry.get("count") for entry in entries)
+    return RawProfile(next((n for n in counts if type(n) is int and n >= 0), None), layers)
+
+
+def read_lines(text: str) -> RawProfile | None:
+    """The entries of a file in trtexec's own layout, with names taken as they stand; None if it is not whole.
+
+    A name may hold anything, quotes and line ends too, so each entry reaches from its key to the next one's.
+    """
+    head, *pieces = text.split(_NAME)
+    count = _COUNT.search(head)
+    layers: list[RawLayer] = []
+    strange = 0
+    last = len(pieces) - 1
+    for index, piece in enumerate(pieces):
+        body = piece.rstrip()
+        body = body.removesuffix("]") if index == last else body
+        cut = body.rfind('", "timeMs" : ')
+        figures = _FIGURES.match(body, cut) if cut >= 0 else None
+        if figures is None or (index == last and not piece.rstrip().endswith("]")):
+            return None
+        name = body[:cut]
+        strange += '"' in name or "\\" in name
+        values = [to_number(group) for group in figures.groups()]
+        layers.append(RawLayer(name, values[0], values[1], values[2] if figures[3] else None))
+    return RawProfile(int(count[1]) if count else None, layers, strange)
+
+
+def to_number(text: str | None) -> float:
+    """The number; nan for nan, inf, and what is no number."""
+    try:
+        value = float(text or "nan")
+    except ValueError:
+        return math.nan
+    return value if math.isfinite(value) else math.nan
+
+
+def explain(error: Exception, text: str, path: Path) -> ParseError:
+    """A decoder's complaint, with the line where it arose."""
+    begun = text.lstrip().startswith(("[", "{"))
+    if begun and ("truncated" in str(error) or not text.rstrip().endswith(("]", "}"))):
+        where = f"line {text.count(chr(10)) + 1}"
+        return ParseError(path, where, "the end of the file inside the profile", "a closing ']'", "The file is cut")
+    byte = re.search(r"\(byte (\d+)\)", str(error))
+    where = f"line {text.encode()[: int(byte[1])].count(10) + 1}" if byte else ""
+    return ParseError(path, where, str(error), "the layout of --exportProfile")
+
+
+def require_printed_keys(text: str, path: Path) -> None:
+    """Raises a ParseError when a file with quotes in its names, which is no JSON, has other keys than those known."""
+    entry = _ENTRY.search(text[:_HEAD])
+    if entry is None:
+        return
+    keys = [entry[1], *re.findall(r'"(\w{1,40})" :', entry[2])]
+    refuse_renamed(keys, f"line {text.count(chr(10), 0, entry.start()) + 1}", path)
+
+
+def require_keys(entries: list[dict[str, Any]], path: Path) -> None:
+    """Raises a ParseError when entries of trtexec's own layout (they have `percentage`) lack another of its keys."""
+    for index, entry in enumerate(entry for entry in entries if "percentage" in entry):
+        if len(set(entry) & {"timeMs", "averageMs", "medianMs", "name"}) >= 2:
+            refuse_renamed(list(entry), f"layer {index}", path)
+
+
+def refuse_renamed(keys: list[str], place: str, path: Path) -> None:
+    """Raises a ParseError when an entry lacks a key; a median may be lacking unless an unknown time is there."""
+    missing = [key for key in _KEYS if key not in keys]
+    if missing == ["medianMs"] and not any(key.endswith("Ms") and key not in _KEYS for key in keys):
+        return
+    if missing:
+        raise ParseError(
+            path,
+            place,
+            f"no key {', '.join(missing)} (keys there: {', '.join(keys)[:400]})",
+            f"the keys {', '.join(_KEYS)}",
+            "A newer trtexec may have renamed it",
+        )
+
+
+def read_entry(entry: dict[str, Any]) -> RawLayer | None:
+    """The layer in a dictionary, if it has a name and its times; null is nan or inf before."""
+    name, *times = (entry.get(key) for key in _KEYS[:4])
+    if not isinstance(name, str) or not {"timeMs", "averageMs"} <= entry.keys():
+        return None
+    if not all(isinstance(value, int | float | None) and not isinstance(value, bool) for value in times):
+        return None
+    return RawLayer(name, to_float(times[0]), to_float(times[1]), None if times[2] is None else to_float(times[2]))
+
+
+def to_float(value: float | None) -> float:
+    """The number of a JSON document; nan for null, and for a whole number that no float holds."""
+    try:
+        return math.nan if value is None else float(value)
+    except OverflowError:
+        return math.nan
+
+
+def merge_layers(layers: list[RawLayer]) -> tuple[list[RawLayer], int]:
+    """(layers with one entry for each name and average, how many were left out).
+
+    The same layer listed twice (in files that were joined) has the same name and
+    the same average; two layers of one name differ in it and stay apart.
+    """
+    merged: dict[tuple[str, str], RawLayer] = {}
+    for layer in layers:
+        merged.setdefault((layer.name, repr(layer.average_ms)), layer)
+    return list(merged.values()), len(layers) - len(merged)
+
+
+def finish_layer(layer: RawLayer, total_ms: float, position: int) -> ProfiledLayer:
+    """The layer with its share; None in place of nan."""
+    total, average, median = (v if v is not None and math.isfinite(v) else None for v in layer[1:])
+    share = total / total_ms if total is not None and total_ms > 0 else None
+    return ProfiledLayer(
+        name=layer.name, total_ms=total, average_ms=average, median_ms=median, share=share, position=position
+    )
+
+
+def list_notes(raw: RawProfile, layers: Sequence[RawLayer], total_ms: float) -> tuple[str, ...]:
+    """What a reader of the profile should know."""
+    notes = []
+    if raw.iterations == 1:
+        notes.append("count is 1: times are of a single iteration, as trtexec of the 8.4 era profiled CUDA graphs")
+    if total_ms == 0:
+        notes.append("all times are 0: no shares")
+    lost = sum(not (math.isfinite(layer.total_ms) and math.isfinite(layer.average_ms)) for layer in layers)
+    if lost and total_ms != 0:
+        notes.append(f"{count_of(lost, 'layers')} with a time that is nan or inf, which the sums leave out")
+    if raw.strange:
+        notes.append(
+            f"{raw.strange} names hold quotes or backslashes, which trtexec does not escape; read as they stand"
+        )
+    return tuple(notes)

@@ -1,0 +1,111 @@
+"""The records that the trtexec readers return; their JSON is what `enginebench parse ... --json` prints."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from msgspec import Struct
+
+from enginebench.core.records import Caveat, Estimate
+
+RunStatus = Literal["passed", "failed", "unknown"]
+
+LOG_SCHEMA = "enginebench.parse-log/1"
+TIMES_SCHEMA = "enginebench.parse-times/1"
+
+
+class Stat(Struct, frozen=True, kw_only=True):
+    """One row of a summary, in the unit of its field. None: the file does not say (or says inf or nan)."""
+
+    min: float | None = None
+    max: float | None = None
+    mean: float | None = None
+    median: float | None = None
+    percentiles: dict[str, float | None] = {}  # "99" or "99.9" -> value
+
+
+class LogRun(Struct, frozen=True, kw_only=True):
+    """One run of trtexec as its log tells it. Nothing is computed: a missing line is a None."""
+
+    version: str | None = None
+    build: int | None = None
+    status: RunStatus = "unknown"
+    status_reason: str | None = None
+    command: str | None = None
+    model: str | None = None
+    precision: str | None = None
+    batch: int | None = None
+    throughput_qps: float | None = None
+    latency_ms: Stat | None = None
+    end_to_end_ms: Stat | None = None
+    enqueue_ms: Stat | None = None
+    h2d_ms: Stat | None = None
+    gpu_compute_ms: Stat | None = None
+    d2h_ms: Stat | None = None
+    host_walltime_s: float | None = None
+    gpu_compute_total_s: float | None = None
+    gpu_cov_percent: float | None = None
+    queries: int | None = None
+    warmup_queries: int | None = None
+    warmup_ms: float | None = None
+    build_s: float | None = None
+    load_s: float | None = None
+    engine_bytes: int | None = None
+    device: str | None = None
+    device_info: dict[str, str] = {}
+    options: dict[str, dict[str, str]] = {}  # block ("Build Options") -> key -> value
+    cuda_graph: bool | None = None  # what ran, not what was asked for
+    data_transfers: bool | None = None
+    spin_wait: bool | None = None
+    streams: int | None = None
+    profile_iterations: int | None = None
+    warnings: tuple[str, ...] = ()
+    errors: tuple[str, ...] = ()
+    nonfinite: tuple[str, ...] = ()  # "Throughput = inf": values that JSON cannot hold
+    notes: tuple[str, ...] = ()
+    first_line: int = 1
+    parent: int | None = None  # index of the tuning run that started this one
+
+
+class LogDocument(Struct, frozen=True, kw_only=True):
+    """All runs in one log file, in the order in which they started."""
+
+    schema: str = LOG_SCHEMA
+    path: str
+    runs: tuple[LogRun, ...]
+
+    def choose_run(self) -> LogRun:
+        """The run that the log is about: the last that measured; a tuning run's children do not count."""
+        own = [run for run in self.runs if run.parent is None] or list(self.runs)
+        return ([run for run in own if run.latency_ms is not None] or own[:1])[-1]
+
+
+class TimesDocument(Struct, frozen=True, kw_only=True):
+    """A timing trace as numbers; times in ms. `trtexec` holds the same rows by trtexec's own percentile rule."""
+
+    schema: str = TIMES_SCHEMA
+    path: str
+    model: str | None = None
+    precision: str | None = None
+    n: int
+    warmup_dropped: int
+    warmup_reason: str
+    batch: int | None = None
+    throughput_qps: float | None = None
+    images_per_s: float | None = None
+    host_walltime_s: float | None = None
+    gpu_compute_total_s: float | None = None
+    latency_ms: Stat
+    end_to_end_ms: Stat | None = None
+    gpu_compute_ms: Stat | None = None
+    h2d_ms: Stat | None = None
+    d2h_ms: Stat | None = None
+    enqueue_ms: Stat | None = None
+    percentile_rule: str = "nearest-rank"
+    trtexec: dict[str, Stat] = {}
+    cov: dict[str, float] = {}  # row -> population standard deviation over mean
+    intervals: dict[str, dict[str, Estimate]] = {}  # row -> statistic -> 95 % interval
+    nonfinite: int = 0
+    layout: str = "trtexec"
+    notes: tuple[str, ...] = ()
+    caveats: tuple[Caveat, ...] = ()

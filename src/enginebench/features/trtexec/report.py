@@ -1,0 +1,299 @@
+"""What is reported of a folder that trtexec left: figures, sentences and pictures of each run in it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+from msgspec import Struct
+
+from enginebench.features.trtexec.folder import TrtexecCase
+from enginebench.stats.layer_records import (LayerGroup, ProfiledLayer)
+from enginebench.features.trtexec.records import (LogRun, RunStatus, Stat)
+from enginebench.features.trtexec.times import note_streams
+from enginebench.core.caveats import format_caveat
+from enginebench.core.records import Estimate
+from enginebench.report.charts import Spec, draw_histogram, draw_layers, draw_percentiles, draw_series
+from enginebench.report.numbers import format_significant
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+SCHEMA = "enginebench.report-trtexec/1"
+TOP_LAYERS = 30
+_DIGITS = 5
+# Of `enginebench drift`.
+DRIFT_FIELDS = ("name", "mean_abs_diff", "max_abs_diff", "cosine_mean", "cosine_min", "top1_agreement", "nonfinite")
+
+
+class Metrics(Struct, frozen=True, kw_only=True):
+    """One run in figures; times in ms. `source` says where they come from: the timing file, else the log."""
+
+    name: str
+    source: str | None
+    status: RunStatus | None
+    status_reason: str | None = None
+    model: str | None = None
+    precision: str | None = None
+    batch: int | None = None
+    n: int | None = None
+    mean_ms: float | None = None
+    p50_ms: float | None = None
+    p99_ms: float | None = None
+    latency_ms: Stat | None = None
+    gpu_compute_ms: Stat | None = None
+    intervals: dict[str, Estimate] = {}
+    throughput_qps: float | None = None
+    images_per_s: float | None = None
+    build_s: float | None = None
+    engine_bytes: int | None = None
+    workspace: str | None = None
+    build_options: dict[str, str] = {}
+    tensorrt_version: str | None = None
+    gpu: str | None = None
+    cuda_graph: bool | None = None
+    data_transfers: bool | None = None
+    top_layers: tuple[ProfiledLayer, ...] = ()
+    profile_remainder_ms: float | None = None
+    shares_of: Literal["time", "layers"] | None = None  # what the shares by precision and type are of
+    by_precision: dict[str, LayerGroup] = {}
+    by_type: dict[str, LayerGroup] = {}
+    overhead: LayerGroup | None = None
+    drift: dict[str, Any] | None = None
+    contradictions: tuple[str, ...] = ()
+    unreadable: tuple[str, ...] = ()
+    warnings: tuple[str, ...] = ()
+    errors: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
+    files: dict[str, str] = {}
+    pictures: tuple[str, ...] = ()
+
+
+class TrtexecReport(Struct, frozen=True, kw_only=True):
+    """All runs of a folder."""
+
+    schema: str = SCHEMA
+    cases: tuple[Metrics, ...]
+    notes: tuple[str, ...] = ()
+
+
+def describe_cases(
+    cases: Sequence[TrtexecCase], pictures: Mapping[str, tuple[str, ...]] | None = None, notes: tuple[str, ...] = ()
+) -> TrtexecReport:
+    """The figures of all runs in a folder."""
+    written = pictures or {}
+    metrics = [collect_metrics(case, written.get(case.name, ())) for case in cases]
+    return TrtexecReport(cases=tuple(metrics), notes=notes)
+
+
+def collect_metrics(case: TrtexecCase, pictures: tuple[str, ...] = ()) -> Metrics:
+    """One run in figures. The timing file comes first: it has every query, the log has six digits of a summary."""
+    log = case.log or LogRun()
+    build = log.options.get("Build Options", {})
+    return Metrics(
+        name=case.name,
+        status=log.status if case.log else None,
+        status_reason=log.status_reason if case.log else None,
+        model=log.model,
+        precision=log.precision,
+        batch=log.batch,
+        **collect_times(case, log),
+        build_s=log.build_s,
+        engine_bytes=log.engine_bytes,
+        workspace=find_workspace(build),
+        build_options=build,
+        tensorrt_version=log.version,
+        gpu=log.device,
+        cuda_graph=log.cuda_graph,
+        data_transfers=log.data_transfers,
+        **collect_layers(case),
+        drift=case.drift,
+        contradictions=case.contradictions,
+        unreadable=case.unreadable,
+        warnings=log.warnings,
+        errors=log.errors,
+        notes=tuple(collect_notes(case, log)),
+        files={kind: path.name for kind, path in case.files.items()},
+        pictures=pictures,
+    )
+
+
+def collect_times(case: TrtexecCase, log: LogRun) -> dict[str, Any]:
+    """The figures of latency and throughput, with their source."""
+    if case.times is not None:
+        times = case.times
+        return {
+            "source": "times",
+            "n": times.n,
+            "latency_ms": times.latency_ms,
+            "gpu_compute_ms": times.gpu_compute_ms,
+            "intervals": times.intervals.get("latency_ms", {}),
+            "throughput_qps": times.throughput_qps,
+            "images_per_s": times.images_per_s,
+            **pick_figures(times.latency_ms),
+        }
+    return {
+        "source": "log" if log.latency_ms else None,
+        "n": log.queries,
+        "latency_ms": log.latency_ms,
+        "gpu_compute_ms": log.gpu_compute_ms,
+        "throughput_qps": log.throughput_qps,
+        "images_per_s": find_images(log),
+        **pick_figures(log.latency_ms),
+    }
+
+
+def find_images(log: LogRun) -> float | None:
+    """Images in a second by the log: with an implicit batch (8.6 and older) its qps count images already."""
+    if not log.throughput_qps or not log.batch:
+        return None
+    explicit = log.options.get("Inference Options", {}).get("Batch") == "Explicit"
+    return log.throughput_qps * log.batch if explicit else log.throughput_qps
+
+
+def pick_figures(stat: Stat | None) -> dict[str, float | None]:
+    """Mean, median and p99 of a summary row. A log has no p50 of its own, so its median stands for it."""
+    if stat is None:
+        return {}
+    return {
+        "mean_ms": stat.mean,
+        "p50_ms": stat.percentiles.get("50", stat.median),
+        "p99_ms": stat.percentiles.get("99"),
+    }
+
+
+def collect_layers(case: TrtexecCase) -> dict[str, Any]:
+    """Where the time of the engine goes."""
+    fields: dict[str, Any] = {}
+    if case.profile is not None:
+        fields = {"top_layers": case.profile.layers[:TOP_LAYERS], "profile_remainder_ms": case.profile.remainder_ms}
+    if case.layers is not None:
+        layers = case.layers
+        fields |= {
+            "shares_of": layers.shares_of,
+            "by_precision": layers.by_precision,
+            "by_type": layers.by_type,
+            "overhead": layers.overhead,
+        }
+    return fields
+
+
+def collect_notes(case: TrtexecCase, log: LogRun) -> list[str]:
+    """What limits the figures."""
+    notes = [*log.notes]
+    if case.times is not None:
+        times = case.times
+        notes.append(f"{times.warmup_dropped} warm-up queries dropped: {times.warmup_reason}")
+        notes += [*times.notes, *map(format_caveat, times.caveats)]
+    else:
+        notes += note_streams(log)
+    for document in (case.profile, case.layers):
+        notes += document.notes if document else ()
+    return notes
+
+
+def find_workspace(build: dict[str, str]) -> str | None:
+    """The workspace limit as the log prints it: "default", "512 MiB"."""
+    pools = build.get("Memory Pools", "")
+    for pool in pools.split(","):
+        name, _, size = pool.strip().partition(": ")
+        if name == "workspace":
+            return size or None
+    return build.get("Workspace")
+
+
+def draw_case(case: TrtexecCase) -> dict[str, Spec]:
+    """name -> specification of every picture that the files of a run allow.
+
+    Raises:
+        MissingDependency: altair is not installed.
+    """
+    charts: dict[str, Spec] = {}
+    if case.timed is not None:
+        latency = case.timed.columns["latency"]
+        finite = latency[np.isfinite(latency)]
+        charts["latency_hist"] = draw_histogram(finite, f"Latency, {case.name}")
+        charts["percentiles"] = draw_percentiles(finite, f"Latency by percentile, {case.name}")
+        charts["latency_series"] = draw_series(
+            latency, f"Latency over the run, {case.name}", seconds=find_seconds(case)
+        )
+    if case.profile is not None:
+        title = f"Where the time goes, {case.name}"
+        charts["per_layer_time"] = draw_layers(case.profile, title, TOP_LAYERS, case.layers)
+    return charts
+
+
+def find_seconds(case: TrtexecCase) -> NDArray[np.float64] | None:
+    """When each query began, in s from the first; None where the file does not say."""
+    starts = case.timed.columns.get("start_compute") if case.timed else None
+    if starts is None or not np.isfinite(starts).all():
+        return None
+    seconds: NDArray[np.float64] = (starts - starts[0]) / 1e3
+    return seconds
+
+
+def list_facts(case: Metrics) -> list[str]:
+    """Sentences on latency, build and switches."""
+    facts = []
+    if case.source:
+        ranges = [text for label in ("50", "99") if (text := format_bounds(label, case.intervals.get(label)))]
+        text = f"{case.n} queries, figures from the {'timing file' if case.source == 'times' else 'log'}"
+        facts.append(f"{text}; 95 % within this run: {', '.join(ranges)}" if ranges else text)
+    switches = [("CUDA graph", case.cuda_graph), ("data transfers", case.data_transfers)]
+    known = [f"{name} {'on' if value else 'off'}" for name, value in switches if value is not None]
+    if known:
+        facts.append(", ".join(known))
+    if case.build_s is not None or case.engine_bytes is not None:
+        size = f", {case.engine_bytes / 2**20:.4g} MiB" if case.engine_bytes is not None else ""
+        built = f"built in {case.build_s:.4g} s" if case.build_s is not None else "engine"
+        facts.append(f"{built}{size}")
+    wanted = {name: value for name, value in case.build_options.items() if value and value not in ("Disabled", "-1")}
+    if wanted:
+        facts.append("build settings: " + "; ".join(f"{name}: {value}" for name, value in wanted.items()))
+    return facts
+
+
+def format_bounds(label: str, estimate: Estimate | None) -> str | None:
+    """`p99 0.13117 to 0.13123 ms`; None without an interval."""
+    if estimate is None or estimate.low is None or estimate.high is None:
+        return None
+    low, high = (format_significant(bound, _DIGITS) for bound in (estimate.low, estimate.high))
+    return f"p{label} {low} to {high} ms" + ("" if estimate.supported else " (too few queries)")
+
+
+def list_shares(case: Metrics) -> list[str]:
+    """Sentences on where the time goes: what no layer explains, and shares by precision, by type and of overhead."""
+    texts = []
+    if case.profile_remainder_ms is not None:
+        text = f"GPU time less the sum of the layers: {format_significant(case.profile_remainder_ms)} ms"
+        texts.append(f"{text} (negative: the profiler itself takes time).")
+    of = f"Share of the {case.shares_of}"
+    for title, groups in (("precision", case.by_precision), ("type", case.by_type)):
+        shares = [f"{name} {format_share(group.share)} ({group.layers})" for name, group in groups.items()]
+        # The default verbosity of a build has names only: nothing to part.
+        known = set(groups) - {"unknown"}
+        texts += [f"{of} by {title} (number of layers): {', '.join(shares)}."] if known else []
+    if case.overhead is not None and case.overhead.layers:
+        share = format_share(case.overhead.share)
+        texts.append(f"{of} in reformats, casts and copies: {share} ({case.overhead.layers}).")
+    return texts
+
+
+def format_share(share: float | None) -> str:
+    """A share in percent, or nothing."""
+    return "" if share is None else f"{100 * share:.1f} %"
+
+
+def list_drift(drift: dict[str, Any] | None) -> list[list[str]]:
+    """A row of `DRIFT_FIELDS` for each of the first hundred outputs."""
+    outputs = drift.get("outputs") if drift else None
+    found = [output for output in outputs[:100] if isinstance(output, dict)] if isinstance(outputs, list) else []
+    return [[format_value(output.get(name)) for name in DRIFT_FIELDS] for output in found]
+
+
+def format_value(value: object) -> str:
+    """A cell of foreign JSON."""
+    if isinstance(value, float):
+        return format_significant(value, _DIGITS)
+    return "" if value is None else str(value)[:200]

@@ -1,0 +1,353 @@
+"""`parse_times`: what --exportTimes wrote, as numbers: warm-up removed, by our percentile rule and by trtexec's."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from enginebench.stats.intervals import measure_spread
+from enginebench.stats.quantiles import find_rank
+from enginebench.stats.tails import BLOCK_TIMES, MIN_BLOCKS, autocorrelation_time, estimate_tails, min_samples
+from enginebench.features.trtexec.records import LogRun, Stat, TimesDocument
+from enginebench.features.trtexec.trace import Column, Quantity, Trace, read_trace
+from enginebench.core.caveats import make_caveat
+from enginebench.core.errors import ParseError
+from enginebench.core.records import Caveat, Estimate
+from enginebench.core.text import count_of
+
+# label -> share; shares stand here as decimals because 99.9 / 100 is not 0.999 in binary.
+PERCENTILES = {"50": 0.5, "90": 0.9, "95": 0.95, "99": 0.99, "99.9": 0.999}
+LEVEL = 0.95
+# trtexec's default in every version from 8 to 11.1.
+DEFAULT_WARMUP_MS = 200.0
+# 8.5 was the first to leave the warm-up out of the file.
+FIRST_WITHOUT_WARMUP = (8, 5)
+ROWS: dict[str, Quantity] = {
+    "latency_ms": "latency",
+    "end_to_end_ms": "end_to_end",
+    "gpu_compute_ms": "compute",
+    "h2d_ms": "h2d",
+    "d2h_ms": "d2h",
+    "enqueue_ms": "enqueue",
+}
+
+
+class TimedQueries(NamedTuple):
+    """The queries that count: columns in ms without warm-up, and what was dropped, and why."""
+
+    columns: dict[Quantity, Column]
+    warmup_dropped: int
+    reason: str
+
+
+def parse_times(
+    path: Path,
+    *,
+    model: str | None = None,
+    precision: str | None = None,
+    batch: int | None = None,
+    warmup_ms: float | None = None,
+    log: LogRun | None = None,
+    intervals: bool = True,
+) -> TimesDocument:
+    """The figures of the timing file `path`.
+
+    Args:
+        path: what --exportTimes wrote, trtexec 8 to 11; the same in gzip.
+        batch: images in one query; without it images_per_s is None.
+        warmup_ms: queries whose compute begins earlier are warm-up; 0 keeps all. By default the log or the file tells.
+        log: the run that wrote the file, if its log is there.
+        intervals: whether to compute 95 % intervals.
+
+    Raises:
+        ParseError: the file cannot be read, is damaged, or holds no query after the warm-up.
+    """
+    return summarize_trace(
+        read_trace(path),
+        path,
+        model=model,
+        precision=precision,
+        batch=batch,
+        warmup_ms=warmup_ms,
+        log=log,
+        intervals=intervals,
+    )
+
+
+def summarize_trace(
+    trace: Trace,
+    path: Path,
+    *,
+    model: str | None = None,
+    precision: str | None = None,
+    batch: int | None = None,
+    warmup_ms: float | None = None,
+    log: LogRun | None = None,
+    intervals: bool = True,
+) -> TimesDocument:
+    """As `parse_times`, from a trace that was read before."""
+    timed = select_timed(trace, path, warmup_ms, log)
+    rows = {name: timed.columns[quantity] for name, quantity in ROWS.items() if quantity in timed.columns}
+    finite = {name: np.sort(column[np.isfinite(column)]) for name, column in rows.items()}
+    if not len(finite["latency_ms"]):
+        raise ParseError(path, "", "no finite latency", "at least one query with a latency")
+    n = len(rows["latency_ms"])
+    walltime_s = measure_walltime(timed.columns)
+    qps = n / walltime_s if walltime_s else None
+    stats = {name: make_stat(column) for name, column in finite.items() if len(column)}
+    nonfinite = sum(len(rows[name]) - len(finite[name]) for name in rows)
+    return TimesDocument(
+        path=str(path),
+        model=model or (log.model if log else None),
+        precision=precision or (log.precision if log else None),
+        n=n,
+        warmup_dropped=timed.warmup_dropped,
+        warmup_reason=timed.reason,
+        batch=batch,
+        throughput_qps=qps,
+        images_per_s=qps * batch if qps and batch else None,
+        host_walltime_s=walltime_s,
+        gpu_compute_total_s=total_compute(timed.columns),
+        **stats,  # type: ignore[arg-type]
+        trtexec={name: make_trtexec_stat(column) for name, column in finite.items() if len(column)},
+        cov={name: measure_cov(column) for name, column in finite.items() if len(column) and column.mean()},
+        intervals={"latency_ms": estimate_row(rows["latency_ms"], finite["latency_ms"])} if intervals else {},
+        nonfinite=nonfinite,
+        layout=trace.layout,
+        notes=(*note_damage(timed.columns), *note_resolution(timed.columns), *note_streams(log)),
+        caveats=tuple(list_doubts(n, nonfinite)),
+    )
+
+
+def select_timed(trace: Trace, path: Path, warmup_ms: float | None, log: LogRun | None) -> TimedQueries:
+    """The queries behind the warm-up; the enqueue time is added where its start and end are known."""
+    columns = dict(trace.columns)
+    if "start_enqueue" in columns and "end_enqueue" in columns:
+        # To a picosecond: the stamps have six digits, and what lies below is noise of the subtraction.
+        columns["enqueue"] = np.round(columns["end_enqueue"] - columns["start_enqueue"], 9)
+    dropped, reason = count_warmup(trace, warmup_ms, log)
+    if dropped >= len(trace):
+        raise ParseError(
+            path,
+            "",
+            f"{len(trace)} queries, all of which begin within the warm-up of {warmup_ms or DEFAULT_WARMUP_MS:g} ms",
+            "queries after it",
+            "Give --warmup-ms 0 to keep all",
+        )
+    return TimedQueries({name: column[dropped:] for name, column in columns.items()}, dropped, reason)
+
+
+def count_warmup(trace: Trace, warmup_ms: float | None, log: LogRun | None) -> tuple[int, str]:
+    """(leading queries that are warm-up, how that is known).
+
+    Up to 8.4 the file holds the warm-up, from 8.5 on it does not, and neither says so. In this order: what the user
+    says, the version in the log, the old keys, and the times themselves.
+
+    Source: a query is warm-up when its compute starts before --warmUp; printPerformanceReport and exportJSONTrace in
+        samples/common/sampleReporting.cpp, tags 8.4.1 and 8.5.1.
+    """
+    starts = trace.columns.get("start_compute")
+    if starts is None:
+        return 0, "the file has no start times"
+    if warmup_ms is not None:
+        return count_before(starts, warmup_ms), f"queries that begin before {warmup_ms:g} ms, as asked for"
+    limit = log.warmup_ms if log and log.warmup_ms is not None else DEFAULT_WARMUP_MS
+    version = read_version(log.version if log else None)
+    if version is not None:
+        if version >= FIRST_WITHOUT_WARMUP:
+            return 0, f"trtexec {version[0]}.{version[1]} leaves the warm-up out of the file"
+        return count_before(starts, limit), f"trtexec {version[0]}.{version[1]} keeps {limit:g} ms of warm-up"
+    if trace.layout == "trtexec<=8.2":
+        return count_before(starts, limit), f"keys of 8.2 and older, which keep {limit:g} ms of warm-up"
+    return guess_warmup(trace, starts, limit)
+
+
+def read_version(text: str | None) -> tuple[int, int] | None:
+    """(major, minor) of "8.6.1"."""
+    parts = (text or "").split(".")
+    return (int(parts[0]), int(parts[1])) if len(parts) >= 2 and all(p.isdigit() for p in parts[:2]) else None
+
+
+def count_before(starts: Column, limit_ms: float) -> int:
+    """How many leading queries start before `limit_ms`."""
+    late = starts >= limit_ms
+    return int(np.argmax(late)) if late.any() else len(starts)
+
+
+def guess_warmup(trace: Trace, starts: Column, limit_ms: float) -> tuple[int, str]:
+    """The warm-up by the times alone.
+
+    A run ends at the first query past warm-up + duration, and the duration is whole seconds: one that ends just after
+    k s + 200 ms holds its warm-up, one that ends just after k s had none. Any other end is that of a number of
+    iterations and tells nothing; then the first 200 ms are left out, since a few queries less change no figure that a
+    cold start would not change more.
+    """
+    first, last = float(starts[0]), float(starts[-1])
+    if not (math.isfinite(first) and math.isfinite(last)) or first >= limit_ms:
+        return 0, f"the first query begins after {limit_ms:g} ms"
+    if last < limit_ms:
+        return 0, f"the whole run is shorter than a warm-up of {limit_ms:g} ms"
+    # Queries are started at most two ahead, so the last start lies within a few latencies of the end of the run; 10 ms
+    # cover the host's own delays in the files that were seen. Beyond a tenth of a second the rule proves nothing.
+    slack = 10 + 4 * float(np.nanmedian(trace.columns["latency"]))
+    if slack <= 100 and last >= 1000 and last % 1000 <= slack:
+        return 0, "the run ends at whole seconds: it had no warm-up"
+    dropped = count_before(starts, limit_ms)
+    if slack <= 100 and last >= 1000 + limit_ms and (last - limit_ms) % 1000 <= slack:
+        return dropped, f"the run ends at whole seconds + {limit_ms:g} ms: it holds the warm-up"
+    reason = f"queries before {limit_ms:g} ms taken as warm-up, as trtexec 8.4 and older keep it"
+    return dropped, f"{reason}; --warmup-ms 0 keeps them, --log tells for sure"
+
+
+def measure_walltime(columns: dict[Quantity, Column]) -> float | None:
+    """Seconds from the first start of a copy in to the last end of a copy out.
+
+    Source: walltime in printPerformanceReport, samples/common/sampleReporting.cpp.
+    """
+    if "start_h2d" not in columns or "end_d2h" not in columns or not is_in_order(columns):
+        return None
+    span = float(columns["end_d2h"][-1] - columns["start_h2d"][0]) / 1e3
+    return span if math.isfinite(span) and span > 0 else None
+
+
+def is_in_order(columns: dict[Quantity, Column]) -> bool:
+    """Whether no query begins before the one that stands before it; trtexec sorts them, over all streams."""
+    starts = columns.get("start_h2d")
+    return starts is None or not bool(np.any(np.diff(starts) < 0))
+
+
+def note_damage(columns: dict[Quantity, Column]) -> tuple[str, ...]:
+    """Notes on what no run of trtexec leaves: queries out of order, times below zero."""
+    notes = []
+    if not is_in_order(columns):
+        notes.append("queries do not begin one after the other: several runs in one file? No walltime, no throughput")
+    negative = sum(int(np.sum(columns[quantity] < 0)) for quantity in ROWS.values() if quantity in columns)
+    if negative:
+        notes.append(f"{count_of(negative, 'times')} below zero, which no clock gives: the figures contain them")
+    return tuple(notes)
+
+
+def total_compute(columns: dict[Quantity, Column]) -> float | None:
+    """Seconds of GPU compute over all queries."""
+    if "compute" not in columns:
+        return None
+    total = float(columns["compute"].sum()) / 1e3
+    return total if math.isfinite(total) else None
+
+
+def note_streams(log: LogRun | None) -> tuple[str, ...]:
+    """A note where queries of several streams overlap."""
+    if log is None or log.streams is None or log.streams < 2:
+        return ()
+    return (f"{log.streams} streams: queries overlap, so only the throughput means something",)
+
+
+def note_resolution(columns: dict[Quantity, Column]) -> tuple[str, ...]:
+    """A note where the enqueue times are coarse: they are differences of stamps that have six digits each."""
+    if "enqueue" not in columns or "end_enqueue" not in columns:
+        return ()
+    last = float(columns["end_enqueue"][-1])
+    if not (math.isfinite(last) and last > 0):
+        return ()
+    step_ms = 10.0 ** (math.floor(math.log10(last)) - 5)
+    return (f"enqueue times come from stamps of six digits: steps of {step_ms:g} ms at the end of the run",)
+
+
+def make_stat(ascending: Column) -> Stat:
+    """The row by our rules: nearest rank for percentiles, the mean of the two middles for an even median."""
+    n = len(ascending)
+    return Stat(
+        min=float(ascending[0]),
+        max=float(ascending[-1]),
+        mean=float(ascending.mean()),
+        median=find_middle(ascending),
+        percentiles={label: float(ascending[find_rank(n, q) - 1]) for label, q in PERCENTILES.items()},
+    )
+
+
+def make_trtexec_stat(ascending: Column) -> Stat:
+    """The row as trtexec prints it: its percentile rule, its 32-bit floats, six digits.
+
+    The mean is ours: trtexec sums in 32 bits, which is off by up to 2e-5, and the error depends on digits that the file
+    does not hold.
+
+    Source: getPerformanceResult in samples/common/sampleReporting.cpp.
+    """
+    values = ascending.astype(np.float32)
+    n = len(values)
+    return Stat(
+        min=print_digits(values[0]),
+        max=print_digits(values[-1]),
+        mean=print_digits(ascending.mean()),
+        median=print_digits(values[n // 2] if n % 2 else (values[n // 2 - 1] + values[n // 2]) / np.float32(2)),
+        percentiles={label: print_digits(values[find_trtexec_index(n, label)]) for label in PERCENTILES},
+    )
+
+
+def print_digits(value: np.floating[Any]) -> float:
+    """The number as a C++ stream prints it by default: six significant digits."""
+    return float(f"{value:.6g}")
+
+
+def find_middle(ascending: Column) -> float:
+    """The median of ascending values."""
+    middle = len(ascending) // 2
+    if len(ascending) % 2:
+        return float(ascending[middle])
+    return float((ascending[middle - 1] + ascending[middle]) / 2)
+
+
+def find_trtexec_index(n: int, label: str) -> int:
+    """The index that trtexec takes for a percentile: it counts the values to leave out, in 32-bit floats.
+
+    Source: findPercentile in samples/common/sampleReporting.cpp: max(n - 1 - int((1 - p / 100) * n), 0).
+    """
+    one = np.float32(1)
+    excluded = int((one - np.float32(label) / np.float32(100)) * np.float32(n))
+    return max(n - 1 - excluded, 0)
+
+
+def measure_cov(values: Column) -> float:
+    """Coefficient of variation: population standard deviation over mean, as trtexec has it (it prints percent)."""
+    return float(values.std() / values.mean())
+
+
+def estimate_row(series: Column, ascending: Column) -> dict[str, Estimate]:
+    """95 % intervals of mean and percentiles within this run; what another run would give, they do not say.
+
+    Args:
+        series: in the order of the run, ms.
+        ascending: its finite values, sorted.
+    """
+    series = series[np.isfinite(series)]
+    time = autocorrelation_time([series])
+    estimates = {"mean": estimate_mean(series, time)}
+    tails = estimate_tails([series], list(PERCENTILES.values()), level=LEVEL, time=time)
+    return estimates | dict(zip(PERCENTILES, tails, strict=True))
+
+
+def estimate_mean(series: Column, time: float) -> Estimate:
+    """The mean, with Student's t over blocks of at least ten autocorrelation times, or fewer and no interval."""
+    # Twenty blocks: Student's t then costs a tenth over the normal, and longer blocks are closer to independent.
+    count = min(20, len(series) // math.ceil(BLOCK_TIMES * time))
+    value, n = float(series.mean()), len(series)
+    if count < MIN_BLOCKS:
+        method = f"mean of {n} queries; {count} blocks of 10 autocorrelation times are too few for an interval"
+        return Estimate(value=value, low=None, high=None, level=LEVEL, n=n, method=method, supported=False)
+    bounds = measure_spread([float(block.mean()) for block in np.array_split(series, count)]).interval(LEVEL)
+    low, high = bounds if bounds else (None, None)
+    method = f"mean of {n} queries; Student t over {count} blocks"
+    return Estimate(value=value, low=low, high=high, level=LEVEL, n=n, method=method)
+
+
+def list_doubts(n: int, nonfinite: int) -> list[Caveat]:
+    """What limits these numbers."""
+    doubts = []
+    if n < min_samples(0.99):
+        doubts.append(make_caveat("too_few_samples.queries", n=n, needed=min_samples(0.99)))
+    if nonfinite:
+        doubts.append(make_caveat("nonfinite.times", count=nonfinite))
+    return doubts

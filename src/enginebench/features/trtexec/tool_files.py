@@ -1,0 +1,196 @@
+"""Reads what trtexec and TensorRT's inspector leave, for backends that may not import `analyze` themselves."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from enginebench.core.caveats import make_caveat
+from enginebench.core.errors import MeasurementError
+from enginebench.core.precisions import OTHER, REORDER, UNKNOWN
+from enginebench.core.records import AheadOfTime, Block, Caveat, LayerProfile, LayerTime, Measurement, PlannedLayer
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+    from enginebench.stats.layer_records import EngineLayer
+    from enginebench.features.trtexec.records import (LogRun, Stat, TimesDocument)
+
+NS_PER_MS = 1_000_000
+
+# A printed median has six digits and comes from 32-bit floats; beyond this the log and the times are of two runs.
+# Source: operator<< of C++ prints six significant digits; rounding twice moves the last one.
+MEDIAN_TOLERANCE = 2e-5
+# A share below this is what sums of a profile's rounded times leave over, and no layer.
+ROUNDING = 1e-9
+
+
+class ToolFiles:
+    """The reader that `open_for` hands in (`backends.abilities.ToolReader`)."""
+
+    def read_times(self, times: Path, log: Path, *, batch: int, drop: int, keep: int | None) -> Measurement:
+        """The raw times of one run; what its log says otherwise is a caveat.
+
+        Raises:
+            ParseError: a file is damaged.
+            MeasurementError: fewer queries were timed than asked for.
+        """
+        from enginebench.features.trtexec.log import parse_log
+        from enginebench.features.trtexec.times import select_timed, summarize_trace
+        from enginebench.features.trtexec.trace import read_trace
+
+        trace, run = read_trace(times), parse_log(log).choose_run()
+        columns = select_timed(trace, times, None, run).columns
+        document = summarize_trace(trace, times, batch=batch, log=run, intervals=False)
+        n = len(columns["latency"])
+        start = max(drop, n - keep if keep is not None else 0)
+        if start >= n or (keep is not None and n < keep):
+            raise MeasurementError(f"{times} holds {n} queries; expected {drop + (keep or 1)} or more")
+        return make_measurement(
+            {name: _to_ns(columns[name][start:]) for name in columns if name in FIELDS},
+            warmup_dropped=document.warmup_dropped + (run.warmup_queries or 0) + start,
+            throughput_pipelined_per_s=document.images_per_s,
+            caveats=tuple(compare_with_log(document, run)),
+        )
+
+    def read_switches(self, log: Path) -> dict[str, bool | int | None]:
+        """The switches as they took effect."""
+        from enginebench.features.trtexec.log import parse_log
+
+        run = parse_log(log).choose_run()
+        return {
+            "cuda_graph": run.cuda_graph,
+            "data_transfers": run.data_transfers,
+            "spin_wait": run.spin_wait,
+            "streams": run.streams,
+        }
+
+    def read_precision(self, layers: Path, profile: Path) -> dict[str, float] | None:
+        """Shares of time by precision, which add up to 1; reformats and casts, which compute nothing, under `other`.
+
+        Layers whose precision the engine does not say are `unknown`, and those of the profile that it does not know.
+        """
+        from enginebench.features.trtexec.plan_layers import parse_layers
+        from enginebench.features.trtexec.profile import parse_profile
+
+        document = parse_layers(layers, profile=parse_profile(profile))
+        if document.shares_of != "time":
+            return None
+        shares: dict[str, float] = {}
+        for layer in document.layers:
+            name = OTHER if layer.overhead else layer.precision or UNKNOWN
+            shares[name] = shares.get(name, 0.0) + (layer.share or 0.0)
+        shares[UNKNOWN] = shares.get(UNKNOWN, 0.0) + max(0.0, 1 - math.fsum(shares.values()))
+        ranked = sorted(shares.items(), key=lambda item: -item[1])
+        return {name: share for name, share in ranked if share > ROUNDING}
+
+    def read_types(self, layers: Path) -> dict[str, str]:
+        """input or output -> its type, of those whose layers say it."""
+        from enginebench.features.trtexec.plan_layers import parse_layers
+
+        return {tensor.name: tensor.dtype for tensor in parse_layers(layers).io if tensor.dtype}
+
+    def read_layers(self, layers: Path, profile: Path) -> LayerProfile:
+        """The engine's layers in their order, those that the profile has times of; reformats and casts as `reorder`."""
+        from enginebench.features.trtexec.plan_layers import parse_layers
+        from enginebench.features.trtexec.profile import parse_profile
+
+        timed = parse_profile(profile)
+        document = parse_layers(layers, profile=timed)
+        return LayerProfile(
+            layers=tuple(_time_layer(layer, layer.average_ms) for layer in document.layers if layer.average_ms),
+            runs=timed.count or 1,
+            profiler="trtexec's layer profile",
+            notes=document.notes,
+        )
+
+    def read_ahead(self, layers: Path) -> AheadOfTime:
+        """The layers of a plan that has not run, and how many of those that multiply there are in each precision."""
+        from enginebench.features.trtexec.plan_layers import is_product, parse_layers
+
+        found = parse_layers(layers).layers
+        products = Counter(_name_input(layer) for layer in found if is_product(layer))
+        return AheadOfTime(
+            products=dict(products.most_common()),
+            layers=tuple(
+                PlannedLayer(name=n.name, kind=n.type, precision=_name_input(n), onnx_nodes=n.onnx_nodes) for n in found
+            ),
+        )
+
+
+def _name_input(layer: EngineLayer) -> str:
+    """The type of what goes into a layer that has not run: whether FP32 is multiplied in TF32, nothing says yet."""
+    return layer.precision or layer.precision_in or UNKNOWN
+
+
+def _time_layer(layer: EngineLayer, average_ms: float) -> LayerTime:
+    precision = REORDER if layer.overhead else layer.precision
+    return LayerTime(
+        name=layer.name,
+        mean_ns=average_ms * NS_PER_MS,
+        precision=precision,
+        kind=layer.type,
+        onnx_nodes=layer.onnx_nodes,
+    )
+
+
+# Column of a trace -> field of a Measurement.
+FIELDS = {
+    "latency": "latency_ns",
+    "compute": "device_ns",
+    "enqueue": "enqueue_ns",
+    "h2d": "h2d_ns",
+    "d2h": "d2h_ns",
+}
+
+
+def make_measurement(
+    columns: dict[str, list[int]],
+    *,
+    warmup_dropped: int,
+    throughput_pipelined_per_s: float | None,
+    caveats: tuple[Caveat, ...],
+) -> Measurement:
+    """One process of a tool that times itself: its own clock, all samples in one block that nobody watched."""
+    latency = columns["latency"]
+    return Measurement(
+        clock="tool",
+        blocks=(Block(start=0, stop=len(latency), duration_ns=sum(latency)),),
+        stop_rule="time_limit",
+        warmup_dropped=warmup_dropped,
+        throughput_pipelined_per_s=throughput_pipelined_per_s,
+        caveats=caveats,
+        **{FIELDS[name]: values for name, values in columns.items()},  # type: ignore[arg-type]
+    )
+
+
+def compare_with_log(document: TimesDocument, run: LogRun) -> list[Caveat]:
+    """A doubt for each median that the log prints otherwise than the times give it, and what trtexec warned about."""
+    found = []
+    for name in ("latency_ms", "gpu_compute_ms"):
+        printed: Stat | None = getattr(run, name)
+        computed = document.trtexec.get(name)
+        if printed is None or computed is None or printed.median is None or computed.median is None:
+            continue
+        if abs(printed.median - computed.median) > MEDIAN_TOLERANCE * abs(computed.median):
+            what = name.removesuffix("_ms")
+            figures = {"printed_ms": printed.median, "computed_ms": computed.median}
+            found.append(make_caveat("log_disagrees.median", what=what, **figures))
+    return found + [_read_warning(text) for text in run.warnings if _is_doubt(text)]
+
+
+def _is_doubt(text: str) -> bool:
+    return "bound by Enqueue Time" in text or "GPU compute time is unstable" in text
+
+
+def _read_warning(text: str) -> Caveat:
+    return make_caveat("enqueue_bound.tool" if "Enqueue" in text else "not_settled.tool", warning=text.lstrip("* "))
+
+
+def _to_ns(milliseconds: NDArray[np.floating]) -> list[int]:
+    import numpy as np
+
+    return [int(v) for v in np.rint(np.asarray(milliseconds, np.float64) * NS_PER_MS)]

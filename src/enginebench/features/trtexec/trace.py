@@ -1,0 +1,312 @@
+"""`read_trace`: a timing file of trtexec 8 to 11 as columns, in bounded memory.
+
+It is decoded in pieces with types, so that a million queries need neither a second nor a gigabyte.
+"""
+
+from __future__ import annotations
+
+import mmap
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from operator import attrgetter
+from pathlib import Path
+from typing import Any, Literal
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from enginebench.features.trtexec.source import decode_json, decode_text, guess_encoding, open_bytes
+from enginebench.core.errors import ParseError
+from enginebench.core.store import DECODE_ERRORS
+
+Column = NDArray[np.float64]
+
+Quantity = Literal[
+    "start_enqueue",
+    "end_enqueue",
+    "start_h2d",
+    "start_compute",
+    "end_d2h",
+    "h2d",
+    "compute",
+    "d2h",
+    "latency",
+    "end_to_end",
+    "enqueue",
+]
+
+# trtexec's own names. 8.2 and older wrote In and Out for H2d and D2h.
+# Source: exportJSONTrace in samples/common/sampleReporting.cpp, tags 8.0 to 11.1.
+CURRENT: dict[Quantity, str] = {
+    "start_enqueue": "startEnqMs",
+    "end_enqueue": "endEnqMs",
+    "start_h2d": "startH2dMs",
+    "start_compute": "startComputeMs",
+    "end_d2h": "endD2hMs",
+    "h2d": "h2dMs",
+    "compute": "computeMs",
+    "d2h": "d2hMs",
+    "latency": "latencyMs",
+}
+CURRENT_OPTIONAL: dict[Quantity, str] = {"end_to_end": "endToEndMs"}
+OLD: dict[Quantity, str] = {
+    "start_h2d": "startInMs",
+    "start_compute": "startComputeMs",
+    "end_d2h": "endOutMs",
+    "h2d": "inMs",
+    "compute": "computeMs",
+    "d2h": "outMs",
+    "latency": "latencyMs",
+}
+OLD_OPTIONAL: dict[Quantity, str] = {
+    "start_enqueue": "startEnqMs",
+    "end_enqueue": "endEnqMs",
+    "end_to_end": "endToEndMs",
+}
+CURRENT_KEYS = frozenset({*CURRENT.values(), "endH2dMs", "endComputeMs", "startD2hMs", "endToEndMs"})
+OLD_KEYS = frozenset({*OLD.values(), *OLD_OPTIONAL.values(), "endInMs", "endComputeMs", "startOutMs"})
+
+# Bytes decoded at a time: large enough that the cost of a piece vanishes, small enough that its objects stay in the
+# cache of a core (4 MB took a third longer).
+_PIECE = 128 << 10
+# A single entry of trtexec has about 280 bytes; one that is longer than this is no entry.
+_MAX_ENTRY = 1 << 16
+# What is no timing file is decoded as a whole, to say what it is, which takes about ten times its size in memory.
+_MAX_OTHER = 64 << 20
+_LARGEST = float(np.finfo(np.float32).max)
+_SPACE = b" \t\r\n"
+_HEAD = re.compile(rb"\s*\[\s*(?=\{)")
+_NONFINITE = re.compile(rb"(:\s*)[-+]?(?:nan|inf)(?:\([a-z]{0,8}\))?(?=\s*[,}])", re.IGNORECASE)
+# How many keys must be trtexec's own before a missing one is called renamed, and not the file another one.
+_OWN_KEYS = 6
+
+
+@dataclass(frozen=True)
+class Trace:
+    """Columns of a timing file in ms, one value a query, nan where the file says nan or inf."""
+
+    columns: dict[Quantity, Column]
+    layout: str  # "trtexec", "trtexec<=8.2"
+
+    def __len__(self) -> int:
+        return len(next(iter(self.columns.values())))
+
+
+def read_trace(path: Path) -> Trace:
+    """The queries of the timing file `path`, at least one.
+
+    Raises:
+        ParseError: it cannot be read, is damaged (names the byte), or lacks a key (names it and those found).
+    """
+    return read_trace_bytes(open_bytes(path), path)
+
+
+def read_trace_bytes(data: bytes | mmap.mmap, path: Path) -> Trace:
+    """As `read_trace`, from bytes; `path` is only named."""
+    if guess_encoding(data[:400]) != "utf-8":
+        data = decode_text(bytes(data)).encode()
+    head = _HEAD.match(data)
+    end = data.find(b"}", head.end(), head.end() + _MAX_ENTRY) if head else -1
+    fields = choose_fields(bytes(data[head.end() : end + 1]), path) if head and end >= 0 else None
+    if head is None or fields is None:
+        raise explain_other(bytes(data[: _MAX_OTHER + 1]), path)
+    columns = decode_columns(data, head.end(), list(fields), path)
+    layout = "trtexec<=8.2" if "inMs" in fields else "trtexec"
+    return check_range(Trace({q: np.concatenate(columns[key]) for key, q in fields.items()}, layout), path)
+
+
+def check_range(trace: Trace, path: Path) -> Trace:
+    """The trace, if every time in it could have been one: trtexec keeps times in 32-bit floats."""
+    for quantity, column in trace.columns.items():
+        beyond = np.flatnonzero(np.abs(column) > _LARGEST)
+        if len(beyond):
+            found = f"{quantity} of {column[beyond[0]]:g} ms"
+            raise ParseError(path, f"entry {beyond[0]}", found, "a time that a 32-bit float holds")
+    return trace
+
+
+def choose_fields(first: bytes, path: Path) -> dict[str, Quantity] | None:
+    """key -> quantity of the keys of the first entry that matter; None when it is no timing entry.
+
+    Raises:
+        ParseError: a key that belongs to trtexec's layout is missing.
+    """
+    try:
+        entry = msgspec.json.decode(_NONFINITE.sub(rb"\1null", first))
+    except DECODE_ERRORS:
+        return None
+    found = [key for key, value in entry.items() if isinstance(value, int | float | None)]
+    old = "inMs" in found
+    names, optional, own = (OLD, OLD_OPTIONAL, OLD_KEYS) if old else (CURRENT, CURRENT_OPTIONAL, CURRENT_KEYS)
+    if len(own & set(found)) < _OWN_KEYS:
+        return None
+    require_keys(names, found, path)
+    return {key: quantity for quantity, key in (names | optional).items() if key in found}
+
+
+def require_keys(names: dict[Quantity, str], found: list[str], path: Path) -> None:
+    """Raises a ParseError that names the keys of trtexec's layout that are missing, and those that are there."""
+    missing = [key for key in names.values() if key not in found]
+    if missing:
+        raise ParseError(
+            path,
+            "entry 0",
+            f"no key {', '.join(missing)} (keys there: {', '.join(found)[:400]})",
+            f"the keys {', '.join(names.values())}",
+            "A newer trtexec may have renamed it",
+        )
+
+
+def decode_columns(data: bytes | mmap.mmap, start: int, names: list[str], path: Path) -> dict[str, list[Column]]:
+    """key -> pieces of its column, from the array of entries whose first begins at byte `start`."""
+    attributes = [f"f{index}" for index in range(len(names))]
+    entry = msgspec.defstruct(
+        "Entry", [(a, float) for a in attributes], rename=dict(zip(attributes, names, strict=True)), gc=False
+    )
+    decoder = msgspec.json.Decoder(list[entry])  # type: ignore[valid-type]
+    columns: dict[str, list[Column]] = {name: [] for name in names}
+    count = 0
+    for position, piece in split_entries(data, start, path):
+        try:
+            entries: list[Any] = decoder.decode(b"[%b]" % piece)
+        except DECODE_ERRORS as error:
+            entries = decode_nonfinite(piece, attributes, names, error, (path, position, count))
+        for name, attribute in zip(names, attributes, strict=True):
+            columns[name].append(np.fromiter(map(attrgetter(attribute), entries), np.float64, len(entries)))
+        count += len(entries)
+    return columns
+
+
+def split_entries(data: bytes | mmap.mmap, start: int, path: Path) -> Iterator[tuple[int, bytes]]:
+    """(position, entries with commas between them) until the array closes; checks what stands around it."""
+    # Entries hold numbers only, so the first bracket closes their array.
+    stop = data.find(b"]", start)
+    if stop < 0:
+        raise explain_end(data, len(data), path)
+    position = start
+    while True:
+        end = data.rfind(b"}", position, min(position + _PIECE, stop))
+        if end < 0 or data[position : position + 1] != b"{":
+            raise explain_end(data, position, path)
+        yield position, bytes(data[position : end + 1])
+        position = skip_space(data, end + 1)
+        if position == stop:
+            check_frame(data, start, stop, path)
+            return
+        if data[position : position + 1] != b",":
+            raise explain_end(data, position, path)
+        position = skip_space(data, position + 1)
+
+
+def skip_space(data: bytes | mmap.mmap, position: int) -> int:
+    """The position of the next byte that is not white space, or the end."""
+    while position < len(data) and data[position : position + 1] in _SPACE:
+        position += 1
+    return position
+
+
+def explain_end(data: bytes | mmap.mmap, position: int, path: Path) -> ParseError:
+    """Why the array of entries does not go on at `position`."""
+    if position >= len(data):
+        return ParseError(
+            path,
+            f"byte {len(data)}",
+            "the end of the file inside the list of queries",
+            "a closing ']'",
+            "The file is cut: trtexec was killed, or the copy is incomplete",
+        )
+    found = bytes(data[position : position + 20])
+    return ParseError(path, f"byte {position}", repr(found.decode("utf-8", "replace")), "',' or ']' after an entry")
+
+
+def check_frame(data: bytes | mmap.mmap, start: int, stop: int, path: Path) -> None:
+    """Raises a ParseError unless what stands around the list of queries, data[start:stop], is JSON."""
+    frame = bytes(data[:start]) + bytes(data[stop : stop + _MAX_OTHER])
+    try:
+        msgspec.json.decode(frame)
+    except DECODE_ERRORS as error:
+        raise ParseError(path, f"byte {stop + 1}", f"{error}", "the end of the file after the queries") from error
+
+
+def decode_nonfinite(
+    piece: bytes, attributes: list[str], names: list[str], error: Exception, place: tuple[Path, int, int]
+) -> list[Any]:
+    """The entries of a piece in which trtexec wrote nan or inf, which are no JSON; as nan.
+
+    Raises:
+        ParseError: that is not what is wrong with it.
+    """
+    path, position, count = place
+    cleaned, replaced = _NONFINITE.subn(rb"\1null", piece)
+    entry = msgspec.defstruct(
+        "NonfiniteEntry",
+        [(attribute, float | None) for attribute in attributes],
+        rename=dict(zip(attributes, names, strict=True)),
+    )
+    try:
+        if not replaced:
+            raise error
+        entries: list[Any] = msgspec.json.decode(b"[%b]" % cleaned, type=list[entry])  # type: ignore[valid-type]
+    except DECODE_ERRORS as cause:
+        raise explain_entry(cause, path, position, count) from cause
+    for item in entries:
+        for attribute in attributes:
+            if getattr(item, attribute) is None:
+                setattr(item, attribute, np.nan)
+    return entries
+
+
+def explain_entry(error: Exception, path: Path, position: int, count: int) -> ParseError:
+    """A decoder's complaint about one piece, placed in the file."""
+    text, _, where = str(error).partition(" - at `")
+    if byte := re.search(r"\(byte (\d+)\)", text):
+        place = f"byte {position + int(byte[1]) - 1}"
+    elif item := re.match(r"\$\[(\d+)\]\.?(.*?)`", where):
+        place = f"entry {count + int(item[1])}" + (f", key {item[2]}" if item[2] else "")
+    else:
+        place = f"after byte {position}"
+    return ParseError(path, place, text[0].lower() + text[1:], "an entry with the keys of the first one")
+
+
+def explain_other(data: bytes, path: Path) -> ParseError:
+    """What a file is that is no list of queries."""
+    if len(data) > _MAX_OTHER:
+        return ParseError(path, "byte 0", "a large file that is no list of queries", "the layout of --exportTimes")
+    try:
+        document = decode_json(data.decode())
+    except DECODE_ERRORS as error:
+        return explain_document(error, path, data)
+    return ParseError(
+        path,
+        "$",
+        f"no iteration times (keys there: {', '.join(list_keys(document)) or 'none'})",
+        "a list of queries with latencyMs, as --exportTimes writes it",
+        "Is it a profile, a layer file, or the JSON of another tool?",
+    )
+
+
+def explain_document(error: Exception, path: Path, data: bytes) -> ParseError:
+    """A decoder's complaint about a whole document."""
+    text = str(error)
+    byte = re.search(r"\(byte (\d+)\)", text)
+    if "truncated" in text:
+        return ParseError(path, f"byte {len(data)}", "the end of the file inside the JSON", "a whole JSON document")
+    return ParseError(path, f"byte {byte[1]}" if byte else "", text, "a JSON document")
+
+
+def list_keys(document: Any) -> list[str]:
+    """Up to twenty keys of the outer levels of a document, for messages."""
+    found: list[str] = []
+    level = [document]
+    for _ in range(3):
+        inner: list[Any] = []
+        for node in level[:20]:
+            if isinstance(node, dict):
+                found += [key[:40] for key in node if key[:40] not in found][:20]
+                inner += list(node.values())[:20]
+            elif isinstance(node, list):
+                inner += node[:3]
+        level = inner
+    return found[:20]

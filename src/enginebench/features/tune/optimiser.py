@@ -1,0 +1,82 @@
+"""Optuna proposes settings: a sampler that learns which values go with low costs. Imported where it is asked for."""
+
+from __future__ import annotations
+
+import math
+import warnings
+from collections.abc import Iterator, Sequence
+
+import optuna
+from optuna.distributions import BaseDistribution, CategoricalDistribution
+
+from enginebench.features.tune.proposals import Tried, Walk
+from enginebench.features.tune.space import Arm, Setting
+
+# What a failed candidate is told as: more than any that ran would be dropped for, little enough to compare.
+FAILED = math.log(100.0)
+# Proposals in a row that were tried before, after which the rest is enumerated.
+PATIENCE = 30
+ARM = "arm"
+
+
+class OptunaProposer:
+    """Proposals of Optuna's tree-structured Parzen estimator over all arms and knobs; `Walk` fills what it repeats.
+
+    The study is made anew from what was tried, so that a search that was interrupted goes on as if it had not been.
+    """
+
+    def __init__(self, arms: Sequence[Arm], seed: int) -> None:
+        self._arms, self._seed = arms, seed
+        self._walk = Walk(arms)
+        self.name = f"optuna {optuna.__version__}"
+
+    def propose(self, count: int, tried: Sequence[Tried]) -> list[Setting]:
+        """Settings that are likely to be fast after what is known."""
+        # The nearest neighbours first: an estimator that has seen one setting of each arm draws blindly.
+        near = self._walk.propose(count // 2, tried)
+        seen = {one.setting.name for one in tried} | {setting.name for setting in near}
+        drawn = list(self._draw(count - len(near), tried, seen))
+        rest = [s for s in self._walk.propose(count, tried) if s.name not in seen]
+        return [*near, *drawn, *rest][:count]
+
+    def _draw(self, count: int, tried: Sequence[Tried], seen: set[str]) -> Iterator[Setting]:
+        study = self._make_study(tried)
+        misses = 0
+        while count and misses < PATIENCE:
+            setting = self._ask(study)
+            if setting.name in seen:
+                misses += 1
+                continue
+            seen.add(setting.name)
+            count, misses = count - 1, 0
+            yield setting
+
+    def _make_study(self, tried: Sequence[Tried]) -> optuna.Study:
+        optuna.logging.set_verbosity(optuna.logging.ERROR)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # `group` is experimental: knobs of one engine are drawn together
+            sampler = optuna.samplers.TPESampler(
+                seed=self._seed + len(tried), multivariate=True, group=True, n_startup_trials=len(self._arms)
+            )
+        study = optuna.create_study(sampler=sampler)
+        for one in tried:
+            for index, arm in enumerate(self._arms):
+                if chosen := arm.read(one.setting):
+                    study.add_trial(self._describe(index, chosen, one.cost))
+                    break
+        return study
+
+    def _describe(self, index: int, chosen: dict[str, str], cost: float | None) -> optuna.trial.FrozenTrial:
+        parameters = {ARM: index, **{f"{index}.{name}": value for name, value in chosen.items()}}
+        spaces: dict[str, BaseDistribution] = {ARM: CategoricalDistribution(range(len(self._arms)))}
+        spaces |= {f"{index}.{name}": CategoricalDistribution(v) for name, v in self._arms[index].knobs.items()}
+        value = FAILED if cost is None else math.log(cost)
+        return optuna.trial.create_trial(params=parameters, distributions=spaces, value=value)
+
+    def _ask(self, study: optuna.Study) -> Setting:
+        trial = study.ask()
+        index = trial.suggest_categorical(ARM, range(len(self._arms)))
+        arm: Arm = self._arms[index]
+        chosen = {name: trial.suggest_categorical(f"{index}.{name}", values) for name, values in arm.knobs.items()}
+        study.tell(trial, state=optuna.trial.TrialState.FAIL)  # nobody knows its cost yet
+        return arm.set(chosen)

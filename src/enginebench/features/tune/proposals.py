@@ -1,0 +1,108 @@
+"""Who says what is tried next. The race decides; a bad proposal costs time, and nothing else."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Protocol
+
+from msgspec import Struct
+
+from enginebench.features.tune.space import Arm, Setting
+
+# Knobs that `Walk` changes at once: three changes away from the best is as good as drawn blindly.
+MOST_CHANGES = 2
+
+
+class Tried(Struct, frozen=True, kw_only=True):
+    """What was found out about a setting: its cost over that of the leader; None if it failed or answered wrong."""
+
+    setting: Setting
+    cost: float | None
+
+
+class Proposer(Protocol):
+    """Proposes settings, never one twice."""
+
+    name: str
+
+    def propose(self, count: int, tried: Sequence[Tried]) -> list[Setting]:
+        """At most so many settings that are not among the tried ones; none: nothing is left to propose."""
+        ...
+
+
+class Walk:
+    """Plain enumeration: one knob changed from the best setting of each arm, the fastest arms first; then two.
+
+    It needs nothing installed, and finds whatever is found by changing one or two things at a time.
+    """
+
+    name = "enumeration"
+
+    def __init__(self, arms: Sequence[Arm]) -> None:
+        self._arms = arms
+
+    def propose(self, count: int, tried: Sequence[Tried]) -> list[Setting]:
+        """The untried settings that are nearest to what is known to be fast."""
+        seen = {one.setting.name for one in tried}
+        ranked = sorted(filter(None, (find_best(arm, tried) for arm in self._arms)), key=lambda best: best.cost)
+        found: dict[str, Setting] = {}
+        for changes in range(1, MOST_CHANGES + 1):
+            lines = [best.list_near(changes) for best in ranked]
+            for setting in _take_turns(lines[:1] + lines):  # the fastest goes twice in each turn
+                if setting.name not in seen and setting.name not in found:
+                    found[setting.name] = setting
+                if len(found) == count:
+                    return list(found.values())
+        return list(found.values())
+
+
+class Best(Struct, frozen=True, kw_only=True):
+    """The fastest setting of an arm that is known."""
+
+    arm: Arm
+    chosen: dict[str, str]
+    cost: float
+
+    def list_near(self, changes: int) -> Iterator[Setting]:
+        """The settings of the arm that differ from this one in so many knobs."""
+        return (self.arm.set(chosen) for chosen in list_choices(self.arm, changes, self.chosen))
+
+
+def find_best(arm: Arm, tried: Sequence[Tried]) -> Best | None:
+    """The fastest of the tried settings of an arm; None if there is none that ran."""
+    ran = [(one.cost, chosen) for one in tried if one.cost is not None and (chosen := arm.read(one.setting))]
+    if not ran:
+        return None
+    cost, chosen = min(ran, key=lambda pair: pair[0])
+    return Best(arm=arm, chosen=chosen, cost=cost)
+
+
+def list_choices(arm: Arm, changes: int, start: Mapping[str, str]) -> Iterator[dict[str, str]]:
+    """The choices that differ from `start` in so many knobs."""
+    for names in itertools.combinations(arm.knobs, changes):
+        others = ([v for v in arm.knobs[name] if v != start[name]] for name in names)
+        for values in itertools.product(*others):
+            yield {**start, **dict(zip(names, values, strict=True))}
+
+
+def _take_turns(lines: Sequence[Iterator[Setting]]) -> Iterator[Setting]:
+    waiting = list(lines)
+    while waiting:
+        for line in list(waiting):
+            setting = next(line, None)
+            if setting is None:
+                waiting = [other for other in waiting if other is not line]
+            else:
+                yield setting
+
+
+def make_proposer(arms: Sequence[Arm], seed: int) -> Proposer:
+    """Optuna's, where it is installed; else plain enumeration."""
+    from importlib.util import find_spec
+
+    if find_spec("optuna") is None:
+        return Walk(arms)
+    from enginebench.features.tune.optimiser import OptunaProposer
+
+    return OptunaProposer(arms, seed)

@@ -1,0 +1,243 @@
+"""A race of settings: rounds of fresh processes, in which who cannot win any more is dropped. No clock, no engine.
+
+A cost is what one process found, lower if better: a median time, a time for each sample, the inverse of a capacity. In
+each round every candidate that is left gets one process. So candidates are compared round by round with the leader, and
+what slows the machine for a while slows both.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+
+from msgspec import Struct
+
+from enginebench.stats.compare import Comparison, conclude
+from enginebench.stats.intervals import Spread, estimate_geometric, measure_spread
+from enginebench.core.limits import MARGIN
+from enginebench.core.records import Estimate
+
+# Rounds after which it is asked who can still win. The first is the least that has an interval; looking less and less
+# often keeps the errors of many looks few, and each look has about half of the candidates of the one before.
+# Source of the idea: K. Jamieson, A. Talwalkar, "Non-stochastic best arm identification and hyperparameter
+# optimization", AISTATS (2016), which halves by rank; here the interval decides.
+LOOKS = (2, 3, 4, 6, 8, 10)
+LEVEL = 0.95
+# A final that can still show that the default is beaten goes on to at most so many times its first length.
+MOST_TIMES = 4
+
+
+class Drop(Struct, frozen=True, kw_only=True):
+    """Who was dropped, after which round, and why. `ratio` is its speed over that of the leader; None: it failed."""
+
+    candidate: str
+    round: int
+    reason: str
+    leader: str | None = None
+    ratio: Estimate | None = None
+
+
+def pool_spreads(spreads: Sequence[Spread]) -> list[Spread]:
+    """The same means, each with the error that follows from the variance of all: few values each tell little."""
+    known = [s for s in spreads if s.error is not None]
+    freedom = math.fsum(s.freedom for s in known)
+    if not known:
+        return list(spreads)
+    variance = math.fsum((s.error or 0.0) ** 2 * s.n * s.freedom for s in known) / freedom
+    errors = [None if s.error is None else math.sqrt(variance / s.n) for s in spreads]
+    return [Spread(mean=s.mean, error=e, freedom=freedom, n=s.n) for s, e in zip(spreads, errors, strict=True)]
+
+
+class Race:
+    """A race in progress.
+
+    Whoever is dropped is, with 95 % confidence, not faster than the leader by more than the margin. So equals drop out
+    as soon as it is known that none of them is worth more, and the race is over when one is left.
+    """
+
+    def __init__(
+        self, candidates: Sequence[str], *, margin: float = MARGIN, first: int = 0, looks: Sequence[int] = LOOKS
+    ) -> None:
+        """A race before its first round.
+
+        Args:
+            candidates: different names; an earlier one is preferred where costs are equal.
+            margin: relative difference that matters.
+            first: number of the first round, where races follow each other.
+            looks: numbers of rounds after which candidates are dropped; the last one ends the race.
+        """
+        self._logs: dict[str, list[float]] = {name: [] for name in candidates}
+        self._margin, self._first, self._looks = margin, first, tuple(looks)
+        self.alive = list(candidates)
+        self.drops: list[Drop] = []
+        self.rounds = 0
+
+    @property
+    def next_round(self) -> int:
+        """The number of the round that comes next."""
+        return self._first + self.rounds
+
+    @property
+    def over(self) -> bool:
+        """Whether nothing more is to be measured."""
+        return len(self.alive) <= 1 or self.rounds >= self._looks[-1]
+
+    @property
+    def leader(self) -> str | None:
+        """The candidate with the lowest mean; None if all failed."""
+        return min(self.alive, key=self._mean, default=None)
+
+    def list_turns(self) -> list[str]:
+        """Who is measured in the next round, in this order: each round the other way round, so that a machine that
+        becomes slower and slower favours nobody."""
+        return self.alive[::-1] if self.rounds % 2 else list(self.alive)
+
+    def fail(self, candidate: str, reason: str) -> None:
+        """Drops a candidate that gave no cost."""
+        self.alive.remove(candidate)
+        self.drops.append(Drop(candidate=candidate, round=self.next_round, reason=reason))
+
+    def add_round(self, costs: Mapping[str, float]) -> None:
+        """Takes the costs of everyone who is left, and drops who cannot win any more if it is time to look."""
+        for name in self.alive:
+            self._logs[name].append(math.log(costs[name]))
+        self.rounds += 1
+        if self.rounds in self._looks:
+            self._look()
+
+    def compare(self, candidate: str) -> Spread:
+        """The log of a candidate's speed over the leader's, round by round: below 0, it is slower."""
+        leader = self._logs[self.leader or candidate]
+        own = self._logs[candidate]
+        return measure_spread([theirs - mine for theirs, mine in zip(leader, own, strict=False)])
+
+    def measure_leads(self) -> dict[str, float]:
+        """Each candidate's cost over the leader's, by the rounds that it took part in; none for those that failed."""
+        failed = {drop.candidate for drop in self.drops if drop.ratio is None}
+        ran = [name for name, logs in self._logs.items() if logs and name not in failed]
+        return {name: math.exp(-self.compare(name).mean) for name in ran if self.leader is not None}
+
+    def _mean(self, name: str) -> float:
+        logs = self._logs[name]
+        return math.fsum(logs) / len(logs) if logs else 0.0
+
+    def _look(self) -> None:
+        leader = self.leader
+        others = [name for name in self.alive if name != leader]
+        for name, spread in zip(others, pool_spreads([self.compare(name) for name in others]), strict=True):
+            bounds = spread.interval(LEVEL)
+            if bounds is not None and bounds[1] < math.log1p(self._margin):
+                self.alive.remove(name)
+                self.drops.append(self._describe(name, str(leader), spread, bounds))
+
+    def _describe(self, name: str, leader: str, spread: Spread, bounds: tuple[float, float]) -> Drop:
+        method = f"{spread.n} rounds, Student t with pooled variance over ln(leader / candidate)"
+        if bounds[1] < 0:
+            reason = "slower than the leader"
+        else:
+            reason = f"not faster than the leader by more than {self._margin:.1%}"
+        low, high = (math.exp(bound) for bound in bounds)
+        reason += f": {math.exp(spread.mean):.3f}x as fast, {low:.3f} to {high:.3f}"
+        ratio = estimate_geometric(spread, LEVEL, 1.0, method)
+        return Drop(candidate=name, round=self.next_round - 1, reason=reason, leader=leader, ratio=ratio)
+
+
+class Final:
+    """The winner of a race against the defaults, measured anew: what won a race had luck, too.
+
+    It ends after `length` rounds, unless the best default may still be beaten: then it goes on to as many as should
+    show it, at most four times the length.
+    """
+
+    def __init__(
+        self,
+        challenger: str,
+        defaults: Sequence[str],
+        *,
+        length: int,
+        margin: float = MARGIN,
+        trust: Callable[[str, str, Comparison], Comparison] = lambda base, candidate, found: found,
+    ) -> None:
+        """A final before its first round.
+
+        Args:
+            challenger: the winner of the race.
+            defaults: what it has to beat; it may be one of them.
+            length: rounds at least.
+            margin: relative difference that matters.
+            trust: what a comparison of two is worth, by what others did meanwhile; without a ratio, nobody is beaten.
+        """
+        self._trust = trust
+        self.challenger, self.defaults = challenger, tuple(defaults)
+        self._logs: dict[str, list[float]] = {name: [] for name in dict.fromkeys((challenger, *defaults))}
+        self._margin, self._length = margin, length
+        self._most = MOST_TIMES * length
+        self.failed: dict[str, str] = {}
+        self.rounds = 0
+
+    @property
+    def alive(self) -> list[str]:
+        """Who is measured in the next round, in this order."""
+        names = [name for name in self._logs if name not in self.failed]
+        return names[::-1] if self.rounds % 2 else names
+
+    @property
+    def over(self) -> bool:
+        """Whether nothing more is to be measured."""
+        if not self.alive:
+            return True
+        return self.rounds >= min(self._most, max(self._length, self._count_needed()))
+
+    def fail(self, name: str, reason: str) -> None:
+        """Takes out a row that gave no cost."""
+        self.failed[name] = reason
+
+    def add_round(self, costs: Mapping[str, float]) -> None:
+        """Takes the costs of everyone who is left."""
+        for name in self.alive:
+            self._logs[name].append(math.log(costs[name]))
+        self.rounds += 1
+
+    @property
+    def best_default(self) -> str | None:
+        """The default with the lowest mean; None if none was measured."""
+        left = [name for name in self.defaults if name not in self.failed and self._logs[name]]
+        return min(left, key=lambda name: math.fsum(self._logs[name]) / len(self._logs[name]), default=None)
+
+    @property
+    def beaten(self) -> bool:
+        """Whether the challenger was shown to be faster than the best default, by more than the margin."""
+        found = self.compare(self.best_default) if self.best_default else None
+        return found is not None and found.verdict == "faster" and self.challenger not in self.failed
+
+    @property
+    def winner(self) -> str | None:
+        """The challenger if it beat the best default; else that default: without proof nothing should be changed.
+
+        Where no default was measured, the challenger, if it was itself.
+        """
+        left = self.challenger not in self.failed and self._logs[self.challenger]
+        if self.beaten or (self.best_default is None and left):
+            return self.challenger
+        return self.best_default
+
+    def compare(self, default: str) -> Comparison | None:
+        """The challenger against a default; None for itself, and where one of them was not measured."""
+        pairs = list(zip(self._logs[default], self._logs[self.challenger], strict=False))
+        if default == self.challenger or not pairs:
+            return None
+        spread = measure_spread([theirs - ours for theirs, ours in pairs])
+        method = f"{spread.n} rounds of fresh processes, Student t over ln(default / winner)"
+        return self._trust(default, self.challenger, conclude(spread, method, self._margin, LEVEL, "host", ()))
+
+    def estimate(self, name: str, unit: float = 1.0) -> Estimate | None:
+        """The geometric mean of a row's costs, times `unit`; None if it was not measured."""
+        logs = self._logs[name]
+        return estimate_geometric(measure_spread(logs), LEVEL, unit, f"{len(logs)} processes") if logs else None
+
+    def _count_needed(self) -> int:
+        """Rounds that should show that the best default is beaten; 0 if it need not or cannot be shown."""
+        found = self.compare(self.best_default) if self.best_default else None
+        if found is None or found.verdict != "not_shown" or found.ratio is None or self.rounds < self._length:
+            return 0
+        return (found.repetitions_needed or 0) if found.ratio.value > 1 + self._margin else 0

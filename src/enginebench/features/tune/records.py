@@ -1,0 +1,99 @@
+"""What a search was asked, and how far it is: `search.json` in its folder, from which it goes on."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from enginebench.core.errors import ParseError, UsageError
+from enginebench.core.store import encode, read_record, write_atomic
+from enginebench.runs.folder import RunRequest, check_inside, hide_paths
+from enginebench.features.tune.space import Goal, Setting
+
+SEARCH_SCHEMA = "enginebench.search/1"
+SEARCH_FILE = "search.json"
+# The share of the budget that one process of a candidate may take, and the seconds that it has in any case.
+MOST_FOR_ONE, LEAST_CHILD_S = 0.15, 120.0
+
+
+class SearchRequest(Struct, frozen=True, kw_only=True):
+    """What was asked for."""
+
+    run: RunRequest  # model, engines, precisions, data, limits; how the final is measured
+    goal: Goal = "latency"
+    budget_s: float = 1200.0
+    limits: dict[str, float] | None = None  # of drift; None: those of each precision
+    threads: int | None = None  # asked for; None: the search chooses
+    p99_limit_ms: float | None = None  # of the goal `capacity`
+    candidates: int = 12  # that are proposed at a time
+
+    @property
+    def child_s(self) -> float:
+        """Seconds that one process of a candidate may take: a hanging one is not to cost the whole search."""
+        return min(self.run.timeout_s, max(LEAST_CHILD_S, MOST_FOR_ONE * self.budget_s))
+
+
+class Generation(Struct, frozen=True, kw_only=True):
+    """Settings that race together, the number of their first round, who proposed them, and how many were checked."""
+
+    settings: tuple[Setting, ...]
+    first_round: int
+    proposer: str = ""
+    checked: int = 0
+
+
+class SearchRecord(Struct, frozen=True, kw_only=True):
+    """A search as it stands. What was measured lies in the rows; who is dropped follows from that."""
+
+    schema: str = SEARCH_SCHEMA
+    request: SearchRequest
+    generations: tuple[Generation, ...] = ()
+    finalists: tuple[Setting, ...] = ()  # the challenger first; none: the final has not begun
+    spent_s: float = 0.0
+    lap_s: tuple[float, ...] = ()  # seconds of each lap
+    finished: bool = False
+
+
+class Budget:
+    """The seconds of a search, over all its sittings."""
+
+    def __init__(self, total_s: float, spent_s: float = 0.0, *, clock: Callable[[], float] = time.monotonic) -> None:
+        self._total_s, self._before_s, self._clock = total_s, spent_s, clock
+        self._start_s = clock()
+
+    @property
+    def spent_s(self) -> float:
+        """Seconds so far, those of earlier sittings with them."""
+        return self._before_s + self._clock() - self._start_s
+
+    @property
+    def left_s(self) -> float:
+        """Seconds that are left; negative where it took longer."""
+        return self._total_s - self.spent_s
+
+
+def write_search(root: Path, record: SearchRecord) -> None:
+    """Writes `search.json`."""
+    request = replace(record.request, run=hide_paths(record.request.run))
+    write_atomic(root / SEARCH_FILE, encode(replace(record, request=request), indent=2))
+
+
+def read_search(root: Path) -> SearchRecord:
+    """The search that a folder holds.
+
+    Raises:
+        UsageError: it holds none.
+        ParseError: it is damaged, or a newer version wrote it.
+    """
+    path = root / SEARCH_FILE
+    check_inside(root, path)
+    if not path.exists():
+        raise UsageError(f"{root} holds no search to continue: there is no {SEARCH_FILE}. Leave --resume out to begin")
+    record = read_record(path, SearchRecord)
+    if record.schema != SEARCH_SCHEMA:
+        raise ParseError(path, "$.schema", repr(record.schema), repr(SEARCH_SCHEMA), "Upgrade enginebench")
+    return record

@@ -1,0 +1,267 @@
+"""The search, as a story: propose, check, race; again while there is time; then the winner against the defaults, anew.
+
+Everything that is decided follows from what is stored: who is dropped from the rows' samples, what comes next from the
+list of generations. So a search that was interrupted is gone through again without measuring anything twice.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Sequence
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from enginebench.stats.compare import Comparison
+from enginebench.features.tune.race import LOOKS, Drop, Final, Race
+from enginebench.core.errors import MeasurementError
+from enginebench.core.text import count_of
+from enginebench.runs.progress import Reporter
+from enginebench.features.tune.proposals import Proposer, Tried
+from enginebench.features.tune.records import Budget, Generation, SearchRecord
+from enginebench.features.tune.space import Arm, Setting
+from enginebench.features.tune.track import RACE_TIME_S, Lap, Track
+
+# Candidates are built and checked so many at a time, so that the budget is looked at in between.
+CHECKED_AT_ONCE = 4
+# What is kept back for the final is at most this share of the budget, however long its processes may take.
+MOST_FOR_FINAL = 0.5
+# Seconds that a process is thought to take before the first one was seen.
+GUESS_S = 3.0
+
+
+class Lost(Struct, frozen=True, kw_only=True):
+    """A setting that is out, and how: in which generation, and what the race said."""
+
+    setting: Setting
+    generation: int
+    drop: Drop
+
+
+class Search:
+    """A search in progress: `tried`, `lost`, `leader` and `final` are what it has found so far."""
+
+    def __init__(
+        self,
+        record: SearchRecord,
+        arms: Sequence[Arm],
+        track: Track,
+        proposers: Iterable[Proposer],
+        budget: Budget,
+        reporter: Reporter,
+        *,
+        store: Callable[[SearchRecord], None] = lambda record: None,
+    ) -> None:
+        """A search before it begins or goes on.
+
+        Args:
+            record: of the search; with generations if it was interrupted.
+            arms: the engines and precisions, whose default settings race first.
+            proposers: asked in turns, generation by generation, for what comes next.
+            budget: of seconds.
+        """
+        self.record, self._arms, self.track = record, arms, track
+        self._proposers = list(proposers)
+        self._budget, self._reporter, self._store = budget, reporter, store
+        self.leader: Setting | None = None
+        self.lost: list[Lost] = []
+        self.final: Final | None = None
+        self.final_rows: tuple[str, ...] = ()
+        self.processes = 0
+        self._tried: dict[str, Tried] = {}
+        self._admitted: set[str] = set()
+        self._next_round = 0
+
+    @property
+    def tried(self) -> list[Tried]:
+        """Every setting that was built and checked, with its cost over that of the leader."""
+        return list(self._tried.values())
+
+    @property
+    def defaults(self) -> list[Setting]:
+        """The default setting of every engine in every precision."""
+        return list({arm.default.name: arm.default for arm in self._arms}.values())
+
+    def run(self) -> None:
+        """Goes through what is stored, then on, until the budget is spent or nothing is left to propose.
+
+        Raises:
+            MeasurementError: no candidate could race, or nothing was measured within the budget.
+        """
+        for index in range(len(self.record.generations)):
+            self._pass_turns(self.record.generations[index].proposer)
+            self._go_through(index)
+        while not self.record.finalists and self._has_time():
+            generation = self._propose()
+            if not generation.settings:
+                break
+            self._keep(replace(self.record, generations=(*self.record.generations, generation)))
+            self._go_through(len(self.record.generations) - 1)
+        self._finish()
+
+    def _propose(self) -> Generation:
+        """The defaults first; then what the proposers say, each in its turn. One that has nothing left goes."""
+        if not self.record.generations:
+            return Generation(settings=tuple(self.defaults), first_round=0)
+        while self._proposers:
+            proposer = self._proposers.pop(0)
+            if found := proposer.propose(self.record.request.candidates, self.tried):
+                self._proposers.append(proposer)
+                self._reporter.say(f"{len(found)} more settings, proposed by {proposer.name}")
+                return Generation(settings=tuple(found), first_round=self._next_round, proposer=proposer.name)
+        self._reporter.say("nothing is left to propose")
+        return Generation(settings=(), first_round=self._next_round)
+
+    def _pass_turns(self, name: str) -> None:
+        """Has the proposers stand as after a stored generation: this one has had its turn, who came before has left."""
+        names = [proposer.name for proposer in self._proposers]
+        if name in names:
+            turn = names.index(name)
+            self._proposers = [*self._proposers[turn + 1 :], self._proposers[turn]]
+
+    def _keep(self, record: SearchRecord) -> None:
+        self.record = replace(record, spent_s=self._budget.spent_s)
+        self._store(self.record)
+
+    def _has_time(self, laps: int = 0) -> bool:
+        """Whether the race may go on: there is more time than so many laps and the final need."""
+        measure = self.record.request.run.measure
+        known = self.record.lap_s
+        lap_s = sum(known) / len(known) if known else GUESS_S
+        rows = 1 + len({arm.engine for arm in self._arms})
+        final_s = rows * measure.processes * (lap_s + max(0.0, measure.time_limit_s - RACE_TIME_S))
+        return self._budget.left_s > min(final_s, MOST_FOR_FINAL * self.record.request.budget_s) + laps * lap_s
+
+    def _go_through(self, index: int) -> None:
+        """Checks and races one generation; the leader of the one before takes part."""
+        admitted = self._check(index)
+        names = dict.fromkeys([self.leader, *admitted] if self.leader else admitted)
+        settings = {setting.name: setting for setting in names}
+        race = Race(list(settings), first=self.record.generations[index].first_round)
+        try:
+            while not race.over and (laps := self._run_round(settings, race.list_turns(), race.next_round)) is not None:
+                for name, lap in laps.items():
+                    if lap.cost is None:
+                        race.fail(name, lap.reason)
+                if race.alive:
+                    race.add_round({name: laps[name].cost or 0.0 for name in race.alive})
+        finally:
+            self._settle(index, race, settings)
+
+    def _check(self, index: int) -> list[Setting]:
+        """The settings of a generation that may race. Those that could not race in time are taken off it."""
+        generation, admitted = self.record.generations[index], list[Setting]()
+        for start in range(0, len(generation.settings), CHECKED_AT_ONCE):
+            new = start >= generation.checked
+            if new and admitted and not self._has_time(LOOKS[0] * (len(admitted) + CHECKED_AT_ONCE)):
+                self._change(index, replace(generation, settings=generation.settings[:start], checked=start))
+                self._reporter.say(f"no time left to try {len(generation.settings) - start} more settings")
+                break
+            chunk = generation.settings[start : start + CHECKED_AT_ONCE]
+            refusals = self.track.check(chunk)
+            admitted += [setting for setting in chunk if refusals[setting.name] is None]
+            self._admitted |= {setting.name for setting in admitted}
+            for setting in chunk:
+                if (reason := refusals[setting.name]) is not None:
+                    self._lose(setting, index, Drop(candidate=setting.name, round=-1, reason=reason))
+            if new:
+                self._change(index, replace(generation, checked=start + len(chunk)))
+        return admitted
+
+    def _change(self, index: int, generation: Generation) -> None:
+        before, after = self.record.generations[:index], self.record.generations[index + 1 :]
+        self._keep(replace(self.record, generations=(*before, generation, *after)))
+
+    def _lose(self, setting: Setting, generation: int, drop: Drop) -> None:
+        self.lost.append(Lost(setting=setting, generation=generation, drop=drop))
+        self._tried.setdefault(setting.name, Tried(setting=setting, cost=None))
+        where = "before it raced" if drop.round < 0 else f"in round {drop.round + 1}"
+        self._reporter.say(f"{setting.name} dropped {where}: {drop.reason}")
+
+    def _run_round(
+        self, settings: dict[str, Setting], names: Sequence[str], number: int, *, final: bool = False
+    ) -> dict[str, Lap] | None:
+        """A lap of each; None if the time ran out before all had run."""
+        laps: dict[str, Lap] = {}
+        for name in names:
+            go_on = self._budget.left_s > 0 if final else self._has_time()
+            if not go_on and not self.track.holds(settings[name], number, final=final):
+                return None
+            known, before_s = self.track.holds(settings[name], number, final=final), self._budget.spent_s
+            laps[name] = self.track.run(settings[name], number, final=final)
+            if not known:
+                self._keep(replace(self.record, lap_s=(*self.record.lap_s, self._budget.spent_s - before_s)))
+            self.processes += 1
+        return laps
+
+    def _settle(self, index: int, race: Race, settings: dict[str, Setting]) -> None:
+        """Takes over what a race has shown, even one that did not end."""
+        self._next_round = max(self._next_round, race.next_round)
+        leads = race.measure_leads() or dict.fromkeys(race.alive[:1], 1.0)
+        for drop in race.drops:
+            self._lose(settings[drop.candidate], index, drop)
+        if race.leader is None:
+            return
+        scale = leads[self.leader.name] if self.leader is not None and self.leader.name in leads else 1.0
+        self._tried = {
+            name: one if one.cost is None else replace(one, cost=one.cost * scale) for name, one in self._tried.items()
+        }
+        self._tried |= {name: Tried(setting=settings[name], cost=cost) for name, cost in leads.items()}
+        self.leader = settings[race.leader]
+        told = f"{count_of(race.rounds, 'rounds')} of {count_of(len(settings), 'candidates')}"
+        self._reporter.say(f"leader: {race.leader}, after {told}")
+
+    def _finish(self) -> None:
+        """The final: the leader against the default of each engine, in fresh processes."""
+        if self.leader is None:
+            reasons = dict.fromkeys(f"{lost.setting.name}: {lost.drop.reason}" for lost in self.lost)
+            if not reasons:
+                budget = f"the budget of {self.record.request.budget_s:g} s is too short"
+                raise MeasurementError(
+                    f"nothing was measured: {budget}, and was spent before a setting was built; give minutes with "
+                    "--time-budget, such as 5m"
+                )
+            raise MeasurementError(f"no setting can race. {'; '.join(reasons)}")
+        finalists = self.record.finalists or (self.leader, *self._list_defaults())
+        self._keep(replace(self.record, finalists=finalists))
+        settings = {setting.name: setting for setting in dict.fromkeys(finalists)}
+        length = self.record.request.run.measure.processes
+
+        def trust(base: str, candidate: str, found: Comparison) -> Comparison:
+            return self.track.trust(settings[base], settings[candidate], found)
+
+        self.final = final = Final(finalists[0].name, [s.name for s in finalists[1:]], length=length, trust=trust)
+        while not final.over and (laps := self._run_round(settings, final.alive, final.rounds, final=True)) is not None:
+            for name, lap in laps.items():
+                if lap.cost is None:
+                    final.fail(name, lap.reason)
+            final.add_round({name: laps[name].cost or 0.0 for name in final.alive})
+        if final.winner is None:
+            reasons = dict.fromkeys(final.failed.values()) or {self._explain_spent(): None}
+            raise MeasurementError(f"nothing was measured: {'; '.join(reasons)}")
+        self.final_rows = self.track.close(list(settings.values()))
+        self._keep(replace(self.record, finished=final.over))
+
+    def _explain_spent(self) -> str:
+        """On what the budget was spent, where no round of the final was."""
+        budget = f"the budget of {self.record.request.budget_s:g} s was spent on"
+        laps = self.record.lap_s
+        if not laps:
+            return f"{budget} building and checking; give more with --time-budget"
+        return (
+            f"{budget} {len(laps)} measurements, the longest of {max(laps):.0f} s; give more with --time-budget, "
+            "or name fewer engines and precisions"
+        )
+
+    def _list_defaults(self) -> list[Setting]:
+        """The default setting of every engine, in the precision in which it was fastest, as far as that is known."""
+        found: dict[str, list[Setting]] = {}
+        for arm in self._arms:
+            if arm.default.name in self._admitted and self._find_cost(arm.default) is not None:
+                found.setdefault(arm.engine, []).append(arm.default)
+        return [min(settings, key=lambda setting: self._find_cost(setting) or 0.0) for settings in found.values()]
+
+    def _find_cost(self, setting: Setting) -> float | None:
+        """The cost over the leader's: infinite if it did not race yet, None if it failed."""
+        one = self._tried.get(setting.name)
+        return math.inf if one is None else one.cost

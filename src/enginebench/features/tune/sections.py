@@ -1,0 +1,169 @@
+"""What `tune` found, as sections: the answer, the final, its warnings, which candidates were dropped, when and why."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+
+from enginebench.core.text import count_of
+from enginebench.report.charts import Spec
+from enginebench.report.numbers import format_range, format_ratio
+from enginebench.report.run.remarks import word_notes
+from enginebench.report.run.sections import name_machine
+from enginebench.report.table import Chart, Column, Section, list_texts, make_notes, make_table
+from enginebench.features.tune.document import Candidate, Finalist, TuneDocument
+from enginebench.features.tune.picture import DESCRIPTION, NAME, TITLE
+
+FOOTER = (
+    "In each round every candidate that is left runs in one fresh process. A candidate is dropped once it is, at 95 %, "
+    "not faster than the leader by more than the margin. The winner is measured anew, to avoid selection bias."
+)
+# Dropped candidates that are shown on a terminal; the page has all.
+SHOWN = 8
+
+
+def list_tune(document: TuneDocument) -> list[Section]:
+    """What a terminal shows."""
+    more = len(document.dropped) > SHOWN
+    return [
+        *_list_answer(document),
+        *_list_dropped(document, SHOWN),
+        *([Section(parts=tuple(make_notes(["tune.html has all of them"])))] if more else []),
+    ]
+
+
+def list_tune_page(document: TuneDocument, picture: Spec | None = None) -> list[Section]:
+    """What a page shows.
+
+    Args:
+        document: of the search.
+        picture: of its frontier, if it can be drawn.
+    """
+    speed = Column("speed over the leader's", lambda one: "-" if one.speed is None else f"{one.speed:.3f}x",
+                   lambda one: one.speed, align="right")  # fmt: skip
+    quality = Column(document.quality_of, lambda one: "-" if one.quality is None else f"{one.quality:.4f}",
+                     lambda one: one.quality, align="right")  # fmt: skip
+    setting = Column("setting", lambda one: one.candidate)
+    count = Column("trials", lambda one: str(one.processes), lambda one: one.processes, align="right")
+    role = Column("", _describe_role)
+    every = make_table((setting, speed, count, quality, role), document.candidates, file="candidates")
+    front = make_table((setting, speed, quality), document.frontier, file="frontier")
+    text = "No other setting is both faster and as good; speeds are those of the race."
+    chart = [Chart(name=NAME, title=TITLE, description=DESCRIPTION, spec=picture)] if picture else []
+    frontier = Section(title=TITLE, name="frontier", parts=(*make_notes([text]), *chart, front))
+    return [
+        *_list_answer(document),
+        *_list_dropped(document, len(document.dropped)),
+        Section(title="All settings", name="settings", parts=(every,)),
+        *([frontier] if len(document.frontier) > 1 else []),
+    ]
+
+
+def _list_answer(document: TuneDocument) -> list[Section]:
+    facts = [f"goal: {document.goal}", name_machine(document.machine), document.started_utc]
+    warnings = make_notes([*list_warnings(document)], "list")
+    answer = make_notes([*state_answer(document)])
+    columns = (
+        Column("final", lambda row: row.candidate),
+        Column("", lambda row: _name_role(document, row)),
+        Column(document.unit, _describe_cost),
+        Column("challenger is", lambda row: _describe_verdict(row) if row.ratio else "-"),
+    )
+    final = make_table(columns, document.final, file="final")
+    return [
+        Section(title=f"{document.model} tuned · {' · '.join(filter(None, facts))}", parts=tuple(answer)),
+        *([Section(title="Final", name="final", parts=(final,))] if document.final else []),
+        *([Section(title="Warnings", name="warnings", parts=tuple(warnings))] if warnings else []),
+    ]
+
+
+def _list_dropped(document: TuneDocument, count: int) -> list[Section]:
+    lines = [
+        (one.candidate, describe_round(one.round), one.reason, one.leader or "-", str(one.generation))
+        for one in reversed(document.dropped[-count:])
+    ]
+    titles = ("setting", "when", "why", "leader then")
+    columns = list_texts(titles, ("generation",), spare=("generation", "leader then"))
+    table = make_table(columns, lines, file="dropped")
+    title = f"Dropped ({len(document.dropped)}), the last first"
+    return [Section(title=title, name="dropped", parts=(table,))] if lines else []
+
+
+def _describe_role(candidate: Candidate) -> str:
+    return ", ".join(filter(None, ["default" * candidate.default, "~" * (candidate.validity != "valid")]))
+
+
+def _name_role(document: TuneDocument, row: Finalist) -> str:
+    challenger = document.challenger is not None and row.candidate == document.challenger.candidate
+    return ", ".join(name for name, is_it in (("challenger", challenger), ("default", row.default)) if is_it)
+
+
+def _describe_cost(row: Finalist) -> str:
+    cost = format_range(row.cost) if row.cost else row.reason or "-"
+    return f"~ {cost}" if row.validity != "valid" else cost
+
+
+def _describe_verdict(row: Finalist) -> str:
+    """`0.98 - 1.04x, not shown: 3 of the 6 repetitions that a verdict needs`."""
+    verdict = (row.verdict or "").replace("_", " ")
+    why = f": {row.reason}" if row.verdict == "not_shown" and row.reason else ""
+    return f"{format_ratio(row.ratio)}, {verdict}{why}" if row.ratio else verdict
+
+
+def state_answer(document: TuneDocument) -> Iterator[str]:
+    """The answer, and what it cost."""
+    winner, default = document.winner, document.default
+    if winner is None:
+        yield "No setting was measured."
+    elif default is None:
+        is_default = any(one.default and one.candidate == winner.candidate for one in document.candidates)
+        missing = "No final has measured it anew" if is_default else "It has not been measured against the defaults"
+        yield f"So far {winner.candidate}{', a default,' if is_default else ''} leads the race. {missing}."
+    elif document.beaten and document.ratio is not None:
+        ratio = format_range(document.ratio, "x")
+        yield f"{winner.candidate} is {ratio} as fast as the best default, {default.candidate}."
+    else:
+        yield f"The default was not beaten: take {default.candidate}."
+        yield from _explain(document)
+    yield from document.notes
+    counts = Counter("before the race" if one.round == 0 else "in the race" for one in document.dropped)
+    told = ", ".join(f"{count} dropped {when}" for when, count in counts.items())
+    yield (
+        f"{count_of(len(document.candidates), 'settings')} in {document.generations} generations"
+        f"{f', {told}' if told else ''}; {count_of(document.processes, 'measurements')} in {document.spent_s:.0f} s"
+        f"{'' if document.finished else ' (not finished)'}."
+    )
+
+
+def _explain(document: TuneDocument) -> Iterator[str]:
+    challenger, ratio = document.challenger, document.ratio
+    if challenger is None or ratio is None or document.verdict is None:
+        return
+    yield (
+        f"The winner of the race, {challenger.candidate}, was {format_range(ratio, 'x')} as fast when it was measured "
+        f"anew: {document.verdict.replace('_', ' ')}{_explain_open(document)}."
+    )
+
+
+def _explain_open(document: TuneDocument) -> str:
+    """Why there is no verdict on the challenger against the best default, in brackets; "" if there is one."""
+    default = document.default.candidate if document.default else None
+    why = next((row.reason for row in document.final if row.candidate == default), None)
+    return f" ({why})" if why and document.verdict == "not_shown" else ""
+
+
+def list_warnings(document: TuneDocument) -> Iterator[str]:
+    """Every warning about a row of the final, then those about the machine."""
+    for row in document.final:
+        yield from (f"{row.candidate}: {text}" for text in word_notes(row.caveats).values())
+    if shaky := [one.candidate for one in document.candidates if one.validity != "valid"]:
+        yield (
+            f"The race was disturbed for {count_of(len(shaky), 'settings')}, which may have been dropped for that: "
+            f"{', '.join(shaky[:SHOWN])}{', ...' if len(shaky) > SHOWN else ''}."
+        )
+    yield from word_notes(document.caveats).values()
+
+
+def describe_round(number: int) -> str:
+    """When somebody was dropped."""
+    return "before it raced" if number == 0 else f"round {number}"

@@ -1,0 +1,373 @@
+"""One sitting of a search: begun or taken up, run within its budget, written down as documents and as a run."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+
+from msgspec.structs import replace
+
+from enginebench.stats.compare import Comparison
+from enginebench.stats.metrics.scores import find_score
+from enginebench.stats.ranking import QUALITY_DIGITS
+from enginebench.stats.validity import find_worst
+from enginebench.engines.registry import find_installed
+from enginebench.core.errors import BackendUnavailable, MissingDependency
+from enginebench.core.names import format_options, format_precision
+from enginebench.core.records import Machine, Result
+from enginebench.core.store import encode, write_atomic
+from enginebench.measure.machine import describe_machine
+from enginebench.measure.pin import count_stream_threads, default_threads
+from enginebench.report.bundle import load_bundle
+from enginebench.report.charts import render_png
+from enginebench.report.page import format_page
+from enginebench.features.tune.document import Candidate, Dropped, Finalist, FrontierPoint, TuneDocument, TuneRef
+from enginebench.features.tune.picture import draw_frontier
+from enginebench.features.tune.sections import FOOTER, list_tune_page
+from enginebench.runs.campaign import Campaign
+from enginebench.runs.folder import TUNE_FILE, RunFolder, RunRecord, allow_request, check_request, read_results
+from enginebench.runs.lock import lock_devices
+from enginebench.runs.main_job import take_up
+from enginebench.runs.plan import list_devices
+from enginebench.runs.progress import Reporter
+from enginebench.runs.reporting import describe_stored, write_reports
+from enginebench.features.tune.mixed import MixedProposer
+from enginebench.features.tune.proposals import Proposer, make_proposer
+from enginebench.features.tune.records import (
+    Budget,
+    SearchRecord,
+    SearchRequest,
+    read_search,
+    write_search,
+)
+from enginebench.features.tune.rows import Rows
+from enginebench.features.tune.search import Lost, Search
+from enginebench.features.tune.space import Arm, Goal, Setting, list_arms, list_stream_counts, list_thread_counts
+from enginebench.features.tune.track import TimedTrack
+from enginebench.features.tune.under_load import LoadTrack
+from enginebench.runs.targets.sources import Sources, choose_judged, gather_sources, judge_sources
+
+# What a cost is shown as, and how many of these a nanosecond is.
+UNITS: dict[Goal, str] = {"latency": "ms a sample", "throughput": "ms a sample", "capacity": "ms a request"}
+MS = 1e-6
+COSINE = "centred cosine"
+
+
+def describe_search(search: Search, machine: Machine, *, proposed_by: Sequence[str]) -> TuneDocument:
+    """The document of what was found so far."""
+    request, final = search.record.request, search.final
+    challenger = search.record.finalists[0] if search.record.finalists else search.leader
+    found = final.compare(final.best_default) if final and final.best_default else None
+    gain = found.ratio.value if found and found.ratio else None
+    beaten = bool(final and final.beaten)
+    winner = _find(search, final.winner) if final is not None else challenger
+    candidates = _describe_candidates(search)
+    finalists = tuple(_describe_finalist(search, setting) for setting in dict.fromkeys(search.record.finalists))
+    return TuneDocument(
+        model=Path(request.run.model).name,
+        machine=machine,
+        goal=request.goal,
+        unit=UNITS[request.goal],
+        winner=_refer(search, winner, gain if beaten else 1.0 if final else None),
+        default=_refer(search, _find(search, final.best_default) if final else None, 1.0),
+        challenger=_refer(search, challenger, gain),
+        beaten=beaten,
+        verdict=found.verdict if found else None,
+        ratio=found.ratio if found else None,
+        ratio_validity=found.ratio_validity if found else None,
+        notes=_state_trust(found),
+        dropped=tuple(map(_describe_lost, search.lost)),
+        frontier=find_frontier(candidates),
+        final=finalists,
+        candidates=candidates,
+        quality_of=_name_metric(search) or COSINE,
+        generations=len(search.record.generations),
+        processes=search.processes,
+        budget_s=request.budget_s,
+        spent_s=search.record.spent_s,
+        finished=search.record.finished,
+        proposed_by=tuple(proposed_by),
+        validity=find_worst(one.validity for one in finalists),
+        caveats=machine.caveats,
+    )
+
+
+def _state_trust(found: Comparison | None) -> tuple[str, ...]:
+    """What the ratio to the best default is worth, in the words of a run."""
+    if found is None or found.ratio_validity is None:
+        return ()
+    why = f": {found.ratio_reason}" if found.ratio_reason else ""
+    return (f"The ratio to the best default is {found.ratio_validity.replace('_', ' ')}{why}.",)
+
+
+def _find(search: Search, name: str | None) -> Setting | None:
+    return next((setting for setting in search.record.finalists if setting.name == name), None)
+
+
+def _refer(search: Search, setting: Setting | None, speedup: float | None) -> TuneRef | None:
+    if setting is None:
+        return None
+    result = search.track.find_result(setting, final=search.final is not None)
+    return TuneRef(
+        id=result.id if result and search.final is not None else None,
+        candidate=setting.name,
+        engine=format_options(setting.engine, setting.options),
+        precision=format_precision(setting.precision, setting.recipe),
+        batch=result.engine.batch if result else 1,
+        threads=setting.threads,
+        streams=setting.streams,
+        max_batch=setting.max_batch,
+        method=setting.method,
+        graph=setting.graph,
+        speedup=speedup,
+    )
+
+
+def _describe_lost(lost: Lost) -> Dropped:
+    drop = lost.drop
+    return Dropped(
+        candidate=drop.candidate,
+        generation=lost.generation + 1,
+        round=drop.round + 1,
+        reason=drop.reason,
+        leader=drop.leader,
+        ratio=drop.ratio,
+    )
+
+
+def _describe_candidates(search: Search) -> tuple[Candidate, ...]:
+    metric = _name_metric(search)
+    defaults = {setting.name for setting in search.defaults}
+    found = []
+    for one in search.tried:
+        result = search.track.find_result(one.setting)
+        found.append(
+            Candidate(
+                candidate=one.setting.name,
+                id=result.id if result else "",
+                default=one.setting.name in defaults,
+                speed=1 / one.cost if one.cost else None,
+                processes=search.track.count_laps(one.setting),
+                quality=_measure_quality(result, metric) if result and one.cost else None,
+                graph=one.setting.graph,
+                validity=search.track.judge(one.setting)[0],
+            )
+        )
+    return tuple(sorted(found, key=lambda candidate: -(candidate.speed or 0.0)))
+
+
+def _name_metric(search: Search) -> str | None:
+    """The metric that decides about the rows; None without labelled samples."""
+    results = (search.track.find_result(one.setting) for one in search.tried)
+    return next((result.scores[0].metric for result in results if result and result.scores), None)
+
+
+def _measure_quality(result: Result, metric: str | None) -> float | None:
+    """The score, higher if better; without labels the least centred cosine of the outputs to the reference's."""
+    if metric is not None:
+        score = find_score(result.scores, metric)
+        return None if score is None else score.value.value if score.higher_is_better else -score.value.value
+    cosines = [o.centred_cosine_mean for o in result.drift.outputs] if result.drift else []
+    return min((c for c in cosines if c is not None), default=None)
+
+
+def find_frontier(candidates: Sequence[Candidate]) -> tuple[FrontierPoint, ...]:
+    """The candidates that no other beats in both speed and quality, the fastest first.
+
+    To as many digits as decide in a run: kernels that round otherwise are not better.
+    """
+    points = [
+        FrontierPoint(candidate=c.candidate, id=c.id, speed=c.speed, quality=round(c.quality, QUALITY_DIGITS))
+        for c in candidates
+        if c.speed is not None and c.quality is not None
+    ]
+    best: list[FrontierPoint] = []
+    for point in sorted(points, key=lambda p: (-p.speed, -p.quality)):
+        if not best or point.quality > best[-1].quality:
+            best.append(point)
+    return tuple(best)
+
+
+def _describe_finalist(search: Search, setting: Setting) -> Finalist:
+    final = search.final
+    result = search.track.find_result(setting, final=True)
+    found = final.compare(setting.name) if final and setting.name != final.challenger else None
+    validity, caveats = search.track.judge(setting, final=True)
+    return Finalist(
+        candidate=setting.name,
+        id=result.id if result else "",
+        default=setting in search.record.finalists[1:],
+        cost=final.estimate(setting.name, MS) if final else None,
+        verdict=found.verdict if found else None,
+        ratio=found.ratio if found else None,
+        reason=(final and final.failed.get(setting.name)) or ("; ".join(found.reasons) if found else None) or None,
+        validity=validity,
+        caveats=caveats,
+    )
+
+
+TUNE_PAGE, PICTURE = "tune.html", "frontier.png"
+
+
+def tune_model(
+    request: SearchRequest,
+    root: Path,
+    *,
+    reporter: Reporter,
+    resume: bool = False,
+    budget_s: float | None = None,
+    wait: bool = True,
+    command: tuple[str, ...] = (),
+    on_partial: Callable[[TuneDocument], None] = lambda document: None,
+) -> tuple[TuneDocument, tuple[str, ...]]:
+    """The winner of a search over the settings of every engine, measured anew against their defaults.
+
+    Args:
+        request: what is searched; with `resume` the stored one is taken, which must be of the same model.
+        root: folder of the search. Its final is a run, which `report`, `diff` and `deliver` take.
+        resume: continue the search that `root` holds.
+        budget_s: seconds in all, in place of those that the continued search was given.
+        wait: if another run holds one of the devices, wait for it or refuse.
+        command: the command line, stored.
+        on_partial: gets the document if somebody interrupts.
+
+    Raises:
+        UsageError: there is nothing to continue, or it is of another model or machine.
+        MeasurementError: no candidate could race, or nothing was measured within the budget.
+        EngineBenchError: the model cannot be exported, no engine can run here, ...
+    """
+    folder = RunFolder(root)
+    allow_request(request.run)
+    check_request(request.run)
+    run, record = _take_up(folder, request) if resume else _begin(folder, request, command)
+    if budget_s is not None:
+        record = replace(record, request=replace(record.request, budget_s=budget_s))
+    with lock_devices(list_devices(record.request.run), wait=wait, on_wait=reporter.say):
+        if not resume:
+            folder.create(run)
+            write_search(folder.root, record)
+        budget = Budget(record.request.budget_s, record.spent_s)
+        search, proposers = _open(folder, run, record, budget, reporter)
+
+        def describe() -> TuneDocument:
+            document = describe_search(search, run.machine, proposed_by=[p.name for p in proposers])
+            lines = (p.describe() for p in proposers if isinstance(p, MixedProposer))
+            notes = tuple(line for found in lines for line in found)
+            return replace(document, notes=(*document.notes, *notes), started_utc=run.started_utc)
+
+        try:
+            search.run()
+        except KeyboardInterrupt:
+            document = describe()
+            write_tune(root, document)
+            on_partial(document)
+            raise
+    for proposer in proposers:
+        if isinstance(proposer, MixedProposer) and (path := proposer.write_best(search.tried)) is not None:
+            reporter.say(f"{path}: the nodes that stay in FP32 in the fastest graph of mixed precision")
+    stored = replace(folder.read_record(), rows=search.final_rows)
+    folder.write_record(stored)
+    document = describe()
+    return document, write_tune(root, document, stored)
+
+
+def _begin(folder: RunFolder, request: SearchRequest, command: tuple[str, ...]) -> tuple[RunRecord, SearchRecord]:
+    run = RunRecord(
+        request=request.run,
+        machine=describe_machine(),
+        started_utc=datetime.now(UTC).isoformat(timespec="seconds"),
+        rows=(),
+        verb="tune",
+        command=command,
+    )
+    folder.check_free()
+    return run, SearchRecord(request=request)
+
+
+def _take_up(folder: RunFolder, request: SearchRequest) -> tuple[RunRecord, SearchRecord]:
+    record, run = read_search(folder.root), take_up(folder, request.run)
+    # Paths stand in run.json in a form that says nothing about the user.
+    return run, replace(record, request=replace(record.request, run=run.request))
+
+
+def _open(
+    folder: RunFolder, run: RunRecord, record: SearchRecord, budget: Budget, reporter: Reporter
+) -> tuple[Search, list[Proposer]]:
+    """The search, ready to begin or to go on."""
+    request = record.request
+    sources = _find_sources(folder, run, reporter)
+    judged = judge_sources(choose_judged(request.run), request.run, sources.artifacts, reporter)
+    campaign = Campaign(
+        folder,
+        [],
+        run.machine,
+        timeout_s=request.child_s,
+        reporter=reporter,
+        judged=judged,
+        task=request.run.task,
+    )
+    rows = Rows(request.run, sources, folder.artifacts, reporter)
+    arms = find_arms(request, run.machine)
+    proposers: list[Proposer] = [make_proposer(arms, request.run.measure.seed)]
+    if any(arm.precision in ("int8", "fp8") for arm in arms):
+        proposers.insert(
+            0, MixedProposer(request, arms, rows, folder, reporter, judged if judged and judged.metrics else None)
+        )
+    timed = TimedTrack(request, rows, campaign)
+    track = timed if request.goal == "latency" else LoadTrack(request, timed, folder, reporter)
+
+    def store(record: SearchRecord) -> None:
+        write_search(folder.root, record)
+
+    return Search(record, arms, track, proposers, budget, reporter, store=store), proposers
+
+
+def find_arms(request: SearchRequest, machine: Machine) -> list[Arm]:
+    """Every engine that can run here, in every precision.
+
+    Raises:
+        BackendUnavailable: none can; says why.
+    """
+    found = {name: find_installed(name) for name, _ in request.run.engines}
+    engines = tuple((name, options) for name, options in request.run.engines if found[name].available)
+    if not engines:
+        reasons = "; ".join(f"{name}: {one.reason}" for name, one in found.items())
+        raise BackendUnavailable(f"no engine can run here: {reasons}")
+    cores = default_threads()
+    threads = list_thread_counts(cores, len(machine.cpus_allowed), request.threads)
+    if request.goal != "latency" and request.threads is None:
+        threads = (count_stream_threads(1),)  # the generator has a core of its own, where one is to spare
+    streams = list_stream_counts(cores)
+    return list_arms(replace(request.run, engines=engines), request.goal, threads=threads, streams=streams)
+
+
+def _find_sources(folder: RunFolder, run: RunRecord, reporter: Reporter) -> Sources:
+    """The artifacts to start from: those of the stored search, else made now and stored."""
+    if run.sources:
+        return Sources(artifacts=tuple(map(folder.open, run.sources)), problems=run.problems)
+    found = gather_sources(run.request, folder.artifacts, reporter)
+    folder.write_record(
+        replace(run, sources=tuple(folder.relative(a) for a in found.artifacts), problems=found.problems)
+    )
+    return found
+
+
+def write_tune(root: Path, document: TuneDocument, record: RunRecord | None = None) -> tuple[str, ...]:
+    """Writes `tune.json` and its page, and the reports of the final if there is one; notes say what is missing."""
+    write_atomic(root / TUNE_FILE, encode(document, indent=2))
+    notes: tuple[str, ...] = ()
+    picture = bundle = None
+    if len(document.frontier) > 1:
+        try:
+            picture, bundle = draw_frontier(document), load_bundle()
+            write_atomic(root / PICTURE, render_png(picture))
+        except MissingDependency as error:
+            notes = (f"no picture of the frontier: {error}",)
+    title = f"{document.model} tuned for {document.goal}"
+    sections = list_tune_page(document, picture if bundle else None)
+    write_atomic(root / TUNE_PAGE, format_page(title, sections, bundle=bundle, footer=FOOTER).encode())
+    if record is None or not record.rows:
+        return notes
+    record, results = read_results(root)
+    return (*notes, *write_reports(root, describe_stored(record, results), record=record, results=results).notes)

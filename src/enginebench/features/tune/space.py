@@ -1,0 +1,178 @@
+"""What a search may set: for each engine and precision its knobs, each with the values that it may take."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Literal, get_args
+
+from msgspec import Struct
+
+from enginebench.engines.registry import find_device, find_entry, takes
+from enginebench.core.entry import find_kind
+from enginebench.core.names import format_options, format_precision, known
+from enginebench.core.records import Precision, Recipe
+from enginebench.runs.folder import RunRequest
+from enginebench.runs.plan import FP8_RECIPE
+
+Goal = Literal["latency", "throughput", "capacity"]
+GOALS: tuple[Goal, ...] = get_args(Goal)
+
+# Knobs beside the options of an engine.
+THREADS, STREAMS, BATCH, RECIPE = "threads", "streams", "max_batch", "recipe"
+# Requests that may be computed together; whoever needs more gains little by the next doubling.
+BATCHES = (1, 2, 4, 8, 16, 32)
+METHODS = ("minmax", "entropy", "percentile")
+
+
+class Setting(Struct, frozen=True, kw_only=True):
+    """One way to run the model: what a search compares."""
+
+    engine: str
+    options: dict[str, str] = {}
+    precision: Precision = "fp32"
+    recipe: Recipe | None = None
+    method: str = ""  # how the ranges were taken; "": as the request has it, or there are none
+    threads: int = 1
+    streams: int = 1
+    max_batch: int = 1
+    graph: str = ""  # the name of a graph that was made for this search; "": the model in this precision
+
+    def __hash__(self) -> int:
+        return hash(self.name)
+
+    @property
+    def name(self) -> str:
+        """What people read: two different settings never share it."""
+        parts = [format_options(self.engine, self.options), format_precision(self.precision, self.recipe)]
+        parts += [self.method] if self.method else []
+        parts += [self.graph] if self.graph else []
+        parts.append(f"{self.threads} thread{'s' if self.threads > 1 else ''}")
+        parts += [f"{self.streams} streams"] if self.streams > 1 else []
+        parts += [f"batch {self.max_batch}"] if self.max_batch > 1 else []
+        return " ".join(parts)
+
+
+class Arm(Struct, frozen=True, kw_only=True):
+    """An engine in a precision: its knobs, each with its values, the default first. Fixed options stand apart."""
+
+    engine: str
+    fixed: dict[str, str]
+    precision: Precision
+    knobs: dict[str, tuple[str, ...]]
+
+    @property
+    def default(self) -> Setting:
+        """The setting that `run` would measure."""
+        return self.set({})
+
+    def set(self, chosen: Mapping[str, str]) -> Setting:
+        """The setting with these values; every other knob is left at its default, and an option unnamed."""
+        values = {name: chosen.get(name, values[0]) for name, values in self.knobs.items()}
+        options = {
+            name: value
+            for name, value in values.items()
+            if name not in (THREADS, STREAMS, BATCH, RECIPE) and value != self.knobs[name][0]
+        }
+        recipe, _, method = values.get(RECIPE, "").partition("/")
+        return Setting(
+            engine=self.engine,
+            options={**self.fixed, **options},
+            precision=self.precision,
+            recipe=recipe or None,  # type: ignore[arg-type]
+            method=method,
+            threads=max(1, int(values[THREADS]) // int(values.get(STREAMS, "1"))),
+            streams=int(values.get(STREAMS, "1")),
+            max_batch=int(values.get(BATCH, "1")),
+        )
+
+    def read(self, setting: Setting) -> dict[str, str] | None:
+        """The values that make this setting; None if it is none of this arm."""
+        recipe = f"{setting.recipe}/{setting.method}" if setting.method else setting.recipe or ""
+        own = {
+            THREADS: self.knobs[THREADS][0] if STREAMS in self.knobs else str(setting.threads),
+            STREAMS: str(setting.streams),
+            BATCH: str(setting.max_batch),
+            RECIPE: recipe,
+        }
+        chosen = {name: own.get(name, setting.options.get(name, values[0])) for name, values in self.knobs.items()}
+        known = all(value in self.knobs[name] for name, value in chosen.items())
+        return chosen if known and self.set(chosen) == setting else None
+
+
+def list_arms(request: RunRequest, goal: Goal, *, threads: tuple[int, ...], streams: tuple[int, ...]) -> list[Arm]:
+    """Every engine in every precision of a request, with what may be set.
+
+    Engines that compile for long come last: where the budget ends before them, the others have run.
+
+    Args:
+        request: engines with the options that the user fixed, and precisions.
+        goal: under `latency` one request is computed at a time, so that streams and batches are no knobs.
+        threads: values that the number of threads may take, the default first; of all streams together.
+        streams: the same of streams.
+    """
+    arms = [
+        Arm(
+            engine=engine,
+            fixed=options,
+            precision=known(precision),
+            knobs=_list_knobs(request, engine, options, known(precision), recipe, goal, threads, streams),
+        )
+        for precision, recipe in request.precisions
+        for engine, options in request.engines
+        if not (precision in ("int8", "fp8") and takes(engine) == "torch")
+    ]
+    return sorted(arms, key=lambda arm: find_entry(arm.engine).tunes)
+
+
+def _list_knobs(
+    request: RunRequest,
+    engine: str,
+    fixed: Mapping[str, str],
+    precision: Precision,
+    recipe: Recipe | None,
+    goal: Goal,
+    threads: tuple[int, ...],
+    streams: tuple[int, ...],
+) -> dict[str, tuple[str, ...]]:
+    entry, kind = find_entry(engine), find_kind(find_device(engine, request.device))
+    free = goal == "latency" and kind in entry.chooses_threads
+    knobs: dict[str, tuple[str, ...]] = {THREADS: tuple(map(str, threads if free else threads[:1]))}
+    if precision in ("int8", "fp8"):
+        knobs[RECIPE] = _list_recipes(engine, precision, recipe, request.calibration_method)
+    if goal != "latency":
+        knobs[STREAMS] = tuple(map(str, streams))
+        knobs[BATCH] = tuple(map(str, BATCHES))
+    options = entry.gpu_options if kind == "cuda" and entry.gpu_options else entry.options
+    for name, option in options.items():
+        idle = (goal == "latency" and option.under_load) or precision not in (option.only_in or (precision,))
+        if option.search and name not in fixed and not idle:
+            knobs[name] = (option.default, *option.search)
+    return knobs
+
+
+def _list_recipes(engine: str, precision: Precision, recipe: Recipe | None, method: str) -> tuple[str, ...]:
+    """`recipe` or `recipe/method`, the default first; a recipe that the user named stays, its ranges do not."""
+    entry = find_entry(engine)
+    own = recipe or (entry.recipe if precision == "int8" else FP8_RECIPE)
+    others = entry.other_recipes if recipe is None and precision == "int8" else ()
+    methods = [other for other in METHODS if other != method]
+    return (own, *others, *(f"{own}/{other}" for other in methods if own != "nncf"))
+
+
+def list_thread_counts(default: int, most: int, asked: int | None) -> tuple[int, ...]:
+    """The numbers of threads that a search tries, the default first: halves of it, and one for each CPU.
+
+    Args:
+        default: what `run` takes: the physical cores.
+        most: CPUs that may be used.
+        asked: by the user, who then wants no other.
+    """
+    if asked is not None:
+        return (asked,)
+    halves = [default >> i for i in range(1, default.bit_length())]
+    return tuple(dict.fromkeys([default, *halves, max(default, most)]))
+
+
+def list_stream_counts(cores: int) -> tuple[int, ...]:
+    """The numbers of streams that a search tries: 1, 2, 4 and so on, up to one for each core."""
+    return tuple(1 << i for i in range(cores.bit_length()) if 1 << i <= cores)

@@ -1,0 +1,244 @@
+"""Where candidates run: built and checked once, then one fresh process for each round."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Protocol
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from enginebench.stats.alike import judge_outputs, list_invented
+from enginebench.stats.compare import Comparison
+from enginebench.stats.drift import keeps_limits, tell_broken
+from enginebench.stats.metrics.scores import find_drop, find_score, loses_too_much, measure_loss
+from enginebench.stats.quantiles import median
+from enginebench.stats.standing import trust_ratio
+from enginebench.stats.validity import judge
+from enginebench.core.records import Caveat, Drift, Measurement, Result, Validity
+from enginebench.runs.campaign import ENDLESS, Campaign, has_answered
+from enginebench.runs.plan import PlannedRow
+from enginebench.features.tune.records import SearchRequest
+from enginebench.features.tune.rows import Rows
+from enginebench.features.tune.space import Setting
+
+
+def find_refusal(
+    result: Result,
+    reference: Result | None,
+    *,
+    max_drop: float | None = None,
+    limits: Mapping[str, float] | None = None,
+) -> str | None:
+    """Why a row may not race; None if it may.
+
+    Where the reference has a score, the score decides, as for the recommended row of a run; limits of drift that the
+    user named hold beside it. Else the drift decides. Random weights and inputs refuse what is grossly wrong alone.
+
+    Args:
+        result: the row, built and checked.
+        reference: the row that its answers were compared with, if there is one.
+        max_drop: what may be lost of the metric; None: the usual.
+        limits: of drift, by name; None: those of the precision, which were applied when the answers were compared.
+    """
+    if not has_answered(result):
+        return result.reason or result.status
+    if reference is None:
+        return "its answers could not be compared with the reference's"
+    if result.id == reference.id:
+        return None
+    scored = bool(find_score(reference.scores)) and "weights" not in list_invented(result)
+    lost = _find_loss(result, reference, max_drop) if scored else None
+    return lost or _find_drift(result, limits, by_score=scored)
+
+
+def _find_loss(result: Result, reference: Result, max_drop: float | None) -> str | None:
+    base = find_score(reference.scores)
+    assert base is not None
+    score = find_score(result.scores, base.metric)
+    if score is None:
+        return f"it has no {base.metric}"
+    if not loses_too_much(base, score, max_drop):
+        return None
+    return (
+        f"{base.metric} {score.value.value:.4g} against {base.value.value:.4g}: "
+        f"it loses {measure_loss(base, score):.3g}, and may lose {find_drop(base, max_drop):.3g}"
+    )
+
+
+def _find_drift(result: Result, limits: Mapping[str, float] | None, *, by_score: bool) -> str | None:
+    drift = result.drift
+    if drift is None:
+        return None
+    if drift.unlike:
+        return f"its answers cannot be compared: {'; '.join(drift.unlike)}"
+    if any(output.nonfinite for output in drift.outputs):
+        return "its answers are not finite"
+    if limits is not None:
+        kept = all(keeps_limits(output, limits) for output in drift.outputs)
+        held = limits
+    else:
+        kept, held = by_score or judge_outputs(result, is_reference=False)[0] != "changed", drift.limits
+    return None if kept else f"its answers differ too much: {_describe(drift, held)}"
+
+
+def _describe(drift: Drift, limits: Mapping[str, float]) -> str:
+    """The limits that an output does not keep, and the figure that was held against each."""
+    broken = [(output, tell_broken(output, limits)) for output in drift.outputs]
+    several = len(drift.outputs) > 1
+    told = [f"{o.name}: {text}" if several else text for o, texts in broken for text in texts.values()]
+    if any("centred_cosine" in texts for _, texts in broken):
+        return ", ".join(told)
+    centred = [o.centred_cosine_mean for o in drift.outputs if o.centred_cosine_mean is not None]
+    seen = f" (centred cosine {min(centred):.4f})" if centred else ""
+    return f"{', '.join(told) or 'the limits'}{seen}"
+
+
+# Seconds of timed calls in a process of the race: ten blocks of 100 ms. The final takes what the user asks for.
+RACE_TIME_S = 1.0
+RACE = "race"
+
+
+class Lap(Struct, frozen=True, kw_only=True):
+    """What one process found: a cost, or why there is none."""
+
+    cost: float | None = None
+    reason: str = ""
+
+
+class Track(Protocol):
+    """Builds, checks and measures settings. Whatever was measured before is not measured again."""
+
+    def check(self, settings: Sequence[Setting]) -> Mapping[str, str | None]:
+        """Name of each setting -> why it may not race; None if it may."""
+        ...
+
+    def holds(self, setting: Setting, round_number: int, *, final: bool = False) -> bool:
+        """Whether this lap was run before."""
+        ...
+
+    def run(self, setting: Setting, round_number: int, *, final: bool = False) -> Lap:
+        """One fresh process."""
+        ...
+
+    def find_result(self, setting: Setting, *, final: bool = False) -> Result | None:
+        """The row of a setting as it stands; None before it was built."""
+        ...
+
+    def count_laps(self, setting: Setting) -> int:
+        """Laps of the race that a setting has run."""
+        ...
+
+    def judge(self, setting: Setting, *, final: bool = False) -> tuple[Validity, tuple[Caveat, ...]]:
+        """(verdict, warnings) on the laps that a setting has run."""
+        ...
+
+    def trust(self, base: Setting, candidate: Setting, found: Comparison) -> Comparison:
+        """What a comparison of two finalists is worth."""
+        ...
+
+    def close(self, settings: Sequence[Setting]) -> tuple[str, ...]:
+        """Ends the final: the ids of its rows, finished."""
+        ...
+
+
+class TimedTrack:
+    """The track of the goal `latency`: each lap is a process of a campaign; its cost is the median time."""
+
+    def __init__(self, request: SearchRequest, rows: Rows, campaign: Campaign) -> None:
+        self._request, self._rows, self._campaign = request, rows, campaign
+        measure = request.run.measure
+        self._race = replace(measure, processes=ENDLESS, time_limit_s=min(RACE_TIME_S, measure.time_limit_s))
+        self._final = replace(measure, processes=ENDLESS)
+        self._planned: dict[tuple[str, bool], PlannedRow] = {}
+
+    def check(self, settings: Sequence[Setting]) -> Mapping[str, str | None]:
+        """Name of each setting -> why it may not race; None if it may."""
+        planned = {setting.name: self._plan(setting) for setting in settings}
+        self._campaign.add(list(planned.values()))
+        self._campaign.restore(with_failed=True)
+        self._campaign.check()
+        return {name: self._judge(self._campaign.results[row.id]) for name, row in planned.items()}
+
+    def _judge(self, result: Result) -> str | None:
+        reference = find_reference(result, self._campaign.results.values())
+        request = self._request
+        return find_refusal(result, reference, max_drop=request.run.max_metric_drop, limits=request.limits)
+
+    def holds(self, setting: Setting, round_number: int, *, final: bool = False) -> bool:
+        """Whether this lap was run before."""
+        if final:
+            self._enter_final(setting)
+        result = self.find_result(setting, final=final)
+        return result is not None and any(m.repetition == round_number for m in result.measurements)
+
+    def run(self, setting: Setting, round_number: int, *, final: bool = False) -> Lap:
+        """One fresh process, timed."""
+        if final:
+            self._enter_final(setting)
+        name = self._plan(setting, final=final).id
+        if self._campaign.results[name].status == "partial":
+            self._campaign.measure([name], round_number)
+        result = self._campaign.results[name]
+        timed = [m for m in result.measurements if m.repetition == round_number]
+        return measure_lap(timed[0], result.engine.batch) if timed else Lap(reason=result.reason or result.status)
+
+    def count_laps(self, setting: Setting) -> int:
+        """Laps of the race that a setting has run."""
+        result = self.find_result(setting)
+        return len(result.measurements) if result else 0
+
+    def judge(self, setting: Setting, *, final: bool = False) -> tuple[Validity, tuple[Caveat, ...]]:
+        """(verdict, warnings) on the laps that a setting has run, as on a row of a run."""
+        result = self.find_result(setting, final=final)
+        if result is None or not result.measurements:
+            return "valid", ()
+        validity, doubts = judge(result.measurements)
+        return validity, tuple(dict.fromkeys([*(c for m in result.measurements for c in m.caveats), *doubts]))
+
+    def trust(self, base: Setting, candidate: Setting, found: Comparison) -> Comparison:
+        """As of two rows of a run."""
+        a, b = (self.find_result(setting, final=True) for setting in (base, candidate))
+        if a is None or b is None:
+            return found
+        return trust_ratio(found, a.measurements, b.measurements, (base.name, candidate.name))
+
+    def find_result(self, setting: Setting, *, final: bool = False) -> Result | None:
+        """The row of a setting as it stands; None before it was built."""
+        return self._campaign.results.get(self._plan(setting, final=final).id)
+
+    def _plan(self, setting: Setting, *, final: bool = False) -> PlannedRow:
+        key = setting.name, final
+        if key not in self._planned:
+            measure, suffix = (self._final, "") if final else (self._race, RACE)
+            self._planned[key] = self._rows.plan(setting, measure, suffix)
+        return self._planned[key]
+
+    def _enter_final(self, setting: Setting) -> None:
+        """Gives a setting the row that a run would give it, unmeasured; it is built and checked already."""
+        row = self._plan(setting, final=True)
+        if row.id not in self._campaign.results:
+            self._campaign.add([row])
+            self._campaign.restore(with_failed=True)
+        if row.id not in self._campaign.results:
+            self._campaign.adopt(row, self._campaign.results[self._plan(setting).id])
+
+    def close(self, settings: Sequence[Setting]) -> tuple[str, ...]:
+        """Ends the final: the ids of its rows, finished."""
+        names = {self._plan(setting).id: self._plan(setting, final=True).id for setting in settings}
+        names = {raced: name for raced, name in names.items() if name in self._campaign.results}
+        self._campaign.finish(names)
+        return tuple(names.values())
+
+
+def measure_lap(measurement: Measurement, batch: int) -> Lap:
+    """The median time of a sample, in ns, where it was taken by our clock: no other compares with it."""
+    if measurement.clock != "host":
+        return Lap(reason=f"its times are by the clock {measurement.clock}; a race compares times of the host's clock")
+    return Lap(cost=median(measurement.latency_ns) / batch)
+
+
+def find_reference(result: Result, results: Iterable[Result]) -> Result | None:
+    """The row whose answers a row was compared with: itself, if others were compared with it; None if nobody did."""
+    wanted = result.drift.reference if result.drift else None
+    return next((other for other in results if other.id == wanted), None)

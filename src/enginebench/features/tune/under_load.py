@@ -1,0 +1,180 @@
+"""The track of the goals `throughput` and `capacity`: each lap puts a setting under load, in a process of its own."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from enginebench.stats.compare import Comparison
+from enginebench.stats.capacity import find_middle
+from enginebench.stats.queueing import judge_search
+from enginebench.stats.validity import find_worst, grade_ratio
+from enginebench.core.errors import EngineBenchError, UsageError
+from enginebench.core.records import Capacity, Caveat, Result, Validity
+from enginebench.core.store import encode, read_record, write_atomic
+from enginebench.features.load.document import LoadSettings
+from enginebench.runs.folder import RunFolder
+from enginebench.runs.main_job import bench_row
+from enginebench.runs.progress import Reporter
+from enginebench.features.load.rates import Bench, Prober
+from enginebench.features.tune.records import SearchRequest
+from enginebench.features.tune.space import Setting
+from enginebench.features.tune.track import Lap, TimedTrack
+
+LAPS_FILE = "laps.json"
+NS = 1e9
+# Seconds of a probe of a capacity in the race, and the rate that fails over that which passes at its end. Coarser than
+# `load`, and guesses where `load` asks for proof, since the race repeats it; who finds no rate at all is out. The final
+# takes what `load` takes.
+RACE_PROBE_S, RACE_RESOLUTION = 1.0, 1.1
+
+
+class StoredLap(Struct, frozen=True, kw_only=True):
+    """One lap: of which setting, in which round, and what it found."""
+
+    candidate: str
+    round: int
+    final: bool
+    lap: Lap
+    capacity: Capacity | None = None
+    achieved_per_s: float | None = None
+    validity: Validity = "valid"
+    caveats: tuple[Caveat, ...] = ()
+
+
+class Laps(Struct, frozen=True, kw_only=True):
+    """`laps.json`: everything that was found under load, in the order of time."""
+
+    schema: str = "enginebench.laps/1"
+    laps: tuple[StoredLap, ...] = ()
+
+
+class LoadTrack:
+    """Settings under load. What is built and checked, one request at a time, is left to a track of timed rows."""
+
+    def __init__(self, request: SearchRequest, timed: TimedTrack, folder: RunFolder, reporter: Reporter) -> None:
+        self._request, self._timed, self._folder = request, timed, folder
+        self._reporter = reporter
+        self._path = folder.root / LAPS_FILE
+        self._laps = list(read_record(self._path, Laps).laps) if self._path.exists() else []
+
+    def check(self, settings: Sequence[Setting]) -> Mapping[str, str | None]:
+        """Name of each setting -> why it may not race; None if it may."""
+        bases = {setting.name: make_base(setting) for setting in settings}
+        refusals = self._timed.check(list(dict.fromkeys(bases.values())))
+        return {s.name: refusals[bases[s.name].name] or self._find_refusal(s) for s in settings}
+
+    def _find_refusal(self, setting: Setting) -> str | None:
+        """Why a setting cannot be put under load."""
+        try:
+            self._make_bench(setting)
+        except UsageError as error:
+            return str(error)
+        return None
+
+    def _make_bench(self, setting: Setting) -> Bench:
+        result = self._timed.find_result(make_base(setting))
+        assert result is not None
+        bench = bench_row(self._folder, result, streams=setting.streams, max_batch=setting.max_batch)
+        return replace(bench, row=replace(bench.row, id=setting.name))
+
+    def holds(self, setting: Setting, round_number: int, *, final: bool = False) -> bool:
+        """Whether this lap was run before."""
+        return self._find(setting, round_number, final) is not None
+
+    def _find(self, setting: Setting, round_number: int, final: bool) -> StoredLap | None:
+        wanted = (setting.name, round_number, final)
+        return next((lap for lap in self._laps if (lap.candidate, lap.round, lap.final) == wanted), None)
+
+    def run(self, setting: Setting, round_number: int, *, final: bool = False) -> Lap:
+        """One engine and one generator in fresh processes, or a search with several of them."""
+        if (known := self._find(setting, round_number, final)) is not None:
+            return known.lap
+        try:
+            found = self._probe(setting, round_number, final)
+        except EngineBenchError as error:
+            found = StoredLap(candidate=setting.name, round=round_number, final=final, lap=Lap(reason=str(error)))
+        self._laps.append(found)
+        write_atomic(self._path, encode(Laps(laps=tuple(self._laps))))
+        return found.lap
+
+    def _probe(self, setting: Setting, round_number: int, final: bool) -> StoredLap:
+        bench = self._make_bench(setting)
+        prober = self._make_prober(final)
+        prober.rows[bench.row.id] = bench.row
+        lap = StoredLap(candidate=setting.name, round=round_number, final=final, lap=Lap())
+        if self._request.goal == "throughput":
+            rate = prober.measure_offline(bench).achieved_per_s
+            lap = replace(lap, achieved_per_s=rate, lap=describe_rate(rate, "it answered nothing"))
+        else:
+            earlier = [one.capacity for one in self._laps if one.candidate == setting.name and one.capacity is not None]
+            found = prober.search_capacity(bench, earlier)
+            lap = replace(lap, capacity=found, lap=describe_rate(find_middle(found), self._explain_none(found)))
+        validity, caveats = judge_search([*prober.pilots, *prober.points])
+        return replace(lap, validity=validity, caveats=caveats)
+
+    def _explain_none(self, capacity: Capacity) -> str:
+        """Why a search has no rate."""
+        if capacity.ended == "budget":
+            return f"no rate that holds {capacity.limit_ms:g} ms was found within {self._request.child_s:g} s"
+        lowest = min((probe.qps for probe in capacity.probes), default=0.0)
+        return (
+            f"no rate that was tried holds {capacity.limit_ms:g} ms, down to {lowest:.3g} requests a second; "
+            "enginebench load --find-capacity looks lower"
+        )
+
+    def _make_prober(self, final: bool) -> Prober:
+        request = self._request
+        settings = LoadSettings(
+            scenario="offline" if request.goal == "throughput" else "server",
+            limit_ms=request.p99_limit_ms,
+            find_capacity=request.goal == "capacity",
+            time_budget_s=request.child_s,  # a lap is a whole search, and it must not cost the others theirs
+        )
+        if not final:
+            settings = replace(settings, duration_s=RACE_PROBE_S, resolution=RACE_RESOLUTION, strict=False)
+        seed, timeout_s = request.run.measure.seed, request.child_s
+        return Prober(settings, seed=seed + len(self._laps), timeout_s=timeout_s, reporter=self._reporter)
+
+    def count_laps(self, setting: Setting) -> int:
+        """Laps of the race that a setting has run."""
+        return sum(lap.candidate == setting.name and not lap.final for lap in self._laps)
+
+    def judge(self, setting: Setting, *, final: bool = False) -> tuple[Validity, tuple[Caveat, ...]]:
+        """(verdict, warnings) on the laps that a setting has run."""
+        laps = [lap for lap in self._laps if (lap.candidate, lap.final) == (setting.name, final)]
+        return find_worst(lap.validity for lap in laps), tuple(dict.fromkeys(c for lap in laps for c in lap.caveats))
+
+    def trust(self, base: Setting, candidate: Setting, found: Comparison) -> Comparison:
+        """By how many laps of both were disturbed."""
+        if found.ratio is None:
+            return found
+        laps = [[lap for lap in self._laps if lap.final and lap.candidate == s.name] for s in (base, candidate)]
+        marked = [sum(lap.validity != "valid" for lap in side) / max(len(side), 1) for side in laps]
+        validity, why = grade_ratio(found.ratio, marked)
+        doubts = [f"the validity of the ratio is {validity}: {why}"] if why else []
+        return replace(found, ratio_validity=validity, ratio_reason=why, reasons=(*found.reasons, *doubts))
+
+    def find_result(self, setting: Setting, *, final: bool = False) -> Result | None:
+        """The row of a setting, one request at a time; None before it was built."""
+        return self._timed.find_result(make_base(setting), final=final)
+
+    def close(self, settings: Sequence[Setting]) -> tuple[str, ...]:
+        """Ends the final: the ids of its rows, each timed in one process, one request at a time, so that `report` and
+        `deliver` have something to show."""
+        bases = list(dict.fromkeys(make_base(setting) for setting in settings))
+        for base in bases:
+            self._timed.run(base, 0, final=True)
+        return self._timed.close(bases)
+
+
+def make_base(setting: Setting) -> Setting:
+    """The setting one request at a time: what is built and checked for every number of streams and every batch."""
+    return replace(setting, streams=1, max_batch=1)
+
+
+def describe_rate(rate: float | None, why_not: str) -> Lap:
+    """The lap of so many requests a second: its cost is the time from one to the next, in ns."""
+    return Lap(cost=NS / rate) if rate else Lap(reason=why_not)

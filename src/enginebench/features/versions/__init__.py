@@ -1,0 +1,1 @@
+"""Other versions of a runtime: environments, what an upgrade changed, and which version it was."""

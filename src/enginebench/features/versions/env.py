@@ -1,0 +1,290 @@
+"""`env`: environments with other versions, made and removed in the user's cache folder."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from importlib import metadata
+from pathlib import Path
+from typing import TYPE_CHECKING, Unpack
+
+import click
+from msgspec import Struct
+
+from enginebench import door
+from enginebench.verbs.given import list_texts
+from enginebench.verbs.progress import open_progress
+from enginebench.core.errors import ArtifactError, BackendUnavailable, EngineBenchError, MissingDependency, UsageError
+from enginebench.measure.machine import PACKAGES
+from enginebench.options import Printed, Progress, Texts, verb
+from enginebench.runs.child import places
+from enginebench.runs.child.isolate import run_group
+from enginebench.runs.child.places import (
+    NEEDED,
+    check_name,
+    describe_place,
+    environments_folder,
+)
+from enginebench.runs.progress import Reporter
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+# PyTorch with everything around it takes minutes over a slow line.
+INSTALL_TIMEOUT_S = 3600.0
+
+_REQUIREMENT = re.compile(
+    r"[A-Za-z0-9][A-Za-z0-9._-]*(\[[A-Za-z0-9,._-]+\])?((==|>=|<=|~=|!=|<|>)[A-Za-z0-9.*+!_-]+,?)*"
+)
+
+
+class EnvironmentLine(Struct, frozen=True, kw_only=True):
+    """One environment. `fault` says why it cannot be used."""
+
+    name: str
+    path: str
+    python: str | None = None
+    packages: dict[str, str] = {}
+    fault: str | None = None
+
+
+class EnvironmentsDocument(Struct, frozen=True, kw_only=True):
+    """The JSON document of `env list`; of `env make` with the one that was made."""
+
+    schema: str = "enginebench.env/1"
+    folder: str
+    environments: tuple[EnvironmentLine, ...]
+
+
+@verb(Progress)
+def make_environment(name: str, requirements: Texts, **options: Unpack[Progress]) -> EnvironmentLine:
+    """Make the environment NAME with these packages, in the user's cache folder.
+
+    Example: enginebench env make old onnxruntime==1.24.4
+
+    It is made with uv if that is installed, else with venv and pip.
+
+    Args:
+        name: letters, digits, dots, hyphens and underscores.
+        requirements: PACKAGE or PACKAGE==VERSION, one or several.
+
+    Raises:
+        UsageError: the name is taken, or a requirement is malformed.
+        MissingDependency: neither uv nor pip is here.
+        BackendUnavailable: a package cannot be had; says why in the installer's words.
+        ArtifactError: the folder cannot be written.
+    """
+    with open_progress(options["progress"]) as reporter:
+        return install_environment(name, list_texts(requirements), reporter=reporter)
+
+
+def list_environments() -> tuple[EnvironmentLine, ...]:
+    """List the environments that were made, with what is installed in each.
+
+    Example: enginebench env list
+    """
+    return tuple(describe(name, path) for name, path in places.list_environments().items())
+
+
+@door.command(make_environment, "NAME", "PACKAGE==VERSION...", name="make")
+def _make(name: str, requirements: tuple[str, ...], shown: Printed, **options: Unpack[Progress]) -> None:
+    _show((make_environment(name, requirements, **options),), shown)
+
+
+@door.command(list_environments, name="list")
+def _list(shown: Printed) -> None:
+    _show(list_environments(), shown)
+
+
+def _show(lines: tuple[EnvironmentLine, ...], shown: Printed) -> None:
+    door.show(EnvironmentsDocument(folder=str(environments_folder()), environments=lines), shown, print_environments)
+
+
+def print_environments(document: EnvironmentsDocument, console: Console) -> None:
+    """Prints them as a table."""
+    from enginebench.report.table import Section, list_texts, make_table
+    from enginebench.report.terminal import print_sections
+
+    if not document.environments:
+        click.echo("no environment was made yet: enginebench env make NAME PACKAGE==VERSION")
+        return
+    found = [
+        (
+            line.name,
+            line.python or "-",
+            line.fault or ", ".join(f"{name} {version}" for name, version in list_engines_of(line).items()),
+        )
+        for line in document.environments
+    ]
+    table = make_table(list_texts(("name", "python", "holds")), found)
+    print_sections([Section(parts=(table,))], console)
+
+
+def install_environment(
+    name: str, requirements: Sequence[str], *, reporter: Reporter, python: str = sys.executable
+) -> EnvironmentLine:
+    """A new environment with these packages, and those that every child needs. It appears once it is finished."""
+    final = environments_folder() / check_name(name)
+    if name in places.list_environments():
+        raise UsageError(f"environment {name} exists: {final}. Remove it first, or choose another name")
+    for text in requirements:
+        if not _REQUIREMENT.fullmatch(text):
+            raise UsageError(f"{text!r} is no requirement; expected PACKAGE or PACKAGE==VERSION")
+    try:
+        with _open_stage(final) as place:
+            reporter.step(f"installing {', '.join(requirements)}")
+            _fill(place, [*requirements, *NEEDED], python)
+            place.rename(final)
+    except OSError as error:
+        raise ArtifactError(f"{final}: cannot be written ({error.strerror})") from error
+    return describe(name, final)
+
+
+@contextmanager
+def _open_stage(final: Path) -> Iterator[Path]:
+    """A hidden folder beside `final`, gone at the end of the block; so are those that were left by kills hours ago."""
+    final.parent.mkdir(parents=True, exist_ok=True)
+    for left in final.parent.glob(".*-????????"):
+        with suppress(OSError):
+            if time.time() - left.lstat().st_mtime > 2 * INSTALL_TIMEOUT_S:  # no maker is at work so long
+                shutil.rmtree(left)
+    with tempfile.TemporaryDirectory(prefix=f".{final.name}-", dir=final.parent, ignore_cleanup_errors=True) as place:
+        yield Path(place)
+
+
+def _fill(place: Path, requirements: Sequence[str], python: str) -> None:
+    inside = str(place / "bin" / "python")
+    if uv := shutil.which("uv"):
+        _run([uv, "venv", "--quiet", "--allow-existing", "--python", python, str(place)])
+        _run([uv, "pip", "install", "--quiet", "--python", inside, *requirements])
+        return
+    if not has_pip():
+        raise MissingDependency("pip (or uv), which makes environments,", f"{sys.executable} -m ensurepip")
+    _run([python, "-m", "venv", "--without-pip", str(place)])
+    pip = [sys.executable, "-m", "pip", "--python", inside, "--disable-pip-version-check"]
+    _run([*pip, "install", "--quiet", *requirements])
+
+
+def has_pip() -> bool:
+    """Whether pip is installed here. It is not looked for as a module: that makes setuptools put itself in its way."""
+    try:
+        return bool(metadata.version("pip"))
+    except metadata.PackageNotFoundError:
+        return False
+
+
+def _run(command: Sequence[str]) -> str:
+    """What a command printed.
+
+    Raises:
+        BackendUnavailable: it failed; with its own last words.
+    """
+    try:
+        done = run_group(command, INSTALL_TIMEOUT_S)
+    except subprocess.TimeoutExpired as error:
+        raise BackendUnavailable(f"{Path(command[0]).name} did not finish within {INSTALL_TIMEOUT_S:g} s") from error
+    if done.returncode:
+        raise BackendUnavailable(explain_failure(done.stderr or done.stdout))
+    return done.stdout
+
+
+def explain_failure(said: str) -> str:
+    """Why packages could not be installed, in one sentence, from what pip or uv said."""
+    lines = [line.strip() for line in said.splitlines() if line.strip()]
+    if any(sign in said for sign in ("NewConnectionError", "Temporary failure", "Could not fetch", "dns error")):
+        return f"the package index cannot be reached: {_find_line(lines, 'rror')}"
+    if found := re.search(r"satisfies the requirement (\S+).*?from versions: ([^)]*)\)", said, re.DOTALL):
+        there = [version.strip() for version in found[2].split(",") if version.strip() not in ("", "none")]
+        newest = f"; the newest there are {', '.join(there[-5:])}" if there else "; there is none for this system"
+        return f"no version on the package index satisfies {found[1]}{newest}"
+    return f"the packages cannot be installed: {_find_line(lines, 'ERROR', 'error', '×', '╰')}"
+
+
+def _find_line(lines: Sequence[str], *signs: str) -> str:
+    chosen = [line for line in lines if any(sign in line for sign in signs)] or list(lines) or ["no reason was given"]
+    return chosen[-1][:300]
+
+
+def describe(name: str, path: Path) -> EnvironmentLine:
+    """An environment, with what is installed in it, or what is wrong with it."""
+    try:
+        place = describe_place(name)
+    except EngineBenchError as error:
+        return EnvironmentLine(name=name, path=str(path), fault=str(error))
+    version = ".".join(map(str, place.version))
+    return EnvironmentLine(name=name, path=str(path), python=version, packages=dict(sorted(place.packages.items())))
+
+
+def list_engines_of(line: EnvironmentLine) -> dict[str, str]:
+    """The packages of an environment that can change a number or an answer, with their versions."""
+    return {name: line.packages[name.lower()] for name in PACKAGES if name.lower() in line.packages}
+
+
+def remove_environment(name: str) -> Path:
+    """Delete the environment NAME that `env make` made.
+
+    Example: enginebench env remove old
+
+    Args:
+        name: of the environment.
+
+    Raises:
+        UsageError: there is none of this name.
+        ArtifactError: it cannot be deleted.
+    """
+    made = places.list_environments()
+    if name not in made:
+        known = ", ".join(made) or "none"
+        raise UsageError(f"no environment {name!r} was made here; there is {known}")
+    try:
+        hidden = tempfile.mkdtemp(prefix=f".{name}-", dir=made[name].parent)
+        shutil.rmtree(made[name].rename(hidden))  # half of it is no environment
+    except OSError as error:
+        raise ArtifactError(f"{made[name]}: cannot be deleted ({error.strerror})") from error
+    return made[name]
+
+
+def list_versions(package: str) -> list[str]:
+    """The versions of a package on the index that install here, oldest first.
+
+    Raises:
+        BackendUnavailable: the index cannot be reached, or knows no such package.
+        MissingDependency: pip is not here.
+    """
+    if not has_pip():
+        raise MissingDependency("pip, which asks the package index,", f"{sys.executable} -m ensurepip")
+    said = _run([sys.executable, "-m", "pip", "--disable-pip-version-check", "index", "versions", package])
+    found = re.search(r"^Available versions: (.*)$", said, re.MULTILINE)
+    if found is None:
+        raise BackendUnavailable(f"the package index lists no version of {package}")
+    return [version.strip() for version in found[1].split(",")][::-1]
+
+
+@door.command(remove_environment, "NAME", name="remove")
+def _remove(name: str, shown: Printed) -> None:
+    place = remove_environment(name)
+    if shown["as_json"]:
+        _show(list_environments(), shown)
+    else:
+        click.echo(f"removed {place}")
+
+
+command = door.group(
+    "env",
+    _make,
+    _list,
+    _remove,
+    help="""Make environments with other versions of a runtime, to compare them.
+
+    Example: enginebench env make old onnxruntime==1.24.4
+
+    `enginebench run MODEL --engines ort,ort:env=old` then measures both versions in turns. An environment needs no
+    EngineBench: only the runtime, and a few small packages that `env make` adds.
+    """,
+)

@@ -1,3 +1,0 @@
-"""What `tune` found: the document, the text and the page."""
-
-from __future__ import annotations

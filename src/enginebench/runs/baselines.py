@@ -1,0 +1,170 @@
+"""Named baselines: copies of stored rows, without artifacts, that later runs are compared with."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from enginebench.core.errors import ArtifactError, EngineBenchError, UsageError
+from enginebench.core.names import slug
+from enginebench.core.records import Result
+from enginebench.runs.folder import RunFolder, RunRecord, read_results, read_rows
+
+BASELINE_SCHEMA = "enginebench.baseline/1"
+# Inside the default folder of runs, so that both are kept, or ignored, together.
+DEFAULT_STORE = Path("results") / "baselines"
+
+
+class Baseline(Struct, frozen=True, kw_only=True):
+    """One saved baseline, as `baseline list` shows it. `reason` says why it cannot be read."""
+
+    name: str
+    path: str
+    model: str = ""
+    rows: int = 0
+    started_utc: str = ""
+    cpu_model: str = ""
+    reason: str | None = None
+
+
+class BaselineList(Struct, frozen=True, kw_only=True):
+    """What `baseline list --json` prints."""
+
+    schema: str = BASELINE_SCHEMA
+    store: str
+    baselines: tuple[Baseline, ...]
+
+
+def find_store(store: Path | None = None) -> Path:
+    """The folder of baselines: the one given, else `$ENGINEBENCH_BASELINES`, else `results/baselines`."""
+    return store or Path(os.environ.get("ENGINEBENCH_BASELINES") or DEFAULT_STORE)
+
+
+def save_baseline(name: str, run: Path, store: Path | None = None, *, force: bool = False) -> Baseline:
+    """Copies the rows of a run under `name`; samples and settings, no artifacts.
+
+    Args:
+        name: lower-case letters, digits, dots and hyphens.
+        store: see `find_store`.
+        force: replace an existing baseline of this name.
+
+    Raises:
+        UsageError: the name is not plain, or it is taken.
+        ArtifactError: the run cannot be read, has no measured row, or the store cannot be written.
+    """
+    target = _find_place(name, store)
+    if target.exists() and not force:
+        raise UsageError(f"a baseline {name!r} exists in {target.parent}; choose another name or pass --force")
+    record, results = read_results(run)
+    measured = [result for result in results if result.measurements]
+    if not measured:
+        raise ArtifactError(f"{run} has no measured row; there is nothing to compare with")
+    _write(target, replace(record, rows=tuple(result.id for result in measured), sources=()), measured)
+    return _describe(target)
+
+
+def _write(target: Path, record: RunRecord, results: Sequence[Result]) -> None:
+    """Makes the copy beside its place and moves it there in one step: a kill leaves the old one or the new one."""
+    try:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=target.parent, prefix=".saving-") as scratch:
+            made, old = Path(scratch) / "new", Path(scratch) / "old"
+            folder = RunFolder(made)
+            folder.create(record)
+            for result in results:
+                folder.write_result(result)
+            if target.exists():
+                target.rename(old)
+            made.rename(target)
+    except OSError as error:
+        raise ArtifactError(f"cannot write the baseline {target}: {error.strerror}. Choose another --store") from error
+
+
+def list_baselines(store: Path | None = None) -> BaselineList:
+    """All saved baselines by name; one that cannot be read is listed with the reason."""
+    place = find_store(store)
+    try:
+        folders = sorted(path for path in place.iterdir() if path.is_dir() and not path.name.startswith("."))
+    except FileNotFoundError:
+        folders = []
+    except OSError as error:
+        raise ArtifactError(f"cannot list {place}: {error.strerror}") from error
+    return BaselineList(store=str(place), baselines=tuple(_describe(path) for path in folders))
+
+
+def remove_baseline(name: str, store: Path | None = None) -> Path:
+    """Removes a baseline and returns its former folder.
+
+    Raises:
+        UsageError: there is no baseline of this name.
+        ArtifactError: it cannot be removed.
+    """
+    target = _find_place(name, store)
+    # Only a folder that we wrote is ours to remove.
+    if target.is_symlink() or not (target / "run.json").is_file():
+        raise UsageError(f"there is no baseline {name!r} in {target.parent}; {_list_known(store)}")
+    try:
+        shutil.rmtree(target)
+    except OSError as error:
+        raise ArtifactError(f"cannot remove {target}: {error.strerror}") from error
+    return target
+
+
+def read_side(text: str, store: Path | None = None) -> list[Result]:
+    """The rows that `text` names; raises as `find_side` does, and if they are damaged."""
+    return read_rows(find_side(text, store))
+
+
+def are_neighbours(base: str, cand: str, store: Path | None = None) -> bool:
+    """Whether the two name rows of one run, which were measured in turns; raises as `find_side` does."""
+    one, other = find_side(base, store), find_side(cand, store)
+    return one.is_file() and other.is_file() and one.resolve().parent == other.resolve().parent
+
+
+def find_side(text: str, store: Path | None = None) -> Path:
+    """What `text` names: the folder of a run, the file of a stored row, or the folder of a baseline.
+
+    An existing path takes precedence over a baseline of the same name.
+
+    Raises:
+        ArtifactError: it is none of these.
+    """
+    path = Path(text)
+    if path.exists():
+        return path
+    place = find_store(store) / text
+    if slug(text) == text and (place / "run.json").exists():
+        return place
+    raise ArtifactError(f"{text!r} is neither a run's folder nor a stored row nor a baseline; {_list_known(store)}")
+
+
+def _find_place(name: str, store: Path | None) -> Path:
+    if not name or slug(name) != name:
+        raise UsageError(f"baseline name {name!r}: expected lower-case letters, digits, dots and hyphens")
+    return find_store(store) / name
+
+
+def _list_known(store: Path | None) -> str:
+    names = [baseline.name for baseline in list_baselines(store).baselines]
+    return f"baselines: {', '.join(names)}" if names else f"there are no baselines in {find_store(store)}"
+
+
+def _describe(path: Path) -> Baseline:
+    try:
+        record, results = read_results(path)
+    except EngineBenchError as error:
+        return Baseline(name=path.name, path=str(path), reason=str(error))
+    return Baseline(
+        name=path.name,
+        path=str(path),
+        model=results[0].model if results else "",
+        rows=len(results),
+        started_utc=record.started_utc,
+        cpu_model=record.machine.cpu_model,
+    )

@@ -1,0 +1,62 @@
+"""Which rows may be built and checked beside each other: nothing is timed then, but much is chosen and filled."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import psutil
+
+from enginebench.engines.registry import find_entry
+from enginebench.core.records import Gpu, Machine
+from enginebench.runs.plan import PlannedRow
+
+# A process that has imported PyTorch and its compiler holds about half of this, on the host and on a GPU.
+BYTES_OF_ONE = 1 << 30
+# A model lies in memory as its file, its graph, what the engine makes of it, and what flows through it.
+COPIES = 4
+# What is left to others, and to what was guessed too low.
+SHARE_OF_MEMORY = 0.5
+
+
+def split_runs(rows: Sequence[PlannedRow], machine: Machine) -> list[list[PlannedRow]]:
+    """The rows, run by run: those of one run may be built at the same time.
+
+    An engine whose builder times kernels to choose among them chooses alone, and after all others, so that none of
+    them holds memory that its choice depends on. The others keep their order; each counts as many CPUs as it has
+    threads, or one where a GPU does the work, and room in memory for itself and its model.
+    """
+    beside = [row for row in rows if not find_entry(row.engine.backend).tunes]
+    alone = [row for row in rows if find_entry(row.engine.backend).tunes]
+    runs: list[list[PlannedRow]] = []
+    for row in beside:
+        if runs and fits([*runs[-1], row], machine):
+            runs[-1].append(row)
+        else:
+            runs.append([row])
+    return runs + [[row] for row in alone]
+
+
+def fits(rows: Sequence[PlannedRow], machine: Machine) -> bool:
+    """Whether CPUs and memory are enough for all of them at a time."""
+    cpus = min(len(machine.cpus_allowed), machine.cpu_quota_cores or len(machine.cpus_allowed))
+    free = psutil.virtual_memory().available
+    memory = min(free, machine.memory_limit_bytes or free)
+    if sum(map(_count_cpus, rows)) > cpus or sum(map(_count_bytes, rows)) > SHARE_OF_MEMORY * memory:
+        return False
+    return all(
+        sum(_count_bytes(row) for row in rows if row.engine.device == f"cuda:{gpu.index}") <= _find_room(gpu)
+        for gpu in machine.gpus
+    )
+
+
+def _count_cpus(row: PlannedRow) -> int:
+    return row.engine.threads if row.engine.device == "cpu" else 1
+
+
+def _count_bytes(row: PlannedRow) -> int:
+    files = row.source.files if row.source is not None else ()
+    return BYTES_OF_ONE + COPIES * sum(file.size_bytes for file in files)
+
+
+def _find_room(gpu: Gpu) -> float:
+    return SHARE_OF_MEMORY * gpu.memory_bytes

@@ -1,0 +1,61 @@
+"""A bundle opened by EngineBench itself: nothing in it is run, and it is held to the rules that its programs keep."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+from msgspec.structs import replace
+
+from enginebench.core import judging
+from enginebench.runs.bundles.record import BUNDLE_SCHEMA, Bundle
+from enginebench.features.deliver.writing import DOCUMENT, check_name
+from enginebench.core.errors import ArtifactError, ParseError
+from enginebench.core.records import Artifact
+from enginebench.core.store import read_record
+
+
+def is_bundle(path: Path) -> bool:
+    """Whether a folder holds a bundle, be it damaged."""
+    return (path / DOCUMENT).exists()
+
+
+def read_bundle(root: Path) -> Bundle:
+    """What the bundle says of itself.
+
+    Raises:
+        ParseError: there is none, it is damaged, or a newer version wrote it.
+        ArtifactError: something in it is a link, or names a file outside of it.
+    """
+    if fault := judging.find_link(root):
+        raise ArtifactError(fault)
+    bundle = read_record(root / DOCUMENT, Bundle)
+    if bundle.schema != BUNDLE_SCHEMA:
+        raise ParseError(root / DOCUMENT, "$.schema", repr(bundle.schema), repr(BUNDLE_SCHEMA), "Upgrade enginebench")
+    home = Path(bundle.artifact.path).parent
+    for name in (
+        bundle.artifact.path,
+        *(f.path for f in bundle.files),
+        *((home / f.path).as_posix() for f in bundle.artifact.files),
+    ):
+        check_name(name)
+    return bundle
+
+
+def open_artifact(root: Path, bundle: Bundle) -> Artifact:
+    """The artifact that the bundle's engine opens, with a path that can be opened."""
+    return replace(bundle.artifact, path=str(root.absolute() / bundle.artifact.path))
+
+
+def find_problems(root: Path, bundle: Bundle, cpu_flags: tuple[str, ...], gpus: tuple[str, ...]) -> Iterator[str]:
+    """A sentence for each way in which the bundle, or this machine, is not what was measured.
+
+    Args:
+        cpu_flags: instructions that this machine's CPU has.
+        gpus: names of this machine's GPUs.
+    """
+    yield from judging.find_changes(root, ((file.path, file.sha256) for file in bundle.files))
+    yield from judging.find_other_versions(bundle.runtime)
+    yield from judging.find_missing(bundle.instructions, cpu_flags, bundle.precision)
+    if bundle.artifact.kind == "plan":
+        yield from judging.find_other_gpu(bundle.gpu, gpus)

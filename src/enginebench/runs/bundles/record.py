@@ -1,0 +1,86 @@
+"""`bundle.json`: everything that a bundle says of itself. Its programs read the same fields, without this package."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from msgspec import Struct
+
+from enginebench.core.records import (
+    Artifact,
+    Caveat,
+    Drift,
+    EngineSpec,
+    Estimate,
+    FileHash,
+    Machine,
+    Precision,
+    Scope,
+    Score,
+    Validity,
+    Verdict,
+)
+
+BUNDLE_SCHEMA = "enginebench.features.deliver/1"
+
+
+class Figures(Struct, frozen=True, kw_only=True):
+    """What the row measured, as its run's table says it. Times in ms."""
+
+    p50_ms: Estimate
+    p99_ms: Estimate | None
+    throughput_per_s: float | None
+    speedup: Estimate | None
+    baseline: str | None  # id of the row that `speedup` is taken against
+    verdict: Verdict | None
+    validity: Validity
+    processes: int
+    n: int
+    outputs_agree: bool | None  # None: there was nothing to compare with
+
+
+class Module(Struct, frozen=True, kw_only=True):
+    """How the PyTorch module is made before its weights are loaded.
+
+    kind "source": `name` in the file `file` of the bundle. "torchvision", "timm": `name` there, with `arguments`.
+    """
+
+    kind: str
+    name: str
+    file: str | None = None
+    arguments: dict[str, Any] = {}
+    flat: bool = False  # its answer is flattened to tensors
+
+
+class Bundle(Struct, frozen=True, kw_only=True):
+    """A row that was delivered. Paths are relative to the bundle."""
+
+    schema: str = BUNDLE_SCHEMA
+    model: str
+    row: str
+    engine: EngineSpec  # with the precision that was asked for: it says how the engine is set
+    options: dict[str, str] = {}  # of the engine, each with its value, given or by default
+    precision: Precision | None  # that ran, by the runtime's own record
+    scope: Scope
+    engine_version: str | None
+    artifact: Artifact  # what the engine opens
+    chain: tuple[Artifact, ...]  # where it comes from, the first source first; these files are not in the bundle
+    files: tuple[FileHash, ...]
+    environment: dict[str, str]  # variables of the row's process
+    pinned_cpus: tuple[int, ...] | None
+    runtime: dict[str, str]  # package -> version without which the row is another one
+    requirements: dict[str, str]  # package -> version, all that the bundle needs
+    instructions: tuple[str, ...]  # of the CPU, with which the row computed in less than FP32
+    gpu: str | None
+    limits: dict[str, float]  # for `predict.py --check`
+    check_seed: int
+    figures: Figures
+    machine_name: str
+    machine: Machine | None
+    drift: Drift | None
+    scores: tuple[Score, ...] = ()
+    effective_precision: dict[str, float] | None
+    caveats: tuple[Caveat, ...]
+    measured_utc: str
+    module: Module | None = None
+    made_by: dict[str, str] = {}

@@ -1,0 +1,800 @@
+"""Turns rows into results: builds and checks each once, then measures A B C A B C, each time in a fresh process.
+
+The row's file is rewritten after every repetition, so that nothing measured is lost, however the run ends.
+"""
+
+from __future__ import annotations
+
+import shutil
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from itertools import pairwise
+from pathlib import Path
+from typing import Any, TypeAlias
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from enginebench.stats.alike import compare_questions
+from enginebench.stats.compare import list_open
+from enginebench.stats.drift import limits_between, limits_undecided, list_unlike, measure_drift, refuse_drift
+from enginebench.stats.effective import judge_precision
+from enginebench.stats.open_lengths import fill_lengths
+from enginebench.stats.standing import find_setting
+from enginebench.engines.registry import takes
+from enginebench.core.caveats import make_caveat
+from enginebench.core.errors import (
+    ArtifactError,
+    BackendUnavailable,
+    DependencyError,
+    EngineBenchError,
+    GateFailed,
+    MeasurementError,
+    ParseError,
+    UnsupportedOperator,
+    UsageError,
+)
+from enginebench.core.limits import LEVELS
+from enginebench.core.names import format_engine, format_precision
+from enginebench.core.names import row_id as make_id
+from enginebench.core.records import Artifact, EngineSpec, Machine, Result, Status, Task
+from enginebench.core.shapes import BATCH_AXIS, concrete_shape, find_open_outputs, find_size
+from enginebench.core.store import write_atomic
+from enginebench.models.samples import find_samples, list_samples
+from enginebench.models.task import find_own_data
+from enginebench.runs.beside import split_runs
+from enginebench.runs.builds import choose_place, count_builds, cut_common, describe_build
+from enginebench.runs.child.arrays import (
+    count_values,
+    holds_arrays,
+    limit_calls,
+    load_answers,
+    reduce_answers,
+)
+from enginebench.runs.child.isolate import PATIENCE, Child, Work, child_environment, run_child, wait_until_sure
+from enginebench.runs.child.jobs import MeasureJob, PreloadJob, PrepareAnswer, PrepareJob, Proof
+from enginebench.runs.child.places import OPTION, find_place, list_versions
+from enginebench.runs.child.preload import can_wait, count_at_once
+from enginebench.runs.child.proving import doubt_record
+from enginebench.runs.folder import RunFolder, RunRequest
+from enginebench.runs.plan import PlannedRow, find_axes
+from enginebench.runs.progress import Reporter
+from enginebench.runs.scoring import Judged, score_file
+
+# (model, batch, shapes) -> (id of the row that was taken as the truth, its outputs)
+References: TypeAlias = dict[tuple[str, int, str], tuple[str, Mapping[str, Any]]]
+
+# Doubts about a row's answers, which a record of its precision leaves as they are.
+ABOUT_ANSWERS = ("no_score", "outputs_vary", "random_inputs")
+# Outputs are compared over this many samples; enough to see a wrong engine, cheap enough for a slow one.
+CHECK_SAMPLES = 32
+# Two answers to the same inputs that differ by more than this share of the largest value are not those of a function:
+# what the order of sums leaves open on a GPU is a hundred times smaller in FP16 (as for the exported graph).
+VARIATION = 1e-2
+# Processes of a row of which nobody says beforehand how often it is measured.
+ENDLESS = 1_000_000
+
+
+class Turn(Struct, frozen=True):
+    """One repetition of one row, and its place in the run."""
+
+    row: PlannedRow
+    repetition: int
+    order: int
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """Variables of the process that measures it."""
+        return child_environment(self.row.engine.threads, self.repetition)
+
+
+class Campaign:
+    """All rows of a run in progress. `results` holds each row as it stands, in the order of the plan."""
+
+    def __init__(
+        self,
+        folder: RunFolder,
+        rows: Sequence[PlannedRow],
+        machine: Machine,
+        *,
+        timeout_s: float,
+        reporter: Reporter,
+        judged: Judged | None = None,
+        task: Task | None = None,
+    ) -> None:
+        self._folder = folder
+        self._judged = judged
+        self._task = task
+        self._rows = {row.id: row for row in rows}
+        self._machine = machine
+        self._timeout_s = timeout_s
+        self._reporter = reporter
+        self._at_once = count_at_once(machine)
+        self._inputs = find_samples(folder.artifacts)
+        self._plain: dict[str, Result] = {}  # rows in FP32 that others are compared with, and nobody asked for
+        self._refused: UsageError | None = None
+        self._prepared: set[str] = set()  # in this process, not by the run that it continues
+        self.results: dict[str, Result] = {}
+
+    def add(self, rows: Sequence[PlannedRow]) -> None:
+        """Takes more rows, which come after those that it has."""
+        self._rows.update((row.id, row) for row in rows)
+
+    def adopt(self, row: PlannedRow, prepared: Result) -> None:
+        """Takes a row that was built and checked under another id, so that it can be measured anew."""
+        self.add([row])
+        for find in (self._folder.outputs_path, self._folder.answers_path):
+            if (kept := find(prepared.id)).exists():
+                write_atomic(find(row.id), kept.read_bytes())
+        self._keep(replace(prepared, id=row.id, measure=row.measure, measurements=(), status="partial", reason=None))
+
+    def finish(self, ids: Mapping[str, str]) -> None:
+        """Takes rows as measured often enough, however often that is.
+
+        Args:
+            ids: of the rows, by the ids under which they were built, checked and compared with each other.
+        """
+        for result in (self.results[row_id] for row_id in ids.values()):
+            if result.status == "partial" and result.measurements:
+                measure, drift = replace(result.measure, processes=len(result.measurements)), result.drift
+                if drift is not None:
+                    here = ids.get(drift.reference)
+                    drift = replace(drift, reference=here or drift.reference, elsewhere=here is None)
+                self._keep(replace(result, status="ok", measure=measure, drift=drift))
+
+    def restore(self, *, with_failed: bool = False) -> None:
+        """Restores the rows that an earlier, interrupted run stored.
+
+        Args:
+            with_failed: rows that failed are not tried again.
+
+        Raises:
+            ParseError: a stored row is damaged.
+            ArtifactError: an artifact that was measured is gone or has changed since.
+        """
+        for row_id, row in self._rows.items():
+            if row_id in self.results:
+                continue
+            stored = self._folder.read_result(row_id)
+            if stored is not None and Path(stored.model).name != Path(row.model).name:
+                path = self._folder.row_path(row_id)
+                raise ParseError(
+                    path, "$.model", repr(stored.model), repr(row.model), "Delete it to measure the row anew"
+                )
+            if stored is not None and with_failed and stored.status in ("failed", "skipped"):
+                self.results[row_id] = stored
+                continue
+            if stored is None or not has_answered(stored):
+                continue  # it begins anew
+            try:
+                stored = self._folder.open_all(stored)
+            except ArtifactError:
+                if stored.measurements:
+                    raise
+                continue  # nothing was measured on it: it is built anew
+            # A row that was relabelled keeps what ran; how its engine is set is the plan's to say.
+            ran = replace(row.engine, precision=stored.engine.precision, recipe=stored.engine.recipe)
+            finished = stored.look is not None or len(stored.measurements) >= row.measure.processes
+            status: Status = "ok" if finished else "partial"
+            self.results[row_id] = replace(stored, engine=ran, status=status, reason=None, stderr_tail=None)
+
+    def run(self) -> list[Result]:
+        """Every row, prepared, checked and measured; a failed row carries its reason.
+
+        Raises:
+            ArtifactError: a row could not be written; `results` holds it nevertheless.
+        """
+        wanted = [row for row in self._rows.values() if row.skip is None]
+        self._reporter.begin(sum(count_builds(row) + row.measure.processes for row in wanted))
+        self.check()
+        self._measure_interleaved()
+        return list(self.results.values())
+
+    def check(self) -> None:
+        """Builds every row that was not built before, compares its answers with the reference's, and scores them.
+
+        Raises:
+            UsageError: a wrong option is the user's to mend, where it leaves no row.
+        """
+        self._prepare_all()
+        if self._refused is not None and all(result.status == "skipped" for result in self.results.values()):
+            raise self._refused
+        self._build_again()
+        self._compare_outputs()
+        self._score_answers()
+
+    def measure(self, ids: Sequence[str], repetition: int) -> None:
+        """One process of each of these rows, in this order, unless its repetition is there already."""
+        rows = [self._rows[row_id] for row_id in ids if not self._has(row_id, repetition)]
+        self._take_turns([Turn(row, repetition, order) for order, row in enumerate(rows)])
+
+    def _has(self, row_id: str, repetition: int) -> bool:
+        return any(m.repetition == repetition for m in self.results[row_id].measurements)
+
+    def _prepare_all(self) -> None:
+        """Builds and checks every row in a child of its own; nothing is done for one that was prepared before."""
+        waiting = []
+        for row in self._rows.values():
+            known = self.results.get(row.id)
+            if row.skip is not None:
+                self._keep(self._skip(row, row.skip))
+            elif known is not None and known.status in ("failed", "skipped"):
+                self._reporter.advance()
+            elif known is None or self._lost_answers(known):
+                waiting.append(row)
+            else:
+                self._reporter.advance()
+        here = [row for row in waiting if OPTION not in row.engine.options]
+        for start in range(0, len(here), self._at_once):
+            self._prepare_group(here[start : start + self._at_once])
+        for row in waiting:
+            if row not in here:  # in another environment, which may break down
+                self._prepare_alone(row)
+
+    def _prepare_group(self, rows: Sequence[PlannedRow]) -> None:
+        """Their children import side by side; then they build and check, as many at a time as may."""
+        if len(rows) == 1:
+            self._prepare_alone(rows[0])
+            return
+        with ExitStack() as stack:
+            children = {
+                row.id: stack.enter_context(Child(PATIENCE | child_environment(row.engine.threads))) for row in rows
+            }
+            for row in rows:
+                assert row.source is not None
+                children[row.id].ask_to_preload(self._describe_preload(row, row.source))
+            deadline = time.monotonic() + self._timeout_s
+            for child in children.values():
+                child.wait_until_ready(deadline)
+            for run in split_runs(rows, self._machine):
+                self._prepare_beside(run, children)
+
+    def _prepare_beside(self, rows: Sequence[PlannedRow], children: Mapping[str, Child]) -> None:
+        """Builds and checks rows at the same time, and has their records made one after another.
+
+        What a child says is told when its row has its turn, so that the log is the same each time. A row that fails
+        beside others, perhaps for want of memory, is tried again alone.
+        """
+        notes: dict[str, list[str]] = {row.id: [] for row in rows}
+        if len(rows) > 1:
+            self._reporter.step(f"building and checking {len(rows)} rows side by side")
+        works = [
+            children[row.id].start(self._describe_prepare(row), timeout_s=self._timeout_s, on_note=notes[row.id].append)
+            for row in rows
+        ]
+        wait_until_sure(works)
+        for row, work in zip(rows, works, strict=True):
+            try:
+                answer = self._tell(row, notes[row.id], work)
+            except (UsageError, DependencyError) as error:
+                self._settle(row, error)
+            except EngineBenchError:
+                self._prepare_alone(row)
+            else:
+                self._settle(row, answer, beside=len(rows) - 1)
+
+    def _tell(self, row: PlannedRow, notes: Sequence[str], work: Work[PrepareAnswer]) -> PrepareAnswer:
+        """The answer; with the lines that the row would have told alone."""
+        self._reporter.step(f"{label(row)}: build and check")
+        try:
+            return work.finish()
+        finally:
+            for text in notes:
+                self._reporter.step(f"{label(row)}: {text}")
+
+    def _prepare_alone(self, row: PlannedRow) -> None:
+        """Builds and checks one row in a child."""
+        try:
+            answer = self._run_prepare(row, self._describe_prepare(row))
+        except EngineBenchError as error:
+            self._settle(row, error)
+        else:
+            self._settle(row, answer)
+
+    def _build_again(self) -> None:
+        """Builds anew, from nothing, what is to be built several times; the rows' own rules say what side by side."""
+        waiting: list[PlannedRow] = []
+        for row in self._rows.values():
+            known = self.results.get(row.id)
+            if known is not None and known.status == "partial":
+                waiting += [row] * (count_builds(row) - max(1, len(known.builds)))
+        here = [row for row in waiting if OPTION not in row.engine.options]
+        groups = [here[start : start + self._at_once] for start in range(0, len(here), self._at_once)]
+        for run in [run for group in groups for run in split_runs(group, self._machine)]:
+            self._build_beside(run)
+        for row in waiting:
+            if row not in here:
+                self._build_beside([row])
+
+    def _build_beside(self, rows: Sequence[PlannedRow]) -> None:
+        """Makes one build more of each row at the same time; what fails beside others is tried again alone."""
+        rows = [row for row in rows if self.results[row.id].status == "partial"]
+        builds = [len(self.results[row.id].builds) + rows[:place].count(row) for place, row in enumerate(rows)]
+        again = []
+        with ExitStack() as stack:
+            works = [stack.enter_context(self._start_build(*one)) for one in zip(rows, builds, strict=True)]
+            wait_until_sure(works)
+            for row, build, work in zip(rows, builds, works, strict=True):
+                self._reporter.step(f"{label(row)}: build {build + 1} of {count_builds(row)}")
+                try:
+                    self._keep_build(row, build, work.finish(), beside=len(rows) - 1)
+                except EngineBenchError as error:
+                    if len(rows) > 1:
+                        again.append(row)
+                        continue
+                    when = f"while build {build + 1} of {count_builds(row)} was made"
+                    self._keep(self._failed(self.results[row.id], when, error))
+                self._reporter.advance()
+        for row in again:
+            self._build_beside([row])
+
+    @contextmanager
+    def _start_build(self, row: PlannedRow, build: int) -> Iterator[Work[PrepareAnswer]]:
+        place, outputs = self._choose_place(row, build), self._rebuilt(row, build)
+        shutil.rmtree(place, ignore_errors=True)  # what a killed run may have left
+        Path(place).mkdir(parents=True)
+        job = replace(
+            self._describe_prepare(row),
+            out_dir=place,
+            outputs_path=str(outputs.absolute()),
+            prove=False,
+            labelled=None,
+        )
+        with Child(PATIENCE | child_environment(row.engine.threads), find_place(row.engine)) as child:
+            yield child.start(job, timeout_s=self._timeout_s)
+
+    def _keep_build(self, row: PlannedRow, build: int, answer: PrepareAnswer, beside: int) -> None:
+        known, outputs = self.results[row.id], self._rebuilt(row, build)
+        found = describe_build(answer, self._folder.outputs_path(row.id), outputs)
+        outputs.unlink(missing_ok=True)
+        self._keep(replace(known, builds=(*known.builds, found), built_beside=max(beside, known.built_beside)))
+
+    def _rebuilt(self, row: PlannedRow, build: int) -> Path:
+        """The file of the answers of one build more; it is there until they were compared."""
+        return self._folder.outputs_path(f"{row.id}.build-{build + 1}")
+
+    def _skip(self, row: PlannedRow, reason: str) -> Result:
+        """Records that the row cannot run here; if it was measured before, it keeps its samples."""
+        known = self.results.get(row.id)
+        if known is None or not known.measurements:
+            return self._begin(row, status="skipped", reason=reason)
+        return (
+            known if known.status == "ok" else replace(known, status="failed", reason=f"it cannot continue: {reason}")
+        )
+
+    def _lost_answers(self, known: Result) -> bool:
+        """Whether the answers of a restored row are missing or incomplete; other rows are compared with them.
+
+        A row that was measured but never compared belongs to a tool that returns no answers.
+        """
+        outputs, answers = self._folder.outputs_path(known.id), self._folder.answers_path(known.id)
+        wanted = [outputs] if known.drift or not known.measurements else []
+        if known.scores or (self._judged and self._judged.metrics and not known.measurements):
+            wanted.append(answers)
+        return not all(holds_arrays(path) for path in wanted)
+
+    def _describe_prepare(self, row: PlannedRow) -> PrepareJob:
+        assert row.source is not None
+        return PrepareJob(
+            model=row.asked_as,
+            artifact=row.source,
+            engine=row.engine,
+            out_dir=self._choose_place(row),
+            outputs_path=str(self._folder.outputs_path(row.id).absolute()),
+            samples=CHECK_SAMPLES,
+            seed=row.measure.seed,
+            prove=not proves_when_timed(row),
+            labelled=self._judged.labelled if self._judged else None,
+            answers_path=str(self._folder.answers_path(row.id).absolute()),
+            inputs=self._inputs,
+            graph=row.graph,
+        )
+
+    def _choose_place(self, row: PlannedRow, build: int = 0) -> str:
+        """Where an engine leaves what it makes: one environment never finds what another compiled, nor one build."""
+        artifacts = self._folder.artifacts
+        folder = self._folder.build_path(row.id, build) if count_builds(row) > 1 else artifacts
+        place = choose_place(artifacts, folder, row)
+        place.mkdir(parents=True, exist_ok=True)
+        return str(place.absolute())
+
+    def _settle(self, row: PlannedRow, found: PrepareAnswer | EngineBenchError, beside: int = 0) -> None:
+        """Keeps the row as it was built and checked, or with the reason why it was not."""
+        begun = self.results.get(row.id) or self._begin(row, status="partial")
+        if isinstance(found, DependencyError | UsageError):
+            self._keep(self._skip(row, str(found)))
+            self._refused = found if isinstance(found, UsageError) else self._refused
+        elif isinstance(found, EngineBenchError):
+            self._keep(self._failed(begun, "while it was built and checked", found))
+        else:
+            self._prepared.add(row.id)
+            self._keep(self._describe_prepared(row, begun, found, beside))
+        self._reporter.advance()
+
+    def _describe_prepared(self, row: PlannedRow, begun: Result, answer: PrepareAnswer, beside: int) -> Result:
+        made = (answer.lowered, answer.artifact if answer.artifact != row.source else None)
+        chain = [*row.chain, *filter(None, made)]
+        if begun.measurements and begun.artifacts[-1].sha256 != answer.artifact.sha256:
+            begun = self._begin(row, status="partial")  # those are times of another engine
+        prepared = replace(
+            begun,
+            artifacts=tuple(chain),
+            engine_version=answer.engine_version,
+            build_s=answer.build_s,
+            built_beside=beside,
+            size_bytes=answer.size_bytes,
+            drift=answer.drift or begun.drift,
+        )
+        if count_builds(row) > 1 and not prepared.builds:
+            outputs = self._folder.outputs_path(row.id)
+            prepared = replace(prepared, builds=(describe_build(answer, outputs, outputs),))
+        if answer.varies > VARIATION:
+            doubt = make_caveat("outputs_vary", row=row.id, share=answer.varies)
+            prepared = replace(prepared, caveats=(*prepared.caveats, doubt))
+        return judge_proof(prepared, answer.proof) if answer.proof else prepared
+
+    def _begin(self, row: PlannedRow, **fields: object) -> Result:
+        return Result(
+            id=row.id,
+            model=row.model,
+            engine=row.engine,
+            measure=row.measure,
+            requested_precision=row.requested_precision,
+            machine=self._describe_machine(row.engine),
+            artifacts=row.chain,
+            axes=find_axes(row.engine, row.source),
+            **fields,  # type: ignore[arg-type]
+        )
+
+    def _describe_machine(self, engine: EngineSpec) -> Machine:
+        """The machine with the versions of the environment that the engine runs in."""
+        try:
+            place = find_place(engine)
+        except EngineBenchError:  # the row is skipped for that reason
+            return self._machine
+        return replace(self._machine, versions=list_versions(place)) if place else self._machine
+
+    def _failed(self, result: Result, when: str, error: EngineBenchError) -> Result:
+        reason = str(error) if isinstance(error, UnsupportedOperator) else f"{when}: {error}"
+        self._reporter.say(f"{result.id} failed {when}: {error}")
+        said = "\n".join(text for text in (error.stderr_tail.rstrip(), error.log) if text)
+        return replace(result, status="failed", reason=reason, stderr_tail=said or None)
+
+    def _compare_outputs(self) -> None:
+        """Drift of every row against the first row of its model and batch that answered.
+
+        The answers of that one stay, so that a row that is built later can be compared, too; of the others a few. Drift
+        that was taken against the same row before is kept, so that it is the same in one go and after any interruption.
+        """
+        references = self._answer_in_fp32()
+        for row_id, result in list(self.results.items()):
+            path = self._folder.outputs_path(row_id)
+            if has_answered(result) and holds_arrays(path):
+                self._keep_if_new(self._with_drift(result, path, references))
+                if all(row_id != reference for reference, _ in references.values()):
+                    reduce_answers(path)
+        self._prepared.clear()
+
+    def _answer_in_fp32(self) -> References:
+        """The outputs of FP32 for the rows of a shorter precision beside which nobody asked for FP32; never timed.
+
+        A graph that has no FP32 form is its own reference.
+        """
+        found: References = {}
+        for row in self._rows.values():
+            key = row.asked_as, *find_size(row.engine)
+            alike = [r for r in self._rows.values() if (r.asked_as, *find_size(r.engine)) == key]
+            asked = any(r.requested_precision in (None, "fp32") or r.fed_as or r.graph for r in alike)
+            if key in found or asked:
+                continue
+            plain = make_plain(row)
+            news = [r.id for r in alike if r.id in self._prepared]
+            if plain is None or not news or row.skip is not None:
+                continue
+            try:
+                answer = self._run_prepare(plain, replace(self._describe_prepare(plain), prove=False, labelled=None))
+            except EngineBenchError as error:
+                self._reporter.say(f"{row.id} was not compared with FP32: {error}")
+                continue
+            begun = self._begin(plain, status="partial")
+            self._plain[plain.id] = self._describe_prepared(plain, begun, answer, 0)
+            found[key] = plain.id, load_answers(self._folder.outputs_path(plain.id))[0]
+        return found
+
+    def _run_prepare(self, row: PlannedRow, job: PrepareJob) -> PrepareAnswer:
+        self._reporter.step(f"{label(row)}: build and check")
+        return run_child(
+            job,
+            timeout_s=self._timeout_s,
+            environment=child_environment(row.engine.threads),
+            on_note=lambda text: self._reporter.step(f"{label(row)}: {text}"),
+        )
+
+    def _with_drift(self, result: Result, path: Path, references: References) -> Result:
+        if result.drift and result.drift.elsewhere and result.id not in self._prepared:
+            return result
+        (outputs, calls), row = load_answers(path), self._rows[result.id]
+        reference_id, reference = references.setdefault((row.asked_as, *find_size(result.engine)), (result.id, outputs))
+        if result.drift and result.drift.reference == reference_id and result.id not in self._prepared:
+            return result  # compared before, with more answers than have been kept
+        if row.graph is not None:
+            return result  # held against its graph
+        base = self._plain.get(reference_id) or self.results[reference_id]
+        opened = {name for side in (base, result) for name in list_open_outputs(side)}
+        wanted, answers = cut_common(*fill_lengths(reference, outputs, opened))
+        # The two sides may be different models, and nobody claimed that they are alike.
+        if row.fed_as is not None and (unlike := compare_questions(base, result) or list_unlike(wanted, answers)):
+            return replace(result, drift=refuse_drift(reference_id, unlike))
+        between = base.requested_precision, result.requested_precision, self._task
+        limits, undecided = limits_between(*between), limits_undecided(*between)
+        try:
+            asked = self._count_asked(result, outputs, calls)
+            drift = measure_drift(wanted, answers, limits, asked=asked, task=self._task, undecided=undecided)
+        except ArtifactError as error:
+            return self._failed(result, "when its outputs were compared", error)
+        drift = replace(drift, reference=reference_id, elsewhere=reference_id in self._plain)
+        result = replace(result, drift=drift)
+        vary = [caveat for caveat in base.caveats if caveat.code == "outputs_vary"]
+        result = replace(result, caveats=tuple(dict.fromkeys((*result.caveats, *vary))))
+        return self._doubt_inputs(result, row.asked_as)
+
+    def _doubt_inputs(self, result: Result, model: str) -> Result:
+        """The row with the doubt that its precision was checked on inputs that nobody ever gave the model."""
+        real = self._inputs is not None or find_own_data(model) is not None
+        if real or result.requested_precision in (None, "fp32"):
+            return result
+        doubt = make_caveat("random_inputs.check", seed=result.measure.seed)
+        return replace(result, caveats=tuple(dict.fromkeys((*result.caveats, doubt))))
+
+    def _count_asked(self, result: Result, outputs: Mapping[str, Any], calls: int | None) -> int | None:
+        """As `count_asked`, of no more samples than the user gave, and of few where answers are large."""
+        labelled, batch = self._judged.labelled if self._judged else None, result.engine.batch
+        pictures = labelled.n if labelled is not None and labelled.unlabelled else None
+        asked = count_asked(result, pictures)
+        if asked is None:
+            return None
+        given = list_samples(self._inputs) if self._inputs is not None and pictures is None else range(asked)
+        most = -(-len(given) // batch)
+        if calls:
+            most = limit_calls(most, count_values(outputs) // calls)
+        return min(asked, most * batch)
+
+    def _score_answers(self) -> None:
+        """Scores, always afresh, every row that answered labelled samples, against the first of its batch."""
+        references: dict[tuple[str, int, str], Path] = {}
+        for row_id, result in list(self.results.items()):
+            path = self._folder.answers_path(row_id)
+            if self._judged is not None and has_answered(result) and holds_arrays(path):
+                reference = references.setdefault((result.model, *find_size(result.engine)), path)
+                self._keep_if_new(self._score(result, self._judged, path, reference))
+
+    def _score(self, result: Result, judged: Judged, path: Path, reference: Path) -> Result:
+        """The row with its scores; one that no metric takes goes without.
+
+        Raises:
+            EngineBenchError: the metric does not even take the answers of the reference: it is the user's to mend.
+        """
+        try:
+            return replace(result, scores=score_file(judged.metrics, path, reference))
+        except EngineBenchError as error:
+            if path == reference and judged.asked:
+                raise
+            self._reporter.say(f"{result.id} has no score: {error}")
+            doubt = make_caveat("no_score", reason=str(error))
+            return replace(result, scores=(), caveats=tuple(dict.fromkeys((*result.caveats, doubt))))
+
+    def _measure_interleaved(self) -> None:
+        """Measures every repetition in its turn; rows of which no verdict can change end at a look, before the next."""
+        turns = self._list_turns()
+        for start, end in pairwise((0, *LEVELS, ENDLESS)):
+            self._measure_turns([turn for turn in turns if start <= turn.repetition < end])
+            self._end_settled(end)
+
+    def _measure_turns(self, turns: Sequence[Turn]) -> None:
+        """A few turns at a time: children can import before their turn."""
+        group: list[Turn] = []
+        for turn in turns:
+            result = self.results[turn.row.id]
+            if self._has(turn.row.id, turn.repetition) or result.look is not None:
+                self._reporter.advance()
+            elif result.status == "partial":
+                group.append(turn)
+            if len(group) >= self._at_once:
+                self._take_turns(group)
+                group = []
+        self._take_turns(group)
+
+    def _end_settled(self, trials: int) -> None:
+        """Ends the rows of which no comparison with another row of their setting can change after so many trials."""
+        groups: dict[tuple[object, ...], list[Result]] = {}
+        for result in self.results.values():
+            if result.measure.settle is not None and result.status in ("ok", "partial"):
+                groups.setdefault((result.measure.settle, *find_setting(result)), []).append(result)
+        for rows in filter(lambda rows: len(rows) > 1, groups.values()):
+            still = list_open(rows, trials, rows[0].measure.settle or 0.0)
+            for result in rows:
+                if result.look is None and len(result.measurements) == trials and result.id not in still:
+                    self._keep(replace(result, status="ok", look=trials))
+
+    def _list_turns(self) -> list[Turn]:
+        """Every repetition of every row, numbered by the plan alone: whoever fails or goes on later moves no number."""
+        rows = self._rows.values()
+        longest = max((row.measure.processes for row in rows), default=0)
+        pairs = [(row, i) for i in range(longest) for row in rows if i < row.measure.processes]
+        return [Turn(row, repetition, order) for order, (row, repetition) in enumerate(pairs)]
+
+    def _take_turns(self, turns: Sequence[Turn]) -> None:
+        """Takes the turns one after another, once every child started ahead has imported: each is timed alone."""
+        with ExitStack() as stack:
+            ahead: dict[int, Child] = {}
+            for turn in turns if len(turns) > 1 else ():
+                if can_wait(turn.row.engine):
+                    ahead[turn.order] = stack.enter_context(Child(turn.environment))
+                    ahead[turn.order].ask_to_preload(
+                        self._describe_preload(turn.row, self.results[turn.row.id].artifacts[-1])
+                    )
+            deadline = time.monotonic() + self._timeout_s
+            for child in ahead.values():
+                child.wait_until_ready(deadline)
+            for turn in turns:
+                result = self.results[turn.row.id]
+                if result.status == "partial":  # it may have failed in an earlier turn
+                    self._keep(self._repeat(turn, result, ahead.get(turn.order)))
+                    self._reporter.advance()
+
+    def _describe_preload(self, row: PlannedRow, artifact: Artifact) -> PreloadJob:
+        return PreloadJob(engine=row.engine, kind=artifact.kind, out_dir=self._choose_place(row))
+
+    def _repeat(self, turn: Turn, result: Result, waiting: Child | None) -> Result:
+        row, repetition = turn.row, turn.repetition
+        of = f" of {row.measure.processes}" if row.measure.processes < ENDLESS else ""
+        self._reporter.step(f"{label(row)}: process {repetition + 1}{of}")
+        build = repetition % len(result.builds) if result.builds else None
+        job = MeasureJob(
+            model=row.asked_as,
+            artifact=result.artifacts[-1] if build is None else result.builds[build].artifact,
+            engine=row.engine,
+            measure=row.measure,
+            out_dir=self._choose_place(row, build or 0),
+            repetition=repetition,
+            order=turn.order,
+            last_level_cache_bytes=self._machine.last_level_cache_bytes,
+            prove=proves_when_timed(row) and lacks_proof(result),
+            inputs=self._inputs,
+        )
+        try:
+            # A child that ended before it was asked for anything says nothing about the row.
+            with waiting if waiting and waiting.alive else Child(turn.environment, find_place(row.engine)) as child:
+                answer = child.perform(job, timeout_s=self._timeout_s)
+        except EngineBenchError as error:
+            return self._failed(result, f"in process {repetition + 1}", error)
+        measurements = (*result.measurements, replace(answer.measurement, build=build))
+        finished = len(measurements) >= row.measure.processes
+        status: Status = "ok" if finished else "partial"
+        measured = replace(
+            result, measurements=measurements, status=status, shapes=answer.shapes or list_shapes(result)
+        )
+        return judge_proof(measured, answer.proof) if answer.proof else measured
+
+    def _keep(self, result: Result) -> None:
+        """Keeps the row as it stands, in memory and in its file."""
+        self.results[result.id] = result
+        self.results = {row_id: self.results[row_id] for row_id in self._rows if row_id in self.results}
+        self._folder.write_result(result)
+
+    def _keep_if_new(self, result: Result) -> None:
+        if result != self.results[result.id]:
+            self._keep(result)
+
+
+def make_plain(row: PlannedRow) -> PlannedRow | None:
+    """The same engine in FP32, from the last FP32 form in the row's chain that it starts from; None: there is none."""
+    kind = takes(row.engine.backend)
+    source = next((a for a in reversed(row.chain) if a.precision == "fp32" and a.kind == kind), None)
+    if source is None:
+        return None
+    engine = replace(row.engine, precision="fp32", recipe=None, mix="")
+    chain = row.chain[: row.chain.index(source) + 1]
+    plain = replace(row, engine=engine, requested_precision="fp32", source=source, chain=chain)
+    return replace(plain, id=f"{make_id(engine, 'fp32', row.measure)}-reference")
+
+
+def list_shapes(result: Result) -> dict[str, tuple[int, ...]]:
+    """The shapes of the inputs as a tool that makes its own is told them."""
+    return {spec.name: concrete_shape(spec, result.engine.batch) for spec in result.artifacts[-1].inputs}
+
+
+def has_answered(result: Result) -> bool:
+    """Whether the row was built and answered the check inputs, even if it failed later, while it was timed."""
+    return result.status in ("ok", "partial") or bool(result.measurements)
+
+
+def proves_when_timed(row: PlannedRow) -> bool:
+    """Whether the engine's record comes from the first process that times the row, not from the build and check.
+
+    On a GPU libraries choose kernels anew in each process, and others may work on it while rows are built. On a CPU
+    the record comes from a session of its own, which would be loaded into a process that is timed.
+    """
+    return row.engine.device != "cpu"
+
+
+def lacks_proof(result: Result) -> bool:
+    """Whether the next process that times the row must make the record: the first one, and one more if that failed."""
+    failed = any(caveat.code == "failed_proof" for caveat in result.caveats)
+    return not result.measurements or (failed and len(result.measurements) == 1)
+
+
+def judge_proof(result: Result, proof: Proof) -> Result:
+    """The row with the engine's record, named after the precision that ran; or with a caveat if there is none."""
+    answered = [caveat for caveat in result.caveats if caveat.code in ABOUT_ANSWERS]
+    if proof.failure is not None:
+        return replace(result, caveats=(*answered, doubt_record(result.requested_precision, proof.failure)))
+    ran, doubts = judge_precision(result.requested_precision, proof.effective_precision, result.engine.device)
+    return replace(
+        result,
+        engine=replace(result.engine, precision=ran),
+        effective_precision=proof.effective_precision,
+        caveats=(*answered, *doubts, *proof.caveats),
+        layers=proof.layers,
+    )
+
+
+def label(row: PlannedRow) -> str:
+    """The row's name in messages: engine, precision, batch."""
+    spec = row.engine
+    return f"{format_engine(spec)} {format_precision(row.requested_precision, spec.recipe, spec.mix)} b{spec.batch}"
+
+
+def list_open_outputs(result: Result) -> set[str]:
+    """The row's outputs whose length depends on the values."""
+    artifact = result.artifacts[-1]
+    return find_open_outputs(artifact.inputs, artifact.outputs)
+
+
+def count_asked(result: Result, pictures: int | None = None) -> int | None:
+    """The number of samples in a row's check, `pictures` if given; None if an output's first axis counts no samples."""
+    batch = result.engine.batch
+    firsts = [spec.shape[:1] for spec in result.artifacts[-1].outputs]
+    if not firsts or any(not first or first[0] not in (BATCH_AXIS, batch) for first in firsts):
+        return None
+    return pictures or -(-CHECK_SAMPLES // batch) * batch
+
+
+def judge_outcome(results: Sequence[Result], request: RunRequest) -> None:
+    """Checks that the baseline and at least one other row are ok; the baseline alone where nobody named the others.
+
+    Raises:
+        BackendUnavailable: no row could run here, for example on a machine without the device.
+        MeasurementError: they are not; the message names the rows.
+    """
+    if results and all(r.status == "skipped" for r in results):
+        reasons = dict.fromkeys(r.reason or r.status for r in results)
+        raise BackendUnavailable(f"no row can run here: {'; '.join(reasons)}")
+    wanted = [r for r in results if r.status != "skipped"]
+    fine = [r for r in wanted if r.status == "ok"]
+    if wanted and wanted[0].status == "ok" and (len(fine) > 1 or len(results) == 1 or request.any_engine):
+        return
+    ids: dict[str, list[str]] = {}
+    for r in results:
+        if r.status != "ok":
+            ids.setdefault(r.reason or r.status, []).append(r.id)
+    bad = "; ".join(f"{', '.join(rows)}: {reason}" for reason, rows in ids.items()) or "there is no row"
+    if wanted and wanted[0].status == "ok":
+        raise MeasurementError(f"the baseline is ok, but no other configuration is. Not ok: {bad}")
+    raise MeasurementError(f"the baseline and at least one other row must be ok. Not ok: {bad}")
+
+
+def judge_precisions(results: Sequence[Result]) -> None:
+    """Checks that every row ran in the precision that was asked for.
+
+    Raises:
+        GateFailed: a row did not; the message names it.
+    """
+    wrong = [
+        f"{r.id}: asked for {r.requested_precision}, ran in {r.engine.precision}"
+        for r in results
+        if r.status != "skipped" and r.engine.precision != r.requested_precision
+    ]
+    if wrong:
+        raise GateFailed(f"--strict-precision: {'; '.join(wrong)}")

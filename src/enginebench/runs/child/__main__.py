@@ -1,0 +1,120 @@
+"""The child process: reads one job from standard input, does it, answers on the result pipe, ends."""
+
+from __future__ import annotations
+
+import gc
+import os
+import select
+import signal
+import sys
+import threading
+import traceback
+from functools import partial
+from typing import TYPE_CHECKING, Any, NoReturn
+
+import msgspec
+
+from enginebench.core.errors import ChildFailed, EngineBenchError
+from enginebench.runs.child.errors_across import describe_error
+from enginebench.runs.child.jobs import Answered, Job, Kept, Note, PreloadJob, Ready, read_job
+from enginebench.runs.child.pipes import RESULT_FD, TURN_FD, kill_without_writer
+
+if TYPE_CHECKING:
+    from enginebench.runs.child.jobs import ErrorAnswer, Message
+
+# New objects between two looks for garbage; the interpreter's own is 700.
+GC_THRESHOLD = 100_000
+
+
+def main() -> NoReturn:
+    """Ends with 0 once an answer was given, also if the answer is an error that was raised on purpose."""
+    # Importing a large runtime makes hundreds of thousands of objects that stay: collecting among them again and again
+    # took a third of the import of torch.compile. The timed loop switches the collector off altogether.
+    gc.set_threshold(GC_THRESHOLD, 50, 50)
+    fd = int(os.environ[RESULT_FD])
+    job = wait_for_job(fd)
+    follow_parent(sys.stdin.fileno())
+    try:
+        message: Answered[Any] | ErrorAnswer = Answered(answer=job.perform(partial(tell, fd), partial(keep, fd)))
+        msgspec.json.encode(message)  # what cannot be sent is a fault like any other
+    except EngineBenchError as error:
+        message = describe_error(error)
+    except MemoryError:
+        traceback.print_exc()
+        message = describe_error(ChildFailed("out of memory (MemoryError)"))
+    except Exception as error:
+        traceback.print_exc()
+        message = describe_error(ChildFailed(f"{type(error).__name__}: {_first_line(error)}"))
+    send(fd, message)
+    leave()
+
+
+def wait_for_job(fd: int) -> Job[Any]:
+    """The job, once everything is imported that the parent wanted imported before it."""
+    job = read_job(sys.stdin.buffer.readline())
+    if not isinstance(job, PreloadJob):
+        return job
+    from enginebench.runs.child.preload import preload
+
+    preload(job)
+    send(fd, Ready())
+    line = sys.stdin.buffer.readline()
+    if not line:  # the parent is gone, or the row is measured no more
+        leave()
+    job = read_job(line)
+    assert isinstance(job, Job)
+    return job
+
+
+def tell(fd: int, text: str) -> None:
+    """Says what the job is at."""
+    send(fd, Note(text=text))
+
+
+def keep(fd: int, sure: Any) -> None:
+    """Hands over what is sure, and returns when the record of it may be made."""
+    send(fd, Kept(answer=sure))
+    os.read(int(os.environ[TURN_FD]), 1)
+
+
+def leave() -> NoReturn:
+    """Ends the process now: all was said, and taking a large runtime apart costs seconds in a run of many processes."""
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(0)
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error).strip().splitlines() or [""])[0][:300]
+
+
+def send(fd: int, message: Message[Any]) -> None:
+    """Writes one message, whole, to the result pipe."""
+    data = memoryview(msgspec.json.encode(message) + b"\n")
+    while data:
+        data = data[os.write(fd, data) :]
+
+
+def follow_parent(stdin_fd: int) -> None:
+    """Sees to it that this process and all that it starts die with the parent, however the parent dies.
+
+    To be called once the job has been read: new data would kill, too.
+    """
+    if os.getpgrp() != os.getpid():
+        return  # started by hand, not by `run_child`: there is no group of our own to end
+    if sys.platform == "linux":
+        kill_without_writer(stdin_fd, os.getpgrp())
+        if select.select([stdin_fd], [], [], 0)[0]:  # the parent died before the kernel was told
+            os.killpg(0, signal.SIGKILL)
+    else:
+        threading.Thread(target=_wait_for_end, args=(stdin_fd,), daemon=True).start()
+
+
+def _wait_for_end(fd: int) -> None:
+    while os.read(fd, 1):
+        pass
+    os.killpg(0, signal.SIGKILL)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,332 @@
+"""Answers as they come: what the metrics need of them is kept, and nothing else."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import linecache
+import math
+import sys
+import traceback
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from msgspec import Struct
+
+from enginebench.stats.metrics.metric import (
+    Ask,
+    Facts,
+    Metric,
+    Outputs,
+    Targets,
+    count_samples,
+    pick_samples,
+    widen_counts,
+)
+from enginebench.stats.metrics.scores import score_whole
+from enginebench.stats.metrics.tasks import BUILTIN, read_answers
+from enginebench.core.errors import FeedError, MissingDependency, UsageError
+from enginebench.core.records import Score, Task
+from enginebench.core.text import name_type
+from enginebench.runs.child.arrays import COUNTS, FAILURE, OUTPUTS, load_arrays
+from enginebench.runs.child.jobs import MetricsAnswer, MetricsJob, ScoreJob
+from enginebench.runs.child.targets_file import read_targets
+
+if TYPE_CHECKING:
+    from enginebench.stats.metrics.metric import Floats, Picks
+
+
+EXPECTED = "expected a number, or one number for each sample"
+
+
+class UserMetric(Struct, frozen=True, kw_only=True, eq=False):
+    """`package.module:function`, and whether more of it is better: its attribute `higher_is_better`."""
+
+    text: str
+    function: Callable[[Any, Any], Any]
+    higher_is_better: bool = True
+
+    def call(self, outputs: Outputs, targets: Targets) -> float | Floats:
+        """What the function says of these samples: one number, or one for each.
+
+        Raises:
+            UsageError: it raised, with the line of its code; or returned something else.
+        """
+        given = next(iter(outputs.values())) if len(outputs) == 1 else dict(outputs)
+        n = count_samples(outputs)
+        try:
+            found = self.function(given, targets.values)
+        except Exception as error:  # user code: anything can come out of it
+            raise UsageError(f"--metric {self.text} {locate(error, self.function)}") from error
+        return self._read(found, n)
+
+    def _read(self, found: Any, n: int) -> float | Floats:
+        if isinstance(found, str | bytes | Mapping) or found is None:
+            told = repr(found) if isinstance(found, str) else name_type(found)
+            raise UsageError(f"--metric {self.text} returned {told}; {EXPECTED}")
+        try:
+            values = np.asarray(found, np.float64)
+        except (TypeError, ValueError, RuntimeError) as error:
+            raise UsageError(f"--metric {self.text} returned {name_type(found)} ({error}); {EXPECTED}") from error
+        if values.ndim == 0:
+            return float(values)
+        if values.shape != (n,):
+            raise UsageError(f"--metric {self.text} returned shape {list(values.shape)} for {n} samples; {EXPECTED}")
+        return values
+
+    def as_whole(self) -> Metric:
+        """The metric that looks at all samples together."""
+
+        def prepare(outputs: Outputs, targets: Targets) -> Ask:
+            def ask(places: Picks) -> float:
+                found = self.call(pick_samples(outputs, places), targets.pick(places))
+                if not isinstance(found, float):
+                    return float(found.mean())
+                return found
+
+            return ask
+
+        return Metric(name=self.text, higher_is_better=self.higher_is_better, share=False, prepare=prepare)
+
+    def as_counted(self) -> Metric:
+        """The metric that says something of each sample."""
+
+        def count(outputs: Outputs, targets: Targets) -> Floats:
+            found = self.call(outputs, targets)
+            if isinstance(found, float):
+                raise UsageError(f"--metric {self.text} returned a number for some samples, and one for each before")
+            if wrong := [i for i, value in enumerate(found) if not math.isfinite(value)]:
+                raise UsageError(
+                    f"--metric {self.text} returned {found[wrong[0]]} for {len(wrong)} of {len(found)} samples; "
+                    "expected finite numbers"
+                )
+            return np.stack([found, np.ones_like(found)], axis=1)
+
+        return Metric(name=self.text, higher_is_better=self.higher_is_better, share=False, count=count)
+
+
+def load_metric(text: str) -> UserMetric:
+    """The function that `package.module:function` names, from the user's folder.
+
+    Raises:
+        UsageError: it cannot be imported, is not there, or cannot be called.
+    """
+    module, _, attribute = text.partition(":")
+    here = str(Path.cwd())
+    if here not in sys.path:  # as `python -m` has it, so that a file beside the user is found
+        sys.path.insert(0, here)
+    try:
+        found: Any = importlib.import_module(module)
+    except Exception as error:  # user code: anything can come out of it
+        raise UsageError(f"--metric {text}: cannot import {module}: {type(error).__name__}: {error}") from error
+    for part in attribute.split("."):
+        if not hasattr(found, part):
+            raise UsageError(f"--metric {text}: {module} has no {attribute!r}")
+        found = getattr(found, part)
+    if not callable(found):
+        raise UsageError(f"--metric {text}: {attribute} is {name_type(found)}; expected f(outputs, targets)")
+    higher = getattr(found, "higher_is_better", True)
+    if not isinstance(higher, bool):
+        raise UsageError(f"--metric {text}: higher_is_better is {higher!r}; expected True or False")
+    return UserMetric(text=text, function=found, higher_is_better=higher)
+
+
+def locate(error: BaseException, function: Callable[..., Any]) -> str:
+    """What a user's function raised, and where in its own file: the line that the user can mend."""
+    frames = traceback.extract_tb(error.__traceback__)
+    code = getattr(function, "__code__", None) or getattr(type(function).__call__, "__code__", None)
+    own = [frame for frame in frames if code is not None and frame.filename == code.co_filename]
+    told = f"raised {type(error).__name__}: {' '.join(str(error).split())[:300]}"
+    frame = (own or frames[1:] or frames)[-1]
+    line = linecache.getline(frame.filename, frame.lineno or 0).strip()
+    return f"{told} ({Path(frame.filename).name}, line {frame.lineno}: {line})"
+
+
+TARGETS = "targets"
+
+
+def open_metric(name: str, targets: Targets) -> Metric | UserMetric:
+    """A built-in metric, or the user's function.
+
+    Raises:
+        UsageError: there is neither.
+    """
+    return BUILTIN[name](targets) if name in BUILTIN else load_metric(name)
+
+
+class Collector:
+    """Takes the answers to labelled samples, and keeps what each metric needs of them.
+
+    A metric that counts sample by sample leaves its counts; only for one that looks at all samples together are answers
+    kept, as small as the task makes them. Which of the two a user's function is shows in what it returns for the first
+    samples; one that cannot say anything of a few is asked about all.
+    """
+
+    def __init__(self, names: Sequence[str], targets: Targets, n: int, task: Task | None) -> None:
+        self._metrics = {name: open_metric(name, targets) for name in names}
+        self._targets, self._n, self._task = targets, n, task
+        self._counts: dict[str, Floats] = {}
+        self._rows: dict[int, Outputs] = {}
+        self._failures: dict[str, str] = {}
+        self._dropped: set[str] = set()
+
+    def add(self, places: Sequence[int], outputs: Mapping[str, Any]) -> None:
+        """Takes the answers to some samples.
+
+        Args:
+            places: of these samples among all.
+            outputs: by name, [samples, ...].
+        """
+        targets = self._targets.pick(np.asarray(places, np.int64))
+        for name in list(self._metrics):
+            if name not in self._failures and name not in self._dropped:
+                self._take(name, places, outputs, targets)
+        if any(_is_whole(metric) for metric in self._metrics.values()):
+            self._keep(places, read_answers(outputs, self._task, targets))
+
+    def _take(self, name: str, places: Sequence[int], outputs: Outputs, targets: Targets) -> None:
+        metric = self._metrics[name]
+        if isinstance(metric, UserMetric):
+            metric = self._metrics[name] = _find_form(metric, read_answers(outputs, self._task, targets), targets)
+        if metric.count is None:
+            return
+        given = read_answers(outputs, self._task, targets) if name not in BUILTIN else outputs
+        try:
+            counts = metric.count(given, targets)
+        except (UsageError, FeedError) as error:  # perhaps this engine's answers alone are too much for it
+            self._failures[name] = str(error) if name not in BUILTIN else f"--metric {name}: {error}"
+            self._counts.pop(name, None)
+            return
+        if counts is None:
+            self._dropped.add(name)
+        else:
+            kept = self._counts.get(name, np.zeros((self._n, 0)))
+            kept, counts = widen_counts(kept, counts)
+            kept[list(places)] = counts
+            self._counts[name] = kept
+
+    def _keep(self, places: Sequence[int], outputs: Outputs) -> None:
+        for i, place in enumerate(places):
+            self._rows[place] = {name: values[i] for name, values in outputs.items()}
+
+    def collect(self) -> dict[str, Any]:
+        """What was kept, as arrays for a file.
+
+        Raises:
+            UsageError: no metric has anything to say about these answers.
+        """
+        if len(self._dropped) == len(self._metrics):
+            raise UsageError(f"--metric {', '.join(self._dropped)} cannot be wrong about so few classes; name another")
+        kept: dict[str, Any] = {COUNTS + name: table for name, table in self._counts.items()}
+        kept |= {FAILURE + name: np.array(text) for name, text in self._failures.items()}
+        for name in self._rows[0] if self._rows else ():
+            kept |= _pack(OUTPUTS + name, [self._rows[place][name] for place in range(self._n)])
+        return kept | _pack_targets(self._targets) if self._rows else kept
+
+
+def _is_whole(metric: Metric | UserMetric) -> bool:
+    return isinstance(metric, Metric) and metric.prepare is not None
+
+
+def _find_form(metric: UserMetric, outputs: Outputs, targets: Targets) -> Metric:
+    """Whether a user's function says something of each sample, or of all: by what it returns for these."""
+    try:
+        found = metric.call(outputs, targets)
+    except UsageError:  # a few samples may lack what it needs, for example a class
+        return metric.as_whole()
+    return metric.as_whole() if isinstance(found, float) else metric.as_counted()
+
+
+def _pack(name: str, rows: list[Any]) -> dict[str, Any]:
+    """The samples' answers: one array, or one each where their shapes differ."""
+    if isinstance(rows[0], str):
+        return {name: np.array(rows)}
+    arrays = [np.asarray(row) for row in rows]
+    if len({array.shape for array in arrays}) == 1:
+        return {name: np.stack(arrays)}
+    return {f"{name}/{i:06}": array for i, array in enumerate(arrays)}
+
+
+def unpack_outputs(kept: Mapping[str, Any]) -> dict[str, Any]:
+    """The outputs of a file of collected answers, as `_pack` was given them."""
+    outputs: dict[str, Any] = {}
+    for key in sorted(kept):
+        if key.startswith(OUTPUTS):
+            name, _, place = key.removeprefix(OUTPUTS).rpartition("/")
+            if name and place.isdecimal() and len(place) == 6:
+                outputs.setdefault(name, []).append(kept[key])
+            else:
+                outputs[key.removeprefix(OUTPUTS)] = kept[key]
+    return outputs
+
+
+def describe_metrics(job: MetricsJob) -> MetricsAnswer:
+    """What is known of the metrics of a job, whose targets can be read.
+
+    Raises:
+        UsageError: a metric cannot be had.
+        MissingDependency: it needs a package that is not installed.
+        ParseError: the targets cannot be read.
+    """
+    if job.targets is not None:
+        read_targets(Path(job.targets))
+    return MetricsAnswer(metrics=tuple(describe_metric(name) for name in job.metrics))
+
+
+def describe_metric(name: str) -> Facts:
+    """What is known of a metric before any answer, so that a wrong name shows before anything is built.
+
+    Raises:
+        UsageError: it cannot be had.
+        MissingDependency: it needs a package that is not installed.
+    """
+    if name in BUILTIN:
+        _check_packages(name)
+        return BUILTIN[name](Targets(values=[])).facts
+    return load_metric(name).as_whole().facts
+
+
+def _check_packages(name: str) -> None:
+    from importlib.util import find_spec
+
+    needed = {"map": "pycocotools", "wer": "jiwer", "cer": "jiwer"}.get(name)
+    if needed and find_spec(needed) is None:
+        raise MissingDependency(f"{needed}, which --metric {name} needs,", 'pip install "enginebench[metrics]"')
+
+
+def score_answers(job: ScoreJob) -> Score:
+    """The score by a metric that looks at all samples together, and its difference to the reference.
+
+    Raises:
+        UsageError: the metric has no value for these answers.
+    """
+    kept = load_arrays(Path(job.answers_path))
+    targets, outputs = _unpack_targets(kept), unpack_outputs(kept)
+    ask, n = _prepare(job.metric, outputs, targets), count_samples(outputs)
+    reference = None
+    if job.reference_path is not None:
+        reference = _prepare(job.metric, unpack_outputs(load_arrays(Path(job.reference_path))), targets)
+    return score_whole(describe_metric(job.metric), ask, n, reference)
+
+
+def _pack_targets(targets: Targets) -> dict[str, Any]:
+    values = targets.values
+    if isinstance(values, dict):
+        return {f"{TARGETS}/{name}": array for name, array in values.items()}
+    return {TARGETS: values if isinstance(values, np.ndarray) else np.array(json.dumps(values))}
+
+
+def _unpack_targets(kept: Mapping[str, Any]) -> Targets:
+    if TARGETS not in kept:
+        return Targets(values={k.partition("/")[2]: v for k, v in kept.items() if k.startswith(TARGETS)})
+    values = kept[TARGETS]
+    return Targets(values=json.loads(str(values)) if values.dtype.kind == "U" and values.ndim == 0 else values)
+
+
+def _prepare(name: str, outputs: Outputs, targets: Targets) -> Ask:
+    metric = open_metric(name, targets)
+    metric = metric.as_whole() if isinstance(metric, UserMetric) else metric
+    assert metric.prepare is not None  # others leave counts
+    return metric.prepare(outputs, targets)

@@ -1,0 +1,47 @@
+"""What runs in another environment, found out in a child there."""
+
+from __future__ import annotations
+
+from functools import cache
+
+from enginebench.engines.registry import find_entry, find_installed
+from enginebench.core.errors import EngineBenchError
+from enginebench.core.records import Availability, EngineSpec
+from enginebench.runs.child.isolate import run_child
+from enginebench.runs.child.jobs import ProbeJob
+from enginebench.runs.child.places import OPTION, describe_place
+
+# Importing the slowest runtime took 3 s; ten times as long means a hang.
+PROBE_TIMEOUT_S = 60.0
+
+
+def find_available(engine: EngineSpec) -> Availability:
+    """Whether an engine can run where it is to run: here, judged without importing its runtime, or elsewhere."""
+    return probe_elsewhere(engine) if OPTION in engine.options else find_installed(engine.backend)
+
+
+def probe_elsewhere(engine: EngineSpec) -> Availability:
+    """Whether an engine works in its environment. Never raises."""
+    return _probe(engine.backend, engine.options[OPTION])
+
+
+@cache
+def _probe(name: str, environment: str) -> Availability:
+    try:
+        place = describe_place(environment)
+        answer = run_child(ProbeJob(engine=name), timeout_s=PROBE_TIMEOUT_S, place=place).availability
+    except EngineBenchError as error:
+        return Availability(engine=name, available=False, reason=str(error))
+    if answer.available:
+        return answer
+    return Availability(
+        engine=name,
+        available=False,
+        reason=f"environment {environment}: {answer.reason}",
+        fix=_say_fix(name, place.python),
+    )
+
+
+def _say_fix(name: str, python: str) -> str | None:
+    packages = find_entry(name).distributions[:1]
+    return f"python -m pip --python {python} install {packages[0]}" if packages else None

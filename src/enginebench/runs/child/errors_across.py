@@ -1,0 +1,72 @@
+"""Errors of a child in the parent: of their own class, with every attribute that they left with."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import msgspec
+
+from enginebench.core import errors
+from enginebench.core.errors import EngineBenchError
+from enginebench.runs.child.jobs import ErrorAnswer
+
+
+class CauseInChild(Exception):
+    """What an error of a child was raised from, in words: the object itself stayed there."""
+
+
+def describe_error(error: EngineBenchError) -> ErrorAnswer:
+    """The error as data. An attribute that is no data goes as its text."""
+    kind = next(kind for kind in type(error).__mro__ if getattr(errors, kind.__name__, None) is kind)
+    return ErrorAnswer(
+        kind=kind.__name__,
+        message=_to_text(error),
+        exit_code=error.exit_code,
+        attributes={name: _to_data(value) for name, value in vars(error).items()},
+        causes=tuple(f"{type(cause).__name__}: {_to_text(cause)}" for cause in _list_causes(error)),
+    )
+
+
+def _to_data(value: object) -> Any:
+    """What JSON can hold of a value."""
+    try:
+        return msgspec.json.decode(msgspec.json.encode(value, enc_hook=_to_text))
+    except (UnicodeError, TypeError):  # a file name that is no text, keys of a mapping that are objects
+        return _to_text(value)
+
+
+def _to_text(value: object) -> str:
+    """The text of a value; bytes that are no text, as a file's name may hold, as escapes."""
+    return str(value).encode("utf-8", "backslashreplace").decode()
+
+
+def _list_causes(error: BaseException) -> Iterator[BaseException]:
+    """What an error was raised from, and what that was, as a traceback would show it."""
+    seen = {id(error)}
+    while (cause := error.__cause__ or (None if error.__suppress_context__ else error.__context__)) is not None:
+        if id(cause) in seen:  # a chain may be tied to itself by hand
+            return
+        seen.add(id(cause))
+        yield cause
+        error = cause
+
+
+def rebuild_error(answer: ErrorAnswer, stderr_tail: str) -> EngineBenchError:
+    """The error that `describe_error` was given, with the child's last words if it brings none."""
+    kind: type[EngineBenchError] = getattr(errors, answer.kind)
+    error = kind.__new__(kind)
+    error.args = (answer.message,)
+    vars(error).update(answer.attributes)
+    if error.exit_code != answer.exit_code:
+        error.exit_code = answer.exit_code
+    if stderr_tail and not error.stderr_tail:
+        error.stderr_tail = stderr_tail
+    _tie_causes(error, answer.causes)
+    return error
+
+
+def _tie_causes(error: BaseException, causes: tuple[str, ...]) -> None:
+    for text in causes:
+        error.__cause__ = CauseInChild(text)
+        error = error.__cause__

@@ -1,0 +1,446 @@
+"""One child process for one job: started clean, watched, ended with everything it started.
+
+The job goes in through the child's standard input, which then stays open: its end-of-file tells the child that the
+parent is gone. Answers come back through a pipe of their own, so that whatever a library prints can corrupt nothing.
+"""
+
+from __future__ import annotations
+
+import os
+import selectors
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from multiprocessing.connection import wait
+from types import TracebackType
+from typing import Any, Generic
+
+import msgspec
+from msgspec.structs import replace
+
+from enginebench.core.errors import ChildFailed, EngineBenchError
+from enginebench.models.objects import list_variables
+from enginebench.runs.child.errors_across import rebuild_error
+from enginebench.runs.child.jobs import (
+    Answer,
+    Answered,
+    ErrorAnswer,
+    Job,
+    Kept,
+    Note,
+    PreloadJob,
+    Proof,
+    Provable,
+    Ready,
+    find_answer,
+    read_message,
+)
+from enginebench.runs.child.pipes import RESULT_FD, TURN_FD, kill_without_writer
+from enginebench.runs.child.places import Place, enter, find_place, get_engine
+
+# OpenMP's threads wait by spinning. In a child that times nothing they sleep: such children work side by side, and two
+# that spin on the same cores take twice as long.
+PATIENCE = {"OMP_WAIT_POLICY": "PASSIVE"}
+# Enough for the last traceback and the messages of a native library before it.
+STDERR_TAIL_BYTES = 8192
+# A million samples with device times are about 20 MB; an answer beyond this is a fault.
+ANSWER_LIMIT_BYTES = 512 << 20
+# How long a child may take to end by itself once it has answered: runtimes tear down threads at exit.
+EXIT_GRACE_S = 20.0
+
+
+def run_child(
+    job: Job[Answer],
+    *,
+    timeout_s: float,
+    environment: Mapping[str, str] | None = None,
+    on_note: Callable[[str], None] = lambda text: None,
+    place: Place | None = None,
+) -> Answer:
+    """The answer of a fresh child process to `job`.
+
+    Args:
+        timeout_s: after this long the child and all that it started are killed.
+        environment: variables added to the child's environment.
+        on_note: called with each line of progress.
+        place: where the child runs; None: where the job's engine says, else here.
+
+    Raises:
+        ChildFailed: it died, hung or answered nonsense; carries the tail of its stderr.
+        EngineBenchError: the error that the child raised on purpose, with its own class and attributes.
+    """
+    with Child(
+        {**({} if job.timed else PATIENCE), **(environment or {})}, place or find_place(get_engine(job))
+    ) as child:
+        return child.perform(job, timeout_s=timeout_s, on_note=on_note)
+
+
+def run_group(command: Sequence[str], timeout_s: float) -> subprocess.CompletedProcess[str]:
+    """What a command printed, and how it ended. If this process ends first, however, all that it started is killed.
+
+    Raises:
+        TimeoutExpired: it took longer, and is killed.
+    """
+    read_fd, write_fd = os.pipe()
+    kinds: dict[str, Any] = {"text": True, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    with (
+        os.fdopen(read_fd) as stdin,
+        os.fdopen(write_fd, "w"),
+        subprocess.Popen(command, stdin=stdin, start_new_session=True, **kinds) as child,
+    ):
+        try:
+            if sys.platform == "linux":
+                kill_without_writer(read_fd, child.pid)
+            said = child.communicate(timeout=timeout_s)
+        except BaseException:
+            end_group(child)
+            raise
+    return subprocess.CompletedProcess(command, child.returncode, *said)
+
+
+def end_group(child: subprocess.Popen[Any]) -> None:
+    """Kills the child's process group, the child included, and reaps the child."""
+    with suppress(ProcessLookupError, PermissionError):
+        os.killpg(child.pid, signal.SIGKILL)
+    child.wait()
+
+
+class Child:
+    """A fresh process that waits for one job. At the end of the `with` block it is gone, and all that it started.
+
+    Args:
+        environment: variables added to the child's environment.
+        place: the environment of Python packages; None: this one.
+        pass_fds: descriptors that the child inherits, under the same numbers.
+
+    Raises:
+        ChildFailed: the interpreter of the place is gone.
+    """
+
+    def __init__(
+        self, environment: Mapping[str, str] | None = None, place: Place | None = None, pass_fds: Sequence[int] = ()
+    ) -> None:
+        read_fd, write_fd = os.pipe()
+        turn_fd, give_turn_fd = os.pipe()
+        try:
+            self._child = subprocess.Popen(
+                [place.python if place else sys.executable, "-m", "enginebench.runs.child"],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                pass_fds=(write_fd, turn_fd, *pass_fds),
+                start_new_session=True,
+                env={
+                    **os.environ,
+                    **list_variables(),
+                    **(place.variables() if place else {}),
+                    **(environment or {}),
+                    RESULT_FD: str(write_fd),
+                    TURN_FD: str(turn_fd),
+                },
+            )
+        except BaseException as error:
+            os.close(read_fd)
+            os.close(give_turn_fd)
+            if place is not None and isinstance(error, OSError):
+                raise ChildFailed(
+                    f"environment {place.name}: {place.python} cannot be started any more: {error}"
+                ) from error
+            raise
+        finally:
+            os.close(write_fd)
+            os.close(turn_fd)
+        self._conversation = _Conversation(self._child, read_fd, give_turn_fd)
+        self._failure: ChildFailed | None = None
+        self._closed = False
+
+    def __enter__(self) -> Child:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Kills what is left of the child; may be called twice."""
+        if not self._closed:
+            self._closed = True
+            end_group(self._child)
+            self._conversation.close()
+
+    @property
+    def pid(self) -> int:
+        """The number of the process, and of its group."""
+        return self._child.pid
+
+    def ask_to_preload(self, job: PreloadJob) -> None:
+        """Sends the child to import; returns at once."""
+        self._conversation.send(job)
+
+    def wait_until_ready(self, deadline: float) -> None:
+        """Returns once the child has imported, or at the deadline (of `time.monotonic`): it may still get its job then.
+
+        What goes wrong meanwhile is for `perform` to tell.
+        """
+        try:
+            self._conversation.wait_until_ready(deadline)
+        except ChildFailed as error:
+            self._failure = error
+
+    @property
+    def alive(self) -> bool:
+        """Whether it has not ended."""
+        return self._child.poll() is None
+
+    def perform(
+        self, job: Job[Answer], *, timeout_s: float, on_note: Callable[[str], None] = lambda text: None
+    ) -> Answer:
+        """The child's answer; it does one job only. Raises as `run_child` does."""
+        return self.start(job, timeout_s=timeout_s, on_note=on_note).finish()
+
+    def start(
+        self, job: Job[Answer], *, timeout_s: float, on_note: Callable[[str], None] = lambda text: None
+    ) -> Work[Answer]:
+        """Sends the job, and returns at once."""
+        work: Work[Answer] = Work(self._conversation, timeout_s, self._failure)
+        if self._failure is None:
+            self._conversation.begin(job, on_note)
+        return work
+
+
+class Work(Generic[Answer]):
+    """A job that a child is at. It makes the record of an engine only once `finish` is called."""
+
+    def __init__(self, conversation: _Conversation, timeout_s: float, failure: EngineBenchError | None) -> None:
+        self._conversation = conversation
+        self._timeout_s = timeout_s
+        self._failure = failure
+        self._deadline = time.monotonic() + timeout_s
+        self._left_s = timeout_s
+
+    @property
+    def sure(self) -> bool:
+        """Whether the child has its answer but for the record, or has failed."""
+        return self._failure is not None or self._conversation.settled
+
+    @property
+    def lost(self) -> bool:
+        """Whether the child has failed: with an error, or without any answer."""
+        return self._failure is not None or self._conversation.lost
+
+    @property
+    def file_numbers(self) -> list[int]:
+        """What there is to wait for."""
+        return self._conversation.file_numbers
+
+    def listen(self) -> None:
+        """Takes in what the child has said; one that has no time left is killed."""
+        try:
+            if time.monotonic() > self._deadline:
+                raise self._conversation.give_up(self._timeout_s)
+            self._conversation.read()
+        except EngineBenchError as error:
+            self._failure = error
+            self._conversation.kill()
+        self._left_s = self._deadline - time.monotonic()
+
+    def finish(self) -> Answer:
+        """The answer, with the record if the job asks for one; time that others took in between does not count.
+
+        A child that is lost while it makes its record has answered all the same: with what it was sure of before.
+
+        Raises:
+            EngineBenchError: as `run_child` says.
+        """
+        try:
+            if self._failure is not None:
+                raise self._failure
+            found: Answer = self._conversation.hold(time.monotonic() + self._left_s, self._timeout_s)
+            return found
+        except EngineBenchError as error:
+            kept: Answer | None = self._conversation.kept
+            if not isinstance(kept, Provable):
+                raise
+            return replace(kept, proof=Proof(failure=str(error)))
+
+
+def wait_until_sure(works: Sequence[Work[Any]], helpers: Sequence[Work[Any]] = ()) -> None:
+    """Returns once every child has its answer but for the record, or has failed: `finish` tells which.
+
+    A lost helper ends the wait, too: without it the others would wait in vain.
+    """
+    while any(not work.sure for work in works) and not any(helper.lost for helper in helpers):
+        waiting = [work for work in (*works, *helpers) if not work.sure]
+        wait([number for work in waiting for number in work.file_numbers], timeout=1.0)
+        for work in waiting:
+            work.listen()
+
+
+class _Conversation:
+    """The pipes of one child, read until there is an answer, a death, or no time left."""
+
+    def __init__(self, child: subprocess.Popen[bytes], result_fd: int, give_turn_fd: int) -> None:
+        assert child.stdin is not None and child.stdout is not None
+        self._child = child
+        self._stdin, self._noise = child.stdin, child.stdout
+        self._result_fd = result_fd
+        self._give_turn_fd = give_turn_fd
+        self._on_note: Callable[[str], None] = lambda text: None
+        self._expected: Any = Any  # until a job is sent, nothing is answered
+        self._answer: Answered[Any] | ErrorAnswer | None = None
+        self._last_note = ""
+        self._ready = False
+        self.kept: Any = None
+        self._pending = b""
+        self._tail = b""
+        self._selector = selectors.DefaultSelector()
+        self._selector.register(result_fd, selectors.EVENT_READ, self._read_result)
+        self._selector.register(self._noise, selectors.EVENT_READ, self._read_noise)
+
+    def send(self, message: Job[Any] | PreloadJob) -> None:
+        with suppress(BrokenPipeError):  # it died at once; its exit status says why
+            self._stdin.write(msgspec.json.encode(enter(message)) + b"\n")
+            self._stdin.flush()
+
+    def wait_until_ready(self, deadline: float) -> None:
+        self._listen(deadline, lambda: self._ready)
+
+    def _listen(self, deadline: float, is_enough: Callable[[], bool]) -> bool:
+        """Reads until it is enough or the child has ended; False if the deadline comes before either."""
+        while not is_enough() and self._selector.get_map():
+            left = deadline - time.monotonic()
+            if left <= 0:
+                return False
+            self.read(min(left, 1.0))
+        return True
+
+    @property
+    def settled(self) -> bool:
+        return self._answer is not None or self.kept is not None or not self._selector.get_map()
+
+    @property
+    def lost(self) -> bool:
+        return self.settled and self.kept is None and not isinstance(self._answer, Answered)
+
+    @property
+    def file_numbers(self) -> list[int]:
+        return [key.fd for key in self._selector.get_map().values()]
+
+    def begin(self, job: Job[Any], on_note: Callable[[str], None]) -> None:
+        self._on_note, self._expected = on_note, find_answer(type(job))
+        self.send(job)
+
+    def read(self, timeout_s: float = 0.0) -> None:
+        """Takes in what is there. After a child that has ended nothing more comes, though what it started may live on
+        and hold its pipes open."""
+        ended = self._child.poll() is not None
+        found = self._selector.select(0 if ended else timeout_s)
+        for key, _ in found:
+            key.data()
+        if ended and not found:
+            for key in [*self._selector.get_map().values()]:
+                self._selector.unregister(key.fileobj)
+
+    def kill(self) -> None:
+        end_group(self._child)
+
+    def give_up(self, timeout_s: float) -> ChildFailed:
+        last = f" (last heard: {self._last_note})" if self._last_note else ""
+        return self._failure(f"no answer within the time-out of {timeout_s:g} s; killed{last}")
+
+    def hold(self, deadline: float, timeout_s: float) -> Any:
+        with suppress(BrokenPipeError):
+            os.write(self._give_turn_fd, b".")
+        if not self._listen(deadline, lambda: self._answer is not None):
+            raise self.give_up(timeout_s)
+        if self._answer is not None:
+            self._wait_exit(min(deadline, time.monotonic() + EXIT_GRACE_S))
+        return self._judge()
+
+    def _wait_exit(self, deadline: float) -> None:
+        """The child has answered; its output is drained so that it can end by itself."""
+        while self._child.poll() is None and time.monotonic() < deadline:
+            for key, _ in self._selector.select(0.02):
+                key.data()
+
+    def _judge(self) -> Any:
+        if isinstance(self._answer, ErrorAnswer):
+            raise rebuild_error(self._answer, self._stderr())
+        if self._answer is not None:
+            return self._answer.answer
+        ending = describe_exit(self._child.wait())
+        raise self._failure(f"{_quote(self._pending)}; {ending}" if self._pending else ending)
+
+    def _read_result(self) -> None:
+        chunk = os.read(self._result_fd, 1 << 20)
+        if not chunk:
+            self._selector.unregister(self._result_fd)
+            return
+        self._pending += chunk
+        if len(self._pending) > ANSWER_LIMIT_BYTES:
+            raise self._failure(f"its answer is larger than {ANSWER_LIMIT_BYTES >> 20} MiB")
+        *lines, self._pending = self._pending.split(b"\n")
+        for line in lines:
+            self._take(line)
+
+    def _take(self, line: bytes) -> None:
+        try:
+            message = read_message(line, self._expected)
+        except msgspec.DecodeError as error:
+            raise self._failure(_quote(line)) from error
+        if isinstance(message, Note):
+            self._last_note = message.text
+            self._on_note(message.text)
+        elif isinstance(message, Ready):
+            self._ready = True
+        elif isinstance(message, Kept):
+            self.kept = message.answer
+        else:
+            self._answer = message
+
+    def _read_noise(self) -> None:
+        chunk = os.read(self._noise.fileno(), 1 << 16)
+        if not chunk:
+            self._selector.unregister(self._noise)
+        self._tail = (self._tail + chunk)[-STDERR_TAIL_BYTES:]
+
+    def _stderr(self) -> str:
+        return self._tail.decode("utf-8", "replace").strip()
+
+    def _failure(self, reason: str) -> ChildFailed:
+        return ChildFailed(reason, self._stderr())
+
+    def close(self) -> None:
+        self._selector.close()
+        os.close(self._result_fd)
+        os.close(self._give_turn_fd)
+        self._noise.close()
+        with suppress(BrokenPipeError):
+            self._stdin.close()
+
+
+def _quote(line: bytes) -> str:
+    return f"it answered with something that is no answer: {line[:80]!r}"
+
+
+def describe_exit(status: int) -> str:
+    """A child's exit status in words: the signal that killed it, or the code that it ended with."""
+    if status >= 0:
+        return f"the process ended with exit code {status} and without an answer"
+    name = signal.Signals(-status).name if -status in set(signal.Signals) else f"signal {-status}"
+    hint = ", as the kernel does when memory runs out" if -status == signal.SIGKILL else ""
+    return f"the process was killed by {name}{hint}"
+
+
+def child_environment(threads: int, repetition: int = 0) -> dict[str, str]:
+    """Variables for a child: every numeric library at the same number of threads from its first import on."""
+    return {
+        "OMP_NUM_THREADS": str(threads),
+        "MKL_NUM_THREADS": str(threads),
+        "OPENBLAS_NUM_THREADS": "1",
+        "ENGINEBENCH_REPETITION": str(repetition),
+    }

@@ -1,0 +1,589 @@
+"""What the parent asks of a child process, and what the child answers: plain records, one JSON document each way.
+
+A job names the type of its answer, and the function that works it out, imported when the child calls it. So a new job
+is its record and its work: no list of jobs is kept anywhere.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, ClassVar, Generic, TypeAlias, TypeVar, Union, get_args
+
+import msgspec
+from msgspec import Struct
+
+from enginebench.stats.metrics.metric import Facts
+from enginebench.core.ceilings import Ceiling
+from enginebench.core.groups import GroupHarm, Harm
+from enginebench.core.records import (
+    Artifact,
+    ArtifactKind,
+    Availability,
+    Caveat,
+    Clock,
+    Drift,
+    EngineSpec,
+    LayerProfile,
+    LayerTime,
+    Measurement,
+    MeasureSpec,
+    ModelSource,
+    Precision,
+    Recipe,
+    Score,
+    Task,
+    TensorSpec,
+)
+from enginebench.core.work import GraphWork
+from enginebench.measure.watch import BlockReading
+
+Answer = TypeVar("Answer")
+# How a child tells, while it works, what it is at.
+NoteCall: TypeAlias = Callable[[str], None]
+# How it hands over what is sure before it goes on.
+KeepCall: TypeAlias = Callable[[Answer], None]
+
+
+class Job(Struct, Generic[Answer], frozen=True, kw_only=True):
+    """What a child is asked for. One class a job: `class EchoJob(Job[EchoAnswer], tag="echo")`."""
+
+    timed: ClassVar[bool] = False  # whether the answer has times that somebody compares
+
+    def perform(self, note: NoteCall, keep: KeepCall[Answer]) -> Answer:
+        """The answer, worked out in this process; `keep` gets what is sure before a record is made of it.
+
+        Only the child calls it: what it imports is what the parent stays light without.
+        """
+        raise NotImplementedError(f"{type(self).__name__} does not say what answers it")
+
+
+class Proof(Struct, frozen=True, kw_only=True):
+    """What an engine's own record shows; `effective_precision` is None where it keeps none, or where it failed."""
+
+    effective_precision: dict[str, float] | None = None
+    failure: str | None = None  # why there is no record, of an engine that keeps one
+    layers: tuple[LayerTime, ...] = ()
+    caveats: tuple[Caveat, ...] = ()
+
+
+class Provable(Struct, frozen=True, kw_only=True):
+    """An answer that holds whatever comes of the record that is made after it."""
+
+    proof: Proof | None = None
+
+
+class SourceAnswer(Struct, frozen=True, kw_only=True):
+    artifacts: tuple[Artifact, ...]
+    seconds: float
+    no_graph: str | None = None  # why there is no ONNX graph, where the job can do without
+
+
+class SourceJob(Job[SourceAnswer], frozen=True, kw_only=True, tag="source"):
+    """Make the artifacts that a run starts from: PyTorch weights, the ONNX graph, or both.
+
+    With `needs_onnx` off a failed export is told in the answer, and the PyTorch artifact stands alone.
+    """
+
+    source: ModelSource
+    out_dir: str
+    batch: int = 1
+    any_batch: bool = False  # nobody asked for it: a graph that is wanted as a file has the one that the model takes
+    onnx: bool = True
+    needs_onnx: bool = True
+    onnx_out: str | None = None
+    dynamic_batch: bool = True
+    dynamic_axes: dict[str, tuple[int, ...]] = {}
+    opset: int | None = None
+    data: str | None = None  # the user's data, whose first entries serve as inputs where there are no others
+
+    def perform(self, note: NoteCall, keep: KeepCall[SourceAnswer]) -> SourceAnswer:
+        from enginebench.runs.child.perform.sources import make_source
+
+        return make_source(self, note)
+
+
+class QuantizeAnswer(Struct, frozen=True, kw_only=True):
+    artifact: Artifact
+    seconds: float
+
+
+class QuantizeJob(Job[QuantizeAnswer], frozen=True, kw_only=True, tag="quantize"):
+    """Bring a graph into another precision; ranges are taken once a run and kept in its folder."""
+
+    model: str
+    artifact: Artifact
+    precision: Precision
+    recipe: Recipe | None
+    out: str
+    calibration_path: str
+    data: str
+    method: str
+    n: int
+    seed: int
+    threads: int
+    input_size: int | None = None
+    inputs: str | None = None  # folder of the user's inputs, which take the place of `data`
+    exclude: tuple[str, ...] = ()  # nodes that stay in FP32
+    keep_cosine: float | None = None  # of recipe nncf: what its accuracy control is to keep
+
+    def perform(self, note: NoteCall, keep: KeepCall[QuantizeAnswer]) -> QuantizeAnswer:
+        from enginebench.runs.child.perform.sources import quantize_graph
+
+        return quantize_graph(self, note)
+
+
+class SensitivityAnswer(Struct, frozen=True, kw_only=True):
+    """The harm of each group alone and of all together, in the order of the graph."""
+
+    groups: tuple[GroupHarm, ...]
+    together: Harm
+    first: str | None  # the group with which the answers break, when groups are quantized from the input on
+    homes: dict[str, str]  # node or tensor -> group
+    samples: int
+    seconds: float
+
+
+class SensitivityJob(Job[SensitivityAnswer], frozen=True, kw_only=True, tag="sensitivity"):
+    """Quantize one group of nodes at a time, and measure what that does to the answers.
+
+    After `time_limit_s` the groups that are left go without a figure.
+    """
+
+    model: str
+    artifact: Artifact  # the FP32 graph
+    quantized: Artifact  # what a recipe made of it
+    data: str
+    seed: int
+    threads: int
+    allowed_noise: float | None  # by the limits; None: nothing breaks
+    logits: bool = True
+    samples: int = 16
+    time_limit_s: float = 300.0
+    input_size: int | None = None
+    inputs: str | None = None  # folder of the user's inputs, which take the place of `data`
+
+    def perform(self, note: NoteCall, keep: KeepCall[SensitivityAnswer]) -> SensitivityAnswer:
+        from enginebench.features.tune.child import measure_sensitivity
+
+        return measure_sensitivity(self, note)
+
+
+class Labelled(Struct, frozen=True, kw_only=True):
+    """Samples that every row answers, and what its answers are judged by; without labels they are compared alone."""
+
+    data: str | None  # `digits`, a folder of pictures, or prepared arrays; None: the user's inputs
+    n: int
+    input_size: int | None = None
+    metrics: tuple[str, ...] = ("top1", "top5")
+    targets: str | None = None  # the file of right answers; None: the data have labels of their own
+    task: Task | None = None
+    unlabelled: str | None = None  # why there are no labels; then there are no metrics either
+
+
+class PrepareAnswer(Provable, frozen=True, kw_only=True):
+    artifact: Artifact
+    engine_version: str | None
+    build_s: float
+    size_bytes: int | None
+    samples: int
+    fingerprint: str | None = None  # of what was built; None: nothing that could be hashed
+    lowered: Artifact | None = None  # the graph in an older operator set, of which it was built
+    drift: Drift | None = None  # of a finished plan, from its graph
+    varies: float = 0.0  # by what share of their largest value two answers to the same inputs differ
+
+
+class PrepareJob(Job[PrepareAnswer], frozen=True, kw_only=True, tag="prepare"):
+    """Build an engine, run the check inputs through it once, and save its outputs.
+
+    With `prove` a loaded engine is asked for its record; one that times itself is asked in any case.
+    """
+
+    model: str
+    artifact: Artifact
+    engine: EngineSpec
+    out_dir: str
+    outputs_path: str
+    samples: int
+    seed: int
+    prove: bool = True
+    # What the metrics need of the answers to it goes to `answers_path`; without labels they are the outputs.
+    labelled: Labelled | None = None
+    answers_path: str = ""
+    inputs: str | None = None  # folder of the user's inputs
+    graph: str | None = None  # of a finished plan, to hold its answers against
+
+    def perform(self, note: NoteCall, keep: KeepCall[PrepareAnswer]) -> PrepareAnswer:
+        from enginebench.runs.child.perform.build import prepare_engine
+
+        return prepare_engine(self, note, keep)
+
+
+class MeasureAnswer(Provable, frozen=True, kw_only=True):
+    measurement: Measurement
+    shapes: dict[str, tuple[int, ...]] = {}  # of the inputs that were timed; empty if a tool made them itself
+
+
+class MeasureJob(Job[MeasureAnswer], frozen=True, kw_only=True, tag="measure"):
+    """One repetition of one row; with `prove` a loaded engine is asked for its record after it."""
+
+    timed = True
+
+    model: str
+    artifact: Artifact
+    engine: EngineSpec
+    measure: MeasureSpec
+    out_dir: str  # where the engine was built; a compiler finds its cache there
+    repetition: int
+    order: int
+    last_level_cache_bytes: int | None = None
+    pin: bool = True
+    prove: bool = False
+    inputs: str | None = None  # folder of the user's inputs
+
+    def perform(self, note: NoteCall, keep: KeepCall[MeasureAnswer]) -> MeasureAnswer:
+        from enginebench.runs.child.perform.measure import measure_repetition
+
+        return measure_repetition(self, note, keep)
+
+
+class BuildAnswer(Provable, frozen=True, kw_only=True):
+    """An engine file, and its record where that was asked for."""
+
+    artifact: Artifact
+    engine_version: str | None
+    build_s: float
+    lowered: Artifact | None = None  # the graph in an older operator set, of which it was built
+
+
+class BuildJob(Job[BuildAnswer], frozen=True, kw_only=True, tag="build"):
+    """Build an engine file from an ONNX file, or take a finished one; `prove` its precision."""
+
+    source: str
+    engine: EngineSpec
+    out_dir: str
+    prove: bool = True
+
+    def perform(self, note: NoteCall, keep: KeepCall[BuildAnswer]) -> BuildAnswer:
+        from enginebench.runs.child.perform.build import build_file
+
+        return build_file(self, note, keep)
+
+
+class ProbeAnswer(Struct, frozen=True, kw_only=True):
+    availability: Availability
+
+
+class ProbeJob(Job[ProbeAnswer], frozen=True, kw_only=True, tag="probe"):
+    """Say whether an engine works here: importing a broken runtime may kill the process."""
+
+    engine: str
+    to_profile: bool = False  # refuse one that cannot time its layers
+    to_build: tuple[Artifact, EngineSpec] | None = None  # refuse what its version is known not to build
+
+    def perform(self, note: NoteCall, keep: KeepCall[ProbeAnswer]) -> ProbeAnswer:
+        from enginebench.runs.child.perform.build import probe_engine
+
+        return probe_engine(self)
+
+
+class StagesAnswer(Struct, frozen=True, kw_only=True):
+    stages_ns: dict[str, list[int]]  # stage -> one value a batch
+    device_ns: dict[str, list[int]]  # h2d, compute, d2h by the device's clock; empty on a CPU
+    overlapped_per_s: float
+    top_classes: list[int]
+    engine_version: str | None = None
+
+
+class StagesJob(Job[StagesAnswer], frozen=True, kw_only=True, tag="stages"):
+    """Time a model from JPEG file to label, stage by stage and overlapped."""
+
+    timed = True
+
+    model: str
+    artifact: Artifact
+    engine: EngineSpec
+    out_dir: str
+    images_dir: str
+    n: int  # pictures
+    decoders: int  # threads that decode ahead
+    lanes: int  # batches on their way at a time
+    time_limit_s: float
+    input_size: int | None = None
+
+    def perform(self, note: NoteCall, keep: KeepCall[StagesAnswer]) -> StagesAnswer:
+        from enginebench.runs.child.perform.stages import perform_stages
+
+        return perform_stages(self, note)
+
+
+class ProfileAnswer(Struct, frozen=True, kw_only=True):
+    profile: LayerProfile
+    shapes: dict[str, tuple[int, ...]] = {}  # of the inputs; empty if a tool made them itself
+    end_to_end_ns: float  # median run without the profiler
+    clock: Clock
+    effective_precision: dict[str, float] | None = None
+    engine_version: str | None = None
+    caveats: tuple[Caveat, ...] = ()
+
+
+class ProfileJob(Job[ProfileAnswer], frozen=True, kw_only=True, tag="profile"):
+    """Time one engine, then its layers."""
+
+    timed = True
+
+    model: str
+    artifact: Artifact
+    engine: EngineSpec
+    measure: MeasureSpec
+    out_dir: str
+    inputs: str | None = None  # folder of the user's inputs
+
+    def perform(self, note: NoteCall, keep: KeepCall[ProfileAnswer]) -> ProfileAnswer:
+        from enginebench.runs.child.perform.profile import perform_profile
+
+        return perform_profile(self, note)
+
+
+class InferAnswer(Struct, frozen=True, kw_only=True):
+    outputs: tuple[TensorSpec, ...]
+
+
+class InferJob(Job[InferAnswer], frozen=True, kw_only=True, tag="infer"):
+    """Run one engine on the arrays of a file: all at once, or `step` entries at a time."""
+
+    artifact: Artifact
+    engine: EngineSpec
+    out_dir: str
+    inputs_path: str
+    outputs_path: str
+    step: int | None = None
+
+    def perform(self, note: NoteCall, keep: KeepCall[InferAnswer]) -> InferAnswer:
+        from enginebench.runs.child.perform.answers import infer_arrays
+
+        return infer_arrays(self, note)
+
+
+class LabelledAnswer(Struct, frozen=True, kw_only=True):
+    n: int
+    nonfinite: int = 0  # samples whose answers are not all finite
+    preprocess_sha256: str | None
+    caveats: tuple[Caveat, ...] = ()
+
+
+class AnswerJob(Job[LabelledAnswer], frozen=True, kw_only=True, tag="answer"):
+    """Run one engine on labelled data, read as it is needed; save what the metrics need of its answers."""
+
+    model: str  # whose preprocessing the data go through
+    artifact: Artifact
+    engine: EngineSpec
+    out_dir: str
+    answers_path: str
+    labelled: Labelled
+    seed: int
+    inputs: str | None = None  # of the user, as `--inputs` names them
+
+    def perform(self, note: NoteCall, keep: KeepCall[LabelledAnswer]) -> LabelledAnswer:
+        from enginebench.runs.child.perform.answers import answer_labelled
+
+        return answer_labelled(self, note)
+
+
+class ServeAnswer(Struct, frozen=True, kw_only=True):
+    """What the board does not hold."""
+
+    busy_ns: int  # summed over all streams
+    depth: int
+    engine_version: str | None = None
+    reasons: dict[str, int] = {}  # why requests failed -> how many
+    energy_mj: float | None = None  # of the device, in all
+    peak_memory_bytes: int | None = None
+    gpu: BlockReading | None = None  # what was seen of an engine's GPU meanwhile
+    caveats: tuple[Caveat, ...] = ()
+
+
+class ServeJob(Job[ServeAnswer], frozen=True, kw_only=True, tag="serve"):
+    """Serve the requests of a board with one engine, and stamp them; with `query` one query after another."""
+
+    model: str
+    artifact: Artifact
+    engine: EngineSpec
+    out_dir: str
+    board: int = -1  # inherited descriptors: the memory of the board, and the end of the pipe that wakes this side
+    bell: int = -1
+    streams: int = 1
+    max_batch: int = 1
+    max_wait_ms: float = 0.0
+    queue_limit: int | None = None
+    samples: int = 1
+    inputs: str | None = None  # the folder of the user's inputs
+    seed: int = 0
+    cpus: tuple[int, ...] = ()
+    query: int = 0  # samples of a query of a closed loop; 0: the generator's schedule
+    duration_s: float = 0.0  # of a closed loop
+    grace_s: float = 1.0  # after the last arrival, for what still waits
+
+    def perform(self, note: NoteCall, keep: KeepCall[ServeAnswer]) -> ServeAnswer:
+        from enginebench.features.load.child import serve_board
+
+        return serve_board(self, note)
+
+
+class ArriveAnswer(Struct, frozen=True, kw_only=True):
+    released: int
+
+
+class ArriveJob(Job[ArriveAnswer], frozen=True, kw_only=True, tag="arrive"):
+    """Release the requests of a board when they are due; `board` and `bell` are inherited descriptors."""
+
+    board: int
+    bell: int
+    cpus: tuple[int, ...] = ()
+    spin: bool = True
+
+    def perform(self, note: NoteCall, keep: KeepCall[ArriveAnswer]) -> ArriveAnswer:
+        from enginebench.features.load.child import release_board
+
+        return release_board(self)
+
+
+class MetricsAnswer(Struct, frozen=True, kw_only=True):
+    metrics: tuple[Facts, ...]
+
+
+class MetricsJob(Job[MetricsAnswer], frozen=True, kw_only=True, tag="metrics"):
+    """Say what is known of the metrics and whether the targets can be read, before anything is built."""
+
+    metrics: tuple[str, ...]
+    targets: str | None = None
+
+    def perform(self, note: NoteCall, keep: KeepCall[MetricsAnswer]) -> MetricsAnswer:
+        from enginebench.runs.child.collecting import describe_metrics
+
+        return describe_metrics(self)
+
+
+class ScoreAnswer(Struct, frozen=True, kw_only=True):
+    score: Score
+
+
+class ScoreJob(Job[ScoreAnswer], frozen=True, kw_only=True, tag="score"):
+    """Ask a metric that looks at all samples together; it may be the user's code."""
+
+    metric: str
+    answers_path: str
+    reference_path: str | None = None
+
+    def perform(self, note: NoteCall, keep: KeepCall[ScoreAnswer]) -> ScoreAnswer:
+        from enginebench.runs.child.collecting import score_answers
+
+        return ScoreAnswer(score=score_answers(self))
+
+
+class CeilingsAnswer(Struct, frozen=True, kw_only=True):
+    ceilings: tuple[Ceiling, ...]
+    notes: tuple[str, ...] = ()
+
+
+class CeilingsJob(Job[CeilingsAnswer], frozen=True, kw_only=True, tag="ceilings"):
+    """Find the best that a device does, in this process."""
+
+    timed = True
+
+    device: str
+    precisions: tuple[Precision, ...]  # empty: all that the device has instructions for
+    threads: int
+    budget_s: float  # for each ceiling in each repetition
+    repetitions: int = 1
+    quick: bool = False
+
+    def perform(self, note: NoteCall, keep: KeepCall[CeilingsAnswer]) -> CeilingsAnswer:
+        from enginebench.features.roofline.child import perform_ceilings
+
+        return perform_ceilings(self, note)
+
+
+class WorkAnswer(Struct, frozen=True, kw_only=True):
+    work: GraphWork
+
+
+class WorkJob(Job[WorkAnswer], frozen=True, kw_only=True, tag="work"):
+    """Count what every node of an ONNX graph has to do, with inputs of these shapes."""
+
+    path: str
+    shapes: dict[str, tuple[int, ...]]
+    batch: int = 1  # of inputs whose shapes are not given
+
+    def perform(self, note: NoteCall, keep: KeepCall[WorkAnswer]) -> WorkAnswer:
+        from enginebench.models.onnx.work import count_work
+
+        return WorkAnswer(work=count_work(self.path, self.shapes, self.batch))
+
+
+class PreloadJob(Struct, frozen=True, kw_only=True, tag="preload"):
+    """Import what a measurement of this engine needs, say so, and wait for the job itself."""
+
+    engine: EngineSpec
+    kind: ArtifactKind
+    out_dir: str
+
+
+class Answered(Struct, Generic[Answer], frozen=True, kw_only=True, tag="answered"):
+    """What was asked for."""
+
+    answer: Answer
+
+
+class Kept(Struct, Generic[Answer], frozen=True, kw_only=True, tag="kept"):
+    """What is sure already: times, an engine, before a profiler starts that may take the process with it."""
+
+    answer: Answer
+
+
+class ErrorAnswer(Struct, frozen=True, kw_only=True, tag="error"):
+    """An error that was raised in the child (`errors_across`)."""
+
+    kind: str  # the class, or the nearest one of its ancestors, in `core.errors`
+    message: str
+    exit_code: int
+    attributes: dict[str, Any] = {}
+    causes: tuple[str, ...] = ()  # what it was raised from, the nearest first: "ValueError: ..."
+
+
+class Ready(Struct, frozen=True, kw_only=True, tag="ready"):
+    """Everything is imported; the job may come."""
+
+
+class Note(Struct, frozen=True, kw_only=True, tag="note"):
+    """A line about progress; any number of them precede the answer."""
+
+    text: str
+
+
+Message: TypeAlias = Answered[Answer] | Kept[Answer] | ErrorAnswer | Ready | Note
+
+
+def read_job(line: bytes) -> Job[Any] | PreloadJob:
+    """The job that a parent wrote, of whatever kind."""
+    kinds: Any = Union[(PreloadJob, *Job.__subclasses__())]
+    found: Job[Any] | PreloadJob = msgspec.json.decode(line, type=kinds)
+    return found
+
+
+def read_message(line: bytes, answer: type[Answer]) -> Message[Answer]:
+    """What a child wrote that answers with an `answer`.
+
+    Raises:
+        msgspec.DecodeError: it is nothing that such a child says.
+    """
+    said: Any = Message
+    found: Message[Answer] = msgspec.json.decode(line, type=said[answer])
+    return found
+
+
+def find_answer(job: type[Job[Answer]]) -> type[Answer]:
+    """The type of a job's answer, as its class names it."""
+    bases: tuple[Any, ...] = job.__orig_bases__  # type: ignore[attr-defined]
+    (found,) = get_args(bases[0])
+    answer: type[Answer] = found
+    return answer

@@ -1,0 +1,165 @@
+"""Backends opened for a job, and what they build: with the model loader, caches, boards and readers handed in."""
+
+from __future__ import annotations
+
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from msgspec.structs import replace
+
+from enginebench.engines.abilities import NeedsToolReader, ReadsOpsets, ReportsProgress
+from enginebench.engines.registry import check_options, find_entry, open_backend
+from enginebench.core.caveats import make_caveat
+from enginebench.core.errors import ArtifactError, MissingDependency, UnsupportedOperator
+from enginebench.core.records import AheadOfTime, Artifact, Caveat, EngineSpec
+from enginebench.runs.child.jobs import NoteCall
+
+if TYPE_CHECKING:
+    from enginebench.core.protocols import Backend
+
+# Products that a doubt names before it counts the rest.
+LISTED = 8
+LOWERING_FIX = 'pip install "enginebench[ort]"'
+
+
+def load_module(artifact: Artifact) -> object:
+    """The PyTorch module of an artifact; PyTorch is imported by this call, not before."""
+    from enginebench.models.torch.source import load_module as load
+
+    return load(artifact)
+
+
+def open_for(engine: EngineSpec, out_dir: str) -> Backend:
+    """The backend of an engine, with the model loader, the folder of its caches and the boards handed in.
+
+    Raises:
+        UsageError: an option is none of the engine's: it is not left to each engine to refuse those.
+        DependencyError: the engine cannot be had here.
+    """
+    from enginebench.features.fpga.boards import make_board
+
+    check_options(engine)
+    backend = open_backend(engine.backend, load_module, Path(out_dir) / "cache", make_board)
+    if isinstance(backend, NeedsToolReader):
+        from enginebench.features.trtexec.tool_files import ToolFiles
+
+        backend.take_reader(ToolFiles())
+    return backend
+
+
+def build_graph(backend: Backend, artifact: Artifact, engine: EngineSpec, out_dir: str, note: NoteCall) -> Artifact:
+    """What the engine loads, built from `artifact`; a quantized graph is looked at before a long build is paid for.
+
+    Raises:
+        ArtifactError: TensorRT would refuse a node; names it, and why.
+    """
+    artifact = lower_first(backend, artifact, engine, out_dir, note)
+    if find_entry(engine.backend).qdq_rules and artifact.kind == "onnx" and artifact.precision in ("int8", "fp8"):
+        _check_for_tensorrt(Path(artifact.path), note)
+    built = backend.build(artifact, engine, Path(out_dir))
+    return replace(built, caveats=(*built.caveats, *_doubt_products(artifact, built.ahead_of_time)))
+
+
+def lower_first(backend: Backend, artifact: Artifact, engine: EngineSpec, out_dir: str, note: NoteCall) -> Artifact:
+    """The graph in an operator set that the engine's tool reads, made under `out_dir`; as it is where it reads it.
+
+    A graph of which the types alone are newer (BF16 convolutions came with 22) stays as it is, too.
+
+    Raises:
+        UnsupportedOperator: an operator has no equal in that one; names it, and what to do.
+        MissingDependency: onnx or onnxruntime is not installed.
+    """
+    if not isinstance(backend, ReadsOpsets) or artifact.kind != "onnx" or artifact.opset is None:
+        return artifact
+    tool, newest = backend.describe_reader(engine)
+    if artifact.opset <= newest:
+        return artifact
+    told = f"{tool} reads graphs up to opset {newest}, and {Path(artifact.path).name} is of opset {artifact.opset}"
+    if find_spec("onnx") is None or find_spec("onnxruntime") is None:
+        raise MissingDependency(f"{told}: onnx or onnxruntime, with which it is lowered,", LOWERING_FIX)
+    from enginebench.models.precision.lowering import NewerTypes, lower_graph
+
+    note(f"lowering the graph from opset {artifact.opset} to {newest}, the newest that {tool} reads")
+    out = Path(out_dir) / "lowered" / f"{Path(artifact.path).stem}-{artifact.sha256[:8]}-opset{newest}.onnx"
+    try:
+        return lower_graph(artifact, newest, out)
+    except NewerTypes:  # which a parser knows or refuses, but does not read otherwise
+        note(f"{told}; no operator has another form there, so the graph is handed on as it is")
+        return artifact
+    except UnsupportedOperator as error:
+        raise UnsupportedOperator(
+            f"{error}. {told}, and nothing is built from a graph that it would read otherwise: write that part of the "
+            "model in other operators, or use a newer TensorRT"
+        ) from error
+
+
+def build_row(backend: Backend, artifact: Artifact, engine: EngineSpec, out_dir: str, note: NoteCall) -> Artifact:
+    """As `build_graph`, for a row that is called by its batch; a backend that reports its progress does so.
+
+    Raises:
+        ArtifactError: TensorRT would refuse a node, or a finished plan runs another batch.
+    """
+    note("building")
+    pass_notes(backend, note)
+    built = build_graph(backend, artifact, engine, out_dir, note)
+    if artifact.kind == "plan":
+        check_batch(built, engine)
+    return built
+
+
+def check_batch(plan: Artifact, engine: EngineSpec) -> None:
+    """Checks that a finished plan runs the batch that its row is named after.
+
+    Raises:
+        ArtifactError: it runs another.
+    """
+    for name, allowed in plan.allowed.items():
+        low, high = (shape[:1] for shape in (allowed.smallest, allowed.largest))
+        if not low <= (engine.batch,) <= high:
+            batches = f"{low[0]} to {high[0]}" if low != high else f"{low[0]}"
+            raise ArtifactError(
+                f"{plan.model} takes a batch of {batches} at {name}, not {engine.batch}: give --batch, or choose "
+                "another profile with --profile-index"
+            )
+    first = plan.inputs[0].shape[:1] if plan.inputs else ()
+    if engine.options.get("implicit_batch") or not first or first[0] == engine.batch or isinstance(first[0], str):
+        return
+    rest = "x".join(map(str, (engine.batch, *plan.inputs[0].shape[1:])))
+    raise ArtifactError(
+        f"{plan.model} runs with a batch of {first[0]}, not {engine.batch}: give --batch {first[0]}, or, if its "
+        f"profiles allow another, --input-shape {plan.inputs[0].name}:{rest} or --profile-index"
+    )
+
+
+def _check_for_tensorrt(path: Path, note: NoteCall) -> None:
+    if find_spec("onnx") is None or find_spec("onnxruntime") is None:
+        note("building; the Q/DQ nodes are not looked at before, as that needs onnx and onnxruntime")
+        return
+    from enginebench.models.precision.graph import load_whole_graph
+    from enginebench.models.precision.tensorrt_check import refuse_what_tensorrt_refuses
+
+    refuse_what_tensorrt_refuses(load_whole_graph(path), str(path))
+
+
+def _doubt_products(graph: Artifact, ahead: AheadOfTime | None) -> tuple[Caveat, ...]:
+    """The doubt about products that the graph gives in 8 bits and the builder planned in floats."""
+    if ahead is None or graph.precision not in ("int8", "fp8"):
+        return ()
+    from enginebench.models.precision.graph import load_whole_graph
+    from enginebench.models.precision.macs import list_quantized_products
+
+    wanted = list_quantized_products(load_whole_graph(Path(graph.path)))
+    planned = {node for layer in ahead.layers if layer.precision == graph.precision for node in layer.onnx_nodes}
+    lost = [name for name in wanted if name not in planned]
+    if not lost:
+        return ()
+    more = f" and {len(lost) - LISTED} more" if len(lost) > LISTED else ""
+    names = ", ".join(lost[:LISTED]) + more
+    return (make_caveat("low_effective_precision.given_up", count=len(lost), total=len(wanted), names=names),)
+
+
+def pass_notes(backend: object, note: NoteCall) -> None:
+    """Lets a backend that reports its progress do so."""
+    if isinstance(backend, ReportsProgress):
+        backend.take_note(note)

@@ -1,0 +1,277 @@
+"""What a child does to an engine before it is timed: build and check it, build it to a file, ask whether it works."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+from msgspec.structs import replace
+
+from enginebench.engines.abilities import Answering, ChecksAhead, LeavesCode, TunedShapes
+from enginebench.core.caveats import make_caveat
+from enginebench.core.errors import ArtifactError
+from enginebench.core.feeds import random_feeds
+from enginebench.core.protocols import Backend, Loadable
+from enginebench.core.records import Artifact, Drift, EngineSpec, TensorSpec
+from enginebench.core.shapes import carry_specs, find_plan_batch
+from enginebench.models.samples import find_batch, read_samples
+from enginebench.runs.child.arrays import count_values, limit_calls, save_answers, save_arrays
+from enginebench.runs.child.jobs import (
+    BuildAnswer,
+    BuildJob,
+    KeepCall,
+    NoteCall,
+    PrepareAnswer,
+    PrepareJob,
+    ProbeAnswer,
+    ProbeJob,
+    Proof,
+)
+from enginebench.runs.child.opening import build_graph, build_row, lower_first, open_for, pass_notes
+from enginebench.runs.child.perform.answers import (
+    answer_pictures,
+    ask_engine,
+    collect_answers,
+    join_rows,
+    open_labelled,
+    run_entries,
+    run_feeds,
+)
+from enginebench.runs.child.perform.sources import take_file
+from enginebench.runs.child.proving import attempt_proof, prove_file, prove_plan, prove_timed_engine
+
+if TYPE_CHECKING:
+    from enginebench.core.protocols import Array, Backend, Engine, Feeds
+
+
+# A tool that starts anew for each call is asked for few; of a larger batch one call is enough.
+SAMPLES = 4
+# Of so few decisions one that lies near a tie is a quarter; another network agrees in fewer than half.
+AGREEMENT = 0.5
+
+
+def hold_against_graph(backend: Backend, plan: Artifact, graph: Artifact, spec: EngineSpec, note: NoteCall) -> Drift:
+    """How far the plan's answers are from the graph's, which ONNX Runtime runs on the CPU; or why nobody can know."""
+    from enginebench.stats.drift import limits_between, measure_drift, refuse_drift
+
+    name = Path(graph.path).name
+    note(f"comparing outputs with those of {name}")
+    try:
+        feeds, answers = _ask_plan(backend, plan, graph, spec)
+        wanted = _ask_graph(graph, feeds)
+        limits = limits_between(graph.precision, spec.precision) | {"agreement": AGREEMENT}
+        return measure_drift(join_rows(wanted), join_rows(answers), limits, reference_id=name)
+    except Exception as error:  # of ONNX Runtime, which lacks operators in short types, or of the plan
+        return refuse_drift(name, [(str(error).strip().splitlines() or [type(error).__name__])[0]])
+
+
+def _ask_plan(
+    backend: Backend, plan: Artifact, graph: Artifact, spec: EngineSpec
+) -> tuple[list[dict[str, Array]], list[dict[str, Array]]]:
+    """(seeded arrays for each call, in the shapes that the plan is tuned for; its answers)."""
+    tuned = backend.run_at_best(plan, spec) if isinstance(backend, TunedShapes) else spec
+
+    def draw(inputs: tuple[TensorSpec, ...]) -> list[dict[str, Array]]:
+        known = carry_specs(graph.inputs, inputs)
+        return [random_feeds(known, tuned.batch, seed) for seed in range(-(-SAMPLES // find_batch(known, tuned.batch)))]
+
+    if isinstance(backend, Answering):
+        feeds = draw(plan.inputs)
+        return feeds, [backend.answer(plan, tuned, [feed]) for feed in feeds]
+    assert isinstance(backend, Loadable)
+    with backend.load(plan, tuned) as engine:
+        feeds = draw(engine.inputs)
+        return feeds, [ask_engine(engine, feed) for feed in feeds]
+
+
+def _ask_graph(graph: Artifact, feeds: Sequence[Feeds]) -> list[dict[str, Array]]:
+    import onnxruntime
+
+    from enginebench.core.operators import register_operators
+    from enginebench.core.sums import keep_sums_exact, open_cpu_session
+
+    settings = onnxruntime.SessionOptions()
+    settings.log_severity_level = 4  # its errors are told once, by us
+    keep_sums_exact(settings)
+    register_operators(settings, graph.operator_libraries)
+    session = open_cpu_session(graph.path, settings)
+    names = [output.name for output in session.get_outputs()]
+    return [dict(zip(names, session.run(None, dict(feed)), strict=True)) for feed in feeds]
+
+
+def require_alike(plan: Artifact, graph: Artifact, drift: Drift, spec: EngineSpec) -> Artifact:
+    """The plan with its doubts, unless it is another network than the graph.
+
+    Raises:
+        ArtifactError: it is; names output, figure and limit.
+    """
+    from enginebench.stats.drift import find_exceeded
+
+    if drift.passed:
+        return plan
+    if drift.unlike:
+        doubt = make_caveat("outputs_not_compared.graph", why=drift.unlike[0])
+        return replace(plan, caveats=(*plan.caveats, doubt))
+    found = "; ".join(find_exceeded(drift))
+    if spec.options.get("weak_typing") == "1":  # by its own ranges and choices, on which nobody set a limit
+        return replace(
+            plan, caveats=(*plan.caveats, make_caveat("outputs_differ", reference=drift.reference, found=found))
+        )
+    raise ArtifactError(
+        f"the plan does not answer as {drift.reference} does ({found}), so it is not delivered; it lies at "
+        f"{plan.path}. The engine reads this graph (opset {graph.opset}) otherwise: try another version of it, or "
+        "write that part of the model in other operators"
+    )
+
+
+# A tool that starts anew for each answer loads its engine each time: a row's check makes do with as many calls as show
+# a wrong engine.
+CHECKED_CALLS = 4
+
+
+def prepare_engine(job: PrepareJob, note: NoteCall, keep: KeepCall[PrepareAnswer]) -> PrepareAnswer:
+    """Builds the engine, saves its outputs for the check inputs, and asks it for its record.
+
+    A tool that answers anew for each input is asked for a few; `keep` gets the answer before the record is made.
+    """
+    backend = open_for(job.engine, job.out_dir)
+    start = time.perf_counter()
+    source = lower_first(backend, job.artifact, job.engine, job.out_dir, note)
+    artifact = build_row(backend, source, job.engine, job.out_dir, note)
+    drift = None
+    if job.graph is not None:
+        (graph,) = take_file(Path(job.graph), Path(job.out_dir) / "graph")
+        drift = hold_against_graph(backend, artifact, graph, job.engine, note)
+    feeds = _check_inputs(job, artifact)
+
+    def complete(build_s: float) -> PrepareAnswer:
+        return PrepareAnswer(
+            artifact=artifact,
+            fingerprint=hash_build(backend, artifact, job.artifact),
+            engine_version=backend.probe().version,
+            build_s=build_s,
+            size_bytes=sum(f.size_bytes for f in artifact.files) or None,
+            samples=len(feeds) * job.engine.batch,
+            lowered=source if source.sha256 != job.artifact.sha256 else None,
+            drift=drift,
+        )
+
+    if isinstance(backend, Loadable):
+        with backend.load(artifact, job.engine) as engine:
+            sure = complete(time.perf_counter() - start)
+            note("checking outputs")
+            varies = measure_variation(ask_engine(engine, feeds[0]), ask_engine(engine, feeds[0]))
+            unlabelled = job.labelled is not None and job.labelled.unlabelled is not None
+            found = answer_pictures(engine, job) if unlabelled else _check_outputs(engine, job, feeds)
+            save_answers(Path(job.outputs_path), *found)
+            sure = replace(
+                sure, varies=varies, fingerprint=hash_build(backend, artifact, job.artifact)
+            )  # some compile only now
+            if job.labelled is not None and not unlabelled:
+                note(f"answering {job.labelled.data or 'the inputs that were given'}")
+                answers, _ = collect_answers(engine, job.engine.batch, open_labelled(job), job.labelled)
+                save_arrays(Path(job.answers_path), answers)
+            if not job.prove:
+                return sure
+            keep(sure)
+            note("asking which precisions ran")
+            return replace(sure, proof=prove_timed_engine(engine))
+    sure = complete(time.perf_counter() - start)
+    if isinstance(backend, Answering):
+        note("checking outputs")
+        few = feeds[:CHECKED_CALLS]
+        save_answers(Path(job.outputs_path), backend.answer(artifact, job.engine, few), len(few))
+    keep(sure)
+    return replace(sure, proof=attempt_proof(lambda: prove_plan(backend, artifact, job.engine, note)))
+
+
+def hash_build(backend: Backend, built: Artifact, source: Artifact) -> str | None:
+    """The same for builds that are alike: of the code that was left, else of the files; None of an unchanged source."""
+    if isinstance(backend, LeavesCode):
+        return backend.hash_code()
+    return built.sha256 if built.sha256 != source.sha256 else None
+
+
+def measure_variation(first: dict[str, Array], again: dict[str, Array]) -> float:
+    """The largest difference of two answers to the same inputs, as a share of the largest value; words differ by 1."""
+    shares = [0.0]
+    for name, array in first.items():
+        if array.shape != again[name].shape or array.dtype.kind not in "fiub":
+            shares.append(float(not np.array_equal(array, again[name])))
+        else:
+            one, other = (np.nan_to_num(a.astype(np.float64), posinf=0.0, neginf=0.0) for a in (array, again[name]))
+            largest = np.max(np.abs(one), initial=0.0)
+            shares.append(float(np.max(np.abs(one - other), initial=0.0) / (largest or 1.0)))
+    return max(shares)
+
+
+def _check_outputs(engine: Engine, job: PrepareJob, feeds: Sequence[Feeds]) -> tuple[dict[str, Array], int]:
+    """(the answers to the check inputs, of how many calls); of the user's inputs one for each entry, in their order.
+
+    Of large answers there are fewer.
+    """
+    calls = limit_calls(len(feeds), count_values(ask_engine(engine, feeds[0])))
+    if job.inputs is None:
+        return run_feeds(engine, feeds[:calls]), calls
+    step = find_batch(engine.inputs, job.engine.batch)
+    entries = read_samples(job.inputs, min(job.samples, calls * step))
+    return run_entries(partial(ask_engine, engine), entries, engine.inputs, step), -(-len(entries) // step)
+
+
+def _check_inputs(job: PrepareJob, artifact: Artifact) -> list[dict[str, Array]]:
+    from enginebench.models.task import sample_feeds
+
+    count = -(-job.samples // job.engine.batch)
+    return sample_feeds(artifact.inputs, job.model, job.engine.batch, job.seed, count, job.inputs)
+
+
+def build_file(job: BuildJob, note: NoteCall, keep: KeepCall[BuildAnswer]) -> BuildAnswer:
+    """The engine file of an ONNX file, and in which precisions it spends its time; `keep` gets the file before that."""
+    (source,) = take_file(Path(job.source), Path(job.out_dir))
+    backend = open_for(job.engine, job.out_dir)
+    note("building")
+    pass_notes(backend, note)
+    start = time.perf_counter()
+    lowered = lower_first(backend, source, job.engine, job.out_dir, note)
+    artifact = build_graph(backend, lowered, job.engine, job.out_dir, note)
+    build_s = time.perf_counter() - start
+    if job.prove and artifact.ahead_of_time is None and source.kind == "onnx":
+        drift = hold_against_graph(backend, artifact, source, job.engine, note)
+        artifact = require_alike(artifact, source, drift, job.engine)
+    sure = BuildAnswer(
+        artifact=artifact,
+        lowered=lowered if lowered.sha256 != source.sha256 else None,
+        engine_version=artifact.made_by.get("tensorrt") or artifact.made_by.get(job.engine.backend),
+        build_s=build_s,
+    )
+    if not job.prove:
+        return sure
+    keep(sure)
+    if artifact.ahead_of_time is not None:  # no GPU was asked: there is nothing that ran
+        return replace(sure, proof=Proof())
+    batch = find_plan_batch(artifact) if source.kind == "plan" else None
+    engine = replace(job.engine, batch=batch or job.engine.batch)
+    return replace(sure, proof=attempt_proof(lambda: prove_file(backend, artifact, engine, note)))
+
+
+def probe_engine(job: ProbeJob) -> ProbeAnswer:
+    """Whether an engine can run here, found out by importing its runtime.
+
+    Raises:
+        BackendUnavailable: it was to be profiled, and cannot time its layers.
+        UsageError: it was to build something, and its version cannot.
+    """
+    from enginebench.engines.registry import open_backend, probe
+
+    if job.to_profile:
+        from enginebench.runs.child.perform.profile import check_profiler
+
+        check_profiler(job.engine)
+    backend: object = open_backend(job.engine) if job.to_build is not None else None
+    if isinstance(backend, ChecksAhead) and job.to_build is not None:
+        backend.check_ahead(*job.to_build)
+    return ProbeAnswer(availability=probe(job.engine))

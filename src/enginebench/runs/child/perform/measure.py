@@ -1,0 +1,123 @@
+"""The child's part of a measurement: one repetition of one row, pinned, watched and timed."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from datetime import datetime, timezone
+from typing import TYPE_CHECKING
+
+from msgspec.structs import replace
+
+from enginebench.core.caveats import make_caveat
+from enginebench.core.errors import UsageError
+from enginebench.core.protocols import Loadable, SelfTimed
+from enginebench.core.records import EngineSpec, Measurement, MeasureSpec
+from enginebench.runs.child.jobs import KeepCall, MeasureAnswer, MeasureJob, NoteCall
+from enginebench.runs.child.opening import open_for, pass_notes
+from enginebench.runs.child.proving import prove_timed_engine
+from enginebench.runs.child.watching import open_gpu, time_watched
+
+if TYPE_CHECKING:
+    from enginebench.core.protocols import Engine, Feeds
+
+NOT_PINNED = make_caveat("environment.not_pinned")
+# Before and after each repetition; the median of twenty shrugs off single interruptions.
+REFERENCE_REPEATS = 10
+# More than half of the work: the row's times are those of the smaller part.
+LEFT_SHARE = 0.5
+
+
+def measure_repetition(job: MeasureJob, note: NoteCall, keep: KeepCall[MeasureAnswer]) -> MeasureAnswer:
+    """One repetition: pin, load, warm up, time; the reference kernel before and after; then the record, if wanted."""
+    from enginebench.measure.pin import pin_process
+    from enginebench.measure.reference import time_reference
+
+    started = datetime.now(timezone.utc).isoformat(timespec="seconds")
+    pinned = pin_process(job.engine.threads) if job.pin else None
+    before = time_reference(REFERENCE_REPEATS)
+
+    def complete(measured: Measurement) -> MeasureAnswer:
+        measurement = replace(
+            measured,
+            repetition=job.repetition,
+            order=job.order,
+            started_utc=started,
+            reference_ns=[*before, *time_reference(REFERENCE_REPEATS)],
+            pinned_cpus=pinned,
+            caveats=(*measured.caveats, *([NOT_PINNED] if job.pin and pinned is None else [])),
+        )
+        return MeasureAnswer(measurement=measurement)
+
+    def complete_and_prove(measured: Measurement, engine: Engine) -> MeasureAnswer:
+        sure = complete(measured)
+        keep(sure)
+        note("asking which precisions ran")
+        return replace(sure, proof=prove_timed_engine(engine))
+
+    backend = open_for(job.engine, job.out_dir)
+    if isinstance(backend, SelfTimed):
+        pass_notes(backend, note)
+        check_cache(job.engine, job.measure)
+        return complete(backend.measure(job.artifact, job.engine, job.measure))
+    assert isinstance(backend, Loadable)
+    return _time_engine(backend, job, pinned, note, complete, complete_and_prove if job.prove else None)
+
+
+def check_cache(engine: EngineSpec, measure: MeasureSpec) -> None:
+    """Checks that an engine that times itself measures what its row is named after.
+
+    Raises:
+        UsageError: the row would be called cold, and be measured with a cache as the call before left it.
+    """
+    if measure.cache == "cold":
+        raise UsageError(f"{engine.backend} times itself and cannot empty a cache before each call. Use --cache hot")
+
+
+def _rotate(feeds: Feeds, job: MeasureJob) -> list[Feeds]:
+    """Copies of the feeds, together larger than the last-level cache."""
+    from enginebench.measure.rotation import rotate_feeds, rotating_count
+
+    size = sum(array.nbytes for array in feeds.values())
+    return rotate_feeds(feeds, rotating_count(size, job.last_level_cache_bytes))
+
+
+def _time_engine(
+    backend: Loadable,
+    job: MeasureJob,
+    pinned: tuple[int, ...] | None,
+    note: NoteCall,
+    complete: Callable[[Measurement], MeasureAnswer],
+    complete_and_prove: Callable[[Measurement, Engine], MeasureAnswer] | None,
+) -> MeasureAnswer:
+    """The answer, completed once the engine is gone; or while it is still there, if its record is wanted."""
+    from enginebench.measure.loop import measure_left
+    from enginebench.measure.machine import peak_memory_bytes
+    from enginebench.models.task import sample_feeds
+
+    inputs = job.artifact.inputs
+    gpu = open_gpu(job.engine)
+    start = time.perf_counter()
+    with backend.load(job.artifact, job.engine) as engine:
+        loaded = time.perf_counter()
+        first = sample_feeds(inputs, job.model, job.engine.batch, job.measure.seed, 1, job.inputs)
+        feeds: Sequence[Feeds] = first if job.measure.scope == "compute" else _rotate(first[0], job)
+        engine.bind(feeds[0])
+        bound = time.perf_counter()
+        engine.run()
+        first_run = time.perf_counter()
+        note("timing")
+        measured = time_watched(engine, feeds, job.measure, job.engine, pinned=pinned, gpu=gpu)
+        left = measure_left(engine) if job.measure.scope == "compute" else 0.0  # scope io times the fetch as well
+        doubts = [make_caveat("work_outside_run", share=left)] if left > LEFT_SHARE else []
+        measured = replace(
+            measured,
+            caveats=(*measured.caveats, *doubts),
+            load_s=round(loaded - start, 9),  # the clock tells no less than a nanosecond
+            first_run_s=round(first_run - bound, 9),
+            peak_memory_bytes=peak_memory_bytes(),
+        )
+        shapes = {name: array.shape for name, array in feeds[0].items()}
+        if complete_and_prove is not None:
+            return replace(complete_and_prove(measured, engine), shapes=shapes)
+    return replace(complete(measured), shapes=shapes)

@@ -1,0 +1,290 @@
+"""The child's part of `sources`: what a run starts from, exported, taken from a file, or quantized."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from msgspec.structs import replace
+
+from enginebench.engines.registry import find_entry
+from enginebench.core.errors import (
+    ArtifactError,
+    BackendUnavailable,
+    DependencyError,
+    MissingDependency,
+    ModelError,
+    UsageError,
+)
+from enginebench.core.names import PLAN_SUFFIXES
+from enginebench.core.plan_notes import read_note, write_note
+from enginebench.core.records import Artifact
+from enginebench.core.shapes import find_own_batch, match_axes
+from enginebench.core.store import bring_files, copy_file, hash_files
+from enginebench.models.onnx.input_sizes import find_batches, guess_sizes
+from enginebench.models.samples import SAMPLES, name_only, read_samples, resolve_given, take_sizes, write_samples
+from enginebench.runs.child.jobs import NoteCall, QuantizeAnswer, QuantizeJob, SourceAnswer, SourceJob
+
+if TYPE_CHECKING:
+    from enginebench.core.protocols import Feeds
+    from enginebench.models.precision.calibration import Calibration
+    from enginebench.models.precision.calibration_data import CalibrationData
+
+
+# As many as a row's check compares (`runs/campaign.py: CHECK_SAMPLES`).
+DATA_ENTRIES = 32
+
+
+def make_source(job: SourceJob, note: NoteCall) -> SourceAnswer:
+    """The artifacts that a run starts from: the torch one and its checked ONNX export, or an ONNX file as it is."""
+    from enginebench.models.zoo import resolve_model
+
+    start = time.perf_counter()
+    given: Sequence[Feeds] | None = resolve_given(job.source.inputs) if job.source.inputs is not None else None
+    model, shapes = job.source.model, job.source.input_shapes
+    no_graph = None
+    if Path(model).suffix.lower() in PLAN_SUFFIXES:
+        artifacts: tuple[Artifact, ...] = (_take_plan(Path(model), Path(job.out_dir)),)
+    elif resolve_model(model).kind == "onnx":
+        artifacts = take_file(Path(model), Path(job.out_dir), job.source.operator_libraries)
+        given = given or draw_data(job, artifacts[-1])
+        artifacts = tuple(size_inputs(a, shapes, given) for a in artifacts)
+    elif find_spec("torch") is not None:
+        artifacts, no_graph = _make_from_torch(job, given, note)
+    else:
+        artifacts = _take_shipped(job)
+    given = given or draw_data(job, artifacts[-1])
+    if given is not None and artifacts[-1].inputs:
+        write_samples(given, artifacts[-1].inputs, Path(job.out_dir) / SAMPLES)
+    return SourceAnswer(artifacts=artifacts, seconds=time.perf_counter() - start, no_graph=no_graph)
+
+
+def size_inputs(
+    artifact: Artifact, shapes: Mapping[str, tuple[int, ...]] | None, given: Sequence[Feeds] | None
+) -> Artifact:
+    """The graph with the lengths of its open axes: of the user's inputs, of the shapes asked for, or found by trying.
+
+    Its axes stay open: engines that compile for shapes take these, others see them when they are fed.
+    """
+    if given is not None and shapes:
+        raise UsageError("--inputs bring their own shapes, and --input-shape names others; leave one of them out")
+    if find_spec("onnx") is None:
+        specs, batches = artifact.inputs, find_batches(artifact.inputs)
+        if given is None:
+            return replace(artifact, inputs=guess_sizes(specs, match_axes(specs, shapes or {}, batches)))
+        return replace(artifact, inputs=take_sizes(specs, name_only(given[0], specs), batches))
+    from enginebench.models.onnx.inputs import guess_values, settle_inputs
+
+    if given is None:
+        return settle_inputs(artifact, shapes)
+    specs = guess_values(artifact)
+    return replace(artifact, inputs=take_sizes(specs, name_only(given[0], specs), find_batches(specs)))
+
+
+def draw_data(job: SourceJob, artifact: Artifact) -> list[Feeds] | None:
+    """The first entries of the user's data, for checks and timing; None where nobody gave any but the model's own.
+
+    Raises:
+        UsageError: they do not fit the model.
+    """
+    from enginebench.models.precision.calibration_data import open_data
+    from enginebench.models.task import find_own_data
+
+    source = job.source
+    if job.data in (None, "fake", find_own_data(source.model)) or not artifact.inputs:
+        return None
+    data = open_data(
+        str(job.data),
+        model=source.model,
+        inputs=artifact.inputs,
+        n=DATA_ENTRIES,
+        seed=source.seed,
+        input_size=source.input_size,
+        split="evaluate",
+    )
+    return [data.read(i, i + 1) for i in range(data.n)]
+
+
+def _make_from_torch(
+    job: SourceJob, given: Sequence[Feeds] | None, note: NoteCall
+) -> tuple[tuple[Artifact, ...], str | None]:
+    """(the PyTorch artifact, and its graph if one is wanted; why there is no graph)."""
+    try:
+        from enginebench.models.torch.source import make_torch_artifact
+    except (ImportError, OSError) as error:
+        raise BackendUnavailable(
+            f"PyTorch is installed and cannot be imported ({error}). Reinstall it: {find_entry('pytorch').fix}"
+        ) from error
+
+    note("loading the model")
+    source = job.source
+    made = make_torch_artifact(
+        source.model,
+        Path(job.out_dir),
+        weights=source.weights,
+        seed=source.seed,
+        input_size=source.input_size,
+        batch=job.batch,
+        input_shapes=source.input_shapes,
+        given=given[0] if given else None,
+    )
+    given = given or draw_data(job, made)  # what does not fit is refused before the export
+    if not job.onnx:
+        return (made,), None
+    note("exporting to ONNX")
+    try:
+        return (made, _export_graph(job, made, note)), None
+    except (ModelError, DependencyError) as error:
+        if job.needs_onnx:
+            raise
+        return (made,), str(error)
+
+
+def _export_graph(job: SourceJob, made: Artifact, note: NoteCall) -> Artifact:
+    """The graph, its batch open; or at the batch of the job, or that which the model fixes."""
+    from enginebench.models.torch.export import UNTRANSLATED, FixesBatch, export_onnx
+
+    own = find_own_batch(made)
+    if job.onnx_out and own not in (None, job.batch) and not job.any_batch:
+        raise ModelError(f"{made.model} takes a batch of {own} only, not {job.batch}: give --batch {own}")
+    batch = own or job.batch
+    out = Path(job.onnx_out) if job.onnx_out else Path(job.out_dir) / "model.onnx"
+    wishes: dict[str, Any] = {
+        "batch": batch,
+        "dynamic_axes": job.dynamic_axes,
+        "opset": job.opset,
+        "seed": job.source.seed,
+    }
+    if not job.dynamic_batch:
+        return export_onnx(made, out, dynamic_batch=False, **wishes)
+    try:
+        return export_onnx(made, out, dynamic_batch=True, **wishes)
+    except ModelError as error:
+        if job.onnx_out and isinstance(error, FixesBatch):
+            raise ModelError(f"{error}. Export it with --batch {batch}, without --dynamic-batch") from error
+        if job.onnx_out or UNTRANSLATED in str(error):  # at any batch
+            raise
+        note(f"no graph with an open batch, so one of batch {batch}: {error}")
+        return export_onnx(made, out, dynamic_batch=False, **wishes)
+
+
+def _take_onnx(path: Path, out_dir: Path, libraries: Sequence[str] = ()) -> tuple[Artifact, ...]:
+    """The user's graph, brought into the run's folder so that the run can be continued and read anywhere."""
+    from enginebench.models.onnx.source import read_onnx
+
+    found = read_onnx(path)
+    home = out_dir / "source"
+    bring_files(found.files, path.parent, home)
+    operators = tuple(str(Path(text).absolute()) if Path(text).is_file() else text for text in libraries)
+    return (replace(found, path=str(home / path.name), model=path.name, operator_libraries=operators),)
+
+
+def _take_shipped(job: SourceJob) -> tuple[Artifact, ...]:
+    """The trained graph that the package ships, for use without PyTorch."""
+    from enginebench.models.task import hash_preprocess
+    from enginebench.models.zoo import packaged_onnx
+
+    model = job.source.model
+    path = packaged_onnx(model)
+    if path is None:
+        raise MissingDependency(f"PyTorch (needed to build {model})", 'pip install "enginebench[torch]"')
+    (artifact,) = _take_onnx(path, Path(job.out_dir))
+    return (replace(artifact, model=model, weights="trained", preprocess_sha256=hash_preprocess(model)),)
+
+
+def take_file(path: Path, out_dir: Path, libraries: Sequence[str] = ()) -> tuple[Artifact, ...]:
+    """The artifact of an engine file or a graph as it is.
+
+    Args:
+        out_dir: where what it needs is brought to.
+        libraries: of the custom operators in a graph.
+
+    Raises:
+        ArtifactError: a graph has no inputs, or a file cannot be used.
+    """
+    if path.suffix.lower() in PLAN_SUFFIXES:
+        return (_take_plan(path, out_dir),)
+    taken = _take_onnx(path, out_dir, libraries)
+    if not all(artifact.inputs for artifact in taken):
+        raise ArtifactError(
+            f"{path}: the graph has no inputs; expected at least one, for calls to differ in. "
+            "Export the model with what it computes on as an input"
+        )
+    return taken
+
+
+def _take_plan(path: Path, out_dir: Path) -> Artifact:
+    """A finished plan, brought into the run's folder; the engine that loads it says what goes in and comes out."""
+    if not path.is_file() or path.stat().st_size == 0:
+        raise ArtifactError(f"{path} is no plan: it is missing or empty. Build it again")
+    home = out_dir.absolute() / "source" / path.name
+    copy_file(path, home)
+    sha256, files = hash_files([home], home.parent)
+    note = read_note(path)
+    plan = Artifact(
+        kind="plan",
+        model=path.name,
+        path=str(home),
+        sha256=sha256,
+        files=files,
+        inputs=(),
+        outputs=(),
+        precision=note.requested_precision if note else None,
+        recipe=note.recipe if note else None,
+        allowed=note.allowed if note else {},
+    )
+    if note is not None and path.resolve() != home.resolve():
+        write_note(home, plan, note.requested_precision)
+    return plan
+
+
+def quantize_graph(job: QuantizeJob, note: NoteCall) -> QuantizeAnswer:
+    """The graph in another precision. Ranges are read back from the run's folder, or taken and kept there."""
+    from enginebench.models.precision.calibration_data import open_data, use_samples
+    from enginebench.models.precision.quantize import quantize
+
+    start = time.perf_counter()
+    # A graph that holds Q/DQ nodes brings its ranges along, and goes through as it is.
+    needs_data = job.precision in ("int8", "fp8") and job.artifact.precision not in ("int8", "fp8")
+    data = None
+    if needs_data and job.inputs is not None:
+        data = use_samples(read_samples(job.inputs, job.n), job.artifact.inputs)
+    elif needs_data:
+        data = open_data(
+            job.data,
+            model=job.model,
+            inputs=job.artifact.inputs,
+            n=job.n,
+            seed=job.seed,
+            input_size=job.input_size,
+        )
+    calibration = _find_ranges(job, data, note) if data is not None and job.recipe != "nncf" else None
+    note(f"to {job.precision}")
+    artifact = quantize(
+        job.artifact,
+        job.precision,
+        job.recipe,
+        Path(job.out),
+        calibration=calibration,
+        data=data,
+        exclude=job.exclude,
+        keep_cosine=job.keep_cosine,
+        threads=job.threads,
+    )
+    return QuantizeAnswer(artifact=artifact, seconds=time.perf_counter() - start)
+
+
+def _find_ranges(job: QuantizeJob, data: CalibrationData, note: NoteCall) -> Calibration:
+    from enginebench.models.precision.calibrate import calibrate
+    from enginebench.models.precision.calibration import read_calibration, write_calibration
+
+    path = Path(job.calibration_path)
+    if path.exists():
+        return read_calibration(path)
+    note(f"ranges over {data.n} entries of {data.source}")
+    calibration = calibrate(job.artifact, data, method=job.method, threads=job.threads)  # type: ignore[arg-type]
+    write_calibration(calibration, path)
+    return calibration

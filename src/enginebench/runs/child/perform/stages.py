@@ -1,0 +1,307 @@
+"""The child's part of `stages`: JPEG file to label, one stage after another, then overlapped."""
+
+from __future__ import annotations
+
+import io
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from itertools import count
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from msgspec.structs import replace
+
+from enginebench.stats.stages import STAGES
+from enginebench.core.errors import MissingDependency, UsageError
+from enginebench.core.protocols import CopyClock, DeviceClock, Loadable
+from enginebench.core.records import EngineSpec
+from enginebench.runs.child.jobs import NoteCall, StagesAnswer, StagesJob
+
+if TYPE_CHECKING:
+    from enginebench.core.protocols import Array, Engine
+    from enginebench.models.task import Preprocess
+
+
+Clock = Callable[[], int]
+
+
+TOP_K = 5
+
+
+# Batches before the first that counts: decoder tables, buffers and caches are made in them.
+WARMUP_BATCHES = 3
+
+
+# Fewer batches than this show no p99 worth its name (see `analyze.tails.min_samples`), but a median.
+MIN_BATCHES = 10
+
+
+def perform_stages(job: StagesJob, note: NoteCall) -> StagesAnswer:
+    """Both measurements, in this process."""
+    from enginebench.models.sample_images import read_photos
+    from enginebench.runs.child.opening import build_row, open_for
+    from enginebench.runs.child.perform.answers import check_prepared_alike
+
+    photos = read_photos(Path(job.images_dir), job.n)
+    from enginebench.models.task import choose_preprocess
+
+    preprocess = choose_preprocess(job.model, job.input_size)
+    check_prepared_alike(job.artifact, preprocess.sha256())
+    backend = open_for(job.engine, job.out_dir)
+    if not isinstance(backend, Loadable):
+        raise UsageError(f"{job.engine.backend} times itself; stages needs an engine that it can feed")
+    artifact = build_row(backend, job.artifact, job.engine, job.out_dir, note)
+    with backend.load(artifact, job.engine) as engine:
+        note("one stage after another")
+        serial = time_serial(engine, photos, preprocess, job.engine.batch, job.time_limit_s)
+    note(
+        f"overlapped: {job.decoders} threads decode, {job.lanes} {'batch' if job.lanes == 1 else 'batches'} on the way"
+    )
+    sleepy = choose_waiting(job.engine)
+    rate = time_overlapped(
+        lambda: backend.load(artifact, sleepy),
+        photos,
+        preprocess,
+        batch=job.engine.batch,
+        decoders=job.decoders,
+        lanes=job.lanes,
+        seconds=job.time_limit_s,
+    )
+    return replace(serial, overlapped_per_s=rate, engine_version=backend.probe().version)
+
+
+def choose_waiting(spec: EngineSpec) -> EngineSpec:
+    """The spec with a wait that leaves the interpreter to others: a lane that spins would hold its lock."""
+    if spec.device == "cpu" or "wait" in spec.options:
+        return spec
+    return replace(spec, options={**spec.options, "wait": "block"})
+
+
+def decode_photo(jpeg: bytes) -> Any:
+    """The picture, decoded.
+
+    Raises:
+        MissingDependency: Pillow is not installed.
+    """
+    try:
+        from PIL import Image
+    except ModuleNotFoundError as error:
+        raise MissingDependency("Pillow", 'pip install "pillow>=10"') from error
+    picture = Image.open(io.BytesIO(jpeg))
+    picture.load()  # opening alone reads the header only
+    return picture
+
+
+def rank_classes(logits: Array) -> tuple[Array, Array]:
+    """(classes, probabilities) of the five best, best first, each [n, 5] or [n, classes] where there are fewer."""
+    scores = np.asarray(logits, dtype=np.float32).reshape(len(logits), -1)
+    scores = scores - scores.max(axis=1, keepdims=True)
+    shares = np.exp(scores)
+    shares /= shares.sum(axis=1, keepdims=True)
+    best = np.argsort(-shares, axis=1)[:, :TOP_K]
+    return best, np.take_along_axis(shares, best, axis=1)
+
+
+def time_serial(
+    engine: Engine,
+    photos: Sequence[bytes],
+    preprocess: Preprocess,
+    batch: int,
+    seconds: float,
+    clock: Clock = time.perf_counter_ns,
+) -> StagesAnswer:
+    """Nanoseconds of every stage of every batch, one stage after another, each to its end.
+
+    `copy_in` ends when the copy is complete, where the engine can tell; so `compute` holds no copy.
+    """
+    waits = engine.last_h2d_ns if isinstance(engine, CopyClock) else lambda: 0
+    times: dict[str, list[int]] = {name: [] for name in STAGES}
+    device: dict[str, list[int]] = {"h2d": [], "compute": [], "d2h": []}
+    classes: Array = np.empty((0, TOP_K))
+    name, output = engine.inputs[0].name, engine.outputs[0].name
+    began, run = clock(), None
+    for index, chosen in enumerate(_cycle_batches(photos, batch)):
+        t0 = clock()
+        pictures = [decode_photo(photo) for photo in chosen]
+        t1 = clock()
+        array = np.stack([preprocess.apply(picture) for picture in pictures])
+        t2 = clock()
+        engine.bind({name: array})
+        waits()
+        t3 = clock()
+        run = engine.run if run is None else run
+        run()
+        t4 = clock()
+        answer = engine.fetch()
+        t5 = clock()
+        found, _ = rank_classes(answer[output])
+        t6 = clock()
+        if index == 0:
+            classes = found
+        if index < WARMUP_BATCHES:
+            began = t6
+            continue
+        for stage, start, stop in zip(STAGES, (t0, t1, t2, t3, t4, t5), (t1, t2, t3, t4, t5, t6), strict=True):
+            times[stage].append(stop - start)
+        _note_device(engine, device)
+        if t6 - began >= seconds * 1e9 and index >= WARMUP_BATCHES + MIN_BATCHES - 1:
+            break
+    return StagesAnswer(
+        stages_ns=times,
+        device_ns={key: values for key, values in device.items() if values},
+        overlapped_per_s=0.0,
+        top_classes=[int(row[0]) for row in classes],
+    )
+
+
+def _note_device(engine: object, device: dict[str, list[int]]) -> None:
+    if isinstance(engine, DeviceClock) and isinstance(engine, CopyClock):
+        device["h2d"].append(engine.last_h2d_ns())
+        device["compute"].append(engine.last_device_ns())
+        device["d2h"].append(engine.last_d2h_ns())
+
+
+def _cycle_batches(photos: Sequence[bytes], batch: int) -> Iterator[list[bytes]]:
+    """Batches without end, round and round the photos."""
+    for start in count(0, batch):
+        yield [photos[(start + i) % len(photos)] for i in range(batch)]
+
+
+def time_overlapped(
+    load: Callable[[], Engine],
+    photos: Sequence[bytes],
+    preprocess: Preprocess,
+    *,
+    batch: int,
+    decoders: int,
+    lanes: int,
+    seconds: float,
+    clock: Clock = time.perf_counter_ns,
+) -> float:
+    """Pictures a second when decoding, copies and computing overlap.
+
+    `decoders` threads decode and prepare pictures ahead; each of `lanes` threads has an engine of its own, with its own
+    stream and buffers, and takes the next batch as soon as it is done with the last.
+
+    Args:
+        load: makes an engine; called once in each lane, one after another.
+        batch: pictures of one call.
+        lanes: batches on their way at a time.
+        seconds: how long, after the first batches.
+        clock: host nanoseconds.
+    """
+    with ThreadPoolExecutor(decoders, thread_name_prefix="decode") as pool:
+        supply = _Supply(pool, photos, preprocess, batch, ahead=2 * lanes * batch + decoders)
+        tally = _Tally(lanes, seconds, clock)
+        threads = [threading.Thread(target=_drive_lane, args=(load, supply, tally)) for _ in range(lanes)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        supply.cancel()
+    return tally.finish()
+
+
+class _Supply:
+    """Prepared pictures in order, so many ahead of those that are taken."""
+
+    def __init__(
+        self, pool: ThreadPoolExecutor, photos: Sequence[bytes], preprocess: Preprocess, batch: int, ahead: int
+    ) -> None:
+        self._pool, self._photos, self._preprocess, self._batch = pool, photos, preprocess, batch
+        self._lock = threading.Lock()
+        self._next = 0
+        self._waiting: deque[Future[Array]] = deque()
+        self._fill(ahead)
+
+    def take(self) -> Array:
+        """The next batch, stacked; as many pictures are ordered as were taken."""
+        with self._lock:
+            chosen = [self._waiting.popleft() for _ in range(self._batch)]
+            self._fill(self._batch)
+        return np.stack([future.result() for future in chosen])
+
+    def cancel(self) -> None:
+        """Orders nothing more, and forgets what nobody has begun."""
+        for future in self._waiting:
+            future.cancel()
+
+    def _fill(self, wanted: int) -> None:
+        for _ in range(wanted):
+            photo = self._photos[self._next % len(self._photos)]
+            self._next += 1
+            self._waiting.append(self._pool.submit(lambda jpeg: self._preprocess.apply(decode_photo(jpeg)), photo))
+
+
+class _Tally:
+    """Pictures done since all lanes were warm, and the first error of any lane."""
+
+    def __init__(self, lanes: int, seconds: float, clock: Clock) -> None:
+        self._clock, self._limit_ns = clock, int(seconds * 1e9)
+        self._lock = threading.Lock()
+        self._ready = threading.Barrier(lanes)
+        self._warm_left = WARMUP_BATCHES * lanes
+        self._begin_ns = self._end_ns = 0
+        self._done = 0
+        self._error: BaseException | None = None
+
+    @property
+    def lock(self) -> threading.Lock:
+        """Held while an engine is loaded: nothing else may be allocated on a GPU while a graph is captured."""
+        return self._lock
+
+    def meet(self) -> None:
+        """Waits until every lane has its engine."""
+        self._ready.wait()
+
+    def add(self, pictures: int) -> None:
+        with self._lock:
+            now = self._clock()
+            if self._warm_left > 0:
+                self._warm_left -= 1
+                self._begin_ns = now
+            else:
+                self._done += pictures
+                self._end_ns = now
+
+    def goes_on(self) -> bool:
+        with self._lock:
+            warm = self._warm_left <= 0 and self._done > 0
+            return self._error is None and not (warm and self._clock() - self._begin_ns >= self._limit_ns)
+
+    def fail(self, error: BaseException) -> None:
+        self._error = self._error or error
+        self._ready.abort()
+
+    def finish(self) -> float:
+        """Pictures a second.
+
+        Raises:
+            Exception: what a lane raised.
+        """
+        if self._error is not None:
+            raise self._error
+        return self._done * 1e9 / max(1, self._end_ns - self._begin_ns)
+
+
+def _drive_lane(load: Callable[[], Engine], supply: _Supply, tally: _Tally) -> None:
+    try:
+        with tally.lock:
+            engine = load()
+        with engine:
+            tally.meet()
+            name, output = engine.inputs[0].name, engine.outputs[0].name
+            while tally.goes_on():
+                array = supply.take()
+                engine.bind({name: array})
+                engine.run()
+                rank_classes(engine.fetch()[output])
+                tally.add(len(array))
+    except threading.BrokenBarrierError:
+        return  # another lane has failed, and said why
+    except BaseException as error:
+        tally.fail(error)

@@ -1,0 +1,98 @@
+"""What an engine's own record shows: in which precisions it spent its time, and in which layers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import TYPE_CHECKING
+
+from enginebench.engines.abilities import PlanProfiler, PlanProof, TunedShapes
+from enginebench.core.caveats import make_caveat
+from enginebench.core.names import NOT_KNOWN
+from enginebench.core.protocols import LayerProfiler, Loadable, PrecisionProof
+from enginebench.core.records import Artifact, Caveat, EngineSpec, LayerProfile, LayerTime, Precision
+from enginebench.runs.child.jobs import NoteCall, Proof
+
+if TYPE_CHECKING:
+    from enginebench.core.protocols import Engine
+
+
+def prove_engine(engine: Engine) -> Proof:
+    """The record of a loaded engine, on what was bound last."""
+    shares = engine.effective_precision() if isinstance(engine, PrecisionProof) else None
+    layers, doubts = list_layers(engine.profile_layers if isinstance(engine, LayerProfiler) else None)
+    return Proof(effective_precision=shares, layers=layers, caveats=doubts)
+
+
+def attempt_proof(prove: Callable[[], Proof]) -> Proof:
+    """What `prove` finds, or why it failed: a profiler that fails must cost neither an engine nor its times."""
+    try:
+        return prove()
+    except Exception as error:
+        return Proof(failure=_find_reason(error))
+
+
+def prove_timed_engine(engine: Engine) -> Proof:
+    """As `prove_engine`, or why that failed."""
+    return attempt_proof(lambda: prove_engine(engine))
+
+
+def doubt_record(requested: Precision | None, failure: str) -> Caveat:
+    """The doubt about a precision whose proof failed."""
+    return make_caveat("failed_proof", asked=requested or NOT_KNOWN, failure=failure)
+
+
+def prove_plan(backend: object, artifact: Artifact, spec: EngineSpec, note: NoteCall) -> Proof:
+    """The record of a backend that times itself."""
+    shares = prove_precision(backend, artifact, spec, note)
+    layers, doubts = list_layers(
+        partial(backend.profile_plan, artifact, spec) if isinstance(backend, PlanProfiler) else None
+    )
+    return Proof(effective_precision=shares, layers=layers, caveats=doubts)
+
+
+def list_layers(profile: Callable[[], LayerProfile] | None) -> tuple[tuple[LayerTime, ...], tuple[Caveat, ...]]:
+    """(layers, doubts): a profiler that fails is a doubt, since nothing else of a row depends on it.
+
+    Args:
+        profile: asks the engine, which by then has its record, since the proof of precision is made of it; None where
+            the engine has no profiler.
+    """
+    if profile is None:
+        return (), ()
+    try:
+        return profile().layers, ()
+    except Exception as error:
+        return (), (make_caveat("no_layer_times", failure=_find_reason(error)),)
+
+
+def _find_reason(error: Exception) -> str:
+    return (str(error).strip().splitlines() or [type(error).__name__])[0][:300]
+
+
+def prove_file(backend: object, artifact: Artifact, spec: EngineSpec, note: NoteCall) -> Proof:
+    """The record of a built engine, at the shapes that it is tuned for; no CUDA graph, which shows no layers."""
+    tuned = backend.run_at_best(artifact, spec) if isinstance(backend, TunedShapes) else spec
+    return Proof(effective_precision=prove_precision(backend, artifact, tuned, note))
+
+
+def prove_precision(backend: object, artifact: Artifact, spec: EngineSpec, note: NoteCall) -> dict[str, float] | None:
+    """Shares of time by precision, by a backend that can show them."""
+    if isinstance(backend, Loadable):
+        return _prove_loaded(backend, artifact, spec, note)
+    if not isinstance(backend, PlanProof):
+        return None
+    note("asking which precisions ran")
+    return backend.prove_precision(artifact, spec)
+
+
+def _prove_loaded(backend: Loadable, artifact: Artifact, spec: EngineSpec, note: NoteCall) -> dict[str, float] | None:
+    """As `prove_precision`, from an engine that is loaded for it and fed with seeded arrays."""
+    from enginebench.core.feeds import random_feeds
+
+    with backend.load(artifact, spec) as engine:
+        if not isinstance(engine, PrecisionProof):
+            return None
+        note("asking which precisions ran")
+        engine.bind(random_feeds(engine.inputs, spec.batch, seed=0))
+        return engine.effective_precision() or None

@@ -1,0 +1,159 @@
+"""The file of `--targets`: the right answer of every sample, by its place or by its name."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from enginebench.stats.metrics.metric import Targets
+from enginebench.core.errors import ParseError, UsageError
+from enginebench.runs.child.arrays import load_arrays
+
+FORMS = "an .npz, .npy, .json, .csv or .txt file with an entry for each sample"
+# Heads of the column of a table that names the samples.
+NAME_COLUMNS = ("file", "name", "sample", "image")
+
+
+def read_targets(path: Path) -> Targets:
+    """The right answers, in the order of the file.
+
+    An .npy file has one array; an .npz one, or several by name; a .json a list, an object by sample, or
+    {"targets": ..., "vocabulary": [...], "blank": 0}; a .csv a column of targets, and one of file names if it has two;
+    a .txt a line for each sample.
+
+    Raises:
+        ParseError: the file is missing, damaged, or of another form.
+    """
+    readers = {".npz": _read_arrays, ".npy": _read_array, ".json": _read_json, ".csv": _read_csv, ".txt": _read_lines}
+    read = readers.get(path.suffix.lower())
+    if read is None or not path.is_file():
+        raise ParseError(path, "", "no such file" if read else f"the ending {path.suffix!r}", FORMS)
+    try:
+        return read(path)
+    except (ValueError, TypeError, OSError, EOFError, RecursionError) as error:
+        raise ParseError(path, "", str(error) or type(error).__name__, FORMS) from error
+
+
+def _read_array(path: Path) -> Targets:
+    return Targets(values=np.load(path, allow_pickle=False))
+
+
+def _read_arrays(path: Path) -> Targets:
+    arrays = load_arrays(path)
+    vocabulary = arrays.pop("vocabulary", None)
+    blank = arrays.pop("blank", None)
+    if not arrays:
+        raise ValueError("no array of targets")
+    values: Any = next(iter(arrays.values())) if len(arrays) == 1 else arrays
+    return Targets(
+        values=values,
+        vocabulary=None if vocabulary is None else tuple(map(str, vocabulary)),
+        blank=0 if blank is None else int(blank),
+    )
+
+
+def _read_json(path: Path) -> Targets:
+    found = json.loads(path.read_text(encoding="utf-8"))
+    more: dict[str, Any] = {}
+    if isinstance(found, dict) and "targets" in found:
+        vocabulary = found.get("vocabulary")
+        more = {
+            "vocabulary": None if vocabulary is None else tuple(map(str, vocabulary)),
+            "blank": found.get("blank", 0),
+        }
+        found = found["targets"]
+    if isinstance(found, dict):
+        return Targets(values=_as_values(list(found.values())), names=tuple(found), **more)
+    if not isinstance(found, list):
+        raise ValueError(f"a {type(found).__name__}, not a list of targets")
+    return Targets(values=_as_values(found), **more)
+
+
+def _read_csv(path: Path) -> Targets:
+    rows = [row for row in csv.reader(io.StringIO(path.read_text(encoding="utf-8-sig"))) if row]
+    widths = {len(row) for row in rows}
+    if widths not in ({1}, {2}):
+        raise ValueError(f"rows of {', '.join(map(str, sorted(widths)))} columns; expected one, or a name and a target")
+    named = widths == {2}
+    head = named and rows[0][0].strip().lower() in NAME_COLUMNS
+    head = head or (
+        not named and len(rows) > 1 and not _is_number(rows[0][0]) and all(_is_number(r[0]) for r in rows[1:])
+    )
+    kept = rows[1:] if head else rows
+    values = _as_values([_read_cell(row[-1]) for row in kept])
+    return Targets(values=values, names=tuple(row[0].strip() for row in kept) if named else None)
+
+
+def _is_head(rows: Sequence[Sequence[str]], named: bool) -> bool:
+    """Whether the first row says what the columns are."""
+    if named:
+        return rows[0][0].strip().lower() in NAME_COLUMNS
+    return len(rows) > 1 and not _is_number(rows[0][0]) and all(_is_number(row[0]) for row in rows[1:])
+
+
+def _read_lines(path: Path) -> Targets:
+    lines = path.read_text(encoding="utf-8-sig").splitlines()
+    return Targets(values=_as_values([_read_cell(line) for line in lines]))
+
+
+def _is_number(text: str) -> bool:
+    return not isinstance(_read_cell(text), str)
+
+
+def _read_cell(text: str) -> str | int | float:
+    for kind in (int, float):
+        try:
+            return kind(text)
+        except ValueError:
+            continue
+    return text
+
+
+def _as_values(entries: Sequence[Any]) -> Any:
+    """An array where all entries are numbers of one shape, else the list; where one is text, all are."""
+    if any(isinstance(entry, str) for entry in entries):
+        return [str(entry) for entry in entries]
+    if entries and not any(isinstance(entry, Mapping) for entry in entries):
+        try:
+            return np.asarray(entries)
+        except ValueError:  # shapes that differ
+            pass
+    return list(entries)
+
+
+def match_targets(targets: Targets, n: int, names: Sequence[str] | None, cut: bool) -> Targets:
+    """The targets of the samples, in the order of the samples.
+
+    Args:
+        targets: as the file has them.
+        names: of the samples, where they have any: paths of pictures.
+        cut: there are more samples than were asked for, so that there may be more targets.
+
+    Raises:
+        UsageError: they are not as many, or a sample has none.
+    """
+    if targets.names is None:
+        if names is not None:
+            raise UsageError("pictures are matched with their targets by name; give a .csv of file,target or a .json")
+        known = _count(targets)
+        if known != n and not (cut and known > n):
+            raise UsageError(f"--targets has {known} entries, and there are {n} samples; expected as many")
+        return targets.pick(slice(0, n))
+    if names is None:
+        raise UsageError("--targets names its samples, but these have no names; give the targets in their order")
+    places = {name: i for i, name in enumerate(targets.names)}
+    missing = [name for name in names if name not in places]
+    if missing:
+        raise UsageError(f"--targets has no entry for {missing[0]!r} ({len(missing)} of {len(names)} samples)")
+    return targets.pick(np.array([places[name] for name in names], np.int64))
+
+
+def _count(targets: Targets) -> int:
+    values = targets.values
+    return len(next(iter(values.values()))) if isinstance(values, dict) else len(values)

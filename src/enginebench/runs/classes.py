@@ -1,0 +1,71 @@
+"""What a classifier sees in the first pictures of a run, in its first precision and in the fastest configuration."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from enginebench.core.errors import EngineBenchError
+from enginebench.core.text import clean_text, count_of
+from enginebench.models.labels import find_labels
+from enginebench.models.precision.calibration_data import open_data
+from enginebench.report.run.head import show_name
+from enginebench.report.run.rows import RunDocument
+from enginebench.runs.child.arrays import load_answers
+from enginebench.runs.folder import RunFolder, RunRecord
+from enginebench.runs.targets.sources import choose_data
+
+if TYPE_CHECKING:
+    from enginebench.core.protocols import Array
+
+PICTURES = 6
+
+
+def format_top_classes(folder: RunFolder, record: RunRecord, document: RunDocument) -> Iterator[str]:
+    """Lines for people; none where classes have no names, weights mean nothing, or there are no pictures."""
+    labels, request, sources = find_labels(record.request.model), record.request, record.sources
+    if not labels or not document.headlines or any(source.weights == "random" for source in sources):
+        return
+    ids = [*(row.id for row in document.rows if row.is_reference), document.headlines[0].id][-2:]
+    shown = {row.id: show_name(row) for row_id in ids for row in document.rows if row.id == row_id}
+    try:
+        names = open_data(
+            choose_data(request) or "fake", model=request.model, inputs=sources[-1].inputs, n=PICTURES,
+            seed=request.measure.seed, input_size=request.input_size, split="evaluate",
+        ).names  # fmt: skip
+        yield from format_columns(folder, shown, labels, names or ())
+    except EngineBenchError:  # of a run whose data are gone, or which keeps no outputs
+        return
+
+
+def format_columns(
+    folder: RunFolder, shown: Mapping[str, str], labels: Sequence[str], names: Sequence[str]
+) -> Iterator[str]:
+    """The best class of each picture by each of the rows `shown`, id -> title, and on how many all agree."""
+    found = [_read_scores(folder, row_id, len(labels)) for row_id in shown]
+    if not names or not found or any(not len(scores) for scores in found):
+        return
+    columns = [("Top class", *names)]
+    for title, scores in zip(shown.values(), found, strict=True):
+        best = scores[: len(names)].argmax(axis=1)
+        columns.append((title, *(f"{labels[place]} {scores[i, place]:.0%}" for i, place in enumerate(best))))
+    widths = [max(map(len, column)) for column in columns]
+    for cells in zip(*columns, strict=False):
+        yield clean_text("   ".join(cell.ljust(width) for cell, width in zip(cells, widths, strict=True)).rstrip())
+    if len(found) > 1:
+        n = min(map(len, found))
+        same = np.equal(*(scores[:n].argmax(axis=1) for scores in found)).sum()
+        yield f"The same class on {same} of {count_of(n, 'pictures')}"
+
+
+def _read_scores(folder: RunFolder, row_id: str, classes: int) -> Array:
+    """Probabilities [pictures, classes] of a row's outputs; none if they are something else."""
+    outputs: Any = next(iter(load_answers(folder.find_outputs(row_id))[0].values()), None)
+    if outputs is None or outputs.ndim != 2 or outputs.shape[1] != classes:
+        return np.zeros((0, classes))
+    if outputs.min() >= 0 and np.allclose(outputs.sum(axis=1), 1, atol=1e-2):
+        return np.asarray(outputs)
+    raised = np.exp(outputs - outputs.max(axis=1, keepdims=True))
+    return np.asarray(raised / raised.sum(axis=1, keepdims=True))

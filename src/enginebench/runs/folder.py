@@ -1,0 +1,454 @@
+"""A run's folder: `run.json`, `rows/`, the artifacts, and the paths between them.
+
+The files hold only paths relative to the folder, so that it can be moved and reveals no home folder.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+import shlex
+import shutil
+from collections.abc import Callable
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Literal
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from enginebench.runs.bundles.reading import is_bundle
+from enginebench.core.errors import ArtifactError, EngineBenchError, ModelError, ParseError, UsageError
+from enginebench.core.names import PLAN_SUFFIXES, slug
+from enginebench.core.operators import find_library
+from enginebench.core.records import Artifact, Machine, MeasureSpec, ModelSource, Precision, Recipe, Result, Scope, Task
+from enginebench.core.store import encode, hash_file, read_record, read_result, write_atomic
+from enginebench.models.zoo import resolve_model
+from enginebench.features.tune.document import TuneDocument
+from enginebench.runs.trust import (
+    allow_code,
+    allow_engines,
+    allow_model,
+    find_allowed,
+    require_named,
+    trust_artifact,
+    trust_engine,
+)
+
+RUN_SCHEMA = "enginebench.run-record/1"
+TUNE_FILE = "tune.json"  # the document of a search, in its folder
+ARTIFACTS = "artefacts"  # the name on disk: stored runs have it, so its spelling stays
+# What of a request names a file, a folder or code, and the words that name none.
+OUTSIDE: dict[str, tuple[str, ...]] = {
+    "weights": ("default", "random"),
+    "inputs": (),
+    "data": ("digits", "fake", "sample-photos"),
+    "targets": (),
+}
+
+
+class Wanted(Struct, frozen=True, kw_only=True):
+    """One combination of a request's axes."""
+
+    engine: str  # ENGINE, its options in the order of their names
+    precision: str  # PRECISION
+    batch: int
+    scope: Scope
+
+
+class RunRequest(Struct, frozen=True, kw_only=True):
+    """What was asked for: everything needed to plan the same rows again."""
+
+    model: str
+    engines: tuple[tuple[str, dict[str, str]], ...]
+    precisions: tuple[tuple[Precision | None, Recipe | None], ...] = (("fp32", None),)
+    batches: tuple[int, ...] = (1,)
+    any_engine: bool = False  # nobody asked for these: combinations that can never run are not planned
+    any_batch: bool = False  # nobody asked for these: a graph that fixes its batch runs at that
+    device: str = "cpu"
+    threads: int = 1
+    measure: MeasureSpec = MeasureSpec()
+    weights: str = "default"
+    input_size: int | None = None
+    input_shapes: dict[str, tuple[int, ...]] | None = None
+    buckets: tuple[dict[str, tuple[int, ...]], ...] = ()  # several shapes, each with rows of its own
+    dynamic_axes: dict[str, tuple[int, ...]] = {}  # input name to axes that an export leaves open beside the batch
+    inputs: str | None = None
+    operator_libraries: tuple[str, ...] = ()
+    baseline: str | None = None
+    timeout_s: float = 600.0
+    quick: bool = False
+    data: str | None = None  # for accuracy, comparisons and ranges; None: what belongs to a built-in model
+    calibration_method: str = "minmax"
+    metrics: tuple[str, ...] = ()  # those of the task if there are none; the first one decides
+    targets: str | None = None  # the file of right answers
+    task: Task | None = None
+    max_metric_drop: float | None = None  # in the metric's own unit; None: a point of a share, a hundredth of others
+    p99_limit_ms: float | None = None
+    load_p99_ms: float | None = None  # limit under which the capacity of the rows that won is looked for
+    wanted: tuple[Wanted, ...] = ()  # combinations that are wanted; all of them, in the scope of `measure`, if none
+
+    @property
+    def source(self) -> ModelSource:
+        """The model that was asked for, apart from what is to be done with it."""
+        return ModelSource(
+            model=self.model,
+            weights=self.weights,
+            seed=self.measure.seed,
+            input_size=self.input_size,
+            input_shapes=self.input_shapes,
+            inputs=self.inputs,
+            operator_libraries=self.operator_libraries,
+        )
+
+
+class RunRecord(Struct, frozen=True, kw_only=True):
+    """`run.json`: what was asked, on which machine, and the rows in their order."""
+
+    schema: str = RUN_SCHEMA
+    request: RunRequest
+    machine: Machine
+    started_utc: str
+    rows: tuple[str, ...]
+    verb: Literal["run", "bench", "tune"] = "run"  # whose folder it is
+    command: tuple[str, ...] = ()
+    sources: tuple[Artifact, ...] = ()
+    problems: dict[str, str] = {}  # PRECISION -> why no graph could be made in it
+    winner: str | None = None  # the row that a search says to take; stands in its own document, not in `run.json`
+
+
+def hide_home(text: str) -> str:
+    """`text` with the user's home folder written as `~`."""
+    home = str(Path.home())
+    return "~" + text[len(home) :] if text == home or text.startswith(home + os.sep) else text
+
+
+def show_home(text: str) -> str:
+    """The text that `hide_home` was given."""
+    return str(Path(text).expanduser()) if text.startswith("~") else text
+
+
+def hide_paths(request: RunRequest) -> RunRequest:
+    """The request with the user's home folder written as `~`."""
+    return _map_paths(request, hide_home)
+
+
+def _map_paths(request: RunRequest, change: Callable[[str], str]) -> RunRequest:
+    """The request with each path in it changed."""
+    given = {name: getattr(request, name) for name in ("model", "inputs", "targets")}
+    return replace(request, **{name: None if text is None else change(text) for name, text in given.items()})
+
+
+def list_outside(request: RunRequest) -> list[tuple[str, str]]:
+    """(option, value) of what a request names outside of its folder: a command that continues it names the same."""
+    fields = ((field, getattr(request, field), words) for field, words in OUTSIDE.items())
+    found = [(f"--{field}", value) for field, value, words in fields if value not in (None, *words)]
+    found += [("--metric", name) for name in request.metrics if ":" in name]
+    return [*found, *(("--ort-extension", name) for name in request.operator_libraries)]
+
+
+def format_resume(verb: str, request: RunRequest, root: Path) -> str:
+    """The command line that continues what lies in `root`."""
+    again = (word for pair in list_outside(request) for word in pair)
+    return shlex.join(["enginebench", verb, request.model, *again, "--resume", "--out", str(root)])
+
+
+def trust_request(stored: RunRequest, given: RunRequest, where: Path) -> RunRequest:
+    """The stored request of a run to continue; what it names outside of its folder is what `given` names.
+
+    Raises:
+        UsageError: it names a file, or code, that `given` does not.
+    """
+    allow_request(given)
+    named = set(list_outside(given))
+    for option, name in list_outside(stored):
+        found = find_allowed(name) if option == "--ort-extension" else name if (option, name) in named else None
+        require_named(name, found, "which the run was begun with", where, f"{option} ")
+    for engine, options in stored.engines:
+        trust_engine(engine, options, where, f"--engines {engine}:")
+    return replace(stored, model=given.model, operator_libraries=given.operator_libraries)
+
+
+def allow_request(request: RunRequest) -> None:
+    """Allows what a request names that the user made."""
+    allow_model(request.model)
+    allow_code(*request.operator_libraries)
+    allow_engines(request.engines)
+
+
+def check_request(request: RunRequest) -> None:
+    """Checks that the model and what else a request names is there, before anything is waited for or built.
+
+    Raises:
+        UsageError: something is not, or is for models of another kind.
+        ModelError: the file of the model is not there.
+        MissingDependency: a module of operators is not installed.
+    """
+    path = Path(request.model)
+    graph = path.suffix.lower() in (".onnx", *PLAN_SUFFIXES)
+    if path.suffix.lower() in PLAN_SUFFIXES:
+        if not path.is_file():
+            raise ModelError(f"model {request.model!r}: no such file. Check the path; `enginebench build` makes one")
+    elif not is_bundle(path):
+        resolve_model(request.model)
+    if graph and request.weights != "default":
+        raise UsageError(f"--weights {request.weights}: {request.model} is a graph and brings its own; leave it out")
+    for library in request.operator_libraries:
+        find_library(library)
+    for option, name in list_outside(request):
+        if option in ("--metric", "--ort-extension") or (option == "--inputs" and ":" in name):
+            continue
+        if not name or not Path(name).expanduser().exists():
+            kinds = ("F.npz", "a folder of such files", "package.module:function") if option == "--inputs" else ()
+            expected = ", ".join((*OUTSIDE[option[2:]], *(kinds or ("a path",))))
+            raise UsageError(f"{option} {name or repr(name)}: no such file or folder; expected {expected}")
+
+
+def default_folder(model: str, now: datetime | None = None) -> Path:
+    """`results/<slug of model>-<utc time>`, numbered if a run of the same second is already there."""
+    stamp = (now or datetime.now(UTC)).strftime("%Y%m%dT%H%M%SZ")
+    name = Path(model).stem if model.endswith(".onnx") else model
+    first = Path("results") / f"{slug(name)}-{stamp}"
+    others = (first.with_name(f"{first.name}-{i}") for i in itertools.count(2))
+    return first if not first.exists() else next(path for path in others if not path.exists())
+
+
+def check_inside(root: Path, path: Path) -> None:
+    """Checks that `path` stays inside `root`: a folder may come from a stranger.
+
+    `root` itself may be a link, since the user named it.
+
+    Raises:
+        ArtifactError: a part of the path is a symbolic link or `..`, or the end exists and is not a plain file.
+    """
+    if not path.is_relative_to(root) or ".." in path.relative_to(root).parts:
+        raise ArtifactError(f"{path} leads out of the folder {root}; it is not read")
+    here = root
+    for part in path.relative_to(root).parts:
+        here = here / part
+        if here.is_symlink():
+            raise ArtifactError(
+                f"{here} is a symbolic link; links inside a run's folder are not followed. "
+                "Put a copy of the file in its place"
+            )
+    if here.exists() and not here.is_file():
+        raise ArtifactError(f"{here} is not a plain file; it is not read")
+
+
+class RunFolder:
+    """The files of one run. The constructor reads and creates nothing."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self.artifacts = root / ARTIFACTS
+        self.rows = root / "rows"
+
+    def row_path(self, row_id: str) -> Path:
+        return self.rows / f"{row_id}.json"
+
+    def outputs_path(self, row_id: str) -> Path:
+        """The file of a row's answers to the check inputs."""
+        return self.artifacts / "outputs" / f"{row_id}.npz"
+
+    def find_outputs(self, row_id: str) -> Path:
+        """The same file of a stored row, which may be read; raises ArtifactError if a link leads to it."""
+        check_inside(self.root, self.outputs_path(row_id))
+        return self.outputs_path(row_id)
+
+    def answers_path(self, row_id: str) -> Path:
+        """The file of what the metrics need of a row's answers to the labelled samples."""
+        return self.artifacts / "outputs" / f"{row_id}.labelled.npz"
+
+    def build_path(self, row_id: str, build: int) -> Path:
+        """The folder of one of several builds of a row, 0 the first; nothing in it is shared with another."""
+        return self.artifacts / "builds" / row_id / str(build + 1)
+
+    def check_free(self) -> None:
+        """Checks that a run can begin here: the folder holds none, or one that measured nothing.
+
+        Raises:
+            UsageError: it holds a run.
+        """
+        try:
+            if held := holds_run(self.root):
+                self.read_record()
+                held = any(read_result(path).measurements for path in self.rows.glob("*.json"))
+        except EngineBenchError:  # damaged, or not ours
+            held = True
+        if held:
+            raise UsageError(f"{self.root} holds a run already; continue it with --resume or choose another --out")
+
+    def create(self, record: RunRecord) -> None:
+        """Creates the folder and its `run.json`, in place of those of a run that measured nothing.
+
+        Raises:
+            UsageError: the folder holds another run.
+        """
+        self.check_free()
+        if holds_run(self.root):
+            for path in self.rows.glob("*.json"):  # not measured, and not of this run
+                path.unlink()
+        self.drop_compiled()
+        self.write_record(record)
+
+    def write_record(self, record: RunRecord) -> None:
+        stored = replace(
+            record, request=hide_paths(record.request), command=tuple(hide_home(word) for word in record.command)
+        )
+        write_atomic(self.root / "run.json", encode(stored, indent=2))
+
+    def read_record(self) -> RunRecord:
+        """The run's record.
+
+        Raises:
+            ParseError: there is none, it is damaged, or a newer version wrote it.
+        """
+        path = self.root / "run.json"
+        check_inside(self.root, path)
+        record = read_record(path, RunRecord)
+        if record.schema != RUN_SCHEMA:
+            raise ParseError(path, "$.schema", repr(record.schema), repr(RUN_SCHEMA), "Upgrade enginebench")
+        return replace(record, request=_map_paths(record.request, show_home))
+
+    def write_result(self, result: Result) -> None:
+        stored = self._change_paths(result, self.relative)
+        write_atomic(self.row_path(result.id), encode(stored))
+
+    def read_result(self, row_id: str) -> Result | None:
+        """The stored row, with usable paths of its artifacts; None if it was never begun."""
+        if Path(row_id).name != row_id or "\0" in row_id:
+            raise ParseError(
+                self.root / "run.json", "$.rows", repr(row_id), "the id of a row, which is a plain file name"
+            )
+        path = self.row_path(row_id)
+        check_inside(self.root, path)
+        if not path.exists():
+            return None
+        result = read_result(path)
+        if result.id != row_id:
+            raise ParseError(path, "$.id", repr(result.id), repr(row_id), "Was the file renamed?")
+        return self._change_paths(result, self.absolute)
+
+    def read_winner(self) -> str | None:
+        """The id of the row that the folder's search says to take; None if it named none yet.
+
+        Raises:
+            ParseError: the document of the search is damaged.
+        """
+        path = self.root / TUNE_FILE
+        check_inside(self.root, path)
+        if not path.exists():
+            return None
+        found = read_record(path, TuneDocument).winner
+        return found.id if found else None
+
+    def open_all(self, result: Result) -> Result:
+        """A stored row with every artifact of it as `open` gives it."""
+        return self._change_paths(result, self.open)
+
+    def take_over(self, record: RunRecord, given: RunRequest) -> RunRecord:
+        """The folder's record, to go on with what `given` asks for again; code that others compiled is removed.
+
+        Raises:
+            UsageError: the record names code, or a file outside of the folder, that `given` does not.
+            ArtifactError: something in the folder is a symbolic link.
+        """
+        request = trust_request(record.request, given, self.root / "run.json")
+        self.drop_compiled()
+        return replace(record, request=request)
+
+    def drop_compiled(self) -> None:
+        """Removes what compilers left for the next process: it would run. Links are refused before one is followed."""
+        for folder, names, files in os.walk(self.root / ARTIFACTS):
+            for name in (".", *names, *files):
+                if (path := Path(folder, name)).is_symlink():
+                    check_inside(self.root, path)
+            if "cache" in names:
+                shutil.rmtree(Path(folder, "cache"))
+                names.remove("cache")
+
+    @staticmethod
+    def _change_paths(result: Result, change: Callable[[Artifact], Artifact]) -> Result:
+        artifacts = tuple(map(change, result.artifacts))
+        builds = tuple(replace(build, artifact=change(build.artifact)) for build in result.builds)
+        return replace(result, artifacts=artifacts, builds=builds)
+
+    def relative(self, artifact: Artifact) -> Artifact:
+        """The artifact as stored: paths inside the folder are relative to it, others are file names alone."""
+        path = Path(artifact.path)
+        if artifact.operator_libraries:
+            artifact = replace(artifact, operator_libraries=tuple(map(hide_home, artifact.operator_libraries)))
+        if not artifact.path or not path.is_absolute():
+            return artifact
+        inside = path.is_relative_to(self.root.absolute())
+        return replace(artifact, path=str(path.relative_to(self.root.absolute()) if inside else path.name))
+
+    def absolute(self, artifact: Artifact) -> Artifact:
+        """The artifact with a path that can be opened.
+
+        Raises:
+            ArtifactError: its path leads out of the folder.
+        """
+        if not artifact.path:
+            return artifact
+        path = self.root.absolute() / artifact.path
+        if not path.resolve().is_relative_to(self.root.resolve()):
+            raise ArtifactError(f"{self.root}: the stored path {artifact.path!r} leads out of the folder")
+        return replace(artifact, path=str(path))
+
+    def open(self, artifact: Artifact) -> Artifact:
+        """A stored artifact that an engine may open: in the folder, with its hashes, and running no unnamed code.
+
+        Raises:
+            ArtifactError: it leads out of the folder, or a file is gone or has changed since.
+            UsageError: it names code that this program does not.
+        """
+        found = self.absolute(artifact)
+        path = Path(found.path)
+        for known in found.files if found.path else ():
+            file = path.parent / known.path
+            check_inside(self.root.absolute(), file)
+            if not path.is_file() or not file.is_file():
+                raise ArtifactError(f"{file} is gone; the run cannot be continued. Start a new one")
+            if hash_file(file) != known.sha256:
+                raise ArtifactError(f"{file} was changed after the run began (SHA-256 differs). Start a new run")
+        return trust_artifact(found, self.root)
+
+
+def holds_run(root: Path) -> bool:
+    """Whether the folder holds a run, even a damaged one."""
+    return (root / "run.json").exists()
+
+
+def read_results(root: Path) -> tuple[RunRecord, list[Result]]:
+    """A stored run: its record and every row that was begun, in the run's order.
+
+    The record of a search names its winner.
+    """
+    folder = RunFolder(root)
+    record = folder.read_record()
+    if record.verb == "tune":
+        record = replace(record, winner=folder.read_winner())
+    rows = [row for row in map(folder.read_result, record.rows) if row is not None]
+    for row in rows:
+        check_model(record, row, folder.row_path(row.id))
+    return record, rows
+
+
+def check_model(record: RunRecord, result: Result, path: Path | str) -> None:
+    """Checks that a row is of the run's model: rows of two models have the same names, and no ratio.
+
+    Raises:
+        ParseError: it is of another one. A bench may hold two models against each other.
+    """
+    if record.verb != "bench" and record.sources and result.model != record.sources[0].model:
+        raise ParseError(
+            path, "$.model", repr(result.model), repr(record.sources[0].model), "Was the file taken from another run?"
+        )
+
+
+def read_rows(path: Path) -> list[Result]:
+    """The rows of a run's folder, or the one row of a stored file."""
+    if path.is_dir():
+        return read_results(path)[1]
+    return [read_result(path)]

@@ -1,0 +1,226 @@
+"""All stored rows under a folder, each read once: the figures of unchanged rows come from a cache."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Iterator, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+
+import msgspec
+import numpy as np
+from msgspec import Struct
+from msgspec.structs import replace
+
+from enginebench.stats.quantiles import find_rank, median
+from enginebench.stats.validity import judge
+from enginebench.core.errors import ArtifactError, EngineBenchError, MissingDependency, UsageError
+from enginebench.core.names import NOT_KNOWN, format_engine, slug
+from enginebench.core.records import Result
+from enginebench.core.store import find_cache, read_result, write_atomic
+from enginebench.report.charts import render_png
+from enginebench.report.history.charts import collect_trends, draw_trend
+from enginebench.report.history.table import HistoryDocument, HistoryRow, Unread, format_history_csv, identify_row
+from enginebench.runs.folder import ARTIFACTS
+
+# Increase it when HistoryRow changes: figures of an older form are then computed again.
+_CACHE_FORM = 2
+# Holds ONNX files and engines, some of them thousands of files: never rows.
+_SKIPPED = frozenset({ARTIFACTS})
+
+
+class _Seen(Struct, frozen=True, array_like=True):
+    """A row, and what tells whether its file is still the same."""
+
+    size: int
+    mtime_ns: int
+    row: HistoryRow
+
+
+class _Cache(Struct, array_like=True):
+    form: int = _CACHE_FORM
+    seen: dict[str, _Seen] = {}
+    pictures: dict[str, str] = {}  # path of a picture -> hash of its points
+
+
+class Trends(Struct, frozen=True, kw_only=True):
+    """The files of a history, and why some are missing."""
+
+    paths: tuple[Path, ...]
+    notes: tuple[str, ...] = ()
+
+
+def read_history(root: Path, cache: Path | None = None) -> HistoryDocument:
+    """Every row stored under `root`, the oldest first.
+
+    A damaged file loses its row, not the history. A row stored twice (in a run and in a baseline) counts once.
+    Symbolic links below `root` are not followed.
+
+    Args:
+        root: searched with all its subfolders.
+        cache: the folder of the cache; by default the user's cache folder.
+
+    Raises:
+        UsageError: `root` is not a folder.
+    """
+    if not root.is_dir():
+        raise UsageError(f"{root} is not a folder")
+    place = _find_cache_file(root, cache)
+    kept = _read_cache(place)
+    seen, unread = _read_rows(root, kept.seen)
+    if seen != kept.seen:
+        _write_cache(place, _Cache(seen=seen, pictures=kept.pictures))
+    rows = sorted((entry.row for entry in seen.values()), key=lambda row: (row.started_utc, row.path))
+    single = list({identify_row(row): row for row in reversed(rows)}.values())[::-1]
+    return HistoryDocument(rows=tuple(single), unread=tuple(unread), copies=len(rows) - len(single))
+
+
+def select_rows(document: HistoryDocument, engines: Sequence[str] = (), models: Sequence[str] = ()) -> HistoryDocument:
+    """The rows of these engines (ENGINE, or its name alone) and models; an empty list leaves all of them."""
+    rows = [
+        row
+        for row in document.rows
+        if (not engines or row.engine in engines or row.engine.partition(":")[0] in engines)
+        and (not models or row.model in models)
+    ]
+    return replace(document, rows=tuple(rows))
+
+
+def _read_rows(root: Path, known: dict[str, _Seen]) -> tuple[dict[str, _Seen], list[Unread]]:
+    seen: dict[str, _Seen] = {}
+    unread = []
+    for entry in _find_rows(root):
+        name = os.path.relpath(entry.path, root)
+        state = entry.stat(follow_symlinks=False)
+        old = known.get(name)
+        if old is not None and (old.size, old.mtime_ns) == (state.st_size, state.st_mtime_ns):
+            seen[name] = old
+            continue
+        try:
+            row = summarize_row(read_result(Path(entry.path)), name, state.st_mtime)
+        except EngineBenchError as error:
+            unread.append(Unread(path=name, reason=str(error)))
+            continue
+        seen[name] = _Seen(size=state.st_size, mtime_ns=state.st_mtime_ns, row=row)
+    return seen, unread
+
+
+def _find_rows(root: Path) -> Iterator[os.DirEntry[str]]:
+    """The files `rows/*.json` under `root`, in no order; links, hidden folders and artifacts are left out."""
+    waiting = [str(root)]
+    while waiting:
+        folder = waiting.pop()
+        inside_rows = os.path.basename(folder) == "rows"  # noqa: PTH119 - ten thousand of them
+        try:
+            entries = os.scandir(folder)
+        except OSError:
+            continue
+        with entries:
+            for entry in entries:
+                if entry.is_dir(follow_symlinks=False):
+                    if not entry.name.startswith(".") and entry.name not in _SKIPPED:
+                        waiting.append(entry.path)
+                elif inside_rows and entry.name.endswith(".json") and entry.is_file(follow_symlinks=False):
+                    yield entry
+
+
+def summarize_row(result: Result, path: str, modified: float) -> HistoryRow:
+    """The figures of one row: medians of its processes' medians, and the pooled nearest-rank p99.
+
+    Args:
+        path: of its file, relative to the history's folder.
+        modified: when the file was written, in s; used if no process says when it began.
+    """
+    kept = [m for m in result.measurements if m.latency_ns]
+    pooled = np.concatenate([np.asarray(m.latency_ns, dtype=np.float64) for m in kept]) if kept else np.empty(0)
+    references = [median(m.reference_ns) for m in kept if m.reference_ns]
+    engine, machine = result.engine, result.machine
+    started = min((m.started_utc for m in kept if m.started_utc), default="")
+    return HistoryRow(
+        path=path,
+        run=str(Path(path).parent.parent),
+        id=result.id,
+        started_utc=started or datetime.fromtimestamp(modified, UTC).isoformat(timespec="seconds"),
+        model=result.model,
+        engine=format_engine(engine),
+        engine_version=result.engine_version,
+        precision=engine.precision or NOT_KNOWN,
+        recipe=engine.recipe,
+        mix=engine.mix,
+        batch=engine.batch,
+        scope=result.measure.scope,
+        cache=result.measure.cache,
+        device=engine.device,
+        threads=engine.threads,
+        status=result.status,
+        validity=judge(kept)[0],
+        clock=kept[0].clock if kept else None,
+        n=len(pooled),
+        processes=len(kept),
+        p50_ms=median([median(m.latency_ns) for m in kept]) / 1e6 if kept else None,
+        p99_ms=_find_p99(pooled) / 1e6 if kept else None,
+        mean_ms=float(np.mean(pooled)) / 1e6 if kept else None,
+        reference_ms=median(references) / 1e6 if references else None,
+        metric=result.scores[0].metric if result.scores else None,
+        score=result.scores[0].value.value if result.scores else None,
+        build_s=None if result.built_beside else result.build_s,  # a bound is no figure to follow over time
+        size_bytes=result.size_bytes,
+        cpu_model=machine.cpu_model if machine else None,
+        gpu=", ".join(gpu.name for gpu in machine.gpus) or None if machine else None,
+    )
+
+
+def _find_p99(pooled: np.typing.NDArray[np.float64]) -> float:
+    rank = find_rank(len(pooled), 0.99) - 1
+    return float(np.partition(pooled, rank)[rank])
+
+
+def write_history(document: HistoryDocument, root: Path, out: Path, cache: Path | None = None) -> Trends:
+    """Writes history.csv and a trend picture for each engine; a picture with unchanged points is left as it is.
+
+    Without the extra `report` there are no pictures, and a note says how to get them.
+
+    Raises:
+        ArtifactError: `out` cannot be written.
+    """
+    table = out / "history.csv"
+    write_atomic(table, format_history_csv(document.rows).encode())
+    place = _find_cache_file(root, cache)
+    kept = _read_cache(place)
+    pictures = dict(kept.pictures)
+    paths = [table]
+    try:
+        for engine, points in collect_trends(document.rows).items():
+            path = out / f"trend-{slug(engine)}.png"
+            key, digest = str(path.absolute()), hashlib.sha256(msgspec.json.encode(points)).hexdigest()
+            if pictures.get(key) != digest or not path.is_file():
+                write_atomic(path, render_png(draw_trend(engine, points)))
+                pictures[key] = digest
+            paths.append(path)
+    except MissingDependency as error:
+        return Trends(paths=tuple(paths), notes=(f"no trend pictures: {error}",))
+    if pictures != kept.pictures:
+        _write_cache(place, _Cache(seen=kept.seen, pictures=pictures))
+    return Trends(paths=tuple(paths))
+
+
+def _find_cache_file(root: Path, cache: Path | None) -> Path:
+    name = hashlib.sha256(str(root.resolve()).encode()).hexdigest()[:32]
+    return (cache or find_cache()) / "history" / f"{name}.msgpack"
+
+
+def _read_cache(place: Path) -> _Cache:
+    try:
+        kept = msgspec.msgpack.decode(place.read_bytes(), type=_Cache)
+    except (OSError, msgspec.DecodeError):
+        return _Cache()
+    return kept if kept.form == _CACHE_FORM else _Cache()
+
+
+def _write_cache(place: Path, cache: _Cache) -> None:
+    """Writes the cache if it can; without it only time is lost."""
+    try:
+        write_atomic(place, msgspec.msgpack.encode(cache))
+    except ArtifactError:
+        return

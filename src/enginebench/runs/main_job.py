@@ -1,0 +1,224 @@
+"""The main job, as a story: describe the machine, make the sources, plan the rows, measure them, keep everything."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+
+from msgspec.structs import replace
+
+from enginebench.engines.registry import find_installed, takes
+from enginebench.core.errors import BackendUnavailable, EngineBenchError, UsageError
+from enginebench.core.records import Artifact, Machine, Result
+from enginebench.core.shapes import free_batch
+from enginebench.measure.machine import describe_machine
+from enginebench.features.load.document import LoadSettings
+from enginebench.runs.campaign import Campaign
+from enginebench.runs.child.places import OPTION, describe_place
+from enginebench.runs.folder import RunFolder, RunRecord, RunRequest, allow_request, check_request
+from enginebench.features.roofline.limits import bound_results
+from enginebench.runs.lock import lock_devices
+from enginebench.runs.plan import list_devices, plan_rows
+from enginebench.runs.progress import Reporter
+from enginebench.features.load.rates import Bench, Prober, make_bench, name_row
+from enginebench.runs.reporting import describe_stored
+from enginebench.runs.scoring import Judged
+from enginebench.runs.targets.sources import choose_judged, gather_sources, judge_sources
+
+
+def run_model(
+    request: RunRequest,
+    root: Path | RunFolder,
+    *,
+    reporter: Reporter,
+    resume: bool = False,
+    wait: bool = True,
+    locks: Sequence[str] | None = None,
+    command: tuple[str, ...] = (),
+    on_results: Callable[[RunRecord, list[Result]], None] = lambda record, results: None,
+) -> tuple[RunRecord, list[Result]]:
+    """Runs all rows and returns the run's record and its rows, stored under `root`.
+
+    Args:
+        request: what to run. With `resume` the stored request is used, which must be of the same model.
+        root: the run's folder; one that also keeps its files elsewhere comes opened.
+        resume: continue the run that `root` holds.
+        wait: if another run holds one of the devices, wait for it or refuse.
+        locks: the devices that nobody else may use meanwhile; those of the rows if None.
+        command: the command line, stored so that the run can be repeated.
+        on_results: called with the results so far when the run ends in any way, also by an interrupt.
+
+    Raises:
+        UsageError: the run to continue has another model, machine or version.
+        BackendUnavailable: every engine is to run in an environment, and there is none of them.
+        DeviceBusy: another run holds a device of a row and `wait` is false.
+        EngineBenchError: the model cannot be exported, the folder cannot be used, ...
+    """
+    folder = root if isinstance(root, RunFolder) else RunFolder(root)
+    allow_request(request)
+    check_request(request)
+    known = take_up(folder, request) if resume else None
+    wanted = known.request if known else request
+    judged = choose_judged(wanted)
+    if known is None:
+        _check_places(request)
+        folder.check_free()
+    record = known or _begin(request, command)
+    devices = list_devices(record.request) if locks is None else locks
+    with lock_devices(devices, wait=wait, on_wait=reporter.say):
+        if known is None:  # only now: nobody else can have begun there meanwhile
+            folder.create(record)
+        if not record.sources:
+            record = _add_sources(folder, record, reporter)
+        sources = tuple(map(folder.open, record.sources))  # rows that were not begun start from them
+        judged = judge_sources(judged, wanted, sources, reporter)
+        return _measure(folder, record, sources, reporter, resume, judged, on_results)
+
+
+def take_up(folder: RunFolder, request: RunRequest) -> RunRecord:
+    """The record of the run to continue.
+
+    Raises:
+        UsageError: rows measured now would not belong to those that it has.
+    """
+    record = folder.read_record()
+    if Path(request.model).name != Path(record.request.model).name:
+        raise UsageError(
+            f"{folder.root} holds a run of {record.request.model}, not of {request.model}. Name that model, or another "
+            "--out without --resume"
+        )
+    if changed := list_changes(record.machine, describe_machine()):
+        raise UsageError(
+            f"{folder.root} cannot be continued here, since its rows would not compare: {'; '.join(changed)}. Start a "
+            "new run; `enginebench report` reads this one anywhere"
+        )
+    return folder.take_over(record, request)
+
+
+def list_changes(then: Machine, now: Machine) -> list[str]:
+    """The differences between two machines that affect times: processor, GPUs, package versions."""
+    parts = [
+        ("processor", then.cpu_model, now.cpu_model),
+        ("GPUs", ", ".join(gpu.name for gpu in then.gpus), ", ".join(gpu.name for gpu in now.gpus)),
+        *((name, then.versions.get(name), now.versions.get(name)) for name in {**then.versions, **now.versions}),
+    ]
+    return [f"{what} was {old or 'none'}, now {new or 'none'}" for what, old, new in parts if old != new]
+
+
+def _check_places(request: RunRequest) -> None:
+    """Checks, before the model is loaded, that some engine is to run here or in an environment that there is.
+
+    Raises:
+        BackendUnavailable: each is to run in an environment that cannot be entered.
+    """
+    reasons = []
+    for _, options in request.engines:
+        if OPTION not in options:
+            return
+        try:
+            describe_place(options[OPTION])
+        except EngineBenchError as error:
+            reasons.append(str(error))
+        else:
+            return
+    if reasons:
+        raise BackendUnavailable(f"no row can run here: {'; '.join(dict.fromkeys(reasons))}")
+
+
+def _begin(request: RunRequest, command: tuple[str, ...]) -> RunRecord:
+    """The record of a new run. It is written before anything is made, so that a run that fails can be continued."""
+    return RunRecord(
+        request=request,
+        machine=describe_machine(),
+        started_utc=datetime.now(UTC).isoformat(timespec="seconds"),
+        rows=(),
+        command=command,
+    )
+
+
+def _add_sources(folder: RunFolder, record: RunRecord, reporter: Reporter) -> RunRecord:
+    """The record with its sources made and its rows planned."""
+    found = gather_sources(record.request, folder.artifacts, reporter)
+    rows = plan_rows(record.request, found.artifacts, probe=find_installed, takes=takes, problems=found.problems)
+    stored = tuple(folder.relative(a) for a in found.artifacts)
+    record = replace(record, rows=tuple(row.id for row in rows), sources=stored, problems=found.problems)
+    folder.write_record(record)
+    return record
+
+
+def _measure(
+    folder: RunFolder,
+    record: RunRecord,
+    sources: tuple[Artifact, ...],
+    reporter: Reporter,
+    resume: bool,
+    judged: Judged | None,
+    on_results: Callable[[RunRecord, list[Result]], None],
+) -> tuple[RunRecord, list[Result]]:
+    request = record.request
+    rows = plan_rows(request, sources, probe=find_installed, takes=takes, problems=record.problems)
+    campaign = Campaign(
+        folder,
+        rows,
+        record.machine,
+        timeout_s=request.timeout_s,
+        reporter=reporter,
+        judged=judged,
+        task=request.task,
+    )
+    if resume:
+        campaign.restore()
+    try:
+        campaign.run()
+        bound_results(folder, record, campaign.results, reporter)
+        load_winners(folder, record, campaign.results, reporter)
+    finally:
+        on_results(record, list(campaign.results.values()))
+    return record, list(campaign.results.values())
+
+
+def load_winners(folder: RunFolder, record: RunRecord, results: dict[str, Result], reporter: Reporter) -> None:
+    """Looks for the capacity of the rows that won, where the run asks for it, and stores it with them.
+
+    One after the other is loaded with the threads that it was timed on, in one stream; requests are joined up to the
+    row's batch.
+    """
+    limit_ms = record.request.load_p99_ms
+    if limit_ms is None:
+        return
+    document = describe_stored(record, list(results.values()))
+    winners = {ref.id for ref in (document.fastest, document.recommended) if ref is not None}
+    if not winners:
+        reporter.say("no row won, so that none was put under load")
+    settings = LoadSettings(limit_ms=limit_ms, find_capacity=True)
+    prober = Prober(settings, seed=record.request.measure.seed, timeout_s=record.request.timeout_s, reporter=reporter)
+    for name in winners:
+        known = results[name].capacity
+        if known is not None and known.limit_ms == limit_ms:  # of the run that is continued
+            continue
+        try:
+            bench = bench_row(folder, results[name])
+            prober.rows[bench.row.id] = bench.row
+            prober.find_capacities([bench])
+        except EngineBenchError as error:
+            reporter.say(f"{name} was not put under load: {error}")
+            continue
+        results[name] = replace(results[name], capacity=prober.rows[bench.row.id].capacity)
+        folder.write_result(results[name])
+
+
+def bench_row(folder: RunFolder, result: Result, *, streams: int = 1, max_batch: int | None = None) -> Bench:
+    """A row that was timed, to be put under load on the artifact that it was timed on.
+
+    Args:
+        streams: each with the row's threads.
+        max_batch: requests that are computed together at most; None: as many as the row was timed with.
+
+    Raises:
+        UsageError: it was timed in batches that no requests can be joined to.
+    """
+    engine = replace(result.engine, batch=1)
+    row = name_row(engine, streams=streams, max_batch=max_batch or result.engine.batch, max_wait_ms=0.0)
+    artifact = free_batch(folder.absolute(result.artifacts[-1]))
+    return make_bench(row, artifact, model=result.model, out_dir=folder.artifacts, seed=result.measure.seed)

@@ -1,0 +1,409 @@
+"""What to run: the rows of a request, in order, each with a reason if it cannot run."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from enginebench.engines.registry import accepts, find_device, find_entry, find_installed
+from enginebench.core.errors import UsageError
+from enginebench.core.names import format_engine, format_precision, name_mix, parse_engine, parse_precision, row_id
+from enginebench.core.records import (
+    Artifact,
+    ArtifactKind,
+    Availability,
+    Axes,
+    EngineSpec,
+    MeasureSpec,
+    Precision,
+    Recipe,
+    TensorSpec,
+)
+from enginebench.core.shapes import (
+    find_batch_axes,
+    find_own_batch,
+    find_plan_batch,
+    format_shapes,
+    size_axes,
+    takes_whole,
+)
+from enginebench.runs.child.elsewhere import probe_elsewhere
+from enginebench.runs.child.places import OPTION
+from enginebench.runs.folder import RunRequest
+
+# What `fp8` means where no recipe is named; nothing else makes it.
+FP8_RECIPE: Recipe = "tensorrt"
+EIGHT_BITS = ("int8", "fp8")
+# Among the problems of a run: that there is no graph at all.
+EVERY_GRAPH = "onnx"
+
+
+class PlannedRow(Struct, frozen=True, kw_only=True):
+    """One row: the engine, what it starts from, and why it is skipped, if it is."""
+
+    id: str
+    model: str
+    engine: EngineSpec
+    requested_precision: Precision | None
+    measure: MeasureSpec
+    source: Artifact | None = None
+    chain: tuple[Artifact, ...] = ()  # from the first source to `source`
+    skip: str | None = None
+    # The model whose inputs this row is fed, and with whose rows its answers are compared: in a comparison, that of the
+    # reference side. None: its own.
+    fed_as: str | None = None
+    graph: str | None = None  # that a finished plan was built from, where it is there
+
+    @property
+    def asked_as(self) -> str:
+        """The model whose inputs the row gets: rows of the same one answer the same inputs."""
+        return self.fed_as or self.model
+
+
+def plan_rows(
+    request: RunRequest,
+    sources: Sequence[Artifact],
+    *,
+    probe: Callable[[str], Availability],
+    takes: Callable[[str], ArtifactKind],
+    problems: Mapping[str, str] | None = None,
+) -> list[PlannedRow]:
+    """Every row of the request, each once: for each batch and precision all engines in a row, the baseline first.
+
+    Args:
+        request: what was asked.
+        sources: the artifacts to start from, in all precisions.
+        probe: whether an engine can run here.
+        takes: the kind of artifact that an engine starts from.
+        problems: PRECISION, or `EVERY_GRAPH`, to the reason why there is no graph in it.
+    """
+    rows: dict[str, PlannedRow] = {}
+    for scope in dict.fromkeys(wanted.scope for wanted in request.wanted) or (request.measure.scope,):
+        scoped = replace(request, measure=replace(request.measure, scope=scope))
+        for spec in list_engines(scoped, sources, takes):
+            if not is_wanted(scoped, spec):
+                continue
+            if request.any_engine and never_runs(spec, sources, takes(spec.backend)):
+                continue
+            answer = probe(spec.backend) if OPTION not in spec.options else probe_elsewhere(spec)
+            row = _plan_row(scoped, spec, sources, answer, takes(spec.backend), problems or {})
+            rows.setdefault(row.id, row)
+    return list(rows.values())
+
+
+def never_runs(spec: EngineSpec, sources: Sequence[Artifact], kind: ArtifactKind) -> bool:
+    """Whether nothing that a user could install or change lets the engine run this model in this precision."""
+    return kind == "torch" and (spec.precision in EIGHT_BITS or (bool(sources) and sources[0].kind != "torch"))
+
+
+def is_wanted(request: RunRequest, spec: EngineSpec) -> bool:
+    """Whether the request names this combination, or no combination at all."""
+    return not request.wanted or any(
+        (wanted.engine, wanted.batch, wanted.scope) == (format_engine(spec), spec.batch, request.measure.scope)
+        and meets_precision(wanted.precision, spec.precision, spec.recipe)
+        for wanted in request.wanted
+    )
+
+
+def meets_precision(asked: str, precision: Precision | None, recipe: Recipe | None) -> bool:
+    """Whether a row in this precision is what PRECISION asks for: without a recipe any will do."""
+    name, recipe_asked = parse_precision(asked)
+    return name == precision and recipe_asked in (None, recipe)
+
+
+def plan_stored(
+    model: str, spec: EngineSpec, chain: tuple[Artifact, ...], measure: MeasureSpec, availability: Availability
+) -> PlannedRow:
+    """The row of an engine that is opened from the last artifact of `chain`, made by an earlier run."""
+    source = _with_batch(chain[-1], spec.batch)
+    return PlannedRow(
+        id=row_id(spec, spec.precision, measure),
+        model=model,
+        engine=spec,
+        requested_precision=spec.precision,
+        measure=measure,
+        source=source,
+        chain=chain,
+        skip=_reason_to_skip(spec, source, availability, source.kind, {}),
+    )
+
+
+def list_devices(request: RunRequest) -> tuple[str, ...]:
+    """The devices that the rows of a request run on; an engine that is not installed runs nowhere."""
+    return tuple({find_device(name, request.device): None for name in list_here(request)})
+
+
+def list_here(request: RunRequest) -> list[str]:
+    """The engines of a request that are installed, or run in an environment of their own."""
+    return [name for name, options in request.engines if OPTION in options or find_installed(name).available]
+
+
+def list_engines(
+    request: RunRequest, sources: Sequence[Artifact], takes: Callable[[str], ArtifactKind]
+) -> list[EngineSpec]:
+    """Engine, precision and batch of every row, recipes resolved."""
+    return [
+        EngineSpec(
+            backend=name,
+            options=options,
+            device=find_device(name, request.device),
+            precision=precision,
+            recipe=_choose_recipe(name, precision, recipe, takes(name), options),
+            batch=batch,
+            threads=request.threads,
+            shapes=shapes,
+            mix=_find_mix(sources, precision, takes(name)),
+        )
+        for shapes, batch in list_sizes(request, sources)
+        for precision, recipe in _list_precisions(request, sources)
+        for name, options in _baseline_first(request)
+    ]
+
+
+def _find_mix(sources: Sequence[Artifact], precision: Precision | None, kind: ArtifactKind) -> str:
+    """The mix of the graph in this precision, where one engine starts from it."""
+    graphs = (a for a in sources if kind == "onnx" == a.kind and a.precision == precision)
+    return name_mix(next((a.excluded for a in graphs), ()))
+
+
+def list_sizes(request: RunRequest, sources: Sequence[Artifact]) -> list[tuple[dict[str, tuple[int, ...]], int]]:
+    """(shapes, batch) of every row: the batches asked for; where nobody asked, that which the user's model fixes.
+
+    Shapes only where there are several; each with the batch that stands in it, or with those of --batch.
+    """
+    given = next((a for a in sources if a.kind in ("onnx", "plan") or find_own_batch(a)), None)
+    fixed = None
+    if given is not None and request.any_batch:
+        fixed = find_plan_batch(given) or (find_fixed_batch(given) if given.inputs else None)
+    batches = request.batches if fixed is None else (fixed,)
+    if not request.buckets:
+        return [({}, batch) for batch in batches]
+    firsts = [{shape[0] for shape in shapes.values()} for shapes in request.buckets]
+    return [
+        (shapes, batch)
+        for shapes, first in zip(request.buckets, firsts, strict=True)
+        for batch in batches
+        if len(first) > 1 or batch in first or first == {1}
+    ]
+
+
+def _list_precisions(
+    request: RunRequest, sources: Sequence[Artifact]
+) -> Sequence[tuple[Precision | None, Recipe | None]]:
+    """The precisions asked for; what is not in FP32 (a user's graph or module, a plan) keeps its own.
+
+    Of a plan the user may know more than FP32, which is what nobody asks for by name.
+    """
+    given = next((a for a in sources if a.kind == "onnx"), sources[0] if sources else None)
+    if given is None or given.precision == "fp32":
+        return request.precisions
+    if given.kind == "plan" and any(precision != "fp32" for precision, _ in request.precisions):
+        return request.precisions
+    return [(given.precision, given.recipe)]
+
+
+def _choose_recipe(
+    backend: str, precision: Precision | None, asked: Recipe | None, kind: ArtifactKind, options: Mapping[str, str]
+) -> Recipe | None:
+    if options.get("weak_typing") == "1" and precision not in ("fp32", "tf32"):
+        return "weak"
+    if precision not in ("int8", "fp8") or kind == "torch":
+        return None  # recipes belong to graphs
+    if asked is not None:
+        return asked
+    return find_entry(backend).recipe if precision == "int8" else FP8_RECIPE
+
+
+def list_transforms(
+    request: RunRequest, sources: Sequence[Artifact], takes: Callable[[str], ArtifactKind]
+) -> list[tuple[Precision | None, Recipe | None]]:
+    """(precision, recipe) of every graph that the rows need and that is not among the sources."""
+    have = {(a.precision, a.recipe) for a in sources if a.kind == "onnx"}
+    here = list_here(request)
+    engines = [s for s in list_engines(request, sources, takes) if s.recipe != "weak" and s.backend in here]
+    wanted = [(s.precision, s.recipe) for s in engines if takes(s.backend) == "onnx"]
+    if ("fp32", None) not in have:  # transforms start from FP32
+        return []
+    return [pair for pair in dict.fromkeys(wanted) if pair not in have and pair[0] not in ("fp32", "tf32")]
+
+
+def _baseline_first(request: RunRequest) -> list[tuple[str, dict[str, str]]]:
+    """The engines in the order given, the named baseline (else `pytorch`) moved to the front."""
+    engines = list(request.engines)
+    wanted = parse_engine(request.baseline) if request.baseline else ("pytorch", {})
+    if wanted in engines:
+        engines.remove(wanted)
+        engines.insert(0, wanted)
+    return engines
+
+
+def _plan_row(
+    request: RunRequest,
+    spec: EngineSpec,
+    sources: Sequence[Artifact],
+    availability: Availability,
+    kind: ArtifactKind,
+    problems: Mapping[str, str],
+) -> PlannedRow:
+    source = next((_with_batch(a, spec.batch) for a in sources if _serves(a, spec, kind)), None)
+    problem = None
+    if source is not None and spec.shapes:
+        try:
+            source = _with_shapes(source, spec.shapes)
+        except UsageError as error:
+            problem = str(error)
+    if source is not None:
+        spec = replace(spec, options=add_shapes(spec.options, source, request.input_shapes))
+    own = find_own_batch(sources[0]) if sources else None
+    if own not in (None, spec.batch):
+        problem = f"{sources[0].model} takes a batch of {own} only, not {spec.batch}: give --batch {own}"
+    return PlannedRow(
+        id=row_id(spec, spec.precision, request.measure),
+        model=sources[0].model if sources else request.model,
+        engine=spec,
+        requested_precision=spec.precision,
+        measure=request.measure,
+        source=source,
+        chain=_chain(sources, source),
+        skip=problem
+        or _reason_to_skip(spec, source, availability, kind, problems)
+        or _reason_not_cold(spec, request.measure),
+    )
+
+
+def _reason_not_cold(spec: EngineSpec, measure: MeasureSpec) -> str | None:
+    """Why a row cannot run with a cold cache, known before anything is built: only our loop can empty a GPU's."""
+    if measure.cache == "cold" and find_entry(spec.backend).find_program is not None:
+        return f"--cache cold: {spec.backend} times itself and cannot empty a cache before each call. Use hot"
+    if measure.cache == "cold" and spec.device == "cpu":
+        return f"--cache cold empties the cache of a GPU; {spec.backend} runs on the CPU. Use hot"
+    return None
+
+
+def add_shapes(
+    options: dict[str, str], source: Artifact, shapes: Mapping[str, tuple[int, ...]] | None
+) -> dict[str, str]:
+    """The engine's options, with the shapes if it starts from a plan: only TensorRT knows the inputs of a plan."""
+    if source.kind != "plan" or not shapes:
+        return options
+    return {"shapes": format_shapes(shapes), **options}
+
+
+def _serves(artifact: Artifact, spec: EngineSpec, kind: ArtifactKind) -> bool:
+    """Whether an engine starts from this artifact: PyTorch from any weights, a graph engine from its own precision.
+
+    A finished plan serves every precision; the engine's record says which one ran. Under weak typing the builder's
+    flags set the precision, and the graph is the FP32 one.
+    """
+    if artifact.kind == "plan":
+        return "plan" in accepts(spec.backend)
+    if artifact.kind != kind:
+        return False
+    if kind == "torch":
+        return True
+    if spec.options.get("weak_typing") == "1":
+        return artifact.precision == "fp32"
+    graph = "fp32" if spec.precision == "tf32" else spec.precision
+    return (artifact.precision, artifact.recipe, name_mix(artifact.excluded)) == (graph, spec.recipe, spec.mix)
+
+
+def _reason_to_skip(
+    spec: EngineSpec,
+    source: Artifact | None,
+    availability: Availability,
+    kind: ArtifactKind,
+    problems: Mapping[str, str],
+) -> str | None:
+    if not availability.available:
+        return f"{availability.reason}. To add: {availability.fix}" if availability.fix else availability.reason
+    if kind == "torch" and spec.precision in EIGHT_BITS:
+        return f"8 bits are a property of an ONNX graph; ask ort or openvino for {spec.precision}"
+    label = format_precision(spec.precision, spec.recipe)
+    if kind != "torch" and EVERY_GRAPH in problems:
+        return f"no ONNX graph: {problems[EVERY_GRAPH]}"
+    if kind != "torch" and label in problems:
+        return f"no graph in {label}: {problems[label]}"
+    if source is None:
+        needs = "a PyTorch model; MODEL is a graph" if kind == "torch" else f"a graph in {label}"
+        return f"{format_engine(spec)} needs {needs}"
+    if takes_whole(source.inputs) and spec.batch != 1:
+        return f"no axis of the inputs can be a batch of {spec.batch}; leave --batch out"
+    static = find_fixed_batch(source) if source.kind == "onnx" else None
+    if static not in (None, spec.batch):
+        return f"the graph has a fixed batch of {static}; batch {spec.batch} needs one exported with --dynamic-batch"
+    return None
+
+
+def _with_batch(source: Artifact, batch: int) -> Artifact:
+    """The artifact as fed at `batch`: PyTorch takes any, whatever the module was built with."""
+    if source.kind != "torch" or not source.inputs or not source.inputs[0].shape:
+        return source
+    built = source.inputs[0].shape[0]
+    if takes_whole(source.inputs):
+        return source
+
+    def rebatch(specs: tuple[TensorSpec, ...]) -> tuple[TensorSpec, ...]:
+        return tuple(replace(s, shape=(batch, *s.shape[1:])) if s.shape[:1] == (built,) else s for s in specs)
+
+    return replace(source, inputs=rebatch(source.inputs), outputs=rebatch(source.outputs))
+
+
+def _with_shapes(source: Artifact, shapes: Mapping[str, tuple[int, ...]]) -> Artifact:
+    """The artifact as fed with these shapes: a graph along its open axes, PyTorch along any but the batch.
+
+    Raises:
+        UsageError: the graph fixes an axis at another length.
+    """
+    if source.kind != "torch":
+        return replace(source, inputs=size_axes(source.inputs, shapes))
+    inputs = (replace(s, shape=(*s.shape[:1], *shapes.get(s.name, s.shape)[1:])) for s in source.inputs)
+    return replace(source, inputs=tuple(inputs))
+
+
+def _chain(sources: Sequence[Artifact], last: Artifact | None) -> tuple[Artifact, ...]:
+    """The artifacts from the first source to `last`."""
+    if last is None:
+        return tuple(sources[:1])
+    parents = {a.sha256: a for a in sources}
+    chain = [last]
+    while (parent := parents.get(chain[0].parent_sha256 or "")) is not None and parent not in chain:
+        chain.insert(0, parent)
+    return tuple(chain)
+
+
+def find_axes(engine: EngineSpec, source: Artifact | None) -> Axes | None:
+    """Whether the engine is made for the shapes that it is timed with: because it compiles, or as the graph fixes them.
+
+    None where nobody knows.
+    """
+    if source is not None and source.kind == "onnx" and all(isinstance(a, int) for s in source.inputs for a in s.shape):
+        return "fixed"
+    if engine.options.get("shapes") == "dynamic" or any(k.endswith("_shapes") for k in engine.options):
+        return "open"
+    return find_entry(engine.backend).axes
+
+
+def find_fixed_batch(graph: Artifact) -> int | None:
+    """The batch that a graph fixes; None if it takes any.
+
+    The first axis of its inputs; where these differ, that which an output has too: a recurrent state has its layers
+    there. A graph that has no batch at all takes one entry.
+    """
+    if own := find_own_batch(graph):
+        return own
+    if takes_whole(graph.inputs):
+        return 1
+    places = find_batch_axes(graph.inputs)
+    if not graph.inputs or any((i := places[s.name]) is not None and isinstance(s.shape[i], str) for s in graph.inputs):
+        return None
+    firsts = [s.shape[0] for s in graph.inputs if s.shape and isinstance(s.shape[0], int)]
+    answered = {s.shape[0] for s in graph.outputs if s.shape}
+    shared = firsts if len(set(firsts)) == 1 else [axis for axis in firsts if axis in answered]
+    return shared[0] if shared else 1
+
+
+def with_suffix(row: PlannedRow, suffix: str) -> PlannedRow:
+    """The same row under another id, for a comparison of an engine with itself or of two models."""
+    return replace(row, id=f"{row.id}-{suffix}")

@@ -1,0 +1,227 @@
+"""Makes documents and files from a stored run."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import msgspec
+from msgspec import Struct
+from msgspec.structs import replace
+
+from enginebench.stats.ranking import Ref, rank_results
+from enginebench.stats.stages import StagesDocument
+from enginebench.features.trtexec.folder import read_folder
+from enginebench.features.deliver.contents import explain_refusal
+from enginebench.core.errors import MissingDependency, UsageError
+from enginebench.core.limits import MARGIN
+from enginebench.core.records import Result
+from enginebench.core.store import encode, read_record, write_atomic
+from enginebench.report.bundle import load_bundle
+from enginebench.report.charts import render_png
+from enginebench.report.csv_table import format_csv
+from enginebench.report.markdown import format_sections
+from enginebench.report.page import format_page
+from enginebench.report.run.charts import draw_run
+from enginebench.report.run.columns import list_fields
+from enginebench.report.run.rows import RunDocument, describe_run
+from enginebench.report.run.sections import list_report
+from enginebench.report.run.series import label_rows
+from enginebench.report.table import Chart
+from enginebench.features.trtexec.report import describe_cases
+from enginebench.features.trtexec.sections import FOOTER as TRTEXEC_FOOTER
+from enginebench.features.trtexec.sections import draw_cases, list_trtexec
+from enginebench.runs.folder import RunRecord, check_inside, read_results
+
+FOOTER = (
+    "p50: geometric mean of the medians of all trials. p99: nearest rank of all calls. Speed-up: ratio of medians of "
+    "paired trials, with its 95 % interval."
+)
+FORMATS = ("html", "md", "csv", "json", "png")
+FILES = {"html": "report.html", "md": "report.md", "csv": "table.csv", "json": "report.json"}
+# These need the extra `report`; without it the others are written, and a note says how to install it.
+DRAWN = ("html", "png")
+
+
+class Written(Struct, frozen=True, kw_only=True):
+    """The files of a report, and why some are missing."""
+
+    paths: tuple[Path, ...]
+    notes: tuple[str, ...] = ()
+
+
+def describe_stored(record: RunRecord, results: Sequence[Result], margin: float = MARGIN) -> RunDocument:
+    """The document of a run from its stored rows.
+
+    The final of a search recommends what the search says to take, and has its rows against that one: the search has
+    proof that nothing in the final is faster, or none that something is.
+    """
+    request, searched = record.request, record.verb == "tune"
+    results = sorted(results, key=lambda result: result.id != record.winner) if searched else results
+    known = {result.id for result in results}
+    document = describe_run(
+        model=results[0].model if results else Path(request.model).name,
+        machine=record.machine,
+        spec=msgspec.to_builtins(request),
+        results=results,
+        baseline_engine="" if searched else request.baseline or "pytorch",  # without a name it is the first row
+        margin=margin,
+        max_metric_drop=request.max_metric_drop,
+        p99_limit_ms=request.p99_limit_ms,
+    )
+    document = replace(document, missing=tuple(row for row in record.rows if row not in known))
+    return _recommend(document, [r for r in results if r.id == record.winner]) if searched else document
+
+
+def _recommend(document: RunDocument, winner: Sequence[Result]) -> RunDocument:
+    """The document with the row that a search says to take as the recommended one, its headline without a ratio."""
+    row = next((row for row in document.rows if row.id in {result.id for result in winner}), None)
+    if row is None:
+        return replace(document, recommended=None, recommended_by="search", headlines=(), headline=None)
+    outputs = {"outputs": row.outputs, "outputs_reason": row.outputs_reason}
+    searched = tuple(replace(h, state="searched", **outputs) for h in rank_results(winner).headlines)
+    speedup = row.speedup.value if row.speedup else None
+    ref = Ref(id=row.id, engine=row.engine, precision=row.precision, batch=row.batch, speedup=speedup)
+    return replace(document, recommended=ref, recommended_by="search", headlines=searched, headline=searched[0])
+
+
+def write_reports(
+    root: Path,
+    document: RunDocument,
+    formats: Sequence[str] = FORMATS,
+    *,
+    record: RunRecord | None = None,
+    results: Sequence[Result] = (),
+) -> Written:
+    """Writes the reports of a run into its folder.
+
+    Args:
+        formats: any of html, md, csv, json, png. Without the extra `report` there is no html and no png, and a note
+            says how to get them.
+        record: of the run, for the command that repeats it.
+        results: its rows with their samples, for the charts.
+
+    Raises:
+        UsageError: a format is unknown.
+        ArtifactError: the folder cannot be written.
+    """
+    formats = check_formats(formats)
+    charts, notes = _draw(document, results, read_stages(root)) if set(formats) & set(DRAWN) else ([], ())
+    pictures = _write_pictures(root, charts) if "png" in formats else []
+    texts = [name for name in formats if name in FILES and not (name in DRAWN and notes)]
+    paths = [root / FILES[name] for name in texts]
+    for name, path in zip(texts, paths, strict=True):
+        write_atomic(path, _render(document, name, charts, pictures, record, results))
+    return Written(paths=(*paths, *pictures), notes=notes)
+
+
+def check_formats(names: Sequence[str]) -> list[str]:
+    """The formats, without spaces around them.
+
+    Raises:
+        UsageError: a format is unknown, or none is given.
+    """
+    formats = [name.strip() for name in names if name.strip()]
+    unknown = [name for name in formats if name not in FORMATS]
+    if unknown or not formats:
+        found = f"unknown format {', '.join(unknown)}" if unknown else "no format is given"
+        raise UsageError(f"{found}; known: {', '.join(FORMATS)}")
+    return formats
+
+
+def report_trtexec(folder: Path, formats: Sequence[str]) -> Written:
+    """Writes the reports of a folder with files of trtexec.
+
+    Raises:
+        UsageError: it holds no file of trtexec, or none of the formats is one of such a report.
+        ParseError: nothing in it can be read.
+    """
+    if not {"html", "md", "json", "png"} & set(formats):
+        raise UsageError(f"--format {','.join(formats)}: of trtexec's files there are html, md, json and png")
+    cases = read_folder(folder)
+    charts: dict[str, list[Chart]] = {}
+    notes: tuple[str, ...] = ()
+    try:
+        bundle = load_bundle() if "html" in formats else None
+        charts = draw_cases(cases) if set(formats) & set(DRAWN) else {}
+    except MissingDependency as error:
+        notes = (f"no {'report.html and no ' if 'html' in formats else ''}pictures: {error}",)
+    paths = _write_pictures(folder, [chart for drawn in charts.values() for chart in drawn]) if "png" in formats else []
+    written = {name: tuple(f"{chart.name}.png" for chart in drawn) for name, drawn in charts.items() if paths}
+    report = describe_cases(cases, written, notes)
+    title = f"trtexec: {folder.name}"
+    sections = list_trtexec(report, title, charts)
+    texts = {
+        "html": lambda: format_page(title, sections, bundle=bundle, footer=TRTEXEC_FOOTER).encode(),
+        "md": lambda: format_sections(sections, pictures=[path.name for path in paths]).encode(),
+        "json": lambda: encode(report, indent=2) + b"\n",
+    }
+    made = [name for name in formats if name in texts and not (name == "html" and notes)]
+    for name in made:
+        write_atomic(folder / FILES[name], texts[name]())
+    return Written(paths=(*(folder / FILES[name] for name in made), *paths), notes=notes if "html" in formats else ())
+
+
+def read_stages(root: Path) -> list[StagesDocument]:
+    """The documents of `stages --out` in a run's folder, from files named `stages*.json`.
+
+    Raises:
+        ParseError: one is damaged, or is not such a document.
+        ArtifactError: one is a symbolic link.
+    """
+    paths = sorted(root.glob("stages*.json"))
+    for path in paths:
+        check_inside(root, path)
+    return [read_record(path, StagesDocument) for path in paths]
+
+
+def _draw(
+    document: RunDocument, results: Sequence[Result], stages: Sequence[StagesDocument]
+) -> tuple[list[Chart], tuple[str, ...]]:
+    """(the charts, the reason if there are none)."""
+    try:
+        load_bundle()
+        return draw_run(document, results, stages), ()
+    except MissingDependency as error:
+        return [], (f"no report.html and no pictures: {error}",)
+
+
+def _write_pictures(root: Path, charts: Sequence[Chart]) -> list[Path]:
+    paths = []
+    for chart in charts:
+        if not chart.picture:
+            continue
+        paths.append(root / f"{chart.name}.png")
+        write_atomic(paths[-1], render_png(chart.spec))
+    return paths
+
+
+def _render(
+    document: RunDocument,
+    name: str,
+    charts: Sequence[Chart],
+    pictures: Sequence[Path],
+    record: RunRecord | None,
+    results: Sequence[Result],
+) -> bytes:
+    if name == "json":
+        return encode(document, indent=2)
+    if name == "csv":
+        return format_csv(list_fields(), document.rows).encode()
+    command, started = (record.command, record.started_utc) if record else ((), "")
+    refusals = {result.id: explain_refusal(result) for result in results}
+    sections = list_report(document, charts=charts, command=command, started_utc=started, refusals=refusals)
+    if name == "md":
+        return format_sections(sections, pictures=[path.name for path in pictures]).encode()
+    title = f"{document.model}: engines compared"
+    return format_page(title, sections, bundle=load_bundle(), labels=label_rows(document), footer=FOOTER).encode()
+
+
+def report_folder(root: Path, formats: Sequence[str]) -> Written:
+    """Writes the reports of the run stored in `root`, from its files alone.
+
+    Raises:
+        ParseError: the folder holds no run, or a damaged one.
+    """
+    record, results = read_results(root)
+    return write_reports(root, describe_stored(record, results), formats, record=record, results=results)

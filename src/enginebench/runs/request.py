@@ -1,0 +1,405 @@
+"""What a user asks for, on the command line or in a program, to the records that verbs take: defaults and checks."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, get_args
+
+from msgspec import Struct
+
+from enginebench.engines.registry import (
+    check_options,
+    choose_executable,
+    choose_graph_engine,
+    find_device,
+    list_unasked,
+    read_engine,
+)
+from enginebench.core.entry import DeviceKind, find_kind
+from enginebench.core.errors import UsageError
+from enginebench.core.limits import MARGIN, MOST
+from enginebench.core.names import parse_precision
+from enginebench.core.records import Cache, EngineSpec, MeasureSpec, ModelSource, Precision, Recipe, Scope
+from enginebench.models.zoo import require_packages
+from enginebench.runs.child.places import enter
+from enginebench.runs.folder import RunRequest, check_request
+from enginebench.runs.trust import allow_code, allow_engines, allow_model
+
+if TYPE_CHECKING:
+    from enginebench.runs.targets.sides import SideRequest
+
+# ENGINEs of a `run` that names none, by kind of device.
+DEFAULT_ENGINES: dict[DeviceKind, str] = {kind: ",".join(list_unasked(kind)) for kind in get_args(DeviceKind)}
+# One process supports no claims; one second, ten blocks, shows the order of magnitude.
+QUICK_TIME_LIMIT_S = 1.0
+# Also the percentiles of a row that nobody asked others of.
+PERCENTILES = (50.0, 90.0, 95.0, 99.0)
+
+_DEVICE = re.compile(r"cpu|cuda(?::(\d{1,3}))?")
+
+
+class Shared(Struct, frozen=True, kw_only=True):
+    """What the verbs that run engines have in common. Shapes are texts, or read already."""
+
+    device: str = "cpu"
+    threads: int | None = None
+    seed: int = 0
+    input_shape: tuple[str, ...] | Mapping[str, Sequence[int]] = ()
+    weights: str = "default"
+    inputs: str | None = None
+    ort_extension: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        """What the user names may be named by stored files, too."""
+        allow_code(*self.ort_extension)
+
+    def count_threads(self) -> int:
+        """Threads of every engine: those asked for, else the physical cores."""
+        from enginebench.measure.pin import default_threads
+
+        return self.threads or default_threads()
+
+    def read_shapes(self) -> dict[str, tuple[int, ...]] | None:
+        """{input name: shape}; None if nothing was given.
+
+        Raises:
+            UsageError: the text has another form, a shape an axis below 1, or an input several shapes.
+        """
+        buckets = self.read_buckets()
+        if len(buckets) > 1:
+            raise UsageError("--input-shape gives several shapes of one input; only run makes a row of each")
+        return buckets[0] if buckets else None
+
+    def read_buckets(self) -> tuple[dict[str, tuple[int, ...]], ...]:
+        """{input name: shape} for each of the shapes that an input is given; empty if nothing was given.
+
+        Raises:
+            UsageError: as `read_shapes`, or two inputs have different numbers of shapes.
+        """
+        if isinstance(self.input_shape, Mapping):
+            return tuple(filter(None, [check_shapes(self.input_shape)]))
+        return parse_buckets(self.input_shape)
+
+    def make_source(self, model: str, input_size: int | None = None) -> ModelSource:
+        """The model, and how its weights and inputs are made.
+
+        Raises:
+            UsageError: a shape is malformed.
+            MissingDependency: a package of a built-in model is not installed.
+        """
+        require_packages(model)
+        return ModelSource(
+            model=model,
+            weights=self.weights,
+            seed=self.seed,
+            input_size=input_size,
+            input_shapes=self.read_shapes(),
+            inputs=self.inputs,
+            operator_libraries=self.ort_extension,
+        )
+
+    def make_request(
+        self,
+        model: str,
+        *,
+        engines: Iterable[tuple[str, dict[str, str]]],
+        precisions: Iterable[tuple[Precision, Recipe | None]],
+        batches: tuple[int, ...] | None,
+        measure: MeasureSpec,
+        input_size: int | None,
+        dry: bool = False,
+    ) -> RunRequest:
+        """The request for rows of `model`; one engine, precision and batch make one row.
+
+        Args:
+            batches: the values of --batch; None if it was not given.
+
+        Raises:
+            UsageError: a shape is malformed, its first axis contradicts --batch, an engine does not have an option, or
+                something that is named is not there.
+        """
+        engines = tuple(engines)
+        allow_engines(engines)
+        allow_model(model)
+        for name, options in engines:
+            place = find_device(name, self.device)
+            check_options(enter(EngineSpec(backend=name, options=options, device=place, precision="fp32", batch=1)))
+        buckets = self.read_buckets()
+        chosen = dict.fromkeys(batch for shapes in buckets or (None,) for batch in choose_batches(batches, shapes))
+        found = RunRequest(
+            model=model,
+            engines=engines,
+            precisions=tuple(precisions),
+            batches=tuple(chosen),
+            any_batch=batches is None and not self.input_shape,
+            device=self.device,
+            threads=self.count_threads(),
+            measure=measure,
+            weights=self.weights,
+            input_size=input_size,
+            input_shapes=buckets[0] if buckets else None,
+            buckets=buckets if len(buckets) > 1 else (),
+            inputs=self.inputs,
+            operator_libraries=self.ort_extension,
+        )
+        if not dry:  # of which only the command is printed: its files need not be there
+            check_request(found)
+        return found
+
+    def name_engine(self, engine: str | None) -> str:
+        """The engine asked for, else ONNX Runtime's for the device: it runs anything that has a graph."""
+        return engine or choose_graph_engine(find_kind(self.device))
+
+    def make_row_request(
+        self,
+        target: str,
+        engine: str,
+        precision: str,
+        batch: int | None,
+        *,
+        time_limit_s: float,
+        input_size: int | None,
+    ) -> RunRequest:
+        """The request for one row of `target`, timed in one process.
+
+        Raises:
+            UsageError: the engine, the precision or a shape is malformed.
+        """
+        return self.make_request(
+            target,
+            engines=[read_engine(engine)],
+            precisions=[parse_precision(precision)],
+            batches=None if batch is None else (batch,),
+            measure=MeasureSpec(seed=self.seed, time_limit_s=time_limit_s, processes=1),
+            input_size=input_size,
+        )
+
+    def make_side_request(self, input_size: int | None, profile_index: int | None = None) -> SideRequest:
+        """What the sides of a comparison have in common.
+
+        Raises:
+            UsageError: a shape is malformed.
+        """
+        from enginebench.runs.targets.sides import SideRequest
+
+        return SideRequest(
+            device=self.device,
+            threads=self.count_threads(),
+            source=self.make_source("", input_size),
+            profile_index=profile_index,
+        )
+
+
+class Timing(Struct, frozen=True, kw_only=True):
+    """How a row is measured."""
+
+    warmup: int | None
+    iters: int | None
+    time_limit: float
+    processes: int | None
+    scope: Scope
+    cache: Cache
+
+    def make_measure(
+        self,
+        seed: int,
+        *,
+        percentiles: tuple[float, ...] = PERCENTILES,
+        quick: bool = False,
+        builds: int | None = None,
+        margin: float | None = MARGIN,
+    ) -> MeasureSpec:
+        """The MeasureSpec of the options; `quick` is one process of at most one second.
+
+        Where nobody says how many processes, ten at most: fewer once no verdict at `margin` can change, if it is given.
+        With several builds each has as many processes, two at least: without, nobody could tell the builds apart.
+
+        Raises:
+            UsageError: one process is to time several builds.
+        """
+        if quick and builds:
+            raise UsageError("--quick times one process, and --builds needs two of each build; leave one of them out")
+        count = builds or 1
+        most = self.processes or MOST
+        processes = count * max(2, -(-most // count)) if builds else most
+        exact = quick or builds or self.processes
+        return MeasureSpec(
+            warmup=self.warmup,
+            iters=self.iters,
+            time_limit_s=min(self.time_limit, QUICK_TIME_LIMIT_S) if quick else self.time_limit,
+            processes=1 if quick else processes,
+            settle=None if exact else margin,
+            builds=count,
+            scope=self.scope,
+            cache=self.cache,
+            seed=seed,
+            percentiles=percentiles,
+        )
+
+
+def name_default_engines(device: str) -> str:
+    """The ENGINEs of a `run` that names none."""
+    return DEFAULT_ENGINES[find_kind(device)]
+
+
+def check_baseline(baseline: str | None, engines: Sequence[tuple[str, dict[str, str]]], named: str) -> None:
+    """Checks that the baseline, if named, is one of the engines.
+
+    Raises:
+        UsageError: it is not.
+    """
+    if baseline is not None and read_engine(baseline) not in engines:
+        raise UsageError(f"--baseline {baseline} is not among --engines {named}")
+
+
+def parse_device(text: str) -> str:
+    """`cpu` or `cuda:N` (`cuda` is `cuda:0`).
+
+    Raises:
+        UsageError: it is neither.
+    """
+    found = _DEVICE.fullmatch(text.strip().lower())
+    if found is None:
+        raise UsageError(f"{text!r} is neither cpu nor cuda:N, for example cuda:0")
+    return "cpu" if found[0] == "cpu" else f"cuda:{int(found[1] or 0)}"
+
+
+def use_trtexec(path: str | None, engines: Iterable[str]) -> None:
+    """Runs trtexec as the executable that --trtexec names.
+
+    Raises:
+        UsageError: trtexec is not among the engines, or `path` is not an executable file.
+    """
+    if path is None:
+        return
+    if "trtexec" not in engines:
+        raise UsageError(
+            "--trtexec sets the executable of the engine trtexec, which this command does not use; leave it out"
+        )
+    choose_executable(path)
+
+
+def merge_options(engine: str, own: dict[str, str], given: dict[str, str]) -> dict[str, str]:
+    """The `key=value` options of ENGINE and those that have a name of their own.
+
+    Raises:
+        UsageError: both set the same option to different values.
+    """
+    for key in own.keys() & given.keys():
+        if own[key] != given[key]:
+            raise UsageError(
+                f"{engine}:{key}={own[key]} contradicts {key}={given[key]}, which another option sets; keep one"
+            )
+    return {**own, **given}
+
+
+def name_settings(cuda_graph: bool | None, profile_index: int | None, extra: Sequence[str]) -> dict[str, str]:
+    """The options of an engine that have a name of their own in `bench`."""
+    import shlex
+
+    given = {
+        "graph": None if cuda_graph is None else str(int(cuda_graph)),
+        "profile_index": None if profile_index is None else str(profile_index),
+        "run_extra": shlex.join(extra) or None,
+    }
+    return {key: value for key, value in given.items() if value is not None}
+
+
+def choose_drop(of_metric: float | None, top1_points: float | None, metrics: Sequence[str] = ()) -> float | None:
+    """What a row may lose of the metric that decides: given in its own unit, or as points of top-1 accuracy.
+
+    Raises:
+        UsageError: both are given, or the points are of another metric than the one that decides.
+    """
+    if top1_points is None:
+        return of_metric
+    if of_metric is not None:
+        raise UsageError("--max-top1-drop and --max-metric-drop set the same limit; give one")
+    if metrics and metrics[0] != "top1":
+        raise UsageError(f"--max-top1-drop is about top1, and {metrics[0]} decides; give --max-metric-drop")
+    return top1_points / 100
+
+
+def choose_row_batch(
+    batch: int | None, options: Mapping[str, str], shapes: Mapping[str, Sequence[int]] | None
+) -> tuple[int, ...] | None:
+    """The batch of one row: that asked for, else that of a plan with an implicit one; None if nothing says it."""
+    if batch is None and not shapes and options.get("implicit_batch", "").isdecimal():
+        return (int(options["implicit_batch"]),)
+    return None if batch is None else (batch,)
+
+
+def parse_axes(texts: Iterable[str]) -> dict[str, tuple[int, ...]]:
+    """{input: axes} of `ids:1,mask:1`.
+
+    Raises:
+        UsageError: the text is malformed.
+    """
+    axes: dict[str, tuple[int, ...]] = {}
+    for text in (piece.strip() for t in texts for piece in t.split(",")):
+        name, _, axis = text.rpartition(":")
+        if not name or not axis.isdecimal():
+            raise UsageError(f"--dynamic-axes {text!r}: expected NAME:AXIS, axes counted from 0, such as ids:1")
+        axes[name] = tuple(dict.fromkeys((*axes.get(name, ()), int(axis))))
+    return axes
+
+
+def parse_buckets(texts: Iterable[str]) -> tuple[dict[str, tuple[int, ...]], ...]:
+    """A {name: shape} for each shape of `ids:1x16,1x128`: a shape without a name is one more of the input before it.
+
+    Several inputs have as many shapes each, or one that goes with all of them.
+
+    Raises:
+        UsageError: the text is malformed, or two inputs have different numbers of shapes.
+    """
+    found: dict[str, list[tuple[int, ...]]] = {}
+    name = ""
+    for text in (piece.strip() for t in texts for piece in t.split(",")):
+        before, colon, dims = text.rpartition(":")
+        name = before if colon else name
+        found.setdefault(name, []).append(_parse_shape(text, dims, name))
+    counts = {len(shapes) for shapes in found.values()} - {1}
+    if len(counts) > 1:
+        told = ", ".join(f"{name} has {len(shapes)}" for name, shapes in found.items())
+        raise UsageError(f"--input-shape: {told} shapes; give each input as many, or one for all")
+    count = max(counts, default=1) if found else 0
+    return tuple({name: shapes[i % len(shapes)] for name, shapes in found.items()} for i in range(count))
+
+
+def _parse_shape(text: str, dims: str, name: str) -> tuple[int, ...]:
+    try:
+        shape = tuple(int(d) for d in dims.split("x"))
+    except ValueError:
+        shape = ()
+    if not name or not shape or min(shape) < 1:
+        raise UsageError(f"--input-shape {text!r}: expected NAME:1x3x224x224 with positive numbers")
+    return shape
+
+
+def check_shapes(shapes: Mapping[str, Sequence[int]]) -> dict[str, tuple[int, ...]] | None:
+    """The shapes as tuples; None if there are none.
+
+    Raises:
+        UsageError: one is empty, or has an axis that is no positive number.
+    """
+    for name, shape in shapes.items():
+        if not shape or not all(isinstance(axis, int) and axis > 0 for axis in shape):
+            raise UsageError(f"--input-shape {name}: {tuple(shape)!r} is no shape; expected positive whole numbers")
+    return {name: tuple(shape) for name, shape in shapes.items()} or None
+
+
+def choose_batches(given: tuple[int, ...] | None, shapes: dict[str, tuple[int, ...]] | None) -> tuple[int, ...]:
+    """The batches of --batch, else the first axis that all shapes of --input-shape share, else 1.
+
+    Raises:
+        UsageError: both were given, and the first axis is neither among the batches nor 1, a single entry.
+    """
+    firsts = {shape[0] for shape in (shapes or {}).values()}
+    first = firsts.pop() if len(firsts) == 1 else None
+    if given is None:
+        return (first or 1,)
+    if first is not None and first not in (1, *given):
+        asked = ", ".join(map(str, given))
+        raise UsageError(f"the first axis of --input-shape is {first}, but --batch is {asked}; make them equal")
+    return given

@@ -1,0 +1,99 @@
+"""From the answers that were kept of a row to its scores, and to its differences from the reference's."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from msgspec import Struct
+
+from enginebench.stats.metrics.metric import Facts, Metric, Targets
+from enginebench.stats.metrics.scores import score_counts
+from enginebench.stats.metrics.tasks import BUILTIN, TASK_METRICS
+from enginebench.core.errors import UsageError
+from enginebench.core.records import Score, Task
+from enginebench.runs.child.arrays import COUNTS, FAILURE, OUTPUTS, load_arrays
+from enginebench.runs.child.isolate import child_environment, run_child
+from enginebench.runs.child.jobs import Labelled, MetricsJob, ScoreJob
+
+# A user's metric is asked hundreds of times, and may take seconds each time.
+SCORE_TIMEOUT_S = 6 * 3600.0
+
+
+def choose_metrics(named: Sequence[str], task: Task | None) -> tuple[str, ...]:
+    """The metrics that were asked for, else those of the task, else of a classifier.
+
+    Raises:
+        UsageError: a name is neither that of a built-in metric nor package.module:function.
+    """
+    for name in named:
+        module, _, attribute = name.partition(":")
+        if name not in BUILTIN and not (module and attribute):
+            raise UsageError(f"--metric {name!r}: expected package.module:function, or one of {', '.join(BUILTIN)}")
+    return tuple(dict.fromkeys(named)) or TASK_METRICS[task or "classification"]
+
+
+class Judged(Struct, frozen=True, kw_only=True):
+    """Labelled samples, and what is known of the metrics that judge the answers to them."""
+
+    labelled: Labelled
+    metrics: tuple[Facts, ...]
+    asked: bool = True  # by the user; else a model that they do not fit goes without
+
+
+def open_metrics(labelled: Labelled) -> tuple[Facts, ...]:
+    """What is known of the metrics; asked in a child, since one may be the user's code.
+
+    Raises:
+        UsageError: a metric cannot be had.
+        MissingDependency: it needs a package that is not installed.
+        ParseError: the targets cannot be read.
+    """
+    if labelled.targets is None and set(labelled.metrics) <= {"top1", "top5"}:
+        return tuple(BUILTIN[name](Targets(values=[])).facts for name in labelled.metrics)
+    job = MetricsJob(metrics=labelled.metrics, targets=labelled.targets)
+    return run_child(job, timeout_s=SCORE_TIMEOUT_S, environment=child_environment(1)).metrics
+
+
+def score_file(metrics: Sequence[Facts], answers: Path, reference: Path | None) -> tuple[Score, ...]:
+    """The scores of the answers kept in a file; a metric that cannot be wrong about them is left out.
+
+    Args:
+        metrics: in their order; the first one decides.
+        answers: the file of the row.
+        reference: that of the reference, if there is one.
+
+    Raises:
+        UsageError: a metric failed on these answers, or on the reference's.
+    """
+    kept = load_arrays(answers)
+    before = load_arrays(reference) if reference is not None else None
+    found = [_score(facts, kept, before, answers, reference) for facts in metrics]
+    return tuple(score for score in found if score is not None)
+
+
+def _score(
+    facts: Facts, kept: Mapping[str, Any], before: Mapping[str, Any] | None, answers: Path, reference: Path | None
+) -> Score | None:
+    for side in (kept, before or {}):
+        if FAILURE + facts.name in side:
+            raise UsageError(str(side[FAILURE + facts.name]))
+    counts = kept.get(COUNTS + facts.name)
+    if counts is not None:
+        return score_counts(_find_metric(facts), counts, None if before is None else before[COUNTS + facts.name])
+    if not any(name.startswith(OUTPUTS) for name in kept):
+        return None
+    job = ScoreJob(
+        metric=facts.name,
+        answers_path=str(answers.absolute()),
+        reference_path=None if reference is None else str(reference.absolute()),
+    )
+    return run_child(job, timeout_s=SCORE_TIMEOUT_S, environment=child_environment(1)).score
+
+
+def _find_metric(facts: Facts) -> Metric:
+    """The metric to finish counts with: of a user's function they are values, of which it is the mean."""
+    if facts.name in BUILTIN:
+        return BUILTIN[facts.name](Targets(values=[]))
+    return Metric(name=facts.name, higher_is_better=facts.higher_is_better, share=facts.share)

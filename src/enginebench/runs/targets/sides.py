@@ -1,0 +1,225 @@
+"""SIDEs of `drift` and `accuracy`: an engine and the artifact that it starts from, whoever made it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TypeAlias
+
+import msgspec
+from msgspec import Struct
+from msgspec.structs import replace
+
+from enginebench.stats.alike import compare_preparation, compare_specs
+from enginebench.stats.effective import judge_precision
+from enginebench.engines.registry import accepts, find_device, takes
+from enginebench.runs.bundles.reading import is_bundle
+from enginebench.core.errors import FeedError, UsageError
+from enginebench.core.names import format_engine, format_precision
+from enginebench.core.records import Artifact, EngineSpec, ModelSource
+from enginebench.core.shapes import find_batch_axes, find_plan_batch, free_batch
+from enginebench.runs.child.isolate import child_environment, run_child
+from enginebench.runs.child.jobs import InferJob, SourceJob
+from enginebench.runs.plan import add_shapes, find_fixed_batch
+from enginebench.runs.progress import Reporter
+from enginebench.runs.targets.bundles import open_as_stored
+from enginebench.runs.targets.sources import ask_plan, choose_source, make_sources
+from enginebench.runs.targets.stored import Side, open_stored, parse_side
+
+SIDE_TIMEOUT_S = 1800.0
+# Extra time for each step: a tool that restarts for each answer loads its plan as often.
+STEP_TIMEOUT_S = 60.0
+# Entries per call if a graph takes any number: enough to keep an engine busy, few enough for 1 GB.
+STEP = 16
+# What sides start from, by the job that made it.
+MadeSources: TypeAlias = dict[bytes, tuple[Artifact, ...]]
+
+
+class SideRequest(Struct, frozen=True, kw_only=True):
+    """What both sides of a comparison have in common."""
+
+    device: str = "cpu"
+    threads: int = 1
+    source: ModelSource  # each side puts its own target in place of the model
+    profile_index: int | None = None  # for sides that are plans and do not name one
+
+
+class OpenSide(Struct, frozen=True, kw_only=True):
+    """A side that can be run: `text` is what the user wrote, `model` the model whose data and preprocessing it has."""
+
+    text: str
+    model: str
+    artifact: Artifact
+    engine: EngineSpec
+
+    def describe(self) -> str:
+        """Engine, precision and target in words."""
+        spec = self.engine
+        return f"{format_engine(spec)} {format_precision(spec.precision, spec.recipe)} on {self.model}"
+
+
+def open_side(
+    text: str, request: SideRequest, scratch: Path, reporter: Reporter, made: MadeSources | None = None
+) -> OpenSide:
+    """The side that `text` names: `ENGINE@TARGET`, the file of a stored row, or a bundle.
+
+    A graph is run in the precision that it is in; a PyTorch model in FP32. A stored row is run on the very artifact
+    that it was measured on, a bundle on its own.
+
+    Args:
+        request: what both sides have in common.
+        scratch: folder of what is made for it.
+        made: what sides before it start from; this one takes the same where it would make the same, and adds its own.
+
+    Raises:
+        UsageError: it is neither.
+        ArtifactError: the artifact of the stored row is gone or has changed since.
+        ModelError: TARGET cannot be built or exported.
+    """
+    if _is_row(text):
+        return _open_row(Path(text), request)
+    side = check_side(text)
+    name, options = side.engine
+    job = SourceJob(
+        source=replace(request.source, model=side.target),
+        out_dir=str(scratch),
+        onnx=takes(name) == "onnx",
+    )
+    made = {} if made is None else made
+    same = msgspec.json.encode(replace(job, out_dir=""))
+    if same not in made:
+        made[same] = make_sources(job, threads=request.threads, timeout_s=SIDE_TIMEOUT_S, reporter=reporter)
+    sources = made[same]
+    spec = EngineSpec(backend=name, options=options, device=find_device(name, request.device), threads=request.threads)
+    artifact = choose_source(sources, spec, takes(name))
+    options = _add_profile(add_shapes(options, artifact, request.source.input_shapes), name, request)
+    spec = replace(spec, precision=artifact.precision, recipe=artifact.recipe, options=options)
+    if artifact.kind == "plan":
+        artifact = _open_plan(artifact, spec, scratch / "plan")
+        spec = replace(spec, precision=artifact.precision)
+    return OpenSide(text=text, model=side.target, artifact=free_batch(artifact), engine=spec)
+
+
+def _open_plan(plan: Artifact, spec: EngineSpec, place: Path) -> Artifact:
+    """The plan, with the inputs and outputs that its engine finds in it, and if nobody knows its precision, that, too.
+
+    It decides which limits outputs must keep.
+    """
+    batch = find_plan_batch(plan) or spec.batch
+    answer = ask_plan(plan, replace(spec, batch=batch), place, SIDE_TIMEOUT_S, prove=plan.precision is None)
+    found = replace(answer.artifact, model=plan.model)
+    if answer.proof is None:
+        return found
+    ran, doubts = judge_precision(None, answer.proof.effective_precision, spec.device)
+    return replace(found, precision=ran, caveats=(*found.caveats, *doubts))
+
+
+def check_side(text: str) -> Side:
+    """Checks what `text` names before anything is opened; for a stored row only that its file exists.
+
+    Raises:
+        UsageError: it is neither ENGINE@TARGET, nor the file of a stored row, nor a bundle.
+    """
+    if _is_row(text):
+        return Side(engine=("", {}), target=text)
+    side = parse_side(text, "")
+    if not side.target:
+        raise UsageError(f"{text!r} names no target; expected ENGINE@TARGET, the file of a stored row, or a bundle")
+    return side
+
+
+def _is_row(text: str) -> bool:
+    return is_bundle(Path(text)) or (text.endswith(".json") and Path(text).is_file())
+
+
+def _open_row(path: Path, request: SideRequest) -> OpenSide:
+    stored = open_as_stored(path) if is_bundle(path) else open_stored(path)
+    # A plan carries only its own caveats; those of the graph that it was built from apply to it as well.
+    doubts = tuple(dict.fromkeys(c for a in stored.chain for c in a.caveats))
+    artifact = free_batch(replace(stored.chain[-1], caveats=doubts))
+    options = _add_profile(stored.spec.options, stored.spec.backend, request)
+    spec = replace(stored.spec, threads=request.threads, options=options)
+    return OpenSide(text=str(path), model=stored.result.model, artifact=artifact, engine=spec)
+
+
+def _add_profile(options: dict[str, str], backend: str, request: SideRequest) -> dict[str, str]:
+    """The options of an engine that runs plans, with the requested profile unless they name their own."""
+    if request.profile_index is None or "plan" not in accepts(backend):
+        return options
+    return {"profile_index": str(request.profile_index), **options}
+
+
+def choose_step(sides: tuple[OpenSide, ...], request: SideRequest) -> int:
+    """Entries per call: the fixed batch of a graph, else that of the given shapes, else a few.
+
+    Raises:
+        FeedError: the sides have different fixed batches.
+    """
+    if any(_counts_whole(side.artifact) for side in sides):
+        return 1
+    batches = [find_fixed_batch(side.artifact) for side in sides]
+    fixed = sorted({batch for batch in batches if batch is not None})
+    if len(fixed) > 1:
+        raise FeedError(f"the sides have fixed batches of {fixed[0]} and {fixed[1]}; export one with --dynamic-batch")
+    if fixed:
+        return fixed[0]
+    asked = {shape[0] for shape in (request.source.input_shapes or {}).values()}
+    return _fit_step(asked.pop() if len(asked) == 1 else STEP, sides)
+
+
+def _counts_whole(artifact: Artifact) -> bool:
+    """Whether entries lie elsewhere than on the first axis of an input or output, so that they are asked one by one."""
+    if artifact.kind == "plan":  # its outputs are as long as in the run that named them
+        return False
+    places = find_batch_axes(artifact.inputs)
+    opened = [s for s in artifact.inputs if (i := places[s.name]) is not None and isinstance(s.shape[i], str)]
+    fixed = any(s.shape[:1] and isinstance(s.shape[0], int) for s in artifact.outputs)
+    return bool(opened) and (fixed or any(places[s.name] != 0 for s in opened))
+
+
+def _fit_step(step: int, sides: tuple[OpenSide, ...]) -> int:
+    """The batch nearest to `step` that the profiles of all sides allow."""
+    ranges = [r for side in sides for r in side.artifact.allowed.values() if r.smallest]
+    low, high = max((r.smallest[0] for r in ranges), default=1), min((r.largest[0] for r in ranges), default=step)
+    if ranges and low > high:
+        raise FeedError(
+            f"no batch fits the profiles of all sides: one takes {low} or more, one {high} or fewer. Choose others "
+            "with tensorrt:profile_index=N@PLAN, or build the plan for a batch that both take"
+        )
+    return min(max(step, low), high) if ranges else step
+
+
+def check_sides(reference: OpenSide, candidate: OpenSide) -> None:
+    """Checks that both sides have the same inputs and outputs. An open axis fits every length.
+
+    Raises:
+        FeedError: they differ; the message lists every difference in name, dtype, shape and preprocessing.
+    """
+    ref, cand, names = reference.artifact, candidate.artifact, (reference.text, candidate.text)
+    problems = [
+        *compare_preparation(ref.preprocess_sha256, cand.preprocess_sha256),
+        *compare_specs("input", ref.inputs, cand.inputs, names),
+        *compare_specs("output", ref.outputs, cand.outputs, names),
+    ]
+    if problems:
+        raise FeedError(f"the sides cannot be compared: {'; '.join(problems)}. Both must come from the same model")
+
+
+def run_side(
+    side: OpenSide, inputs: Path, outputs: Path, *, n: int, step: int, scratch: Path, reporter: Reporter
+) -> None:
+    """Saves the outputs of a side for the `n` entries of a file, computed in a child process."""
+    reporter.step(f"{side.describe()}: running")
+    job = InferJob(
+        artifact=side.artifact,
+        engine=replace(side.engine, batch=step),
+        out_dir=str(scratch),
+        inputs_path=str(inputs.absolute()),
+        outputs_path=str(outputs.absolute()),
+        step=step,
+    )
+    run_child(
+        job,
+        timeout_s=SIDE_TIMEOUT_S + STEP_TIMEOUT_S * -(-n // step),
+        environment=child_environment(side.engine.threads),
+        on_note=lambda text: reporter.step(f"{side.describe()}: {text}"),
+    )

@@ -1,0 +1,329 @@
+"""Turns MODEL into the artifacts that engines start from, in a child so that the parent stays light."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from enginebench.engines.registry import accepts, find_device, find_installed, takes
+from enginebench.core.errors import ArtifactError, BackendUnavailable, ChildFailed, EngineBenchError, UsageError
+from enginebench.core.names import format_engine, format_precision, known, name_mix
+from enginebench.core.records import Artifact, ArtifactKind, EngineSpec, Precision, Recipe, Task
+from enginebench.core.shapes import find_plan_batch
+from enginebench.core.text import count_of
+from enginebench.models.photos import SAMPLE_PHOTOS
+from enginebench.models.precision.calibration_data import check_source, explain_unlabelled, list_images
+from enginebench.models.samples import SAMPLES, find_samples
+from enginebench.models.task import find_own_data
+from enginebench.models.zoo import BUILTIN
+from enginebench.runs.child.isolate import child_environment, run_child
+from enginebench.runs.child.jobs import BuildAnswer, BuildJob, Labelled, QuantizeJob, SourceAnswer, SourceJob
+from enginebench.runs.folder import RunRequest
+from enginebench.runs.plan import EVERY_GRAPH, PlannedRow, list_here, list_transforms, plan_rows
+from enginebench.runs.progress import Reporter
+from enginebench.runs.scoring import Judged, choose_metrics, open_metrics
+
+# Ranges settle well before this many entries, and a run should not wait for them; `calibrate --n` takes more.
+CALIBRATION_ENTRIES = 128
+# Gives a Wilson interval of a point or two either way around 75 %; the verb `accuracy` takes more.
+LABELLED_ENTRIES = 1000
+# Pictures without labels: an agreement of 99 % is known to a point or two; and those of a first impression.
+COMPARED_ENTRIES, QUICK_ENTRIES = 256, 64
+# Whose pictures are cut: boxes and maps would not fit them any more.
+PICTURE_TASKS: tuple[Task | None, ...] = (None, "classification", "embedding")
+# Ranges of the FP32 graph, taken once for all graphs of a run that need them.
+RANGES = "calib.json"
+
+
+def make_sources(job: SourceJob, *, threads: int, timeout_s: float, reporter: Reporter) -> tuple[Artifact, ...]:
+    """The torch artifact and its ONNX export, or the ONNX graph alone.
+
+    Raises:
+        ModelError: the model cannot be built or exported.
+        MissingDependency: it needs a package that is not installed.
+        ChildFailed: the process that built it died or hung.
+    """
+    return _make(job, threads, timeout_s, reporter).artifacts
+
+
+def _make(job: SourceJob, threads: int, timeout_s: float, reporter: Reporter) -> SourceAnswer:
+    model = job.source.model
+    reporter.step(f"{model}: loading")
+    return run_child(
+        job,
+        timeout_s=timeout_s,
+        environment=child_environment(threads),
+        on_note=lambda text: reporter.step(f"{model}: {text}"),
+    )
+
+
+def _make_or_do_without(job: SourceJob, threads: int, timeout_s: float, reporter: Reporter) -> SourceAnswer:
+    """As `_make`; an export that takes its process with it costs the graph alone, too."""
+    try:
+        return _make(job, threads, timeout_s, reporter)
+    except ChildFailed as error:
+        if job.needs_onnx or not job.onnx:
+            raise
+        alone = _make(replace(job, onnx=False), threads, timeout_s, reporter)
+        return replace(alone, no_graph=f"{job.source.model} cannot be exported: {error}")
+
+
+class Sources(Struct, frozen=True, kw_only=True):
+    """Everything that rows can start from, and for each graph that could not be made PRECISION -> reason.
+
+    Under `EVERY_GRAPH` stands why there is none in any precision.
+    """
+
+    artifacts: tuple[Artifact, ...]
+    problems: dict[str, str] = {}
+
+
+def gather_sources(request: RunRequest, place: Path, reporter: Reporter) -> Sources:
+    """Makes the sources of a request in `place`, in every precision that its rows need.
+
+    Raises:
+        UsageError: the user's inputs cannot be held against the model, since it is a plan.
+    """
+    kinds = {takes(name) for name in list_here(request)}
+    job = SourceJob(
+        source=request.source,
+        out_dir=str(place.absolute()),
+        batch=request.batches[0],
+        onnx="onnx" in kinds,
+        dynamic_axes=request.dynamic_axes or list_differing_axes(request.buckets),
+        needs_onnx="torch" not in kinds,
+        data=request.data,
+    )
+    # Of an interrupted attempt: its weights may have differed if they could not be downloaded then, and its inputs.
+    (place / RANGES).unlink(missing_ok=True)
+    shutil.rmtree(place / SAMPLES, ignore_errors=True)
+    made = _make_or_do_without(job, request.threads, request.timeout_s, reporter)
+    made = replace(made, artifacts=tuple(_complete(artifact, request, place) for artifact in made.artifacts))
+    if request.inputs is not None and find_samples(place) is None:
+        raise UsageError(
+            f"--inputs: {request.model} says what it takes only once it is loaded, so that nothing can be held against "
+            "it here. Leave --inputs out, or use infer or drift"
+        )
+    if made.no_graph is None:
+        return _transform_all(request, made.artifacts, place, reporter)
+    reporter.say(f"no ONNX graph, so no row of an engine that needs one: {made.no_graph}")
+    return Sources(artifacts=made.artifacts, problems={EVERY_GRAPH: made.no_graph})
+
+
+def _complete(artifact: Artifact, request: RunRequest, place: Path) -> Artifact:
+    """A plan with the inputs that its engine finds in it, where they say which batch it runs and nobody asked for one.
+
+    One that cannot be asked stays as it is: its rows will say why.
+    """
+    names = [(name, options) for name, options in request.engines if "plan" in accepts(name)]
+    if artifact.kind != "plan" or not request.any_batch or not names or "implicit_batch" in names[0][1]:
+        return artifact
+    name, options = names[0]
+    spec = EngineSpec(
+        backend=name,
+        options=options,
+        device=find_device(name, request.device),
+        precision=artifact.precision,
+        recipe=artifact.recipe,
+        batch=find_plan_batch(artifact) or 1,
+        threads=request.threads,
+    )
+    try:
+        found = ask_plan(artifact, spec, place / "plan", request.timeout_s).artifact
+    except EngineBenchError:
+        return artifact
+    return replace(artifact, inputs=found.inputs, outputs=found.outputs, allowed=found.allowed)
+
+
+def ask_plan(plan: Artifact, spec: EngineSpec, place: Path, timeout_s: float, *, prove: bool = False) -> BuildAnswer:
+    """What an engine finds in a finished plan: its inputs and outputs; the precision that runs, if that is asked."""
+    return run_child(
+        BuildJob(source=plan.path, engine=spec, out_dir=str(place.absolute()), prove=prove),
+        timeout_s=timeout_s,
+        environment=child_environment(spec.threads),
+    )
+
+
+def list_differing_axes(buckets: Sequence[Mapping[str, tuple[int, ...]]]) -> dict[str, tuple[int, ...]]:
+    """{input: the axes beside the first that differ between the shapes of a run}: one graph is to take them all."""
+    found: dict[str, tuple[int, ...]] = {}
+    for name in buckets[0] if buckets else ():
+        lengths = list(zip(*(shapes[name] for shapes in buckets if name in shapes), strict=False))
+        if axes := tuple(i for i, seen in enumerate(lengths) if i and len(set(seen)) > 1):
+            found[name] = axes
+    return found
+
+
+def plan_one(request: RunRequest, place: Path, reporter: Reporter) -> tuple[PlannedRow, Artifact]:
+    """The one row of a request, and its source, made in `place`.
+
+    Raises:
+        BackendUnavailable: the row cannot run; the message says why.
+    """
+    found = gather_sources(request, place, reporter)
+    (row,) = plan_rows(request, found.artifacts, probe=find_installed, takes=takes, problems=found.problems)
+    if row.skip is not None or row.source is None:
+        raise BackendUnavailable(str(row.skip))
+    return row, row.source
+
+
+def _transform_all(request: RunRequest, made: tuple[Artifact, ...], place: Path, reporter: Reporter) -> Sources:
+    artifacts, problems = list(made), {}
+    graph = next((a for a in made if a.kind == "onnx"), None)
+    for precision, recipe in list_transforms(request, made, takes):
+        label = format_precision(precision, recipe)
+        try:
+            assert graph is not None  # transforms are listed only if there is one
+            artifacts.append(make_graph(request, graph, known(precision), recipe, place, reporter))
+        except EngineBenchError as error:
+            reporter.say(f"no graph in {label}: {error}")
+            problems[label] = str(error)
+    return Sources(artifacts=tuple(artifacts), problems=problems)
+
+
+def make_graph(
+    request: RunRequest,
+    graph: Artifact,
+    precision: Precision,
+    recipe: Recipe | None,
+    place: Path,
+    reporter: Reporter,
+    *,
+    out: Path | None = None,
+    exclude: tuple[str, ...] = (),
+    keep_cosine: float | None = None,
+) -> Artifact:
+    """The FP32 graph of a request in another precision.
+
+    Args:
+        request: with the data and the method of the ranges.
+        graph: in FP32.
+        precision: of the new one.
+        recipe: of 8 bits.
+        place: where the sources of the request lie.
+        out: folder of the graph and of the ranges, where they are others than those in `place`.
+        exclude: nodes that stay in FP32; such graphs share the ranges of their folder.
+        keep_cosine: of recipe nncf: what its accuracy control is to keep.
+
+    Raises:
+        EngineBenchError: there is no such graph of this model; says why.
+    """
+    folder = (out or place).absolute()
+    folder.mkdir(parents=True, exist_ok=True)
+    label = format_precision(precision, recipe, name_mix(exclude))
+    reporter.step(f"{request.model}: {label}")
+    job = QuantizeJob(
+        model=graph.model,
+        artifact=graph,
+        precision=precision,
+        recipe=recipe,
+        out=str(folder / f"model.{label.replace('@', '-').replace(' ', '-')}.onnx"),
+        calibration_path=str(folder / RANGES),
+        data=choose_data(request) or "fake",
+        method=request.calibration_method,
+        n=CALIBRATION_ENTRIES,
+        seed=request.measure.seed,
+        threads=request.threads,
+        input_size=request.input_size,
+        inputs=find_samples(place) if request.inputs is not None else None,
+        exclude=exclude,
+        keep_cosine=keep_cosine,
+    )
+    answer = run_child(
+        job,
+        timeout_s=request.timeout_s,
+        environment=child_environment(request.threads),
+        on_note=lambda text: reporter.step(f"{request.model} {label}: {text}"),
+    )
+    return answer.artifact
+
+
+def choose_data(request: RunRequest) -> str | None:
+    """The data of a run: the user's, else those that belong to a built-in model."""
+    return request.data if request.data is not None else find_own_data(request.model)
+
+
+def choose_judged(request: RunRequest, sources: Sequence[Artifact] = ()) -> Judged | None:
+    """The samples that every row answers, with the metrics that judge them; None if there are none.
+
+    Args:
+        request: with data, targets, metrics and task.
+        sources: of the rows, once they are made: only then a model of the user's says how many classes it has.
+
+    Raises:
+        UsageError: a metric is unknown, there is nothing that it could be asked about, or data are not there.
+        ArtifactError: a folder holds no pictures.
+    """
+    metrics, data, n, why = choose_metrics(request.metrics, request.task), choose_data(request), LABELLED_ENTRIES, None
+    path = check_source(data) if data else None
+    given = request.inputs is not None and request.targets is not None
+    arrays = path is not None and not path.is_dir() and request.targets is None
+    if given:
+        data = None
+    elif data == SAMPLE_PHOTOS or (path is not None and path.is_dir()):
+        why = "photographs without labels" if path is None else _explain_pictures(path, request, sources)
+    if why:
+        most = QUICK_ENTRIES if request.quick else COMPARED_ENTRIES
+        n = most if path is None else min(most, len(list_images(path)))
+    asked = bool(request.metrics or request.targets or request.max_metric_drop is not None)
+    if why or (not given and (data in (None, "fake") or arrays)):
+        if asked:
+            raise UsageError(
+                f"{f'{why}. A' if why else 'a'} metric needs samples with right answers: --inputs F.npz with "
+                "--targets F, or --data DIR, one folder for each class"
+            )
+        if not why:
+            return None
+    labelled = Labelled(
+        data=data,
+        n=n,
+        input_size=request.input_size,
+        metrics=() if why else metrics,
+        targets=request.targets,
+        task=request.task,
+        unlabelled=why,
+    )
+    return Judged(labelled=labelled, metrics=open_metrics(labelled), asked=asked or request.task is not None)
+
+
+def _explain_pictures(folder: Path, request: RunRequest, sources: Sequence[Artifact]) -> str | None:
+    """Why a folder of pictures has no right answers; None if it has."""
+    if request.targets is None:
+        card = BUILTIN.get(request.model)
+        shape = next((artifact.outputs[0].shape[1:] for artifact in sources if artifact.outputs), ())
+        known = shape[0] if len(shape) == 1 and isinstance(shape[0], int) else None
+        return explain_unlabelled(folder, card.classes if card is not None else known)
+    if request.task in PICTURE_TASKS:
+        return None
+    return f"--task {request.task}: pictures are cut to the model, and the targets would not fit them"
+
+
+def judge_sources(
+    judged: Judged | None, request: RunRequest, sources: Sequence[Artifact], reporter: Reporter
+) -> Judged | None:
+    """What was chosen before the sources were made, in the light of them; tells where there will be no accuracy."""
+    if judged is None or judged.labelled.data is None:
+        return judged
+    if judged.metrics and judged.labelled.targets is None and Path(judged.labelled.data).is_dir():
+        judged = choose_judged(request, sources)
+    if judged is not None and (why := judged.labelled.unlabelled):
+        n = count_of(judged.labelled.n, "pictures")
+        reporter.say(f"no accuracy, outputs are compared on {n} of {judged.labelled.data}: {why}")
+    return judged
+
+
+def choose_source(sources: tuple[Artifact, ...], engine: EngineSpec, kind: ArtifactKind) -> Artifact:
+    """The artifact that an engine starts from.
+
+    Raises:
+        ArtifactError: none has a kind that it takes.
+    """
+    for artifact in sources:
+        if artifact.kind == kind or (artifact.kind == "plan" and "plan" in accepts(engine.backend)):
+            return artifact
+    have = ", ".join(a.kind for a in sources)
+    raise ArtifactError(f"{format_engine(engine)} starts from an artifact of kind {kind}; there is only {have}")

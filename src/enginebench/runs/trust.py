@@ -1,0 +1,95 @@
+"""What a stored file may name: data in its own folder. Code, and files elsewhere, only if this program names them too.
+
+A program is one command line, or a process that uses the Python API.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+
+from msgspec.structs import replace
+
+from enginebench.engines.registry import find_entry
+from enginebench.core.errors import ArtifactError, UsageError
+from enginebench.core.records import Artifact
+from enginebench.core.store import hash_file
+from enginebench.models.zoo import resolve_model
+
+# What this program has named; a file also by its name alone, since a stored path may be that of another machine.
+_named: dict[str, str] = {}
+
+
+def allow_code(*names: str | os.PathLike[str]) -> None:
+    """Allows stored files that are opened from now on to name this code.
+
+    Args:
+        names: `package.module:function`; a library, or a .pt2 file; or an option of an engine, as `path=/opt/trtexec`.
+    """
+    for given in names:
+        name, path = os.fspath(given), Path(given).expanduser()
+        _named[name] = name
+        if path.is_file():
+            _named[path.name] = str(path.absolute())
+
+
+def allow_model(model: str) -> None:
+    """Allows the MODEL that the user names, if it is code."""
+    if ":" in model or model.lower().endswith(".pt2"):
+        allow_code(model)
+
+
+def allow_engines(engines: Iterable[tuple[str, Mapping[str, str]]]) -> None:
+    """Allows what the options of these engines name; they are the user's own."""
+    allow_code(*(text for name, options in engines for text in _list_outside(name, options)))
+
+
+def find_allowed(name: str) -> str | None:
+    """What this program calls the code, or the library, that a stored file calls so; None if it does not name it."""
+    return _named.get(name) or _named.get(Path(name).name)
+
+
+def require_named(name: str, found: str | None, what: str, where: Path | str, option: str = "--allow-code ") -> str:
+    """`found`, what this program calls something that a stored file names.
+
+    Raises:
+        UsageError: it does not name it.
+    """
+    if found is None:
+        raise UsageError(
+            f"{where} names {name!r}, {what}. A stored file runs no code and opens nothing outside of its folder that "
+            f"the command does not name. If you trust it, add {option}{name} (in a program: enginebench.allow_code)"
+        )
+    return found
+
+
+def trust_engine(name: str, options: Mapping[str, str], where: Path | str, option: str = "--allow-code ") -> None:
+    """Checks that a stored engine names no program, library or file that this program does not; raises UsageError."""
+    for text in _list_outside(name, options):
+        require_named(text, _named.get(text), f"an option of {name}", where, option)
+
+
+def _list_outside(name: str, options: Mapping[str, str]) -> list[str]:
+    outside = {key for key, option in find_entry(name).options.items() if option.outside}
+    return [f"{key}={value}" for key, value in options.items() if key in outside and value not in ("", "0")]
+
+
+def trust_artifact(artifact: Artifact, where: Path | str) -> Artifact:
+    """A stored artifact that may be opened: its libraries are those that this program names.
+
+    Raises:
+        UsageError: it names code that this program does not.
+        ArtifactError: it is an exported program, and not the one that this program names.
+    """
+    model = artifact.model
+    if artifact.kind == "torch" and Path(artifact.path).suffix.lower() == ".pt2":
+        what = "an exported program, whose expressions Python evaluates"
+        named = require_named(model, find_allowed(model), what, where)
+        if hash_file(Path(named)) != artifact.sha256:
+            raise ArtifactError(f"{where}: its exported program is not that of {named}, so it is not opened")
+    elif artifact.kind == "torch" and ":" in model and resolve_model(model).kind == "factory":
+        require_named(model, _named.get(model), "Python code that makes the model", where)
+    what, option = "a library of custom operators", "--ort-extension "
+    libraries = (require_named(name, find_allowed(name), what, where, option) for name in artifact.operator_libraries)
+    return replace(artifact, operator_libraries=tuple(libraries))

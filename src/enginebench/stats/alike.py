@@ -1,0 +1,221 @@
+"""Whether two sides were asked the same, whether they answered the same, and what that shows; else why nobody knows."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+
+from msgspec.structs import replace
+
+from enginebench.stats.compare import find_preprocess
+from enginebench.stats.drift import (
+    LIMITS,
+    choose_limits,
+    default_limits,
+    doubt_samples,
+    find_exceeded,
+    holds_values,
+    keeps_limits,
+)
+from enginebench.core.caveats import make_caveat
+from enginebench.core.preprocess import differ, shorten
+from enginebench.core.records import Caveat, Drift, OutputDrift, Outputs, Result, TensorSpec
+from enginebench.core.shapes import concrete_shape, find_size
+
+VARIES = "the model answers the same inputs differently each time"
+# Doubts that say that weights or inputs were invented.
+INVENTED = {"random_weights": "weights", "random_inputs": "inputs"}
+
+
+def compare_preparation(reference: str | None, candidate: str | None) -> list[str]:
+    """Why inputs are not prepared alike, by the hashes of both preprocessings; an empty list if nothing says so."""
+    if not differ(reference, candidate):
+        return []
+    return [f"inputs are prepared by preprocess {shorten(reference)} against {shorten(candidate)}"]
+
+
+def compare_specs(
+    what: str, reference: Sequence[TensorSpec], candidate: Sequence[TensorSpec], names: tuple[str, str]
+) -> list[str]:
+    """Every difference in name, dtype or shape. An open axis fits every length.
+
+    Args:
+        what: "input" or "output", for the sentences.
+        reference: of the side that is taken as the truth.
+        candidate: of the other side.
+        names: what the two sides are called.
+    """
+    ref, cand = ({spec.name: spec for spec in side} for side in (reference, candidate))
+    problems = [f"{what} {name!r} is missing from {names[1]}" for name in ref if name not in cand]
+    problems += [f"{what} {name!r} is missing from {names[0]}" for name in cand if name not in ref]
+    return problems + [p for name in ref if name in cand for p in _compare_spec(what, ref[name], cand[name])]
+
+
+def _compare_spec(what: str, ref: TensorSpec, cand: TensorSpec) -> list[str]:
+    problems = []
+    if ref.dtype != cand.dtype:
+        problems.append(f"{what} {ref.name!r} has dtype {ref.dtype} against {cand.dtype}")
+    fits = len(ref.shape) == len(cand.shape) and all(
+        a == b or isinstance(a, str) or isinstance(b, str) for a, b in zip(ref.shape, cand.shape, strict=True)
+    )
+    if not fits:
+        problems.append(f"{what} {ref.name!r} has shape {list(ref.shape)} against {list(cand.shape)}")
+    return problems
+
+
+def compare_questions(base: Result, cand: Result) -> list[str]:
+    """Why two rows cannot have been asked the same: their inputs differ, as the engines were fed; empty if they do not.
+
+    An open axis is as long as the row was fed, so that here it does not fit every length.
+    """
+    return [
+        *compare_preparation(find_preprocess(base), find_preprocess(cand)),
+        *compare_specs("input", _list_inputs(base), _list_inputs(cand), (base.id, cand.id)),
+    ]
+
+
+def _list_inputs(result: Result) -> list[TensorSpec]:
+    inputs = result.artifacts[-1].inputs if result.artifacts else ()
+    return [replace(spec, shape=concrete_shape(spec, result.engine.batch)) for spec in inputs]
+
+
+def judge_answers(base: Result, cand: Result) -> tuple[bool | None, str]:
+    """(whether the candidate's answers agree with the base's within the limits, why not or why nobody knows).
+
+    True only where the candidate was held against this very base, and every output against at least one limit.
+    """
+    drift = cand.drift
+    if drift is not None and drift.unlike:
+        return None, f"the answers cannot be compared: {'; '.join(drift.unlike)}"
+    if _varies(base, base.id):
+        return None, VARIES
+    if drift is None or drift.reference != base.id:
+        silent = next((row for row in (base, cand) if row.drift is None), cand)
+        return None, f"the answers were not compared: {silent.id} showed none"
+    if not drift.n or not drift.outputs:
+        return None, "the answers were not compared: there is no sample that both sides answered"
+    if not drift.passed:
+        exceeded = "; ".join(text.replace("; the limit", ", the limit") for text in find_exceeded(drift))
+        return False, f"the answers differ beyond the limits: {exceeded}"
+    if free := [output.name for output in drift.outputs if not _is_held(output, drift)]:
+        return None, f"the answers were not compared: {drift.n} samples of {', '.join(free)} are too few for any limit"
+    return True, ""
+
+
+def _is_held(output: OutputDrift, drift: Drift) -> bool:
+    """Whether a limit was applied to an output: a figure that it does not have keeps every limit."""
+    return output.max_abs_diff == 0 or any(
+        getattr(output, LIMITS[name][0]) is not None for name in choose_limits(output, drift)
+    )
+
+
+def judge_outputs(result: Result, *, is_reference: bool) -> tuple[Outputs, str]:
+    """(verdict on the outputs of a configuration, why).
+
+    Where weights or inputs were invented a shorter precision is `not_judged`: what it costs shows on real ones alone.
+    Only outputs that break even the limits of 8 bits are `changed` there: no rounding does that.
+    """
+    drift = result.drift
+    own = next((f": the model itself is {a.precision}" for a in result.artifacts[:1] if a.precision != "fp32"), "")
+    broken = drift is not None and any(output.nonfinite for output in drift.outputs)
+    if not broken and _varies(result, drift.reference if drift else result.id):
+        return "not_judged", VARIES
+    if is_reference and (drift is None or drift.reference == result.id):
+        return ("not_judged", "its own outputs are not finite") if broken else ("same", f"the reference{own}")
+    if drift is None or drift.unlike or not drift.n:
+        return "not_judged", "; ".join(drift.unlike) if drift and drift.unlike else "the outputs were not compared"
+    whys = list_invented(result)
+    if not drift.passed and (not whys or is_gross(drift)):
+        return "changed", "; ".join(find_exceeded(drift)) or "beyond the limits"
+    shortened = (result.requested_precision, result.engine.precision) != ("fp32", "fp32")
+    if whys and (shortened or not drift.passed):
+        return "not_judged", f"random {' and '.join(whys)}"
+    if any(caveat.code == "constant_answers" for caveat in doubt_samples(drift)):
+        return "not_judged", "the model gives the same output for every input"
+    return ("within_limits", own.removeprefix(": ")) if shortened else ("same", "")
+
+
+def _varies(result: Result, reference: str) -> bool:
+    """Whether the reference answers the same inputs differently; an engine that does so alone is held to it."""
+    found = [caveat.figures for caveat in result.caveats if caveat.code == "outputs_vary"]
+    return any(figures.get("row", reference) == reference for figures in found)
+
+
+def list_invented(result: Result) -> list[str]:
+    """`weights`, `inputs`: what nobody gave, so that outputs are not those that a user would see."""
+    caveats = [*result.caveats, *(caveat for artifact in result.artifacts for caveat in artifact.caveats)]
+    found = {INVENTED[caveat.code] for caveat in caveats if caveat.code in INVENTED}
+    random = any(artifact.weights == "random" for artifact in result.artifacts)
+    return sorted({*found, "weights"} if random else found, reverse=True)
+
+
+def is_gross(drift: Drift) -> bool:
+    """Whether outputs break even the limits of 8 bits, the loosest that there are."""
+    loosest = default_limits(None)
+    undecided = {name: limit for name, limit in loosest.items() if name != "agreement"}
+    limits = {name: limit for name, limit in loosest.items() if not drift.undecided or name == "agreement"}
+    loose = replace(drift, limits=limits, undecided=undecided if drift.undecided else {})
+    return not all(keeps_limits(output, choose_limits(output, loose)) for output in drift.outputs)
+
+
+def keep_comparisons(results: Sequence[Result]) -> list[Result]:
+    """The rows without the drift that compares them with nothing, and with the doubt that theirs is of a part.
+
+    A drift compares a row with its reference, which is another row of this run, of the same batch, or was in the race
+    that this run is the final of. A row beside the reference that was compared with itself, or with a row that is not
+    here, was not compared at all.
+    """
+    references = _find_compared_with(results)
+    known = {r.id: find_size(r.engine) for r in results}
+    kept = [r if _is_compared(r, references, known) else replace(r, drift=None) for r in results]
+    drifts, scores = Counter[tuple[int, str]](), Counter[tuple[int, str]]()  # the most samples that a row of a size has
+    for r in kept:
+        size = known[r.id]
+        drifts[size] = max(drifts[size], r.drift.n if r.drift else 0)
+        scores[size] = max(scores[size], r.scores[0].value.n if r.scores else 0)
+    return [replace(r, caveats=(*r.caveats, *_doubt_parts(r, drifts[known[r.id]], scores[known[r.id]]))) for r in kept]
+
+
+def find_references(results: Sequence[Result], baselines: Sequence[Result | None] = ()) -> set[str]:
+    """The ids of the rows that the others of their batch were compared with.
+
+    Where nothing was compared with anything, the baseline is what the others would have been compared with.
+    """
+    found = _find_compared_with(results)
+    return {*found.values(), *(b.id for b in baselines if b and find_size(b.engine) not in found)}
+
+
+def _find_compared_with(results: Sequence[Result]) -> dict[tuple[int, str], str]:
+    """(batch, shapes) -> the id of the row that most rows were compared with, itself counted; the first of several."""
+    known = {r.id: find_size(r.engine) for r in results}
+    drifts = [(r, r.drift) for r in results if r.drift and r.drift.n]
+    votes = Counter(drift.reference for r, drift in drifts if known.get(drift.reference) == find_size(r.engine))
+    found: dict[tuple[int, str], str] = {}
+    for result in sorted(results, key=lambda r: -votes[r.id]):
+        if votes[result.id]:
+            found.setdefault(find_size(result.engine), result.id)
+    return found
+
+
+def _is_compared(
+    result: Result, references: Mapping[tuple[int, str], str], known: Mapping[str, tuple[int, str]]
+) -> bool:
+    drift, size = result.drift, find_size(result.engine)
+    if drift is not None and drift.unlike:
+        return True  # it says itself that nothing was, and why
+    if drift is None or not drift.n or (known.get(drift.reference) != size and not drift.elsewhere):
+        return False
+    if not any(holds_values(o) for o in drift.outputs):
+        return False  # outputs that hold no values
+    return drift.reference != result.id or references.get(size) == result.id
+
+
+def _doubt_parts(result: Result, compared: int, scored: int) -> list[Caveat]:
+    """What is said of fewer samples than another row of the same batch has: so many compared, and so many scored."""
+    doubts = []
+    # A drift that knows how many were asked for says that itself, and one of nothing says why.
+    if result.drift and result.drift.asked is None and not result.drift.unlike and result.drift.n < compared:
+        doubts.append(make_caveat("partly_compared.outputs", n=result.drift.n, asked=compared))
+    if result.scores and result.scores[0].value.n < scored:
+        doubts.append(make_caveat("partly_compared.labels", n=result.scores[0].value.n, asked=scored))
+    return doubts

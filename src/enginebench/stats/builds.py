@@ -1,0 +1,172 @@
+"""An engine built several times from nothing: how far its builds differ, and what choosing the best of them gains.
+
+The design is nested: builds of one engine, and processes of each build. The build is drawn anew by the builder, which
+times kernels and keeps what was fastest on that day; so it is the unit that a statement about the engine rests on.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Sequence
+
+from msgspec import Struct
+
+from enginebench.stats.intervals import quantile_of_t, take_logs
+from enginebench.stats.quantiles import median
+from enginebench.core.caveats import make_caveat
+from enginebench.core.records import Caveat, Estimate, Measurement, Result
+
+LEVEL = 0.95
+
+
+class BestBuild(Struct, frozen=True, kw_only=True):
+    """What it costs and gains to build K times and keep the best one.
+
+    `gain` is of the time of a typical build, 0.02 for 2 %, as the processes say that did not choose.
+    """
+
+    gain: Estimate
+    cost_s: float | None  # of the builds beyond the first; None: a build's time is not known
+    pays_after: float | None  # runs of the engine that save as much time as the builds cost; None: they never do
+
+
+class BuildEffect(Struct, frozen=True, kw_only=True):
+    """How far the builds of one engine differ. Deviations are of the logs of medians: 0.01 is 1 %."""
+
+    builds: int
+    processes: int  # of all builds together
+    distinct: int | None  # different builds by their hash; None: the engine leaves nothing to hash
+    between: Estimate | None  # deviation from build to build; None: fewer than two builds have two processes
+    within: float | None  # deviation from process to process of one build
+    shown: bool  # the interval of `between` lies above 0
+    max_abs_diff: float | None  # of the answers of any build to those of the first
+    medians_ms: tuple[float, ...]  # of each build, in the order of their making
+    best: BestBuild | None
+
+
+def describe_builds(result: Result) -> BuildEffect | None:
+    """What the builds of a row say; None of a row that was built once."""
+    if len(result.builds) < 2:
+        return None
+    logs = group_logs(result.measurements)
+    hashes = [build.fingerprint for build in result.builds]
+    between, within = estimate_between(logs)
+    return BuildEffect(
+        builds=len(result.builds),
+        processes=sum(map(len, logs)),
+        distinct=len(set(hashes)) if None not in hashes else None,
+        between=between,
+        within=within,
+        shown=between is not None and (between.low or 0.0) > 0,
+        max_abs_diff=max((b.max_abs_diff for b in result.builds if b.max_abs_diff is not None), default=None),
+        medians_ms=tuple(math.exp(_mean(group)) / 1e6 for group in logs),
+        best=tell_best(logs, [build.build_s for build in result.builds]),
+    )
+
+
+def doubt_builds(effect: BuildEffect | None) -> tuple[Caveat, ...]:
+    """The doubt that one build stands for the engine, where its builds were shown to differ."""
+    if effect is None or not effect.shown or effect.between is None or effect.within is None:
+        return ()
+    figures = {"between": effect.between.value, "low": effect.between.low or 0.0, "high": effect.between.high or 0.0}
+    return (make_caveat("builds_differ", builds=effect.builds, within=effect.within, **figures),)
+
+
+def group_logs(measurements: Sequence[Measurement]) -> list[list[float]]:
+    """The logs of the process medians (ns) of each build, in the order of the builds."""
+    groups: defaultdict[int, list[float]] = defaultdict(list)
+    for m in sorted(measurements, key=lambda m: m.repetition):
+        if m.latency_ns and m.build is not None:
+            groups[m.build].append(median(m.latency_ns))
+    return [take_logs(groups[build], "the median latency") for build in sorted(groups)]
+
+
+def estimate_between(groups: Sequence[Sequence[float]], level: float = LEVEL) -> tuple[Estimate | None, float | None]:
+    """(deviation between groups with its interval, deviation within one), by one-way random-effects ANOVA.
+
+    Of groups of different sizes the plain means are taken, and the harmonic mean of the sizes. The interval follows
+    from F = mean square between / within: its lower end is 0 where F does not show an effect.
+
+    Source: estimates, S. R. Searle, G. Casella, C. E. McCulloch, "Variance Components" (1992), section 3.6; interval,
+        J. S. Williams, "A confidence interval for variance components", Biometrika 49 (1962); sizes that differ,
+        J. D. Thomas, R. A. Hultquist, "Interval estimation for the unbalanced case of the one-way random effects
+        model", Ann. Statist. 6 (1978).
+    """
+    k, spare = len(groups), sum(len(group) - 1 for group in groups)
+    if k < 2 or spare < 1 or not all(groups):
+        return None, None
+    means = [_mean(group) for group in groups]
+    size = k / math.fsum(1 / len(group) for group in groups)
+    squares = math.fsum((x - mean) ** 2 for group, mean in zip(groups, means, strict=True) for x in group)
+    within, between = squares / spare, size * math.fsum((m - _mean(means)) ** 2 for m in means) / (k - 1)
+    low, high = _bound_variance(between, within, k - 1, spare, size, level)
+    estimate = Estimate(
+        value=math.sqrt(max(0.0, between - within) / size),
+        low=math.sqrt(low),
+        high=math.sqrt(high),
+        level=level,
+        n=k,
+        method=f"one-way random-effects ANOVA over {k} builds, {k + spare} processes; interval after Williams",
+    )
+    return estimate, math.sqrt(within)
+
+
+def _bound_variance(
+    between: float, within: float, above: int, below: int, size: float, level: float
+) -> tuple[float, float]:
+    """Lower and upper end of the variance between groups, from two mean squares and their degrees of freedom."""
+    from scipy.special import chdtri, fdtri
+
+    tail = (1 - level) / 2
+    ends = []
+    for p in (1 - tail, tail):
+        quantile_f, quantile_chi2 = float(fdtri(above, below, p)), float(chdtri(above, 1 - p))
+        ends.append(max(0.0, above * (between - quantile_f * within) / (size * quantile_chi2)))
+    return ends[0], ends[1]
+
+
+def tell_best(groups: Sequence[Sequence[float]], build_s: Sequence[float | None]) -> BestBuild | None:
+    """What the best of these builds gains over a typical one, told by the processes that did not choose it.
+
+    Each half of a build's processes chooses in turn, and the other half tells: a build that was merely lucky while it
+    was chosen gains nothing. None where a build has a single process.
+    """
+    k = len(groups)
+    if k < 2 or min(map(len, groups), default=0) < 2:
+        return None
+    halves = [[list(group[start::2]) for group in groups] for start in (0, 1)]
+    gains = [_tell_gain(*pair) for pair in (halves, halves[::-1])]
+    gain = _mean(gains)
+    spare = sum(len(group) - 1 for group in groups)
+    within = math.fsum((x - _mean(group)) ** 2 for group in groups for x in group) / spare
+    # The variance of one build's mean less the mean of all, in one half. Both ways are no better than one: where the
+    # builds are alike, the halves agree on the best by chance alone, and then both tell the same chance.
+    error = math.sqrt(_mean([within / min(map(len, half)) for half in halves]) * (k - 1) / k)
+    reach = quantile_of_t((1 + LEVEL) / 2, spare) * error
+    saved_s = -math.expm1(-gain) * math.exp(_mean([_mean(group) for group in groups])) / 1e9
+    known = [seconds for seconds in build_s if seconds is not None]
+    cost = math.fsum(known) * (k - 1) / k if len(known) == k else None
+    return BestBuild(
+        gain=Estimate(
+            value=-math.expm1(-gain),
+            low=-math.expm1(-(gain - reach)),
+            high=-math.expm1(-(gain + reach)),
+            level=LEVEL,
+            n=k,
+            method="chosen by one half of the processes, told by the other, both ways; Student t within builds",
+        ),
+        cost_s=cost,
+        pays_after=math.ceil(cost / saved_s) if cost is not None and saved_s > 0 else None,
+    )
+
+
+def _tell_gain(choosing: Sequence[Sequence[float]], telling: Sequence[Sequence[float]]) -> float:
+    """The log of a typical build's time over that of the one that was chosen, by those that did not choose."""
+    chosen = min(range(len(choosing)), key=lambda i: _mean(choosing[i]))
+    told = [_mean(group) for group in telling]
+    return _mean(told) - told[chosen]
+
+
+def _mean(values: Sequence[float]) -> float:
+    return math.fsum(values) / len(values)

@@ -1,0 +1,209 @@
+"""The search for the highest rate whose percentile holds: which rate comes next, and what the answers add up to."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+
+from msgspec import Struct
+
+from enginebench.stats.compare import MIN_REPETITIONS, count_needed, judge_spread
+from enginebench.stats.intervals import estimate_geometric, measure_spread
+from enginebench.stats.queueing import Limit
+from enginebench.stats.validity import grade_ratio
+from enginebench.core.records import Capacity, Estimate, Probe, RatioValidity, Verdict
+
+# The search ends when the lowest rate that fails is at most this many times the highest that passes.
+RESOLUTION = 1.05
+# While only one end is known, the next rate is this many times higher or lower; of a search that begins where another
+# ended, less.
+STRIDE, SHORT_STRIDE = 1.5, 1.1
+# A rate is believed when it has been answered alike this often; the ends of the interval are asked that often.
+VOTES = 2
+# Capacities are intervals of 5 %, so a verdict on a smaller difference would be one on their edges.
+CAPACITY_MARGIN = RESOLUTION - 1
+# At this share of the first guess nearly every request finds the engine idle: a limit that does not hold there leaves
+# it no use. And a percentile takes as many requests at every rate, so that each lower one would take longer.
+LOWEST_SHARE = 0.01
+
+
+class CapacitySearch:
+    """Brackets, then halves the distance of the logs; ends that contradict others are asked again, not believed.
+
+    Args:
+        first_qps: a guess to begin with.
+        limit: what has to hold.
+        resolution: fails over passes at which the search ends.
+        stride: the first step away from the guess, each further one in the same direction is longer by it.
+        votes: how often the ends are asked.
+        lowest_share: of the guess, below which nothing is tried.
+    """
+
+    def __init__(
+        self,
+        first_qps: float,
+        limit: Limit,
+        *,
+        resolution: float = RESOLUTION,
+        stride: float = STRIDE,
+        votes: int = VOTES,
+        lowest_share: float = LOWEST_SHARE,
+    ) -> None:
+        self._first, self._limit, self._resolution = first_qps, limit, resolution
+        self._stride, self._wanted, self._lowest = stride, votes, lowest_share * first_qps
+        self.probes: list[Probe] = []
+
+    def add(self, qps: float, passed: bool, suspect: bool = False) -> None:
+        """Takes the answer of one probe."""
+        self.probes.append(Probe(qps=qps, passed=passed, suspect=suspect))
+
+    def next_rate(self) -> float | None:
+        """The rate to try next; None if the answer is settled."""
+        passes, fails = self.find_ends()
+        if passes is None and fails is None:
+            return self._first
+        if (doubtful := self._find_doubtful()) is not None:
+            return doubtful
+        if passes is None:
+            assert fails is not None
+            lower = max(self._lowest, fails / self._stride ** len(self._rates(False)))
+            return None if fails <= self._lowest else lower
+        if fails is None:
+            return passes * self._stride ** len(self._rates(True))
+        if fails / passes > self._resolution:
+            return math.sqrt(fails * passes)
+        return next((rate for rate in (fails, passes) if self._count(rate) < self._wanted), None)
+
+    def find_ends(self) -> tuple[float | None, float | None]:
+        """(highest rate that passes below all that fail, lowest rate that fails) by the majority of each rate."""
+        rates = {probe.qps for probe in self.probes}
+        fails = min((rate for rate in rates if not self._majority(rate)), default=None)
+        below = (rate for rate in rates if self._majority(rate) and (fails is None or rate < fails))
+        return max(below, default=None), fails
+
+    def describe(self, ended_early: bool) -> Capacity:
+        """The answer as it stands."""
+        passes, fails = self.find_ends()
+        return Capacity(
+            passes_qps=passes,
+            fails_qps=fails,
+            limit_ms=self._limit.ms,
+            percentile=self._limit.percentile,
+            probes=tuple(self.probes),
+            suspect=any(probe.suspect for probe in self.probes if probe.qps in (passes, fails)),
+            ended="budget" if ended_early else "nothing passes" if passes is None else "settled",
+        )
+
+    def _find_doubtful(self) -> float | None:
+        """A rate whose answers are even, or one that failed below one that passed and was asked less often."""
+        for rate in sorted({probe.qps for probe in self.probes}):
+            votes = self._votes(rate)
+            if votes and 2 * sum(votes) == len(votes):
+                return rate
+        pairs = ((low, high) for low in self._rates(False) for high in self._rates(True) if low < high)
+        for low, high in pairs:
+            if min(self._count(low), self._count(high)) <= VOTES:
+                return low if self._count(low) <= self._count(high) else high
+        return None
+
+    def _rates(self, passed: bool) -> list[float]:
+        return sorted(rate for rate in {probe.qps for probe in self.probes} if self._majority(rate) is passed)
+
+    def _votes(self, rate: float) -> list[bool]:
+        return [probe.passed for probe in self.probes if probe.qps == rate]
+
+    def _count(self, rate: float) -> int:
+        return len(self._votes(rate))
+
+    def _majority(self, rate: float) -> bool:
+        """Whether more than half of the probes of a rate passed."""
+        votes = self._votes(rate)
+        return 2 * sum(votes) > len(votes)
+
+
+def agrees_with_probes(capacity: Capacity) -> bool:
+    """Whether the ends of one search are what its probes say."""
+    search = CapacitySearch(1.0, Limit(ms=capacity.limit_ms, percentile=capacity.percentile))
+    for probe in capacity.probes:
+        search.add(probe.qps, probe.passed)
+    return search.find_ends() == (capacity.passes_qps, capacity.fails_qps)
+
+
+class CapacityVerdict(Struct, frozen=True, kw_only=True):
+    """Whether a configuration carries more requests than the first; `ratio` is its capacity over that one's."""
+
+    base: str
+    candidate: str
+    verdict: Verdict
+    ratio: Estimate | None
+    ratio_validity: RatioValidity | None = None
+    reasons: tuple[str, ...] = ()
+    repetitions_needed: int | None = None
+
+
+def compare_capacities(
+    base: Sequence[Capacity], candidate: Sequence[Capacity], names: tuple[str, str], margin: float = CAPACITY_MARGIN
+) -> CapacityVerdict:
+    """The verdict on capacities that were found in turns, one pair a round.
+
+    Each is taken as the geometric middle of its interval. As everywhere, a verdict needs six rounds, and `faster` means
+    that the interval of the ratio lies above the margin. A round that the time ended is left out: the middle of ends
+    that have not met says where it stopped, not what the engine carries.
+    """
+    rounds = [(a, b) for a, b in zip(base, candidate, strict=False) if "budget" not in (a.ended, b.ended)]
+    pairs = [(find_middle(a), find_middle(b)) for a, b in rounds]
+    known = [(a, b) for a, b in pairs if a and b]
+    if not known:
+        reason = (
+            "no round found a rate at which the limit holds on both sides"
+            if rounds
+            else "no round came to its end on both sides: raise --time-budget"
+        )
+        return CapacityVerdict(
+            base=names[0], candidate=names[1], verdict="not_comparable", ratio=None, reasons=(reason,)
+        )
+    spread = measure_spread([math.log(b / a) for a, b in known])
+    verdict, why = judge_spread(spread, margin)
+    ratio = estimate_geometric(spread, 0.95, 1.0, "t interval over the logs of the rounds' ratios")
+    disturbed = [sum(pair[side].suspect for pair in rounds) / len(rounds) for side in (0, 1)]
+    validity, doubt = grade_ratio(ratio, disturbed)
+    doubts = [why, "" if validity == "good" else f"the validity of the ratio is {validity}: {doubt}"]
+    return CapacityVerdict(
+        base=names[0],
+        candidate=names[1],
+        verdict=verdict,
+        ratio=ratio,
+        ratio_validity=validity,
+        reasons=tuple(filter(None, doubts)),
+        repetitions_needed=(count_needed(spread, margin) if spread.n >= MIN_REPETITIONS else MIN_REPETITIONS)
+        if verdict == "not_shown"
+        else None,
+    )
+
+
+def find_middle(capacity: Capacity) -> float | None:
+    if capacity.passes_qps is None:
+        return None
+    return math.sqrt(capacity.passes_qps * (capacity.fails_qps or capacity.passes_qps))
+
+
+def join_capacities(found: Iterable[Capacity]) -> Capacity | None:
+    """The capacity over all rounds: what passed in each of them, and what failed in each.
+
+    A round that the time ended counts only where no other came to its end.
+    """
+    every = list(found)
+    if not every:
+        return None
+    rounds = [one for one in every if one.ended != "budget"] or every
+    passes = [one.passes_qps for one in rounds]
+    fails = [one.fails_qps for one in rounds if one.fails_qps is not None]
+    return Capacity(
+        passes_qps=min(filter(None, passes)) if all(passes) else None,
+        fails_qps=max(fails, default=None),
+        limit_ms=rounds[0].limit_ms,
+        percentile=rounds[0].percentile,
+        probes=tuple(probe for one in every for probe in one.probes),
+        suspect=any(one.suspect for one in rounds),
+        ended=rounds[-1].ended if all(one.ended == rounds[0].ended for one in rounds) else "budget",
+    )

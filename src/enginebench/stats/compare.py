@@ -1,0 +1,428 @@
+"""Two rows: whether they may be compared, by how much the medians differ, and what that shows.
+
+Fewer trials where more would show nothing else: looks after 6, 8 and 10 of them, the error of all three kept at 5 %. A
+row ends at a look once no comparison with another row of its setting can change. The interval that is printed then is
+that of its look, wider than Student's t of as many trials: so it covers the true ratio wherever a row may have ended.
+
+Sources: K. K. G. Lan, D. L. DeMets, "Discrete sequential boundaries for clinical trials", Biometrika 70 (1983); of the
+    intervals C. Jennison, B. W. Turnbull, "Interim analyses: the repeated confidence interval approach", J. Roy. Stat.
+    Soc. B 51 (1989).
+"""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+from itertools import combinations
+from typing import Literal
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from enginebench.stats.intervals import (
+    Spread,
+    estimate_geometric,
+    join_builds,
+    measure_difference,
+    measure_spread,
+    quantile_of_t,
+    take_logs,
+)
+from enginebench.stats.quantiles import median
+from enginebench.core.limits import LEVELS, MARGIN, MOST
+from enginebench.core.preprocess import is_known
+from enginebench.core.records import Estimate, Machine, Measurement, RatioValidity, Result, Verdict
+from enginebench.core.shapes import concrete_shape
+
+# Below six repetitions the t interval is so wide (2.8 standard errors at five) and the normality of the logs so little
+# tested that no verdict is given.
+MIN_REPETITIONS = 6
+# The usual power of a planned trial: four of five repeats of it would show the difference.
+# Source: J. Cohen, "Statistical Power Analysis for the Behavioral Sciences", 2nd ed. (1988), section 2.4.
+POWER = 0.8
+# The level of a row whose number of trials was fixed beforehand.
+FIXED = 0.95
+# Trials to come are expected to move the mean no further than this quantile of what they may.
+EXPECTED = 0.95
+# Nobody repeats a row more often than this; a difference that needs more lies on the margin.
+MAX_REPETITIONS = 1000
+
+Times = Callable[[Measurement], list[int] | None]
+Unit = Literal["process", "build"]
+NOUNS: dict[Unit, str] = {"process": "repetitions", "build": "builds"}
+
+
+class Comparison(Struct, frozen=True, kw_only=True):
+    """What two rows show. `ratio` = base median over candidate median: above 1, the candidate is faster."""
+
+    verdict: Verdict
+    ratio: Estimate | None
+    ratio_validity: RatioValidity | None = None  # `not_given`: `ratio` is None for that; None: nobody judged it
+    ratio_reason: str = ""  # why it is not `good`
+    clear: bool = False  # the candidate is the faster one, also where its ratio is doubtful or not given
+    reasons: tuple[str, ...] = ()
+    repetitions_needed: int | None = None  # for `not_shown`: as many units would show it, four times of five
+    unit: Unit = "process"  # what was repeated: of an engine that was built several times, the build
+    margin: float = MARGIN
+    clock: str = "host"  # whose times were compared: "host", "device", "tool", "modelled"
+    outputs_agree: bool | None = None  # of the two sides, within the limits; None: nobody compared their answers
+    failures: tuple[str, ...] = ()  # why the pair fails a gate; empty: it passes
+
+
+def compare(
+    base: Sequence[Measurement],
+    cand: Sequence[Measurement],
+    *,
+    margin: float = MARGIN,
+    level: float = 0.95,
+    trials: int | None = None,
+) -> Comparison:
+    """What the neighbouring repetitions of two interleaved rows show.
+
+    d_i = ln(median_base,i / median_cand,i) over repetitions that both rows have; ratio = exp(mean d) with Student's t
+    interval at k - 1 degrees of freedom. A repetition that one side lacks is left out, and the reasons say so. Where a
+    side was built several times the build is the unit: the d_i of one build are one value, their mean.
+
+    Args:
+        base: measurements of the row that is compared to.
+        cand: measurements of the row in question.
+        margin: relative difference that matters, 0.02 for 2 %.
+        level: of the two-sided interval; equivalence uses 1 - 2 (1 - level), which is two one-sided tests.
+        trials: that count on both sides, where one of them ended earlier; None: all.
+
+    Source: D. J. Schuirmann, "A comparison of the two one-sided tests procedure and the power approach",
+        J. Pharmacokin. Biopharm. 15 (1987).
+    """
+    clock, times, why_not = choose_clock(base, cand)
+    if times is None:
+        return Comparison(verdict="not_comparable", ratio=None, reasons=(why_not,), margin=margin, clock=clock)
+    spread, pairs, reasons = spread_pairs(base, cand, times, trials)
+    if spread is None:
+        reasons.append("no repetition was measured on both sides")
+        return Comparison(verdict="not_comparable", ratio=None, reasons=tuple(reasons), margin=margin, clock=clock)
+    unit = find_unit(base, cand)
+    of_builds = f"{spread.n} builds of " if unit == "build" else ""
+    method = f"{of_builds}{pairs} neighbouring repetitions, Student t over ln(base / candidate)"
+    return conclude(spread, method, margin, level, clock, reasons, unit)
+
+
+def spread_pairs(
+    base: Sequence[Measurement], cand: Sequence[Measurement], times: Times, trials: int | None = None
+) -> tuple[Spread | None, int, list[str]]:
+    """(the mean log ratio of neighbouring repetitions or None without any, their number, what was left out).
+
+    Args:
+        base: measurements of the row that is compared to.
+        cand: measurements of the row in question.
+        times: to compare.
+        trials: later repetitions do not count; None: all do.
+    """
+    sides = [[m for m in side if trials is None or m.repetition < trials] for side in (base, cand)]
+    pairs, builds, reasons = _pair(sides[0], sides[1], times)
+    if not pairs:
+        return None, 0, reasons
+    logs = [_logs(side, name) for side, name in zip(zip(*pairs, strict=True), ("base", "candidate"), strict=True)]
+    return measure_spread(join_builds([b - c for b, c in zip(*logs, strict=True)], builds)), len(pairs), reasons
+
+
+def find_unit(*sides: Sequence[Measurement]) -> Unit:
+    """What repeats in a comparison: the build, where a side was built several times."""
+    return "build" if any(m.build is not None for side in sides for m in side) else "process"
+
+
+def compare_apart(
+    base: Sequence[Measurement], cand: Sequence[Measurement], *, margin: float = MARGIN, level: float = 0.95
+) -> Comparison:
+    """What two rows show that were measured at different times: repetitions have no partners, so Welch's interval.
+
+    The caller checks first that the machine was alike: `comparable`.
+    """
+    clock, times, why_not = choose_clock(base, cand)
+    if times is None:
+        return Comparison(verdict="not_comparable", ratio=None, reasons=(why_not,), margin=margin, clock=clock)
+    kept = [[m for m in side if times(m)] for side in (base, cand)]
+    medians = [[median(times(m) or []) for m in side] for side in kept]
+    if not all(medians):
+        reason = "one side has no samples"
+        return Comparison(verdict="not_comparable", ratio=None, reasons=(reason,), margin=margin, clock=clock)
+    logs = [
+        join_builds(_logs(values, name), [m.build for m in side])
+        for values, name, side in zip(medians, ("base", "candidate"), kept, strict=True)
+    ]
+    spread, unit = measure_difference(*logs), find_unit(base, cand)
+    noun = "builds or processes" if unit == "build" else "processes"
+    method = f"{len(logs[0])} and {len(logs[1])} {noun}, Welch t over the logs of their medians"
+    return conclude(spread, method, margin, level, clock, [], unit)
+
+
+def choose_clock(base: Sequence[Measurement], cand: Sequence[Measurement]) -> tuple[str, Times | None, str]:
+    """(clock, the times to compare, "") or (clock, None, why there are none that both sides share).
+
+    Host is compared with host. Where one side was timed on the device, device times of both sides are taken; a modelled
+    time is compared with modelled ones only.
+    """
+    clocks = {m.clock for m in (*base, *cand)}
+    if clocks == {"host"} or clocks == {"modelled"}:
+        return clocks.pop(), lambda m: m.latency_ns, ""
+    if not clocks:
+        return "host", None, "nothing was measured on either side"
+    if "modelled" in clocks:
+        return "modelled", None, "one side is modelled, the other was measured; a model is no measurement"
+    if all(_device_times(m) for m in (*base, *cand)):
+        return "device", _device_times, ""
+    if clocks == {"tool"}:
+        return "tool", lambda m: m.latency_ns, ""
+    missing = "the base" if not all(_device_times(m) for m in base) else "the candidate"
+    seen = " and ".join(sorted(clocks))
+    return "device", None, f"clocks differ ({seen}) and {missing} has no device times to compare instead"
+
+
+def _device_times(measurement: Measurement) -> list[int] | None:
+    if measurement.device_ns:
+        return measurement.device_ns
+    return measurement.latency_ns if measurement.clock == "device" else None
+
+
+def _logs(medians: Sequence[float], side: str) -> list[float]:
+    return take_logs(medians, f"the median of the {side}")
+
+
+def _pair(
+    base: Sequence[Measurement], cand: Sequence[Measurement], times: Times
+) -> tuple[list[tuple[float, float]], list[int | None], list[str]]:
+    """Medians of the repetitions that both sides have, their builds, and a sentence about those without a partner."""
+    left, right = _by_repetition(base, times), _by_repetition(cand, times)
+    common = sorted(left.keys() & right.keys())
+    alone = len(left.keys() ^ right.keys())
+    reasons = [f"{alone} repetitions were measured on one side only and left out"] if alone else []
+    builds = [right[key][1] if left[key][1] is None else left[key][1] for key in common]
+    return [(left[key][0], right[key][0]) for key in common], builds, reasons
+
+
+def _by_repetition(
+    measurements: Sequence[Measurement], times: Times
+) -> dict[tuple[int, int, str], tuple[float, int | None]]:
+    """(repetition, count of it so far, machine) -> (median in ns, build); the count parts processes of the same number.
+
+    Two machines are never compared: where a sweep lost one in the middle of a turn, that turn has no pair.
+    """
+    seen: defaultdict[int, int] = defaultdict(int)
+    found: dict[tuple[int, int, str], tuple[float, int | None]] = {}
+    for measurement in measurements:
+        if values := times(measurement):
+            key = measurement.repetition, seen[measurement.repetition], measurement.machine
+            found[key] = median(values), measurement.build
+            seen[measurement.repetition] += 1
+    return found
+
+
+def conclude(
+    spread: Spread,
+    method: str,
+    margin: float,
+    level: float,
+    clock: str,
+    reasons: Sequence[str],
+    unit: Unit = "process",
+) -> Comparison:
+    """The verdict on a mean log ratio, with the repetitions that would show one where it does not."""
+    verdict, why = judge_spread(spread, margin, level, unit)
+    needed = count_needed(spread, margin, level) if verdict == "not_shown" else None
+    if verdict == "not_shown" and needed is None:
+        why += f"; the difference lies so close to it that {MAX_REPETITIONS} {NOUNS[unit]} would not show a verdict"
+    return Comparison(
+        verdict=verdict,
+        ratio=estimate_geometric(spread, level, 1.0, method),
+        reasons=(*reasons, *([why] if why else [])),
+        repetitions_needed=needed,
+        unit=unit,
+        margin=margin,
+        clock=clock,
+    )
+
+
+def judge_spread(spread: Spread, margin: float, level: float = 0.95, unit: Unit = "process") -> tuple[Verdict, str]:
+    """(verdict, why it is `not_shown` or "") for a mean log ratio.
+
+    With m = ln(1 + margin): `faster` when the interval lies above m, `slower` when below -m, `equivalent` when the
+    interval of the two one-sided tests lies inside +-m, else `not_shown`.
+    """
+    wide, narrow = spread.interval(level), spread.interval(2 * level - 1)
+    if spread.n < MIN_REPETITIONS or wide is None or narrow is None:
+        return "not_shown", f"{spread.n} of the {MIN_REPETITIONS} {NOUNS[unit]} that a verdict needs"
+    m = math.log1p(margin)
+    if wide[0] > m:
+        return "faster", ""
+    if wide[1] < -m:
+        return "slower", ""
+    if -m < narrow[0] and narrow[1] < m:
+        return "equivalent", ""
+    return "not_shown", (
+        f"the interval {math.exp(wide[0]):.3f} to {math.exp(wide[1]):.3f} reaches across the margin of {margin:.1%}"
+    )
+
+
+def count_needed(spread: Spread, margin: float, level: float = 0.95) -> int | None:
+    """The repetitions that would show a verdict with a chance of 80 %, if mean and spread stay as seen.
+
+    None where more than 1,000 would be needed: the difference lies on the margin. Where the spread is not known (one
+    process), the six that any verdict needs.
+    """
+    if spread.error is None:
+        return MIN_REPETITIONS
+    m = math.log1p(margin)
+    beyond = abs(spread.mean) > m
+    gap, p = abs(abs(spread.mean) - m), (1 + level) / 2 if beyond else level
+    deviation = spread.error * math.sqrt(spread.n)
+    # Each further repetition narrows the interval, so the first k that fits is found by halving.
+    low, high = MIN_REPETITIONS, MAX_REPETITIONS + 1
+    while low < high:
+        k = (low + high) // 2
+        reach = quantile_of_t(p, k - 1) + quantile_of_t(POWER, k - 1)
+        low, high = (low, k) if reach * deviation / math.sqrt(k) < gap else (k + 1, high)
+    return low if low <= MAX_REPETITIONS else None
+
+
+def comparable(base: Result, cand: Result, margin: float = MARGIN, *, neighbours: bool = False) -> list[str]:
+    """The reasons why two rows must not be compared; an empty list if they may.
+
+    Args:
+        base: the row that is compared to.
+        cand: the row in question.
+        margin: largest relative difference of the reference kernel between runs made at different times.
+        neighbours: the rows were measured interleaved, in one run: the reference kernel need not say that the machine
+            was the same.
+    """
+    reasons = [f"{name}: {a} against {b}" for name, a, b in _settings(base, cand) if a != b]
+    _, times, why_not = choose_clock(base.measurements, cand.measurements)
+    if times is None:
+        reasons.append(why_not)
+    if base.machine and cand.machine:
+        # A row of another machine may have been put into the folder of a run.
+        list_fields = _processor if neighbours else _hardware
+        reasons += [f"{name}: {a} against {b}" for name, a, b in list_fields(base.machine, cand.machine) if a != b]
+    if not neighbours and (moved := _compare_references(base, cand, margin)):
+        reasons.append(moved)
+    return reasons
+
+
+def _settings(base: Result, cand: Result) -> list[tuple[str, object, object]]:
+    shapes = ("input shapes", _shapes(base), _shapes(cand))
+    hashes = ("preprocess hash", find_preprocess(base), find_preprocess(cand))
+    known = [row for row in (shapes, hashes) if all(row)]
+    return [
+        ("batch", base.engine.batch, cand.engine.batch),
+        ("scope", base.measure.scope, cand.measure.scope),
+        ("cache", base.measure.cache, cand.measure.cache),
+        ("threads", base.engine.threads, cand.engine.threads),
+        ("device", base.engine.device, cand.engine.device),
+        *known,
+    ]
+
+
+def _shapes(result: Result) -> str:
+    """Input shapes of what the engine loaded, with the batch filled in; "" where they were not recorded."""
+    inputs = result.artifacts[-1].inputs if result.artifacts else ()
+    return ", ".join("x".join(map(str, concrete_shape(spec, result.engine.batch))) or "scalar" for spec in inputs)
+
+
+def find_preprocess(result: Result) -> str:
+    """Hash of the last artifact that has one; "" where nobody knows, as with a graph whose ranges the user brought."""
+    hashes = [str(a.preprocess_sha256) for a in result.artifacts if is_known(a.preprocess_sha256)]
+    return hashes[-1] if hashes else ""
+
+
+def _processor(base: Machine, cand: Machine) -> list[tuple[str, object, object]]:
+    """What no machine changes while it runs."""
+    return _list_fields(base, cand, ("arch", "cpu_model", "cores_physical"))
+
+
+def _list_fields(base: Machine, cand: Machine, names: Sequence[str]) -> list[tuple[str, object, object]]:
+    return [(name.replace("_", " "), getattr(base, name), getattr(cand, name)) for name in names]
+
+
+def _hardware(base: Machine, cand: Machine) -> list[tuple[str, object, object]]:
+    fields = _processor(base, cand) + _list_fields(base, cand, ("cpu_quota_cores", "governor", "jetson"))
+    fields.append(("CPUs allowed", len(base.cpus_allowed), len(cand.cpus_allowed)))
+    fields.append(("GPUs", [g.name for g in base.gpus], [g.name for g in cand.gpus]))
+    fields.append(("GPU power limits", [g.power_limit_w for g in base.gpus], [g.power_limit_w for g in cand.gpus]))
+    return fields
+
+
+def _explain_moved(base: Result, cand: Result) -> str:
+    """What it says about the machine that the reference kernel took another time."""
+    sides = ([m.started_utc for m in row.measurements if m.started_utc] for row in (base, cand))
+    first, second = sorted((min(times), max(times)) if times else ("", "") for times in sides)
+    if first[1] and second[0] < first[1]:  # one began before the other had ended
+        return "it changed while both were measured in turns; measure again on a quiet machine"
+    return "the machine was not the same; measure both together (--against)"
+
+
+def _compare_references(base: Result, cand: Result, margin: float) -> str:
+    """Why the reference kernel forbids a comparison, or ""."""
+    medians = [[median(m.reference_ns) for m in r.measurements if m.reference_ns] for r in (base, cand)]
+    if not all(medians):
+        return "made at different times without the reference kernel on both sides; measure them together (--against)"
+    logs = [measure_spread(take_logs(side, "the reference kernel")).mean for side in medians]
+    moved = logs[1] - logs[0]
+    if abs(moved) <= math.log1p(margin):
+        return ""
+    return (
+        f"the reference kernel took {math.exp(moved):.3f} times as long on the candidate's side, more than the "
+        f"margin of {margin:.1%}: {_explain_moved(base, cand)}"
+    )
+
+
+def find_level(*rows: Result) -> float:
+    """The level of the interval of a comparison of these rows: that of the first look at which one of them ended."""
+    looks = [row.look for row in rows if row.look is not None]
+    if not looks:
+        return FIXED
+    return next((level for trials, level in LEVELS.items() if min(looks) <= trials), LEVELS[MOST])
+
+
+def list_open(rows: Sequence[Result], trials: int, margin: float) -> set[str]:
+    """Ids of the rows of one setting of which a comparison with another may change after so many trials.
+
+    A row that ended before takes part in nothing: what was shown with it stays.
+
+    Args:
+        rows: of one setting.
+        trials: a look; later repetitions do not count.
+        margin: of the verdicts.
+    """
+    brief = [_shorten(row, trials) for row in rows if row.look is None or row.look >= trials]
+    found: set[str] = set()
+    for base, cand in combinations([row for row in brief if len(row.measurements) == trials], 2):
+        _, times, _ = choose_clock(base.measurements, cand.measurements)
+        spread = spread_pairs(base.measurements, cand.measurements, times)[0] if times else None
+        if spread is not None and can_change(spread, trials, margin):
+            found |= {base.id, cand.id}
+    return found
+
+
+def can_change(spread: Spread, trials: int, margin: float) -> bool:
+    """Whether more trials are likely to say something else about a mean log ratio.
+
+    Not where a verdict is shown. Nor where none will be: as far as the mean may move until the last look, its interval
+    will still reach across the margin, if the values scatter as they did.
+    """
+    if trials >= MOST or spread.error is None or judge_spread(spread, margin, LEVELS[trials])[0] != "not_shown":
+        return False
+    deviation, m, level = spread.error * math.sqrt(spread.n), math.log1p(margin), LEVELS[MOST]
+    moved = quantile_of_t(EXPECTED, spread.n - 1) * deviation * math.sqrt(1 / spread.n - 1 / MOST)
+    wide, narrow = (quantile_of_t(p, MOST - 1) * deviation / math.sqrt(MOST) for p in ((1 + level) / 2, level))
+    mean = abs(spread.mean)
+    return mean + moved - wide > m or max(0.0, mean - moved) + narrow < m
+
+
+def _shorten(row: Result, trials: int) -> Result:
+    """The row with its first trials, each as its median alone."""
+    return replace(row, measurements=tuple(keep_median(m) for m in row.measurements if m.repetition < trials))
+
+
+def keep_median(measurement: Measurement) -> Measurement:
+    """The measurement with one sample, its median: all that comparisons look at."""
+    kept = {name: getattr(measurement, name) for name in ("latency_ns", "device_ns")}
+    return replace(measurement, **{name: [median(values)] if values else values for name, values in kept.items()})

@@ -1,0 +1,345 @@
+"""Two runs, row by row: faster, slower, equivalent, not shown, or not comparable and why."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Hashable, Sequence
+from typing import TypeVar
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from enginebench.stats.alike import judge_answers
+from enginebench.stats.compare import Comparison, Unit
+from enginebench.stats.metrics.scores import find_drop, find_score, loses_too_much, measure_loss
+from enginebench.stats.metrics.tasks import name_metric
+from enginebench.stats.standing import compare_rows
+from enginebench.features.versions.upgrade import Change
+from enginebench.core.errors import UsageError
+from enginebench.core.limits import MARGIN
+from enginebench.core.names import format_engine, format_precision
+from enginebench.core.precisions import UNKNOWN
+from enginebench.core.records import Estimate, RatioValidity, Result, Score, Verdict
+
+DIFF_SCHEMA = "enginebench.diff/1"
+
+# The verdict over all rows is the first of these that any row has: the worst news first.
+WORST_FIRST: tuple[Verdict, ...] = ("slower", "not_comparable", "not_shown", "equivalent", "faster")
+
+
+class DiffRow(Struct, frozen=True, kw_only=True):
+    """One row against its partner. `ratio` = base median over candidate median: above 1, the candidate is faster."""
+
+    id: str
+    verdict: Verdict
+    ratio: Estimate | None
+    ratio_validity: RatioValidity | None = None
+    reasons: tuple[str, ...] = ()
+    repetitions_needed: int | None = None
+    unit: Unit = "process"  # what was repeated, and what `repetitions_needed` counts
+    clock: str | None = None
+    failures: tuple[str, ...] = ()  # why this row fails the gate; empty: it passes
+    metric: str | None = None  # that both rows are judged by
+    metric_change: float | None = None  # candidate less base; None: not measured on the same samples
+    # Of the two sides with each other; None: nobody compared them, as in runs that were made apart.
+    outputs_agree: bool | None = None
+    change: Change | None = None  # beside the time, of the same row in two environments
+    skipped: bool = False  # on both sides: what no engine takes is lost by nobody, and decides nothing
+
+
+Pair = TypeVar("Pair", Comparison, DiffRow)
+
+
+class DiffDocument(Struct, frozen=True, kw_only=True):
+    """What `diff --json` prints."""
+
+    schema: str = DIFF_SCHEMA
+    rows: tuple[DiffRow, ...]
+    verdict: Verdict
+    gate_failed: bool
+    margin: float = MARGIN
+    max_metric_drop: float | None = None  # None: a point of a share, a hundredth of anything else
+
+
+def diff_results(
+    base: Sequence[Result],
+    cand: Sequence[Result],
+    margin: float = MARGIN,
+    *,
+    neighbours: bool = False,
+    fed_alike: bool = False,
+    allow_not_comparable: bool = False,
+    metric: str | None = None,
+    max_metric_drop: float | None = None,
+) -> DiffDocument:
+    """The verdict of every row of two runs, and over all of them.
+
+    Rows are partners by their id; what is left over, by engine and precision (so that a row with another batch is
+    `not_comparable` for that reason); and where both sides are a single row, these two. A row without a partner is
+    `not_comparable`. One that was skipped on both sides is so, too, but decides nothing where there are others.
+
+    Args:
+        base: rows that are compared to.
+        cand: rows in question.
+        margin: relative difference that matters, 0.02 for 2 %.
+        neighbours: both sides were measured interleaved in one run, so their repetitions are pairs. Otherwise the
+            reference kernel must have taken as long on both sides.
+        fed_alike: both sides were given the same inputs and the candidate was held against the base, so that their
+            answers count, too. Otherwise nobody compared them.
+        allow_not_comparable: such rows do not fail the gate.
+        metric: that the rows are held to; None: the first one that both have.
+        max_metric_drop: what a row may lose of it, in its own unit; None: a point of a share, a hundredth of anything
+            else.
+
+    Raises:
+        UsageError: no row has a score by `metric`.
+    """
+    pairs = pair_results(base, cand)
+    limit = MetricLimit(metric=metric, max_drop=max_metric_drop)
+    limit.check((*base, *cand))
+    rows = tuple(
+        _gate(_diff_pair(b, c, margin, neighbours, fed_alike), b, c, allow_not_comparable, limit) for b, c in pairs
+    )
+    failed = any(row.failures for row in rows) or (all(row.skipped for row in rows) and not allow_not_comparable)
+    verdict = find_worst(rows)
+    return DiffDocument(rows=rows, verdict=verdict, gate_failed=failed, margin=margin, max_metric_drop=max_metric_drop)
+
+
+def find_worst(rows: Sequence[DiffRow]) -> Verdict:
+    """The verdict over several rows; without any that was tried, nothing is comparable."""
+    found = {row.verdict for row in rows if not row.skipped}
+    return next((verdict for verdict in WORST_FIRST if verdict in found), "not_comparable")
+
+
+def join_documents(documents: Sequence[DiffDocument], margin: float, max_metric_drop: float | None) -> DiffDocument:
+    """The rows of several comparisons, and the verdict over all of them."""
+    rows = tuple(row for document in documents for row in document.rows)
+    failed = all(row.skipped for row in rows) or any(document.gate_failed for document in documents)
+    verdict = find_worst(rows)
+    return DiffDocument(rows=rows, verdict=verdict, gate_failed=failed, margin=margin, max_metric_drop=max_metric_drop)
+
+
+class MetricLimit(Struct, frozen=True, kw_only=True):
+    """What a candidate may lose, and of which metric; None: the first one that both rows have, and the usual limit."""
+
+    metric: str | None = None
+    max_drop: float | None = None
+
+    def find(self, base: Result, cand: Result) -> tuple[Score | None, Score | None]:
+        """The scores of both rows by that metric."""
+        shared = {score.metric for score in cand.scores}
+        decides = self.metric or next((s.metric for s in base.scores if s.metric in shared or not shared), None)
+        decides = decides or next((s.metric for s in base.scores), None)
+        return tuple(find_score(row.scores, decides) if decides else None for row in (base, cand))  # type: ignore[return-value]
+
+    def check(self, rows: Sequence[Result]) -> None:
+        """Checks that some row has the metric.
+
+        Raises:
+            UsageError: none has.
+        """
+        known = dict.fromkeys(score.metric for row in rows for score in row.scores)
+        if self.metric is not None and self.metric not in known:
+            raise UsageError(f"--metric {self.metric}: no row has such a score; there are {', '.join(known) or 'none'}")
+
+
+def _gate(row: DiffRow, base: Result | None, cand: Result | None, allow: bool, limit: MetricLimit) -> DiffRow:
+    """The row with what fails the gate: slower, not comparable, worse answers, another precision."""
+    failures = _find_failures(row, allow or row.skipped)
+    if base is None or cand is None:
+        return replace(row, failures=failures)
+    failures += find_losses(base, cand, limit)
+    if not failures and base.status == "ok" and cand.status == "failed":
+        # `allow` is for machines and settings that differ, not for an engine that no longer runs.
+        failures = ("the base was measured, the candidate failed",)
+    reasons = (*row.reasons, *_doubt_answers(base, cand, limit))
+    before, now = limit.find(base, cand)
+    change = now.value.value - before.value.value if before and now and before.value.n == now.value.n else None
+    name = before.metric if before and change is not None else None
+    return replace(row, failures=failures, metric=name, metric_change=change, reasons=reasons)
+
+
+def _find_failures(found: Comparison | DiffRow, allow: bool) -> tuple[str, ...]:
+    """What the verdict and the answers say against the pair. Answers that differ are never allowed."""
+    wrong = found.reasons[:1] if found.outputs_agree is False else ()
+    if found.verdict == "not_comparable" and not allow and not wrong:
+        return ("not comparable",)
+    return (*wrong, "slower") if found.verdict == "slower" else wrong
+
+
+def find_losses(base: Result, cand: Result, limit: MetricLimit | None = None) -> tuple[str, ...]:
+    """What the candidate lost beside time: worse answers, another precision."""
+    return (*_find_lost_answers(base, cand, limit or MetricLimit()), *_find_changed_precision(base, cand))
+
+
+def hold_answers(found: Pair, base: Result, cand: Result) -> Pair:
+    """The comparison of two sides that were fed alike; one that can pass a gate only where they answer alike.
+
+    A candidate that answers otherwise is not `faster`, `equivalent` or `not_shown`: its times are of another task.
+    `slower` stays what it is. Where nobody can compare the answers, nothing is comparable.
+    """
+    agree, why = judge_answers(base, cand)
+    if agree:
+        return replace(found, outputs_agree=True)
+    verdict: Verdict = "slower" if agree is False and found.verdict == "slower" else "not_comparable"
+    reasons = (why, *found.reasons)
+    return replace(found, verdict=verdict, outputs_agree=agree, reasons=reasons, repetitions_needed=None)
+
+
+def gate_sides(found: Comparison, base: Result, cand: Result) -> Comparison:
+    """The comparison of two sides with what fails a gate, as `diff_results` finds it for the same pair."""
+    return replace(found, failures=(*_find_failures(found, allow=False), *find_losses(base, cand)))
+
+
+def _find_lost_answers(base: Result, cand: Result, limit: MetricLimit) -> list[str]:
+    lost = []
+    before, now = limit.find(base, cand)
+    like = before is not None and now is not None and before.value.n == now.value.n
+    if before and now and like and loses_too_much(before, now, limit.max_drop):
+        lost.append(tell_loss(before, now, limit.max_drop))
+    if before is not None and now is None and cand.status == "ok":
+        lost.append(f"the base has a score by {name_metric(before.metric)}, the candidate has none")
+    return lost + _find_lost_agreement(base, cand)
+
+
+def tell_loss(before: Score, now: Score, max_drop: float | None) -> str:
+    """What was lost of a metric, and how much of it might have been."""
+    name, loss, allowed = name_metric(before.metric), measure_loss(before, now), find_drop(before, max_drop)
+    if before.share:
+        verb = "fell" if before.higher_is_better else "rose"
+        return f"{name} {verb} by {100 * loss:.2f} points, more than {100 * allowed:g}"
+    return f"{name} went from {before.value.value:.6g} to {now.value.value:.6g}, worse by more than {allowed:.6g}"
+
+
+def _find_lost_agreement(base: Result, cand: Result) -> list[str]:
+    """What held of the base's outputs against its reference, and does not of the candidate's against its own."""
+    if cand.drift is not None and cand.drift.reference == base.id:
+        return []  # the two were held against each other, and the verdict says so
+    if cand.drift is None or cand.drift.unlike:
+        compared = base.drift is not None and not base.drift.unlike and base.drift.reference != base.id
+        compared = compared and cand.status == "ok"
+        return ["the base's outputs were compared with a reference, the candidate's were not"] if compared else []
+    if cand.drift.passed or (base.drift is not None and not base.drift.passed):
+        return []
+    return ["outputs no longer agree with the reference within the limits"]
+
+
+def _doubt_answers(base: Result, cand: Result, limit: MetricLimit) -> list[str]:
+    """What the gate could not hold the candidate's answers to, though the base's were."""
+    doubts = []
+    before, now = limit.find(base, cand)
+    if before is not None and now is not None and before.value.n != now.value.n:
+        counted = f"{before.value.n} samples of the base, {now.value.n} of the candidate"
+        doubts.append(f"{name_metric(before.metric)} was not compared: it was measured on {counted}")
+    alone = [r.drift is not None and r.drift.reference == r.id for r in (base, cand)]
+    if base.drift is not None and alone == [False, True]:
+        doubts.append("outputs of the candidate were compared with its own alone")
+    return doubts
+
+
+def _find_changed_precision(base: Result, cand: Result) -> list[str]:
+    """What was asked for is the same and what ran is not; other precisions on purpose are no failure."""
+    if base.requested_precision != cand.requested_precision:
+        return []
+    if base.engine.precision != cand.engine.precision:
+        return [f"precision changed: {base.engine.precision} ran before, {cand.engine.precision} now"]
+    if base.engine.backend != cand.engine.backend:
+        return []  # each engine has names of its own for what it does
+    before, now = _dominant(base), _dominant(cand)
+    if before and now and before != now:
+        return [f"precision changed: most of the time was spent in {before} before, in {now} now"]
+    return []
+
+
+def _dominant(result: Result) -> str | None:
+    """The precision in which the runtime spent most of its time, by its own record; None where that does not say."""
+    shares = result.effective_precision or {}
+    longest = max(shares, key=lambda name: shares[name], default=None)
+    return None if longest == UNKNOWN else longest
+
+
+def pair_results(base: Sequence[Result], cand: Sequence[Result]) -> list[tuple[Result | None, Result | None]]:
+    """Partners in the order of the candidate, then what only the base has; None where there is no partner."""
+    if len(base) == 1 and len(cand) == 1:
+        return [(base[0], cand[0])]
+    partners: dict[int, Result] = {}
+    left_base, left_cand = list(base), list(cand)
+    for key in (_by_id, _by_engine):
+        left_base, left_cand = _match(left_base, left_cand, key, partners)
+    return [(partners.get(id(c)), c) for c in cand] + [(b, None) for b in left_base]
+
+
+def _by_id(result: Result) -> Hashable:
+    return result.id
+
+
+def _by_engine(result: Result) -> Hashable:
+    spec = result.engine
+    return format_engine(spec), format_precision(result.requested_precision, spec.recipe, spec.mix)
+
+
+def _match(
+    base: list[Result], cand: list[Result], key: Callable[[Result], Hashable], partners: dict[int, Result]
+) -> tuple[list[Result], list[Result]]:
+    """Enters the partners that `key` names on both sides, each exactly once; gives back who is left."""
+    sides: tuple[defaultdict[Hashable, list[Result]], ...] = (defaultdict(list), defaultdict(list))
+    for side, results in zip(sides, (base, cand), strict=True):
+        for result in results:
+            side[key(result)].append(result)
+    matched = {k for k, rows in sides[0].items() if len(rows) == 1 and len(sides[1].get(k, ())) == 1}
+    partners.update({id(sides[1][k][0]): sides[0][k][0] for k in matched})
+    return [b for b in base if key(b) not in matched], [c for c in cand if key(c) not in matched]
+
+
+def _diff_pair(base: Result | None, cand: Result | None, margin: float, neighbours: bool, fed_alike: bool) -> DiffRow:
+    if base is None or cand is None:
+        only = base or cand
+        side = "base" if base else "candidate"
+        return _refuse(only.id if only else "", [f"only the {side} has this row"])
+    name = cand.id if base.id == cand.id else f"{base.id} -> {cand.id}"
+    row = _time_pair(name, base, cand, margin, neighbours)
+    if fed_alike:
+        return hold_answers(row, base, cand)
+    if base.model == cand.model:
+        return row
+    return replace(row, reasons=(*row.reasons, f"the models differ: {base.model} against {cand.model}"))
+
+
+def _time_pair(name: str, base: Result, cand: Result, margin: float, neighbours: bool) -> DiffRow:
+    """The verdict by the times alone."""
+    if base.status == cand.status == "skipped":
+        whys = dict.fromkeys(result.reason or "no reason recorded" for result in (base, cand))
+        return replace(_refuse(name, [f"skipped on both sides: {why}" for why in whys]), skipped=True)
+    obstacles = _find_obstacles(base, "base") + _find_obstacles(cand, "candidate")
+    if obstacles:
+        return _refuse(name, obstacles)
+    return _describe(name, compare_rows(base, cand, margin, neighbours=neighbours))
+
+
+def _find_obstacles(result: Result, side: str) -> list[str]:
+    if result.status != "ok" or not any(m.latency_ns for m in result.measurements):
+        return [f"the {side} is {result.status}: {result.reason or _explain_status(result)}"]
+    return []
+
+
+def _explain_status(result: Result) -> str:
+    done = sum(bool(m.latency_ns) for m in result.measurements)
+    return f"{done} of {result.measure.processes} processes were measured" if done else "no samples"
+
+
+def _refuse(name: str, reasons: Sequence[str]) -> DiffRow:
+    return DiffRow(id=name, verdict="not_comparable", ratio=None, reasons=tuple(reasons))
+
+
+def _describe(name: str, found: Comparison) -> DiffRow:
+    doubts = ["both sides are modelled, not measured"] if found.clock == "modelled" else []
+    return DiffRow(
+        id=name,
+        verdict=found.verdict,
+        ratio=found.ratio,
+        reasons=(*found.reasons, *doubts),
+        repetitions_needed=found.repetitions_needed,
+        unit=found.unit,
+        clock=found.clock if found.ratio_validity else None,
+        ratio_validity=found.ratio_validity,
+    )

@@ -1,0 +1,807 @@
+"""Two engines' answers to the same inputs: how far apart they are, and whether that is within the limits.
+
+The first axis of every output counts samples; the rest of it is one answer. All sums are taken in double precision.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from itertools import zip_longest
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from msgspec import Struct
+from msgspec.structs import replace
+
+from enginebench.stats.metrics.boxes import (
+    LEAST_SCORE,
+    NAMED,
+    Boxes,
+    Layout,
+    Matches,
+    find_layout,
+    holds_boxes,
+    match_boxes,
+    read_boxes,
+    resembles_boxes,
+)
+from enginebench.stats.metrics.sequences import decode_tokens
+from enginebench.stats.metrics.tasks import SEQUENTIAL, read_map
+from enginebench.stats.scales import JUMP, are_scores, split_slices
+from enginebench.core.caveats import make_caveat
+from enginebench.core.errors import FeedError, UsageError
+from enginebench.core.records import Caveat, Drift, OutputDrift, Precision, Slices, Task
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from enginebench.core.protocols import Array
+
+    Floats = NDArray[np.float64]
+
+# Outputs that are equal bit for bit have no finite ratio of signal to noise. JSON has no infinity, so they are given
+# that of double precision's own rounding: 20 log10(2^52).
+SNR_CEILING_DB = 20 * math.log10(2**52)
+
+# The names of limits: the field of `OutputDrift`, and whether more of it is better.
+LIMITS: dict[str, tuple[str, bool]] = {
+    "cosine": ("cosine_mean", True),
+    "cosine_min": ("cosine_min", True),
+    "centred_cosine": ("centred_cosine_mean", True),
+    "snr": ("snr_db", True),
+    "top1": ("top1_agreement", True),
+    "top5": ("top5_agreement", True),
+    "max_abs": ("max_abs_diff", False),
+    "mean_abs": ("mean_abs_diff", False),
+    "mean_rel": ("mean_rel_diff", False),
+    "agreement": ("agreement", True),
+    "samples": ("samples", True),
+}
+
+# The share of samples each of which must keep the limit of `snr`, where no limit of `samples` says another.
+MOST_SAMPLES = 0.98
+
+# Why these. Noise of a rounding to b significant bits is about 6 b dB below the signal, and a deep network lets it
+# grow by some 20 to 40 dB. Centred cosine c and noise-to-signal ratio r belong together by c = 1 / sqrt(1 + r).
+# Decisions (labels, boxes, sequences) change where two scores lie closer than the noise, about as often as the noise is
+# large against the signal: at 60 dB one in a thousand, at 30 dB one in thirty. Of 8 bits no more than one in ten is let
+# through: a text of which a quarter of the lines read otherwise has a centred cosine of 0.91.
+_DEFAULTS: dict[Precision, dict[str, float]] = {
+    # 24 bits: 144 dB at best, 80 left after growth and Winograd kernels; 60 dB means that a thousandth is lost.
+    "fp32": {"snr": 60.0, "centred_cosine": 0.9999, "agreement": 0.99},
+    # 11 bits: 66 dB at best; 30 dB, a thirtieth of the signal, is what a sound network keeps. c at 30 dB: 0.9995.
+    "tf32": {"snr": 30.0, "centred_cosine": 0.999, "agreement": 0.95},
+    "fp16": {"snr": 30.0, "centred_cosine": 0.999, "agreement": 0.95},
+    # 8 bits: 48 dB at best, so 20 dB by the same growth; c at 20 dB: 0.995.
+    "bf16": {"snr": 20.0, "centred_cosine": 0.99, "agreement": 0.9},
+    # 8 bits without an exponent: c 0.96 to 0.97 was measured on sound INT8 networks with random weights; below
+    # 0.9 (6.3 dB) a fifth of the output's variance is noise. A cosine cannot see a wrong scale, which leaves 6 dB at
+    # half of the right one and at one and a half of it; nor has it a value for a single sample.
+    "int8": {"centred_cosine": 0.9, "snr": 6.0, "agreement": 0.9},
+    # 4 bits of fraction with an exponent: the same order as int8.
+    "fp8": {
+        "centred_cosine": 0.9,
+        "snr": 6.0,
+        "agreement": 0.9,
+    },
+}
+
+
+# Two scores that each err by noise of this deviation differ by sqrt(2) of it, and 95 % of normal noise lies within
+# 1.96 deviations: a margin beyond both is more than this noise explains.
+NEAR_TIE = 1.96 * math.sqrt(2)
+
+
+# Figures that names do not have, of a sample and of an output.
+SAMPLE_FIGURES = ("mean_abs_diff", "max_abs_diff", "mean_rel_diff", "cosine", "centred_cosine", "snr_db")
+_FIGURES = (
+    "mean_abs_diff",
+    "max_abs_diff",
+    "mean_rel_diff",
+    "cosine_mean",
+    "cosine_min",
+    "centred_cosine_mean",
+    "snr_db",
+    "top1_agreement",
+    "top5_agreement",
+)
+
+# What varies less than this between samples, relative to the answers, is the rounding of FP32 (6e-8 each time), and
+# a cosine of it says nothing.
+CONSTANT = 1e-6
+
+
+class SampleDrift(Struct, frozen=True, kw_only=True):
+    """Differences of one output in one sample. The last six are for classes only."""
+
+    index: int
+    output: str
+    mean_abs_diff: float | None
+    max_abs_diff: float | None
+    mean_rel_diff: float | None
+    cosine: float | None
+    centred_cosine: float | None
+    snr_db: float | None
+    nonfinite: int
+    top1_reference: int | None = None
+    top1_candidate: int | None = None
+    top1_agrees: bool | None = None
+    top5_agrees: bool | None = None
+    margin: float | None = None  # of the reference's best class over its second best
+    beyond_noise: bool | None = None  # the margin is more than the noise of all samples explains
+    agreement: float | None = None  # share of the reference's decisions in this sample that the candidate shares
+
+
+def default_limits(precision: Precision | None) -> dict[str, float]:
+    """The limits that outputs of this precision must keep against FP32: an FP16 row is not held to 1e-5.
+
+    Those of the shortest format where nobody knows the precision: nothing longer was promised.
+    """
+    return dict(_DEFAULTS[precision or LENGTHS[-1]])
+
+
+# Tasks whose answers are read as decisions.
+DECIDING: tuple[Task, ...] = ("detection", "segmentation", "text", "asr")
+# Tasks whose whole numbers are magnitudes, not names of classes.
+MEASURING: tuple[Task, ...] = ("regression", "embedding")
+# From the longest to the shortest format.
+LENGTHS: tuple[Precision, ...] = ("fp32", "tf32", "fp16", "bf16", "fp8", "int8")
+
+
+def limits_between(a: Precision | None, b: Precision | None, task: Task | None = None) -> dict[str, float]:
+    """The limits that outputs of these two precisions must keep against each other: those of the shorter format.
+
+    Where the task says what is decided, the decisions are what must agree, not the scores behind them.
+    """
+    limits = default_limits(max(a or LENGTHS[-1], b or LENGTHS[-1], key=LENGTHS.index))
+    return {"agreement": limits["agreement"]} if task in DECIDING else limits
+
+
+def limits_undecided(a: Precision | None, b: Precision | None, task: Task | None = None) -> dict[str, float]:
+    """The limits, beside `limits_between`, of outputs that decide nothing, such as masks beside boxes; else empty."""
+    return limits_between(a, b) if task in DECIDING else {}
+
+
+def measure_drift(
+    reference: Mapping[str, Array],
+    candidate: Mapping[str, Array],
+    limits: Mapping[str, float],
+    *,
+    reference_id: str = "",
+    asked: int | None = None,
+    task: Task | None = None,
+    undecided: Mapping[str, float] | None = None,
+) -> Drift:
+    """What `candidate` answered, against `reference`, output by output.
+
+    Args:
+        reference: name -> array of shape (samples, ...), any dtype.
+        candidate: the same names, shapes and dtypes.
+        limits: by the names in `LIMITS`; a limit on a figure that an output does not have (top-1 of an image) is not
+            applied to that output.
+        reference_id: of the row that is taken as the truth.
+        asked: samples that were to be compared; None: those that there are.
+        task: what the answers mean: boxes are matched, maps of classes and sequences decoded before they are compared.
+        undecided: limits of the outputs that decide nothing, in place of `limits`; None: those are for all.
+
+    Raises:
+        FeedError: names, shapes or dtypes differ; lists every difference.
+        UsageError: a limit is unknown.
+    """
+    unknown = sorted(set(limits) - set(LIMITS))
+    if unknown:
+        raise UsageError(f"unknown limit {', '.join(map(repr, unknown))}; known: {', '.join(LIMITS)}")
+    _check_alike(reference, candidate)
+    reference, candidate = score_words(reference, candidate)
+    outputs = _measure_outputs(reference, candidate, _How(task=task, share=limits.get("samples", MOST_SAMPLES)))
+    n = min((len(np.atleast_1d(array)) for array in reference.values()), default=0)
+    compared = n > 0 and any(array.size for array in reference.values())
+    decided = [output.agreement is not None for output in outputs]
+    drift = Drift(
+        n=n,
+        asked=asked,
+        outputs=outputs,
+        limits=_claim(outputs, {n: limit for n, limit in limits.items() if any(decided) or n != "agreement"}),
+        undecided=_claim(
+            outputs, {n: limit for n, limit in (undecided or {}).items() if not all(decided) and n != "agreement"}
+        ),
+        reference=reference_id,
+    )
+    passed = compared and all(
+        keeps_limits(o, choose_limits(o, drift)) and not _lacks_partners(o, drift) for o in outputs
+    )
+    return replace(drift, passed=passed)
+
+
+def _claim(outputs: Sequence[OutputDrift], limits: Mapping[str, float]) -> dict[str, float]:
+    """The limits as they are held: where no output has a centred cosine, such as of one sample, the plain one is."""
+    centred = any(output.centred_cosine_mean is not None for output in outputs)
+    return {"cosine" if n == "centred_cosine" and not centred else n: limit for n, limit in limits.items()}
+
+
+def score_words(
+    reference: Mapping[str, Array], candidate: Mapping[str, Array]
+) -> tuple[Mapping[str, Array], Mapping[str, Array]]:
+    """Both sides with their text as scores: of all words that either side said, the one that stands there has 1.
+
+    So a label that changed is another best class, as it is where a model answers with scores.
+    """
+    sides: tuple[dict[str, Array], dict[str, Array]] = (dict(reference), dict(candidate))
+    for name, array in reference.items():
+        if array.dtype.kind == "U":
+            words = np.unique(np.concatenate([side[name].reshape(-1) for side in sides]))
+            for side in sides:
+                said = np.atleast_1d(side[name])
+                side[name] = (said.reshape(len(said), -1, 1) == words).astype(np.float32).reshape(len(said), -1)
+    return sides
+
+
+def refuse_drift(reference_id: str, unlike: Sequence[str]) -> Drift:
+    """That nothing was held against the reference, and why."""
+    return Drift(n=0, outputs=(), passed=False, reference=reference_id, unlike=tuple(unlike))
+
+
+def list_unlike(reference: Mapping[str, Array], candidate: Mapping[str, Array]) -> list[str]:
+    """Every difference in the names, shapes and dtypes of two sides' outputs; an empty list if they may be compared."""
+    problems = [f"output {name!r} is missing from the candidate" for name in reference if name not in candidate]
+    problems += [f"output {name!r} is missing from the reference" for name in candidate if name not in reference]
+    for name in (name for name in reference if name in candidate):
+        ref, cand = reference[name], candidate[name]
+        if ref.shape != cand.shape:
+            problems.append(f"output {name!r} has shape {list(ref.shape)} against {list(cand.shape)}")
+        if ref.dtype != cand.dtype and (ref.dtype.kind, cand.dtype.kind) != ("U", "U"):  # text of any width
+            problems.append(f"output {name!r} has dtype {ref.dtype} against {cand.dtype}")
+    return problems
+
+
+def _check_alike(reference: Mapping[str, Array], candidate: Mapping[str, Array]) -> None:
+    if problems := list_unlike(reference, candidate):
+        raise FeedError(
+            f"outputs cannot be compared: {'; '.join(problems)}. "
+            "Both sides must come from the same model, with the same batch and input/output types"
+        )
+
+
+class _How(Struct, frozen=True, kw_only=True):
+    """What is meant by the answers, and by most of the samples."""
+
+    task: Task | None
+    share: float = MOST_SAMPLES
+    layout: Layout | None = None
+
+
+def _measure_outputs(
+    reference: Mapping[str, Array], candidate: Mapping[str, Array], how: _How
+) -> tuple[OutputDrift, ...]:
+    if how.task == "detection" or (how.task is None and holds_boxes(reference)):
+        layout = how.layout or find_layout(reference)
+        boxes = read_boxes(reference, layout), read_boxes(candidate, layout)
+        found = match_boxes(*boxes)
+        if found.decided:  # where neither side shows a box, nothing is decided, and the numbers have to do
+            read = NAMED if holds_boxes(reference) else tuple(reference)
+            return (
+                _measure_boxes([side[name] for side in (reference, candidate) for name in read], boxes, found),
+                *(_measure_beside(n, reference, candidate, how, boxes, found) for n in reference if n not in read),
+            )
+    return tuple(_measure_output(name, reference[name], candidate[name], how) for name in reference)
+
+
+def _measure_boxes(arrays: Sequence[Array], boxes: tuple[Boxes, Boxes], found: Matches) -> OutputDrift:
+    """The boxes of both sides, matched: of each figure the worse of the partners' coordinates and of their scores.
+
+    Coordinates are in pixels and scores below 1, so that together the one would hide the other.
+    """
+    sample, own, other = found.pairs.T
+    pairs = [(getattr(boxes[0], n)[sample, own], getattr(boxes[1], n)[sample, other]) for n in ("boxes", "scores")]
+    parts = [_measure_differences(*pair) | {"snr_db": _measure_snr(*pair)} for pair in pairs]
+    known = {name: [part[name] for part in parts if part[name] is not None] for name in parts[0]}
+    return OutputDrift(
+        name="boxes",
+        **_nothing() | {n: (min if n == "snr_db" else max)(v, default=None) for n, v in known.items()},
+        nonfinite=sum(map(_count_nonfinite, arrays)),
+        decisions="boxes",
+        decided=found.decided,
+        agreement=found.shared / found.decided,
+    )
+
+
+def _measure_beside(
+    name: str,
+    reference: Mapping[str, Array],
+    candidate: Mapping[str, Array],
+    how: _How,
+    boxes: tuple[Boxes, Boxes],
+    found: Matches,
+) -> OutputDrift:
+    """An output beside the boxes; one with an entry for each of them, such as masks, is compared between partners.
+
+    What belongs to a box without a partner has nothing to be compared with: that box is itself a difference.
+    """
+    ref, cand, axes = reference[name], candidate[name], reference["scores"].ndim
+    if ref.shape[:axes] != reference["scores"].shape:
+        return _measure_output(name, ref, cand, how)
+    sample, own, other = found.pairs.T
+    places = boxes[0].places[sample, own], boxes[1].places[sample, other]
+    if axes == 2:  # the second axis stays, so that an answer keeps its number of axes
+        partners = ref[sample, places[0]][:, None], cand[sample, places[1]][:, None]
+    else:  # of one sample, without an axis of samples
+        partners = ref[places[0]], cand[places[1]]
+    drift = _measure_output(name, *partners, how)
+    return replace(drift, nonfinite=_count_nonfinite(ref) + _count_nonfinite(cand))
+
+
+def _count_nonfinite(array: Array) -> int:
+    return int(np.count_nonzero(~np.isfinite(array))) if array.dtype.kind == "f" else 0
+
+
+def _measure_output(name: str, reference: Array, candidate: Array, how: _How) -> OutputDrift:
+    task = how.task
+    if are_labels(reference, task):
+        return _measure_labels(name, reference, candidate)
+    drift = _measure_numbers(name, reference, candidate, how)
+    if task == "segmentation" and reference.ndim == 4:
+        same = read_map(reference) == read_map(candidate)
+        return replace(drift, decisions="labels", decided=same.size, agreement=float(same.mean()) if same.size else 1.0)
+    if task in SEQUENTIAL and reference.ndim == 3:
+        return _compare_sequences(drift, reference, candidate)
+    return drift
+
+
+def are_labels(array: Array, task: Task | None = None) -> bool:
+    """Whether an output's values are names (class ids, tokens, yes and no), between which there is no distance.
+
+    Whole numbers of 8 and 16 bits may be pixels or quantized values: they are names only where the task says so.
+    """
+    if array.dtype.kind not in "biu" or task in MEASURING:
+        return False
+    return array.dtype.kind == "b" or array.dtype.itemsize >= 4 or task is not None
+
+
+def _measure_labels(name: str, reference: Array, candidate: Array) -> OutputDrift:
+    same = reference == candidate
+    return OutputDrift(
+        name=name,
+        **_nothing(),
+        nonfinite=0,
+        decisions="labels",
+        decided=same.size,
+        agreement=float(same.mean()) if same.size else None,
+    )
+
+
+def _nothing() -> dict[str, Any]:
+    """The figures of what is no number."""
+    return dict.fromkeys(_FIGURES)
+
+
+def _compare_sequences(drift: OutputDrift, reference: Array, candidate: Array) -> OutputDrift:
+    """With the sequences that read the same, and the steps of all of them whose best token changed."""
+    ref, cand = (side.reshape(-1, side.shape[2]).astype(np.float64) for side in (reference, candidate))
+    whole = np.isfinite(ref).all(axis=1) & np.isfinite(cand).all(axis=1)
+    flips = _count_flips(ref[whole], cand[whole])
+    pairs = list(zip(decode_tokens(reference, 0), decode_tokens(candidate, 0), strict=True))
+    return replace(
+        drift,
+        decisions="sequences",
+        decided=len(pairs),
+        agreement=sum(a == b for a, b in pairs) / len(pairs) if pairs else None,
+        flips=flips.get("flips"),
+        flips_beyond_noise=flips.get("flips_beyond_noise"),
+        near_ties=flips.get("near_ties"),
+    )
+
+
+def _measure_numbers(name: str, reference: Array, candidate: Array, how: _How) -> OutputDrift:
+    ref, cand = _as_rows(reference), _as_rows(candidate)
+    finite = np.isfinite(ref) & np.isfinite(cand)
+    nonfinite = int(np.count_nonzero(~np.isfinite(ref)) + np.count_nonzero(~np.isfinite(cand)))
+    whole = finite.all(axis=1)
+    a, b = ref[whole], cand[whole]
+    cosines = _cosines(a, b)
+    classes = reference.ndim == 2 and how.task not in MEASURING
+    shape = (len(a), *reference.shape[1:])
+    return OutputDrift(
+        name=name,
+        **_measure_differences(ref[finite], cand[finite]),
+        cosine_mean=_mean(cosines),
+        cosine_min=float(cosines.min()) if cosines.size else None,
+        centred_cosine_mean=_measure_centred(a, b),
+        snr_db=_measure_snr(ref[finite], cand[finite]),
+        top1_agreement=_agreement(a, b, 1) if classes else None,
+        top5_agreement=_agreement(a, b, 5) if classes else None,
+        nonfinite=nonfinite,
+        slices=_measure_slices(a.reshape(shape), b.reshape(shape)),
+        samples=how.share,
+        snr_most_db=_measure_most(a, b, how.share),
+        boxes_like=how.task is None and resembles_boxes(reference),
+        **(_count_flips(a, b) if classes else {}),
+    )
+
+
+def _measure_slices(ref: Floats, cand: Floats) -> Slices | None:
+    """The worst figures of slices of a like scale; None where the output is judged as a whole, and nothing is lost."""
+    split = split_slices(ref, cand)
+    if split is None or (len(split.groups) < 2 and not split.lost):
+        return None
+    of = len(split.scale)
+    found = Slices(axis=split.axis, of=of, constant=of - len(split.order), lost=split.lost)
+    for group in split.groups if len(split.groups) > 1 else ():
+        a, b = (_as_rows(side.take(group, split.axis)) for side in (ref, cand))
+        snr, centred, size = _measure_snr(a, b) or 0.0, _measure_centred(a, b), float(np.sqrt(np.mean(a**2)))
+        if split.scores[group].all() and size < LEAST_SCORE:  # held against a score that is ever looked at
+            snr, centred = min(SNR_CEILING_DB, snr + 20 * math.log10(LEAST_SCORE / size)), None
+        if found.snr_db is None or snr < found.snr_db:
+            found = replace(found, first=int(group[0]), count=len(group), snr_db=snr)
+        known = [c for c in (centred, found.centred_cosine_mean) if c is not None]
+        found = replace(found, centred_cosine_mean=min(known, default=None))
+    return found
+
+
+def _measure_most(ref: Floats, cand: Floats, share: float) -> float | None:
+    """The ratio of signal to noise that this share of the samples has at least; None of a single one.
+
+    And that these have together without what is far louder than the median. A sample with less than the usual signal is
+    held to the usual: near zero every difference is a large one. Of values between 0 and 1 none is loud.
+    """
+    scores = are_scores(ref.min(initial=0), ref.max(initial=0))
+    ref, cand = scale_alike(ref, cand)
+    signal, noise = (ref**2).sum(axis=1), ((ref - cand) ** 2).sum(axis=1)
+    if len(ref) < 2 or not signal.any():
+        return None
+    usual = signal.mean() if scores else np.median(signal) or signal.mean()
+    few = math.floor((1 - share) * len(signal) + 1e-9)  # may have less
+    with np.errstate(divide="ignore", invalid="ignore"):
+        ratios = 10 * (np.log10(np.maximum(signal, usual)) - np.log10(noise))
+        most = np.argsort(ratios, kind="stable")[few:]
+        quiet = most[scores | (signal[most] <= JUMP**2 * usual)]
+        together = 10 * (np.log10(signal[quiet].sum()) - np.log10(noise[quiet].sum()))
+    # The power of normal noise in so few values is this much above its mean in one case of a thousand.
+    # Source: E. B. Wilson and M. M. Hilferty, "The distribution of chi-square", PNAS 17 (1931).
+    part = 2 / (9 * ref.shape[1])
+    chance = 30 * math.log10(1 - part + 3.09 * math.sqrt(part))
+    return float(np.clip(np.fmin(ratios[most[0]] + chance, together), -SNR_CEILING_DB, SNR_CEILING_DB))
+
+
+def _measure_centred(ref: Floats, cand: Floats) -> float | None:
+    """The mean cosine once the reference's mean answer is taken off; None where its answers hardly differ.
+
+    Of answers of a single value a cosine is no more than the sign, so all samples together make one vector.
+    """
+    centre = _find_centre(ref)
+    if centre is None:
+        return None
+    a, b = ref - centre, cand - centre
+    return _mean(_cosines(a.T, b.T) if ref.shape[1] == 1 else _cosines(a, b))
+
+
+def _find_centre(ref: Floats) -> Floats | None:
+    """The mean answer, without those that are far louder; None of a single one, and of answers that hardly differ."""
+    if len(ref) < 2:
+        return None
+    sizes = np.abs(ref).max(axis=1, initial=0)
+    usual = sizes <= (
+        np.inf if are_scores(ref.min(initial=0), ref.max(initial=0)) else JUMP * (np.median(sizes) or np.inf)
+    )
+    centre: Floats = ref[usual].mean(axis=0)
+    around, whole = scale_alike(ref - centre, ref)
+    return centre if np.linalg.norm(around) > CONSTANT * np.linalg.norm(whole) else None
+
+
+def measure_samples(
+    reference: Mapping[str, Array], candidate: Mapping[str, Array], task: Task | None = None
+) -> tuple[SampleDrift, ...]:
+    """The differences of every sample in every output, sample by sample.
+
+    Args:
+        reference: name -> array of shape (samples, ...), any dtype.
+        candidate: the same names, shapes and dtypes.
+        task: as for `measure_drift`.
+
+    Raises:
+        FeedError: names, shapes or dtypes differ; lists every difference.
+    """
+    _check_alike(reference, candidate)
+    reference, candidate = score_words(reference, candidate)
+    if (rows := _measure_box_samples(reference, candidate, task)) is not None:
+        return tuple(rows)
+    tables = [_measure_rows(name, reference[name], candidate[name], task) for name in reference]
+    return tuple(row for sample in zip_longest(*tables) for row in sample if row is not None)
+
+
+def _measure_box_samples(
+    reference: Mapping[str, Array], candidate: Mapping[str, Array], task: Task | None
+) -> list[SampleDrift] | None:
+    """Boxes matched sample by sample, as `measure_drift` matches those of all; None where no side shows any."""
+    if task != "detection" and not (task is None and holds_boxes(reference)):
+        return None
+    sides = (reference, candidate)
+    if holds_boxes(reference) and reference["scores"].ndim == 1:  # one sample, without an axis of samples
+        sides = ({n: a[None] for n, a in reference.items()}, {n: a[None] for n, a in candidate.items()})
+    samples = [
+        [{name: array[i : i + 1] for name, array in side.items()} for side in sides]
+        for i in range(min(len(array) for array in sides[0].values()))
+    ]
+    layout = find_layout(reference)
+    how = _How(task=task, layout=layout)
+    shown = [match_boxes(read_boxes(own, layout), read_boxes(other, layout)).decided for own, other in samples]
+    if not any(shown):
+        return None
+    rows: list[SampleDrift] = []
+    for i, (own, other) in enumerate(samples):
+        # A sample in which neither side shows a box decides nothing, and is no answer to compare.
+        outputs = (
+            _measure_outputs(own, other, how) if shown[i] else (OutputDrift(name="boxes", **_nothing(), nonfinite=0),)
+        )
+        rows += [_take_sample(i, output) for output in outputs]
+    return rows
+
+
+def _take_sample(index: int, output: OutputDrift) -> SampleDrift:
+    return SampleDrift(
+        index=index,
+        output=output.name,
+        mean_abs_diff=output.mean_abs_diff,
+        max_abs_diff=output.max_abs_diff,
+        mean_rel_diff=output.mean_rel_diff,
+        cosine=output.cosine_mean,
+        centred_cosine=None,
+        snr_db=output.snr_db,
+        nonfinite=output.nonfinite,
+        agreement=output.agreement,
+    )
+
+
+def _measure_rows(name: str, reference: Array, candidate: Array, task: Task | None) -> list[SampleDrift]:
+    if are_labels(reference, task):
+        pairs = enumerate(zip(np.atleast_1d(reference), np.atleast_1d(candidate), strict=True))
+        return [_count_alike(i, name, a, b) for i, (a, b) in pairs]
+    ref, cand = _as_rows(reference), _as_rows(candidate)
+    whole = np.isfinite(ref).all(axis=1) & np.isfinite(cand).all(axis=1)
+    # Of a single value a cosine is no more than the sign.
+    centre = _find_centre(ref[whole]) if ref.shape[1] > 1 else None
+    threshold = NEAR_TIE * _measure_noise(ref[whole], cand[whole])
+    classes = reference.ndim == 2 and task not in MEASURING
+    return [
+        _measure_row(i, name, a, b, centre, threshold if classes else None)
+        for i, (a, b) in enumerate(zip(ref, cand, strict=True))
+    ]
+
+
+def _count_alike(index: int, name: str, reference: Array, candidate: Array) -> SampleDrift:
+    same = np.asarray(reference == candidate)
+    nothing = dict.fromkeys(SAMPLE_FIGURES)
+    return SampleDrift(
+        index=index, output=name, nonfinite=0, **nothing, agreement=float(same.mean()) if same.size else None
+    )
+
+
+def _measure_row(
+    index: int, name: str, ref: Floats, cand: Floats, centre: Floats | None, threshold: float | None
+) -> SampleDrift:
+    finite = np.isfinite(ref) & np.isfinite(cand)
+    nonfinite = int(np.count_nonzero(~np.isfinite(ref)) + np.count_nonzero(~np.isfinite(cand)))
+    a, b = ref[None], cand[None]
+    return SampleDrift(
+        index=index,
+        output=name,
+        **_measure_differences(ref[finite], cand[finite]),
+        cosine=_mean(_cosines(a, b)) if finite.all() else None,
+        centred_cosine=_mean(_cosines(a - centre, b - centre)) if finite.all() and centre is not None else None,
+        snr_db=_measure_snr(ref[finite], cand[finite]),
+        nonfinite=nonfinite,
+        **(_compare_classes(a, b, threshold) if finite.all() and threshold is not None and ref.size > 1 else {}),
+    )
+
+
+def _compare_classes(ref: Floats, cand: Floats, threshold: float) -> dict[str, Any]:
+    margin = float(_measure_margins(ref)[0])
+    five = _agreement(ref, cand, 5)
+    return {
+        "top1_reference": int(ref.argmax()),
+        "top1_candidate": int(cand.argmax()),
+        "top1_agrees": bool(ref.argmax() == cand.argmax()),
+        "top5_agrees": None if five is None else bool(five),
+        "margin": margin,
+        "beyond_noise": margin > threshold,
+    }
+
+
+def _count_flips(ref: Floats, cand: Floats) -> dict[str, Any]:
+    """Samples whose best class changed, those among them that the noise does not explain, and those it could flip."""
+    if not len(ref) or ref.shape[1] < 2:
+        return {}
+    flipped = ref.argmax(axis=1) != cand.argmax(axis=1)
+    sure = _measure_margins(ref) > NEAR_TIE * _measure_noise(ref, cand)
+    return {
+        "flips": int(flipped.sum()),
+        "flips_beyond_noise": int((flipped & sure).sum()),
+        "near_ties": int((~sure).sum()),
+    }
+
+
+def _measure_margins(ref: Floats) -> Floats:
+    """The best score less the second best, of every sample."""
+    best = np.partition(ref, -2, axis=1)
+    margins: Floats = best[:, -1] - best[:, -2]
+    return margins
+
+
+def _measure_noise(ref: Floats, cand: Floats) -> float:
+    """Standard deviation of the differences within a sample: what moves all scores alike flips nothing."""
+    difference = cand - ref
+    if not difference.size:
+        return 0.0
+    within = difference - difference.mean(axis=1, keepdims=True)
+    size = float(np.abs(within).max())
+    return size * float(np.sqrt(np.mean((within / size) ** 2))) if size else 0.0
+
+
+def _as_rows(array: Array) -> Floats:
+    """(samples, values of one answer) in double precision."""
+    array = np.atleast_1d(array)
+    # The number of values is counted, not left to -1: of no samples it could be any.
+    rows: Floats = array.reshape(len(array), math.prod(array.shape[1:])).astype(np.float64)
+    return rows
+
+
+def _measure_differences(ref: Floats, cand: Floats) -> dict[str, Any]:
+    """Absolute differences, and relative ones over the elements whose reference is not zero."""
+    difference, size = np.abs(ref - cand), np.abs(ref)
+    relative = difference[size > 0] / size[size > 0]
+    return {
+        "mean_abs_diff": _mean(difference),
+        "max_abs_diff": float(difference.max()) if difference.size else None,
+        "mean_rel_diff": _mean(relative),
+    }
+
+
+def scale_alike(a: Floats, b: Floats) -> tuple[Floats, Floats]:
+    """Both over the largest size in either: of numbers near 1e-200 the squares are 0, and of 1e200 infinite."""
+    size = max(np.abs(a).max(initial=0), np.abs(b).max(initial=0)) or 1.0
+    return a / size, b / size
+
+
+def _scale_rows(a: Floats) -> Floats:
+    size = np.abs(a).max(axis=1, initial=0, keepdims=True)
+    rows: Floats = a / np.where(size > 0, size, 1)
+    return rows
+
+
+def _cosines(a: Floats, b: Floats) -> Floats:
+    """Cosine of every sample: of two answers that are nothing but zeros 1, of one such answer 0."""
+    a, b = _scale_rows(a), _scale_rows(b)
+    size_a, size_b = np.linalg.norm(a, axis=1), np.linalg.norm(b, axis=1)
+    with np.errstate(invalid="ignore", divide="ignore"):
+        cosines = np.einsum("ij,ij->i", a / size_a[:, None], b / size_b[:, None])
+    empty = (size_a == 0) | (size_b == 0)
+    found: Floats = np.where(empty, (size_a == size_b).astype(np.float64), np.clip(cosines, -1, 1))
+    return found if a.shape[1] else found[:0]  # without a value there is nothing that could agree
+
+
+def _measure_snr(ref: Floats, cand: Floats) -> float | None:
+    """10 log10(signal power / power of the difference), at most `SNR_CEILING_DB`; None without a signal."""
+    ref, cand = scale_alike(ref, cand)
+    signal, noise = float(np.sum(ref**2)), float(np.sum((ref - cand) ** 2))
+    if noise == 0:
+        return SNR_CEILING_DB if ref.size else None
+    if signal == 0:
+        return None
+    return min(SNR_CEILING_DB, 10 * (math.log10(signal) - math.log10(noise)))
+
+
+def _agreement(ref: Floats, cand: Floats, k: int) -> float | None:
+    """Share of samples whose best class in `ref` is among the best k of `cand`; None where it cannot fail."""
+    if not len(ref) or ref.shape[1] <= k:
+        return None
+    best = ref.argmax(axis=1)
+    # A stable sort of the negated scores: of equal ones the first wins, as with argmax.
+    first = np.argsort(-cand, axis=1, kind="stable")[:, :k]
+    return float((first == best[:, None]).any(axis=1).mean())
+
+
+def _mean(values: Floats) -> float | None:
+    return float(values.mean()) if values.size else None
+
+
+def doubt_samples(drift: Drift) -> tuple[Caveat, ...]:
+    """The doubts about a comparison: its samples, answers that hardly differ, slices that are lost, boxes."""
+    doubts = []
+    if drift.asked is not None and drift.n < drift.asked:
+        doubts.append(make_caveat("partly_compared.answers", n=drift.n, asked=drift.asked))
+    if drift.n > 1 and drift.outputs and all(map(_hardly_differs, drift.outputs)):
+        doubts.append(make_caveat("constant_answers", n=drift.n))
+    lost = [(o.name, o.slices) for o in drift.outputs if o.slices and o.slices.lost]
+    doubts += [make_caveat("lost_variance", output=n, lost=s.lost, of=s.of, axis=s.axis) for n, s in lost]
+    doubts += [make_caveat("unread_boxes", output=o.name) for o in drift.outputs if o.boxes_like]
+    return tuple(doubts)
+
+
+def _hardly_differs(output: OutputDrift) -> bool:
+    """Whether these are finite numbers that the reference answers to every sample, all zero for one."""
+    measured = output.max_abs_diff is not None and output.agreement is None
+    return measured and not output.nonfinite and output.centred_cosine_mean is None
+
+
+def find_exceeded(drift: Drift) -> tuple[str, ...]:
+    """Why a drift did not pass: a sentence for each output and limit that was not kept."""
+    sentences = [f"{o.name}: {o.nonfinite} values are not finite" for o in drift.outputs if o.nonfinite]
+    for output in drift.outputs:
+        for name, limit in choose_limits(output, drift).items():
+            figure, value = _find_figure(output, name)
+            if not _keeps(name, value, limit):
+                sentences.append(f"{output.name}: {figure} is {value:.6g}; the limit is {limit:g}")
+        if _lacks_partners(output, drift):
+            shared = (
+                f"{round((output.agreement or 0) * (output.decided or 0))} of {output.decided} boxes have a partner"
+            )
+            sentences.append(
+                f"{output.name}: {shared}; of the others no difference can be told, give a limit of agreement"
+            )
+    if not any(holds_values(o) for o in drift.outputs):
+        sentences.append("the outputs hold no values, so that nothing was compared")
+    return tuple(sentences)
+
+
+def tell_broken(output: OutputDrift, limits: Mapping[str, float]) -> dict[str, str]:
+    """`snr 38.2 below 60`, `max_abs 0.5 above 0.1`: the limits that an output does not keep, by the figure's name."""
+    found = [(*_find_figure(output, name), name, limit) for name, limit in limits.items()]
+    return {
+        figure: f"{figure} {value:.6g} {'below' if LIMITS[name][1] else 'above'} {limit:g}"
+        for figure, value, name, limit in found
+        if not _keeps(name, value, limit)
+    }
+
+
+def holds_values(output: OutputDrift) -> bool:
+    """Whether there was anything in an output that could be compared."""
+    return bool(output.nonfinite) or output.max_abs_diff is not None or output.agreement is not None
+
+
+def _find_figure(output: OutputDrift, limit: str) -> tuple[str, float | None]:
+    """(name, value) of the figure that a limit is held against: the worst of all values, of slices and of samples.
+
+    Of one sample, and of answers that do not depend on the input, there is no centred cosine: then the plain one has to
+    do. Where the reference is nothing but zeros, no signal stands above whatever the candidate has.
+    """
+    field = LIMITS[limit][0]
+    value: float | None = getattr(output, field)
+    if value is None and limit == "centred_cosine":
+        return "cosine", output.cosine_mean
+    if value is None and limit == "snr" and output.max_abs_diff:
+        return limit, -math.inf
+    figures = [(limit, value), (_name_slices(limit, output.slices), getattr(output.slices, field, None))]
+    if limit == "snr" and output.samples is not None:
+        figures.append((f"snr of {output.samples:.0%} of the samples", output.snr_most_db))
+    known = [(name, figure) for name, figure in figures if figure is not None]
+    return min(known, key=lambda pair: pair[1]) if value is not None else (limit, None)
+
+
+def _name_slices(limit: str, slices: Slices | None) -> str:
+    if slices is None:
+        return limit
+    return f"{limit} of {slices.count} of {slices.of} slices of axis {slices.axis}, from {slices.first} on,"
+
+
+def choose_limits(output: OutputDrift, drift: Drift) -> dict[str, float]:
+    """The limits that an output is held to: where decisions are compared, one that takes none has its own."""
+    return drift.undecided if drift.undecided and output.agreement is None else drift.limits
+
+
+def _lacks_partners(output: OutputDrift, drift: Drift) -> bool:
+    """Whether a box has no partner and no limit says how many may: differences are those of partners alone."""
+    limited = drift.limits and "agreement" not in drift.limits
+    return output.decisions == "boxes" and bool(limited) and output.agreement != 1
+
+
+def keeps_limits(output: OutputDrift, limits: Mapping[str, float]) -> bool:
+    """Whether an output lies within limits, by the names in `LIMITS`; values that are not finite never do."""
+    if output.nonfinite:
+        return False
+    return all(_keeps(name, _find_figure(output, name)[1], limit) for name, limit in limits.items())
+
+
+def _keeps(name: str, value: float | None, limit: float) -> bool:
+    if value is None:
+        return True
+    return value >= limit if LIMITS[name][1] else value <= limit

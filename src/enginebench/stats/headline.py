@@ -1,0 +1,248 @@
+"""The answer on one batch and shape as a record: the configuration that is named, against what, and its trust."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Literal
+
+from msgspec import Struct
+
+from enginebench.stats.compare import Comparison
+from enginebench.stats.quantiles import median
+from enginebench.stats.standing import Standing, compare_rows, find_today, is_plain_fp32
+from enginebench.stats.validity import find_worst
+from enginebench.core.records import Estimate, Outputs, RatioValidity, Result, Validity
+from enginebench.core.shapes import format_shapes
+
+# `only`: one configuration was measured. `none_agrees`: all that is faster than the baseline changes the outputs.
+# `searched`: a search says to take it, whose proof stands in its own document.
+State = Literal["fastest", "tie", "baseline", "none_agrees", "only", "searched"]
+# Among configurations of one speed the outputs decide, the surest first.
+_SURE: tuple[Outputs, ...] = ("same", "within_limits", "not_judged", "changed")
+
+
+class Rejected(Struct, frozen=True, kw_only=True):
+    """A configuration that would have been faster, and why it is not named."""
+
+    id: str
+    ratio: Estimate | None  # against the headline's baseline
+    reason: str
+
+
+class Headline(Struct, frozen=True, kw_only=True):
+    """What `FASTEST`, `OUTPUTS` and `TRUST` are printed from."""
+
+    batch: int
+    shapes: str  # that were asked for, where a run has several
+    scope: str
+    cache: str
+    state: State
+    id: str
+    baseline: str | None  # what the user runs today, or named as --baseline
+    is_today: bool  # it is what the user runs today
+    ratio: Estimate | None  # to the baseline; None: not given
+    ratio_validity: RatioValidity | None
+    ratio_reason: str  # why it is not `good`, or not given
+    strict: str | None  # strict FP32, where the baseline is another configuration
+    strict_ratio: Estimate | None
+    tied_with: tuple[str, ...]  # no significant difference to them
+    equivalent: bool  # to all of these, within the margin
+    choice: tuple[str, ...]  # why it was taken among those
+    outputs: Outputs
+    outputs_reason: str
+    rejected: Rejected | None
+    keeps_p99: bool  # False: no configuration keeps the limit of p99
+    validity: Validity  # the worst of the absolute times of this configuration and of the baseline
+    disturbed: int  # of `measured` configurations, those whose absolute times are not valid
+    measured: int
+
+
+def order_by_speed(rows: Sequence[Standing]) -> list[Standing]:
+    """Configurations of one setting that an answer may name, fastest first.
+
+    Unfinished and modelled ones only where there are no others; never one whose times are those of a part of the work.
+    """
+    timed = [row for row in rows if row.summary and not row.hides_work and row.result.status != "failed"]
+    whole = [row for row in timed if row.result.status == "ok"] or timed
+    whole = [row for row in whole if not row.modelled] or whole
+    times = _measure_together(whole)
+    return sorted(whole, key=lambda row: times[row.result.id])
+
+
+def _measure_together(rows: Sequence[Standing]) -> dict[str, float]:
+    """Times to sort by: over the trials that all have, since whoever was measured less often saw other disturbances.
+
+    What has another clock is placed by its ratio to the baseline; without one, last.
+    """
+    clock = next((row.clock for row in rows if row.result.id == row.baseline), rows[0].clock if rows else None)
+    medians = {
+        row.result.id: {m.repetition: median(m.latency_ns) for m in row.result.measurements if m.latency_ns}
+        for row in rows
+        if row.clock == clock
+    }
+    shared = set[int].intersection(*(set(found) for found in medians.values())) if medians else set()
+    times = {
+        row_id: math.fsum(math.log(found[i] or 1.0) for i in shared or found) / len(shared or found)
+        for row_id, found in medians.items()
+    }
+    for row in rows:
+        known = row.speedup is not None and row.baseline in times
+        place = times[str(row.baseline)] - math.log(row.speedup.value) if row.speedup and known else math.inf
+        times.setdefault(row.result.id, place)
+    return times
+
+
+def choose_agreeing(ranked: Sequence[Standing]) -> list[Standing]:
+    """The configurations whose outputs are not known to be changed; what was never compared only where all else is."""
+    compared = [row for row in ranked if row.outputs != "changed" and not row.uncompared]
+    return compared or [row for row in ranked if row.outputs != "changed"]
+
+
+def make_headline(
+    group: Sequence[Standing],
+    chosen: Sequence[Standing],
+    reasons: dict[str, str],
+    engine: str,
+    margin: float,
+    *,
+    scored: str = "",
+    keeps_p99: bool = True,
+) -> Headline:
+    """The answer on one setting.
+
+    Args:
+        group: all configurations of the setting.
+        chosen: those that may be named, fastest first; not empty.
+        reasons: id -> why a configuration may not be named.
+        engine: the baseline that was asked for; "pytorch": none.
+        margin: of the verdicts.
+        scored: the metric by which they were chosen; "": by their outputs alone.
+        keeps_p99: whether those that may be named keep the limit of p99.
+    """
+    ranked = order_by_speed(group)
+    baseline = find_today([row.result for row in group], engine)
+    today = baseline.result
+    equal, equivalent = _find_ties(chosen, margin)
+    kept = today if baseline.owned or engine != "pytorch" else None  # not what is merely the first
+    row = min(equal, key=lambda one: _prefer(one, kept))
+    tied = [one for one in equal if one.result.id != row.result.id]
+    is_today = today is not None and today.id == row.result.id
+    found = _compare_with(today, row, margin)
+    if is_today:  # then it is the ratio of the next one that says so
+        found = next((_compare_with(today, one, margin) for one in ranked if one is not row), None)
+    place = [one.result.id for one in ranked].index(row.result.id)
+    faster = [one for one in ranked[:place] if one.result.id in reasons]
+    strict = next((one for one in group if one.result.id == row.baseline and is_plain_fp32(one.result)), None)
+    other = strict is not None and today is not None and strict.result.id not in (today.id, row.result.id)
+    measured = [one for one in group if one.summary]
+    outputs, outputs_reason = _judge_outputs(row, group, scored)
+    alone = bool(faster) and faster[0].outputs == "changed" and len(chosen) == 1
+    return Headline(
+        batch=row.result.engine.batch,
+        shapes=format_shapes(row.result.engine.shapes),
+        scope=row.result.measure.scope,
+        cache=row.result.measure.cache,
+        state=_find_state(len(measured), bool(tied), is_today, alone),
+        id=row.result.id,
+        baseline=today.id if today else None,
+        is_today=baseline.owned,
+        ratio=found.ratio if found and not is_today else None,
+        ratio_validity=found.ratio_validity if found else None,
+        ratio_reason=baseline.lost or _explain_ratio(found),
+        strict=strict.result.id if strict and other else None,
+        strict_ratio=row.speedup if other else None,
+        tied_with=tuple(one.result.id for one in tied),
+        equivalent=equivalent,
+        choice=_explain_choice(row, tied, is_today),
+        outputs=outputs,
+        outputs_reason=outputs_reason,
+        keeps_p99=keeps_p99,
+        rejected=_reject(faster[0], today, reasons, margin) if faster else None,
+        validity=find_worst(one.validity for one in measured if one.result.id in (row.result.id, today and today.id)),
+        disturbed=sum(one.validity != "valid" for one in measured),
+        measured=len(measured),
+    )
+
+
+def _judge_outputs(row: Standing, group: Sequence[Standing], scored: str) -> tuple[Outputs, str]:
+    """As of the row; a metric that it keeps outweighs its outputs, and a reference of nothing shows nothing."""
+    if scored and row.outputs != "same":
+        return "within_limits", f"{scored} is within its limit"
+    others = (one.result.drift for one in group if one.result.id != row.result.id)
+    if (
+        row.outputs == "same"
+        and row.is_reference
+        and not any(drift and drift.reference == row.result.id for drift in others)
+    ):
+        return "not_judged", "nothing was compared with it"
+    return row.outputs, row.outputs_reason
+
+
+def _find_state(measured: int, tied: bool, is_today: bool, alone: bool) -> State:
+    if measured == 1:
+        return "only"
+    if tied:
+        return "tie"
+    return ("none_agrees" if alone else "baseline") if is_today else "fastest"
+
+
+def _find_ties(chosen: Sequence[Standing], margin: float) -> tuple[list[Standing], bool]:
+    """(the fastest and those than which it is not clearly faster, whether all of these are shown to be equivalent)."""
+    best = chosen[0].result
+    found = [(row, compare_rows(row.result, best, margin)) for row in chosen[1:]]
+    tied = [(row, one) for row, one in found if one.ratio_validity and not one.clear]
+    return [chosen[0], *(row for row, _ in tied)], all(one.verdict == "equivalent" for _, one in tied)
+
+
+def _prefer(row: Standing, today: Result | None) -> tuple[bool, int]:
+    """What is taken among equals: what the user has, else the surest outputs; then the lowest median."""
+    return today is None or row.result.id != today.id, _SURE.index(row.outputs)
+
+
+def _explain_choice(row: Standing, tied: Sequence[Standing], is_today: bool) -> tuple[str, ...]:
+    if not tied:
+        return ()
+    if is_today:
+        return ("what you have",)
+    whys = ["same outputs"] if row.outputs == "same" and all(one.outputs != "same" for one in tied) else []
+    size, sizes = row.result.size_bytes, [one.result.size_bytes for one in tied]
+    whys += ["smaller"] if size and all(other and size < other for other in sizes) else []
+    start, starts = find_start(row.result), [find_start(one.result) for one in tied]
+    if start and all(other and start < other for other in starts):
+        whys.append(f"starts sooner ({start:.2g} s against {min(other or 0.0 for other in starts):.2g})")
+    return tuple(whys) or ("lowest median",)
+
+
+def find_start(result: Result) -> float | None:
+    """Seconds from loading to the first output in a new process: the median over the trials."""
+    pairs = [(m.load_s, m.first_run_s) for m in result.measurements]
+    known = [load_s + first_s for load_s, first_s in pairs if load_s is not None and first_s is not None]
+    return median(known) if known else None
+
+
+def _compare_with(today: Result | None, row: Standing, margin: float) -> Comparison | None:
+    if today is None or today.id == row.result.id:
+        return None
+    return row.comparison if today.id == row.baseline else compare_rows(today, row.result, margin)
+
+
+def _explain_ratio(found: Comparison | None) -> str:
+    """Why a ratio is not good, or why there is none."""
+    if found is None:
+        return ""
+    return found.ratio_reason if found.ratio_validity else "; ".join(found.reasons)
+
+
+def _reject(row: Standing, today: Result | None, reasons: dict[str, str], margin: float) -> Rejected:
+    found = _compare_with(today, row, margin)
+    return Rejected(id=row.result.id, ratio=found.ratio if found else None, reason=reasons[row.result.id])
+
+
+def describe_change(row: Standing) -> str:
+    """`changes 12 of 1000 predictions` where these are too many, else by what the outputs differ."""
+    if drift := row.result.drift:
+        flips = max((output.flips for output in drift.outputs if output.flips), default=0)
+        if flips > (1 - drift.limits.get("agreement", 0.0)) * drift.n:
+            return f"changes {flips} of {drift.n} predictions"
+    return f"changes the outputs ({row.outputs_reason})"

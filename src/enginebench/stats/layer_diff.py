@@ -1,0 +1,153 @@
+"""`compare_layers`: two engines of one model, layer by layer, met by the ONNX operators that they compute.
+
+Fusion and renaming make layer names useless across engines: "Conv_0 + Relu_1" of one is "Conv_0" and "Relu_1" of the
+other. Layers that share an operator, directly or through a third, form one row.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from typing import Literal, NamedTuple
+
+import msgspec
+
+from enginebench.stats.onnx_names import strip_reformat
+from enginebench.stats.layer_records import DiffSide, DiffTotals, EngineLayer, LayerDelta, LayersDocument
+
+# Two graphs of one model share nearly all operator names; renumbered ones share a few by accident. Half lies far from
+# both.
+_NAMES_SHARED = 0.5
+_NUMBER = re.compile(r"_(\d{1,9})$")
+_QUANTIZE = re.compile(r"QuantizeLinear", re.IGNORECASE)
+
+Key = str | tuple[str, int]
+Member = tuple[int, int]  # (side: 0 base, 1 candidate; index of the layer)
+
+
+class Keys(NamedTuple):
+    """For each side, the keys of every layer by which layers meet."""
+
+    sides: tuple[list[list[Key]], list[list[Key]]]
+    matched_by: Literal["name", "order"]
+
+
+def compare_layers(base: LayersDocument, candidate: LayersDocument) -> LayersDocument:
+    """`candidate` with its difference to `base`: rows of the same operators, the largest change of time first."""
+    keys = choose_keys(base.layers, candidate.layers)
+    groups = join_members(keys, (base.layers, candidate.layers))
+    deltas = [make_delta(group, (base.layers, candidate.layers)) for group in groups]
+    deltas.sort(key=lambda row: -abs(row.delta_ms or 0.0))
+    totals = None
+    if base.shares_of == candidate.shares_of == "time":
+        totals = make_totals(base.layers, candidate.layers)
+    return msgspec.structs.replace(candidate, diff=tuple(deltas), diff_matched_by=keys.matched_by, diff_totals=totals)
+
+
+def choose_keys(base: tuple[EngineLayer, ...], candidate: tuple[EngineLayer, ...]) -> Keys:
+    """Operator names if the graphs share them, else the place of an operator among those of its type.
+
+    Exporters that number operators give all of them new names when Q/DQ nodes are put in; the third convolution is
+    the third convolution still. Types that occur in different numbers are not used.
+    """
+    names = [[list_operators(layer) for layer in side] for side in (base, candidate)]
+    distinct = [{name for layer in side for name in layer} for side in names]
+    smaller = min(len(side) for side in distinct)
+    if smaller and len(distinct[0] & distinct[1]) >= _NAMES_SHARED * smaller:
+        return Keys((names[0], names[1]), "name")  # type: ignore[arg-type]
+    places = [number_operators(side) for side in distinct]
+    counts = [Counter(kind for kind, _ in side.values()) for side in places]
+    usable = {kind for kind in counts[0] if counts[0][kind] == counts[1][kind]}
+    sides: list[list[list[Key]]] = [
+        [[places[i][name] for name in layer if places[i][name][0] in usable] for layer in names[i]] for i in (0, 1)
+    ]
+    return Keys((sides[0], sides[1]), "order")
+
+
+def list_operators(layer: EngineLayer) -> list[str]:
+    """The operators of a layer that both graphs can have: Q/DQ nodes exist in one of them only."""
+    return [node for node in layer.onnx_nodes if not _QUANTIZE.search(node)]
+
+
+def number_operators(names: set[str]) -> dict[str, tuple[str, int]]:
+    """name -> (operator type, its place among that type), ordered by the number at the end of the name."""
+    places: dict[str, tuple[str, int]] = {}
+    seen: Counter[str] = Counter()
+    for name in sorted(names, key=lambda name: (int(match[1]) if (match := _NUMBER.search(name)) else -1, name)):
+        kind = _NUMBER.sub("", name.rsplit("/", 1)[-1])
+        places[name] = (kind, seen[kind])
+        seen[kind] += 1
+    return places
+
+
+def join_members(keys: Keys, layers: tuple[tuple[EngineLayer, ...], tuple[EngineLayer, ...]]) -> list[list[Member]]:
+    """Layers of both engines that share a key, directly or through others; a reformat joins the layer it serves."""
+    parent: dict[Member | Key, Member | Key] = {}
+
+    def find(item: Member | Key) -> Member | Key:
+        while (above := parent.setdefault(item, item)) != item:
+            parent[item] = parent.setdefault(above, above)
+            item = above
+        return item
+
+    for side in (0, 1):
+        by_name = {layer.name: index for index, layer in enumerate(layers[side])}
+        for index, layer in enumerate(layers[side]):
+            links: list[Member | Key] = list(keys.sides[side][index])
+            target = by_name.get(strip_reformat(layer.name) or "")
+            if target is not None:
+                links.append((side, target))
+            for link in links:
+                parent[find(link)] = find((side, index))
+    groups: dict[Member | Key, list[Member]] = {}
+    for side in (0, 1):
+        for index in range(len(layers[side])):
+            groups.setdefault(find((side, index)), []).append((side, index))
+    return list(groups.values())
+
+
+def make_delta(members: list[Member], layers: tuple[tuple[EngineLayer, ...], tuple[EngineLayer, ...]]) -> LayerDelta:
+    """One row of the difference. A side without layers costs nothing there: the other's time is the change."""
+    sides = [[layers[side][index] for s, index in members if s == side] for side in (0, 1)]
+    base, candidate = (make_side(side) for side in sides)
+    times = [side.average_ms if side else 0.0 for side in (base, candidate)]
+    known = [time for time in times if time is not None]
+    named = sides[0] if any(layer.onnx_nodes for layer in sides[0]) else sides[1]
+    return LayerDelta(
+        onnx_nodes=tuple(dict.fromkeys(node for layer in named for node in layer.onnx_nodes)),
+        base=base,
+        candidate=candidate,
+        delta_ms=known[1] - known[0] if len(known) == 2 else None,
+    )
+
+
+def make_side(layers: list[EngineLayer]) -> DiffSide | None:
+    """What one engine does for a row: its precision is that of the layer that takes longest."""
+    if not layers:
+        return None
+    computing = [layer for layer in layers if not layer.overhead] or layers
+    timed = any(layer.average_ms is not None for layer in layers)
+    return DiffSide(
+        layers=tuple(layer.name for layer in layers),
+        precision=max(computing, key=lambda layer: layer.average_ms or 0.0).precision,
+        average_ms=sum_ms(layers) if timed else None,
+        overhead_ms=sum_ms([layer for layer in layers if layer.overhead]) if timed else None,
+    )
+
+
+def sum_ms(layers: list[EngineLayer]) -> float:
+    """Time of one iteration in the layers."""
+    return sum(layer.average_ms or 0.0 for layer in layers)
+
+
+def make_totals(base: tuple[EngineLayer, ...], candidate: tuple[EngineLayer, ...]) -> DiffTotals:
+    """Both engines as a whole."""
+    total = [sum_ms(list(side)) for side in (base, candidate)]
+    overhead = [sum_ms([layer for layer in side if layer.overhead]) for side in (base, candidate)]
+    return DiffTotals(
+        base_ms=total[0],
+        candidate_ms=total[1],
+        delta_ms=total[1] - total[0],
+        base_overhead_ms=overhead[0],
+        candidate_overhead_ms=overhead[1],
+    )

@@ -1,0 +1,132 @@
+"""The layers of a built engine, their times, and the differences between two engines, as they are stored."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from msgspec import Struct
+
+PROFILE_SCHEMA = "enginebench.parse-profile/1"
+LAYERS_SCHEMA = "enginebench.parse-layers/1"
+
+
+class ProfiledLayer(Struct, frozen=True, kw_only=True):
+    """Time of one layer over all profiled iterations."""
+
+    name: str
+    total_ms: float | None
+    average_ms: float | None
+    median_ms: float | None = None
+    share: float | None = None  # of the sum over all layers, 0 to 1
+    position: int | None = None  # in the file, which has the order of the engine
+
+
+class ProfileDocument(Struct, frozen=True, kw_only=True):
+    """A layer profile, slowest layer first."""
+
+    schema: str = PROFILE_SCHEMA
+    path: str
+    model: str | None = None
+    precision: str | None = None
+    batch: int | None = None
+    count: int | None
+    total_ms: float
+    average_ms: float | None  # of one iteration: sum of the layers' averages
+    layers: tuple[ProfiledLayer, ...]
+    end_to_end_ms: float | None = None  # median GPU compute time without the profiler
+    remainder_ms: float | None = None  # end_to_end_ms - average_ms: what no layer explains (negative: profiler cost)
+    duplicates_merged: int = 0
+    names_repaired: int = 0
+    nonfinite: int = 0
+    notes: tuple[str, ...] = ()
+
+
+class LayerTensor(Struct, frozen=True, kw_only=True):
+    """A tensor at the edge of a layer. `dtype` is "fp32", "int8", ... or None where the engine does not say."""
+
+    name: str
+    dtype: str | None = None
+    shape: tuple[int, ...] | None = None
+    format: str | None = None
+
+
+class EngineLayer(Struct, frozen=True, kw_only=True):
+    """One layer of a built engine."""
+
+    name: str
+    type: str | None = None
+    precision: str | None = None  # in which it computes
+    precision_in: str | None = None
+    precision_out: str | None = None
+    inputs: tuple[LayerTensor, ...] = ()
+    outputs: tuple[LayerTensor, ...] = ()
+    onnx_nodes: tuple[str, ...] = ()
+    tactic: str | None = None
+    overhead: bool = False  # a reformat, cast or copy: moves data, computes nothing
+    average_ms: float | None = None
+    share: float | None = None  # of time, when a profile was given
+
+
+class LayerGroup(Struct, frozen=True, kw_only=True):
+    """Layers that share a type or a precision."""
+
+    layers: int
+    share: float | None  # of time with a profile, else of the number of layers
+    average_ms: float | None = None
+
+
+class EngineTensor(Struct, frozen=True, kw_only=True):
+    """An input or output of the engine."""
+
+    name: str
+    mode: Literal["input", "output"] | None
+    dtype: str | None = None
+    shape: tuple[int, ...] | None = None
+
+
+class DiffSide(Struct, frozen=True, kw_only=True):
+    """What one engine does for a group of ONNX operators."""
+
+    layers: tuple[str, ...]
+    precision: str | None
+    average_ms: float | None
+    overhead_ms: float | None  # of reformats, casts and copies, part of average_ms
+
+
+class LayerDelta(Struct, frozen=True, kw_only=True):
+    """The same ONNX operators in two engines; `delta_ms` is candidate minus base."""
+
+    onnx_nodes: tuple[str, ...]
+    base: DiffSide | None
+    candidate: DiffSide | None
+    delta_ms: float | None
+
+
+class DiffTotals(Struct, frozen=True, kw_only=True):
+    """One iteration of both engines in ms, over all layers of their profiles."""
+
+    base_ms: float
+    candidate_ms: float
+    delta_ms: float
+    base_overhead_ms: float
+    candidate_overhead_ms: float
+
+
+class LayersDocument(Struct, frozen=True, kw_only=True):
+    """An engine's layers, and with a profile where its time goes."""
+
+    schema: str = LAYERS_SCHEMA
+    path: str
+    model: str | None = None
+    precision: str | None = None
+    batch: int | None = None
+    layers: tuple[EngineLayer, ...]
+    by_precision: dict[str, LayerGroup]
+    by_type: dict[str, LayerGroup]
+    overhead: LayerGroup
+    io: tuple[EngineTensor, ...]
+    shares_of: Literal["time", "layers"] = "layers"
+    diff: tuple[LayerDelta, ...] | None = None
+    diff_matched_by: Literal["name", "order"] | None = None
+    diff_totals: DiffTotals | None = None
+    notes: tuple[str, ...] = ()

@@ -1,0 +1,373 @@
+"""Answers of detectors: boxes read from the usual layouts, matched between two sides, and their mAP.
+
+A box is x1, y1, x2, y2, in the unit of the model's own answer. Samples have equally many entries: the best `MOST`
+boxes, filled up with label -1.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+
+import numpy as np
+from msgspec import Struct
+
+from enginebench.stats.metrics.metric import Ask, Outputs, Targets
+from enginebench.core.errors import FeedError, MissingDependency
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from enginebench.stats.metrics.metric import Floats, Picks
+    from enginebench.core.protocols import Array
+
+# As COCO counts. Source: pycocotools/cocoeval.py, Params.setDetParams: maxDets.
+MOST = 100
+# Boxes below it are never looked at, and of two of one class that overlap more the better stays. Source: the defaults
+# of `yolo val` (conf 0.001, iou 0.7), ultralytics 8.
+LEAST_SCORE = 0.001
+OVERLAP = 0.7
+# Boxes that a user sees: the default of `yolo predict`. A partner overlaps by half, as in AP50.
+SHOWN_SCORE = 0.25
+PARTNER = 0.5
+# What the partner of a shown box needs: a score that moves from 0.251 to 0.249 is no other answer, to 0.1 it is.
+PARTNER_SCORE = 0.2
+NOTHING = -1
+# How far a score may lie outside of 0 to 1, and in what share of them: short formats round.
+SCORE_SLACK = 0.01
+# What torchvision's detectors call it.
+NAMED = ("boxes", "scores", "labels")
+Columns: TypeAlias = Literal["ended", "scores", "objects"]
+
+
+class Boxes(Struct, frozen=True, kw_only=True, eq=False):
+    """Detections: boxes [samples, boxes, 4], the rest [samples, boxes]; a label of -1 fills up."""
+
+    boxes: Floats
+    scores: Floats
+    labels: NDArray[np.int64]
+    places: NDArray[np.int64]  # where each stood among those of its sample that were read
+
+    def as_outputs(self) -> dict[str, Array]:
+        return {"boxes": self.boxes.astype(np.float32), "scores": self.scores.astype(np.float32), "labels": self.labels}
+
+
+def holds_boxes(outputs: Outputs) -> bool:
+    """Whether outputs are named as torchvision's detectors name theirs."""
+    return set(NAMED) <= set(outputs)
+
+
+class Layout(Struct, frozen=True, kw_only=True):
+    """How the numbers of a detector's outputs are read."""
+
+    kind: Literal["named", "ended", "scores", "objects", "queries"]
+    outputs: tuple[str, ...] = ()  # of queries: boxes, then scores
+    logits: bool = False  # scores of queries are read through a sigmoid
+
+
+def read_boxes(outputs: Outputs, layout: Layout | None = None) -> Boxes:
+    """The detections of each sample, by a layout; None: that of these outputs, as `find_layout` has it.
+
+    Raises:
+        FeedError: as `find_layout`.
+    """
+    arrays = {name: np.asarray(array) for name, array in outputs.items()}
+    layout = layout or find_layout(arrays)
+    if layout.kind == "named":
+        return _read_named(arrays)
+    if layout.kind == "queries":
+        boxes, scores = (arrays[name].astype(np.float64) for name in layout.outputs)
+        scores = 1 / (1 + np.exp(-scores)) if layout.logits else scores
+        return _stack([(b, s.max(axis=1), s.argmax(axis=1)) for b, s in zip(_from_centres(boxes), scores, strict=True)])
+    rows = [_take_columns(layout.kind, row) for row in next(iter(arrays.values())).astype(np.float64)]
+    if layout.kind == "ended":
+        return _stack([(boxes, scores[:, 0], scores[:, 1].astype(np.int64)) for boxes, scores in rows])
+    return _stack([_suppress(_from_centres(b), s.max(axis=1), s.argmax(axis=1)) for b, s in rows])
+
+
+def find_layout(outputs: Outputs) -> Layout:
+    """The layout of a detector's outputs, by names and shapes, where the values do not contradict it.
+
+    Known are: `boxes`, `scores`, `labels`, also of one sample without a first axis (torchvision); one output
+    [samples, boxes, 6] of x1, y1, x2, y2, score, class; [samples, 4 + classes, boxes] or [samples, boxes, 5 + classes]
+    of centre, size and scores (YOLO); boxes of centre and size [samples, boxes, 4] beside scores [samples, boxes,
+    classes] (DETR with a sigmoid).
+
+    Raises:
+        FeedError: it is none of these, or the values say that it is another.
+    """
+    if holds_boxes(outputs):
+        return Layout(kind="named")
+    arrays = {name: np.asarray(array) for name, array in outputs.items()}
+    shapes, why = [array.shape for array in arrays.values()], "no layout of boxes that is known"
+    if len(shapes) == 1 and len(shapes[0]) == 3:
+        if (kind := _find_columns(next(iter(arrays.values())))) is not None:
+            return Layout(kind=kind)
+        why = "no boxes with scores of 0 to 1 and sizes above 0 (keypoints, angles, values before the last layer?)"
+    if len(shapes) == 2 and len(shapes[0]) == len(shapes[1]) == 3 and shapes[0][:2] == shapes[1][:2]:
+        able = [name for name, array in arrays.items() if array.shape[2] == 4]
+        named = [name for name in able if "box" in name.lower()]
+        able = named if len(named) == 1 else [n for n in able if len(able) < 2 or arrays[n].min(initial=0) >= 0]
+        if len(able) == 1:
+            (scores,) = (name for name in arrays if name != able[0])
+            return Layout(kind="queries", outputs=(able[0], scores), logits=not _hold_scores(arrays[scores]))
+        why = "both four numbers: name the boxes' output with 'box' in it" if able else why
+    told = ", ".join(f"{name}{list(array.shape)}" for name, array in arrays.items())
+    raise FeedError(f"outputs {told} are {why}; a --metric of your own gets them as they are, without --task")
+
+
+def _find_columns(array: Any) -> Columns | None:
+    """How one output is read: as its shape suggests, where the values fit that; else as they fit; None if they do not.
+
+    The layout with boxes last (YOLOv8 and later) has no score of its own for "an object".
+    """
+    kinds: list[Columns] = ["scores", "objects"] if array.shape[1] < array.shape[2] else ["objects", "scores"]
+    with np.errstate(invalid="ignore"):  # what is not finite tells nothing
+        if array.shape[2] == 6 and not (array[..., 5] % 1 > 0).any():  # class ids, and no score of a single class
+            kinds = ["ended", "scores"]
+        return next((kind for kind in kinds if _fit_columns(kind, array)), None)
+
+
+def _fit_columns(kind: Columns, array: Any) -> bool:
+    boxes, scores = _take_columns(kind, array)
+    if not scores.shape[-1]:
+        return False
+    sizes = boxes[..., 2:] - boxes[..., :2] if kind == "ended" else boxes[..., 2:]
+    sound = 2 * int((sizes < 0).any(axis=-1).sum()) <= boxes[..., 0].size
+    return sound and _hold_scores(scores[..., :1] if kind == "ended" else scores)
+
+
+def _hold_scores(values: Any) -> bool:
+    """Whether values are within 0 to 1, but for the rounding of short formats in a few."""
+    return bool(((values < -SCORE_SLACK) | (values > 1 + SCORE_SLACK)).sum() <= SCORE_SLACK * values.size)
+
+
+def resembles_boxes(array: Any) -> bool:
+    """Whether an output looks like a detector's: coordinates beyond 1, far larger than the scores beside them."""
+    if array.ndim != 3 or array.dtype.kind != "f" or not array.size or (kind := _find_columns(array)) is None:
+        return False
+    boxes, scores = _take_columns(kind, array)
+    size, score = (float(np.abs(part).max()) for part in (boxes, scores[..., :1] if kind == "ended" else scores))
+    return score > 0 and size > max(1 + SCORE_SLACK, 10 * score)
+
+
+def _take_columns(kind: Columns, array: Any) -> tuple[Floats, Floats]:
+    """(four numbers of each box, its scores)."""
+    table = np.moveaxis(array, -2, -1) if kind == "scores" else array
+    return table[..., :4], table[..., 5:] * table[..., 4:5] if kind == "objects" else table[..., 4:]
+
+
+def _read_named(arrays: dict[str, Array]) -> Boxes:
+    boxes, scores, labels = (arrays[name] for name in NAMED)
+    if boxes.ndim == 2:
+        boxes, scores, labels = boxes[None], scores[None], labels[None]
+    rows = zip(boxes.astype(np.float64), scores.astype(np.float64), labels.astype(np.int64), strict=True)
+    return _stack([(b, np.where(c == NOTHING, -np.inf, s), c) for b, s, c in rows])
+
+
+def _from_centres(boxes: Floats) -> Floats:
+    half: Floats = boxes[..., 2:] / 2
+    return np.concatenate([boxes[..., :2] - half, boxes[..., :2] + half], axis=-1)
+
+
+def _suppress(boxes: Floats, scores: Floats, labels: NDArray[np.int64]) -> tuple[Floats, Floats, NDArray[np.int64]]:
+    """Without the boxes that overlap with a better one of their class."""
+    order = np.argsort(-scores, kind="stable")
+    order = order[scores[order] >= LEAST_SCORE]
+    kept: list[int] = []
+    while len(order) and len(kept) < MOST:
+        best, order = order[0], order[1:]
+        kept.append(int(best))
+        twice = (labels[order] == labels[best]) & (measure_overlaps(boxes[best][None], boxes[order])[0] > OVERLAP)
+        order = order[~twice]
+    return boxes[kept], scores[kept], labels[kept]
+
+
+def _stack(rows: list[tuple[Floats, Floats, NDArray[np.int64]]]) -> Boxes:
+    """The best boxes of every sample, equally many of each."""
+    boxes, scores = np.zeros((len(rows), MOST, 4)), np.zeros((len(rows), MOST))
+    labels, places = np.full((len(rows), MOST), NOTHING, np.int64), np.zeros((len(rows), MOST), np.int64)
+    for i, (b, s, c) in enumerate(rows):
+        best = [place for place in np.argsort(-s, kind="stable")[:MOST] if s[place] > 0 and c[place] != NOTHING]
+        n = len(best)
+        boxes[i, :n], scores[i, :n], labels[i, :n], places[i, :n] = b[best], s[best], c[best], best
+    return Boxes(boxes=boxes, scores=scores, labels=labels, places=places)
+
+
+def measure_overlaps(first: Floats, second: Floats) -> Floats:
+    """Intersection over union of every box with every other, [first, second]; 1 of equal boxes without an area."""
+    low = np.maximum(first[:, None, :2], second[None, :, :2])
+    high = np.minimum(first[:, None, 2:], second[None, :, 2:])
+    common = np.clip(high - low, 0, None).prod(axis=2)
+    sizes = [np.clip(b[:, 2:] - b[:, :2], 0, None).prod(axis=1) for b in (first, second)]
+    union = sizes[0][:, None] + sizes[1][None] - common
+    equal = (first[:, None] == second[None]).all(axis=2).astype(np.float64)
+    shares: Floats = np.divide(common, union, out=equal, where=union > 0)
+    return shares
+
+
+def _take_corners(sides: Sequence[Boxes]) -> list[Floats]:
+    """The boxes of both sides as corners, the lower one first, whatever their four numbers are.
+
+    No model has its corners mostly the wrong way round: such boxes are read as centre and size.
+    """
+    every = np.concatenate([side.boxes[side.labels != NOTHING] for side in sides])
+    turned = (every[:, 2:] < every[:, :2]).any(axis=1)
+    if 2 * int(turned.sum()) > len(every) and (every[:, 2:] >= 0).all():
+        return [_from_centres(side.boxes) for side in sides]
+    ends = [(side.boxes[..., :2], side.boxes[..., 2:]) for side in sides]
+    return [np.concatenate([np.minimum(a, b), np.maximum(a, b)], axis=-1) for a, b in ends]
+
+
+class Matches(Struct, frozen=True, kw_only=True):
+    """How the shown boxes of two sides go together; `decided`: partners count once, and those that only one side has.
+
+    `pairs` [partners, 3]: sample, entry of the reference's `Boxes`, entry of the candidate's.
+    """
+
+    decided: int
+    shared: int
+    overlap_mean: float | None
+    pairs: NDArray[np.int64]
+
+
+def match_boxes(reference: Boxes, candidate: Boxes) -> Matches:
+    """Partners between the boxes that a user sees: of one class, and overlapping by half; the best scores choose first.
+
+    A box counts as shown from a score of 0.25 on; a partner may lie a little below it (`PARTNER_SCORE`).
+    """
+    own, other = _take_corners((reference, candidate))
+    found = [
+        _match_sample(reference, candidate, measure_overlaps(own[i], other[i]), i) for i in range(len(reference.labels))
+    ]
+    overlaps = [overlap for _, pairs in found for _, _, overlap in pairs]
+    pairs = [(i, place, partner) for i, (_, sample) in enumerate(found) for place, partner, _ in sample]
+    return Matches(
+        decided=sum(decided for decided, _ in found),
+        shared=len(pairs),
+        overlap_mean=float(np.mean(overlaps)) if overlaps else None,
+        pairs=np.array(pairs, np.int64).reshape(-1, 3),
+    )
+
+
+def _match_sample(
+    reference: Boxes, candidate: Boxes, overlaps: Floats, i: int
+) -> tuple[int, list[tuple[int, int, float]]]:
+    """(boxes that either side shows, partners counted once; both entries and the overlap of every pair)."""
+    alike = reference.labels[i][:, None] == candidate.labels[i][None]
+    known = [side.labels[i] != NOTHING for side in (reference, candidate)]
+    sure = [side.scores[i] >= PARTNER_SCORE for side in (reference, candidate)]
+    free = alike & (overlaps >= PARTNER) & (known[1] & sure[1])[None] & sure[0][:, None]
+    shown = [(side.scores[i] >= SHOWN_SCORE) & seen for side, seen in zip((reference, candidate), known, strict=True)]
+    pairs: list[tuple[int, int, float]] = []
+    alone = 0
+    for place in range(len(free)):
+        partner = int(np.where(free[place], overlaps[place], -1).argmax())
+        if not free[place, partner]:
+            alone += int(shown[0][place])
+            continue
+        free[:, partner] = False
+        if shown[0][place] or shown[1][partner]:
+            pairs.append((place, partner, float(overlaps[place, partner])))
+        shown[1][partner] = False
+    alone += int(shown[1].sum())
+    return len(pairs) + alone, pairs
+
+
+def prepare_map(outputs: Outputs, targets: Targets) -> Ask:
+    """Mean average precision over the thresholds 0.50 to 0.95 and the classes, as COCO has it.
+
+    Args:
+        outputs: as `read_boxes` takes them.
+        targets: for each sample {"boxes": [[x1, y1, x2, y2], ...], "labels": [...]}.
+
+    Raises:
+        FeedError: the targets have another form.
+        MissingDependency: pycocotools is not installed.
+    """
+    found = read_boxes(outputs)
+    turned = (found.boxes[..., 2:] < found.boxes[..., :2]).any(axis=-1)
+    if 2 * int(turned.sum()) > int((found.labels != NOTHING).sum()):
+        raise FeedError("most boxes end before they begin (x2 < x1 or y2 < y1); mAP takes corners: x1, y1, x2, y2")
+    wanted = read_wanted(targets, len(found.labels))
+    evaluation = _evaluate(found, wanted)
+    return lambda places: _accumulate(evaluation, places)
+
+
+def read_wanted(targets: Targets, n: int) -> list[tuple[Floats, list[int]]]:
+    """(boxes, labels) of each sample, as the file of targets has them.
+
+    Raises:
+        FeedError: it has them in another form, or of another number of samples.
+    """
+    values = targets.values
+    if isinstance(values, dict) and {"boxes", "labels"} <= set(values):
+        values = [{"boxes": b, "labels": c} for b, c in zip(values["boxes"], values["labels"], strict=True)]
+    if len(values) != n:
+        raise FeedError(f"targets of {len(values)} samples, answers to {n}; expected as many")
+    try:
+        rows = [(np.asarray(v["boxes"], np.float64).reshape(-1, 4), np.asarray(v["labels"], int)) for v in values]
+    except (TypeError, ValueError, LookupError) as error:
+        raise FeedError(
+            f"targets of a detector: {error}; expected for each sample "
+            '{"boxes": [[x1, y1, x2, y2], ...], "labels": [0, ...]}'
+        ) from error
+    return [(boxes[labels != NOTHING], [int(c) for c in labels if c != NOTHING]) for boxes, labels in rows]
+
+
+def _evaluate(found: Boxes, wanted: list[tuple[Floats, list[int]]]) -> Any:
+    """pycocotools' evaluation of every image and class."""
+    try:
+        from pycocotools.coco import COCO
+        from pycocotools.cocoeval import COCOeval
+    except ModuleNotFoundError as error:
+        raise MissingDependency("pycocotools, which computes mAP,", 'pip install "enginebench[metrics]"') from error
+    right = [
+        _describe_box(i, box, label) | {"iscrowd": 0, "id": 0}
+        for i, (boxes, labels) in enumerate(wanted)
+        for box, label in zip(boxes, labels, strict=True)
+    ]
+    answered = [
+        _describe_box(i, found.boxes[i, j], int(found.labels[i, j])) | {"score": float(found.scores[i, j])}
+        for i, j in np.argwhere(found.labels != NOTHING).tolist()
+    ]
+    images = [{"id": i} for i in range(len(wanted))]
+    classes = [{"id": c} for c in sorted({a["category_id"] for a in (*right, *answered)})]
+    with contextlib.redirect_stdout(io.StringIO()):  # it tells its progress on standard output
+        sides = []
+        for annotations in (right, answered):
+            side = COCO()
+            numbered = [a | {"id": k + 1} for k, a in enumerate(annotations)]
+            side.dataset = {"images": images, "categories": classes, "annotations": numbered}
+            side.createIndex()
+            sides.append(side)
+        evaluation = COCOeval(*sides, iouType="bbox")
+        evaluation.params.areaRng, evaluation.params.areaRngLbl = [[0, 1e10]], ["all"]
+        evaluation.params.maxDets = [MOST]
+        evaluation.evaluate()
+    return evaluation
+
+
+def _describe_box(image: int, box: Floats, label: int) -> dict[str, Any]:
+    x, y, width, height = float(box[0]), float(box[1]), float(box[2] - box[0]), float(box[3] - box[1])
+    return {"image_id": image, "category_id": label, "bbox": [x, y, width, height], "area": width * height}
+
+
+def _accumulate(evaluation: Any, places: Picks) -> float:
+    """pycocotools' precision over some of the images, with repetitions."""
+    import copy
+
+    drawn = copy.copy(evaluation)
+    drawn.params = copy.copy(evaluation.params)
+    images = len(evaluation.params.imgIds)
+    rows = [evaluation.evalImgs[k * images : (k + 1) * images] for k in range(len(evaluation.params.catIds))]
+    drawn.evalImgs = [row[place] for row in rows for place in places.tolist()]
+    drawn.params.imgIds = list(range(len(places)))
+    drawn._paramsEval = drawn.params
+    with contextlib.redirect_stdout(io.StringIO()):
+        drawn.accumulate()
+    precision = drawn.eval["precision"]
+    known = precision[precision > -1]
+    return float(known.mean()) if known.size else float("nan")

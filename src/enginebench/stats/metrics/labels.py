@@ -1,0 +1,225 @@
+"""Answers as labels, and what is counted of them: right classes, F1, and how far the maps of classes overlap."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from enginebench.stats.metrics.metric import Count, Metric, Outputs, Targets, average
+from enginebench.core.errors import FeedError
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from enginebench.stats.metrics.metric import Floats
+    from enginebench.core.protocols import Array
+
+    Labels = NDArray[np.int64]
+
+# A score of one class alone counts as that class from here on.
+YES = 0.5
+# Pixels that nobody labelled. Source: the Pascal VOC and Cityscapes conventions.
+UNLABELLED = 255
+# Counts are kept of each sample and class: an id beyond is a value that is no class.
+MOST_CLASSES = 65_536
+
+
+def take_output(outputs: Outputs, targets: Targets) -> tuple[Any, Any]:
+    """(answers, right answers) of one output: the one that the targets name, else the first."""
+    if isinstance(targets.values, dict):
+        for name, wanted in targets.values.items():
+            if name in outputs:
+                return outputs[name], wanted
+        told = f"targets are {', '.join(targets.values)}, outputs {', '.join(outputs)}"
+        raise FeedError(f"{told}; expected targets named as an output, or one array")
+    return next(iter(outputs.values())), targets.values
+
+
+def read_arrays(outputs: Outputs, targets: Targets) -> tuple[Any, Any]:
+    """One output and its targets as arrays with as many samples.
+
+    Raises:
+        FeedError: they differ in that, or are no numbers.
+    """
+    found, wanted = take_output(outputs, targets)
+    try:
+        answers, right = np.asarray(found), np.asarray(wanted)
+    except ValueError as error:
+        raise FeedError(f"the shapes differ from sample to sample ({error}); this metric needs one shape") from error
+    if answers.dtype.kind not in "biuf" or right.dtype.kind not in "biuf":
+        raise FeedError(f"outputs are {answers.dtype}, targets {right.dtype}; this metric needs numbers")
+    if answers.ndim == 0 or right.ndim == 0 or len(answers) != len(right):
+        raise FeedError(f"outputs have shape {answers.shape}, targets {right.shape}; expected as many samples")
+    return answers, right
+
+
+def rank_labels(logits: Array, labels: Array) -> NDArray[np.int64]:
+    """Place of the right class among all, 0 for the largest logit, int64 [n]; past the last one in an answer with NaN.
+
+    Of equal logits the first counts as the larger, as argmax has it.
+
+    Args:
+        logits: [n, classes].
+        labels: [n].
+    """
+    values = logits.astype(np.float64)
+    own = values[np.arange(len(labels)), labels][:, None]
+    earlier = np.arange(values.shape[1])[None, :] < labels.astype(np.int64)[:, None]
+    larger = (values > own) | ((values == own) & earlier)
+    ranks: NDArray[np.int64] = larger.sum(axis=1, dtype=np.int64)
+    ranks[~np.isfinite(values).all(axis=1)] = values.shape[1]
+    return ranks
+
+
+def count_top(k: int) -> Count:
+    """Counts samples whose right class is among the best k; an answer with a value that is not finite is wrong."""
+
+    def count(outputs: Outputs, targets: Targets) -> Floats | None:
+        said, wanted = take_output(outputs, targets)
+        if are_words(said) and are_words(wanted):
+            return average(np.reshape(said, -1) == np.reshape(wanted, -1)) if k == 1 else None
+        answers, labels = read_arrays(outputs, targets)
+        labels = squeeze_labels(labels, 1)
+        if answers.dtype.kind in "biu" and answers.size == len(labels):  # the graph has named the class itself
+            return average(answers.reshape(-1) == labels) if k == 1 else None
+        logits = answers.reshape(len(answers), -1) if answers.size == answers.shape[0] * answers.shape[-1] else answers
+        _check_logits(logits, labels, targets)
+        return average(rank_labels(logits, labels) < k) if logits.shape[1] > k else None
+
+    return count
+
+
+def are_words(values: Any) -> bool:
+    """Whether answers or targets are text."""
+    return len(values) > 0 and isinstance(np.ravel(values[0])[0] if np.size(values[0]) else None, str)
+
+
+def squeeze_labels(labels: Any, ndim: int) -> Any:
+    """The labels without axes of length 1 behind the first `ndim`.
+
+    Raises:
+        FeedError: they are no whole numbers.
+    """
+    while labels.ndim > ndim and labels.shape[-1] == 1:
+        labels = labels[..., 0]
+    if labels.dtype.kind == "f" and (labels == np.floor(labels)).all():
+        labels = labels.astype(np.int64)
+    if labels.dtype.kind not in "biu":
+        raise FeedError(f"targets are {labels.dtype}; expected whole numbers, one for each class")
+    return labels
+
+
+def _check_logits(logits: Array, labels: Array, targets: Targets) -> None:
+    if logits.ndim != 2 or 0 in logits.shape:
+        raise FeedError(
+            f"answers of shape {targets.tell_shape(logits)}; expected [samples, classes], at least one of each"
+        )
+    n, classes = logits.shape
+    if labels.shape != (n,):
+        shape = targets.tell_shape(labels)
+        raise FeedError(f"labels of shape {shape}; expected {shape[:1]}, one for each sample")
+    if labels.min() < 0 or labels.max() >= classes:
+        raise FeedError(f"labels from {labels.min()} to {labels.max()}; expected 0 to {classes - 1}")
+
+
+def read_labels(answers: Any, right: Any, targets: Targets, axes: tuple[int, ...] = (-1, 1)) -> Labels:
+    """Answers as class ids in the shape of the right ones.
+
+    Whole numbers are class ids already. Scores with one axis more are classes along that axis, the last or the second;
+    scores of the same shape are one class, yes from 0.5 on.
+
+    Args:
+        answers: [samples, ...].
+        right: the right class ids.
+        targets: that they were taken from, for the message.
+        axes: where the classes may be; of two that fit the first is taken.
+
+    Raises:
+        FeedError: they are neither.
+    """
+    shape = right.shape
+    while answers.ndim > len(shape) and answers.shape[-1] == 1:
+        answers = answers[..., 0]
+    if answers.shape == shape:
+        found: Labels = (answers if answers.dtype.kind in "biu" else answers >= YES).astype(np.int64)
+        return found
+    for axis in axes:
+        if answers.ndim == len(shape) + 1 and np.delete(answers.shape, axis).tolist() == list(shape):
+            return np.asarray(answers.argmax(axis=axis), np.int64)
+    told = f"outputs have shape {list(targets.tell_shape(answers))}, targets {list(targets.tell_shape(right))}"
+    raise FeedError(f"{told}; expected the same shape, or one axis more for the classes")
+
+
+def _count_f1(outputs: Outputs, targets: Targets) -> Floats:
+    answers, right = read_arrays(outputs, targets)
+    right = squeeze_labels(right, 1)
+    found = read_labels(answers, right, targets)
+    return _count_confusions(found, right, _count_classes(answers, right), right >= 0)
+
+
+def _count_miou(outputs: Outputs, targets: Targets) -> Floats:
+    answers, right = read_arrays(outputs, targets)
+    if right.ndim == 4 and right.shape[1] == 1:
+        right = right[:, 0]
+    right = squeeze_labels(right, 3)
+    found = read_labels(answers, right, targets, (1, -1))
+    return _count_confusions(found, right, _count_classes(answers, right), (right >= 0) & (right != UNLABELLED))
+
+
+def _count_classes(answers: Any, labels: Any) -> int:
+    """How many classes the answers have scores for; 0 where they have none."""
+    return answers.size // max(1, labels.size) if answers.ndim > labels.ndim else 0
+
+
+def _count_confusions(found: Labels, right: Labels, classes: int, counted: NDArray[np.bool_]) -> Floats:
+    """For each sample and class: found and right, found, right. [samples, classes * 3]; ids below 0 match nothing.
+
+    There are at least `classes`, and more where an id says so: a class that is found and never right counts as well.
+    """
+    n, largest = len(right), max(int(ids[counted].max(initial=0)) for ids in (found, right))
+    if largest >= MOST_CLASSES:
+        raise FeedError(f"outputs or targets name class {largest}; expected class ids below {MOST_CLASSES}")
+    classes = max(2, classes, largest + 1)
+    rows = np.broadcast_to(np.arange(n).reshape(-1, *[1] * (right.ndim - 1)), right.shape)
+    table = np.zeros((n, classes, 3))
+    for column, chosen, ids in (
+        (0, counted & (found == right), right),
+        (1, counted & (found >= 0), found),
+        (2, counted, right),
+    ):
+        np.add.at(table[..., column], (rows[chosen], ids[chosen].astype(np.int64)), 1)
+    return table.reshape(n, -1)
+
+
+def _finish_f1(sums: Floats) -> Floats:
+    table = sums.reshape(*sums.shape[:-1], -1, 3)
+    both = table[..., 1] + table[..., 2]
+    with np.errstate(invalid="ignore", divide="ignore"):
+        scores = 2 * table[..., 0] / both
+    if table.shape[-2] == 2:
+        # Nothing to find and nothing found is no mistake.
+        one: Floats = np.where(both[..., 1] > 0, scores[..., 1], 1.0)
+        return one
+    return _mean_known(scores)
+
+
+def _finish_iou(sums: Floats) -> Floats:
+    table = sums.reshape(*sums.shape[:-1], -1, 3)
+    with np.errstate(invalid="ignore", divide="ignore"):
+        shares = table[..., 0] / (table[..., 1] + table[..., 2] - table[..., 0])
+    return _mean_known(shares)
+
+
+# F1: of class 1 where there are two, else the mean over the classes that occur.
+F1 = Metric(name="f1", count=_count_f1, finish=_finish_f1)
+# Mean over the classes that occur of intersection over union, pixels of all samples together.
+MIOU = Metric(name="miou", count=_count_miou, finish=_finish_iou)
+
+
+def _mean_known(values: Floats) -> Floats:
+    """The mean over the last axis of what is not NaN; NaN where nothing is known."""
+    known = np.isfinite(values)
+    with np.errstate(invalid="ignore", divide="ignore"):
+        mean: Floats = np.where(known, values, 0.0).sum(axis=-1) / known.sum(axis=-1)
+    return mean

@@ -1,0 +1,124 @@
+"""Answers as sequences: scores over time decoded to text or tokens, and the rates of errors in them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import groupby
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+
+from enginebench.stats.metrics.labels import take_output
+from enginebench.stats.metrics.metric import Count, Outputs, Targets
+from enginebench.core.errors import FeedError, MissingDependency
+
+if TYPE_CHECKING:
+    from enginebench.stats.metrics.metric import Floats
+    from enginebench.core.protocols import Array
+
+# Behind the last token of a sequence that is shorter than others.
+PADDING = -1
+# Private characters stand for tokens that have no text: from here on Unicode has room for a million.
+_FIRST = 0x10000
+
+Tokens = tuple[int, ...]
+
+
+def decode_tokens(scores: Array, blank: int | None) -> list[Tokens]:
+    """The best token of every step, of each sample; with a blank, repeats are merged and blanks left out.
+
+    Args:
+        scores: [samples, steps, tokens], or whole numbers [samples, steps], which the graph has decoded itself.
+        blank: the token that separates (CTC); None: each step stands for itself.
+
+    Source: A. Graves et al., "Connectionist temporal classification", ICML 2006, section 3.2: best path decoding.
+    """
+    if scores.dtype.kind in "iu":
+        return [tuple(int(t) for t in row.reshape(-1) if t != PADDING) for row in scores]
+    if scores.ndim != 3:
+        raise FeedError(f"scores of shape {list(scores.shape)}; expected [samples, steps, tokens]")
+    best = scores.argmax(axis=2)
+    if blank is None:
+        return [tuple(map(int, row)) for row in best]
+    return [tuple(int(token) for token, _ in groupby(row) if token != blank) for row in best]
+
+
+def read_sequences(answers: Any, targets: Targets) -> list[str] | list[Tokens]:
+    """The answers as texts where there is a vocabulary or the outputs are texts, else as tokens.
+
+    Raises:
+        FeedError: a token is not in the vocabulary.
+    """
+    array = np.asarray(answers) if not isinstance(answers, list) else None
+    if array is not None and array.dtype.kind in "UO":
+        return [" ".join(map(str, row.reshape(-1))) for row in array]
+    parts = [np.asarray(part)[None] for part in answers] if array is None else [array]
+    tokens = [sequence for part in parts for sequence in decode_tokens(part, targets.blank)]
+    if targets.vocabulary is None:
+        return tokens
+    width = next((int(part.shape[2]) for part in parts if part.ndim == 3), len(targets.vocabulary))
+    return [_spell(sequence, targets.vocabulary, targets.blank, width) for sequence in tokens]
+
+
+def _spell(tokens: Tokens, vocabulary: tuple[str, ...], blank: int | None, width: int) -> str:
+    """The text of tokens; a vocabulary of one entry less than the model has tokens leaves the blank out."""
+    shift = 1 if blank == 0 and len(vocabulary) == width - 1 else 0
+    try:
+        return "".join(vocabulary[token - shift] for token in tokens)
+    except IndexError as error:
+        raise FeedError(
+            f"token {max(tokens)} is not in the vocabulary of {len(vocabulary)}; the model tells {width} apart"
+        ) from error
+
+
+def count_errors(unit: Literal["words", "characters"]) -> Count:
+    """Counts the errors of each sample, and the words or characters that there should be."""
+
+    def count(outputs: Outputs, targets: Targets) -> Floats:
+        answers, wanted = take_output(outputs, targets)
+        found = read_sequences(answers, targets)
+        right = [_read_target(entry) for entry in wanted]
+        pairs: Any = zip(right, found, strict=False)
+        if len(found) != len(right):
+            raise FeedError(f"{len(found)} sequences were read, {len(right)} are right; expected as many")
+        return np.array([_count_pair(r, f, unit) for r, f in pairs], np.float64)
+
+    return count
+
+
+def _read_target(entry: Any) -> str | Tokens:
+    if isinstance(entry, str):
+        return str(entry)
+    return tuple(int(t) for t in np.asarray(entry).reshape(-1) if t != PADDING)
+
+
+def _count_pair(right: str | Tokens, found: str | Tokens, unit: str) -> tuple[int, int]:
+    """(errors, length of what is right). Of tokens without text, each is a word and a character."""
+    if isinstance(right, str) != isinstance(found, str):
+        raise FeedError(
+            "targets are text, the answers tokens: put the vocabulary into the file of --targets"
+            if isinstance(right, str)
+            else "targets are tokens, the answers text; give both alike"
+        )
+    jiwer = _import_jiwer()
+    if not isinstance(right, str) or not isinstance(found, str):
+        right, found, unit = _as_text(right), _as_text(found), "characters"
+    length = len(right.split()) if unit == "words" else len(right.strip())
+    if not length:  # nothing to read: everything that was read is wrong
+        return len(found.split()) if unit == "words" else len(found), 0
+    made = (jiwer.process_words if unit == "words" else jiwer.process_characters)(right, found)
+    return made.substitutions + made.deletions + made.insertions, made.hits + made.substitutions + made.deletions
+
+
+def _as_text(tokens: str | Sequence[int]) -> str:
+    return "".join(chr(_FIRST + int(token)) for token in tokens)
+
+
+def _import_jiwer() -> Any:
+    try:
+        import jiwer
+    except ModuleNotFoundError as error:
+        raise MissingDependency(
+            "jiwer, which counts errors in words and characters,", 'pip install "enginebench[metrics]"'
+        ) from error
+    return jiwer

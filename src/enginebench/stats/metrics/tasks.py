@@ -1,0 +1,116 @@
+"""What a task means for a model's answers: how they are read, and by which metrics they are judged."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, get_args
+
+import numpy as np
+
+from enginebench.stats.metrics.boxes import prepare_map, read_boxes
+from enginebench.stats.metrics.labels import F1, MIOU, UNLABELLED, YES, count_top, read_arrays
+from enginebench.stats.metrics.metric import Metric, Outputs, Targets, average
+from enginebench.stats.metrics.sequences import count_errors, read_sequences
+from enginebench.core.errors import FeedError
+from enginebench.core.records import Task
+
+if TYPE_CHECKING:
+    from enginebench.stats.metrics.metric import Floats
+
+
+def _read_pairs(outputs: Outputs, targets: Targets) -> tuple[Floats, Floats]:
+    """Answers and right answers as [samples, values]."""
+    answers, right = read_arrays(outputs, targets)
+    if answers.size != right.size:
+        told = (list(targets.tell_shape(part)) for part in (answers, right))
+        raise FeedError("outputs have shape {}, targets {}; expected the same".format(*told))
+    n = len(answers)
+    return answers.reshape(n, -1).astype(np.float64), right.reshape(n, -1).astype(np.float64)
+
+
+def count_absolute(outputs: Outputs, targets: Targets) -> Floats:
+    """The mean absolute difference of each sample."""
+    answers, right = _read_pairs(outputs, targets)
+    return average(np.abs(answers - right).mean(axis=1))
+
+
+def count_cosine(outputs: Outputs, targets: Targets) -> Floats:
+    """The cosine of each answer to the right one; 0 where one of them is nothing but zeros."""
+    answers, right = _read_pairs(outputs, targets)
+    sizes = np.linalg.norm(answers, axis=1) * np.linalg.norm(right, axis=1)
+    products = np.einsum("ij,ij->i", answers, right)
+    return average(np.divide(products, sizes, out=np.zeros_like(sizes), where=sizes > 0))
+
+
+# Tasks whose answers are scores over time.
+SEQUENTIAL: tuple[Task, ...] = ("text", "asr")
+TASKS: tuple[Task, ...] = get_args(Task)
+
+# Name -> the metric for these targets.
+BUILTIN: dict[str, Callable[[Targets], Metric]] = {
+    "top1": lambda _: Metric(name="top1", count=count_top(1)),
+    "top5": lambda _: Metric(name="top5", count=count_top(5)),
+    "f1": lambda _: F1,
+    "miou": lambda _: MIOU,
+    "map": lambda _: Metric(name="map", prepare=prepare_map),
+    "wer": lambda _: Metric(name="wer", count=count_errors("words"), higher_is_better=False),
+    "cer": lambda _: Metric(name="cer", count=count_errors("characters"), higher_is_better=False),
+    "mae": lambda _: Metric(name="mae", count=count_absolute, higher_is_better=False, share=False),
+    "cosine": lambda _: Metric(name="cosine", count=count_cosine),
+}
+# What each metric is called in tables; a user's function is called by its own name.
+TITLES = {
+    "top1": "top-1",
+    "top5": "top-5",
+    "f1": "F1",
+    "miou": "mIoU",
+    "map": "mAP",
+    "wer": "WER",
+    "cer": "CER",
+    "mae": "MAE",
+    "cosine": "cosine",
+}
+TASK_METRICS: dict[Task, tuple[str, ...]] = {
+    "classification": ("top1", "top5"),
+    "detection": ("map",),
+    "segmentation": ("miou",),
+    "regression": ("mae",),
+    "text": ("cer",),
+    "embedding": ("cosine",),
+    "asr": ("wer", "cer"),
+}
+
+
+def name_metric(metric: str) -> str:
+    """What a metric is called in tables."""
+    return TITLES.get(metric) or metric.rpartition(":")[2]
+
+
+def read_answers(outputs: Outputs, task: Task | None, targets: Targets) -> Outputs:
+    """The answers as a user's metric for this task gets them, no larger than they need be.
+
+    Boxes come as `boxes`, `scores`, `labels`; maps of classes as whole numbers; sequences as texts where there is a
+    vocabulary, else as lists of tokens.
+    """
+    if task == "detection":
+        return read_boxes(outputs).as_outputs()
+    if task == "segmentation":
+        return {name: read_map(np.asarray(array)) for name, array in outputs.items()}
+    if task in SEQUENTIAL:
+        return {name: _read_sequence(array, targets) for name, array in outputs.items()}
+    return outputs
+
+
+def read_map(array: Any) -> Any:
+    """The best class of every pixel, of scores [samples, classes, height, width]; anything else as it is."""
+    if array.dtype.kind != "f" or array.ndim != 4:
+        return array
+    best = array[:, 0] >= YES if array.shape[1] == 1 else array.argmax(axis=1)
+    return best.astype(np.uint8 if array.shape[1] < UNLABELLED else np.int32)
+
+
+def _read_sequence(array: Any, targets: Targets) -> Any:
+    """An output of scores over time decoded; any other, such as lengths, as it is."""
+    if isinstance(array, np.ndarray) and array.dtype.kind == "f" and array.ndim != 3:
+        return array
+    return read_sequences(array, targets)

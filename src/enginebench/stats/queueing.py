@@ -1,0 +1,328 @@
+"""Requests under arrivals, pure: what the four times of every request say, and what queueing theory expects."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+from msgspec import Struct
+from msgspec.structs import replace
+
+from enginebench.stats.quantiles import convert_percent, nearest_rank
+from enginebench.stats.tails import strict_min_samples
+from enginebench.stats.validity import doubt_marks, find_worst, judge_marks
+from enginebench.core.caveats import find_sentence, make_caveat
+from enginebench.core.records import Block, Caveat, Measurement, Validity
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    Times = NDArray[np.int64]
+    Floats = NDArray[np.float64]
+
+# How a request went.
+DONE, FAILED, DROPPED = 1, 2, 3
+# The generator's own lateness (p99) may be this share of the limit, else the point is suspect.
+LATE_SHARE = 0.01
+# Codes of what makes requests late beside the engine.
+DISTURBANCES = frozenset({"generator_late", "cut_short", "foreign_cpu", "foreign_gpu", "throttled"})
+INTERRUPTED = "interrupted"  # why a probe was cut short that somebody stopped
+# Codes of what a search meets wherever it tries more than the engine carries, or too few requests to prove it.
+EXPECTED = frozenset({"overload", "unsteady", "too_few_samples"})
+# Little's law must hold within this: |L / (lambda W) - 1|.
+LITTLE_SHARE = 0.02
+MS = 1e6
+
+
+class Stamps(NamedTuple):
+    """The times of every request in host nanoseconds, in the order of the schedule; 0: it has not happened.
+
+    `status` is 0 of a request that is still on its way, else `DONE`, `FAILED` or `DROPPED`.
+    """
+
+    scheduled: Times
+    released: Times
+    started: Times
+    computed: Times
+    done: Times
+    status: Times
+
+
+class LoadPoint(Struct, frozen=True, kw_only=True):
+    """What requests at one rate met with. Percentiles are over all requests; one that never ended is later than any.
+
+    `queue_ms` and `service_ms` are means, so that they add up to `mean_ms`: from the scheduled moment to the start, and
+    from there until the answer is there.
+    """
+
+    row: str = ""  # id of the configuration
+    qps: float | None  # that was asked for; None where there is no rate
+    offered: int
+    completed: int
+    failed: int = 0
+    dropped: int = 0  # turned away by a full queue, or not begun in time
+    late: int | None = None  # beyond the limit, failed and dropped ones included; None without a limit
+    achieved_per_s: float | None
+    p50_ms: float | None
+    p90_ms: float | None
+    p99_ms: float | None
+    percentile_ms: float | None = None  # the percentile that the limit is on
+    mean_ms: float | None
+    max_ms: float | None = None
+    queue_ms: float | None
+    service_ms: float | None
+    compute_ms: float | None = None  # of the service, until the outputs are complete
+    utilisation: float | None  # share of the time in which streams were at work
+    in_system: float | None = None  # requests in the system on average (L)
+    little: float | None = None  # lambda W
+    generator_late_ms: float | None  # p99; None where nothing was scheduled
+    batch: float | None = None  # requests that were computed together, on average
+    energy_mj: float | None = None  # per request
+    foreign_cpu_cores: float | None = None  # cores that others kept busy meanwhile, of those of engine and generator
+    seconds: float = 0.0  # that the probe took, from the start of its processes on
+    validity: Validity = "valid"
+    caveats: tuple[Caveat, ...] = ()
+
+
+class Limit(Struct, frozen=True, kw_only=True):
+    """A bound on a percentile of the latency."""
+
+    ms: float
+    percentile: float = 99.0
+
+    @property
+    def share(self) -> float:
+        return convert_percent(self.percentile)
+
+
+def describe_point(
+    stamps: Stamps,
+    *,
+    qps: float | None,
+    limit: Limit | None = None,
+    busy_ns: int | None = None,
+    streams: int = 1,
+    open_loop: bool = True,
+    query: int = 1,
+    row: str = "",
+    energy_mj: float | None = None,
+    reason: str = "",
+    doubts: tuple[Caveat, ...] = (),
+    block: Block | None = None,
+) -> LoadPoint:
+    """The point of these stamps; requests that were never released do not count.
+
+    Args:
+        qps: the rate that was asked for.
+        busy_ns: time in which streams were at work, summed over them.
+        streams: how many there are.
+        open_loop: requests came by a schedule, not one after another.
+        query: requests that came together and count as one, which ends with its last.
+        row: id of the configuration.
+        energy_mj: of the device, in all.
+        reason: why most of the failed requests failed.
+        doubts: what is known already.
+        block: what was seen of the machine meanwhile; of the probe as a whole, as if it were one sample.
+    """
+    came = stamps.released > 0
+    stamps = Stamps(*(column[came] for column in stamps))
+    batch, together = _mean_batch(stamps), query if len(stamps.status) >= query else 1
+    stamps = join_queries(stamps, together)
+    ok = stamps.status == DONE
+    latency = np.where(ok, stamps.done - stamps.scheduled, np.inf) / MS
+    latency.sort()
+    offered, completed = len(ok), int(ok.sum())
+    lateness = (stamps.released - stamps.scheduled) / MS
+    in_system, little = compare_little(stamps) if open_loop else (None, None)
+    window_ns = int(stamps.done[ok].max() - stamps.scheduled[0]) if completed else 0
+    point = LoadPoint(
+        row=row,
+        qps=qps,
+        offered=offered,
+        completed=completed,
+        failed=int((stamps.status == FAILED).sum()),
+        dropped=int(((stamps.status == DROPPED) | (stamps.status == 0)).sum()),
+        late=int((latency > limit.ms).sum()) if limit else None,
+        achieved_per_s=1e9 * together * completed / window_ns if window_ns > 0 else None,
+        p50_ms=_rank(latency, 0.5),
+        p90_ms=_rank(latency, 0.9),
+        p99_ms=_rank(latency, 0.99),
+        percentile_ms=_rank(latency, limit.share) if limit else None,
+        mean_ms=_mean((stamps.done - stamps.scheduled)[ok]),
+        max_ms=float(latency[-1]) if completed == offered and completed else None,
+        queue_ms=_mean((stamps.started - stamps.scheduled)[ok]),
+        service_ms=_mean((stamps.done - stamps.started)[ok]),
+        compute_ms=_mean((stamps.computed - stamps.started)[ok]),
+        utilisation=busy_ns / (streams * window_ns) if busy_ns is not None and window_ns > 0 else None,
+        in_system=in_system,
+        little=little,
+        generator_late_ms=nearest_rank(np.sort(lateness), 0.99) if open_loop and offered else None,
+        batch=batch,
+        energy_mj=energy_mj / completed if energy_mj is not None and completed else None,
+        foreign_cpu_cores=block.foreign_cpu_cores if block else None,
+    )
+    return _doubt(point, limit, reason, doubts, block)
+
+
+def _rank(latency_ms: Floats, q: float) -> float | None:
+    """The nearest rank; None where it falls among requests that never ended."""
+    if not len(latency_ms):
+        return None
+    value = nearest_rank(latency_ms, q)
+    return value if math.isfinite(value) else None
+
+
+def _mean(times_ns: Times) -> float | None:
+    return float(times_ns.mean()) / MS if len(times_ns) else None
+
+
+def _mean_batch(stamps: Stamps) -> float | None:
+    """Requests that began and ended in the same moments were one batch."""
+    ok = stamps.status == DONE
+    if not ok.any():
+        return None
+    pairs = np.stack([stamps.started[ok], stamps.done[ok]])
+    return float(ok.sum()) / len(np.unique(pairs, axis=1)[0])
+
+
+def join_queries(stamps: Stamps, query: int) -> Stamps:
+    """The stamps of queries of so many requests each: begun with the first, done with the last; a rest is left out."""
+    if query == 1:
+        return stamps
+    count = len(stamps.status) // query * query
+
+    def first(column: Times) -> Times:
+        return np.asarray(column[:count].reshape(-1, query).min(axis=1))
+
+    def last(column: Times) -> Times:
+        return np.asarray(column[:count].reshape(-1, query).max(axis=1))
+
+    return Stamps(
+        scheduled=first(stamps.scheduled),
+        released=first(stamps.released),
+        started=first(stamps.started),
+        computed=last(stamps.computed),
+        done=last(stamps.done),
+        status=np.where((stamps.status[:count].reshape(-1, query) == DONE).all(axis=1), DONE, last(stamps.status)),
+    )
+
+
+def compare_little(stamps: Stamps) -> tuple[float | None, float | None]:
+    """(L, lambda W) over the time in which requests came; they differ where the queue was not steady.
+
+    L is the number in the system averaged over that window alone, W the whole latency of the requests that came in it:
+    a queue that grows is paid for after the window, which only W sees. The last request ends the window and did not
+    come in it: of few requests it alone would be more than the two may differ by.
+
+    Source: J. D. C. Little, "A proof for the queuing formula L = lambda W", Operations Research 9 (1961).
+    """
+    if len(stamps.scheduled) < 2:
+        return None, None
+    begin, end = int(stamps.scheduled[0]), int(stamps.scheduled[-1])
+    known = (stamps.status == DONE) | (stamps.status == FAILED)
+    if end <= begin or not known.any():
+        return None, None
+    known[-1] = False
+    came, left = stamps.scheduled[known], np.where(stamps.done[known] > 0, stamps.done[known], end)
+    inside = np.minimum(left, end) - np.minimum(came, end)
+    return float(inside.sum()) / (end - begin), float((left - came).sum()) / (end - begin)
+
+
+def is_steady(point: LoadPoint) -> bool:
+    """Whether Little's law holds, as far as it can be said."""
+    if point.in_system is None or point.little is None:
+        return True
+    return abs(point.in_system - point.little) <= LITTLE_SHARE * point.little
+
+
+def _doubt(
+    point: LoadPoint, limit: Limit | None, reason: str, doubts: tuple[Caveat, ...], block: Block | None
+) -> LoadPoint:
+    """The point with what is doubtful about it."""
+    validity, seen = judge_block(block)
+    found = [*doubts, *seen, *_doubt_generator(point, limit), *_doubt_queue(point, cut_short=was_cut_short(doubts))]
+    if point.failed:
+        found.append(make_caveat("failed_requests", failed=point.failed, offered=point.offered, reason=reason))
+    percentile = limit.percentile if limit else 99.0
+    needed = strict_min_samples(convert_percent(percentile), 0)
+    if point.offered < needed:
+        found.append(
+            make_caveat("too_few_samples.requests", n=point.offered, percentile=f"{percentile:g}", needed=needed)
+        )
+    suspect = any(caveat.code in ("generator_late", "unsteady", "cut_short") for caveat in found)
+    return replace(point, caveats=tuple(found), validity=find_worst([validity, "suspect" if suspect else "valid"]))
+
+
+def was_interrupted(point: LoadPoint) -> bool:
+    """Whether somebody stopped the probe."""
+    return any(caveat.figures.get("reason") == INTERRUPTED for caveat in point.caveats if caveat.code == "cut_short")
+
+
+def judge_block(block: Block | None) -> tuple[Validity, tuple[Caveat, ...]]:
+    """(verdict, warnings) from what was seen during a probe, by the rules for a row of a run."""
+    watched = [Measurement(clock="host", latency_ns=[0], blocks=(block,), stop_rule="time_limit")] if block else []
+    return judge_marks(watched), tuple(doubt_marks(watched))
+
+
+def _doubt_generator(point: LoadPoint, limit: Limit | None) -> list[Caveat]:
+    bound = limit.ms if limit else point.p99_ms
+    if point.generator_late_ms is None or bound is None or point.generator_late_ms <= LATE_SHARE * bound:
+        return []
+    what = "the limit" if limit else "p99"
+    return [make_caveat("generator_late", late_ms=point.generator_late_ms, bound_ms=bound, what=what)]
+
+
+def _doubt_queue(point: LoadPoint, *, cut_short: bool) -> list[Caveat]:
+    """Requests that were under way when the engine was lost say nothing about the rate."""
+    found = []
+    if point.dropped and not cut_short:
+        figures = {"dropped": point.dropped, "offered": point.offered}
+        late = {} if point.late is None else {"late": point.late}
+        found.append(make_caveat("overload.limit" if late else "overload", **figures, **late))
+    if not is_steady(point):
+        found.append(make_caveat("unsteady", in_system=point.in_system or 0.0, expected=point.little or 0.0))
+    return found
+
+
+def was_cut_short(caveats: Iterable[Caveat]) -> bool:
+    """Whether a probe ended before its requests had, whatever ended it."""
+    return any(caveat.code == "cut_short" for caveat in caveats)
+
+
+def is_disturbed(point: LoadPoint) -> bool:
+    """Whether something beside the engine may have made requests late: a queue that grows is the engine's own."""
+    return any(caveat.code in DISTURBANCES for caveat in point.caveats)
+
+
+def judge_search(points: Sequence[LoadPoint]) -> tuple[Validity, tuple[Caveat, ...]]:
+    """(verdict, warnings) on what the points of a search add up to; that some rates are too high is no fault of it."""
+    disturbed = [point.validity for point in points if is_disturbed(point)]
+    found = {find_sentence(c): c for point in points for c in point.caveats if c.code not in EXPECTED}
+    return find_worst(disturbed), tuple(found.values())
+
+
+def judge_point(point: LoadPoint, limit: Limit) -> bool | None:
+    """Whether the limit holds at this rate: True or False where the requests show it, None where they are too few.
+
+    It holds where the share of late requests is below that of the percentile with 99 % confidence (LoadGen's early
+    stopping: n must reach the least number that carries as many late requests). It does not where more were late than
+    the percentile leaves.
+    """
+    late = point.late or 0
+    if point.offered and point.offered >= strict_min_samples(limit.share, late):
+        return True
+    if late > (1 - limit.share) * point.offered:
+        return False
+    return None
+
+
+def seems_to_hold(point: LoadPoint, limit: Limit, planned: int) -> bool:
+    """Whether no more requests were late than the percentile leaves: a guess, which few requests cannot prove.
+
+    A probe that ended before all that were planned had come holds nothing.
+    """
+    if was_cut_short(point.caveats):
+        return False
+    return point.offered >= planned and (point.late or 0) <= (1 - limit.share) * point.offered

@@ -1,0 +1,260 @@
+"""Which row of a run is the fastest, which one is recommended, and between which of them only the user can choose."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from typing import Literal
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from enginebench.stats.alike import find_references, keep_comparisons, list_invented
+from enginebench.stats.headline import Headline, choose_agreeing, describe_change, make_headline, order_by_speed
+from enginebench.stats.metrics.scores import find_score, loses_too_much
+from enginebench.stats.metrics.tasks import name_metric
+from enginebench.stats.standing import Standing, compare_rows, find_baseline, find_setting, is_plain_fp32, weigh
+from enginebench.core.limits import MARGIN
+from enginebench.core.names import format_engine
+from enginebench.core.records import Precision, Result, Score, Verdict
+
+# Outputs of different FP32 kernels differ in the sixth digit; that must not decide which row is on the Pareto front.
+QUALITY_DIGITS = 4
+
+RecommendedBy = Literal["metric", "drift", "search"]  # "search": by the search whose final the rows are
+
+
+class Ref(Struct, frozen=True, kw_only=True):
+    """The row that an answer names. `tied_with`: rows that it was not shown to be faster than."""
+
+    id: str
+    engine: str
+    precision: Precision | None
+    batch: int
+    speedup: float | None
+    verdict: Verdict | None = None
+    tied_with: tuple[str, ...] = ()
+
+
+class Ranking(Struct, frozen=True, kw_only=True):
+    """The rows of a run, in the order given, and the answers; the two references are those of the first setting."""
+
+    standings: tuple[Standing, ...]
+    fastest: Ref | None
+    recommended: Ref | None
+    recommended_by: RecommendedBy
+    headlines: tuple[Headline, ...]  # of each batch and shape, scope and cache in which anything was measured
+
+
+def rank_results(
+    results: Sequence[Result],
+    *,
+    baseline_engine: str = "pytorch",
+    margin: float = MARGIN,
+    metric: str | None = None,
+    max_metric_drop: float | None = None,
+    p99_limit_ms: float | None = None,
+) -> Ranking:
+    """The rows of a run beside their baselines, and the two answers.
+
+    `fastest` is the row with the lowest median whose outputs are not known to be changed; `recommended` is what the
+    headline says to take: the fastest within the limits of the metric (or of the outputs, without labels) and of p99,
+    and among rows without a significant difference what the user has, or whose outputs are the surest.
+
+    Args:
+        results: in the order of the table.
+        baseline_engine: ENGINE whose FP32 row speed-ups are taken against.
+        margin: for verdicts.
+        metric: that decides; None: the first one that the rows have.
+        max_metric_drop: what `recommended` may lose of it, in its own unit; None: a point of a share, a hundredth of
+            anything else.
+        p99_limit_ms: `recommended` keeps to it.
+    """
+    metric = metric or name_deciding(results)
+    rows = mark_pareto(_weigh_all(keep_comparisons(results), baseline_engine, margin), metric)
+    groups: dict[tuple[object, ...], list[Standing]] = {}
+    for row in rows:
+        groups.setdefault(row.setting, []).append(row)
+    found = [
+        _rank_group(group, baseline_engine, margin, metric, max_metric_drop, p99_limit_ms) for group in groups.values()
+    ]
+    answers = [answer for answer in found if answer is not None]
+    fastest = {answer.fastest.setting: answer.fastest for answer in answers}
+    equal = {name for answer in answers[:1] if (h := answer.headline).tied_with for name in (h.id, *h.tied_with)}
+    return Ranking(
+        standings=tuple(_hold_against(row, fastest.get(row.setting), margin) for row in rows),
+        fastest=_refer(answers[0].fastest, equal) if answers else None,
+        recommended=_refer(answers[0].recommended, equal) if answers and answers[0].recommended else None,
+        recommended_by="metric" if any(answer.by_metric for answer in answers[:1]) else "drift",
+        headlines=tuple(answer.headline for answer in answers),
+    )
+
+
+class _Answer(Struct, frozen=True):
+    """On one setting."""
+
+    fastest: Standing
+    recommended: Standing | None
+    by_metric: bool
+    headline: Headline
+
+
+def _rank_group(
+    group: Sequence[Standing],
+    engine: str,
+    margin: float,
+    metric: str | None,
+    max_drop: float | None,
+    p99_limit_ms: float | None,
+) -> _Answer | None:
+    ranked = order_by_speed(group)
+    agreeing = choose_agreeing(ranked)
+    accurate = _within_limit(ranked, group, metric, max_drop)
+    chosen = agreeing if accurate is None else accurate
+    kept = [row for row in chosen if _keeps_to(row, p99_limit_ms)]
+    named = kept or chosen or agreeing or ranked
+    if not named:
+        return None
+    may, keeps = ({row.result.id for row in rows} for rows in (chosen, kept))
+    reasons = {
+        row.result.id: _explain_rejection(row, chosen, row.result.id in may, metric)
+        for row in ranked
+        if row.result.id not in keeps
+    }
+    scored = name_metric(metric) if accurate and metric else ""
+    headline = make_headline(group, named, reasons, engine, margin, scored=scored, keeps_p99=bool(kept) or not chosen)
+    return _Answer(
+        fastest=(agreeing or named)[0],
+        recommended=next((row for row in kept if row.result.id == headline.id), None),
+        by_metric=accurate is not None,
+        headline=headline,
+    )
+
+
+def _explain_rejection(row: Standing, chosen: Sequence[Standing], agrees: bool, metric: str | None) -> str:
+    if agrees:
+        return f"has a p99 of {row.summary.p99.value:.3g} ms, beyond the limit" if row.summary else ""
+    score, kept = _find_score(row, metric), _find_score(chosen[0], metric) if chosen else None
+    if metric and kept:
+        alike = score is not None and score.value.n == kept.value.n
+        return f"loses too much of {name_metric(metric)}" if alike else "was not scored on as many samples"
+    return describe_change(row) if row.outputs == "changed" else row.outputs_reason
+
+
+def _refer(row: Standing, equal: Collection[str]) -> Ref:
+    """The row as an answer names it; with the others of its speed, if it is one of `equal`."""
+    engine = row.result.engine
+    return Ref(
+        id=row.result.id,
+        engine=format_engine(engine),
+        precision=engine.precision,
+        batch=engine.batch,
+        speedup=row.speedup.value if row.speedup else None,
+        verdict=row.comparison.verdict if row.comparison else None,
+        tied_with=tuple(sorted({*equal} - {row.result.id})) if row.result.id in equal else (),
+    )
+
+
+def _hold_against(row: Standing, best: Standing | None, margin: float) -> Standing:
+    """The row with its comparison with the fastest of its setting, so that one hopeless baseline costs nothing else."""
+    if best is None or row.summary is None or best.result.id == row.result.id:
+        return row
+    found = compare_rows(best.result, row.result, margin)
+    return replace(row, ratio_to_fastest=found.ratio, verdict_to_fastest=found.verdict)
+
+
+def _weigh_all(results: Sequence[Result], engine: str, margin: float) -> list[Standing]:
+    groups: dict[tuple[object, ...], list[Result]] = {}
+    for result in results:
+        groups.setdefault(find_setting(result), []).append(result)
+    found = {setting: find_baseline(rows[0], rows, engine) for setting, rows in groups.items()}
+    baselines = [found[find_setting(result)] for result in results]
+    references = find_references(results, baselines)
+    return [
+        weigh(result, base, margin=margin, is_reference=result.id in references)
+        for result, base in zip(results, baselines, strict=True)
+    ]
+
+
+def name_deciding(results: Sequence[Result]) -> str | None:
+    """The metric that decides about rows: the first one of the first row that has any."""
+    return next((row.scores[0].metric for row in results if row.scores), None)
+
+
+def _within_limit(
+    ranked: Sequence[Standing], rows: Sequence[Standing], metric: str | None, max_drop: float | None
+) -> list[Standing] | None:
+    """The ranked rows that lose little enough of the metric against FP32, on as many samples.
+
+    None without labels, and with random weights: what these score is chance.
+    """
+    if any("weights" in list_invented(row.result) for row in rows):
+        return None
+    known = [row for row in rows if _find_score(row, metric) and is_plain_fp32(row.result)]
+    known.sort(key=lambda row: row.result.id != row.baseline)
+    base = _find_score(known[0], metric) if known else None
+    if base is None:
+        return None
+    return [row for row in ranked if not row.agreement.nonfinite and _keeps(_find_score(row, metric), base, max_drop)]
+
+
+def _keeps(score: Score | None, base: Score, max_drop: float | None) -> bool:
+    return score is not None and score.value.n == base.value.n and not loses_too_much(base, score, max_drop)
+
+
+def _find_score(row: Standing, metric: str | None) -> Score | None:
+    return find_score(row.result.scores, metric) if metric else None
+
+
+def _keeps_to(row: Standing, p99_limit_ms: float | None) -> bool:
+    return p99_limit_ms is None or (row.summary is not None and row.summary.p99.value <= p99_limit_ms)
+
+
+def mark_pareto(rows: Sequence[Standing], metric: str | None = None) -> list[Standing]:
+    """The rows with `pareto` set where no other row is as fast and as good, and better in one of the two.
+
+    Good is the metric where it was measured for any row, else the centred cosine to the reference, to
+    four digits. Only ok rows of one batch, scope and cache are held against each other, and none that is invalid.
+    """
+    points = [_place(row, metric) for row in rows]
+    fronts: dict[tuple[object, ...], list[Place]] = {}
+    for point in sorted(filter(None, points), key=lambda point: (point[1], -point[2])):  # a slower one must be better
+        front = fronts.setdefault(point[0], [])
+        if not front or point[2] > front[-1][2] or point[1:] == front[-1][1:]:
+            front.append(point)
+    best = {point for front in fronts.values() for point in front}
+    return [replace(row, pareto=point in best) for row, point in zip(rows, points, strict=True)]
+
+
+Place = tuple[tuple[object, ...], float, float]
+
+
+def _place(row: Standing, metric: str | None) -> Place | None:
+    """(setting and clock, p50 in ms, quality) of a row that can be on the front."""
+    agreement = row.agreement
+    is_truth = row.is_reference and agreement.outputs_agree is None
+    likeness = agreement.centred_cosine if agreement.centred_cosine is not None else agreement.agreement
+    quality = find_quality(_find_score(row, metric), likeness, by_metric=metric is not None, is_truth=is_truth)
+    if row.result.status != "ok" or row.summary is None or agreement.nonfinite or row.modelled or quality is None:
+        return None
+    if row.validity == "invalid":
+        return None
+    return (*row.setting, row.clock), row.summary.p50.value, _round_quality(quality)
+
+
+def _round_quality(quality: float) -> float:
+    """To as many digits as decide, whatever the metric's unit."""
+    return float(f"{quality:.{QUALITY_DIGITS}g}") if abs(quality) > 1 else round(quality, QUALITY_DIGITS)
+
+
+def find_quality(score: Score | None, likeness: float | None, *, by_metric: bool, is_truth: bool) -> float | None:
+    """The metric's figure, larger if better, or how much the outputs are like the reference's; None without either.
+
+    Args:
+        score: of the row, if it was measured.
+        likeness: centred cosine of its outputs to the reference's, or the share of decisions that both took.
+        by_metric: whether a metric is what the rows of this run are judged by.
+        is_truth: the row is what the others were compared with; it agrees with itself.
+    """
+    if by_metric:
+        return None if score is None else score.value.value if score.higher_is_better else -score.value.value
+    return 1.0 if is_truth else likeness

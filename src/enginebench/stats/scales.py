@@ -1,0 +1,72 @@
+"""Which slices of an output are judged apart: those whose scales differ so much that one would hide the other."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from msgspec import Struct
+
+from enginebench.stats.metrics.boxes import LEAST_SCORE
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    Floats = NDArray[np.float64]
+
+# Values that a slice must have for its figures to say something.
+LEAST_VALUES = 64
+# From a slice to the next smaller one, or from a sample to the median: beyond it is another order of size.
+JUMP = 10.0
+# A slice that is this small beside the whole output is rounding of FP32.
+ROUNDING = 2.0**-23
+# Of its variance in the reference; below it a slice is constant for all that it says.
+LOST_VARIANCE = 0.01
+
+
+class Split(Struct, frozen=True, kw_only=True, eq=False):
+    """The slices along an axis; of `order`: those that vary, from the largest on."""
+
+    axis: int
+    scale: Floats  # root mean squares
+    scores: NDArray[np.bool_]  # values between 0 and 1, which share a unit: a class that is rare has small ones
+    order: NDArray[np.int64]
+    lost: int  # vary in the reference, and hardly in the candidate
+
+    @property
+    def rank(self) -> tuple[float, int]:
+        """The largest scale over the smallest where that matters, then how much is lost."""
+        spread = float(self.scale[self.order[0]] / self.scale[self.order[-1]]) if len(self.order) else 0.0
+        return spread if spread > JUMP else 0.0, self.lost
+
+    @property
+    def groups(self) -> list[NDArray[np.int64]]:
+        """Those of a like scale."""
+        scale, scores = self.scale[self.order], self.scores[self.order]
+        jumps = (scale[:-1] > JUMP * scale[1:]) & ~(scores[:-1] & scores[1:])
+        return [np.sort(group) for group in np.split(self.order, np.flatnonzero(jumps) + 1)]
+
+
+def are_scores(low: Any, high: Any) -> Any:
+    """Whether values between these are between 0 and 1, but for the rounding of FP32."""
+    return (low >= -ROUNDING * high) & (high <= 1 + ROUNDING)
+
+
+def split_slices(ref: Floats, cand: Floats) -> Split | None:
+    """The axis of finite answers [samples, ...] whose slices differ most in scale; None: none has enough values."""
+    axes = [a for a in range(1, ref.ndim) if ref.shape[a] > 1 and ref.size // ref.shape[a] >= LEAST_VALUES]
+    return max((_split_axis(axis, ref, cand) for axis in axes), key=lambda split: split.rank, default=None)
+
+
+def _split_axis(axis: int, ref: Floats, cand: Floats) -> Split:
+    rest = tuple(a for a in range(ref.ndim) if a != axis)
+    low, high = ref.min(axis=rest), ref.max(axis=rest)
+    size = np.maximum(np.abs(low), np.abs(high))
+    whole = float(size.max()) or 1.0
+    before, after = ((side / whole).var(axis=rest) for side in (ref, cand))
+    scale = np.sqrt(before + (ref.mean(axis=rest) / whole) ** 2)
+    varies = (high - low > ROUNDING * size) & (scale > ROUNDING * np.sqrt(np.mean(scale**2)))
+    scores = are_scores(low, high)
+    lost = varies & (~scores | (high >= LEAST_SCORE)) & (after < LOST_VARIANCE * before)
+    order = np.argsort(-scale, kind="stable")
+    return Split(axis=axis, scale=scale, scores=scores, order=order[varies[order]], lost=int(lost.sum()))

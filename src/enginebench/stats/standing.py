@@ -1,0 +1,299 @@
+"""What one row of a run says: its samples, its outputs, and its times beside those of its baseline."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from enginebench.stats.alike import judge_outputs
+from enginebench.stats.compare import Comparison, comparable, compare, compare_apart, find_level
+from enginebench.stats.summary import Summary, summarize
+from enginebench.stats.validity import (
+    SPEED_RATIO,
+    STARVED_RATIO,
+    WIDE_RATIO,
+    Trust,
+    hides_work,
+    judge,
+    judge_ratio,
+    widen_ratio,
+)
+from enginebench.core.limits import MARGIN
+from enginebench.core.names import format_engine, show_engine
+from enginebench.core.records import (
+    Caveat,
+    Clock,
+    Drift,
+    Estimate,
+    Measurement,
+    Outputs,
+    RatioValidity,
+    Result,
+    Validity,
+    Verdict,
+)
+from enginebench.core.shapes import find_size
+
+# Two sides of one speed are ordered the same way in as many pairs once in 2^7 runs.
+MIN_SIGNS = 8
+# Percentiles that every summary has; others are asked for.
+_USUAL = (50.0, 90.0, 95.0, 99.0)
+
+
+class Agreement(Struct, frozen=True, kw_only=True):
+    """How far the outputs of a row lie from the reference's: of several outputs, the worst; None: not compared."""
+
+    max_abs_diff: float | None = None
+    cosine: float | None = None
+    centred_cosine: float | None = None
+    top1_agreement: float | None = None
+    agreement: float | None = None  # share of the reference's decisions that the row shares
+    nonfinite: int = 0
+    outputs_agree: bool | None = None
+
+
+class Standing(Struct, frozen=True, kw_only=True):
+    """A result with all that is derived from it and its baseline."""
+
+    result: Result
+    summary: Summary | None  # None: no samples
+    validity: Validity
+    doubts: tuple[Caveat, ...]  # that the samples raise
+    clock: Clock | None
+    modelled: bool
+    baseline: str | None  # id of the row that `speedup` is taken against
+    comparison: Comparison | None  # with the baseline; None for the baseline itself
+    speedup: Estimate | None
+    agreement: Agreement
+    outputs: Outputs = "not_judged"
+    outputs_reason: str = ""
+    ratio_to_fastest: Estimate | None = None  # median of the named configuration over its own, paired
+    verdict_to_fastest: Verdict | None = None
+    is_reference: bool = False  # others were compared with its outputs
+    hides_work: bool = False  # its times are those of a part of the work
+    pareto: bool = False
+
+    @property
+    def ratio_validity(self) -> RatioValidity | None:
+        """Of the ratio to the baseline; None: there is none."""
+        return self.comparison.ratio_validity if self.comparison else None
+
+    @property
+    def ratio_reason(self) -> str:
+        """Why it is not `good`."""
+        return self.comparison.ratio_reason if self.comparison else ""
+
+    @property
+    def uncompared(self) -> bool:
+        """Whether nothing held its outputs against the reference's."""
+        return self.agreement.outputs_agree is None and not self.is_reference
+
+    @property
+    def setting(self) -> tuple[object, ...]:
+        """Rows that an answer holds against each other have this in common."""
+        return find_setting(self.result)
+
+
+def find_setting(result: Result) -> tuple[object, ...]:
+    """(batch, shapes, scope, cache): rows that differ in one of them are never held against each other."""
+    return *find_size(result.engine), result.measure.scope, result.measure.cache
+
+
+def find_baseline(result: Result, results: Iterable[Result], engine: str = "pytorch") -> Result | None:
+    """The row that `result` is compared to: `engine` in FP32 with the same batch, scope and cache, else the first.
+
+    Only rows with samples count. Options of the engine do not: plain `pytorch` comes before `pytorch:x=y`. A row that
+    was relabelled FP32 is none: its graph is still in the shorter precision.
+    """
+    group = [r for r in results if find_setting(r) == find_setting(result) and _list_measured(r)]
+    named = _find_named(filter(is_plain_fp32, group), engine)
+    return named or (group[0] if group else None)
+
+
+# What a user runs without EngineBench, first found first: a module by PyTorch as it is (on a GPU that allows TF32), a
+# graph by ONNX Runtime. None: any precision.
+Wanted = tuple[tuple[str, str | None], ...]
+TODAY: Wanted = (("pytorch:defaults=1", None), ("pytorch", "tf32"), ("pytorch", "fp32"), ("pytorch", None))
+TODAY_OF_GRAPH: Wanted = (("ort-cuda", "fp32"), ("ort-cuda", None), ("ort", "fp32"), ("ort", None))
+
+
+class Today(Struct, frozen=True, kw_only=True):
+    """What the headline of a setting is against."""
+
+    result: Result | None  # None: there is nothing
+    lost: str = ""  # why
+    owned: bool = False  # the user runs it today; else it was named, or is what is left
+
+
+def find_today(group: Sequence[Result], engine: str = "pytorch") -> Today:
+    """What the user runs today, or the baseline that was named, or else the first that was measured."""
+    measured = [r for r in group if _list_measured(r) and r.status != "failed"]
+    owned = engine == "pytorch"
+    for name, precision in _list_today(group) if owned else ((engine, "fp32"), (engine, None)):
+        alike = [r for r in measured if precision in (None, r.requested_precision)]
+        if row := _find_named(alike, name, exactly=owned):
+            return Today(result=row, owned=owned)
+        failed = next((r for r in group if r.status == "failed" and format_engine(r.engine) == name), None)
+        if failed and precision is None:
+            return Today(result=None, lost=f"{name_result(failed)} failed")
+    return Today(result=measured[0] if measured else None)
+
+
+def _list_today(group: Sequence[Result]) -> Wanted:
+    """By the form that the model came in; both where that is not known."""
+    kinds = {r.artifacts[0].kind for r in group if r.artifacts}
+    return TODAY if kinds == {"torch"} else TODAY_OF_GRAPH if kinds == {"onnx"} else TODAY + TODAY_OF_GRAPH
+
+
+def _find_named(rows: Iterable[Result], engine: str, *, exactly: bool = False) -> Result | None:
+    """The row of an ENGINE; plain `pytorch` comes before `pytorch:x=y`, which is none where it must be exact."""
+    names = (
+        (lambda r: (format_engine(r.engine),)) if exactly else (lambda r: (r.engine.backend, format_engine(r.engine)))
+    )
+    found = [r for r in rows if engine in names(r)]
+    return min(found, key=lambda r: (format_engine(r.engine) != engine, len(r.engine.options)), default=None)
+
+
+def name_result(result: Result) -> str:
+    """`openvino fp32`, `ort int8 (cpu)`."""
+    engine = result.engine
+    return show_engine(format_engine(engine), engine.precision, engine.recipe, engine.mix)
+
+
+def is_plain_fp32(result: Result) -> bool:
+    """Whether FP32 was asked for and ran; a row that was relabelled FP32 holds a graph of a shorter precision."""
+    return result.engine.precision == result.requested_precision == "fp32"
+
+
+def compare_rows(base: Result, cand: Result, margin: float = MARGIN, *, neighbours: bool = True) -> Comparison:
+    """The comparison of two rows with the validity of its ratio; `not_comparable`, with reasons, where they are unlike.
+
+    Where others slowed one side alone there is neither ratio nor verdict; who is faster may be `clear` all the same.
+
+    Args:
+        base: the row that is compared to.
+        cand: the row in question.
+        margin: for the verdict.
+        neighbours: the rows were measured in turns, in one run.
+    """
+    if reasons := comparable(base, cand, margin, neighbours=neighbours):
+        return Comparison(verdict="not_comparable", ratio=None, reasons=tuple(reasons), margin=margin)
+    names, level = (name_result(base), name_result(cand)), find_level(base, cand)
+    if not neighbours:
+        found = compare_apart(base.measurements, cand.measurements, margin=margin, level=level)
+        return trust_ratio(found, _list_measured(base), _list_measured(cand), names)
+    trials = min((row.look for row in (base, cand) if row.look is not None), default=None)
+    found = compare(base.measurements, cand.measurements, margin=margin, level=level, trials=trials)
+    shared = {m.repetition for m in base.measurements} & {m.repetition for m in cand.measurements}
+    left, right = ([m for m in _list_measured(row) if m.repetition in shared] for row in (base, cand))
+    return trust_ratio(found, left, right, names)
+
+
+def trust_ratio(
+    found: Comparison, base: Sequence[Measurement], cand: Sequence[Measurement], names: tuple[str, str]
+) -> Comparison:
+    """The comparison with the validity of its ratio, in an interval that holds what slowed one side more."""
+    if found.ratio is None:
+        return found
+    trust = judge_ratio(base, cand, found.ratio, names)
+    ratio, why = widen_ratio(found.ratio, trust), trust.reason
+    # An interval that is merely wide has been weighed by the verdict; each pair has to say the same then.
+    good, agreed = trust.validity == "good", trust.alike and trust.least > 1
+    clear = (found.verdict == "faster" and (good or agreed)) or (not good and _leads(ratio, trust, found.margin))
+    found = replace(found, clear=clear, ratio_validity=trust.validity, ratio_reason=why)
+    if trust.validity == "not_given":
+        return replace(
+            found, verdict="not_comparable", ratio=None, repetitions_needed=None, reasons=(why, *found.reasons)
+        )
+    if trust.validity != "good":
+        found = replace(found, reasons=(*found.reasons, f"the validity of the ratio is {trust.validity}: {why}"))
+    beyond = _lies_beyond(found.verdict, ratio, trust, 1 + found.margin)
+    return replace(found, ratio=ratio, verdict=found.verdict if beyond else "not_shown")
+
+
+def _lies_beyond(verdict: Verdict, ratio: Estimate, trust: Trust, margin: float) -> bool:
+    """Whether a verdict holds also without what slowed one side more than the other."""
+    if verdict == "equivalent":
+        bias = trust.bias or 1.0
+        return max(bias, 1 / bias) * trust.doubt <= margin
+    return verdict == "not_shown" or (ratio.low or 0.0) > margin or (ratio.high or margin) < 1 / margin
+
+
+def _leads(ratio: Estimate, trust: Trust, margin: float) -> bool:
+    """Whether the candidate is the faster one though its ratio is doubtful, or its trials too few for a verdict.
+
+    By an interval twice as wide, or by each of so many pairs that chance does that once in a hundred: where every other
+    trial starves, no interval says anything. One trial must lie beyond the two speeds of a machine, and a slowdown that
+    nobody knows could have been far more.
+    """
+    step = SPEED_RATIO if trust.bias else WIDE_RATIO
+    low = ratio.low**2 / ratio.value if ratio.low is not None else ratio.value / step
+    return max(low, trust.least / trust.doubt if ratio.n >= MIN_SIGNS else 0.0) > (
+        1 + margin if trust.bias else STARVED_RATIO
+    )
+
+
+def weigh(result: Result, baseline: Result | None, *, margin: float = MARGIN, is_reference: bool = False) -> Standing:
+    """What the samples and the outputs of a row say.
+
+    Args:
+        result: with whatever was measured, also failed or skipped.
+        baseline: what `speedup` is taken against; `result` itself gives 1; None: nothing.
+        margin: for the verdict.
+        is_reference: whether others were compared with its outputs.
+    """
+    measured = _list_measured(result)
+    asked = [p for p in result.measure.percentiles if p not in _USUAL and 0 < p < 100]
+    validity, doubts = judge(measured)
+    clocks: list[Clock] = sorted({m.clock for m in measured})
+    base = baseline if measured else None
+    found = compare_rows(base, result, margin) if base and base.id != result.id else None
+    outputs, outputs_reason = judge_outputs(result, is_reference=is_reference)
+    return Standing(
+        result=result,
+        summary=(
+            summarize(measured, batch=result.engine.batch, percentiles=asked, level=find_level(result))
+            if measured
+            else None
+        ),
+        validity=validity,
+        doubts=tuple(doubts) if measured else (),
+        clock=clocks[0] if clocks else None,
+        modelled="modelled" in clocks,
+        baseline=base.id if base else None,
+        comparison=found,
+        speedup=found.ratio if found else _give_one(len(measured)) if base else None,
+        agreement=_find_agreement(result.drift),
+        outputs=outputs,
+        outputs_reason=outputs_reason,
+        is_reference=is_reference,
+        hides_work=bool(measured) and hides_work(measured),
+    )
+
+
+def _list_measured(result: Result) -> list[Measurement]:
+    return [m for m in result.measurements if m.latency_ns]
+
+
+def _give_one(k: int) -> Estimate:
+    return Estimate(value=1.0, low=1.0, high=1.0, level=0.95, n=k, method="the baseline itself")
+
+
+def _find_agreement(drift: Drift | None) -> Agreement:
+    outputs = drift.outputs if drift else ()
+    return Agreement(
+        max_abs_diff=_worst((o.max_abs_diff for o in outputs), max),
+        cosine=_worst((o.cosine_mean for o in outputs), min),
+        centred_cosine=_worst((o.centred_cosine_mean for o in outputs), min),
+        top1_agreement=_worst((o.top1_agreement for o in outputs), min),
+        agreement=_worst((o.agreement for o in outputs), min),
+        nonfinite=sum(o.nonfinite for o in outputs),
+        outputs_agree=drift.passed if drift and not drift.unlike else None,
+    )
+
+
+def _worst(values: Iterable[float | None], choose: Callable[[list[float]], float]) -> float | None:
+    known = [v for v in values if v is not None]
+    return choose(known) if known else None

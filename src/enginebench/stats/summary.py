@@ -1,0 +1,179 @@
+"""Measurements of one row to a few estimates: each with interval, n, and how it was made. Times in ms."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+from msgspec import Struct
+
+from enginebench.stats.intervals import estimate_geometric, join_builds, measure_spread, take_logs
+from enginebench.stats.quantiles import convert_percent, median, nearest_rank
+from enginebench.stats.tails import autocorrelation_time, estimate_tail, estimate_tails
+from enginebench.core.errors import MeasurementError
+from enginebench.core.records import Estimate, Measurement
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    Floats = NDArray[np.float64]
+
+__all__ = ["Summary", "estimate_p50", "estimate_percentile", "median", "nearest_rank", "summarize"]
+
+MS_PER_NS = 1e-6
+
+
+class Summary(Struct, frozen=True, kw_only=True):
+    """The figures of one row. Times in ms; `n` counts samples, `processes` those that gave any."""
+
+    p50: Estimate
+    p90: Estimate
+    p95: Estimate
+    p99: Estimate
+    p999: Estimate
+    mean: Estimate
+    p50_unmarked: Estimate | None  # without the samples of marked blocks
+    n: int
+    processes: int
+    marked_share: float
+    p50_device: Estimate | None
+    enqueue: Estimate | None
+    throughput_per_s: float  # images per wall second, one query at a time
+    throughput_pipelined_per_s: float | None
+    percentiles: dict[str, Estimate] = {}  # those asked for beyond the four above: "99.9" -> estimate
+
+
+def summarize(
+    measurements: Sequence[Measurement],
+    *,
+    batch: int = 1,
+    level: float = 0.95,
+    percentiles: Sequence[float] = (),
+) -> Summary:
+    """The figures of one row, from the raw samples of all its processes.
+
+    Args:
+        measurements: one a process; those without samples are left out.
+        batch: images in one call.
+        percentiles: more of them, in percent (99.9).
+
+    Raises:
+        MeasurementError: no process has a sample, or a median is not above zero.
+    """
+    kept = [m for m in measurements if m.latency_ns]
+    if not kept:
+        raise MeasurementError(f"none of {len(measurements)} processes has a sample; at least one is needed")
+    series = [_in_ms(m.latency_ns) for m in kept]
+    time = autocorrelation_time(series)
+    asked = (90.0, 95.0, 99.0, 99.9, *percentiles)
+    # Together: they share one sorting and one set of draws, which cost more than all the rest.
+    estimates = estimate_tails(series, [convert_percent(p) for p in asked], level=level, time=time)
+    tails = dict(zip(asked, estimates, strict=True))
+    return Summary(
+        p50=estimate_p50(kept, level=level),
+        p90=tails[90.0],
+        p95=tails[95.0],
+        p99=tails[99.0],
+        p999=tails[99.9],
+        mean=_estimate_mean(series, level),
+        p50_unmarked=_estimate_unmarked(kept, level),
+        n=sum(len(s) for s in series),
+        processes=len(kept),
+        marked_share=share_marked(kept),
+        p50_device=_estimate_field(kept, lambda m: m.device_ns, "device", level),
+        enqueue=_estimate_field(kept, lambda m: m.enqueue_ns, "enqueue", level),
+        throughput_per_s=batch * 1000 / float(np.mean(np.concatenate(series))),
+        throughput_pipelined_per_s=_mean_of_known([m.throughput_pipelined_per_s for m in kept]),
+        percentiles={f"{p:g}": tails[p] for p in percentiles},
+    )
+
+
+def estimate_p50(measurements: Sequence[Measurement], *, level: float = 0.95) -> Estimate:
+    """The geometric mean of the process medians in ms, with Student's t interval over their logs.
+
+    One process gives a value without an interval, and `supported` is False. Of an engine that was built several times
+    each build is one value.
+
+    Raises:
+        MeasurementError: no process has a sample, or a median is not above zero.
+    """
+    kept = [m for m in measurements if m.latency_ns]
+    return _estimate_medians([median(m.latency_ns) for m in kept], [m.build for m in kept], "latency", level)
+
+
+def estimate_percentile(measurements: Sequence[Measurement], q: float, *, level: float = 0.95) -> Estimate:
+    """The pooled q-quantile of the latency in ms, by nearest rank, with a block-bootstrap interval."""
+    return estimate_tail([_in_ms(m.latency_ns) for m in measurements if m.latency_ns], q, level=level)
+
+
+def share_marked(measurements: Sequence[Measurement], mark: str | None = None) -> float:
+    """The share of samples in blocks that carry `mark`, or any mark at all; 0 to 1."""
+    total = sum(len(m.latency_ns) for m in measurements)
+    marked = sum(
+        int(np.count_nonzero(_find_marked(m, mark))) for m in measurements if any(block.marks for block in m.blocks)
+    )
+    return marked / total if total else 0.0
+
+
+def _find_marked(measurement: Measurement, mark: str | None = None) -> NDArray[np.bool_]:
+    found = np.zeros(len(measurement.latency_ns), dtype=np.bool_)
+    for block in measurement.blocks:
+        if block.marks and (mark is None or mark in block.marks):
+            found[block.start : block.stop] = True
+    return found
+
+
+def _in_ms(values_ns: Sequence[int]) -> Floats:
+    # Divided, not multiplied: 1e-6 is no binary number, and 63.81687 would print as 63.816869999999994.
+    return np.asarray(values_ns, dtype=np.float64) / 1e6
+
+
+def _estimate_medians(medians_ns: Sequence[float], builds: Sequence[int | None], what: str, level: float) -> Estimate:
+    spread = measure_spread(join_builds(take_logs(medians_ns, f"the median {what}"), builds))
+    of = "builds, each of its process medians" if any(b is not None for b in builds) else "process medians"
+    method = f"geometric mean of {spread.n} {of}, Student t over their logs"
+    return estimate_geometric(spread, level, MS_PER_NS, method)
+
+
+def _estimate_mean(series: Sequence[Floats], level: float) -> Estimate:
+    spread = measure_spread([float(np.mean(s)) for s in series])
+    bounds = spread.interval(level)
+    method = f"mean of {spread.n} process means, Student t"
+    return Estimate(
+        value=spread.mean,
+        low=bounds[0] if bounds else None,
+        high=bounds[1] if bounds else None,
+        level=level,
+        n=spread.n,
+        method=method if bounds else f"{method}; a single process has no interval",
+        supported=bounds is not None,
+    )
+
+
+def _estimate_unmarked(measurements: Sequence[Measurement], level: float) -> Estimate | None:
+    medians, builds = [], []
+    for measurement in measurements:
+        clean = np.asarray(measurement.latency_ns)[~_find_marked(measurement)]
+        if clean.size:
+            medians.append(median(clean))
+            builds.append(measurement.build)
+    return _estimate_medians(medians, builds, "latency", level) if medians else None
+
+
+def _estimate_field(
+    measurements: Sequence[Measurement], field: Callable[[Measurement], list[int] | None], what: str, level: float
+) -> Estimate | None:
+    """p50 of a field that every process must have: a median over half of them would be of another thing."""
+    lists = [field(m) for m in measurements]
+    medians = [median(values) for values in lists if values]
+    # A tool rounds an enqueue time of nothing to zero; there is no log of it and no estimate.
+    if len(medians) < len(lists) or min(medians) <= 0:
+        return None
+    return _estimate_medians(medians, [m.build for m in measurements], what, level)
+
+
+def _mean_of_known(values: Sequence[float | None]) -> float | None:
+    known = [v for v in values if v is not None]
+    return math.fsum(known) / len(known) if known else None

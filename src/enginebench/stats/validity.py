@@ -1,0 +1,339 @@
+"""Whether the samples of a row can be believed: a verdict, and every doubt with what to do about it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from statistics import geometric_mean
+from typing import NamedTuple, get_args
+
+import numpy as np
+from msgspec import Struct
+from msgspec.structs import replace
+
+from enginebench.stats.compare import MIN_REPETITIONS
+from enginebench.stats.quantiles import median
+from enginebench.stats.summary import share_marked
+from enginebench.stats.tails import min_samples
+from enginebench.core.caveats import make_caveat
+from enginebench.core.records import Block, Caveat, Estimate, Mark, Measurement, RatioValidity, Validity
+
+# More than a fifth of the samples marked: p50 with and without them can then lie a whole quintile apart.
+SUSPECT_SHARE = 0.2
+# Half of the samples marked: the median itself may be one of them (its breakdown point).
+INVALID_SHARE = 0.5
+# A neighbour that takes less than half of a core leaves the engine the larger part of each core that it shares with it,
+# and neighbouring repetitions share the neighbour: worth a doubt, not a verdict.
+SPOILING_CORES = 0.5
+# One sample in a hundred marked is enough to make up all of what lies beyond p99.
+VISIBLE_SHARE = 0.01
+# A median that is one part in twenty our own call is not the engine's alone.
+CALL_SHARE = 0.05
+# Virtual machines were seen to have two speed states, 1.5 apart, that last for seconds. Halfway between (on a log
+# scale, sqrt(1.5) = 1.22) parts one state with noise from both states.
+SPEED_RATIO = 1.2
+# Source: trtexec, which warns where the median enqueue time is above this share of the median GPU time.
+ENQUEUE_SHARE = 0.8
+# A host 1.2 times slower (SPEED_RATIO) moves such a latency by a tenth of a fifth: 2 %, which is the verdicts' margin.
+DEVICE_PACED_SHARE = 0.9
+# The verdicts' margin. Graphs of fixed kernels repeat within 0.7 % on an H200; rows whose host works before each launch
+# were seen to differ by 5 %. CPUs of shared machines differ as a rule, and the interval of a row says by how much.
+HALVES_RATIO = 1.02
+# Two sides that others slowed by factors further apart than the two speed states of virtual machines (above) were not
+# disturbed alike: measured with two busy loops beside, one engine was slowed 100 times and another 4 times.
+STARVED_RATIO = 1.5
+# The shortest time slice of Linux's scheduler on two CPUs: a shorter call did not wait for a thread to get its turn.
+SLICE_NS = 1_500_000
+# Fewer undisturbed samples than this do not say what a trial would have taken, nor fewer such trials what others would.
+QUIET_SHARE = 0.1
+# Upper end of a ratio's interval over its lower end: up to here `good`, up to there `medium`. The verdicts' margin of
+# 2 % is decided long before; beyond a factor of two an interval does not even give the order of magnitude.
+NARROW_RATIO = 1.25
+WIDE_RATIO = 2.0
+
+# What is said of samples with a mark.
+_MARKS: dict[Mark, str] = {
+    "foreign_cpu": "foreign_cpu",
+    "foreign_gpu": "foreign_gpu",
+    "throttled": "throttled.device",
+    "low_clock": "throttled.clock",
+    "cold_start": "not_settled.cold_start",
+}
+
+
+def judge(measurements: Sequence[Measurement]) -> tuple[Validity, list[Caveat]]:
+    """(valid, suspect or invalid; the doubts), from the samples alone.
+
+    `invalid`: no samples, or more than half of them marked, blocks left out in which others took less than half a core;
+    or more than half of the processes left the work to what is not timed.
+    `suspect`: more than a fifth marked, warm-up not settled
+    in more than a fifth of the processes, the machine's speed changed between processes, or, on a GPU, one half of the
+    processes disagrees with the other. Doubts that the measurements carry themselves come with the record.
+    """
+    kept = [m for m in measurements if m.latency_ns]
+    if not kept:
+        return "invalid", [make_caveat("too_few_samples.none")]
+    drifting = [*_find_drift(kept), *_doubt_halves(kept)]
+    unsettled = _share_unsettled(kept)
+    caveats = [*doubt_marks(kept), *_doubt_counts(kept), *_doubt_overhead(kept), *_doubt_warmup(kept)]
+    caveats += [*_doubt_end(kept), *doubt_enqueue(kept), *drifting]
+    doubtful = unsettled > SUSPECT_SHARE or drifting
+    own: Validity = "invalid" if hides_work(kept) else "suspect" if doubtful else "valid"
+    return find_worst([judge_marks(kept), own]), caveats
+
+
+def hides_work(measurements: Sequence[Measurement]) -> bool:
+    """Whether most trials left a part of the work to what is not timed: their times are not those of the model."""
+    hidden = sum(any(caveat.code == "work_outside_run" for caveat in m.caveats) for m in measurements)
+    return hidden > INVALID_SHARE * len(measurements)
+
+
+class Trust(Struct, frozen=True):
+    """What the ratio of two sides is worth, whatever the validity of the times themselves."""
+
+    validity: RatioValidity
+    reason: str  # why it is not `good`
+    bias: float | None = None  # by how much more others slowed the base than the candidate; None: nobody knows
+    doubt: float = 1.0  # the factor by which that may be wrong, either way
+    least: float = 0.0  # the smallest ratio of a pair, without what others cost where that is known
+    alike: bool = False  # both sides were disturbed alike, so that the interval holds all that there is to doubt
+
+
+def judge_ratio(
+    base: Sequence[Measurement], cand: Sequence[Measurement], ratio: Estimate, names: tuple[str, str]
+) -> Trust:
+    """What a ratio is worth. A disturbance of both sides alike is in its interval.
+
+    `not_given`: others slowed one side far more than the other, or by nobody knows how much, or a side left a part of
+    its work to what is not timed; then no interval holds the ratio that the user would see.
+    """
+    for side, name in zip((base, cand), names, strict=True):
+        if hides_work(side):
+            return Trust("not_given", f"the times of {name} are those of a part of its work")
+    trials = [measure_trials(side) for side in (base, cand)]
+    slowed, least = [estimate_slowdown(side) for side in trials], _find_least(*trials)
+    if slowed[0] is None or slowed[1] is None:
+        busy = names[slowed.index(None)]
+        why = f"other programs kept the CPUs of {busy} busy, and how much that cost cannot be told"
+        return Trust("not_given", why, least=least)
+    bias = slowed[0] / slowed[1]
+    apart = max(bias, 1 / bias)
+    trust = Trust("good", "", bias, STARVED_RATIO if any(t.short for side in trials for t in side) else 1.0, least)
+    if apart > STARVED_RATIO:
+        first, second = names if bias > 1 else names[::-1]
+        return replace(
+            trust, validity="not_given", reason=f"{first} was slowed by other programs far more than {second}"
+        )
+    marked = [share_marked(side) for side in (base, cand)]
+    unsettled = max(_share_unsettled(side) for side in (base, cand))
+    validity, why = grade_ratio(widen_ratio(ratio, trust), marked, apart=apart, unsettled=unsettled)
+    alike = trust.doubt == 1 and disturbed_alike(marked, apart)
+    return replace(trust, validity=validity, reason=why, alike=alike)
+
+
+def disturbed_alike(marked: Sequence[float], apart: float) -> bool:
+    """Whether neither side was slowed, or marked, noticeably more than the other."""
+    return apart <= SPEED_RATIO and max(marked) - min(marked) <= SUSPECT_SHARE
+
+
+def grade_ratio(
+    ratio: Estimate, marked: Sequence[float], *, apart: float = 1.0, unsettled: float = 0.0
+) -> tuple[RatioValidity, str]:
+    """(`good`, `medium` or `low`, why it is not `good`) of a ratio, the worst reason first.
+
+    Args:
+        ratio: with its interval.
+        marked: of each side, the share of what was measured that is disturbed.
+        apart: how many times more one side was slowed.
+        unsettled: the share of trials whose warm-up had not settled.
+    """
+    width = ratio.high / ratio.low if ratio.high is not None and ratio.low else None
+    doubts: list[tuple[bool, RatioValidity, str]] = [
+        (width is None, "low", "1 trial each: no interval"),
+        (width is not None and width > WIDE_RATIO, "low", "wide interval"),
+        (not disturbed_alike(marked, apart), "low", "not disturbed alike"),
+        (ratio.n < MIN_REPETITIONS, "medium", "few trials"),
+        (width is not None and width > NARROW_RATIO, "medium", "wide interval"),
+        (max(marked) > SUSPECT_SHARE, "medium", f"{max(marked):.0%} of the samples disturbed"),
+        (unsettled > SUSPECT_SHARE, "medium", "warm-up had not settled"),
+    ]
+    return next(((validity, why) for holds, validity, why in doubts if holds), ("good", ""))
+
+
+def widen_ratio(ratio: Estimate, trust: Trust) -> Estimate:
+    """The ratio with an interval that holds it also as it would be without what slowed one side more than the other."""
+    if ratio.low is None or ratio.high is None or trust.bias is None:
+        return ratio
+    low, high = min(ratio.low, ratio.low / trust.bias), max(ratio.high, ratio.high / trust.bias)
+    return replace(ratio, low=low / trust.doubt, high=high * trust.doubt)
+
+
+class Trial(NamedTuple):
+    """The median of a trial, and what it would have been without others; None: it cannot be told."""
+
+    repetition: int
+    median_ns: float
+    alone_ns: float | None
+    short: bool = False  # by calls beside others, which may have slowed these, too
+
+
+def measure_trials(measurements: Sequence[Measurement]) -> list[Trial]:
+    """Each trial beside its own samples in blocks without a foreign mark.
+
+    Where it has next to none, beside those of the other trials; where these have none, beside calls that are shorter
+    than any wait for a turn.
+    """
+    kept = [(m, median(m.latency_ns)) for m in measurements if m.latency_ns]
+    quiet = [_find_quiet(m, middle) for m, middle in kept]
+    known = [ns for ns in quiet if ns is not None]
+    if short := len(known) <= QUIET_SHARE * len(kept):
+        least = float(np.percentile(np.concatenate([m.latency_ns for m, _ in kept]), 5)) if kept else 0.0
+        best = least if least <= SLICE_NS else None
+    else:
+        best = geometric_mean(known)
+    return [Trial(m.repetition, middle, ns or best, short) for (m, middle), ns in zip(kept, quiet, strict=True)]
+
+
+def _find_quiet(measurement: Measurement, middle: float) -> float | None:
+    """The median of the samples beside which nobody else ran, if these are more than a tenth."""
+    loud = [block for block in measurement.blocks if _is_slowed(measurement, block)]
+    if not loud:
+        return middle
+    alone = np.ones(len(measurement.latency_ns), dtype=bool)
+    for block in loud:
+        alone[block.start : block.stop] = False
+    return median(np.asarray(measurement.latency_ns)[alone]) if alone.mean() > QUIET_SHARE else None
+
+
+def estimate_slowdown(trials: Sequence[Trial]) -> float | None:
+    """How many times slower other programs made a side, in the geometric mean; None: it cannot be told."""
+    slowed = [trial.median_ns / trial.alone_ns for trial in trials if trial.alone_ns]
+    return max(1.0, geometric_mean(slowed)) if len(slowed) == len(trials) else None
+
+
+def _find_least(base: Sequence[Trial], cand: Sequence[Trial]) -> float:
+    """The smallest ratio of a pair of trials, without what others cost where that is known of both sides."""
+    both = all(trial.alone_ns for trial in (*base, *cand))
+    times = [{t.repetition: t.alone_ns if both and t.alone_ns else t.median_ns for t in side} for side in (base, cand)]
+    return min((times[0][i] / times[1][i] for i in times[0].keys() & times[1].keys()), default=0.0)
+
+
+def _is_slowed(measurement: Measurement, block: Block) -> bool:
+    """Whether others ran beside a block on what its times depend on: of work that is the GPU's, not the CPU."""
+    matters = {"foreign_gpu"} if _ignores_host(measurement) else {"foreign_cpu", "foreign_gpu"}
+    return not matters.isdisjoint(block.marks)
+
+
+def _share_unsettled(measurements: Sequence[Measurement]) -> float:
+    return sum(m.warmup_settled is False for m in measurements) / len(measurements)
+
+
+def judge_marks(measurements: Sequence[Measurement]) -> Validity:
+    """What the marks alone say: `invalid` and `suspect` as in `judge`."""
+    if _share_spoilt(measurements) > INVALID_SHARE:
+        return "invalid"
+    return "suspect" if share_marked(measurements) > SUSPECT_SHARE else "valid"
+
+
+def find_worst(found: Iterable[Validity]) -> Validity:
+    """The worst of several verdicts; `valid` where there is none."""
+    return max(found, key=get_args(Validity).index, default="valid")
+
+
+def _share_spoilt(measurements: Sequence[Measurement]) -> float:
+    """The share of samples in blocks whose marks mean that the median itself is another; 0 to 1."""
+    total = sum(len(m.latency_ns) for m in measurements)
+    spoilt = sum(b.stop - b.start for m in measurements for b in m.blocks if _is_spoilt(b))
+    return spoilt / total if total else 0.0
+
+
+def _is_spoilt(block: Block) -> bool:
+    if "foreign_cpu" not in block.marks or len(block.marks) > 1:
+        return bool(block.marks)
+    return block.foreign_cpu_cores is None or block.foreign_cpu_cores >= SPOILING_CORES
+
+
+def doubt_marks(measurements: Sequence[Measurement]) -> Iterator[Caveat]:
+    """One doubt for each thing that disturbed more samples than a percentile hides."""
+    for mark, template in _MARKS.items():
+        share = share_marked(measurements, mark)
+        if share > VISIBLE_SHARE:
+            yield make_caveat(template, share=share)
+
+
+def _doubt_counts(measurements: Sequence[Measurement]) -> Iterator[Caveat]:
+    processes, n = len(measurements), sum(len(m.latency_ns) for m in measurements)
+    if processes == 1:
+        yield make_caveat("single_process")
+    elif processes < MIN_REPETITIONS:
+        yield make_caveat("too_few_samples.processes", n=processes, needed=MIN_REPETITIONS)
+    if n < min_samples(0.99):
+        yield make_caveat("too_few_samples.p99", n=n, needed=min_samples(0.99))
+
+
+def _doubt_overhead(measurements: Sequence[Measurement]) -> Iterator[Caveat]:
+    known = [(m.call_overhead_ns, median(m.latency_ns)) for m in measurements if m.call_overhead_ns is not None]
+    shares = [overhead / latency for overhead, latency in known if latency > 0]
+    if shares and median(shares) > CALL_SHARE:
+        yield make_caveat("call_overhead", share=median(shares))
+
+
+def _doubt_warmup(measurements: Sequence[Measurement]) -> Iterator[Caveat]:
+    unsettled = sum(m.warmup_settled is False for m in measurements)
+    if unsettled:
+        yield make_caveat("not_settled.warmup", unsettled=unsettled, total=len(measurements))
+
+
+def _doubt_end(measurements: Sequence[Measurement]) -> Iterator[Caveat]:
+    """One process must carry its median alone; of several the spread between them shows what was not settled."""
+    if len(measurements) == 1 and measurements[0].stop_rule in ("time_limit", "sample_limit"):
+        yield make_caveat("not_settled.limit")
+
+
+def doubt_enqueue(measurements: Sequence[Measurement]) -> Iterator[Caveat]:
+    """Where launching takes as long as computing, the host is timed, and the GPU waits for it."""
+    known = [m for m in measurements if m.enqueue_ns and m.device_ns and median(m.device_ns) > 0]
+    shares = [median(m.enqueue_ns or ()) / median(m.device_ns or ()) for m in known]
+    if shares and median(shares) > ENQUEUE_SHARE:
+        yield make_caveat("enqueue_bound.share", share=median(shares))
+
+
+def _find_drift(measurements: Sequence[Measurement]) -> Iterator[Caveat]:
+    references = [median(m.reference_ns) for m in measurements if m.reference_ns and not _ignores_host(m)]
+    if _ratio(references) > SPEED_RATIO:
+        yield make_caveat("clock_drift.reference", ratio=_ratio(references))
+    clocks = [median(mhz) for m in measurements if (mhz := [b.sm_clock_mhz for b in m.blocks if b.sm_clock_mhz])]
+    if _ratio(clocks) > SPEED_RATIO:
+        yield make_caveat("clock_drift.gpu", low_mhz=min(clocks), high_mhz=max(clocks))
+
+
+def compare_halves(measurements: Sequence[Measurement]) -> float | None:
+    """The p50 of even and of odd processes, the larger over the smaller; None of too few to tell."""
+    if len(measurements) < MIN_REPETITIONS:
+        return None
+    halves = [[median(m.latency_ns) for m in measurements if m.repetition % 2 == odd] for odd in (0, 1)]
+    return _ratio([geometric_mean(half) for half in halves if half])
+
+
+def _doubt_halves(measurements: Sequence[Measurement]) -> Iterator[Caveat]:
+    """The doubt that a GPU's row is two answers: even and odd processes are the same engine, measured twice."""
+    ratio = compare_halves([m for m in measurements if m.device_ns])
+    if ratio is not None and ratio > HALVES_RATIO:
+        yield make_caveat("uneven_processes", difference=ratio - 1)
+
+
+def _ignores_host(measurement: Measurement) -> bool:
+    """Whether the host's speed is not in the latency: it is modelled, or nearly all of it a device's own time."""
+    return measurement.clock == "modelled" or _is_device_paced(measurement)
+
+
+def _is_device_paced(measurement: Measurement) -> bool:
+    """Whether the device's time is nearly all of the latency and does not wait for launches."""
+    if not (measurement.device_ns and measurement.latency_ns):
+        return False
+    device_ns = median(measurement.device_ns)
+    launched = not measurement.enqueue_ns or median(measurement.enqueue_ns) <= ENQUEUE_SHARE * device_ns
+    return launched and device_ns >= DEVICE_PACED_SHARE * median(measurement.latency_ns)
+
+
+def _ratio(values: Sequence[float]) -> float:
+    return max(values) / min(values) if values and min(values) > 0 else 1.0

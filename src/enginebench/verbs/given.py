@@ -1,0 +1,237 @@
+"""What verbs are given, taken to what works: models and sides as texts, lists, paths, progress."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+from msgspec import Struct
+
+from enginebench.engines.registry import read_engine
+from enginebench.engines.registry import read_engines as read_engine_list
+from enginebench.core.errors import UsageError
+from enginebench.core.names import parse_precision
+from enginebench.core.records import Precision, Recipe
+from enginebench.options import Model, PathLike, Shapes, Shared, Side
+from enginebench.runs import request
+from enginebench.runs.child import places
+from enginebench.runs.folder import default_folder
+
+
+def share(options: Shared) -> request.Shared:
+    """What the verbs that run engines have in common.
+
+    Raises:
+        UsageError: the device is neither cpu nor cuda:N.
+    """
+    return request.Shared(
+        device=read_device(options["device"]),
+        threads=options["threads"],
+        seed=options["seed"],
+        input_shape=_read_shapes(options["input_shape"]),
+        weights=os.fspath(options["weights"]),
+        inputs=to_text(options["inputs"]),
+        ort_extension=list_libraries(options["ort_extension"]),
+    )
+
+
+def _read_shapes(given: Shapes | None) -> tuple[str, ...] | Mapping[str, Sequence[int]]:
+    return given if isinstance(given, Mapping) else (given,) if isinstance(given, str) else tuple(given or ())
+
+
+def read_metrics(metric: str | Iterable[str]) -> tuple[str, ...]:
+    """The names of metrics, of one name or several."""
+    return (metric,) if isinstance(metric, str) else tuple(metric)
+
+
+class TakenModel(Struct, frozen=True, kw_only=True):
+    """A model as the verbs take it: a text. `batch` is that of a module's example inputs."""
+
+    text: str
+    name: str
+    batch: int | None = None
+
+
+@contextmanager
+def take_model(model: Model, example_inputs: object = None) -> Iterator[TakenModel]:
+    """The model as text; a module can be had by children of this process while the block runs.
+
+    Raises:
+        UsageError: it is neither a text nor a module, or only one of module and example inputs is given.
+        ModelError: something in the module cannot leave this process.
+    """
+    if isinstance(model, str | os.PathLike):
+        if example_inputs is not None:
+            raise UsageError(
+                f"example_inputs are for a module; {os.fspath(model)} brings its own, or takes input_shape"
+            )
+        yield TakenModel(text=os.fspath(model), name=os.fspath(model))
+        return
+    from enginebench.models.torch.object_source import offer_module
+
+    with offer_module(model, example_inputs) as offered:
+        yield TakenModel(text=offered.text, name=type(model).__name__, batch=offered.batch)
+
+
+@contextmanager
+def take_side(side: Side, example_inputs: object = None) -> Iterator[str]:
+    """The side as text: ENGINE@TARGET, or the file of a stored row."""
+    if isinstance(side, tuple):
+        engine, model = side
+        is_text = isinstance(model, str | os.PathLike)
+        with take_model(model, None if is_text else example_inputs) as taken:
+            yield f"{engine}@{taken.text}"
+    else:
+        yield os.fspath(side)
+
+
+def list_texts(given: str | Iterable[str]) -> list[str]:
+    """`a,b` or ["a", "b"] as a list."""
+    return [text.strip() for text in (given.split(",") if isinstance(given, str) else given)]
+
+
+def list_paths(given: PathLike | Iterable[PathLike]) -> list[PathLike]:
+    """One path, or several, as a list."""
+    return [given] if isinstance(given, str | os.PathLike) else list(given)
+
+
+def to_path(path: PathLike | None) -> Path | None:
+    """The path, if one is given."""
+    return None if path is None else Path(path)
+
+
+def read_axes(given: str | Sequence[str] | Mapping[str, Sequence[int]]) -> dict[str, tuple[int, ...]]:
+    """{input: axes} of such a mapping, or of texts as on the command line.
+
+    Raises:
+        UsageError: a text is malformed, or an axis is below 0.
+    """
+    if not isinstance(given, Mapping):
+        return request.parse_axes((given,) if isinstance(given, str) else given)
+    for name, axes in given.items():
+        if not all(isinstance(axis, int) and axis >= 0 for axis in axes):
+            raise UsageError(f"dynamic_axes {name}: {axes!r}; expected whole numbers, axes counted from 0")
+    return {name: tuple(axes) for name, axes in given.items()}
+
+
+def list_libraries(given: PathLike | Iterable[PathLike]) -> tuple[str, ...]:
+    """The libraries of custom operators, one or several, as texts."""
+    return tuple(os.fspath(path) for path in list_paths(given))
+
+
+def read_device(text: str) -> str:
+    """The one spelling of --device.
+
+    Raises:
+        UsageError: it is neither cpu nor cuda:N.
+    """
+    try:
+        return request.parse_device(text)
+    except UsageError as error:
+        raise UsageError(f"--device {error}") from error
+
+
+def check_cpu(device: str, why: str) -> None:
+    """Checks that --device is the CPU.
+
+    Raises:
+        UsageError: it is not; says `why` nothing else will do.
+    """
+    if read_device(device) != "cpu":
+        raise UsageError(f"--device {device}: {why}; leave out --device")
+
+
+def to_text(path: PathLike | None) -> str | None:
+    """The path as a text, if one is given."""
+    return None if path is None else os.fspath(path)
+
+
+def choose_batches(
+    batch: int | str | Iterable[int] | None, options: Shared, taken: TakenModel
+) -> tuple[int, ...] | None:
+    """The batches asked for, as numbers or as `1,8`, else that of the example inputs; None if neither says one.
+
+    Raises:
+        UsageError: one is below 1, or given twice.
+    """
+    if batch is None:
+        return None if taken.batch is None or options["input_shape"] else (taken.batch,)
+    return read_numbers("batch", batch)
+
+
+def read_numbers(name: str, given: int | str | Iterable[int]) -> tuple[int, ...]:
+    """Different positive numbers, one or several, or as `1,8`.
+
+    Raises:
+        UsageError: they are not.
+    """
+    pieces = given.split(",") if isinstance(given, str) else list(given) if isinstance(given, Iterable) else [given]
+    numbers = [int(text) for text in map(str, pieces) if text.strip().isdecimal()]
+    if len(numbers) < len(pieces) or not pieces or min(numbers) < 1 or len(set(numbers)) != len(numbers):
+        raise UsageError(f"--{name} {given!r}: expected distinct positive numbers, separated by commas")
+    return tuple(numbers)
+
+
+def read_share(given: float | str) -> float:
+    """A fraction between 0 and 1, also as `5%`.
+
+    Raises:
+        UsageError: it is not.
+    """
+    text = str(given)
+    try:
+        share = float(text.removesuffix("%")) / (100 if text.endswith("%") else 1)
+    except ValueError:
+        share = 0.0
+    if not 0 < share < 1:
+        raise UsageError(f"--margin {text!r} is no fraction between 0 and 1; expected 5% or 0.05")
+    return share
+
+
+def read_engines(given: str | Iterable[str]) -> list[tuple[str, dict[str, str]]]:
+    """The engines of `ort,openvino` or of ["ort", "pytorch-compile:mode=reduce-overhead"].
+
+    Raises:
+        UsageError: a name is unknown, given twice, or there is none.
+    """
+    if isinstance(given, str):
+        return read_engine_list(given)
+    listed = list(given)
+    engines = [read_engine(text) for text in listed]
+    if not engines:
+        raise UsageError("the list of engines is empty")
+    for i, engine in enumerate(engines):
+        if engine in engines[:i]:
+            raise UsageError(f"engine {listed[i]} is given twice; bench(..., against=...) compares one with itself")
+    return engines
+
+
+def read_precisions(given: str | Iterable[str]) -> list[tuple[Precision, Recipe | None]]:
+    """The precisions of `fp32,int8@cpu` or of a list of them.
+
+    Raises:
+        UsageError: one is unknown.
+    """
+    return [parse_precision(text) for text in list_texts(given)]
+
+
+def name_environments(given: Mapping[str, PathLike] | Sequence[str]) -> None:
+    """Makes environments known by their names.
+
+    Raises:
+        UsageError: a name is not plain or stands for two, or nothing that can be started is there.
+    """
+    texts = (f"{name}={os.fspath(path)}" for name, path in given.items()) if isinstance(given, Mapping) else given
+    places.name_environments(texts)
+
+
+def name_model(model: Model) -> str:
+    """What the folder of a run is named after."""
+    return os.fspath(model) if isinstance(model, str | os.PathLike) else type(model).__name__
+
+
+def choose_root(out: PathLike | None, name: str) -> Path:
+    """The folder of what is measured, a new one unless it is given."""
+    return default_folder(name) if out is None else Path(out)

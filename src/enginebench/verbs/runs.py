@@ -1,0 +1,133 @@
+"""What `run` returns: its rows, its headline, and the folder in which everything lies."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Unpack
+
+from enginebench.stats.ranking import Ref
+from enginebench.verbs import given
+from enginebench.verbs.tables import make_frame
+from enginebench.core.errors import EngineBenchError
+from enginebench.core.records import Result
+from enginebench.options import PathLike
+from enginebench.report.page import format_fragment
+from enginebench.report.run.head import format_lines
+from enginebench.report.run.rows import Row, RunDocument
+from enginebench.report.run.sections import list_sections
+from enginebench.report.terminal import format_text
+from enginebench.runs.campaign import judge_outcome, judge_precisions
+from enginebench.runs.folder import RunRecord
+from enginebench.runs.reporting import FORMATS, Written, check_formats, describe_stored, write_reports
+
+if TYPE_CHECKING:
+    import pandas
+
+    from enginebench.features.deliver.verb import DeliverDocument, DeliverOptions
+
+
+@dataclass(frozen=True, repr=False, eq=False)
+class Run:
+    """A run: its rows, its answer, and the folder in which everything lies.
+
+    Attributes:
+        folder: with `run.json`, a file for each row, and the artifacts.
+        record: what was asked, and on which machine.
+        results: a row each, with its raw samples.
+    """
+
+    folder: Path
+    record: RunRecord
+    results: tuple[Result, ...]
+
+    @cached_property
+    def document(self) -> RunDocument:
+        """Every figure of the run, as `enginebench run --json` prints it; computed from the samples."""
+        return describe_stored(self.record, self.results)
+
+    @property
+    def rows(self) -> tuple[Row, ...]:
+        """A row for each engine, precision and batch, in the order of the table; times in ms with their intervals."""
+        return self.document.rows
+
+    @property
+    def answer(self) -> str:
+        """The three lines FASTEST, OUTPUTS and TRUST, as every report begins."""
+        return "\n".join(format_lines(self.document))
+
+    @property
+    def fastest(self) -> Ref | None:
+        """The row with the lowest median whose outputs are not known to be changed; None if nothing was measured."""
+        return self.document.fastest
+
+    @property
+    def recommended(self) -> Ref | None:
+        """What the headline says to take, within the limits of accuracy and p99; None if no row keeps to them."""
+        return self.document.recommended
+
+    def to_pandas(self) -> pandas.DataFrame:
+        """The columns of `table.csv` as a pandas DataFrame, the rows' ids as its index.
+
+        Raises:
+            MissingDependency: pandas is not installed.
+        """
+        return make_frame(self.document)
+
+    def write_report(self, formats: str | Iterable[str] = FORMATS) -> Written:
+        """Writes page, tables and pictures into the folder; says which, and why some are missing.
+
+        Args:
+            formats: of html, md, csv, json, png.
+
+        Raises:
+            UsageError: a format is unknown.
+            ArtifactError: the folder cannot be written.
+        """
+        asked = check_formats(given.list_texts(formats))
+        return write_reports(self.folder, self.document, asked, record=self.record, results=self.results)
+
+    def deliver(self, out: PathLike, **options: Unpack[DeliverOptions]) -> DeliverDocument:
+        """Writes a row as a bundle that runs without EngineBench; see `deliver`."""
+        from enginebench.features.deliver.verb import deliver
+
+        return deliver(self.folder, out, **options)
+
+    def check(self, *, strict_precision: bool = False) -> Run:
+        """The run itself, if the baseline and at least one other row are ok.
+
+        Args:
+            strict_precision: also demand that every row ran in the precision that was asked for.
+
+        Raises:
+            BackendUnavailable: no row could run here.
+            MeasurementError: the baseline, or every other row, is not ok.
+            GateFailed: a row ran in another precision.
+        """
+        judge_outcome(self.results, self.record.request)
+        if strict_precision:
+            judge_precisions(self.results)
+        return self
+
+    def __repr__(self) -> str:
+        return format_text(list_sections(self.document, folder=self.folder))
+
+    def _repr_html_(self) -> str:
+        return format_fragment(list_sections(self.document, folder=self.folder, warnings=True))
+
+
+@contextmanager
+def note_folder(folder: Path) -> Iterator[None]:
+    """Adds to an error or an interrupt where that lies which was measured before it."""
+    try:
+        yield
+    except (EngineBenchError, KeyboardInterrupt) as error:
+        if any((folder / "rows").glob("*.json")):
+            error.add_note(
+                f"what was measured is kept: enginebench.read({str(folder)!r}); to go on: the same call with "
+                f"out={str(folder)!r}, resume=True"
+            )
+        raise

@@ -1,1 +1,0 @@
-"""`tune`: what may be set, who proposes settings, and the race between them."""
